@@ -1,0 +1,193 @@
+# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
+"""The configuration of the ResiDual model family."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from huggingface_hub.dataclasses import strict
+from transformers import PreTrainedConfig
+from transformers.activations import ACT2FN
+
+from .connections import get_ln_mode
+from .embeddings import POSITION_EMBEDDINGS
+from .initialization import INIT_STYLES
+from .ln_modes import ResiDual
+from .norms import NORM_TYPES
+from .options import parse_options
+from .presets import PRESETS
+
+RATES = ("dropout", "attention_dropout", "activation_dropout", "encoder_layerdrop", "decoder_layerdrop")
+SIZES = (
+    "vocab_size",
+    "decoder_vocab_size",
+    "d_model",
+    "encoder_layers",
+    "decoder_layers",
+    "encoder_ffn_dim",
+    "decoder_ffn_dim",
+    "encoder_attention_heads",
+    "decoder_attention_heads",
+    "max_position_embeddings",
+)
+
+
+@strict
+class ResidualConfig(PreTrainedConfig):
+    r"""Configuration of an encoder-decoder whose residual connections and norms are one word, `ln_mode`.
+
+    The fields are BART's; the defaults are those of the Transformer "base" as fairseq builds it. What is particular:
+
+    Args:
+        ln_mode: how every sub-layer joins the residual stream: `"resi_dual"`, `"post_ln"`, `"pre_ln"`, ... or a name
+            given to `register_ln_mode`.
+        ln_mode_options: options of the mode, see its `Options` dataclass; anything it does not declare is refused.
+        encoder_ln_mode, decoder_ln_mode: another mode for one stack. `ln_mode_options` belong to `ln_mode` and do not
+            reach a stack with another mode.
+        encoder_ln_mode_options, decoder_ln_mode_options: options for one stack, over `ln_mode_options`.
+        norm_type: `"layer_norm"` or `"rms_norm"`; None is the default of the mode.
+        init_style: `"fairseq_main"` (as ResiDual was trained), `"fairseq_legacy"`; None is the default of the mode.
+        position_embedding_type: `"sinusoidal"` (fairseq's layout), `"learned"` or `"none"`.
+        max_position_embeddings: longest sentence, in tokens.
+        share_encoder_decoder_embeddings: one table for source and target. If False the decoder has its own, of
+            `decoder_vocab_size` rows.
+        tie_word_embeddings: the output projection is the table of the decoder.
+        source_lang, target_lang: languages of the model, for pipelines and cards.
+
+    Raises `ValueError` (`StrictDataclassClassValidationError`) that names the field, its value and what is allowed.
+    """
+
+    model_type = "residual"
+    keys_to_ignore_at_inference = ["past_key_values"]
+    attribute_map = {
+        "hidden_size": "d_model",
+        "num_attention_heads": "encoder_attention_heads",
+        "num_hidden_layers": "encoder_layers",
+    }
+
+    vocab_size: int = 32000
+    decoder_vocab_size: int | None = None
+    d_model: int = 512
+    encoder_layers: int = 6
+    decoder_layers: int = 6
+    encoder_ffn_dim: int = 2048
+    decoder_ffn_dim: int = 2048
+    encoder_attention_heads: int = 8
+    decoder_attention_heads: int = 8
+    ln_mode: str | None = ResiDual.name
+    encoder_ln_mode: str | None = None
+    decoder_ln_mode: str | None = None
+    ln_mode_options: dict | None = None
+    encoder_ln_mode_options: dict | None = None
+    decoder_ln_mode_options: dict | None = None
+    norm_type: str | None = None
+    init_style: str | None = None
+    layer_norm_eps: float = 1e-5
+    activation_function: str = "relu"
+    dropout: float | int = 0.1
+    attention_dropout: float | int = 0.0
+    activation_dropout: float | int = 0.0
+    encoder_layerdrop: float | int = 0.0
+    decoder_layerdrop: float | int = 0.0
+    position_embedding_type: str = "sinusoidal"
+    max_position_embeddings: int = 1024
+    scale_embedding: bool = True
+    share_encoder_decoder_embeddings: bool = True
+    tie_word_embeddings: bool = True
+    use_cache: bool = True
+    is_encoder_decoder: bool = True
+    bos_token_id: int | None = 0
+    pad_token_id: int | None = 1
+    eos_token_id: int | list[int] | None = 2
+    decoder_start_token_id: int | None = 2
+    source_lang: str | None = None
+    target_lang: str | None = None
+
+    def __post_init__(self, **kwargs: Any):
+        if not type(self).__module__.startswith("transformers_modules."):
+            kwargs.pop("custom_pipelines", None)  # ours are registered: the checkpoint's copies are not needed
+        if self.ln_mode is not None:
+            mode = get_ln_mode(self.ln_mode)
+            self.norm_type = self.norm_type or mode.default_norm_type
+            self.init_style = self.init_style or mode.default_init_style
+        if self.decoder_vocab_size is None:
+            self.decoder_vocab_size = self.vocab_size
+        super().__post_init__(**kwargs)
+
+    @classmethod
+    def preset(cls, name: str, **overrides: Any) -> ResidualConfig:
+        """A configuration of a paper by name, with some fields replaced.
+
+        Raises `ValueError` with the list of presets for an unknown name.
+        """
+        if name not in PRESETS:
+            raise ValueError(f"unknown preset {name!r}. Known: {', '.join(sorted(PRESETS))}.")
+        return cls(**{**PRESETS[name], **overrides})
+
+    def stack_ln_mode(self, stack: str) -> str:
+        """The mode of the `"encoder"` or the `"decoder"`."""
+        own = self.encoder_ln_mode if stack == "encoder" else self.decoder_ln_mode
+        return own or self.ln_mode
+
+    def ln_options(self, stack: str) -> Any:
+        """The checked `Options` of the mode of a stack."""
+        mode = self.stack_ln_mode(stack)
+        own = self.encoder_ln_mode_options if stack == "encoder" else self.decoder_ln_mode_options
+        shared = self.ln_mode_options if mode == self.ln_mode else None
+        owner = f"options of ln_mode {mode!r} ({stack})"
+        return parse_options(get_ln_mode(mode).Options, {**(shared or {}), **(own or {})}, owner)
+
+    def validate_residual(self) -> None:
+        """Check every field of this class against what is allowed; run at construction, saving and model creation."""
+        for name in SIZES:
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1, not {getattr(self, name)}")
+        for name in RATES:
+            if not 0 <= getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 0 and below 1, not {getattr(self, name)}")
+        if not self.layer_norm_eps > 0:
+            raise ValueError(f"layer_norm_eps must be above 0, not {self.layer_norm_eps}")
+        for name in ("encoder_attention_heads", "decoder_attention_heads"):
+            if self.d_model % getattr(self, name):
+                raise ValueError(f"{name} must divide d_model, but {self.d_model} % {getattr(self, name)} is not 0")
+        if self.position_embedding_type == "sinusoidal" and self.d_model % 2:
+            raise ValueError(f"d_model must be even for sinusoidal positions, not {self.d_model}")
+        self._validate_choices()
+        self._validate_vocabularies()
+        for name in ("ln_mode", "encoder_ln_mode", "decoder_ln_mode"):
+            if name == "ln_mode" or getattr(self, name) is not None:
+                get_ln_mode(getattr(self, name))
+        if self.ln_mode_options and self.ln_mode not in (self.stack_ln_mode("encoder"), self.stack_ln_mode("decoder")):
+            raise ValueError(f"ln_mode_options are for ln_mode {self.ln_mode!r}, which no stack uses")
+        for stack in ("encoder", "decoder"):
+            self.ln_options(stack)
+
+    def _validate_choices(self) -> None:
+        allowed = {
+            "norm_type": NORM_TYPES,
+            "init_style": INIT_STYLES,
+            "position_embedding_type": POSITION_EMBEDDINGS,
+            "activation_function": ACT2FN,
+        }
+        for name, choices in allowed.items():
+            if getattr(self, name) not in choices:
+                known = ", ".join(sorted(choices))
+                raise ValueError(f"{name} cannot be {getattr(self, name)!r}. Allowed: {known}.")
+
+    def _validate_vocabularies(self) -> None:
+        if self.share_encoder_decoder_embeddings and self.decoder_vocab_size != self.vocab_size:
+            raise ValueError(
+                f"decoder_vocab_size ({self.decoder_vocab_size}) differs from vocab_size ({self.vocab_size}): "
+                "separate vocabularies need share_encoder_decoder_embeddings=False"
+            )
+        for name in ("pad_token_id", "decoder_start_token_id"):
+            if getattr(self, name) is None:
+                raise ValueError(f"{name} must be set: an encoder-decoder needs it")
+        for name in ("pad_token_id", "bos_token_id", "decoder_start_token_id", "eos_token_id"):
+            value = getattr(self, name)
+            for token in value if isinstance(value, list) else [value]:
+                if token is not None and not 0 <= token < min(self.vocab_size, self.decoder_vocab_size):
+                    raise ValueError(f"{name} {token} lies outside the vocabulary of {self.vocab_size} tokens")
+
+
+__all__ = ["ResidualConfig"]

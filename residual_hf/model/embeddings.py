@@ -1,0 +1,73 @@
+# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
+"""Token and position embeddings with the conventions of fairseq.
+
+Positions count real tokens only, from `pad_token_id + 1`, so left and right padding give the same result; the row of
+the padding is zero. Sinusoids are laid out [all sines | all cosines] with the frequencies of tensor2tensor.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+from transformers import initialization as init
+
+
+class ScaledEmbedding(nn.Embedding):
+    """Token embeddings times `scale`: sqrt(d_model) when `config.scale_embedding`."""
+
+    def __init__(self, num_embeddings: int, embedding_dim: int, padding_idx: int, scale: float):
+        super().__init__(num_embeddings, embedding_dim, padding_idx)
+        self.scale = scale
+
+    def forward(self, input_ids: Tensor) -> Tensor:
+        embeddings = super().forward(input_ids)
+        return embeddings * self.scale if self.scale != 1.0 else embeddings
+
+
+class SinusoidalPositions(nn.Module):
+    """A fixed table: p -> [sin(p*w_k) | cos(p*w_k)], w_k = 10000^(-k / (d/2 - 1)). It is not saved."""
+
+    def __init__(self, num_positions: int, dim: int, padding_idx: int):
+        super().__init__()
+        self.num_positions = num_positions + padding_idx + 1
+        self.dim = dim
+        self.padding_idx = padding_idx
+        self.register_buffer("table", self.make_table(), persistent=False)
+
+    def make_table(self) -> Tensor:
+        half = self.dim // 2
+        rate = math.log(10000) / max(half - 1, 1)
+        frequencies = torch.exp(torch.arange(half, dtype=torch.float32, device="cpu") * -rate)
+        angles = torch.arange(self.num_positions, dtype=torch.float32, device="cpu")[:, None] * frequencies
+        table = torch.cat([angles.sin(), angles.cos()], dim=1)
+        table[self.padding_idx] = 0
+        return table
+
+    def forward(self, position_ids: Tensor) -> Tensor:
+        return nn.functional.embedding(position_ids, self.table)
+
+    def init_weights(self) -> None:
+        init.copy_(self.table, self.make_table())
+
+
+class LearnedPositions(nn.Embedding):
+    """A learned table of the same numbering; the row of the padding stays zero."""
+
+    def __init__(self, num_positions: int, dim: int, padding_idx: int):
+        super().__init__(num_positions + padding_idx + 1, dim, padding_idx)
+
+
+POSITION_EMBEDDINGS = {"sinusoidal": SinusoidalPositions, "learned": LearnedPositions, "none": None}
+
+
+def build_positions(config) -> nn.Module | None:
+    kind = POSITION_EMBEDDINGS[config.position_embedding_type]
+    return None if kind is None else kind(config.max_position_embeddings, config.d_model, config.pad_token_id)
+
+
+def position_ids_from_mask(mask: Tensor, length: int, padding_idx: int) -> Tensor:
+    """Positions of the last `length` tokens, (batch, length), from a (batch, past + length) mask of real tokens."""
+    mask = mask.long()
+    return ((mask.cumsum(dim=1) * mask) + padding_idx)[:, -length:]

@@ -1,0 +1,602 @@
+# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
+"""Encoder-decoder Transformers whose residual connections are chosen by `config.ln_mode`.
+
+Layers run sub-layers and hand them to connections; what a connection does is in `ln_modes.py` and its siblings.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import GenerationMixin, PreTrainedModel
+from transformers import initialization as init
+from transformers.activations import ACT2FN
+from transformers.cache_utils import Cache, DynamicCache, EncoderDecoderCache
+from transformers.masking_utils import create_bidirectional_mask, create_causal_mask
+from transformers.modeling_layers import GradientCheckpointingLayer
+from transformers.modeling_outputs import (
+    BaseModelOutput,
+    BaseModelOutputWithPastAndCrossAttentions,
+    Seq2SeqLMOutput,
+    Seq2SeqModelOutput,
+)
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+from transformers.utils import can_return_tuple
+from transformers.utils.generic import merge_with_config_defaults
+from transformers.utils.output_capturing import OutputRecorder, capture_outputs
+
+from .configuration_residual import ResidualConfig
+from .connections import (
+    ResidualConnection,
+    StreamBoundary,
+    Sublayer,
+    SublayerPlace,
+    build_connections,
+    get_ln_mode,
+    slot,
+)
+from .embeddings import ScaledEmbedding, SinusoidalPositions, build_positions, position_ids_from_mask
+from .initialization import INIT_STYLES
+
+
+def eager_attention_forward(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    scaling: float,
+    dropout: float = 0.0,
+    score_residual: tuple[Tensor | None, float] | None = None,
+    **kwargs: Any,
+) -> tuple[Tensor, ...]:
+    """softmax(q k^T * scaling + mask) v; with `score_residual=(previous, divisor)` also the running sum of scores."""
+    scores = torch.matmul(query, key.transpose(2, 3)) * scaling
+    logits = scores
+    if score_residual is not None:
+        previous, divisor = score_residual
+        scores = scores if previous is None else scores + previous
+        logits = scores / divisor
+    if attention_mask is not None:
+        logits = logits + attention_mask
+    weights = nn.functional.softmax(logits, dim=-1, dtype=torch.float32).to(query.dtype)
+    weights = nn.functional.dropout(weights, p=dropout, training=module.training)
+    output = torch.matmul(weights, value).transpose(1, 2).contiguous()
+    return (output, weights) if score_residual is None else (output, weights, scores)
+
+
+class ResidualAttention(nn.Module):
+    """Multi-head attention (Vaswani et al. 2017), self or cross, with the slots that a mode may fill."""
+
+    def __init__(self, config: ResidualConfig, place: SublayerPlace):
+        super().__init__()
+        self.config = config
+        self.place = place
+        self.layer_idx = place.layer
+        self.is_cross_attention = place.kind == "cross_attention"
+        self.is_causal = place.stack == "decoder" and not self.is_cross_attention
+        heads = config.encoder_attention_heads if place.stack == "encoder" else config.decoder_attention_heads
+        self.head_dim = config.d_model // heads
+        self.scaling = self.head_dim**-0.5
+        self.dropout = config.attention_dropout
+        mode = get_ln_mode(config.stack_ln_mode(place.stack))
+        bias = mode.linear_bias
+        self.q_proj = nn.Linear(config.d_model, config.d_model, bias=bias)
+        self.k_proj = nn.Linear(config.d_model, config.d_model, bias=bias)
+        self.v_proj = nn.Linear(config.d_model, config.d_model, bias=bias)
+        self.out_proj = nn.Linear(config.d_model, config.d_model, bias=bias)
+        self.inner = nn.ModuleDict(mode.inner_modules(config, place))
+
+    def weights_by_role(self) -> dict[str, nn.Linear]:
+        return {
+            "query": self.q_proj,
+            "key": self.k_proj,
+            "value": self.v_proj,
+            "attention_output": self.out_proj,
+        }
+
+    def _split_heads(self, name: str, states: Tensor) -> Tensor:
+        return slot(self.inner, name, states.view(*states.shape[:-1], -1, self.head_dim).transpose(1, 2))
+
+    def _keys_and_values(self, states: Tensor, past_key_values: EncoderDecoderCache | None) -> tuple[Tensor, Tensor]:
+        if self.is_cross_attention and past_key_values is not None and past_key_values.is_updated.get(self.layer_idx):
+            cached = past_key_values.cross_attention_cache.layers[self.layer_idx]
+            return cached.keys, cached.values
+        key = self._split_heads("key", self.k_proj(states))
+        value = self._split_heads("value", self.v_proj(states))
+        if past_key_values is None:
+            return key, value
+        if self.is_cross_attention:
+            past_key_values.is_updated[self.layer_idx] = True
+            return past_key_values.cross_attention_cache.update(key, value, self.layer_idx)
+        return past_key_values.self_attention_cache.update(key, value, self.layer_idx)
+
+    def forward(
+        self,
+        hidden_states: Tensor,
+        attention_mask: Any = None,
+        encoder_hidden_states: Tensor | None = None,
+        past_key_values: EncoderDecoderCache | None = None,
+        score_residual: tuple[Tensor | None, float] | None = None,
+        **kwargs: Any,
+    ) -> tuple[Tensor, ...]:
+        """(batch, queries, d_model) to the output of the same shape, the weights, and the scores if asked for."""
+        query = self._split_heads("query", self.q_proj(hidden_states))
+        source = encoder_hidden_states if self.is_cross_attention else hidden_states
+        key, value = self._keys_and_values(source, past_key_values)
+        if score_residual is not None:
+            kwargs["score_residual"] = score_residual
+
+        attention_interface: Callable = ALL_ATTENTION_FUNCTIONS.get_interface(
+            self.config._attn_implementation, eager_attention_forward
+        )
+        output, *rest = attention_interface(
+            self,
+            query,
+            key,
+            value,
+            attention_mask,
+            dropout=self.dropout if self.training else 0.0,
+            scaling=self.scaling,
+            **kwargs,
+        )
+        output = slot(self.inner, "heads", output.reshape(*hidden_states.shape[:-1], -1))
+        return slot(self.inner, "output", self.out_proj(output)), *rest
+
+
+class ResidualFeedForward(nn.Module):
+    """W2 act(W1 x + b1) + b2, with the slots that a mode may fill."""
+
+    def __init__(self, config: ResidualConfig, place: SublayerPlace):
+        super().__init__()
+        self.place = place
+        width = config.encoder_ffn_dim if place.stack == "encoder" else config.decoder_ffn_dim
+        mode = get_ln_mode(config.stack_ln_mode(place.stack))
+        self.fc1 = nn.Linear(config.d_model, width, bias=mode.linear_bias)
+        self.fc2 = nn.Linear(width, config.d_model, bias=mode.linear_bias)
+        self.activation = ACT2FN[config.activation_function]
+        self.dropout = config.activation_dropout
+        self.inner = nn.ModuleDict(mode.inner_modules(config, place))
+
+    def weights_by_role(self) -> dict[str, nn.Linear]:
+        return {"ffn_in": self.fc1, "ffn_out": self.fc2}
+
+    def forward(self, hidden_states: Tensor) -> tuple[Tensor]:
+        hidden_states = self.activation(slot(self.inner, "pre_activation", self.fc1(hidden_states)))
+        hidden_states = nn.functional.dropout(hidden_states, self.dropout, self.training)
+        return (slot(self.inner, "output", self.fc2(slot(self.inner, "inner", hidden_states))),)
+
+
+class ResidualEncoderLayer(GradientCheckpointingLayer):
+    """Self-attention and feed-forward, each joined to the stream by its connection."""
+
+    def __init__(self, config: ResidualConfig, layer_idx: int):
+        super().__init__()
+        self.dropout = config.dropout
+        self.self_attn_residual, self.ffn_residual = build_connections(config, "encoder", layer_idx)
+        self.self_attn = ResidualAttention(config, self.self_attn_residual.place)
+        self.ffn = ResidualFeedForward(config, self.ffn_residual.place)
+
+    def forward(self, *stream: Tensor, attention_mask: Any = None, **kwargs: Any) -> tuple[Tensor, ...]:
+        self_attn = partial(self.self_attn, attention_mask=attention_mask, **kwargs)
+        stream = self.self_attn_residual(stream, Sublayer(self_attn, self.dropout, self.training))
+        return self.ffn_residual(stream, Sublayer(self.ffn, self.dropout, self.training))
+
+
+class ResidualDecoderLayer(GradientCheckpointingLayer):
+    """Causal self-attention, cross-attention and feed-forward, each joined to the stream by its connection."""
+
+    def __init__(self, config: ResidualConfig, layer_idx: int):
+        super().__init__()
+        self.dropout = config.dropout
+        connections = build_connections(config, "decoder", layer_idx)
+        self.self_attn_residual, self.encoder_attn_residual, self.ffn_residual = connections
+        self.self_attn = ResidualAttention(config, self.self_attn_residual.place)
+        self.encoder_attn = ResidualAttention(config, self.encoder_attn_residual.place)
+        self.ffn = ResidualFeedForward(config, self.ffn_residual.place)
+
+    def forward(
+        self,
+        *stream_and_memory: Tensor,  # every tensor that needs a gradient is positional, for reentrant checkpointing
+        attention_mask: Any = None,
+        encoder_attention_mask: Any = None,
+        past_key_values: EncoderDecoderCache | None = None,
+        use_cache: bool | None = None,
+        **kwargs: Any,
+    ) -> tuple[Tensor, ...]:
+        *stream, memory = stream_and_memory
+        self_attn = partial(
+            self.self_attn, attention_mask=attention_mask, past_key_values=past_key_values, **kwargs
+        )
+        encoder_attn = partial(
+            self.encoder_attn,
+            attention_mask=encoder_attention_mask,
+            encoder_hidden_states=memory,
+            past_key_values=past_key_values,
+            **kwargs,
+        )
+        stream = self.self_attn_residual(tuple(stream), Sublayer(self_attn, self.dropout, self.training))
+        stream = self.encoder_attn_residual(stream, Sublayer(encoder_attn, self.dropout, self.training))
+        return self.ffn_residual(stream, Sublayer(self.ffn, self.dropout, self.training))
+
+
+class ResidualPreTrainedModel(PreTrainedModel):
+    """Initialisation, tying and the capabilities of every model of the family."""
+
+    config: ResidualConfig
+    config_class = ResidualConfig
+    base_model_prefix = "model"
+    supports_gradient_checkpointing = True
+    _no_split_modules = ["ResidualEncoderLayer", "ResidualDecoderLayer"]
+    _skip_keys_device_placement = ["past_key_values"]
+    _supports_flash_attn = True
+    _supports_sdpa = True
+    _supports_flex_attn = True
+    _supports_attention_backend = True
+    _can_compile_fullgraph = True
+
+    def __init__(self, config: ResidualConfig, *args: Any, **kwargs: Any):
+        config.validate_residual()
+        super().__init__(config, *args, **kwargs)
+        for stack in ("encoder", "decoder"):
+            mode = get_ln_mode(config.stack_ln_mode(stack))
+            allowed = mode.attention_implementations
+            if allowed is not None and config._attn_implementation not in allowed:
+                raise ValueError(
+                    f"ln_mode {mode.name!r} needs attn_implementation {' or '.join(map(repr, allowed))}, "
+                    f"not {config._attn_implementation!r}"
+                )
+
+    def _init_weights(self, module: nn.Module) -> None:
+        style = INIT_STYLES[self.config.init_style]
+        if isinstance(module, (ResidualAttention, ResidualFeedForward)):
+            mode = get_ln_mode(self.config.stack_ln_mode(module.place.stack))
+            for role, linear in module.weights_by_role().items():
+                style.linear(linear, role, mode.init_gain(self.config, module.place, role))
+        elif isinstance(module, (ResidualConnection, StreamBoundary, SinusoidalPositions)):
+            module.init_weights()
+        elif isinstance(module, nn.Embedding):
+            style.embedding(module, get_ln_mode(self.config.ln_mode).init_gain(self.config, None, "embedding"))
+        elif isinstance(module, ResidualForConditionalGeneration):
+            style.embedding(module.lm_head, get_ln_mode(self.config.ln_mode).init_gain(self.config, None, "lm_head"))
+        elif not isinstance(module, nn.Linear):  # linears are drawn by their owner, which knows their place
+            super()._init_weights(module)
+
+    def get_expanded_tied_weights_keys(self, all_submodels: bool = False) -> dict[str, str]:
+        """Tied parameters {target: source} by the two switches of the config, each on its own.
+
+        Transformers' own rule lets `tie_word_embeddings=False` also separate encoder and decoder.
+        """
+        if all_submodels:
+            return super().get_expanded_tied_weights_keys(all_submodels=True)
+        return dict(self._tied_weights_keys or {})
+
+    @property
+    def dummy_inputs(self) -> dict[str, Tensor]:
+        ids = torch.tensor([[4, 5, 6, 2], [4, 5, 2, self.config.pad_token_id]], device=self.device)
+        return {"input_ids": ids, "attention_mask": ids.ne(self.config.pad_token_id), "decoder_input_ids": ids}
+
+
+class ResidualStack(ResidualPreTrainedModel):
+    """What encoder and decoder share: embeddings in, layers, and the boundary of the stream."""
+
+    stack: str
+
+    def __init__(self, config: ResidualConfig, vocab_size: int, layers: list[nn.Module], layerdrop: float):
+        super().__init__(config)
+        scale = config.d_model**0.5 if config.scale_embedding else 1.0
+        self.embed_tokens = ScaledEmbedding(vocab_size, config.d_model, config.pad_token_id, scale)
+        self.embed_positions = build_positions(config)
+        self.layers = nn.ModuleList(layers)
+        self.boundary = get_ln_mode(config.stack_ln_mode(self.stack)).Boundary(config, self.stack)
+        self.layerdrop = layerdrop
+        self.gradient_checkpointing = False
+        self.post_init()
+
+    def embed(self, input_ids: Tensor | None, inputs_embeds: Tensor | None) -> Tensor:
+        if (input_ids is None) == (inputs_embeds is None):
+            raise ValueError(f"the {self.stack} needs exactly one of input ids and inputs_embeds")
+        embeddings = self.embed_tokens(input_ids) if inputs_embeds is None else inputs_embeds
+        if self.embed_positions is not None and embeddings.shape[1] > self.config.max_position_embeddings:
+            raise ValueError(
+                f"the {self.stack} got {embeddings.shape[1]} tokens, but max_position_embeddings is "
+                f"{self.config.max_position_embeddings}: truncate the sentence or split it"
+            )
+        return embeddings
+
+    def add_positions(self, embeddings: Tensor, mask: Tensor | None, past_length: int | Tensor) -> Tensor:
+        """Add positions (counted over real tokens where a 2-D mask is known) and apply dropout."""
+        if self.embed_positions is not None:
+            length, padding_idx = embeddings.shape[1], self.config.pad_token_id
+            if mask is not None:
+                position_ids = position_ids_from_mask(mask, length, padding_idx)
+            else:
+                position_ids = torch.arange(length, device=embeddings.device) + (past_length + padding_idx + 1)
+                position_ids = position_ids.unsqueeze(0)
+            embeddings = embeddings + self.embed_positions(position_ids).to(embeddings.dtype)
+        return nn.functional.dropout(embeddings, self.config.dropout, self.training)
+
+    def run_layers(self, hidden_states: Tensor, *memory: Tensor, **kwargs: Any) -> Tensor:
+        stream = self.boundary.begin(hidden_states)
+        for layer in self.layers:
+            if self.training and self.layerdrop > 0.0 and torch.rand([]) < self.layerdrop:
+                continue  # LayerDrop, Fan et al. 2019
+            stream = layer(*stream, *memory, **kwargs)
+        return self.boundary.end(stream)
+
+
+class ResidualEncoder(ResidualStack):
+    """`config.encoder_layers` layers of self-attention and feed-forward."""
+
+    stack = "encoder"
+    _can_record_outputs = {"hidden_states": ResidualEncoderLayer, "attentions": ResidualAttention}
+
+    def __init__(self, config: ResidualConfig):
+        layers = [ResidualEncoderLayer(config, i) for i in range(config.encoder_layers)]
+        super().__init__(config, config.vocab_size, layers, config.encoder_layerdrop)
+
+    @merge_with_config_defaults
+    @capture_outputs
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        inputs_embeds: Tensor | None = None,
+        **kwargs: Any,
+    ) -> BaseModelOutput:
+        """Source tokens (batch, length) to hidden states (batch, length, d_model).
+
+        Without `attention_mask` the tokens equal to `pad_token_id` are padding, as in fairseq.
+        """
+        embeddings = self.embed(input_ids, inputs_embeds)
+        if attention_mask is None and input_ids is not None:
+            attention_mask = input_ids.ne(self.config.pad_token_id)
+        real = attention_mask if attention_mask is not None and attention_mask.ndim == 2 else None
+        hidden_states = self.add_positions(embeddings, real, 0)
+        if real is not None:
+            hidden_states = hidden_states * real.unsqueeze(-1).to(hidden_states.dtype)
+        mask = create_bidirectional_mask(
+            config=self.config, inputs_embeds=embeddings, attention_mask=attention_mask
+        )
+        return BaseModelOutput(last_hidden_state=self.run_layers(hidden_states, attention_mask=mask, **kwargs))
+
+
+class ResidualDecoder(ResidualStack):
+    """`config.decoder_layers` layers of causal self-attention, cross-attention and feed-forward."""
+
+    stack = "decoder"
+    _can_record_outputs = {
+        "hidden_states": ResidualDecoderLayer,
+        "attentions": OutputRecorder(ResidualAttention, index=1, layer_name="self_attn"),
+        "cross_attentions": OutputRecorder(ResidualAttention, index=1, layer_name="encoder_attn"),
+    }
+
+    def __init__(self, config: ResidualConfig):
+        layers = [ResidualDecoderLayer(config, i) for i in range(config.decoder_layers)]
+        super().__init__(config, config.decoder_vocab_size, layers, config.decoder_layerdrop)
+
+    @merge_with_config_defaults
+    @capture_outputs
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        encoder_hidden_states: Tensor | None = None,
+        encoder_attention_mask: Tensor | None = None,
+        past_key_values: Cache | None = None,
+        inputs_embeds: Tensor | None = None,
+        use_cache: bool | None = None,
+        **kwargs: Any,
+    ) -> BaseModelOutputWithPastAndCrossAttentions:
+        """Target tokens (batch, length) and encoder output to hidden states (batch, length, d_model)."""
+        if encoder_hidden_states is None:
+            raise ValueError("the decoder needs encoder_hidden_states: it has cross-attention in every layer")
+        embeddings = self.embed(input_ids, inputs_embeds)
+        if use_cache and past_key_values is None:
+            past_key_values = EncoderDecoderCache(DynamicCache(config=self.config), DynamicCache(config=self.config))
+        past_length = past_key_values.get_seq_length() if past_key_values is not None else 0
+
+        real = attention_mask if isinstance(attention_mask, Tensor) and attention_mask.ndim == 2 else None
+        hidden_states = self.add_positions(embeddings, real, past_length)
+        causal_mask = create_causal_mask(
+            config=self.config,
+            inputs_embeds=embeddings,
+            attention_mask=attention_mask,
+            past_key_values=past_key_values.self_attention_cache if past_key_values is not None else None,
+        )
+        cross_mask = create_bidirectional_mask(
+            config=self.config,
+            inputs_embeds=embeddings,
+            attention_mask=encoder_attention_mask,
+            encoder_hidden_states=encoder_hidden_states,
+        )
+        hidden_states = self.run_layers(
+            hidden_states,
+            encoder_hidden_states,
+            attention_mask=causal_mask,
+            encoder_attention_mask=cross_mask,
+            past_key_values=past_key_values,
+            use_cache=use_cache,
+            **kwargs,
+        )
+        return BaseModelOutputWithPastAndCrossAttentions(
+            last_hidden_state=hidden_states, past_key_values=past_key_values
+        )
+
+
+class ResidualModel(ResidualPreTrainedModel):
+    """Encoder and decoder, without the output projection."""
+
+    def __init__(self, config: ResidualConfig):
+        super().__init__(config)
+        self.encoder = ResidualEncoder(config)
+        self.decoder = ResidualDecoder(config)
+        if config.share_encoder_decoder_embeddings:
+            self._tied_weights_keys = {"decoder.embed_tokens.weight": "encoder.embed_tokens.weight"}
+        self.post_init()
+
+    def get_input_embeddings(self) -> nn.Module:
+        return self.encoder.embed_tokens
+
+    def set_input_embeddings(self, value: nn.Module) -> None:
+        self.encoder.embed_tokens = value
+        if self.config.share_encoder_decoder_embeddings:
+            self.decoder.embed_tokens = value
+
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        decoder_input_ids: Tensor | None = None,
+        decoder_attention_mask: Tensor | None = None,
+        encoder_outputs: BaseModelOutput | tuple[Tensor, ...] | None = None,
+        past_key_values: Cache | None = None,
+        inputs_embeds: Tensor | None = None,
+        decoder_inputs_embeds: Tensor | None = None,
+        use_cache: bool | None = None,
+        **kwargs: Any,
+    ) -> Seq2SeqModelOutput:
+        """Source and target tokens, each (batch, length), to decoder states (batch, target length, d_model)."""
+        if decoder_input_ids is None and decoder_inputs_embeds is None:
+            raise ValueError("pass decoder_input_ids, decoder_inputs_embeds or labels: the source is not a target")
+        if attention_mask is None and input_ids is not None:
+            attention_mask = input_ids.ne(self.config.pad_token_id)
+        if encoder_outputs is None:
+            encoder_outputs = self.encoder(
+                input_ids=input_ids, attention_mask=attention_mask, inputs_embeds=inputs_embeds, **kwargs
+            )
+        elif not isinstance(encoder_outputs, BaseModelOutput):
+            encoder_outputs = BaseModelOutput(*encoder_outputs)
+        decoder_outputs = self.decoder(
+            input_ids=decoder_input_ids,
+            attention_mask=decoder_attention_mask,
+            encoder_hidden_states=encoder_outputs.last_hidden_state,
+            encoder_attention_mask=attention_mask,
+            past_key_values=past_key_values,
+            inputs_embeds=decoder_inputs_embeds,
+            use_cache=use_cache,
+            **kwargs,
+        )
+        return Seq2SeqModelOutput(
+            last_hidden_state=decoder_outputs.last_hidden_state,
+            past_key_values=decoder_outputs.past_key_values,
+            decoder_hidden_states=decoder_outputs.hidden_states,
+            decoder_attentions=decoder_outputs.attentions,
+            cross_attentions=decoder_outputs.cross_attentions,
+            encoder_last_hidden_state=encoder_outputs.last_hidden_state,
+            encoder_hidden_states=encoder_outputs.hidden_states,
+            encoder_attentions=encoder_outputs.attentions,
+        )
+
+
+class ResidualForConditionalGeneration(ResidualPreTrainedModel, GenerationMixin):
+    """Encoder, decoder and output projection: translation and any other sequence-to-sequence task.
+
+    `criterion`, when set, computes the loss from decoder states without materialising all logits:
+    `criterion(hidden_states, output_weight, labels, num_items_in_batch) -> loss`. It is not saved.
+    """
+
+    def __init__(self, config: ResidualConfig):
+        super().__init__(config)
+        self.model = ResidualModel(config)
+        self.lm_head = nn.Linear(config.d_model, config.decoder_vocab_size, bias=False)
+        self.loss_type = "ForMaskedLM"  # the class name would select the causal loss, which shifts labels again
+        self.criterion: Callable[..., Tensor] | None = None
+        shared = config.share_encoder_decoder_embeddings
+        source = "model.encoder.embed_tokens.weight" if shared else "model.decoder.embed_tokens.weight"
+        tied = {"model.decoder.embed_tokens.weight": source} if shared else {}
+        self._tied_weights_keys = {**tied, "lm_head.weight": source} if config.tie_word_embeddings else tied
+        self.post_init()
+
+    def get_input_embeddings(self) -> nn.Module:
+        return self.model.get_input_embeddings()
+
+    def set_input_embeddings(self, value: nn.Module) -> None:
+        self.model.set_input_embeddings(value)
+
+    def get_output_embeddings(self) -> nn.Module:
+        return self.lm_head
+
+    def set_output_embeddings(self, value: nn.Module) -> None:
+        self.lm_head = value
+
+    def prepare_decoder_input_ids_from_labels(self, labels: Tensor) -> Tensor:
+        """Labels (batch, length) shifted right behind `decoder_start_token_id`; -100 becomes padding."""
+        shifted = labels.new_full(labels.shape, self.config.decoder_start_token_id)
+        shifted[:, 1:] = labels[:, :-1]
+        return shifted.masked_fill(shifted == -100, self.config.pad_token_id)
+
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        decoder_input_ids: Tensor | None = None,
+        decoder_attention_mask: Tensor | None = None,
+        encoder_outputs: BaseModelOutput | tuple[Tensor, ...] | None = None,
+        past_key_values: Cache | None = None,
+        inputs_embeds: Tensor | None = None,
+        decoder_inputs_embeds: Tensor | None = None,
+        labels: Tensor | None = None,
+        use_cache: bool | None = None,
+        logits_to_keep: int | Tensor = 0,
+        **kwargs: Any,
+    ) -> Seq2SeqLMOutput:
+        """Logits (batch, target length, vocabulary), and the loss where `labels` (batch, target length) are given.
+
+        Labels are not shifted; -100 is ignored. The loss is the mean over target tokens, or their sum divided by
+        `num_items_in_batch`. Without decoder inputs they are made from the labels.
+        """
+        if labels is not None:
+            use_cache = False
+            if decoder_input_ids is None and decoder_inputs_embeds is None:
+                decoder_input_ids = self.prepare_decoder_input_ids_from_labels(labels)
+        num_items = kwargs.pop("num_items_in_batch", None)
+        outputs = self.model(
+            input_ids=input_ids,
+            attention_mask=attention_mask,
+            decoder_input_ids=decoder_input_ids,
+            decoder_attention_mask=decoder_attention_mask,
+            encoder_outputs=encoder_outputs,
+            past_key_values=past_key_values,
+            inputs_embeds=inputs_embeds,
+            decoder_inputs_embeds=decoder_inputs_embeds,
+            use_cache=use_cache,
+            **kwargs,
+        )
+        hidden_states = outputs.last_hidden_state
+        loss = logits = None
+        if labels is not None and self.criterion is not None:
+            loss = self.criterion(hidden_states, self.lm_head.weight, labels, num_items)
+        else:
+            kept = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
+            logits = self.lm_head(hidden_states[:, kept])
+            if labels is not None:
+                loss = self.loss_function(
+                    logits, labels, vocab_size=self.config.decoder_vocab_size, num_items_in_batch=num_items
+                )
+        return Seq2SeqLMOutput(
+            loss=loss,
+            logits=logits,
+            past_key_values=outputs.past_key_values,
+            decoder_hidden_states=outputs.decoder_hidden_states,
+            decoder_attentions=outputs.decoder_attentions,
+            cross_attentions=outputs.cross_attentions,
+            encoder_last_hidden_state=outputs.encoder_last_hidden_state,
+            encoder_hidden_states=outputs.encoder_hidden_states,
+            encoder_attentions=outputs.encoder_attentions,
+        )
+
+
+__all__ = [
+    "ResidualDecoder",
+    "ResidualEncoder",
+    "ResidualForConditionalGeneration",
+    "ResidualModel",
+    "ResidualPreTrainedModel",
+]

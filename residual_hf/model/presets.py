@@ -1,0 +1,51 @@
+# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
+"""Model shapes of the papers, as their official code trains them; names follow fairseq's architectures."""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+def _shape(d_model: int, ffn: int, heads: int, layers: int, dropout: tuple[float, float, float]) -> dict[str, Any]:
+    rates = dict(zip(("dropout", "attention_dropout", "activation_dropout"), dropout, strict=True))
+    return {
+        "d_model": d_model,
+        "encoder_layers": layers,
+        "decoder_layers": layers,
+        "encoder_ffn_dim": ffn,
+        "decoder_ffn_dim": ffn,
+        "encoder_attention_heads": heads,
+        "decoder_attention_heads": heads,
+        **rates,
+    }
+
+
+# ResiDual (Xie et al. 2023): Tables 9, 10 and 11 with the dropouts of the official configs
+RESI_DUAL_IWSLT = {**_shape(256, 1024, 4, 6, (0.3, 0.1, 0.1)), "ln_mode": "resi_dual", "vocab_size": 10152}
+RESI_DUAL_WMT = {**_shape(512, 2048, 8, 6, (0.3, 0.1, 0.1)), "ln_mode": "resi_dual", "vocab_size": 32768}
+RESI_DUAL_OPUS = {
+    **_shape(512, 2048, 8, 18, (0.1, 0.1, 0.1)),
+    "ln_mode": "resi_dual",
+    "ln_mode_options": {"dual_scale": 0.05},
+    "share_encoder_decoder_embeddings": False,
+    "vocab_size": 64000,
+}
+
+PRESETS: dict[str, dict[str, Any]] = {
+    "resi_dual_iwslt_de_en": RESI_DUAL_IWSLT,
+    "resi_dual_iwslt_de_en_12l": {**RESI_DUAL_IWSLT, "encoder_layers": 12, "decoder_layers": 12},
+    "resi_dual_wmt_en_de": RESI_DUAL_WMT,
+    "resi_dual_wmt_en_de_18l": {**RESI_DUAL_WMT, "encoder_layers": 18, "decoder_layers": 18},
+    "resi_dual_opus100": RESI_DUAL_OPUS,
+    # fairseq's baselines (Post-LN)
+    "transformer_iwslt_de_en": {
+        **_shape(512, 1024, 4, 6, (0.3, 0.0, 0.0)),
+        "ln_mode": "post_ln",
+        "share_encoder_decoder_embeddings": False,
+        "vocab_size": 8848,
+        "decoder_vocab_size": 6632,
+    },
+    "transformer_wmt_en_de": {**_shape(512, 2048, 8, 6, (0.1, 0.0, 0.0)), "ln_mode": "post_ln", "vocab_size": 32768},
+    # Multi30k "tiny" of about 2.6 M parameters (examples/multi30k)
+    "multi30k_tiny": {**_shape(128, 256, 4, 4, (0.3, 0.0, 0.0)), "ln_mode": "resi_dual", "vocab_size": 9800},
+}
