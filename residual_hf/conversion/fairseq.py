@@ -30,6 +30,14 @@ RENAMES = [
 ]  # fmt: skip
 
 
+def rename_parameter(name: str) -> str | None:
+    """Our name of an official parameter (projections separate), or None where there is none."""
+    for pattern, replacement in RENAMES:
+        if re.match(pattern, name):
+            return re.sub(pattern, replacement, name)
+    return None
+
+
 def split_fused_projections(state_dict: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """`in_proj_weight` (3d, d) and `in_proj_bias` (3d,) to those of q, k and v, in that order."""
     split = {}
@@ -54,12 +62,11 @@ def convert_fairseq_state_dict(state_dict: Mapping[str, Tensor], config: Any) ->
     unknown = []
     named = {name: tensor for name, tensor in state_dict.items() if not IGNORED.search(name)}
     for name, tensor in split_fused_projections(named).items():
-        for pattern, replacement in RENAMES:
-            if re.match(pattern, name):
-                converted[re.sub(pattern, replacement, name)] = tensor
-                break
-        else:
+        ours = rename_parameter(name)
+        if ours is None:
             unknown.append(name)
+        else:
+            converted[ours] = tensor
     _tie(converted, config)
     _check(converted, unknown, config)
     return converted

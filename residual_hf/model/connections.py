@@ -63,6 +63,10 @@ class SublayerPlace:
         """Number of sub-layers before this one in its stack."""
         return self.layer * self.sublayers_per_layer + self.position
 
+    def mode(self, config) -> type[ResidualConnection]:
+        """The mode of this stack."""
+        return get_ln_mode(config.stack_ln_mode(self.stack))
+
     @property
     def is_first_in_layer(self) -> bool:
         return self.position == 0
@@ -193,8 +197,7 @@ def get_ln_mode(name: Any) -> type[ResidualConnection]:
 
 def build_connections(config, stack: str, layer: int) -> list[ResidualConnection]:
     """The connections of one layer, in the order of its sub-layers."""
-    mode = get_ln_mode(config.stack_ln_mode(stack))
-    connections = [mode(config, place) for place in layer_places(config, stack, layer)]
+    connections = [place.mode(config)(config, place) for place in layer_places(config, stack, layer)]
     for later in connections[1:]:
         later.share(connections[0])
     return connections

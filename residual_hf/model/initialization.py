@@ -20,7 +20,11 @@ QKV = ("query", "key", "value")
 
 def xavier_uniform(scale: float = 1.0) -> Draw:
     """U(-b, b) with b = gain * scale * sqrt(6 / (fan_in + fan_out))."""
-    return lambda linear, gain: init.xavier_uniform_(linear.weight, gain=gain * scale) and None
+
+    def draw(linear: nn.Linear, gain: float) -> None:
+        init.xavier_uniform_(linear.weight, gain=gain * scale)
+
+    return draw
 
 
 def torch_default(linear: nn.Linear, gain: float) -> None:

@@ -69,6 +69,13 @@ def eager_attention_forward(
     return (output, weights) if score_residual is None else (output, weights, scores)
 
 
+def projection(config: ResidualConfig, place: SublayerPlace, role: str, fan_in: int, fan_out: int) -> nn.Linear:
+    """A linear map of a sub-layer that knows its place and role, for `_init_weights`."""
+    linear = nn.Linear(fan_in, fan_out, bias=place.mode(config).linear_bias)
+    linear.place, linear.role = place, role
+    return linear
+
+
 class ResidualAttention(nn.Module):
     """Multi-head attention (Vaswani et al. 2017), self or cross, with the slots that a mode may fill."""
 
@@ -83,21 +90,11 @@ class ResidualAttention(nn.Module):
         self.head_dim = config.d_model // heads
         self.scaling = self.head_dim**-0.5
         self.dropout = config.attention_dropout
-        mode = get_ln_mode(config.stack_ln_mode(place.stack))
-        bias = mode.linear_bias
-        self.q_proj = nn.Linear(config.d_model, config.d_model, bias=bias)
-        self.k_proj = nn.Linear(config.d_model, config.d_model, bias=bias)
-        self.v_proj = nn.Linear(config.d_model, config.d_model, bias=bias)
-        self.out_proj = nn.Linear(config.d_model, config.d_model, bias=bias)
-        self.inner = nn.ModuleDict(mode.inner_modules(config, place))
-
-    def weights_by_role(self) -> dict[str, nn.Linear]:
-        return {
-            "query": self.q_proj,
-            "key": self.k_proj,
-            "value": self.v_proj,
-            "attention_output": self.out_proj,
-        }
+        self.q_proj = projection(config, place, "query", config.d_model, config.d_model)
+        self.k_proj = projection(config, place, "key", config.d_model, config.d_model)
+        self.v_proj = projection(config, place, "value", config.d_model, config.d_model)
+        self.out_proj = projection(config, place, "attention_output", config.d_model, config.d_model)
+        self.inner = nn.ModuleDict(place.mode(config).inner_modules(config, place))
 
     def _split_heads(self, name: str, states: Tensor) -> Tensor:
         return slot(self.inner, name, states.view(*states.shape[:-1], -1, self.head_dim).transpose(1, 2))
@@ -155,15 +152,11 @@ class ResidualFeedForward(nn.Module):
         super().__init__()
         self.place = place
         width = config.encoder_ffn_dim if place.stack == "encoder" else config.decoder_ffn_dim
-        mode = get_ln_mode(config.stack_ln_mode(place.stack))
-        self.fc1 = nn.Linear(config.d_model, width, bias=mode.linear_bias)
-        self.fc2 = nn.Linear(width, config.d_model, bias=mode.linear_bias)
+        self.fc1 = projection(config, place, "ffn_in", config.d_model, width)
+        self.fc2 = projection(config, place, "ffn_out", width, config.d_model)
         self.activation = ACT2FN[config.activation_function]
         self.dropout = config.activation_dropout
-        self.inner = nn.ModuleDict(mode.inner_modules(config, place))
-
-    def weights_by_role(self) -> dict[str, nn.Linear]:
-        return {"ffn_in": self.fc1, "ffn_out": self.fc2}
+        self.inner = nn.ModuleDict(place.mode(config).inner_modules(config, place))
 
     def forward(self, hidden_states: Tensor) -> tuple[Tensor]:
         hidden_states = self.activation(slot(self.inner, "pre_activation", self.fc1(hidden_states)))
@@ -253,17 +246,14 @@ class ResidualPreTrainedModel(PreTrainedModel):
 
     def _init_weights(self, module: nn.Module) -> None:
         style = INIT_STYLES[self.config.init_style]
-        if isinstance(module, (ResidualAttention, ResidualFeedForward)):
-            mode = get_ln_mode(self.config.stack_ln_mode(module.place.stack))
-            for role, linear in module.weights_by_role().items():
-                style.linear(linear, role, mode.init_gain(self.config, module.place, role))
+        if hasattr(module, "role"):
+            style.linear(module, module.role, module.place.mode(self.config).init_gain(self.config, module.place, module.role))
+        elif isinstance(module, (nn.Embedding, nn.Linear)):
+            role = "embedding" if isinstance(module, nn.Embedding) else "lm_head"
+            style.embedding(module, get_ln_mode(self.config.ln_mode).init_gain(self.config, None, role))
         elif isinstance(module, (ResidualConnection, StreamBoundary, SinusoidalPositions)):
             module.init_weights()
-        elif isinstance(module, nn.Embedding):
-            style.embedding(module, get_ln_mode(self.config.ln_mode).init_gain(self.config, None, "embedding"))
-        elif isinstance(module, ResidualForConditionalGeneration):
-            style.embedding(module.lm_head, get_ln_mode(self.config.ln_mode).init_gain(self.config, None, "lm_head"))
-        elif not isinstance(module, nn.Linear):  # linears are drawn by their owner, which knows their place
+        else:
             super()._init_weights(module)
 
     def get_expanded_tied_weights_keys(self, all_submodels: bool = False) -> dict[str, str]:

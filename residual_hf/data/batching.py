@@ -1,0 +1,191 @@
+# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
+"""Batches of sentence pairs: which pairs go together (a budget of padded tokens) and how they become tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from residual_hf.errors import InputError
+
+
+class TokenBudgetSampler:
+    """Batch sampler whose batches hold at most `max_tokens` padded tokens on their longer side, as fairseq counts.
+
+    The cost of a batch is `rows * max(longest source, longest target)`. Pairs are put in random order, sorted by
+    target length, then by source length (both stable, so ties stay random), and cut greedily into batches. The batches
+    are made once; an epoch only changes their order, so `len` is the same for every epoch. With the same lengths,
+    `max_tokens` and `seed` both the batches and their order in every epoch are those of fairseq's translation task
+    (fairseq counts epochs from 1, `set_epoch` from 0).
+
+    Pass it to a `DataLoader` as `batch_sampler`. `batch_size`, `drop_last` and `sampler` are what accelerate asks of a
+    batch sampler: batches of no fixed size, all of them kept, and `set_epoch` reached through `sampler`. Ranks of a
+    distributed run take batches in turn.
+
+    Args:
+        source_lengths: tokens of every source sentence, `</s>` counted.
+        target_lengths: tokens of every target sentence, `</s>` counted, in the same order.
+        max_tokens: budget of one batch, in padded tokens of the longer side.
+        max_sentences: most rows of one batch; None for no limit but the budget.
+        shuffle: False keeps ties and batches in sorted order (evaluation).
+        seed: of the ties and, together with the epoch, of the order of batches.
+        multiple: rows of a batch are a multiple of this number where the budget allows as many, which suits tensor
+            cores (fairseq's `required_batch_size_multiple`, 8 by default there too).
+
+    Raises:
+        InputError: lengths that do not pair up, none at all, a number that is not positive, or a sentence longer than
+            `max_tokens`.
+    """
+
+    batch_size = None
+    drop_last = False
+
+    def __init__(
+        self,
+        source_lengths: Sequence[int],
+        target_lengths: Sequence[int],
+        max_tokens: int,
+        *,
+        max_sentences: int | None = None,
+        shuffle: bool = True,
+        seed: int = 1,
+        multiple: int = 8,
+    ) -> None:
+        for name, value in (("max_tokens", max_tokens), ("max_sentences", max_sentences), ("multiple", multiple)):
+            if value is not None and value < 1:
+                raise InputError(f"{name}: {value} given, must be at least 1")
+        if seed < 0:
+            raise InputError(f"seed: {seed} given, must be at least 0")
+        sources = np.asarray(source_lengths, dtype=np.int64)
+        targets = np.asarray(target_lengths, dtype=np.int64)
+        if len(sources) != len(targets):
+            raise InputError(f"target_lengths: {len(targets)} given for {len(sources)} source_lengths, must be equal")
+        if len(sources) == 0:
+            raise InputError("source_lengths: empty, there must be at least one sentence pair")
+        longest = int(np.maximum(sources, targets).argmax())
+        side, length = max(("source", sources[longest]), ("target", targets[longest]), key=lambda pair: pair[1])
+        if length > max_tokens:
+            raise InputError(
+                f"max_tokens: a batch of {max_tokens} tokens cannot hold sentence {longest} (counted from 0), whose "
+                f"{side} has {length} tokens; raise max_tokens to {length} or more, or drop long sentences"
+            )
+        self.sampler = self
+        self.shuffle = shuffle
+        self.seed = seed
+        self.epoch = 0
+        self._sources = sources
+        self._targets = targets
+        self._batches = self._make_batches(max_tokens, max_sentences, multiple)
+
+    def _make_batches(self, max_tokens: int, max_sentences: int | None, multiple: int) -> list[np.ndarray]:
+        count = len(self._sources)
+        order = np.random.RandomState(self.seed).permutation(count) if self.shuffle else np.arange(count)
+        order = order[np.argsort(self._targets[order], kind="stable")]
+        order = order[np.argsort(self._sources[order], kind="stable")]
+        longer_side = np.maximum(self._sources[order], self._targets[order]).clip(min=1)
+        batches = []
+        start = 0
+        while start < count:
+            most_rows = max_tokens // int(longer_side[start])
+            if max_sentences is not None:
+                most_rows = min(most_rows, max_sentences)
+            width = np.maximum.accumulate(longer_side[start : start + most_rows])
+            rows = int(np.searchsorted(width * np.arange(1, len(width) + 1), max_tokens, side="right"))
+            if rows > multiple:
+                rows -= rows % multiple
+            batches.append(order[start : start + rows])
+            start += rows
+        return batches
+
+    def set_epoch(self, epoch: int) -> None:
+        """Choose the order of batches of this epoch, counted from 0."""
+        self.epoch = epoch
+
+    def __len__(self) -> int:
+        return len(self._batches)
+
+    def __iter__(self) -> Iterator[list[int]]:
+        order = list(range(len(self._batches)))
+        if self.shuffle:
+            np.random.RandomState(self.seed + self.epoch + 1).shuffle(order)
+        for index in order:
+            yield self._batches[index].tolist()
+
+    def statistics(self) -> dict[str, float]:
+        """Size of the batches of one epoch.
+
+        Returns: `batches`; `sentences_per_batch` and `target_tokens_per_batch`, means without padding;
+        `source_padding` and `target_padding`, the fractions of the padded tensors that are padding.
+        """
+        statistics = {"batches": len(self), "sentences_per_batch": len(self._sources) / len(self)}
+        statistics["target_tokens_per_batch"] = int(self._targets.sum()) / len(self)
+        for side, lengths in (("source", self._sources), ("target", self._targets)):
+            cells = sum(len(batch) * int(lengths[batch].max()) for batch in self._batches)
+            statistics[f"{side}_padding"] = 1 - int(lengths.sum()) / cells
+        return statistics
+
+
+class Seq2SeqCollator:
+    """Turn features `{"input_ids": [...], "labels": [...]}` into the tensors that training an encoder-decoder takes.
+
+    Returns int64 tensors, padded on the right to the longest row of the batch: `input_ids` and `attention_mask`
+    [rows, source length], `labels` and `decoder_input_ids` [rows, target length]. `decoder_input_ids` are the labels
+    shifted right behind `decoder_start_token_id`. Features without `labels` give the source tensors alone.
+
+    Args:
+        pad_token_id: fills `input_ids` and `decoder_input_ids`.
+        decoder_start_token_id: first decoder input of every row, `</s>` by fairseq's convention.
+        label_pad: fills `labels`; the loss ignores it.
+        pad_to_multiple_of: round lengths up to a multiple of this number.
+
+    Raises:
+        InputError: no features, or `labels` in some features only.
+    """
+
+    def __init__(
+        self,
+        pad_token_id: int,
+        decoder_start_token_id: int,
+        label_pad: int = -100,
+        pad_to_multiple_of: int | None = None,
+    ) -> None:
+        for name, value in (("pad_token_id", pad_token_id), ("decoder_start_token_id", decoder_start_token_id)):
+            if value is None or value < 0:
+                raise InputError(f"{name}: {value} given, must be a token id of the vocabulary")
+        if pad_to_multiple_of is not None and pad_to_multiple_of < 1:
+            raise InputError(f"pad_to_multiple_of: {pad_to_multiple_of} given, must be at least 1")
+        self.pad_token_id = pad_token_id
+        self.decoder_start_token_id = decoder_start_token_id
+        self.label_pad = label_pad
+        self.pad_to_multiple_of = pad_to_multiple_of
+
+    def __call__(self, features: Sequence[Mapping[str, Any]]) -> dict[str, torch.Tensor]:
+        if not features:
+            raise InputError("features: empty, a batch needs at least one sentence")
+        labelled = sum("labels" in feature for feature in features)
+        if labelled not in (0, len(features)):
+            raise InputError(f"labels: in {labelled} of {len(features)} features, must be in all of them or in none")
+        input_ids, is_token = self._pad([feature["input_ids"] for feature in features], self.pad_token_id)
+        batch = {"input_ids": input_ids, "attention_mask": is_token.astype(np.int64)}
+        if labelled:
+            labels, _ = self._pad([feature["labels"] for feature in features], self.label_pad)
+            shifted = np.empty_like(labels)
+            shifted[:, :1] = self.decoder_start_token_id
+            shifted[:, 1:] = np.where(labels[:, :-1] == self.label_pad, self.pad_token_id, labels[:, :-1])
+            batch["labels"] = labels
+            batch["decoder_input_ids"] = shifted
+        return {name: torch.from_numpy(array) for name, array in batch.items()}
+
+    def _pad(self, rows: Sequence[Sequence[int]], fill: int) -> tuple[np.ndarray, np.ndarray]:
+        """Rows as one array [rows, longest] and where it holds tokens."""
+        lengths = np.array([len(row) for row in rows])
+        width = int(lengths.max())
+        if self.pad_to_multiple_of is not None:
+            width += -width % self.pad_to_multiple_of
+        is_token = np.arange(width) < lengths[:, None]
+        padded = np.full((len(rows), width), fill, dtype=np.int64)
+        padded[is_token] = np.concatenate([np.asarray(row, dtype=np.int64) for row in rows])
+        return padded, is_token

@@ -1,0 +1,319 @@
+# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
+"""`pipeline("translation")` for every encoder-decoder, with the calls and results of Transformers 4.
+
+This file stands alone: it is copied beside checkpoints and runs there without the rest of the package.
+"""
+
+from __future__ import annotations
+
+import copy
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch.utils.data import Dataset, IterableDataset
+from transformers import Pipeline
+from transformers.utils import logging
+
+logger = logging.get_logger(__name__)
+
+DEFAULT_BEAMS = 4  # that of Transformers 4
+WITHOUT_BEAMS = ("do_sample", "streamer", "assistant_model", "prompt_lookup_num_tokens", "custom_generate")
+TASK_PATTERN = re.compile(r"translation_(.+)_to_(.+)")
+TAG_PATTERN = re.compile(r"<2([A-Za-z][\w-]*)>")
+
+
+class TranslationPipeline(Pipeline):
+    """Translate text with a model of `AutoModelForSeq2SeqLM`.
+
+        translate = pipeline("translation", model=...)      # or "translation_de_to_en"
+        translate("Guten Tag.")                             # [{"translation_text": "Good day."}]
+        translate(["Guten Tag.", "Danke."], batch_size=2)   # [{"translation_text": ...}, {"translation_text": ...}]
+        for result in translate(lines, batch_size=64): ...  # generators, files and data sets are streamed
+
+    Arguments of the constructor or of a call:
+        src_lang, tgt_lang: languages; without them those of the task name. A model that states its languages
+            (`config.source_lang`, `config.target_lang`, tags such as `<2de>` in the vocabulary) refuses others; the
+            tag of `tgt_lang` is put before the text. Tokenizers of the mBART and NLLB kind place their own codes, T5
+            gets its prompt from `config.task_specific_params`.
+        truncation: cut sentences longer than the tokenizer's `model_max_length` and the model's positions.
+        return_tensors: `translation_token_ids` (1-D tensors) instead of `translation_text`.
+        return_text: with `return_tensors=True`, the text too.
+        clean_up_tokenization_spaces: passed to the tokenizer's `decode`.
+        batch_size, num_workers, and any argument of `generate`.
+
+    What neither the caller nor the model's generation config sets: `num_beams` is 4, and the length is
+    2 * source length + 50 new tokens within the model's positions. With `num_return_sequences` above 1 every sentence
+    gives a list.
+
+    Raises `ValueError` for a pair of languages the model does not have and for a sentence longer than the model's
+    positions, `TypeError` for anything but text.
+    """
+
+    _load_tokenizer = True
+    _load_processor = False
+    _load_image_processor = False
+    _load_video_processor = False
+    _load_feature_extractor = False
+
+    def __init__(self, *args: Any, **kwargs: Any):
+        super().__init__(*args, **kwargs)
+        if self.tokenizer is None:
+            raise ValueError("a translation pipeline needs a tokenizer")
+        if not self.model.config.is_encoder_decoder or not self.model.can_generate():
+            raise ValueError(f"{type(self.model).__name__} cannot translate: it is no encoder-decoder with `generate`")
+        if not self._has_own_language_codes:
+            self._check_languages(*self._languages(**self._language_arguments(self._preprocess_params)))
+
+    def _sanitize_parameters(
+        self,
+        src_lang: str | None = None,
+        tgt_lang: str | None = None,
+        truncation: bool | str | None = None,
+        return_tensors: bool | None = None,
+        return_text: bool | None = None,
+        clean_up_tokenization_spaces: bool | None = None,
+        **generate_kwargs: Any,
+    ) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
+        languages = _given(src_lang=src_lang, tgt_lang=tgt_lang)
+        if generate_kwargs.get("max_length") is not None:
+            generate_kwargs.setdefault("max_new_tokens", None)  # else one given to the constructor would win
+        postprocess = _given(
+            return_tensors=return_tensors,
+            return_text=return_text,
+            clean_up_tokenization_spaces=clean_up_tokenization_spaces,
+        )
+        return {**languages, **_given(truncation=truncation)}, {**languages, **generate_kwargs}, postprocess
+
+    def __call__(self, inputs: str | Iterable[str], **kwargs: Any) -> Any:
+        """Translate one text (a list with its translations), a sequence (a list) or a stream (an iterator)."""
+        if isinstance(inputs, Sequence) and not isinstance(inputs, (str, bytes)):
+            texts = list(inputs)
+            for position, text in enumerate(texts):
+                _check_text(text, f"item {position}")
+            results = super().__call__(texts, **kwargs) if texts else []
+            return [result[0] for result in results] if all(len(result) == 1 for result in results) else results
+        if isinstance(inputs, Iterable) and not isinstance(inputs, (str, bytes, Mapping, Dataset)):
+            inputs = _Stream(inputs)
+        return super().__call__(inputs, **kwargs)
+
+    def preprocess(
+        self,
+        text: str,
+        src_lang: str | None = None,
+        tgt_lang: str | None = None,
+        truncation: bool | str = False,
+    ) -> dict[str, Any]:
+        _check_text(text, "the input")
+        src_lang, tgt_lang = self._languages(src_lang, tgt_lang)
+        positions, longest = self._positions, self.tokenizer.model_max_length
+        limit = longest if positions is None else min(longest, positions)
+        truncate = truncation not in (False, "do_not_truncate")
+        options = {"truncation": truncation, "return_tensors": "pt"}
+        if truncate and limit < 10**9:  # tokenizers without a limit say 1e30
+            options["max_length"] = limit
+        if self._has_own_language_codes:
+            inputs = self._inputs_with_own_codes(text, src_lang, tgt_lang, options)
+        else:
+            inputs = self.tokenizer(self._prompted(text, src_lang, tgt_lang), verbose=False, **options)
+        inputs = {name: value for name, value in inputs.items() if name != "token_type_ids"}
+        length = inputs["input_ids"].shape[-1]
+        if length == 0:
+            if self.tokenizer.eos_token_id is None:
+                raise ValueError("the tokenizer makes no token of this text and has no end-of-sentence token")
+            inputs["input_ids"] = torch.tensor([[self.tokenizer.eos_token_id]])
+            inputs["attention_mask"] = torch.ones_like(inputs["input_ids"])
+        elif positions is not None and length > positions:
+            raise ValueError(
+                f"the text {text[:40]!r}... has {length} tokens, but the model has {positions} positions "
+                "(max_position_embeddings): split it into sentences, or pass truncation=True to cut it"
+            )
+        elif length > longest:
+            logger.warning(
+                f"A text has {length} tokens, more than the {longest} (model_max_length) this model is made for: "
+                "split it into sentences, or pass truncation=True to cut it."
+            )
+        return inputs
+
+    def _forward(
+        self,
+        model_inputs: dict[str, Any],
+        src_lang: str | None = None,
+        tgt_lang: str | None = None,
+        **generate_kwargs: Any,
+    ) -> dict[str, torch.Tensor]:
+        forced_bos = model_inputs.pop("forced_bos_token_id", None)
+        if forced_bos is not None:  # batches make a list of it
+            forced_bos = forced_bos[0] if isinstance(forced_bos, list) else forced_bos
+            generate_kwargs.setdefault("forced_bos_token_id", forced_bos)
+        sentences, source_length = model_inputs["input_ids"].shape
+        task = self._task_parameters(*self._languages(src_lang, tgt_lang))
+        arguments = self._generation_arguments(generate_kwargs, task, source_length)
+        output = self.model.generate(**model_inputs, **arguments)
+        token_ids = output if isinstance(output, torch.Tensor) else output.sequences
+        return {"output_ids": token_ids.reshape(sentences, -1, token_ids.shape[-1])}
+
+    def postprocess(
+        self,
+        model_outputs: dict[str, torch.Tensor],
+        return_tensors: bool = False,
+        return_text: bool | None = None,
+        clean_up_tokenization_spaces: bool = False,
+    ) -> list[dict[str, Any]]:
+        return_text = not return_tensors if return_text is None else return_text
+        if not return_text and not return_tensors:
+            raise ValueError("return_text=False leaves nothing to return: pass return_tensors=True as well")
+        results = []
+        for token_ids in model_outputs["output_ids"][0]:
+            result: dict[str, Any] = {}
+            if return_tensors:
+                result["translation_token_ids"] = token_ids
+            if return_text:
+                result["translation_text"] = self.tokenizer.decode(
+                    token_ids,
+                    skip_special_tokens=True,
+                    clean_up_tokenization_spaces=clean_up_tokenization_spaces,
+                )
+            results.append(result)
+        return results
+
+    @property
+    def _has_own_language_codes(self) -> bool:
+        return hasattr(self.tokenizer, "_build_translation_inputs")
+
+    @property
+    def _positions(self) -> int | None:
+        """Longest source in tokens, or None for a model without a position table."""
+        if getattr(self.model.config, "position_embedding_type", None) == "none":
+            return None
+        return getattr(self.model.config, "max_position_embeddings", None)
+
+    @cached_property
+    def _tags(self) -> dict[str, str]:
+        """Language to tag, for the target languages tagged in the vocabulary."""
+        matches = (TAG_PATTERN.fullmatch(token) for token in self.tokenizer.get_vocab())
+        return {match[1]: match[0] for match in matches if match}
+
+    def _language_arguments(self, parameters: dict[str, Any]) -> dict[str, Any]:
+        return {name: parameters.get(name) for name in ("src_lang", "tgt_lang")}
+
+    def _languages(self, src_lang: str | None, tgt_lang: str | None) -> tuple[str | None, str | None]:
+        """The languages given, completed by those of the task name."""
+        named = TASK_PATTERN.fullmatch(self.task or "")
+        return (src_lang or named[1], tgt_lang or named[2]) if named else (src_lang, tgt_lang)
+
+    def _check_languages(self, src_lang: str | None, tgt_lang: str | None) -> None:
+        """Refuse a pair that the model says it does not have."""
+        source = getattr(self.model.config, "source_lang", None)
+        target = getattr(self.model.config, "target_lang", None)
+        targets = sorted(self._tags) or ([target] if target else [])
+        wrong_source = src_lang and source and src_lang != source
+        wrong_target = tgt_lang and targets and tgt_lang not in targets
+        if wrong_source or wrong_target:
+            pairs = ", ".join(f"{source or 'any'} to {language}" for language in targets or ["any"])
+            raise ValueError(
+                f"this model does not translate {src_lang or source or 'any'} to {tgt_lang or target or 'any'}. "
+                f"It has: {pairs}."
+            )
+
+    def _prompted(self, text: str, src_lang: str | None, tgt_lang: str | None) -> str:
+        """The text with what the model expects before it: a language tag, T5's prompt, or nothing."""
+        self._check_languages(src_lang, tgt_lang)
+        if self._tags:
+            language = tgt_lang or getattr(self.model.config, "target_lang", None)
+            if language in self._tags:
+                return f"{self._tags[language]} {text}"
+            if not text.startswith(tuple(self._tags.values())):
+                known = ", ".join(sorted(self._tags))
+                raise ValueError(f"this model translates into several languages: pass tgt_lang, one of {known}")
+        prefix = self._task_parameters(src_lang, tgt_lang).get("prefix", getattr(self.model.config, "prefix", None))
+        return (prefix or "") + text
+
+    def _task_parameters(self, src_lang: str | None, tgt_lang: str | None) -> dict[str, Any]:
+        """What `config.task_specific_params` (T5) holds for a pair: a prompt and generation arguments."""
+        known = {
+            task: parameters
+            for task, parameters in (getattr(self.model.config, "task_specific_params", None) or {}).items()
+            if task.startswith("translation")
+        }
+        if not known:
+            return {}
+        if src_lang is None and tgt_lang is None:
+            task = self.task if self.task in known else next(iter(known))
+            if task != self.task:
+                logger.warning_once(f"No languages were given: using {task!r}. Known: {', '.join(known)}.")
+            return known[task]
+        task = f"translation_{src_lang}_to_{tgt_lang}"
+        if task not in known:
+            logger.warning_once(f"The model has no prompt for {task!r}, only for {', '.join(known)}: using none.")
+        return known.get(task, {})
+
+    def _inputs_with_own_codes(
+        self, text: str, src_lang: str | None, tgt_lang: str | None, options: dict[str, Any]
+    ) -> Mapping[str, Any]:
+        """Inputs of a tokenizer that places language codes itself (mBART, NLLB, M2M100)."""
+        unknown = f"the tokenizer does not know the languages {src_lang!r} to {tgt_lang!r}"
+        try:
+            inputs = self.tokenizer._build_translation_inputs(text, src_lang=src_lang, tgt_lang=tgt_lang, **options)
+        except KeyError as error:
+            raise ValueError(f"{unknown}: {error}") from error
+        if inputs.get("forced_bos_token_id", -1) in (None, self.tokenizer.unk_token_id):
+            raise ValueError(f"{unknown}. Its special tokens: {', '.join(self.tokenizer.all_special_tokens)}")
+        return inputs
+
+    def _generation_arguments(
+        self, generate_kwargs: dict[str, Any], task: dict[str, Any], source_length: int
+    ) -> dict[str, Any]:
+        """Arguments for `generate`: the caller's, then the task's, then the model's, then this pipeline's defaults."""
+        given = generate_kwargs.pop("generation_config", None)
+        caller = {**_given(**(given.to_dict() if given is not None else {})), **_given(**generate_kwargs)}
+        added = {
+            name: value
+            for name, value in task.items()
+            if name != "prefix" and name not in caller and not (name == "max_length" and "max_new_tokens" in caller)
+        }
+        known = {**_given(**self.model.generation_config.to_dict()), **added, **caller}
+        if "max_length" not in known and "max_new_tokens" not in known:
+            longest = 2 * source_length + 50
+            added["max_new_tokens"] = longest if self._positions is None else min(longest, max(1, self._positions - 1))
+        elif source_length > 0.9 * known.get("max_length", float("inf")):
+            logger.warning(
+                f"A text has {source_length} tokens, about as many as the translation may have "
+                f"(max_length={known['max_length']}): pass a larger max_length."
+            )
+        if "num_beams" not in known and not any(known.get(name) for name in WITHOUT_BEAMS):
+            added["num_beams"] = max(DEFAULT_BEAMS, known.get("num_return_sequences", 1))
+        if "pad_token_id" not in known and self.tokenizer.pad_token_id is not None:
+            added["pad_token_id"] = self.tokenizer.pad_token_id
+        if given is None:
+            return {**generate_kwargs, **added}
+        merged = copy.deepcopy(given)
+        merged.update(**added)
+        return {**generate_kwargs, "generation_config": merged}
+
+
+class _Stream(IterableDataset):
+    """Any iterable, in the form that pipelines of all versions read lazily."""
+
+    def __init__(self, texts: Iterable[str]):
+        self.texts = texts
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.texts)
+
+
+def _given(**values: Any) -> dict[str, Any]:
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def _check_text(text: Any, what: str) -> None:
+    if not isinstance(text, str):
+        raise TypeError(
+            f"{what} is of type {type(text).__name__}, but a translation pipeline takes a text, or a list, generator "
+            "or data set of texts (for a column of a data set: dataset['de'])"
+        )
+
+
+__all__ = ["TranslationPipeline"]

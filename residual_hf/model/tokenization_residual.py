@@ -1,0 +1,129 @@
+# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
+"""A tokenizer with one vocabulary for the source and another for the target language.
+
+A joint vocabulary needs nothing of this: it is a plain `PreTrainedTokenizerFast`.
+"""
+
+from __future__ import annotations
+
+import copy
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from tokenizers import Tokenizer
+from transformers import BatchEncoding, PreTrainedTokenizerFast
+
+
+class ResidualTokenizer(PreTrainedTokenizerFast):
+    """Text that goes in is source text, ids that come out are target ids.
+
+    `tokenizer(text, text_target=target)` encodes `text` with the source and `target`, the `labels`, with the target
+    vocabulary; `decode`, `batch_decode`, `convert_ids_to_tokens` and `convert_tokens_to_string` take what `generate`
+    returns, in the target vocabulary, or with `use_source_tokenizer=True` in the source vocabulary. Everything else
+    (`len`, `get_vocab`, `tokenize`, `convert_tokens_to_ids`) is about the source; `target_tokenizer` and
+    `target_vocab_size` are about the target. The special tokens have the same ids in both.
+
+    Saved as `tokenizer.json` (source) and `target_tokenizer.json`, with this module beside them: without it a reader
+    would find the source vocabulary only, so that `AutoTokenizer` must ask for `trust_remote_code=True` where the class
+    is not registered.
+    """
+
+    vocab_files_names = {"tokenizer_file": "tokenizer.json", "target_tokenizer_file": "target_tokenizer.json"}
+    _auto_class = "AutoTokenizer"
+
+    def __init__(
+        self,
+        *args: Any,
+        target_tokenizer_file: str | None = None,
+        target_tokenizer_object: Tokenizer | None = None,
+        **kwargs: Any,
+    ):
+        if target_tokenizer_object is not None:
+            target = copy.deepcopy(target_tokenizer_object)
+        elif target_tokenizer_file is not None:
+            target = Tokenizer.from_file(target_tokenizer_file)
+        else:
+            raise ValueError("ResidualTokenizer needs target_tokenizer.json beside tokenizer.json: no such file")
+        super().__init__(*args, **kwargs)
+        self.target_tokenizer = target
+        self._source_tokenizer = self._tokenizer
+        for name, token in self.special_tokens_map.items():
+            source_id, target_id = self._source_tokenizer.token_to_id(token), target.token_to_id(token)
+            if source_id != target_id:
+                raise ValueError(f"{name} {token} has the id {source_id} in the source, {target_id} in the target")
+
+    @classmethod
+    def from_pair(cls, source: PreTrainedTokenizerFast, target: PreTrainedTokenizerFast) -> ResidualTokenizer:
+        """Join two tokenizers; settings such as `model_max_length` are those of `source`.
+
+        Raises:
+            ValueError: the ids of the special tokens differ.
+        """
+        return cls(
+            tokenizer_object=source.backend_tokenizer,
+            target_tokenizer_object=target.backend_tokenizer,
+            model_max_length=source.model_max_length,
+            clean_up_tokenization_spaces=source.clean_up_tokenization_spaces,
+            split_special_tokens=source.split_special_tokens,
+            **source.special_tokens_map,
+        )
+
+    @classmethod
+    def convert_to_native_format(cls, trust_remote_code: bool = False, **kwargs: Any) -> dict[str, Any]:
+        """Leave `tokenizer.json` to `__init__`; for classes with their own the library would take it apart."""
+        return kwargs
+
+    @property
+    def target_vocab_size(self) -> int:
+        """Number of entries of the target vocabulary, added tokens included."""
+        return self.target_tokenizer.get_vocab_size(with_added_tokens=True)
+
+    def _switch_to_target_mode(self) -> None:
+        self._tokenizer = self.target_tokenizer
+
+    def _switch_to_input_mode(self) -> None:
+        self._tokenizer = self._source_tokenizer
+
+    @contextmanager
+    def _vocabulary(self, use_source_tokenizer: bool) -> Iterator[None]:
+        if not use_source_tokenizer:
+            self._switch_to_target_mode()
+        try:
+            yield
+        finally:
+            self._switch_to_input_mode()
+
+    def __call__(self, *args: Any, **kwargs: Any) -> BatchEncoding:
+        try:
+            return super().__call__(*args, **kwargs)
+        finally:  # a text_target that is refused must not leave the target vocabulary in place
+            self._switch_to_input_mode()
+
+    def _decode(self, *args: Any, use_source_tokenizer: bool = False, **kwargs: Any) -> str:
+        with self._vocabulary(use_source_tokenizer):
+            return super()._decode(*args, **kwargs)
+
+    def convert_ids_to_tokens(
+        self, ids: int | list[int], skip_special_tokens: bool = False, use_source_tokenizer: bool = False
+    ) -> str | list[str]:
+        with self._vocabulary(use_source_tokenizer):
+            return super().convert_ids_to_tokens(ids, skip_special_tokens)
+
+    def convert_tokens_to_string(self, tokens: list[str], use_source_tokenizer: bool = False) -> str:
+        with self._vocabulary(use_source_tokenizer):
+            return super().convert_tokens_to_string(tokens)
+
+    def _save_pretrained(
+        self,
+        save_directory: str | os.PathLike,
+        file_names: tuple[str, ...],
+        legacy_format: bool | None = None,
+        filename_prefix: str | None = None,
+    ) -> tuple[str, ...]:
+        files = super()._save_pretrained(save_directory, file_names, legacy_format, filename_prefix)
+        prefix = f"{filename_prefix}-" if filename_prefix else ""
+        path = os.path.join(save_directory, prefix + self.vocab_files_names["target_tokenizer_file"])
+        self.target_tokenizer.save(path)
+        return (*files, path)

@@ -1,0 +1,239 @@
+# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
+"""Label-smoothed cross entropy, from logits or fused with the output projection so that no full logits are held.
+
+With `nll` the negative log-likelihood of the label, `p` the softmax, `V` the number of classes and `e` the smoothing,
+the loss of one token is `a * nll + b * sum_v(-log p_v)`, where
+
+    "fairseq":  b = e / (V - 1),  a = 1 - e - b     (fairseq since February 2021)
+    "torch":    b = e / V,        a = 1 - e         (torch, Transformers; fairseq before)
+
+In both `a + b * V = 1`, hence the gradient with respect to the logits is `p - b - a * onehot(label)`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from residual_hf.errors import InputError
+
+SMOOTHING_FORMS: dict[str, Callable[[float, int], tuple[float, float]]] = {
+    "fairseq": lambda epsilon, classes: (1.0 - epsilon - epsilon / (classes - 1), epsilon / (classes - 1)),
+    "torch": lambda epsilon, classes: (1.0 - epsilon, epsilon / classes),
+}
+"""Form -> (a, b) of a smoothing and a number of classes."""
+
+CPU_CHUNK_ROWS = 256
+"""Rows projected at a time on a CPU: enough for the matrix products, few enough for the caches."""
+
+GPU_CHUNK_LOGITS = 1 << 26
+"""Logits held at a time elsewhere (256 MB in fp32): enough to fill a GPU with few kernels."""
+
+
+class LossSums(NamedTuple):
+    """Sums over the tokens of a batch that are not ignored, in nats; scalars on the device of the labels.
+
+    `smoothed` is what one trains on and carries the gradient; `nll` is the plain negative log-likelihood, for
+    reporting; `tokens` is the number of tokens summed over.
+    """
+
+    smoothed: Tensor
+    nll: Tensor
+    tokens: Tensor
+
+    def per_token(self, num_items_in_batch: Tensor | int | None = None) -> Tensor:
+        """The smoothed loss divided by `num_items_in_batch` (the Trainer's count of the labels of all accumulation
+        steps and ranks) where given, by the tokens of this batch otherwise."""
+        items = self.tokens.clamp(min=1) if num_items_in_batch is None else num_items_in_batch
+        if isinstance(items, Tensor):
+            items = items.to(self.smoothed.device)
+        return self.smoothed / items
+
+
+def smoothed_cross_entropy(
+    logits: Tensor, labels: Tensor, *, epsilon: float = 0.1, form: str = "fairseq", ignore_index: int = -100
+) -> LossSums:
+    """Label-smoothed cross entropy of logits [..., classes] against labels [...], in fp32 or better.
+
+    Raises:
+        InputError: unknown `form`, or `epsilon` outside [0, 1).
+    """
+    nll_weight, sum_weight = _weights(epsilon, form, logits.size(-1))
+    kept = labels != ignore_index
+    log_probs = F.log_softmax(logits[kept], dim=-1, dtype=_softmax_dtype(logits.dtype))
+    nll = -log_probs.gather(-1, labels[kept].unsqueeze(-1)).sum()
+    smoothed = nll_weight * nll
+    if sum_weight:
+        smoothed = smoothed - sum_weight * log_probs.sum()
+    return LossSums(smoothed, nll.detach(), kept.sum())
+
+
+def fused_linear_smoothed_cross_entropy(
+    hidden: Tensor,
+    weight: Tensor,
+    labels: Tensor,
+    *,
+    bias: Tensor | None = None,
+    epsilon: float = 0.1,
+    form: str = "fairseq",
+    ignore_index: int = -100,
+    chunk_rows: int | None = None,
+) -> LossSums:
+    """The loss of `smoothed_cross_entropy(F.linear(hidden, weight, bias), labels)`, without ever holding its logits.
+
+    Rows that are not ignored are projected some at a time; the loss and, where anything needs them, the gradients are
+    worked out before the next rows follow, so that the memory needed is `chunk_rows * classes` besides the gradient of
+    `weight`. Matrix products run in the autocast type where autocast is on, otherwise in the type of `hidden`; softmax
+    and sums in fp32 (fp64 for fp64 input). It can be differentiated once.
+
+    Args:
+        hidden: decoder output, [..., width].
+        weight: output projection, [classes, width].
+        labels: [...], of the leading shape of `hidden`.
+        bias: [classes].
+        epsilon: share of the smoothing, in [0, 1).
+        form: "fairseq" or "torch", see above.
+        ignore_index: label of rows that do not count.
+        chunk_rows: rows projected at a time; None for a number that suits the device.
+
+    Raises:
+        InputError: unknown `form`, `epsilon` outside [0, 1), shapes that do not fit, or `chunk_rows` below 1.
+    """
+    if hidden.shape[:-1] != labels.shape or hidden.size(-1) != weight.size(-1):
+        raise InputError(
+            f"hidden: shape {tuple(hidden.shape)} given, must be the shape of labels {tuple(labels.shape)} followed "
+            f"by the width of weight, {weight.size(-1)}"
+        )
+    classes = weight.size(0)
+    weights = _weights(epsilon, form, classes)
+    if chunk_rows is None:
+        chunk_rows = CPU_CHUNK_ROWS if hidden.device.type == "cpu" else max(1, GPU_CHUNK_LOGITS // classes)
+    elif chunk_rows < 1:
+        raise InputError(f"chunk_rows: {chunk_rows} given, must be at least 1")
+    kept = (labels != ignore_index).flatten().nonzero().squeeze(1)
+    hidden = hidden.reshape(-1, hidden.size(-1))
+    if len(kept) < len(hidden):
+        hidden = hidden.index_select(0, kept)
+    labels = labels.flatten().index_select(0, kept)
+    smoothed, nll = _FusedLinearLoss.apply(
+        hidden, weight, bias, labels, weights, chunk_rows, _matmul_dtype(hidden), torch.is_grad_enabled()
+    )
+    return LossSums(smoothed, nll, torch.tensor(len(labels), device=labels.device))
+
+
+class SmoothedCrossEntropy:
+    """`compute_loss_func` of a Transformers `Trainer`: label-smoothed loss from the logits of the model's output.
+
+    Exact under gradient accumulation and on several ranks, since it divides by the Trainer's `num_items_in_batch`.
+
+    Raises:
+        InputError: unknown `form`, or `epsilon` outside [0, 1).
+    """
+
+    def __init__(self, epsilon: float = 0.1, form: str = "fairseq", ignore_index: int = -100) -> None:
+        _weights(epsilon, form, 2)
+        self.epsilon = epsilon
+        self.form = form
+        self.ignore_index = ignore_index
+
+    def __call__(self, outputs: Any, labels: Tensor, num_items_in_batch: Tensor | int | None = None) -> Tensor:
+        sums = smoothed_cross_entropy(
+            outputs["logits"], labels, epsilon=self.epsilon, form=self.form, ignore_index=self.ignore_index
+        )
+        return sums.per_token(num_items_in_batch)
+
+
+def _weights(epsilon: float, form: str, classes: int) -> tuple[float, float]:
+    """Weights of nll and of the sum over classes."""
+    if form not in SMOOTHING_FORMS:
+        raise InputError(f"label smoothing form: {form!r} given, must be one of {sorted(SMOOTHING_FORMS)}")
+    if not 0.0 <= epsilon < 1.0:
+        raise InputError(f"label smoothing: {epsilon} given, must be at least 0 and below 1")
+    return SMOOTHING_FORMS[form](epsilon, classes)
+
+
+def _softmax_dtype(dtype: torch.dtype) -> torch.dtype:
+    return torch.promote_types(dtype, torch.float32)
+
+
+def _matmul_dtype(hidden: Tensor) -> torch.dtype:
+    kind = hidden.device.type
+    return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else hidden.dtype
+
+
+class _FusedLinearLoss(torch.autograd.Function):
+    """Sums of the smoothed and the plain loss over all rows; the gradients are ready when forward returns.
+
+    The constant part of the gradient with respect to the logits, `-b`, never meets a matrix of rows * classes: it is
+    `-b * sum_v W_v` in every row of d hidden, and `-b * sum_rows h` in every row of d weight.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        hidden: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        labels: Tensor,
+        weights: tuple[float, float],
+        chunk_rows: int,
+        matmul_dtype: torch.dtype,
+        grad_enabled: bool,
+    ) -> tuple[Tensor, Tensor]:
+        nll_weight, sum_weight = weights
+        needs = [grad_enabled and needed for needed in ctx.needs_input_grad[:3]]
+        dtype = _softmax_dtype(matmul_dtype)
+        smoothed = torch.zeros((), dtype=dtype, device=hidden.device)
+        nll_sum = torch.zeros_like(smoothed)
+        grad_hidden = torch.empty_like(hidden) if needs[0] else None
+        grad_weight = torch.zeros_like(weight, dtype=dtype) if needs[1] else None
+        grad_bias = torch.zeros_like(bias, dtype=dtype) if needs[2] else None
+        with torch.autocast(hidden.device.type, enabled=False):
+            matrix = weight.to(matmul_dtype)
+            weight_sum = weight.sum(0, dtype=dtype)
+            for start in range(0, len(hidden), chunk_rows):
+                part = slice(start, start + chunk_rows)
+                rows = hidden[part].to(matmul_dtype)
+                label = labels[part].unsqueeze(1)
+                logits = F.linear(rows, matrix) if bias is None else F.linear(rows, matrix).to(dtype).add_(bias)
+                log_probs = F.log_softmax(logits, dim=1, dtype=dtype)
+                del logits
+                nll = -log_probs.gather(1, label).sum()
+                nll_sum += nll
+                smoothed += nll_weight * nll - sum_weight * log_probs.sum()
+                if not any(needs):
+                    continue
+                grad_logits = log_probs.exp_().scatter_add_(1, label, log_probs.new_full(label.shape, -nll_weight))
+                if grad_bias is not None:
+                    grad_bias += grad_logits.sum(0)
+                grad_logits = grad_logits.to(matmul_dtype)
+                if grad_hidden is not None:
+                    grad_hidden[part] = (grad_logits @ matrix).sub(weight_sum, alpha=sum_weight)
+                if grad_weight is None:
+                    continue
+                if grad_weight.dtype == matmul_dtype:
+                    grad_weight.addmm_(grad_logits.t(), rows)
+                else:
+                    grad_weight += grad_logits.t() @ rows
+            if grad_weight is not None:
+                grad_weight.sub_(hidden.sum(0, dtype=dtype), alpha=sum_weight)
+            if grad_bias is not None:
+                grad_bias -= sum_weight * len(hidden)
+        ctx.save_for_backward(
+            grad_hidden,
+            None if grad_weight is None else grad_weight.to(weight.dtype),
+            None if grad_bias is None else grad_bias.to(bias.dtype),
+        )
+        ctx.mark_non_differentiable(nll_sum)
+        return smoothed, nll_sum
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad_smoothed: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
+        gradients = (None if gradient is None else gradient * grad_smoothed for gradient in ctx.saved_tensors)
+        return (*gradients, None, None, None, None, None)

@@ -1,0 +1,176 @@
+# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
+"""A recipe: one YAML file that says what to train on what, and how."""
+
+from __future__ import annotations
+
+import dataclasses
+import types
+import typing
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from residual_hf.data.corpus import CorpusSpec
+from residual_hf.errors import InputError
+from residual_hf.generation.decode import DecodingSettings
+from residual_hf.model.configuration_residual import ResidualConfig
+
+from .settings import TrainingSettings
+
+TOKENIZER_KINDS = ("bpe", "byte_bpe", "unigram", "pretokenized")
+
+
+@dataclass
+class DataSettings:
+    """Corpora of a recipe; `test` and `valid` are scored, sentences over `max_length` tokens are left out of training."""
+
+    train: CorpusSpec
+    valid: CorpusSpec
+    test: CorpusSpec | None = None
+    max_length: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.max_length is not None and self.max_length < 1:
+            raise InputError(f"data.max_length: {self.max_length} given, must be at least 1")
+
+
+@dataclass
+class TokenizerSettings:
+    """Which subwords: trained on the training corpus, or read from `path` (a tokenizer folder).
+
+    `pretokenized` takes the text as it is, one token between spaces, with the ids of fairseq's dictionary `path`.
+    """
+
+    kind: str = "bpe"
+    vocab_size: int = 10000
+    joint: bool = True
+    path: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.kind not in TOKENIZER_KINDS:
+            raise InputError(f"tokenizer.kind: {self.kind!r} given, must be one of {list(TOKENIZER_KINDS)}")
+        if self.vocab_size < 5:
+            raise InputError(f"tokenizer.vocab_size: {self.vocab_size} given, must be at least 5")
+        if self.kind == "pretokenized" and self.path is None:
+            raise InputError("tokenizer.path: must name fairseq's dictionary for kind 'pretokenized'")
+
+
+@dataclass
+class Recipe:
+    """Everything a run needs. `model` takes `preset` and any field of `ResidualConfig`."""
+
+    source_lang: str
+    target_lang: str
+    output_dir: str
+    data: DataSettings
+    tokenizer: TokenizerSettings = field(default_factory=TokenizerSettings)
+    model: dict[str, Any] = field(default_factory=dict)
+    training: TrainingSettings = field(default_factory=lambda: TrainingSettings(max_updates=10000))
+    decoding: DecodingSettings = field(default_factory=DecodingSettings)
+
+    def build_config(self, **overrides: Any) -> ResidualConfig:
+        """The model's configuration. Raises `InputError` with the fields that exist for an unknown one."""
+        fields = dict(self.model)
+        preset = fields.pop("preset", None)
+        known = {f.name for f in dataclasses.fields(ResidualConfig)}
+        for name in fields:
+            if name not in known and name not in ResidualConfig.attribute_map:
+                raise InputError(f"model.{name}: there is no such field. Known: preset, {', '.join(sorted(known))}")
+        try:
+            if preset is not None:
+                return ResidualConfig.preset(preset, **{**fields, **overrides})
+            return ResidualConfig(**{**fields, **overrides})
+        except InputError:
+            raise
+        except (ValueError, TypeError) as error:
+            raise InputError(f"model: {error}") from error
+
+
+def load_recipe(path: str | Path, overrides: Mapping[str, Any] | None = None) -> Recipe:
+    """Read a recipe from YAML; `overrides` replaces values by dotted name, as in {"training.seed": 2}.
+
+    Paths in the file are relative to the folder of the file. Raises `InputError` naming the file and the field for
+    anything that is unknown, missing or of a wrong type.
+    """
+    path = Path(path)
+    try:
+        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise InputError(f"{path}: there is no such recipe") from None
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise InputError(f"{path}: not a YAML file: {error}") from error
+    if not isinstance(content, dict):
+        raise InputError(f"{path}: a recipe is a mapping of sections, not {type(content).__name__}")
+    for name, value in (overrides or {}).items():
+        section = content
+        *parents, leaf = name.split(".")
+        for parent in parents:
+            section = section.setdefault(parent, {})
+            if not isinstance(section, dict):
+                raise InputError(f"{name}: {parent!r} is not a section of the recipe")
+        section[leaf] = value
+    try:
+        recipe = from_mapping(Recipe, content)
+    except InputError as error:
+        raise InputError(f"{path}: {error}") from error
+    recipe.build_config()
+    return recipe
+
+
+def from_mapping(cls: type, values: Any, where: str = "") -> Any:
+    """An instance of a dataclass from nested dicts, with types checked and unknown names refused."""
+    if not isinstance(values, Mapping):
+        raise InputError(f"{where or 'recipe'}: must be a mapping of fields, not {values!r}")
+    hints = typing.get_type_hints(cls)
+    declared = {f.name: f for f in dataclasses.fields(cls)}
+    unknown = [name for name in values if name not in declared]
+    if unknown:
+        raise InputError(f"{_dot(where, unknown[0])}: there is no such field. Known: {', '.join(declared)}")
+    required = [
+        f.name
+        for f in declared.values()
+        if f.default is dataclasses.MISSING and f.default_factory is dataclasses.MISSING and f.name not in values
+    ]
+    if required:
+        raise InputError(f"{_dot(where, required[0])}: missing")
+    return cls(**{name: _convert(hints[name], value, _dot(where, name)) for name, value in values.items()})
+
+
+def _dot(where: str, name: str) -> str:
+    return f"{where}.{name}" if where else str(name)
+
+
+def _convert(hint: Any, value: Any, where: str) -> Any:
+    if typing.get_origin(hint) in (typing.Union, types.UnionType):
+        options = [option for option in typing.get_args(hint) if option is not type(None)]
+        if value is None and type(None) in typing.get_args(hint):
+            return None
+        if len(options) == 1:
+            return _convert(options[0], value, where)
+        if any(_is_a(value, option) for option in options):
+            return value
+    elif dataclasses.is_dataclass(hint):
+        return from_mapping(hint, value, where)
+    elif hint is float and isinstance(value, str):
+        try:
+            return float(value)  # YAML 1.1 reads 5e-4 as a string
+        except ValueError:
+            pass
+    elif hint is float and _is_a(value, int):
+        return float(value)
+    elif _is_a(value, hint):
+        return value
+    name = getattr(hint, "__name__", str(hint)) if not typing.get_args(hint) else str(hint)
+    raise InputError(f"{where}: {value!r} given, must be {name}")
+
+
+def _is_a(value: Any, hint: Any) -> bool:
+    if hint is Any:
+        return True
+    kind = typing.get_origin(hint) or hint
+    if kind is int and isinstance(value, bool):
+        return False
+    return isinstance(value, kind)

@@ -1,0 +1,118 @@
+# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
+"""The training section of a recipe."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from residual_hf.errors import InputError
+
+from .loss import SMOOTHING_FORMS
+from .optimization import OPTIMIZERS, SCHEDULES
+
+DECAY_RULES = ("all", "hf")
+PRECISIONS = ("fp32", "bf16", "fp16")
+METRICS = {"nll": False, "loss": False, "bleu": True, "chrf": True}  # name: is greater better
+
+
+@dataclass
+class TrainingSettings:
+    """Everything that decides the course of a training run; names and defaults are fairseq's where it has them.
+
+    `max_tokens` counts padded tokens of the longer side per batch and process, `update_freq` batches per update.
+    `max_updates` and `max_epochs`: whichever comes first; one of them is needed. `eval_every` updates evaluate, save
+    and keep the best by `metric`; `patience` evaluations without a better one stop the run.
+    """
+
+    max_tokens: int = 4096
+    update_freq: int = 1
+    max_updates: int | None = None
+    max_epochs: int | None = None
+    lr: float = 5e-4
+    schedule: str = "inverse_sqrt"
+    warmup_updates: int = 4000
+    warmup_init_lr: float = 1e-7
+    optimizer: str = "fairseq_adam"
+    betas: list[float] = field(default_factory=lambda: [0.9, 0.98])
+    eps: float = 1e-8
+    weight_decay: float = 1e-4
+    weight_decay_on: str = "all"
+    clip_norm: float = 0.0
+    label_smoothing: float = 0.1
+    label_smoothing_form: str = "fairseq"
+    precision: str = "fp32"
+    seed: int = 1
+    eval_every: int = 1000
+    eval_bleu: bool = True
+    metric: str = "nll"
+    patience: int | None = None
+    keep_last: int = 2
+    log_every: int = 50
+    batch_size_multiple: int = 8
+    pad_to_multiple_of: int | None = None
+    gradient_checkpointing: bool = False
+    compile: bool = False
+    num_workers: int = 0
+    report_to: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        choices = {
+            "schedule": SCHEDULES,
+            "optimizer": OPTIMIZERS,
+            "weight_decay_on": DECAY_RULES,
+            "label_smoothing_form": SMOOTHING_FORMS,
+            "precision": PRECISIONS,
+            "metric": METRICS,
+        }
+        for name, allowed in choices.items():
+            if getattr(self, name) not in allowed:
+                raise InputError(f"training.{name}: {getattr(self, name)!r} given, must be one of {sorted(allowed)}")
+        positive = ("max_tokens", "update_freq", "lr", "eps", "eval_every", "keep_last", "log_every")
+        for name in (*positive, "max_updates", "max_epochs", "patience", "batch_size_multiple"):
+            value = getattr(self, name)
+            if value is not None and not value > 0:
+                raise InputError(f"training.{name}: {value} given, must be above 0")
+        for name in ("warmup_updates", "warmup_init_lr", "weight_decay", "clip_norm", "seed", "num_workers"):
+            if not getattr(self, name) >= 0:
+                raise InputError(f"training.{name}: {getattr(self, name)} given, must be at least 0")
+        if not 0 <= self.label_smoothing < 1:
+            raise InputError(f"training.label_smoothing: {self.label_smoothing} given, must be in [0, 1)")
+        if self.max_updates is None and self.max_epochs is None:
+            raise InputError("training: give max_updates or max_epochs")
+        if METRICS[self.metric] and not self.eval_bleu:
+            raise InputError(f"training.metric: {self.metric!r} needs eval_bleu: true")
+
+    def to_arguments(self, output_dir: str) -> Any:
+        """The `Seq2SeqTrainingArguments` of this run."""
+        from transformers import Seq2SeqTrainingArguments
+
+        return Seq2SeqTrainingArguments(
+            output_dir=output_dir,
+            max_steps=self.max_updates or -1,
+            num_train_epochs=self.max_epochs or 1,
+            gradient_accumulation_steps=self.update_freq,
+            learning_rate=self.lr,
+            max_grad_norm=self.clip_norm,
+            label_smoothing_factor=0.0,
+            bf16=self.precision == "bf16",
+            fp16=self.precision == "fp16",
+            seed=self.seed,
+            eval_strategy="steps",
+            eval_steps=self.eval_every,
+            save_strategy="steps",
+            save_steps=self.eval_every,
+            save_total_limit=self.keep_last,
+            load_best_model_at_end=True,
+            metric_for_best_model=f"eval_{self.metric}",
+            greater_is_better=METRICS[self.metric],
+            logging_steps=self.log_every,
+            logging_first_step=True,
+            gradient_checkpointing=self.gradient_checkpointing,
+            torch_compile=self.compile,
+            dataloader_num_workers=self.num_workers,
+            dataloader_pin_memory=True,
+            ddp_find_unused_parameters=False,
+            remove_unused_columns=False,
+            report_to=self.report_to or "none",
+        )

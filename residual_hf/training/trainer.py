@@ -1,0 +1,202 @@
+# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
+"""`Seq2SeqTrainer` with fairseq's batches, loss, optimiser and schedule, and with translation in its evaluation."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader
+from transformers import Seq2SeqTrainer
+
+from residual_hf.data.batching import Seq2SeqCollator, TokenBudgetSampler
+from residual_hf.data.encoding import EncodedCorpus
+from residual_hf.evaluation.metrics import score
+from residual_hf.generation.decode import DecodingSettings, decoding_batches, generate_ids
+
+from .loss import fused_linear_smoothed_cross_entropy
+from .optimization import build_optimizer, build_schedule
+from .settings import TrainingSettings
+
+
+class LossMeter:
+    """Criterion of the model that also sums the plain NLL, so that logs show it beside the smoothed loss."""
+
+    def __init__(self, epsilon: float, form: str):
+        self.loss = partial(fused_linear_smoothed_cross_entropy, epsilon=epsilon, form=form)
+        self.reset()
+
+    def reset(self) -> None:
+        self.smoothed: Tensor | float = 0.0
+        self.nll: Tensor | float = 0.0
+        self.tokens: Tensor | int = 0
+
+    def __call__(self, hidden: Tensor, weight: Tensor, labels: Tensor, num_items: Tensor | int | None = None) -> Tensor:
+        sums = self.loss(hidden, weight, labels)
+        self.smoothed = self.smoothed + sums.smoothed.detach()
+        self.nll = self.nll + sums.nll
+        self.tokens = self.tokens + sums.tokens
+        return sums.per_token(num_items)
+
+    def per_token(self, reduce: Callable[[Tensor], Tensor]) -> dict[str, float]:
+        """Smoothed loss and NLL per target token in nats over all processes since the last reset, and perplexity."""
+        sums = torch.stack([torch.as_tensor(x, dtype=torch.float64) for x in (self.smoothed, self.nll, self.tokens)])
+        smoothed, nll, tokens = reduce(sums).tolist()
+        self.reset()
+        if not tokens:
+            return {}
+        return {"smoothed": smoothed / tokens, "nll": nll / tokens, "ppl": math.exp(min(nll / tokens, 700))}
+
+
+class TranslationTrainer(Seq2SeqTrainer):
+    """Trains on batches of a token budget and evaluates by NLL, and by BLEU where references are given.
+
+    Args:
+        model: a `ResidualForConditionalGeneration`.
+        settings: the training section of a recipe; it also makes the `Seq2SeqTrainingArguments`.
+        output_dir: folder of the checkpoints.
+        train, valid: encoded corpora.
+        references: target sentences of `valid`; without them, or without `decode`, only the loss is computed.
+        decode: token ids to text.
+        decoding: the beam search of the evaluation.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        settings: TrainingSettings,
+        output_dir: str,
+        train: EncodedCorpus,
+        valid: EncodedCorpus,
+        *,
+        references: Sequence[str] | None = None,
+        decode: Callable[[list[list[int]]], list[str]] | None = None,
+        decoding: DecodingSettings | None = None,
+        **kwargs: Any,
+    ):
+        config = model.config
+        self.settings = settings
+        self.references = references
+        self.decode = decode
+        self.decoding = decoding or DecodingSettings()
+        self.meter = LossMeter(settings.label_smoothing, settings.label_smoothing_form)
+        super().__init__(
+            model=model,
+            args=settings.to_arguments(output_dir),
+            train_dataset=train,
+            eval_dataset=valid,
+            data_collator=Seq2SeqCollator(
+                config.pad_token_id, config.decoder_start_token_id, pad_to_multiple_of=settings.pad_to_multiple_of
+            ),
+            **kwargs,
+        )
+        model.criterion = self.meter
+
+    def get_train_dataloader(self) -> DataLoader:
+        sampler = TokenBudgetSampler(
+            self.train_dataset.source_lengths,
+            self.train_dataset.target_lengths,
+            self.settings.max_tokens,
+            seed=self.settings.seed,
+            multiple=self.settings.batch_size_multiple,
+        )
+        loader = DataLoader(
+            self.train_dataset,
+            batch_sampler=sampler,
+            collate_fn=self.data_collator,
+            num_workers=self.args.dataloader_num_workers,
+            pin_memory=self.args.dataloader_pin_memory,
+        )
+        return self.accelerator.prepare(loader)
+
+    def create_optimizer(self, model: Any = None) -> torch.optim.Optimizer:
+        if self.optimizer is None:
+            s = self.settings
+            self.optimizer = build_optimizer(
+                self.model if model is None else model,
+                s.optimizer,
+                lr=s.lr,
+                betas=tuple(s.betas),
+                eps=s.eps,
+                weight_decay=s.weight_decay,
+                weight_decay_on=s.weight_decay_on,
+            )
+        return self.optimizer
+
+    def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> Any:
+        if self.lr_scheduler is None:
+            s = self.settings
+            options: dict[str, Any] = {"warmup_init_lr": s.warmup_init_lr}
+            if s.schedule == "linear":
+                options["total_steps"] = num_training_steps
+            self.lr_scheduler = build_schedule(
+                s.schedule, self.optimizer if optimizer is None else optimizer, s.warmup_updates, **options
+            )
+        return self.lr_scheduler
+
+    def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
+        if "loss" in logs and "eval_loss" not in logs:
+            measured = self.meter.per_token(self._sum_over_processes)
+            logs |= {name: round(measured[name], 4) for name in ("nll", "ppl") if name in measured}
+        super().log(logs, start_time)
+
+    def _sum_over_processes(self, tensor: Tensor) -> Tensor:
+        return self.accelerator.reduce(tensor.to(self.args.device), reduction="sum")
+
+    def evaluate(
+        self,
+        eval_dataset: EncodedCorpus | None = None,
+        ignore_keys: list[str] | None = None,
+        metric_key_prefix: str = "eval",
+        references: Sequence[str] | None = None,
+        **gen_kwargs: Any,
+    ) -> dict[str, float]:
+        """Loss, NLL and perplexity per target token in nats and, with references, BLEU and chrF of the beam search.
+
+        Every process takes its share of the batches and each sentence counts once, so the figures do not depend on
+        the number of processes.
+        """
+        data = self.eval_dataset if eval_dataset is None else eval_dataset
+        references = self.references if eval_dataset is None else references
+        self.model.eval()
+        figures = self._evaluate_loss(data)
+        if references is not None and self.decode is not None:
+            hypotheses = self.translate(data)
+            figures |= {name: s.value for name, s in score(hypotheses, references, metrics=("bleu", "chrf")).items()}
+        metrics = {f"{metric_key_prefix}_{name}": value for name, value in figures.items()}
+        self.log(dict(metrics))
+        self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
+        self.model.train()
+        return metrics
+
+    def _my_share(self, batches: list[list[int]]) -> list[list[int]]:
+        return batches[self.accelerator.process_index :: self.accelerator.num_processes]
+
+    def _evaluate_loss(self, data: EncodedCorpus) -> dict[str, float]:
+        budget = max(self.settings.max_tokens, int(max(data.source_lengths.max(), data.target_lengths.max())))
+        sampler = TokenBudgetSampler(data.source_lengths, data.target_lengths, budget, shuffle=False)
+        training_sums = (self.meter.smoothed, self.meter.nll, self.meter.tokens)
+        self.meter.reset()
+        for batch in self._my_share(list(sampler)):
+            inputs = self._prepare_inputs(self.data_collator([data[i] for i in batch]))
+            with torch.no_grad(), self.compute_loss_context_manager():
+                self.model(**inputs)
+        measured = self.meter.per_token(self._sum_over_processes)
+        self.meter.smoothed, self.meter.nll, self.meter.tokens = training_sums
+        return {"loss": measured["smoothed"], "nll": measured["nll"], "ppl": measured["ppl"]}
+
+    def translate(self, data: EncodedCorpus) -> list[str]:
+        """Translations of the source side, in its order, the same list in every process."""
+        sources = [data[i]["input_ids"] for i in range(len(data))]
+        share = self._my_share(decoding_batches(data.source_lengths, self.decoding))
+        with self.compute_loss_context_manager():
+            found = dict(generate_ids(self.model, sources, self.decoding, batches=share))
+        if self.accelerator.num_processes > 1:
+            gathered: list[dict[int, list[int]] | None] = [None] * self.accelerator.num_processes
+            torch.distributed.all_gather_object(gathered, found)
+            found = {index: ids for part in gathered for index, ids in (part or {}).items()}
+        return self.decode([found[i] for i in range(len(data))])
