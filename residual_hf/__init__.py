@@ -1,2 +1,71 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
-"""Encoder-decoder Transformers whose residual connections and layer norms are one config word, `ln_mode`."""
+"""Encoder-decoder Transformers whose residual connections and layer norms are one config word, `ln_mode`.
+
+Importing the package makes `AutoConfig`, `AutoModel`, `AutoModelForSeq2SeqLM` and `pipeline("translation")` know it.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from ._version import __version__
+from .registration import register
+
+if TYPE_CHECKING:
+    from .generation.translator import Translator
+    from .model.configuration_residual import ResidualConfig
+    from .model.connections import ResidualConnection, StreamBoundary, register_ln_mode
+    from .model.modeling_residual import (
+        ResidualDecoder,
+        ResidualEncoder,
+        ResidualForConditionalGeneration,
+        ResidualModel,
+        ResidualPreTrainedModel,
+    )
+    from .model.pipeline_translation import TranslationPipeline
+    from .model.tokenization_residual import ResidualTokenizer
+
+_MODULES = {
+    "ResidualConfig": "model.configuration_residual",
+    "ResidualConnection": "model.connections",
+    "ResidualDecoder": "model.modeling_residual",
+    "ResidualEncoder": "model.modeling_residual",
+    "ResidualForConditionalGeneration": "model.modeling_residual",
+    "ResidualModel": "model.modeling_residual",
+    "ResidualPreTrainedModel": "model.modeling_residual",
+    "ResidualTokenizer": "model.tokenization_residual",
+    "StreamBoundary": "model.connections",
+    "TranslationPipeline": "model.pipeline_translation",
+    "Translator": "generation.translator",
+    "register_ln_mode": "model.connections",
+}
+
+__all__ = [
+    "ResidualConfig",
+    "ResidualConnection",
+    "ResidualDecoder",
+    "ResidualEncoder",
+    "ResidualForConditionalGeneration",
+    "ResidualModel",
+    "ResidualPreTrainedModel",
+    "ResidualTokenizer",
+    "StreamBoundary",
+    "TranslationPipeline",
+    "Translator",
+    "register_ln_mode",
+    "__version__",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f".{_MODULES[name]}", __name__), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)
+
+
+register()

@@ -5,4 +5,4 @@ from __future__ import annotations
 
 
 class InputError(ValueError):
-    """Bad input of a user: names the field or file, the value found and what is allowed. The command line exits with 2."""
+    """Bad input of a user; names the field or file, the value and what is allowed. The command line exits with 2."""

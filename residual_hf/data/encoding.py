@@ -54,7 +54,9 @@ class EncodedCorpus(Dataset):
         return self.from_ids([self._row("source", i) for i in indices], [self._row("target", i) for i in indices])
 
 
-def encode_corpus(corpus: Any, tokenizer: Any, *, name: str = "corpus", cache_dir: Path | None = None) -> EncodedCorpus:
+def encode_corpus(
+    corpus: Any, tokenizer: Any, *, name: str = "corpus", cache_dir: Path | None = None
+) -> EncodedCorpus:
     """Token ids of a `ParallelCorpus`, with a progress bar, from the cache where the same text was encoded before.
 
     The cache is keyed by the tokenizer and the text, so it is never stale. The target side goes through

@@ -25,7 +25,7 @@ TOKENIZER_KINDS = ("bpe", "byte_bpe", "unigram", "pretokenized")
 
 @dataclass
 class DataSettings:
-    """Corpora of a recipe; `test` and `valid` are scored, sentences over `max_length` tokens are left out of training."""
+    """Corpora of a recipe; training leaves out pairs with more than `max_length` tokens on a side."""
 
     train: CorpusSpec
     valid: CorpusSpec
@@ -92,8 +92,8 @@ class Recipe:
 def load_recipe(path: str | Path, overrides: Mapping[str, Any] | None = None) -> Recipe:
     """Read a recipe from YAML; `overrides` replaces values by dotted name, as in {"training.seed": 2}.
 
-    Paths in the file are relative to the folder of the file. Raises `InputError` naming the file and the field for
-    anything that is unknown, missing or of a wrong type.
+    Paths in it are relative to the current folder. Raises `InputError` naming the file and the field for anything
+    that is unknown, missing or of a wrong type.
     """
     path = Path(path)
     try:

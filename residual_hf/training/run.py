@@ -15,16 +15,18 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from transformers import EarlyStoppingCallback, PreTrainedTokenizerBase, set_seed
+from transformers import EarlyStoppingCallback, PreTrainedTokenizerBase, PrinterCallback, set_seed
 from transformers.trainer_utils import get_last_checkpoint
 
-from residual_hf.data.corpus import ParallelCorpus
+from residual_hf.data.corpus import ParallelCorpus, check_files, read_parallel
 from residual_hf.data.encoding import EncodedCorpus, encode_corpus
-from residual_hf.data.tokenizer import pretokenized_tokenizer, train_tokenizer
+from residual_hf.data.tokenizer import pretokenized_tokenizer
+from residual_hf.data.tokenizer_training import train_tokenizer
 from residual_hf.errors import InputError
 from residual_hf.evaluation.metrics import score
 from residual_hf.hub.export import save_checkpoint
 from residual_hf.model.modeling_residual import ResidualForConditionalGeneration
+from residual_hf.model.tokenization_residual import ResidualTokenizer
 
 from .callbacks import InterruptCallback, RecordCallback
 from .recipe import Recipe
@@ -41,23 +43,25 @@ def train(recipe: Recipe, *, overwrite: bool = False, resume: bool = False) -> d
     """Run a recipe and return its metrics.
 
     `recipe.output_dir` receives `model/` (the final folder, see `save_checkpoint`), `metrics.json`, `metrics.jsonl`
-    (every logged figure), `train.log`, `recipe.yaml`, `test.hypotheses.txt`, `tokenizer/`, `checkpoints/` and `cache/`.
+    (every logged figure), `train.log`, `recipe.yaml`, `valid.hypotheses.txt`, `test.hypotheses.txt`, `tokenizer/`,
+    `checkpoints/` and `cache/`.
 
     Raises `InputError` before any long work for input that cannot be used, in particular an output folder that holds
     something while neither `overwrite` nor `resume` is given; `Interrupted` after Ctrl-C.
     """
-    corpora = {"train": recipe.data.train, "valid": recipe.data.valid, "test": recipe.data.test}
-    for spec in corpora.values():
-        if spec is not None:
-            spec.check()
+    specs = {"train": recipe.data.train, "valid": recipe.data.valid, "test": recipe.data.test}
+    specs = {name: spec for name, spec in specs.items() if spec is not None}
+    check_files(specs.values())
     folder = prepare_folder(Path(recipe.output_dir), overwrite=overwrite, resume=resume)
     with log_file(folder / "train.log"):
         write_atomically(folder / "recipe.yaml", yaml.safe_dump(dataclasses.asdict(recipe), sort_keys=False))
-        texts = {name: spec.read() for name, spec in corpora.items() if spec is not None}
+        texts = {name: read_parallel(spec) for name, spec in specs.items()}
         return train_on(recipe, texts, folder, resume=resume)
 
 
-def train_on(recipe: Recipe, texts: dict[str, ParallelCorpus], folder: Path, *, resume: bool = False) -> dict[str, Any]:
+def train_on(
+    recipe: Recipe, texts: dict[str, ParallelCorpus], folder: Path, *, resume: bool = False
+) -> dict[str, Any]:
     """The run of a recipe on corpora that are already in memory (`train`, `valid` and perhaps `test`)."""
     started = time.time()
     set_seed(recipe.training.seed)
@@ -85,13 +89,15 @@ def train_on(recipe: Recipe, texts: dict[str, ParallelCorpus], folder: Path, *, 
         processing_class=tokenizer,
         callbacks=callbacks,
     )
+    trainer.remove_callback(PrinterCallback)  # RecordCallback writes the same figures
     describe(model, trainer)
     last = get_last_checkpoint(str(folder / "checkpoints")) if resume and (folder / "checkpoints").exists() else None
     trainer.train(resume_from_checkpoint=last)
     if interrupt.interrupted:
         raise Interrupted(f"stopped at update {trainer.state.global_step}; go on with --resume")
     minutes = (time.time() - started) / 60
-    metrics = {"updates": trainer.state.global_step, "minutes": round(minutes, 2), **final_scores(trainer, encoded, texts, folder)}
+    metrics = {"updates": trainer.state.global_step, "minutes": round(minutes, 2)}
+    metrics |= final_scores(trainer, encoded, texts, folder)
     if trainer.is_world_process_zero():
         model.criterion = None
         save_checkpoint(model, tokenizer, folder / "model", overwrite=True)
@@ -131,12 +137,15 @@ def get_tokenizer(recipe: Recipe, corpus: ParallelCorpus, folder: Path) -> PreTr
     elif settings.path is not None:
         tokenizer = AutoTokenizer.from_pretrained(settings.path)
     elif settings.joint:
-        texts = (line for side in (corpus.sources, corpus.targets) for line in side)
-        tokenizer = train_tokenizer(texts, model=settings.kind, vocab_size=settings.vocab_size)
-    else:
         tokenizer = train_tokenizer(
-            corpus.sources, target_texts=corpus.targets, model=settings.kind, vocab_size=settings.vocab_size
+            [*corpus.sources, *corpus.targets], model=settings.kind, vocab_size=settings.vocab_size
         )
+    else:
+        source, target = (
+            train_tokenizer(side, model=settings.kind, vocab_size=settings.vocab_size)
+            for side in (corpus.sources, corpus.targets)
+        )
+        tokenizer = ResidualTokenizer.from_pair(source, target)
     unfinished = folder.with_name(folder.name + ".tmp")
     tokenizer.save_pretrained(unfinished)
     os.replace(unfinished, folder)
@@ -159,6 +168,8 @@ def build_model(recipe: Recipe, tokenizer: PreTrainedTokenizerBase) -> ResidualF
         decoder_start_token_id=tokenizer.eos_token_id,
     )
     model = ResidualForConditionalGeneration(config)
+    if recipe.training.gradient_checkpointing:
+        model.gradient_checkpointing_enable()
     generation = model.generation_config
     generation.num_beams = recipe.decoding.num_beams
     if generation.num_beams > 1:
@@ -174,7 +185,8 @@ def drop_long(corpus: EncodedCorpus, recipe: Recipe, position_table: int) -> Enc
     if not kept:
         raise InputError(f"data.max_length: no sentence pair of the training corpus has at most {limit} tokens")
     if len(kept) < len(corpus):
-        logger.info("left out %d of %d training pairs longer than %d tokens", len(corpus) - len(kept), len(corpus), limit)
+        dropped = len(corpus) - len(kept)
+        logger.info("left out %d of %d training pairs longer than %d tokens", dropped, len(corpus), limit)
         return corpus.select(kept)
     return corpus
 
@@ -211,7 +223,9 @@ def prepare_folder(folder: Path, *, overwrite: bool, resume: bool) -> Path:
         raise InputError(f"output_dir: {folder} is a file, must be a folder")
     if folder.exists() and any(folder.iterdir()) and not resume:
         if not overwrite:
-            raise InputError(f"output_dir: {folder} exists and is not empty; use --overwrite, --resume or another folder")
+            raise InputError(
+                f"output_dir: {folder} exists and is not empty; use --overwrite, --resume or another folder"
+            )
         shutil.rmtree(folder)
     folder.mkdir(parents=True, exist_ok=True)
     return folder

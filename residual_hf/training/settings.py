@@ -6,6 +6,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
+
 from residual_hf.errors import InputError
 
 from .loss import SMOOTHING_FORMS
@@ -108,10 +110,9 @@ class TrainingSettings:
             greater_is_better=METRICS[self.metric],
             logging_steps=self.log_every,
             logging_first_step=True,
-            gradient_checkpointing=self.gradient_checkpointing,
             torch_compile=self.compile,
             dataloader_num_workers=self.num_workers,
-            dataloader_pin_memory=True,
+            dataloader_pin_memory=torch.cuda.is_available(),
             ddp_find_unused_parameters=False,
             remove_unused_columns=False,
             report_to=self.report_to or "none",

@@ -35,7 +35,9 @@ class LossMeter:
         self.nll: Tensor | float = 0.0
         self.tokens: Tensor | int = 0
 
-    def __call__(self, hidden: Tensor, weight: Tensor, labels: Tensor, num_items: Tensor | int | None = None) -> Tensor:
+    def __call__(
+        self, hidden: Tensor, weight: Tensor, labels: Tensor, num_items: Tensor | int | None = None
+    ) -> Tensor:
         sums = self.loss(hidden, weight, labels)
         self.smoothed = self.smoothed + sums.smoothed.detach()
         self.nll = self.nll + sums.nll

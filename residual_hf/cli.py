@@ -1,0 +1,176 @@
+# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
+"""`residual-hf <verb>`: every verb is one function of the package."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from .errors import InputError
+
+BAD_INPUT, INTERRUPTED, SCORE_NOT_REACHED = 2, 130, 1
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one verb; returns the exit code: 0, 2 for bad input, 130 when interrupted, 1 otherwise."""
+    options = build_parser().parse_args(arguments)
+    try:
+        return options.run(options) or 0
+    except InputError as error:
+        print(f"residual-hf {options.verb}: {error}", file=sys.stderr)
+        return BAD_INPUT
+    except KeyboardInterrupt:
+        print(f"residual-hf {options.verb}: interrupted", file=sys.stderr)
+        return INTERRUPTED
+
+
+def build_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="residual-hf", description="Train and use ResiDual translation models.")
+    verbs = parser.add_subparsers(dest="verb", required=True, metavar="VERB")
+
+    train = verbs.add_parser("train", help="train a model by a recipe (YAML)")
+    train.add_argument("recipe", type=Path)
+    train.add_argument("--output-dir", help="instead of the recipe's output_dir")
+    train.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="FIELD=VALUE",
+        help="replace a value of the recipe, as in training.seed=2; may be repeated",
+    )
+    train.add_argument("--overwrite", action="store_true", help="delete an output folder that exists")
+    train.add_argument("--resume", action="store_true", help="go on from the last checkpoint of the output folder")
+    train.set_defaults(run=run_train)
+
+    translate = verbs.add_parser("translate", help="translate lines of text from standard input or a file")
+    translate.add_argument("model", help="a saved folder or a name on the Hub")
+    translate.add_argument("--input", type=Path, help="text file instead of standard input")
+    translate.add_argument("--output", type=Path, help="text file instead of standard output")
+    add_decoding(translate)
+    translate.set_defaults(run=run_translate)
+
+    evaluate = verbs.add_parser("evaluate", help="score a model on a test set: BLEU, chrF, TER")
+    evaluate.add_argument("model", help="a saved folder or a name on the Hub")
+    evaluate.add_argument("--source", type=Path, required=True)
+    evaluate.add_argument("--reference", type=Path, required=True)
+    evaluate.add_argument("--lowercase", action="store_true", help="score without case")
+    evaluate.add_argument("--tokenize", default="13a", help="sacreBLEU's tokenizer (default 13a)")
+    evaluate.add_argument("--output", type=Path, help="write the translations to this file")
+    add_decoding(evaluate)
+    evaluate.set_defaults(run=run_evaluate)
+
+    quickstart = verbs.add_parser("quickstart", help="train, save, reload and use a small model in minutes")
+    quickstart.add_argument("--output-dir", type=Path, default=Path("residual_hf_quickstart"))
+    quickstart.add_argument("--overwrite", action="store_true", help="delete an output folder that exists")
+    quickstart.set_defaults(run=run_quickstart)
+    return parser
+
+
+def add_decoding(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--num-beams", type=int, default=None, help="default: the model's generation config")
+    parser.add_argument("--length-penalty", type=float, default=None)
+    parser.add_argument("--batch-tokens", type=int, default=None, help="source tokens times beams in a batch")
+    parser.add_argument("--device", default=None, help="cpu, cuda, ... (default: a GPU where there is one)")
+    parser.add_argument("--trust-remote-code", action="store_true", help="run model code of the checkpoint")
+    parser.add_argument("--overwrite", action="store_true", help="replace an output file that exists")
+
+
+def run_train(options: argparse.Namespace) -> int:
+    from .training.recipe import load_recipe
+    from .training.run import Interrupted, train
+
+    overrides = parse_overrides(options.set)
+    if options.output_dir is not None:
+        overrides["output_dir"] = options.output_dir
+    recipe = load_recipe(options.recipe, overrides)
+    try:
+        metrics = train(recipe, overwrite=options.overwrite, resume=options.resume)
+    except Interrupted as interruption:
+        print(f"residual-hf train: {interruption}", file=sys.stderr)
+        return INTERRUPTED
+    print(json.dumps(metrics, indent=2, ensure_ascii=False))
+    return 0
+
+
+def parse_overrides(assignments: Sequence[str]) -> dict[str, Any]:
+    """["training.seed=2"] to {"training.seed": 2}; values are YAML."""
+    overrides = {}
+    for assignment in assignments:
+        name, equals, value = assignment.partition("=")
+        if not equals or not name:
+            raise InputError(f"--set {assignment}: must have the form FIELD=VALUE")
+        try:
+            overrides[name] = yaml.safe_load(value)
+        except yaml.YAMLError as error:
+            raise InputError(f"--set {assignment}: not a YAML value: {error}") from error
+    return overrides
+
+
+def load_translator(options: argparse.Namespace) -> Any:
+    from .generation.translator import Translator
+
+    return Translator.from_pretrained(
+        options.model,
+        device=options.device,
+        trust_remote_code=options.trust_remote_code,
+        num_beams=options.num_beams,
+        length_penalty=options.length_penalty,
+        max_tokens=options.batch_tokens,
+    )
+
+
+def run_translate(options: argparse.Namespace) -> int:
+    from .data.text_files import iter_lines
+
+    refuse_existing(options.output, options.overwrite)
+    lines = iter_lines(options.input) if options.input else (line.rstrip("\r\n") for line in sys.stdin)
+    sentences = list(lines)
+    translations = load_translator(options).translate(sentences, progress=sys.stderr.isatty())
+    write_lines(translations, options.output)
+    return 0
+
+
+def run_evaluate(options: argparse.Namespace) -> int:
+    from .data.corpus import CorpusSpec, read_parallel
+    from .evaluation.metrics import score
+
+    refuse_existing(options.output, options.overwrite)
+    corpus = read_parallel(CorpusSpec(source=options.source, target=options.reference))
+    translations = load_translator(options).translate(corpus.sources, progress=sys.stderr.isatty())
+    if options.output:
+        write_lines(translations, options.output)
+    scores = score(translations, corpus.targets, lowercase=options.lowercase, tokenize=options.tokenize)
+    print(json.dumps(scores.as_dict(), indent=2))
+    return 0
+
+
+def run_quickstart(options: argparse.Namespace) -> int:
+    from .training.quickstart import quickstart
+
+    return 0 if quickstart(options.output_dir, overwrite=options.overwrite) else SCORE_NOT_REACHED
+
+
+def refuse_existing(path: Path | None, overwrite: bool) -> None:
+    if path is not None and path.exists() and not overwrite:
+        raise InputError(f"--output: {path} exists; use --overwrite or another file")
+
+
+def write_lines(lines: Sequence[str], path: Path | None) -> None:
+    """One line per translation; what would break a line is written as a space."""
+    text = "".join(line.replace("\n", " ").replace("\r", " ") + "\n" for line in lines)
+    if path is None:
+        sys.stdout.write(text)
+    else:
+        from .training.run import write_atomically
+
+        write_atomically(path, text)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

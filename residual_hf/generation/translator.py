@@ -1,0 +1,98 @@
+# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
+"""Text in, text out: a model and its tokenizer for many sentences at a time."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from residual_hf.errors import InputError
+
+from .decode import DecodingSettings, generate_ids
+
+
+class Translator:
+    """Translates lists of sentences in batches of similar length; results keep the order of the input."""
+
+    def __init__(self, model: Any, tokenizer: Any, settings: DecodingSettings | None = None):
+        self.model = model.eval()
+        self.tokenizer = tokenizer
+        self.settings = settings or DecodingSettings()
+
+    @classmethod
+    def from_pretrained(
+        cls,
+        name: str | Path,
+        *,
+        device: str | None = None,
+        trust_remote_code: bool = False,
+        **settings: Any,
+    ) -> Translator:
+        """A model saved with its tokenizer. `settings` are fields of `DecodingSettings`; None keeps the default.
+
+        `num_beams` and `length_penalty` default to the generation config of the model. Raises `InputError` for a
+        folder that is missing or incomplete, or a device that is not there.
+        """
+        from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
+
+        import residual_hf  # noqa: F401  registers the Auto classes
+
+        check_model_folder(name)
+        if device is None:
+            device = "cuda" if torch.cuda.is_available() else "cpu"
+        try:
+            model = AutoModelForSeq2SeqLM.from_pretrained(name, trust_remote_code=trust_remote_code)
+            tokenizer = AutoTokenizer.from_pretrained(name, trust_remote_code=trust_remote_code)
+        except (OSError, ValueError) as error:
+            raise InputError(f"model {name}: cannot be loaded: {error}") from error
+        try:
+            model.to(device)
+        except (RuntimeError, AssertionError) as error:
+            raise InputError(f"device {device!r}: {error}") from error
+        generation = model.generation_config
+        chosen = {
+            "num_beams": generation.num_beams or 1,
+            "length_penalty": 1.0 if generation.length_penalty is None else generation.length_penalty,
+        }
+        chosen |= {key: value for key, value in settings.items() if value is not None}
+        return cls(model, tokenizer, dataclasses.replace(DecodingSettings(), **chosen))
+
+    def translate(self, sentences: Sequence[str], *, progress: bool = False, **generate_arguments: Any) -> list[str]:
+        """Translations of `sentences`; an empty sentence stays empty.
+
+        Raises `InputError` naming the sentence (counted from 1) that is longer than the position table.
+        """
+        encoded = self.tokenizer(list(sentences), return_attention_mask=False)["input_ids"] if sentences else []
+        limit = self.model.config.max_position_embeddings
+        for number, ids in enumerate(encoded, start=1):
+            if len(ids) > limit:
+                raise InputError(
+                    f"sentence {number} has {len(ids)} tokens, but the model reads at most {limit} "
+                    "(max_position_embeddings): split it"
+                )
+        wanted = [i for i, sentence in enumerate(sentences) if sentence.strip()]
+        translations = [""] * len(sentences)
+        if wanted:
+            sources = [encoded[i] for i in wanted]
+            found = dict(generate_ids(self.model, sources, self.settings, progress=progress, **generate_arguments))
+            texts = self.tokenizer.batch_decode([found[i] for i in range(len(wanted))], skip_special_tokens=True)
+            for index, text in zip(wanted, texts, strict=True):
+                translations[index] = text
+        return translations
+
+
+def check_model_folder(name: str | Path) -> None:
+    """Refuse a local folder without model or tokenizer, by name; anything else is left to the Hub."""
+    folder = Path(name)
+    if not folder.is_dir():
+        if folder.exists() or str(name).startswith((".", "/", "~")):
+            raise InputError(f"model {name}: there is no such folder")
+        return
+    if not (folder / "config.json").exists():
+        raise InputError(f"model {name}: no config.json in it: not a saved model")
+    if not (folder / "tokenizer.json").exists() and not (folder / "tokenizer_config.json").exists():
+        raise InputError(f"model {name}: no tokenizer (tokenizer.json) in it; save one with tokenizer.save_pretrained")
