@@ -21,7 +21,7 @@ from typing import Any
 
 
 def register() -> None:
-    """Register configuration, models and `pipeline("translation")` with Transformers. May be called again."""
+    """Register configuration, tokenizer, models and `pipeline("translation")` with Transformers. May be repeated."""
     _watch.waiting = dict(STEPS)
     if _watch not in sys.meta_path:
         sys.meta_path.insert(0, _watch)
@@ -34,6 +34,15 @@ def _register_config() -> None:
     from residual_hf.model.configuration_residual import ResidualConfig
 
     AutoConfig.register(ResidualConfig.model_type, ResidualConfig, exist_ok=True)
+
+
+def _register_tokenizer() -> None:
+    from transformers.models.auto.tokenization_auto import AutoTokenizer
+
+    from residual_hf.model.configuration_residual import ResidualConfig
+    from residual_hf.model.tokenization_residual import ResidualTokenizer
+
+    AutoTokenizer.register(ResidualConfig, fast_tokenizer_class=ResidualTokenizer, exist_ok=True)
 
 
 def _register_models() -> None:
@@ -112,6 +121,7 @@ class _TranslationAliases(dict):
 
 STEPS: dict[str, Callable[[], None]] = {
     "transformers.models.auto.configuration_auto": _register_config,
+    "transformers.models.auto.tokenization_auto": _register_tokenizer,
     "transformers.models.auto.modeling_auto": _register_models,
     "transformers.pipelines": _register_pipeline,
 }

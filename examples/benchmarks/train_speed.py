@@ -72,9 +72,7 @@ def loss_from_logits(model: nn.Module, batch: Batch) -> Tensor:
     """Label-smoothed cross entropy of torch, whoever the model is."""
     inputs = {name: tensor for name, tensor in batch.items() if name != "labels"}
     logits = model(**inputs, use_cache=False).logits
-    return F.cross_entropy(
-        logits.flatten(0, 1).float(), batch["labels"].flatten(), label_smoothing=LABEL_SMOOTHING
-    )
+    return F.cross_entropy(logits.flatten(0, 1).float(), batch["labels"].flatten(), label_smoothing=LABEL_SMOOTHING)
 
 
 def loss_from_criterion(model: nn.Module, batch: Batch) -> Tensor:
@@ -158,7 +156,7 @@ def synthetic_batches(shape: Shape, max_tokens: int, seed: int) -> Iterator[Batc
     rng = np.random.default_rng(seed)
     mu = np.log(shape.mean_length) - shape.sigma**2 / 2
     sources = rng.lognormal(mu, shape.sigma, shape.sentences)
-    targets = sources * rng.lognormal(0.0, 0.15, shape.sentences)
+    targets = sources * rng.lognormal(0.0, 0.2, shape.sentences)
     lengths = [np.clip(side.round().astype(int), 2, min(LONGEST, max_tokens)) for side in (sources, targets)]
     config = ResidualConfig.preset(shape.preset)
     collate = Seq2SeqCollator(config.pad_token_id, config.decoder_start_token_id)
@@ -216,14 +214,17 @@ def rows(candidates: list[Candidate], tokens: np.ndarray, precision: str) -> lis
 
 
 def print_table(table: list[dict[str, Any]]) -> None:
-    print(f"\n{table[0]['precision']:22}{'parameters':>12}{'target tokens/s':>26}", end="")
-    print("".join(f"{'x ' + name:>24}" for name in REFERENCES) + f"{'mean loss':>11}")
+    def cell(values: dict[str, float], form: str) -> str:
+        return "{median:{0}} ({q1:{0}}-{q3:{0}})".format(form, **values)
+
+    columns = "{:21}{:>11}{:>20}{:>22}{:>22}{:>22}{:>10}"
+    ratios = [f"x {name}" for name in REFERENCES]
+    print("\n" + columns.format(table[0]["precision"], "parameters", "target tokens/s", *ratios, "mean loss"))
     for row in table:
-        speed = row["tokens_per_second"]
-        line = f"{row['candidate']:22}{row['parameters']:12,}{speed['median']:10.0f} ({speed['q1']:.0f}-{speed['q3']:.0f})".ljust(60)
-        for ratio in row["ratios"].values():
-            line += f"{ratio['median']:8.3f} ({ratio['q1']:.3f}-{ratio['q3']:.3f})".rjust(24)
-        print(line + f"{row['mean_loss']:11.4f}")
+        speed = cell(row["tokens_per_second"], ".0f")
+        ratios = [cell(row["ratios"][name], ".3f") for name in REFERENCES]
+        loss = f"{row['mean_loss']:.3f}"
+        print(columns.format(row["candidate"], f"{row['parameters']:,}", speed, *ratios, loss))
 
 
 def setting(args: argparse.Namespace, batches: list[Batch]) -> dict[str, Any]:
@@ -283,7 +284,8 @@ def main() -> None:
     endless = synthetic_batches(shape, args.max_tokens, args.seed)
     batches = list(itertools.islice(endless, args.warmup + args.batches))
     figures = setting(args, batches[args.warmup :])
-    print("\n".join(f"{name}: {value:.4g}" if isinstance(value, float) else f"{name}: {value}" for name, value in figures.items()))
+    for name, value in figures.items():
+        print(f"{name}: {value:.4g}" if isinstance(value, float) else f"{name}: {value}")
     tokens = np.array([int((batch["labels"] != -100).sum()) for batch in batches[args.warmup :]])
     batches = [{name: tensor.to(args.device) for name, tensor in batch.items()} for batch in batches]
     figures["rows"] = []

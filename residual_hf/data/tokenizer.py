@@ -44,8 +44,8 @@ def append_eos() -> processors.TemplateProcessing:
 def prefix_language_tag(tokenizer: PreTrainedTokenizerBase, text: str | list[str], tag: str) -> str | list[str]:
     """`tag` and a space before the text or each of the texts: "<2de> A dog." for the tag `<2de>`.
 
-    The text is encoded to the id of the tag and then exactly as it would be without the tag. `InputError` if the
-    tokenizer was not trained with this tag.
+    It is encoded as the id of the tag and then the text (with a word mark, exactly as the text alone would be).
+    `InputError` if the tokenizer was not trained with this tag.
     """
     tags = [token for token in tokenizer.get_added_vocab() if token not in SPECIAL_TOKENS]
     if tag not in tags:

@@ -1,5 +1,5 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
-"""Training subword tokenizers that lose no text: decoding what was encoded gives every text back, character for character.
+"""Training subword tokenizers that lose no text: decoding gives back what was encoded, character for character.
 
 How that is reached, with the `tokenizers` library:
 
@@ -14,6 +14,7 @@ How that is reached, with the `tokenizers` library:
 
 from __future__ import annotations
 
+import io
 import json
 import logging
 import re
@@ -23,7 +24,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
 from residual_hf.data.text_files import iter_lines
@@ -61,48 +62,36 @@ def train_tokenizer(
         texts: sentences; a `pathlib.Path` among them stands for the lines of that text file (plain or gzip).
         vocab_size: number of entries, all told. Small corpora may yield fewer, which is logged.
         model: "bpe" (Sennrich et al. 2016; words marked by "▁"), "byte_bpe" (on UTF-8 bytes, Radford et al. 2019) or
-            "unigram" (Kudo 2018, as SentencePiece has it).
+            "unigram" (Kudo 2018), trained by SentencePiece.
         language_tags: such as `<2de>`; their ids follow the special tokens. They are found in text as it is encoded
             (see `prefix_language_tag`) and, being part of that text, are not dropped by `skip_special_tokens`.
         min_frequency: how often a pair must occur to be merged; 2 by default, BPE only.
         max_token_length: most characters of an entry (bytes for "byte_bpe"); by default no limit for BPE and 16 for
             unigram.
         character_coverage: share of the characters of the texts that get entries; the rarest beyond it are left to
-            bytes, as SentencePiece does. Below 1 the texts are held in memory. Not for "byte_bpe".
+            bytes, as SentencePiece does. Not for "byte_bpe".
         model_max_length: the tokens that the model can take, for `truncation=True`.
 
     Raises:
         InputError: a value that is not allowed, no text, or a vocabulary too small for the alphabet of the texts.
     """
     reserved = _check(texts, model, vocab_size, language_tags, min_frequency, max_token_length, character_coverage)
-    sentences = _sentences(texts)
+    sentences: Iterable[str] = _sentences(texts)
     if character_coverage < 1:
         sentences = _without_rare_characters(list(sentences), character_coverage)
     if model != "byte_bpe":
         sentences = _counting_alphabet(sentences, vocab_size - len(reserved))
 
-    tokenizer = _untrained(model)
-    options: dict[str, Any] = {
-        "vocab_size": vocab_size,
-        "special_tokens": list(reserved),
-        "show_progress": sys.stderr.isatty(),
-    }
     if model == "unigram":
-        if max_token_length is not None:
-            options["max_piece_length"] = max_token_length
-        trainer = trainers.UnigramTrainer(unk_token="<unk>", **options)
+        trained = _train_unigram(list(sentences), vocab_size, reserved, max_token_length)
     else:
-        if model == "byte_bpe":
-            options["initial_alphabet"] = pre_tokenizers.ByteLevel.alphabet()
-        trainer = trainers.BpeTrainer(
-            min_frequency=2 if min_frequency is None else min_frequency, max_token_length=max_token_length, **options
-        )
-    tokenizer.train_from_iterator(sentences, trainer=trainer)
+        trained = _train_bpe(sentences, vocab_size, reserved, model, min_frequency, max_token_length)
+    tokenizer = _around(trained, model)
+    tokenizer.add_special_tokens(list(SPECIAL_TOKENS))
+    tokenizer.add_tokens([AddedToken(tag, normalized=True) for tag in language_tags])
     if tokenizer.get_vocab_size() < vocab_size:
-        logger.warning(
-            "vocab_size: %d asked for, but the texts support only %d entries", vocab_size, tokenizer.get_vocab_size()
-        )
-    return wrap_tokenizer(_finished(tokenizer, model, language_tags), model_max_length)
+        logger.warning("vocab_size %d: the texts support only %d entries", vocab_size, tokenizer.get_vocab_size())
+    return wrap_tokenizer(tokenizer, model_max_length)
 
 
 def _check(
@@ -169,13 +158,13 @@ def _counting_alphabet(sentences: Iterable[str], room: int) -> Iterator[str]:
     size = len(alphabet | {_MARK, *(_ESCAPED_MARK if _MARK in alphabet else "")} - {" "})
     if size > room:
         raise InputError(
-            f"vocab_size: too small by {size - room}, as the texts hold {len(alphabet)} different characters; raise it, "
-            "lower character_coverage or choose the model byte_bpe"
+            f"vocab_size: too small by {size - room}, as the texts hold {len(alphabet)} different characters; "
+            "raise it, lower character_coverage or choose the model byte_bpe"
         )
 
 
 def _without_rare_characters(sentences: list[str], coverage: float) -> Iterator[str]:
-    """The sentences with a space in place of each of the rarest characters, which are `1 - coverage` of all at most."""
+    """The sentences with spaces for the rarest characters, as many as fit into a share of `1 - coverage`."""
     counts: Counter[str] = Counter()
     for sentence in sentences:
         counts.update(sentence)
@@ -189,78 +178,103 @@ def _without_rare_characters(sentences: list[str], coverage: float) -> Iterator[
     return (sentence.translate(rare) for sentence in sentences)
 
 
+def _train_bpe(
+    sentences: Iterable[str],
+    vocab_size: int,
+    reserved: Sequence[str],
+    model: str,
+    min_frequency: int | None,
+    max_token_length: int | None,
+) -> models.BPE:
+    tokenizer = _around(models.BPE(), model)
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocab_size,
+        special_tokens=list(reserved),
+        min_frequency=2 if min_frequency is None else min_frequency,
+        max_token_length=max_token_length,
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet() if model == "byte_bpe" else [],
+        show_progress=sys.stderr.isatty(),
+    )
+    tokenizer.train_from_iterator(sentences, trainer=trainer)
+    trained = json.loads(tokenizer.to_str())["model"]
+    merges = [tuple(merge) for merge in trained["merges"]]
+    return models.BPE(trained["vocab"], merges, unk_token=SPECIAL_TOKENS[3], byte_fallback=model == "bpe")
+
+
+def _train_unigram(
+    sentences: Iterable[str], vocab_size: int, reserved: Sequence[str], max_token_length: int | None
+) -> models.Unigram:
+    """Train with SentencePiece itself.
+
+    The unigram trainer of `tokenizers` (0.23) takes its candidates from the list of different words, so that a word
+    which is part of no other word never becomes an entry, however frequent (the same text then takes 6 to 48 % more
+    tokens in our trials), and its scores differ in every run.
+    """
+    try:
+        import sentencepiece
+    except ImportError as error:
+        raise InputError("model: unigram needs the library sentencepiece: pip install sentencepiece") from error
+    unsupported = dict.fromkeys(map(ord, "\0\t\n\u2585"), " ")  # SentencePiece leaves out sentences with these
+    written = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=(sentence.translate(unsupported) for sentence in sentences),
+        model_writer=written,
+        model_type="unigram",
+        vocab_size=vocab_size - len(reserved) + 1,  # its own <unk> is left out below
+        hard_vocab_limit=False,
+        character_coverage=1.0,
+        max_sentencepiece_length=16 if max_token_length is None else max_token_length,
+        normalization_rule_name="identity",
+        remove_extra_whitespaces=False,
+        max_sentence_length=1 << 20,
+        unk_id=0,
+        bos_id=-1,
+        eos_id=-1,
+        pad_id=-1,
+        num_threads=16,  # fixed, as the sums depend on it
+        minloglevel=0 if sys.stderr.isatty() else 2,
+    )
+    learned = sentencepiece.SentencePieceProcessor(model_proto=written.getvalue())
+    pieces = [(learned.id_to_piece(i), learned.get_score(i)) for i in range(1, learned.get_piece_size())]
+    return models.Unigram([(token, 0.0) for token in reserved] + pieces, unk_id=3, byte_fallback=True)
+
+
 def _word_pattern(space: str) -> Regex:
     """Letters with their marks, digits or other characters, each with one `space` before it; or a lone space."""
     letters, digits = r"\p{L}\p{M}", r"\p{N}"
     return Regex(f"{space}?[{letters}]+|{space}?[{digits}]+|{space}?[^{space}{letters}{digits}]+|{space}")
 
 
-def _untrained(model: str) -> Tokenizer:
-    if model == "byte_bpe":
-        tokenizer = Tokenizer(models.BPE(unk_token="<unk>"))
-        tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
-            [
-                pre_tokenizers.Split(_word_pattern(" "), "isolated"),
-                pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
-            ]
-        )
-        tokenizer.decoder = decoders.ByteLevel()
-    else:
-        tokenizer = Tokenizer(models.BPE(unk_token="<unk>") if model == "bpe" else models.Unigram())
-        tokenizer.normalizer = normalizers.Sequence(
-            [
-                normalizers.Replace(_ESCAPE, _ESCAPED_ESCAPE),
-                normalizers.Replace(_MARK, _ESCAPED_MARK),
-                normalizers.Replace(Regex(r"\A "), "  "),
-            ]
-        )
-        tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
-            [
-                pre_tokenizers.Metaspace(_MARK, prepend_scheme="first"),
-                pre_tokenizers.Split(_word_pattern(_MARK), "isolated"),
-            ]
-        )
-        tokenizer.decoder = decoders.Sequence(
-            [
-                decoders.Metaspace(_MARK, prepend_scheme="first"),
-                decoders.ByteFallback(),
-                decoders.Fuse(),
-                decoders.Replace(_ESCAPED_MARK, _MARK),
-                decoders.Replace(_ESCAPED_ESCAPE, _ESCAPE),
-            ]
-        )
+def _around(trained: models.Model, model: str) -> Tokenizer:
+    """A model with all that goes before and after it."""
+    tokenizer = Tokenizer(trained)
     tokenizer.post_processor = append_eos()
+    if model == "byte_bpe":
+        split = pre_tokenizers.Split(_word_pattern(" "), "isolated")
+        to_bytes = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+        tokenizer.pre_tokenizer = pre_tokenizers.Sequence([split, to_bytes])
+        tokenizer.decoder = decoders.ByteLevel()
+        return tokenizer
+    tokenizer.normalizer = normalizers.Sequence(
+        [
+            normalizers.Replace(_ESCAPE, _ESCAPED_ESCAPE),
+            normalizers.Replace(_MARK, _ESCAPED_MARK),
+            normalizers.Replace(Regex(r"\A "), "  "),
+        ]
+    )
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Metaspace(_MARK, prepend_scheme="first"),
+            pre_tokenizers.Split(_word_pattern(_MARK), "isolated"),
+        ]
+    )
+    tokenizer.decoder = decoders.Sequence(
+        [
+            decoders.Metaspace(_MARK, prepend_scheme="first"),
+            decoders.ByteFallback(),
+            decoders.Fuse(),
+            decoders.Replace(_ESCAPED_MARK, _MARK),
+            decoders.Replace(_ESCAPED_ESCAPE, _ESCAPE),
+        ]
+    )
     return tokenizer
-
-
-def _finished(tokenizer: Tokenizer, model: str, language_tags: Sequence[str]) -> Tokenizer:
-    """What trainers cannot be told: bytes are no tokens of the text, tags are, and unigram scores must not vary."""
-    state = json.loads(tokenizer.to_str())
-    state["model"]["byte_fallback"] = model != "byte_bpe"
-    if model == "unigram":
-        state["model"]["vocab"] = _settled(state["model"]["vocab"], state["added_tokens"])
-    kept = []
-    for token in state["added_tokens"]:
-        if token["content"] in language_tags:
-            kept.append(token | {"special": False, "normalized": True})
-        elif token["content"] in SPECIAL_TOKENS:
-            kept.append(token)
-    state["added_tokens"] = kept
-    return Tokenizer.from_str(json.dumps(state))
-
-
-def _settled(vocab: list[list[Any]], reserved: list[Any]) -> list[list[Any]]:
-    """The unigram entries with scores that are the same in every run.
-
-    The trainer goes through the characters that lost their entry in the hash table's order, which is random, and gives
-    them back one at the lowest score plus 0.0001, 0.0002 and so on; here all get the lowest. Its sums differ between
-    runs by rounding (1e-14), too, so scores are rounded to 6 decimals.
-    """
-    head, pieces = vocab[: len(reserved)], vocab[len(reserved) :]
-    lowest = min(score for _, score in pieces)
-    highest_given_back = lowest + 1e-4 * sum(len(piece) == 1 for piece, _ in pieces)
-    settled = [
-        [piece, round(lowest if len(piece) == 1 and score <= highest_given_back else score, 6)]
-        for piece, score in pieces
-    ]
-    return head + sorted(settled, key=lambda entry: (-entry[1], entry[0]))

@@ -37,14 +37,13 @@ class DecodingSettings:
         if self.max_length_a < 0:
             raise InputError(f"max_length_a: {self.max_length_a} given, must be at least 0")
 
-    def generate_arguments(self, source_length: int, position_table: int) -> dict[str, Any]:
-        """Keyword arguments of `model.generate` for a batch of sources of at most this length."""
-        limit = int(self.max_length_a * source_length + self.max_length_b)
-        arguments = {
-            "num_beams": self.num_beams,
-            "do_sample": False,
-            "max_new_tokens": max(1, min(limit, position_table - 1)),
-        }
+    def length_limit(self, source_length: int, position_table: int) -> int:
+        """Most tokens of the translation of a source of this length, for a table of so many positions."""
+        return max(1, min(int(self.max_length_a * source_length + self.max_length_b), position_table - 1))
+
+    def generate_arguments(self, max_new_tokens: int) -> dict[str, Any]:
+        """Keyword arguments of `model.generate`."""
+        arguments = {"num_beams": self.num_beams, "do_sample": False, "max_new_tokens": max_new_tokens}
         if self.num_beams > 1:
             arguments |= {"length_penalty": self.length_penalty, "early_stopping": self.early_stopping}
         return arguments
@@ -77,12 +76,12 @@ def generate_ids(
     ends = {config.pad_token_id, config.bos_token_id, *_as_list(config.eos_token_id)}
     for batch in tqdm(batches, desc="translating", unit=" batches", disable=not progress):
         inputs = collate([{"input_ids": sources[i]} for i in batch])
-        longest = inputs["input_ids"].shape[1]
-        arguments = settings.generate_arguments(longest, config.max_position_embeddings) | generate_arguments
+        limits = [settings.length_limit(len(sources[i]), config.max_position_embeddings) for i in batch]
+        arguments = settings.generate_arguments(max(limits)) | generate_arguments
         with torch.no_grad():
             output = model.generate(**{k: v.to(model.device) for k, v in inputs.items()}, **arguments)
-        for index, row in zip(batch, output.tolist(), strict=True):
-            yield index, _strip(row[1:], ends)
+        for index, row, limit in zip(batch, output.tolist(), limits, strict=True):
+            yield index, _strip(row[1:], ends)[:limit]
 
 
 def _as_list(value: int | list[int] | None) -> list[int]:

@@ -13,18 +13,20 @@ instance per stack, that says how the stream begins and ends:
 `sublayer` is a callable, `a = sublayer(z)`: the branch f applied to z, after residual dropout. Layers and stacks know
 nothing else, in particular no mode by name. Everything that a mode may want has one place:
 
-| what a mode wants | where it is |
-|---|---|
-| norms before, after, or around the addition; several of them; none; learned scalars or vectors | modules and parameters of the connection (rSkip: `self.norms = ModuleList`; ReZero, Fixup: `nn.Parameter`) |
-| a second stream, n streams | more members of the tuple: ResiDual `(x, r)`, hyper-connections `(h_1 ... h_n)` |
-| the input of the layer (B2T) | the first sub-layer of a layer appends it, the last one pops it: `place.is_first_in_layer`, `place.is_last_in_layer` |
-| the outputs of all layers or sub-layers (DLCL, attention residuals) | the stream grows by one member at each layer; `boundary.end` combines them all |
-| one gate for a whole layer (ReZero) | the parameter lives in the first connection of the layer and `share` hands it to the others |
-| the scores of the previous layer (RealFormer) | `a, scores = sublayer.with_scores(z, previous)`; the scores travel in the stream |
-| norms or scales inside a branch (NormFormer, sub-LN, HybridNorm, Fixup) | `inner_modules`: modules for the named slots of a sub-layer |
-| no biases in the branches (Fixup) | `linear_bias = False` |
-| depth-scaled initialisation (DeepNet, T-Fixup, B2T, sub-LN) | `init_gain(config, place, role)` and `default_init_style` |
-| initial values of its own parameters | `init_weights` |
+- norms before, after or around the addition, several of them or none, learned scalars or vectors (rSkip, ReZero,
+  Fixup): modules and parameters of the connection;
+- a second stream, n streams (ResiDual, hyper-connections): more members of the tuple, `(x, r)`, `(h_1, ..., h_n)`;
+- the input of the layer (B2T): the first sub-layer of a layer appends it to the stream and the last one takes it out
+  again, `place.is_first_in_layer`, `place.is_last_in_layer`;
+- the outputs of all layers or sub-layers (DLCL, attention residuals): the stream grows by one member at each layer,
+  the first sub-layer of a layer combines them and `boundary.end` does so at the top;
+- one gate for a whole layer (ReZero): the parameter is the first connection's, and `share` hands it to the others;
+- the scores of the layer before (RealFormer): `a, scores = sublayer.with_scores(z, previous)`, and the scores travel
+  in the stream;
+- norms, scales or shifts inside a branch (NormFormer, sub-LN, HybridNorm, Fixup): `inner_modules`, modules for named
+  slots; `linear_bias = False` takes the biases out;
+- its own initialisation (DeepNet, T-Fixup, B2T, sub-LN): `default_init_style`, `init_gain` for what depends on depth
+  and place, `init_weights` for the parameters of the connection itself.
 
 Only tensors go in and out of a layer, so gradient checkpointing, `torch.compile`, caches and beam reordering need
 no knowledge of the mode either.

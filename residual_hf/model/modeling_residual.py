@@ -13,7 +13,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from transformers import GenerationMixin, PreTrainedModel
-from transformers import initialization as init
 from transformers.activations import ACT2FN
 from transformers.cache_utils import Cache, DynamicCache, EncoderDecoderCache
 from transformers.masking_utils import create_bidirectional_mask, create_causal_mask
@@ -247,7 +246,8 @@ class ResidualPreTrainedModel(PreTrainedModel):
     def _init_weights(self, module: nn.Module) -> None:
         style = INIT_STYLES[self.config.init_style]
         if hasattr(module, "role"):
-            style.linear(module, module.role, module.place.mode(self.config).init_gain(self.config, module.place, module.role))
+            mode = module.place.mode(self.config)
+            style.linear(module, module.role, mode.init_gain(self.config, module.place, module.role))
         elif isinstance(module, (nn.Embedding, nn.Linear)):
             role = "embedding" if isinstance(module, nn.Embedding) else "lm_head"
             style.embedding(module, get_ln_mode(self.config.ln_mode).init_gain(self.config, None, role))

@@ -88,7 +88,7 @@ class TranslationPipeline(Pipeline):
         return {**languages, **_given(truncation=truncation)}, {**languages, **generate_kwargs}, postprocess
 
     def __call__(self, inputs: str | Iterable[str], **kwargs: Any) -> Any:
-        """Translate one text (a list with its translations), a sequence (a list) or a stream (an iterator)."""
+        """Translate one text (a list with its translations), a sequence (a list) or a stream (to iterate over)."""
         if isinstance(inputs, Sequence) and not isinstance(inputs, (str, bytes)):
             texts = list(inputs)
             for position, text in enumerate(texts):
@@ -259,7 +259,9 @@ class TranslationPipeline(Pipeline):
             inputs = self.tokenizer._build_translation_inputs(text, src_lang=src_lang, tgt_lang=tgt_lang, **options)
         except KeyError as error:
             raise ValueError(f"{unknown}: {error}") from error
-        if inputs.get("forced_bos_token_id", -1) in (None, self.tokenizer.unk_token_id):
+        nothing, token_id = (None, self.tokenizer.unk_token_id), self.tokenizer.convert_tokens_to_ids
+        target_id = inputs.get("forced_bos_token_id", -1)
+        if target_id in nothing or (target_id == token_id(tgt_lang) and token_id(src_lang) in nothing):
             raise ValueError(f"{unknown}. Its special tokens: {', '.join(self.tokenizer.all_special_tokens)}")
         return inputs
 

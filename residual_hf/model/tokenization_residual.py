@@ -25,9 +25,9 @@ class ResidualTokenizer(PreTrainedTokenizerFast):
     (`len`, `get_vocab`, `tokenize`, `convert_tokens_to_ids`) is about the source; `target_tokenizer` and
     `target_vocab_size` are about the target. The special tokens have the same ids in both.
 
-    Saved as `tokenizer.json` (source) and `target_tokenizer.json`, with this module beside them: without it a reader
-    would find the source vocabulary only, so that `AutoTokenizer` must ask for `trust_remote_code=True` where the class
-    is not registered.
+    Saved as `tokenizer.json` (source) and `target_tokenizer.json`, with this module beside them: a reader without it
+    would find the source vocabulary only, so that `AutoTokenizer` has to ask for `trust_remote_code=True` where the
+    class is not registered.
     """
 
     vocab_files_names = {"tokenizer_file": "tokenizer.json", "target_tokenizer_file": "target_tokenizer.json"}
@@ -45,7 +45,7 @@ class ResidualTokenizer(PreTrainedTokenizerFast):
         elif target_tokenizer_file is not None:
             target = Tokenizer.from_file(target_tokenizer_file)
         else:
-            raise ValueError("ResidualTokenizer needs target_tokenizer.json beside tokenizer.json: no such file")
+            raise ValueError("ResidualTokenizer needs target_tokenizer_object or target_tokenizer_file")
         super().__init__(*args, **kwargs)
         self.target_tokenizer = target
         self._source_tokenizer = self._tokenizer
@@ -72,7 +72,9 @@ class ResidualTokenizer(PreTrainedTokenizerFast):
 
     @classmethod
     def convert_to_native_format(cls, trust_remote_code: bool = False, **kwargs: Any) -> dict[str, Any]:
-        """Leave `tokenizer.json` to `__init__`; for classes with their own the library would take it apart."""
+        """Leave `tokenizer.json` to `__init__`, instead of taking it apart as the library does for such classes."""
+        if kwargs.get("target_tokenizer_file") is None:
+            raise ValueError(f"{kwargs.get('name_or_path')}: no target_tokenizer.json in it, beside tokenizer.json")
         return kwargs
 
     @property

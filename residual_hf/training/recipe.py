@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from huggingface_hub.errors import StrictDataclassError
 
 from residual_hf.data.corpus import CorpusSpec
 from residual_hf.errors import InputError
@@ -71,6 +72,14 @@ class Recipe:
     training: TrainingSettings = field(default_factory=lambda: TrainingSettings(max_updates=10000))
     decoding: DecodingSettings = field(default_factory=DecodingSettings)
 
+    def as_dict(self) -> dict[str, Any]:
+        """The recipe as plain values, for YAML; what is unset is left out."""
+        values = dataclasses.asdict(self)
+        for name, spec in list(values["data"].items()):
+            if isinstance(spec, dict):
+                values["data"][name] = {key: _plain(value) for key, value in spec.items() if value is not None}
+        return values
+
     def build_config(self, **overrides: Any) -> ResidualConfig:
         """The model's configuration. Raises `InputError` with the fields that exist for an unknown one."""
         fields = dict(self.model)
@@ -83,10 +92,8 @@ class Recipe:
             if preset is not None:
                 return ResidualConfig.preset(preset, **{**fields, **overrides})
             return ResidualConfig(**{**fields, **overrides})
-        except InputError:
-            raise
-        except (ValueError, TypeError) as error:
-            raise InputError(f"model: {error}") from error
+        except (StrictDataclassError, ValueError, TypeError) as error:
+            raise InputError(f"model: {error.__cause__ or error}") from error
 
 
 def load_recipe(path: str | Path, overrides: Mapping[str, Any] | None = None) -> Recipe:
@@ -137,6 +144,10 @@ def from_mapping(cls: type, values: Any, where: str = "") -> Any:
     if required:
         raise InputError(f"{_dot(where, required[0])}: missing")
     return cls(**{name: _convert(hints[name], value, _dot(where, name)) for name, value in values.items()})
+
+
+def _plain(value: Any) -> Any:
+    return str(value) if isinstance(value, Path) else value
 
 
 def _dot(where: str, name: str) -> str:

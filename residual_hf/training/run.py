@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import logging
 import os
@@ -54,7 +53,7 @@ def train(recipe: Recipe, *, overwrite: bool = False, resume: bool = False) -> d
     check_files(specs.values())
     folder = prepare_folder(Path(recipe.output_dir), overwrite=overwrite, resume=resume)
     with log_file(folder / "train.log"):
-        write_atomically(folder / "recipe.yaml", yaml.safe_dump(dataclasses.asdict(recipe), sort_keys=False))
+        write_atomically(folder / "recipe.yaml", yaml.safe_dump(recipe.as_dict(), sort_keys=False))
         texts = {name: read_parallel(spec) for name, spec in specs.items()}
         return train_on(recipe, texts, folder, resume=resume)
 

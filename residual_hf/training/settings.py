@@ -99,6 +99,7 @@ class TrainingSettings:
             label_smoothing_factor=0.0,
             bf16=self.precision == "bf16",
             fp16=self.precision == "fp16",
+            use_cpu=not torch.accelerator.is_available(),
             seed=self.seed,
             eval_strategy="steps",
             eval_steps=self.eval_every,

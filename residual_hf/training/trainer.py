@@ -4,7 +4,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -164,7 +165,6 @@ class TranslationTrainer(Seq2SeqTrainer):
         """
         data = self.eval_dataset if eval_dataset is None else eval_dataset
         references = self.references if eval_dataset is None else references
-        self.model.eval()
         figures = self._evaluate_loss(data)
         if references is not None and self.decode is not None:
             hypotheses = self.translate(data)
@@ -172,8 +172,18 @@ class TranslationTrainer(Seq2SeqTrainer):
         metrics = {f"{metric_key_prefix}_{name}": value for name, value in figures.items()}
         self.log(dict(metrics))
         self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
-        self.model.train()
         return metrics
+
+    @contextmanager
+    def _inference(self) -> Iterator[None]:
+        """Evaluation mode and the precision of the run, without gradients."""
+        was_training = self.model.training
+        self.model.eval()
+        try:
+            with torch.no_grad(), self.compute_loss_context_manager():
+                yield
+        finally:
+            self.model.train(was_training)
 
     def _my_share(self, batches: list[list[int]]) -> list[list[int]]:
         return batches[self.accelerator.process_index :: self.accelerator.num_processes]
@@ -183,10 +193,9 @@ class TranslationTrainer(Seq2SeqTrainer):
         sampler = TokenBudgetSampler(data.source_lengths, data.target_lengths, budget, shuffle=False)
         training_sums = (self.meter.smoothed, self.meter.nll, self.meter.tokens)
         self.meter.reset()
-        for batch in self._my_share(list(sampler)):
-            inputs = self._prepare_inputs(self.data_collator([data[i] for i in batch]))
-            with torch.no_grad(), self.compute_loss_context_manager():
-                self.model(**inputs)
+        with self._inference():
+            for batch in self._my_share(list(sampler)):
+                self.model(**self._prepare_inputs(self.data_collator([data[i] for i in batch])))
         measured = self.meter.per_token(self._sum_over_processes)
         self.meter.smoothed, self.meter.nll, self.meter.tokens = training_sums
         return {"loss": measured["smoothed"], "nll": measured["nll"], "ppl": measured["ppl"]}
@@ -195,7 +204,7 @@ class TranslationTrainer(Seq2SeqTrainer):
         """Translations of the source side, in its order, the same list in every process."""
         sources = [data[i]["input_ids"] for i in range(len(data))]
         share = self._my_share(decoding_batches(data.source_lengths, self.decoding))
-        with self.compute_loss_context_manager():
+        with self._inference():
             found = dict(generate_ids(self.model, sources, self.decoding, batches=share))
         if self.accelerator.num_processes > 1:
             gathered: list[dict[int, list[int]] | None] = [None] * self.accelerator.num_processes

@@ -153,11 +153,12 @@ def test_length_without_a_setting(translate, tokenizer):
 def test_model_settings_win_over_defaults(model, tokenizer, generated, monkeypatch):
     translate = TranslationPipeline(model, tokenizer=tokenizer, device="cpu")
     calls = generated(model)
-    monkeypatch.setattr(model, "generation_config", GenerationConfig(max_length=9, num_beams=1, pad_token_id=1))
+    ids = {"pad_token_id": 1, "eos_token_id": 2, "decoder_start_token_id": 2}
+    monkeypatch.setattr(model, "generation_config", GenerationConfig(max_length=9, num_beams=1, **ids))
     translate("a")
     translate("a", generation_config=GenerationConfig(num_beams=3))
     translate("a", do_sample=True)
-    monkeypatch.setattr(model, "generation_config", GenerationConfig())
+    monkeypatch.setattr(model, "generation_config", GenerationConfig(**ids))
     translate("a", generation_config=GenerationConfig(num_beams=3))
     translate("a", do_sample=True, max_length=5)
     settings = ["num_beams", "max_new_tokens", "max_length"]
@@ -184,8 +185,8 @@ def test_not_a_text(translate, wrong):
         list(translate(text for text in ["Hund", wrong]))
 
 
-def test_long_text(model, capsys):
-    long = " ".join(SENTENCES * 2)
+def test_long_text(model, caplog):
+    long = " ".join(SENTENCES * 4)
     translate = TranslationPipeline(model, tokenizer=tiny_tokenizer(max_length=10), device="cpu")
     with pytest.raises(ValueError, match="64 positions.*truncation=True"):
         translate(long)
@@ -195,7 +196,7 @@ def test_long_text(model, capsys):
     assert len(translate.preprocess(long, truncation=True)["input_ids"][0]) == 10
 
     translate(" ".join(SENTENCES[:2]), max_new_tokens=3)
-    assert "model_max_length" in capsys.readouterr().err
+    assert "model_max_length" in caplog.text
 
 
 def test_languages_of_the_model(tokenizer):

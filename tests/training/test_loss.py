@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import gc
 import math
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -75,9 +74,7 @@ def test_fused_equals_plain_in_fp32(form, bias, chunk_rows):
     labels = example()[3]
     hidden, weight, offset = (*inputs, None)[:3]
     plain = smoothed_cross_entropy(F.linear(hidden, weight, offset), labels, form=form)
-    fused = fused_linear_smoothed_cross_entropy(
-        hidden, weight, labels, bias=offset, form=form, chunk_rows=chunk_rows
-    )
+    fused = fused_linear_smoothed_cross_entropy(hidden, weight, labels, bias=offset, form=form, chunk_rows=chunk_rows)
     assert fused.smoothed.item() == pytest.approx(plain.smoothed.item(), rel=1e-6)
     assert fused.nll.item() == pytest.approx(plain.nll.item(), rel=1e-6)
     assert fused.tokens.item() == plain.tokens.item()
@@ -198,10 +195,11 @@ def test_trainer_loss_of_accumulated_batches_equals_the_loss_of_one_batch():
     hidden, weight, _, labels = example(torch.float64)
     logits = F.linear(hidden, weight)
     loss = SmoothedCrossEntropy(0.1)
-    whole = loss(SimpleNamespace(logits=logits).__dict__, labels)
+    whole = loss({"logits": logits}, labels)
     items = (labels != -100).sum()
     parts = [
-        loss({"logits": logits[part]}, labels[part], num_items_in_batch=items) for part in (slice(0, 9), slice(9, None))
+        loss({"logits": logits[part]}, labels[part], num_items_in_batch=items)
+        for part in (slice(0, 9), slice(9, None))
     ]
     assert sum(parts).item() == pytest.approx(whole.item(), rel=1e-12)
 

@@ -150,7 +150,9 @@ def test_frozen_parameters_are_left_out():
     model = Model()
     model.embed.weight.requires_grad_(False)
     optimizer = build_optimizer(model, "fairseq_adam", LR)
-    assert all(parameter is not model.embed.weight for group in optimizer.param_groups for parameter in group["params"])
+    assert all(
+        parameter is not model.embed.weight for group in optimizer.param_groups for parameter in group["params"]
+    )
 
 
 def rates(schedule, updates):
@@ -217,7 +219,10 @@ def test_schedules_go_by_name_and_resume():
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: build_optimizer(Model(), "radam", LR), r"optimizer: 'radam' given, must be one of \['adamw', 'fairseq_adam'\]"),
+        (
+            lambda: build_optimizer(Model(), "radam", LR),
+            r"optimizer: 'radam' given, must be one of \['adamw', 'fairseq_adam'\]",
+        ),
         (lambda: build_optimizer(Model(), "adamw", LR, weight_decay_on="none"), "weight_decay_on: 'none' given"),
         (lambda: build_optimizer(Model(), "adamw", 0.0), "lr: 0.0 given"),
         (lambda: build_optimizer(Model(), "adamw", LR, betas=(0.9, 1.0)), r"betas: \(0.9, 1.0\) given"),

@@ -1,0 +1,221 @@
+# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
+"""Token-budget batches are fairseq's, whole and repeatable; the collator pads and shifts."""
+
+from __future__ import annotations
+
+import gzip
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import DataLoader
+
+from residual_hf.data.batching import Seq2SeqCollator, TokenBudgetSampler
+from residual_hf.errors import InputError
+
+MULTI30K = Path(__file__).parents[3] / "shared" / "reference" / "multi30k_bpe"
+
+
+def random_lengths(count, longest=40, seed=0):
+    generator = np.random.RandomState(seed)
+    return generator.randint(1, longest, count), generator.randint(1, longest, count)
+
+
+def greedy_batches(order, costs, max_tokens, max_sentences, multiple):
+    """fairseq's rule, one sentence at a time: grow a batch until it overflows; then cut it after the last size that is
+    a multiple or below one, and go on from the cut."""
+    batches, batch = [], []
+    for index in order:
+        batch.append(index)
+        while True:
+            rows = len(batch)
+            fits = rows * max(costs[i] for i in batch) <= max_tokens and (
+                max_sentences is None or rows <= max_sentences
+            )
+            if fits:
+                break
+            cut = rows - 1 if rows - 1 < multiple else (rows - 1) // multiple * multiple
+            batches.append(batch[:cut])
+            batch = batch[cut:]
+    while batch:
+        cut = len(batch) if len(batch) < multiple else len(batch) // multiple * multiple
+        batches.append(batch[:cut])
+        batch = batch[cut:]
+    return batches
+
+
+@pytest.mark.parametrize("multiple", [1, 4, 8])
+@pytest.mark.parametrize("max_sentences", [None, 3, 12])
+@pytest.mark.parametrize("max_tokens", [40, 150, 400])
+def test_batches_are_those_of_the_sentence_by_sentence_rule(max_tokens, max_sentences, multiple):
+    sources, targets = random_lengths(300)
+    sampler = TokenBudgetSampler(
+        sources, targets, max_tokens, max_sentences=max_sentences, shuffle=False, multiple=multiple
+    )
+    order = sorted(range(300), key=lambda index: (sources[index], targets[index]))
+    costs = np.maximum(sources, targets)
+    assert list(sampler) == greedy_batches(order, costs, max_tokens, max_sentences, multiple)
+
+
+def test_every_sentence_once_and_no_batch_over_budget():
+    sources, targets = random_lengths(500)
+    sampler = TokenBudgetSampler(sources, targets, 200)
+    for epoch in range(3):
+        sampler.set_epoch(epoch)
+        batches = list(sampler)
+        assert Counter(index for batch in batches for index in batch) == Counter(range(500))
+        assert max(len(batch) * max(sources[batch].max(), targets[batch].max()) for batch in batches) <= 200
+
+
+def test_epochs_have_equally_many_batches_in_another_order_that_can_be_repeated():
+    lengths = random_lengths(400)
+    sampler = TokenBudgetSampler(*lengths, 200)
+    epochs = []
+    for epoch in range(3):
+        sampler.set_epoch(epoch)
+        epochs.append(list(sampler))
+        assert len(epochs[-1]) == len(sampler)
+    assert epochs[0] != epochs[1] != epochs[2]
+    assert sorted(epochs[0]) == sorted(epochs[1])
+    again = TokenBudgetSampler(*lengths, 200)
+    again.set_epoch(2)
+    assert list(again) == epochs[2]
+    assert list(TokenBudgetSampler(*lengths, 200, seed=2)) != epochs[0]
+
+
+def test_ties_are_broken_at_random_and_sorted_otherwise():
+    same = [5] * 64
+    assert list(TokenBudgetSampler(same, same, 40, shuffle=False)) == [list(range(i, i + 8)) for i in range(0, 64, 8)]
+    shuffled = TokenBudgetSampler(same, same, 40)
+    assert any(batch != sorted(batch) for batch in shuffled)
+
+
+@pytest.mark.skipif(not MULTI30K.is_dir(), reason="needs ../shared/reference/multi30k_bpe beside the repository")
+def test_multi30k_gives_the_batches_of_the_official_run():
+    lengths = []
+    for language in ("en", "de"):
+        with gzip.open(MULTI30K / f"train.bpe.{language}.gz", "rt", encoding="utf-8") as lines:
+            lengths.append([len(line.split()) + 1 for line in lines])
+    statistics = TokenBudgetSampler(*lengths, 4096).statistics()
+    assert statistics["batches"] == 128
+    assert statistics["target_tokens_per_batch"] == pytest.approx(3470, rel=2e-3)
+    assert statistics["source_padding"] < 0.01 and statistics["target_padding"] < 0.12
+
+
+def test_statistics_count_padding():
+    statistics = TokenBudgetSampler([2, 4], [3, 6], 12, multiple=1).statistics()
+    assert statistics == {
+        "batches": 1,
+        "sentences_per_batch": 2.0,
+        "target_tokens_per_batch": 9.0,
+        "source_padding": pytest.approx(2 / 8),
+        "target_padding": pytest.approx(3 / 12),
+    }
+
+
+def test_accelerate_shards_batches_and_passes_the_epoch_on():
+    from accelerate.data_loader import prepare_data_loader
+
+    sources, targets = random_lengths(203)
+    features = [{"input_ids": [7] * sources[i], "labels": [i + 100] * targets[i]} for i in range(203)]
+    seen = {}
+    for rank in range(2):
+        loader = prepare_data_loader(
+            DataLoader(
+                features,
+                batch_sampler=TokenBudgetSampler(sources, targets, 200),
+                collate_fn=Seq2SeqCollator(1, 2),
+            ),
+            num_processes=2,
+            process_index=rank,
+            put_on_device=False,
+        )
+        for epoch in range(2):
+            loader.set_epoch(epoch)
+            seen[rank, epoch] = [tuple(batch["labels"][:, 0].tolist()) for batch in loader]
+    single = TokenBudgetSampler(sources, targets, 200)
+    for epoch in range(2):
+        single.set_epoch(epoch)
+        whole = [tuple(index + 100 for index in batch) for batch in single]
+        assert seen[0, epoch] == whole[0::2]
+        assert seen[1, epoch][: len(whole[1::2])] == whole[1::2]
+        assert len(seen[0, epoch]) == len(seen[1, epoch])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (([3, 9], [4, 5], 8), "max_tokens: a batch of 8 tokens cannot hold sentence 1 .* source has 9 tokens"),
+        (([3, 2, 4], [4, 5, 10], 8), "sentence 2 .* target has 10 tokens; raise max_tokens to 10 or more"),
+        (([3], [4, 5], 8), "target_lengths: 2 given for 1 source_lengths"),
+        (([], [], 8), "source_lengths: empty"),
+        (([3], [3], 0), "max_tokens: 0 given"),
+    ],
+)
+def test_bad_lengths_are_named(arguments, message):
+    with pytest.raises(InputError, match=message):
+        TokenBudgetSampler(*arguments)
+
+
+@pytest.mark.parametrize(("field", "value"), [("max_sentences", 0), ("multiple", 0), ("seed", -1)])
+def test_bad_options_are_named(field, value):
+    with pytest.raises(InputError, match=f"{field}: {value} given"):
+        TokenBudgetSampler([3], [3], 8, **{field: value})
+
+
+FEATURES = [{"input_ids": [5, 6, 2], "labels": [7, 2]}, {"input_ids": [8, 2], "labels": [9, 10, 11, 2]}]
+
+
+def test_collator_pads_and_shifts():
+    batch = Seq2SeqCollator(pad_token_id=1, decoder_start_token_id=2)(FEATURES)
+    assert {name: tensor.tolist() for name, tensor in batch.items()} == {
+        "input_ids": [[5, 6, 2], [8, 2, 1]],
+        "attention_mask": [[1, 1, 1], [1, 1, 0]],
+        "labels": [[7, 2, -100, -100], [9, 10, 11, 2]],
+        "decoder_input_ids": [[2, 7, 2, 1], [2, 9, 10, 11]],
+    }
+    assert all(tensor.dtype == torch.int64 for tensor in batch.values())
+
+
+def test_collator_takes_tensors_arrays_and_another_label_pad():
+    converted = [
+        {"input_ids": torch.tensor(feature["input_ids"]), "labels": np.array(feature["labels"], dtype=np.int32)}
+        for feature in FEATURES
+    ]
+    batch = Seq2SeqCollator(1, 2, label_pad=1)(converted)
+    assert batch["labels"].tolist() == [[7, 2, 1, 1], [9, 10, 11, 2]]
+    assert batch["decoder_input_ids"].tolist() == [[2, 7, 2, 1], [2, 9, 10, 11]]
+
+
+def test_collator_rounds_lengths_up():
+    batch = Seq2SeqCollator(1, 2, pad_to_multiple_of=8)(FEATURES)
+    assert {name: tuple(tensor.shape) for name, tensor in batch.items()} == {
+        "input_ids": (2, 8),
+        "attention_mask": (2, 8),
+        "labels": (2, 8),
+        "decoder_input_ids": (2, 8),
+    }
+    assert batch["attention_mask"].sum().item() == 5
+    assert (batch["labels"] != -100).sum().item() == 6
+
+
+def test_collator_without_labels_gives_the_source_alone():
+    batch = Seq2SeqCollator(1, 2)([{"input_ids": feature["input_ids"]} for feature in FEATURES])
+    assert set(batch) == {"input_ids", "attention_mask"}
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: Seq2SeqCollator(None, 2), "pad_token_id: None given"),
+        (lambda: Seq2SeqCollator(1, -1), "decoder_start_token_id: -1 given"),
+        (lambda: Seq2SeqCollator(1, 2, pad_to_multiple_of=0), "pad_to_multiple_of: 0 given"),
+        (lambda: Seq2SeqCollator(1, 2)([]), "features: empty"),
+        (lambda: Seq2SeqCollator(1, 2)([FEATURES[0], {"input_ids": [2]}]), "labels: in 1 of 2 features"),
+    ],
+)
+def test_bad_collator_input_is_named(call, message):
+    with pytest.raises(InputError, match=message):
+        call()

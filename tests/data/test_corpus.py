@@ -1,0 +1,235 @@
+# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
+"""Corpora are read exactly as they lie on disk, and whatever cannot be used is named by file and line."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import json
+
+import pytest
+
+from residual_hf.data.corpus import CorpusSpec, ParallelCorpus, check_files, read_parallel
+from residual_hf.data.text_files import iter_lines
+from residual_hf.errors import InputError
+
+PAIRS = [("A dog.", "Ein Hund."), ("Two  cats ", "\tZwei Katzen"), ("ﬁve\u00a0“x”", "fünf\u2028„y“\x85\x0b\x0c\x1e")]
+
+
+def write_pair(folder, source: bytes, target: bytes, suffix: str = ""):
+    paths = folder / f"train.en{suffix}", folder / f"train.de{suffix}"
+    for path, data in zip(paths, (source, target), strict=True):
+        path.write_bytes(data)
+    return {"source": str(paths[0]), "target": str(paths[1])}
+
+
+def lines(side: int, end: str = "\n") -> bytes:
+    return "".join(pair[side] + end for pair in PAIRS).encode()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda data: data,
+        lambda data: data.removesuffix(b"\n"),
+        lambda data: b"\xef\xbb\xbf" + data,
+        lambda data: data.replace(b"\n", b"\r\n"),
+    ],
+    ids=["plain", "no_last_newline", "bom", "crlf"],
+)
+@pytest.mark.parametrize("suffix", ["", ".gz"])
+def test_two_text_files(tmp_path, change, suffix):
+    pack = gzip.compress if suffix else bytes
+    spec = CorpusSpec(**write_pair(tmp_path, pack(change(lines(0))), pack(change(lines(1))), suffix))
+    corpus = read_parallel(spec)
+    assert list(corpus) == PAIRS
+    assert corpus.sha256 == {str(path): hashlib.sha256(path.read_bytes()).hexdigest() for path in spec.files}
+
+
+def test_gzip_is_known_by_its_content_too(tmp_path):
+    (tmp_path / "packed").write_bytes(gzip.compress(b"one\ntwo\n"))
+    assert list(iter_lines(tmp_path / "packed")) == ["one", "two"]
+
+
+def test_corpus_is_a_sequence_of_pairs():
+    corpus = ParallelCorpus(["a", "b", "c"], ["x", "y", "z"], name="toy", source_lang="en", target_lang="de")
+    assert len(corpus) == 3
+    assert corpus[1] == ("b", "y")
+    assert corpus[-1] == ("c", "z")
+    assert list(corpus[1:]) == [("b", "y"), ("c", "z")]
+    assert corpus[1:].source_lang == "en"
+    with pytest.raises(IndexError):
+        corpus[3]
+    with pytest.raises(InputError, match="toy: 1 sources, but 2 targets"):
+        ParallelCorpus(["a"], ["x", "y"], name="toy")
+
+
+def test_tsv_with_two_columns_and_with_chosen_columns(tmp_path):
+    two, more = tmp_path / "two.tsv", tmp_path / "more.tsv.gz"
+    two.write_text("A dog.\tEin Hund.\nA cat.\tEine Katze.\n", encoding="utf-8")
+    more.write_bytes(gzip.compress(b"1\tEin Hund.\tcc0\tA dog.\n2\tEine Katze.\tcc0\tA cat.\textra\n"))
+    expected = [("A dog.", "Ein Hund."), ("A cat.", "Eine Katze.")]
+    assert list(read_parallel(CorpusSpec(tsv=two))) == expected
+    assert list(read_parallel(CorpusSpec(tsv=more, source_column=4, target_column=2))) == expected
+
+
+def test_jsonl_nested_and_flat(tmp_path):
+    nested, flat = tmp_path / "nested.jsonl", tmp_path / "flat.jsonl"
+    nested.write_text("".join(json.dumps({"translation": {"en": a, "de": b}}) + "\n" for a, b in PAIRS))
+    flat.write_text("".join(json.dumps({"src": a, "tgt": b, "id": 1}, ensure_ascii=False) + "\n" for a, b in PAIRS))
+    corpus = read_parallel(CorpusSpec(jsonl=nested, source_lang="en", target_lang="de", name="mine"))
+    assert list(corpus) == PAIRS
+    assert (corpus.name, corpus.source_lang, corpus.target_lang) == ("mine", "en", "de")
+    reverse = read_parallel(CorpusSpec(jsonl=nested, source_lang="de", target_lang="en"))
+    assert list(reverse) == [pair[::-1] for pair in PAIRS]
+    assert list(read_parallel(CorpusSpec(jsonl=flat, source_column="src", target_column="tgt"))) == PAIRS
+
+
+def test_limit_and_skip_empty(tmp_path, caplog):
+    files = write_pair(tmp_path, b"a\n\nc\nd\ne\n", b"v\nw\n  \ny\nz\n")
+    corpus = read_parallel(CorpusSpec(**files, skip_empty=True))
+    assert list(corpus) == [("a", "v"), ("d", "y"), ("e", "z")]
+    assert corpus.skipped_empty == 2
+    assert "2 pairs with an empty side skipped" in caplog.text
+    assert list(read_parallel(CorpusSpec(**files, skip_empty=True, limit=2))) == [("a", "v"), ("d", "y")]
+
+
+@pytest.mark.parametrize(
+    ("source", "target", "message"),
+    [
+        (b"a\nb\n", b"x\n", r"train\.en has 2 lines, but .*train\.de has 1"),
+        (b"", b"x\n", r"train\.en: empty"),
+        (b"a\n", b"\xef\xbb\xbf", r"train\.de: 1 empty line, the first is line 1"),
+        (b"a\nb\nc\nd\n", b"x\n\nz\n \t\n", r"train\.de: 2 empty lines, the first is line 2"),
+        (b"a\nb\xe4r\n", b"x\ny\n", r"train\.en: line 2, byte 2 \(0xE4\) is not UTF-8"),
+        ("a\n".encode("utf-16"), b"x\n", r"train\.en: line 1, byte 1 \(0xFF\) is not UTF-8; .* UTF-16"),
+        (b"\xed\xa0\x80\n", b"x\n", r"train\.en: line 1, byte 1 \(0xED\) is not UTF-8"),
+    ],
+)
+def test_bad_text_files(tmp_path, source, target, message):
+    with pytest.raises(InputError, match=message):
+        read_parallel(CorpusSpec(**write_pair(tmp_path, source, target)))
+
+
+@pytest.mark.parametrize("damage", [lambda data: data[:-9], lambda data: b"no gzip" + data, lambda data: data[:40]])
+def test_corrupt_gzip(tmp_path, damage):
+    data = gzip.compress(b"".join(hashlib.sha256(b"%d" % n).hexdigest().encode() + b"\n" for n in range(500)))
+    files = write_pair(tmp_path, data, damage(data), ".gz")
+    with pytest.raises(InputError, match=r"train\.de\.gz: not a whole gzip file, broken after line \d+"):
+        read_parallel(CorpusSpec(**files))
+
+
+def test_every_missing_file_is_named_before_reading(tmp_path):
+    (tmp_path / "there.tsv").write_bytes(b"\xff")
+    specs = [
+        CorpusSpec(tsv=tmp_path / "there.tsv"),
+        CorpusSpec(source=tmp_path / "a.en", target=tmp_path / "a.de"),
+        CorpusSpec(jsonl=tmp_path / "b.jsonl", source_lang="en", target_lang="de"),
+    ]
+    with pytest.raises(InputError, match=r"no such file: .*a\.en, .*a\.de, .*b\.jsonl$"):
+        check_files(specs)
+    with pytest.raises(InputError, match=r"no such file: .*a\.en"):
+        read_parallel(specs[1])
+    with pytest.raises(InputError, match=r"no such file: .*nowhere"):
+        list(iter_lines(tmp_path / "nowhere"))
+
+
+@pytest.mark.parametrize(
+    ("text", "columns", "message"),
+    [
+        ("a\tx\nb\n", {}, r"line 2 has 1 tab-separated fields, allowed are 2"),
+        ("a\tx\tmore\n", {}, r"line 1 has 3 .* source_column and target_column choose"),
+        ("a\tx\tmore\nb\ty\n", {"source_column": 1, "target_column": 3}, r"line 2 has 2 .* columns 1 and 3"),
+        ("a\tx\n\tx\n", {}, r"1 empty line, the first is line 2"),
+        ("", {}, r"empty, no sentence pair"),
+    ],
+)
+def test_bad_tsv(tmp_path, text, columns, message):
+    (tmp_path / "bad.tsv").write_text(text)
+    with pytest.raises(InputError, match=r"bad\.tsv: " + message):
+        read_parallel(CorpusSpec(tsv=tmp_path / "bad.tsv", **columns))
+
+
+@pytest.mark.parametrize(
+    ("second_line", "message"),
+    [
+        ('{"translation": {"en": "a"', r"is not JSON: .* at character \d+"),
+        ("", r"is not JSON"),
+        ('{"text": "a", "label": 1}', r"no key `translation`; the keys found are 'text', 'label'"),
+        ('{"translation": {"en": "a", "fr": "x"}}', r"`translation`: no key `de`; the keys found are 'en', 'fr'"),
+        ('{"translation": ["a", "x"]}', r"\['a', 'x'\] is not an object with the key `en`"),
+        ('["a", "x"]', r"is not an object with the key `translation`"),
+        ('{"translation": {"en": "a", "de": null}}', r"`de` is None, allowed is a text"),
+        (r'{"translation": {"en": "a", "de": "\ud800"}}', r"`de` holds half a surrogate pair"),
+    ],
+)
+def test_bad_jsonl(tmp_path, second_line, message):
+    good = '{"translation": {"en": "a", "de": "x"}}'
+    (tmp_path / "bad.jsonl").write_text(f"{good}\n{second_line}\n{good}\n")
+    with pytest.raises(InputError, match=r"bad\.jsonl: line 2.*" + message):
+        read_parallel(CorpusSpec(jsonl=tmp_path / "bad.jsonl", source_lang="en", target_lang="de"))
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({}, "corpus: nothing given; allowed is one of: source and target; tsv; jsonl; dataset"),
+        ({"source": "a.en"}, "corpus: source given"),
+        ({"source": "a.en", "target": "a.de", "tsv": "a.tsv"}, "corpus: source and target and tsv given"),
+        ({"tsv": 3}, "corpus.tsv: 3"),
+        ({"tsv": ""}, "corpus.tsv: ''"),
+        ({"source": "a", "target": "b", "limit": 0}, "corpus.limit: 0"),
+        ({"source": "a", "target": "b", "limit": "10"}, "corpus.limit: '10'"),
+        ({"source": "a", "target": "b", "skip_empty": "yes"}, "corpus.skip_empty: 'yes'"),
+        ({"source": "a", "target": "b", "source_lang": 1}, "corpus.source_lang: 1"),
+        ({"source": "a", "target": "b", "dataset_config": "x"}, "corpus.dataset_config: 'x'"),
+        ({"source": "a", "target": "b", "source_column": 1, "target_column": 2}, "two text files have no columns"),
+        ({"tsv": "a", "source_column": 1}, "corpus.source_column: 1 given alone"),
+        ({"tsv": "a", "source_column": 2, "target_column": 2}, "corpus.target_column: 2 is the source column too"),
+        ({"tsv": "a", "source_column": 0, "target_column": 2}, "corpus.source_column: 0; allowed is the number"),
+        ({"tsv": "a", "source_column": "en", "target_column": 2}, "corpus.source_column: 'en'"),
+        ({"jsonl": "a", "source_column": 1, "target_column": 2}, "corpus.source_column: 1; allowed is the name"),
+        ({"jsonl": "a", "source_lang": "en"}, "corpus.target_lang: missing"),
+        ({"dataset": "a"}, "corpus.source_lang: missing"),
+        ({"dataset": "a", "split": None, "source_lang": "en", "target_lang": "de"}, "corpus.split: null"),
+        ({"jsonl": "a", "source_lang": "en", "target_lang": "en"}, "corpus.target_lang: 'en' is the source language"),
+    ],
+)
+def test_bad_specs_are_refused_when_made(fields, message):
+    with pytest.raises(InputError) as caught:
+        CorpusSpec(**fields)
+    assert message in str(caught.value)
+
+
+@pytest.fixture
+def datasets(tmp_path, monkeypatch):
+    datasets = pytest.importorskip("datasets")
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
+    datasets.disable_progress_bars()
+    return datasets
+
+
+def test_dataset_saved_to_disk(tmp_path, datasets):
+    rows = [{"translation": {"en": a, "de": b}} for a, b in PAIRS]
+    data = datasets.Dataset.from_list(rows)
+    data.save_to_disk(tmp_path / "one")
+    datasets.DatasetDict({"train": data, "test": data.select([2])}).save_to_disk(tmp_path / "splits")
+    languages = {"source_lang": "en", "target_lang": "de"}
+    corpus = read_parallel(CorpusSpec(dataset=tmp_path / "one", **languages))
+    assert list(corpus) == PAIRS
+    assert [len(value) for value in corpus.sha256.values()] == [64]
+    assert list(read_parallel(CorpusSpec(dataset=tmp_path / "splits", split="test", **languages))) == PAIRS[2:]
+    with pytest.raises(InputError, match="corpus.split: .*splits has no split 'dev'"):
+        read_parallel(CorpusSpec(dataset=tmp_path / "splits", split="dev", **languages))
+    with pytest.raises(InputError, match="row 1, `translation`: no key `fr`; the keys found are 'en', 'de'"):
+        read_parallel(CorpusSpec(dataset=tmp_path / "one", source_lang="en", target_lang="fr"))
+
+
+def test_dataset_folder(tmp_path, datasets):
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    (folder / "train.jsonl").write_text("".join(json.dumps({"src": a, "tgt": b}) + "\n" for a, b in PAIRS))
+    columns = {"source_column": "src", "target_column": "tgt"}
+    assert list(read_parallel(CorpusSpec(dataset=str(folder), **columns))) == PAIRS
+    with pytest.raises(InputError, match="corpus.dataset: .*validation"):
+        read_parallel(CorpusSpec(dataset=str(folder), split="validation", **columns))

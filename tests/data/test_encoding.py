@@ -1,0 +1,62 @@
+# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
+from __future__ import annotations
+
+import pytest
+
+from residual_hf.data.corpus import ParallelCorpus
+from residual_hf.data.encoding import EncodedCorpus, encode_corpus
+from residual_hf.data.tokenizer_training import train_tokenizer
+from residual_hf.model.tokenization_residual import ResidualTokenizer
+
+SOURCES = ["one two three", "four", "five six"] * 5
+TARGETS = ["eins zwei drei", "vier", "fünf sechs"] * 5
+
+
+@pytest.fixture(scope="module")
+def corpus():
+    return ParallelCorpus(SOURCES, TARGETS, "numbers")
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return train_tokenizer([*SOURCES, *TARGETS], vocab_size=400)
+
+
+def test_rows_are_what_the_tokenizer_gives(corpus, tokenizer):
+    encoded = encode_corpus(corpus, tokenizer)
+    assert len(encoded) == len(corpus)
+    for i in (0, 1, 14):
+        expected = tokenizer(SOURCES[i], text_target=TARGETS[i])
+        assert encoded[i]["input_ids"].tolist() == expected["input_ids"]
+        assert encoded[i]["labels"].tolist() == expected["labels"]
+        assert encoded.source_lengths[i] == len(expected["input_ids"])
+        assert encoded.target_lengths[i] == len(expected["labels"])
+
+
+def test_separate_vocabularies_encode_each_side_with_its_own(corpus):
+    pair = [train_tokenizer(side, vocab_size=350) for side in (SOURCES, TARGETS)]
+    encoded = encode_corpus(corpus, ResidualTokenizer.from_pair(*pair))
+    assert encoded[0]["input_ids"].tolist() == pair[0](SOURCES[0])["input_ids"]
+    assert encoded[0]["labels"].tolist() == pair[1](TARGETS[0])["input_ids"]
+
+
+def test_cache_is_used_for_the_same_text_only(corpus, tokenizer, tmp_path, monkeypatch):
+    first = encode_corpus(corpus, tokenizer, name="train", cache_dir=tmp_path)
+    calls = []
+    monkeypatch.setattr(type(tokenizer), "__call__", lambda *a, **k: calls.append(a))
+    again = encode_corpus(corpus, tokenizer, name="train", cache_dir=tmp_path)
+    assert not calls
+    assert [again[i]["labels"].tolist() for i in range(3)] == [first[i]["labels"].tolist() for i in range(3)]
+    monkeypatch.undo()
+    other = ParallelCorpus(["six", *SOURCES[1:]], TARGETS, "numbers")
+    assert encode_corpus(other, tokenizer, name="train", cache_dir=tmp_path)[0]["input_ids"].tolist() != (
+        first[0]["input_ids"].tolist()
+    )
+    assert len(list(tmp_path.iterdir())) == 2
+
+
+def test_select_keeps_the_pairs():
+    encoded = EncodedCorpus.from_ids([[5, 2], [6, 7, 2], [2]], [[8, 2], [9, 2], [10, 11, 2]])
+    chosen = encoded.select([2, 0])
+    assert [row["labels"].tolist() for row in (chosen[0], chosen[1])] == [[10, 11, 2], [8, 2]]
+    assert chosen.source_lengths.tolist() == [1, 2]

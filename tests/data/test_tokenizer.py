@@ -1,0 +1,424 @@
+# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
+"""Tokenizers lose no text, keep fairseq's ids, and come back from disk the same."""
+
+from __future__ import annotations
+
+import copy
+import gzip
+import hashlib
+import json
+import os
+import pickle
+import random
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from transformers import AutoConfig, AutoTokenizer, PreTrainedConfig, PreTrainedTokenizerFast
+
+from residual_hf.data.tokenizer import prefix_language_tag, pretokenized_tokenizer
+from residual_hf.data.tokenizer_training import MODELS, train_tokenizer
+from residual_hf.errors import InputError
+from residual_hf.model.tokenization_residual import ResidualTokenizer
+
+ROOT = Path(__file__).parents[2]
+SEGMENTED = ROOT.parent / "shared" / "reference" / "multi30k_bpe"
+
+TEXTS = {
+    "en": [
+        "The small boat lies in the harbour, and the wind is calm.",
+        "She said: “We aren't going to sell the house (not yet)!”",
+        "In 1987 the harbour was rebuilt; since then 3,500 boats have come.",
+    ],
+    "de": [
+        "Das kleine Boot liegt im Hafen, und der Wind ist ruhig.",
+        "Sie sagte: „Wir verkaufen das Haus nicht (noch nicht)!“ Größe und Maß zählen.",
+        "Die STRAẞE heißt jetzt Hafenstraße; seit 1987 kamen 3.500 Boote.",
+    ],
+    "ru": [
+        "Маленькая лодка стоит в гавани, и ветер тихий.",
+        "Она сказала: «Мы не продаём дом (пока нет)!» Ёлка растёт.",
+        "В 1987 году гавань перестроили; с тех пор пришло 3500 лодок.",
+    ],
+    "el": [
+        "Το μικρό καράβι είναι στο λιμάνι και ο άνεμος είναι ήρεμος.",
+        "Είπε: «Δεν πουλάμε το σπίτι (όχι ακόμα)!»",
+        "Το 1987 το λιμάνι ξαναχτίστηκε· ήρθαν 3.500 καράβια.",
+    ],
+    "zh": [
+        "小船停在港口里，风很平静。",
+        "她说：“我们还不卖房子（暂时不卖）！”",
+        "港口在1987年重建，从那以后来了3500条船。",
+    ],
+}
+NASTY = [
+    "",
+    " ",
+    "   ",
+    " leading",
+    "trailing ",
+    "double  spaces   inside",
+    "\ttabs\tand\nlines\r\n",
+    "\u00a0no-break\u00a0space\u202fnarrow\u3000wide",
+    "\u2028\u2029\x85\x0b\x0c\x1c separators",
+    "\ufeff\u200b\u200d\u00ad invisible",
+    "e\u0301 is not é, A\u030a is not Å; \u0301 first",
+    "▁ the mark ▁▁ itself ▁",
+    "▁",
+    "\ufdd0 the escape \ufdd0\ufdd1\ufdd0\ufdd2 itself \ufdd0",
+    "literal </s> and <unk>, <s>struck</s>, <pad>",
+    "bytes <0x41><0x0A> as text",
+    "STRAẞE Straße STRASSE ſ",
+    '"(Yes," he said.) Don\'t -- stop…!? [3.14] 50% #1',
+    "ﬁ ﬂ ligatures ½ ² №",
+    "😀 👩‍👩‍👧 🇩🇪",
+    "русский Ёлка, Ελληνικά άνεμος, 中文，日本語、한국어 हिन्दी العربية ไทย",
+    "\x00 nul \x7f",
+    "\U0010ffff \ufffd \ue000",
+]
+
+
+def fuzz(texts: list[str], count: int = 300) -> list[str]:
+    generator = random.Random(5)
+    parts = [" ", "  ", "▁", "\ufdd0", "\ufdd1", "<", "</s>", "<0x41>", "7", "\u0301", "😀", "\n", "\u00a0"]
+    parts += [text[i : i + 4] for text in texts for i in range(0, 40, 7)]
+    return ["".join(generator.choices(parts, k=generator.randrange(1, 9))) for _ in range(count)]
+
+
+def train(language: str, model: str = "bpe", **options) -> PreTrainedTokenizerFast:
+    return train_tokenizer(TEXTS[language] * 3, model=model, **{"vocab_size": 450, **options})
+
+
+@pytest.fixture(scope="module")
+def joint() -> PreTrainedTokenizerFast:
+    return train_tokenizer(TEXTS["en"] + TEXTS["de"], vocab_size=500, language_tags=["<2de>", "<2en>"])
+
+
+@pytest.fixture(scope="module")
+def separate() -> ResidualTokenizer:
+    return ResidualTokenizer.from_pair(train("en", model_max_length=64), train("ru", "unigram"))
+
+
+@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("language", TEXTS)
+def test_encoding_and_decoding_is_exact(language, model):
+    tokenizer = train(language, model)
+    for text in TEXTS[language] + NASTY + fuzz(TEXTS[language]):
+        ids = tokenizer(text).input_ids
+        assert ids[-1] == 2
+        assert not {0, 1, 2, 3} & set(ids[:-1])
+        assert tokenizer.decode(ids, skip_special_tokens=True) == text
+        assert tokenizer.decode(ids) == text + "</s>"
+    batch = tokenizer(NASTY, padding=True).input_ids
+    assert tokenizer.batch_decode(batch, skip_special_tokens=True) == NASTY
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_vocabulary(model):
+    tokenizer = train("de", model, vocab_size=330, language_tags=["<2en>", "<2fr>"], model_max_length=77)
+    assert tokenizer.convert_ids_to_tokens(list(range(6))) == ["<s>", "<pad>", "</s>", "<unk>", "<2en>", "<2fr>"]
+    assert [tokenizer.bos_token_id, tokenizer.pad_token_id, tokenizer.eos_token_id, tokenizer.unk_token_id] == [
+        *range(4)
+    ]
+    assert len(tokenizer) <= 330
+    assert tokenizer.model_max_length == 77
+    assert len(tokenizer(TEXTS["de"][1] * 9, truncation=True).input_ids) == 77
+    assert list(tokenizer("Boot")) == ["input_ids", "attention_mask"]
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_words_are_entries_and_punctuation_stands_alone(model):
+    words = ["the house", "a mouse", "this louse", "the theme", "their blouse", "houses"]
+    texts = [f"{one}, ({two}) and {one}." for one in words for two in words]
+    tokenizer = train_tokenizer(texts, vocab_size=330, model=model)
+    mark, first = ("Ġ", "the") if model == "byte_bpe" else ("▁", "▁the")
+    assert tokenizer.tokenize("the house, the house.") == [
+        first,
+        mark + "house",
+        ",",
+        mark + "the",
+        mark + "house",
+        ".",
+    ]
+
+
+def test_special_tokens_in_text_are_read_when_asked_for(joint):
+    assert joint("a</s>b").input_ids.count(2) == 1
+    assert joint("a</s>b", split_special_tokens=False).input_ids.count(2) == 2
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_saved_tokenizer_is_the_same_and_needs_nothing_of_ours(tmp_path, model):
+    tokenizer = train("el", model, language_tags=["<2el>"])
+    tokenizer.save_pretrained(tmp_path)
+    again = AutoTokenizer.from_pretrained(tmp_path)
+    assert type(again) is PreTrainedTokenizerFast
+    texts = TEXTS["el"] + NASTY + ["<2el> " + TEXTS["el"][0]]
+    assert again(texts).input_ids == tokenizer(texts).input_ids
+    assert again.batch_decode(again(texts).input_ids, skip_special_tokens=True) == texts
+    assert again.get_vocab() == tokenizer.get_vocab()
+
+
+def test_training_again_in_another_process_gives_the_same(tmp_path):
+    program = (
+        "import sys, hashlib\n"
+        "from pathlib import Path\n"
+        "from residual_hf.data.tokenizer_training import MODELS, train_tokenizer\n"
+        "for model in MODELS:\n"
+        "    tokenizer = train_tokenizer([Path(sys.argv[1])], vocab_size=330, model=model)\n"
+        "    print(hashlib.sha256(tokenizer.backend_tokenizer.to_str().encode()).hexdigest())\n"
+    )
+    corpus = tmp_path / "corpus.gz"
+    lines = TEXTS["de"] + fuzz(TEXTS["de"])
+    corpus.write_bytes(gzip.compress("".join(line.replace("\n", " ") + "\n" for line in lines).encode()))
+    command = [sys.executable, "-c", program, str(corpus)]
+    run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    here = [train_tokenizer([corpus], vocab_size=330, model=model).backend_tokenizer.to_str() for model in MODELS]
+    assert run.stdout.split() == [hashlib.sha256(text.encode()).hexdigest() for text in here]
+    assert "%" not in run.stderr  # no progress bar without a terminal
+
+
+def test_texts_and_files_can_be_mixed(tmp_path):
+    (tmp_path / "part.txt").write_text("\n".join(TEXTS["de"][1:]) + "\n", encoding="utf-8")
+    mixed = train_tokenizer([TEXTS["de"][0], tmp_path / "part.txt"], vocab_size=320)
+    assert mixed.get_vocab() == train_tokenizer(TEXTS["de"], vocab_size=320).get_vocab()
+
+
+def test_rare_characters_are_left_to_bytes():
+    texts = ["common words " * 20, "q"]
+    assert "q" in train_tokenizer(texts, vocab_size=300).get_vocab()
+    for model in ("bpe", "unigram"):
+        tokenizer = train_tokenizer(texts, vocab_size=300, model=model, character_coverage=0.99)
+        assert not {"q", "▁q"} & set(tokenizer.get_vocab())
+        assert tokenizer.decode(tokenizer("q common").input_ids, skip_special_tokens=True) == "q common"
+
+
+def test_frequency_and_length_limits():
+    words = "housebuilding " * 3 + "seldom"
+    assert "▁seldom" in train_tokenizer([words], vocab_size=400, min_frequency=1).get_vocab()
+    assert "▁seldom" not in train_tokenizer([words], vocab_size=400, min_frequency=2).get_vocab()
+    for model in ("bpe", "unigram"):
+        learned = set(train_tokenizer([words] * 9, vocab_size=400, model=model, max_token_length=4).get_vocab())
+        assert max(len(token) for token in learned if not token.startswith("<")) <= 4
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"model": "wordpiece"}, "model: 'wordpiece'; allowed are bpe, byte_bpe, unigram"),
+        ({"vocab_size": 260}, "vocab_size: 260; allowed is more than 260"),
+        ({"vocab_size": "8k"}, "vocab_size: '8k'"),
+        ({"vocab_size": 262, "language_tags": ["<2de>", "<2en>"]}, "vocab_size: 262; allowed is more than 262"),
+        ({"vocab_size": 270}, "vocab_size: too small by"),
+        ({"vocab_size": 270, "model": "unigram"}, "vocab_size: too small by"),
+        ({"language_tags": "<2de>"}, "language_tags: '<2de>' is one text"),
+        ({"language_tags": ["2de"]}, "language_tags: '2de'"),
+        ({"language_tags": ["<to de>"]}, "language_tags: '<to de>'"),
+        ({"language_tags": ["</s>"]}, "language_tags: '</s>'"),
+        ({"language_tags": ["<2de>", "<2de>"]}, "language_tags: '<2de>' is given twice"),
+        ({"min_frequency": 0}, "min_frequency: 0"),
+        ({"min_frequency": 3, "model": "unigram"}, "min_frequency: 3; a unigram model has none"),
+        ({"max_token_length": 0}, "max_token_length: 0"),
+        ({"character_coverage": 1.5}, "character_coverage: 1.5"),
+        ({"character_coverage": 0.99, "model": "byte_bpe"}, "byte_bpe always covers all characters"),
+        ({"texts": "one text"}, "texts: one str; allowed is a sequence"),
+        ({"texts": ["a", 7]}, "texts: item 1 is 7"),
+        ({"texts": []}, "texts: no text in them"),
+        ({"texts": ["", " "], "model": "unigram"}, "texts: no text in them"),
+        ({"texts": [Path("missing.txt")]}, "no such file: missing.txt"),
+        ({"texts": [Path("missing.txt")], "model": "unigram"}, "no such file: missing.txt"),
+    ],
+)
+def test_what_cannot_be_trained_is_refused(arguments, message):
+    with pytest.raises(InputError) as caught:
+        train_tokenizer(**{"texts": TEXTS["de"], "vocab_size": 400, **arguments})
+    assert message in str(caught.value)
+
+
+def test_small_corpora_are_reported(caplog):
+    assert len(train_tokenizer(["a a a"], vocab_size=5000)) < 5000
+    assert "vocab_size 5000: the texts support only" in caplog.text
+
+
+def test_language_tags(joint):
+    text = "The small boat"
+    tagged = prefix_language_tag(joint, text, "<2de>")
+    assert joint(tagged).input_ids == [4, *joint(text).input_ids]
+    assert joint.decode(joint(tagged).input_ids, skip_special_tokens=True) == "<2de> The small boat"
+    assert prefix_language_tag(joint, ["a", " b"], "<2en>") == ["<2en> a", "<2en>  b"]
+    for odd in (" <2de>  a  ", "<2de>a <2en>", "a<2de>"):
+        assert joint.decode(joint(odd).input_ids, skip_special_tokens=True) == odd
+    with pytest.raises(InputError, match="language_tag: '<2fr>'; the tokenizer knows <2de>, <2en>"):
+        prefix_language_tag(joint, text, "<2fr>")
+    with pytest.raises(InputError, match="the tokenizer knows no language tags"):
+        prefix_language_tag(train("de"), text, "<2de>")
+
+
+def test_joint_vocabulary_encodes_both_sides(joint):
+    source, target = TEXTS["en"][0], TEXTS["de"][0]
+    encoded = joint(source, text_target=target)
+    assert encoded.labels == joint(target).input_ids
+    assert joint.decode(encoded.labels, skip_special_tokens=True) == target
+
+
+def check_separate(tokenizer):
+    sources, targets = TEXTS["en"] + NASTY, TEXTS["ru"] + NASTY
+    encoded = tokenizer(sources, text_target=targets)
+    assert encoded.input_ids == train("en")(sources).input_ids
+    assert encoded.labels == train("ru", "unigram")(targets).input_ids
+    assert tokenizer.batch_decode(encoded.labels, skip_special_tokens=True) == targets
+    assert tokenizer.decode(encoded.labels[0]) == targets[0] + "</s>"
+    back = tokenizer.batch_decode(encoded.input_ids, skip_special_tokens=True, use_source_tokenizer=True)
+    assert back == sources
+    assert tokenizer(text_target=targets).input_ids == encoded.labels
+    assert tokenizer(sources).input_ids == encoded.input_ids
+
+
+def test_separate_vocabularies(separate):
+    check_separate(separate)
+    assert len(separate) == len(train("en"))
+    assert separate.target_vocab_size == len(train("ru", "unigram"))
+    assert separate.model_max_length == 64
+    labels = separate(text_target=TEXTS["ru"][0]).input_ids
+    tokens = separate.convert_ids_to_tokens(labels, skip_special_tokens=True)
+    assert tokens == train("ru", "unigram").tokenize(TEXTS["ru"][0])
+    assert separate.convert_tokens_to_string(tokens) == TEXTS["ru"][0]
+    assert separate.convert_tokens_to_ids(separate.tokenize("boat")) == separate("boat").input_ids[:-1]
+    batch = separate(TEXTS["en"], text_target=TEXTS["ru"], padding=True, return_tensors="pt")
+    assert batch["labels"].shape[0] == batch["input_ids"].shape[0] == 3
+    assert separate.batch_decode(batch["labels"], skip_special_tokens=True) == TEXTS["ru"]
+
+
+def test_separate_vocabularies_survive_pickle_copy_and_refused_targets(separate):
+    check_separate(pickle.loads(pickle.dumps(separate)))
+    check_separate(copy.deepcopy(separate))
+    with pytest.raises((ValueError, TypeError)):
+        separate("boat", text_target=[1])
+    assert separate.encode("boat") == train("en").encode("boat")
+
+
+def test_separate_vocabularies_must_agree_on_special_tokens(tmp_path):
+    (tmp_path / "dict.txt").write_text("a 1\n")
+    other = pretokenized_tokenizer(tmp_path / "dict.txt").backend_tokenizer
+    swapped = json.loads(other.to_str())
+    swapped["model"]["vocab"].update({"<unk>": 2, "</s>": 1, "<pad>": 3})
+    for token in swapped["added_tokens"]:
+        token["id"] = swapped["model"]["vocab"][token["content"]]
+    swapped = PreTrainedTokenizerFast(tokenizer_object=type(other).from_str(json.dumps(swapped)))
+    with pytest.raises(ValueError, match="eos_token </s> has the id 2 in the source, 1 in the target"):
+        ResidualTokenizer.from_pair(train("en"), swapped)
+
+
+class ToyConfig(PreTrainedConfig):
+    model_type = "toy_for_tokenizer_test"
+
+
+@pytest.mark.parametrize("with_config", [False, True])
+def test_saved_with_the_class_registered(tmp_path, joint, separate, with_config):
+    AutoConfig.register("toy_for_tokenizer_test", ToyConfig, exist_ok=True)
+    AutoTokenizer.register(ToyConfig, ResidualTokenizer, exist_ok=True)
+    if with_config:
+        ToyConfig().save_pretrained(tmp_path)
+        ToyConfig().save_pretrained(tmp_path / "joint")
+    joint.save_pretrained(tmp_path / "joint")
+    assert type(AutoTokenizer.from_pretrained(tmp_path / "joint")) is PreTrainedTokenizerFast
+    separate.save_pretrained(tmp_path)
+    assert {"tokenizer.json", "target_tokenizer.json", "tokenization_residual.py"} <= set(os.listdir(tmp_path))
+    again = AutoTokenizer.from_pretrained(tmp_path)
+    assert type(again) is ResidualTokenizer
+    check_separate(AutoTokenizer.from_pretrained(tmp_path, trust_remote_code=False))
+    assert again.model_max_length == 64
+    check_separate(again)
+    again.save_pretrained(tmp_path / "twice")
+    for name in ("tokenizer.json", "target_tokenizer.json"):
+        first, second = (json.loads((folder / name).read_text()) for folder in (tmp_path, tmp_path / "twice"))
+        assert first["model"] == second["model"]
+    (tmp_path / "target_tokenizer.json").unlink()
+    with pytest.raises(ValueError, match=r"no target_tokenizer\.json in it"):
+        AutoTokenizer.from_pretrained(tmp_path)
+
+
+def test_saved_separate_vocabularies_without_this_package(tmp_path, separate):
+    folder = tmp_path / "checkpoint"
+    separate.save_pretrained(folder)
+    (folder / "config.json").write_text('{"model_type": "unknown_to_transformers"}')
+    program = (
+        "import sys\n"
+        "sys.modules['residual_hf'] = None\n"
+        "from transformers import AutoTokenizer\n"
+        "try:\n"
+        "    AutoTokenizer.from_pretrained(sys.argv[1], trust_remote_code=False)\n"
+        "    sys.exit('read without its class')\n"
+        "except ValueError as error:\n"
+        "    assert 'trust_remote_code' in str(error), error\n"
+        "tokenizer = AutoTokenizer.from_pretrained(sys.argv[1], trust_remote_code=True)\n"
+        "ids = tokenizer('boat', text_target=sys.argv[2])\n"
+        "assert tokenizer.decode(ids.labels, skip_special_tokens=True) == sys.argv[2]\n"
+        "tokenizer.save_pretrained(sys.argv[1] + '/again')\n"
+        "print(ids.input_ids, ids.labels)\n"
+    )
+    environment = {**os.environ, "HF_MODULES_CACHE": str(tmp_path / "modules"), "HF_HUB_OFFLINE": "1"}
+    command = [sys.executable, "-c", program, str(folder), TEXTS["ru"][0]]
+    run = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert run.returncode == 0, run.stderr
+    ids = separate("boat", text_target=TEXTS["ru"][0])
+    assert run.stdout.strip() == f"{ids.input_ids} {ids.labels}"
+    assert (folder / "again" / "tokenization_residual.py").is_file()
+
+
+def test_pretokenized_text(tmp_path):
+    path = tmp_path / "dict.txt"
+    path.write_text("the 9\nho@@ 5\nuse 5\n. 4\nma\u00a0x 2\nmadeupword0000 0\n", encoding="utf-8")
+    tokenizer = pretokenized_tokenizer(path)
+    line = "the ho@@ use . ma\u00a0x"
+    assert tokenizer(line).input_ids == [4, 5, 6, 7, 8, 2]
+    assert tokenizer("the zoo the").input_ids == [4, 3, 4, 2]
+    assert len(tokenizer) == 10
+    tokenizer.save_pretrained(tmp_path)
+    exact = pretokenized_tokenizer(path, remove_bpe_joiner=False)
+    for one, expected in ((tokenizer, "the house . ma\u00a0x"), (exact, line)):
+        assert one.decode(one(line).input_ids, skip_special_tokens=True) == expected
+    again = AutoTokenizer.from_pretrained(tmp_path)
+    assert again(line).input_ids == tokenizer(line).input_ids
+    assert again.decode([4, 5, 2], skip_special_tokens=True) == "the ho"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("a 1\nb\n", r"line 2 is 'b'; allowed are a token, one space and its count"),
+        ("a x\n", r"line 1 is 'a x'"),
+        ("a b 1\n", r"line 1 is 'a b 1'"),
+        ("a 1\nb 1\na 2\n", r"line 3: the token 'a' has the id 4 already"),
+        ("<pad> 1\n", r"line 1: the token '<pad>' has the id 1 already"),
+        ("", r"empty"),
+    ],
+)
+def test_bad_dictionaries(tmp_path, text, message):
+    (tmp_path / "dict.txt").write_text(text)
+    with pytest.raises(InputError, match=r"dict\.txt: " + message):
+        pretokenized_tokenizer(tmp_path / "dict.txt")
+
+
+@pytest.mark.skipif(not SEGMENTED.is_dir(), reason="needs the segmented Multi30k in ../shared/reference")
+def test_pretokenized_multi30k():
+    entries = (SEGMENTED / "dict.txt").read_text(encoding="utf-8").split("\n")[:-1]
+    ids = {line.split(" ")[0]: number for number, line in enumerate(entries, start=4)}
+    tokenizer = pretokenized_tokenizer(SEGMENTED / "dict.txt")
+    exact = pretokenized_tokenizer(SEGMENTED / "dict.txt", remove_bpe_joiner=False)
+
+    def read(name: str) -> list[str]:
+        return gzip.decompress((SEGMENTED / name).read_bytes()).decode().split("\n")[:-1]
+
+    for language, unknown in (("en", 0), ("de", 10)):
+        assert {token for line in read(f"train.bpe.{language}.gz") for token in line.split()} <= set(ids)
+        lines = read(f"val.bpe.{language}.gz")
+        encoded = tokenizer(lines).input_ids
+        assert encoded == [[ids.get(token, 3) for token in line.split(" ")] + [2] for line in lines]
+        assert sum(row.count(3) for row in encoded) == unknown
+        known = [(row, line) for row, line in zip(encoded, lines, strict=True) if 3 not in row]
+        rows, lines = zip(*known, strict=True)
+        assert exact.batch_decode(rows, skip_special_tokens=True) == list(lines)
+        joined = tokenizer.batch_decode(rows, skip_special_tokens=True)
+        assert joined == [line.replace("@@ ", "") for line in lines]

@@ -1,0 +1,288 @@
+# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from tiny_translator import SENTENCES, tiny_model, tiny_tokenizer
+from transformers import AutoModelForSeq2SeqLM, BartConfig, BartForConditionalGeneration, pipeline
+from transformers.dynamic_module_utils import get_relative_import_files, get_relative_imports
+
+from residual_hf.errors import InputError
+from residual_hf.hub.export import save_checkpoint
+from residual_hf.model import configuration_residual, connections, modeling_residual, pipeline_translation
+
+COMMIT = "0123456789" * 4
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return tiny_tokenizer()
+
+
+@pytest.fixture(scope="module")
+def model(tokenizer):
+    return tiny_model(tokenizer, source_lang="de", target_lang="en")
+
+
+@pytest.fixture(scope="module")
+def folder(model, tokenizer, tmp_path_factory):
+    return save_checkpoint(model, tokenizer, tmp_path_factory.mktemp("saved") / "de-en.small")
+
+
+@pytest.fixture
+def expected(model, tokenizer):
+    return pipeline("translation", model=model, tokenizer=tokenizer, device="cpu")(SENTENCES, max_new_tokens=8)
+
+
+BLOCKED = """
+import json, sys
+sys.modules["residual_hf"] = None  # where it is installed too
+from transformers import AutoModel, AutoModelForSeq2SeqLM, AutoTokenizer, pipeline
+"""
+
+
+def without_the_package(script, place, **environment):
+    """What the script prints as JSON, in a process that cannot import residual_hf and has no network."""
+    settings = {"HF_MODULES_CACHE": str(place / "modules"), "HF_HUB_OFFLINE": "1", "TQDM_DISABLE": "1"}
+    done = subprocess.run(
+        [sys.executable, "-c", BLOCKED + script],
+        cwd=place,
+        capture_output=True,
+        text=True,
+        stdin=subprocess.DEVNULL,
+        env={**os.environ, **settings, **environment},
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+TRANSLATE = f"""
+trusted = {{"trust_remote_code": True}}
+sentences = {SENTENCES!r}
+
+def translate(task, name):
+    return pipeline(task, model=name, device="cpu", **trusted)(sentences, batch_size=2, max_new_tokens=8)
+"""
+
+
+def test_folder_holds_everything(folder):
+    files = {path.name for path in folder.iterdir()}
+    assert {"config.json", "generation_config.json", "model.safetensors", "tokenizer.json"} < files
+    assert {"configuration_residual.py", "modeling_residual.py", "pipeline_translation.py"} < files
+    assert [path for path in folder.parent.iterdir() if path != folder] == []
+
+
+def test_with_the_package_no_flag_is_needed(folder, expected):
+    translate = pipeline("translation_de_to_en", model=str(folder), device="cpu")
+    assert type(translate.model) is modeling_residual.ResidualForConditionalGeneration
+    assert translate(SENTENCES, max_new_tokens=8) == expected
+
+
+def test_without_the_package(folder, expected, tmp_path):
+    script = (
+        TRANSLATE
+        + """
+folder, again, third = FOLDER, "again", "third"
+answers = [translate("translation", folder), translate("translation_de_to_en", folder)]
+model = AutoModel.from_pretrained(folder, **trusted)
+pipeline("translation", model=folder, device="cpu", **trusted).save_pretrained(again)
+answers.append(translate("translation_de_to_en", again))
+AutoModelForSeq2SeqLM.from_pretrained(again, **trusted).save_pretrained(third)
+AutoTokenizer.from_pretrained(again, **trusted).save_pretrained(third)
+answers.append(translate("translation", third))
+try:
+    pipeline(model=folder, **trusted)
+except RuntimeError as error:
+    print(json.dumps([answers, type(model).__name__, str(error)]))
+"""
+    )
+    answers, base, error = without_the_package(script.replace("FOLDER", repr(str(folder))), tmp_path)
+    assert answers == [expected] * 4
+    assert base == "ResidualModel"
+    assert "translation, translation_de_to_en" in error  # more than one task: it must be named
+    for copy in ("again", "third"):
+        assert {path.name for path in (tmp_path / copy).iterdir()} == {path.name for path in folder.iterdir()}
+        translate = pipeline("translation", model=str(tmp_path / copy), device="cpu")
+        assert translate(SENTENCES, max_new_tokens=8) == expected
+
+
+def test_without_the_package_from_the_hub(folder, expected, tmp_path):
+    repository = tmp_path / "hub" / "models--somebody--de-en.small"
+    shutil.copytree(folder, repository / "snapshots" / COMMIT)
+    (repository / "refs").mkdir()
+    (repository / "refs" / "main").write_text(COMMIT)
+    script = (
+        TRANSLATE
+        + """
+name = "somebody/de-en.small"
+answers = [translate("translation", name), translate("translation_de_to_en", name)]
+pipeline("translation", model=name, device="cpu", **trusted).save_pretrained("again")
+print(json.dumps([*answers, translate("translation", "again")]))
+"""
+    )
+    answers = without_the_package(script, tmp_path, HF_HUB_CACHE=str(tmp_path / "hub"))
+    assert answers == [expected] * 3
+    config = json.loads((tmp_path / "again" / "config.json").read_text())
+    assert "somebody" not in json.dumps([config["auto_map"], config["custom_pipelines"]])
+
+
+MODE = '''
+"""A mode of a user."""
+from torch import nn
+
+from residual_hf.model.connections import (
+    ResidualConnection,
+    register_ln_mode as register,
+)
+from residual_hf.model.norms import build_norm
+
+
+@register("{name}")
+class {cls}(ResidualConnection):
+    def __init__(self, config, place):
+        super().__init__(config, place)
+        from residual_hf.model.norms import build_norm as again
+
+        self.norm = again(config) if build_norm is again else nn.Identity()
+
+    def forward(self, stream, sublayer):
+        return (self.norm(stream[0] - sublayer(stream[0])),)
+'''
+
+
+@pytest.fixture
+def user_mode(tmp_path, monkeypatch):
+    """Write and import a module of a user's; the registry forgets it afterwards."""
+    monkeypatch.setattr(connections, "LN_MODES", dict(connections.LN_MODES))
+    monkeypatch.syspath_prepend(tmp_path)
+
+    def write(module, text):
+        (tmp_path / f"{module}.py").write_text(text)
+        return importlib.import_module(module)
+
+    yield write
+    for path in tmp_path.glob("*.py"):
+        sys.modules.pop(path.stem, None)
+
+
+def test_mode_of_a_user_travels(user_mode, tokenizer, tmp_path):
+    user_mode("my_minus", MODE.format(name="my_minus", cls="Minus"))
+    model = tiny_model(tokenizer, ln_mode="my_minus", source_lang="de", target_lang="en")
+    translations = pipeline("translation", model=model, tokenizer=tokenizer, device="cpu")(SENTENCES, max_new_tokens=8)
+    saved = save_checkpoint(model, tokenizer, tmp_path / "minus")
+    assert "residual_hf" not in "".join(
+        line for line in (saved / "my_minus.py").read_text().splitlines() if "import" in line
+    )
+    place = tmp_path / "elsewhere"
+    place.mkdir()
+    script = (
+        TRANSLATE
+        + f"""
+answers = [translate("translation", {str(saved)!r})]
+pipeline("translation", model={str(saved)!r}, device="cpu", **trusted).save_pretrained("again")
+print(json.dumps([*answers, translate("translation", "again")]))
+"""
+    )
+    assert without_the_package(script, place) == [translations] * 2
+
+
+@pytest.mark.parametrize(
+    ("start", "reason"),
+    [
+        ("import residual_hf.model.norms\n", "line 1 imports a module"),
+        ("from residual_hf.errors import InputError\n", "InputError, which is not part of the model code"),
+    ],
+)
+def test_mode_that_cannot_travel_is_named(user_mode, tokenizer, tmp_path, caplog, start, reason):
+    name = f"stays_{len(start)}"
+    user_mode(name, start + MODE.format(name=name, cls="Stays"))
+    model = tiny_model(tokenizer, ln_mode=name)
+    saved = save_checkpoint(model, tokenizer, tmp_path / "stays")
+    assert name in caplog.text and reason in caplog.text
+    assert not (saved / f"{name}.py").exists()
+    assert AutoModelForSeq2SeqLM.from_pretrained(saved).config.ln_mode == name  # here it is imported
+
+
+def test_pairs_of_languages(model, tokenizer, tmp_path):
+    def tasks(**settings):
+        config = save_checkpoint(model, tokenizer, tmp_path / "saved", overwrite=True, **settings) / "config.json"
+        return list(json.loads(config.read_text())["custom_pipelines"])
+
+    assert tasks() == ["translation", "translation_de_to_en"]
+    assert tasks(languages=[]) == ["translation"]
+    assert tasks(languages=[("de", "en"), ("de", "fr")]) == [
+        "translation",
+        "translation_de_to_en",
+        "translation_de_to_fr",
+    ]
+
+
+def test_plain_save_pretrained_writes_the_same_code(model, folder, tmp_path):
+    model.save_pretrained(tmp_path)
+    for path in folder.glob("*.py"):
+        assert (tmp_path / path.name).read_bytes() == path.read_bytes()
+    assert (tmp_path / "config.json").read_text() == (folder / "config.json").read_text()
+    assert not hasattr(model.config, "custom_pipelines") and not model.is_remote_code()
+
+
+@pytest.mark.parametrize("module", [configuration_residual, modeling_residual, pipeline_translation])
+def test_model_code_is_flat_and_named_by_its_entry(module):
+    """Before 5.17 Transformers copies, from a local folder, only what the file it loads imports by itself."""
+    found = {Path(file).stem for file in get_relative_import_files(module.__file__)}
+    named = {*get_relative_imports(module.__file__), *get_relative_imports(configuration_residual.__file__)}
+    assert found - {Path(module.__file__).stem} <= named
+    for stem in found:
+        text = Path(module.__file__).with_name(f"{stem}.py").read_text()
+        assert "from residual_hf" not in text and "import residual_hf" not in text, stem
+
+
+def test_full_folder_is_not_touched(model, tokenizer, tmp_path):
+    (tmp_path / "notes.txt").write_text("mine")
+    with pytest.raises(InputError, match=r"not empty.*overwrite=True"):
+        save_checkpoint(model, tokenizer, tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
+    with pytest.raises(InputError, match="is a file"):
+        save_checkpoint(model, tokenizer, tmp_path / "notes.txt", overwrite=True)
+
+
+def test_overwriting_replaces_all_of_a_folder(model, tokenizer, tmp_path):
+    target = tmp_path / "model"
+    target.mkdir()
+    (target / "pytorch_model.bin").write_text("old")
+    save_checkpoint(model, tokenizer, target, overwrite=True)
+    assert not (target / "pytorch_model.bin").exists() and (target / "model.safetensors").exists()
+    assert [path.name for path in tmp_path.iterdir()] == ["model"]
+
+
+def test_failure_leaves_the_old_folder(model, tokenizer, tmp_path, monkeypatch):
+    target = tmp_path / "model"
+    target.mkdir()
+    (target / "notes.txt").write_text("mine")
+
+    def fail(folder):
+        raise OSError("disk full")
+
+    monkeypatch.setattr(type(tokenizer), "save_pretrained", lambda self, folder: fail(folder))
+    with pytest.raises(OSError, match="disk full"):
+        save_checkpoint(model, tokenizer, target, overwrite=True)
+    assert [path.name for path in tmp_path.iterdir()] == ["model"]
+    assert [path.name for path in target.iterdir()] == ["notes.txt"]
+
+
+def test_wrong_model_or_tokenizer(model, tokenizer, tmp_path):
+    sizes = {"d_model": 16, "encoder_layers": 1, "decoder_layers": 1, "encoder_ffn_dim": 16, "decoder_ffn_dim": 16}
+    heads = {"encoder_attention_heads": 2, "decoder_attention_heads": 2}
+    bart = BartForConditionalGeneration(BartConfig(vocab_size=len(tokenizer), **sizes, **heads))
+    with pytest.raises(InputError, match="BartForConditionalGeneration"):
+        save_checkpoint(bart, tokenizer, tmp_path / "bart")
+    larger = tiny_tokenizer("<2de>")
+    with pytest.raises(InputError, match=f"{len(larger)} tokens.*{len(tokenizer)}"):
+        save_checkpoint(model, larger, tmp_path / "larger")
+    assert list(tmp_path.iterdir()) == []

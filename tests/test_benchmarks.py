@@ -1,0 +1,48 @@
+# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
+"""The benchmark scripts run and write the figures that they promise."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+OURS = {"post_ln", "pre_ln", "resi_dual", "post_ln_fused_loss", "resi_dual_fused_loss"}
+
+
+def run_train_speed(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, str(ROOT / "examples/benchmarks/train_speed.py"), "--device", "cpu", *arguments],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])},
+        capture_output=True,
+        text=True,
+    )
+
+
+def test_train_speed_writes_positive_figures_of_models_of_one_size(tmp_path):
+    file = tmp_path / "speed.json"
+    arguments = ("--batches", "2", "--warmup", "0", "--max-tokens", "64", "--threads", "1", "--json", str(file))
+    done = run_train_speed(*arguments)
+    assert done.returncode == 0, done.stderr
+    figures = json.loads(file.read_text(encoding="utf-8"))
+
+    assert (figures["batches"], figures["threads"]) == (2, 1)
+    assert 0 < figures["target_tokens_per_batch"] <= 64
+    assert 0 <= figures["target_padding"] < 1
+    rows = {(row["precision"], row["candidate"]): row for row in figures["rows"]}
+    assert set(rows) == {(p, c) for p in ("fp32", "bf16") for c in {"marian", "marian_no_bias"} | OURS}
+    for (precision, candidate), row in rows.items():
+        assert row["tokens_per_second"]["q1"] > 0, candidate
+        assert all(ratio["q1"] > 0 for ratio in row["ratios"].values()), candidate
+        assert candidate in done.stdout
+        marian = rows[precision, "marian"]
+        norms_at_the_ends = 0 if "post_ln" in candidate or "marian" in candidate else 2 * 2 * 128
+        assert row["parameters"] == marian["parameters"] + norms_at_the_ends
+    assert rows["fp32", "marian"]["ratios"]["marian"]["median"] == 1
+
+    again = run_train_speed(*arguments)
+    assert again.returncode == 2
+    assert str(file) in again.stderr

@@ -1,0 +1,106 @@
+# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
+from __future__ import annotations
+
+import io
+import json
+import subprocess
+import sys
+
+import pytest
+from tiny_translator import SENTENCES, tiny_model, tiny_tokenizer
+
+from residual_hf.cli import main
+from residual_hf.hub.export import save_checkpoint
+
+
+@pytest.fixture(scope="module")
+def model_folder(tmp_path_factory):
+    tokenizer = tiny_tokenizer()
+    return save_checkpoint(tiny_model(tokenizer), tokenizer, tmp_path_factory.mktemp("cli") / "model")
+
+
+def test_translate_reads_and_writes_lines(model_folder, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "stdin", io.StringIO("\n".join([*SENTENCES, "", "zwei Katzen"]) + "\n"))
+    assert main(["translate", str(model_folder), "--num-beams", "2"]) == 0
+    lines = capsys.readouterr().out.split("\n")
+    assert len(lines) == len(SENTENCES) + 3 and lines[-1] == ""
+    assert lines[len(SENTENCES)] == ""
+    assert any(lines[: len(SENTENCES)])
+
+
+def test_translations_do_not_depend_on_their_batch(model_folder, tmp_path):
+    sentences = SENTENCES * 3
+    (tmp_path / "in").write_text("\n".join(sentences) + "\n", encoding="utf-8")
+    for name, tokens in (("one", "1"), ("all", "100000")):
+        arguments = ["--input", str(tmp_path / "in"), "--output", str(tmp_path / name), "--batch-tokens", tokens]
+        assert main(["translate", str(model_folder), *arguments]) == 0
+    assert (tmp_path / "one").read_text() == (tmp_path / "all").read_text()
+
+
+def test_evaluate_prints_scores_with_signatures(model_folder, tmp_path, capsys):
+    for name in ("source", "reference"):
+        (tmp_path / name).write_text("\n".join(SENTENCES) + "\n", encoding="utf-8")
+    arguments = ["--source", str(tmp_path / "source"), "--reference", str(tmp_path / "reference")]
+    assert main(["evaluate", str(model_folder), *arguments]) == 0
+    scores = json.loads(capsys.readouterr().out)
+    assert set(scores) == {"bleu", "chrf", "ter"}
+    assert all("version:" in score["signature"] for score in scores.values())
+
+
+def without(folder, tmp_path, *names):
+    import shutil
+
+    copy = tmp_path / "damaged"
+    shutil.copytree(folder, copy)
+    for name in names:
+        (copy / name).unlink()
+    return str(copy)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (lambda f, t: ["train", str(t / "no.yaml")], "no.yaml: there is no such recipe"),
+        (lambda f, t: ["train", "recipe.yaml", "--set", "seed"], "--set seed: must have the form FIELD=VALUE"),
+        (lambda f, t: ["translate", str(t / "nowhere")], "nowhere: there is no such folder"),
+        (lambda f, t: ["translate", str(t)], "no config.json in it"),
+        (
+            lambda f, t: ["translate", without(f, t, "tokenizer.json", "tokenizer_config.json")],
+            "no tokenizer (tokenizer.json) in it",
+        ),
+        (lambda f, t: ["translate", str(f), "--num-beams", "0"], "num_beams: 0 given"),
+        (lambda f, t: ["translate", str(f), "--device", "abacus"], "device 'abacus'"),
+        (lambda f, t: ["evaluate", str(f), "--source", "a", "--reference", "b"], "no such file: a, b"),
+        (lambda f, t: ["quickstart", "--output-dir", str(f)], "exists and is not empty"),
+    ],
+    ids=["recipe", "set", "folder", "config", "tokenizer", "beams", "device", "files", "output"],
+)
+def test_bad_input_is_named_and_exits_with_2(model_folder, tmp_path, monkeypatch, capsys, arguments, message):
+    monkeypatch.setattr(sys, "stdin", io.StringIO("zwei Katzen\n"))
+    assert main(arguments(model_folder, tmp_path)) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_a_sentence_longer_than_the_position_table_is_named(model_folder, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "stdin", io.StringIO("zwei\n" + "Katzen " * 70 + "\n"))
+    assert main(["translate", str(model_folder)]) == 2
+    error = capsys.readouterr().err
+    assert "sentence 2 has" in error and "at most 64" in error
+
+
+def test_existing_output_file_is_kept_unless_asked(model_folder, tmp_path, monkeypatch, capsys):
+    output = tmp_path / "out.txt"
+    output.write_text("precious\n")
+    (tmp_path / "in").write_text("zwei Katzen\n")
+    arguments = ["translate", str(model_folder), "--input", str(tmp_path / "in"), "--output", str(output)]
+    assert main(arguments) == 2
+    assert "out.txt exists" in capsys.readouterr().err
+    assert output.read_text() == "precious\n"
+    assert main([*arguments, "--overwrite"]) == 0
+    assert output.read_text() != "precious\n"
+
+
+def test_the_command_is_installed():
+    finished = subprocess.run([sys.executable, "-m", "residual_hf.cli", "--help"], capture_output=True, text=True)
+    assert finished.returncode == 0
+    assert all(verb in finished.stdout for verb in ("train", "translate", "evaluate", "quickstart"))

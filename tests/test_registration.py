@@ -1,0 +1,197 @@
+# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
+from __future__ import annotations
+
+import importlib.util
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import transformers
+import transformers.pipelines as pipelines
+from tiny_translator import SENTENCES, tiny_model, tiny_tokenizer
+from transformers import AutoConfig, AutoModel, AutoModelForSeq2SeqLM, AutoTokenizer, pipeline
+
+import residual_hf
+from residual_hf.model.configuration_residual import ResidualConfig
+from residual_hf.model.modeling_residual import ResidualForConditionalGeneration, ResidualModel
+from residual_hf.model.pipeline_translation import TranslationPipeline
+from residual_hf.registration import register
+
+ROOT = Path(residual_hf.__file__).parent.parent
+REMOVED = ("summarization", "text2text-generation", "question-answering")
+
+
+def in_new_process(script):
+    path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
+    environment = {**os.environ, "PYTHONPATH": path, "HF_HUB_OFFLINE": "1"}
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, env=environment)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.split()
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("model")
+    tokenizer = tiny_tokenizer()
+    tiny_model(tokenizer, source_lang="de", target_lang="en").save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture
+def restored(monkeypatch):
+    """The registry of pipelines; what a test does to it is undone."""
+    registry = pipelines.PIPELINE_REGISTRY
+    aliases, tasks = registry.task_aliases, dict(registry.supported_tasks)
+    yield registry
+    monkeypatch.undo()
+    registry.task_aliases = aliases
+    registry.supported_tasks.clear()
+    registry.supported_tasks.update(tasks)
+    register()
+
+
+def test_import_loads_neither_torch_nor_transformers():
+    script = "import sys, residual_hf; print(*({'torch', 'transformers', 'numpy'} & set(sys.modules)))"
+    assert in_new_process(script) == []
+
+
+BEFORE = """
+import sys
+import residual_hf
+import transformers.models.bart.modeling_bart  # loads the Auto classes on its way, half way through itself
+from transformers import AutoConfig, AutoModelForSeq2SeqLM
+from residual_hf.model.configuration_residual import ResidualConfig
+print(type(AutoConfig.for_model("residual")) is ResidualConfig)
+print(ResidualConfig in AutoModelForSeq2SeqLM._model_mapping)
+from transformers import pipelines
+print("translation" in pipelines.get_supported_tasks())
+print(not [finder for finder in sys.meta_path if type(finder).__module__.startswith("residual_hf")])
+"""
+AFTER = """
+from transformers import AutoConfig, AutoModelForSeq2SeqLM, pipelines
+import residual_hf
+from residual_hf.model.configuration_residual import ResidualConfig
+print(type(AutoConfig.for_model("residual")) is ResidualConfig)
+print(ResidualConfig in AutoModelForSeq2SeqLM._model_mapping)
+print("translation" in pipelines.get_supported_tasks())
+"""
+MODEL_ONLY = """
+from residual_hf.model.modeling_residual import ResidualConfig
+from transformers import AutoModel
+print(ResidualConfig in AutoModel._model_mapping)
+"""
+
+
+@pytest.mark.parametrize(
+    "script", [BEFORE, AFTER, MODEL_ONLY], ids=["imported before", "imported after", "model code imported first"]
+)
+def test_order_of_imports_does_not_matter(script):
+    answers = in_new_process(script)
+    assert answers and set(answers) == {"True"}
+
+
+def test_auto_classes(folder):
+    assert type(AutoConfig.from_pretrained(folder)) is ResidualConfig
+    assert type(AutoModel.from_pretrained(folder)) is ResidualModel
+    assert type(AutoModelForSeq2SeqLM.from_pretrained(folder)) is ResidualForConditionalGeneration
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    assert tokenizer(SENTENCES[0])["input_ids"] == tiny_tokenizer()(SENTENCES[0])["input_ids"]
+
+
+@pytest.mark.parametrize("task", ["translation", "translation_de_to_en"])
+def test_pipeline_of_a_folder(folder, task):
+    translate = pipeline(task, model=str(folder), device="cpu")
+    assert type(translate) is TranslationPipeline
+    (result,) = translate(SENTENCES[0], max_new_tokens=5)
+    assert isinstance(result["translation_text"], str)
+
+
+def test_pipeline_of_a_model():
+    tokenizer = tiny_tokenizer()
+    translate = pipeline("translation", model=tiny_model(tokenizer), tokenizer=tokenizer, device="cpu")
+    assert len(translate(SENTENCES, max_new_tokens=5, batch_size=2)) == len(SENTENCES)
+
+
+def test_languages_of_the_task_name_are_checked(folder):
+    with pytest.raises(ValueError, match="en to de.*de to en"):
+        pipeline("translation_en_to_de", model=str(folder))
+
+
+@pytest.mark.parametrize("task", ["translation", "translation_de_to_en"])
+def test_no_model(task):
+    with pytest.raises(ValueError, match="no default model: pass model="):
+        pipeline(task)
+
+
+@pytest.mark.parametrize("task", [*REMOVED, "translation_", "translation_de", "translations", "my-task"])
+def test_other_tasks_are_still_refused(task):
+    with pytest.raises(KeyError, match=task):
+        pipeline(task, model="unused", config=ResidualConfig())
+
+
+def test_aliases_of_transformers_still_work():
+    assert pipelines.check_task("ner")[0] == "token-classification"
+
+
+def test_registering_again_changes_nothing(recwarn):
+    before = dict(pipelines.PIPELINE_REGISTRY.supported_tasks), pipelines.PIPELINE_REGISTRY.task_aliases
+    register()
+    register()
+    assert before == (pipelines.PIPELINE_REGISTRY.supported_tasks, pipelines.PIPELINE_REGISTRY.task_aliases)
+    assert not recwarn.list
+    assert not [finder for finder in sys.meta_path if type(finder).__module__.startswith("residual_hf")]
+
+
+def test_saving_a_pipeline_of_another_family_leaves_it_loadable(tmp_path):
+    tokenizer = tiny_tokenizer()
+    sizes = {"d_model": 16, "encoder_layers": 1, "decoder_layers": 1, "encoder_ffn_dim": 16, "decoder_ffn_dim": 16}
+    heads = {"encoder_attention_heads": 2, "decoder_attention_heads": 2}
+    config = transformers.BartConfig(vocab_size=len(tokenizer), **sizes, **heads)
+    model = transformers.BartForConditionalGeneration(config)
+    pipeline("translation", model=model, tokenizer=tokenizer, device="cpu").save_pretrained(tmp_path)
+    assert pipeline("translation", model=str(tmp_path), device="cpu")("Hund", max_new_tokens=3)
+
+
+@pytest.mark.parametrize("name", ["PIPELINE_REGISTRY", "check_task"])
+def test_missing_private_name_is_a_warning_that_names_it(monkeypatch, restored, name):
+    monkeypatch.delattr(pipelines, name)
+    with pytest.warns(RuntimeWarning, match=rf"Transformers {transformers.__version__} .*{name}.*TranslationPipeline"):
+        register()
+    tokenizer = tiny_tokenizer()
+    assert TranslationPipeline(tiny_model(tokenizer), tokenizer=tokenizer, device="cpu")("Hund", max_new_tokens=3)
+
+
+def test_missing_registration_method_is_a_warning_that_names_it(monkeypatch, restored):
+    restored.supported_tasks.pop("translation")
+    monkeypatch.delattr(type(restored), "register_pipeline")
+    with pytest.warns(RuntimeWarning, match="register_pipeline"):
+        register()
+
+
+def test_missing_aliases_are_a_warning_that_names_them(monkeypatch, restored):
+    monkeypatch.delattr(restored, "task_aliases")
+    with pytest.warns(RuntimeWarning, match="task_aliases"):
+        register()
+
+
+def test_unknown_guard_is_a_warning_that_says_what_it_said(monkeypatch, restored):
+    def check_task(task):
+        raise KeyError(f"{task} was removed for good")
+
+    monkeypatch.setattr(pipelines, "check_task", check_task)
+    with pytest.warns(RuntimeWarning, match="translation was removed for good"):
+        register()
+
+
+@pytest.mark.skipif(importlib.util.find_spec("peft") is None, reason="peft is not installed")
+def test_pipeline_of_an_adapter():
+    from peft import LoraConfig, TaskType, get_peft_model
+
+    tokenizer = tiny_tokenizer()
+    lora = LoraConfig(task_type=TaskType.SEQ_2_SEQ_LM, r=2, target_modules=["q_proj", "v_proj"])
+    adapted = get_peft_model(tiny_model(tokenizer), lora)
+    translate = pipeline("translation", model=adapted, tokenizer=tokenizer, device="cpu")
+    assert translate(SENTENCES, max_new_tokens=5, batch_size=2)

@@ -1,0 +1,56 @@
+# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
+"""A translator of a few thousand random weights, and its tokenizer."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
+from transformers import PreTrainedTokenizerFast
+
+from residual_hf.model.configuration_residual import ResidualConfig
+from residual_hf.model.modeling_residual import ResidualForConditionalGeneration
+
+SENTENCES = [
+    "ein kleiner Hund läuft im Park",
+    "a small dog runs in the park",
+    "zwei Katzen schlafen",
+    "two cats sleep",
+]
+
+
+def tiny_tokenizer(*tags: str, max_length: int = 64, end: bool = True) -> PreTrainedTokenizerFast:
+    """A BPE tokenizer of 120 tokens that appends `</s>` if `end`; `tags` are added tokens such as `<2de>`."""
+    tokenizer = Tokenizer(models.BPE(unk_token="<unk>"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
+    tokenizer.decoder = decoders.Metaspace()
+    trainer = trainers.BpeTrainer(
+        vocab_size=120, special_tokens=["<s>", "<pad>", "</s>", "<unk>"], show_progress=False
+    )
+    tokenizer.train_from_iterator(SENTENCES, trainer)
+    if end:
+        tokenizer.post_processor = processors.TemplateProcessing(single="$A </s>", special_tokens=[("</s>", 2)])
+    tokenizer.add_tokens(list(tags))
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        bos_token="<s>",
+        pad_token="<pad>",
+        eos_token="</s>",
+        unk_token="<unk>",
+        model_max_length=max_length,
+    )
+
+
+def tiny_model(tokenizer: PreTrainedTokenizerFast, **fields: Any) -> ResidualForConditionalGeneration:
+    """A random model of one layer and 64 positions whose output depends on its input."""
+    torch.manual_seed(0)
+    sizes = {"d_model": 16, "encoder_layers": 1, "decoder_layers": 1, "max_position_embeddings": 64}
+    heads = {"encoder_attention_heads": 2, "decoder_attention_heads": 2, "encoder_ffn_dim": 16, "decoder_ffn_dim": 16}
+    config = ResidualConfig(**{"vocab_size": len(tokenizer), **sizes, **heads, **fields})
+    model = ResidualForConditionalGeneration(config).eval()
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if "_proj.weight" in name:
+                parameter.mul_(3)  # attention looks at the source
+    return model

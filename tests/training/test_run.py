@@ -1,0 +1,170 @@
+# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
+"""The main path end to end, on a corpus of a few dozen made-up sentences."""
+
+from __future__ import annotations
+
+import json
+import random
+
+import pytest
+import torch
+from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, pipeline
+
+import residual_hf
+from residual_hf.errors import InputError
+from residual_hf.training.recipe import Recipe, from_mapping
+from residual_hf.training.run import train
+
+WORDS = {"red": "rot", "green": "grün", "blue": "blau", "dog": "Hund", "cat": "Katze", "sees": "sieht", "a": "ein"}
+
+
+def write_corpus(folder, name, size, seed):
+    dice = random.Random(seed)
+    rows = [[dice.choice(list(WORDS)) for _ in range(dice.randint(2, 6))] for _ in range(size)]
+    (folder / f"{name}.en").write_text("".join(" ".join(row) + "\n" for row in rows), encoding="utf-8")
+    (folder / f"{name}.de").write_text(
+        "".join(" ".join(WORDS[w] for w in row) + "\n" for row in rows), encoding="utf-8"
+    )
+    return {"source": str(folder / f"{name}.en"), "target": str(folder / f"{name}.de")}
+
+
+def make_recipe(folder, **training):
+    corpora = {name: write_corpus(folder, name, size, i) for i, (name, size) in enumerate(SIZES.items())}
+    values = {
+        "source_lang": "en",
+        "target_lang": "de",
+        "output_dir": str(folder / "run"),
+        "data": corpora,
+        "tokenizer": {"kind": "bpe", "vocab_size": 330},
+        "model": {
+            "d_model": 32,
+            "encoder_layers": 1,
+            "decoder_layers": 1,
+            "encoder_ffn_dim": 64,
+            "decoder_ffn_dim": 64,
+            "encoder_attention_heads": 2,
+            "decoder_attention_heads": 2,
+            "dropout": 0.1,
+            "max_position_embeddings": 64,
+        },
+        "training": {
+            "max_tokens": 300,
+            "max_updates": 60,
+            "warmup_updates": 4,
+            "lr": 1e-2,
+            "eval_every": 30,
+            "log_every": 5,
+            **training,
+        },
+        "decoding": {"num_beams": 2},
+    }
+    return from_mapping(Recipe, values)
+
+
+SIZES = {"train": 300, "valid": 12, "test": 9}
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("finished")
+    return folder, train(make_recipe(folder))
+
+
+def test_run_folder_is_complete(finished):
+    folder, metrics = finished
+    run = folder / "run"
+    assert json.loads((run / "metrics.json").read_text()) == metrics
+    assert metrics["updates"] == 60
+    for split, size in (("valid", 12), ("test", 9)):
+        assert "version:" in metrics[split]["bleu"]["signature"]
+        assert metrics[split]["nll"] > 0 and metrics[split]["chrf"]["value"] >= 0
+        assert len((run / f"{split}.hypotheses.txt").read_text().splitlines()) == size
+    records = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    assert {"loss", "nll", "ppl", "learning_rate"} <= set(records[0])
+    assert any("eval_nll" in record for record in records)
+    assert "update 60" in (run / "train.log").read_text()
+    assert list((run / "model").glob("*.safetensors"))
+
+
+def test_saved_model_is_the_one_that_was_scored(finished):
+    folder, metrics = finished
+    model = AutoModelForSeq2SeqLM.from_pretrained(folder / "run" / "model")
+    tokenizer = AutoTokenizer.from_pretrained(folder / "run" / "model")
+    translator = residual_hf.Translator.from_pretrained(folder / "run" / "model")
+    sources = (folder / "test.en").read_text().splitlines()
+    hypotheses = (folder / "run" / "test.hypotheses.txt").read_text().split("\n")[:-1]
+    assert translator.translate(sources) == hypotheses
+    piped = pipeline("translation", model=model, tokenizer=tokenizer)(sources, max_new_tokens=63)
+    assert [p["translation_text"] for p in piped] == hypotheses
+    references = (folder / "test.de").read_text().splitlines()
+    batch = tokenizer(sources, text_target=references, padding=True, return_tensors="pt")
+    labels = batch["labels"].masked_fill(batch["labels"] == tokenizer.pad_token_id, -100)
+    with torch.no_grad():
+        nll = model(batch["input_ids"], attention_mask=batch["attention_mask"], labels=labels).loss.item()
+    assert nll == pytest.approx(metrics["test"]["nll"], rel=1e-4)
+
+
+def test_existing_folder_is_refused_and_kept(finished):
+    folder, metrics = finished
+    with pytest.raises(InputError, match=r"output_dir: .*run exists and is not empty; use --overwrite, --resume"):
+        train(make_recipe(folder))
+    assert json.loads((folder / "run" / "metrics.json").read_text()) == metrics
+
+
+def test_interrupted_run_resumes_to_the_same_weights(tmp_path, finished, monkeypatch):
+    """Stopped behind update 6 and resumed, the weights equal those of the run that was not stopped, bit for bit."""
+    import signal
+
+    from residual_hf.training import run as run_module
+
+    class InterruptAtSix(run_module.InterruptCallback):
+        def on_step_begin(self, args, state, control, **kwargs):
+            if state.global_step == 6:
+                signal.raise_signal(signal.SIGINT)
+
+    recipe = make_recipe(tmp_path)
+    monkeypatch.setattr(run_module, "InterruptCallback", InterruptAtSix)
+    with pytest.raises(run_module.Interrupted, match="stopped at update 7; go on with --resume"):
+        train(recipe)
+    assert not (tmp_path / "run" / "model").exists()
+    monkeypatch.undo()
+    metrics = train(recipe, resume=True)
+    assert metrics["updates"] == 60
+    whole, resumed = (
+        AutoModelForSeq2SeqLM.from_pretrained(folder / "run" / "model").state_dict()
+        for folder in (finished[0], tmp_path)
+    )
+    assert all(torch.equal(whole[name], resumed[name]) for name in whole)
+
+
+def test_separate_vocabularies(tmp_path):
+    recipe = make_recipe(tmp_path, max_updates=2, eval_every=2)
+    recipe.tokenizer.joint = False
+    train(recipe)
+    model = AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "run" / "model")
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "run" / "model")
+    assert not model.config.share_encoder_decoder_embeddings
+    assert model.config.decoder_vocab_size == tokenizer.target_vocab_size
+    assert model.lm_head.weight is model.model.decoder.embed_tokens.weight
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (lambda f: (f / "train.de").unlink(), r"no such file: .*train\.de"),
+        (lambda f: (f / "train.de").write_text("ein\n"), r"300 lines, but .*train\.de has 1"),
+        (lambda f: (f / "valid.en").write_text(""), r"valid\.en: empty"),
+        (lambda f: (f / "test.en").write_bytes(b"caf\xe9\n" * 9), r"test\.en.*line 1"),
+        (
+            lambda f: (f / "test.en").write_text("dog " * 90 + "\n" + "dog\n" * 8),
+            r"data\.test: sentence 1 has \d+ tokens",
+        ),
+    ],
+    ids=["missing file", "line counts", "empty file", "encoding", "too long"],
+)
+def test_bad_corpora_are_refused_before_training(tmp_path, damage, message):
+    recipe = make_recipe(tmp_path)
+    damage(tmp_path)
+    with pytest.raises(InputError, match=message):
+        train(recipe)
+    assert not (tmp_path / "run" / "checkpoints").exists()

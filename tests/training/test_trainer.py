@@ -1,0 +1,143 @@
+# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+
+from residual_hf.data.encoding import EncodedCorpus
+from residual_hf.generation.decode import DecodingSettings
+from residual_hf.model.configuration_residual import ResidualConfig
+from residual_hf.model.modeling_residual import ResidualForConditionalGeneration
+from residual_hf.training.loss import smoothed_cross_entropy
+from residual_hf.training.settings import TrainingSettings
+from residual_hf.training.trainer import TranslationTrainer
+
+
+def make_model(**fields):
+    torch.manual_seed(0)
+    sizes = {"vocab_size": 40, "d_model": 16, "encoder_layers": 1, "decoder_layers": 2, "dropout": 0.0}
+    sizes |= {"encoder_ffn_dim": 32, "decoder_ffn_dim": 32, "encoder_attention_heads": 2, "decoder_attention_heads": 2}
+    return ResidualForConditionalGeneration(ResidualConfig(**{**sizes, "max_position_embeddings": 32, **fields}))
+
+
+def make_corpus(size=64, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    rows = [
+        [*torch.randint(4, 40, (int(n),), generator=generator).tolist(), 2]
+        for n in torch.randint(2, 9, (2 * size,), generator=generator)
+    ]
+    return EncodedCorpus.from_ids(rows[:size], rows[size:])
+
+
+def make_trainer(folder, model, train=None, valid=None, **settings):
+    base = {
+        "max_tokens": 60,
+        "max_updates": 4,
+        "warmup_updates": 2,
+        "eval_every": 4,
+        "eval_bleu": False,
+        "log_every": 1,
+    }
+    trainer_options = {k: settings.pop(k) for k in ("references", "decode", "decoding") if k in settings}
+    return TranslationTrainer(
+        model,
+        TrainingSettings(**{**base, **settings}),
+        str(folder),
+        train or make_corpus(),
+        valid or make_corpus(20, seed=1),
+        **trainer_options,
+    )
+
+
+def test_evaluation_is_the_mean_over_all_target_tokens(tmp_path):
+    model, data = make_model(), make_corpus(20, seed=1)
+    metrics = make_trainer(tmp_path, model).evaluate()
+    smoothed = nll = tokens = 0.0
+    for row in (data[i] for i in range(len(data))):
+        ids, labels = (torch.tensor(row[name]).long()[None] for name in ("input_ids", "labels"))
+        with torch.no_grad():
+            decoder_input = model.prepare_decoder_input_ids_from_labels(labels)
+            sums = smoothed_cross_entropy(model(ids, decoder_input_ids=decoder_input).logits, labels)
+        smoothed, nll, tokens = smoothed + sums.smoothed, nll + sums.nll, tokens + sums.tokens
+    assert metrics["eval_nll"] == pytest.approx(float(nll / tokens), rel=1e-5)
+    assert metrics["eval_loss"] == pytest.approx(float(smoothed / tokens), rel=1e-5)
+
+
+def test_evaluation_leaves_dropout_off_and_the_mode_as_it_was(tmp_path):
+    trainer = make_trainer(tmp_path, make_model(dropout=0.5))
+    trainer.model.train()
+    first, second = trainer.evaluate(), trainer.evaluate()
+    assert first["eval_nll"] == second["eval_nll"]
+    assert trainer.model.training
+
+
+def test_accumulated_batches_give_the_update_of_the_whole(tmp_path):
+    """One update over two batches equals the update from the sum of their losses over all their tokens."""
+    model = make_model()
+    reference = copy.deepcopy(model)
+    trainer = make_trainer(
+        tmp_path, model, max_updates=1, update_freq=2, warmup_updates=0, lr=1e-2, optimizer="adamw", eps=1.0
+    )
+    batches = list(trainer.get_train_dataloader())[:2]
+    trainer.train()
+
+    optimizer = torch.optim.AdamW(reference.parameters(), lr=1e-2, betas=(0.9, 0.98), eps=1.0, weight_decay=1e-4)
+    tokens = sum(int(batch["labels"].ne(-100).sum()) for batch in batches)
+    for batch in batches:
+        labels = batch.pop("labels")
+        (smoothed_cross_entropy(reference(**batch).logits, labels).smoothed / tokens).backward()
+    optimizer.step()
+    for (name, mine), theirs in zip(model.named_parameters(), reference.parameters(), strict=True):
+        torch.testing.assert_close(mine, theirs, rtol=1e-5, atol=1e-7, msg=name)
+
+
+def test_learning_rates_are_fairseqs(tmp_path):
+    trainer = make_trainer(tmp_path, make_model(), max_updates=6, warmup_updates=3, lr=0.3, warmup_init_lr=0.0)
+    trainer.train()
+    rates = [record["learning_rate"] for record in trainer.state.log_history if "learning_rate" in record]
+    # Transformers logs the rate of the update that is about to come
+    assert rates[:2] == pytest.approx([0.1, 0.2]) or rates[:3] == pytest.approx([0.0, 0.1, 0.2])
+    assert any(rate == pytest.approx(0.3) for rate in rates)
+    assert any(rate == pytest.approx(0.3 * (3 / 5) ** 0.5) for rate in rates)
+
+
+def test_bleu_of_the_beam_search_is_reported(tmp_path):
+    words = [f"w{i}" for i in range(40)]
+    valid = make_corpus(6, seed=2)
+    references = [" ".join(words[i] for i in valid[n]["labels"][:-1]) for n in range(6)]
+    trainer = make_trainer(
+        tmp_path,
+        make_model(),
+        valid=valid,
+        references=references,
+        decode=lambda rows: [" ".join(words[i] for i in row) for row in rows],
+        decoding=DecodingSettings(num_beams=2, max_length_b=5, max_length_a=0.0),
+    )
+    metrics = trainer.evaluate()
+    assert 0 <= metrics["eval_bleu"] <= 100 and 0 <= metrics["eval_chrf"] <= 100
+    trainer.translate = lambda data: references
+    assert trainer.evaluate()["eval_bleu"] == pytest.approx(100)
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_training_lowers_the_loss(tmp_path, precision):
+    trainer = make_trainer(
+        tmp_path, make_model(), precision=precision, max_updates=60, warmup_updates=5, lr=2e-2, eval_every=60
+    )
+    before = trainer.evaluate(make_corpus())["eval_nll"]
+    trainer.train()
+    assert trainer.evaluate(make_corpus())["eval_nll"] < before - 0.3
+
+
+def test_gradients_reach_everything_under_checkpointing(tmp_path):
+    model = make_model()
+    model.gradient_checkpointing_enable()
+    trainer = make_trainer(tmp_path, model, max_updates=1)
+    before = {name: p.detach().clone() for name, p in model.named_parameters()}
+    trainer.args.learning_rate = 0.1
+    trainer.settings.warmup_updates = 0
+    trainer.train()
+    unchanged = [name for name, p in model.named_parameters() if torch.equal(p, before[name])]
+    assert unchanged == []
