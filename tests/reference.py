@@ -31,7 +31,7 @@ class Fixture:
     """One official model with its inputs and outputs."""
 
     def __init__(self, name: str):
-        self.settings: dict[str, Any] = json.loads(find(f"{name}.json").read_text())
+        self.settings: dict[str, Any] = {"fixture": name, **json.loads(find(f"{name}.json").read_text())}
         with np.load(find(f"{name}.npz")) as arrays:
             self.arrays = {key: arrays[key] for key in arrays.files}
 
@@ -56,12 +56,14 @@ class Fixture:
     def config(self, **overrides: Any) -> ResidualConfig:
         s = self.settings
         mode: dict[str, Any] = {"ln_mode": s["ln_mode"]}
-        if "encoder_normalize_before" in s:
+        if s["fixture"] == "hybrid_post_encoder_pre_decoder":
             names = {False: "post_ln", True: "pre_ln"}
             mode = {
                 "ln_mode": names[s["encoder_normalize_before"]],
                 "decoder_ln_mode": names[s["decoder_normalize_before"]],
             }
+        elif s["ln_mode"] == "normformer":  # the flags exist in the decoder only
+            mode["encoder_ln_mode"] = "pre_ln"
         if "res_input_norm_scale" in s:
             mode["ln_mode_options"] = {"dual_scale": s["res_input_norm_scale"]}
             mode["encoder_ln_mode_options"] = {"main_scale": s["enc_alpha"]}
@@ -78,6 +80,9 @@ class Fixture:
             "share_encoder_decoder_embeddings": s["shared_embeddings"],
             "tie_word_embeddings": s["shared_embeddings"],
             "max_position_embeddings": 64,
+            "activation_function": s["activation"],
+            "scale_embedding": s["embed_scale"] != 1.0,
+            "position_embedding_type": "none" if s["positions"] == "none" else "sinusoidal",
         }
         return ResidualConfig(**{**fields, **mode, **overrides})
 

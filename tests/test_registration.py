@@ -17,6 +17,7 @@ import residual_hf
 from residual_hf.model.configuration_residual import ResidualConfig
 from residual_hf.model.modeling_residual import ResidualForConditionalGeneration, ResidualModel
 from residual_hf.model.pipeline_translation import TranslationPipeline
+from residual_hf.model.tokenization_residual import ResidualTokenizer
 from residual_hf.registration import register
 
 ROOT = Path(residual_hf.__file__).parent.parent
@@ -99,6 +100,15 @@ def test_auto_classes(folder):
     assert type(AutoModelForSeq2SeqLM.from_pretrained(folder)) is ResidualForConditionalGeneration
     tokenizer = AutoTokenizer.from_pretrained(folder)
     assert tokenizer(SENTENCES[0])["input_ids"] == tiny_tokenizer()(SENTENCES[0])["input_ids"]
+
+
+def test_tokenizer_of_two_vocabularies_needs_no_flag(tmp_path):
+    pair = ResidualTokenizer.from_pair(tiny_tokenizer(), tiny_tokenizer("Zwiebel"))
+    pair.save_pretrained(tmp_path)
+    ResidualConfig().save_pretrained(tmp_path)
+    loaded = AutoTokenizer.from_pretrained(tmp_path)
+    assert type(loaded) is ResidualTokenizer
+    assert loaded("Hund", text_target="Zwiebel") == pair("Hund", text_target="Zwiebel")
 
 
 @pytest.mark.parametrize("task", ["translation", "translation_de_to_en"])

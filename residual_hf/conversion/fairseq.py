@@ -16,25 +16,55 @@ IGNORED = re.compile(
     r"|^(encoder|decoder)\.layers\.\d+\.(in_proj|out_proj|fc1|fc2|ln1|ln2)_(weight|bias)$"
 )
 
-# official name inside a layer or stack -> ours; fused projections are split before
+LAYER = r"(encoder|decoder)\.layers\.(\d+)\."
+OURS = r"model.\1.layers.\2."
+# official name -> ours, projections separate; the first that matches counts
 RENAMES = [
-    (r"^(encoder|decoder)\.embed_tokens\.weight$", r"model.\1.embed_tokens.weight"),
-    (r"^(encoder|decoder)\.embed_positions\.weight$", r"model.\1.embed_positions.weight"),
-    (r"^decoder\.(output_projection\.weight|embed_out)$", r"lm_head.weight"),
-    (r"^(encoder|decoder)\.layer_norm\.(\w+)$", r"model.\1.boundary.norm.\2"),
-    (r"^(encoder|decoder)\.layers\.(\d+)\.(self_attn|encoder_attn)\.(\w+)\.(\w+)$", r"model.\1.layers.\2.\3.\4.\5"),
-    (r"^(encoder|decoder)\.layers\.(\d+)\.(fc[12])\.(\w+)$", r"model.\1.layers.\2.ffn.\3.\4"),
-    (r"^(encoder|decoder)\.layers\.(\d+)\.(self_attn|encoder_attn)_layer_norm\.(\w+)$",
-     r"model.\1.layers.\2.\3_residual.norm.\4"),
-    (r"^(encoder|decoder)\.layers\.(\d+)\.final_layer_norm\.(\w+)$", r"model.\1.layers.\2.ffn_residual.norm.\3"),
+    (r"(encoder|decoder)\.embed_tokens\.weight", r"model.\1.embed_tokens.weight"),
+    (r"(encoder|decoder)\.embed_positions\.weight", r"model.\1.embed_positions.weight"),
+    (r"decoder\.(?:output_projection\.weight|embed_out)", "lm_head.weight"),
+    (r"(encoder|decoder)\.layer_norm\.(\w+)", r"model.\1.boundary.norm.\2"),
+    (LAYER + r"(self_attn|encoder_attn)\.([qkv])_proj_weight", OURS + r"\3.\4_proj.weight"),
+    (LAYER + r"(self_attn|encoder_attn)\.(\w+_proj)\.(\w+)", OURS + r"\3.\4.\5"),
+    (LAYER + r"(?:ffn\.)?(fc[12])\.(\w+)", OURS + r"ffn.\3.\4"),
+    (LAYER + r"(self_attn|encoder_attn)_layer_norm\.(\w+)", OURS + r"\3_residual.norm.\4"),
+    (LAYER + r"final_layer_norm\.(\w+)", OURS + r"ffn_residual.norm.\3"),
+    # Transformer-Clinic: Admin's omega, ReZero's gate
+    (LAYER + r"(?:attention|self)_ratio_change", OURS + "self_attn_residual.omega"),
+    (LAYER + r"encoder_ratio_change", OURS + "encoder_attn_residual.omega"),
+    (LAYER + r"fc_ratio_change", OURS + "ffn_residual.omega"),
+    (LAYER + r"rezero_weight", OURS + "self_attn_residual.alpha"),
+    # fairseq's NormFormer flags; torchscale's sub-LN
+    (LAYER + r"c_attn", OURS + "self_attn.inner.output.0.weight"),
+    (LAYER + r"attn_ln\.(\w+)", OURS + r"self_attn.inner.output.1.\3"),
+    (LAYER + r"(?:ffn\.)?ffn_layernorm\.(\w+)", OURS + r"ffn.inner.inner.\3"),
+    (LAYER + r"w_resid", OURS + "ffn_residual.w"),
+    (LAYER + r"self_attn\.inner_attn_ln\.(\w+)", OURS + r"self_attn.inner.heads.\3"),
+    # DLCL: layer_norms.i is the norm of sub-layer i
+    (LAYER + r"layer_norms\.0\.(\w+)", OURS + r"self_attn_residual.norm.\3"),
+    (r"encoder\.layers\.(\d+)\.layer_norms\.1\.(\w+)", r"model.encoder.layers.\1.ffn_residual.norm.\2"),
+    (r"decoder\.layers\.(\d+)\.layer_norms\.1\.(\w+)", r"model.decoder.layers.\1.encoder_attn_residual.norm.\2"),
+    (r"decoder\.layers\.(\d+)\.layer_norms\.2\.(\w+)", r"model.decoder.layers.\1.ffn_residual.norm.\2"),
+    # Fixup: shifts and scales numbered in the order of use
+    (r"(encoder|decoder)\.(shift|scale)0\.(\w+)", r"model.\1.boundary.\2.\3"),
+    (LAYER + r"(shift|scale)0\.(\w+)", OURS + r"self_attn_residual.\3.\4"),
+    (r"decoder\.layers\.(\d+)\.(shift|scale)1\.(\w+)", r"model.decoder.layers.\1.encoder_attn_residual.\2.\3"),
+    (r"encoder\.layers\.(\d+)\.(shift|scale)1\.(\w+)", r"model.encoder.layers.\1.ffn_residual.\2.\3"),
+    (r"decoder\.layers\.(\d+)\.(shift|scale)2\.(\w+)", r"model.decoder.layers.\1.ffn_residual.\2.\3"),
+    (r"encoder\.layers\.(\d+)\.shift2\.(\w+)", r"model.encoder.layers.\1.ffn.inner.pre_activation.\2"),
+    (r"decoder\.layers\.(\d+)\.shift3\.(\w+)", r"model.decoder.layers.\1.ffn.inner.pre_activation.\2"),
+    (r"encoder\.layers\.(\d+)\.shift3\.(\w+)", r"model.encoder.layers.\1.ffn.inner.inner.\2"),
+    (r"decoder\.layers\.(\d+)\.shift4\.(\w+)", r"model.decoder.layers.\1.ffn.inner.inner.\2"),
 ]  # fmt: skip
+UNUSED = {"t_fixup": re.compile(r"encoder_attn_residual\.norm\.")}  # in its state dicts, but never called
 
 
 def rename_parameter(name: str) -> str | None:
     """Our name of an official parameter (projections separate), or None where there is none."""
     for pattern, replacement in RENAMES:
-        if re.match(pattern, name):
-            return re.sub(pattern, replacement, name)
+        match = re.fullmatch(pattern, name)
+        if match:
+            return match.expand(replacement)
     return None
 
 
@@ -51,6 +81,30 @@ def split_fused_projections(state_dict: Mapping[str, Tensor]) -> dict[str, Tenso
     return split
 
 
+def split_history(state_dict: Mapping[str, Tensor], config: Any) -> dict[str, Tensor]:
+    """DLCL's weight matrix (L+1, L+1, 1) of a stack to one row per layer, and its norms to the layers they follow."""
+    split = {}
+    for name, tensor in state_dict.items():
+        history = re.fullmatch(r"(encoder|decoder)\.history\.(?:weight|layer_norms\.(\d+)\.(\w+))", name)
+        if history is None:
+            split[name] = tensor
+            continue
+        stack, number, part = history.groups()
+        layers, top = f"model.{stack}.layers", f"model.{stack}.boundary"
+        depth = config.encoder_layers if stack == "encoder" else config.decoder_layers
+        if number is None:
+            for row in range(depth):
+                split[f"{layers}.{row}.self_attn_residual.mix.weight"] = tensor[row, : row + 1, 0].clone()
+            split[f"{top}.mix.weight"] = tensor[depth, :, 0].clone()
+        elif config.stack_ln_mode(stack) == "dlcl_pre":
+            split[f"{layers}.{int(number) - 1}.ffn_residual.output_norm.{part}"] = tensor
+        elif int(number) == depth:
+            split[f"{top}.norm.{part}"] = tensor
+        else:
+            split[f"{layers}.{number}.self_attn_residual.mix_norm.{part}"] = tensor
+    return split
+
+
 def convert_fairseq_state_dict(state_dict: Mapping[str, Tensor], config: Any) -> dict[str, Tensor]:
     """Weights under fairseq's names to the state dict of `ResidualForConditionalGeneration(config)`.
 
@@ -61,11 +115,12 @@ def convert_fairseq_state_dict(state_dict: Mapping[str, Tensor], config: Any) ->
     converted: dict[str, Tensor] = {}
     unknown = []
     named = {name: tensor for name, tensor in state_dict.items() if not IGNORED.search(name)}
-    for name, tensor in split_fused_projections(named).items():
-        ours = rename_parameter(name)
+    for name, tensor in split_history(split_fused_projections(named), config).items():
+        ours = name if name.startswith("model.") else rename_parameter(name)
+        unused = UNUSED.get(config.stack_ln_mode(name.split(".")[0]))
         if ours is None:
             unknown.append(name)
-        else:
+        elif unused is None or not unused.search(ours):
             converted[ours] = tensor
     _tie(converted, config)
     _check(converted, unknown, config)

@@ -31,7 +31,7 @@ def save_checkpoint(
         overwrite: replace a folder that is there, all of it.
 
     Raises:
-        InputError: not a model of this package, a tokenizer with more tokens than the model, a folder with files in it.
+        InputError: another model, a tokenizer with more tokens than the model has, a folder with files in it.
     """
     folder = Path(folder)
     _check(model, tokenizer, folder, overwrite)
@@ -55,18 +55,16 @@ def save_checkpoint(
 
 
 def _check(model: Any, tokenizer: Any, folder: Path, overwrite: bool) -> None:
-    from transformers import PreTrainedModel
-
-    model_type = getattr(getattr(model, "config", None), "model_type", None)
-    if model_type != "residual" or not isinstance(model, PreTrainedModel):
+    if type(model).__name__ != "ResidualForConditionalGeneration":  # here, or loaded with the code of a folder
         raise InputError(
-            f"model: a {type(model).__name__} ({model_type}) given, allowed is a model of residual_hf; "
-            "merge an adapter first (merge_and_unload)"
+            f"model: a {type(model).__name__} given, allowed is a ResidualForConditionalGeneration; an adapter must be "
+            "merged first (merge_and_unload)"
         )
-    if len(tokenizer) > model.config.vocab_size:
-        raise InputError(
-            f"tokenizer: it has {len(tokenizer)} tokens, the model {model.config.vocab_size} (config.vocab_size)"
-        )
+    source_rows, target_rows = (rows.weight.shape[0] for rows in (model.get_input_embeddings(), model.lm_head))
+    target_tokens = getattr(tokenizer, "target_vocab_size", len(tokenizer))
+    for language, tokens, rows in (("source", len(tokenizer), source_rows), ("target", target_tokens, target_rows)):
+        if tokens > rows:
+            raise InputError(f"tokenizer: it has {tokens} tokens for the {language}, the model has {rows}")
     if folder.is_file():
         raise InputError(f"folder: {folder} is a file")
     if not overwrite and folder.is_dir() and any(folder.iterdir()):

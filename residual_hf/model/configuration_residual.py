@@ -9,10 +9,10 @@ from huggingface_hub.dataclasses import strict
 from transformers import PreTrainedConfig
 from transformers.activations import ACT2FN
 
+from .catalogue import ResiDual
 from .connections import get_ln_mode
 from .embeddings import POSITION_EMBEDDINGS
 from .initialization import INIT_STYLES
-from .ln_modes import ResiDual
 from .norms import NORM_TYPES
 from .options import parse_options
 from .presets import PRESETS
@@ -45,12 +45,13 @@ class ResidualConfig(PreTrainedConfig):
         encoder_ln_mode, decoder_ln_mode: another mode for one stack. `ln_mode_options` belong to `ln_mode` and do not
             reach a stack with another mode.
         encoder_ln_mode_options, decoder_ln_mode_options: options for one stack, over `ln_mode_options`.
+        admin_profile: initial shortcut scales of `"admin"`, one per sub-layer, encoder first; see `profile_admin`.
         norm_type: `"layer_norm"` or `"rms_norm"`; None is the default of the mode.
         init_style: `"fairseq_main"` (as ResiDual was trained), `"fairseq_legacy"`; None is the default of the mode.
         position_embedding_type: `"sinusoidal"` (fairseq's layout), `"learned"` or `"none"`.
         max_position_embeddings: longest sentence, in tokens.
         share_encoder_decoder_embeddings: one table for source and target. If False the decoder has its own, of
-            `decoder_vocab_size` rows.
+            `decoder_vocab_size` rows (None: as many as `vocab_size`).
         tie_word_embeddings: the output projection is the table of the decoder.
         source_lang, target_lang: languages of the model, for pipelines and cards.
 
@@ -80,6 +81,7 @@ class ResidualConfig(PreTrainedConfig):
     ln_mode_options: dict | None = None
     encoder_ln_mode_options: dict | None = None
     decoder_ln_mode_options: dict | None = None
+    admin_profile: list[float] | None = None
     norm_type: str | None = None
     init_style: str | None = None
     layer_norm_eps: float = 1e-5
@@ -113,6 +115,11 @@ class ResidualConfig(PreTrainedConfig):
         if self.decoder_vocab_size is None:
             self.decoder_vocab_size = self.vocab_size
         super().__post_init__(**kwargs)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        super().__setattr__(name, value)
+        if name == "vocab_size" and self.share_encoder_decoder_embeddings:
+            super().__setattr__("decoder_vocab_size", value)  # one vocabulary has one size, also after a resize
 
     @classmethod
     def preset(cls, name: str, **overrides: Any) -> ResidualConfig:
@@ -183,11 +190,12 @@ class ResidualConfig(PreTrainedConfig):
         for name in ("pad_token_id", "decoder_start_token_id"):
             if getattr(self, name) is None:
                 raise ValueError(f"{name} must be set: an encoder-decoder needs it")
+        size = min(self.vocab_size, self.decoder_vocab_size)
         for name in ("pad_token_id", "bos_token_id", "decoder_start_token_id", "eos_token_id"):
             value = getattr(self, name)
             for token in value if isinstance(value, list) else [value]:
-                if token is not None and not 0 <= token < min(self.vocab_size, self.decoder_vocab_size):
-                    raise ValueError(f"{name} {token} lies outside the vocabulary of {self.vocab_size} tokens")
+                if token is not None and not 0 <= token < size:
+                    raise ValueError(f"{name} {token} lies outside the vocabulary of {size} tokens")
 
 
 __all__ = ["ResidualConfig"]

@@ -26,7 +26,7 @@ nothing else, in particular no mode by name. Everything that a mode may want has
 - norms, scales or shifts inside a branch (NormFormer, sub-LN, HybridNorm, Fixup): `inner_modules`, modules for named
   slots; `linear_bias = False` takes the biases out;
 - its own initialisation (DeepNet, T-Fixup, B2T, sub-LN): `default_init_style`, `init_gain` for what depends on depth
-  and place, `init_weights` for the parameters of the connection itself.
+  and place, `init_parameters` for the parameters of the connection itself.
 
 Only tensors go in and out of a layer, so gradient checkpointing, `torch.compile`, caches and beam reordering need
 no knowledge of the mode either.
@@ -100,7 +100,7 @@ class StreamBoundary(nn.Module):
         """The output of the stack, (batch, length, d_model), from the stream after the last layer."""
         return stream[0]
 
-    def init_weights(self) -> None:
+    def init_parameters(self) -> None:
         """Set the initial values of bare parameters (through `transformers.initialization`); norms need nothing."""
 
 
@@ -151,12 +151,17 @@ class ResidualConnection(nn.Module):
     def share(self, first: ResidualConnection) -> None:
         """Called on the later connections of a layer with its first one, for parameters that a layer has once."""
 
-    def init_weights(self) -> None:
+    def init_parameters(self) -> None:
         """Set the initial values of bare parameters (through `transformers.initialization`); norms need nothing."""
 
     @classmethod
-    def init_gain(cls, config, place: SublayerPlace | None, role: str) -> float:
-        """Factor on the initial scale of the weight with this role (`query` ... `ffn_out`, `embedding`)."""
+    def init_gain(cls, config, place: SublayerPlace, role: str) -> float:
+        """Factor on the initial scale of a weight: query, key, value, attention_output, ffn_in or ffn_out."""
+        return 1.0
+
+    @classmethod
+    def embedding_gain(cls, config, stack: str | None) -> float:
+        """Factor on the initial scale of the token table of a stack; None is the untied output projection."""
         return 1.0
 
     @classmethod

@@ -48,7 +48,7 @@ class SinusoidalPositions(nn.Module):
     def forward(self, position_ids: Tensor) -> Tensor:
         return nn.functional.embedding(position_ids, self.table)
 
-    def init_weights(self) -> None:
+    def init_parameters(self) -> None:
         init.copy_(self.table, self.make_table())
 
 

@@ -11,11 +11,11 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import torch
 from torch import nn
 from transformers import initialization as init
 
 Draw = Callable[[nn.Linear, float], None]
-QKV = ("query", "key", "value")
 
 
 def xavier_uniform(scale: float = 1.0) -> Draw:
@@ -27,42 +27,70 @@ def xavier_uniform(scale: float = 1.0) -> Draw:
     return draw
 
 
+def xavier_normal(linear: nn.Linear, gain: float) -> None:
+    """N(0, gain * sqrt(2 / (fan_in + fan_out)))."""
+    init.xavier_normal_(linear.weight, gain=gain)
+
+
+def small_normal(linear: nn.Linear, gain: float) -> None:
+    """N(0, gain * sqrt(2 / 5d)): Nguyen & Salazar 2019, "SmallInit"."""
+    init.normal_(linear.weight, std=gain * math.sqrt(2 / (5 * linear.in_features)))
+
+
 def torch_default(linear: nn.Linear, gain: float) -> None:
     """U(-b, b) with b = gain / sqrt(fan_in): what `nn.Linear` starts from when nobody resets it."""
     bound = gain / math.sqrt(linear.in_features)
     init.uniform_(linear.weight, -bound, bound)
 
 
-def torch_default_bias(linear: nn.Linear) -> None:
+def mirrored(dim: int) -> Draw:
+    """Xavier-uniform whose second half along `dim` is the first one negated, so that relu(z) - relu(-z) = z."""
+
+    def draw(linear: nn.Linear, gain: float) -> None:
+        weight = nn.init.xavier_uniform_(torch.empty_like(linear.weight), gain=gain)
+        half = weight.narrow(dim, 0, weight.shape[dim] // 2)
+        init.copy_(linear.weight, torch.cat([half, -half], dim=dim))
+
+    return draw
+
+
+def torch_default_bias(linear: nn.Linear, gain: float) -> None:
     bound = 1.0 / math.sqrt(linear.in_features)
     init.uniform_(linear.bias, -bound, bound)
 
 
-def zero_bias(linear: nn.Linear) -> None:
+def scaled_torch_default_bias(linear: nn.Linear, gain: float) -> None:
+    bound = gain / math.sqrt(linear.in_features)
+    init.uniform_(linear.bias, -bound, bound)
+
+
+def zero_bias(linear: nn.Linear, gain: float) -> None:
     init.zeros_(linear.bias)
 
 
 @dataclass(frozen=True)
 class InitStyle:
-    """The laws of one code base: weights of q, k, v, of the attention output, of the feed-forward; their biases."""
+    """The laws of one code base, by the role of a weight, and of the biases beside it."""
 
     qkv: Draw
     attention_output: Draw
-    feed_forward: Draw
-    qkv_bias: Callable[[nn.Linear], None]
-    feed_forward_bias: Callable[[nn.Linear], None]
+    ffn_in: Draw
+    ffn_out: Draw
+    qkv_bias: Draw = zero_bias
+    attention_output_bias: Draw = zero_bias
+    ffn_bias: Draw = zero_bias
 
     def linear(self, linear: nn.Linear, role: str, gain: float) -> None:
         """Draw a projection of a sub-layer; `role` is query, key, value, attention_output, ffn_in or ffn_out."""
-        if role in QKV:
+        if role in ("query", "key", "value"):
             weight, bias = self.qkv, self.qkv_bias
         elif role == "attention_output":
-            weight, bias = self.attention_output, zero_bias
+            weight, bias = self.attention_output, self.attention_output_bias
         else:
-            weight, bias = self.feed_forward, self.feed_forward_bias
+            weight, bias = getattr(self, role), self.ffn_bias
         weight(linear, gain)
         if linear.bias is not None:
-            bias(linear)
+            bias(linear, gain)
 
     def embedding(self, embedding: nn.Embedding | nn.Linear, gain: float) -> None:
         """N(0, d^-1/2) for a table of width d (also an untied output projection); the row of the padding is zero."""
@@ -79,16 +107,46 @@ INIT_STYLES: dict[str, InitStyle] = {
     "fairseq_main": InitStyle(
         qkv=xavier_uniform(2**-0.5),
         attention_output=xavier_uniform(),
-        feed_forward=torch_default,
+        ffn_in=torch_default,
+        ffn_out=torch_default,
         qkv_bias=torch_default_bias,
-        feed_forward_bias=torch_default_bias,
+        ffn_bias=torch_default_bias,
     ),
     # fairseq before that, used by Admin (Transformer-Clinic) and DLCL: Xavier everywhere, zero biases
     "fairseq_legacy": InitStyle(
         qkv=xavier_uniform(2**-0.5),
         attention_output=xavier_uniform(),
-        feed_forward=xavier_uniform(),
-        qkv_bias=zero_bias,
-        feed_forward_bias=zero_bias,
+        ffn_in=xavier_uniform(),
+        ffn_out=xavier_uniform(),
+    ),
+    # layer6ai-labs/T-Fixup: the same, but the biases of q, k and v are left at torch's default
+    "t_fixup": InitStyle(
+        qkv=xavier_uniform(2**-0.5),
+        attention_output=xavier_uniform(),
+        ffn_in=xavier_uniform(),
+        ffn_out=xavier_uniform(),
+        qkv_bias=torch_default_bias,
+    ),
+    # DeepNet as Transformer-Clinic builds it, and the pseudo-code of the Foundation Transformers paper
+    "xavier_normal": InitStyle(
+        qkv=xavier_normal, attention_output=xavier_normal, ffn_in=xavier_normal, ffn_out=xavier_normal
+    ),
+    # microsoft/torchscale: nobody calls its reset_parameters, so torch's default remains; gains reach the biases too
+    "torchscale": InitStyle(
+        qkv=torch_default,
+        attention_output=torch_default,
+        ffn_in=torch_default,
+        ffn_out=torch_default,
+        qkv_bias=scaled_torch_default_bias,
+        attention_output_bias=scaled_torch_default_bias,
+        ffn_bias=scaled_torch_default_bias,
+    ),
+    # Balduzzi et al. 2017 as in Transformer-Clinic: the feed-forward is linear at the start
+    "looklinear": InitStyle(
+        qkv=xavier_uniform(2**-0.5), attention_output=xavier_uniform(), ffn_in=mirrored(0), ffn_out=mirrored(1)
+    ),
+    # Nguyen & Salazar 2019, Transformers without Tears
+    "small_init": InitStyle(
+        qkv=small_normal, attention_output=small_normal, ffn_in=xavier_normal, ffn_out=xavier_normal
     ),
 }

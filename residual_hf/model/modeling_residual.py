@@ -30,15 +30,13 @@ from transformers.utils.output_capturing import OutputRecorder, capture_outputs
 
 from .configuration_residual import ResidualConfig
 from .connections import (
-    ResidualConnection,
-    StreamBoundary,
     Sublayer,
     SublayerPlace,
     build_connections,
     get_ln_mode,
     slot,
 )
-from .embeddings import ScaledEmbedding, SinusoidalPositions, build_positions, position_ids_from_mask
+from .embeddings import ScaledEmbedding, build_positions, position_ids_from_mask
 from .initialization import INIT_STYLES
 
 
@@ -249,10 +247,10 @@ class ResidualPreTrainedModel(PreTrainedModel):
             mode = module.place.mode(self.config)
             style.linear(module, module.role, mode.init_gain(self.config, module.place, module.role))
         elif isinstance(module, (nn.Embedding, nn.Linear)):
-            role = "embedding" if isinstance(module, nn.Embedding) else "lm_head"
-            style.embedding(module, get_ln_mode(self.config.ln_mode).init_gain(self.config, None, role))
-        elif isinstance(module, (ResidualConnection, StreamBoundary, SinusoidalPositions)):
-            module.init_weights()
+            mode = get_ln_mode(self.config.ln_mode)
+            style.embedding(module, mode.embedding_gain(self.config, getattr(module, "stack", None)))
+        elif hasattr(module, "init_parameters"):
+            module.init_parameters()
         else:
             super()._init_weights(module)
 
@@ -280,6 +278,7 @@ class ResidualStack(ResidualPreTrainedModel):
         super().__init__(config)
         scale = config.d_model**0.5 if config.scale_embedding else 1.0
         self.embed_tokens = ScaledEmbedding(vocab_size, config.d_model, config.pad_token_id, scale)
+        self.embed_tokens.stack = self.stack
         self.embed_positions = build_positions(config)
         self.layers = nn.ModuleList(layers)
         self.boundary = get_ln_mode(config.stack_ln_mode(self.stack)).Boundary(config, self.stack)
@@ -514,6 +513,31 @@ class ResidualForConditionalGeneration(ResidualPreTrainedModel, GenerationMixin)
 
     def set_output_embeddings(self, value: nn.Module) -> None:
         self.lm_head = value
+
+    def resize_token_embeddings(
+        self, new_num_tokens: int | None = None, pad_to_multiple_of: int | None = None, mean_resizing: bool = True
+    ) -> nn.Embedding:
+        """Resize the shared table and the output projection, or the source's table where the target has its own."""
+        if self.config.share_encoder_decoder_embeddings:
+            return super().resize_token_embeddings(new_num_tokens, pad_to_multiple_of, mean_resizing)
+        return self.model.resize_token_embeddings(new_num_tokens, pad_to_multiple_of, mean_resizing)
+
+    def resize_decoder_token_embeddings(
+        self, new_num_tokens: int | None = None, pad_to_multiple_of: int | None = None, mean_resizing: bool = True
+    ) -> nn.Embedding:
+        """Resize the table of the target and the output projection, with the arguments of `resize_token_embeddings`.
+
+        Raises `ValueError` where source and target share a vocabulary.
+        """
+        if self.config.share_encoder_decoder_embeddings:
+            raise ValueError("source and target share their embeddings: use resize_token_embeddings")
+        table = self._get_resized_embeddings(
+            self.model.decoder.embed_tokens, new_num_tokens, pad_to_multiple_of, mean_resizing
+        )
+        self.config.decoder_vocab_size = table.num_embeddings
+        self.lm_head = self._get_resized_lm_head(self.lm_head, table.num_embeddings, mean_resizing=mean_resizing)
+        self.tie_weights()
+        return table
 
     def prepare_decoder_input_ids_from_labels(self, labels: Tensor) -> Tensor:
         """Labels (batch, length) shifted right behind `decoder_start_token_id`; -100 becomes padding."""

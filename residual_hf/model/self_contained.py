@@ -14,7 +14,6 @@ import os
 import sys
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
 from transformers.dynamic_module_utils import get_relative_import_files
 from transformers.utils import logging
@@ -113,12 +112,12 @@ def _with_relative_imports(text: str) -> str:
 
 
 def _import_of(module: str, alias: ast.alias, home: str) -> str:
-    found: Any = getattr(sys.modules[module], alias.name)
-    defined = getattr(found, "__module__", module)
-    if defined.rpartition(".")[0] != home:
+    if module.rpartition(".")[0] != home:  # a name that the package offers: where does it come from?
+        module = getattr(getattr(sys.modules[module], alias.name), "__module__", module)
+    if module.rpartition(".")[0] != home:
         raise ValueError(f"it imports {alias.name}, which is not part of the model code")
     renamed = f" as {alias.asname}" if alias.asname else ""
-    return f"from .{defined.rpartition('.')[2]} import {alias.name}{renamed}"
+    return f"from .{module.rpartition('.')[2]} import {alias.name}{renamed}"
 
 
 __all__ = ["write_model_code"]

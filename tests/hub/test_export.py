@@ -137,10 +137,11 @@ MODE = '''
 """A mode of a user."""
 from torch import nn
 
-from residual_hf.model.connections import (
+from residual_hf import (
     ResidualConnection,
     register_ln_mode as register,
 )
+from residual_hf.model.connections import Stream
 from residual_hf.model.norms import build_norm
 
 
@@ -152,7 +153,7 @@ class {cls}(ResidualConnection):
 
         self.norm = again(config) if build_norm is again else nn.Identity()
 
-    def forward(self, stream, sublayer):
+    def forward(self, stream: Stream, sublayer) -> Stream:
         return (self.norm(stream[0] - sublayer(stream[0])),)
 '''
 
@@ -283,6 +284,6 @@ def test_wrong_model_or_tokenizer(model, tokenizer, tmp_path):
     with pytest.raises(InputError, match="BartForConditionalGeneration"):
         save_checkpoint(bart, tokenizer, tmp_path / "bart")
     larger = tiny_tokenizer("<2de>")
-    with pytest.raises(InputError, match=f"{len(larger)} tokens.*{len(tokenizer)}"):
+    with pytest.raises(InputError, match=f"{len(larger)} tokens for the source.*{len(tokenizer)}"):
         save_checkpoint(model, larger, tmp_path / "larger")
     assert list(tmp_path.iterdir()) == []

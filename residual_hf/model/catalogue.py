@@ -1,0 +1,34 @@
+# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
+"""All residual connections of the package; importing this module registers them."""
+
+from __future__ import annotations
+
+from .ln_modes import PostLN, PreLN, ResiDual
+from .modes_history import DLCLPost, DLCLPre
+from .modes_inner import NormFormer, RealFormer, SubLN
+from .modes_no_norm import Fixup, ReZero, ReZeroPostLN, TFixup
+from .modes_shortcut import B2T, Admin, AdminTorch, B2TNoLN, DeepNorm, RSkipLN, WSkipLN, XSkip, XSkipLN
+
+__all__ = [
+    "Admin",
+    "AdminTorch",
+    "B2T",
+    "B2TNoLN",
+    "DLCLPost",
+    "DLCLPre",
+    "DeepNorm",
+    "Fixup",
+    "NormFormer",
+    "PostLN",
+    "PreLN",
+    "RSkipLN",
+    "ReZero",
+    "ReZeroPostLN",
+    "RealFormer",
+    "ResiDual",
+    "SubLN",
+    "TFixup",
+    "WSkipLN",
+    "XSkip",
+    "XSkipLN",
+]

@@ -1,0 +1,292 @@
+# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
+"""Modes that change what the shortcut carries: a scale before the norm, several norms, or one more edge (B2T)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from transformers import initialization as init
+
+from .connections import ResidualConnection, StreamBoundary, register_ln_mode
+from .ln_modes import PostLN
+from .norms import build_norm
+from .options import option
+
+
+@register_ln_mode("admin")
+class Admin(PostLN):
+    """A learned scale on every shortcut, initialised by profiling so that each branch contributes about 1/i.
+
+    omega of a fresh model is 1, which is Post-LN; `model.profile_admin(batch)` sets it as the official code does. The
+    paper's formula, sqrt(sum of Var f_j), leaves out the variance of the embeddings and makes the first omega 0;
+    the code, followed here, does neither.
+    """
+
+    equation = "x <- LN(omega * x + a), omega in R^d learned"
+    source = "Liu et al. 2020, Understanding the Difficulty of Training Transformers, section 4"
+    default_init_style = "fairseq_legacy"
+
+    def __init__(self, config, place):
+        super().__init__(config, place)
+        self.omega = nn.Parameter(torch.ones(config.d_model))
+        self.initial_omega = profiled_omega(config, place)
+        self.observer: Callable[[Admin, Tensor, Tensor], None] | None = None
+
+    def init_parameters(self):
+        init.constant_(self.omega, self.initial_omega)
+
+    def forward(self, stream, sublayer):
+        (x,) = stream
+        a = sublayer(x)
+        if self.observer is not None:
+            self.observer(self, x, a)
+        return (self.norm(a + x * self.omega),)
+
+
+def profiled_omega(config, place) -> float:
+    """The entry of `config.admin_profile` (encoder, then decoder, in the order of sub-layers), 1 without a profile."""
+    if not config.admin_profile:
+        return 1.0
+    before = 2 * config.encoder_layers if place.stack == "decoder" else 0
+    return config.admin_profile[before + place.index]
+
+
+@dataclass(frozen=True)
+class AdminTorchOptions:
+    target: str = option("log", choices=("log", "constant", "linear"), help="growth of the output change with depth")
+    learned: bool = option(False, help="omega in R^d, learned, instead of a constant")
+
+
+@register_ln_mode("admin_torch")
+class AdminTorch(ResidualConnection):
+    """Admin with omega in closed form, the same for all n sub-layers of a stack; no profiling.
+
+    omega = sqrt((n + 1) / ln(n + 1) - 1) for an output change of order log n, sqrt(n) for a constant one, 1 for n.
+    """
+
+    equation = "x <- LN(omega * x + a), omega = sqrt((n+1)/ln(n+1) - 1)"
+    source = "Microsoft 2022, admin-torch"
+    Options = AdminTorchOptions
+    default_init_style = "fairseq_legacy"
+
+    def __init__(self, config, place):
+        super().__init__(config, place)
+        self.norm = build_norm(config)
+        n = place.sublayers_per_layer * place.num_layers
+        targets = {"log": math.sqrt((n + 1) / math.log(n + 1) - 1), "constant": math.sqrt(n), "linear": 1.0}
+        self.initial_omega = targets[self.options.target]
+        self.omega = self.initial_omega
+        if self.options.learned:
+            self.omega = nn.Parameter(torch.full((config.d_model,), self.initial_omega))
+
+    def init_parameters(self):
+        if self.options.learned:
+            init.constant_(self.omega, self.initial_omega)
+
+    def forward(self, stream, sublayer):
+        (x,) = stream
+        return (self.norm(x * self.omega + sublayer(x)),)
+
+
+def deep_norm_constants(config, stack: str) -> tuple[float, float]:
+    """(alpha, beta) of an encoder-decoder with N and M layers, DeepNet Figure 2."""
+    n, m = config.encoder_layers, config.decoder_layers
+    if stack == "encoder":
+        return 0.81 * (n**4 * m) ** (1 / 16), 0.87 * (n**4 * m) ** (-1 / 16)
+    return (3 * m) ** 0.25, (12 * m) ** -0.25
+
+
+@dataclass(frozen=True)
+class DeepNormOptions:
+    torchscale_gain: bool = option(False, help="the encoder's beta of the authors' library, 1.15 instead of 0.87")
+
+
+@register_ln_mode("deep_norm")
+class DeepNorm(PostLN):
+    """A constant up-weighted shortcut and branches that start small, both from the depths of the two stacks.
+
+    The authors' library, torchscale, divides the encoder's weights by (N^4 M)^(1/16) / 1.15, an inverted constant:
+    `torchscale_gain` with `init_style="torchscale"` reproduces it.
+    """
+
+    equation = "x <- LN(alpha * x + a)"
+    source = "Wang et al. 2022, DeepNet: Scaling Transformers to 1,000 Layers, section 4"
+    Options = DeepNormOptions
+    default_init_style = "xavier_normal"
+
+    def __init__(self, config, place):
+        super().__init__(config, place)
+        self.alpha, _ = deep_norm_constants(config, place.stack)
+
+    def forward(self, stream, sublayer):
+        (x,) = stream
+        return (self.norm(self.alpha * x + sublayer(x)),)
+
+    @classmethod
+    def init_gain(cls, config, place, role):
+        if role in ("query", "key"):
+            return 1.0
+        _, beta = deep_norm_constants(config, place.stack)
+        inverted = place.stack == "encoder" and config.ln_options("encoder").torchscale_gain
+        return beta * 1.15 / 0.87 if inverted else beta
+
+
+@dataclass(frozen=True)
+class SkipScaleOptions:
+    skip_scale: float = option(2.0, above=0.0, help="lambda, the weight of the shortcut")
+
+
+@register_ln_mode("xskip_ln")
+class XSkipLN(PostLN):
+    """A constant weight on the shortcut. The paper writes Post-LN; its code, tensor2tensor, was not released."""
+
+    equation = "x <- LN(lambda * x + a)"
+    source = "Liu et al. 2020, Rethinking Skip Connection with Layer Normalization, eq. 5"
+    Options = SkipScaleOptions
+
+    def forward(self, stream, sublayer):
+        (x,) = stream
+        return (self.norm(self.options.skip_scale * x + sublayer(x)),)
+
+
+@dataclass(frozen=True)
+class PlainSkipScaleOptions:
+    skip_scale: float = option(1.0, above=0.0, help="lambda, the weight of the shortcut")
+
+
+@register_ln_mode("xskip")
+class XSkip(ResidualConnection):
+    """A constant weight on the shortcut, and no norm anywhere."""
+
+    equation = "x <- lambda * x + a"
+    source = "Liu et al. 2020, Rethinking Skip Connection with Layer Normalization, eq. 3"
+    Options = PlainSkipScaleOptions
+
+    def forward(self, stream, sublayer):
+        (x,) = stream
+        return (self.options.skip_scale * x + sublayer(x),)
+
+
+@dataclass(frozen=True)
+class SkipOrderOptions:
+    skip_order: int = option(2, minimum=1, help="lambda, how often the input is added and normalised")
+
+
+@register_ln_mode("rskip_ln")
+class RSkipLN(ResidualConnection):
+    """Add the input again behind each of lambda norms, every norm with its own gain; the branch runs once."""
+
+    equation = "y_1 = LN_1(x + a),  y_j = LN_j(x + y_{j-1}),  x <- y_lambda"
+    source = "Liu et al. 2020, Rethinking Skip Connection with Layer Normalization, eq. 7"
+    Options = SkipOrderOptions
+
+    def __init__(self, config, place):
+        super().__init__(config, place)
+        self.norms = nn.ModuleList(build_norm(config) for _ in range(self.options.skip_order))
+
+    def forward(self, stream, sublayer):
+        (x,) = stream
+        y = sublayer(x)
+        for norm in self.norms:
+            y = norm(x + y)
+        return (y,)
+
+
+@dataclass(frozen=True)
+class SkipInitOptions:
+    skip_init: float = option(1.0, above=0.0, help="initial value of every component of w")
+
+
+@register_ln_mode("wskip_ln")
+class WSkipLN(PostLN):
+    """A learned weight on the shortcut: Admin without profiling."""
+
+    equation = "x <- LN(w * x + a), w in R^d learned"
+    source = "Liu et al. 2020, Rethinking Skip Connection with Layer Normalization, section 4"
+    Options = SkipInitOptions
+
+    def __init__(self, config, place):
+        super().__init__(config, place)
+        self.w = nn.Parameter(torch.full((config.d_model,), self.options.skip_init))
+
+    def init_parameters(self):
+        init.constant_(self.w, self.options.skip_init)
+
+    def forward(self, stream, sublayer):
+        (x,) = stream
+        return (self.norm(self.w * x + sublayer(x)),)
+
+
+@dataclass(frozen=True)
+class B2TOptions:
+    rescale_init: str = option(
+        "depth", choices=("depth", "none"), help="weights times L^-1/2 at the start (the code), or not (the paper)"
+    )
+
+
+@register_ln_mode("b2t")
+class B2T(PostLN):
+    """The input of a layer is added once more in front of the layer's last norm.
+
+    The paper scales initial weights for 100 layers only; its code, since May 2023, always does, biases excepted.
+    """
+
+    equation = "Post-LN, but the last norm of a layer sees x_inp + (x_ffn + a)"
+    source = "Takase et al. 2023, B2T Connection: Serving Stability and Performance in Deep Transformers, section 4"
+    Options = B2TOptions
+
+    def forward(self, stream, sublayer):
+        x, x_inp = (*stream, stream[0])[:2]  # behind the first sub-layer the stream carries the layer's input
+        y = x + sublayer(x)
+        if self.place.is_last_in_layer:
+            return (self.norm(x_inp + y),)
+        return self.norm(y), x_inp
+
+    @classmethod
+    def init_gain(cls, config, place, role):
+        return place.num_layers**-0.5 if config.ln_options(place.stack).rescale_init == "depth" else 1.0
+
+
+@dataclass(frozen=True)
+class B2TNoLNOptions(B2TOptions):
+    stack_norm: bool = option(False, help="one norm at the end of the stack (the code has none)")
+
+
+class OptionalNormAtEnd(StreamBoundary):
+    def __init__(self, config, stack):
+        super().__init__(config, stack)
+        self.norm = build_norm(config) if self.options.stack_norm else nn.Identity()
+
+    def end(self, stream):
+        return self.norm(stream[0])
+
+
+@register_ln_mode("b2t_no_ln")
+class B2TNoLN(ResidualConnection):
+    """B2T with two constants in the place of the norms."""
+
+    equation = (
+        "x <- x + a;  at the end of a layer x <- alpha*x_inp + beta*x;  alpha = min(L/12, L^-0.15), beta = d^-0.2"
+    )
+    source = "Takase et al. 2023, B2T Connection, appendix D"
+    Options = B2TNoLNOptions
+    Boundary = OptionalNormAtEnd
+
+    def __init__(self, config, place):
+        super().__init__(config, place)
+        depth = place.num_layers
+        self.alpha = min(depth / 12, depth**-0.15)
+        self.beta = config.d_model**-0.2
+
+    def forward(self, stream, sublayer):
+        x, x_inp = (*stream, stream[0])[:2]
+        y = x + sublayer(x)
+        if self.place.is_last_in_layer:
+            return (self.alpha * x_inp + self.beta * y,)
+        return y, x_inp
+
+    init_gain = B2T.init_gain
