@@ -6,7 +6,7 @@ Layers run sub-layers and hand them to connections; what a connection does is in
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
@@ -38,6 +38,7 @@ from .connections import (
 )
 from .embeddings import ScaledEmbedding, build_positions, position_ids_from_mask
 from .initialization import INIT_STYLES
+from .profiling import profile_admin
 
 
 def eager_attention_forward(
@@ -253,6 +254,10 @@ class ResidualPreTrainedModel(PreTrainedModel):
             module.init_parameters()
         else:
             super()._init_weights(module)
+
+    def profile_admin(self, batch: Mapping[str, Tensor]) -> list[float]:
+        """Admin's initialisation from one batch of model inputs, see `profiling.profile_admin`."""
+        return profile_admin(self, batch)
 
     def get_expanded_tied_weights_keys(self, all_submodels: bool = False) -> dict[str, str]:
         """Tied parameters {target: source} by the two switches of the config, each on its own.

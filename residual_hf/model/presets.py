@@ -31,6 +31,9 @@ RESI_DUAL_OPUS = {
     "vocab_size": 64000,
 }
 
+B2T_WMT = {**_shape(512, 2048, 8, 6, (0.3, 0.0, 0.0)), "ln_mode": "b2t", "vocab_size": 32768}
+ADMIN_WMT = {**_shape(512, 2048, 8, 6, (0.1, 0.1, 0.1)), "ln_mode": "admin", "vocab_size": 32768}
+
 PRESETS: dict[str, dict[str, Any]] = {
     "resi_dual_iwslt_de_en": RESI_DUAL_IWSLT,
     "resi_dual_iwslt_de_en_12l": {**RESI_DUAL_IWSLT, "encoder_layers": 12, "decoder_layers": 12},
@@ -46,6 +49,15 @@ PRESETS: dict[str, dict[str, Any]] = {
         "decoder_vocab_size": 6632,
     },
     "transformer_wmt_en_de": {**_shape(512, 2048, 8, 6, (0.1, 0.0, 0.0)), "ln_mode": "post_ln", "vocab_size": 32768},
+    # B2T connection (Takase et al. 2023), WMT en-de; weights are rescaled as the code does since May 2023
+    "b2t_wmt_en_de": B2T_WMT,
+    "b2t_wmt_en_de_18l": {**B2T_WMT, "encoder_layers": 18, "decoder_layers": 18},
+    "b2t_wmt_en_de_100l": {**B2T_WMT, "encoder_layers": 100, "decoder_layers": 100, "dropout": 0.5},
+    # Admin (Liu et al. 2020): run profile_admin before training
+    "admin_iwslt_de_en": {**_shape(512, 1024, 4, 6, (0.3, 0.1, 0.1)), "ln_mode": "admin", "vocab_size": 10152},
+    "admin_wmt_en_de": ADMIN_WMT,
+    "admin_wmt_en_de_18l": {**ADMIN_WMT, "encoder_layers": 18, "decoder_layers": 18},
+    "admin_wmt_en_fr_60l_12l": {**ADMIN_WMT, "encoder_layers": 60, "decoder_layers": 12, "vocab_size": 40000},
     # Multi30k "tiny" of about 2.6 M parameters (examples/multi30k)
     "multi30k_tiny": {**_shape(128, 256, 4, 4, (0.3, 0.0, 0.0)), "ln_mode": "resi_dual", "vocab_size": 9800},
 }
