@@ -65,6 +65,10 @@ def build_parser() -> argparse.ArgumentParser:
     add_decoding(evaluate)
     evaluate.set_defaults(run=run_evaluate)
 
+    modes = verbs.add_parser("modes", help="list the residual connections, or describe one")
+    modes.add_argument("name", nargs="?", help="a mode, as in ln_mode")
+    modes.set_defaults(run=run_modes)
+
     quickstart = verbs.add_parser("quickstart", help="train, save, reload and use a small model in minutes")
     quickstart.add_argument("--output-dir", type=Path, default=Path("residual_hf_quickstart"))
     quickstart.add_argument("--overwrite", action="store_true", help="delete an output folder that exists")
@@ -147,6 +151,16 @@ def run_evaluate(options: argparse.Namespace) -> int:
         write_lines(translations, options.output)
     scores = score(translations, corpus.targets, lowercase=options.lowercase, tokenize=options.tokenize)
     print(json.dumps(scores.as_dict(), indent=2))
+    return 0
+
+
+def run_modes(options: argparse.Namespace) -> int:
+    from .catalogue import describe_mode, modes_table
+
+    try:
+        print(describe_mode(options.name) if options.name else modes_table())
+    except ValueError as error:
+        raise InputError(str(error)) from error
     return 0
 
 

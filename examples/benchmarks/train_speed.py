@@ -40,7 +40,6 @@ LONGEST = 250
 FIRST_WORD = 4  # after <s>, <pad>, </s>, <unk>
 LABEL_SMOOTHING = 0.1
 PRECISIONS = ("fp32", "bf16")
-REFERENCES = ("marian", "marian_no_bias", "post_ln")
 
 
 @dataclass(frozen=True)
@@ -66,6 +65,12 @@ class MarianWithoutLogitsBias(MarianMTModel):
 
     def forward(self, **inputs: Any) -> Seq2SeqLMOutput:
         return Seq2SeqLMOutput(logits=self.lm_head(self.model(**inputs).last_hidden_state))
+
+
+MARIANS = {"marian": MarianMTModel, "marian_no_bias": MarianWithoutLogitsBias}
+FUSED = "_fused_loss"
+CANDIDATES = (*MARIANS, "post_ln", "pre_ln", "resi_dual", f"post_ln{FUSED}", f"resi_dual{FUSED}")
+REFERENCES = ("marian", "marian_no_bias", "post_ln")
 
 
 def loss_from_logits(model: nn.Module, batch: Batch) -> Tensor:
@@ -125,30 +130,19 @@ def marian_config(config: ResidualConfig) -> MarianConfig:
     )
 
 
-def build_candidates(preset: str, device: str, seed: int, compiled: bool) -> list[Candidate]:
-    def ours(ln_mode: str) -> nn.Module:
+def build_candidate(name: str, preset: str, device: str, seed: int, compiled: bool) -> Candidate:
+    torch.manual_seed(seed)
+    ln_mode = name.removesuffix(FUSED)
+    if ln_mode in MARIANS:
+        model = MARIANS[ln_mode](marian_config(ResidualConfig.preset(preset)))
+    else:
         config = ResidualConfig.preset(preset, ln_mode=ln_mode, attn_implementation="sdpa")
-        return ResidualForConditionalGeneration(config)
-
-    theirs = marian_config(ResidualConfig.preset(preset))
-    builders: dict[str, Callable[[], nn.Module]] = {
-        "marian": partial(MarianMTModel, theirs),
-        "marian_no_bias": partial(MarianWithoutLogitsBias, theirs),
-        "post_ln": partial(ours, "post_ln"),
-        "pre_ln": partial(ours, "pre_ln"),
-        "resi_dual": partial(ours, "resi_dual"),
-        "post_ln_fused_loss": partial(ours, "post_ln"),
-        "resi_dual_fused_loss": partial(ours, "resi_dual"),
-    }
-    candidates = []
-    for name, build in builders.items():
-        torch.manual_seed(seed)
-        model = build().to(device).train()
-        loss = loss_from_logits
-        if name.endswith("_fused_loss"):
-            model.criterion, loss = fused_criterion, loss_from_criterion
-        candidates.append(Candidate(name, torch.compile(model, dynamic=True) if compiled else model, loss))
-    return candidates
+        model = ResidualForConditionalGeneration(config)
+    loss = loss_from_logits
+    if name.endswith(FUSED):
+        model.criterion, loss = fused_criterion, loss_from_criterion
+    model = model.to(device).train()
+    return Candidate(name, torch.compile(model, dynamic=True) if compiled else model, loss)
 
 
 def synthetic_batches(shape: Shape, max_tokens: int, seed: int) -> Iterator[Batch]:
@@ -205,11 +199,11 @@ def rows(candidates: list[Candidate], tokens: np.ndarray, precision: str) -> lis
             "precision": precision,
             "candidate": candidate.name,
             "parameters": candidate.parameters,
-            "tokens_per_second": quartiles(tokens / seconds[candidate.name]),
-            "ratios": {name: quartiles(seconds[name] / seconds[candidate.name]) for name in REFERENCES},
+            "tokens_per_second": quartiles(tokens / own),
+            "ratios": {name: quartiles(seconds[name] / own) for name in REFERENCES if name in seconds},
             "mean_loss": float(np.mean(candidate.losses)),
         }
-        for candidate in candidates
+        for candidate, own in zip(candidates, seconds.values(), strict=True)
     ]
 
 
@@ -217,14 +211,14 @@ def print_table(table: list[dict[str, Any]]) -> None:
     def cell(values: dict[str, float], form: str) -> str:
         return "{median:{0}} ({q1:{0}}-{q3:{0}})".format(form, **values)
 
-    columns = "{:21}{:>11}{:>20}{:>22}{:>22}{:>22}{:>10}"
-    ratios = [f"x {name}" for name in REFERENCES]
-    print("\n" + columns.format(table[0]["precision"], "parameters", "target tokens/s", *ratios, "mean loss"))
+    columns = "{:21}{:>11}{:>20}{:>10}" + "{:>22}" * len(table[0]["ratios"])
+    ratios = [f"x {name}" for name in table[0]["ratios"]]
+    print("\n" + columns.format(table[0]["precision"], "parameters", "target tokens/s", "mean loss", *ratios))
     for row in table:
         speed = cell(row["tokens_per_second"], ".0f")
-        ratios = [cell(row["ratios"][name], ".3f") for name in REFERENCES]
+        ratios = [cell(ratio, ".3f") for ratio in row["ratios"].values()]
         loss = f"{row['mean_loss']:.3f}"
-        print(columns.format(row["candidate"], f"{row['parameters']:,}", speed, *ratios, loss))
+        print(columns.format(row["candidate"], f"{row['parameters']:,}", speed, loss, *ratios))
 
 
 def setting(args: argparse.Namespace, batches: list[Batch]) -> dict[str, Any]:
@@ -256,6 +250,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--shape", choices=SHAPES, default="multi30k_tiny")
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--precision", choices=PRECISIONS, nargs="+", default=list(PRECISIONS), help="bf16: autocast")
+    parser.add_argument("--candidates", choices=CANDIDATES, nargs="+", default=list(CANDIDATES))
     parser.add_argument("--compile", action="store_true", help="every model through torch.compile(dynamic=True)")
     parser.add_argument("--batches", type=int, default=24, help="timed batches (default: %(default)s)")
     parser.add_argument("--warmup", type=int, default=3, help="batches before them (default: %(default)s)")
@@ -290,7 +285,9 @@ def main() -> None:
     batches = [{name: tensor.to(args.device) for name, tensor in batch.items()} for batch in batches]
     figures["rows"] = []
     for precision in args.precision:
-        candidates = build_candidates(shape.preset, args.device, args.seed, args.compile)
+        candidates = [
+            build_candidate(name, shape.preset, args.device, args.seed, args.compile) for name in args.candidates
+        ]
         measure(candidates, batches, precision, args.device, args.warmup, args.seed)
         table = rows(candidates, tokens, precision)
         print_table(table)

@@ -14,6 +14,7 @@ from datasets import Dataset
 from transformers import (
     AutoModelForSeq2SeqLM,
     AutoTokenizer,
+    BatchEncoding,
     DataCollatorForSeq2Seq,
     Seq2SeqTrainer,
     Seq2SeqTrainingArguments,
@@ -35,14 +36,18 @@ options = parser.parse_args()
 
 tokenizer = AutoTokenizer.from_pretrained(options.model)
 model = AutoModelForSeq2SeqLM.from_pretrained(options.model)
+longest = min(256, model.config.max_position_embeddings)
 if options.from_scratch:
     model = residual_hf.ResidualForConditionalGeneration(model.config)
+
+
+def encode(batch: dict) -> BatchEncoding:
+    return tokenizer(batch["source"], text_target=batch["target"], truncation=True, max_length=longest)
 
 
 def read(source: str, target: str) -> Dataset:
     with open(source, encoding="utf-8") as s, open(target, encoding="utf-8") as t:
         pairs = {"source": s.read().splitlines(), "target": t.read().splitlines()}
-    encode = lambda batch: tokenizer(batch["source"], text_target=batch["target"], truncation=True, max_length=256)  # noqa: E731
     return Dataset.from_dict(pairs).map(encode, batched=True, remove_columns=["source", "target"])
 
 
@@ -74,7 +79,7 @@ trainer = Seq2SeqTrainer(
         load_best_model_at_end=True,
         metric_for_best_model="bleu",
         predict_with_generate=True,
-        generation_max_length=256,
+        generation_max_length=longest,
         generation_num_beams=2,
         ddp_find_unused_parameters=False,
         seed=options.seed,

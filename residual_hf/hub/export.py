@@ -57,8 +57,8 @@ def save_checkpoint(
 def _check(model: Any, tokenizer: Any, folder: Path, overwrite: bool) -> None:
     if type(model).__name__ != "ResidualForConditionalGeneration":  # here, or loaded with the code of a folder
         raise InputError(
-            f"model: a {type(model).__name__} given, allowed is a ResidualForConditionalGeneration; an adapter must be "
-            "merged first (merge_and_unload)"
+            f"model: a {type(model).__name__} given, allowed is a ResidualForConditionalGeneration; an adapter must "
+            "be merged first (merge_and_unload)"
         )
     source_rows, target_rows = (rows.weight.shape[0] for rows in (model.get_input_embeddings(), model.lm_head))
     target_tokens = getattr(tokenizer, "target_vocab_size", len(tokenizer))

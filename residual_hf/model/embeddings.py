@@ -68,6 +68,14 @@ def build_positions(config) -> nn.Module | None:
 
 
 def position_ids_from_mask(mask: Tensor, length: int, padding_idx: int) -> Tensor:
-    """Positions of the last `length` tokens, (batch, length), from a (batch, past + length) mask of real tokens."""
+    """Positions of the last `length` tokens, (batch, length).
+
+    `mask` tells which tokens are real, (batch, past + length), or which keys each token sees, (batch, 1, length, keys),
+    as booleans or as what is added to the scores: `generate` makes these for static caches. A causal mask shows a
+    token all real ones up to itself, so their number is its position.
+    """
+    if mask.ndim == 4:
+        seen = mask if mask.dtype == torch.bool else mask > torch.finfo(mask.dtype).min
+        return seen[:, 0].sum(dim=-1) + padding_idx
     mask = mask.long()
     return ((mask.cumsum(dim=1) * mask) + padding_idx)[:, -length:]

@@ -294,18 +294,18 @@ class ResidualStack(ResidualPreTrainedModel):
     def embed(self, input_ids: Tensor | None, inputs_embeds: Tensor | None) -> Tensor:
         if (input_ids is None) == (inputs_embeds is None):
             raise ValueError(f"the {self.stack} needs exactly one of input ids and inputs_embeds")
-        embeddings = self.embed_tokens(input_ids) if inputs_embeds is None else inputs_embeds
-        if self.embed_positions is not None and embeddings.shape[1] > self.config.max_position_embeddings:
-            raise ValueError(
-                f"the {self.stack} got {embeddings.shape[1]} tokens, but max_position_embeddings is "
-                f"{self.config.max_position_embeddings}: truncate the sentence or split it"
-            )
-        return embeddings
+        return self.embed_tokens(input_ids) if inputs_embeds is None else inputs_embeds
 
     def add_positions(self, embeddings: Tensor, mask: Tensor | None, past_length: int | Tensor) -> Tensor:
-        """Add positions (counted over real tokens where a 2-D mask is known) and apply dropout."""
+        """Add positions (counted over real tokens where a mask is known) and apply dropout."""
         if self.embed_positions is not None:
             length, padding_idx = embeddings.shape[1], self.config.pad_token_id
+            total = length + past_length if isinstance(past_length, int) else length
+            if total > self.config.max_position_embeddings:
+                raise ValueError(
+                    f"the {self.stack} got {total} tokens, but max_position_embeddings is "
+                    f"{self.config.max_position_embeddings}: shorten the text (truncation=True, max_new_tokens)"
+                )
             if mask is not None:
                 position_ids = position_ids_from_mask(mask, length, padding_idx)
             else:
@@ -394,8 +394,8 @@ class ResidualDecoder(ResidualStack):
             past_key_values = EncoderDecoderCache(DynamicCache(config=self.config), DynamicCache(config=self.config))
         past_length = past_key_values.get_seq_length() if past_key_values is not None else 0
 
-        real = attention_mask if isinstance(attention_mask, Tensor) and attention_mask.ndim == 2 else None
-        hidden_states = self.add_positions(embeddings, real, past_length)
+        dense = attention_mask if isinstance(attention_mask, Tensor) else None  # not a flex BlockMask
+        hidden_states = self.add_positions(embeddings, dense, past_length)
         causal_mask = create_causal_mask(
             config=self.config,
             inputs_embeds=embeddings,

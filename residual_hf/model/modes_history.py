@@ -53,7 +53,7 @@ class DLCLPost(PostLN):
     """Post-LN layers whose input is the norm of a learned combination of all layer outputs."""
 
     equation = "input of layer l+1 = LN_l(sum_k W_lk y_k);  then Post-LN;  out = LN_L(sum_k W_Lk y_k)"
-    source = "Wang et al. 2019, Learning Deep Transformer Models for Machine Translation, section 3"
+    source = "Wang et al. 2019, Learning Deep Transformer Models for Machine Translation"
     default_init_style = "fairseq_legacy"
     Boundary = History
 
@@ -78,7 +78,7 @@ class DLCLPre(PreLN):
     equation = (
         "z_0 = x_0, z_l = LN_l(y_l);  input of layer l+1 = sum_k W_lk z_k;  then Pre-LN;  out = LN(sum_k W_Lk z_k)"
     )
-    source = "Wang et al. 2019, Learning Deep Transformer Models for Machine Translation, section 3"
+    source = "Wang et al. 2019, Learning Deep Transformer Models for Machine Translation"
     default_init_style = "fairseq_legacy"
     Boundary = History
 

@@ -85,7 +85,7 @@ class SubLN(PreLN):
     """
 
     equation = "x <- x + W^O LN(heads(LN(x)));  x <- x + W2 LN(act(W1 LN(x)))"
-    source = "Wang et al. 2022, Foundation Transformers (Magneto), section 2"
+    source = "Wang et al. 2022, Foundation Transformers (Magneto)"
     default_init_style = "xavier_normal"
 
     @classmethod
@@ -120,7 +120,7 @@ class RealFormer(PostLN):
     """
 
     equation = "S_l = Q_l K_l^T / sqrt(d_h) + S_{l-1};  x <- LN(x + softmax(S_l + mask) V)"
-    source = "He et al. 2021, RealFormer: Transformer Likes Residual Attention, section 3"
+    source = "He et al. 2021, RealFormer: Transformer Likes Residual Attention"
     Options = RealFormerOptions
     attention_implementations = ("eager",)
 

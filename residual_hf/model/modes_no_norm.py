@@ -22,7 +22,7 @@ class TFixup(ResidualConnection):
     """
 
     equation = "x <- x + a"
-    source = "Huang et al. 2020, Improving Transformer Optimization Through Better Initialization, section 3.2"
+    source = "Huang et al. 2020, Improving Transformer Optimization Through Better Initialization"
     default_init_style = "t_fixup"
 
     def forward(self, stream, sublayer):
@@ -60,7 +60,7 @@ class ReZero(ResidualConnection):
     """
 
     equation = "x <- x + alpha_l * a, alpha_l = 0 at the start"
-    source = "Bachlechner et al. 2020, ReZero is All You Need, section 3"
+    source = "Bachlechner et al. 2020, ReZero is All You Need"
     default_init_style = "fairseq_legacy"
     Options = GateOptions
 
@@ -147,7 +147,7 @@ class Fixup(ResidualConnection):
     """
 
     equation = "x <- x + s * f(x - b);  inside FF a shift before and behind the activation"
-    source = "Zhang et al. 2019, Fixup Initialization: Residual Learning Without Normalization, section 3"
+    source = "Zhang et al. 2019, Fixup Initialization: Residual Learning Without Normalization"
     default_init_style = "fairseq_legacy"
     Boundary = FixupBoundary
     linear_bias = False

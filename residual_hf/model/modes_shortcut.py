@@ -27,7 +27,7 @@ class Admin(PostLN):
     """
 
     equation = "x <- LN(omega * x + a), omega in R^d learned"
-    source = "Liu et al. 2020, Understanding the Difficulty of Training Transformers, section 4"
+    source = "Liu et al. 2020, Understanding the Difficulty of Training Transformers"
     default_init_style = "fairseq_legacy"
 
     def __init__(self, config, place):
@@ -93,7 +93,7 @@ class AdminTorch(ResidualConnection):
 
 
 def deep_norm_constants(config, stack: str) -> tuple[float, float]:
-    """(alpha, beta) of an encoder-decoder with N and M layers, DeepNet Figure 2."""
+    """(alpha, beta) of an encoder-decoder with N and M layers, Wang et al. 2022 (DeepNet)."""
     n, m = config.encoder_layers, config.decoder_layers
     if stack == "encoder":
         return 0.81 * (n**4 * m) ** (1 / 16), 0.87 * (n**4 * m) ** (-1 / 16)
@@ -114,7 +114,7 @@ class DeepNorm(PostLN):
     """
 
     equation = "x <- LN(alpha * x + a)"
-    source = "Wang et al. 2022, DeepNet: Scaling Transformers to 1,000 Layers, section 4"
+    source = "Wang et al. 2022, DeepNet: Scaling Transformers to 1,000 Layers"
     Options = DeepNormOptions
     default_init_style = "xavier_normal"
 
@@ -145,7 +145,7 @@ class XSkipLN(PostLN):
     """A constant weight on the shortcut. The paper writes Post-LN; its code, tensor2tensor, was not released."""
 
     equation = "x <- LN(lambda * x + a)"
-    source = "Liu et al. 2020, Rethinking Skip Connection with Layer Normalization, eq. 5"
+    source = "Liu et al. 2020, Rethinking Skip Connection with Layer Normalization"
     Options = SkipScaleOptions
 
     def forward(self, stream, sublayer):
@@ -163,7 +163,7 @@ class XSkip(ResidualConnection):
     """A constant weight on the shortcut, and no norm anywhere."""
 
     equation = "x <- lambda * x + a"
-    source = "Liu et al. 2020, Rethinking Skip Connection with Layer Normalization, eq. 3"
+    source = "Liu et al. 2020, Rethinking Skip Connection with Layer Normalization"
     Options = PlainSkipScaleOptions
 
     def forward(self, stream, sublayer):
@@ -181,7 +181,7 @@ class RSkipLN(ResidualConnection):
     """Add the input again behind each of lambda norms, every norm with its own gain; the branch runs once."""
 
     equation = "y_1 = LN_1(x + a),  y_j = LN_j(x + y_{j-1}),  x <- y_lambda"
-    source = "Liu et al. 2020, Rethinking Skip Connection with Layer Normalization, eq. 7"
+    source = "Liu et al. 2020, Rethinking Skip Connection with Layer Normalization"
     Options = SkipOrderOptions
 
     def __init__(self, config, place):
@@ -206,7 +206,7 @@ class WSkipLN(PostLN):
     """A learned weight on the shortcut: Admin without profiling."""
 
     equation = "x <- LN(w * x + a), w in R^d learned"
-    source = "Liu et al. 2020, Rethinking Skip Connection with Layer Normalization, section 4"
+    source = "Liu et al. 2020, Rethinking Skip Connection with Layer Normalization"
     Options = SkipInitOptions
 
     def __init__(self, config, place):
@@ -236,7 +236,7 @@ class B2T(PostLN):
     """
 
     equation = "Post-LN, but the last norm of a layer sees x_inp + (x_ffn + a)"
-    source = "Takase et al. 2023, B2T Connection: Serving Stability and Performance in Deep Transformers, section 4"
+    source = "Takase et al. 2023, B2T Connection: Serving Stability and Performance in Deep Transformers"
     Options = B2TOptions
 
     def forward(self, stream, sublayer):

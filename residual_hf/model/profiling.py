@@ -21,7 +21,7 @@ def profile_admin(model: nn.Module, batch: Mapping[str, Tensor]) -> list[float]:
     again. Call it once, on a fresh model, with the same batch in every process.
 
     Raises `ValueError` if no stack of the model has `ln_mode` "admin".
-    Source: Liu et al. 2020, section 4.2, as in Transformer-Clinic (`--init-type adaptive-profiling`).
+    Source: Liu et al. 2020, as in Transformer-Clinic (`--init-type adaptive-profiling`).
     """
     connections = [module for module in model.modules() if isinstance(module, Admin)]
     if not connections:

@@ -15,10 +15,12 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 
-from transformers.dynamic_module_utils import get_relative_import_files
+from transformers.dynamic_module_utils import get_relative_import_files, get_relative_imports
 from transformers.utils import logging
 
 logger = logging.get_logger(__name__)
+
+NAMES_OF_OTHER_FILES = "From a local folder, Transformers 5.4 takes only files that it finds named in this one:"
 
 
 def write_model_code(
@@ -40,6 +42,10 @@ def write_model_code(
     folder = Path(folder)
     entry = Path(inspect.getfile(classes["AutoConfig"]))
     files = {path.name: path.read_text("utf-8") for path in (entry, *map(Path, get_relative_import_files(entry)))}
+    hidden = {Path(name).stem for name in files} - {entry.stem, *get_relative_imports(entry)}
+    if hidden:
+        named = "".join(f"from .{stem} import\n" for stem in sorted(hidden))
+        files[entry.name] += f'\n"""{NAMES_OF_OTHER_FILES}\n{named}"""\n'
     for mode in modes:
         if mode.__module__.rpartition(".")[0] != __name__.rpartition(".")[0]:
             _add_mode(files, entry.name, mode)
@@ -70,6 +76,8 @@ def _write(path: Path, text: str) -> None:
 def _add_mode(files: dict[str, str], entry: str, mode: type) -> None:
     """Add the file of a user's mode, imported by the file of the configuration."""
     try:
+        if mode.__module__ == "__main__":
+            raise ValueError("it stands in the script that runs, not in a file of its own")
         path = Path(inspect.getfile(mode))
         if path.name in files:
             raise ValueError(f"a file of the model is called {path.name} too")

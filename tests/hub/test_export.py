@@ -1,22 +1,22 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 from __future__ import annotations
 
+import ast
 import importlib
 import json
 import os
 import shutil
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 from tiny_translator import SENTENCES, tiny_model, tiny_tokenizer
 from transformers import AutoModelForSeq2SeqLM, BartConfig, BartForConditionalGeneration, pipeline
-from transformers.dynamic_module_utils import get_relative_import_files, get_relative_imports
+from transformers.dynamic_module_utils import get_relative_imports
 
 from residual_hf.errors import InputError
 from residual_hf.hub.export import save_checkpoint
-from residual_hf.model import configuration_residual, connections, modeling_residual, pipeline_translation
+from residual_hf.model import connections, modeling_residual
 
 COMMIT = "0123456789" * 4
 
@@ -211,6 +211,14 @@ def test_mode_that_cannot_travel_is_named(user_mode, tokenizer, tmp_path, caplog
     assert AutoModelForSeq2SeqLM.from_pretrained(saved).config.ln_mode == name  # here it is imported
 
 
+def test_mode_of_the_running_script_is_named(user_mode, tokenizer, tmp_path, caplog):
+    mode = user_mode("my_script", MODE.format(name="scripted", cls="Scripted")).Scripted
+    mode.__module__ = "__main__"
+    saved = save_checkpoint(tiny_model(tokenizer, ln_mode="scripted"), tokenizer, tmp_path / "scripted")
+    assert "scripted" in caplog.text and "script that runs" in caplog.text
+    assert not (saved / "my_script.py").exists()
+
+
 def test_pairs_of_languages(model, tokenizer, tmp_path):
     def tasks(**settings):
         config = save_checkpoint(model, tokenizer, tmp_path / "saved", overwrite=True, **settings) / "config.json"
@@ -233,15 +241,18 @@ def test_plain_save_pretrained_writes_the_same_code(model, folder, tmp_path):
     assert not hasattr(model.config, "custom_pipelines") and not model.is_remote_code()
 
 
-@pytest.mark.parametrize("module", [configuration_residual, modeling_residual, pipeline_translation])
-def test_model_code_is_flat_and_named_by_its_entry(module):
-    """Before 5.17 Transformers copies, from a local folder, only what the file it loads imports by itself."""
-    found = {Path(file).stem for file in get_relative_import_files(module.__file__)}
-    named = {*get_relative_imports(module.__file__), *get_relative_imports(configuration_residual.__file__)}
-    assert found - {Path(module.__file__).stem} <= named
-    for stem in found:
-        text = Path(module.__file__).with_name(f"{stem}.py").read_text()
-        assert "from residual_hf" not in text and "import residual_hf" not in text, stem
+def test_entry_names_every_file(folder):
+    """Transformers 5.4 copies, from a local folder, only what the file it loads first names by itself."""
+    entry = folder / "configuration_residual.py"
+    assert {path.stem for path in folder.glob("*.py")} == {entry.stem, *get_relative_imports(entry)}
+
+
+def test_model_code_needs_nothing_else_of_the_package(folder):
+    for path in folder.glob("*.py"):
+        modules = [
+            node.module or "" for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.ImportFrom)
+        ]
+        assert not [module for module in modules if module.startswith("residual_hf")], path.name
 
 
 def test_full_folder_is_not_touched(model, tokenizer, tmp_path):

@@ -15,17 +15,17 @@ from residual_hf.data.generated.phrases import NounPhrase
 from residual_hf.data.generated.verbs import AUXILIARIES, Modal, Verb
 
 _ENGLISH_ROLES = (
-    "accusative pronoun", "dative pronoun", "dative", "definite", "indefinite", "predicate", "recipient", "goal",
+    "accusative pronoun", "dative pronoun", "dative", "definite", "indefinite", "predicate", "goal",
     "vehicle", "place", "company", "clock", "day",
 )  # fmt: skip
 _GERMAN_ROLES = (
-    "accusative pronoun", "dative pronoun", "frequency", "day", "clock", "company", "vehicle", "dative", "recipient",
+    "accusative pronoun", "dative pronoun", "frequency", "day", "clock", "company", "vehicle", "dative",
     "definite", "place", "indefinite", "goal", "predicate",
 )  # fmt: skip
 # A negated clause moves its definite objects before the time, so that `nicht` follows both.
 _NEGATED_ROLES = (
-    "accusative pronoun", "dative pronoun", "dative", "recipient", "definite", "frequency", "day", "clock", "company",
-    "vehicle", "not", "place", "indefinite", "goal", "predicate",
+    "accusative pronoun", "dative pronoun", "dative", "definite", "frequency", "day", "clock", "company",
+    "not", "vehicle", "place", "indefinite", "goal", "predicate",
 )  # fmt: skip
 _ENGLISH = {role: rank for rank, role in enumerate(_ENGLISH_ROLES)}
 _GERMAN = {role: rank for rank, role in enumerate(_GERMAN_ROLES)}

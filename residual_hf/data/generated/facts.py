@@ -39,15 +39,18 @@ _AGES = {"mother": (35, 60), "father": (35, 60), "grandmother": (61, 99), "grand
 _MEASURES = (
     ("book", "pages", "Seiten", 80, 900), ("hotel", "rooms", "Zimmer", 20, 400), ("letter", "pages", "Seiten", 2, 12),
 )  # fmt: skip
-
-
 _STAGES = {"film": ("cinema",), "concert": ("park", "theatre", "hotel"), "party": ("garden", "hotel", "restaurant")}
 
 
 def _price(dice: Dice, prices: tuple[int, int, int]) -> Pair:
     low, high, step = prices
     euros, cents = divmod(dice.between(low // step, high // step) * step, 100)
-    return price(euros, cents)
+    return price(_plain(euros), cents)
+
+
+def _plain(n: int) -> int:
+    """`n`, or the next number where Germans disagree about the form before a noun (hunderteins, hundertein)."""
+    return n + 1 if n > 100 and n % 100 == 1 else n
 
 
 def _article(dice: Dice, lasting: bool = False) -> tuple[NounPhrase, Pair]:
@@ -57,7 +60,10 @@ def _article(dice: Dice, lasting: bool = False) -> tuple[NounPhrase, Pair]:
     options, *prices = dice.pick(_PRICES[2:] if lasting else _PRICES)
     what = dice.pick(options)
     several = what.en == "shoe" or dice.chance(0.1)
-    phrase = noun_phrase(dice.pick((THE, THIS)), choices.adjective(dice, what, 0.6), what, several)
+    described = choices.adjective(dice, what, 0.6)
+    if described is not None and described.en in ("cheap", "expensive"):
+        described = None
+    phrase = noun_phrase(dice.pick((THE, THIS)), described, what, several)
     return phrase, _price(dice, tuple(prices))
 
 
@@ -184,7 +190,7 @@ def measure(dice: Dice) -> Pair:
     """This book has three hundred and forty-five pages. Dieses Buch hat dreihundertfünfundvierzig Seiten."""
     name, unit, einheit, low, high = dice.pick(_MEASURES)
     phrase = noun_phrase(dice.pick((THE, THIS)), choices.adjective(dice, NOUNS[name], 0.6), NOUNS[name])
-    en, de = cardinal(dice.between(low, high))
+    en, de = cardinal(_plain(dice.between(low, high)))
     return finished(f"{phrase.en} has {en} {unit}", f"{phrase.de[NOM]} hat {de} {einheit}")
 
 

@@ -51,7 +51,7 @@ def belonging(dice: Dice) -> Pair:
     what = dice.pick(_POSSESSIONS)
     several = what.en == "shoe" or dice.chance(0.15)
     phrase = noun_phrase(dice.pick((THE, THIS)), choices.adjective(dice, what, 0.5), what, several)
-    owner = object_part(choices.other_person(dice, phrase), DAT)
+    owner = object_part(choices.subject(dice), DAT)
     clause = Clause(phrase, BELONG, negated=dice.chance(0.15), parts=[owner])
     return finished(english(clause), german(clause))
 
@@ -82,7 +82,7 @@ def existence(dice: Dice) -> Pair:
         en_where, de_where, options = dice.pick(_STORED)
     what = dice.pick(options)
     several = bool(what.en_plural) and dice.chance(0.4)
-    determiner = number(dice.between(2, 12)) if several else A
+    determiner = number(dice.between(2, 6)) if several else A
     if not what.en_plural or dice.chance(0.3):
         determiner = NO
     phrase = noun_phrase(determiner, choices.adjective(dice, what, 0.5), what, several)

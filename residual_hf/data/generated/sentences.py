@@ -32,6 +32,7 @@ _LOCATED = tuple(u for u in USAGES if u.places and "HOME" not in u.places and u.
 _CHOSEN = nouns("clothes read film restaurant museum hotel")
 _OBJECTS = ("definite", "indefinite", "dative", "goal", "accusative pronoun", "dative pronoun")
 _CLAIMS: tuple[Verb, ...] = (SAY, THINK, HOPE, KNOW)
+_TIMELESS = {usage.verb for usage in (LIKED, *USAGES) if usage.use == "timeless"}
 _PAST = ("past", "past modal")
 _PRESENT = ("now", "habit", "future", "modal")
 
@@ -110,7 +111,7 @@ def doubt(dice: Dice) -> Pair:
     en, de = "whether", "ob"
     if dice.chance(0.35):
         en, de = dice.pick((("when", "wann"), ("why", "warum")))
-        about = _plain(lambda: scenes.doing(dice, other, brief=True))
+        about = _plain(lambda: scenes.doing(dice, other, brief=True), dated=True)
         _drop(about, "day", "clock", "frequency")
     sub_en, sub_de = f"{en} {english(about)}", f"{de} {german(about, 'subordinate')}"
     draw = dice.between(1, 3)
@@ -121,11 +122,11 @@ def doubt(dice: Dice) -> Pair:
     return finished(f"{english(main)} {sub_en}", f"{german(main)}, {sub_de}")
 
 
-def _plain(make: Callable[[], Clause]) -> Clause:
-    """A clause without negation."""
+def _plain(make: Callable[[], Clause], dated: bool = False) -> Clause:
+    """A clause without negation and, if `dated`, about something that has its time."""
     while True:
         clause = make()
-        if not clause.negated:
+        if not clause.negated and not (dated and clause.verb in _TIMELESS):
             return clause
 
 
@@ -140,7 +141,7 @@ def yes_or_no(dice: Dice) -> Pair:
 
 def when_or_why(dice: Dice) -> Pair:
     """When are you picking us up? Wann holst du uns ab?"""
-    clause = _plain(lambda: scenes.anything(dice, _speaker(dice)))
+    clause = _plain(lambda: scenes.anything(dice, _speaker(dice)), dated=True)
     en, de = dice.pick((("when", "wann"), ("when", "wann"), ("why", "warum")))
     _drop(clause, "frequency", *(("day", "clock") if en == "when" else ()))
     return asked(clause, en, de)

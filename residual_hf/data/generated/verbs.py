@@ -72,7 +72,7 @@ sell sold selling | verkaufen verkauft | acc | vehicle furniture horse camera wa
 look looked looking +for | suchen gesucht | acc | thing animal ticket hat | kitchen garden hotel park | any
 find found finding | finden gefunden | acc | thing animal ticket hat | kitchen garden office park beach | event
 lose lost losing | verlieren verloren | acc | thing clothes ticket | park station beach city TOWN | past
-forget forgot forgetting | vergessen vergessen vergiss | acc | thing clothes ticket read | hotel restaurant office | past
+forget forgot forgetting | vergessen vergessen vergiss | acc | thing clothes ticket read | hotel restaurant | past
 need needed needing | brauchen gebraucht | acc | thing clothes furniture vehicle ticket | | state
 see saw seeing | sehen gesehen sieh | acc | person animal film | | event
 read read reading | lesen gelesen lies | acc | read post | kitchen garden park library balcony | any

@@ -1,0 +1,39 @@
+# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
+"""Scores of translations as papers on Multi30k print them: sacreBLEU, and BLEU of Moses-tokenised text.
+
+pip install sacremoses
+python examples/multi30k/score.py runs/multi30k/test.hypotheses.txt data/multi30k/test_2016_flickr.de.gz
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from sacremoses import MosesPunctNormalizer, MosesTokenizer
+
+from residual_hf.data.text_files import iter_lines
+from residual_hf.evaluation.metrics import score, tokenized_bleu
+
+parser = argparse.ArgumentParser(description=__doc__)
+parser.add_argument("hypotheses", type=Path)
+parser.add_argument("references", type=Path)
+parser.add_argument("--lang", default="de")
+options = parser.parse_args()
+
+hypotheses, references = list(iter_lines(options.hypotheses)), list(iter_lines(options.references))
+for lowercase in (False, True):
+    for name, result in score(hypotheses, references, metrics=("bleu", "chrf"), lowercase=lowercase).items():
+        print(f"{name} {result.value:.2f}  {result.signature}")
+
+normalizer, tokenizer = MosesPunctNormalizer(lang=options.lang), MosesTokenizer(lang=options.lang)
+
+
+def tokenize(lines: list[str]) -> list[str]:
+    return [
+        tokenizer.tokenize(normalizer.normalize(line), aggressive_dash_splits=True, escape=False, return_str=True)
+        for line in lines
+    ]
+
+
+print("tokenised (normalised, Moses, aggressive hyphens):", tokenized_bleu(tokenize(hypotheses), tokenize(references)))
