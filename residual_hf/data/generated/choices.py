@@ -118,10 +118,10 @@ def subject(dice: Dice) -> NounPhrase:
     return PRONOUNS[dice.pick(PERSONAL)].phrase if dice.chance(0.4) else somebody(dice)
 
 
-def other_person(dice: Dice, than: NounPhrase, pronouns: float = 0.3, definite: bool = False) -> NounPhrase:
+def other_person(dice: Dice, than: NounPhrase, definite: bool = False) -> NounPhrase:
     """Somebody who is not `than`: nobody calls himself here."""
     while True:
-        if dice.chance(pronouns):
+        if dice.chance(0.3):
             key = dice.pick(PERSONAL)
             if key != than.pronoun and {key, than.pronoun} != {"I", "we"}:
                 return PRONOUNS[key].phrase

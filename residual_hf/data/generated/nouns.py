@@ -160,8 +160,8 @@ old          alt             clothes thing furniture vehicle device read picture
 big          groß            furniture vehicle animal bag suitcase cake room kitchen garden supermarket gift
 small        klein           furniture vehicle animal bag child home restaurant hotel village gift
 beautiful    schön           clothes flower picture garden city village beach lake park dress
-cheap        billig          clothes thing vehicle ticket wine hotel
-expensive    teuer|teur      clothes thing vehicle ticket wine hotel restaurant camera
+cheap        billig          clothes bag watch camera phone vehicle ticket wine hotel
+expensive    teuer|teur      clothes bag watch camera phone vehicle ticket wine hotel restaurant
 heavy        schwer          suitcase bag table cupboard book
 red          rot             clothes apple tomato flower car bicycle bag umbrella sofa chair
 blue         blau            clothes car bicycle bag umbrella suitcase door

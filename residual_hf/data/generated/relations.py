@@ -17,8 +17,11 @@ from residual_hf.data.generated.phrases import (
     THE,
     THIS,
     A,
+    NounPhrase,
     noun_phrase,
     number,
+    of_name,
+    person_named,
     pronoun_for,
 )
 from residual_hf.data.generated.scenes import LYING, SPOTS, object_part
@@ -27,10 +30,9 @@ from residual_hf.data.generated.verbs import BE, BELONG, LIVE, MODALS, VERBS
 _CAN = MODALS[0]
 _POSSESSIONS = nouns("clothes thing vehicle animal")
 _SMALL = LYING + nouns("clothes bag")
-_SIGHTS, _LANDMARKS = (
-    nouns("museum cinema theatre restaurant hotel library park market"),
-    nouns("station lake airport village"),
-)
+_SIGHTS = nouns("cinema restaurant hotel library supermarket market")
+_LANDMARKS = nouns("station park theatre museum")
+_PEERS = nouns("sister brother friend colleague")
 _STORED = (
     ("in the kitchen", "in der Küche", nouns("milk bread cheese coffee tea egg apple tomato potato cup glass")),
     ("in the village", "im Dorf", nouns("hotel restaurant cinema supermarket museum library")),
@@ -56,11 +58,22 @@ def belonging(dice: Dice) -> Pair:
     return finished(english(clause), german(clause))
 
 
+def _peer(dice: Dice) -> NounPhrase:
+    name = dice.pick(choices.NAMES)
+    if dice.chance(0.3):
+        return person_named(name)
+    owner = of_name(name) if dice.chance(0.3) else POSSESSIVE[dice.pick(choices.PERSONAL)]
+    return noun_phrase(owner, None, dice.pick(_PEERS))
+
+
 def comparison(dice: Dice) -> Pair:
     """Anna's car is bigger than our car. Annas Auto ist größer als unser Auto."""
     if dice.chance(0.5):
-        first = choices.subject(dice)
-        second = choices.other_person(dice, first, pronouns=0)
+        first, second = _peer(dice), _peer(dice)
+        while second.en == first.en:
+            second = _peer(dice)
+        if dice.chance(0.4):
+            first = PRONOUNS[dice.pick(choices.PERSONAL)].phrase
         en, de = dice.pick(PERSONAL_COMPARATIVES)
     else:
         en, de, fits = dice.pick(COMPARATIVES)
