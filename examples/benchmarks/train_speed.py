@@ -267,6 +267,7 @@ def parse_arguments() -> argparse.Namespace:
         parser.error("--device: cuda given, but torch sees no GPU; allowed is cpu")
     if args.json is not None and (args.json.exists() or not args.json.parent.is_dir()):
         parser.error(f"--json: {args.json} given, must be a new file in a folder that exists")
+    args.candidates = list(dict.fromkeys(args.candidates))
     args.max_tokens = args.max_tokens or SHAPES[args.shape].max_tokens
     return args
 

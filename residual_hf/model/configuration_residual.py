@@ -3,6 +3,9 @@
 
 from __future__ import annotations
 
+import copy
+import os
+from collections.abc import Iterable
 from typing import Any
 
 from huggingface_hub.dataclasses import strict
@@ -16,6 +19,7 @@ from .initialization import INIT_STYLES
 from .norms import NORM_TYPES
 from .options import parse_options
 from .presets import PRESETS
+from .self_contained import write_model_code
 
 RATES = ("dropout", "attention_dropout", "activation_dropout", "encoder_layerdrop", "decoder_layerdrop")
 SIZES = (
@@ -120,6 +124,33 @@ class ResidualConfig(PreTrainedConfig):
         super().__setattr__(name, value)
         if name == "vocab_size" and self.share_encoder_decoder_embeddings:
             super().__setattr__("decoder_vocab_size", value)  # one vocabulary has one size, also after a resize
+
+    def get_text_config(self, *args: Any, **kwargs: Any) -> PreTrainedConfig:
+        """What `generate` asks for; its `vocab_size` is that of the target, whose tokens are generated."""
+        config = super().get_text_config(*args, **kwargs)
+        if config is not self or self.decoder_vocab_size == self.vocab_size:
+            return config
+        config = copy.copy(self)
+        config.vocab_size = self.decoder_vocab_size
+        return config
+
+    def save_pretrained(self, save_directory: str | os.PathLike, push_to_hub: bool = False, **kwargs: Any) -> None:
+        """Save, with the code of the model beside it: the folder loads where residual_hf is not installed."""
+        super().save_pretrained(save_directory, push_to_hub=push_to_hub, **kwargs)
+        self.write_code(save_directory, [(self.source_lang, self.target_lang)])
+
+    def write_code(self, folder: str | os.PathLike, languages: Iterable[tuple[str | None, str | None]]) -> None:
+        """Put the model code into a folder with a `config.json`, see `self_contained.py`."""
+        from .modeling_residual import ResidualForConditionalGeneration, ResidualModel
+        from .pipeline_translation import TranslationPipeline
+
+        classes = {
+            "AutoConfig": ResidualConfig,
+            "AutoModel": ResidualModel,
+            "AutoModelForSeq2SeqLM": ResidualForConditionalGeneration,
+        }
+        modes = dict.fromkeys(get_ln_mode(self.stack_ln_mode(stack)) for stack in ("encoder", "decoder"))
+        write_model_code(folder, classes, TranslationPipeline, modes, languages)
 
     @classmethod
     def preset(cls, name: str, **overrides: Any) -> ResidualConfig:

@@ -268,6 +268,14 @@ class ResidualPreTrainedModel(PreTrainedModel):
             return super().get_expanded_tied_weights_keys(all_submodels=True)
         return dict(self._tied_weights_keys or {})
 
+    def resize_token_embeddings(
+        self, new_num_tokens: int | None = None, pad_to_multiple_of: int | None = None, mean_resizing: bool = True
+    ) -> nn.Embedding:
+        """Resize the table of the source, which may be that of the target and the output projection too."""
+        table = super().resize_token_embeddings(new_num_tokens, pad_to_multiple_of, mean_resizing)
+        self.config.vocab_size = table.num_embeddings
+        return table
+
     @property
     def dummy_inputs(self) -> dict[str, Tensor]:
         ids = torch.tensor([[4, 5, 6, 2], [4, 5, 2, self.config.pad_token_id]], device=self.device)

@@ -94,10 +94,9 @@ def existence(dice: Dice) -> Pair:
     else:
         en_where, de_where, options = dice.pick(_STORED)
     what = dice.pick(options)
-    several = bool(what.en_plural) and dice.chance(0.4)
-    determiner = number(dice.between(2, 6)) if several else A
-    if not what.en_plural or dice.chance(0.3):
-        determiner = NO
+    lacking = not what.en_plural or dice.chance(0.3)
+    several = bool(what.en_plural) and (lacking or dice.chance(0.4))
+    determiner = NO if lacking else number(dice.between(2, 6)) if several else A
     phrase = noun_phrase(determiner, choices.adjective(dice, what, 0.5), what, several)
     verb = "are" if phrase.agreement == PLURAL else "is"
     return finished(f"there {verb} {phrase.en} {en_where}", f"{de_where} gibt es {phrase.de[ACC]}")
