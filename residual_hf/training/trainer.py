@@ -10,6 +10,7 @@ from functools import partial
 from typing import Any
 
 import torch
+from accelerate.utils import DistributedType
 from torch import Tensor
 from torch.utils.data import DataLoader
 from transformers import Seq2SeqTrainer
@@ -98,6 +99,9 @@ class TranslationTrainer(Seq2SeqTrainer):
             **kwargs,
         )
         model.criterion = self.meter
+        if self.accelerator.distributed_type != DistributedType.DEEPSPEED:
+            # the loss is normalised by all tokens of an update; Transformers 5.4 lets accelerate divide it once more
+            self.accelerator.gradient_accumulation_steps = 1
 
     def get_train_dataloader(self) -> DataLoader:
         sampler = TokenBudgetSampler(

@@ -56,7 +56,7 @@ def make_recipe(folder, **training):
             "log_every": 5,
             **training,
         },
-        "decoding": {"num_beams": 2},
+        "decoding": {"num_beams": 2, "max_length_a": 0.0, "max_length_b": 40},
     }
     return from_mapping(Recipe, values)
 
@@ -90,11 +90,11 @@ def test_saved_model_is_the_one_that_was_scored(finished):
     folder, metrics = finished
     model = AutoModelForSeq2SeqLM.from_pretrained(folder / "run" / "model")
     tokenizer = AutoTokenizer.from_pretrained(folder / "run" / "model")
-    translator = residual_hf.Translator.from_pretrained(folder / "run" / "model")
+    translator = residual_hf.Translator.from_pretrained(folder / "run" / "model", max_length_a=0.0, max_length_b=40)
     sources = (folder / "test.en").read_text().splitlines()
     hypotheses = (folder / "run" / "test.hypotheses.txt").read_text().split("\n")[:-1]
     assert translator.translate(sources) == hypotheses
-    piped = pipeline("translation", model=model, tokenizer=tokenizer)(sources, max_new_tokens=63)
+    piped = pipeline("translation", model=model, tokenizer=tokenizer)(sources, max_new_tokens=40)
     assert [p["translation_text"] for p in piped] == hypotheses
     references = (folder / "test.de").read_text().splitlines()
     batch = tokenizer(sources, text_target=references, padding=True, return_tensors="pt")

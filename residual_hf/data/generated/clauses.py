@@ -31,7 +31,6 @@ _ENGLISH = {role: rank for rank, role in enumerate(_ENGLISH_ROLES)}
 _GERMAN = {role: rank for rank, role in enumerate(_GERMAN_ROLES)}
 _NEGATED = {role: rank for rank, role in enumerate(_NEGATED_ROLES)}
 
-
 Pair = tuple[str, str]  # English, German
 
 

@@ -8,7 +8,6 @@ from collections.abc import Callable
 from residual_hf.data.generated import choices, scenes
 from residual_hf.data.generated.clauses import Clause, Pair, Part, asked, english, finished, german
 from residual_hf.data.generated.dice import Dice
-from residual_hf.data.generated.german import DAT
 from residual_hf.data.generated.nouns import nouns
 from residual_hf.data.generated.phrases import (
     HOW_MANY,
@@ -178,8 +177,7 @@ def what_or_who(dice: Dice) -> Pair:
     usage = dice.pick(_OF_PERSONS)
     clause = _plain(lambda: scenes.doing(dice, _speaker(dice), usages=(usage,)))
     _drop(clause, *_OBJECTS, "frequency")
-    form = WHO.de[usage.case if usage.case is not None else DAT]
-    return asked(clause, "who", f"{usage.preposition} {form}".strip())
+    return asked(clause, "who", f"{usage.preposition} {WHO.de[usage.case]}".strip())
 
 
 def which_or_how_many(dice: Dice) -> Pair:
