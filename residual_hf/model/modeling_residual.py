@@ -439,6 +439,7 @@ class ResidualModel(ResidualPreTrainedModel):
         self.decoder = ResidualDecoder(config)
         if config.share_encoder_decoder_embeddings:
             self._tied_weights_keys = {"decoder.embed_tokens.weight": "encoder.embed_tokens.weight"}
+            self._keys_to_ignore_on_save = list(self._tied_weights_keys)
         self.post_init()
 
     def get_input_embeddings(self) -> nn.Module:
@@ -513,6 +514,7 @@ class ResidualForConditionalGeneration(ResidualPreTrainedModel, GenerationMixin)
         source = "model.encoder.embed_tokens.weight" if shared else "model.decoder.embed_tokens.weight"
         tied = {"model.decoder.embed_tokens.weight": source} if shared else {}
         self._tied_weights_keys = {**tied, "lm_head.weight": source} if config.tie_word_embeddings else tied
+        self._keys_to_ignore_on_save = list(self._tied_weights_keys)
         self.post_init()
 
     def get_input_embeddings(self) -> nn.Module:

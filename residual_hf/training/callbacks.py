@@ -10,7 +10,7 @@ import threading
 from pathlib import Path
 from typing import Any
 
-from transformers import TrainerCallback
+from transformers import ProgressCallback, TrainerCallback
 
 logger = logging.getLogger(__name__)
 
@@ -32,6 +32,16 @@ class RecordCallback(TrainerCallback):
             state.global_step,
             "  ".join(f"{k} {v:.4g}" if isinstance(v, float) else f"{k} {v}" for k, v in logs.items()),
         )
+
+
+class ProgressBar(ProgressCallback):
+    """Transformers' bar with the latest figures beside it; the figures themselves are written by `RecordCallback`."""
+
+    SHOWN = ("nll", "eval_nll", "eval_bleu", "learning_rate", "grad_norm")
+
+    def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, Any] | None = None, **kwargs: Any) -> None:
+        if state.is_world_process_zero and self.training_bar is not None and logs:
+            self.training_bar.set_postfix({name: f"{logs[name]:.3g}" for name in self.SHOWN if name in logs})
 
 
 class InterruptCallback(TrainerCallback):

@@ -19,7 +19,7 @@ from .settings import TrainingSettings
 
 logger = logging.getLogger(__name__)
 
-SIZES = {"train": 24000, "valid": 200, "test": 500}
+SIZES = {"train": 100000, "valid": 200, "test": 500}
 REQUIRED_BLEU = 90.0
 
 
@@ -31,13 +31,13 @@ def quickstart_recipe(folder: Path) -> Recipe:
         target_lang="de",
         output_dir=str(folder),
         data=DataSettings(train=nothing, valid=nothing),
-        tokenizer=TokenizerSettings(kind="bpe", vocab_size=1600),
+        tokenizer=TokenizerSettings(kind="bpe", vocab_size=1500),
         model={
             "d_model": 128,
             "encoder_layers": 3,
             "decoder_layers": 3,
-            "encoder_ffn_dim": 512,
-            "decoder_ffn_dim": 512,
+            "encoder_ffn_dim": 256,
+            "decoder_ffn_dim": 256,
             "encoder_attention_heads": 4,
             "decoder_attention_heads": 4,
             "ln_mode": "resi_dual",
@@ -45,14 +45,15 @@ def quickstart_recipe(folder: Path) -> Recipe:
             "max_position_embeddings": 256,
         },
         training=TrainingSettings(
-            max_tokens=3000,
-            max_updates=600,
-            lr=4e-3,
+            max_tokens=2048,
+            max_updates=1000,
+            lr=3e-3,
             schedule="linear",
             warmup_updates=100,
             label_smoothing=0.0,
             weight_decay=0.0,
-            eval_every=300,
+            clip_norm=1.0,
+            eval_every=500,
             eval_bleu=False,
             keep_last=1,
         ),

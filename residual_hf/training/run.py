@@ -14,7 +14,14 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from transformers import EarlyStoppingCallback, PreTrainedTokenizerBase, PrinterCallback, set_seed
+from tqdm.auto import tqdm
+from transformers import (
+    EarlyStoppingCallback,
+    PreTrainedTokenizerBase,
+    PrinterCallback,
+    ProgressCallback,
+    set_seed,
+)
 from transformers.trainer_utils import get_last_checkpoint
 
 from residual_hf.data.corpus import ParallelCorpus, check_files, read_parallel
@@ -27,7 +34,7 @@ from residual_hf.hub.export import save_checkpoint
 from residual_hf.model.modeling_residual import ResidualForConditionalGeneration
 from residual_hf.model.tokenization_residual import ResidualTokenizer
 
-from .callbacks import InterruptCallback, RecordCallback
+from .callbacks import InterruptCallback, ProgressBar, RecordCallback
 from .recipe import Recipe
 from .trainer import TranslationTrainer
 
@@ -88,7 +95,9 @@ def train_on(
         processing_class=tokenizer,
         callbacks=callbacks,
     )
-    trainer.remove_callback(PrinterCallback)  # RecordCallback writes the same figures
+    if trainer.pop_callback(ProgressCallback) is not None:
+        trainer.add_callback(ProgressBar)
+    trainer.remove_callback(PrinterCallback)
     describe(model, trainer)
     last = get_last_checkpoint(str(folder / "checkpoints")) if resume and (folder / "checkpoints").exists() else None
     trainer.train(resume_from_checkpoint=last)
@@ -230,13 +239,20 @@ def prepare_folder(folder: Path, *, overwrite: bool, resume: bool) -> Path:
     return folder
 
 
+class TerminalHandler(logging.Handler):
+    """Writes to standard error without breaking a progress bar."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        tqdm.write(self.format(record), file=sys.stderr)
+
+
 class log_file:
     """Context in which messages of this package go to a file as well as to the terminal."""
 
     def __init__(self, path: Path):
         self.handlers: Sequence[logging.Handler] = (
             logging.FileHandler(path, encoding="utf-8"),
-            logging.StreamHandler(sys.stderr),
+            TerminalHandler(),
         )
 
     def __enter__(self) -> None:
