@@ -7,18 +7,39 @@ from .ln_modes import PostLN, PreLN, ResiDual
 from .modes_history import DLCLPost, DLCLPre
 from .modes_inner import NormFormer, RealFormer, SubLN
 from .modes_no_norm import Fixup, ReZero, ReZeroPostLN, TFixup
+from .modes_norms import (
+    HybridNorm,
+    LayerScale,
+    LNScaling,
+    MixLN,
+    OutputLN,
+    PeriLN,
+    SandwichLN,
+    SiameseNorm,
+    SkipInit,
+)
 from .modes_shortcut import B2T, Admin, AdminTorch, B2TNoLN, DeepNorm, RSkipLN, WSkipLN, XSkip, XSkipLN
+from .modes_streams import MHC, AttentionResiduals, HyperConnections
 
 __all__ = [
     "Admin",
     "AdminTorch",
+    "AttentionResiduals",
     "B2T",
     "B2TNoLN",
     "DLCLPost",
     "DLCLPre",
     "DeepNorm",
     "Fixup",
+    "HybridNorm",
+    "HyperConnections",
+    "LNScaling",
+    "LayerScale",
+    "MHC",
+    "MixLN",
     "NormFormer",
+    "OutputLN",
+    "PeriLN",
     "PostLN",
     "PreLN",
     "RSkipLN",
@@ -26,6 +47,9 @@ __all__ = [
     "ReZeroPostLN",
     "RealFormer",
     "ResiDual",
+    "SandwichLN",
+    "SiameseNorm",
+    "SkipInit",
     "SubLN",
     "TFixup",
     "WSkipLN",

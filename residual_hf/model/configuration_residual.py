@@ -50,7 +50,7 @@ class ResidualConfig(PreTrainedConfig):
             reach a stack with another mode.
         encoder_ln_mode_options, decoder_ln_mode_options: options for one stack, over `ln_mode_options`.
         admin_profile: initial shortcut scales of `"admin"`, one per sub-layer, encoder first; see `profile_admin`.
-        norm_type: `"layer_norm"` or `"rms_norm"`; None is the default of the mode.
+        norm_type: `"layer_norm"`, `"rms_norm"`, `"scale_norm"` or `"ada_norm"`; None is the default of the mode.
         init_style: `"fairseq_main"` (as ResiDual was trained), `"fairseq_legacy"`; None is the default of the mode.
         position_embedding_type: `"sinusoidal"` (fairseq's layout), `"learned"` or `"none"`.
         max_position_embeddings: longest sentence, in tokens.

@@ -1,0 +1,220 @@
+# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
+"""Modes that widen the stream to several copies, or keep every output and attend over them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from transformers import initialization as init
+
+from .connections import StreamBoundary, register_ln_mode
+from .ln_modes import NormAtEnd, PreLN
+from .norms import build_norm
+from .options import option
+
+
+def weighted_sum(weights: Tensor, members: tuple[Tensor, ...]) -> Tensor:
+    """sum_k w_k v_k: weights (n) or (batch, length, n), n members of shape (batch, length, d_model)."""
+    mixed = weights[..., 0, None] * members[0]
+    for k, member in enumerate(members[1:], start=1):
+        mixed = mixed + weights[..., k, None] * member
+    return mixed
+
+
+class CopiedStream(NormAtEnd):
+    """n copies of the embeddings at the beginning, the norm of their sum at the end."""
+
+    def begin(self, hidden_states):
+        return (hidden_states,) * self.options.streams
+
+    def end(self, stream):
+        return self.norm(sum(stream[1:], start=stream[0]))
+
+
+class MultiStream(PreLN):
+    """n streams h_1..h_n with weights that say what a branch reads of each, how they mix, and what each gets."""
+
+    Boundary = CopiedStream
+
+    def weights(self, stream: tuple[Tensor, ...]) -> tuple[Tensor, Tensor, Tensor]:
+        """Reading m (..., n), mixing A (..., from, to) and writing b (..., n)."""
+        raise NotImplementedError(f"{type(self).__name__} must say how its streams are weighted")
+
+    def forward(self, stream, sublayer):
+        read, mix, write = self.weights(stream)
+        a = sublayer(self.norm(weighted_sum(read, stream)))
+        return tuple(weighted_sum(mix[..., j], stream) + write[..., j, None] * a for j in range(len(stream)))
+
+
+@dataclass(frozen=True)
+class HyperConnectionOptions:
+    streams: int = option(4, minimum=1, help="n, the number of copies of the hidden state")
+    dynamic: bool = option(True, help="weights that depend on the token, beside the learned constants")
+
+
+@register_ln_mode("hyper_connections")
+class HyperConnections(MultiStream):
+    """Several streams; which of them a branch reads, how they mix and what they get of it is learned.
+
+    A fresh model is Pre-LN, up to eps of the last norm: sub-layer k reads stream k mod n, A = I, b = 1, and the
+    dynamic part 0.01 * tanh(LN(h_i) W) has W = 0. Written after a public re-implementation of the paper's algorithm
+    (lucidrains/hyper-connections, with RMS norms); the initial scale of the branches is left alone.
+    """
+
+    equation = "a = f(LN(sum_i m_i h_i));  h_j <- sum_i A_ij h_i + b_j a;  m, A, b learned;  out = LN(sum_j h_j)"
+    source = "Zhu et al. 2024, Hyper-Connections"
+    Options = HyperConnectionOptions
+
+    def __init__(self, config, place):
+        super().__init__(config, place)
+        n = self.options.streams
+        self.static_read = nn.Parameter(torch.eye(n)[place.index % n])
+        self.static_mix = nn.Parameter(torch.eye(n))
+        self.static_write = nn.Parameter(torch.ones(n))
+        if self.options.dynamic:
+            self.weights_norm = build_norm(config)
+            self.dynamic_weight = nn.Parameter(torch.zeros(n + 2, config.d_model))
+            self.dynamic_scale = nn.Parameter(torch.full((2,), 0.01))  # of reading and mixing, of writing
+
+    def init_parameters(self):
+        n = self.options.streams
+        init.copy_(self.static_read, torch.eye(n)[self.place.index % n])
+        init.copy_(self.static_mix, torch.eye(n))
+        init.ones_(self.static_write)
+        if self.options.dynamic:
+            init.zeros_(self.dynamic_weight)
+            init.constant_(self.dynamic_scale, 0.01)
+
+    def weights(self, stream):
+        if not self.options.dynamic:
+            return self.static_read, self.static_mix, self.static_write
+        normed = self.weights_norm(torch.stack(stream, dim=-2))
+        dynamic = torch.tanh(nn.functional.linear(normed, self.dynamic_weight))
+        reading, writing = self.dynamic_scale
+        return (
+            self.static_read + reading * dynamic[..., 0],
+            self.static_mix + reading * dynamic[..., 2:],
+            self.static_write + writing * dynamic[..., 1],
+        )
+
+
+def sinkhorn(logits: Tensor, iterations: int = 20) -> Tensor:
+    """Doubly stochastic matrices from (..., n, n): exp, then columns and rows divided by their sums in turn.
+
+    The rows sum to 1, the columns nearly: what is missing shrinks with every iteration, slowly where the entries of a
+    matrix differ by orders of magnitude (there a few per cent remain).
+    """
+    logits = logits.float()
+    for _ in range(iterations):
+        logits = logits - logits.logsumexp(dim=-2, keepdim=True)
+        logits = logits - logits.logsumexp(dim=-1, keepdim=True)
+    return logits.exp()
+
+
+@dataclass(frozen=True)
+class MHCOptions:
+    streams: int = option(4, minimum=1, help="n, the number of copies of the hidden state")
+
+
+@register_ln_mode("mhc")
+class MHC(MultiStream):
+    """Hyper-connections whose mixing matrix is doubly stochastic and whose other weights are positive.
+
+    All weights are seen by the n streams together: the logits are b + 0.01 * RMSNorm(h_1..h_n) W. The initial values
+    are those of a public re-implementation (FFTYYY/mhc-lite): W = 0; b of reading and writing 1 for stream k mod n and
+    -1 for the others; b of the matrix 0 on the diagonal and -8 beside it, nearly the identity.
+    """
+
+    equation = "hyper-connections with m = sigmoid(.), b = 2 sigmoid(.), A = Sinkhorn(exp(.))"
+    source = "Xie et al. 2025, mHC: Manifold-Constrained Hyper-Connections"
+    Options = MHCOptions
+
+    def __init__(self, config, place):
+        super().__init__(config, place)
+        n = self.options.streams
+        self.static_read = nn.Parameter(torch.zeros(n))
+        self.static_mix = nn.Parameter(torch.zeros(n, n))
+        self.static_write = nn.Parameter(torch.zeros(n))
+        self.weights_norm = nn.RMSNorm(n * config.d_model, eps=config.layer_norm_eps)
+        self.dynamic_weight = nn.Parameter(torch.zeros(n * (n + 2), n * config.d_model))
+        self.dynamic_scale = nn.Parameter(torch.full((3,), 0.01))  # of reading, writing and mixing
+
+    def init_parameters(self):
+        n = self.options.streams
+        own = 2 * torch.eye(n)[self.place.index % n] - 1
+        init.copy_(self.static_read, own)
+        init.copy_(self.static_write, own)
+        init.copy_(self.static_mix, 8 * torch.eye(n) - 8)
+        init.zeros_(self.dynamic_weight)
+        init.constant_(self.dynamic_scale, 0.01)
+
+    def weights(self, stream):
+        n = self.options.streams
+        dynamic = nn.functional.linear(self.weights_norm(torch.cat(stream, dim=-1)), self.dynamic_weight)
+        read, write, mix = dynamic.split((n, n, n * n), dim=-1)
+        reading, writing, mixing = self.dynamic_scale
+        return (
+            torch.sigmoid(self.static_read + reading * read),
+            sinkhorn(self.static_mix + mixing * mix.unflatten(-1, (n, n))).to(read.dtype).transpose(-1, -2),
+            2 * torch.sigmoid(self.static_write + writing * write),
+        )
+
+
+class DepthAttention(nn.Module):
+    """sum_i p_i v_i with p = softmax_i(w . RMSNorm(v_i)): attention over the depth, w learned, 0 at the start."""
+
+    def __init__(self, config):
+        super().__init__()
+        self.norm = nn.RMSNorm(config.d_model, eps=config.layer_norm_eps)
+        self.query = nn.Parameter(torch.zeros(config.d_model))
+
+    def init_parameters(self) -> None:
+        init.zeros_(self.query)
+
+    def forward(self, members: tuple[Tensor, ...]) -> Tensor:
+        logits = torch.stack([(self.norm(v) * self.query).sum(-1) for v in members], dim=-1)
+        return weighted_sum(logits.softmax(-1, dtype=torch.float32).to(members[0].dtype), members)
+
+
+class DepthAttentionAtEnd(StreamBoundary):
+    """One more attention over the depth, then a norm."""
+
+    def __init__(self, config, stack):
+        super().__init__(config, stack)
+        self.depth_attention = DepthAttention(config)
+        self.norm = build_norm(config)
+
+    def end(self, stream):
+        return self.norm(self.depth_attention(stream))
+
+
+@dataclass(frozen=True)
+class AttentionResidualOptions:
+    block_size: int = option(1, minimum=1, help="sub-layers whose outputs are summed to one member; 1 keeps them all")
+
+
+@register_ln_mode("attention_residuals")
+class AttentionResiduals(PreLN):
+    """A branch reads a softmax-weighted mean of the embeddings and all outputs before it, by a query of its own.
+
+    The stream holds the outputs, the newest first and the embeddings last; the newest is the running sum of a block
+    that is not full yet. The first sub-layer has one member to read and therefore no query.
+    """
+
+    equation = "h = sum_i p_i v_i, p = softmax_i(w . RMSNorm(v_i));  v_new = f(LN(h));  out = LN(sum_i p_i v_i)"
+    source = "Kimi Team 2026, Attention Residuals, sections 3.1 and 3.2"
+    Options = AttentionResidualOptions
+    Boundary = DepthAttentionAtEnd
+
+    def __init__(self, config, place):
+        super().__init__(config, place)
+        self.depth_attention = DepthAttention(config) if place.index > 0 else None
+
+    def forward(self, stream, sublayer):
+        h = stream[0] if self.depth_attention is None else self.depth_attention(stream)
+        a = sublayer(self.norm(h))
+        if len(stream) == 1 or self.place.index % self.options.block_size == 0:
+            return a, *stream
+        return stream[0] + a, *stream[1:]

@@ -1,0 +1,51 @@
+# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
+"""The norms that PyTorch does not have, alone and in every mode."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from test_mode_invariants import logits, make
+from torch import nn
+
+from residual_hf.model.connections import LN_MODES
+from residual_hf.model.norms import AdaNorm, ScaleNorm
+
+OURS = sorted(name for name, mode in LN_MODES.items() if mode.__module__.startswith("residual_hf."))
+WITHOUT_NORMS = {"b2t_no_ln", "fixup", "rezero", "skip_init", "t_fixup", "xskip"}
+
+
+def test_scale_norm_has_the_length_of_its_gain():
+    norm = ScaleNorm(16)
+    x = 5 * torch.randn(3, 16) + 2
+    torch.testing.assert_close(norm(x).norm(dim=-1), torch.full((3,), 4.0))
+    torch.testing.assert_close(norm(7 * x), norm(x))
+    nn.init.constant_(norm.weight, 0.3)
+    torch.testing.assert_close(norm(x).norm(dim=-1), torch.full((3,), 0.3))
+    assert norm(torch.zeros(2, 16)).abs().max() == 0
+
+
+def test_ada_norm_equals_its_formula():
+    x = (3 * torch.randn(4, 16, dtype=torch.float32) + 1).requires_grad_()
+    z = AdaNorm(16, eps=0.0)(x)
+    y = (x - x.mean(-1, keepdim=True)) / x.std(-1, keepdim=True)
+    torch.testing.assert_close(z, 2 * (1 - 0.1 * y) * y)
+    torch.testing.assert_close(z.mean(-1), torch.full((4,), -2 * 0.1 * 15 / 16))
+    weight = torch.randn(4, 16)
+    (gradient,) = torch.autograd.grad((weight * z).sum(), x, retain_graph=True)
+    (constant_factor,) = torch.autograd.grad((weight * 2 * (1 - 0.1 * y.detach()) * y).sum(), x, retain_graph=True)
+    (whole,) = torch.autograd.grad((weight * 2 * (1 - 0.1 * y) * y).sum(), x)
+    torch.testing.assert_close(gradient, constant_factor)
+    assert (gradient - whole).abs().max() > 1e-3
+
+
+@pytest.mark.parametrize("norm_type", [ScaleNorm, AdaNorm])
+@pytest.mark.parametrize("mode", [name for name in OURS if LN_MODES[name].attention_implementations is None])
+def test_norm_types_work_with_every_mode(mode, norm_type):
+    model = make(mode, norm_type={ScaleNorm: "scale_norm", AdaNorm: "ada_norm"}[norm_type])
+    norms = [module for module in model.modules() if isinstance(module, norm_type)]
+    assert bool(norms) != (mode in WITHOUT_NORMS)
+    assert not any(isinstance(module, nn.LayerNorm) for module in model.modules())
+    if norm_type is ScaleNorm:
+        assert all(norm.weight.item() == pytest.approx(norm.size**0.5) for norm in norms)
+    assert logits(model).isfinite().all()
