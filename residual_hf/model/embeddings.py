@@ -70,7 +70,7 @@ def build_positions(config) -> nn.Module | None:
 def position_ids_from_mask(mask: Tensor, length: int, padding_idx: int) -> Tensor:
     """Positions of the last `length` tokens, (batch, length).
 
-    `mask` tells which tokens are real, (batch, past + length), or which keys each token sees, (batch, 1, length, keys),
+    `mask` tells which tokens are real, (batch, past + length), or which keys a token sees, (batch, 1, length, keys),
     as booleans or as what is added to the scores: `generate` makes these for static caches. A causal mask shows a
     token all real ones up to itself, so their number is its position.
     """
