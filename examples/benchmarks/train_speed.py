@@ -32,6 +32,7 @@ from transformers.modeling_outputs import Seq2SeqLMOutput
 from residual_hf.data.batching import Seq2SeqCollator, TokenBudgetSampler
 from residual_hf.model.configuration_residual import ResidualConfig
 from residual_hf.model.modeling_residual import ResidualForConditionalGeneration
+from residual_hf.training.allocator import keep_freed_memory
 from residual_hf.training.loss import fused_linear_smoothed_cross_entropy
 
 Batch = dict[str, Tensor]
@@ -276,10 +277,11 @@ def main() -> None:
     args = parse_arguments()
     if args.threads is not None:
         torch.set_num_threads(args.threads)
+    kept = keep_freed_memory()
     shape = SHAPES[args.shape]
     endless = synthetic_batches(shape, args.max_tokens, args.seed)
     batches = list(itertools.islice(endless, args.warmup + args.batches))
-    figures = setting(args, batches[args.warmup :])
+    figures = setting(args, batches[args.warmup :]) | {"freed_memory_kept": kept}
     for name, value in figures.items():
         print(f"{name}: {value:.4g}" if isinstance(value, float) else f"{name}: {value}")
     tokens = np.array([int((batch["labels"] != -100).sum()) for batch in batches[args.warmup :]])

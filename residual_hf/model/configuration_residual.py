@@ -1,7 +1,7 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """The configuration of the ResiDual model family."""
 
-from __future__ import annotations
+# no `from __future__ import annotations`: @strict would not check types that are strings
 
 import copy
 import os
@@ -59,7 +59,8 @@ class ResidualConfig(PreTrainedConfig):
         tie_word_embeddings: the output projection is the table of the decoder.
         source_lang, target_lang: languages of the model, for pipelines and cards.
 
-    Raises `ValueError` (`StrictDataclassClassValidationError`) that names the field, its value and what is allowed.
+    Raises `huggingface_hub.errors.StrictDataclassError` (`ValueError` for an unknown mode) that names the field, its
+    value and what is allowed.
     """
 
     model_type = "residual"
@@ -111,7 +112,8 @@ class ResidualConfig(PreTrainedConfig):
 
     def __post_init__(self, **kwargs: Any):
         if not type(self).__module__.startswith("transformers_modules."):
-            kwargs.pop("custom_pipelines", None)  # ours are registered: the checkpoint's copies are not needed
+            for copies in ("auto_map", "custom_pipelines"):  # those of the installed package are registered
+                kwargs.pop(copies, None)
         if self.ln_mode is not None:
             mode = get_ln_mode(self.ln_mode)
             self.norm_type = self.norm_type or mode.default_norm_type
@@ -153,7 +155,7 @@ class ResidualConfig(PreTrainedConfig):
         write_model_code(folder, classes, TranslationPipeline, modes, languages)
 
     @classmethod
-    def preset(cls, name: str, **overrides: Any) -> ResidualConfig:
+    def preset(cls, name: str, **overrides: Any) -> "ResidualConfig":
         """A configuration of a paper by name, with some fields replaced.
 
         Raises `ValueError` with the list of presets for an unknown name.
@@ -190,15 +192,18 @@ class ResidualConfig(PreTrainedConfig):
                 raise ValueError(f"{name} must divide d_model, but {self.d_model} % {getattr(self, name)} is not 0")
         if self.position_embedding_type == "sinusoidal" and self.d_model % 2:
             raise ValueError(f"d_model must be even for sinusoidal positions, not {self.d_model}")
-        self._validate_choices()
-        self._validate_vocabularies()
         for name in ("ln_mode", "encoder_ln_mode", "decoder_ln_mode"):
             if name == "ln_mode" or getattr(self, name) is not None:
                 get_ln_mode(getattr(self, name))
+        self._validate_choices()
+        self._validate_vocabularies()
         if self.ln_mode_options and self.ln_mode not in (self.stack_ln_mode("encoder"), self.stack_ln_mode("decoder")):
             raise ValueError(f"ln_mode_options are for ln_mode {self.ln_mode!r}, which no stack uses")
         for stack in ("encoder", "decoder"):
             self.ln_options(stack)
+        sublayers = 2 * self.encoder_layers + 3 * self.decoder_layers
+        if self.admin_profile and len(self.admin_profile) != sublayers:
+            raise ValueError(f"admin_profile has {len(self.admin_profile)} values for {sublayers} sub-layers")
 
     def _validate_choices(self) -> None:
         allowed = {

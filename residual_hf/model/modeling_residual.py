@@ -233,14 +233,31 @@ class ResidualPreTrainedModel(PreTrainedModel):
     def __init__(self, config: ResidualConfig, *args: Any, **kwargs: Any):
         config.validate_residual()
         super().__init__(config, *args, **kwargs)
-        for stack in ("encoder", "decoder"):
-            mode = get_ln_mode(config.stack_ln_mode(stack))
+
+    def get_correct_attn_implementation(self, requested_attention: str | None, is_init_check: bool = False) -> str:
+        """Where a mode works with some implementations only, the first is the default and others are refused."""
+        for mode in {get_ln_mode(self.config.stack_ln_mode(stack)) for stack in ("encoder", "decoder")}:
             allowed = mode.attention_implementations
-            if allowed is not None and config._attn_implementation not in allowed:
+            if allowed is None:
+                continue
+            requested_attention = requested_attention or allowed[0]
+            if requested_attention not in allowed:
                 raise ValueError(
                     f"ln_mode {mode.name!r} needs attn_implementation {' or '.join(map(repr, allowed))}, "
-                    f"not {config._attn_implementation!r}"
+                    f"not {requested_attention!r}"
                 )
+        return super().get_correct_attn_implementation(requested_attention, is_init_check)
+
+    @property
+    def _keys_to_ignore_on_save(self) -> set[str]:
+        """What is tied at the moment: a table that a checkpoint or a user has separated is saved."""
+        parameters = dict(self.named_parameters(remove_duplicate=False))
+        tied = getattr(self, "all_tied_weights_keys", {})
+        return {name for name, source in tied.items() if parameters.get(name) is parameters.get(source)}
+
+    @_keys_to_ignore_on_save.setter
+    def _keys_to_ignore_on_save(self, value: set[str]) -> None:
+        """`post_init` assigns what it has collected: there is nothing to keep."""
 
     def _init_weights(self, module: nn.Module) -> None:
         style = INIT_STYLES[self.config.init_style]
@@ -439,7 +456,6 @@ class ResidualModel(ResidualPreTrainedModel):
         self.decoder = ResidualDecoder(config)
         if config.share_encoder_decoder_embeddings:
             self._tied_weights_keys = {"decoder.embed_tokens.weight": "encoder.embed_tokens.weight"}
-            self._keys_to_ignore_on_save = list(self._tied_weights_keys)
         self.post_init()
 
     def get_input_embeddings(self) -> nn.Module:
@@ -514,7 +530,6 @@ class ResidualForConditionalGeneration(ResidualPreTrainedModel, GenerationMixin)
         source = "model.encoder.embed_tokens.weight" if shared else "model.decoder.embed_tokens.weight"
         tied = {"model.decoder.embed_tokens.weight": source} if shared else {}
         self._tied_weights_keys = {**tied, "lm_head.weight": source} if config.tie_word_embeddings else tied
-        self._keys_to_ignore_on_save = list(self._tied_weights_keys)
         self.post_init()
 
     def get_input_embeddings(self) -> nn.Module:

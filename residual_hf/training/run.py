@@ -34,6 +34,7 @@ from residual_hf.hub.export import save_checkpoint
 from residual_hf.model.modeling_residual import ResidualForConditionalGeneration
 from residual_hf.model.tokenization_residual import ResidualTokenizer
 
+from .allocator import keep_freed_memory
 from .callbacks import InterruptCallback, ProgressBar, RecordCallback
 from .recipe import Recipe
 from .trainer import TranslationTrainer
@@ -70,6 +71,7 @@ def train_on(
 ) -> dict[str, Any]:
     """The run of a recipe on corpora that are already in memory (`train`, `valid` and perhaps `test`)."""
     started = time.time()
+    keep_freed_memory()
     set_seed(recipe.training.seed)
     tokenizer = get_tokenizer(recipe, texts["train"], folder / "tokenizer")
     encoded = {name: encode_corpus(c, tokenizer, name=name, cache_dir=folder / "cache") for name, c in texts.items()}

@@ -1,0 +1,152 @@
+# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
+from __future__ import annotations
+
+import json
+
+import pytest
+from huggingface_hub.errors import StrictDataclassError
+from transformers import GenerationConfig
+
+from residual_hf.model.configuration_residual import ResidualConfig
+from residual_hf.model.connections import LN_MODES
+from residual_hf.model.modeling_residual import ResidualForConditionalGeneration
+from residual_hf.model.presets import PRESETS
+
+OURS = sorted(name for name, mode in LN_MODES.items() if mode.__module__.startswith("residual_hf."))
+SMALL = {"vocab_size": 30, "d_model": 16, "encoder_layers": 2, "decoder_layers": 3}
+SMALL |= {"encoder_attention_heads": 2, "decoder_attention_heads": 4, "encoder_ffn_dim": 16, "decoder_ffn_dim": 16}
+UNUSUAL = {
+    "ln_mode": "pre_ln",
+    "decoder_ln_mode": "resi_dual",
+    "decoder_ln_mode_options": {"dual_scale": 0.5},
+    "norm_type": "rms_norm",
+    "init_style": "fairseq_legacy",
+    "dropout": 0,
+    "eos_token_id": [2, 4],
+    "share_encoder_decoder_embeddings": False,
+    "decoder_vocab_size": 20,
+    "source_lang": "de",
+}
+
+
+@pytest.mark.parametrize("fields", [{}, UNUSUAL], ids=["defaults", "unusual"])
+def test_config_survives_a_folder(fields, tmp_path):
+    config = ResidualConfig(**fields)
+    config.save_pretrained(tmp_path)
+    loaded = ResidualConfig.from_pretrained(tmp_path)
+    assert loaded.to_dict() == config.to_dict()
+    assert {name: getattr(loaded, name) for name in fields} == fields
+    assert json.loads(config.to_json_string(use_diff=False))["ln_mode"] == config.ln_mode
+
+
+@pytest.mark.parametrize("mode", OURS)
+def test_every_mode_fills_in_its_defaults(mode):
+    config = ResidualConfig(ln_mode=mode)
+    assert (config.norm_type, config.init_style) == (
+        LN_MODES[mode].default_norm_type,
+        LN_MODES[mode].default_init_style,
+    )
+    assert config.ln_options("encoder") == LN_MODES[mode].Options()
+
+
+@pytest.mark.parametrize("name", sorted(PRESETS))
+def test_presets_are_valid_and_can_be_overridden(name):
+    assert ResidualConfig.preset(name, dropout=0.5).dropout == 0.5
+
+
+def test_unknown_preset():
+    with pytest.raises(ValueError, match="unknown preset 'big'. Known: .*resi_dual_iwslt_de_en"):
+        ResidualConfig.preset("big")
+
+
+def test_names_that_transformers_uses():
+    config = ResidualConfig(**SMALL)
+    assert (config.hidden_size, config.num_hidden_layers, config.num_attention_heads) == (16, 2, 2)
+    assert ResidualConfig(num_hidden_layers=4).decoder_layers == 6  # the name of the encoder's depth only
+
+
+def test_caches_see_the_decoder():
+    decoder = ResidualConfig(**SMALL, **UNUSUAL).get_text_config(decoder=True)
+    assert (decoder.num_hidden_layers, decoder.num_attention_heads, decoder.vocab_size) == (3, 4, 20)
+
+
+def test_generation_settings_stay_out_of_the_config():
+    tokens = {"bos_token_id", "pad_token_id", "eos_token_id", "decoder_start_token_id"}
+    assert ResidualConfig.__annotations__.keys() & GenerationConfig().to_dict().keys() == tokens | {"use_cache"}
+    generation = GenerationConfig.from_model_config(ResidualConfig(eos_token_id=5))
+    assert (generation.eos_token_id, generation.pad_token_id, generation.decoder_start_token_id) == (5, 1, 2)
+
+
+def test_trainer_leaves_the_cache_out_of_predictions():
+    assert ResidualConfig.keys_to_ignore_at_inference == ["past_key_values"]
+
+
+BAD = [
+    ({"ln_mode": "pre"}, "unknown ln_mode 'pre'. Known: .*post_ln, pre_ln"),
+    ({"ln_mode": None}, "unknown ln_mode None"),
+    ({"decoder_ln_mode": "post"}, "unknown ln_mode 'post'"),
+    ({"ln_mode_options": {"dual_gain": 1.0}}, "'resi_dual'.*unknown option 'dual_gain'.*dual_scale: float = 1.0"),
+    ({"ln_mode_options": {"dual_scale": 0.0}}, r"option 'dual_scale' cannot be 0.0. Allowed: .*> 0"),
+    ({"ln_mode_options": {"dual_scale": "1"}}, "option 'dual_scale' cannot be '1'"),
+    ({"ln_mode": "pre_ln", "ln_mode_options": {"dual_scale": 1.0}}, "Allowed: none: this mode has no options"),
+    (
+        {"encoder_ln_mode": "pre_ln", "decoder_ln_mode": "pre_ln", "ln_mode_options": {"dual_scale": 1.0}},
+        "ln_mode_options are for ln_mode 'resi_dual', which no stack uses",
+    ),
+    ({"norm_type": "batch_norm"}, "norm_type cannot be 'batch_norm'. Allowed: .*rms_norm"),
+    ({"init_style": "he"}, "init_style cannot be 'he'. Allowed: .*fairseq_main"),
+    ({"position_embedding_type": "rotary"}, "position_embedding_type cannot be 'rotary'"),
+    ({"activation_function": "sine"}, "activation_function cannot be 'sine'"),
+    ({"encoder_attention_heads": 7}, "encoder_attention_heads must divide d_model, but 512 % 7"),
+    ({"decoder_layers": 0}, "decoder_layers must be at least 1, not 0"),
+    ({"dropout": 1.0}, "dropout must be at least 0 and below 1, not 1.0"),
+    ({"layer_norm_eps": 0.0}, "layer_norm_eps must be above 0"),
+    ({"d_model": 9, "encoder_attention_heads": 3, "decoder_attention_heads": 3}, "d_model must be even"),
+    ({"decoder_vocab_size": 9}, r"decoder_vocab_size \(9\) differs from vocab_size \(32000\)"),
+    ({"eos_token_id": 32000}, "eos_token_id 32000 lies outside the vocabulary of 32000"),
+    ({"pad_token_id": None}, "pad_token_id must be set"),
+    ({"admin_profile": [1.0]}, "admin_profile has 1 values for 30 sub-layers"),
+    ({"d_model": "512"}, "'d_model' expected int, got str"),
+    ({"vocab_size": 99.5}, "'vocab_size' expected int, got float"),
+    ({"dropout": "0.1"}, "'dropout' with value '0.1'"),
+    ({"use_cache": "no"}, "'use_cache' expected bool"),
+]
+
+
+@pytest.mark.parametrize(("fields", "message"), BAD, ids=["-".join(map(str, fields)) for fields, _ in BAD])
+def test_bad_fields_are_named(fields, message):
+    with pytest.raises((StrictDataclassError, ValueError), match=f"(?s){message}"):
+        ResidualConfig(**fields)
+
+
+@pytest.mark.parametrize("field", ["ln_mode", "init_style"])
+def test_bad_values_assigned_later_neither_save_nor_build(field, tmp_path):
+    config = ResidualConfig(**SMALL)
+    setattr(config, field, "nope")
+    with pytest.raises(ValueError, match="nope"):
+        ResidualForConditionalGeneration(config)
+    with pytest.raises((StrictDataclassError, ValueError), match="nope"):
+        config.save_pretrained(tmp_path)
+    assert not (tmp_path / "config.json").exists()
+
+
+def test_options_reach_the_stacks_they_are_for():
+    both = ResidualConfig(ln_mode_options={"dual_scale": 0.5}, decoder_ln_mode_options={"main_scale": 2.0})
+    assert (both.ln_options("encoder").dual_scale, both.ln_options("encoder").main_scale) == (0.5, 1.0)
+    assert (both.ln_options("decoder").dual_scale, both.ln_options("decoder").main_scale) == (0.5, 2.0)
+    one = ResidualConfig(ln_mode_options={"dual_scale": 1}, encoder_ln_mode="pre_ln")
+    assert one.ln_options("decoder").dual_scale == 1.0
+    assert one.ln_options("encoder") == LN_MODES["pre_ln"].Options()
+
+
+def test_a_shared_vocabulary_has_one_size():
+    shared, separate = ResidualConfig(vocab_size=50), ResidualConfig(**{**UNUSUAL, "vocab_size": 50})
+    assert shared.decoder_vocab_size == 50
+    shared.vocab_size = separate.vocab_size = 60
+    assert (shared.decoder_vocab_size, separate.decoder_vocab_size) == (60, 20)
+
+
+def test_remote_code_of_a_checkpoint_is_not_asked_for():
+    config = ResidualConfig(custom_pipelines={"translation": {}}, auto_map={"AutoConfig": "x.Y"}, remark="kept")
+    assert not hasattr(config, "custom_pipelines") and not hasattr(config, "auto_map")
+    assert config.remark == "kept"
