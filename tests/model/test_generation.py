@@ -1,0 +1,185 @@
+# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
+"""`generate` with every mode: with a cache or without, in batches or alone, dynamic or static, by every strategy."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from test_mode_invariants import SOURCE, TARGET, make, randomise
+from test_modeling_residual import every_mode, logits_of
+from transformers import EncoderDecoderCache, StaticCache
+from transformers.modeling_outputs import BaseModelOutput
+
+
+@pytest.fixture(scope="module")
+def models():
+    made = {}
+
+    def get(mode):
+        if mode not in made:
+            made[mode] = randomise(make(mode, None))
+        return made[mode]
+
+    return get
+
+
+def generate(model, source=SOURCE, **settings):
+    settings = {
+        "max_new_tokens": 8,
+        "min_new_tokens": 4,
+        "do_sample": False,
+        "attention_mask": source.ne(1),
+        **settings,
+    }
+    return model.generate(source, **settings)
+
+
+def step_by_step(model, cache=None, sizes=(1, 1, 2)):
+    """Logits of decoding `TARGET` in pieces, each one after what the cache holds."""
+    mask, pieces = SOURCE.ne(1), []
+    with torch.no_grad():
+        memory = model.get_encoder()(SOURCE, attention_mask=mask)
+        for piece in TARGET.split(sizes, dim=1):
+            out = model(
+                attention_mask=mask,
+                encoder_outputs=memory,
+                decoder_input_ids=piece,
+                past_key_values=cache,
+                use_cache=True,
+            )
+            cache = out.past_key_values
+            pieces.append(out.logits)
+    return torch.cat(pieces, dim=1)
+
+
+@every_mode
+def test_decoding_with_a_cache_equals_the_full_pass(mode, models):
+    full = logits_of(models(mode))
+    tolerance = 1e-5 * max(1.0, full.abs().max().item())
+    torch.testing.assert_close(step_by_step(models(mode)), full, rtol=1e-5, atol=tolerance)
+
+
+@every_mode
+@pytest.mark.parametrize("beams", [1, 3])
+def test_cache_does_not_change_what_is_generated(mode, beams, models):
+    with_cache, without = (generate(models(mode), num_beams=beams, use_cache=use) for use in (True, False))
+    assert torch.equal(with_cache, without)
+
+
+@every_mode
+def test_static_cache_generates_the_same(mode, models):
+    dynamic, static = (generate(models(mode), cache_implementation=kind) for kind in (None, "static"))
+    assert torch.equal(dynamic, static)
+
+
+@pytest.mark.parametrize("mode", ["resi_dual", "post_ln", "pre_ln"])
+def test_static_cache_equals_the_full_pass(mode, models):
+    model = models(mode)
+    cache = EncoderDecoderCache(
+        StaticCache(config=model.config, max_cache_len=8),
+        StaticCache(config=model.config, max_cache_len=SOURCE.shape[1]),
+    )
+    torch.testing.assert_close(step_by_step(model, cache, (1, 1, 1, 1)), logits_of(model), rtol=1e-5, atol=1e-5)
+
+
+@every_mode
+def test_a_sentence_is_translated_alone_as_in_a_batch(mode, models):
+    batch = generate(models(mode), num_beams=2)
+    for i, source in enumerate((SOURCE[:1], SOURCE[1:, :3])):
+        alone = generate(models(mode), source, num_beams=2)[0]
+        assert torch.equal(batch[i, : len(alone)], alone)
+        assert batch[i, len(alone) :].eq(1).all()
+
+
+@pytest.mark.parametrize("mode", ["resi_dual", "pre_ln", "post_ln"])
+def test_left_padded_sources_are_translated_alike(mode, models):
+    left = torch.tensor([[5, 6, 7, 8, 2], [1, 1, 9, 10, 2]])
+    assert torch.equal(generate(models(mode), left), generate(models(mode)))
+
+
+def test_sampling_follows_the_seed(models):
+    def sample(seed):
+        torch.manual_seed(seed)
+        return generate(models("resi_dual"), do_sample=True, num_return_sequences=3, top_k=0)
+
+    assert torch.equal(sample(1), sample(1))
+    assert not torch.equal(sample(1)[:, :4], sample(2)[:, :4])
+    assert len(sample(1)) == 6
+
+
+def test_beams_return_their_sequences_in_the_order_of_their_scores(models):
+    out = generate(
+        models("resi_dual"), num_beams=4, num_return_sequences=3, return_dict_in_generate=True, output_scores=True
+    )
+    scores = out.sequences_scores.view(2, 3)
+    assert (scores[:, :-1] >= scores[:, 1:]).all()
+    assert len({tuple(row.tolist()) for row in out.sequences}) == 6
+
+
+def test_scores_of_generate_are_the_logits_of_the_forward(models):
+    model = models("resi_dual")
+    out = generate(model, SOURCE[:1], return_dict_in_generate=True, output_logits=True)
+    forward = logits_of(model, SOURCE[:1], SOURCE[:1].ne(1), out.sequences[:, :-1])
+    torch.testing.assert_close(torch.stack(out.logits, dim=1), forward, rtol=1e-5, atol=1e-5)
+
+
+def test_assisted_decoding_equals_greedy(models):
+    helper = randomise(make("post_ln", decoder_layers=1, encoder_layers=1))
+    source = SOURCE[:1]
+    assert torch.equal(
+        generate(models("resi_dual"), source, assistant_model=helper), generate(models("resi_dual"), source)
+    )
+
+
+def test_encoder_outputs_may_be_given(models):
+    model, mask = models("resi_dual"), SOURCE.ne(1)
+    with torch.no_grad():
+        memory = model.get_encoder()(SOURCE, attention_mask=mask).last_hidden_state
+    given = model.generate(
+        encoder_outputs=BaseModelOutput(memory),
+        attention_mask=mask,
+        min_new_tokens=4,
+        max_new_tokens=8,
+        do_sample=False,
+    )
+    assert torch.equal(given, generate(model))
+
+
+def test_generation_goes_on_behind_a_given_beginning(models):
+    whole = generate(models("resi_dual"), SOURCE[:1])
+    for beams in (1, 2):
+        after = generate(models("resi_dual"), SOURCE[:1], decoder_input_ids=whole[:, :3], num_beams=beams)
+        assert torch.equal(after[:, :3], whole[:, :3])
+    assert torch.equal(generate(models("resi_dual"), SOURCE[:1], decoder_input_ids=whole[:, :3])[:, :6], whole[:, :6])
+
+
+def test_source_embeddings_may_be_given(models):
+    model = models("resi_dual")
+    embeds = model.get_input_embeddings()(SOURCE)
+    given = model.generate(
+        inputs_embeds=embeds, attention_mask=SOURCE.ne(1), min_new_tokens=4, max_new_tokens=8, do_sample=False
+    )
+    assert torch.equal(given, generate(model))
+
+
+def test_generated_attentions_and_states_have_their_depths(models):
+    out = generate(
+        make("resi_dual", "eager"), return_dict_in_generate=True, output_attentions=True, output_hidden_states=True
+    )
+    assert [len(step) for step in out.cross_attentions] == [3] * len(out.cross_attentions)
+    assert [len(step) for step in out.decoder_hidden_states] == [4] * len(out.cross_attentions)
+    assert (len(out.encoder_attentions), len(out.encoder_hidden_states)) == (2, 3)
+
+
+def test_separate_vocabularies_generate_within_that_of_the_target():
+    fields = {"share_encoder_decoder_embeddings": False, "decoder_vocab_size": 19}
+    model = randomise(make("resi_dual", **fields))
+    for beams in (1, 4):
+        found = generate(model, num_beams=beams)
+        assert found.max() < 19
+        assert torch.equal(found, generate(model, num_beams=beams, use_cache=False))
+
+
+def test_running_out_of_positions_is_an_error_that_says_so(models):
+    with pytest.raises(ValueError, match="the decoder got 17 tokens, but max_position_embeddings is 16"):
+        generate(models("resi_dual"), min_new_tokens=30, max_new_tokens=30)
