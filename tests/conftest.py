@@ -1,7 +1,4 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
-from __future__ import annotations
+import torch
 
-import sys
-from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).parent))
+torch.set_num_threads(1)  # the tensors are tiny, and tests run side by side

@@ -261,6 +261,8 @@ class ResidualPreTrainedModel(PreTrainedModel):
 
     def _init_weights(self, module: nn.Module) -> None:
         style = INIT_STYLES[self.config.init_style]
+        if getattr(module, "follows_another", False):
+            return
         if hasattr(module, "role"):
             mode = module.place.mode(self.config)
             style.linear(module, module.role, mode.init_gain(self.config, module.place, module.role))
@@ -271,6 +273,11 @@ class ResidualPreTrainedModel(PreTrainedModel):
             module.init_parameters()
         else:
             super()._init_weights(module)
+
+    def _mark_tied_modules(self) -> None:
+        """Modules whose weight is another's have no initial values of their own, or they would overwrite those."""
+        for name in self._tied_weights_keys or {}:
+            self.get_submodule(name.removesuffix(".weight")).follows_another = True
 
     def profile_admin(self, batch: Mapping[str, Tensor]) -> list[float]:
         """Admin's initialisation from one batch of model inputs, see `profiling.profile_admin`."""
@@ -456,6 +463,7 @@ class ResidualModel(ResidualPreTrainedModel):
         self.decoder = ResidualDecoder(config)
         if config.share_encoder_decoder_embeddings:
             self._tied_weights_keys = {"decoder.embed_tokens.weight": "encoder.embed_tokens.weight"}
+        self._mark_tied_modules()
         self.post_init()
 
     def get_input_embeddings(self) -> nn.Module:
@@ -530,6 +538,7 @@ class ResidualForConditionalGeneration(ResidualPreTrainedModel, GenerationMixin)
         source = "model.encoder.embed_tokens.weight" if shared else "model.decoder.embed_tokens.weight"
         tied = {"model.decoder.embed_tokens.weight": source} if shared else {}
         self._tied_weights_keys = {**tied, "lm_head.weight": source} if config.tie_word_embeddings else tied
+        self._mark_tied_modules()
         self.post_init()
 
     def get_input_embeddings(self) -> nn.Module:

@@ -1,0 +1,161 @@
+# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
+"""What PyTorch, Transformers and PEFT can do to a model of the family: checkpoint, cast, compile, export, adapt."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from test_mode_invariants import SOURCE, TARGET, make, randomise
+from test_modeling_residual import LABELS, every_mode, logits_of
+
+from residual_hf.model.modeling_residual import ResidualForConditionalGeneration
+
+INPUTS = {"input_ids": SOURCE, "attention_mask": SOURCE.ne(1), "decoder_input_ids": TARGET}
+
+
+def gradients(model):
+    model.zero_grad()
+    torch.manual_seed(0)
+    model(SOURCE, attention_mask=SOURCE.ne(1), labels=LABELS).loss.backward()
+    return {name: None if p.grad is None else p.grad.clone() for name, p in model.named_parameters()}
+
+
+@every_mode
+@pytest.mark.parametrize("reentrant", [False, True], ids=["non-reentrant", "reentrant"])
+def test_gradient_checkpointing_changes_no_gradient(mode, reentrant):
+    model = randomise(make(mode, None, dropout=0.1)).double().train()
+    plain = gradients(model)
+    model.gradient_checkpointing_enable({"use_reentrant": reentrant})
+    runs = []
+    model.model.decoder.layers[0].ffn.register_forward_hook(lambda *_: runs.append(1))
+    checkpointed = gradients(model)
+    assert len(runs) == 2  # the forward is repeated in the backward
+    assert [name for name, gradient in checkpointed.items() if gradient is None] == []
+    for name, gradient in plain.items():
+        torch.testing.assert_close(checkpointed[name], gradient, msg=lambda text, name=name: f"{name}: {text}")
+
+
+@every_mode
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_half_precision_stays_near_full_precision(mode, dtype):
+    model = make(mode, None)
+    full = logits_of(model)
+    half = logits_of(model.to(dtype))
+    assert half.dtype == dtype
+    error = (half.float() - full).norm() / full.norm()
+    assert error < (0.05 if dtype == torch.bfloat16 else 0.01)
+
+
+@pytest.mark.parametrize("mode", ["resi_dual", "post_ln", "pre_ln"])
+def test_half_precision_is_loaded_and_generates(mode, tmp_path):
+    make(mode).save_pretrained(tmp_path)
+    model = ResidualForConditionalGeneration.from_pretrained(tmp_path, dtype=torch.bfloat16)
+    assert {parameter.dtype for parameter in model.parameters()} == {torch.bfloat16}
+    assert model.generate(SOURCE, attention_mask=SOURCE.ne(1), max_new_tokens=4, num_beams=2).shape[0] == 2
+
+
+@every_mode
+def test_autocast_gives_finite_gradients(mode):
+    model = make(mode, None).train()
+    with torch.autocast("cpu", torch.bfloat16):
+        loss = model(SOURCE, attention_mask=SOURCE.ne(1), labels=LABELS).loss
+    loss.backward()
+    assert loss.dtype == torch.float32
+    assert all(p.grad.isfinite().all() for p in model.parameters())
+
+
+@every_mode
+def test_forward_is_one_graph(mode):
+    """`fullgraph=True` refuses a graph break; the eager backend spares the C compiler."""
+    torch._dynamo.reset()
+    model = randomise(make(mode, None, encoder_layers=1, decoder_layers=2))
+    compiled = torch.compile(model, fullgraph=True, backend="eager")
+    with torch.no_grad():
+        assert torch.equal(compiled(**INPUTS).logits, model(**INPUTS).logits)
+
+
+@pytest.mark.parametrize("mode", ["resi_dual", "pre_ln"])
+def test_training_step_is_one_graph(mode):
+    torch._dynamo.reset()
+    model = randomise(make(mode)).train()
+    plain = gradients(model)
+    model.zero_grad()
+    compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
+    compiled(input_ids=SOURCE, attention_mask=SOURCE.ne(1), labels=LABELS).loss.backward()
+    for name, parameter in model.named_parameters():
+        torch.testing.assert_close(parameter.grad, plain[name], rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("mode", ["resi_dual", "post_ln", "b2t", "dlcl_pre", "realformer", "normformer", "fixup"])
+def test_model_is_exported(mode):
+    model = randomise(make(mode, None, encoder_layers=1, decoder_layers=2))
+    batch, source, target = (torch.export.Dim(name, min=2, max=16) for name in ("batch", "source", "target"))
+    shapes = {"input_ids": {0: batch, 1: source}, "attention_mask": {0: batch, 1: source}}
+    shapes["decoder_input_ids"] = {0: batch, 1: target}
+    inputs = {**INPUTS, "use_cache": False}
+    program = torch.export.export(model, (), inputs, dynamic_shapes={**shapes, "use_cache": None})
+    longer = {"input_ids": torch.full((3, 7), 9), "decoder_input_ids": torch.full((3, 6), 8)}
+    longer["attention_mask"] = longer["input_ids"].ne(1)
+    with torch.no_grad():
+        torch.testing.assert_close(
+            program.module()(**longer, use_cache=False).logits, model(**longer).logits, rtol=1e-5, atol=1e-5
+        )
+
+
+@pytest.mark.parametrize("positions", ["sinusoidal", "learned"])
+def test_loading_goes_through_the_meta_device(positions, tmp_path):
+    model = randomise(make("resi_dual", position_embedding_type=positions))
+    model.save_pretrained(tmp_path)
+    loaded = ResidualForConditionalGeneration.from_pretrained(tmp_path, device_map="cpu", low_cpu_mem_usage=True)
+    assert not any(tensor.is_meta for tensor in (*loaded.parameters(), *loaded.buffers()))
+    assert torch.equal(logits_of(loaded), logits_of(model))
+    with torch.device("meta"):
+        empty = ResidualForConditionalGeneration(model.config)
+    assert all(parameter.is_meta for parameter in empty.parameters())
+
+
+def test_a_model_is_dispatched_over_devices_layer_by_layer(tmp_path):
+    """The second stream of a layer moves with the first: here over "disk" and CPU, as there is one device."""
+    accelerate = pytest.importorskip("accelerate")
+    model = randomise(make("resi_dual"))
+    model.save_pretrained(tmp_path / "model")
+    names = {"model.encoder", "model.decoder.embed_tokens", "model.decoder.embed_positions", "model.decoder.boundary"}
+    device_map = dict.fromkeys(names, "cpu") | {"lm_head": "cpu"}
+    device_map |= {f"model.decoder.layers.{i}": "disk" if i == 1 else "cpu" for i in range(3)}
+    loaded = ResidualForConditionalGeneration.from_pretrained(
+        tmp_path / "model", device_map=device_map, offload_folder=tmp_path / "offload"
+    )
+    assert accelerate.utils.infer_auto_device_map(model)
+    assert torch.equal(logits_of(loaded), logits_of(model))
+
+
+def test_layers_are_not_split_over_devices():
+    accelerate = pytest.importorskip("accelerate")
+    model = make("resi_dual", d_model=64, encoder_ffn_dim=256, decoder_ffn_dim=256)
+    sizes = accelerate.utils.compute_module_sizes(model)
+    limit = sizes["model.encoder.layers.0"] * 2
+    device_map = accelerate.infer_auto_device_map(
+        model, {0: limit, "cpu": 10**9}, no_split_module_classes=model._no_split_modules
+    )
+    inside = [name for name in device_map if ".layers." in name and name.count(".") > 3]
+    assert inside == []
+
+
+def test_lora_trains_its_matrices_only(tmp_path):
+    peft = pytest.importorskip("peft")
+    model = randomise(make("resi_dual"))
+    old = logits_of(model)
+    config = peft.LoraConfig(task_type="SEQ_2_SEQ_LM", r=2, target_modules=["q_proj", "v_proj", "fc1", "fc2"])
+    adapted = peft.get_peft_model(model, config)
+    assert torch.equal(logits_of(adapted), old)
+    optimizer = torch.optim.SGD([p for p in adapted.parameters() if p.requires_grad], lr=1.0)
+    for _ in range(2):
+        adapted(input_ids=SOURCE, attention_mask=SOURCE.ne(1), labels=LABELS).loss.backward()
+        optimizer.step()
+    assert all("lora_" in name for name, p in adapted.named_parameters() if p.requires_grad)
+    new = logits_of(adapted)
+    assert not torch.allclose(new, old)
+    adapted.save_pretrained(tmp_path)
+    again = peft.PeftModel.from_pretrained(randomise(make("resi_dual")), tmp_path)
+    assert torch.equal(logits_of(again.eval()), new)
+    torch.testing.assert_close(logits_of(adapted.merge_and_unload()), new, rtol=1e-4, atol=1e-5)

@@ -1,0 +1,94 @@
+# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
+"""Laws of the initial weights against their closed forms; the official figures are in test_official_outputs.py."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from test_mode_invariants import make
+from test_modeling_residual import every_mode
+
+from residual_hf.model.initialization import INIT_STYLES
+
+D, FFN = 128, 512
+WIDE = {"d_model": D, "encoder_ffn_dim": FFN, "decoder_ffn_dim": FFN, "vocab_size": 500}
+
+
+def xavier(fan_in, fan_out):
+    return math.sqrt(2 / (fan_in + fan_out))
+
+
+def default(fan_in):
+    return 1 / math.sqrt(3 * fan_in)
+
+
+SMALL = math.sqrt(2 / (5 * D))
+# standard deviations of q/k/v, attention output, first and second map of the feed-forward, and of the q/k/v bias
+EXPECTED = {
+    "fairseq_main": (xavier(D, D) / math.sqrt(2), xavier(D, D), default(D), default(FFN), default(D)),
+    "fairseq_legacy": (xavier(D, D) / math.sqrt(2), xavier(D, D), xavier(D, FFN), xavier(D, FFN), 0),
+    "t_fixup": (xavier(D, D) / math.sqrt(2), xavier(D, D), xavier(D, FFN), xavier(D, FFN), default(D)),
+    "xavier_normal": (xavier(D, D), xavier(D, D), xavier(D, FFN), xavier(D, FFN), 0),
+    "torchscale": (default(D), default(D), default(D), default(FFN), default(D)),
+    "looklinear": (xavier(D, D) / math.sqrt(2), xavier(D, D), xavier(D, FFN), xavier(D, FFN), 0),
+    "small_init": (SMALL, SMALL, xavier(D, FFN), xavier(D, FFN), 0),
+}
+
+
+@pytest.mark.parametrize("style", sorted(INIT_STYLES))
+def test_laws_of_a_style(style):
+    layers = make("post_ln", init_style=style, **WIDE).model.encoder.layers
+
+    def std(get):
+        return torch.stack([get(layer).flatten() for layer in layers]).std(correction=0).item()
+
+    found = (
+        std(lambda layer: layer.self_attn.q_proj.weight),
+        std(lambda layer: layer.self_attn.out_proj.weight),
+        std(lambda layer: layer.ffn.fc1.weight),
+        std(lambda layer: layer.ffn.fc2.weight),
+    )
+    assert found == pytest.approx(EXPECTED[style][:-1], rel=0.02)
+    assert std(lambda layer: layer.self_attn.q_proj.bias) == pytest.approx(EXPECTED[style][-1], rel=0.15)
+
+
+@pytest.mark.parametrize("untied", [False, True])
+def test_tables_are_normal_with_a_zero_row_for_padding(untied):
+    model = make("resi_dual", tie_word_embeddings=not untied, **WIDE)
+    table = model.get_input_embeddings().weight
+    assert not table[1].any()
+    assert table.std().item() == pytest.approx(D**-0.5, rel=0.02)
+    assert table.abs().max() > 3.5 * D**-0.5  # a normal law, not a uniform one
+    assert model.lm_head.weight.std().item() == pytest.approx(D**-0.5, rel=0.02)
+    assert bool(model.lm_head.weight[1].any()) == untied
+
+
+@every_mode
+def test_the_same_seed_gives_the_same_weights(mode):
+    first, second = make(mode, None), make(mode, None)
+    assert all(torch.equal(a, b) for a, b in zip(first.parameters(), second.parameters(), strict=True))
+
+
+@every_mode
+def test_initial_weights_do_not_grow_from_one_call_to_the_next(mode):
+    """A law is set, not multiplied onto what is there."""
+    model = make(mode, None, **WIDE)
+    before = {name: parameter.detach().std(correction=0) for name, parameter in model.named_parameters()}
+    for parameter in model.parameters():
+        parameter._is_hf_initialized = False
+    for module in model.modules():
+        module._is_hf_initialized = False
+    model.init_weights()
+    for name, parameter in model.named_parameters():
+        torch.testing.assert_close(
+            parameter.detach().std(correction=0), before[name], rtol=0.5, atol=1e-6, msg=lambda t, name=name: name + t
+        )
+
+
+def test_a_style_of_ones_own_law_is_kept_apart_from_the_mode():
+    deep = make("deep_norm", init_style="fairseq_main", **WIDE).model.encoder.layers[0].ffn.fc1.weight
+    plain = make("post_ln", init_style="fairseq_main", **WIDE).model.encoder.layers[0].ffn.fc1.weight
+    beta = 0.87 * (2**4 * 3) ** (-1 / 16)  # DeepNet, table 2: encoder of 2 layers beside a decoder of 3
+    assert (deep.std() / plain.std()).item() == pytest.approx(beta, rel=0.01)

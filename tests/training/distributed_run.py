@@ -1,0 +1,55 @@
+# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
+"""A short training run that test_distributed.py starts in one process or several; prints the figures as JSON.
+
+    python distributed_run.py FOLDER '{"update_freq": 2}' '{"gradient_checkpointing": true}'
+
+The second argument goes to `TrainingSettings`, the third to the `Seq2SeqTrainingArguments`.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import replace
+
+import torch
+from test_trainer import make_corpus, make_model
+
+from residual_hf.training.settings import TrainingSettings
+from residual_hf.training.trainer import TranslationTrainer
+
+
+class Settings(TrainingSettings):
+    """Settings whose Transformers arguments can be amended, as `accelerate` config files do."""
+
+    arguments: dict = {}
+
+    def to_arguments(self, output_dir):
+        made = super().to_arguments(output_dir)
+        return replace(made, **self.arguments) if self.arguments else made
+
+
+def main(folder: str, settings: str, arguments: str = "{}") -> None:
+    torch.set_num_threads(1)
+    Settings.arguments = json.loads(arguments)
+    base = {"max_tokens": 60, "max_updates": 6, "warmup_updates": 2, "lr": 1e-2, "eval_every": 6, "log_every": 1}
+    chosen = Settings(**{**base, "eps": 1e-3, "eval_bleu": False, **json.loads(settings)})
+    trainer = TranslationTrainer(make_model(), chosen, folder, make_corpus(), make_corpus(21, seed=1))
+    trainer.decode = lambda rows: [" ".join(map(str, row)) for row in rows]
+    trainer.train()
+    history = [record for record in trainer.state.log_history if "loss" in record]
+    figures = {
+        "processes": trainer.accelerator.num_processes,
+        "loss": [record["loss"] for record in history],
+        "nll": [record["nll"] for record in history],
+        "grad_norm": [record["grad_norm"] for record in history],
+        "eval_nll": trainer.evaluate()["eval_nll"],
+    }
+    if not Settings.arguments.get("fsdp"):
+        figures["translations"] = trainer.translate(make_corpus(21, seed=1))
+    if trainer.is_world_process_zero():
+        print("FIGURES", json.dumps(figures))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

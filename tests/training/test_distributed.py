@@ -1,0 +1,48 @@
+# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
+"""Two processes on the CPU (gloo) train as one process that accumulates two batches."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+SCRIPT = Path(__file__).parent / "distributed_run.py"
+
+
+def run(folder, processes, settings, arguments=None):
+    launcher = ["-m", "torch.distributed.run", "--standalone", f"--nproc_per_node={processes}"]
+    command = [sys.executable, *(launcher if processes > 1 else []), str(SCRIPT), str(folder)]
+    done = subprocess.run(
+        [*command, json.dumps(settings), json.dumps(arguments or {})],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1", "TQDM_DISABLE": "1", "HF_HUB_OFFLINE": "1"},
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    figures = next(line for line in done.stdout.splitlines() if line.startswith("FIGURES"))
+    return json.loads(figures.removeprefix("FIGURES"))
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory):
+    return run(tmp_path_factory.mktemp("alone"), 1, {"update_freq": 2})
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [{}, {"gradient_checkpointing": True}, {"fsdp": True, "fsdp_config": {"version": 2}}],
+    ids=["ddp", "ddp-checkpointing", "fsdp2"],
+)
+def test_two_processes_equal_two_accumulated_batches(alone, arguments, tmp_path):
+    together = run(tmp_path, 2, {}, arguments)
+    assert (alone["processes"], together["processes"]) == (1, 2)
+    assert len(together["loss"]) == 6
+    for name in ("loss", "nll", "grad_norm", "eval_nll"):
+        assert together[name] == pytest.approx(alone[name], rel=1e-4 if name == "nll" else 1e-5), name
+    if "fsdp" not in arguments:
+        assert together["translations"] == alone["translations"]
