@@ -1,6 +1,7 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
-"""Checkpoints of other code bases in."""
+"""Checkpoints of other code bases in, and models of one mode turned into another's."""
 
 from .fairseq import convert_fairseq_state_dict
+from .fold import fold, foldable_modes
 
-__all__ = ["convert_fairseq_state_dict"]
+__all__ = ["convert_fairseq_state_dict", "fold", "foldable_modes"]

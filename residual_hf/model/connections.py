@@ -139,6 +139,7 @@ class ResidualConnection(nn.Module):
     default_init_style: ClassVar[str] = "fairseq_main"
     linear_bias: ClassVar[bool] = True
     attention_implementations: ClassVar[tuple[str, ...] | None] = None  # None: any
+    folds_into: ClassVar[str | None] = None  # the plainer mode that `conversion.fold` turns this one into
 
     def __init__(self, config, place: SublayerPlace):
         super().__init__()
@@ -153,6 +154,10 @@ class ResidualConnection(nn.Module):
 
     def init_parameters(self) -> None:
         """Set the initial values of bare parameters (through `transformers.initialization`); norms need nothing."""
+
+    def foldable_scales(self) -> dict[str, Tensor | float]:
+        """What `folds_into` lacks: factors on the `shortcut`, on the `branch`, or on the `norm` in front of it."""
+        return {}
 
     @classmethod
     def init_gain(cls, config, place: SublayerPlace, role: str) -> float:

@@ -63,6 +63,7 @@ class ReZero(ResidualConnection):
     source = "Bachlechner et al. 2020, ReZero is All You Need"
     default_init_style = "fairseq_legacy"
     Options = GateOptions
+    folds_into = "xskip"
 
     def __init__(self, config, place):
         super().__init__(config, place)
@@ -78,6 +79,9 @@ class ReZero(ResidualConnection):
         if self.owner[0] is self:
             init.zeros_(self.alpha)
 
+    def foldable_scales(self):
+        return {"branch": self.owner[0].alpha}
+
     def forward(self, stream, sublayer):
         (x,) = stream
         return (x + self.owner[0].alpha * sublayer(x),)
@@ -89,6 +93,7 @@ class ReZeroPostLN(ReZero):
 
     equation = "x <- LN(x + alpha_l * a), alpha_l = 0 at the start"
     source = "Liu et al. 2020, Understanding the Difficulty of Training Transformers, appendix E"
+    folds_into = "post_ln"
 
     def __init__(self, config, place):
         super().__init__(config, place)

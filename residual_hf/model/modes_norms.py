@@ -69,10 +69,18 @@ class LNScaling(PreLN):
 
     equation = "x <- x + f(LN(x) / sqrt(l));  out = LN(x)"
     source = "Sun et al. 2025, The Curse of Depth in Large Language Models"
+    folds_into = "pre_ln"
+
+    def __init__(self, config, place):
+        super().__init__(config, place)
+        self.factor = (place.layer + 1) ** -0.5
+
+    def foldable_scales(self):
+        return {"norm": self.factor}
 
     def forward(self, stream, sublayer):
         (x,) = stream
-        return (x + sublayer(self.norm(x) * (self.place.layer + 1) ** -0.5),)
+        return (x + sublayer(self.norm(x) * self.factor),)
 
 
 @dataclass(frozen=True)
@@ -158,6 +166,7 @@ class LayerScale(PreLN):
     equation = "x <- x + w * f(LN(x)), w in R^d learned;  out = LN(x)"
     source = "Touvron et al. 2021, Going Deeper with Image Transformers (CaiT)"
     Options = LayerScaleOptions
+    folds_into = "pre_ln"
 
     def __init__(self, config, place):
         super().__init__(config, place)
@@ -167,6 +176,9 @@ class LayerScale(PreLN):
 
     def init_parameters(self):
         init.constant_(self.scale, self.initial_scale)
+
+    def foldable_scales(self):
+        return {"branch": self.scale}
 
     def forward(self, stream, sublayer):
         (x,) = stream
@@ -190,6 +202,7 @@ class SkipInit(ResidualConnection):
         "De & Smith 2020, Batch Normalization Biases Residual Blocks Towards the Identity Function in Deep Networks"
     )
     Options = SkipInitOptions
+    folds_into = "xskip"
 
     def __init__(self, config, place):
         super().__init__(config, place)
@@ -197,6 +210,9 @@ class SkipInit(ResidualConnection):
 
     def init_parameters(self):
         init.constant_(self.alpha, self.options.initial_alpha)
+
+    def foldable_scales(self):
+        return {"branch": self.alpha}
 
     def forward(self, stream, sublayer):
         (x,) = stream

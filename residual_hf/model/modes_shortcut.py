@@ -29,6 +29,7 @@ class Admin(PostLN):
     equation = "x <- LN(omega * x + a), omega in R^d learned"
     source = "Liu et al. 2020, Understanding the Difficulty of Training Transformers"
     default_init_style = "fairseq_legacy"
+    folds_into = "post_ln"
 
     def __init__(self, config, place):
         super().__init__(config, place)
@@ -38,6 +39,9 @@ class Admin(PostLN):
 
     def init_parameters(self):
         init.constant_(self.omega, self.initial_omega)
+
+    def foldable_scales(self):
+        return {"shortcut": self.omega}
 
     def forward(self, stream, sublayer):
         (x,) = stream
@@ -72,6 +76,7 @@ class AdminTorch(ResidualConnection):
     source = "Microsoft 2022, admin-torch"
     Options = AdminTorchOptions
     default_init_style = "fairseq_legacy"
+    folds_into = "post_ln"
 
     def __init__(self, config, place):
         super().__init__(config, place)
@@ -86,6 +91,9 @@ class AdminTorch(ResidualConnection):
     def init_parameters(self):
         if self.options.learned:
             init.constant_(self.omega, self.initial_omega)
+
+    def foldable_scales(self):
+        return {"shortcut": self.omega}
 
     def forward(self, stream, sublayer):
         (x,) = stream
@@ -117,10 +125,14 @@ class DeepNorm(PostLN):
     source = "Wang et al. 2022, DeepNet: Scaling Transformers to 1,000 Layers"
     Options = DeepNormOptions
     default_init_style = "xavier_normal"
+    folds_into = "post_ln"
 
     def __init__(self, config, place):
         super().__init__(config, place)
         self.alpha, _ = deep_norm_constants(config, place.stack)
+
+    def foldable_scales(self):
+        return {"shortcut": self.alpha}
 
     def forward(self, stream, sublayer):
         (x,) = stream
@@ -147,6 +159,10 @@ class XSkipLN(PostLN):
     equation = "x <- LN(lambda * x + a)"
     source = "Liu et al. 2020, Rethinking Skip Connection with Layer Normalization"
     Options = SkipScaleOptions
+    folds_into = "post_ln"
+
+    def foldable_scales(self):
+        return {"shortcut": self.options.skip_scale}
 
     def forward(self, stream, sublayer):
         (x,) = stream
@@ -208,6 +224,7 @@ class WSkipLN(PostLN):
     equation = "x <- LN(w * x + a), w in R^d learned"
     source = "Liu et al. 2020, Rethinking Skip Connection with Layer Normalization"
     Options = SkipInitOptions
+    folds_into = "post_ln"
 
     def __init__(self, config, place):
         super().__init__(config, place)
@@ -215,6 +232,9 @@ class WSkipLN(PostLN):
 
     def init_parameters(self):
         init.constant_(self.w, self.options.skip_init)
+
+    def foldable_scales(self):
+        return {"shortcut": self.w}
 
     def forward(self, stream, sublayer):
         (x,) = stream

@@ -8,7 +8,20 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor, nn
 
-from .modes_shortcut import Admin
+from .modes_shortcut import Admin, profiled_omega
+
+
+def wants_profile(model: nn.Module) -> bool:
+    """Is this a model with Admin's shortcuts that nobody has profiled yet?"""
+    return not model.config.admin_profile and any(isinstance(module, Admin) for module in model.modules())
+
+
+@torch.no_grad()
+def set_profile(model: nn.Module, profile: list[float]) -> None:
+    """Set every omega from the values of a profile, and keep them in the config."""
+    model.config.admin_profile = profile
+    for connection in (module for module in model.modules() if isinstance(module, Admin)):
+        connection.omega.fill_(profiled_omega(model.config, connection.place))
 
 
 @torch.no_grad()

@@ -10,15 +10,17 @@ from functools import partial
 from typing import Any
 
 import torch
-from accelerate.utils import DistributedType
+from accelerate.utils import DistributedType, broadcast_object_list
 from torch import Tensor
 from torch.utils.data import DataLoader
 from transformers import Seq2SeqTrainer
+from transformers.trainer_utils import get_last_checkpoint
 
 from residual_hf.data.batching import Seq2SeqCollator, TokenBudgetSampler
 from residual_hf.data.encoding import EncodedCorpus
 from residual_hf.evaluation.metrics import score
 from residual_hf.generation.decode import DecodingSettings, decoding_batches, generate_ids
+from residual_hf.model.profiling import profile_admin, set_profile, wants_profile
 
 from .loss import fused_linear_smoothed_cross_entropy
 from .optimization import build_optimizer, build_schedule
@@ -103,17 +105,37 @@ class TranslationTrainer(Seq2SeqTrainer):
             # the loss is normalised by all tokens of an update; Transformers 5.4 lets accelerate divide it once more
             self.accelerator.gradient_accumulation_steps = 1
 
-    def get_train_dataloader(self) -> DataLoader:
-        sampler = TokenBudgetSampler(
+    def train(self, resume_from_checkpoint: str | bool | None = None, *args: Any, **kwargs: Any) -> Any:
+        """As `Seq2SeqTrainer.train`; a fresh model with Admin's shortcuts is profiled on the first batch before."""
+        if resume_from_checkpoint is True:
+            resume_from_checkpoint = get_last_checkpoint(self.args.output_dir)
+        if wants_profile(self.model):
+            if resume_from_checkpoint:
+                set_profile(self.model, type(self.model.config).from_pretrained(resume_from_checkpoint).admin_profile)
+            else:
+                self._profile()
+        return super().train(resume_from_checkpoint, *args, **kwargs)
+
+    def _profile(self) -> None:
+        rows = next(iter(self._train_sampler()))
+        batch = self._prepare_inputs(self.data_collator([self.train_dataset[i] for i in rows]))
+        with self.compute_loss_context_manager():
+            profile = [profile_admin(self.model, batch)]
+        set_profile(self.model, broadcast_object_list(profile)[0])
+
+    def _train_sampler(self) -> TokenBudgetSampler:
+        return TokenBudgetSampler(
             self.train_dataset.source_lengths,
             self.train_dataset.target_lengths,
             self.settings.max_tokens,
             seed=self.settings.seed,
             multiple=self.settings.batch_size_multiple,
         )
+
+    def get_train_dataloader(self) -> DataLoader:
         loader = DataLoader(
             self.train_dataset,
-            batch_sampler=sampler,
+            batch_sampler=self._train_sampler(),
             collate_fn=self.data_collator,
             num_workers=self.args.dataloader_num_workers,
             pin_memory=self.args.dataloader_pin_memory,

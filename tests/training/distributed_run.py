@@ -3,7 +3,7 @@
 
     python distributed_run.py FOLDER '{"update_freq": 2}' '{"gradient_checkpointing": true}'
 
-The second argument goes to `TrainingSettings`, the third to the `Seq2SeqTrainingArguments`.
+The second argument goes to `TrainingSettings`, the third to `Seq2SeqTrainingArguments`, the fourth to the config.
 """
 
 from __future__ import annotations
@@ -29,12 +29,14 @@ class Settings(TrainingSettings):
         return replace(made, **self.arguments) if self.arguments else made
 
 
-def main(folder: str, settings: str, arguments: str = "{}") -> None:
+def main(folder: str, settings: str, arguments: str = "{}", model: str = "{}") -> None:
     torch.set_num_threads(1)
     Settings.arguments = json.loads(arguments)
     base = {"max_tokens": 60, "max_updates": 6, "warmup_updates": 2, "lr": 1e-2, "eval_every": 6, "log_every": 1}
     chosen = Settings(**{**base, "eps": 1e-3, "eval_bleu": False, **json.loads(settings)})
-    trainer = TranslationTrainer(make_model(), chosen, folder, make_corpus(), make_corpus(21, seed=1))
+    trainer = TranslationTrainer(
+        make_model(**json.loads(model)), chosen, folder, make_corpus(), make_corpus(21, seed=1)
+    )
     trainer.decode = lambda rows: [" ".join(map(str, row)) for row in rows]
     trainer.train()
     history = [record for record in trainer.state.log_history if "loss" in record]
@@ -43,6 +45,7 @@ def main(folder: str, settings: str, arguments: str = "{}") -> None:
         "loss": [record["loss"] for record in history],
         "nll": [record["nll"] for record in history],
         "grad_norm": [record["grad_norm"] for record in history],
+        "admin_profile": trainer.model.config.admin_profile,
         "eval_nll": trainer.evaluate()["eval_nll"],
     }
     if not Settings.arguments.get("fsdp"):

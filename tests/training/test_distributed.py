@@ -14,11 +14,11 @@ import pytest
 SCRIPT = Path(__file__).parent / "distributed_run.py"
 
 
-def run(folder, processes, settings, arguments=None):
+def run(folder, processes, settings, arguments=None, model=None):
     launcher = ["-m", "torch.distributed.run", "--standalone", f"--nproc_per_node={processes}"]
     command = [sys.executable, *(launcher if processes > 1 else []), str(SCRIPT), str(folder)]
     done = subprocess.run(
-        [*command, json.dumps(settings), json.dumps(arguments or {})],
+        [*command, json.dumps(settings), json.dumps(arguments or {}), json.dumps(model or {})],
         capture_output=True,
         text=True,
         env={**os.environ, "OMP_NUM_THREADS": "1", "TQDM_DISABLE": "1", "HF_HUB_OFFLINE": "1"},
@@ -46,3 +46,12 @@ def test_two_processes_equal_two_accumulated_batches(alone, arguments, tmp_path)
         assert together[name] == pytest.approx(alone[name], rel=1e-4 if name == "nll" else 1e-5), name
     if "fsdp" not in arguments:
         assert together["translations"] == alone["translations"]
+
+
+def test_processes_share_one_profile(tmp_path):
+    """Admin is profiled by itself before the first update, with dropout, to the same values everywhere."""
+    model = {"ln_mode": "admin", "dropout": 0.1}
+    alone = run(tmp_path / "alone", 1, {"update_freq": 2}, model=model)
+    together = run(tmp_path / "together", 2, {}, model=model)
+    assert len(set(alone["admin_profile"])) > 3
+    assert together["admin_profile"] == alone["admin_profile"]

@@ -141,3 +141,22 @@ def test_gradients_reach_everything_under_checkpointing(tmp_path):
     trainer.train()
     unchanged = [name for name, p in model.named_parameters() if torch.equal(p, before[name])]
     assert unchanged == []
+
+
+def test_admin_is_profiled_before_the_first_update_and_not_on_resuming(tmp_path):
+    model = make_model(ln_mode="admin", decoder_ln_mode="admin")
+    fresh = copy.deepcopy(model)
+    trainer = make_trainer(tmp_path, model, max_updates=4, eval_every=2, lr=1e-3)
+    batch = next(iter(trainer.get_train_dataloader()))
+    trainer.train()
+    profile = model.config.admin_profile
+    assert profile == pytest.approx(fresh.profile_admin(batch))
+    saved = ResidualConfig.from_pretrained(tmp_path / "checkpoint-2")
+    assert saved.admin_profile == profile
+
+    again = make_trainer(
+        tmp_path, make_model(ln_mode="admin", decoder_ln_mode="admin"), max_updates=4, eval_every=2, lr=1e-3
+    )
+    again.train(resume_from_checkpoint=str(tmp_path / "checkpoint-2"))
+    for a, b in zip(again.model.parameters(), model.parameters(), strict=True):
+        assert torch.equal(a, b)

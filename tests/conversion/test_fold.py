@@ -1,0 +1,120 @@
+# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
+from __future__ import annotations
+
+import itertools
+
+import pytest
+import torch
+from model.test_mode_invariants import SOURCE, TARGET, make
+
+from residual_hf.conversion import fold, foldable_modes
+from residual_hf.model.connections import LN_MODES
+from residual_hf.model.modeling_residual import ResidualForConditionalGeneration
+
+PLAIN = {
+    "admin": "post_ln",
+    "admin_torch": "post_ln",
+    "deep_norm": "post_ln",
+    "layer_scale": "pre_ln",
+    "ln_scaling": "pre_ln",
+    "rezero": "xskip",
+    "rezero_post_ln": "post_ln",
+    "skip_init": "xskip",
+    "wskip_ln": "post_ln",
+    "xskip_ln": "post_ln",
+}
+TYING = list(itertools.product((True, False), repeat=2))
+
+
+def build(mode, **fields):
+    """A model whose scales are random, and its norms and biases too; gates of stacks without norms are small."""
+    model = make(mode, **fields)
+    low, high = (0.05, 0.4) if PLAIN.get(mode) == "xskip" else (0.5, 3.5)
+    generator = torch.Generator().manual_seed(2)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if "residual" in name and "norm" not in name:
+                parameter.uniform_(low, high, generator=generator)
+            else:
+                parameter.add_(0.2 * torch.randn(parameter.shape, generator=generator))
+    return model
+
+
+def logits(model):
+    with torch.no_grad():
+        return model(SOURCE, attention_mask=SOURCE.ne(1), decoder_input_ids=TARGET).logits
+
+
+def test_the_list_of_modes():
+    ours = [name for name in foldable_modes() if LN_MODES[name].__module__.startswith("residual_hf.")]
+    assert {name: LN_MODES[name].folds_into for name in ours} == PLAIN
+
+
+@pytest.mark.parametrize("positions", ["sinusoidal", "learned", "none"])
+@pytest.mark.parametrize(("share", "tie"), TYING)
+@pytest.mark.parametrize("mode", PLAIN)
+def test_folded_model_has_the_same_logits(mode, share, tie, positions):
+    fields = {"share_encoder_decoder_embeddings": share, "tie_word_embeddings": tie}
+    model = build(mode, position_embedding_type=positions, scale_embedding=True, **fields)
+    folded = fold(model)
+    assert folded.config.stack_ln_mode("encoder") == folded.config.stack_ln_mode("decoder") == PLAIN[mode]
+    scale = logits(model).abs().max().clamp(min=1)
+    assert (logits(folded) - logits(model)).abs().max() / scale < 5e-6
+    exact = model.double()
+    scale = logits(exact).abs().max().clamp(min=1)
+    assert (logits(fold(exact)) - logits(exact)).abs().max() / scale < 1e-12
+
+
+@pytest.mark.parametrize("mode", PLAIN)
+def test_original_is_not_touched_and_the_folded_model_lives(mode, tmp_path):
+    model = build(mode)
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    folded = fold(model)
+    assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
+    folded.save_pretrained(tmp_path)
+    loaded = ResidualForConditionalGeneration.from_pretrained(tmp_path)
+    assert torch.equal(logits(loaded), logits(folded))
+    settings = {"attention_mask": SOURCE.ne(1), "max_new_tokens": 6, "num_beams": 2}
+    assert torch.equal(loaded.generate(SOURCE, **settings), model.generate(SOURCE, **settings))
+    extra = set(folded.state_dict()) - set(make(PLAIN[mode]).state_dict())
+    assert extra <= {f"model.{stack}.embed_positions.weight" for stack in ("encoder", "decoder")}
+
+
+def test_tables_stay_one_where_no_first_shortcut_is_scaled():
+    folded = fold(build("rezero_post_ln"))
+    assert folded.config.share_encoder_decoder_embeddings and folded.config.tie_word_embeddings
+    assert folded.get_input_embeddings().weight is folded.lm_head.weight
+
+
+def test_stacks_fold_by_themselves():
+    model = build("admin", decoder_ln_mode="pre_ln")
+    folded = fold(model)
+    assert [folded.config.stack_ln_mode(stack) for stack in ("encoder", "decoder")] == ["post_ln", "pre_ln"]
+    torch.testing.assert_close(logits(folded), logits(model), rtol=1e-5, atol=5e-6)
+
+
+def test_options_of_a_plain_stack_stay():
+    model = build("xskip", ln_mode_options={"skip_scale": 0.7}, decoder_ln_mode="admin")
+    torch.testing.assert_close(logits(fold(model)), logits(model), rtol=1e-5, atol=5e-6)
+
+
+def test_rms_norm_takes_a_scale_and_other_norms_say_so():
+    model = build("admin", norm_type="rms_norm")
+    torch.testing.assert_close(logits(fold(model)), logits(model), rtol=1e-5, atol=5e-6)
+    for norm_type in ("scale_norm", "ada_norm"):
+        with pytest.raises(ValueError, match="has no gain per dimension"):
+            fold(build("admin", norm_type=norm_type))
+
+
+@pytest.mark.parametrize("mode", ["resi_dual", "b2t", "dlcl_post", "rskip_ln", "normformer"])
+def test_other_modes_say_why_not(mode):
+    with pytest.raises(ValueError, match=f"'{mode}' .* cannot be folded: .*Modes that fold: admin"):
+        fold(make(mode))
+
+
+def test_a_shortcut_that_is_cut_cannot_be_folded():
+    model = build("admin")
+    with torch.no_grad():
+        model.model.decoder.layers[1].ffn_residual.omega[3] = 0
+    with pytest.raises(ValueError, match="decoder layer 1, feed_forward: a shortcut of scale 0"):
+        fold(model)
