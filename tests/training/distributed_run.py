@@ -34,9 +34,8 @@ def main(folder: str, settings: str, arguments: str = "{}", model: str = "{}") -
     Settings.arguments = json.loads(arguments)
     base = {"max_tokens": 60, "max_updates": 6, "warmup_updates": 2, "lr": 1e-2, "eval_every": 6, "log_every": 1}
     chosen = Settings(**{**base, "eps": 1e-3, "eval_bleu": False, **json.loads(settings)})
-    trainer = TranslationTrainer(
-        make_model(**json.loads(model)), chosen, folder, make_corpus(), make_corpus(21, seed=1)
-    )
+    corpora = (make_corpus(), make_corpus(21, seed=1))
+    trainer = TranslationTrainer(make_model(**json.loads(model)), chosen, folder, *corpora)
     trainer.decode = lambda rows: [" ".join(map(str, row)) for row in rows]
     trainer.train()
     history = [record for record in trainer.state.log_history if "loss" in record]
@@ -49,7 +48,7 @@ def main(folder: str, settings: str, arguments: str = "{}", model: str = "{}") -
         "eval_nll": trainer.evaluate()["eval_nll"],
     }
     if not Settings.arguments.get("fsdp"):
-        figures["translations"] = trainer.translate(make_corpus(21, seed=1))
+        figures["translations"] = trainer.translate(corpora[1])
     if trainer.is_world_process_zero():
         print("FIGURES", json.dumps(figures))
 

@@ -144,7 +144,7 @@ def test_gradients_reach_everything_under_checkpointing(tmp_path):
 
 
 def test_admin_is_profiled_before_the_first_update_and_not_on_resuming(tmp_path):
-    model = make_model(ln_mode="admin", decoder_ln_mode="admin")
+    model = make_model(ln_mode="admin")
     fresh = copy.deepcopy(model)
     trainer = make_trainer(tmp_path, model, max_updates=4, eval_every=2, lr=1e-3)
     batch = next(iter(trainer.get_train_dataloader()))
@@ -154,9 +154,8 @@ def test_admin_is_profiled_before_the_first_update_and_not_on_resuming(tmp_path)
     saved = ResidualConfig.from_pretrained(tmp_path / "checkpoint-2")
     assert saved.admin_profile == profile
 
-    again = make_trainer(
-        tmp_path, make_model(ln_mode="admin", decoder_ln_mode="admin"), max_updates=4, eval_every=2, lr=1e-3
-    )
+    again = make_trainer(tmp_path, make_model(ln_mode="admin"), max_updates=4, eval_every=2, lr=1e-3)
     again.train(resume_from_checkpoint=str(tmp_path / "checkpoint-2"))
+    assert again.model.config.admin_profile == profile
     for a, b in zip(again.model.parameters(), model.parameters(), strict=True):
         assert torch.equal(a, b)
