@@ -6,19 +6,49 @@ from __future__ import annotations
 import inspect
 from dataclasses import fields
 
+import torch
+from torch import nn
+
 from .model import catalogue as _  # noqa: F401  registers the modes
-from .model.connections import LN_MODES, get_ln_mode
+from .model.configuration_residual import ResidualConfig
+from .model.connections import LN_MODES, ResidualConnection, build_connections, get_ln_mode
 from .model.options import describe_option
+
+COLUMNS = ("`ln_mode`", "equation", "parameters", "folds into", "warm-up", "options", "source")
 
 
 def modes_table() -> str:
-    """All registered modes as a Markdown table: name, equation, source, options."""
-    rows = ["| `ln_mode` | equation | options | source |", "|---|---|---|---|"]
+    """All registered modes as a Markdown table.
+
+    Parameters are those of connections and norms of 6+6 layers of width 512; the branches have the same in each mode.
+    """
+    rows = [COLUMNS, ("---",) * len(COLUMNS)]
     for name in sorted(LN_MODES):
         mode = LN_MODES[name]
+        folded = f"`{mode.folds_into}`" if mode.folds_into else ""
         options = ", ".join(f"`{f.name}`" for f in fields(mode.Options))
-        rows.append(f"| `{name}` | {mode.equation} | {options} | {mode.source} |")
-    return "\n".join(rows)
+        count = f"{connection_parameters(name):,}"
+        rows.append((f"`{name}`", mode.equation, count, folded, warmup(mode), options, mode.source))
+    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
+
+
+def warmup(mode: type[ResidualConnection]) -> str:
+    """What the paper of a mode says of learning-rate warm-up; a class derived from another has its own paper."""
+    return vars(mode).get("warmup", ResidualConnection.warmup)
+
+
+def connection_parameters(name: str) -> int:
+    """Parameters of a mode beside its branches, in 6+6 layers of width 512."""
+    config = ResidualConfig(ln_mode=name, encoder_layers=6, decoder_layers=6, d_model=512)
+    modules: list[nn.Module] = []
+    with torch.device("meta"):
+        for stack in ("encoder", "decoder"):
+            modules.append(get_ln_mode(name).Boundary(config, stack))
+            for layer in range(6):
+                for connection in build_connections(config, stack, layer):
+                    inner = connection.inner_modules(config, connection.place)
+                    modules += [connection, *inner.values()]
+    return sum(p.numel() for module in modules for p in module.parameters())
 
 
 def describe_mode(name: str) -> str:
@@ -26,6 +56,10 @@ def describe_mode(name: str) -> str:
     mode = get_ln_mode(name)
     lines = [name, "", f"  {mode.equation}", f"  {mode.source}", "", inspect.cleandoc(mode.__doc__ or ""), ""]
     lines.append(f"norm_type {mode.default_norm_type}, init_style {mode.default_init_style} unless the config says")
+    lines.append(f"{connection_parameters(name):,} parameters beside the branches in 6+6 layers of width 512")
+    lines.append(f"learning-rate warm-up: {warmup(mode)} in the paper")
+    if mode.folds_into:
+        lines.append(f"folds into {mode.folds_into} (residual_hf.conversion.fold)")
     if mode.attention_implementations:
         lines.append(f"attn_implementation: {', '.join(mode.attention_implementations)} only")
     declared = fields(mode.Options)

@@ -6,10 +6,13 @@ from dataclasses import fields
 from pathlib import Path
 
 import pytest
+import torch
 
-from residual_hf.catalogue import describe_mode, modes_table
+from residual_hf.catalogue import connection_parameters, describe_mode, modes_table
 from residual_hf.cli import main
+from residual_hf.model.configuration_residual import ResidualConfig
 from residual_hf.model.connections import LN_MODES
+from residual_hf.model.modeling_residual import ResidualModel
 
 OURS = sorted(name for name, mode in LN_MODES.items() if mode.__module__.startswith("residual_hf."))
 README = Path(__file__).parents[1] / "README.md"
@@ -43,3 +46,12 @@ def test_command(capsys):
     assert "dual_scale: float = 1.0 (> 0)" in capsys.readouterr().out
     assert main(["modes", "nothing"]) == 2
     assert "unknown ln_mode 'nothing'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", OURS)
+def test_parameters_are_those_of_a_built_model(name):
+    with torch.device("meta"):
+        model = ResidualModel(ResidualConfig(ln_mode=name, vocab_size=10))
+    branches = {id(p) for m in model.modules() if hasattr(m, "role") for p in m.parameters()}
+    others = sum(p.numel() for p in model.parameters() if id(p) not in branches)
+    assert connection_parameters(name) == others - model.encoder.embed_tokens.weight.numel()

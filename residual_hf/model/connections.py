@@ -139,6 +139,7 @@ class ResidualConnection(nn.Module):
     default_init_style: ClassVar[str] = "fairseq_main"
     linear_bias: ClassVar[bool] = True
     attention_implementations: ClassVar[tuple[str, ...] | None] = None  # None: any
+    warmup: ClassVar[str] = "used"  # in the papers: "needed", "not needed", or used without a word about it
     folds_into: ClassVar[str | None] = None  # the plainer mode that `conversion.fold` turns this one into
 
     def __init__(self, config, place: SublayerPlace):

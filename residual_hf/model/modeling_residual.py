@@ -200,9 +200,7 @@ class ResidualDecoderLayer(GradientCheckpointingLayer):
         **kwargs: Any,
     ) -> tuple[Tensor, ...]:
         *stream, memory = stream_and_memory
-        self_attn = partial(
-            self.self_attn, attention_mask=attention_mask, past_key_values=past_key_values, **kwargs
-        )
+        self_attn = partial(self.self_attn, attention_mask=attention_mask, past_key_values=past_key_values, **kwargs)
         encoder_attn = partial(
             self.encoder_attn,
             attention_mask=encoder_attention_mask,
@@ -385,9 +383,7 @@ class ResidualEncoder(ResidualStack):
         hidden_states = self.add_positions(embeddings, real, 0)
         if real is not None:
             hidden_states = hidden_states * real.unsqueeze(-1).to(hidden_states.dtype)
-        mask = create_bidirectional_mask(
-            config=self.config, inputs_embeds=embeddings, attention_mask=attention_mask
-        )
+        mask = create_bidirectional_mask(config=self.config, inputs_embeds=embeddings, attention_mask=attention_mask)
         return BaseModelOutput(last_hidden_state=self.run_layers(hidden_states, attention_mask=mask, **kwargs))
 
 

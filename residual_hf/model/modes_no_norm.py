@@ -23,6 +23,7 @@ class TFixup(ResidualConnection):
 
     equation = "x <- x + a"
     source = "Huang et al. 2020, Improving Transformer Optimization Through Better Initialization"
+    warmup = "not needed"
     default_init_style = "t_fixup"
 
     def forward(self, stream, sublayer):
@@ -61,6 +62,7 @@ class ReZero(ResidualConnection):
 
     equation = "x <- x + alpha_l * a, alpha_l = 0 at the start"
     source = "Bachlechner et al. 2020, ReZero is All You Need"
+    warmup = "not needed"
     default_init_style = "fairseq_legacy"
     Options = GateOptions
     folds_into = "xskip"

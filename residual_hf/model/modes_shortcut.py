@@ -28,6 +28,7 @@ class Admin(PostLN):
 
     equation = "x <- LN(omega * x + a), omega in R^d learned"
     source = "Liu et al. 2020, Understanding the Difficulty of Training Transformers"
+    warmup = "not needed"
     default_init_style = "fairseq_legacy"
     folds_into = "post_ln"
 
