@@ -1,0 +1,86 @@
+# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
+"""Which modes stay finite at the start of a deep model: one forward and backward pass in fp32, bf16 and fp16.
+
+    python examples/depth/initial.py --layers 100 --modes post_ln resi_dual
+
+Per mode: the largest activation of the residual stream and the gradient norm in fp32, and for each precision
+(autocast, weights in fp32) whether outputs, loss and gradients are finite. The loss is not scaled; Admin is profiled.
+"""
+
+from __future__ import annotations
+
+import argparse
+
+import torch
+
+from residual_hf import ResidualConfig, ResidualForConditionalGeneration
+from residual_hf.model.connections import LN_MODES
+from residual_hf.model.profiling import wants_profile
+
+PRECISIONS = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+def build(mode: str, layers: int, width: int) -> ResidualForConditionalGeneration:
+    torch.manual_seed(0)
+    return ResidualForConditionalGeneration(
+        ResidualConfig(
+            ln_mode=mode,
+            vocab_size=200,
+            d_model=width,
+            encoder_layers=layers,
+            decoder_layers=layers,
+            encoder_ffn_dim=2 * width,
+            decoder_ffn_dim=2 * width,
+            encoder_attention_heads=4,
+            decoder_attention_heads=4,
+            dropout=0.1,
+            scale_embedding=True,
+        )
+    ).train()
+
+
+def check(model: torch.nn.Module, dtype: torch.dtype, device: str) -> tuple[bool, float, float]:
+    """(everything finite, largest activation of the stream, norm of the gradient)."""
+    largest = torch.zeros((), device=device)
+
+    def watch(module: torch.nn.Module, inputs: object, stream: tuple[torch.Tensor, ...]) -> None:
+        nonlocal largest
+        largest = torch.maximum(largest, torch.stack([x.detach().float().abs().max() for x in stream]).max())
+
+    torch.manual_seed(1)
+    source, labels = (torch.randint(4, 200, (8, n), device=device) for n in (12, 10))
+    if wants_profile(model):
+        model.profile_admin({"input_ids": source, "labels": labels})
+    hooks = [
+        m.register_forward_hook(watch) for stack in (model.model.encoder, model.model.decoder) for m in stack.layers
+    ]
+    with torch.autocast(device, dtype, enabled=dtype != torch.float32):
+        output = model(source, labels=labels)
+    output.loss.backward()
+    for hook in hooks:
+        hook.remove()
+    norm = torch.stack([p.grad.norm() for p in model.parameters() if p.grad is not None]).norm()
+    finite = bool(output.logits.isfinite().all() and output.loss.isfinite() and norm.isfinite())
+    model.zero_grad()
+    return finite, largest.item(), norm.item()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--layers", type=int, default=100)
+    parser.add_argument("--width", type=int, default=64)
+    parser.add_argument("--modes", nargs="+", choices=sorted(LN_MODES), default=sorted(LN_MODES))
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    args = parser.parse_args()
+    print(f"{args.layers}+{args.layers} layers of width {args.width}\n")
+    print("| `ln_mode` | largest activation | gradient norm | fp32 | bf16 | fp16 |\n|---|---|---|---|---|---|")
+    for mode in args.modes:
+        model = build(mode, args.layers, args.width).to(args.device)
+        results = {name: check(model, dtype, args.device) for name, dtype in PRECISIONS.items()}
+        _, largest, norm = results["fp32"]
+        verdicts = " | ".join("finite" if finite else "**overflow**" for finite, _, _ in results.values())
+        print(f"| `{mode}` | {largest:.3g} | {norm:.3g} | {verdicts} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()

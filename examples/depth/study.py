@@ -1,0 +1,219 @@
+# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
+"""How deep each mode trains: every mode at several depths, with and without warm-up, for a fixed number of updates.
+
+    python examples/depth/study.py depth.jsonl                                      # all of it: minutes on a GPU
+    python examples/depth/study.py depth.jsonl --modes post_ln resi_dual --depths 6 18 --seeds 1 --updates 300
+
+The corpus is the one that `residual-hf quickstart` makes. Every finished run is a line of the file; started again, the
+script goes on behind the last one. The table shows the NLL per target token of a held-out part, the mean over seeds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import math
+import time
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from residual_hf import ResidualConfig, ResidualForConditionalGeneration
+from residual_hf.data.batching import Seq2SeqCollator, TokenBudgetSampler
+from residual_hf.data.encoding import EncodedCorpus
+from residual_hf.data.generated import generate_corpus
+from residual_hf.data.tokenizer_training import train_tokenizer
+from residual_hf.model.connections import LN_MODES
+from residual_hf.model.profiling import wants_profile
+from residual_hf.training.allocator import keep_freed_memory
+from residual_hf.training.optimization import build_optimizer, build_schedule
+
+SIZES = {"train": 20000, "valid": 200, "test": 1}
+VOCABULARY = 1000
+Batch = dict[str, Tensor]
+
+
+class Data:
+    """Tokenized pairs; the batches of an epoch are the same for every run with the same seed."""
+
+    def __init__(self, max_tokens: int, device: str):
+        texts = {name: list(zip(*pairs, strict=True)) for name, pairs in generate_corpus(SIZES).items()}
+        tokenizer = train_tokenizer([*texts["train"][0], *texts["train"][1]], model="bpe", vocab_size=VOCABULARY)
+        self.corpora = {
+            name: EncodedCorpus.from_ids(*(tokenizer(list(side))["input_ids"] for side in sides))
+            for name, sides in texts.items()
+        }
+        self.vocab_size, self.max_tokens, self.device = len(tokenizer), max_tokens, device
+        self.collate = Seq2SeqCollator(pad_token_id=tokenizer.pad_token_id, decoder_start_token_id=2)
+        counts = torch.bincount(torch.cat([batch["labels"][batch["labels"] >= 0] for batch in self.valid()]))
+        share = counts[counts > 0] / counts.sum()
+        self.unigram_entropy = -(share * share.log()).sum().item()
+
+    def _batches(self, name: str, **options: Any) -> Iterator[Batch]:
+        corpus = self.corpora[name]
+        sampler = TokenBudgetSampler(corpus.source_lengths, corpus.target_lengths, self.max_tokens, **options)
+        for epoch in itertools.count():
+            sampler.set_epoch(epoch)
+            for rows in sampler:
+                batch = self.collate([corpus[i] for i in rows])
+                yield {key: tensor.to(self.device) for key, tensor in batch.items()}
+            if not options.get("shuffle", True):
+                return
+
+    def train(self, seed: int) -> Iterator[Batch]:
+        return self._batches("train", seed=seed)
+
+    def valid(self) -> Iterator[Batch]:
+        return self._batches("valid", shuffle=False)
+
+
+def build(mode: str, depth: int, width: int, data: Data) -> ResidualForConditionalGeneration:
+    config = ResidualConfig(
+        ln_mode=mode,
+        vocab_size=data.vocab_size,
+        d_model=width,
+        encoder_layers=depth,
+        decoder_layers=depth,
+        encoder_ffn_dim=2 * width,
+        decoder_ffn_dim=2 * width,
+        encoder_attention_heads=4,
+        decoder_attention_heads=4,
+        dropout=0.0,
+        scale_embedding=True,
+        max_position_embeddings=128,
+    )
+    return ResidualForConditionalGeneration(config).to(data.device)
+
+
+@torch.no_grad()
+def held_out_nll(model: torch.nn.Module, data: Data) -> float:
+    model.eval()
+    total = tokens = 0.0
+    for batch in data.valid():
+        count = int(batch["labels"].ne(-100).sum())
+        total += model(**batch).loss.item() * count
+        tokens += count
+    return total / tokens
+
+
+def train(mode: str, depth: int, warmup: int, seed: int, args: argparse.Namespace, data: Data) -> dict[str, Any]:
+    """One run; it ends early when the loss is no number any more."""
+    torch.manual_seed(seed)
+    model = build(mode, depth, args.width, data).train()
+    optimizer = build_optimizer(model, "fairseq_adam", lr=args.lr, betas=(0.9, 0.98), eps=1e-8, weight_decay=0.0)
+    schedule = build_schedule("constant", optimizer, warmup)
+    batches = data.train(seed)
+    if wants_profile(model):
+        model.profile_admin(next(data.train(seed)))
+    started, largest_gradient = time.time(), 0.0
+    for _ in range(args.updates):
+        loss = model(**next(batches)).loss
+        if not loss.isfinite():
+            break
+        loss.backward()
+        norm = torch.nn.utils.clip_grad_norm_(model.parameters(), args.clip_norm or math.inf)
+        if not norm.isfinite():
+            break
+        largest_gradient = max(largest_gradient, norm.item())
+        optimizer.step()
+        schedule.step()
+        optimizer.zero_grad()
+    nll = held_out_nll(model, data) if loss.isfinite() else math.inf
+    return {
+        "mode": mode,
+        "depth": depth,
+        "warmup": warmup,
+        "seed": seed,
+        "nll": nll if math.isfinite(nll) else None,
+        "unigram_entropy": data.unigram_entropy,
+        "largest_gradient": largest_gradient,
+        "seconds": round(time.time() - started, 1),
+        "setting": setting(args),
+    }
+
+
+def setting(args: argparse.Namespace) -> dict[str, Any]:
+    """What all runs of one table have in common."""
+    return {name: getattr(args, name) for name in ("width", "updates", "lr", "clip_norm", "max_tokens")}
+
+
+def verdict(run: dict[str, Any]) -> str:
+    """A run that knows no more than the frequency of words has not trained."""
+    if run["nll"] is None:
+        return "diverged"
+    return "stuck" if run["nll"] > 0.95 * run["unigram_entropy"] else "trained"
+
+
+def table(runs: list[dict[str, Any]]) -> str:
+    """Rows are modes, columns depth and warm-up: mean NLL of the runs that trained, and how many did not."""
+    cells: dict[tuple[str, tuple[int, int]], list[dict[str, Any]]] = defaultdict(list)
+    for run in runs:
+        cells[run["mode"], (run["depth"], run["warmup"])].append(run)
+    columns = sorted({column for _, column in cells})
+
+    def cell(group: list[dict[str, Any]]) -> str:
+        trained = [run["nll"] for run in group if verdict(run) == "trained"]
+        failed = [verdict(run) for run in group if verdict(run) != "trained"]
+        texts = []
+        if trained:
+            spread = f" ({min(trained):.2f}-{max(trained):.2f})" if len(trained) > 1 else ""
+            texts.append(f"{sum(trained) / len(trained):.2f}{spread}")
+        texts += [f"**{name}**{f' x{failed.count(name)}' if len(group) > 1 else ''}" for name in sorted(set(failed))]
+        return ", ".join(texts)
+
+    heads = [f"{depth}+{depth}, {f'warm-up {warmup}' if warmup else 'none'}" for depth, warmup in columns]
+    lines = ["| `ln_mode` | " + " | ".join(heads) + " |", "|---|" + "---|" * len(columns)]
+    for mode in sorted({mode for mode, _ in cells}):
+        lines.append(f"| `{mode}` | " + " | ".join(cell(cells.get((mode, c), [])) for c in columns) + " |")
+    return "\n".join(lines)
+
+
+def read_runs(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def parse_arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("file", type=Path, help="JSON lines, one per finished run; read first if it exists")
+    parser.add_argument("--modes", nargs="+", choices=sorted(LN_MODES), default=sorted(LN_MODES))
+    parser.add_argument("--depths", type=int, nargs="+", default=[6, 18, 50])
+    parser.add_argument("--warmups", type=int, nargs="+", default=[0, 200], help="updates; 0 is no warm-up")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
+    parser.add_argument("--updates", type=int, default=600)
+    parser.add_argument("--width", type=int, default=64)
+    parser.add_argument("--lr", type=float, default=1e-3)
+    parser.add_argument("--clip-norm", type=float, default=0.0, help="0 (default): gradients are not clipped")
+    parser.add_argument("--max-tokens", type=int, default=2048)
+    parser.add_argument("--threads", type=int, help="CPU threads (default: torch's)")
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    return parser.parse_args()
+
+
+def main() -> None:
+    args = parse_arguments()
+    if args.threads:
+        torch.set_num_threads(args.threads)
+    keep_freed_memory()
+    runs = [run for run in read_runs(args.file) if run["setting"] == setting(args)]
+    done = {(run["mode"], run["depth"], run["warmup"], run["seed"]) for run in runs}
+    data = Data(args.max_tokens, args.device)
+    # shallow first: a table of all modes comes before the expensive columns
+    for cell in itertools.product(args.seeds, args.depths, args.warmups, args.modes):
+        seed, depth, warmup, mode = cell
+        if (mode, depth, warmup, seed) in done:
+            continue
+        run = train(mode, depth, warmup, seed, args, data)
+        runs.append(run)
+        with args.file.open("a") as file:
+            file.write(json.dumps(run) + "\n")
+        print(f"{mode:20} {depth:3}+{depth:<3} warm-up {warmup:4} seed {seed}: {verdict(run)}, nll {run['nll']}")
+    print("\n" + table(runs))
+
+
+if __name__ == "__main__":
+    main()
