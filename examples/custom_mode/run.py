@@ -1,0 +1,49 @@
+# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
+"""Trains `highway.py` for a minute, saves it, and loads it in a process that knows neither this folder nor the mode.
+
+python examples/custom_mode/run.py runs/highway
+"""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+from pathlib import Path
+
+import highway  # noqa: F401  registers the mode
+
+from residual_hf.data.corpus import ParallelCorpus
+from residual_hf.data.generated import generate_corpus
+from residual_hf.training.quickstart import quickstart_recipe
+from residual_hf.training.run import prepare_folder, train_on
+
+ELSEWHERE = """
+import sys
+from transformers import AutoModelForSeq2SeqLM, pipeline
+folder, sentence = sys.argv[1:]
+model = AutoModelForSeq2SeqLM.from_pretrained(folder, trust_remote_code=True)
+print("ln_mode:", model.config.ln_mode)
+print(pipeline("translation", model=folder, trust_remote_code=True)(sentence))
+"""
+
+parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+parser.add_argument("output_dir", type=Path)
+parser.add_argument("--updates", type=int, default=200)
+parser.add_argument("--overwrite", action="store_true", help="delete an output folder that exists")
+options = parser.parse_args()
+
+folder = prepare_folder(options.output_dir, overwrite=options.overwrite, resume=False)
+recipe = quickstart_recipe(folder)
+recipe.model["ln_mode"] = "highway"
+recipe.training.max_updates = recipe.training.eval_every = options.updates
+recipe.training.warmup_updates = options.updates // 10
+corpora = generate_corpus({"train": 20000, "valid": 100, "test": 100})
+texts = {
+    name: ParallelCorpus(*map(list, zip(*pairs, strict=True)), name, "en", "de") for name, pairs in corpora.items()
+}
+metrics = train_on(recipe, texts, folder)
+print(f"BLEU after {options.updates} updates: {metrics['test']['bleu']['value']:.1f}")
+
+code = ["-c", ELSEWHERE, str((folder / "model").resolve()), texts["test"].sources[0]]
+subprocess.run([sys.executable, *code], check=True, cwd=folder)
