@@ -40,6 +40,8 @@ def fold(model: ResidualForConditionalGeneration) -> ResidualForConditionalGener
     stacks = {"encoder": model.model.encoder, "decoder": model.model.decoder}
     plain = {name: plain_mode(model.config, name) for name in stacks}
     scaled_inputs = [stack for stack in stacks.values() if not is_one(connections(stack)[0].foldable_scales())]
+    if scaled_inputs and model.config.fix_norm:
+        raise ValueError("fix_norm: a scale on the first shortcut has no place, the token table gives directions only")
     folded = build_plain(model, plain, separate=bool(scaled_inputs))
     own = folded.state_dict()
     weights = {name: tensor.double() for name, tensor in model.state_dict().items() if name in own}

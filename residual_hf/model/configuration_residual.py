@@ -54,6 +54,8 @@ class ResidualConfig(PreTrainedConfig):
         init_style: `"fairseq_main"` (as ResiDual was trained), `"fairseq_legacy"`; None is the default of the mode.
         position_embedding_type: `"sinusoidal"` (fairseq's layout), `"learned"` or `"none"`.
         max_position_embeddings: longest sentence, in tokens.
+        fix_norm: token embeddings have length 1 (before `scale_embedding`), as input and as output projection. Nguyen
+            & Salazar 2019, Transformers without Tears; without the output bias of their code.
         share_encoder_decoder_embeddings: one table for source and target. If False the decoder has its own, of
             `decoder_vocab_size` rows (None: as many as `vocab_size`).
         tie_word_embeddings: the output projection is the table of the decoder.
@@ -99,6 +101,7 @@ class ResidualConfig(PreTrainedConfig):
     position_embedding_type: str = "sinusoidal"
     max_position_embeddings: int = 1024
     scale_embedding: bool = True
+    fix_norm: bool = False
     share_encoder_decoder_embeddings: bool = True
     tie_word_embeddings: bool = True
     use_cache: bool = True

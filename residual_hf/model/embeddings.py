@@ -15,14 +15,19 @@ from transformers import initialization as init
 
 
 class ScaledEmbedding(nn.Embedding):
-    """Token embeddings times `scale`: sqrt(d_model) when `config.scale_embedding`."""
+    """Token embeddings, of length 1 if `fix_norm`, times `scale`: sqrt(d_model) when `config.scale_embedding`."""
 
-    def __init__(self, num_embeddings: int, embedding_dim: int, padding_idx: int, scale: float):
+    def __init__(
+        self, num_embeddings: int, embedding_dim: int, padding_idx: int, scale: float, fix_norm: bool = False
+    ):
         super().__init__(num_embeddings, embedding_dim, padding_idx)
         self.scale = scale
+        self.fix_norm = fix_norm
 
     def forward(self, input_ids: Tensor) -> Tensor:
         embeddings = super().forward(input_ids)
+        if self.fix_norm:
+            embeddings = nn.functional.normalize(embeddings, dim=-1)
         return embeddings * self.scale if self.scale != 1.0 else embeddings
 
 

@@ -92,11 +92,17 @@ class InitStyle:
         if linear.bias is not None:
             bias(linear, gain)
 
-    def embedding(self, embedding: nn.Embedding | nn.Linear, gain: float) -> None:
-        """N(0, d^-1/2) for a table of width d (also an untied output projection); the row of the padding is zero."""
+    def embedding(self, embedding: nn.Embedding | nn.Linear, gain: float, fix_norm: bool = False) -> None:
+        """N(0, d^-1/2) for a table of width d (also an untied output projection); the row of the padding is zero.
+
+        With `fix_norm` U(-0.01, 0.01), as in Transformers without Tears: only directions count.
+        """
         weight = embedding.weight
         fresh = not getattr(weight, "_is_hf_initialized", False)
-        init.normal_(weight, mean=0.0, std=gain * weight.shape[1] ** -0.5)
+        if fix_norm:
+            init.uniform_(weight, -0.01, 0.01)
+        else:
+            init.normal_(weight, mean=0.0, std=gain * weight.shape[1] ** -0.5)
         padding_idx = getattr(embedding, "padding_idx", None)
         if fresh and padding_idx is not None:
             init.zeros_(weight[padding_idx])

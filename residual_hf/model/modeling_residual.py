@@ -266,7 +266,8 @@ class ResidualPreTrainedModel(PreTrainedModel):
             style.linear(module, module.role, mode.init_gain(self.config, module.place, module.role))
         elif isinstance(module, (nn.Embedding, nn.Linear)):
             mode = get_ln_mode(self.config.ln_mode)
-            style.embedding(module, mode.embedding_gain(self.config, getattr(module, "stack", None)))
+            gain = mode.embedding_gain(self.config, getattr(module, "stack", None))
+            style.embedding(module, gain, self.config.fix_norm)
         elif hasattr(module, "init_parameters"):
             module.init_parameters()
         else:
@@ -312,7 +313,7 @@ class ResidualStack(ResidualPreTrainedModel):
     def __init__(self, config: ResidualConfig, vocab_size: int, layers: list[nn.Module], layerdrop: float):
         super().__init__(config)
         scale = config.d_model**0.5 if config.scale_embedding else 1.0
-        self.embed_tokens = ScaledEmbedding(vocab_size, config.d_model, config.pad_token_id, scale)
+        self.embed_tokens = ScaledEmbedding(vocab_size, config.d_model, config.pad_token_id, scale, config.fix_norm)
         self.embed_tokens.stack = self.stack
         self.embed_positions = build_positions(config)
         self.layers = nn.ModuleList(layers)
@@ -549,6 +550,12 @@ class ResidualForConditionalGeneration(ResidualPreTrainedModel, GenerationMixin)
     def set_output_embeddings(self, value: nn.Module) -> None:
         self.lm_head = value
 
+    @property
+    def output_weight(self) -> Tensor:
+        """What decoder states are multiplied with to give logits, (vocabulary, d_model)."""
+        weight = self.lm_head.weight
+        return nn.functional.normalize(weight, dim=-1) if self.config.fix_norm else weight
+
     def resize_token_embeddings(
         self, new_num_tokens: int | None = None, pad_to_multiple_of: int | None = None, mean_resizing: bool = True
     ) -> nn.Embedding:
@@ -621,10 +628,12 @@ class ResidualForConditionalGeneration(ResidualPreTrainedModel, GenerationMixin)
         hidden_states = outputs.last_hidden_state
         loss = logits = None
         if labels is not None and self.criterion is not None:
-            loss = self.criterion(hidden_states, self.lm_head.weight, labels, num_items)
+            loss = self.criterion(hidden_states, self.output_weight, labels, num_items)
         else:
             kept = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
-            logits = self.lm_head(hidden_states[:, kept])
+            hidden_states = hidden_states[:, kept]
+            fixed = self.config.fix_norm
+            logits = nn.functional.linear(hidden_states, self.output_weight) if fixed else self.lm_head(hidden_states)
             if labels is not None:
                 loss = self.loss_function(
                     logits, labels, vocab_size=self.config.decoder_vocab_size, num_items_in_batch=num_items

@@ -59,10 +59,11 @@ def train(recipe: Recipe, *, overwrite: bool = False, resume: bool = False) -> d
     specs = {"train": recipe.data.train, "valid": recipe.data.valid, "test": recipe.data.test}
     specs = {name: spec for name, spec in specs.items() if spec is not None}
     check_files(specs.values())
+    check_folder(Path(recipe.output_dir), overwrite=overwrite, resume=resume)
+    texts = {name: read_parallel(spec) for name, spec in specs.items()}
     folder = prepare_folder(Path(recipe.output_dir), overwrite=overwrite, resume=resume)
     with log_file(folder / "train.log"):
         write_atomically(folder / "recipe.yaml", yaml.safe_dump(recipe.as_dict(), sort_keys=False))
-        texts = {name: read_parallel(spec) for name, spec in specs.items()}
         return train_on(recipe, texts, folder, resume=resume)
 
 
@@ -227,15 +228,18 @@ def describe(model: Any, trainer: TranslationTrainer) -> None:
     )
 
 
-def prepare_folder(folder: Path, *, overwrite: bool, resume: bool) -> Path:
-    """Create the output folder; refuse one that holds something unless asked to overwrite it or to resume."""
+def check_folder(folder: Path, *, overwrite: bool, resume: bool) -> None:
+    """Refuse an output folder that is a file, or that holds something unless asked to overwrite it or to resume."""
     if folder.exists() and not folder.is_dir():
         raise InputError(f"output_dir: {folder} is a file, must be a folder")
-    if folder.exists() and any(folder.iterdir()) and not resume:
-        if not overwrite:
-            raise InputError(
-                f"output_dir: {folder} exists and is not empty; use --overwrite, --resume or another folder"
-            )
+    if folder.exists() and any(folder.iterdir()) and not resume and not overwrite:
+        raise InputError(f"output_dir: {folder} exists and is not empty; use --overwrite, --resume or another folder")
+
+
+def prepare_folder(folder: Path, *, overwrite: bool, resume: bool) -> Path:
+    """Create the output folder, emptied if it is overwritten; see `check_folder` for what is refused."""
+    check_folder(folder, overwrite=overwrite, resume=resume)
+    if folder.exists() and overwrite and not resume:
         shutil.rmtree(folder)
     folder.mkdir(parents=True, exist_ok=True)
     return folder

@@ -15,6 +15,7 @@ from test_modeling_residual import LABELS, logits_of
 
 from residual_hf.model.embeddings import SinusoidalPositions, position_ids_from_mask
 from residual_hf.model.modeling_residual import ResidualForConditionalGeneration
+from residual_hf.training.trainer import LossMeter
 
 SWITCHES = list(itertools.product((True, False), repeat=2))
 TABLES = {"model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight", "lm_head.weight"}
@@ -171,3 +172,30 @@ def test_without_positions_there_is_no_limit():
     model = make("resi_dual", position_embedding_type="none")
     long = torch.full((1, 40), 5)
     assert model(long, decoder_input_ids=long).logits.shape == (1, 40, 30)
+
+
+@switches
+def test_fix_norm_keeps_directions_only(share, tie, tmp_path):
+    model = randomise(build(share, tie, fix_norm=True))
+    for table in (model.model.encoder.embed_tokens, model.model.decoder.embed_tokens):
+        ids = torch.arange(2, 20)
+        torch.testing.assert_close(table(ids).norm(dim=-1), torch.full((18,), math.sqrt(16)))
+    torch.testing.assert_close(model.output_weight.norm(dim=-1), torch.ones(30 if share else 20))
+    old = logits_of(model)
+    with torch.no_grad():
+        for table in {id(t): t for t in (model.get_input_embeddings().weight, model.lm_head.weight)}.values():
+            table.mul_(3.0)
+    torch.testing.assert_close(logits_of(model), old, rtol=1e-5, atol=1e-5)
+    model.save_pretrained(tmp_path)
+    assert torch.equal(logits_of(ResidualForConditionalGeneration.from_pretrained(tmp_path)), logits_of(model))
+
+
+def test_fix_norm_trains_through_the_criterion_too():
+    model = make("pre_ln", fix_norm=True, norm_type="scale_norm", init_style="small_init")
+    assert 0.009 < model.get_input_embeddings().weight.abs().max() <= 0.01
+    plain = model(SOURCE, labels=LABELS).loss
+    model.criterion = LossMeter(0.0, "torch")
+    fused = model(SOURCE, labels=LABELS).loss
+    torch.testing.assert_close(fused, plain)
+    fused.backward()
+    assert all(p.grad is not None and p.grad.isfinite().all() for p in model.parameters())
