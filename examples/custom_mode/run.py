@@ -30,6 +30,7 @@ print(pipeline("translation", model=folder, trust_remote_code=True)(sentence))
 parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
 parser.add_argument("output_dir", type=Path)
 parser.add_argument("--updates", type=int, default=200)
+parser.add_argument("--pairs", type=int, default=20000, help="sentence pairs to train on")
 parser.add_argument("--overwrite", action="store_true", help="delete an output folder that exists")
 options = parser.parse_args()
 
@@ -38,7 +39,7 @@ recipe = quickstart_recipe(folder)
 recipe.model["ln_mode"] = "highway"
 recipe.training.max_updates = recipe.training.eval_every = options.updates
 recipe.training.warmup_updates = options.updates // 10
-corpora = generate_corpus({"train": 20000, "valid": 100, "test": 100})
+corpora = generate_corpus({"train": options.pairs, "valid": 100, "test": 100})
 texts = {
     name: ParallelCorpus(*map(list, zip(*pairs, strict=True)), name, "en", "de") for name, pairs in corpora.items()
 }

@@ -1,0 +1,53 @@
+# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
+"""The examples run, at a size of seconds."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+
+
+def run(script, *arguments):
+    path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "examples" / script), *map(str, arguments)],
+        env={**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1", "TQDM_DISABLE": "1", "HF_HUB_OFFLINE": "1"},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    return done.stdout
+
+
+def cells(output, mode):
+    line = next(line for line in output.splitlines() if line.startswith(f"| `{mode}` |"))
+    return [cell.strip() for cell in line.strip("|").split("|")][1:]
+
+
+def test_custom_mode_trains_and_comes_back_through_remote_code(tmp_path):
+    output = run("custom_mode/run.py", tmp_path / "run", "--updates", 5, "--pairs", 500)
+    assert "ln_mode: highway" in output
+    assert "translation_text" in output
+
+
+def test_deep_models_are_checked_at_their_start():
+    """100+100 layers of the default mode stay finite in all precisions; without norms and gates they do not."""
+    output = run("depth/initial.py", "--modes", "resi_dual", "xskip", "--device", "cpu")
+    assert cells(output, "resi_dual")[2:] == ["finite"] * 3
+    assert cells(output, "xskip")[2:] == ["**overflow**"] * 3
+
+
+def test_depth_study_goes_on_where_it_stopped(tmp_path):
+    file = tmp_path / "runs.jsonl"
+    small = ("--depths", 2, "--warmups", 0, "--updates", 3, "--max-tokens", 128, "--width", 16, "--device", "cpu")
+    run("depth/study.py", file, "--modes", "post_ln", "--seeds", 1, *small)
+    output = run("depth/study.py", file, "--modes", "post_ln", "admin", "--seeds", 1, 2, *small)
+    runs = [json.loads(line) for line in file.read_text().splitlines()]
+    assert [(r["mode"], r["seed"]) for r in runs] == [("post_ln", 1), ("admin", 1), ("post_ln", 2), ("admin", 2)]
+    assert all(0 < r["nll"] < 20 for r in runs)
+    assert cells(output, "admin") == ["**stuck** x2"]
