@@ -1,0 +1,190 @@
+# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
+"""Sub-layers, and the layers that hand them to their connections; what a connection does is in `ln_modes.py`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers.activations import ACT2FN
+from transformers.cache_utils import EncoderDecoderCache
+from transformers.modeling_layers import GradientCheckpointingLayer
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
+from .configuration_residual import ResidualConfig
+from .connections import Sublayer, SublayerPlace, build_connections, slot
+
+
+def eager_attention_forward(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    scaling: float,
+    dropout: float = 0.0,
+    score_residual: tuple[Tensor | None, float] | None = None,
+    **kwargs: Any,
+) -> tuple[Tensor, ...]:
+    """softmax(q k^T * scaling + mask) v; with `score_residual=(previous, divisor)` also the running sum of scores."""
+    scores = torch.matmul(query, key.transpose(2, 3)) * scaling
+    logits = scores
+    if score_residual is not None:
+        previous, divisor = score_residual
+        scores = scores if previous is None else scores + previous
+        logits = scores / divisor
+    if attention_mask is not None:
+        logits = logits + attention_mask
+    weights = nn.functional.softmax(logits, dim=-1, dtype=torch.float32).to(query.dtype)
+    weights = nn.functional.dropout(weights, p=dropout, training=module.training)
+    output = torch.matmul(weights, value).transpose(1, 2).contiguous()
+    return (output, weights) if score_residual is None else (output, weights, scores)
+
+
+def projection(config: ResidualConfig, place: SublayerPlace, role: str, fan_in: int, fan_out: int) -> nn.Linear:
+    """A linear map of a sub-layer that knows its place and role, for `_init_weights`."""
+    linear = nn.Linear(fan_in, fan_out, bias=place.mode(config).linear_bias)
+    linear.place, linear.role = place, role
+    return linear
+
+
+class ResidualAttention(nn.Module):
+    """Multi-head attention (Vaswani et al. 2017), self or cross, with the slots that a mode may fill."""
+
+    def __init__(self, config: ResidualConfig, place: SublayerPlace):
+        super().__init__()
+        self.config = config
+        self.place = place
+        self.layer_idx = place.layer
+        self.is_cross_attention = place.kind == "cross_attention"
+        self.is_causal = place.stack == "decoder" and not self.is_cross_attention
+        heads = config.encoder_attention_heads if place.stack == "encoder" else config.decoder_attention_heads
+        self.head_dim = config.d_model // heads
+        self.scaling = self.head_dim**-0.5
+        self.dropout = config.attention_dropout
+        self.q_proj = projection(config, place, "query", config.d_model, config.d_model)
+        self.k_proj = projection(config, place, "key", config.d_model, config.d_model)
+        self.v_proj = projection(config, place, "value", config.d_model, config.d_model)
+        self.out_proj = projection(config, place, "attention_output", config.d_model, config.d_model)
+        self.inner = nn.ModuleDict(place.mode(config).inner_modules(config, place))
+
+    def _split_heads(self, name: str, states: Tensor) -> Tensor:
+        return slot(self.inner, name, states.view(*states.shape[:-1], -1, self.head_dim).transpose(1, 2))
+
+    def _keys_and_values(self, states: Tensor, past_key_values: EncoderDecoderCache | None) -> tuple[Tensor, Tensor]:
+        if self.is_cross_attention and past_key_values is not None and past_key_values.is_updated.get(self.layer_idx):
+            cached = past_key_values.cross_attention_cache.layers[self.layer_idx]
+            return cached.keys, cached.values
+        key = self._split_heads("key", self.k_proj(states))
+        value = self._split_heads("value", self.v_proj(states))
+        if past_key_values is None:
+            return key, value
+        if self.is_cross_attention:
+            past_key_values.is_updated[self.layer_idx] = True
+            return past_key_values.cross_attention_cache.update(key, value, self.layer_idx)
+        return past_key_values.self_attention_cache.update(key, value, self.layer_idx)
+
+    def forward(
+        self,
+        hidden_states: Tensor,
+        attention_mask: Any = None,
+        encoder_hidden_states: Tensor | None = None,
+        past_key_values: EncoderDecoderCache | None = None,
+        score_residual: tuple[Tensor | None, float] | None = None,
+        **kwargs: Any,
+    ) -> tuple[Tensor, ...]:
+        """(batch, queries, d_model) to the output of the same shape, the weights, and the scores if asked for."""
+        query = self._split_heads("query", self.q_proj(hidden_states))
+        source = encoder_hidden_states if self.is_cross_attention else hidden_states
+        key, value = self._keys_and_values(source, past_key_values)
+        if score_residual is not None:
+            kwargs["score_residual"] = score_residual
+
+        attention_interface: Callable = ALL_ATTENTION_FUNCTIONS.get_interface(
+            self.config._attn_implementation, eager_attention_forward
+        )
+        output, *rest = attention_interface(
+            self,
+            query,
+            key,
+            value,
+            attention_mask,
+            dropout=self.dropout if self.training else 0.0,
+            scaling=self.scaling,
+            **kwargs,
+        )
+        output = slot(self.inner, "heads", output.reshape(*hidden_states.shape[:-1], -1))
+        return slot(self.inner, "output", self.out_proj(output)), *rest
+
+
+class ResidualFeedForward(nn.Module):
+    """W2 act(W1 x + b1) + b2, with the slots that a mode may fill."""
+
+    def __init__(self, config: ResidualConfig, place: SublayerPlace):
+        super().__init__()
+        self.place = place
+        width = config.encoder_ffn_dim if place.stack == "encoder" else config.decoder_ffn_dim
+        self.fc1 = projection(config, place, "ffn_in", config.d_model, width)
+        self.fc2 = projection(config, place, "ffn_out", width, config.d_model)
+        self.activation = ACT2FN[config.activation_function]
+        self.dropout = config.activation_dropout
+        self.inner = nn.ModuleDict(place.mode(config).inner_modules(config, place))
+
+    def forward(self, hidden_states: Tensor) -> tuple[Tensor]:
+        hidden_states = self.activation(slot(self.inner, "pre_activation", self.fc1(hidden_states)))
+        hidden_states = nn.functional.dropout(hidden_states, self.dropout, self.training)
+        return (slot(self.inner, "output", self.fc2(slot(self.inner, "inner", hidden_states))),)
+
+
+class ResidualEncoderLayer(GradientCheckpointingLayer):
+    """Self-attention and feed-forward, each joined to the stream by its connection."""
+
+    def __init__(self, config: ResidualConfig, layer_idx: int):
+        super().__init__()
+        self.dropout = config.dropout
+        self.self_attn_residual, self.ffn_residual = build_connections(config, "encoder", layer_idx)
+        self.self_attn = ResidualAttention(config, self.self_attn_residual.place)
+        self.ffn = ResidualFeedForward(config, self.ffn_residual.place)
+
+    def forward(self, *stream: Tensor, attention_mask: Any = None, **kwargs: Any) -> tuple[Tensor, ...]:
+        self_attn = partial(self.self_attn, attention_mask=attention_mask, **kwargs)
+        stream = self.self_attn_residual(stream, Sublayer(self_attn, self.dropout, self.training))
+        return self.ffn_residual(stream, Sublayer(self.ffn, self.dropout, self.training))
+
+
+class ResidualDecoderLayer(GradientCheckpointingLayer):
+    """Causal self-attention, cross-attention and feed-forward, each joined to the stream by its connection."""
+
+    def __init__(self, config: ResidualConfig, layer_idx: int):
+        super().__init__()
+        self.dropout = config.dropout
+        connections = build_connections(config, "decoder", layer_idx)
+        self.self_attn_residual, self.encoder_attn_residual, self.ffn_residual = connections
+        self.self_attn = ResidualAttention(config, self.self_attn_residual.place)
+        self.encoder_attn = ResidualAttention(config, self.encoder_attn_residual.place)
+        self.ffn = ResidualFeedForward(config, self.ffn_residual.place)
+
+    def forward(
+        self,
+        *stream_and_memory: Tensor,  # every tensor that needs a gradient is positional, for reentrant checkpointing
+        attention_mask: Any = None,
+        encoder_attention_mask: Any = None,
+        past_key_values: EncoderDecoderCache | None = None,
+        use_cache: bool | None = None,
+        **kwargs: Any,
+    ) -> tuple[Tensor, ...]:
+        *stream, memory = stream_and_memory
+        self_attn = partial(self.self_attn, attention_mask=attention_mask, past_key_values=past_key_values, **kwargs)
+        encoder_attn = partial(
+            self.encoder_attn,
+            attention_mask=encoder_attention_mask,
+            encoder_hidden_states=memory,
+            past_key_values=past_key_values,
+            **kwargs,
+        )
+        stream = self.self_attn_residual(tuple(stream), Sublayer(self_attn, self.dropout, self.training))
+        stream = self.encoder_attn_residual(stream, Sublayer(encoder_attn, self.dropout, self.training))
+        return self.ffn_residual(stream, Sublayer(self.ffn, self.dropout, self.training))
