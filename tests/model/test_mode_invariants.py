@@ -3,10 +3,12 @@
 
 from __future__ import annotations
 
+import json
 import math
 
 import pytest
 import torch
+from reference import find
 from torch import nn
 
 from residual_hf.model.configuration_residual import ResidualConfig
@@ -268,3 +270,37 @@ def test_number_of_parameters_beside_post_ln_of_the_base_model(mode, extra):
         return sum(p.numel() for p in model.parameters())
 
     assert count(mode) - count("post_ln") == extra
+
+
+def test_deep_norm_is_a_constant_shortcut():
+    deep = randomise(make("deep_norm"))
+    alphas = {"encoder": 0.81 * (2**4 * 3) ** (1 / 16), "decoder": 9**0.25}  # DeepNet, table 2: N = 2, M = 3
+    options = {f"{stack}_ln_mode_options": {"skip_scale": alpha} for stack, alpha in alphas.items()}
+    torch.testing.assert_close(logits(copy_shared(deep, make("xskip_ln", **options))), logits(deep))
+
+
+def test_fresh_dlcl_weights_are_means():
+    for mode in ("dlcl_post", "dlcl_pre"):
+        mixes = [p for name, p in make(mode).named_parameters() if name.endswith("mix.weight")]
+        assert max(map(len, mixes)) == 3 + 1
+        for weights in mixes:
+            torch.testing.assert_close(weights, torch.full_like(weights, 1 / len(weights)))
+
+
+def test_dual_scale_matters_through_eps_only():
+    """LN(s*r) = LN(r) but for eps: the scale keeps fp16 in range and hardly changes the numbers."""
+    full = randomise(make("resi_dual"))
+    small = copy_shared(full, make("resi_dual", ln_mode_options={"dual_scale": 0.05}))
+    difference = (logits(full) - logits(small)).abs().max()
+    assert 0 < difference < 1e-3
+
+
+def test_t_fixup_scales_the_plain_initialisation():
+    official = json.loads(find("t_fixup_init_factors.json").read_text())
+    fields = {"encoder_layers": 2, "decoder_layers": 3, "d_model": 128, "encoder_ffn_dim": 256, "decoder_ffn_dim": 256}
+    fields |= {"init_style": "t_fixup", "vocab_size": 500}
+    scaled, plain = (dict(make(mode, **fields).named_parameters()) for mode in ("t_fixup", "post_ln"))
+    for name, factor in official["factor_over_xavier"].items():
+        ours = "model." + name.replace(".fc", ".ffn.fc")
+        ratio = scaled[ours].std() / plain[ours].std()
+        assert ratio.item() == pytest.approx(factor, rel=1e-5), name

@@ -1,5 +1,5 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
-"""The norms that PyTorch does not have, alone and in every mode."""
+"""The norms, alone and in every mode."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ import torch
 from test_mode_invariants import logits, make
 from torch import nn
 
+from residual_hf.model.configuration_residual import ResidualConfig
 from residual_hf.model.connections import LN_MODES
-from residual_hf.model.norms import AdaNorm, ScaleNorm
+from residual_hf.model.norms import NORM_TYPES, AdaNorm, ScaleNorm, build_norm
 
 OURS = sorted(name for name, mode in LN_MODES.items() if mode.__module__.startswith("residual_hf."))
 WITHOUT_NORMS = {"b2t_no_ln", "fixup", "rezero", "skip_init", "t_fixup", "xskip"}
@@ -49,3 +50,16 @@ def test_norm_types_work_with_every_mode(mode, norm_type):
     if norm_type is ScaleNorm:
         assert all(norm.weight.item() == pytest.approx(norm.size**0.5) for norm in norms)
     assert logits(model).isfinite().all()
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("norm_type", sorted(NORM_TYPES))
+def test_statistics_of_half_precision_are_those_of_single(norm_type, dtype):
+    """The squares of these values overflow fp16; the dual norm's eps of 1e-7 is nothing in it."""
+    config = ResidualConfig(norm_type=norm_type, d_model=64, encoder_attention_heads=4, decoder_attention_heads=4)
+    norm = build_norm(config, eps=1e-7)
+    for x in (300 * torch.randn(8, 64), 1e-3 * torch.randn(8, 64)):
+        x = x.to(dtype)
+        exact, half = norm.float()(x.float()), norm.to(dtype)(x)
+        assert half.dtype == dtype
+        torch.testing.assert_close(half.float(), exact, rtol=0.02, atol=0.02)
