@@ -12,7 +12,7 @@ from transformers import initialization as init
 
 from .connections import ResidualConnection, StreamBoundary, register_ln_mode
 from .ln_modes import NormAtEnd, PreLN
-from .norms import build_norm
+from .norms import RMSNorm, build_norm
 from .options import option
 
 
@@ -145,7 +145,7 @@ class HybridNorm(ResidualConnection):
             return {}
         heads = config.encoder_attention_heads if place.stack == "encoder" else config.decoder_attention_heads
         width = config.d_model // heads
-        return {name: nn.RMSNorm(width, eps=config.layer_norm_eps) for name in ("query", "key", "value")}
+        return {name: RMSNorm(width, eps=config.layer_norm_eps) for name in ("query", "key", "value")}
 
 
 @dataclass(frozen=True)

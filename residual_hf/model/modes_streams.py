@@ -11,7 +11,7 @@ from transformers import initialization as init
 
 from .connections import StreamBoundary, register_ln_mode
 from .ln_modes import NormAtEnd, PreLN
-from .norms import build_norm
+from .norms import RMSNorm, build_norm
 from .options import option
 
 
@@ -137,7 +137,7 @@ class MHC(MultiStream):
         self.static_read = nn.Parameter(torch.zeros(n))
         self.static_mix = nn.Parameter(torch.zeros(n, n))
         self.static_write = nn.Parameter(torch.zeros(n))
-        self.weights_norm = nn.RMSNorm(n * config.d_model, eps=config.layer_norm_eps)
+        self.weights_norm = RMSNorm(n * config.d_model, eps=config.layer_norm_eps)
         self.dynamic_weight = nn.Parameter(torch.zeros(n * (n + 2), n * config.d_model))
         self.dynamic_scale = nn.Parameter(torch.full((3,), 0.01))  # of reading, writing and mixing
 
@@ -167,7 +167,7 @@ class DepthAttention(nn.Module):
 
     def __init__(self, config):
         super().__init__()
-        self.norm = nn.RMSNorm(config.d_model, eps=config.layer_norm_eps)
+        self.norm = RMSNorm(config.d_model, eps=config.layer_norm_eps)
         self.query = nn.Parameter(torch.zeros(config.d_model))
 
     def init_parameters(self) -> None:

@@ -13,6 +13,16 @@ from torch import Tensor, nn
 from transformers import initialization as init
 
 
+class RMSNorm(nn.RMSNorm):
+    """g * x / sqrt(mean(x^2) + eps), in the type of g, fp32 under autocast.
+
+    Zhang & Sennrich 2019, Root Mean Square Layer Normalization.
+    """
+
+    def forward(self, hidden_states: Tensor) -> Tensor:
+        return super().forward(hidden_states.to(self.weight.dtype))
+
+
 class ScaleNorm(nn.Module):
     """g * x / max(|x|_2, eps) over the last dimension, one learned scalar g, sqrt(size) at the start.
 
@@ -56,8 +66,8 @@ class AdaNorm(nn.Module):
 
 
 NORM_TYPES: dict[str, Callable[..., nn.Module]] = {
-    "layer_norm": nn.LayerNorm,  # g * (x - mean) / sqrt(var + eps) + b       Ba et al. 2016
-    "rms_norm": nn.RMSNorm,  # g * x / sqrt(mean(x^2) + eps)                  Zhang & Sennrich 2019
+    "layer_norm": nn.LayerNorm,  # g * (x - mean) / sqrt(var + eps) + b, Ba et al. 2016
+    "rms_norm": RMSNorm,
     "scale_norm": ScaleNorm,
     "ada_norm": AdaNorm,
 }

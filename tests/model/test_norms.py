@@ -63,3 +63,11 @@ def test_statistics_of_half_precision_are_those_of_single(norm_type, dtype):
         exact, half = norm.float()(x.float()), norm.to(dtype)(x)
         assert half.dtype == dtype
         torch.testing.assert_close(half.float(), exact, rtol=0.02, atol=0.02)
+
+
+def test_rms_norm_under_autocast_is_fused_and_in_fp32(recwarn):
+    """PyTorch falls back to a slow kernel, with a warning, where input and gain have two types."""
+    norm = build_norm(ResidualConfig(norm_type="rms_norm"))
+    with torch.autocast("cpu", torch.bfloat16):
+        assert norm(torch.randn(2, 3, 512).bfloat16()).dtype == torch.float32
+    assert not [warning for warning in recwarn if "dtype" in str(warning.message)]
