@@ -87,7 +87,7 @@ def add_decoding(parser: argparse.ArgumentParser) -> None:
 
 def run_train(options: argparse.Namespace) -> int:
     from .training.recipe import load_recipe
-    from .training.run import Interrupted, train
+    from .training.run import Interrupted, this_process, train
 
     overrides = parse_overrides(options.set)
     if options.output_dir is not None:
@@ -98,7 +98,8 @@ def run_train(options: argparse.Namespace) -> int:
     except Interrupted as interruption:
         print(f"residual-hf train: {interruption}", file=sys.stderr)
         return INTERRUPTED
-    print(json.dumps(metrics, indent=2, ensure_ascii=False))
+    if this_process().is_main_process:
+        print(json.dumps(metrics, indent=2, ensure_ascii=False))
     return 0
 
 

@@ -10,6 +10,7 @@ import threading
 from pathlib import Path
 from typing import Any
 
+import torch
 from transformers import ProgressCallback, TrainerCallback
 
 logger = logging.getLogger(__name__)
@@ -45,7 +46,12 @@ class ProgressBar(ProgressCallback):
 
 
 class InterruptCallback(TrainerCallback):
-    """The first Ctrl-C (or SIGTERM) ends training behind a checkpoint; the second one ends it at once."""
+    """The first Ctrl-C (or SIGTERM) ends training behind a checkpoint; the second one ends it at once.
+
+    Several processes agree every few updates, or one would wait for the others forever.
+    """
+
+    AGREE_EVERY = 10
 
     def __init__(self) -> None:
         self.interrupted = False
@@ -67,6 +73,12 @@ class InterruptCallback(TrainerCallback):
         self._previous = {}
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        if args.world_size > 1:
+            if state.global_step % self.AGREE_EVERY:
+                return
+            interrupted = torch.tensor(float(self.interrupted), device=args.device)
+            torch.distributed.all_reduce(interrupted, torch.distributed.ReduceOp.MAX)
+            self.interrupted = bool(interrupted.item())
         if self.interrupted:
             control.should_save = True
             control.should_training_stop = True

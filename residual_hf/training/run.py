@@ -10,10 +10,13 @@ import shutil
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
+import torch
 import yaml
+from accelerate import PartialState
 from tqdm.auto import tqdm
 from transformers import (
     EarlyStoppingCallback,
@@ -59,12 +62,22 @@ def train(recipe: Recipe, *, overwrite: bool = False, resume: bool = False) -> d
     specs = {"train": recipe.data.train, "valid": recipe.data.valid, "test": recipe.data.test}
     specs = {name: spec for name, spec in specs.items() if spec is not None}
     check_files(specs.values())
-    check_folder(Path(recipe.output_dir), overwrite=overwrite, resume=resume)
+    folder = Path(recipe.output_dir)
+    check_folder(folder, overwrite=overwrite, resume=resume)
     texts = {name: read_parallel(spec) for name, spec in specs.items()}
-    folder = prepare_folder(Path(recipe.output_dir), overwrite=overwrite, resume=resume)
-    with log_file(folder / "train.log"):
+    processes = this_process()
+    processes.wait_for_everyone()  # all have checked the folder before the first one writes into it
+    if processes.is_main_process:
+        prepare_folder(folder, overwrite=overwrite, resume=resume)
         write_atomically(folder / "recipe.yaml", yaml.safe_dump(recipe.as_dict(), sort_keys=False))
+    processes.wait_for_everyone()
+    with log_file(folder / "train.log") if processes.is_main_process else nullcontext():
         return train_on(recipe, texts, folder, resume=resume)
+
+
+def this_process() -> PartialState:
+    """Which process this is, under `torchrun` or `accelerate launch`; the only one otherwise."""
+    return PartialState(cpu=not torch.accelerator.is_available())
 
 
 def train_on(
@@ -74,8 +87,11 @@ def train_on(
     started = time.time()
     keep_freed_memory()
     set_seed(recipe.training.seed)
-    tokenizer = get_tokenizer(recipe, texts["train"], folder / "tokenizer")
-    encoded = {name: encode_corpus(c, tokenizer, name=name, cache_dir=folder / "cache") for name, c in texts.items()}
+    with this_process().main_process_first():
+        tokenizer = get_tokenizer(recipe, texts["train"], folder / "tokenizer")
+        encoded = {
+            name: encode_corpus(c, tokenizer, name=name, cache_dir=folder / "cache") for name, c in texts.items()
+        }
     model = build_model(recipe, tokenizer)
     encoded["train"] = drop_long(encoded["train"], recipe, model.config.max_position_embeddings)
     for name in ("valid", "test"):
@@ -126,7 +142,8 @@ def final_scores(
             continue
         figures = trainer.evaluate(encoded[name], metric_key_prefix=name)
         hypotheses = trainer.translate(encoded[name])
-        write_atomically(folder / f"{name}.hypotheses.txt", "\n".join(hypotheses) + "\n")
+        if trainer.is_world_process_zero():
+            write_atomically(folder / f"{name}.hypotheses.txt", "\n".join(hypotheses) + "\n")
         scores = score(hypotheses, texts[name].targets, metrics=("bleu", "chrf", "ter"))
         lowercase = score(hypotheses, texts[name].targets, metrics=("bleu",), lowercase=True)
         metrics[name] = {key.removeprefix(f"{name}_"): value for key, value in figures.items()}

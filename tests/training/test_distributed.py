@@ -10,6 +10,8 @@ import sys
 from pathlib import Path
 
 import pytest
+import yaml
+from test_run import make_recipe
 
 SCRIPT = Path(__file__).parent / "distributed_run.py"
 
@@ -55,3 +57,32 @@ def test_processes_share_one_profile(tmp_path):
     together = run(tmp_path / "together", 2, {}, model=model)
     assert len(set(alone["admin_profile"])) > 3
     assert together["admin_profile"] == alone["admin_profile"]
+
+
+def test_the_command_runs_under_torchrun(tmp_path):
+    """One folder, one tokenizer, one log, one table of scores, whatever the number of processes."""
+    recipe = make_recipe(tmp_path, max_updates=12, eval_every=6)
+    (tmp_path / "recipe.yaml").write_text(yaml.safe_dump(recipe.as_dict()))
+    arguments = [str(tmp_path / "recipe.yaml"), "--set", "training.eval_bleu=true"]
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2"]
+
+    def launch(*more):
+        return subprocess.run(
+            [*launcher, "-m", "residual_hf.cli", "train", *arguments, *more],
+            capture_output=True,
+            text=True,
+            env={**os.environ, "OMP_NUM_THREADS": "1", "TQDM_DISABLE": "1", "HF_HUB_OFFLINE": "1"},
+        )
+
+    done = launch()
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert json.loads(done.stdout)["test"]["bleu"]["value"] >= 0
+    run = tmp_path / "run"
+    assert len((run / "test.hypotheses.txt").read_text().splitlines()) == 9
+    records = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    assert [r["step"] for r in records if "eval_bleu" in r] == [6, 12]
+    assert (run / "model" / "model.safetensors").exists()
+    assert not list(run.rglob("*.tmp"))
+    again = launch()
+    assert again.returncode != 0
+    assert "exists and is not empty; use --overwrite" in again.stderr
