@@ -48,6 +48,15 @@ def build_parser() -> argparse.ArgumentParser:
     train.add_argument("--resume", action="store_true", help="go on from the last checkpoint of the output folder")
     train.set_defaults(run=run_train)
 
+    average = verbs.add_parser("average", help="average the last or the best checkpoints of a run")
+    average.add_argument("folder", type=Path, help="the output folder of `residual-hf train`")
+    which = average.add_mutually_exclusive_group(required=True)
+    which.add_argument("--last", type=int, metavar="N", help="the last N checkpoints")
+    which.add_argument("--best", type=int, metavar="N", help="the best N by the metric of the recipe")
+    average.add_argument("--output-dir", type=Path, required=True)
+    average.add_argument("--overwrite", action="store_true", help="replace an output folder that exists")
+    average.set_defaults(run=run_average)
+
     translate = verbs.add_parser("translate", help="translate lines of text from standard input or a file")
     translate.add_argument("model", help="a saved folder or a name on the Hub")
     translate.add_argument("--input", type=Path, help="text file instead of standard input")
@@ -100,6 +109,19 @@ def run_train(options: argparse.Namespace) -> int:
         return INTERRUPTED
     if this_process().is_main_process:
         print(json.dumps(metrics, indent=2, ensure_ascii=False))
+    return 0
+
+
+def run_average(options: argparse.Namespace) -> int:
+    from .training.checkpoints import average_run
+
+    for name in ("last", "best"):
+        if getattr(options, name) is not None and getattr(options, name) < 1:
+            raise InputError(f"--{name}: {getattr(options, name)} given, must be at least 1")
+    chosen = average_run(
+        options.folder, options.output_dir, last=options.last, best=options.best, overwrite=options.overwrite
+    )
+    print(f"{options.output_dir}: the average of {', '.join(path.name for path in chosen)}")
     return 0
 
 

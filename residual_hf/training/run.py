@@ -25,7 +25,6 @@ from transformers import (
     ProgressCallback,
     set_seed,
 )
-from transformers.trainer_utils import get_last_checkpoint
 
 from residual_hf.data.corpus import ParallelCorpus, check_files, read_parallel
 from residual_hf.data.encoding import EncodedCorpus, encode_corpus
@@ -39,7 +38,9 @@ from residual_hf.model.tokenization_residual import ResidualTokenizer
 
 from .allocator import keep_freed_memory
 from .callbacks import InterruptCallback, ProgressBar, RecordCallback
+from .checkpoints import KeepCheckpoints, choose_checkpoints, load_average, whole_checkpoints
 from .recipe import Recipe
+from .settings import METRICS
 from .trainer import TranslationTrainer
 
 logger = logging.getLogger(__name__)
@@ -99,7 +100,13 @@ def train_on(
             refuse_long(encoded[name], name, model.config.max_position_embeddings)
 
     interrupt = InterruptCallback()
+    settings = recipe.training
     callbacks: list[Any] = [RecordCallback(folder / "metrics.jsonl"), interrupt]
+    callbacks.append(
+        KeepCheckpoints(
+            folder / "checkpoints", settings.keep_last, settings.keep_best, settings.metric, METRICS[settings.metric]
+        )
+    )
     if recipe.training.patience is not None:
         callbacks.append(EarlyStoppingCallback(early_stopping_patience=recipe.training.patience))
     trainer = TranslationTrainer(
@@ -118,10 +125,11 @@ def train_on(
         trainer.add_callback(ProgressBar)
     trainer.remove_callback(PrinterCallback)
     describe(model, trainer)
-    last = get_last_checkpoint(str(folder / "checkpoints")) if resume and (folder / "checkpoints").exists() else None
-    trainer.train(resume_from_checkpoint=last)
+    checkpoints = whole_checkpoints(folder / "checkpoints")
+    trainer.train(resume_from_checkpoint=str(checkpoints[-1]) if resume and checkpoints else None)
     if interrupt.interrupted:
         raise Interrupted(f"stopped at update {trainer.state.global_step}; go on with --resume")
+    average_at_the_end(trainer, folder / "checkpoints")
     minutes = (time.time() - started) / 60
     metrics = {"updates": trainer.state.global_step, "minutes": round(minutes, 2)}
     metrics |= final_scores(trainer, encoded, texts, folder)
@@ -130,6 +138,19 @@ def train_on(
         save_checkpoint(model, tokenizer, folder / "model", overwrite=True)
         write_atomically(folder / "metrics.json", json.dumps(metrics, indent=2, ensure_ascii=False) + "\n")
     return metrics
+
+
+def average_at_the_end(trainer: TranslationTrainer, checkpoints: Path) -> None:
+    """Replace the weights by the average that the recipe asks for."""
+    settings = trainer.settings
+    if settings.average:
+        chosen = choose_checkpoints(
+            checkpoints,
+            metric=settings.metric,
+            greater_is_better=METRICS[settings.metric],
+            **{settings.average_of: settings.average},
+        )
+        load_average(trainer.model, chosen)
 
 
 def final_scores(

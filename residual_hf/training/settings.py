@@ -24,7 +24,8 @@ class TrainingSettings:
 
     `max_tokens` counts padded tokens of the longer side per batch and process, `update_freq` batches per update.
     `max_updates` and `max_epochs`: whichever comes first; one of them is needed. `eval_every` updates evaluate, save
-    and keep the best by `metric`; `patience` evaluations without a better one stop the run.
+    and keep the best by `metric`; `patience` evaluations without a better one stop the run. `average` checkpoints at
+    the end, the `"last"` or the `"best"` ones (`average_of`), make the final model; 0 takes the best one alone.
     """
 
     max_tokens: int = 4096
@@ -50,6 +51,9 @@ class TrainingSettings:
     metric: str = "nll"
     patience: int | None = None
     keep_last: int = 2
+    keep_best: int = 1
+    average: int = 0
+    average_of: str = "last"
     log_every: int = 50
     batch_size_multiple: int = 8
     pad_to_multiple_of: int | None = None
@@ -66,22 +70,36 @@ class TrainingSettings:
             "label_smoothing_form": SMOOTHING_FORMS,
             "precision": PRECISIONS,
             "metric": METRICS,
+            "average_of": ("last", "best"),
         }
         for name, allowed in choices.items():
             if getattr(self, name) not in allowed:
                 raise InputError(f"training.{name}: {getattr(self, name)!r} given, must be one of {sorted(allowed)}")
-        positive = ("max_tokens", "update_freq", "lr", "eps", "eval_every", "keep_last", "log_every")
+        positive = ("max_tokens", "update_freq", "lr", "eps", "eval_every", "keep_last", "keep_best", "log_every")
         for name in (*positive, "max_updates", "max_epochs", "patience", "batch_size_multiple"):
             value = getattr(self, name)
             if value is not None and not value > 0:
                 raise InputError(f"training.{name}: {value} given, must be above 0")
-        for name in ("warmup_updates", "warmup_init_lr", "weight_decay", "clip_norm", "seed", "num_workers"):
+        for name in (
+            "warmup_updates",
+            "warmup_init_lr",
+            "weight_decay",
+            "clip_norm",
+            "seed",
+            "num_workers",
+            "average",
+        ):
             if not getattr(self, name) >= 0:
                 raise InputError(f"training.{name}: {getattr(self, name)} given, must be at least 0")
         if not 0 <= self.label_smoothing < 1:
             raise InputError(f"training.label_smoothing: {self.label_smoothing} given, must be in [0, 1)")
         if self.max_updates is None and self.max_epochs is None:
             raise InputError("training: give max_updates or max_epochs")
+        kept = {"last": self.keep_last, "best": self.keep_best}[self.average_of]
+        if self.average > kept:
+            raise InputError(
+                f"training.average: {self.average} given, but keep_{self.average_of} leaves {kept} checkpoints"
+            )
         if METRICS[self.metric] and not self.eval_bleu:
             raise InputError(f"training.metric: {self.metric!r} needs eval_bleu: true")
 
@@ -105,7 +123,6 @@ class TrainingSettings:
             eval_steps=self.eval_every,
             save_strategy="steps",
             save_steps=self.eval_every,
-            save_total_limit=self.keep_last,
             load_best_model_at_end=True,
             metric_for_best_model=f"eval_{self.metric}",
             greater_is_better=METRICS[self.metric],

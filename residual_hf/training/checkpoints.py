@@ -1,0 +1,168 @@
+# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
+"""The checkpoints of a run: which are whole, which are kept, and their average."""
+
+from __future__ import annotations
+
+import json
+import logging
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+from transformers import TrainerCallback
+
+from residual_hf.errors import InputError
+
+logger = logging.getLogger(__name__)
+
+
+def read_state(checkpoint: Path) -> dict[str, Any] | None:
+    """The trainer's state of a checkpoint; None where it is missing or cut off: it is the last thing written."""
+    try:
+        return json.loads((checkpoint / "trainer_state.json").read_text(encoding="utf-8"))
+    except (OSError, json.JSONDecodeError, UnicodeDecodeError):
+        return None
+
+
+def whole_checkpoints(folder: Path) -> list[Path]:
+    """`checkpoint-N` folders in the order of N, without those that a killed process has left unfinished."""
+    found = [path for path in folder.glob("checkpoint-*") if path.name.split("-")[-1].isdigit()]
+    return sorted(filter(read_state, found), key=step_of)
+
+
+def step_of(checkpoint: Path) -> int:
+    return int(checkpoint.name.split("-")[-1])
+
+
+def best_checkpoints(checkpoints: Sequence[Path], metric: str, greater_is_better: bool) -> list[Path]:
+    """Those that were evaluated, the best by `metric` (`nll`, `bleu`, ...) first; of equals the earlier one."""
+    if not checkpoints:
+        return []
+    history = (read_state(checkpoints[-1]) or {}).get("log_history", [])
+    scores = {record["step"]: record[f"eval_{metric}"] for record in history if f"eval_{metric}" in record}
+    sign = -1 if greater_is_better else 1
+    return sorted(
+        (c for c in checkpoints if step_of(c) in scores), key=lambda c: (sign * scores[step_of(c)], step_of(c))
+    )
+
+
+class KeepCheckpoints(TrainerCallback):
+    """Deletes all checkpoints but the last `keep_last` and the best `keep_best` ones."""
+
+    def __init__(self, folder: Path, keep_last: int, keep_best: int, metric: str, greater_is_better: bool):
+        self.folder = folder
+        self.keep_last, self.keep_best = keep_last, keep_best
+        self.metric, self.greater_is_better = metric, greater_is_better
+
+    def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        if not state.is_world_process_zero:
+            return
+        checkpoints = whole_checkpoints(self.folder)
+        best = best_checkpoints(checkpoints, self.metric, self.greater_is_better)[: self.keep_best]
+        kept = {*checkpoints[-self.keep_last :], *best, Path(state.best_model_checkpoint or "")}
+        for checkpoint in checkpoints:
+            if checkpoint not in kept:
+                shutil.rmtree(checkpoint)
+
+
+@torch.no_grad()
+def average_weights(checkpoints: Sequence[Path]) -> dict[str, Tensor]:
+    """The mean of the weights of checkpoints, computed in fp64, in the types of the last one.
+
+    What is no floating-point number is the last checkpoint's. Raises `InputError` naming the file for weights that are
+    missing, damaged, or not those of the others.
+    """
+    if not checkpoints:
+        raise InputError("average: no checkpoint given")
+    sums: dict[str, Tensor] = {}
+    for checkpoint in checkpoints:
+        weights = read_weights(checkpoint)
+        if sums and {n: w.shape for n, w in weights.items()} != {n: w.shape for n, w in sums.items()}:
+            raise InputError(f"average: {checkpoint} has other weights than {checkpoints[0]}")
+        for name, weight in weights.items():
+            floating = weight.is_floating_point() and name in sums
+            sums[name] = sums[name] + weight.double() if floating else weight.double()
+    last = weights
+    return {
+        name: (total / len(checkpoints)).to(last[name].dtype) if last[name].is_floating_point() else last[name]
+        for name, total in sums.items()
+    }
+
+
+def read_weights(checkpoint: Path) -> dict[str, Tensor]:
+    """All tensors of a checkpoint, of one file or of several."""
+    weights: dict[str, Tensor] = {}
+    for path in sorted(checkpoint.glob("*.safetensors")):
+        try:
+            with safe_open(path, framework="pt") as file:
+                weights |= {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  not a dict
+        except (SafetensorError, OSError) as error:
+            raise InputError(f"{path}: not a readable safetensors file: {error}") from error
+    if not weights:
+        raise InputError(f"{checkpoint}: no *.safetensors file in it")
+    return weights
+
+
+def choose_checkpoints(
+    folder: Path,
+    *,
+    last: int | None = None,
+    best: int | None = None,
+    metric: str = "nll",
+    greater_is_better: bool = False,
+) -> list[Path]:
+    """The last or the best checkpoints of a run, in the order of training.
+
+    Raises `InputError` where there are fewer than asked for.
+    """
+    checkpoints = whole_checkpoints(folder)
+    wanted, found = last or best, checkpoints
+    if best:
+        found = best_checkpoints(checkpoints, metric, greater_is_better)[:best]
+    elif last:
+        found = checkpoints[-last:]
+    if not found or len(found) < (wanted or 1):
+        kind = f"best by {metric}" if best else "last"
+        raise InputError(
+            f"{folder}: {wanted} {kind} checkpoints asked for, {len(found)} are there (keep_last, keep_best)"
+        )
+    return sorted(found, key=step_of)
+
+
+def average_run(
+    run_folder: Path, output_dir: Path, *, last: int | None, best: int | None, overwrite: bool
+) -> list[Path]:
+    """Average the checkpoints of a run folder into a model folder; returns the checkpoints."""
+    from transformers import AutoTokenizer
+
+    from residual_hf.hub.export import save_checkpoint
+    from residual_hf.model.modeling_residual import ResidualForConditionalGeneration
+
+    from .recipe import load_recipe
+    from .settings import METRICS
+
+    if output_dir.exists() and any(output_dir.iterdir()) and not overwrite:
+        raise InputError(f"--output-dir: {output_dir} is not empty; use --overwrite or another folder")
+    metric = load_recipe(run_folder / "recipe.yaml").training.metric
+    chosen = choose_checkpoints(
+        run_folder / "checkpoints", last=last, best=best, metric=metric, greater_is_better=METRICS[metric]
+    )
+    model = ResidualForConditionalGeneration.from_pretrained(chosen[-1])
+    load_average(model, chosen)
+    save_checkpoint(model, AutoTokenizer.from_pretrained(run_folder / "tokenizer"), output_dir, overwrite=overwrite)
+    return chosen
+
+
+def load_average(model: torch.nn.Module, checkpoints: Sequence[Path]) -> None:
+    """Give a model the mean of checkpoints; tied weights are stored, and so averaged, once."""
+    missing, unexpected = model.load_state_dict(average_weights(checkpoints), strict=False)
+    tied = set(getattr(model, "all_tied_weights_keys", {}))
+    if unexpected or set(missing) - tied:
+        raise InputError(
+            f"{checkpoints[0]}: not the weights of this model: {sorted({*unexpected, *missing} - tied)[:5]}"
+        )
+    logger.info("averaged %s", ", ".join(checkpoint.name for checkpoint in checkpoints))

@@ -1,0 +1,145 @@
+# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+import torch
+import yaml
+from safetensors.torch import load_file, save_file
+from test_run import make_recipe
+from transformers import AutoModelForSeq2SeqLM
+
+from residual_hf.cli import main
+from residual_hf.errors import InputError
+from residual_hf.training.checkpoints import average_weights, best_checkpoints, choose_checkpoints, whole_checkpoints
+from residual_hf.training.run import train
+
+
+def make_checkpoints(folder, nlls):
+    history = []
+    for i, nll in enumerate(nlls, start=1):
+        checkpoint = folder / f"checkpoint-{5 * i}"
+        checkpoint.mkdir(parents=True)
+        history.append({"step": 5 * i, "eval_nll": nll})
+        (checkpoint / "trainer_state.json").write_text(json.dumps({"log_history": history}))
+        weights = {"a": torch.full((2,), float(i)), "h": torch.full((2,), i + 1 / 3).half(), "n": torch.tensor(i)}
+        save_file(weights, checkpoint / "model.safetensors")
+    return folder
+
+
+def names(checkpoints):
+    return [checkpoint.name for checkpoint in checkpoints]
+
+
+def test_choosing(tmp_path):
+    folder = make_checkpoints(tmp_path, [3.0, 1.0, 2.0, 1.0])
+    assert names(whole_checkpoints(folder)) == [f"checkpoint-{n}" for n in (5, 10, 15, 20)]
+    assert names(best_checkpoints(whole_checkpoints(folder), "nll", False)[:3]) == [
+        "checkpoint-10",
+        "checkpoint-20",
+        "checkpoint-15",
+    ]
+    assert names(choose_checkpoints(folder, last=2)) == ["checkpoint-15", "checkpoint-20"]
+    assert names(choose_checkpoints(folder, best=2)) == ["checkpoint-10", "checkpoint-20"]
+    with pytest.raises(InputError, match="5 last checkpoints asked for, 4 are there"):
+        choose_checkpoints(folder, last=5)
+
+
+def test_a_checkpoint_that_was_cut_off_is_not_whole(tmp_path):
+    folder = make_checkpoints(tmp_path, [3.0, 1.0, 2.0])
+    (folder / "checkpoint-15" / "trainer_state.json").write_text('{"log_his')
+    (folder / "checkpoint-20").mkdir()
+    assert names(whole_checkpoints(folder)) == ["checkpoint-5", "checkpoint-10"]
+
+
+def test_average_is_the_mean_in_the_types_of_the_weights(tmp_path):
+    averaged = average_weights(whole_checkpoints(make_checkpoints(tmp_path, [1.0] * 3)))
+    assert torch.equal(averaged["a"], torch.full((2,), 2.0))
+    assert averaged["h"].dtype == torch.float16
+    torch.testing.assert_close(averaged["h"], torch.full((2,), 2 + 1 / 3).half())
+    assert averaged["n"] == 3
+
+
+def test_weights_that_do_not_fit_are_named(tmp_path):
+    checkpoints = whole_checkpoints(make_checkpoints(tmp_path, [1.0] * 3))
+    save_file({"a": torch.zeros(3)}, checkpoints[1] / "model.safetensors")
+    with pytest.raises(InputError, match="checkpoint-10 has other weights than .*checkpoint-5"):
+        average_weights(checkpoints)
+    (checkpoints[1] / "model.safetensors").write_bytes(b"\x08\x00\x00")
+    with pytest.raises(InputError, match="checkpoint-10/model.safetensors: not a readable safetensors file"):
+        average_weights(checkpoints)
+    (checkpoints[1] / "model.safetensors").unlink()
+    with pytest.raises(InputError, match=r"checkpoint-10: no \*.safetensors file in it"):
+        average_weights(checkpoints)
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("averaged")
+    settings = {"eval_every": 10, "keep_last": 3, "keep_best": 2, "average": 3, "eval_bleu": False}
+    train(make_recipe(folder, **settings))
+    return folder / "run"
+
+
+def test_a_run_keeps_the_last_and_the_best_and_ends_in_their_average(run):
+    checkpoints = whole_checkpoints(run / "checkpoints")
+    records = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    nll = {r["step"]: r["eval_nll"] for r in records if "eval_nll" in r}
+    best = sorted(nll, key=nll.get)[:2]
+    assert {int(c.name.split("-")[1]) for c in checkpoints} == {40, 50, 60, *best}
+    weights = [load_file(c / "model.safetensors") for c in checkpoints[-3:]]
+    final = load_file(run / "model" / "model.safetensors")
+    for name, tensor in final.items():
+        torch.testing.assert_close(tensor, sum(w[name] for w in weights) / 3)
+
+
+def test_command(run, tmp_path, capsys):
+    assert main(["average", str(run), "--last", "3", "--output-dir", str(tmp_path / "model")]) == 0
+    assert "checkpoint-40, checkpoint-50, checkpoint-60" in capsys.readouterr().out
+    averaged, final = (AutoModelForSeq2SeqLM.from_pretrained(path) for path in (tmp_path / "model", run / "model"))
+    assert all(torch.equal(a, b) for a, b in zip(averaged.parameters(), final.parameters(), strict=True))
+    assert main(["average", str(run), "--best", "1", "--output-dir", str(tmp_path / "model")]) == 2
+    assert "is not empty; use --overwrite" in capsys.readouterr().err
+    assert main(["average", str(run), "--best", "9", "--output-dir", str(tmp_path / "other")]) == 2
+    assert "9 best by nll checkpoints asked for" in capsys.readouterr().err
+
+
+def test_averaging_more_than_is_kept_is_refused(tmp_path):
+    with pytest.raises(InputError, match="training.average: 5 given, but keep_last leaves 2 checkpoints"):
+        make_recipe(tmp_path, average=5)
+
+
+def test_a_killed_run_resumes_to_the_same_weights(tmp_path):
+    """kill -9 within an epoch: the resumed run ends in the weights of one that nobody killed, bit for bit."""
+    settings = {"max_updates": 24, "eval_every": 5, "log_every": 1, "eval_bleu": False}
+    for name in ("whole", "killed"):
+        (tmp_path / name).mkdir()
+    whole, killed = (make_recipe(tmp_path / name, **settings) for name in ("whole", "killed"))
+    (tmp_path / "recipe.yaml").write_text(yaml.safe_dump(killed.as_dict()))
+    process = subprocess.Popen(
+        [sys.executable, "-m", "residual_hf.cli", "train", str(tmp_path / "recipe.yaml")],
+        env={**os.environ, "OMP_NUM_THREADS": "1", "TQDM_DISABLE": "1", "HF_HUB_OFFLINE": "1"},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    records = tmp_path / "killed" / "run" / "metrics.jsonl"
+    deadline = time.time() + 120
+    while time.time() < deadline and not (records.exists() and '"step": 7,' in records.read_text()):
+        time.sleep(0.005)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    assert not (tmp_path / "killed" / "run" / "metrics.json").exists()
+    reached = whole_checkpoints(tmp_path / "killed" / "run" / "checkpoints")
+    assert names(reached)[0] == "checkpoint-5"
+    # what a process killed while it saves leaves behind
+    (reached[-1].parent / "checkpoint-23").mkdir()
+    resumed, uninterrupted = train(killed, resume=True), train(whole)
+    assert resumed["updates"] == uninterrupted["updates"] == 24
+    weights = [load_file(tmp_path / name / "run" / "model" / "model.safetensors") for name in ("whole", "killed")]
+    assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0])
