@@ -14,6 +14,7 @@ from typing import Any
 import yaml
 from huggingface_hub.errors import StrictDataclassError
 
+from residual_hf.data.cleaning import CleaningSettings
 from residual_hf.data.corpus import CorpusSpec
 from residual_hf.errors import InputError
 from residual_hf.generation.decode import DecodingSettings
@@ -26,12 +27,13 @@ TOKENIZER_KINDS = ("bpe", "byte_bpe", "unigram", "pretokenized")
 
 @dataclass
 class DataSettings:
-    """Corpora of a recipe; training leaves out pairs with more than `max_length` tokens on a side."""
+    """Corpora of a recipe; training leaves out what `cleaning` says and sides of more than `max_length` tokens."""
 
     train: CorpusSpec
     valid: CorpusSpec
     test: CorpusSpec | None = None
     max_length: int | None = None
+    cleaning: CleaningSettings | None = None
 
     def __post_init__(self) -> None:
         if self.max_length is not None and self.max_length < 1:

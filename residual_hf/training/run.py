@@ -26,6 +26,7 @@ from transformers import (
     set_seed,
 )
 
+from residual_hf.data.cleaning import clean_corpus
 from residual_hf.data.corpus import ParallelCorpus, check_files, read_parallel
 from residual_hf.data.encoding import EncodedCorpus, encode_corpus
 from residual_hf.data.tokenizer import pretokenized_tokenizer
@@ -54,8 +55,8 @@ def train(recipe: Recipe, *, overwrite: bool = False, resume: bool = False) -> d
     """Run a recipe and return its metrics.
 
     `recipe.output_dir` receives `model/` (the final folder, see `save_checkpoint`), `metrics.json`, `metrics.jsonl`
-    (every logged figure), `train.log`, `recipe.yaml`, `valid.hypotheses.txt`, `test.hypotheses.txt`, `tokenizer/`,
-    `checkpoints/` and `cache/`.
+    (every logged figure), `train.log`, `recipe.yaml`, `cleaning.json` (what was left out of the training corpus),
+    `valid.hypotheses.txt`, `test.hypotheses.txt`, `tokenizer/`, `checkpoints/` and `cache/`.
 
     Raises `InputError` before any long work for input that cannot be used, in particular an output folder that holds
     something while neither `overwrite` nor `resume` is given; `Interrupted` after Ctrl-C.
@@ -88,6 +89,11 @@ def train_on(
     started = time.time()
     keep_freed_memory()
     set_seed(recipe.training.seed)
+    if recipe.data.cleaning is not None:
+        texts["train"], report = clean_corpus(texts["train"], recipe.data.cleaning)
+        logger.info("cleaning: %s", report)
+        if this_process().is_main_process:
+            write_atomically(folder / "cleaning.json", report.as_json())
     with this_process().main_process_first():
         tokenizer = get_tokenizer(recipe, texts["train"], folder / "tokenizer")
         encoded = {

@@ -11,6 +11,7 @@ import torch
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, pipeline
 
 import residual_hf
+from residual_hf.data.cleaning import CleaningSettings
 from residual_hf.errors import InputError
 from residual_hf.training.recipe import Recipe, from_mapping
 from residual_hf.training.run import train
@@ -168,3 +169,13 @@ def test_bad_corpora_are_refused_before_training(tmp_path, damage, message):
     with pytest.raises(InputError, match=message):
         train(recipe)
     assert not (tmp_path / "run" / "checkpoints").exists()
+
+
+def test_training_corpus_is_cleaned_and_the_report_written(tmp_path):
+    recipe = make_recipe(tmp_path, max_updates=2, eval_every=2, eval_bleu=False)
+    recipe.data.cleaning = CleaningSettings(min_words=3, duplicates="pair")
+    train(recipe)
+    report = json.loads((tmp_path / "run" / "cleaning.json").read_text())
+    assert report["pairs"] == 300 and report["kept"] < 300
+    assert set(report["dropped"]) == {"too short", "duplicate"}
+    assert f"cleaning: kept {report['kept']} of 300 pairs" in (tmp_path / "run" / "train.log").read_text()

@@ -1,0 +1,163 @@
+# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
+"""What of a parallel corpus is not worth training on, and a report of what was left out and why."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+
+import regex
+
+from residual_hf.data.corpus import ParallelCorpus
+from residual_hf.errors import InputError
+
+DUPLICATES = ("pair", "source", "target")
+EXAMPLES = 5
+LETTER = regex.compile(r"\p{L}")
+Pair = tuple[str, str]
+
+
+@dataclass(frozen=True)
+class CleaningSettings:
+    """Which pairs of the training corpus are left out; lengths are in words between spaces, of either side.
+
+    Args:
+        max_words: longest side; None is no limit.
+        min_words: shortest side.
+        max_ratio: longest side over shortest side; None is no limit.
+        max_characters_per_word: longest word, which catches text without spaces where there should be some.
+        identical: leave out pairs whose sides are the same text.
+        duplicates: keep the first of equal `"pair"`s, `"source"`s or `"target"`s.
+        source_script, target_script: Unicode's names of scripts, as `Latin`, `Cyrillic`, `Han`, several joined by `+`;
+            a side in which fewer than `script_share` of the letters are of them is left out.
+        script_share: between 0 and 1.
+
+    Empty (or white) sides are always left out.
+    """
+
+    max_words: int | None = None
+    min_words: int = 1
+    max_ratio: float | None = None
+    max_characters_per_word: int | None = None
+    identical: bool = False
+    duplicates: str | None = None
+    source_script: str | None = None
+    target_script: str | None = None
+    script_share: float = 0.5
+
+    def __post_init__(self) -> None:
+        for name, least in (("max_words", 1), ("min_words", 1), ("max_ratio", 1), ("max_characters_per_word", 1)):
+            value = getattr(self, name)
+            if value is not None and value < least:
+                raise InputError(f"cleaning.{name}: {value} given, must be at least {least}")
+        if self.max_words is not None and self.max_words < self.min_words:
+            raise InputError(
+                f"cleaning.max_words: {self.max_words} given, must be at least min_words {self.min_words}"
+            )
+        if self.duplicates is not None and self.duplicates not in DUPLICATES:
+            raise InputError(f"cleaning.duplicates: {self.duplicates!r} given, must be one of {list(DUPLICATES)}")
+        if not 0 <= self.script_share <= 1:
+            raise InputError(f"cleaning.script_share: {self.script_share} given, must be between 0 and 1")
+        for name in ("source_script", "target_script"):
+            try:
+                letters_of(getattr(self, name) or "Latin")
+            except regex.error:
+                raise InputError(
+                    f"cleaning.{name}: {getattr(self, name)!r} given, must be Unicode's name of a script, such as "
+                    "Latin, Cyrillic, Greek, Arabic, Han or Hiragana+Katakana+Han"
+                ) from None
+
+
+@dataclass
+class CleaningReport:
+    """How many pairs were left out for which reason (the first that holds), with line numbers of some of them."""
+
+    pairs: int = 0
+    kept: int = 0
+    dropped: dict[str, int] = field(default_factory=dict)
+    examples: dict[str, list[int]] = field(default_factory=dict)
+
+    def count(self, reason: str | None) -> None:
+        self.pairs += 1
+        if reason is None:
+            self.kept += 1
+            return
+        self.dropped[reason] = self.dropped.get(reason, 0) + 1
+        lines = self.examples.setdefault(reason, [])
+        if len(lines) < EXAMPLES:
+            lines.append(self.pairs)
+
+    def as_json(self) -> str:
+        return json.dumps(vars(self), indent=2, ensure_ascii=False) + "\n"
+
+    def __str__(self) -> str:
+        reasons = ", ".join(f"{count} {reason}" for reason, count in sorted(self.dropped.items(), key=lambda x: -x[1]))
+        return f"kept {self.kept} of {self.pairs} pairs" + (f"; left out: {reasons}" if reasons else "")
+
+
+def clean(pairs: Iterable[Pair], settings: CleaningSettings, report: CleaningReport) -> Iterator[Pair]:
+    """The pairs that pass, one by one; `report` counts all. Only hashes of what was seen are held in memory."""
+    why_not = reasons(settings)
+    for pair in pairs:
+        reason = why_not(*pair)
+        report.count(reason)
+        if reason is None:
+            yield pair
+
+
+def clean_corpus(corpus: ParallelCorpus, settings: CleaningSettings) -> tuple[ParallelCorpus, CleaningReport]:
+    """A cleaned corpus in memory, and the report. Raises `InputError` where nothing is left."""
+    report = CleaningReport()
+    kept = list(clean(corpus, settings, report))
+    if not kept:
+        raise InputError(f"cleaning: nothing is left of {corpus.name}: {report}")
+    sources, targets = map(list, zip(*kept, strict=True))
+    return replace(corpus, sources=sources, targets=targets), report
+
+
+def reasons(settings: CleaningSettings) -> Callable[[str, str], str | None]:
+    """A function from a pair to the reason for leaving it out, None for none; it remembers what it has seen."""
+    seen: set[int] = set()
+
+    def why_not(source: str, target: str) -> str | None:
+        words = source.split(), target.split()
+        shortest, longest = sorted(map(len, words))
+        if shortest == 0:
+            return "empty"
+        if shortest < settings.min_words:
+            return "too short"
+        if settings.max_words is not None and longest > settings.max_words:
+            return "too long"
+        if settings.max_ratio is not None and longest > settings.max_ratio * shortest:
+            return "length ratio"
+        limit = settings.max_characters_per_word
+        if limit is not None and max(max(map(len, side)) for side in words) > limit:
+            return "long word"
+        if settings.identical and words[0] == words[1]:
+            return "identical"
+        for script, text in ((settings.source_script, source), (settings.target_script, target)):
+            if script is not None and share_of_script(text, script) < settings.script_share:
+                return "wrong script"
+        if settings.duplicates is not None:
+            key = {"pair": (source, target), "source": source, "target": target}[settings.duplicates]
+            if hash(key) in seen:
+                return "duplicate"
+            seen.add(hash(key))
+        return None
+
+    return why_not
+
+
+def share_of_script(text: str, script: str) -> float:
+    """Of the letters of a text, how many are of a script (or of one of several, joined by `+`); 1 without letters."""
+    letters = LETTER.findall(text)
+    return len(letters_of(script).findall(text)) / len(letters) if letters else 1.0
+
+
+@lru_cache(maxsize=64)
+def letters_of(script: str) -> regex.Pattern:
+    """A pattern of one letter of the scripts. Raises `regex.error` for a name that Unicode does not have."""
+    alternatives = "|".join(rf"\p{{Script={name}}}" for name in script.split("+"))
+    return regex.compile(rf"(?=\p{{L}})(?:{alternatives})")

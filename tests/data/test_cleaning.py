@@ -1,0 +1,89 @@
+# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from residual_hf.data.cleaning import CleaningReport, CleaningSettings, clean, clean_corpus, share_of_script
+from residual_hf.data.corpus import ParallelCorpus
+from residual_hf.errors import InputError
+
+PAIRS = [
+    ("a small dog", "ein kleiner Hund"),
+    ("", "leer"),
+    ("one", "ein einziges Wort und viele mehr"),
+    ("same text", "same  text"),
+    ("a small dog", "ein kleiner Hund"),
+    ("a small dog", "ein kleines Tier"),
+    ("good morning", "доброе утро"),
+    ("see example.org/" + 40 * "x", "siehe dort"),
+    ("number 7 , 8", "Nummer 7 , 8"),
+]
+
+
+def run(**settings):
+    report = CleaningReport()
+    kept = list(clean(PAIRS, CleaningSettings(**settings), report))
+    return [PAIRS.index(pair) + 1 for pair in kept], report
+
+
+@pytest.mark.parametrize(
+    ("settings", "reason", "lines"),
+    [
+        ({}, None, []),
+        ({"min_words": 2}, "too short", [3]),
+        ({"max_words": 5}, "too long", [3]),
+        ({"max_ratio": 3.0}, "length ratio", [3]),
+        ({"max_characters_per_word": 30}, "long word", [8]),
+        ({"identical": True}, "identical", [4]),
+        ({"duplicates": "pair"}, "duplicate", [5]),
+        ({"duplicates": "source"}, "duplicate", [5, 6]),
+        ({"target_script": "Latin"}, "wrong script", [7]),
+        ({"target_script": "Latin+Cyrillic"}, None, []),
+        ({"source_script": "Cyrillic"}, "wrong script", [1, 3, 4, 5, 6]),
+    ],
+    ids=lambda value: "-".join(map(str, value)) if isinstance(value, dict) else None,
+)
+def test_reasons(settings, reason, lines):
+    _, report = run(**settings)
+    assert report.examples.pop("empty") == [2]
+    assert report.examples == ({reason: lines} if reason else {})
+    assert report.pairs == len(PAIRS) == report.kept + sum(report.dropped.values())
+
+
+def test_order_is_kept_and_the_report_says_all():
+    kept, report = run(min_words=2, duplicates="source", identical=True)
+    assert kept == [1, 7, 8, 9]
+    assert str(report) == "kept 4 of 9 pairs; left out: 2 duplicate, 1 empty, 1 too short, 1 identical"
+    assert json.loads(report.as_json())["dropped"]["duplicate"] == 2
+
+
+def test_share_of_script():
+    assert share_of_script("abc где 123 !", "Latin") == 0.5
+    assert share_of_script("日本語のテキスト", "Han+Hiragana+Katakana") == 1.0
+    assert share_of_script("12 : 34", "Greek") == 1.0
+
+
+def test_corpus_keeps_what_it_knows():
+    corpus = ParallelCorpus(*map(list, zip(*PAIRS, strict=True)), "pairs", "en", "de", {"file": "0"})
+    cleaned, report = clean_corpus(corpus, CleaningSettings())
+    assert (len(cleaned), cleaned.name, cleaned.target_lang, cleaned.sha256) == (8, "pairs", "de", {"file": "0"})
+    with pytest.raises(InputError, match="nothing is left of pairs: kept 0 of 9 pairs; left out: 8 too short"):
+        clean_corpus(corpus, CleaningSettings(min_words=20))
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"max_ratio": 0.5}, "cleaning.max_ratio: 0.5 given, must be at least 1"),
+        ({"max_words": 2, "min_words": 3}, "cleaning.max_words: 2 given, must be at least min_words 3"),
+        ({"duplicates": "both"}, "cleaning.duplicates: 'both' given, must be one of"),
+        ({"source_script": "Klingon"}, "cleaning.source_script: 'Klingon' given, must be Unicode's name"),
+        ({"script_share": 2.0}, "cleaning.script_share: 2.0"),
+    ],
+    ids=str,
+)
+def test_bad_settings_are_named(settings, message):
+    with pytest.raises(InputError, match=message):
+        CleaningSettings(**settings)
