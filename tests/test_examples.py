@@ -4,11 +4,19 @@
 from __future__ import annotations
 
 import json
+import math
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
 
+from tiny_translator import SENTENCES, tiny_model, tiny_tokenizer
+from transformers import pipeline
+
+from residual_hf.hub.export import save_checkpoint
+
+GERMAN, ENGLISH = SENTENCES[::2], SENTENCES[1::2]
 ROOT = Path(__file__).parents[1]
 
 
@@ -51,3 +59,20 @@ def test_depth_study_goes_on_where_it_stopped(tmp_path):
     assert [(r["mode"], r["seed"]) for r in runs] == [("post_ln", 1), ("admin", 1), ("post_ln", 2), ("admin", 2)]
     assert all(0 < r["nll"] < 20 for r in runs)
     assert cells(output, "admin") == ["**stuck** x2"]
+
+
+def test_stock_trainer_fine_tunes_a_saved_model(tmp_path):
+    """With nothing of ours but the model class; what it saves goes through the pipeline."""
+    tokenizer = tiny_tokenizer()
+    save_checkpoint(tiny_model(tokenizer, dropout=0.0), tokenizer, tmp_path / "model")
+    for language, lines in (("en", ENGLISH), ("de", GERMAN)):
+        (tmp_path / f"text.{language}").write_text("\n".join(lines * 8) + "\n", encoding="utf-8")
+    text = [tmp_path / "text.en", tmp_path / "text.de"]
+    output = run(
+        "translation/finetune.py",
+        *("--model", tmp_path / "model", "--train", *text, "--valid", *text, "--output-dir", tmp_path / "tuned"),
+        *("--max-steps", 40, "--batch-size", 8, "--lr", 0.01),
+    )
+    losses = [float(value) for value in re.findall(r"'eval_loss': '?([\d.]+)", output)]
+    assert losses[-1] < losses[0] < math.log(len(tokenizer)) + 1
+    assert pipeline("translation", model=str(tmp_path / "tuned"))(ENGLISH[0], max_new_tokens=8)

@@ -53,7 +53,7 @@ PRESETS: dict[str, dict[str, Any]] = {
     "b2t_wmt_en_de": B2T_WMT,
     "b2t_wmt_en_de_18l": {**B2T_WMT, "encoder_layers": 18, "decoder_layers": 18},
     "b2t_wmt_en_de_100l": {**B2T_WMT, "encoder_layers": 100, "decoder_layers": 100, "dropout": 0.5},
-    # Admin (Liu et al. 2020): run profile_admin before training
+    # Admin (Liu et al. 2020): the trainer profiles a fresh model by itself
     "admin_iwslt_de_en": {**_shape(512, 1024, 4, 6, (0.3, 0.1, 0.1)), "ln_mode": "admin", "vocab_size": 10152},
     "admin_wmt_en_de": ADMIN_WMT,
     "admin_wmt_en_de_18l": {**ADMIN_WMT, "encoder_layers": 18, "decoder_layers": 18},
