@@ -14,7 +14,7 @@ import yaml
 
 from .errors import InputError
 
-BAD_INPUT, INTERRUPTED, SCORE_NOT_REACHED = 2, 130, 1
+BAD_INPUT, INTERRUPTED, FAILED = 2, 130, 1
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -95,6 +95,7 @@ def add_decoding(parser: argparse.ArgumentParser) -> None:
 
 
 def run_train(options: argparse.Namespace) -> int:
+    from .training.divergence import Diverged
     from .training.recipe import load_recipe
     from .training.run import Interrupted, this_process, train
 
@@ -107,6 +108,9 @@ def run_train(options: argparse.Namespace) -> int:
     except Interrupted as interruption:
         print(f"residual-hf train: {interruption}", file=sys.stderr)
         return INTERRUPTED
+    except Diverged as divergence:
+        print(f"residual-hf train: {divergence}", file=sys.stderr)
+        return FAILED
     if this_process().is_main_process:
         print(json.dumps(metrics, indent=2, ensure_ascii=False))
     return 0
@@ -190,7 +194,7 @@ def run_modes(options: argparse.Namespace) -> int:
 def run_quickstart(options: argparse.Namespace) -> int:
     from .training.quickstart import quickstart
 
-    return 0 if quickstart(options.output_dir, overwrite=options.overwrite) else SCORE_NOT_REACHED
+    return 0 if quickstart(options.output_dir, overwrite=options.overwrite) else FAILED
 
 
 def refuse_existing(path: Path | None, overwrite: bool) -> None:

@@ -26,6 +26,7 @@ class TrainingSettings:
     `max_updates` and `max_epochs`: whichever comes first; one of them is needed. `eval_every` updates evaluate, save
     and keep the best by `metric`; `patience` evaluations without a better one stop the run. `average` checkpoints at
     the end, the `"last"` or the `"best"` ones (`average_of`), make the final model; 0 takes the best one alone.
+    A run stops when its loss is no number or its NLL rises above `divergence_factor` times the lowest one (0: never).
     """
 
     max_tokens: int = 4096
@@ -50,6 +51,7 @@ class TrainingSettings:
     eval_bleu: bool = True
     metric: str = "nll"
     patience: int | None = None
+    divergence_factor: float = 4.0
     keep_last: int = 2
     keep_best: int = 1
     average: int = 0

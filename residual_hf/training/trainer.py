@@ -22,6 +22,7 @@ from residual_hf.evaluation.metrics import score
 from residual_hf.generation.decode import DecodingSettings, decoding_batches, generate_ids
 from residual_hf.model.profiling import profile_admin, set_profile, wants_profile
 
+from .divergence import DivergenceGuard
 from .loss import fused_linear_smoothed_cross_entropy
 from .optimization import build_optimizer, build_schedule
 from .settings import TrainingSettings
@@ -89,6 +90,8 @@ class TranslationTrainer(Seq2SeqTrainer):
         self.references = references
         self.decode = decode
         self.decoding = decoding or DecodingSettings()
+        self.guard = DivergenceGuard(settings.divergence_factor, gradients=settings.precision != "fp16")
+        self._last_batch: dict[str, Tensor] | None = None
         self.meter = LossMeter(settings.label_smoothing, settings.label_smoothing_form)
         super().__init__(
             model=model,
@@ -171,7 +174,14 @@ class TranslationTrainer(Seq2SeqTrainer):
         if "loss" in logs and "eval_loss" not in logs:
             measured = self.meter.per_token(self._sum_over_processes)
             logs |= {name: round(measured[name], 4) for name in ("nll", "ppl") if name in measured}
-        super().log(logs, start_time)
+            super().log(logs, start_time)
+            self.guard.check(self.state.global_step, logs, self.model, self._last_batch)
+        else:
+            super().log(logs, start_time)
+
+    def training_step(self, model: Any, inputs: dict[str, Tensor], *args: Any, **kwargs: Any) -> Tensor:
+        self._last_batch = self._prepare_inputs(inputs)
+        return super().training_step(model, self._last_batch, *args, **kwargs)
 
     def _sum_over_processes(self, tensor: Tensor) -> Tensor:
         return self.accelerator.reduce(tensor.to(self.args.device), reduction="sum")

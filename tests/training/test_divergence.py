@@ -1,0 +1,59 @@
+# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+import yaml
+from test_run import make_recipe
+from test_trainer import make_corpus, make_model, make_trainer
+
+from residual_hf.cli import main
+from residual_hf.training.checkpoints import whole_checkpoints
+from residual_hf.training.divergence import Diverged, DivergenceGuard, first_not_finite
+
+
+def test_a_loss_far_above_its_lowest_stops_the_run():
+    guard = DivergenceGuard(3.0)
+    for step, nll in enumerate([9.0, 2.0, 5.9]):
+        guard.check(step, {"nll": nll, "loss": nll, "grad_norm": 1.0}, None, None)
+    with pytest.raises(Diverged, match=r"by update 4: nll is 6.100 and was 2.000: above divergence_factor 3"):
+        guard.check(4, {"nll": 6.1}, None, None)
+    DivergenceGuard(0.0).check(1, {"nll": 1e9}, None, None)
+
+
+def test_first_layer_that_is_not_finite_is_named():
+    model = make_model()
+    batch = {"input_ids": torch.tensor([[5, 6, 2]]), "decoder_input_ids": torch.tensor([[2, 7]])}
+    assert first_not_finite(model, batch) == "weights and outputs are still finite"
+    layer = model.model.decoder.layers[1]
+    with torch.no_grad():
+        layer.ffn.fc2.weight.fill_(3e38)
+        layer.ffn.fc1.bias.fill_(10.0)
+    assert first_not_finite(model, batch).endswith("output that is not finite: model.decoder.layers.1.ffn.fc2")
+    with torch.no_grad():
+        model.model.encoder.layers[0].self_attn.k_proj.weight[0, 0] = math.nan
+    assert first_not_finite(model, batch).endswith("not finite: model.encoder.layers.0.self_attn.k_proj.weight")
+
+
+def test_training_stops_where_the_loss_is_no_number(tmp_path):
+    trainer = make_trainer(tmp_path, make_model(), train=make_corpus(), max_updates=8, eval_every=2, lr=1e-3)
+    step = trainer.training_step
+
+    def poisoned(model, inputs, *args, **kwargs):
+        if trainer.state.global_step == 4:
+            model.model.encoder.layers[0].ffn.fc1.bias.data[0] = math.inf
+        return step(model, inputs, *args, **kwargs)
+
+    trainer.training_step = poisoned
+    with pytest.raises(Diverged, match="diverged by update 5: .*model.encoder"):
+        trainer.train()
+    assert [c.name for c in whole_checkpoints(tmp_path)][-1] == "checkpoint-4"
+
+
+def test_command_says_so_and_ends_with_1(tmp_path, capsys):
+    recipe = make_recipe(tmp_path, lr=1e30, warmup_updates=0, log_every=1, eval_bleu=False, max_updates=20)
+    (tmp_path / "recipe.yaml").write_text(yaml.safe_dump(recipe.as_dict()))
+    assert main(["train", str(tmp_path / "recipe.yaml")]) == 1
+    assert "residual-hf train: diverged by update" in capsys.readouterr().err
