@@ -150,20 +150,21 @@ def verdict(run: dict[str, Any]) -> str:
 
 
 def table(runs: list[dict[str, Any]]) -> str:
-    """Rows are modes, columns depth and warm-up: mean NLL of the runs that trained, and how many did not."""
+    """Rows are modes, columns depth and warm-up: mean NLL (and range) of the runs that trained, and of those stuck."""
     cells: dict[tuple[str, tuple[int, int]], list[dict[str, Any]]] = defaultdict(list)
     for run in runs:
         cells[run["mode"], (run["depth"], run["warmup"])].append(run)
     columns = sorted({column for _, column in cells})
 
     def cell(group: list[dict[str, Any]]) -> str:
-        trained = [run["nll"] for run in group if verdict(run) == "trained"]
-        failed = [verdict(run) for run in group if verdict(run) != "trained"]
         texts = []
-        if trained:
-            spread = f" ({min(trained):.2f}-{max(trained):.2f})" if len(trained) > 1 else ""
-            texts.append(f"{sum(trained) / len(trained):.2f}{spread}")
-        texts += [f"**{name}**{f' x{failed.count(name)}' if len(group) > 1 else ''}" for name in sorted(set(failed))]
+        for name in ("trained", "stuck", "diverged"):
+            these = [run["nll"] for run in group if verdict(run) == name]
+            if these:
+                figure = "" if name == "diverged" else f" {sum(these) / len(these):.2f}"
+                spread = f" ({min(these):.2f}-{max(these):.2f})" if figure and len(these) > 1 else ""
+                word = "" if name == "trained" else f" **{name}**"
+                texts.append(f"{figure}{spread}{word}{f' x{len(these)}' if len(these) < len(group) else ''}".strip())
         return ", ".join(texts)
 
     heads = [f"{depth}+{depth}, {f'warm-up {warmup}' if warmup else 'none'}" for depth, warmup in columns]
