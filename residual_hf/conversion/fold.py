@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from residual_hf.model.configuration_residual import ResidualConfig
 from residual_hf.model.connections import LN_MODES, ResidualConnection, get_ln_mode
+from residual_hf.model.embeddings import SinusoidalPositions
 from residual_hf.model.modeling_residual import ResidualForConditionalGeneration
 
 Scale = Tensor | float
@@ -43,17 +44,15 @@ def fold(model: ResidualForConditionalGeneration) -> ResidualForConditionalGener
     if scaled_inputs and model.config.fix_norm:
         raise ValueError("fix_norm: a scale on the first shortcut has no place, the token table gives directions only")
     folded = build_plain(model, plain, separate=bool(scaled_inputs))
+    folded.double()  # before anything is copied: a model in fp64 keeps all its digits
     own = folded.state_dict()
-    weights = {name: tensor.double() for name, tensor in model.state_dict().items() if name in own}
+    weights = {name: tensor for name, tensor in model.state_dict().items() if name in own}
     folded.load_state_dict(weights, strict=False)
-    folded.double()
     for name, stack in stacks.items():
         target = folded.model.get_submodule(name)
-        if scaled_inputs:
-            separate_tables(stack, target)
+        if isinstance(stack.embed_positions, SinusoidalPositions) and scaled_inputs:
+            target.embed_positions.weight.copy_(stack.embed_positions.table)
         fold_stack(stack, target)
-    if scaled_inputs:
-        folded.lm_head.weight.copy_(model.lm_head.weight)
     return folded.to(model.dtype).train(model.training)
 
 
@@ -102,14 +101,6 @@ def build_plain(
 def connections(stack: nn.Module) -> list[ResidualConnection]:
     """The connections of a stack in the order in which they run."""
     return [module for module in stack.modules() if isinstance(module, ResidualConnection)]
-
-
-def separate_tables(stack: nn.Module, target: nn.Module) -> None:
-    """Tokens and positions of a stack as tables of its own."""
-    target.embed_tokens.weight.copy_(stack.embed_tokens.weight)
-    if stack.embed_positions is not None:
-        positions = getattr(stack.embed_positions, "table", None)
-        target.embed_positions.weight.copy_(stack.embed_positions.weight if positions is None else positions)
 
 
 def fold_stack(stack: nn.Module, target: nn.Module) -> None:

@@ -118,3 +118,11 @@ def test_a_shortcut_that_is_cut_cannot_be_folded():
         model.model.decoder.layers[1].ffn_residual.omega[3] = 0
     with pytest.raises(ValueError, match="decoder layer 1, feed_forward: a shortcut of scale 0"):
         fold(model)
+
+
+def test_a_model_in_fp64_keeps_all_its_digits():
+    model = build("admin").double()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.mul_(1 + 1e-9)  # no longer a number of fp32
+    torch.testing.assert_close(logits(fold(model)), logits(model), rtol=1e-12, atol=1e-12)
