@@ -12,31 +12,12 @@ from __future__ import annotations
 import argparse
 
 import torch
+from models import build
 
-from residual_hf import ResidualConfig, ResidualForConditionalGeneration
 from residual_hf.model.connections import LN_MODES
 from residual_hf.model.profiling import wants_profile
 
 PRECISIONS = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
-
-
-def build(mode: str, layers: int, width: int) -> ResidualForConditionalGeneration:
-    torch.manual_seed(0)
-    return ResidualForConditionalGeneration(
-        ResidualConfig(
-            ln_mode=mode,
-            vocab_size=200,
-            d_model=width,
-            encoder_layers=layers,
-            decoder_layers=layers,
-            encoder_ffn_dim=2 * width,
-            decoder_ffn_dim=2 * width,
-            encoder_attention_heads=4,
-            decoder_attention_heads=4,
-            dropout=0.1,
-            scale_embedding=True,
-        )
-    ).train()
 
 
 def check(model: torch.nn.Module, dtype: torch.dtype, device: str) -> tuple[bool, float, float]:
@@ -75,7 +56,8 @@ def main() -> None:
     print(f"{args.layers}+{args.layers} layers of width {args.width}\n")
     print("| `ln_mode` | largest activation | gradient norm | fp32 | bf16 | fp16 |\n|---|---|---|---|---|---|")
     for mode in args.modes:
-        model = build(mode, args.layers, args.width).to(args.device)
+        torch.manual_seed(0)
+        model = build(mode, args.layers, args.width, vocab_size=200, dropout=0.1).to(args.device)
         results = {name: check(model, dtype, args.device) for name, dtype in PRECISIONS.items()}
         _, largest, norm = results["fp32"]
         verdicts = " | ".join("finite" if finite else "**overflow**" for finite, _, _ in results.values())

@@ -21,9 +21,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from models import build
 from torch import Tensor
 
-from residual_hf import ResidualConfig, ResidualForConditionalGeneration
 from residual_hf.data.batching import Seq2SeqCollator, TokenBudgetSampler
 from residual_hf.data.encoding import EncodedCorpus
 from residual_hf.data.generated import generate_corpus
@@ -72,24 +72,6 @@ class Data:
         return self._batches("valid", shuffle=False)
 
 
-def build(mode: str, depth: int, width: int, data: Data) -> ResidualForConditionalGeneration:
-    config = ResidualConfig(
-        ln_mode=mode,
-        vocab_size=data.vocab_size,
-        d_model=width,
-        encoder_layers=depth,
-        decoder_layers=depth,
-        encoder_ffn_dim=2 * width,
-        decoder_ffn_dim=2 * width,
-        encoder_attention_heads=4,
-        decoder_attention_heads=4,
-        dropout=0.0,
-        scale_embedding=True,
-        max_position_embeddings=128,
-    )
-    return ResidualForConditionalGeneration(config).to(data.device)
-
-
 @torch.no_grad()
 def held_out_nll(model: torch.nn.Module, data: Data) -> float:
     model.eval()
@@ -104,7 +86,8 @@ def held_out_nll(model: torch.nn.Module, data: Data) -> float:
 def train(mode: str, depth: int, warmup: int, seed: int, args: argparse.Namespace, data: Data) -> dict[str, Any]:
     """One run; it ends early when the loss is no number any more."""
     torch.manual_seed(seed)
-    model = build(mode, depth, args.width, data).train()
+    fields = {"vocab_size": data.vocab_size, "max_position_embeddings": 128}
+    model = build(mode, depth, args.width, dropout=0.0, **fields).to(data.device)
     optimizer = build_optimizer(model, "fairseq_adam", lr=args.lr, betas=(0.9, 0.98), eps=1e-8, weight_decay=0.0)
     schedule = build_schedule("constant", optimizer, warmup)
     batches = data.train(seed)

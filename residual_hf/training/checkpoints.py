@@ -84,11 +84,9 @@ def average_weights(checkpoints: Sequence[Path]) -> dict[str, Tensor]:
         if sums and {n: w.shape for n, w in weights.items()} != {n: w.shape for n, w in sums.items()}:
             raise InputError(f"average: {checkpoint} has other weights than {checkpoints[0]}")
         for name, weight in weights.items():
-            floating = weight.is_floating_point() and name in sums
-            sums[name] = sums[name] + weight.double() if floating else weight.double()
-    last = weights
+            sums[name] = sums.get(name, 0) + weight.double() if weight.is_floating_point() else weight
     return {
-        name: (total / len(checkpoints)).to(last[name].dtype) if last[name].is_floating_point() else last[name]
+        name: (total / len(checkpoints)).to(weights[name].dtype) if weights[name].is_floating_point() else total
         for name, total in sums.items()
     }
 

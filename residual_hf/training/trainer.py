@@ -180,8 +180,8 @@ class TranslationTrainer(Seq2SeqTrainer):
             super().log(logs, start_time)
 
     def training_step(self, model: Any, inputs: dict[str, Tensor], *args: Any, **kwargs: Any) -> Tensor:
-        self._last_batch = self._prepare_inputs(inputs)
-        return super().training_step(model, self._last_batch, *args, **kwargs)
+        self._last_batch = inputs
+        return super().training_step(model, inputs, *args, **kwargs)
 
     def _sum_over_processes(self, tensor: Tensor) -> Tensor:
         return self.accelerator.reduce(tensor.to(self.args.device), reduction="sum")
