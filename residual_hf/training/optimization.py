@@ -60,8 +60,8 @@ class FairseqAdam(Optimizer):
         for parameter in self.param_groups[-1]["params"]:
             if parameter.dtype not in (torch.float32, torch.float64):
                 raise InputError(
-                    f"optimizer: fairseq_adam given a parameter of type {parameter.dtype}, must be float32 or "
-                    "float64; keep the weights in float32 and train under autocast, or use adamw"
+                    f"optimizer: {type(self).__name__} given a parameter of type {parameter.dtype}, must be float32 "
+                    "or float64; keep the weights in float32 and train under autocast, or use adamw"
                 )
 
     @torch.no_grad()
@@ -113,7 +113,17 @@ def _fused_adamw(groups: list[dict[str, Any]], **numbers: Any) -> AdamW:
     return AdamW(groups, fused=on_known_device, **numbers)
 
 
-OPTIMIZERS: dict[str, Callable[..., Optimizer]] = {"fairseq_adam": FairseqAdam, "adamw": _fused_adamw}
+def _radam(groups: list[dict[str, Any]], **numbers: Any) -> Optimizer:
+    from .radam import RAdam  # which is made from FairseqAdam
+
+    return RAdam(groups, **numbers)
+
+
+OPTIMIZERS: dict[str, Callable[..., Optimizer]] = {
+    "fairseq_adam": FairseqAdam,
+    "radam": _radam,
+    "adamw": _fused_adamw,
+}
 
 
 def build_optimizer(
@@ -129,10 +139,10 @@ def build_optimizer(
 
     Args:
         model: tied parameters count once.
-        name: "fairseq_adam", or "adamw" (torch, fused).
+        name: "fairseq_adam", "radam" (of the Admin papers), or "adamw" (torch, fused).
         lr: learning rate at the top of the schedule.
         betas: decay rates of the two moments.
-        eps: added to the denominator, where exactly is the difference between the two optimizers.
+        eps: added to the denominator, where exactly is the difference between fairseq_adam and adamw.
         weight_decay: decoupled, times the learning rate of the moment.
         weight_decay_on: "all" parameters, as fairseq does, or "hf": all but layer norms and parameters with names of
             biases and norms, as the Transformers Trainer does.

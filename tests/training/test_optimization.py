@@ -220,8 +220,8 @@ def test_schedules_go_by_name_and_resume():
     ("call", "message"),
     [
         (
-            lambda: build_optimizer(Model(), "radam", LR),
-            r"optimizer: 'radam' given, must be one of \['adamw', 'fairseq_adam'\]",
+            lambda: build_optimizer(Model(), "adam", LR),
+            r"optimizer: 'adam' given, must be one of \['adamw', 'fairseq_adam', 'radam'\]",
         ),
         (lambda: build_optimizer(Model(), "adamw", LR, weight_decay_on="none"), "weight_decay_on: 'none' given"),
         (lambda: build_optimizer(Model(), "adamw", 0.0), "lr: 0.0 given"),
