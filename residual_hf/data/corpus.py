@@ -8,13 +8,13 @@ stripped or normalised.
 from __future__ import annotations
 
 import hashlib
-import json
 import logging
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from residual_hf.data.records import iter_pairs, load_rows
 from residual_hf.data.text_files import file_hash, iter_lines
 from residual_hf.errors import InputError
 
@@ -158,12 +158,8 @@ def read_parallel(spec: CorpusSpec) -> ParallelCorpus:
     check_files([spec])
     if spec.source is not None:
         pairs, where = _read_two_files(*spec.files)
-    elif spec.tsv is not None:
-        pairs, where = _read_tsv(spec.files[0], spec), (spec.files[0],) * 2
-    elif spec.jsonl is not None:
-        pairs, where = _read_jsonl(spec.files[0], spec), (spec.files[0],) * 2
     else:
-        pairs, where = _read_dataset(spec), (spec.dataset,) * 2
+        pairs, where = _read_records(spec), (spec.files[0] if spec.files else spec.dataset,) * 2
     if not pairs[0]:
         raise InputError(f"{where[0]}: empty, no sentence pair in it")
 
@@ -202,89 +198,9 @@ def _read_two_files(source: Path, target: Path) -> tuple[_Pairs, tuple[Path, Pat
     return (sources, targets), (source, target)
 
 
-def _read_tsv(path: Path, spec: CorpusSpec) -> _Pairs:
+def _read_records(spec: CorpusSpec) -> _Pairs:
     sources, targets = [], []
-    first, second = (spec.source_column or 1) - 1, (spec.target_column or 2) - 1
-    for number, line in enumerate(iter_lines(path), start=1):
-        fields = line.split("\t")
-        if spec.source_column is None and len(fields) != 2:
-            raise InputError(
-                f"{path}: line {number} has {len(fields)} tab-separated fields, allowed are 2; "
-                "of more, source_column and target_column choose"
-            )
-        if len(fields) <= max(first, second):
-            raise InputError(
-                f"{path}: line {number} has {len(fields)} tab-separated fields; asked for were columns "
-                f"{first + 1} and {second + 1}"
-            )
-        sources.append(fields[first])
-        targets.append(fields[second])
-    return sources, targets
-
-
-def _read_jsonl(path: Path, spec: CorpusSpec) -> _Pairs:
-    sources, targets = [], []
-    for number, line in enumerate(iter_lines(path), start=1):
-        where = f"{path}: line {number}"
-        try:
-            record = json.loads(line)
-        except json.JSONDecodeError as error:
-            raise InputError(f"{where} is not JSON: {error.msg} at character {error.pos + 1}") from error
-        source, target = _sides(record, spec, where)
-        sources.append(source)
-        targets.append(target)
-    return sources, targets
-
-
-def _sides(record: Any, spec: CorpusSpec, where: str) -> tuple[str, str]:
-    """The two texts of one JSON object or data set row."""
-    keys = (spec.source_column, spec.target_column)
-    if spec.source_column is None:
-        record, keys = _member(record, "translation", where), (spec.source_lang, spec.target_lang)
-        where = f"{where}, `translation`"
-    texts = []
-    for key in keys:
-        text = _member(record, key, where)
-        if not isinstance(text, str):
-            raise InputError(f"{where}: `{key}` is {text!r}, allowed is a text")
-        try:
-            text.encode()
-        except UnicodeEncodeError as error:
-            raise InputError(f"{where}: `{key}` holds half a surrogate pair, which no UTF-8 text can") from error
-        texts.append(text)
-    return texts[0], texts[1]
-
-
-def _member(record: Any, key: str, where: str) -> Any:
-    if not isinstance(record, dict):
-        raise InputError(f"{where}: {record!r} is not an object with the key `{key}`")
-    if key not in record:
-        raise InputError(f"{where}: no key `{key}`; the keys found are {', '.join(map(repr, record)) or 'none'}")
-    return record[key]
-
-
-def _read_dataset(spec: CorpusSpec) -> _Pairs:
-    try:
-        import datasets
-    except ImportError as error:
-        raise InputError(f"corpus.dataset: {spec.dataset} needs the library datasets: pip install datasets") from error
-    place = str(spec.dataset)
-    folder = Path(place).expanduser()
-    try:
-        if (folder / "state.json").is_file():
-            data = datasets.load_from_disk(str(folder))
-        elif (folder / "dataset_dict.json").is_file():
-            data = datasets.load_from_disk(str(folder))[spec.split]
-        else:
-            place = str(folder) if folder.is_dir() else place
-            data = datasets.load_dataset(place, spec.dataset_config, split=spec.split)
-    except KeyError as error:
-        raise InputError(f"corpus.split: {place} has no split {error}") from error
-    except (ValueError, OSError) as error:
-        raise InputError(f"corpus.dataset: {spec.title} cannot be loaded: {error}") from error
-    sources, targets = [], []
-    for number, row in enumerate(data, start=1):
-        source, target = _sides(row, spec, f"{spec.title}: row {number}")
+    for source, target in iter_pairs(spec, iter_lines(spec.files[0]) if spec.files else load_rows(spec)):
         sources.append(source)
         targets.append(target)
     return sources, targets

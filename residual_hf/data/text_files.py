@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import gzip
 import hashlib
+import os
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,32 +13,50 @@ from pathlib import Path
 from residual_hf.errors import InputError
 
 
+class LineReader:
+    """The lines of a UTF-8 text file, plain or gzip, without their ends ("\\n" or "\\r\\n"; nothing else splits).
+
+    `number` lines and `offset` bytes (of the unpacked text) have been read; give both to go on from there.
+    """
+
+    def __init__(self, path: str | Path, number: int = 0, offset: int = 0):
+        self.path = Path(path).expanduser()
+        self.number = number
+        self.offset = offset
+
+    def __iter__(self) -> Iterator[str]:
+        path = self.path
+        try:
+            with open(path, "rb") as raw:
+                packed = path.suffix == ".gz" or raw.read(2) == b"\x1f\x8b"
+                raw.seek(0)
+                file = gzip.GzipFile(fileobj=raw) if packed else raw
+                file.seek(self.offset)
+                for line in file:
+                    self.number += 1
+                    self.offset += len(line)
+                    if self.number == 1:
+                        line = line.removeprefix(b"\xef\xbb\xbf")
+                    line = line.removesuffix(b"\n").removesuffix(b"\r")
+                    try:
+                        yield line.decode("utf-8")
+                    except UnicodeDecodeError as error:
+                        utf16 = self.number == 1 and line[:2] in (b"\xff\xfe", b"\xfe\xff")
+                        raise InputError(
+                            f"{path}: line {self.number}, byte {error.start + 1} (0x{line[error.start]:02X}) is not "
+                            "UTF-8" + ("; the file begins like UTF-16" if utf16 else "")
+                        ) from error
+        except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+            raise InputError(f"{path}: not a whole gzip file, broken after line {self.number}: {error}") from error
+        except FileNotFoundError:
+            raise InputError(f"no such file: {path}") from None
+        except OSError as error:
+            raise InputError(f"{path}: cannot be read: {error.strerror}") from error
+
+
 def iter_lines(path: str | Path) -> Iterator[str]:
-    """The lines of a UTF-8 text file, plain or gzip, without their ends ("\\n" or "\\r\\n"; nothing else splits)."""
-    path = Path(path).expanduser()
-    number = 0
-    try:
-        with open(path, "rb") as raw:
-            packed = path.suffix == ".gz" or raw.read(2) == b"\x1f\x8b"
-            raw.seek(0)
-            for number, line in enumerate(gzip.GzipFile(fileobj=raw) if packed else raw, start=1):
-                if number == 1:
-                    line = line.removeprefix(b"\xef\xbb\xbf")
-                line = line.removesuffix(b"\n").removesuffix(b"\r")
-                try:
-                    yield line.decode("utf-8")
-                except UnicodeDecodeError as error:
-                    utf16 = number == 1 and line[:2] in (b"\xff\xfe", b"\xfe\xff")
-                    raise InputError(
-                        f"{path}: line {number}, byte {error.start + 1} (0x{line[error.start]:02X}) is not UTF-8"
-                        + ("; the file begins like UTF-16" if utf16 else "")
-                    ) from error
-    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
-        raise InputError(f"{path}: not a whole gzip file, broken after line {number}: {error}") from error
-    except FileNotFoundError:
-        raise InputError(f"no such file: {path}") from None
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read: {error.strerror}") from error
+    """The lines of a text file from its first one on, as `LineReader` has them."""
+    return iter(LineReader(path))
 
 
 def file_hash(path: Path) -> str:
@@ -47,3 +66,10 @@ def file_hash(path: Path) -> str:
         while block := file.read(1 << 20):
             digest.update(block)
     return digest.hexdigest()
+
+
+def write_atomically(path: Path, text: str) -> None:
+    """Write a text file so that it is either whole or not there."""
+    unfinished = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    unfinished.write_text(text, encoding="utf-8")
+    os.replace(unfinished, path)
