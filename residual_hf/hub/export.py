@@ -11,6 +11,8 @@ from typing import Any
 
 from residual_hf.errors import InputError
 
+from .validation import refuse_larger
+
 
 def save_checkpoint(
     model: Any,
@@ -61,10 +63,7 @@ def _check(model: Any, tokenizer: Any, folder: Path, overwrite: bool) -> None:
             "be merged first (merge_and_unload)"
         )
     source_rows, target_rows = (rows.weight.shape[0] for rows in (model.get_input_embeddings(), model.lm_head))
-    target_tokens = getattr(tokenizer, "target_vocab_size", len(tokenizer))
-    for language, tokens, rows in (("source", len(tokenizer), source_rows), ("target", target_tokens, target_rows)):
-        if tokens > rows:
-            raise InputError(f"tokenizer: it has {tokens} tokens for the {language}, the model has {rows}")
+    refuse_larger(tokenizer, source_rows, target_rows, "tokenizer")
     if folder.is_file():
         raise InputError(f"folder: {folder} is a file")
     if not overwrite and folder.is_dir() and any(folder.iterdir()):

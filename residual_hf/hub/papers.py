@@ -133,8 +133,8 @@ PAPERS = {
     ),
     "ding2021cogview": Paper(
         "CogView: Mastering Text-to-Image Generation via Transformers",
-        "Ming Ding and Zhuoyi Yang and Wenyi Hong and Wendi Zheng and Chang Zhou and Da Yin and Junyang Lin and Xu Zou "
-        "and Zhou Shao and Hongxia Yang and Jie Tang",
+        "Ming Ding and Zhuoyi Yang and Wenyi Hong and Wendi Zheng and Chang Zhou and Da Yin and Junyang Lin and "
+        "Xu Zou and Zhou Shao and Hongxia Yang and Jie Tang",
         2021,
         "Advances in Neural Information Processing Systems 34",
         "2105.13290",
@@ -191,8 +191,8 @@ PAPERS = {
     ),
     "li2026siamesenorm": Paper(
         "SiameseNorm: Breaking the Barrier to Reconciling Pre/Post-Norm",
-        "Tianyu Li and Dongchen Han and Zixuan Cao and Haofeng Huang and Mengyu Zhou and Ming Chen and Erchao Zhao and "
-        "Xiaoxi Jiang and Guanjun Jiang and Gao Huang",
+        "Tianyu Li and Dongchen Han and Zixuan Cao and Haofeng Huang and Mengyu Zhou and Ming Chen and "
+        "Erchao Zhao and Xiaoxi Jiang and Guanjun Jiang and Gao Huang",
         2026,
         arxiv="2602.08064",
     ),
