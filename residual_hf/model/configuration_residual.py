@@ -21,7 +21,15 @@ from .options import parse_options
 from .presets import PRESETS
 from .self_contained import write_model_code
 
-RATES = ("dropout", "attention_dropout", "activation_dropout", "encoder_layerdrop", "decoder_layerdrop")
+RATES = (
+    "dropout",
+    "attention_dropout",
+    "activation_dropout",
+    "encoder_word_dropout",
+    "decoder_word_dropout",
+    "encoder_layerdrop",
+    "decoder_layerdrop",
+)
 SIZES = (
     "vocab_size",
     "decoder_vocab_size",
@@ -56,6 +64,8 @@ class ResidualConfig(PreTrainedConfig):
         max_position_embeddings: longest sentence, in tokens.
         fix_norm: token embeddings have length 1 (before `scale_embedding`), as input and as output projection. Nguyen
             & Salazar 2019, Transformers without Tears; without the output bias of their code.
+        encoder_word_dropout, decoder_word_dropout: share of the tokens whose embeddings are zeroed in training, see
+            `drop_words`; 0.1 in the recipe of B2T's deep models.
         share_encoder_decoder_embeddings: one table for source and target. If False the decoder has its own, of
             `decoder_vocab_size` rows (None: as many as `vocab_size`).
         tie_word_embeddings: the output projection is the table of the decoder.
@@ -96,6 +106,8 @@ class ResidualConfig(PreTrainedConfig):
     dropout: float | int = 0.1
     attention_dropout: float | int = 0.0
     activation_dropout: float | int = 0.0
+    encoder_word_dropout: float | int = 0.0
+    decoder_word_dropout: float | int = 0.0
     encoder_layerdrop: float | int = 0.0
     decoder_layerdrop: float | int = 0.0
     position_embedding_type: str = "sinusoidal"

@@ -31,6 +31,18 @@ class ScaledEmbedding(nn.Embedding):
         return embeddings * self.scale if self.scale != 1.0 else embeddings
 
 
+def drop_words(embeddings: Tensor, rate: float, keep_first: bool) -> Tensor:
+    """Embeddings (batch, length, width) with whole vectors zeroed, each with probability `rate`, and none scaled up.
+
+    Word dropout as the code of B2T has it (`--sampling-method worddrop`): positions are added afterwards, and the
+    decoder keeps its first token (`keep_first`), which starts the sentence.
+    """
+    kept = embeddings.new_full(embeddings.shape[:2], 1 - rate).bernoulli()
+    if keep_first:
+        kept[:, 0] = 1
+    return embeddings * kept.unsqueeze(-1)
+
+
 class SinusoidalPositions(nn.Module):
     """A fixed table: p -> [sin(p*w_k) | cos(p*w_k)], w_k = 10000^(-k / (d/2 - 1)). It is not saved."""
 

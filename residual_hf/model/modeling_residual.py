@@ -26,7 +26,7 @@ from transformers.utils.output_capturing import OutputRecorder, capture_outputs
 
 from .configuration_residual import ResidualConfig
 from .connections import get_ln_mode
-from .embeddings import ScaledEmbedding, build_positions, position_ids_from_mask
+from .embeddings import ScaledEmbedding, build_positions, drop_words, position_ids_from_mask
 from .initialization import INIT_STYLES
 from .layers import ResidualAttention, ResidualDecoderLayer, ResidualEncoderLayer
 from .profiling import profile_admin
@@ -137,6 +137,7 @@ class ResidualStack(ResidualPreTrainedModel):
         self.embed_positions = build_positions(config)
         self.layers = nn.ModuleList(layers)
         self.boundary = get_ln_mode(config.stack_ln_mode(self.stack)).Boundary(config, self.stack)
+        self.word_dropout = getattr(config, f"{self.stack}_word_dropout")
         self.layerdrop = layerdrop
         self.gradient_checkpointing = False
         self.post_init()
@@ -144,7 +145,10 @@ class ResidualStack(ResidualPreTrainedModel):
     def embed(self, input_ids: Tensor | None, inputs_embeds: Tensor | None) -> Tensor:
         if (input_ids is None) == (inputs_embeds is None):
             raise ValueError(f"the {self.stack} needs exactly one of input ids and inputs_embeds")
-        return self.embed_tokens(input_ids) if inputs_embeds is None else inputs_embeds
+        embeddings = self.embed_tokens(input_ids) if inputs_embeds is None else inputs_embeds
+        if self.training and self.word_dropout > 0.0:
+            embeddings = drop_words(embeddings, self.word_dropout, keep_first=self.stack == "decoder")
+        return embeddings
 
     def add_positions(self, embeddings: Tensor, mask: Tensor | None, past_length: int | Tensor) -> Tensor:
         """Add positions (counted over real tokens where a mask is known) and apply dropout."""
