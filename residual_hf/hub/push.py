@@ -117,8 +117,8 @@ def find_card(folder: Path, model: Path) -> Path:
     for place in (model, folder):
         if (place / CARD).is_file():
             return place / CARD
-    if not (folder / "run.json").is_file():
-        raise InputError(f"{folder}: no card ({CARD}) in it, and no run.json of a run to write one from")
+    if folder == model:
+        raise InputError(f"{folder}: no card ({CARD}) in it; give the folder of the run, which holds its figures")
     from .card import write_card
 
     return write_card(folder)

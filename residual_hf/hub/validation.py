@@ -150,7 +150,7 @@ def refuse_differences(
     unknown: Iterable[str],
     mismatched: Iterable[tuple[str, Iterable[int], Iterable[int]]],
 ) -> None:
-    """`InputError` that names weights which do not fit the config: missing, unknown or (name, found, wanted) shapes."""
+    """`InputError` naming weights that do not fit the config: missing, unknown, or (name, shape, right shape)."""
     shapes = [f"{name} {tuple(found)} instead of {tuple(wanted)}" for name, found, wanted in mismatched]
     differences = {"missing": sorted(missing), "unknown": sorted(unknown), "of another shape": shapes}
     parts = []
@@ -213,10 +213,10 @@ def _check_code(folder: Path, values: dict[str, Any], config: ResidualConfig) ->
         home, _, module = mode.__module__.rpartition(".")
         if home != ResidualConnection.__module__.rpartition(".")[0] and f"{module}.py" not in names:
             raise InputError(
-                f"{folder}: the code of ln_mode {mode.name!r} ({mode.__module__}) is not in it, so the model would load "
-                "nowhere else: put the mode into a file of its own, import it and save the model again"
+                f"{folder}: the code of ln_mode {mode.name!r} ({mode.__module__}) is not in it, so the model would "
+                "load nowhere else: put the mode into a file of its own, import it and save the model again"
             )
-    return list(names)
+    return sorted(names)
 
 
 def _check_reference(folder: Path, reference: Any, field: str) -> str:
