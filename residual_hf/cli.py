@@ -78,6 +78,14 @@ def build_parser() -> argparse.ArgumentParser:
     modes.add_argument("name", nargs="?", help="a mode, as in ln_mode")
     modes.set_defaults(run=run_modes)
 
+    push = verbs.add_parser("push", help="upload a trained model to the Hugging Face Hub")
+    push.add_argument("folder", type=Path, help="the output folder of `residual-hf train`, or a saved model")
+    push.add_argument("repo_id", metavar="user/name")
+    push.add_argument("--private", action="store_true", help="make the repository private if it is new")
+    push.add_argument("--revision", help="branch to commit to, made if it is not there (default: main)")
+    push.add_argument("--dry-run", action="store_true", help="only check and list the files; needs no network")
+    push.set_defaults(run=run_push)
+
     quickstart = verbs.add_parser("quickstart", help="train, save, reload and use a small model in minutes")
     quickstart.add_argument("--output-dir", type=Path, default=Path("residual_hf_quickstart"))
     quickstart.add_argument("--overwrite", action="store_true", help="delete an output folder that exists")
@@ -188,6 +196,14 @@ def run_modes(options: argparse.Namespace) -> int:
         print(describe_mode(options.name) if options.name else modes_table())
     except ValueError as error:
         raise InputError(str(error)) from error
+    return 0
+
+
+def run_push(options: argparse.Namespace) -> int:
+    from .hub.push import push_run
+
+    chosen = {"private": options.private, "revision": options.revision, "dry_run": options.dry_run}
+    print(push_run(options.folder, options.repo_id, **chosen))
     return 0
 
 

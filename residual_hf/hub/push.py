@@ -4,21 +4,23 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from huggingface_hub import CommitOperationAdd, HfApi, ModelCard
+from huggingface_hub import CommitOperationAdd, HfApi
 from huggingface_hub.errors import HfHubHTTPError, HFValidationError, OfflineModeIsEnabled
 from huggingface_hub.utils import validate_repo_id
 
 from residual_hf.errors import InputError
 
+from .card_check import validate_card
 from .validation import validate_model_folder
 
 CARD = "README.md"
-CARD_FIELDS = ("library_name", "pipeline_tag")  # without these the Hub shows neither how to load nor how to try it
+PICTURE = re.compile(r"!\[[^\]]*\]\(([\w.-]+)\)")  # of Markdown, in the same folder
 HTTPError = HfHubHTTPError.__mro__[1]  # of httpx, from huggingface_hub 2 on of httpx2
 REASONS = {
     401: "the token is missing or not valid: run `hf auth login` or set HF_TOKEN",
@@ -80,9 +82,7 @@ def push_run(
         raise InputError(f"repo_id: {error}") from error
     model = find_model(folder)
     names = validate_model_folder(model)
-    card = find_card(Path(folder), model)
-    check_card(card)
-    files = {CARD: card, **{name: model / name for name in names}}
+    files = card_files(find_card(Path(folder), model)) | {name: model / name for name in names}
     left_out = sorted(path.name for path in model.iterdir() if path.name not in files)
     if dry_run:
         return Push(repo_id, files, left_out)
@@ -124,15 +124,14 @@ def find_card(folder: Path, model: Path) -> Path:
     return write_card(folder)
 
 
-def check_card(path: Path) -> None:
-    """`InputError` for a card whose metadata the Hub could not use, naming what is missing or wrong."""
-    try:
-        metadata = ModelCard(path.read_text("utf-8")).data.to_dict()
-    except Exception as error:  # YAML's errors, and ValueError for a model-index of another form
-        raise InputError(f"{path}: its metadata cannot be read: {error}") from error
-    missing = [name for name in CARD_FIELDS if not metadata.get(name)]
-    if missing:
-        raise InputError(f"{path}: its metadata, the YAML between two lines of ---, lacks {', '.join(missing)}")
+def card_files(card: Path) -> dict[str, Path]:
+    """The card, its metadata checked, and the pictures beside it that it shows."""
+    validate_card(card)
+    pictures = {name: card.parent / name for name in PICTURE.findall(card.read_text("utf-8"))}
+    for name, path in pictures.items():
+        if not path.is_file():
+            raise InputError(f"{card}: it shows {name}, which is not beside it")
+    return {CARD: card, **pictures}
 
 
 @contextmanager
