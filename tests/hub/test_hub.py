@@ -1,0 +1,242 @@
+# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
+"""Push and pull against a local stand-in for the Hub. Whatever talks to it is a process of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+from stand_in import TOKEN, Hub
+from tiny_translator import SENTENCES, tiny_model, tiny_tokenizer
+from transformers import pipeline
+
+from residual_hf.hub.export import save_checkpoint
+
+CARD = "---\nlibrary_name: transformers\npipeline_tag: translation\ntags: [translation]\n---\n# German to English\n"
+LENGTH = 8
+
+START = f"""
+import json, os, sys
+from huggingface_hub import constants
+constants.DOWNLOAD_CHUNK_SIZE = 1024  # so that a small file arrives in several pieces
+sentences = {SENTENCES!r}
+
+def translations(name, task="translation", **arguments):
+    from transformers import pipeline
+    return pipeline(task, model=name, device="cpu", **arguments)(sentences, max_new_tokens={LENGTH})
+"""
+WITHOUT_THE_PACKAGE = 'import sys\nsys.modules["residual_hf"] = None  # where it is installed too\n'
+ERRORS = """
+import contextlib, io
+from residual_hf.cli import main
+
+def run(*arguments):
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        code = main(list(arguments))
+    return [code, out.getvalue(), err.getvalue()]
+"""
+
+
+@pytest.fixture(scope="module")
+def hub():
+    with Hub() as server:
+        yield server
+
+
+def process(script, hub, place, **values):
+    """What a script prints as JSON, in a process whose Hub is the stand-in; `values` are its first variables."""
+    settings = {
+        "HF_ENDPOINT": hub.url,
+        "HF_HOME": str(place / "home"),
+        "HF_TOKEN": TOKEN,
+        "HF_HUB_OFFLINE": "0",
+        "HF_HUB_DISABLE_XET": "1",
+        "HF_HUB_DISABLE_TELEMETRY": "1",
+        "TQDM_DISABLE": "1",
+    }
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith(("HF_", "TRANSFORMERS_"))}
+    assigned = "".join(f"{name} = {value!r}\n" for name, value in values.items())
+    done = subprocess.run(
+        [sys.executable, "-c", assigned + script],
+        cwd=place,
+        capture_output=True,
+        text=True,
+        stdin=subprocess.DEVNULL,
+        env=inherited | settings,
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    """Two finished runs with other weights, and what each translates."""
+    tokenizer, place = tiny_tokenizer(), tmp_path_factory.mktemp("runs")
+    found = {}
+    for name, scale in (("first", 1.0), ("second", -1.0)):
+        model = tiny_model(tokenizer, source_lang="de", target_lang="en")
+        model.lm_head.weight.data.mul_(scale)
+        save_checkpoint(model, tokenizer, place / name / "model")
+        (place / name / "model" / "README.md").write_text(CARD)
+        (place / name / "model" / "training_args.bin").write_bytes(b"a pickle")
+        (place / name / "metrics.json").write_text("{}")
+        translate = pipeline("translation", model=model, tokenizer=tokenizer, device="cpu")
+        found[name] = (place / name, translate(SENTENCES, max_new_tokens=LENGTH))
+    assert found["first"][1] != found["second"][1]
+    return found
+
+
+PUSH = """
+answers = {"first": run("push", first, "somebody/de-en"),
+           "second": run("push", second, "somebody/de-en", "--revision", "second"),
+           "again": run("push", first, "somebody/de-en"),
+           "private": run("push", first, "somebody/secret", "--private"),
+           "public": run("push", first, "somebody/de-en", "--private")}
+
+from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, pipeline
+AutoModelForSeq2SeqLM.from_pretrained(first + "/model").push_to_hub("somebody/parts")
+AutoTokenizer.from_pretrained(first + "/model").push_to_hub("somebody/parts")
+pipeline("translation", model=first + "/model", device="cpu").push_to_hub("somebody/pipe")
+
+os.environ["HF_TOKEN"] = "hf_wrong"
+answers["wrong token"] = run("push", first, "somebody/other")
+del os.environ["HF_TOKEN"]
+answers["no token"] = run("push", first, "somebody/other")
+print(json.dumps(answers))
+"""
+
+
+@pytest.fixture(scope="module")
+def pushed(hub, runs, tmp_path_factory):
+    folders = {name: str(folder) for name, (folder, _) in runs.items()}
+    answers = process(START + ERRORS + PUSH, hub, tmp_path_factory.mktemp("pushing"), **folders)
+    repository = hub.repositories["somebody/empty"] = type(hub.repositories["somebody/de-en"])()
+    repository.commit("main", {"config.json": (runs["first"][0] / "model" / "config.json").read_bytes()})
+    return answers
+
+
+def test_a_push_is_one_commit_of_what_belongs_to_the_model(hub, runs, pushed):
+    folder, _ = runs["first"]
+    code, out, err = pushed["first"]
+    assert code == 0, err
+    repository = hub.repositories["somebody/de-en"]
+    oid, paths = repository.log[1]  # after the one that the Hub makes
+    assert f"{hub.url}/somebody/de-en (commit {oid})" in out and "left out: training_args.bin" in out
+    assert paths == sorted(path.name for path in (folder / "model").iterdir() if path.suffix != ".bin")
+    assert {name: repository.commits[oid][name] for name in paths} == {
+        name: (folder / "model" / name).read_bytes() for name in paths
+    }
+
+
+def test_a_revision_is_a_branch(hub, pushed):
+    code, out, err = pushed["second"]
+    assert code == 0, err
+    branches = hub.repositories["somebody/de-en"].branches
+    assert f"{hub.url}/somebody/de-en/tree/second (commit {branches['second']})" in out
+    assert branches["main"] != branches["second"]
+
+
+def test_pushing_the_same_again_commits_nothing(hub, pushed):
+    code, out, err = pushed["again"]
+    assert code == 0, err
+    assert out == pushed["first"][1]
+    assert len(hub.repositories["somebody/de-en"].log) == 3  # the Hub's own, and one for each branch
+
+
+def test_visibility(hub, pushed):
+    assert pushed["private"][0] == 0 and hub.repositories["somebody/secret"].private
+    assert not hub.repositories["somebody/de-en"].private
+    code, _, error = pushed["public"]
+    assert code == 2 and "somebody/de-en: it exists and is public" in error
+
+
+@pytest.mark.parametrize("case", ["wrong token", "no token"])
+def test_a_token_that_the_hub_refuses(hub, pushed, case):
+    code, _, error = pushed[case]
+    assert code == 2 and "Traceback" not in error
+    assert "somebody/other: the token is missing or not valid" in error and "hf auth login" in error
+    assert "somebody/other" not in hub.repositories
+
+
+PULL = """
+from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
+
+def ids(name, **arguments):
+    model = AutoModelForSeq2SeqLM.from_pretrained(name, **trusted, **arguments)
+    batch = AutoTokenizer.from_pretrained(name, **trusted, **arguments)(sentences, padding=True, return_tensors="pt")
+    return model.generate(**batch, max_new_tokens=8).tolist()
+
+name = "somebody/de-en"
+answers = {"first": translations(name, **trusted),
+           "second": translations(name, revision="second", **trusted),
+           "pinned": translations(name, revision=pinned, **trusted),
+           "pair": translations(name, "translation_de_to_en", **trusted),
+           "private": translations("somebody/secret", **trusted),
+           "parts": translations("somebody/parts", **trusted),
+           "pipe": translations("somebody/pipe", **trusted),
+           "ids": [ids(name), ids(name, revision="second")]}
+"""
+REFUSED = """
+sys.stdin = io.StringIO("zwei Katzen\\n")
+answers["errors"] = {"empty": run("translate", "somebody/empty"), "nowhere": run("translate", "somebody/nowhere")}
+os.environ["HF_TOKEN"] = "hf_wrong"
+answers["errors"]["wrong token"] = run("translate", "somebody/empty")
+del os.environ["HF_TOKEN"]
+answers["errors"]["private"] = run("translate", "somebody/secret")
+"""
+PRINT = "print(json.dumps(answers))\n"
+
+
+@pytest.fixture(scope="module")
+def with_the_package(hub, runs, pushed, tmp_path_factory):
+    """What a process with residual_hf downloads; its first download of weights breaks off in the middle."""
+    hub.cut.add("model.safetensors")
+    script = START + ERRORS + "import residual_hf\ntrusted = {}\n" + PULL + REFUSED + PRINT
+    place = tmp_path_factory.mktemp("pulling")
+    return process(script, hub, place, pinned=hub.repositories["somebody/de-en"].branches["second"])
+
+
+def expected(runs, answers):
+    first, second = (translations for _, translations in runs.values())
+    named = dict.fromkeys(("first", "pair", "private", "parts", "pipe"), first) | dict.fromkeys(
+        ("second", "pinned"), second
+    )
+    assert {name: answers[name] for name in named} == named
+
+
+def test_what_was_pushed_is_what_is_pulled(runs, with_the_package):
+    expected(runs, with_the_package)
+
+
+def test_a_download_that_broke_off_is_resumed(hub, with_the_package):
+    assert not hub.cut
+    path, start = hub.ranges[0].split()
+    assert path == "model.safetensors" and int(start) > 0
+
+
+@pytest.mark.parametrize(
+    ("case", "message"),
+    [
+        ("empty", "somebody/empty"),
+        ("nowhere", "somebody/nowhere"),
+        ("wrong token", "somebody/empty"),
+        ("private", "somebody/secret"),
+    ],
+)
+def test_what_cannot_be_pulled_is_named(with_the_package, case, message):
+    code, out, error = with_the_package["errors"][case]
+    assert code == 2 and out == ""
+    print(error)
+    assert f"model {message}: cannot be loaded" in error and "Traceback" not in error
+
+
+def test_without_the_package(hub, runs, pushed, with_the_package, tmp_path):
+    script = START + WITHOUT_THE_PACKAGE + "trusted = {'trust_remote_code': True}\n" + PULL + PRINT
+    answers = process(script, hub, tmp_path, pinned=hub.repositories["somebody/de-en"].branches["second"])
+    expected(runs, answers)
+    assert answers["ids"] == with_the_package["ids"]
+    assert answers["ids"][0] != answers["ids"][1]
