@@ -1,0 +1,336 @@
+# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
+"""The settings of a fairseq checkpoint, argparse's or OmegaConf's, as our configuration."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from torch import Tensor
+
+from residual_hf.errors import InputError
+from residual_hf.model.configuration_residual import ResidualConfig
+
+# TransformerConfig nests what the command line writes with a prefix
+NESTED = {"encoder": "encoder_", "decoder": "decoder_", "quant_noise": "quant_noise_"}
+SUPPORTED = (
+    "transformer (Post- and Pre-LN, also of Admin, B2T and T-Fixup), transformer_iwslt_*, transformer_wmt_*, "
+    "transformer_vaswani_*, transformer_align, resi_dual, dlcl_transformer*, simple_dlcl_transformer*"
+)
+ARCHITECTURES = re.compile(
+    r"transformer(_(iwslt|wmt\d*|vaswani|align|tiny|toy|prenorm|postnorm|t2t|base|big|deep)(_\w+)?)?"
+    r"|resi_dual(_\w+)?|(simple_)?dlcl_transformer(_\w+)?"
+)
+# what the model here has no place for: flag, values that leave it off
+REFUSED: dict[str, tuple[Any, ...]] = {
+    "adaptive_softmax_cutoff": (),
+    "adaptive_input": (),
+    "char_inputs": (),
+    "layernorm_embedding": (),
+    "cross_self_attention": (),
+    "no_cross_attention": (),
+    "layer_wise_attention": (),
+    "quant_noise_pq": (),
+    "quant_noise_scalar": (),
+    "base_layers": (),
+    "moe_freq": (),
+    "encoder_layers_to_keep": (),
+    "decoder_layers_to_keep": (),
+    "xformers_att_config": (),
+    "encoder_xformers_att_config": (),
+    "decoder_xformers_att_config": (),
+    "plot_stability": (),
+    "normalize_embed": (),
+    "normalize_learned_weight": (),
+    "history_window_size": (-1,),
+    "weight_type": ("scalar",),
+    "encoder_history_type": ("learnable_dense",),
+    "decoder_history_type": ("learnable_dense",),
+    "multihead_attention_dropout": (),
+    "no_inner_layer_norm": (),
+    "decay_inner_residual": (),
+    "subln": (),
+    "deepnorm": (),
+}
+ACTIVATIONS = {
+    "relu": "relu",
+    "gelu": "gelu",
+    "gelu_fast": "gelu_pytorch_tanh",
+    "gelu_accurate": "gelu_pytorch_tanh",
+    "tanh": "tanh",
+    "linear": "linear",
+    "swish": "silu",
+    "silu": "silu",
+}
+CLINIC = {  # --init-type of Transformer-Clinic
+    "default": None,
+    "looklinear": None,
+    "adaptive": "admin",
+    "adaptive-profiling": "admin",
+    "deepnet": "deep_norm",
+    "rezero": "rezero",
+    "rezero_postln": "rezero_post_ln",
+}
+DEFAULT_POSITIONS = 1024
+
+
+def model_settings(checkpoint: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings of the model under the names of the command line, from `cfg` or `args` of a plain checkpoint.
+
+    Those of the task come with them (`task`, `source_lang`, `max_source_positions`, ...) where the model has none.
+    """
+    config, arguments = checkpoint.get("cfg"), checkpoint.get("args")
+    if isinstance(config, Mapping) and isinstance(config.get("model"), Mapping):
+        settings = dict(config["model"])
+        task = config.get("task") if isinstance(config.get("task"), Mapping) else {}
+        settings = {**{k: v for k, v in task.items() if settings.get(k) is None}, **_set(settings)}
+        settings["arch"] = settings.get("arch") or config["model"].get("_name")
+        settings["task"] = task.get("_name", settings.get("task"))
+    elif isinstance(arguments, Mapping):
+        settings = dict(arguments)
+    else:
+        raise InputError(
+            "checkpoint: neither args (fairseq 0.9) nor cfg.model (from 0.10 on) in it; its fields are "
+            f"{', '.join(map(str, checkpoint))}"
+        )
+    for name, prefix in NESTED.items():
+        if isinstance(settings.get(name), Mapping):
+            nested = settings.pop(name)
+            settings |= {f"{prefix}{key}": value for key, value in nested.items() if not key.startswith("_")}
+    return settings
+
+
+def _set(settings: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in settings.items() if value is not None}
+
+
+def build_config(settings: Mapping[str, Any], weights: Mapping[str, Tensor]) -> ResidualConfig:
+    """The configuration of a checkpoint from `model_settings` and its weights (under fairseq's names).
+
+    The mode comes from the settings and must agree with what the weights have. Raises `InputError` naming the
+    architecture or the setting, its value and what is supported.
+    """
+    architecture = str(settings.get("arch"))
+    if not ARCHITECTURES.fullmatch(architecture):
+        raise InputError(f"arch: {architecture!r} in the checkpoint; supported are {SUPPORTED}")
+    for name, harmless in REFUSED.items():
+        value = settings.get(name)
+        if value and value not in harmless and value != "None":
+            allowed = ", ".join(map(repr, harmless)) or "off"
+            raise InputError(f"{name}: {value!r} in the checkpoint; supported is {allowed}")
+    tables = {
+        stack: _required(weights, f"{stack}.embed_tokens.weight", f"{stack}.embed_tokens.embed_tokens.weight")
+        for stack in ("encoder", "decoder")
+    }
+    fields = {
+        "vocab_size": tables["encoder"].shape[0],
+        "decoder_vocab_size": tables["decoder"].shape[0],
+        "d_model": _width(settings, tables, weights),
+        **_sizes(settings, weights),
+        **_embeddings(settings, tables, weights),
+        **_rates(settings),
+        "activation_function": _activation(settings),
+        "source_lang": settings.get("source_lang"),
+        "target_lang": settings.get("target_lang"),
+        **_modes(architecture, settings, weights),
+    }
+    try:
+        return ResidualConfig(**fields)
+    except ValueError as error:
+        raise InputError(f"checkpoint: {error}") from error
+
+
+def _required(weights: Mapping[str, Tensor], name: str, other: str) -> Tensor:
+    if name not in weights:
+        found = "; adaptive and character inputs are not supported" if other in weights else ""
+        raise InputError(f"checkpoint: no {name} among its weights{found}")
+    return weights[name]
+
+
+def _width(settings: Mapping[str, Any], tables: Mapping[str, Tensor], weights: Mapping[str, Tensor]) -> int:
+    widths = {f"{stack}_embed_dim": int(settings.get(f"{stack}_embed_dim") or 512) for stack in tables}
+    if len(set(widths.values())) > 1:
+        given = ", ".join(f"{name}: {value}" for name, value in widths.items())
+        raise InputError(f"{given} in the checkpoint; supported are encoder and decoder of one width (d_model)")
+    width = widths["encoder_embed_dim"]
+    for name, setting in (("in", "decoder_input_dim"), ("out", "decoder_output_dim")):
+        if f"decoder.project_{name}_dim.weight" in weights:
+            value = settings.get(setting)
+            raise InputError(f"{setting}: {value} in the checkpoint; supported is decoder_embed_dim, {width}")
+    for stack, table in tables.items():
+        if table.shape[1] != width:
+            raise InputError(
+                f"{stack}_embed_dim: {width} in the settings of the checkpoint, but its table has {table.shape[1]}"
+            )
+    return width
+
+
+def _sizes(settings: Mapping[str, Any], weights: Mapping[str, Tensor]) -> dict[str, int]:
+    sizes = {}
+    for stack in ("encoder", "decoder"):
+        numbers = [int(found[1]) for name in weights if (found := re.match(rf"{stack}\.layers\.(\d+)\.", name))]
+        layers = int(settings.get(f"{stack}_layers") or 6)
+        if layers != len(set(numbers)):
+            raise InputError(f"{stack}_layers: {layers} in the checkpoint, but its weights are of {len(set(numbers))}")
+        sizes[f"{stack}_layers"] = layers
+        sizes[f"{stack}_ffn_dim"] = int(settings.get(f"{stack}_ffn_embed_dim") or 2048)
+        sizes[f"{stack}_attention_heads"] = int(settings.get(f"{stack}_attention_heads") or 8)
+    return sizes
+
+
+def _embeddings(
+    settings: Mapping[str, Any], tables: Mapping[str, Tensor], weights: Mapping[str, Tensor]
+) -> dict[str, Any]:
+    shared = bool(settings.get("share_all_embeddings"))
+    tied = shared or bool(settings.get("share_decoder_input_output_embed"))
+    if shared and not tables["encoder"].equal(tables["decoder"]):
+        raise InputError("share_all_embeddings: True in the checkpoint, but the tables of encoder and decoder differ")
+    output = weights.get("decoder.output_projection.weight", weights.get("decoder.embed_out"))
+    if tied and output is not None and not output.equal(tables["decoder"]):
+        raise InputError("share_decoder_input_output_embed: True in the checkpoint, but the output matrix differs")
+
+    learned = {bool(settings.get(f"{stack}_learned_pos")) for stack in tables}
+    lengths = [int(settings.get(f"max_{side}_positions") or DEFAULT_POSITIONS) for side in ("source", "target")]
+    kind = "sinusoidal"
+    if settings.get("no_token_positional_embeddings"):
+        kind = "none"
+    elif len(learned) > 1:
+        raise InputError(
+            "encoder_learned_pos, decoder_learned_pos: one of them is on in the checkpoint; supported are both or none"
+        )
+    elif learned == {True}:
+        kind = "learned"
+        if len(set(lengths)) > 1:
+            raise InputError(
+                f"max_source_positions, max_target_positions: {lengths[0]} and {lengths[1]} in the checkpoint; "
+                "supported are learned positions of one length"
+            )
+    return {
+        "share_encoder_decoder_embeddings": shared,
+        "tie_word_embeddings": tied,
+        "position_embedding_type": kind,
+        "max_position_embeddings": max(lengths),
+        "scale_embedding": not settings.get("no_scale_embedding"),
+    }
+
+
+def _rates(settings: Mapping[str, Any]) -> dict[str, float]:
+    names = ("dropout", "attention_dropout", "activation_dropout", "encoder_layerdrop", "decoder_layerdrop")
+    rates = {name: float(settings.get(name) or 0) for name in names}
+    rates["activation_dropout"] = rates["activation_dropout"] or float(settings.get("relu_dropout") or 0)
+    return rates
+
+
+def _activation(settings: Mapping[str, Any]) -> str:
+    name = str(settings.get("activation_fn") or "relu")
+    if name not in ACTIVATIONS:
+        raise InputError(f"activation_fn: {name!r} in the checkpoint; supported are {', '.join(ACTIVATIONS)}")
+    return ACTIVATIONS[name]
+
+
+def _modes(architecture: str, settings: Mapping[str, Any], weights: Mapping[str, Tensor]) -> dict[str, Any]:
+    """`ln_mode` and its options, one mode for both stacks where they agree."""
+    modes = {}
+    for stack in ("encoder", "decoder"):
+        modes[stack] = _mode(architecture, stack, settings)
+        _check_norms(stack, modes[stack][0], weights)
+    (encoder, encoder_options), (decoder, decoder_options) = modes["encoder"], modes["decoder"]
+    fields: dict[str, Any] = {"ln_mode": encoder, "decoder_ln_mode": decoder if decoder != encoder else None}
+    if encoder == decoder and encoder_options == decoder_options:
+        return fields | {"ln_mode_options": encoder_options or None}
+    return fields | {
+        "encoder_ln_mode_options": encoder_options or None,
+        "decoder_ln_mode_options": decoder_options or None,
+    }
+
+
+def _mode(architecture: str, stack: str, settings: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+    """The mode of a stack and its options."""
+    pre_norm = bool(settings.get(f"{stack}_normalize_before"))
+    if architecture.startswith("resi_dual"):
+        short = stack[:3]
+        scale, weight = settings.get(f"{short}_res_input_norm_scale"), settings.get(f"{short}_alpha")
+        options = {"dual_scale": scale, "main_scale": weight}
+        return "resi_dual", {name: float(value) for name, value in options.items() if value not in (None, 1, 1.0)}
+    if "dlcl" in architecture:
+        return ("dlcl_pre" if pre_norm else "dlcl_post"), {}
+    if settings.get("residual_bottom_to_top") or settings.get("no_layer_norm"):
+        return _b2t(stack, settings, pre_norm)
+    if settings.get("dont_use_layernorm"):
+        _refuse_pre_norm(stack, pre_norm, "dont_use_layernorm (T-Fixup)")
+        return "t_fixup", {}
+    clinic = str(settings.get("init_type") or "default")
+    if clinic not in CLINIC:
+        raise InputError(f"init_type: {clinic!r} in the checkpoint; supported are {', '.join(CLINIC)}")
+    if CLINIC[clinic]:
+        _refuse_pre_norm(stack, pre_norm, f"init_type {clinic!r} (Transformer-Clinic)")
+        return CLINIC[clinic], {}
+    if not pre_norm:
+        return "post_ln", {}
+    if stack == "decoder" and settings.get("no_decoder_final_norm"):
+        raise InputError(
+            "no_decoder_final_norm: True in the checkpoint; supported is a norm at the end of a Pre-LN stack"
+        )
+    return _normformer(settings) if stack == "decoder" else ("pre_ln", {})
+
+
+def _b2t(stack: str, settings: Mapping[str, Any], pre_norm: bool) -> tuple[str, dict[str, Any]]:
+    edge, no_norm = bool(settings.get("residual_bottom_to_top")), bool(settings.get("no_layer_norm"))
+    if not edge:
+        _refuse_pre_norm(stack, pre_norm, "no_layer_norm without residual_bottom_to_top")
+        return "xskip", {}  # of weight 1: x + a, and no norm
+    if no_norm:
+        return "b2t_no_ln", {"stack_norm": True} if pre_norm else {}
+    _refuse_pre_norm(stack, pre_norm, "residual_bottom_to_top (B2T)")
+    return "b2t", {}
+
+
+def _normformer(settings: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+    flags = ("scale_attn", "scale_fc", "scale_heads")
+    given = [name for name in flags if settings.get(name)]
+    residual = bool(settings.get("scale_resids"))
+    if not given and not residual:
+        return "pre_ln", {}
+    if len(given) < len(flags):
+        raise InputError(
+            f"{', '.join(given) or 'scale_resids'}: on in the checkpoint; supported are {', '.join(flags)} together "
+            "(NormFormer), or none"
+        )
+    return "normformer", {} if residual else {"scale_residual": False}
+
+
+def _refuse_pre_norm(stack: str, pre_norm: bool, owner: str) -> None:
+    if pre_norm:
+        raise InputError(f"{stack}_normalize_before: True in the checkpoint; supported with {owner} is False")
+
+
+def _check_norms(stack: str, mode: str, weights: Mapping[str, Tensor]) -> None:
+    """The settings tell the mode; the weights must at least have its parameters and no other mode's."""
+    layer = {name.removeprefix(f"{stack}.layers.0.") for name in weights if name.startswith(f"{stack}.layers.0.")}
+    found = {
+        "a norm behind self-attention": bool({"self_attn_layer_norm.weight", "layer_norms.0.weight"} & layer),
+        "a norm at the end of the stack": f"{stack}.layer_norm.weight" in weights,
+        "learned shortcut weights (Admin)": any(name.endswith("_ratio_change") for name in layer),
+        "a gate (ReZero)": "rezero_weight" in layer,
+        "a history (DLCL)": f"{stack}.history.weight" in weights,
+        "a scale per head (NormFormer)": "c_attn" in layer,
+    }
+    without = {"b2t_no_ln", "t_fixup", "rezero", "xskip"}
+    expected = dict.fromkeys(found, False) | {
+        "a norm behind self-attention": mode not in without,
+        "learned shortcut weights (Admin)": mode == "admin",
+        "a gate (ReZero)": mode.startswith("rezero"),
+        "a history (DLCL)": mode.startswith("dlcl"),
+        "a scale per head (NormFormer)": mode == "normformer",
+    }
+    expected["a norm at the end of the stack"] = mode in ("pre_ln", "resi_dual", "dlcl_pre", "normformer")
+    if mode == "b2t_no_ln":
+        del expected["a norm at the end of the stack"]
+    for part, there in expected.items():
+        if found[part] != there:
+            has = "has" if found[part] else "lacks"
+            raise InputError(
+                f"checkpoint: its settings are those of {mode}, but the {stack} {has} {part}; "
+                "a fork of fairseq whose flags are not known, or other weights"
+            )

@@ -1,0 +1,212 @@
+# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
+"""Checkpoints that are pickles, read without running anything that they bring along.
+
+The names in the pickle are read first, as data, and one that has no business in a checkpoint ends it there. What is
+left is loaded by PyTorch's own `weights_only` machine, which knows tensors and plain containers; configuration and
+bookkeeping objects (argparse, OmegaConf, fairseq, NumPy scalars, a plug-in's dataclasses) become `Placeholder`s that
+keep the state they were saved with and do nothing. No module is imported on behalf of a pickle.
+"""
+
+from __future__ import annotations
+
+import io
+import pickle
+import pickletools
+import re
+import sys
+import warnings
+import zipfile
+from _compat_pickle import IMPORT_MAPPING, NAME_MAPPING
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import torch
+
+from residual_hf.errors import InputError
+
+# Where configurations and bookkeeping of fairseq checkpoints come from; calls of these are recorded, never made.
+STUBBED_PACKAGES = frozenset(
+    "antlr4 argparse enum examples fairseq fairseq_cli hydra numpy omegaconf pathlib typing".split()
+)
+STUBBED_NAMES = frozenset(
+    ["_operator.getitem", "operator.getitem", "collections.deque", "copyreg._reconstructor", "datetime.datetime"]
+    + [f"builtins.{name}" for name in "bool bytes dict float frozenset int list object slice str tuple".split()]
+)
+ADMITTED = re.compile(  # PyTorch makes these itself, or refuses them
+    r"collections\.(OrderedDict|Counter)|_codecs\.encode|builtins\.(set|bytearray|complex)"
+    r"|torch\.(cuda\.)?(sparse\.)?(\w+Storage|\w*Tensor|Size|device|bool|u?int\d+|b?float\d+|qu?int\d+)"
+    r"|torch\.(storage\.\w+Storage|nn\.parameter\.Parameter|serialization\._get_layout|_utils\._rebuild_\w+)"
+)
+MAPPINGS = frozenset(["collections.defaultdict"])
+LEGACY_PICKLES = 4  # magic number, protocol and system in front of the object itself
+
+
+class Placeholder:
+    """An object of a class that is not loaded: `origin`, the arguments it was made with and its state."""
+
+    origin = ""
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> Placeholder:
+        made = super().__new__(cls)
+        made.arguments = args
+        made.state = {}
+        return made
+
+    def __init__(self, *args: Any, **kwargs: Any):
+        """The arguments are kept by `__new__`."""
+
+    def __setstate__(self, state: Any) -> None:
+        self.state = state
+
+    def __repr__(self) -> str:
+        return f"<{self.origin}>"
+
+
+class _Reference(type):
+    """The class of a placeholder from a package that is not known: it may be named or built, never called."""
+
+    def __call__(cls, *args: Any, **kwargs: Any) -> Any:
+        raise pickle.UnpicklingError(f"calls {cls.origin}")
+
+
+def load_pickle(path: str | Path) -> Any:
+    """The object in a checkpoint that `torch.save` wrote, in its zip format or that from before PyTorch 1.6, on the CPU.
+
+    Raises:
+        InputError: no such file, another format, a damaged file, or a pickle that names a function or class that may
+            do something: the error gives the name.
+    """
+    path = Path(path).expanduser()
+    try:
+        with open(path, "rb") as file:
+            admitted = [(_stand_in(name), name) for name in _foreign_names(file, path)]
+            file.seek(0)
+            with torch.serialization.safe_globals(admitted), warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # what old storage classes and pickle protocols make PyTorch say
+                return torch.load(file, map_location="cpu", weights_only=True)
+    except FileNotFoundError:
+        raise InputError(f"no such file: {path}") from None
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read: {error.strerror or error}") from error
+    except InputError:
+        raise
+    except Exception as error:  # PyTorch raises a dozen kinds for a damaged file
+        reason = str(error).strip().splitlines() or [type(error).__name__]
+        raise InputError(f"{path}: refused or damaged, not loaded: {reason[0][:300]}") from error
+
+
+def to_plain(value: Any, root: Any = None) -> Any:
+    """Placeholders, and what is in them, as dicts, lists and scalars: OmegaConf's nodes to their values.
+
+    References between values of a config (`${task.max_source_positions}`) are followed from `root`.
+    """
+    plain = _unwrap(value)
+    return _resolve(plain, plain if root is None else root)
+
+
+def _foreign_names(file: BinaryIO, path: Path) -> list[str]:
+    """The names that get a stand-in; what is neither that nor a tensor or container is refused."""
+    foreign = []
+    for name in dict.fromkeys(_names(file, path)):
+        if ADMITTED.fullmatch(name):
+            continue
+        if not _may_be_stubbed(name):
+            raise InputError(
+                f"{path}: the pickle names {name}, which can run code when it is loaded; refused, nothing was run. "
+                "Admitted are tensors, plain containers and configuration objects (argparse, OmegaConf, fairseq)"
+            )
+        foreign.append(name)
+    return foreign
+
+
+def _may_be_stubbed(name: str) -> bool:
+    if name in STUBBED_NAMES or name in MAPPINGS:
+        return True
+    package = name.partition(".")[0]
+    if package in STUBBED_PACKAGES:
+        return True
+    return package != "torch" and package not in sys.stdlib_module_names
+
+
+def _stand_in(name: str) -> Callable[..., Any] | type:
+    if name in MAPPINGS:
+        return lambda *args: {}
+    known = name in STUBBED_NAMES or name.partition(".")[0] in STUBBED_PACKAGES
+    return (type if known else _Reference)(name.rpartition(".")[2], (Placeholder,), {"origin": name})
+
+
+def _names(file: BinaryIO, path: Path) -> Iterator[str]:
+    """module.name of every global that the pickle mentions."""
+    if zipfile.is_zipfile(file):
+        with zipfile.ZipFile(file) as archive:
+            records = [name for name in archive.namelist() if name.rpartition("/")[2] == "data.pkl"]
+            if len(records) != 1:
+                raise InputError(f"{path}: a zip file, but not one that torch.save wrote (no data.pkl in it)")
+            yield from _names_in_pickle(io.BytesIO(archive.read(records[0])), path)
+        return
+    file.seek(0)
+    if file.read(1) != pickle.PROTO:
+        raise InputError(f"{path}: not a checkpoint that torch.save wrote (neither zip nor pickle)")
+    file.seek(0)
+    for _ in range(LEGACY_PICKLES):
+        yield from _names_in_pickle(file, path)
+
+
+def _names_in_pickle(file: BinaryIO, path: Path) -> Iterator[str]:
+    strings: list[str] = []
+    try:
+        for opcode, argument, _ in pickletools.genops(file):
+            if isinstance(argument, str) and opcode.name not in ("GLOBAL", "INST"):
+                strings.append(argument)
+            elif opcode.name in ("GLOBAL", "INST"):
+                module, _, name = argument.partition(" ")
+                yield _modern_name(module, name)
+            elif opcode.name == "STACK_GLOBAL":
+                yield _modern_name(*(strings or ["?"])[-2:-1], (strings or ["?"])[-1])
+            elif opcode.name.startswith("EXT"):
+                yield f"copyreg.extension {argument}"
+    except (ValueError, IndexError, UnicodeDecodeError) as error:
+        raise InputError(f"{path}: a damaged pickle: {error}") from error
+
+
+def _modern_name(module: str, name: str) -> str:
+    """Names of Python 2 as Python 3 has them."""
+    module, name = NAME_MAPPING.get((module, name), (module, name))
+    return f"{IMPORT_MAPPING.get(module, module)}.{name}"
+
+
+def _unwrap(value: Any) -> Any:
+    if isinstance(value, Placeholder):
+        return _unwrap(_content(value))
+    if isinstance(value, dict):
+        return {_unwrap(key): _unwrap(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return type(value)(_unwrap(item) for item in value)
+    return value
+
+
+def _content(made: Placeholder) -> Any:
+    state = made.state if isinstance(made.state, dict) else {}
+    if made.origin.startswith("omegaconf."):
+        return state.get("_content", state.get("_val"))
+    if made.origin == "argparse.Namespace":
+        return state
+    if len(made.arguments) == 1 and not state:  # an enum member, a path
+        return made.arguments[0]
+    return state or None
+
+
+def _resolve(value: Any, root: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _resolve(item, root) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_resolve(item, root) for item in value]
+    for _ in range(8):  # a reference to a reference, but no circle
+        if not (isinstance(value, str) and value.startswith("${") and value.endswith("}")):
+            break
+        found = root
+        for part in value[2:-1].split("."):
+            found = found.get(part) if isinstance(found, dict) else None
+        value = found
+    return value
