@@ -1,0 +1,373 @@
+# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
+"""Streams give the same batches again, go on where they stopped, and hold little of the corpus."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import tracemalloc
+from itertools import islice
+from pathlib import Path
+
+import pytest
+from torch.utils.data import DataLoader
+
+from residual_hf.data.batching import Seq2SeqCollator
+from residual_hf.data.cleaning import CleaningSettings
+from residual_hf.data.corpus import CorpusSpec
+from residual_hf.data.streaming import StreamedBatches, encoder_of
+from residual_hf.data.tokenizer_training import train_tokenizer
+from residual_hf.errors import InputError
+
+ROOT = Path(__file__).parents[2]
+
+
+def numbered(first: int, count: int) -> list[tuple[str, str]]:
+    """Pairs of varying length that begin with their number on both sides."""
+    return [(f"{n}" + " 7" * (n % 5), f"{n}" + " 8" * (n % 7)) for n in range(first, first + count)]
+
+
+def write(folder: Path, name: str, pairs: list[tuple[str, str]], packed: bool = False, **options) -> CorpusSpec:
+    paths = []
+    for side, language in enumerate(("en", "de")):
+        data = "".join(pair[side] + "\n" for pair in pairs).encode()
+        paths.append(folder / f"{name}.{language}{'.gz' if packed else ''}")
+        paths[-1].write_bytes(gzip.compress(data) if packed else data)
+    return CorpusSpec(source=paths[0], target=paths[1], name=name, **options)
+
+
+def encode(sources, targets):
+    return tuple([[int(word) for word in line.split()] + [2] for line in side] for side in (sources, targets))
+
+
+def first(stream, count):
+    """The first batches, as lists of pairs of id lists."""
+    iterator = iter(stream)
+    batches = [[tuple(side.tolist() for side in f.values()) for f in batch] for batch in islice(iterator, count)]
+    iterator.close()
+    return batches
+
+
+def numbers(batches):
+    return [source[0] for batch in batches for source, _ in batch]
+
+
+@pytest.fixture
+def two(tmp_path):
+    """A plain corpus and a packed one."""
+    return [write(tmp_path, "a", numbered(1000, 23)), write(tmp_path, "b", numbered(2000, 7), packed=True)]
+
+
+def stream_of(corpora, **options):
+    return StreamedBatches(corpora, encode, 24, **{"probabilities": [0.6, 0.4], "block": 10, "multiple": 2} | options)
+
+
+def test_batches_come_again_and_respect_the_budget(two):
+    batches = first(stream_of(two), 50)
+    assert batches == first(stream_of(two), 50)
+    assert batches != first(stream_of(two, seed=2), 50)
+    known = {pair[0] for pair in numbered(1000, 23) + numbered(2000, 7)}
+    for batch in batches:
+        assert len(batch) * max(len(side) for pair in batch for side in pair) <= 24
+        for source, target in batch:
+            assert source[0] == target[0]
+            assert " ".join(map(str, source[:-1])) in known
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_every_pass_has_every_pair_once_shuffled_within_its_block(tmp_path, packed):
+    seen = numbers(first(StreamedBatches([write(tmp_path, "a", numbered(0, 40), packed)], encode, 24, block=10), 60))
+    orders = []
+    for start in range(0, 120, 10):
+        orders.append([number - start % 40 for number in seen[start : start + 10]])
+        assert sorted(orders[-1]) == list(range(10))
+    assert all(order != sorted(order) for order in orders)
+    assert orders[0] != orders[4]  # the same pairs in the next pass
+
+
+@pytest.mark.parametrize("processes", [1, 3])
+def test_resuming_anywhere_is_as_not_stopping(two, processes):
+    whole = first(stream_of(two), 50)
+    stream = stream_of(two, world_size=processes, rank=processes - 1)
+    iterator = iter(stream)
+    for consumed in range(0, 37, processes):
+        state = json.loads(json.dumps(stream.state(consumed)))
+        again = stream_of(two)
+        again.start_from(state)
+        assert json.loads(json.dumps(again.state(consumed))) == state
+        assert first(again, 8) == whole[consumed : consumed + 8], consumed
+        next(iterator)
+    assert state["block"] >= 8
+    assert [place["passes"] > 1 for place in state["corpora"]] == [True, True]
+    iterator.close()
+
+
+def test_resuming_encodes_one_block_at_most_before_the_next_batch(two):
+    stream = stream_of(two)
+    iterator = iter(stream)
+    list(islice(iterator, 40))
+    state = stream.state(40)
+    iterator.close()
+    encoded = []
+
+    def counting(sources, targets):
+        encoded.append(len(sources))
+        return encode(sources, targets)
+
+    again = stream_of(two)
+    again.encode = counting
+    again.start_from(state)
+    next(iter(again))
+    assert sum(encoded) <= 2 * 10  # the second one is made ahead
+
+
+@pytest.mark.parametrize("processes", [2, 4])
+def test_processes_share_the_batches_of_one(two, processes):
+    whole = first(stream_of(two), 40)
+    shares = [first(stream_of(two, world_size=processes, rank=rank), 40 // processes) for rank in range(processes)]
+    assert [batch for step in zip(*shares, strict=True) for batch in step] == whole
+
+
+def test_another_number_of_processes_goes_on_with_the_same_batches(two):
+    whole = first(stream_of(two), 40)
+    stream = stream_of(two, world_size=3, rank=1)
+    iterator = iter(stream)
+    list(islice(iterator, 7))
+    shares = []
+    for rank in range(2):
+        again = stream_of(two, world_size=2, rank=rank)
+        again.start_from(stream.state(21))
+        shares.append(first(again, 4))
+    for step, batches in enumerate(zip(*shares, strict=True)):
+        expected = whole[21 + 2 * step : 23 + 2 * step]
+        assert sorted(batches) == sorted(expected)
+    iterator.close()
+
+
+def test_corpora_are_drawn_in_the_shares_asked_for(two):
+    stream = stream_of(two, probabilities=[0.2, 0.8], block=500)
+    seen = numbers(first(stream, 500))[:1500]
+    from_first = [n for n in seen if n < 2000]
+    assert len(from_first) / len(seen) == pytest.approx(0.2, abs=0.04)  # four standard deviations
+    rounds = [from_first.count(n) for n in range(1000, 1023)]
+    assert max(rounds) - min(rounds) == 1
+
+
+def test_limit_skip_empty_cleaning_and_long_pairs(tmp_path):
+    pairs = [("1 7", "1 8"), ("", "2"), ("3", " "), ("4" + " 7" * 30, "4"), ("5", "5"), ("6 7", "6 8"), ("7", "7 8")]
+    spec = write(tmp_path, "a", pairs, skip_empty=True, limit=4)
+    stream = StreamedBatches(
+        [spec], encode, 100, block=4, max_length=20, cleaning=CleaningSettings(identical=True), seed=3
+    )
+    assert sorted(numbers(first(stream, 2))) == [1, 1, 6, 6]
+    assert stream.left_out["too many tokens"] >= 2
+    assert stream.left_out["identical"] == stream.left_out["too many tokens"]
+    assert stream.left_out["empty"] == 2 * stream.left_out["identical"]
+    assert "7 8" not in str(first(stream, 5))
+
+
+def test_other_forms_of_corpora(tmp_path):
+    pairs = numbered(10, 9)
+    (tmp_path / "a.tsv.gz").write_bytes(gzip.compress("".join(f"{a}\t{b}\n" for a, b in pairs).encode()))
+    (tmp_path / "a.jsonl").write_text("".join(json.dumps({"src": a, "tgt": b}) + "\n" for a, b in pairs))
+    columns = {"source_column": "src", "target_column": "tgt"}
+    specs = [CorpusSpec(tsv=tmp_path / "a.tsv.gz"), CorpusSpec(jsonl=tmp_path / "a.jsonl", **columns)]
+    expected = first(StreamedBatches([write(tmp_path, "a", pairs)], encode, 24, block=4), 20)
+    for spec in specs:
+        stream = StreamedBatches([spec], encode, 24, block=4)
+        assert first(stream, 20) == expected
+        next(iter(stream))
+        stream.start_from(stream.state(1))
+        assert first(stream, 10) == expected[1:11]
+
+
+@pytest.mark.parametrize("saved", [True, False], ids=["arrow", "folder"])
+def test_data_sets(tmp_path, monkeypatch, saved):
+    datasets = pytest.importorskip("datasets")
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
+    datasets.disable_progress_bars()
+    pairs = numbered(10, 9)
+    rows = [{"src": a, "tgt": b} for a, b in pairs]
+    place = tmp_path / "set"
+    if saved:
+        datasets.Dataset.from_list(rows).save_to_disk(place)
+    else:
+        place.mkdir()
+        (place / "train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    spec = CorpusSpec(dataset=place, source_column="src", target_column="tgt")
+    whole = first(StreamedBatches([write(tmp_path, "a", pairs)], encode, 24, block=4), 30)
+    stream = StreamedBatches([spec], encode, 24, block=4)
+    assert first(stream, 30) == whole
+    iterator = iter(stream)
+    list(islice(iterator, 15))
+    stream.start_from(stream.state(15))
+    assert first(stream, 10) == whole[15:25]
+    assert not list((tmp_path / "cache").rglob("*.arrow"))  # nothing was converted as a whole
+
+
+def test_memory_does_not_grow_with_the_corpus(tmp_path):
+    peaks = []
+    for count in (2_000, 40_000):
+        spec = write(tmp_path, f"of_{count}", [(f"{n % 97} " * 20, f"{n % 89} " * 20) for n in range(count)])
+        stream = StreamedBatches([spec], encode, 1000, block=500)
+        tracemalloc.start()
+        iterator = iter(stream)
+        pairs = 0
+        while pairs < count:
+            pairs += len(next(iterator))
+        iterator.close()
+        peaks.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+    assert peaks[1] < 1.5 * peaks[0]
+
+
+def test_a_tokenizer_and_the_collator_through_a_data_loader(tmp_path):
+    pairs = [(f"a small dog {n}", f"ein kleiner Hund {n}") for n in range(50)]
+    spec = write(tmp_path, "a", pairs)
+    tokenizer = train_tokenizer([text for pair in pairs for text in pair], model="unigram", vocab_size=290)
+    stream = StreamedBatches([spec], encoder_of(tokenizer), 100, block=20)
+    collator = Seq2SeqCollator(tokenizer.pad_token_id, tokenizer.eos_token_id)
+    loader = DataLoader(stream, batch_size=None, collate_fn=collator)
+    texts = []
+    for batch in islice(loader, 12):
+        assert batch["labels"].shape[0] * max(batch["labels"].shape[1], batch["input_ids"].shape[1]) <= 100
+        labels = batch["labels"].masked_fill(batch["labels"] == -100, tokenizer.pad_token_id)
+        sides = (tokenizer.batch_decode(ids, skip_special_tokens=True) for ids in (batch["input_ids"], labels))
+        texts += zip(*sides, strict=True)
+    assert len(texts) > 50
+    assert set(texts) <= set(pairs)
+    with pytest.raises(InputError, match="num_workers: .* must be 0"):
+        next(iter(DataLoader(stream, batch_size=None, collate_fn=collator, num_workers=1)))
+
+
+@pytest.mark.parametrize(
+    ("source", "target", "message"),
+    [
+        (b"1\n" * 30, b"1\n" * 29, r"a\.de has 29 lines, but .*a\.en has more"),
+        (b"1\n" * 29, b"1\n" * 30, r"a\.en has 29 lines, but .*a\.de has more"),
+        (b"1\n" * 30, b"1\n" * 25 + b"\xe4\n" * 5, r"a\.de: line 26, byte 1 \(0xE4\) is not UTF-8"),
+        (b"1\n" * 30, b"1\n" * 25 + b" \n" * 5, r"a\.de: line 26 has an empty side; skip_empty"),
+        (b"1\n" * 25 + b"x\n" * 5, b"1\n" * 30, r"invalid literal for int.*'x'"),  # an error of `encode`
+    ],
+)
+def test_errors_come_when_their_block_is_reached(tmp_path, source, target, message):
+    (tmp_path / "a.en").write_bytes(source)
+    (tmp_path / "a.de").write_bytes(target)
+    stream = StreamedBatches([CorpusSpec(source=tmp_path / "a.en", target=tmp_path / "a.de")], encode, 100, block=10)
+    pairs = 0
+    with pytest.raises(ValueError, match=message):
+        for batch in stream:
+            pairs += len(batch)
+    assert pairs == 20
+
+
+def test_corpora_without_any_use(tmp_path):
+    pairs = numbered(10, 5)
+    with pytest.raises(InputError, match=r"a: no pair is left over; left out: \{'too many tokens'"):
+        next(iter(StreamedBatches([write(tmp_path, "a", pairs)], encode, 1, block=3)))
+    with pytest.raises(InputError, match="every pair has an empty side"):
+        next(iter(StreamedBatches([write(tmp_path, "b", [("", "1")], skip_empty=True)], encode, 9)))
+    with pytest.raises(InputError, match="empty, no sentence pair in it"):
+        next(iter(StreamedBatches([write(tmp_path, "c", [])], encode, 9)))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"block": 0}, "block: 0 given"),
+        ({"seed": -1}, "seed: -1 given"),
+        ({"rank": 2, "world_size": 2}, "rank: 2 given, must be from 0 to 1"),
+        ({"probabilities": None}, "probabilities: 0 given for 2 corpora"),
+        ({"probabilities": [0.5, 0.4]}, "must be more than 0 and sum to 1"),
+        ({"cleaning": CleaningSettings(duplicates="pair")}, "cleaning.duplicates: 'pair' given, but a stream"),
+    ],
+)
+def test_bad_arguments(two, options, message):
+    with pytest.raises(InputError) as caught:
+        stream_of(two, **options)
+    assert message in str(caught.value)
+
+
+def test_a_missing_file_is_named_at_once(two, tmp_path):
+    two[0].source.unlink()
+    with pytest.raises(InputError, match=r"no such file: .*a\.en"):
+        stream_of(two)
+
+
+def test_states_of_other_streams_and_other_places_are_refused(two):
+    stream = stream_of(two)
+    next(iter(stream))
+    state = stream.state(1)
+    with pytest.raises(InputError, match="batches: 900 given, must be near those yielded last, from 0 to"):
+        stream.state(900)
+    with pytest.raises(InputError, match="seed: 2 given, but the stream to go on with has 1"):
+        stream_of(two, seed=2).start_from(state)
+    with pytest.raises(InputError, match="no key 'settings'"):
+        stream_of(two).start_from({key: value for key, value in state.items() if key != "settings"})
+    with open(two[0].source, "a") as file:
+        file.write("1\n")
+    with pytest.raises(InputError, match="corpora: "):
+        stream_of(two).start_from(state)
+
+
+def test_closing_ends_the_thread(two):
+    before = threading.active_count()
+    iterator = iter(stream_of(two))
+    next(iterator)
+    iterator.close()
+    assert threading.active_count() == before
+
+
+PROGRAM = """
+import sys, time
+from residual_hf.data.corpus import CorpusSpec
+from residual_hf.data.streaming import StreamedBatches
+
+encoded = 0
+def encode(sources, targets):
+    global encoded
+    encoded += 1
+    if encoded > 2:
+        print("in the second block", flush=True)
+        time.sleep(0.2)
+    return ([[1, 2]] * len(sources),) * 2
+
+# a block is two chunks, then hundreds: nobody may wait for all of those
+stream = StreamedBatches([CorpusSpec(tsv=sys.argv[1])], encode, 10**6, block=4000)
+iterator = iter(stream)
+next(iterator)
+stream.block = 4_000_000
+time.sleep(0.1)
+if sys.argv[2] == "interrupt":
+    for batch in iterator:
+        pass
+"""
+
+
+@pytest.mark.parametrize("how", ["exit", "interrupt"])
+def test_a_program_ends_while_the_thread_is_at_work(tmp_path, how):
+    (tmp_path / "a.tsv").write_text("1\t1\n" * 5000)
+    process = subprocess.Popen(
+        [sys.executable, "-c", PROGRAM, str(tmp_path / "a.tsv"), how],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert process.stdout.readline() == "in the second block\n"
+        if how == "interrupt":
+            process.send_signal(signal.SIGINT)
+        _, stderr = process.communicate(timeout=30)
+    finally:
+        process.kill()
+    if how == "interrupt":
+        assert "KeyboardInterrupt" in stderr
+        assert process.returncode != 0
+    else:
+        assert (process.returncode, stderr) == (0, "")
