@@ -14,6 +14,8 @@ from residual_hf.data.corpus import CorpusSpec, read_parallel
 from residual_hf.data.text_files import iter_lines
 from residual_hf.errors import InputError
 
+SPLITS = {"train": "training", "valid": "validation", "test": "test"}
+
 
 @dataclass(frozen=True)
 class FinishedRun:
@@ -31,8 +33,20 @@ class FinishedRun:
     cleaning: dict[str, Any] | None
 
     @property
-    def languages(self) -> tuple[str, str]:
-        return self.recipe["source_lang"], self.recipe["target_lang"]
+    def directions(self) -> list[tuple[str, str]]:
+        """Pairs (source, target) of languages that it was trained on."""
+        default = self.recipe.get("source_lang"), self.recipe.get("target_lang")
+        pairs = [
+            (spec.get("source_lang") or default[0], spec.get("target_lang") or default[1])
+            for spec in self.corpora("train")
+        ] or [default]
+        if self._data.get("both_directions"):
+            pairs = [direction for pair in pairs for direction in (pair, pair[::-1])]
+        return list(dict.fromkeys(pair for pair in pairs if None not in pair))
+
+    @property
+    def _data(self) -> dict[str, Any]:
+        return self.recipe.get("data") or {}
 
     @property
     def ln_modes(self) -> tuple[str, ...]:
@@ -47,31 +61,64 @@ class FinishedRun:
 
     @property
     def hours(self) -> float | None:
-        """How long the run took."""
+        """How long the run took; None for a resumed one, of which only the last start was timed."""
+        if self.record.get("resumed"):
+            return None
         if self.record.get("seconds") is not None:
             return self.record["seconds"] / 3600
         return self.metrics["minutes"] / 60 if "minutes" in self.metrics else None
 
-    def corpus_record(self, split: str) -> dict[str, Any]:
-        """What `run.json` says of a corpus; empty if it says nothing."""
+    def corpora(self, split: str) -> list[dict[str, Any]]:
+        """What the recipe says of the corpora of a split; empty for a split that there is not."""
+        specs = self._data.get(split) or []
+        return [spec for spec in (specs if isinstance(specs, list) else [specs]) if isinstance(spec, dict)]
+
+    def corpus_title(self, split: str) -> str | None:
+        """Names of what the corpora of a split were read from, without folders."""
+        return " + ".join(filter(None, map(_title, self.corpora(split)))) or None
+
+    def pairs(self, split: str) -> int | None:
+        """Sentence pairs of a split; None if the run did not record it."""
+        return self._recorded(split).get("pairs")
+
+    def hashes(self, split: str) -> dict[str, str]:
+        """File -> SHA-256 of what was read for a split."""
+        recorded = self._recorded(split)
+        corpora = recorded.get("corpora") or [recorded]
+        return {path: digest for corpus in corpora for path, digest in (corpus.get("sha256") or {}).items()}
+
+    def _recorded(self, split: str) -> dict[str, Any]:
         return (self.record.get("data") or {}).get(split) or {}
 
-    def hypotheses(self, split: str) -> list[str]:
-        return list(iter_lines(self.folder / f"{split}.hypotheses.txt"))
+    def reports(self, split: str) -> dict[str, dict[str, Any]]:
+        """Name of a corpus -> its scores; `metrics.json` has them one level deeper where there are several."""
+        figures = self.metrics.get(split)
+        if figures is None:
+            return {}
+        return figures.get("corpora") or {self.corpus_title(split) or SPLITS[split]: figures}
 
-    def references(self, split: str) -> list[str]:
-        """The references of a split, read again; `InputError` if they are not there or not those of the run."""
-        spec = (self.recipe.get("data") or {}).get(split)
-        if not isinstance(spec, dict):
-            raise InputError(f"{self.folder / 'recipe.yaml'}: data.{split} missing")
+    def scored_text(self, split: str) -> tuple[list[str], list[str]]:
+        """Translations and references of a split as they were scored.
+
+        Raises `InputError` if the references are not there any more, are not those of the run, or are several corpora.
+        """
+        if len(self.corpora(split)) != 1 or self._data.get("both_directions"):
+            raise InputError(f"data.{split}: not one corpus in one direction")
         try:
-            corpus = read_parallel(CorpusSpec(**spec))
+            corpus = read_parallel(CorpusSpec(**self.corpora(split)[0]))
         except TypeError as error:
             raise InputError(f"{self.folder / 'recipe.yaml'}: data.{split}: {error}") from error
-        recorded = self.corpus_record(split).get("sha256")
+        recorded = self.hashes(split)
         if recorded and sorted(recorded.values()) != sorted(corpus.sha256.values()):
             raise InputError(f"data.{split}: {corpus.name} has changed since the run of {self.folder}")
-        return corpus.targets
+        hypotheses = list(iter_lines(self.folder / f"{split}.hypotheses.txt"))
+        if self._data.get("text") != "moses":
+            return hypotheses, corpus.targets
+        from residual_hf.evaluation.scorer import detokenize
+
+        language = self.directions[0][1]
+        references = corpus.raw_targets or detokenize(corpus.targets, language)
+        return detokenize(hypotheses, language), references
 
 
 def read_run(folder: str | Path) -> FinishedRun:
@@ -88,10 +135,9 @@ def read_run(folder: str | Path) -> FinishedRun:
         recipe = yaml.safe_load((folder / "recipe.yaml").read_text(encoding="utf-8"))
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise InputError(f"{folder / 'recipe.yaml'}: not a YAML file: {error}") from error
-    for name in ("source_lang", "target_lang"):
-        if not isinstance(recipe, dict) or not isinstance(recipe.get(name), str):
-            raise InputError(f"{folder / 'recipe.yaml'}: {name} missing")
-    return FinishedRun(
+    if not isinstance(recipe, dict):
+        raise InputError(f"{folder / 'recipe.yaml'}: must be a mapping of sections, not {type(recipe).__name__}")
+    run = FinishedRun(
         folder=folder,
         recipe=recipe,
         config=_json(folder / "model" / "config.json"),
@@ -100,6 +146,17 @@ def read_run(folder: str | Path) -> FinishedRun:
         record=_json(folder / "run.json") if (folder / "run.json").is_file() else {},
         cleaning=_json(folder / "cleaning.json") if (folder / "cleaning.json").is_file() else None,
     )
+    if not run.directions:
+        raise InputError(f"{folder / 'recipe.yaml'}: source_lang or target_lang missing")
+    return run
+
+
+def _title(spec: dict[str, Any]) -> str:
+    if spec.get("name"):
+        return spec["name"]
+    if spec.get("dataset"):
+        return f"{Path(spec['dataset']).name if Path(spec['dataset']).exists() else spec['dataset']}[{spec.get('split', 'train')}]"
+    return ", ".join(Path(spec[key]).name for key in ("source", "target", "tsv", "jsonl") if spec.get(key))
 
 
 def _json(path: Path) -> dict[str, Any]:
