@@ -74,6 +74,19 @@ def build_parser() -> argparse.ArgumentParser:
     add_decoding(evaluate)
     evaluate.set_defaults(run=run_evaluate)
 
+    card = verbs.add_parser("card", help="write the model card of a finished run")
+    card.add_argument("folder", type=Path, metavar="RUN_FOLDER", help="the output folder of `residual-hf train`")
+    card.add_argument("--name", help="of the model (default: the name of the folder)")
+    card.add_argument("--baseline", type=Path, metavar="RUN_FOLDER", help="compare with this run on the same test set")
+    card.add_argument("--license", help="of the weights, an identifier of the Hub such as apache-2.0")
+    card.add_argument("--data-license", help="of the training data, any text")
+    card.add_argument("--dataset", action="append", default=[], help="id of the data on the Hub; may be repeated")
+    card.add_argument("--carbon-intensity", type=float, metavar="G", help="g CO2 equivalent per kWh, for an estimate")
+    card.add_argument("--device-power", type=float, metavar="WATTS", help="of one device, where it is not known")
+    card.add_argument("--output", type=Path, help="Markdown file (default: model/README.md of the run)")
+    card.add_argument("--overwrite", action="store_true", help="replace a card that exists")
+    card.set_defaults(run=run_card)
+
     modes = verbs.add_parser("modes", help="list the residual connections, or describe one")
     modes.add_argument("name", nargs="?", help="a mode, as in ln_mode")
     modes.set_defaults(run=run_modes)
@@ -189,6 +202,25 @@ def run_evaluate(options: argparse.Namespace) -> int:
     return 0
 
 
+def run_card(options: argparse.Namespace) -> int:
+    from .hub.card import write_card
+
+    path = write_card(
+        options.folder,
+        model_name=options.name,
+        baseline=options.baseline,
+        license=options.license,
+        data_license=options.data_license,
+        datasets=options.dataset,
+        carbon_intensity=options.carbon_intensity,
+        device_power=options.device_power,
+        output=options.output,
+        overwrite=options.overwrite,
+    )
+    print(path)
+    return 0
+
+
 def run_modes(options: argparse.Namespace) -> int:
     from .catalogue import describe_mode, modes_table
 
@@ -224,7 +256,7 @@ def write_lines(lines: Sequence[str], path: Path | None) -> None:
     if path is None:
         sys.stdout.write(text)
     else:
-        from .training.run import write_atomically
+        from .data.text_files import write_atomically
 
         write_atomically(path, text)
 

@@ -15,8 +15,9 @@ import highway  # noqa: F401  registers the mode
 
 from residual_hf.data.corpus import ParallelCorpus
 from residual_hf.data.generated import generate_corpus
+from residual_hf.training.folder import prepare_folder
 from residual_hf.training.quickstart import quickstart_recipe
-from residual_hf.training.run import prepare_folder, train_on
+from residual_hf.training.run import train_on
 
 ELSEWHERE = """
 import sys
@@ -46,5 +47,5 @@ texts = {
 metrics = train_on(recipe, texts, folder)
 print(f"BLEU after {options.updates} updates: {metrics['test']['bleu']['value']:.1f}")
 
-code = ["-c", ELSEWHERE, str((folder / "model").resolve()), texts["test"].sources[0]]
+code = ["-c", ELSEWHERE, str((folder / "model").resolve()), texts["test"][0].sources[0]]
 subprocess.run([sys.executable, *code], check=True, cwd=folder)

@@ -33,7 +33,9 @@ class CorpusSpec:
     - `dataset`: a name on the Hub or a local folder for the `datasets` library, with `dataset_config` and `split`;
       its columns are found as in `jsonl`.
 
-    `skip_empty` drops pairs with an empty (or white) side, an error otherwise; `limit` keeps the first pairs.
+    `skip_empty` drops pairs with an empty (or white) side, an error otherwise; `limit` keeps the first pairs. `weight`
+    is the share of this corpus among several to train on; `raw_target` names a text file with the targets as they were
+    before they were tokenised, one for each, to score against.
     """
 
     source: str | Path | None = None
@@ -50,6 +52,8 @@ class CorpusSpec:
     skip_empty: bool = False
     limit: int | None = None
     name: str | None = None
+    weight: float | None = None
+    raw_target: str | Path | None = None
 
     def __post_init__(self) -> None:
         given = [key for key in ("source", "target", "tsv", "jsonl", "dataset") if getattr(self, key) is not None]
@@ -73,6 +77,10 @@ class CorpusSpec:
             raise InputError(f"corpus.skip_empty: {self.skip_empty!r}; allowed are true and false")
         if self.limit is not None and (type(self.limit) is not int or self.limit < 1):
             raise InputError(f"corpus.limit: {self.limit!r}; allowed is a whole number from 1 on")
+        if self.weight is not None and not 0 < self.weight < float("inf"):
+            raise InputError(f"corpus.weight: {self.weight!r}; allowed is a number above 0")
+        if self.raw_target is not None and self.skip_empty:
+            raise InputError(f"corpus.raw_target: {self.raw_target} given beside skip_empty, which breaks its order")
         self._check_columns()
 
     def _check_columns(self) -> None:
@@ -118,7 +126,8 @@ class ParallelCorpus(Sequence):
     """A sequence of (source, target) pairs, held as two lists of equal length.
 
     `sha256`: for each file read, the hash of its bytes as they lie on disk; for a data set, the hash of its lines
-    "source<TAB>target". `skipped_empty`: how many pairs `skip_empty` dropped.
+    "source<TAB>target". `skipped_empty`: how many pairs `skip_empty` dropped. `raw_targets`: the targets before they
+    were tokenised, for a corpus that is.
     """
 
     sources: list[str]
@@ -128,6 +137,7 @@ class ParallelCorpus(Sequence):
     target_lang: str | None = None
     sha256: dict[str, str] = field(default_factory=dict)
     skipped_empty: int = 0
+    raw_targets: list[str] | None = None
 
     def __post_init__(self) -> None:
         if len(self.sources) != len(self.targets):
@@ -139,7 +149,8 @@ class ParallelCorpus(Sequence):
     def __getitem__(self, index: int | slice) -> Any:
         """One pair, or for a slice a `ParallelCorpus`."""
         if isinstance(index, slice):
-            return replace(self, sources=self.sources[index], targets=self.targets[index])
+            raw = None if self.raw_targets is None else self.raw_targets[index]
+            return replace(self, sources=self.sources[index], targets=self.targets[index], raw_targets=raw)
         return self.sources[index], self.targets[index]
 
     def __iter__(self) -> Iterator[tuple[str, str]]:

@@ -49,10 +49,15 @@ class DecodingSettings:
         return arguments
 
 
-def decoding_batches(source_lengths: Sequence[int], settings: DecodingSettings) -> list[list[int]]:
-    """Indices of the sentences of each batch, the longest sentences first."""
-    budget = max(settings.max_tokens // settings.num_beams, max(source_lengths))
-    return list(TokenBudgetSampler(source_lengths, source_lengths, budget, shuffle=False, multiple=1))[::-1]
+def decoding_batches(
+    source_lengths: Sequence[int], settings: DecodingSettings, rows: Sequence[int] | None = None
+) -> list[list[int]]:
+    """Indices of the sentences of each batch, the longest sentences first; of all sentences, or of `rows`."""
+    rows = range(len(source_lengths)) if rows is None else rows
+    lengths = [source_lengths[i] for i in rows]
+    budget = max(settings.max_tokens // settings.num_beams, max(lengths))
+    sampler = TokenBudgetSampler(lengths, lengths, budget, shuffle=False, multiple=1)
+    return [[rows[i] for i in batch] for batch in sampler][::-1]
 
 
 def generate_ids(

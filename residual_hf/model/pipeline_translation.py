@@ -117,7 +117,8 @@ class TranslationPipeline(Pipeline):
         if self._has_own_language_codes:
             inputs = self._inputs_with_own_codes(text, src_lang, tgt_lang, options)
         else:
-            inputs = self.tokenizer(self._prompted(text, src_lang, tgt_lang), verbose=False, **options)
+            text, forced = self._tagged(text, src_lang, tgt_lang)
+            inputs = {**self.tokenizer(text, verbose=False, **options), **forced}
         inputs = {name: value for name, value in inputs.items() if name != "token_type_ids"}
         length = inputs["input_ids"].shape[-1]
         if length == 0:
@@ -171,13 +172,20 @@ class TranslationPipeline(Pipeline):
             if return_tensors:
                 result["translation_token_ids"] = token_ids
             if return_text:
-                result["translation_text"] = self.tokenizer.decode(
+                text = self.tokenizer.decode(
                     token_ids,
                     skip_special_tokens=True,
                     clean_up_tokenization_spaces=clean_up_tokenization_spaces,
                 )
+                tag = TAG_PATTERN.match(text) if self._tags_targets else None
+                result["translation_text"] = text[tag.end() :].removeprefix(" ") if tag else text
             results.append(result)
         return results
+
+    @property
+    def _tags_targets(self) -> bool:
+        """Whether a translation begins with the tag of its language."""
+        return getattr(self.model.config, "language_tags", None) == "target"
 
     @property
     def _has_own_language_codes(self) -> bool:
@@ -217,6 +225,17 @@ class TranslationPipeline(Pipeline):
                 f"this model does not translate {src_lang or source or 'any'} to {tgt_lang or target or 'any'}. "
                 f"It has: {pairs}."
             )
+
+    def _tagged(self, text: str, src_lang: str | None, tgt_lang: str | None) -> tuple[str, dict[str, int]]:
+        """The text and, where the tag of the target language begins the translation, what forces it to."""
+        if not self._tags_targets:
+            return self._prompted(text, src_lang, tgt_lang), {}
+        self._check_languages(src_lang, tgt_lang)
+        language = tgt_lang or getattr(self.model.config, "target_lang", None)
+        if language not in self._tags:
+            known = ", ".join(sorted(self._tags))
+            raise ValueError(f"this model translates into several languages: pass tgt_lang, one of {known}")
+        return text, {"forced_bos_token_id": self.tokenizer.convert_tokens_to_ids(self._tags[language])}
 
     def _prompted(self, text: str, src_lang: str | None, tgt_lang: str | None) -> str:
         """The text with what the model expects before it: a language tag, T5's prompt, or nothing."""

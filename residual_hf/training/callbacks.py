@@ -38,7 +38,7 @@ class RecordCallback(TrainerCallback):
 class ProgressBar(ProgressCallback):
     """Transformers' bar with the latest figures beside it; the figures themselves are written by `RecordCallback`."""
 
-    SHOWN = ("nll", "eval_nll", "eval_bleu", "learning_rate", "grad_norm")
+    SHOWN = ("nll", "tokens_per_second", "learning_rate", "grad_norm", "eval_nll", "eval_bleu")
 
     def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, Any] | None = None, **kwargs: Any) -> None:
         if state.is_world_process_zero and self.training_bar is not None and logs:

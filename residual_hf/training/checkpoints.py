@@ -66,7 +66,13 @@ class KeepCheckpoints(TrainerCallback):
         kept = {*checkpoints[-self.keep_last :], *best, Path(state.best_model_checkpoint or "")}
         for checkpoint in checkpoints:
             if checkpoint not in kept:
-                shutil.rmtree(checkpoint)
+                delete(checkpoint)
+
+
+def delete(checkpoint: Path) -> None:
+    """Delete a checkpoint; one that is deleted in part, by a run that is killed just then, does not count as whole."""
+    (checkpoint / "trainer_state.json").unlink()
+    shutil.rmtree(checkpoint)
 
 
 @torch.no_grad()
@@ -94,14 +100,14 @@ def average_weights(checkpoints: Sequence[Path]) -> dict[str, Tensor]:
 def read_weights(checkpoint: Path) -> dict[str, Tensor]:
     """All tensors of a checkpoint, of one file or of several."""
     weights: dict[str, Tensor] = {}
-    for path in sorted(checkpoint.glob("*.safetensors")):
+    for path in sorted(checkpoint.glob("model*.safetensors")):
         try:
             with safe_open(path, framework="pt") as file:
                 weights |= {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  not a dict
         except (SafetensorError, OSError) as error:
             raise InputError(f"{path}: not a readable safetensors file: {error}") from error
     if not weights:
-        raise InputError(f"{checkpoint}: no *.safetensors file in it")
+        raise InputError(f"{checkpoint}: no model*.safetensors file in it")
     return weights
 
 

@@ -4,11 +4,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+
+MINIMUM_LOSS_SCALE = 1e-4
+"""fairseq's `min_loss_scale`."""
 
 
 class Diverged(RuntimeError):
@@ -18,28 +21,39 @@ class Diverged(RuntimeError):
 class DivergenceGuard:
     """Raises `Diverged` when a logged loss is no number, or above `factor` times the lowest one (0: no such limit).
 
-    `gradients`: also when the gradient norm is no number. With loss scaling that is no more than a skipped update.
+    With loss scaling a gradient that is no number is no more than a skipped update that halves the scale; there it is
+    a scale below `MINIMUM_LOSS_SCALE` that ends the run.
     """
 
-    def __init__(self, factor: float, gradients: bool = True):
+    def __init__(self, factor: float):
         self.factor = factor
-        self.figures = ("nll", "loss", "grad_norm") if gradients else ("nll", "loss")
-        self.lowest = math.inf
 
     def check(
-        self, step: int, logs: Mapping[str, float], model: nn.Module, batch: Mapping[str, Tensor] | None
+        self,
+        logs: Sequence[Mapping[str, float]],
+        model: nn.Module,
+        batch: Mapping[str, Tensor] | None,
+        loss_scale: float | None = None,
     ) -> None:
-        """`logs` are the figures of an update, `batch` the last model inputs, for finding the layer."""
-        broken = [name for name in self.figures if not math.isfinite(logs.get(name, 0.0))]
-        nll = logs.get("nll", 0.0)
+        """`logs` are all figures of the run, the last ones those to check; `batch` the last model inputs, for finding
+        the layer; `loss_scale` that of fp16."""
+        step, last = logs[-1].get("step", 0), logs[-1]
+        figures = ("nll", "loss", "grad_norm") if loss_scale is None else ("nll", "loss")
+        broken = [name for name in figures if not math.isfinite(last.get(name, 0.0))]
         if broken:
             where = first_not_finite(model, batch)
-            raise Diverged(self.message(step, f"{broken[0]} is {logs[broken[0]]}; {where}"))
-        if self.factor and nll > self.factor * self.lowest:
-            reason = f"nll is {nll:.3f} and was {self.lowest:.3f}: above divergence_factor {self.factor:g}"
+            raise Diverged(self.message(step, f"{broken[0]} is {last[broken[0]]}; {where}"))
+        if loss_scale is not None and loss_scale < MINIMUM_LOSS_SCALE:
+            where = first_not_finite(model, batch)
+            reason = (
+                f"the loss scale of fp16 is {loss_scale:g}, below {MINIMUM_LOSS_SCALE:g}: gradients overflow; {where}"
+            )
+            raise Diverged(self.message(step, reason + ". bf16 or fp32 has the range"))
+        before = [record["nll"] for record in logs[:-1] if "nll" in record]
+        nll = last.get("nll", 0.0)
+        if self.factor and before and nll > self.factor * min(before):
+            reason = f"nll is {nll:.3f} and was {min(before):.3f}: above divergence_factor {self.factor:g}"
             raise Diverged(self.message(step, reason))
-        if "nll" in logs:
-            self.lowest = min(self.lowest, nll)
 
     @staticmethod
     def message(step: int, reason: str) -> str:

@@ -11,10 +11,12 @@ import yaml
 
 from residual_hf.data.corpus import CorpusSpec, ParallelCorpus
 from residual_hf.data.generated import generate_corpus
+from residual_hf.data.text_files import write_atomically
 from residual_hf.generation.decode import DecodingSettings
 
+from .folder import log_file, prepare_folder
 from .recipe import DataSettings, Recipe, TokenizerSettings
-from .run import log_file, prepare_folder, train_on, write_atomically
+from .run import train_on
 from .settings import TrainingSettings
 
 logger = logging.getLogger(__name__)
@@ -30,7 +32,7 @@ def quickstart_recipe(folder: Path) -> Recipe:
         source_lang="en",
         target_lang="de",
         output_dir=str(folder),
-        data=DataSettings(train=nothing, valid=nothing),
+        data=DataSettings(train=[nothing], valid=[nothing]),
         tokenizer=TokenizerSettings(kind="bpe", vocab_size=1500),
         model={
             "d_model": 128,
@@ -75,20 +77,20 @@ def quickstart(folder: str | Path = "residual_hf_quickstart", *, overwrite: bool
         texts = {}
         for name, pairs in generate_corpus(SIZES).items():
             sources, targets = zip(*pairs, strict=True)
-            texts[name] = ParallelCorpus(list(sources), list(targets), name, "en", "de")
+            texts[name] = [ParallelCorpus(list(sources), list(targets), name, "en", "de")]
             for language, lines in (("en", sources), ("de", targets)):
                 write_atomically(folder / f"{name}.{language}", "\n".join(lines) + "\n")
         recipe.data = DataSettings(
-            **{name: CorpusSpec(source=f"{folder}/{name}.en", target=f"{folder}/{name}.de") for name in texts}
+            **{name: [CorpusSpec(source=f"{folder}/{name}.en", target=f"{folder}/{name}.de")] for name in texts}
         )
         write_recipe(recipe, folder)
         metrics = train_on(recipe, texts, folder)
     bleu, signature = metrics["test"]["bleu"]["value"], metrics["test"]["bleu"]["signature"]
 
     print("\nThe saved folder, loaded again and used through pipeline('translation'):\n")
-    for english, german, reference in translate_again(folder / "model", texts["test"], 5):
+    for english, german, reference in translate_again(folder / "model", texts["test"][0], 5):
         print(f"  {english}\n  -> {german}{'' if german == reference else f'   (reference: {reference})'}\n")
-    print(f"BLEU {bleu:.2f} on {len(texts['test'])} held-out sentences ({signature})")
+    print(f"BLEU {bleu:.2f} on {len(texts['test'][0])} held-out sentences ({signature})")
     print(f"{(time.time() - started) / 60:.1f} minutes; model in {folder / 'model'}")
     if bleu < REQUIRED_BLEU:
         print(f"\nFAILED: BLEU {bleu:.2f} is below {REQUIRED_BLEU}: the installation does not train as it should.")

@@ -16,7 +16,9 @@ from huggingface_hub.errors import StrictDataclassError
 
 from residual_hf.data.cleaning import CleaningSettings
 from residual_hf.data.corpus import CorpusSpec
+from residual_hf.data.directions import TAG_SIDES
 from residual_hf.errors import InputError
+from residual_hf.evaluation.scorer import TEXTS
 from residual_hf.generation.decode import DecodingSettings
 from residual_hf.model.configuration_residual import ResidualConfig
 
@@ -27,17 +29,46 @@ TOKENIZER_KINDS = ("bpe", "byte_bpe", "unigram", "pretokenized")
 
 @dataclass
 class DataSettings:
-    """Corpora of a recipe; training leaves out what `cleaning` says and sides of more than `max_length` tokens."""
+    """Corpora of a recipe, one or a list of them; training leaves out what `cleaning` says and sides of more than
+    `max_length` tokens.
 
-    train: CorpusSpec
-    valid: CorpusSpec
-    test: CorpusSpec | None = None
+    Several training corpora are trained on one behind the other, in the shares of their `weight`s, or drawn by
+    `temperature` (1: as they come; the higher the more equal). `both_directions` adds the reverse of every corpus;
+    `language_tags` put `<2de>` before the `"source"` or the `"target"`. `text: moses` says that the text is tokenised
+    already, which changes how it is scored (see `Scorer`). `stream` reads training corpora block by block of so many
+    pairs, for those larger than memory. `sampling` segments training text anew whenever it is read.
+    """
+
+    train: list[CorpusSpec]
+    valid: list[CorpusSpec]
+    test: list[CorpusSpec] | None = None
     max_length: int | None = None
     cleaning: CleaningSettings | None = None
+    temperature: float = 1.0
+    both_directions: bool = False
+    language_tags: str | None = None
+    text: str = "raw"
+    stream: bool = False
+    block: int = 100_000
 
     def __post_init__(self) -> None:
-        if self.max_length is not None and self.max_length < 1:
-            raise InputError(f"data.max_length: {self.max_length} given, must be at least 1")
+        for name in ("train", "valid", "test"):
+            if isinstance(getattr(self, name), CorpusSpec):
+                setattr(self, name, [getattr(self, name)])
+            if getattr(self, name) == []:
+                raise InputError(f"data.{name}: an empty list given, must name a corpus")
+        for name, allowed in (("language_tags", (None, *TAG_SIDES)), ("text", TEXTS)):
+            if getattr(self, name) not in allowed:
+                raise InputError(f"data.{name}: {getattr(self, name)!r} given, must be one of {list(allowed)}")
+        for name in ("max_length", "temperature", "block"):
+            value = getattr(self, name)
+            if value is not None and not value > 0:
+                raise InputError(f"data.{name}: {value} given, must be above 0")
+        weights = [spec.weight for spec in self.train]
+        if any(weights) and not all(weights):
+            raise InputError("data.train: weight given for some corpora only, must be for all or for none")
+        if any(weights) and self.temperature != 1:
+            raise InputError(f"data.temperature: {self.temperature} given beside weights; choose one of them")
 
 
 @dataclass
@@ -63,23 +94,45 @@ class TokenizerSettings:
 
 @dataclass
 class Recipe:
-    """Everything a run needs. `model` takes `preset` and any field of `ResidualConfig`."""
+    """Everything a run needs. `model` takes `preset` and any field of `ResidualConfig`.
 
-    source_lang: str
-    target_lang: str
+    `source_lang` and `target_lang` are those of every corpus that does not state its own.
+    """
+
     output_dir: str
     data: DataSettings
+    source_lang: str | None = None
+    target_lang: str | None = None
     tokenizer: TokenizerSettings = field(default_factory=TokenizerSettings)
     model: dict[str, Any] = field(default_factory=dict)
     training: TrainingSettings = field(default_factory=lambda: TrainingSettings(max_updates=10000))
     decoding: DecodingSettings = field(default_factory=DecodingSettings)
 
+    def __post_init__(self) -> None:
+        specs = [*self.data.train, *self.data.valid, *(self.data.test or [])]
+        for name in ("source_lang", "target_lang"):
+            if getattr(self, name) is None and any(getattr(spec, name) is None for spec in specs):
+                raise InputError(f"{name}: missing, in the recipe or in every corpus")
+        targets = {spec.target_lang or self.target_lang for spec in specs}
+        if self.data.both_directions:
+            targets |= {spec.source_lang or self.source_lang for spec in specs}
+        if len(targets) > 1 and not self.data.language_tags:
+            raise InputError(
+                f"data.language_tags: missing; a model that translates into {', '.join(sorted(targets))} has to "
+                "be told which, by a tag on the source or the target"
+            )
+        if len(targets) > 1 and not self.tokenizer.joint:
+            raise InputError("tokenizer.joint: false given, but several target languages share one vocabulary")
+
     def as_dict(self) -> dict[str, Any]:
-        """The recipe as plain values, for YAML; what is unset is left out."""
+        """The recipe as plain values, for YAML; what a corpus leaves unset is left out."""
         values = dataclasses.asdict(self)
-        for name, spec in list(values["data"].items()):
-            if isinstance(spec, dict):
-                values["data"][name] = {key: _plain(value) for key, value in spec.items() if value is not None}
+        for split in ("train", "valid", "test"):
+            specs = [
+                {key: _plain(value) for key, value in spec.items() if value is not None}
+                for spec in values["data"][split] or []
+            ]
+            values["data"][split] = specs[0] if len(specs) == 1 else specs or None
         return values
 
     def build_config(self, **overrides: Any) -> ResidualConfig:
@@ -167,6 +220,12 @@ def _convert(hint: Any, value: Any, where: str) -> Any:
             return value
     elif dataclasses.is_dataclass(hint):
         return from_mapping(hint, value, where)
+    elif typing.get_origin(hint) is list and dataclasses.is_dataclass(typing.get_args(hint)[0]):
+        entries = value if isinstance(value, list) else [value]
+        one = typing.get_args(hint)[0]
+        return [
+            from_mapping(one, entry, f"{where}[{i}]" if len(entries) > 1 else where) for i, entry in enumerate(entries)
+        ]
     elif hint is float and isinstance(value, str):
         try:
             return float(value)  # YAML 1.1 reads 5e-4 as a string

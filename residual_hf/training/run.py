@@ -5,43 +5,36 @@ from __future__ import annotations
 
 import json
 import logging
-import os
-import shutil
-import sys
 import time
-from collections.abc import Sequence
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 import yaml
 from accelerate import PartialState
-from tqdm.auto import tqdm
-from transformers import (
-    EarlyStoppingCallback,
-    PreTrainedTokenizerBase,
-    PrinterCallback,
-    ProgressCallback,
-    set_seed,
-)
+from transformers import EarlyStoppingCallback, PrinterCallback, ProgressCallback, set_seed
 
-from residual_hf.data.cleaning import clean_corpus
-from residual_hf.data.corpus import ParallelCorpus, check_files, read_parallel
-from residual_hf.data.encoding import EncodedCorpus, encode_corpus
-from residual_hf.data.tokenizer import pretokenized_tokenizer
-from residual_hf.data.tokenizer_training import train_tokenizer
-from residual_hf.errors import InputError
-from residual_hf.evaluation.metrics import score
+from residual_hf.data.corpus import check_files
+from residual_hf.data.directions import without_tag
+from residual_hf.data.encoding import EncodedCorpus
+from residual_hf.data.text_files import write_atomically
+from residual_hf.evaluation.scorer import Scorer, by_corpus, mean_figures
 from residual_hf.hub.export import save_checkpoint
-from residual_hf.model.modeling_residual import ResidualForConditionalGeneration
-from residual_hf.model.tokenization_residual import ResidualTokenizer
 
+from . import preparation
 from .allocator import keep_freed_memory
+from .budget import CEILING, split_update, tokens_that_fit
+from .building import build_model
 from .callbacks import InterruptCallback, ProgressBar, RecordCallback
 from .checkpoints import KeepCheckpoints, choose_checkpoints, load_average, whole_checkpoints
+from .folder import check_folder, log_file, prepare_folder
+from .preparation import Corpora
 from .recipe import Recipe
-from .settings import METRICS
+from .records import add_to_record, begin_record, now, read_record
+from .settings import METRICS, TrainingSettings
 from .trainer import TranslationTrainer
 
 logger = logging.getLogger(__name__)
@@ -55,18 +48,18 @@ def train(recipe: Recipe, *, overwrite: bool = False, resume: bool = False) -> d
     """Run a recipe and return its metrics.
 
     `recipe.output_dir` receives `model/` (the final folder, see `save_checkpoint`), `metrics.json`, `metrics.jsonl`
-    (every logged figure), `train.log`, `recipe.yaml`, `cleaning.json` (what was left out of the training corpus),
-    `valid.hypotheses.txt`, `test.hypotheses.txt`, `tokenizer/`, `checkpoints/` and `cache/`.
+    (every logged figure), `train.log`, `run.json` (command, commit, versions, seed, hashes of the data, speed),
+    `recipe.yaml`, `cleaning.json` (what was left out of the training corpus), `valid.hypotheses.txt`,
+    `test.hypotheses.txt`, `tokenizer/`, `checkpoints/` and `cache/`.
 
     Raises `InputError` before any long work for input that cannot be used, in particular an output folder that holds
     something while neither `overwrite` nor `resume` is given; `Interrupted` after Ctrl-C.
     """
-    specs = {"train": recipe.data.train, "valid": recipe.data.valid, "test": recipe.data.test}
-    specs = {name: spec for name, spec in specs.items() if spec is not None}
-    check_files(specs.values())
+    data = recipe.data
+    check_files([*data.train, *data.valid, *(data.test or [])])
     folder = Path(recipe.output_dir)
     check_folder(folder, overwrite=overwrite, resume=resume)
-    texts = {name: read_parallel(spec) for name, spec in specs.items()}
+    texts = preparation.read_corpora(recipe)
     processes = this_process()
     processes.wait_for_everyone()  # all have checked the folder before the first one writes into it
     if processes.is_main_process:
@@ -82,50 +75,49 @@ def this_process() -> PartialState:
     return PartialState(cpu=not torch.accelerator.is_available())
 
 
-def train_on(
-    recipe: Recipe, texts: dict[str, ParallelCorpus], folder: Path, *, resume: bool = False
-) -> dict[str, Any]:
+def train_on(recipe: Recipe, texts: Corpora, folder: Path, *, resume: bool = False) -> dict[str, Any]:
     """The run of a recipe on corpora that are already in memory (`train`, `valid` and perhaps `test`)."""
     started = time.time()
     keep_freed_memory()
     set_seed(recipe.training.seed)
-    if recipe.data.cleaning is not None:
-        texts["train"], report = clean_corpus(texts["train"], recipe.data.cleaning)
-        logger.info("cleaning: %s", report)
-        if this_process().is_main_process:
-            write_atomically(folder / "cleaning.json", report.as_json())
+    data, main = recipe.data, this_process().is_main_process
+    if main:
+        begin_record(folder, recipe.training.seed, this_process().num_processes, texts)
+    texts = dict(texts)
+    texts["train"] = preparation.clean(texts["train"], data, folder / "cleaning.json" if main else None)
     with this_process().main_process_first():
-        tokenizer = get_tokenizer(recipe, texts["train"], folder / "tokenizer")
+        tokenizer = preparation.get_tokenizer(recipe, texts["train"], folder / "tokenizer")
+        texts = {name: preparation.directions(corpora, data) for name, corpora in texts.items()}
         encoded = {
-            name: encode_corpus(c, tokenizer, name=name, cache_dir=folder / "cache") for name, c in texts.items()
+            name: preparation.encode(preparation.tagged(corpora, data), tokenizer, name, folder / "cache")
+            for name, corpora in texts.items()
         }
+    encoded["train"] = preparation.mix(encoded["train"], texts["train"], data.train, recipe)
     model = build_model(recipe, tokenizer)
-    encoded["train"] = drop_long(encoded["train"], recipe, model.config.max_position_embeddings)
+    positions = model.config.max_position_embeddings
+    limit = min(data.max_length or positions, positions)
+    if recipe.training.max_tokens != "auto":
+        limit = min(limit, recipe.training.max_tokens)
+    encoded["train"] = preparation.drop_long(encoded["train"], limit)
     for name in ("valid", "test"):
         if name in encoded:
-            refuse_long(encoded[name], name, model.config.max_position_embeddings)
+            preparation.refuse_long(encoded[name], name, positions)
+    scorers = {name: preparation.make_scorers(texts[name], data) for name in ("valid", "test") if name in texts}
 
+    settings = fix_budget(recipe.training, model, encoded["train"], folder)
     interrupt = InterruptCallback()
-    settings = recipe.training
-    callbacks: list[Any] = [RecordCallback(folder / "metrics.jsonl"), interrupt]
-    callbacks.append(
-        KeepCheckpoints(
-            folder / "checkpoints", settings.keep_last, settings.keep_best, settings.metric, METRICS[settings.metric]
-        )
-    )
-    if recipe.training.patience is not None:
-        callbacks.append(EarlyStoppingCallback(early_stopping_patience=recipe.training.patience))
     trainer = TranslationTrainer(
         model,
-        recipe.training,
+        settings,
         str(folder / "checkpoints"),
         encoded["train"],
         encoded["valid"],
-        references=texts["valid"].targets if recipe.training.eval_bleu else None,
-        decode=lambda rows: tokenizer.batch_decode(rows, skip_special_tokens=True),
+        scorer=(lambda lines: mean_figures(scorers["valid"], lines)) if settings.eval_bleu else None,
+        decode=lambda rows: [without_tag(t) for t in tokenizer.batch_decode(rows, skip_special_tokens=True)],
         decoding=recipe.decoding,
+        forced_tags=data.language_tags == "target",
         processing_class=tokenizer,
-        callbacks=callbacks,
+        callbacks=[RecordCallback(folder / "metrics.jsonl"), interrupt, *keeping(settings, folder / "checkpoints")],
     )
     if trainer.pop_callback(ProgressCallback) is not None:
         trainer.add_callback(ProgressBar)
@@ -135,19 +127,75 @@ def train_on(
     trainer.train(resume_from_checkpoint=str(checkpoints[-1]) if resume and checkpoints else None)
     if interrupt.interrupted:
         raise Interrupted(f"stopped at update {trainer.state.global_step}; go on with --resume")
-    average_at_the_end(trainer, folder / "checkpoints")
+    choose_final_weights(trainer, folder / "checkpoints")
     minutes = (time.time() - started) / 60
     metrics = {"updates": trainer.state.global_step, "minutes": round(minutes, 2)}
-    metrics |= final_scores(trainer, encoded, texts, folder)
+    metrics |= final_scores(trainer, encoded, scorers, folder)
     if trainer.is_world_process_zero():
         model.criterion = None
         save_checkpoint(model, tokenizer, folder / "model", overwrite=True)
         write_atomically(folder / "metrics.json", json.dumps(metrics, indent=2, ensure_ascii=False) + "\n")
+        speeds = [r["tokens_per_second"] for r in trainer.state.log_history if r.get("tokens_per_second")]
+        add_to_record(
+            folder,
+            finished=now(),
+            seconds=round(time.time() - started, 1),
+            updates=trainer.state.global_step,
+            tokens_per_second=float(np.median(speeds)) if speeds else None,
+        )
+        logger.info("%s", summary(metrics, folder))
     return metrics
 
 
-def average_at_the_end(trainer: TranslationTrainer, checkpoints: Path) -> None:
-    """Replace the weights by the average that the recipe asks for."""
+def fix_budget(settings: TrainingSettings, model: Any, train: EncodedCorpus, folder: Path) -> TrainingSettings:
+    """The settings with numbers for `max_tokens: auto` and `tokens_per_update`, and the record of them.
+
+    A run that is resumed keeps the batches it began with.
+    """
+    processes = this_process()
+    found = read_record(folder).get("max_tokens_found")
+    if settings.max_tokens == "auto" and found is None:
+        model.to(processes.device)
+        autocast = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(settings.precision)
+        most = CEILING if settings.tokens_per_update is None else settings.tokens_per_update // processes.num_processes
+        fitting = tokens_that_fit(
+            model,
+            np.maximum(train.source_lengths, train.target_lengths),
+            ceiling=min(CEILING, most),
+            autocast=None if autocast is None else (lambda: torch.autocast(processes.device.type, autocast)),
+        )
+        fitting = torch.tensor(fitting, device=processes.device)
+        if processes.num_processes > 1:
+            torch.distributed.all_reduce(fitting, torch.distributed.ReduceOp.MIN)
+        found = int(fitting)
+    max_tokens, update_freq = split_update(
+        settings.tokens_per_update, settings.max_tokens, settings.update_freq, processes.num_processes, found
+    )
+    if processes.is_main_process:
+        parameters = sum(p.numel() for p in model.parameters())
+        add_to_record(
+            folder,
+            parameters=parameters,
+            max_tokens=max_tokens,
+            max_tokens_found=found,
+            tokens_per_update=max_tokens * update_freq * processes.num_processes,
+        )
+    return replace(settings, max_tokens=max_tokens, update_freq=update_freq, tokens_per_update=None)
+
+
+def keeping(settings: TrainingSettings, checkpoints: Path) -> list[Any]:
+    """Callbacks that decide which checkpoints stay and when there have been enough."""
+    better = METRICS[settings.metric]
+    callbacks: list[Any] = [
+        KeepCheckpoints(checkpoints, settings.keep_last, settings.keep_best, settings.metric, better)
+    ]
+    if settings.patience is not None:
+        callbacks.append(EarlyStoppingCallback(early_stopping_patience=settings.patience))
+    return callbacks
+
+
+def choose_final_weights(trainer: TranslationTrainer, checkpoints: Path) -> None:
+    """Leave in the model what the recipe asks for: an average of checkpoints or of all updates, or the best."""
     settings = trainer.settings
     if settings.average:
         chosen = choose_checkpoints(
@@ -157,102 +205,37 @@ def average_at_the_end(trainer: TranslationTrainer, checkpoints: Path) -> None:
             **{settings.average_of: settings.average},
         )
         load_average(trainer.model, chosen)
+    if trainer.ema is not None:
+        trainer.ema.load(Path(trainer.state.best_model_checkpoint))
+        trainer.ema.apply()
+        trainer.ema = None
 
 
 def final_scores(
-    trainer: TranslationTrainer, encoded: dict[str, EncodedCorpus], texts: dict[str, ParallelCorpus], folder: Path
+    trainer: TranslationTrainer, encoded: dict[str, EncodedCorpus], scorers: dict[str, list[Scorer]], folder: Path
 ) -> dict[str, Any]:
-    """Loss and scores, with signatures, of the best model on `valid` and `test`."""
+    """Loss and scores, with signatures, of the best model on `valid` and `test`.
+
+    Of several corpora each is scored by itself (under `corpora`), and the means of the figures stand beside the loss.
+    """
     metrics: dict[str, Any] = {}
-    for name in ("valid", "test"):
-        if name not in encoded:
-            continue
+    for name, of_split in scorers.items():
         figures = trainer.evaluate(encoded[name], metric_key_prefix=name)
         hypotheses = trainer.translate(encoded[name])
         if trainer.is_world_process_zero():
             write_atomically(folder / f"{name}.hypotheses.txt", "\n".join(hypotheses) + "\n")
-        scores = score(hypotheses, texts[name].targets, metrics=("bleu", "chrf", "ter"))
-        lowercase = score(hypotheses, texts[name].targets, metrics=("bleu",), lowercase=True)
         metrics[name] = {key.removeprefix(f"{name}_"): value for key, value in figures.items()}
-        metrics[name] |= scores.as_dict() | {"bleu_lowercase": lowercase.as_dict()["bleu"]}
-        for label, s in scores.items():
-            logger.info("%s %s %.2f  (%s)", name, label, s.value, s.signature)
+        reports = {scorer.name: scorer.report(lines) for scorer, lines in by_corpus(of_split, hypotheses)}
+        if len(reports) == 1:
+            metrics[name] |= next(iter(reports.values()))
+        else:
+            means = {figure: {"value": value} for figure, value in mean_figures(of_split, hypotheses).items()}
+            metrics[name] |= {**means, "corpora": reports}
+        for corpus, report in reports.items():
+            for label, entry in report.items():
+                if isinstance(entry, dict):
+                    logger.info("%s %s %s %.2f  (%s)", name, corpus, label, entry["value"], entry["signature"])
     return metrics
-
-
-def get_tokenizer(recipe: Recipe, corpus: ParallelCorpus, folder: Path) -> PreTrainedTokenizerBase:
-    """The tokenizer of the run: the one it trained before, the one the recipe names, or a new one."""
-    from transformers import AutoTokenizer
-
-    settings = recipe.tokenizer
-    if folder.exists():
-        return AutoTokenizer.from_pretrained(folder)
-    if settings.kind == "pretokenized":
-        tokenizer = pretokenized_tokenizer(settings.path)
-    elif settings.path is not None:
-        tokenizer = AutoTokenizer.from_pretrained(settings.path)
-    elif settings.joint:
-        tokenizer = train_tokenizer(
-            [*corpus.sources, *corpus.targets], model=settings.kind, vocab_size=settings.vocab_size
-        )
-    else:
-        source, target = (
-            train_tokenizer(side, model=settings.kind, vocab_size=settings.vocab_size)
-            for side in (corpus.sources, corpus.targets)
-        )
-        tokenizer = ResidualTokenizer.from_pair(source, target)
-    unfinished = folder.with_name(folder.name + ".tmp")
-    tokenizer.save_pretrained(unfinished)
-    os.replace(unfinished, folder)
-    return tokenizer
-
-
-def build_model(recipe: Recipe, tokenizer: PreTrainedTokenizerBase) -> ResidualForConditionalGeneration:
-    """A freshly initialised model whose vocabulary, special tokens and generation settings fit the recipe."""
-    target_size = getattr(tokenizer, "target_vocab_size", None)
-    vocabulary = {"vocab_size": len(tokenizer)}
-    if target_size is not None:
-        vocabulary |= {"decoder_vocab_size": target_size, "share_encoder_decoder_embeddings": False}
-    config = recipe.build_config(
-        **vocabulary,
-        source_lang=recipe.source_lang,
-        target_lang=recipe.target_lang,
-        pad_token_id=tokenizer.pad_token_id,
-        bos_token_id=tokenizer.bos_token_id,
-        eos_token_id=tokenizer.eos_token_id,
-        decoder_start_token_id=tokenizer.eos_token_id,
-    )
-    model = ResidualForConditionalGeneration(config)
-    if recipe.training.gradient_checkpointing:
-        model.gradient_checkpointing_enable()
-    generation = model.generation_config
-    generation.num_beams = recipe.decoding.num_beams
-    if generation.num_beams > 1:
-        generation.length_penalty = recipe.decoding.length_penalty
-        generation.early_stopping = recipe.decoding.early_stopping
-    return model
-
-
-def drop_long(corpus: EncodedCorpus, recipe: Recipe, position_table: int) -> EncodedCorpus:
-    """The pairs whose sides both fit into `data.max_length`, the position table and a batch."""
-    limit = min(recipe.data.max_length or position_table, position_table, recipe.training.max_tokens)
-    kept = [i for i, n in enumerate(zip(corpus.source_lengths, corpus.target_lengths, strict=True)) if max(n) <= limit]
-    if not kept:
-        raise InputError(f"data.max_length: no sentence pair of the training corpus has at most {limit} tokens")
-    if len(kept) < len(corpus):
-        dropped = len(corpus) - len(kept)
-        logger.info("left out %d of %d training pairs longer than %d tokens", dropped, len(corpus), limit)
-        return corpus.select(kept)
-    return corpus
-
-
-def refuse_long(corpus: EncodedCorpus, name: str, position_table: int) -> None:
-    longest = int(corpus.source_lengths.argmax())
-    if corpus.source_lengths[longest] > position_table:
-        raise InputError(
-            f"data.{name}: sentence {longest + 1} has {corpus.source_lengths[longest]} tokens, but the model reads at "
-            f"most {position_table} (max_position_embeddings)"
-        )
 
 
 def describe(model: Any, trainer: TranslationTrainer) -> None:
@@ -272,54 +255,12 @@ def describe(model: Any, trainer: TranslationTrainer) -> None:
     )
 
 
-def check_folder(folder: Path, *, overwrite: bool, resume: bool) -> None:
-    """Refuse an output folder that is a file, or that holds something unless asked to overwrite it or to resume."""
-    if folder.exists() and not folder.is_dir():
-        raise InputError(f"output_dir: {folder} is a file, must be a folder")
-    if folder.exists() and any(folder.iterdir()) and not resume and not overwrite:
-        raise InputError(f"output_dir: {folder} exists and is not empty; use --overwrite, --resume or another folder")
-
-
-def prepare_folder(folder: Path, *, overwrite: bool, resume: bool) -> Path:
-    """Create the output folder, emptied if it is overwritten; see `check_folder` for what is refused."""
-    check_folder(folder, overwrite=overwrite, resume=resume)
-    if folder.exists() and overwrite and not resume:
-        shutil.rmtree(folder)
-    folder.mkdir(parents=True, exist_ok=True)
-    return folder
-
-
-class TerminalHandler(logging.Handler):
-    """Writes to standard error without breaking a progress bar."""
-
-    def emit(self, record: logging.LogRecord) -> None:
-        tqdm.write(self.format(record), file=sys.stderr)
-
-
-class log_file:
-    """Context in which messages of this package go to a file as well as to the terminal."""
-
-    def __init__(self, path: Path):
-        self.handlers: Sequence[logging.Handler] = (
-            logging.FileHandler(path, encoding="utf-8"),
-            TerminalHandler(),
-        )
-
-    def __enter__(self) -> None:
-        package = logging.getLogger("residual_hf")
-        package.setLevel(logging.INFO)
-        for handler in self.handlers:
-            handler.setFormatter(logging.Formatter("%(asctime)s %(message)s", "%Y-%m-%d %H:%M:%S"))
-            package.addHandler(handler)
-
-    def __exit__(self, *exception: Any) -> None:
-        for handler in self.handlers:
-            logging.getLogger("residual_hf").removeHandler(handler)
-            handler.close()
-
-
-def write_atomically(path: Path, text: str) -> None:
-    """Write a text file so that it is either whole or not there."""
-    unfinished = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    unfinished.write_text(text, encoding="utf-8")
-    os.replace(unfinished, path)
+def summary(metrics: dict[str, Any], folder: Path) -> str:
+    """The end of a run in one line."""
+    parts = [f"{metrics['updates']} updates in {metrics['minutes']:.1f} minutes"]
+    for split in ("valid", "test"):
+        figures = metrics.get(split, {})
+        scores = [f"{n} {figures[n]['value']:.2f}" for n in ("tokenized_bleu", "bleu", "chrf") if n in figures]
+        if figures:
+            parts.append(f"{split}: nll {figures['nll']:.3f}, {', '.join(scores)}")
+    return "; ".join([*parts, f"model in {folder / 'model'}"])

@@ -4,11 +4,14 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import partial
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from accelerate.utils import DistributedType, broadcast_object_list
 from torch import Tensor
@@ -18,13 +21,15 @@ from transformers.trainer_utils import get_last_checkpoint
 
 from residual_hf.data.batching import Seq2SeqCollator, TokenBudgetSampler
 from residual_hf.data.encoding import EncodedCorpus
-from residual_hf.evaluation.metrics import score
+from residual_hf.errors import InputError
 from residual_hf.generation.decode import DecodingSettings, decoding_batches, generate_ids
 from residual_hf.model.profiling import profile_admin, set_profile, wants_profile
 
 from .divergence import DivergenceGuard
+from .ema import WeightAverage
 from .loss import fused_linear_smoothed_cross_entropy
 from .optimization import build_optimizer, build_schedule
+from .precision import set_matmul_precision
 from .settings import TrainingSettings
 
 
@@ -41,9 +46,14 @@ class LossMeter:
         self.tokens: Tensor | int = 0
 
     def __call__(
-        self, hidden: Tensor, weight: Tensor, labels: Tensor, num_items: Tensor | int | None = None
+        self,
+        hidden: Tensor,
+        weight: Tensor,
+        labels: Tensor,
+        num_items: Tensor | int | None = None,
+        bias: Tensor | None = None,
     ) -> Tensor:
-        sums = self.loss(hidden, weight, labels)
+        sums = self.loss(hidden, weight, labels, bias=bias)
         self.smoothed = self.smoothed + sums.smoothed.detach()
         self.nll = self.nll + sums.nll
         self.tokens = self.tokens + sums.tokens
@@ -56,7 +66,8 @@ class LossMeter:
         self.reset()
         if not tokens:
             return {}
-        return {"smoothed": smoothed / tokens, "nll": nll / tokens, "ppl": math.exp(min(nll / tokens, 700))}
+        perplexity = math.exp(min(nll / tokens, 700))
+        return {"smoothed": smoothed / tokens, "nll": nll / tokens, "ppl": perplexity, "tokens": tokens}
 
 
 class TranslationTrainer(Seq2SeqTrainer):
@@ -66,10 +77,12 @@ class TranslationTrainer(Seq2SeqTrainer):
         model: a `ResidualForConditionalGeneration`.
         settings: the training section of a recipe; it also makes the `Seq2SeqTrainingArguments`.
         output_dir: folder of the checkpoints.
-        train, valid: encoded corpora.
-        references: target sentences of `valid`; without them, or without `decode`, only the loss is computed.
+        train, valid: encoded corpora; `train` may be a stream of batches.
+        scorer: figures of the translations of `valid`, by name; without it, or without `decode`, only the loss is
+            computed.
         decode: token ids to text.
         decoding: the beam search of the evaluation.
+        forced_tags: the translation of a sentence begins with the first token of its labels (a language tag).
     """
 
     def __init__(
@@ -80,18 +93,23 @@ class TranslationTrainer(Seq2SeqTrainer):
         train: EncodedCorpus,
         valid: EncodedCorpus,
         *,
-        references: Sequence[str] | None = None,
+        scorer: Callable[[list[str]], dict[str, float]] | None = None,
         decode: Callable[[list[list[int]]], list[str]] | None = None,
         decoding: DecodingSettings | None = None,
+        forced_tags: bool = False,
         **kwargs: Any,
     ):
         config = model.config
         self.settings = settings
-        self.references = references
+        self.scorer = scorer
         self.decode = decode
         self.decoding = decoding or DecodingSettings()
-        self.guard = DivergenceGuard(settings.divergence_factor, gradients=settings.precision != "fp16")
+        self.forced_tags = forced_tags
+        self.guard = DivergenceGuard(settings.divergence_factor)
+        self.ema: WeightAverage | None = None
         self._last_batch: dict[str, Tensor] | None = None
+        self._stopwatch = time.perf_counter()
+        set_matmul_precision(settings.precision)
         self.meter = LossMeter(settings.label_smoothing, settings.label_smoothing_form)
         super().__init__(
             model=model,
@@ -107,6 +125,11 @@ class TranslationTrainer(Seq2SeqTrainer):
         if self.accelerator.distributed_type != DistributedType.DEEPSPEED:
             # the loss is normalised by all tokens of an update; Transformers 5.4 lets accelerate divide it once more
             self.accelerator.gradient_accumulation_steps = 1
+        if settings.ema_decay:
+            if self.is_fsdp_enabled or self.is_deepspeed_enabled:
+                raise InputError("training.ema_decay: weights that FSDP or DeepSpeed have split are not averaged")
+            self.ema = WeightAverage(model, settings.ema_decay)
+            self.add_callback(self.ema)
 
     def train(self, resume_from_checkpoint: str | bool | None = None, *args: Any, **kwargs: Any) -> Any:
         """As `Seq2SeqTrainer.train`; a fresh model with Admin's shortcuts is profiled on the first batch before."""
@@ -117,7 +140,15 @@ class TranslationTrainer(Seq2SeqTrainer):
                 set_profile(self.model, type(self.model.config).from_pretrained(resume_from_checkpoint).admin_profile)
             else:
                 self._profile()
+        if self.ema is not None and resume_from_checkpoint:
+            self.ema.load(Path(resume_from_checkpoint))
+        self._stopwatch = time.perf_counter()
         return super().train(resume_from_checkpoint, *args, **kwargs)
+
+    def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
+        super().save_model(output_dir, _internal_call)
+        if self.ema is not None and self.args.should_save:
+            self.ema.save(Path(output_dir or self.args.output_dir))
 
     def _profile(self) -> None:
         rows = next(iter(self._train_sampler()))
@@ -174,10 +205,17 @@ class TranslationTrainer(Seq2SeqTrainer):
         if "loss" in logs and "eval_loss" not in logs:
             measured = self.meter.per_token(self._sum_over_processes)
             logs |= {name: round(measured[name], 4) for name in ("nll", "ppl") if name in measured}
+            logs["tokens_per_second"] = round(measured.get("tokens", 0) / self._lap(), 1)
             super().log(logs, start_time)
-            self.guard.check(self.state.global_step, logs, self.model, self._last_batch)
+            scale = None if self.accelerator.scaler is None else self.accelerator.scaler.get_scale()
+            self.guard.check(self.state.log_history, self.model, self._last_batch, scale)
         else:
             super().log(logs, start_time)
+
+    def _lap(self) -> float:
+        """Seconds since the last call, evaluations left out."""
+        before, self._stopwatch = self._stopwatch, time.perf_counter()
+        return max(self._stopwatch - before, 1e-9)
 
     def training_step(self, model: Any, inputs: dict[str, Tensor], *args: Any, **kwargs: Any) -> Tensor:
         self._last_batch = inputs
@@ -191,23 +229,22 @@ class TranslationTrainer(Seq2SeqTrainer):
         eval_dataset: EncodedCorpus | None = None,
         ignore_keys: list[str] | None = None,
         metric_key_prefix: str = "eval",
-        references: Sequence[str] | None = None,
         **gen_kwargs: Any,
     ) -> dict[str, float]:
-        """Loss, NLL and perplexity per target token in nats and, with references, BLEU and chrF of the beam search.
+        """Loss, NLL and perplexity per target token in nats and, of `valid`, the figures of the scorer.
 
         Every process takes its share of the batches and each sentence counts once, so the figures do not depend on
         the number of processes.
         """
+        started = time.perf_counter()
         data = self.eval_dataset if eval_dataset is None else eval_dataset
-        references = self.references if eval_dataset is None else references
         figures = self._evaluate_loss(data)
-        if references is not None and self.decode is not None:
-            hypotheses = self.translate(data)
-            figures |= {name: s.value for name, s in score(hypotheses, references, metrics=("bleu", "chrf")).items()}
+        if eval_dataset is None and self.scorer is not None and self.decode is not None:
+            figures |= self.scorer(self.translate(data))
         metrics = {f"{metric_key_prefix}_{name}": value for name, value in figures.items()}
         self.log(dict(metrics))
         self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
+        self._stopwatch += time.perf_counter() - started
         return metrics
 
     @contextmanager
@@ -216,7 +253,8 @@ class TranslationTrainer(Seq2SeqTrainer):
         was_training = self.model.training
         self.model.eval()
         try:
-            with torch.no_grad(), self.compute_loss_context_manager():
+            averaged = nullcontext() if self.ema is None else self.ema.applied()
+            with torch.no_grad(), self.compute_loss_context_manager(), averaged:
                 yield
         finally:
             self.model.train(was_training)
@@ -239,11 +277,29 @@ class TranslationTrainer(Seq2SeqTrainer):
     def translate(self, data: EncodedCorpus) -> list[str]:
         """Translations of the source side, in its order, the same list in every process."""
         sources = [data[i]["input_ids"] for i in range(len(data))]
-        share = self._my_share(decoding_batches(data.source_lengths, self.decoding))
         with self._inference():
-            found = dict(generate_ids(self.model, sources, self.decoding, batches=share))
+            found = dict(
+                pair
+                for rows, options in self._groups(data)
+                for pair in generate_ids(
+                    self.model,
+                    sources,
+                    self.decoding,
+                    batches=self._my_share(decoding_batches(data.source_lengths, self.decoding, rows)),
+                    **options,
+                )
+            )
         if self.accelerator.num_processes > 1:
             gathered: list[dict[int, list[int]] | None] = [None] * self.accelerator.num_processes
             torch.distributed.all_gather_object(gathered, found)
             found = {index: ids for part in gathered for index, ids in (part or {}).items()}
         return self.decode([found[i] for i in range(len(data))])
+
+    def _groups(self, data: EncodedCorpus) -> Iterator[tuple[Sequence[int], dict[str, int]]]:
+        """Sentences that are searched alike, by the tag their translation begins with, and options of `generate`."""
+        if not self.forced_tags:
+            yield range(len(data)), {}
+            return
+        first = np.array([int(data[i]["labels"][0]) for i in range(len(data))])
+        for tag in np.unique(first).tolist():
+            yield np.flatnonzero(first == tag).tolist(), {"forced_bos_token_id": tag}

@@ -16,11 +16,21 @@ from residual_hf.training.divergence import Diverged, DivergenceGuard, first_not
 
 def test_a_loss_far_above_its_lowest_stops_the_run():
     guard = DivergenceGuard(3.0)
-    for step, nll in enumerate([9.0, 2.0, 5.9]):
-        guard.check(step, {"nll": nll, "loss": nll, "grad_norm": 1.0}, None, None)
+    logs = [{"step": step, "nll": nll, "loss": nll, "grad_norm": 1.0} for step, nll in enumerate([9.0, 2.0, 5.9])]
+    guard.check(logs, None, None)
     with pytest.raises(Diverged, match=r"by update 4: nll is 6.100 and was 2.000: above divergence_factor 3"):
-        guard.check(4, {"nll": 6.1}, None, None)
-    DivergenceGuard(0.0).check(1, {"nll": 1e9}, None, None)
+        guard.check([*logs, {"step": 4, "nll": 6.1}], None, None)
+    DivergenceGuard(0.0).check([{"nll": 1.0}, {"nll": 1e9}], None, None)
+
+
+def test_a_loss_scale_at_its_minimum_stops_a_run_in_fp16():
+    guard, model = DivergenceGuard(4.0), make_model()
+    overflown = [{"step": 7, "nll": 2.0, "grad_norm": math.inf}]
+    guard.check(overflown, model, None, loss_scale=2.0)  # GradScaler skips this update and halves its scale
+    with pytest.raises(Diverged, match=r"by update 7: the loss scale of fp16 is 6.10352e-05, below 0.0001"):
+        guard.check(overflown, model, None, loss_scale=2.0**-14)
+    with pytest.raises(Diverged, match="grad_norm is inf"):
+        guard.check(overflown, model, None)
 
 
 def test_first_layer_that_is_not_finite_is_named():

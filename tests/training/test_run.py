@@ -30,6 +30,7 @@ def write_corpus(folder, name, size, seed):
 
 
 def make_recipe(folder, **training):
+    folder.mkdir(exist_ok=True)
     corpora = {name: write_corpus(folder, name, size, i) for i, (name, size) in enumerate(SIZES.items())}
     values = {
         "source_lang": "en",

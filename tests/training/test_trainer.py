@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from residual_hf.data.encoding import EncodedCorpus
+from residual_hf.evaluation.scorer import Scorer
 from residual_hf.generation.decode import DecodingSettings
 from residual_hf.model.configuration_residual import ResidualConfig
 from residual_hf.model.modeling_residual import ResidualForConditionalGeneration
@@ -40,7 +41,7 @@ def make_trainer(folder, model, train=None, valid=None, **settings):
         "eval_bleu": False,
         "log_every": 1,
     }
-    trainer_options = {k: settings.pop(k) for k in ("references", "decode", "decoding") if k in settings}
+    trainer_options = {k: settings.pop(k) for k in ("scorer", "decode", "decoding") if k in settings}
     return TranslationTrainer(
         model,
         TrainingSettings(**{**base, **settings}),
@@ -111,7 +112,7 @@ def test_bleu_of_the_beam_search_is_reported(tmp_path):
         tmp_path,
         make_model(),
         valid=valid,
-        references=references,
+        scorer=Scorer(references).figures,
         decode=lambda rows: [" ".join(words[i] for i in row) for row in rows],
         decoding=DecodingSettings(num_beams=2, max_length_b=5, max_length_a=0.0),
     )

@@ -1,0 +1,150 @@
+# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
+"""The largest batch of tokens that a device holds (`max_tokens: auto`)."""
+
+from __future__ import annotations
+
+import gc
+import logging
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from functools import partial
+from typing import Any
+
+import psutil
+import torch
+from torch import Tensor
+
+from residual_hf.errors import InputError
+
+logger = logging.getLogger(__name__)
+
+CEILING = 65536
+"""More tokens in one batch make no device faster."""
+PROBE = 2048
+"""Tokens of the batch that is measured on a CPU."""
+RESERVE = 0.1
+"""Share of a GPU's memory that is left free."""
+
+
+def tokens_that_fit(model: Any, lengths: Sequence[int], *, ceiling: int = CEILING, autocast: Any = None) -> int:
+    """The largest `max_tokens` with which the model can make an update, up to `ceiling`; in steps of 256.
+
+    Batches of the longest and of middling sentences are tried, forward and backward, with room for two moments of
+    every parameter. On a GPU sizes are tried until its memory is full. A CPU would swap instead: there the tensors
+    kept for the backward pass of one small batch are counted, and twice as many may fill half of the free memory.
+
+    Args:
+        model: on its device, in the precision it is trained in.
+        lengths: tokens of the longer side of every training pair.
+        autocast: context manager of mixed precision.
+
+    Raises:
+        InputError: not even the longest sentence fits.
+    """
+    lengths = sorted(lengths)
+    widths = sorted({int(lengths[-1]), int(lengths[len(lengths) // 2])})
+    device = next(model.parameters()).device
+    context = autocast if autocast is not None else nullcontext
+
+    def step(tokens: int, width: int) -> None:
+        with context():
+            loss = model(**made_up_batch(model.config, max(1, tokens // width), width, device)).loss
+        loss.backward()
+        model.zero_grad(set_to_none=True)
+
+    if device.type == "cpu":
+        probe = max(PROBE, widths[-1])
+        kept = max(bytes_kept_for_backward(partial(step, probe, width)) for width in widths) / probe
+        found = int(0.5 * psutil.virtual_memory().available / (2 * kept))
+    else:
+        parameters = sum(p.numel() * p.element_size() for p in model.parameters())
+        total = torch.cuda.get_device_properties(device).total_memory
+        held = torch.empty(int(2 * parameters + RESERVE * total), dtype=torch.uint8, device=device)
+        found = largest(lambda tokens: all(fits(partial(step, tokens, w)) for w in widths), widths[-1], ceiling)
+        del held
+        torch.cuda.empty_cache()
+    if found < widths[-1]:
+        raise InputError(
+            f"training.max_tokens: auto, but a sentence of {widths[-1]} tokens does not fit into the memory of "
+            f"{device}: lower data.max_length or take a smaller model"
+        )
+    found = ceiling if found >= ceiling else max(found - found % 256, widths[-1])
+    logger.info("max_tokens: auto is %d on %s", found, device)
+    return found
+
+
+def made_up_batch(config: Any, rows: int, width: int, device: torch.device) -> dict[str, Tensor]:
+    """Sentences of random tokens, all of one length on both sides."""
+    first = max(config.pad_token_id, config.bos_token_id or 0, 3) + 1
+    source = torch.randint(first, config.vocab_size, (rows, width), device=device)
+    labels = torch.randint(first, config.decoder_vocab_size, (rows, width), device=device)
+    return {
+        "input_ids": source,
+        "attention_mask": torch.ones_like(source),
+        "labels": labels,
+        "decoder_input_ids": labels.roll(1, dims=1),
+    }
+
+
+def bytes_kept_for_backward(run: Callable[[], None]) -> int:
+    """Size of the tensors that autograd keeps between one forward and its backward pass, each storage once."""
+    sizes: dict[int, int] = {}
+
+    def count(tensor: Tensor) -> Tensor:
+        if not tensor.is_leaf or not tensor.requires_grad:
+            sizes[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(count, lambda tensor: tensor):
+        run()
+    return sum(sizes.values())
+
+
+def fits(step: Callable[[], None]) -> bool:
+    try:
+        step()
+    except torch.OutOfMemoryError:
+        return False
+    finally:
+        gc.collect()
+        torch.cuda.empty_cache()
+    return True
+
+
+def largest(holds: Callable[[int], bool], least: int, ceiling: int) -> int:
+    """The largest number from `least` to `ceiling` that `holds`, to a sixteenth; 0 if not even `least` does."""
+    if not holds(least):
+        return 0
+    good, bad = least, None
+    while bad is None and good < ceiling:
+        tried = min(2 * good, ceiling)
+        good, bad = (tried, bad) if holds(tried) else (good, tried)
+    while bad is not None and bad - good > good // 16:
+        middle = (good + bad) // 2
+        good, bad = (middle, bad) if holds(middle) else (good, middle)
+    return good
+
+
+def split_update(
+    tokens_per_update: int | None, max_tokens: int | str, update_freq: int, processes: int, found: int | None = None
+) -> tuple[int, int]:
+    """`max_tokens` and `update_freq` of a run of so many processes.
+
+    With `tokens_per_update` the budget of an update is the same for any number of processes: `update_freq` follows
+    from it, and `found`, what fits where `max_tokens` is `"auto"`, is lowered to a part of it.
+
+    Raises:
+        InputError: `tokens_per_update` is no multiple of `max_tokens` times the number of processes.
+    """
+    if tokens_per_update is None:
+        return (found if max_tokens == "auto" else max_tokens), update_freq
+    if max_tokens == "auto":
+        times = -(-tokens_per_update // (found * processes))
+        return tokens_per_update // (times * processes), times
+    times, rest = divmod(tokens_per_update, max_tokens * processes)
+    if rest or times == 0:
+        raise InputError(
+            f"training.tokens_per_update: {tokens_per_update} given, must be a multiple of max_tokens ({max_tokens}) "
+            f"times the number of processes ({processes})"
+        )
+    return max_tokens, times

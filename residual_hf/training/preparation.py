@@ -1,0 +1,165 @@
+# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
+"""From the corpora of a recipe to token ids: read, clean, tag, tokenize, mix."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from transformers import PreTrainedTokenizerBase
+
+from residual_hf.data.cleaning import clean_corpus
+from residual_hf.data.corpus import CorpusSpec, ParallelCorpus, read_parallel
+from residual_hf.data.directions import concatenate, in_both_directions, language_tag, tag_corpus
+from residual_hf.data.encoding import EncodedCorpus, encode_corpus
+from residual_hf.data.mixing import mixed_indices, mixing_probabilities
+from residual_hf.data.text_files import iter_lines, write_atomically
+from residual_hf.data.tokenizer import pretokenized_tokenizer
+from residual_hf.data.tokenizer_training import train_tokenizer
+from residual_hf.errors import InputError
+from residual_hf.evaluation.scorer import Scorer
+from residual_hf.model.tokenization_residual import ResidualTokenizer
+
+from .recipe import DataSettings, Recipe
+
+logger = logging.getLogger(__name__)
+
+Corpora = dict[str, list[ParallelCorpus]]
+
+
+def read_corpora(recipe: Recipe) -> Corpora:
+    """The texts of `train`, `valid` and `test`, in memory, each with its languages; a streamed `train` stays out."""
+    data = recipe.data
+    splits = {"train": [] if data.stream else data.train, "valid": data.valid, "test": data.test}
+    return {name: [read_with_languages(spec, recipe) for spec in specs] for name, specs in splits.items() if specs}
+
+
+def read_with_languages(spec: CorpusSpec, recipe: Recipe) -> ParallelCorpus:
+    corpus = read_parallel(with_languages(spec, recipe))
+    raw = None if spec.raw_target is None else list(iter_lines(spec.raw_target))[: spec.limit]
+    if raw is not None and len(raw) != len(corpus):
+        raise InputError(f"corpus.raw_target: {spec.raw_target} has {len(raw)} lines for {len(corpus)} pairs")
+    return replace(corpus, raw_targets=raw)
+
+
+def with_languages(spec: CorpusSpec, recipe: Recipe) -> CorpusSpec:
+    """The corpus with the languages of the recipe where it states none."""
+    return replace(
+        spec,
+        source_lang=spec.source_lang or recipe.source_lang,
+        target_lang=spec.target_lang or recipe.target_lang,
+    )
+
+
+def clean(corpora: Sequence[ParallelCorpus], data: DataSettings, report_file: Path | None) -> list[ParallelCorpus]:
+    """What `data.cleaning` leaves of the training corpora; the report is written where a file is named."""
+    if data.cleaning is None:
+        return list(corpora)
+    cleaned, reports = zip(*(clean_corpus(corpus, data.cleaning) for corpus in corpora), strict=True)
+    for corpus, report in zip(corpora, reports, strict=True):
+        logger.info("%s: cleaning: %s", corpus.name, report)
+    if report_file is not None:
+        figures = [json.loads(report.as_json()) for report in reports]
+        by_name = {corpus.name: figure for corpus, figure in zip(corpora, figures, strict=True)}
+        content = figures[0] if len(figures) == 1 else by_name
+        write_atomically(report_file, json.dumps(content, indent=2, ensure_ascii=False) + "\n")
+    return list(cleaned)
+
+
+def directions(corpora: Sequence[ParallelCorpus], data: DataSettings) -> list[ParallelCorpus]:
+    """The corpora in the directions that are trained."""
+    return in_both_directions(corpora) if data.both_directions else list(corpora)
+
+
+def tagged(corpora: Sequence[ParallelCorpus], data: DataSettings) -> list[ParallelCorpus]:
+    return [tag_corpus(corpus, data.language_tags) for corpus in corpora] if data.language_tags else list(corpora)
+
+
+def get_tokenizer(recipe: Recipe, corpora: Sequence[ParallelCorpus], folder: Path) -> PreTrainedTokenizerBase:
+    """The tokenizer of the run: the one it trained before, the one the recipe names, or a new one."""
+    from transformers import AutoTokenizer
+
+    settings = recipe.tokenizer
+    if folder.exists():
+        return AutoTokenizer.from_pretrained(folder)
+    tags = []
+    if recipe.data.language_tags:
+        languages = {c.target_lang for c in directions(corpora, recipe.data)}
+        tags = [language_tag(language) for language in sorted(filter(None, languages))]
+    options: dict[str, Any] = {"model": settings.kind, "vocab_size": settings.vocab_size, "language_tags": tags}
+    if settings.kind == "pretokenized":
+        tokenizer = pretokenized_tokenizer(settings.path)
+    elif settings.path is not None:
+        tokenizer = AutoTokenizer.from_pretrained(settings.path)
+    elif settings.joint:
+        tokenizer = train_tokenizer([line for c in corpora for line in (*c.sources, *c.targets)], **options)
+    else:
+        source, target = (
+            train_tokenizer([line for c in corpora for line in side(c)], **options)
+            for side in (lambda c: c.sources, lambda c: c.targets)
+        )
+        tokenizer = ResidualTokenizer.from_pair(source, target)
+    unfinished = folder.with_name(folder.name + ".tmp")
+    tokenizer.save_pretrained(unfinished)
+    os.replace(unfinished, folder)
+    return tokenizer
+
+
+def encode(corpora: Sequence[ParallelCorpus], tokenizer: Any, name: str, cache: Path) -> EncodedCorpus:
+    """Token ids of corpora, one behind the other."""
+    return encode_corpus(concatenate(corpora, name), tokenizer, name=name, cache_dir=cache)
+
+
+def mix(
+    encoded: EncodedCorpus, corpora: Sequence[ParallelCorpus], specs: Sequence[CorpusSpec], recipe: Recipe
+) -> EncodedCorpus:
+    """One epoch of several corpora, by their weights or by temperature; one alone, or plain ones, as they are."""
+    weights = [spec.weight for spec in specs]
+    if len(corpora) == 1 or (recipe.data.temperature == 1 and weights[0] is None):
+        return encoded
+    sizes = [len(corpus) for corpus in corpora]
+    times = len(corpora) // len(specs)  # both directions of a corpus have its weight
+    chosen = [weight for weight in weights for _ in range(times)] if weights[0] is not None else None
+    shares = mixing_probabilities(sizes, chosen, recipe.data.temperature)
+    logger.info("mixing %s", ", ".join(f"{c.name} {p:.1%}" for c, p in zip(corpora, shares, strict=True)))
+    return encoded.select(mixed_indices(sizes, shares, recipe.training.seed))
+
+
+def drop_long(corpus: EncodedCorpus, limit: int) -> EncodedCorpus:
+    """The pairs of which both sides have at most `limit` tokens."""
+    kept = [i for i, n in enumerate(zip(corpus.source_lengths, corpus.target_lengths, strict=True)) if max(n) <= limit]
+    if not kept:
+        raise InputError(f"data.max_length: no sentence pair of the training corpus has at most {limit} tokens")
+    if len(kept) < len(corpus):
+        dropped = len(corpus) - len(kept)
+        logger.info("left out %d of %d training pairs longer than %d tokens", dropped, len(corpus), limit)
+        return corpus.select(kept)
+    return corpus
+
+
+def refuse_long(corpus: EncodedCorpus, name: str, position_table: int) -> None:
+    longest = int(corpus.source_lengths.argmax())
+    if corpus.source_lengths[longest] > position_table:
+        raise InputError(
+            f"data.{name}: sentence {longest + 1} has {corpus.source_lengths[longest]} tokens, but the model reads at "
+            f"most {position_table} (max_position_embeddings)"
+        )
+
+
+def make_scorers(corpora: Sequence[ParallelCorpus], data: DataSettings) -> list[Scorer]:
+    """One for every corpus, whose targets have no tags; of several corpora named by their languages."""
+    return [
+        Scorer(
+            c.targets,
+            text=data.text,
+            language=c.target_lang,
+            raw_references=c.raw_targets,
+            name="" if len(corpora) == 1 else f"{c.name} {c.source_lang}-{c.target_lang}",
+        )
+        for c in corpora
+    ]

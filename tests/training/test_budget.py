@@ -1,0 +1,82 @@
+# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
+from __future__ import annotations
+
+import json
+from collections import namedtuple
+
+import pytest
+from test_run import make_recipe
+from test_trainer import make_model
+
+from residual_hf.errors import InputError
+from residual_hf.training import budget
+from residual_hf.training.budget import largest, split_update, tokens_that_fit
+from residual_hf.training.run import train
+
+Memory = namedtuple("Memory", "available")
+
+
+@pytest.mark.parametrize("limit", [100, 1000, 1023, 5000, 65536])
+def test_search_comes_within_a_sixteenth_and_never_above(limit):
+    found = largest(lambda tokens: tokens <= limit, 100, 65536)
+    assert limit * 15 / 16 - 1 <= found <= limit
+
+
+def test_nothing_fits():
+    assert largest(lambda tokens: False, 100, 1000) == 0
+
+
+def test_on_a_cpu_the_budget_grows_with_the_free_memory(monkeypatch):
+    model = make_model()
+    lengths = [5, 9, 20]
+
+    def with_memory(available):
+        monkeypatch.setattr(budget.psutil, "virtual_memory", lambda: Memory(available))
+        return tokens_that_fit(model, lengths)
+
+    small, large = with_memory(2**24), with_memory(2**25)
+    assert small % 256 == 0 and 1.9 * small < large <= 2.1 * small + 256
+    assert with_memory(2**45) == budget.CEILING
+    with pytest.raises(InputError, match="a sentence of 20 tokens does not fit into the memory of cpu"):
+        with_memory(2**10)
+
+
+def test_a_larger_model_gets_fewer_tokens(monkeypatch):
+    monkeypatch.setattr(budget.psutil, "virtual_memory", lambda: Memory(2**25))
+    assert tokens_that_fit(make_model(decoder_layers=8), [8]) < 0.6 * tokens_that_fit(make_model(), [8])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        ((None, 4096, 2, 8), (4096, 2)),
+        ((32768, 4096, 1, 1), (4096, 8)),
+        ((32768, 4096, 1, 2), (4096, 4)),
+        ((32768, 4096, 1, 8), (4096, 1)),
+        ((32768, "auto", 1, 1, 20000), (16384, 2)),
+        ((32768, "auto", 1, 4, 65536), (8192, 1)),
+    ],
+)
+def test_an_update_has_the_same_tokens_on_any_number_of_processes(arguments, expected):
+    assert split_update(*arguments) == expected
+
+
+def test_tokens_that_cannot_be_divided_are_refused():
+    with pytest.raises(
+        InputError, match=r"tokens_per_update: 10000 .*multiple of max_tokens \(4096\) .*processes \(2\)"
+    ):
+        split_update(10000, 4096, 1, 2)
+
+
+def test_auto_in_a_recipe_is_recorded_and_kept_on_resuming(tmp_path, monkeypatch):
+    recipe = make_recipe(
+        tmp_path, max_tokens="auto", tokens_per_update=600, max_updates=2, eval_every=2, eval_bleu=False
+    )
+    monkeypatch.setattr(budget, "PROBE", 64)
+    train(recipe)
+    record = json.loads((tmp_path / "run" / "run.json").read_text())
+    assert record["tokens_per_update"] == 600 and record["max_tokens"] == 600
+    monkeypatch.setattr(budget.psutil, "virtual_memory", lambda: Memory(0))
+    recipe.training.max_updates = 4
+    train(recipe, resume=True)
+    assert json.loads((tmp_path / "run" / "metrics.json").read_text())["updates"] == 4

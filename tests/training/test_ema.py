@@ -1,0 +1,69 @@
+# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from test_run import make_recipe
+from test_trainer import make_model, make_trainer
+from transformers import TrainerCallback
+
+from residual_hf.errors import InputError
+from residual_hf.training.ema import EMA_FILE
+from residual_hf.training.run import train
+
+NAME = "model.decoder.layers.1.ffn.fc1.weight"
+
+
+class Weights(TrainerCallback):
+    """Remembers a weight after every update."""
+
+    def __init__(self):
+        self.seen = []
+
+    def on_step_end(self, args, state, control, model=None, **kwargs):
+        self.seen.append(model.get_parameter(NAME).detach().clone())
+
+
+def test_average_follows_its_equation_and_is_what_is_evaluated(tmp_path):
+    model = make_model()
+    expected = model.get_parameter(NAME).detach().clone()
+    trainer = make_trainer(tmp_path, model, ema_decay=0.4, lr=1e-2, max_updates=6, eval_every=6)
+    weights = Weights()
+    trainer.add_callback(weights)
+    trainer.train()
+    for step, weight in enumerate(weights.seen, start=1):
+        decay = min(0.4, (1 + step) / (10 + step))
+        expected = decay * expected + (1 - decay) * weight
+    assert torch.allclose(trainer.ema.average[NAME], expected, atol=1e-7)
+
+    nll = trainer.evaluate()["eval_nll"]
+    assert torch.equal(model.get_parameter(NAME), weights.seen[-1])  # its own weights are back
+    own = make_trainer(tmp_path / "own", model).evaluate()["eval_nll"]
+    trainer.ema.apply()
+    averaged = make_trainer(tmp_path / "averaged", model).evaluate()["eval_nll"]
+    assert nll == averaged != own
+
+
+def test_a_run_ends_in_the_average_and_resumes_to_the_same(tmp_path):
+    whole = make_recipe(tmp_path / "whole", ema_decay=0.9, max_updates=24, eval_every=8, eval_bleu=False)
+    first = make_recipe(tmp_path / "parts", ema_decay=0.9, max_updates=16, eval_every=8, eval_bleu=False)
+    train(whole)
+    train(first)
+    first.training.max_updates = 24
+    train(first, resume=True)
+    models = [load_file(tmp_path / name / "run" / "model" / "model.safetensors") for name in ("whole", "parts")]
+    best = json.loads((tmp_path / "whole/run/checkpoints/checkpoint-24/trainer_state.json").read_text())
+    average = load_file(f"{best['best_model_checkpoint']}/{EMA_FILE}")
+    for name, value in average.items():
+        if name in models[0]:
+            assert torch.equal(models[0][name], value) and torch.equal(models[1][name], value), name
+
+
+def test_a_checkpoint_without_average_is_refused(tmp_path):
+    make_trainer(tmp_path, make_model(), max_updates=2, eval_every=2).train()
+    trainer = make_trainer(tmp_path, make_model(), max_updates=4, eval_every=2, ema_decay=0.9)
+    with pytest.raises(InputError, match="training.ema_decay: .*checkpoint-2 has no ema.safetensors"):
+        trainer.train(resume_from_checkpoint=True)
