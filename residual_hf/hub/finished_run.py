@@ -155,7 +155,8 @@ def _title(spec: dict[str, Any]) -> str:
     if spec.get("name"):
         return spec["name"]
     if spec.get("dataset"):
-        return f"{Path(spec['dataset']).name if Path(spec['dataset']).exists() else spec['dataset']}[{spec.get('split', 'train')}]"
+        folder = Path(spec["dataset"])
+        return f"{folder.name if folder.exists() else folder}[{spec.get('split', 'train')}]"
     return ", ".join(Path(spec[key]).name for key in ("source", "target", "tsv", "jsonl") if spec.get(key))
 
 
