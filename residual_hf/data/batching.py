@@ -32,6 +32,7 @@ class TokenBudgetSampler:
         max_sentences: most rows of one batch; None for no limit but the budget.
         shuffle: False keeps ties and batches in sorted order (evaluation).
         seed: of the ties and, together with the epoch, of the order of batches.
+        corpus: a data set with a `set_epoch` of its own (`SampledCorpus`), which follows that of the sampler.
         multiple: rows of a batch are a multiple of this number where the budget allows as many, which suits tensor
             cores (fairseq's `required_batch_size_multiple`, 8 by default there too).
 
@@ -53,6 +54,7 @@ class TokenBudgetSampler:
         shuffle: bool = True,
         seed: int = 1,
         multiple: int = 8,
+        corpus: Any = None,
     ) -> None:
         for name, value in (("max_tokens", max_tokens), ("max_sentences", max_sentences), ("multiple", multiple)):
             if value is not None and value < 1:
@@ -76,6 +78,7 @@ class TokenBudgetSampler:
         self.shuffle = shuffle
         self.seed = seed
         self.epoch = 0
+        self._follow = getattr(corpus, "set_epoch", None)
         self._sources = sources
         self._targets = targets
         self._batches = self._make_batches(max_tokens, max_sentences, multiple)
@@ -103,6 +106,8 @@ class TokenBudgetSampler:
     def set_epoch(self, epoch: int) -> None:
         """Choose the order of batches of this epoch, counted from 0."""
         self.epoch = epoch
+        if self._follow is not None:
+            self._follow(epoch)
 
     def __len__(self) -> int:
         return len(self._batches)

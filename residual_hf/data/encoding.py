@@ -62,7 +62,7 @@ def encode_corpus(
     The cache is keyed by the tokenizer and the text, so it is never stale. The target side goes through
     `text_target=`, which separate vocabularies need.
     """
-    path = None if cache_dir is None else Path(cache_dir) / f"{name}-{_fingerprint(corpus, tokenizer)}.safetensors"
+    path = None if cache_dir is None else Path(cache_dir) / f"{name}-{fingerprint(corpus, tokenizer)}.safetensors"
     if path is not None and path.exists():
         return EncodedCorpus(load_file(path))
     sources: list[list[int]] = []
@@ -76,11 +76,12 @@ def encode_corpus(
             bar.update(len(corpus.sources[block]))
     result = EncodedCorpus.from_ids(sources, targets)
     if path is not None:
-        _save_atomically(result.arrays, path)
+        save_atomically(result.arrays, path)
     return result
 
 
-def _fingerprint(corpus: Any, tokenizer: Any) -> str:
+def fingerprint(corpus: Any, tokenizer: Any) -> str:
+    """A hash of the text of a `ParallelCorpus` and of the files of a tokenizer."""
     digest = hashlib.sha256()
     with tempfile.TemporaryDirectory() as folder:
         tokenizer.save_pretrained(folder)
@@ -94,7 +95,8 @@ def _fingerprint(corpus: Any, tokenizer: Any) -> str:
     return digest.hexdigest()[:16]
 
 
-def _save_atomically(arrays: dict[str, np.ndarray], path: Path) -> None:
+def save_atomically(arrays: dict[str, np.ndarray], path: Path) -> None:
+    """Write arrays as safetensors, so that the file is either whole or not there."""
     path.parent.mkdir(parents=True, exist_ok=True)
     unfinished = path.with_suffix(f".{os.getpid()}.tmp")
     save_file(arrays, unfinished)
