@@ -99,6 +99,27 @@ def build_parser() -> argparse.ArgumentParser:
     push.add_argument("--dry-run", action="store_true", help="only check and list the files; needs no network")
     push.set_defaults(run=run_push)
 
+    convert = verbs.add_parser("convert", help="turn a fairseq checkpoint into a model folder")
+    convert.add_argument("checkpoint", type=Path, metavar="CHECKPOINT.pt")
+    convert.add_argument("--source-dict", type=Path, required=True, help="fairseq's dict.txt of the source")
+    convert.add_argument("--target-dict", type=Path, required=True, help="fairseq's dict.txt of the target")
+    cut = convert.add_mutually_exclusive_group()
+    cut.add_argument("--bpe-codes", type=Path, help="codes of subword-nmt or fastBPE; without, text must come cut")
+    cut.add_argument("--sentencepiece", type=Path, metavar="MODEL", help="SentencePiece's .model file")
+    convert.add_argument("--moses", action="store_true", help="text was normalised and tokenised with Moses")
+    for name, question in (
+        ("normalize", "Moses: was punctuation normalised? (default: yes)"),
+        ("hyphens", "Moses: were hyphens split off as @-@? (default: what the dictionary shows)"),
+        ("escape", "Moses: was &apos; written for '? (default: what the dictionary shows)"),
+        ("lowercase", "Moses: was text lower-cased? (default: no)"),
+    ):
+        convert.add_argument(f"--moses-{name}", action=argparse.BooleanOptionalAction, default=None, help=question)
+    convert.add_argument("--source-lang", help="instead of the checkpoint's")
+    convert.add_argument("--target-lang", help="instead of the checkpoint's")
+    convert.add_argument("--output-dir", type=Path, required=True)
+    convert.add_argument("--overwrite", action="store_true", help="replace an output folder that exists")
+    convert.set_defaults(run=run_convert)
+
     quickstart = verbs.add_parser("quickstart", help="train, save, reload and use a small model in minutes")
     quickstart.add_argument("--output-dir", type=Path, default=Path("residual_hf_quickstart"))
     quickstart.add_argument("--overwrite", action="store_true", help="delete an output folder that exists")
@@ -236,6 +257,29 @@ def run_push(options: argparse.Namespace) -> int:
 
     chosen = {"private": options.private, "revision": options.revision, "dry_run": options.dry_run}
     print(push_run(options.folder, options.repo_id, **chosen))
+    return 0
+
+
+def run_convert(options: argparse.Namespace) -> int:
+    from .conversion.fairseq_checkpoint import MosesOptions, convert_fairseq_checkpoint
+
+    chosen = {name: getattr(options, f"moses_{name}") for name in ("normalize", "hyphens", "escape", "lowercase")}
+    chosen = {name: value for name, value in chosen.items() if value is not None}
+    if chosen and not options.moses:
+        raise InputError(f"--moses-{next(iter(chosen))}: given without --moses")
+    folder = convert_fairseq_checkpoint(
+        options.checkpoint,
+        options.output_dir,
+        source_dict=options.source_dict,
+        target_dict=options.target_dict,
+        bpe_codes=options.bpe_codes,
+        sentencepiece=options.sentencepiece,
+        moses=MosesOptions(**chosen) if options.moses else None,
+        source_lang=options.source_lang,
+        target_lang=options.target_lang,
+        overwrite=options.overwrite,
+    )
+    print(f"{folder}: converted; try residual-hf translate {folder}")
     return 0
 
 

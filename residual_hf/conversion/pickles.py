@@ -26,19 +26,19 @@ import torch
 from residual_hf.errors import InputError
 
 # Where configurations and bookkeeping of fairseq checkpoints come from; calls of these are recorded, never made.
-STUBBED_PACKAGES = frozenset(
-    "antlr4 argparse enum examples fairseq fairseq_cli hydra numpy omegaconf pathlib typing".split()
+STUBBED_PACKAGES = re.compile(
+    r"(antlr4|argparse|enum|examples|fairseq|fairseq_cli|hydra|numpy|omegaconf|pathlib|typing)\..+"
 )
-STUBBED_NAMES = frozenset(
-    ["_operator.getitem", "operator.getitem", "collections.deque", "copyreg._reconstructor", "datetime.datetime"]
-    + [f"builtins.{name}" for name in "bool bytes dict float frozenset int list object slice str tuple".split()]
+STUBBED_NAMES = re.compile(
+    r"_?operator\.getitem|collections\.deque|copyreg\._reconstructor|datetime\.datetime"
+    r"|builtins\.(bool|bytes|dict|float|frozenset|int|list|object|slice|str|tuple)"
 )
 ADMITTED = re.compile(  # PyTorch makes these itself, or refuses them
     r"collections\.(OrderedDict|Counter)|_codecs\.encode|builtins\.(set|bytearray|complex)"
     r"|torch\.(cuda\.)?(sparse\.)?(\w+Storage|\w*Tensor|Size|device|bool|u?int\d+|b?float\d+|qu?int\d+)"
     r"|torch\.(storage\.\w+Storage|nn\.parameter\.Parameter|serialization\._get_layout|_utils\._rebuild_\w+)"
 )
-MAPPINGS = frozenset(["collections.defaultdict"])
+MAPPING = "collections.defaultdict"
 LEGACY_PICKLES = 4  # magic number, protocol and system in front of the object itself
 
 
@@ -71,7 +71,7 @@ class _Reference(type):
 
 
 def load_pickle(path: str | Path) -> Any:
-    """The object in a checkpoint that `torch.save` wrote, in its zip format or that from before PyTorch 1.6, on the CPU.
+    """The object that `torch.save` wrote, on the CPU: in its zip format or in that from before PyTorch 1.6.
 
     Raises:
         InputError: no such file, another format, a damaged file, or a pickle that names a function or class that may
@@ -121,19 +121,19 @@ def _foreign_names(file: BinaryIO, path: Path) -> list[str]:
 
 
 def _may_be_stubbed(name: str) -> bool:
-    if name in STUBBED_NAMES or name in MAPPINGS:
-        return True
     package = name.partition(".")[0]
-    if package in STUBBED_PACKAGES:
-        return True
-    return package != "torch" and package not in sys.stdlib_module_names
+    return _is_known(name) or name == MAPPING or (package != "torch" and package not in sys.stdlib_module_names)
+
+
+def _is_known(name: str) -> bool:
+    return bool(STUBBED_PACKAGES.fullmatch(name) or STUBBED_NAMES.fullmatch(name))
 
 
 def _stand_in(name: str) -> Callable[..., Any] | type:
-    if name in MAPPINGS:
+    if name == MAPPING:
         return lambda *args: {}
-    known = name in STUBBED_NAMES or name.partition(".")[0] in STUBBED_PACKAGES
-    return (type if known else _Reference)(name.rpartition(".")[2], (Placeholder,), {"origin": name})
+    make_class = type if _is_known(name) else _Reference
+    return make_class(name.rpartition(".")[2], (Placeholder,), {"origin": name})
 
 
 def _names(file: BinaryIO, path: Path) -> Iterator[str]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -25,6 +25,9 @@ class ResidualTokenizer(PreTrainedTokenizerFast):
     (`len`, `get_vocab`, `tokenize`, `convert_tokens_to_ids`) is about the source; `target_tokenizer` and
     `target_vocab_size` are about the target. The special tokens have the same ids in both.
 
+    With `known_tokens`, the numbers of entries that the model has for source and target, a vocabulary may hold more:
+    pieces of which longer ones are merged. Where one of these is left over in a text it is the unknown token.
+
     Saved as `tokenizer.json` (source) and `target_tokenizer.json`, with this module beside them: a reader without it
     would find the source vocabulary only, so that `AutoTokenizer` has to ask for `trust_remote_code=True` where the
     class is not registered.
@@ -38,6 +41,7 @@ class ResidualTokenizer(PreTrainedTokenizerFast):
         *args: Any,
         target_tokenizer_file: str | None = None,
         target_tokenizer_object: Tokenizer | None = None,
+        known_tokens: Sequence[int] | None = None,
         **kwargs: Any,
     ):
         if target_tokenizer_object is not None:
@@ -46,7 +50,8 @@ class ResidualTokenizer(PreTrainedTokenizerFast):
             target = Tokenizer.from_file(target_tokenizer_file)
         else:
             raise ValueError("ResidualTokenizer needs target_tokenizer_object or target_tokenizer_file")
-        super().__init__(*args, **kwargs)
+        super().__init__(*args, known_tokens=known_tokens, **kwargs)
+        self.known_tokens = known_tokens
         self.target_tokenizer = target
         self._source_tokenizer = self._tokenizer
         for name, token in self.special_tokens_map.items():
@@ -55,7 +60,12 @@ class ResidualTokenizer(PreTrainedTokenizerFast):
                 raise ValueError(f"{name} {token} has the id {source_id} in the source, {target_id} in the target")
 
     @classmethod
-    def from_pair(cls, source: PreTrainedTokenizerFast, target: PreTrainedTokenizerFast) -> ResidualTokenizer:
+    def from_pair(
+        cls,
+        source: PreTrainedTokenizerFast,
+        target: PreTrainedTokenizerFast,
+        known_tokens: Sequence[int] | None = None,
+    ) -> ResidualTokenizer:
         """Join two tokenizers; settings such as `model_max_length` are those of `source`.
 
         Raises:
@@ -64,6 +74,7 @@ class ResidualTokenizer(PreTrainedTokenizerFast):
         return cls(
             tokenizer_object=source.backend_tokenizer,
             target_tokenizer_object=target.backend_tokenizer,
+            known_tokens=known_tokens,
             model_max_length=source.model_max_length,
             clean_up_tokenization_spaces=source.clean_up_tokenization_spaces,
             split_special_tokens=source.split_special_tokens,
@@ -80,7 +91,29 @@ class ResidualTokenizer(PreTrainedTokenizerFast):
     @property
     def target_vocab_size(self) -> int:
         """Number of entries of the target vocabulary, added tokens included."""
-        return self.target_tokenizer.get_vocab_size(with_added_tokens=True)
+        return self._known(1) or self.target_tokenizer.get_vocab_size(with_added_tokens=True)
+
+    def __len__(self) -> int:
+        return self._known(0) or super().__len__()
+
+    def _known(self, side: int) -> int | None:
+        """Entries of the source (0) or the target (1) that the model has, where a vocabulary holds more."""
+        known = getattr(self, "known_tokens", None)  # the library asks for the length before we are complete
+        return None if known is None else known[side]
+
+    def _known_ids(self, ids: list[int]) -> list[int]:
+        known = self._known(int(self._tokenizer is self.target_tokenizer))
+        if known is None or max(ids, default=0) < known:
+            return ids
+        return [i if i < known else self.unk_token_id for i in ids]
+
+    def _convert_encoding(self, *args: Any, **kwargs: Any) -> tuple[dict[str, Any], list[Any]]:
+        converted, encodings = super()._convert_encoding(*args, **kwargs)
+        converted["input_ids"] = [self._known_ids(ids) for ids in converted["input_ids"]]
+        return converted, encodings
+
+    def _convert_token_to_id_with_added_voc(self, token: str) -> int:
+        return self._known_ids([super()._convert_token_to_id_with_added_voc(token)])[0]
 
     def _switch_to_target_mode(self) -> None:
         self._tokenizer = self.target_tokenizer

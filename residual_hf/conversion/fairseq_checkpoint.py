@@ -1,0 +1,176 @@
+# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
+"""fairseq checkpoints in: one `.pt` file, its dictionaries and its codes become a folder that Transformers loads."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from residual_hf.conversion.fairseq import convert_fairseq_state_dict
+from residual_hf.conversion.fairseq_config import build_config, model_settings
+from residual_hf.conversion.fairseq_tokenizer import (
+    fairseq_tokenizer,
+    read_dictionary,
+    shows_aggressive_hyphens,
+    shows_escapes,
+)
+from residual_hf.conversion.pickles import load_pickle, to_plain
+from residual_hf.data.moses import MosesRules
+from residual_hf.errors import InputError
+from residual_hf.hub.export import save_checkpoint
+from residual_hf.model.configuration_residual import ResidualConfig
+from residual_hf.model.modeling_residual import ResidualForConditionalGeneration
+
+
+@dataclass(frozen=True)
+class MosesOptions:
+    """How text was prepared with Moses; None is what the dictionaries show.
+
+    `normalize`: punctuation is normalised first. `hyphens`: hyphens inside words are split off as `@-@`. `escape`:
+    special characters are written as `&apos;` and the like. `lowercase`: in lower case, as IWSLT'14 recipes have it.
+    """
+
+    normalize: bool = True
+    hyphens: bool | None = None
+    escape: bool | None = None
+    lowercase: bool = False
+
+    def rules(self, language: str, dictionary: list[str]) -> MosesRules:
+        return MosesRules(
+            language,
+            normalize=self.normalize,
+            hyphens=shows_aggressive_hyphens(dictionary) if self.hyphens is None else self.hyphens,
+            escape=shows_escapes(dictionary) if self.escape is None else self.escape,
+            lowercase=self.lowercase,
+        )
+
+
+def read_fairseq_checkpoint(path: str | os.PathLike) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """Settings (under the names of the command line) and weights of a checkpoint; nothing of it is run.
+
+    Raises `InputError` for what is no checkpoint of a fairseq model, or a pickle that is refused.
+    """
+    loaded = load_pickle(path)
+    weights = loaded.get("model") if isinstance(loaded, Mapping) else None
+    if not isinstance(weights, Mapping) or not all(isinstance(tensor, Tensor) for tensor in weights.values()):
+        raise InputError(f"{path}: not a fairseq checkpoint, there are no weights under 'model'")
+    plain = {name: to_plain(loaded.get(name)) for name in ("args", "cfg")}
+    return model_settings(plain), simplify_history(dict(weights))
+
+
+def simplify_history(weights: dict[str, Tensor]) -> dict[str, Tensor]:
+    """`simple_dlcl_transformer` writes its history without a third axis and counts its norms from 0: as DLCL does."""
+    simple = {n.split(".")[0] for n, tensor in weights.items() if n.endswith(".history.weight") and tensor.ndim == 2}
+    renamed = {}
+    for name, tensor in weights.items():
+        parts = name.split(".")
+        if parts[0] in simple and parts[1] == "history":
+            if parts[2] == "weight":
+                tensor = tensor.unsqueeze(-1)
+            else:
+                parts[3] = str(int(parts[3]) + 1)
+        renamed[".".join(parts)] = tensor
+    return renamed
+
+
+def load_fairseq_model(path: str | os.PathLike, **fields: Any) -> ResidualForConditionalGeneration:
+    """The model of a checkpoint, in fp32, with fairseq's search (beam 5) as its default.
+
+    Args:
+        fields: fields of `ResidualConfig` instead of those of the checkpoint, such as `source_lang`.
+
+    Raises:
+        InputError: see `read_fairseq_checkpoint` and `build_config`; or weights that do not fit the settings.
+    """
+    settings, weights = read_fairseq_checkpoint(path)
+    config = build_config(settings, weights)
+    for name, value in fields.items():
+        setattr(config, name, value)
+    return build_model(config, weights, path)
+
+
+def build_model(
+    config: ResidualConfig, weights: Mapping[str, Tensor], path: str | os.PathLike
+) -> ResidualForConditionalGeneration:
+    try:
+        converted = convert_fairseq_state_dict(weights, config)
+    except ValueError as error:
+        raise InputError(f"{path}: {error}") from error
+    model = ResidualForConditionalGeneration(config)
+    model.load_state_dict(converted)
+    generation = model.generation_config
+    generation.num_beams, generation.length_penalty, generation.early_stopping = 5, 1.0, True
+    return model.eval()
+
+
+def convert_fairseq_checkpoint(
+    checkpoint: str | os.PathLike,
+    output_dir: str | os.PathLike,
+    *,
+    source_dict: str | os.PathLike,
+    target_dict: str | os.PathLike,
+    bpe_codes: str | os.PathLike | None = None,
+    sentencepiece: str | os.PathLike | None = None,
+    moses: MosesOptions | None = None,
+    source_lang: str | None = None,
+    target_lang: str | None = None,
+    overwrite: bool = False,
+) -> Path:
+    """Convert a fairseq checkpoint with its dictionaries into a folder for `AutoModelForSeq2SeqLM`.
+
+    Args:
+        source_dict, target_dict: fairseq's `dict.xx.txt`; the same text for a joined dictionary.
+        bpe_codes, sentencepiece: what cut words into pieces; without them, text must come cut.
+        moses: with codes, what tokenised the text before; its languages are those of the model.
+        source_lang, target_lang: instead of those in the checkpoint.
+        overwrite: replace an output folder that exists.
+
+    Raises:
+        InputError: naming the file, field or setting that cannot be converted, before anything is written.
+    """
+    output_dir = Path(output_dir)
+    if not overwrite and output_dir.is_dir() and any(output_dir.iterdir()):
+        raise InputError(f"output_dir: {output_dir} is not empty; name another, or use --overwrite to replace it")
+    dictionaries = {"source_dict": read_dictionary(source_dict), "target_dict": read_dictionary(target_dict)}
+    settings, weights = read_fairseq_checkpoint(checkpoint)
+    config = build_config(settings, weights)
+    config.source_lang, config.target_lang = source_lang or config.source_lang, target_lang or config.target_lang
+    check_dictionary("source_dict", source_dict, dictionaries["source_dict"], config.vocab_size)
+    check_dictionary("target_dict", target_dict, dictionaries["target_dict"], config.decoder_vocab_size)
+    tokenizer = fairseq_tokenizer(
+        source_dict,
+        target_dict,
+        bpe_codes=bpe_codes,
+        sentencepiece=sentencepiece,
+        **moses_rules(moses, config, dictionaries),
+    )
+    tokenizer.model_max_length = config.max_position_embeddings
+    model = build_model(config, weights, checkpoint)
+    return save_checkpoint(model, tokenizer, output_dir, overwrite=overwrite)
+
+
+def check_dictionary(name: str, path: str | os.PathLike, tokens: list[str], rows: int) -> None:
+    if len(tokens) != rows:
+        raise InputError(
+            f"{name}: {len(tokens)} tokens in {path}, special ones included, but the table of the checkpoint has "
+            f"{rows}; give the dict.txt of the binarised training data"
+        )
+
+
+def moses_rules(
+    moses: MosesOptions | None, config: ResidualConfig, dictionaries: Mapping[str, list[str]]
+) -> dict[str, MosesRules]:
+    if moses is None:
+        return {}
+    rules = {}
+    for side in ("source", "target"):
+        language = getattr(config, f"{side}_lang")
+        if language is None:
+            raise InputError(f"{side}_lang: not in the checkpoint, and Moses' rules depend on it; give --{side}-lang")
+        rules[f"{side}_rules"] = moses.rules(language, dictionaries[f"{side}_dict"])
+    return rules
