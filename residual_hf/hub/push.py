@@ -82,7 +82,7 @@ def push_run(
         raise InputError(f"repo_id: {error}") from error
     model = find_model(folder)
     names = validate_model_folder(model)
-    files = card_files(find_card(Path(folder), model)) | {name: model / name for name in names}
+    files = card_files(find_card(Path(folder), model, repo_id)) | {name: model / name for name in names}
     left_out = sorted(path.name for path in model.iterdir() if path.name not in files)
     if dry_run:
         return Push(repo_id, files, left_out)
@@ -112,8 +112,8 @@ def find_model(folder: str | os.PathLike) -> Path:
     raise InputError(f"{folder}: neither a saved model (no config.json) nor a finished run (no model/config.json)")
 
 
-def find_card(folder: Path, model: Path) -> Path:
-    """The card of a model: beside its weights or in the folder of its run, where it is written if there is none."""
+def find_card(folder: Path, model: Path, repo_id: str) -> Path:
+    """The card of a model, beside its weights or in the folder of its run; a run without one gets it here."""
     for place in (model, folder):
         if (place / CARD).is_file():
             return place / CARD
@@ -121,7 +121,7 @@ def find_card(folder: Path, model: Path) -> Path:
         raise InputError(f"{folder}: no card ({CARD}) in it; give the folder of the run, which holds its figures")
     from .card import write_card
 
-    return write_card(folder)
+    return write_card(folder, model_name=repo_id)
 
 
 def card_files(card: Path) -> dict[str, Path]:

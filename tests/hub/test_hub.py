@@ -9,7 +9,7 @@ import subprocess
 import sys
 
 import pytest
-from stand_in import TOKEN, Hub
+from stand_in import TOKEN, Hub, Repository
 from tiny_translator import SENTENCES, tiny_model, tiny_tokenizer
 from transformers import pipeline
 
@@ -114,8 +114,10 @@ print(json.dumps(answers))
 def pushed(hub, runs, tmp_path_factory):
     folders = {name: str(folder) for name, (folder, _) in runs.items()}
     answers = process(START + ERRORS + PUSH, hub, tmp_path_factory.mktemp("pushing"), **folders)
-    repository = hub.repositories["somebody/empty"] = type(hub.repositories["somebody/de-en"])()
-    repository.commit("main", {"config.json": (runs["first"][0] / "model" / "config.json").read_bytes()})
+    files = hub.repositories["somebody/secret"].commits[hub.repositories["somebody/secret"].branches["main"]]
+    for name, private, held in (("empty", False, ["config.json"]), ("hidden", True, list(files))):
+        repository = hub.repositories[f"somebody/{name}"] = Repository(private=private)
+        repository.commit("main", {name: files[name] for name in held})
     return answers
 
 
@@ -186,7 +188,7 @@ answers["errors"] = {"empty": run("translate", "somebody/empty"), "nowhere": run
 os.environ["HF_TOKEN"] = "hf_wrong"
 answers["errors"]["wrong token"] = run("translate", "somebody/empty")
 del os.environ["HF_TOKEN"]
-answers["errors"]["private"] = run("translate", "somebody/secret")
+answers["errors"]["private"] = run("translate", "somebody/hidden")
 """
 PRINT = "print(json.dumps(answers))\n"
 
@@ -224,13 +226,12 @@ def test_a_download_that_broke_off_is_resumed(hub, with_the_package):
         ("empty", "somebody/empty"),
         ("nowhere", "somebody/nowhere"),
         ("wrong token", "somebody/empty"),
-        ("private", "somebody/secret"),
+        ("private", "somebody/hidden"),
     ],
 )
 def test_what_cannot_be_pulled_is_named(with_the_package, case, message):
     code, out, error = with_the_package["errors"][case]
     assert code == 2 and out == ""
-    print(error)
     assert f"model {message}: cannot be loaded" in error and "Traceback" not in error
 
 

@@ -1,0 +1,96 @@
+# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
+"""What a push would do, without a network; test_hub.py has the uploads."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from tiny_translator import tiny_model, tiny_tokenizer
+
+from residual_hf.cli import main
+from residual_hf.errors import InputError
+from residual_hf.hub import push
+from residual_hf.hub.export import save_checkpoint
+from residual_hf.hub.push import push_run
+from residual_hf.model import connections
+from residual_hf.model.ln_modes import PreLN
+
+CARD = "---\nlibrary_name: transformers\npipeline_tag: translation\ntags: [translation]\n---\n# German to English\n"
+
+
+@pytest.fixture
+def run(tmp_path):
+    """The folder of a finished run, as far as a push reads it."""
+    tokenizer = tiny_tokenizer()
+    model = save_checkpoint(tiny_model(tokenizer), tokenizer, tmp_path / "run" / "model")
+    (model / "README.md").write_text(CARD + "![curve](curve.png) ![logo](https://somewhere.org/logo.png)\n")
+    (model / "curve.png").write_bytes(b"png")
+    (model.parent / "metrics.json").write_text("{}")
+    return model.parent
+
+
+@pytest.fixture(autouse=True)
+def no_network(monkeypatch):
+    monkeypatch.setattr(push, "HfApi", lambda **arguments: pytest.fail("the Hub was asked"))
+
+
+def test_dry_run_lists_files_and_sizes(run, capsys):
+    (run / "model" / "optimizer.pt").write_bytes(b"a pickle")
+    (run / "model" / "pytorch_model.bin").write_bytes(b"a pickle")
+    assert main(["push", str(run), "somebody/de-en", "--dry-run", "--private", "--revision", "v2"]) == 0
+    *listed, total, left_out = capsys.readouterr().out.splitlines()
+    uploaded = {line.split()[1]: int(line.split()[0].replace(",", "")) for line in listed}
+    there = {path.name: path.stat().st_size for path in (run / "model").iterdir()}
+    assert left_out == "left out: optimizer.pt, pytorch_model.bin"
+    assert uploaded == {name: size for name, size in there.items() if name not in left_out}
+    assert total.split() == [
+        f"{sum(uploaded.values()):,}",
+        *f"bytes in {len(uploaded)} files for somebody/de-en".split(),
+    ]
+
+
+def test_run_and_model_folder_are_the_same(run):
+    assert push_run(run, "somebody/a", dry_run=True) == push_run(run / "model", "somebody/a", dry_run=True)
+
+
+def test_card_in_the_folder_of_the_run(run):
+    (run / "model" / "README.md").rename(run / "README.md")
+    (run / "model" / "curve.png").rename(run / "curve.png")
+    files = push_run(run, "somebody/a", dry_run=True).files
+    assert files["README.md"] == run / "README.md" and files["curve.png"] == run / "curve.png"
+
+
+def test_a_run_without_card_gets_one(run):
+    (run / "model" / "README.md").unlink()
+    recipe = {"source_lang": "de", "target_lang": "en", "data": {}}
+    scores = {"bleu": {"value": 20.0, "signature": "nrefs:1|tok:13a"}}
+    (run / "recipe.yaml").write_text(json.dumps(recipe))
+    (run / "metrics.json").write_text(json.dumps({"updates": 10, "minutes": 1.0, "valid": {"loss": 2.0} | scores}))
+    files = push_run(run, "somebody/de-en", dry_run=True).files
+    assert "somebody/de-en" in files["README.md"].read_text()
+    assert files["README.md"] == run / "model" / "README.md"
+
+
+@pytest.mark.parametrize(
+    ("folder", "name", "message"),
+    [
+        ("nowhere", "somebody/a", "nowhere: there is no such folder"),
+        (".", "somebody/a", "neither a saved model .* nor a finished run"),
+        ("run", "somebody/a/b", "repo_id: .*somebody/a/b"),
+        ("run", "some body", "repo_id: .*some body"),
+    ],
+)
+def test_bad_arguments(run, folder, name, message, capsys):
+    assert main(["push", str(run.parent / folder), name]) == 2
+    with pytest.raises(InputError, match=message):
+        push_run(run.parent / folder, name)
+
+
+def test_mode_that_would_load_nowhere_else(tmp_path, monkeypatch):
+    monkeypatch.setattr(connections, "LN_MODES", dict(connections.LN_MODES))
+    mode = connections.register_ln_mode("scripted")(type("Scripted", (PreLN,), {"__module__": "__main__"}))
+    tokenizer = tiny_tokenizer()
+    folder = save_checkpoint(tiny_model(tokenizer, ln_mode=mode.name), tokenizer, tmp_path / "model")
+    with pytest.raises(InputError, match=r"the code of ln_mode 'scripted' \(__main__\) is not in it"):
+        push_run(folder, "somebody/a", dry_run=True)

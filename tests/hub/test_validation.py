@@ -1,0 +1,185 @@
+# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
+"""Folders that are damaged, incomplete or from a newer version: named before a push, and before a translation."""
+
+from __future__ import annotations
+
+import json
+import shutil
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from tiny_translator import SENTENCES, tiny_model, tiny_tokenizer
+from transformers import AutoModelForSeq2SeqLM
+
+from residual_hf.cli import main
+from residual_hf.errors import InputError
+from residual_hf.generation.translator import Translator
+from residual_hf.hub.export import save_checkpoint
+from residual_hf.hub.push import push_run
+from residual_hf.hub.validation import validate_model_folder
+from residual_hf.model.tokenization_residual import ResidualTokenizer
+
+CARD = "---\nlibrary_name: transformers\npipeline_tag: translation\ntags: [translation]\n---\n# German to English\n"
+WEIGHTS = "model.safetensors"
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory):
+    tokenizer = tiny_tokenizer()
+    folder = save_checkpoint(tiny_model(tokenizer), tokenizer, tmp_path_factory.mktemp("saved") / "model")
+    (folder / "README.md").write_text(CARD)
+    return folder
+
+
+@pytest.fixture
+def folder(saved, tmp_path):
+    return shutil.copytree(saved, tmp_path / "model")
+
+
+def set_fields(file="config.json", **fields):
+    def change(folder):
+        values = json.loads((folder / file).read_text()) | fields
+        (folder / file).write_text(json.dumps(values))
+
+    return change
+
+
+def change_weights(change):
+    def changed(folder):
+        tensors = load_file(folder / WEIGHTS)
+        change(tensors)
+        save_file(tensors, folder / WEIGHTS, metadata={"format": "pt"})
+
+    return changed
+
+
+def write(name, content):
+    return lambda folder: (folder / name).write_bytes(content)
+
+
+def cut_off(folder):
+    (folder / WEIGHTS).write_bytes((folder / WEIGHTS).read_bytes()[:-100])
+
+
+def larger_vocabulary(folder):
+    tiny_tokenizer("<2de>", "<2fr>").save_pretrained(folder)
+
+
+NORM = "model.encoder.layers.0.ffn_residual.norm.weight"
+EVERYWHERE = {
+    "cut off": (cut_off, r"model.safetensors: damaged or cut off \(.*incomplete metadata"),
+    "no safetensors": (write(WEIGHTS, b"<html>502 Bad Gateway</html>"), "model.safetensors: damaged or cut off"),
+    "empty": (write(WEIGHTS, b""), "model.safetensors: damaged or cut off"),
+    "no weights": (lambda folder: (folder / WEIGHTS).unlink(), "model.safetensors: there is no such file"),
+    "missing weight": (change_weights(lambda t: t.pop(NORM)), f"do not fit; missing: {NORM}$"),
+    "unknown weight": (change_weights(lambda t: t.update(more=torch.ones(1))), "do not fit; unknown: more$"),
+    "wrong shape": (
+        change_weights(lambda t: t.update({NORM: torch.ones(8)})),
+        rf"of another shape: {NORM} \(8,\) instead of \(16,\)$",
+    ),
+    "more layers": (set_fields(encoder_layers=2), r"missing: model.encoder.layers.1.* and \d+ more$"),
+    "another mode": (set_fields(ln_mode="post_ln"), "unknown: .*boundary.norm"),
+    "future mode": (set_fields(ln_mode="quantum_ln"), r"unknown ln_mode 'quantum_ln'. Known: .*resi_dual"),
+    "future option": (set_fields(ln_mode_options={"warp": 2}), "unknown option 'warp' = 2. Allowed: dual_scale"),
+    "future field": (set_fields(hyper_drive=9), "config.json: residual_hf .* does not know the fields hyper_drive"),
+    "wrong type": (set_fields(dropout="much"), "dropout"),
+    "no json": (write("config.json", b'{"model_type": '), "config.json"),
+    "vocabulary": (larger_vocabulary, r"the tokenizer has 96 tokens for the source, the model has 94"),
+    "padding": (set_fields(pad_token_id=5), "pad_token_id is 1 in the tokenizer, 5 in config.json"),
+    "tokenizer": (write("tokenizer.json", b"{}"), "tokenizer cannot be loaded"),
+}
+PUSH_ONLY = {
+    "another model": (set_fields(model_type="bart"), "model_type is 'bart', allowed is 'residual'"),
+    "no generation config": (lambda folder: (folder / "generation_config.json").unlink(), "no such file"),
+    "generation": (set_fields("generation_config.json", eos_token_id=94), "eos_token_id 94 lies outside the 94"),
+    "no code": (
+        lambda folder: (folder / "pipeline_translation.py").unlink(),
+        "imports cannot be followed.*pipeline_translation.py",
+    ),
+    "half the code": (lambda folder: (folder / "norms.py").unlink(), "norms.py"),
+    "broken code": (write("modeling_residual.py", b"class Residual(:"), "modeling_residual.py: .*cannot be read"),
+    "other code": (write("modeling_residual.py", b"a = 1\n"), "modeling_residual.py: no class Residual"),
+    "no auto_map": (set_fields(auto_map={}), "config.json: auto_map: AutoConfig is None"),
+    "elsewhere": (set_fields(auto_map={"AutoConfig": "a/b--c.D"}), "AutoConfig is 'a/b--c.D', must be a class of a f"),
+    "no pipeline": (set_fields(custom_pipelines={}), "custom_pipelines: translation is None"),
+    "no card": (lambda folder: (folder / "README.md").unlink(), r"no card \(README.md\) in it"),
+    "no metadata": (write("README.md", b"# A model\n"), "README.md: no metadata"),
+    "little metadata": (write("README.md", b"---\nlicense: mit\n---\n"), "README.md: library_name: missing"),
+    "broken metadata": (write("README.md", b"---\nlicense: [\n---\n"), "README.md: .*not YAML"),
+    "no picture": (write("README.md", CARD.encode() + b"![curve](curve.png)\n"), "it shows curve.png"),
+}
+
+
+@pytest.mark.parametrize("case", [*EVERYWHERE, *PUSH_ONLY])
+def test_a_push_names_what_is_wrong(folder, case):
+    damage, message = (EVERYWHERE | PUSH_ONLY)[case]
+    damage(folder)
+    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+    with pytest.raises(InputError, match=message) as raised:
+        push_run(folder, "somebody/model")  # offline: a network would be refused with another message
+    assert str(folder) in str(raised.value)
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
+
+
+@pytest.mark.parametrize("case", EVERYWHERE)
+def test_translate_names_what_is_wrong(folder, case, capsys):
+    damage, message = EVERYWHERE[case]
+    damage(folder)
+    with pytest.raises(InputError, match=message) as raised:
+        Translator.from_pretrained(folder)
+    assert str(folder) in str(raised.value)
+    (folder.parent / "in").write_text("zwei Katzen\n")
+    arguments = ["--input", str(folder.parent / "in"), "--output", str(folder.parent / "out")]
+    assert main(["translate", str(folder), *arguments]) == 2
+    assert str(folder) in capsys.readouterr().err
+    assert sorted(path.name for path in folder.parent.iterdir()) == ["in", "model"]
+
+
+def test_a_sound_folder_passes(folder):
+    names = validate_model_folder(folder)
+    assert sorted([*names, "README.md"]) == sorted(path.name for path in folder.iterdir())
+    assert any(Translator.from_pretrained(folder).translate(SENTENCES))
+
+
+def test_weights_in_several_files(folder, tmp_path):
+    model = AutoModelForSeq2SeqLM.from_pretrained(folder)
+    (folder / WEIGHTS).unlink()
+    model.save_pretrained(folder, max_shard_size=10_000)
+    names = validate_model_folder(folder)
+    parts = sorted(path.name for path in folder.glob("*.safetensors"))
+    assert len(parts) > 1 and {*parts, f"{WEIGHTS}.index.json"} < {*names}
+    (folder / parts[0]).unlink()
+    for refuse in (validate_model_folder, Translator.from_pretrained):
+        with pytest.raises(InputError, match=f"{parts[0]}: there is no such file"):
+            refuse(folder)
+
+
+def test_weights_index_stays_in_its_folder(folder):
+    (folder / WEIGHTS).unlink()
+    (folder / f"{WEIGHTS}.index.json").write_text(json.dumps({"weight_map": {"a": "../../secret.safetensors"}}))
+    with pytest.raises(InputError, match="index.json: no weight_map in it that names files beside it"):
+        validate_model_folder(folder)
+
+
+def test_tied_and_separate_tables(tmp_path):
+    tokenizer = tiny_tokenizer()
+    fields = [{"tie_word_embeddings": False}, {"share_encoder_decoder_embeddings": False}, {"fix_norm": True}]
+    for number, chosen in enumerate(fields):
+        folder = save_checkpoint(tiny_model(tokenizer, **chosen), tokenizer, tmp_path / str(number))
+        assert WEIGHTS in validate_model_folder(folder)
+
+
+def test_two_vocabularies(tmp_path):
+    source, target = tiny_tokenizer(), tiny_tokenizer("<2en>")
+    tokenizer = ResidualTokenizer.from_pair(source, target)
+    vocabularies = {"decoder_vocab_size": tokenizer.target_vocab_size, "share_encoder_decoder_embeddings": False}
+    folder = save_checkpoint(tiny_model(tokenizer, **vocabularies), tokenizer, tmp_path / "model")
+    names = validate_model_folder(folder)
+    assert sorted(names) == sorted(path.name for path in folder.iterdir())
+    assert {"target_tokenizer.json", "tokenization_residual.py"} < {*names}
+    config = json.loads((folder / "config.json").read_text())
+    small = save_checkpoint(tiny_model(source, share_encoder_decoder_embeddings=False), source, tmp_path / "small")
+    tokenizer.save_pretrained(small)
+    with pytest.raises(InputError, match=f"{config['decoder_vocab_size']} tokens for the target"):
+        validate_model_folder(small)
