@@ -3,5 +3,6 @@
 
 from .fairseq import convert_fairseq_state_dict
 from .fold import fold, foldable_modes
+from .transformers_models import convert_transformers, from_transformers
 
-__all__ = ["convert_fairseq_state_dict", "fold", "foldable_modes"]
+__all__ = ["convert_fairseq_state_dict", "convert_transformers", "fold", "foldable_modes", "from_transformers"]

@@ -22,7 +22,9 @@ OURS = r"model.\1.layers.\2."
 RENAMES = [
     (r"(encoder|decoder)\.embed_tokens\.weight", r"model.\1.embed_tokens.weight"),
     (r"(encoder|decoder)\.embed_positions\.weight", r"model.\1.embed_positions.weight"),
+    (r"(encoder|decoder)\.layernorm_embedding\.(\w+)", r"model.\1.embed_norm.\2"),
     (r"decoder\.(?:output_projection\.weight|embed_out)", "lm_head.weight"),
+    (r"decoder\.output_projection\.bias", "lm_head.bias"),
     (r"(encoder|decoder)\.layer_norm\.(\w+)", r"model.\1.boundary.norm.\2"),
     (LAYER + r"(self_attn|encoder_attn)\.([qkv])_proj_weight", OURS + r"\3.\4_proj.weight"),
     (LAYER + r"(self_attn|encoder_attn)\.(\w+_proj)\.(\w+)", OURS + r"\3.\4.\5"),

@@ -14,7 +14,7 @@ from transformers.activations import ACT2FN
 
 from .catalogue import ResiDual
 from .connections import get_ln_mode
-from .embeddings import POSITION_EMBEDDINGS
+from .embeddings import POSITION_COUNTING, POSITION_EMBEDDINGS
 from .initialization import INIT_STYLES
 from .norms import NORM_TYPES
 from .options import parse_options
@@ -60,16 +60,23 @@ class ResidualConfig(PreTrainedConfig):
         admin_profile: initial shortcut scales of `"admin"`, one per sub-layer, encoder first; see `profile_admin`.
         norm_type: `"layer_norm"`, `"rms_norm"`, `"scale_norm"` or `"ada_norm"`; None is the default of the mode.
         init_style: `"fairseq_main"` (as ResiDual was trained), `"fairseq_legacy"`; None is the default of the mode.
-        position_embedding_type: `"sinusoidal"` (fairseq's layout), `"learned"` or `"none"`.
+        position_embedding_type: `"sinusoidal"` (fairseq's table), `"sinusoidal_marian"`, `"learned"` or `"none"`.
+        position_counting: `"real_tokens"` (fairseq: from `pad_token_id + 1`, padding left out), or `"all_tokens"`
+            (Transformers' BART and Marian: from 0, padding included, so that left padding changes the result).
         max_position_embeddings: longest sentence, in tokens.
+        embedding_norm: a norm on the sum of token and position embeddings, before dropout: fairseq's
+            `--layernorm-embedding`, in every BART.
         fix_norm: token embeddings have length 1 (before `scale_embedding`), as input and as output projection. Nguyen
-            & Salazar 2019, Transformers without Tears; without the output bias of their code.
+            & Salazar 2019, Transformers without Tears; their code has `output_bias` beside it.
+        output_bias: a learned bias on the logits.
         encoder_word_dropout, decoder_word_dropout: share of the tokens whose embeddings are zeroed in training, see
             `drop_words`; 0.1 in the recipe of B2T's deep models.
         share_encoder_decoder_embeddings: one table for source and target. If False the decoder has its own, of
             `decoder_vocab_size` rows (None: as many as `vocab_size`).
         tie_word_embeddings: the output projection is the table of the decoder.
         source_lang, target_lang: languages of the model, for pipelines and cards.
+        language_tags: in a model of several languages the tag of the target, such as `<2de>`, begins the `"source"` or
+            the `"target"`.
 
     Raises `huggingface_hub.errors.StrictDataclassError` (`ValueError` for an unknown mode) that names the field, its
     value and what is allowed.
@@ -111,9 +118,12 @@ class ResidualConfig(PreTrainedConfig):
     encoder_layerdrop: float | int = 0.0
     decoder_layerdrop: float | int = 0.0
     position_embedding_type: str = "sinusoidal"
+    position_counting: str = "real_tokens"
     max_position_embeddings: int = 1024
     scale_embedding: bool = True
+    embedding_norm: bool = False
     fix_norm: bool = False
+    output_bias: bool = False
     share_encoder_decoder_embeddings: bool = True
     tie_word_embeddings: bool = True
     use_cache: bool = True
@@ -124,6 +134,7 @@ class ResidualConfig(PreTrainedConfig):
     decoder_start_token_id: int | None = 2
     source_lang: str | None = None
     target_lang: str | None = None
+    language_tags: str | None = None
 
     def __post_init__(self, **kwargs: Any):
         if not type(self).__module__.startswith("transformers_modules."):
@@ -205,7 +216,7 @@ class ResidualConfig(PreTrainedConfig):
         for name in ("encoder_attention_heads", "decoder_attention_heads"):
             if self.d_model % getattr(self, name):
                 raise ValueError(f"{name} must divide d_model, but {self.d_model} % {getattr(self, name)} is not 0")
-        if self.position_embedding_type == "sinusoidal" and self.d_model % 2:
+        if self.position_embedding_type.startswith("sinusoidal") and self.d_model % 2:
             raise ValueError(f"d_model must be even for sinusoidal positions, not {self.d_model}")
         for name in ("ln_mode", "encoder_ln_mode", "decoder_ln_mode"):
             if name == "ln_mode" or getattr(self, name) is not None:
@@ -225,11 +236,13 @@ class ResidualConfig(PreTrainedConfig):
             "norm_type": NORM_TYPES,
             "init_style": INIT_STYLES,
             "position_embedding_type": POSITION_EMBEDDINGS,
+            "position_counting": POSITION_COUNTING,
+            "language_tags": (None, "source", "target"),
             "activation_function": ACT2FN,
         }
         for name, choices in allowed.items():
             if getattr(self, name) not in choices:
-                known = ", ".join(sorted(choices))
+                known = ", ".join(sorted(map(str, choices)))
                 raise ValueError(f"{name} cannot be {getattr(self, name)!r}. Allowed: {known}.")
 
     def _validate_vocabularies(self) -> None:

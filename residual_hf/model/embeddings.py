@@ -1,8 +1,9 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
-"""Token and position embeddings with the conventions of fairseq.
+"""Token and position embeddings with the conventions of fairseq, or of BART and Marian in Transformers.
 
 Positions count real tokens only, from `pad_token_id + 1`, so left and right padding give the same result; the row of
-the padding is zero. Sinusoids are laid out [all sines | all cosines] with the frequencies of tensor2tensor.
+the padding is zero. With `position_counting="all_tokens"` they count every token, from 0. Sinusoids are laid out
+[all sines | all cosines].
 """
 
 from __future__ import annotations
@@ -44,22 +45,26 @@ def drop_words(embeddings: Tensor, rate: float, keep_first: bool) -> Tensor:
 
 
 class SinusoidalPositions(nn.Module):
-    """A fixed table: p -> [sin(p*w_k) | cos(p*w_k)], w_k = 10000^(-k / (d/2 - 1)). It is not saved."""
+    """A fixed table: p -> [sin(p*w_k) | cos(p*w_k)], w_k = 10000^(-k / (d/2 - 1)) as in tensor2tensor. Not saved."""
 
-    def __init__(self, num_positions: int, dim: int, padding_idx: int):
+    def __init__(self, num_positions: int, dim: int, padding_idx: int | None):
         super().__init__()
-        self.num_positions = num_positions + padding_idx + 1
+        self.num_positions = num_positions + first_position(padding_idx)
         self.dim = dim
         self.padding_idx = padding_idx
         self.register_buffer("table", self.make_table(), persistent=False)
 
-    def make_table(self) -> Tensor:
+    def frequencies(self) -> Tensor:
         half = self.dim // 2
         rate = math.log(10000) / max(half - 1, 1)
-        frequencies = torch.exp(torch.arange(half, dtype=torch.float32, device="cpu") * -rate)
-        angles = torch.arange(self.num_positions, dtype=torch.float32, device="cpu")[:, None] * frequencies
-        table = torch.cat([angles.sin(), angles.cos()], dim=1)
-        table[self.padding_idx] = 0
+        return torch.exp(torch.arange(half, dtype=torch.float32, device="cpu") * -rate)
+
+    def make_table(self) -> Tensor:
+        frequencies = self.frequencies()
+        angles = torch.arange(self.num_positions, dtype=frequencies.dtype, device="cpu")[:, None] * frequencies
+        table = torch.cat([angles.sin(), angles.cos()], dim=1).float()
+        if self.padding_idx is not None:
+            table[self.padding_idx] = 0
         return table
 
     def forward(self, position_ids: Tensor) -> Tensor:
@@ -69,19 +74,42 @@ class SinusoidalPositions(nn.Module):
         init.copy_(self.table, self.make_table())
 
 
+class MarianPositions(SinusoidalPositions):
+    """The same layout with w_k = 10000^(-2k / d) of Vaswani et al. 2017: the table of Transformers' Marian."""
+
+    def frequencies(self) -> Tensor:
+        return 10000 ** -(torch.arange(0, self.dim, 2, dtype=torch.float64, device="cpu") / self.dim)
+
+
 class LearnedPositions(nn.Embedding):
     """A learned table of the same numbering; the row of the padding stays zero."""
 
-    def __init__(self, num_positions: int, dim: int, padding_idx: int):
-        super().__init__(num_positions + padding_idx + 1, dim, padding_idx)
+    def __init__(self, num_positions: int, dim: int, padding_idx: int | None):
+        super().__init__(num_positions + first_position(padding_idx), dim, padding_idx)
 
 
-POSITION_EMBEDDINGS = {"sinusoidal": SinusoidalPositions, "learned": LearnedPositions, "none": None}
+POSITION_EMBEDDINGS = {
+    "sinusoidal": SinusoidalPositions,
+    "sinusoidal_marian": MarianPositions,
+    "learned": LearnedPositions,
+    "none": None,
+}
+POSITION_COUNTING = ("real_tokens", "all_tokens")
+
+
+def first_position(padding_idx: int | None) -> int:
+    """Number of the first token; `padding_idx` is None where padding has no number of its own."""
+    return 0 if padding_idx is None else padding_idx + 1
+
+
+def positions_padding(config) -> int | None:
+    """The position of padding tokens, or None where they are counted like all others."""
+    return config.pad_token_id if config.position_counting == "real_tokens" else None
 
 
 def build_positions(config) -> nn.Module | None:
     kind = POSITION_EMBEDDINGS[config.position_embedding_type]
-    return None if kind is None else kind(config.max_position_embeddings, config.d_model, config.pad_token_id)
+    return None if kind is None else kind(config.max_position_embeddings, config.d_model, positions_padding(config))
 
 
 def position_ids_from_mask(mask: Tensor, length: int, padding_idx: int) -> Tensor:

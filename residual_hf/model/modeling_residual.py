@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from transformers import GenerationMixin, PreTrainedModel
+from transformers import initialization as init
 from transformers.cache_utils import Cache, DynamicCache, EncoderDecoderCache
 from transformers.masking_utils import create_bidirectional_mask, create_causal_mask
 from transformers.modeling_outputs import (
@@ -26,9 +27,17 @@ from transformers.utils.output_capturing import OutputRecorder, capture_outputs
 
 from .configuration_residual import ResidualConfig
 from .connections import get_ln_mode
-from .embeddings import ScaledEmbedding, build_positions, drop_words, position_ids_from_mask
+from .embeddings import (
+    ScaledEmbedding,
+    build_positions,
+    drop_words,
+    first_position,
+    position_ids_from_mask,
+    positions_padding,
+)
 from .initialization import INIT_STYLES
 from .layers import ResidualAttention, ResidualDecoderLayer, ResidualEncoderLayer
+from .norms import build_norm
 from .profiling import profile_admin
 
 
@@ -78,6 +87,8 @@ class ResidualPreTrainedModel(PreTrainedModel):
 
     def _init_weights(self, module: nn.Module) -> None:
         style = INIT_STYLES[self.config.init_style]
+        if isinstance(module, nn.Linear) and not hasattr(module, "role") and module.bias is not None:
+            init.zeros_(module.bias)  # of the output projection, whose weight may be tied
         if getattr(module, "follows_another", False):
             return
         if hasattr(module, "role"):
@@ -135,6 +146,7 @@ class ResidualStack(ResidualPreTrainedModel):
         self.embed_tokens = ScaledEmbedding(vocab_size, config.d_model, config.pad_token_id, scale, config.fix_norm)
         self.embed_tokens.stack = self.stack
         self.embed_positions = build_positions(config)
+        self.embed_norm = build_norm(config) if config.embedding_norm else nn.Identity()
         self.layers = nn.ModuleList(layers)
         self.boundary = get_ln_mode(config.stack_ln_mode(self.stack)).Boundary(config, self.stack)
         self.word_dropout = getattr(config, f"{self.stack}_word_dropout")
@@ -151,22 +163,22 @@ class ResidualStack(ResidualPreTrainedModel):
         return embeddings
 
     def add_positions(self, embeddings: Tensor, mask: Tensor | None, past_length: int | Tensor) -> Tensor:
-        """Add positions (counted over real tokens where a mask is known) and apply dropout."""
+        """Add positions (counted over real tokens where a mask is known), apply the norm if any, and dropout."""
         if self.embed_positions is not None:
-            length, padding_idx = embeddings.shape[1], self.config.pad_token_id
+            length, padding_idx = embeddings.shape[1], positions_padding(self.config)
             total = length + past_length if isinstance(past_length, int) else length
             if total > self.config.max_position_embeddings:
                 raise ValueError(
                     f"the {self.stack} got {total} tokens, but max_position_embeddings is "
                     f"{self.config.max_position_embeddings}: shorten the text (truncation=True, max_new_tokens)"
                 )
-            if mask is not None:
+            if mask is not None and padding_idx is not None:
                 position_ids = position_ids_from_mask(mask, length, padding_idx)
             else:
-                position_ids = torch.arange(length, device=embeddings.device) + (past_length + padding_idx + 1)
-                position_ids = position_ids.unsqueeze(0)
+                first = past_length + first_position(padding_idx)
+                position_ids = (torch.arange(length, device=embeddings.device) + first).unsqueeze(0)
             embeddings = embeddings + self.embed_positions(position_ids).to(embeddings.dtype)
-        return nn.functional.dropout(embeddings, self.config.dropout, self.training)
+        return nn.functional.dropout(self.embed_norm(embeddings), self.config.dropout, self.training)
 
     def run_layers(self, hidden_states: Tensor, *memory: Tensor, **kwargs: Any) -> Tensor:
         stream = self.boundary.begin(hidden_states)
@@ -345,13 +357,14 @@ class ResidualForConditionalGeneration(ResidualPreTrainedModel, GenerationMixin)
     """Encoder, decoder and output projection: translation and any other sequence-to-sequence task.
 
     `criterion`, when set, computes the loss from decoder states without materialising all logits:
-    `criterion(hidden_states, output_weight, labels, num_items_in_batch) -> loss`. It is not saved.
+    `criterion(hidden_states, output_weight, labels, num_items_in_batch) -> loss`, with `bias=` behind them where
+    `config.output_bias` is set. It is not saved.
     """
 
     def __init__(self, config: ResidualConfig):
         super().__init__(config)
         self.model = ResidualModel(config)
-        self.lm_head = nn.Linear(config.d_model, config.decoder_vocab_size, bias=False)
+        self.lm_head = nn.Linear(config.d_model, config.decoder_vocab_size, bias=config.output_bias)
         self.loss_type = "ForMaskedLM"  # the class name would select the causal loss, which shifts labels again
         self.criterion: Callable[..., Tensor] | None = None
         shared = config.share_encoder_decoder_embeddings
@@ -451,12 +464,15 @@ class ResidualForConditionalGeneration(ResidualPreTrainedModel, GenerationMixin)
         hidden_states = outputs.last_hidden_state
         loss = logits = None
         if labels is not None and self.criterion is not None:
-            loss = self.criterion(hidden_states, self.output_weight, labels, num_items)
+            bias = {"bias": self.lm_head.bias} if self.config.output_bias else {}
+            loss = self.criterion(hidden_states, self.output_weight, labels, num_items, **bias)
         else:
             kept = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
             hidden_states = hidden_states[:, kept]
-            fixed = self.config.fix_norm
-            logits = nn.functional.linear(hidden_states, self.output_weight) if fixed else self.lm_head(hidden_states)
+            if self.config.fix_norm:
+                logits = nn.functional.linear(hidden_states, self.output_weight, self.lm_head.bias)
+            else:
+                logits = self.lm_head(hidden_states)
             if labels is not None:
                 loss = self.loss_function(
                     logits, labels, vocab_size=self.config.decoder_vocab_size, num_items_in_batch=num_items

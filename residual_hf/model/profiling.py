@@ -54,7 +54,9 @@ def profile_admin(model: nn.Module, batch: Mapping[str, Tensor]) -> list[float]:
     if "decoder_input_ids" not in batch:
         batch["decoder_input_ids"] = model.prepare_decoder_input_ids_from_labels(batch.pop("labels"))
     # as in fairseq, padding of the target has no position and is not attended to: it counts in the variances
-    batch.setdefault("decoder_attention_mask", batch["decoder_input_ids"].ne(model.config.pad_token_id))
+    is_token = batch["decoder_input_ids"].ne(model.config.pad_token_id)
+    is_token[:, 0] = True  # Marian starts with the padding token
+    batch.setdefault("decoder_attention_mask", is_token)
     was_training = model.training
     model.train()
     for connection in connections:

@@ -1,0 +1,218 @@
+# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
+"""Translation models of Transformers (Marian, M2M100 and NLLB, BART, mBART, FSMT) in, with equal logits.
+
+They are Post-LN or Pre-LN; `change_ln_mode` takes the result on to the modes that contain these.
+"""
+
+from __future__ import annotations
+
+import copy
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from huggingface_hub.errors import StrictDataclassError
+from torch import Tensor, nn
+from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, PreTrainedModel
+
+from residual_hf.conversion.fairseq import convert_fairseq_state_dict
+from residual_hf.errors import InputError
+from residual_hf.hub.export import save_checkpoint
+from residual_hf.model.configuration_residual import ResidualConfig
+from residual_hf.model.embeddings import build_positions
+from residual_hf.model.modeling_residual import ResidualForConditionalGeneration
+
+
+@dataclass(frozen=True)
+class Architecture:
+    """What the code of a model class has, and its config does not say."""
+
+    ln_mode: str
+    position_embedding_type: str
+    position_counting: str
+    embedding_norm: bool = False
+    unused_positions: int = 0  # rows in front of a learned table that no token has
+
+
+ARCHITECTURES = {
+    "MarianMTModel": Architecture("post_ln", "sinusoidal_marian", "all_tokens"),
+    "FSMTForConditionalGeneration": Architecture("post_ln", "sinusoidal", "real_tokens"),
+    "M2M100ForConditionalGeneration": Architecture("pre_ln", "sinusoidal", "real_tokens"),  # NLLB too
+    "BartForConditionalGeneration": Architecture("post_ln", "learned", "all_tokens", True, 2),
+    "MBartForConditionalGeneration": Architecture("pre_ln", "learned", "all_tokens", True, 2),
+}
+SAME_FIELDS = (
+    "encoder_ffn_dim",
+    "decoder_ffn_dim",
+    "encoder_attention_heads",
+    "decoder_attention_heads",
+    "activation_function",
+    "max_position_embeddings",
+    "use_cache",
+    "pad_token_id",
+    "bos_token_id",
+    "eos_token_id",
+)
+RATES = ("dropout", "attention_dropout", "activation_dropout", "encoder_layerdrop", "decoder_layerdrop")
+STACKS = ("encoder", "decoder")
+
+
+@torch.no_grad()
+def from_transformers(
+    model: PreTrainedModel | str | os.PathLike,
+    *,
+    source_lang: str | None = None,
+    target_lang: str | None = None,
+    decoder_start_token_id: int | None = None,
+) -> ResidualForConditionalGeneration:
+    """A model of this package with the weights, and to rounding the logits, of a translation model of Transformers.
+
+    Args:
+        model: a loaded model of a class in `ARCHITECTURES`, which stays as it is, or a folder or name on the Hub.
+        source_lang, target_lang: languages, for pipelines and cards.
+        decoder_start_token_id: instead of the one of the model; mBART models without one begin with the code of the
+            target language.
+
+    Raises:
+        InputError: another class, quantised weights, or a value of the config that `ResidualConfig` cannot hold.
+    """
+    if isinstance(model, (str, os.PathLike)):
+        model = load(AutoModelForSeq2SeqLM, model)
+    architecture = architecture_of(model)
+    fields = config_fields(model, architecture)
+    if decoder_start_token_id is not None:
+        fields["decoder_start_token_id"] = decoder_start_token_id
+    try:
+        config = ResidualConfig(**fields, source_lang=source_lang, target_lang=target_lang)
+    except (StrictDataclassError, ValueError) as error:
+        raise InputError(f"{type(model).__name__}: {error.__cause__ or error}") from error
+    converted = ResidualForConditionalGeneration._from_config(config, dtype=model.dtype)
+    converted.load_state_dict(convert_weights(model, architecture, config))
+    converted.generation_config = copy.deepcopy(model.generation_config)
+    converted.generation_config.decoder_start_token_id = config.decoder_start_token_id
+    return converted.to(model.device).train(model.training)
+
+
+def convert_transformers(
+    name: str | os.PathLike,
+    output_dir: str | os.PathLike,
+    overwrite: bool = False,
+    *,
+    decoder_start_token_id: int | None = None,
+) -> Path:
+    """Save what `from_transformers` makes of a folder or a name on the Hub, with its tokenizer, as a new folder.
+
+    Raises:
+        InputError: as `from_transformers`; a model or tokenizer that does not load; a folder with files in it.
+    """
+    output_dir = Path(output_dir)
+    if output_dir.is_file() or (not overwrite and output_dir.is_dir() and any(output_dir.iterdir())):
+        raise InputError(f"output_dir: {output_dir} is there already; name another folder, or ask for overwriting it")
+    tokenizer = load(AutoTokenizer, name)
+    model = load(AutoModelForSeq2SeqLM, name)
+    source_lang, target_lang = languages(model, tokenizer)
+    converted = from_transformers(
+        model, source_lang=source_lang, target_lang=target_lang, decoder_start_token_id=decoder_start_token_id
+    )
+    return save_checkpoint(converted, tokenizer, output_dir, overwrite=overwrite)
+
+
+def load(auto_class: Any, name: str | os.PathLike) -> Any:
+    try:
+        return auto_class.from_pretrained(name)
+    except (OSError, ValueError, ImportError) as error:
+        raise InputError(f"{name}: {auto_class.__name__} cannot load it: {error}") from error
+
+
+def languages(model: PreTrainedModel, tokenizer: Any) -> tuple[str | None, str | None]:
+    """Source and target of a model for one pair; FSMT's config and Marian's tokenizer know them."""
+    if getattr(model.config, "langs", None):
+        source, target = model.config.langs
+        return source, target
+    if hasattr(tokenizer, "source_lang") and hasattr(tokenizer, "target_lang"):
+        return tokenizer.source_lang, tokenizer.target_lang
+    return None, None
+
+
+def architecture_of(model: Any) -> Architecture:
+    name = type(model).__name__
+    if name not in ARCHITECTURES:
+        raise InputError(
+            f"model: a {name} given, allowed are {', '.join(ARCHITECTURES)}; other classes compute what no ln_mode "
+            "does (relative positions, experts, other attention), or have no cross-attention. An adapter must be "
+            "merged first (merge_and_unload)"
+        )
+    quantised = sorted({str(p.dtype) for p in model.parameters() if not p.is_floating_point()})
+    if quantised or getattr(model, "hf_quantizer", None) is not None:
+        raise InputError(f"model: its weights are quantised ({', '.join(quantised)}), load it without quantisation")
+    return ARCHITECTURES[name]
+
+
+def config_fields(model: PreTrainedModel, architecture: Architecture) -> dict[str, Any]:
+    """The fields of `ResidualConfig`; which tables are one, and their sizes, are those of the weights."""
+    source, encoder, decoder = model.config, model.model.encoder, model.model.decoder
+    start = source.decoder_start_token_id
+    if start is None:
+        start = model.generation_config.decoder_start_token_id
+    return {
+        **{name: getattr(source, name) for name in SAME_FIELDS},
+        **{name: getattr(source, name) or 0.0 for name in RATES},
+        "vocab_size": encoder.embed_tokens.num_embeddings,
+        "decoder_vocab_size": decoder.embed_tokens.num_embeddings,
+        "share_encoder_decoder_embeddings": encoder.embed_tokens.weight is decoder.embed_tokens.weight,
+        "tie_word_embeddings": output_projection(model).weight is decoder.embed_tokens.weight,
+        "output_bias": output_bias(model) is not None,
+        "d_model": source.d_model,
+        "scale_embedding": bool(source.scale_embedding),
+        "encoder_layers": len(encoder.layers),
+        "decoder_layers": len(decoder.layers),
+        "ln_mode": architecture.ln_mode,
+        "layer_norm_eps": encoder.layers[0].final_layer_norm.eps,
+        "position_embedding_type": architecture.position_embedding_type,
+        "position_counting": architecture.position_counting,
+        "embedding_norm": architecture.embedding_norm,
+        "decoder_start_token_id": start,
+    }
+
+
+def output_projection(model: PreTrainedModel) -> nn.Linear:
+    return model.lm_head if hasattr(model, "lm_head") else model.model.decoder.output_projection
+
+
+def output_bias(model: PreTrainedModel) -> Tensor | None:
+    """The bias (vocabulary,) that a model adds to its logits; None where it has none or it is 0."""
+    bias = getattr(model, "final_logits_bias", None)
+    return bias[0] if bias is not None and bias.any() else None
+
+
+def convert_weights(model: PreTrainedModel, architecture: Architecture, config: ResidualConfig) -> dict[str, Tensor]:
+    """Under the names of this package; the layers have fairseq's names behind `model.`."""
+    weights = {
+        name.removeprefix("model."): tensor
+        for name, tensor in model.model.state_dict().items()
+        if name != "shared.weight" and ".embed_positions." not in name
+    }
+    weights["decoder.output_projection.weight"] = output_projection(model).weight
+    if config.output_bias:
+        weights["decoder.output_projection.bias"] = output_bias(model)
+    for stack in STACKS:
+        positions = model.model.get_submodule(stack).embed_positions
+        table = positions.weights if hasattr(positions, "weights") else positions.weight
+        if architecture.position_embedding_type == "learned":
+            weights[f"{stack}.embed_positions.weight"] = table[architecture.unused_positions :]
+        else:
+            check_table(table, config)
+    return convert_fairseq_state_dict(weights, config)
+
+
+def check_table(table: Tensor, config: ResidualConfig) -> None:
+    """Refuse a model whose fixed positions are not those of its class."""
+    ours = build_positions(config).table
+    rows = min(len(ours), len(table))
+    tolerance = 1e-6 if table.dtype in (torch.float32, torch.float64) else 1e-2
+    if not torch.allclose(table[:rows].float().cpu(), ours[:rows], atol=tolerance):
+        raise InputError(
+            f"model: its position table is not the {config.position_embedding_type} one of its class, which is fixed"
+        )
