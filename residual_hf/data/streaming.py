@@ -22,12 +22,14 @@ from residual_hf.data.records import Pair
 from residual_hf.errors import InputError
 
 CHUNK = 2000  # pairs tokenized at a time
+FIRST_BLOCK = 8000  # pairs; the blocks after it double up to the size asked for, so that training begins soon
 HISTORY = 64  # blocks whose beginnings are remembered
 Ids = list[list[int]]
 Feature = dict[str, np.ndarray]
+Encode = Callable[[list[str], list[str]], tuple[Ids, Ids]]
 
 
-def encoder_of(tokenizer: Any) -> Callable[[list[str], list[str]], tuple[Ids, Ids]]:
+def encoder_of(tokenizer: Any) -> Encode:
     """The `encode` of `StreamedBatches` that a tokenizer of Transformers gives."""
 
     def encode(sources: list[str], targets: list[str]) -> tuple[Ids, Ids]:
@@ -63,10 +65,11 @@ class StreamedBatches(IterableDataset):
 
     Args:
         corpora: where they lie; see `CorpusSpec`.
-        encode: from sources and targets to their token ids, `</s>` included; called in a thread.
+        encode: from sources and targets to their token ids, `</s>` included; one for all corpora or one for each;
+            called in a thread.
         max_tokens: budget of a batch, in padded tokens of the longer side.
         probabilities: the share of each corpus, see `mixing_probabilities`; may be left away for one corpus.
-        block: pairs read at a time, over all corpora.
+        block: pairs read at a time, over all corpora; the first blocks are smaller.
         max_length: pairs with a longer side are left out, as are those longer than `max_tokens`.
         cleaning: what else is left out; `duplicates` is refused, since it would remember every pair.
         multiple: rows of a batch are a multiple of this number where the budget allows.
@@ -80,7 +83,7 @@ class StreamedBatches(IterableDataset):
     def __init__(
         self,
         corpora: Sequence[CorpusSpec],
-        encode: Callable[[list[str], list[str]], tuple[Ids, Ids]],
+        encode: Encode | Sequence[Encode],
         max_tokens: int,
         *,
         probabilities: Sequence[float] | None = None,
@@ -109,7 +112,11 @@ class StreamedBatches(IterableDataset):
         check_files(corpora)
         self.corpora = tuple(corpora)
         self.probabilities = _checked(probabilities, len(self.corpora))
-        self.encode = encode
+        self.encode = [encode] * len(self.corpora) if callable(encode) else list(encode)
+        if len(self.encode) != len(self.corpora):
+            raise InputError(
+                f"encode: {len(self.encode)} given for {len(self.corpora)} corpora, must be one or as many"
+            )
         self.max_tokens = max_tokens
         self.block = block
         self.seed = seed
@@ -204,11 +211,12 @@ class StreamedBatches(IterableDataset):
 
     def _make_block(self, readers: list[PairReader], number: int, check: Callable[[], None]) -> _Block:
         features: list[Feature] = []
-        shares = np.random.default_rng([self.seed, number]).multinomial(self.block, self.probabilities)
-        for reader, share in zip(readers, shares.tolist(), strict=True):
+        pairs = min(self.block, FIRST_BLOCK * 2 ** min(number, 32))
+        shares = np.random.default_rng([self.seed, number]).multinomial(pairs, self.probabilities)
+        for reader, encode, share in zip(readers, self.encode, shares.tolist(), strict=True):
             for start in range(0, share, CHUNK):
                 check()
-                features += self._features(reader.take(min(CHUNK, share - start)))
+                features += self._features(reader.take(min(CHUNK, share - start)), encode)
             self._leave_out("empty", reader.skipped_empty)
             reader.skipped_empty = 0
         batches = []
@@ -218,7 +226,7 @@ class StreamedBatches(IterableDataset):
             batches = list(TokenBudgetSampler(*lengths, self.max_tokens, **options))
         return _Block(features, batches, [reader.place for reader in readers])
 
-    def _features(self, pairs: list[Pair]) -> list[Feature]:
+    def _features(self, pairs: list[Pair], encode: Encode) -> list[Feature]:
         """The token ids of those pairs that pass."""
         if self.cleaning is not None:
             found = [self._why_not(*pair) for pair in pairs]
@@ -227,7 +235,7 @@ class StreamedBatches(IterableDataset):
                 self._leave_out(reason, count)
         if not pairs:
             return []
-        sources, targets = self.encode(*map(list, zip(*pairs, strict=True)))
+        sources, targets = encode(*map(list, zip(*pairs, strict=True)))
         limit = min(self.max_length or math.inf, self.max_tokens)
         features = [
             {"input_ids": np.array(source, dtype=np.int32), "labels": np.array(target, dtype=np.int32)}

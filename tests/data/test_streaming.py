@@ -63,8 +63,18 @@ def two(tmp_path):
     return [write(tmp_path, "a", numbered(1000, 23)), write(tmp_path, "b", numbered(2000, 7), packed=True)]
 
 
-def stream_of(corpora, **options):
+def stream_of(corpora, encode=encode, **options):
     return StreamedBatches(corpora, encode, 24, **{"probabilities": [0.6, 0.4], "block": 10, "multiple": 2} | options)
+
+
+def tagging(tag):
+    """`encode` with a token before every source, as several directions have it."""
+
+    def encode_tagged(sources, targets):
+        sources, targets = encode(sources, targets)
+        return [[tag, *source] for source in sources], targets
+
+    return encode_tagged
 
 
 def test_batches_come_again_and_respect_the_budget(two):
@@ -77,6 +87,21 @@ def test_batches_come_again_and_respect_the_budget(two):
         for source, target in batch:
             assert source[0] == target[0]
             assert " ".join(map(str, source[:-1])) in known
+
+
+def test_every_corpus_may_have_an_encoding_of_its_own(two):
+    for batch in first(stream_of(two, encode=[tagging(51), tagging(52)]), 20):
+        for source, target in batch:
+            assert source[0] == 50 + target[0] // 1000
+    with pytest.raises(InputError, match="encode: 1 given for 2 corpora"):
+        stream_of(two, encode=[encode])
+
+
+def test_the_first_blocks_are_smaller(tmp_path, monkeypatch):
+    monkeypatch.setattr("residual_hf.data.streaming.FIRST_BLOCK", 10)
+    seen = numbers(first(StreamedBatches([write(tmp_path, "a", numbered(0, 200))], encode, 24, block=35), 60))
+    for start, stop in ((0, 10), (10, 30), (30, 65), (65, 100)):
+        assert sorted(seen[start:stop]) == list(range(start, stop))
 
 
 @pytest.mark.parametrize("packed", [False, True])
@@ -119,8 +144,7 @@ def test_resuming_encodes_one_block_at_most_before_the_next_batch(two):
         encoded.append(len(sources))
         return encode(sources, targets)
 
-    again = stream_of(two)
-    again.encode = counting
+    again = stream_of(two, encode=counting)
     again.start_from(state)
     next(iter(again))
     assert sum(encoded) <= 2 * 10  # the second one is made ahead
@@ -325,24 +349,23 @@ def test_closing_ends_the_thread(two):
 
 PROGRAM = """
 import sys, time
+from residual_hf.data import streaming
 from residual_hf.data.corpus import CorpusSpec
-from residual_hf.data.streaming import StreamedBatches
 
+streaming.CHUNK = 10  # the second block has 1600, and nobody may wait for all of those
+first_block = streaming.FIRST_BLOCK
 encoded = 0
+
 def encode(sources, targets):
     global encoded
-    encoded += 1
-    if encoded > 2:
+    encoded += len(sources)
+    if encoded > first_block:
         print("in the second block", flush=True)
         time.sleep(0.2)
     return ([[1, 2]] * len(sources),) * 2
 
-# a block is two chunks, then hundreds: nobody may wait for all of those
-stream = StreamedBatches([CorpusSpec(tsv=sys.argv[1])], encode, 10**6, block=4000)
-iterator = iter(stream)
+iterator = iter(streaming.StreamedBatches([CorpusSpec(tsv=sys.argv[1])], encode, 10**6))
 next(iterator)
-stream.block = 4_000_000
-time.sleep(0.1)
 if sys.argv[2] == "interrupt":
     for batch in iterator:
         pass
