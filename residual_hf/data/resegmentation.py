@@ -24,7 +24,7 @@ Word = tuple[int, ...]
 """The token ids of one segmentation of a word."""
 
 _BYTE = re.compile(r"<0x([0-9A-F]{2})>")
-_MOST_REMEMBERED = 200_000  # keys
+_MOST_REMEMBERED = 100_000  # keys
 _LONGEST_REMEMBERED = 40  # tokens of a key; tokenizers that do not split text into words have sentences for words
 
 
@@ -82,8 +82,9 @@ class _Vocabulary:
         return None if spelled else found
 
     def spell(self, character: str) -> Word:
-        """The byte tokens of a character; none without byte fallback."""
-        return tuple(self.ids[f"<0x{byte:02X}>"] for byte in character.encode()) if self.bytes else ()
+        """The byte tokens of a character, none where one is missing."""
+        spelled = [self.ids.get(f"<0x{byte:02X}>") for byte in character.encode()]
+        return tuple(spelled) if self.bytes.keys() >= set(spelled) else ()
 
 
 class BpeDropout:
@@ -185,10 +186,10 @@ class UnigramSampling:
                 if piece in self._scores and total[start] > -math.inf:
                     logs.append(total[start] + self.alpha * self._scores[piece])
                     choices.append((start, (self._vocabulary.ids[piece],)))
-            spelled = spelled or self._vocabulary.spell(character)
-            if character not in self._scores and spelled and total[end - 1] > -math.inf:
+            in_bytes = () if character in self._scores else spelled or self._vocabulary.spell(character)
+            if in_bytes and total[end - 1] > -math.inf:
                 logs.append(total[end - 1] + self.alpha * self._unknown)
-                choices.append((end - 1, spelled))
+                choices.append((end - 1, in_bytes))
             highest = max(logs, default=-math.inf)
             sums = list(accumulate(math.exp(log - highest) for log in logs))
             total.append(highest + math.log(sums[-1]) if sums else -math.inf)
