@@ -167,7 +167,7 @@ class StreamedBatches(IterableDataset):
         that was yielded last.
         """
         first, last = self._block_starts[0]["batches"], self._block_starts[-1]["batches"]
-        last = max(last, self._begin["batches"])
+        last = max(last, self._begin["batches"]) + self.world_size - 1  # others may be in the next block already
         if not first <= batches <= last:
             raise InputError(f"batches: {batches} given, must be near those yielded last, from {first} to {last}")
         start = next(start for start in reversed(self._block_starts) if start["batches"] <= batches)
