@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from residual_hf.data.corpus import ParallelCorpus
+from residual_hf.data.corpus import CorpusSpec, ParallelCorpus
 from residual_hf.errors import InputError
 from residual_hf.model.pipeline_translation import TAG_PATTERN as TAG
 
@@ -27,6 +27,23 @@ def reverse(corpus: ParallelCorpus) -> ParallelCorpus:
         source_lang=corpus.target_lang,
         target_lang=corpus.source_lang,
         raw_targets=None,
+    )
+
+
+def reverse_spec(spec: CorpusSpec) -> CorpusSpec:
+    """Where the reverse of a corpus lies: in the same files."""
+    columns = (spec.source_column, spec.target_column)
+    if spec.tsv is not None and spec.source_column is None:
+        columns = (1, 2)
+    return replace(
+        spec,
+        source=spec.target,
+        target=spec.source,
+        source_column=columns[1],
+        target_column=columns[0],
+        source_lang=spec.target_lang,
+        target_lang=spec.source_lang,
+        raw_target=None,
     )
 
 

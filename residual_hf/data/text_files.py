@@ -59,6 +59,18 @@ def iter_lines(path: str | Path) -> Iterator[str]:
     return iter(LineReader(path))
 
 
+def count_lines(path: Path) -> int:
+    """Lines of a text file, plain or gzip, whether or not the last one ends."""
+    lines, last = 0, b"\n"
+    with open(path, "rb") as raw:
+        packed = path.suffix == ".gz" or raw.read(2) == b"\x1f\x8b"
+        raw.seek(0)
+        file = gzip.GzipFile(fileobj=raw) if packed else raw
+        while block := file.read(1 << 20):
+            lines, last = lines + block.count(b"\n"), block[-1:]
+    return lines + (last != b"\n")
+
+
 def file_hash(path: Path) -> str:
     """The sha256 of a file's bytes as they lie on disk, in hex."""
     digest = hashlib.sha256()

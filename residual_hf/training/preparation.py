@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 import logging
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -33,27 +33,18 @@ Corpora = dict[str, list[ParallelCorpus]]
 
 
 def read_corpora(recipe: Recipe) -> Corpora:
-    """The texts of `train`, `valid` and `test`, in memory, each with its languages; a streamed `train` stays out."""
+    """The texts of `train`, `valid` and `test`, in memory; a streamed `train` stays out."""
     data = recipe.data
     splits = {"train": [] if data.stream else data.train, "valid": data.valid, "test": data.test}
-    return {name: [read_with_languages(spec, recipe) for spec in specs] for name, specs in splits.items() if specs}
+    return {name: [read_with_raw_targets(spec) for spec in specs] for name, specs in splits.items() if specs}
 
 
-def read_with_languages(spec: CorpusSpec, recipe: Recipe) -> ParallelCorpus:
-    corpus = read_parallel(with_languages(spec, recipe))
+def read_with_raw_targets(spec: CorpusSpec) -> ParallelCorpus:
+    corpus = read_parallel(spec)
     raw = None if spec.raw_target is None else list(iter_lines(spec.raw_target))[: spec.limit]
     if raw is not None and len(raw) != len(corpus):
         raise InputError(f"corpus.raw_target: {spec.raw_target} has {len(raw)} lines for {len(corpus)} pairs")
     return replace(corpus, raw_targets=raw)
-
-
-def with_languages(spec: CorpusSpec, recipe: Recipe) -> CorpusSpec:
-    """The corpus with the languages of the recipe where it states none."""
-    return replace(
-        spec,
-        source_lang=spec.source_lang or recipe.source_lang,
-        target_lang=spec.target_lang or recipe.target_lang,
-    )
 
 
 def clean(corpora: Sequence[ParallelCorpus], data: DataSettings, report_file: Path | None) -> list[ParallelCorpus]:
@@ -80,25 +71,25 @@ def tagged(corpora: Sequence[ParallelCorpus], data: DataSettings) -> list[Parall
     return [tag_corpus(corpus, data.language_tags) for corpus in corpora] if data.language_tags else list(corpora)
 
 
-def get_tokenizer(recipe: Recipe, corpora: Sequence[ParallelCorpus], folder: Path) -> PreTrainedTokenizerBase:
-    """The tokenizer of the run: the one it trained before, the one the recipe names, or a new one."""
+def get_tokenizer(
+    recipe: Recipe, read: Callable[[], Sequence[ParallelCorpus]], folder: Path
+) -> PreTrainedTokenizerBase:
+    """The tokenizer of the run: the one it trained before, the one the recipe names, or a new one of the text."""
     from transformers import AutoTokenizer
 
     settings = recipe.tokenizer
     if folder.exists():
         return AutoTokenizer.from_pretrained(folder)
-    tags = []
-    if recipe.data.language_tags:
-        languages = {c.target_lang for c in directions(corpora, recipe.data)}
-        tags = [language_tag(language) for language in sorted(filter(None, languages))]
+    tags = [language_tag(language) for language in recipe.target_languages] if recipe.data.language_tags else []
     options: dict[str, Any] = {"model": settings.kind, "vocab_size": settings.vocab_size, "language_tags": tags}
     if settings.kind == "pretokenized":
         tokenizer = pretokenized_tokenizer(settings.path)
     elif settings.path is not None:
         tokenizer = AutoTokenizer.from_pretrained(settings.path)
     elif settings.joint:
-        tokenizer = train_tokenizer([line for c in corpora for line in (*c.sources, *c.targets)], **options)
+        tokenizer = train_tokenizer([line for c in read() for line in (*c.sources, *c.targets)], **options)
     else:
+        corpora = read()
         source, target = (
             train_tokenizer([line for c in corpora for line in side(c)], **options)
             for side in (lambda c: c.sources, lambda c: c.targets)

@@ -109,20 +109,39 @@ class Recipe:
     decoding: DecodingSettings = field(default_factory=DecodingSettings)
 
     def __post_init__(self) -> None:
+        for split in ("train", "valid", "test"):
+            if getattr(self.data, split):
+                setattr(self.data, split, [self._with_languages(spec) for spec in getattr(self.data, split)])
         specs = [*self.data.train, *self.data.valid, *(self.data.test or [])]
         for name in ("source_lang", "target_lang"):
-            if getattr(self, name) is None and any(getattr(spec, name) is None for spec in specs):
+            if any(getattr(spec, name) is None for spec in specs):
                 raise InputError(f"{name}: missing, in the recipe or in every corpus")
-        targets = {spec.target_lang or self.target_lang for spec in specs}
-        if self.data.both_directions:
-            targets |= {spec.source_lang or self.source_lang for spec in specs}
+        targets = self.target_languages
+        if self.data.stream and self.training.max_updates is None:
+            raise InputError("training.max_updates: missing; a stream has no end and no epochs")
         if len(targets) > 1 and not self.data.language_tags:
             raise InputError(
-                f"data.language_tags: missing; a model that translates into {', '.join(sorted(targets))} has to "
+                f"data.language_tags: missing; a model that translates into {', '.join(targets)} has to "
                 "be told which, by a tag on the source or the target"
             )
         if len(targets) > 1 and not self.tokenizer.joint:
             raise InputError("tokenizer.joint: false given, but several target languages share one vocabulary")
+
+    @property
+    def target_languages(self) -> list[str]:
+        """The languages that the model translates into, in alphabetical order."""
+        data = self.data
+        specs = [*data.train, *data.valid, *(data.test or [])]
+        sources = {spec.source_lang for spec in specs} if data.both_directions else set()
+        return sorted({spec.target_lang for spec in specs} | sources)
+
+    def _with_languages(self, spec: CorpusSpec) -> CorpusSpec:
+        """The corpus with the languages of the recipe where it states none."""
+        return dataclasses.replace(
+            spec,
+            source_lang=spec.source_lang or self.source_lang,
+            target_lang=spec.target_lang or self.target_lang,
+        )
 
     def as_dict(self) -> dict[str, Any]:
         """The recipe as plain values, for YAML; what a corpus leaves unset is left out."""

@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import logging
 import time
+from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -20,6 +21,7 @@ from transformers import EarlyStoppingCallback, PrinterCallback, ProgressCallbac
 from residual_hf.data.corpus import check_files
 from residual_hf.data.directions import without_tag
 from residual_hf.data.encoding import EncodedCorpus
+from residual_hf.data.streaming import StreamedBatches
 from residual_hf.data.text_files import write_atomically
 from residual_hf.evaluation.scorer import Scorer, by_corpus, mean_figures
 from residual_hf.hub.export import save_checkpoint
@@ -35,6 +37,7 @@ from .preparation import Corpora
 from .recipe import Recipe
 from .records import add_to_record, begin_record, now, read_record
 from .settings import METRICS, TrainingSettings
+from .streams import describe_stream, first_pairs, open_stream
 from .trainer import TranslationTrainer
 
 logger = logging.getLogger(__name__)
@@ -82,29 +85,39 @@ def train_on(recipe: Recipe, texts: Corpora, folder: Path, *, resume: bool = Fal
     set_seed(recipe.training.seed)
     data, main = recipe.data, this_process().is_main_process
     if main:
-        begin_record(folder, recipe.training.seed, this_process().num_processes, texts)
+        described = {**texts, "train": describe_stream(recipe)} if data.stream else texts
+        begin_record(folder, recipe.training.seed, this_process().num_processes, described)
     texts = dict(texts)
-    texts["train"] = preparation.clean(texts["train"], data, folder / "cleaning.json" if main else None)
+    if not data.stream:
+        texts["train"] = preparation.clean(texts["train"], data, folder / "cleaning.json" if main else None)
     with this_process().main_process_first():
-        tokenizer = preparation.get_tokenizer(recipe, texts["train"], folder / "tokenizer")
+        tokenizer = preparation.get_tokenizer(
+            recipe, lambda: first_pairs(recipe) if data.stream else texts["train"], folder / "tokenizer"
+        )
         texts = {name: preparation.directions(corpora, data) for name, corpora in texts.items()}
         encoded = {
             name: preparation.encode(preparation.tagged(corpora, data), tokenizer, name, folder / "cache")
             for name, corpora in texts.items()
         }
-    encoded["train"] = preparation.mix(encoded["train"], texts["train"], data.train, recipe)
     model = build_model(recipe, tokenizer)
     positions = model.config.max_position_embeddings
     limit = min(data.max_length or positions, positions)
     if recipe.training.max_tokens != "auto":
         limit = min(limit, recipe.training.max_tokens)
-    encoded["train"] = preparation.drop_long(encoded["train"], limit)
+    lengths = [limit]
+    if not data.stream:
+        encoded["train"] = preparation.mix(encoded["train"], texts["train"], data.train, recipe)
+        encoded["train"] = preparation.drop_long(encoded["train"], limit)
+        lengths = np.maximum(encoded["train"].source_lengths, encoded["train"].target_lengths)
     for name in ("valid", "test"):
         if name in encoded:
             preparation.refuse_long(encoded[name], name, positions)
     scorers = {name: preparation.make_scorers(texts[name], data) for name in ("valid", "test") if name in texts}
 
-    settings = fix_budget(recipe.training, model, encoded["train"], folder)
+    settings = fix_budget(recipe.training, model, lengths, folder)
+    if data.stream:
+        rank, processes = this_process().process_index, this_process().num_processes
+        encoded["train"] = open_stream(recipe, tokenizer, positions, settings.max_tokens, rank, processes)
     interrupt = InterruptCallback()
     trainer = TranslationTrainer(
         model,
@@ -147,7 +160,7 @@ def train_on(recipe: Recipe, texts: Corpora, folder: Path, *, resume: bool = Fal
     return metrics
 
 
-def fix_budget(settings: TrainingSettings, model: Any, train: EncodedCorpus, folder: Path) -> TrainingSettings:
+def fix_budget(settings: TrainingSettings, model: Any, lengths: Sequence[int], folder: Path) -> TrainingSettings:
     """The settings with numbers for `max_tokens: auto` and `tokens_per_update`, and the record of them.
 
     A run that is resumed keeps the batches it began with.
@@ -160,7 +173,7 @@ def fix_budget(settings: TrainingSettings, model: Any, train: EncodedCorpus, fol
         most = CEILING if settings.tokens_per_update is None else settings.tokens_per_update // processes.num_processes
         fitting = tokens_that_fit(
             model,
-            np.maximum(train.source_lengths, train.target_lengths),
+            lengths,
             ceiling=min(CEILING, most),
             autocast=None if autocast is None else (lambda: torch.autocast(processes.device.type, autocast)),
         )
@@ -241,8 +254,10 @@ def final_scores(
 def describe(model: Any, trainer: TranslationTrainer) -> None:
     """Log what is about to be trained."""
     config = model.config
-    sampler = trainer.get_train_dataloader().batch_sampler
-    statistics = getattr(sampler, "batch_sampler", sampler).statistics()
+    statistics = {}
+    if not isinstance(trainer.train_dataset, StreamedBatches):
+        sampler = trainer.get_train_dataloader().batch_sampler
+        statistics = getattr(sampler, "batch_sampler", sampler).statistics()
     logger.info(
         "%s/%s, %d+%d layers of width %d, %.2f M parameters; %s",
         config.stack_ln_mode("encoder"),

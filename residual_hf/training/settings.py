@@ -139,7 +139,7 @@ class TrainingSettings:
             if importlib.util.find_spec("deepspeed") is None:
                 raise InputError(f"training.deepspeed: {self.deepspeed} needs the library: pip install deepspeed")
 
-    def to_arguments(self, output_dir: str) -> Any:
+    def to_arguments(self, output_dir: str, **further: Any) -> Any:
         """The `Seq2SeqTrainingArguments` of this run."""
         from transformers import Seq2SeqTrainingArguments
 
@@ -172,4 +172,5 @@ class TrainingSettings:
             report_to=self.report_to or "none",
             restore_callback_states_from_checkpoint=True,
             deepspeed=self.deepspeed,
+            **further,
         )

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -21,6 +22,8 @@ from transformers.trainer_utils import get_last_checkpoint
 
 from residual_hf.data.batching import Seq2SeqCollator, TokenBudgetSampler
 from residual_hf.data.encoding import EncodedCorpus
+from residual_hf.data.streaming import StreamedBatches
+from residual_hf.data.text_files import write_atomically
 from residual_hf.errors import InputError
 from residual_hf.generation.decode import DecodingSettings, decoding_batches, generate_ids
 from residual_hf.model.profiling import profile_admin, set_profile, wants_profile
@@ -31,6 +34,9 @@ from .loss import fused_linear_smoothed_cross_entropy
 from .optimization import build_optimizer, build_schedule
 from .precision import set_matmul_precision
 from .settings import TrainingSettings
+
+STREAM_FILE = "stream.json"
+"""Where the stream of training batches stood, in a checkpoint."""
 
 
 class LossMeter:
@@ -100,6 +106,7 @@ class TranslationTrainer(Seq2SeqTrainer):
         **kwargs: Any,
     ):
         config = model.config
+        streamed = isinstance(train, StreamedBatches)
         self.settings = settings
         self.scorer = scorer
         self.decode = decode
@@ -113,7 +120,7 @@ class TranslationTrainer(Seq2SeqTrainer):
         self.meter = LossMeter(settings.label_smoothing, settings.label_smoothing_form)
         super().__init__(
             model=model,
-            args=settings.to_arguments(output_dir),
+            args=settings.to_arguments(output_dir, ignore_data_skip=streamed),
             train_dataset=train,
             eval_dataset=valid,
             data_collator=Seq2SeqCollator(
@@ -142,17 +149,26 @@ class TranslationTrainer(Seq2SeqTrainer):
                 self._profile()
         if self.ema is not None and resume_from_checkpoint:
             self.ema.load(Path(resume_from_checkpoint))
+        if isinstance(self.train_dataset, StreamedBatches) and resume_from_checkpoint:
+            self.train_dataset.start_from(json.loads((Path(resume_from_checkpoint) / STREAM_FILE).read_text()))
         self._stopwatch = time.perf_counter()
         return super().train(resume_from_checkpoint, *args, **kwargs)
 
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
         super().save_model(output_dir, _internal_call)
+        folder = Path(output_dir or self.args.output_dir)
         if self.ema is not None and self.args.should_save:
-            self.ema.save(Path(output_dir or self.args.output_dir))
+            self.ema.save(folder)
+        if isinstance(self.train_dataset, StreamedBatches) and self.args.should_save:
+            consumed = self.state.global_step * self.args.gradient_accumulation_steps * self.args.world_size
+            write_atomically(folder / STREAM_FILE, json.dumps(self.train_dataset.state(consumed)))
 
     def _profile(self) -> None:
-        rows = next(iter(self._train_sampler()))
-        batch = self._prepare_inputs(self.data_collator([self.train_dataset[i] for i in rows]))
+        if isinstance(self.train_dataset, StreamedBatches):
+            features = next(iter(self.train_dataset))
+        else:
+            features = [self.train_dataset[i] for i in next(iter(self._train_sampler()))]
+        batch = self._prepare_inputs(self.data_collator(features))
         with self.compute_loss_context_manager():
             profile = [profile_admin(self.model, batch)]
         set_profile(self.model, broadcast_object_list(profile)[0])
@@ -167,6 +183,11 @@ class TranslationTrainer(Seq2SeqTrainer):
         )
 
     def get_train_dataloader(self) -> DataLoader:
+        if isinstance(self.train_dataset, StreamedBatches):  # knows its processes by itself
+            pin_memory = self.args.dataloader_pin_memory
+            return DataLoader(
+                self.train_dataset, batch_size=None, collate_fn=self.data_collator, pin_memory=pin_memory
+            )
         loader = DataLoader(
             self.train_dataset,
             batch_sampler=self._train_sampler(),

@@ -24,8 +24,8 @@ class Settings(TrainingSettings):
 
     arguments: dict = {}
 
-    def to_arguments(self, output_dir):
-        made = super().to_arguments(output_dir)
+    def to_arguments(self, output_dir, **further):
+        made = super().to_arguments(output_dir, **further)
         return replace(made, **self.arguments) if self.arguments else made
 
 
