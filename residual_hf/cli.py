@@ -128,6 +128,7 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def add_decoding(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--target-lang", help="the language wanted of a model of several")
     parser.add_argument("--num-beams", type=int, default=None, help="default: the model's generation config")
     parser.add_argument("--length-penalty", type=float, default=None)
     parser.add_argument("--batch-tokens", type=int, default=None, help="source tokens times beams in a batch")
@@ -204,7 +205,9 @@ def run_translate(options: argparse.Namespace) -> int:
     refuse_existing(options.output, options.overwrite)
     lines = iter_lines(options.input) if options.input else (line.rstrip("\r\n") for line in sys.stdin)
     sentences = list(lines)
-    translations = load_translator(options).translate(sentences, progress=sys.stderr.isatty())
+    translations = load_translator(options).translate(
+        sentences, target_lang=options.target_lang, progress=sys.stderr.isatty()
+    )
     write_lines(translations, options.output)
     return 0
 
@@ -215,7 +218,9 @@ def run_evaluate(options: argparse.Namespace) -> int:
 
     refuse_existing(options.output, options.overwrite)
     corpus = read_parallel(CorpusSpec(source=options.source, target=options.reference))
-    translations = load_translator(options).translate(corpus.sources, progress=sys.stderr.isatty())
+    translations = load_translator(options).translate(
+        corpus.sources, target_lang=options.target_lang, progress=sys.stderr.isatty()
+    )
     if options.output:
         write_lines(translations, options.output)
     scores = score(translations, corpus.targets, lowercase=options.lowercase, tokenize=options.tokenize)

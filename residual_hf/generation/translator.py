@@ -12,7 +12,9 @@ import torch
 from huggingface_hub.errors import StrictDataclassError
 from safetensors import SafetensorError
 
+from residual_hf.data.directions import language_tag, without_tag
 from residual_hf.errors import InputError
+from residual_hf.model.pipeline_translation import TAG_PATTERN
 
 from .decode import DecodingSettings, generate_ids
 
@@ -56,11 +58,24 @@ class Translator:
         chosen |= {key: value for key, value in settings.items() if value is not None}
         return cls(model, tokenizer, dataclasses.replace(DecodingSettings(), **chosen))
 
-    def translate(self, sentences: Sequence[str], *, progress: bool = False, **generate_arguments: Any) -> list[str]:
+    def translate(
+        self,
+        sentences: Sequence[str],
+        *,
+        target_lang: str | None = None,
+        progress: bool = False,
+        **generate_arguments: Any,
+    ) -> list[str]:
         """Translations of `sentences`; an empty sentence stays empty.
 
-        Raises `InputError` naming the sentence (counted from 1) that is longer than the position table.
+        `target_lang`: the language wanted of a model of several. Raises `InputError` where that is missing or not one
+        of them, and naming the sentence (counted from 1) that is longer than the position table.
         """
+        tag = self._tag(target_lang)
+        if tag is not None and self.model.config.language_tags == "target":
+            generate_arguments["forced_bos_token_id"] = self.tokenizer.convert_tokens_to_ids(tag)
+        elif tag is not None:
+            sentences = [f"{tag} {sentence}" if sentence.strip() else "" for sentence in sentences]
         encoded = self.tokenizer(list(sentences), return_attention_mask=False)["input_ids"] if sentences else []
         limit = self.model.config.max_position_embeddings
         for number, ids in enumerate(encoded, start=1):
@@ -76,8 +91,18 @@ class Translator:
             found = dict(generate_ids(self.model, sources, self.settings, progress=progress, **generate_arguments))
             texts = self.tokenizer.batch_decode([found[i] for i in range(len(wanted))], skip_special_tokens=True)
             for index, text in zip(wanted, texts, strict=True):
-                translations[index] = text
+                translations[index] = without_tag(text)
         return translations
+
+    def _tag(self, language: str | None) -> str | None:
+        """The tag that tells the model which language is wanted; None for a model of one."""
+        if self.model.config.language_tags is None:
+            return None
+        matches = (TAG_PATTERN.fullmatch(token) for token in self.tokenizer.get_added_vocab())
+        languages = sorted(match[1] for match in matches if match)
+        if language not in languages:
+            raise InputError(f"--target-lang: {language!r} given, must be one of {languages}")
+        return language_tag(language)
 
 
 def load(name: str | Path, trust_remote_code: bool = False) -> tuple[Any, Any]:

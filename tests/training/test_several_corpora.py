@@ -1,0 +1,105 @@
+# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
+"""Recipes with several corpora and languages, and with text that is tokenised already."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from test_run import WORDS, make_recipe
+from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, pipeline
+
+from residual_hf.cli import main
+from residual_hf.data.corpus import CorpusSpec, ParallelCorpus
+from residual_hf.errors import InputError
+from residual_hf.training.preparation import mix
+from residual_hf.training.recipe import Recipe, from_mapping
+from residual_hf.training.run import train
+
+
+def in_two_directions(folder, side, **training):
+    recipe = make_recipe(folder, max_tokens=600, **training)
+    values = recipe.as_dict()
+    values["data"] |= {"both_directions": True, "language_tags": side}
+    return from_mapping(Recipe, values)
+
+
+@pytest.fixture(scope="module", params=["source", "target"])
+def both(request, tmp_path_factory):
+    folder = tmp_path_factory.mktemp(request.param)
+    recipe = in_two_directions(folder, request.param, max_updates=240, eval_every=240, lr=1.5e-2, label_smoothing=0.0)
+    return request.param, folder / "run", train(recipe)
+
+
+def test_one_model_translates_in_both_directions(both, capsys, tmp_path):
+    side, run, metrics = both
+    assert metrics["valid"]["bleu"]["value"] > 50
+    directions = metrics["valid"]["corpora"]
+    assert [name.split()[-1] for name in directions] == ["en-de", "de-en"]
+    mean = sum(report["bleu"]["value"] for report in directions.values()) / 2
+    assert metrics["valid"]["bleu"]["value"] == pytest.approx(mean)
+    assert len((run / "valid.hypotheses.txt").read_text().splitlines()) == 2 * 12
+    assert "<2" not in (run / "valid.hypotheses.txt").read_text()
+
+    model = AutoModelForSeq2SeqLM.from_pretrained(run / "model")
+    assert (model.config.language_tags, model.config.source_lang) == (side, None)
+    translate = pipeline("translation", model=model, tokenizer=AutoTokenizer.from_pretrained(run / "model"))
+    german = translate(["a dog sees", "a red cat"], tgt_lang="de", batch_size=2)
+    assert set(" ".join(r["translation_text"] for r in german).split()) <= set(WORDS.values())
+    english = translate(german[0]["translation_text"], tgt_lang="en")[0]["translation_text"]
+    assert set(english.split()) <= set(WORDS)
+    with pytest.raises(ValueError, match="pass tgt_lang, one of de, en"):
+        translate("a dog")
+
+    (tmp_path / "text").write_text("a dog sees\na red cat\n")
+    assert main(["translate", str(run / "model"), "--target-lang", "de", "--input", str(tmp_path / "text")]) == 0
+    assert capsys.readouterr().out.splitlines() == [r["translation_text"] for r in german]
+    assert main(["translate", str(run / "model"), "--target-lang", "fr", "--input", str(tmp_path / "text")]) == 2
+    assert "--target-lang: 'fr' given, must be one of ['de', 'en']" in capsys.readouterr().err
+
+
+def test_several_target_languages_need_tags(tmp_path):
+    values = make_recipe(tmp_path).as_dict()
+    values["data"]["both_directions"] = True
+    with pytest.raises(InputError, match=r"data.language_tags: missing; .*into de, en has to be told"):
+        from_mapping(Recipe, values)
+
+
+def test_weights_and_temperature_decide_how_often_a_pair_comes(tmp_path):
+    class Row(list):
+        def select(self, rows):
+            return [self[i] for i in rows]
+
+    corpora = [ParallelCorpus(["a"] * n, ["b"] * n, name) for name, n in (("large", 30), ("small", 10))]
+    rows = Row(["large"] * 30 + ["small"] * 10)
+    recipe = make_recipe(tmp_path)
+    specs = [CorpusSpec(tsv="x"), CorpusSpec(tsv="y")]
+    assert mix(rows, corpora, specs, recipe) is rows
+    recipe.data.temperature = 1e9
+    assert mix(rows, corpora, specs, recipe).count("small") == 20
+    recipe.data.temperature = 1.0
+    weighted = [CorpusSpec(tsv="x", weight=1), CorpusSpec(tsv="y", weight=3)]
+    assert mix(rows, corpora, weighted, recipe).count("small") == 30
+
+
+def test_text_that_moses_has_tokenised_is_scored_as_tokens_and_as_text(tmp_path):
+    recipe = make_recipe(tmp_path, max_updates=2, eval_every=2, metric="tokenized_bleu")
+    raw = tmp_path / "test.raw.de"
+    lines = (tmp_path / "test.de").read_text().splitlines()
+    (tmp_path / "test.de").write_text("".join(f"{line} &apos;\n" for line in lines))
+    raw.write_text("".join(f"{line} '\n" for line in lines))
+    values = recipe.as_dict()
+    values["data"] |= {"text": "moses"}
+    values["data"]["test"]["raw_target"] = str(raw)
+    metrics = train(from_mapping(Recipe, values))
+    assert metrics["test"]["references"] == "raw" and metrics["valid"]["references"] == "detokenized"
+    assert metrics["test"]["tokenized_bleu"]["line"].startswith("BLEU4 = ")
+    logged = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    assert any("eval_tokenized_bleu" in record for record in logged)
+
+
+def test_raw_targets_of_another_length_are_refused(tmp_path):
+    values = make_recipe(tmp_path).as_dict()
+    values["data"]["test"]["raw_target"] = str(tmp_path / "train.de")
+    with pytest.raises(InputError, match="corpus.raw_target: .*300 lines for 9 pairs"):
+        train(from_mapping(Recipe, values))
