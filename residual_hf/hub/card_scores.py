@@ -67,7 +67,8 @@ def comparison(card: Card) -> str:
 
 def scores_table(card: Card, split: str, corpus: str, figures: dict[str, Any]) -> str:
     """Scores of one corpus, with intervals where they were computed."""
-    intervals = {name: pair.b_interval for name, pair in card.comparisons.items()} if split == card.run.split else {}
+    shown = card.comparisons if split == card.run.split else {}
+    intervals = {name: (max(pair.b_interval[0], 0.0), pair.b_interval[1]) for name, pair in shown.items()}
     rows = []
     for name, figure in _scored(figures).items():
         interval = "{:.2f} to {:.2f}".format(*intervals[name]) if name in intervals else ""

@@ -102,19 +102,20 @@ print(Translator.from_pretrained("{card.name}").translate(["{tagged}"]))
 
 def limits(card: Card) -> str:
     length = card.run.config.get("max_position_embeddings")
-    pairs = card.run.pairs("train")
-    size = f" ({pairs:,} sentence pairs)" if pairs else ""
     longest = f" of at most {length:,} tokens" if length else ""
-    return f"""## Intended use and limits
-
-Meant for research on residual connections and for translating single sentences{longest} from {_directions(card.run)}.
-
-- It has seen nothing but its training data{size}: expect worse translations of other kinds of text, and the errors and
-  biases of the data in its own output.
-- It can leave out, add or change meaning while the text reads well. A person who knows both languages must check
-  whatever matters.
-- It knows no other direction, and no context beyond the sentence.
-- Nothing but the scores below was measured; in particular no human judged the translations."""
+    known = (
+        "It has seen nothing but the training data below: expect worse translations of other kinds of text, and the "
+        "errors and biases of the data in its own output.",
+        "It can leave out, add or change meaning while the text reads well. A person who knows both languages must "
+        "check whatever matters.",
+        "It knows no other direction, and no context beyond the sentence.",
+        "Nothing but the scores below was measured; in particular no human judged the translations.",
+    )
+    purpose = (
+        f"Meant for research on residual connections and for translating single sentences{longest} from "
+        f"{_directions(card.run)}."
+    )
+    return "\n".join(["## Intended use and limits", "", purpose, "", *(f"- {limit}" for limit in known)])
 
 
 def data(card: Card) -> str:
@@ -125,14 +126,7 @@ def data(card: Card) -> str:
             rows.append(f"| {label} | {_number(run.pairs(split)) or 'not recorded'} | {run.corpus_title(split)} |")
             hashes += [f"{digest}  {PurePath(path).name}" for path, digest in run.hashes(split).items()]
     parts = ["## Data", "\n".join(["| | sentence pairs | read from |", "|---|---|---|", *rows])]
-    if run.cleaning:
-        reasons = ", ".join(
-            f"{count:,} {reason}" for reason, count in run.cleaning.get("dropped", {}).items() if count
-        )
-        parts.append(
-            f"Cleaning kept {run.cleaning['kept']:,} of {run.cleaning['pairs']:,} training pairs"
-            + (f"; left out: {reasons}." if reasons else ".")
-        )
+    parts += [_cleaned(name, report) for name, report in run.cleaning_reports.items()]
     parts.append(f"Licence of the data: {card.data_license or 'not stated'}.")
     if hashes:
         parts.append("SHA-256 of what was read:\n\n```\n" + "\n".join(dict.fromkeys(hashes)) + "\n```")
@@ -151,7 +145,7 @@ def training(card: Card) -> str:
         if _known(run, "tokens_per_second")
         else None,
         _versions(run),
-        f"code at commit `{run.record['commit']}`" if _known(run, "commit") else None,
+        _commit(run.record["commit"]) if _known(run, "commit") else None,
         f"command: `{_command(run.record['command'])}`" if _known(run, "command") else None,
     ]
     parts = ["## Training", "\n".join(f"- {fact}" for fact in facts if fact)]
@@ -203,6 +197,13 @@ def _mode(run: FinishedRun, name: str) -> str:
     return "\n\n".join(lines)
 
 
+def _cleaned(corpus: str, report: dict[str, Any]) -> str:
+    reasons = ", ".join(f"{count:,} {reason}" for reason, count in (report.get("dropped") or {}).items() if count)
+    return f"Cleaning kept {report['kept']:,} of {report['pairs']:,} training pairs of {corpus}" + (
+        f"; left out: {reasons}." if reasons else "."
+    )
+
+
 def _directions(run: FinishedRun) -> str:
     return ", ".join(f"`{source}` to `{target}`" for source, target in run.directions)
 
@@ -242,15 +243,23 @@ def _weights(settings: dict[str, Any]) -> str | None:
 def _time(run: FinishedRun) -> str | None:
     if run.hours is None:
         return None
-    text = f"{run.hours:.2f} hours" if run.hours >= 1 else f"{60 * run.hours:.1f} minutes"
+    units = (("hours", 1), ("minutes", 60), ("seconds", 3600))
+    unit, per_hour = next((pair for pair in units if run.hours * pair[1] >= 1), units[-1])
+    text = f"{run.hours * per_hour:.1f} {unit}"
     if not _known(run, "device"):
         return text
-    return f"{text} on {run.record.get('processes') or 1} x {run.record['device']}"
+    processes = run.record.get("processes") or 1
+    return f"{text} on {f'{processes} x ' if processes > 1 else ''}{run.record['device']}"
 
 
 def _versions(run: FinishedRun) -> str | None:
     versions = run.record.get("versions") or {}
     return ", ".join(f"{name} {version}" for name, version in versions.items()) or None
+
+
+def _commit(commit: str) -> str:
+    changed = ", with changes that were not committed" if commit.endswith("+") else ""
+    return f"code at commit `{commit.removesuffix('+')}`{changed}"
 
 
 def _command(command: list[str]) -> str:

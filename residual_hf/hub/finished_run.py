@@ -19,9 +19,10 @@ SPLITS = {"train": "training", "valid": "validation", "test": "test"}
 
 @dataclass(frozen=True)
 class FinishedRun:
-    """The output folder of `residual-hf train`; `record` is `run.json`, empty in a run that wrote none.
+    """The output folder of `residual-hf train`; `record` is its `run.json`.
 
-    `recipe` and `config` are plain values, so that runs of older versions and modes of others can be read.
+    `recipe` and `config` are plain values, so that runs of older versions and modes of others can be read; so are
+    `record` and `cleaning`, empty in a run that wrote no such file.
     """
 
     folder: Path
@@ -30,7 +31,7 @@ class FinishedRun:
     metrics: dict[str, Any]
     curve: list[dict[str, Any]]
     record: dict[str, Any]
-    cleaning: dict[str, Any] | None
+    cleaning: dict[str, Any]
 
     @property
     def directions(self) -> list[tuple[str, str]]:
@@ -90,6 +91,12 @@ class FinishedRun:
     def _recorded(self, split: str) -> dict[str, Any]:
         return (self.record.get("data") or {}).get(split) or {}
 
+    @property
+    def cleaning_reports(self) -> dict[str, dict[str, Any]]:
+        """Name of a training corpus -> how many of its pairs were left out, and why."""
+        one = {self.corpus_title("train"): self.cleaning} if "kept" in self.cleaning else self.cleaning
+        return {name.replace("|", ", "): report for name, report in one.items()}
+
     def reports(self, split: str) -> dict[str, dict[str, Any]]:
         """Name of a corpus -> its scores; `metrics.json` has them one level deeper where there are several."""
         figures = self.metrics.get(split)
@@ -143,8 +150,8 @@ def read_run(folder: str | Path) -> FinishedRun:
         config=_json(folder / "model" / "config.json"),
         metrics=_json(folder / "metrics.json"),
         curve=_json_lines(folder / "metrics.jsonl"),
-        record=_json(folder / "run.json") if (folder / "run.json").is_file() else {},
-        cleaning=_json(folder / "cleaning.json") if (folder / "cleaning.json").is_file() else None,
+        record=_json(folder / "run.json", needed=False),
+        cleaning=_json(folder / "cleaning.json", needed=False),
     )
     if not run.directions:
         raise InputError(f"{folder / 'recipe.yaml'}: source_lang or target_lang missing")
@@ -160,7 +167,9 @@ def _title(spec: dict[str, Any]) -> str:
     return ", ".join(Path(spec[key]).name for key in ("source", "target", "tsv", "jsonl") if spec.get(key))
 
 
-def _json(path: Path) -> dict[str, Any]:
+def _json(path: Path, needed: bool = True) -> dict[str, Any]:
+    if not needed and not path.is_file():
+        return {}
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:

@@ -133,7 +133,7 @@ def test_card_says_what_the_run_recorded(make_run):
         "123,456",
         "one run with one seed (7)",
         f"{digest}  train.de",
-        "Cleaning kept 27 of 30 training pairs; left out: 3 duplicate.",
+        "Cleaning kept 27 of 30 training pairs of train.de, train.en; left out: 3 duplicate.",
         "Licence of the data: not stated.",
         "Weights: not stated.",
         "12.0 minutes on 2 x NVIDIA H200",
@@ -255,12 +255,13 @@ def test_carbon_is_hours_times_watts_times_intensity(make_run):
 
 def test_carbon_of_an_unknown_device_needs_its_power(make_run):
     run = make_run()
-    edit_json(run / "run.json", device="abacus", processes=1)
+    edit_json(run / "run.json", device="abacus", processes=1, seconds=3)
     with pytest.raises(InputError, match="device_power: missing; the power of device 'abacus' is not known"):
         write_card(run, carbon_intensity=300)
     with pytest.raises(InputError, match="device_power: 50 given without carbon_intensity"):
         write_card(run, device_power=50)
-    assert "x 50 W (as stated)" in text_of(write_card(run, carbon_intensity=300, device_power=50))
+    text = text_of(write_card(run, carbon_intensity=300, device_power=50))
+    assert "x 50 W (as stated)" in text and "- 3.0 seconds on abacus\n" in text
 
 
 def test_learning_curve_is_drawn(make_run):
@@ -300,6 +301,8 @@ def test_several_corpora_are_scored_by_themselves(make_run):
     recipe["data"]["both_directions"] = True
     (run / "recipe.yaml").write_text(yaml.safe_dump(recipe))
     reports = {"a de-en": score(GOOD, REFERENCES).as_dict(), "b en-de": score(BAD, REFERENCES).as_dict()}
+    cleaning = {name: {"pairs": 9, "kept": 9, "dropped": {}} for name in ("a.de|a.en", "b.de|b.en")}
+    write_json(run / "cleaning.json", cleaning)
     edit_json(run / "metrics.json", test={"nll": 2.0, "bleu": {"value": 33.333}, "corpora": reports})
     path = write_card(run)
     validate_card(path)
@@ -310,6 +313,7 @@ def test_several_corpora_are_scored_by_themselves(make_run):
         (name, round(report["bleu"]["value"], 2)) for name, report in reports.items()
     ]
     assert "Mean over the 2 test sets: BLEU 33.33." in text_of(path)
+    assert "Cleaning kept 9 of 9 training pairs of b.de, b.en." in text_of(path)
     assert "from `de` to `en`, `en` to `de`" in text_of(path)
 
 
