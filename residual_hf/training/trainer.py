@@ -184,9 +184,12 @@ class TranslationTrainer(Seq2SeqTrainer):
 
     def get_train_dataloader(self) -> DataLoader:
         if isinstance(self.train_dataset, StreamedBatches):  # knows its processes by itself
-            pin_memory = self.args.dataloader_pin_memory
             return DataLoader(
-                self.train_dataset, batch_size=None, collate_fn=self.data_collator, pin_memory=pin_memory
+                self.train_dataset,
+                batch_size=None,
+                collate_fn=self.data_collator,
+                pin_memory=self.args.dataloader_pin_memory,
+                generator=torch.Generator(),  # else beginning to iterate would take a number from dropout's
             )
         loader = DataLoader(
             self.train_dataset,

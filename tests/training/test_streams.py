@@ -44,7 +44,7 @@ def test_batches_do_not_depend_on_the_blocks_read_before(tmp_path):
     recipe = streamed(tmp_path, max_updates=8)
     train(recipe)
     state = json.loads((tmp_path / "run/checkpoints/checkpoint-8/stream.json").read_text())
-    assert state["batches"] == 8 and state["block"] > 2
+    assert state["batches"] == 8 and state["block"] >= 2
     assert state["corpora"][0]["offsets"][0] > 0
 
 
