@@ -11,9 +11,12 @@ from __future__ import annotations
 import json
 import sys
 from dataclasses import replace
+from pathlib import Path
 
 import torch
+from safetensors.torch import save_file
 from test_trainer import make_corpus, make_model
+from transformers import TrainerCallback
 
 from residual_hf.training.settings import TrainingSettings
 from residual_hf.training.trainer import TranslationTrainer
@@ -29,6 +32,17 @@ class Settings(TrainingSettings):
         return replace(made, **self.arguments) if self.arguments else made
 
 
+class KeepGradient(TrainerCallback):
+    """The gradient of the first update, before it is made."""
+
+    first: dict = {}
+
+    def on_pre_optimizer_step(self, args, state, control, model=None, **kwargs):
+        if not KeepGradient.first and not Settings.arguments.get("fsdp"):
+            named = getattr(model, "module", model).named_parameters()
+            KeepGradient.first = {name: p.grad.clone() for name, p in named if p.grad is not None}
+
+
 def main(folder: str, settings: str, arguments: str = "{}", model: str = "{}") -> None:
     torch.set_num_threads(1)
     Settings.arguments = json.loads(arguments)
@@ -37,7 +51,10 @@ def main(folder: str, settings: str, arguments: str = "{}", model: str = "{}") -
     corpora = (make_corpus(), make_corpus(21, seed=1))
     trainer = TranslationTrainer(make_model(**json.loads(model)), chosen, folder, *corpora)
     trainer.decode = lambda rows: [" ".join(map(str, row)) for row in rows]
+    trainer.add_callback(KeepGradient())
     trainer.train()
+    if trainer.is_world_process_zero() and KeepGradient.first:
+        save_file(KeepGradient.first, Path(folder) / "gradient.safetensors")
     history = [record for record in trainer.state.log_history if "loss" in record]
     figures = {
         "processes": trainer.accelerator.num_processes,

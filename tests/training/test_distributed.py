@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from safetensors.torch import load_file
 from test_run import make_recipe
 
 SCRIPT = Path(__file__).parent / "distributed_run.py"
@@ -48,6 +49,22 @@ def test_two_processes_equal_two_accumulated_batches(alone, arguments, tmp_path)
         assert together[name] == pytest.approx(alone[name], rel=1e-4 if name == "nll" else 1e-5), name
     if "fsdp" not in arguments:
         assert together["translations"] == alone["translations"]
+
+
+def test_the_gradient_is_the_same_however_an_update_is_split(tmp_path):
+    """1 process x 4 batches = 2 x 2 = 4 x 1."""
+    gradients = []
+    for processes in (1, 2, 4):
+        folder = tmp_path / str(processes)
+        settings = {"update_freq": 4 // processes, "max_updates": 1, "eval_every": 1}
+        run(folder, processes, settings)
+        gradients.append(load_file(folder / "gradient.safetensors"))
+    largest = max(gradient.abs().max() for gradient in gradients[0].values())
+    assert largest > 1e-3
+    for other in gradients[1:]:
+        assert set(other) == set(gradients[0])
+        for name, gradient in gradients[0].items():
+            assert (gradient - other[name]).abs().max() < 1e-6, name
 
 
 def test_processes_share_one_profile(tmp_path):
