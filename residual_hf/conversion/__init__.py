@@ -1,8 +1,17 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """Checkpoints of other code bases in, and models of one mode turned into another's."""
 
+from .change_mode import change_ln_mode, modes_from
 from .fairseq import convert_fairseq_state_dict
 from .fold import fold, foldable_modes
 from .transformers_models import convert_transformers, from_transformers
 
-__all__ = ["convert_fairseq_state_dict", "convert_transformers", "fold", "foldable_modes", "from_transformers"]
+__all__ = [
+    "change_ln_mode",
+    "convert_fairseq_state_dict",
+    "convert_transformers",
+    "fold",
+    "foldable_modes",
+    "from_transformers",
+    "modes_from",
+]

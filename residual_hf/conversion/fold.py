@@ -12,6 +12,8 @@ Source: Liu et al. 2020 (Admin), appendix C, as corrected by the authors' code (
 from __future__ import annotations
 
 import copy
+from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -22,37 +24,31 @@ from residual_hf.model.embeddings import SinusoidalPositions
 from residual_hf.model.modeling_residual import ResidualForConditionalGeneration
 
 Scale = Tensor | float
+STACKS = ("encoder", "decoder")
 READERS = {"self_attention": ("q_proj", "k_proj", "v_proj"), "cross_attention": ("q_proj",), "feed_forward": ("fc1",)}
 WRITERS = {"self_attention": "out_proj", "cross_attention": "out_proj", "feed_forward": "fc2"}
 SUBLAYERS = {"self_attention": "self_attn", "cross_attention": "encoder_attn", "feed_forward": "ffn"}
 
 
 @torch.no_grad()
-def fold(model: ResidualForConditionalGeneration) -> ResidualForConditionalGeneration:
+def fold(model: ResidualForConditionalGeneration, stacks: Sequence[str] = STACKS) -> ResidualForConditionalGeneration:
     """A plain model (Post-LN, Pre-LN or norm-free) with the same logits; `model` stays as it is.
 
-    Each stack folds by itself; one that is plain already is kept. A scale on the shortcut of the first sub-layer goes
-    into the token table and the positions of its stack: the result then has separate tables and learned positions,
-    which hold the same numbers times that scale. Convert for inference: an optimiser would train the folded weights
+    Each stack folds by itself; one that is plain already, or not among `stacks`, is kept. A scale on the shortcut of
+    the first sub-layer goes into the token table and the positions of its stack: the result then has separate tables
+    and learned positions, which hold the same numbers times that scale; a norm on the embeddings would take it over
+    instead. Convert for inference: an optimiser would train the folded weights
     differently.
 
     Raises `ValueError` where a mode cannot be folded, a norm has no gain to take a scale, or a scale is 0.
     """
-    stacks = {"encoder": model.model.encoder, "decoder": model.model.decoder}
     plain = {name: plain_mode(model.config, name) for name in stacks}
-    scaled_inputs = [stack for stack in stacks.values() if not is_one(connections(stack)[0].foldable_scales())]
-    if scaled_inputs and model.config.fix_norm:
-        raise ValueError("fix_norm: a scale on the first shortcut has no place, the token table gives directions only")
-    folded = build_plain(model, plain, separate=bool(scaled_inputs))
-    folded.double()  # before anything is copied: a model in fp64 keeps all its digits
-    own = folded.state_dict()
-    weights = {name: tensor for name, tensor in model.state_dict().items() if name in own}
-    folded.load_state_dict(weights, strict=False)
-    for name, stack in stacks.items():
-        target = folded.model.get_submodule(name)
-        if isinstance(stack.embed_positions, SinusoidalPositions) and scaled_inputs:
-            target.embed_positions.weight.copy_(stack.embed_positions.table)
-        fold_stack(stack, target)
+    scales = {name: [c.foldable_scales() for c in connections(model.model.get_submodule(name))] for name in stacks}
+    changed = {name: (mode, {}) for name, mode in plain.items() if model.config.stack_ln_mode(name) != mode}
+    config = config_with_modes(model.config, changed)
+    folded = copy_into(model, config, separate=scales_tables(model.config, scales))
+    for name in stacks:
+        move_scales(folded.model.get_submodule(name), scales[name])
     return folded.to(model.dtype).train(model.training)
 
 
@@ -73,29 +69,50 @@ def foldable_modes() -> list[str]:
     return sorted(name for name, mode in LN_MODES.items() if mode.folds_into is not None)
 
 
-def build_plain(
-    model: ResidualForConditionalGeneration, modes: dict[str, str], *, separate: bool
-) -> ResidualForConditionalGeneration:
-    """An uninitialised model with the plain modes, of the same sizes and special tokens."""
-    config = copy.deepcopy(model.config)
-    kept = {
-        name: config.ln_options(name) for name in modes if config.stack_ln_mode(name) == modes[name]
-    }  # options of a stack that is plain already
-    config.ln_mode, config.encoder_ln_mode = modes["encoder"], None
-    config.decoder_ln_mode = modes["decoder"] if modes["decoder"] != modes["encoder"] else None
-    config.ln_mode_options = {}
-    config.encoder_ln_mode_options, config.decoder_ln_mode_options = (
-        vars(kept[name]) if name in kept else {} for name in ("encoder", "decoder")
-    )
+def config_with_modes(config: ResidualConfig, changed: dict[str, tuple[str, dict[str, Any]]]) -> ResidualConfig:
+    """A copy of a config with another mode and its options for some stacks."""
+    present = {name: (config.stack_ln_mode(name), vars(config.ln_options(name))) for name in STACKS}
+    (encoder, encoder_options), (decoder, decoder_options) = copy.deepcopy({**present, **changed}).values()
+    config = copy.deepcopy(config)
+    config.ln_mode, config.encoder_ln_mode = encoder, None
+    config.decoder_ln_mode = decoder if decoder != encoder else None
+    config.ln_mode_options = encoder_options if encoder == decoder and encoder_options == decoder_options else {}
+    shared = config.ln_mode_options
+    config.encoder_ln_mode_options = {} if encoder_options == shared else encoder_options
+    config.decoder_ln_mode_options = {} if decoder_options == shared else decoder_options
     config.admin_profile = None
+    return config
+
+
+def scales_tables(config: ResidualConfig, scales: dict[str, list[dict[str, Scale]]]) -> bool:
+    """Must the embeddings take over the scale of a first shortcut? Where they have a norm, that does it."""
+    needed = not config.embedding_norm and not all(is_one(stack[0]) for stack in scales.values())
+    if needed and config.fix_norm:
+        raise ValueError("fix_norm: a scale on the first shortcut has no place, the token table gives directions only")
+    return needed
+
+
+def copy_into(
+    model: ResidualForConditionalGeneration, config: ResidualConfig, *, separate: bool
+) -> ResidualForConditionalGeneration:
+    """A model in fp64 of another config with the weights that both have, with separate tables if asked for.
+
+    What only the new one has keeps its initial values.
+    """
     if separate:
         config.share_encoder_decoder_embeddings = config.tie_word_embeddings = False
-        if config.position_embedding_type == "sinusoidal":
+        if config.position_embedding_type != "none":
             config.position_embedding_type = "learned"
-    attention = model.config._attn_implementation
-    folded = type(model)._from_config(config, attn_implementation=attention)
-    folded.generation_config = copy.deepcopy(model.generation_config)
-    return folded
+    made = type(model)._from_config(config, attn_implementation=model.config._attn_implementation)
+    made.generation_config = copy.deepcopy(model.generation_config)
+    made.to(model.device).double()  # before anything is copied: a model in fp64 keeps all its digits
+    own = made.state_dict()
+    made.load_state_dict({name: tensor for name, tensor in model.state_dict().items() if name in own}, strict=False)
+    for name in STACKS:
+        positions = model.model.get_submodule(name).embed_positions
+        if separate and isinstance(positions, SinusoidalPositions):
+            made.model.get_submodule(name).embed_positions.weight.copy_(positions.table)
+    return made
 
 
 def connections(stack: nn.Module) -> list[ResidualConnection]:
@@ -103,20 +120,22 @@ def connections(stack: nn.Module) -> list[ResidualConnection]:
     return [module for module in stack.modules() if isinstance(module, ResidualConnection)]
 
 
-def fold_stack(stack: nn.Module, target: nn.Module) -> None:
-    norm: nn.Module | None = None  # which made the input of the sub-layer at hand
-    for old, new in zip(connections(stack), connections(target), strict=True):
-        place, scales = old.place, {name: as_double(scale) for name, scale in old.foldable_scales().items()}
-        sublayer = getattr(target.layers[place.layer], SUBLAYERS[place.kind])
-        if "shortcut" in scales:
-            scale_shortcut(scales["shortcut"], norm, sublayer, target, place)
-        if "branch" in scales:
+def move_scales(stack: nn.Module, scales: list[dict[str, Scale]]) -> None:
+    """Multiply the weights around every connection of a stack such that they contain its `scales`."""
+    # what made the input of the sub-layer at hand; None for the embeddings
+    norm = None if isinstance(stack.embed_norm, nn.Identity) else stack.embed_norm
+    for connection, factors in zip(connections(stack), scales, strict=True):
+        place, factors = connection.place, {name: as_double(scale) for name, scale in factors.items()}
+        sublayer = getattr(stack.layers[place.layer], SUBLAYERS[place.kind])
+        if "shortcut" in factors:
+            scale_shortcut(factors["shortcut"], norm, sublayer, stack, place)
+        if "branch" in factors:
             writer = getattr(sublayer, WRITERS[place.kind])
-            writer.weight.mul_(scales["branch"].unsqueeze(-1))
-            writer.bias.mul_(scales["branch"])
-        if "norm" in scales:
-            scale_norm(new.norm, scales["norm"])
-        norm = getattr(new, "norm", None)
+            writer.weight.mul_(factors["branch"].unsqueeze(-1))
+            writer.bias.mul_(factors["branch"])
+        if "norm" in factors:
+            scale_norm(connection.norm, factors["norm"])
+        norm = getattr(connection, "norm", None)
 
 
 def scale_shortcut(scale: Tensor, norm: nn.Module | None, sublayer: nn.Module, stack: nn.Module, place) -> None:

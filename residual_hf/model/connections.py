@@ -26,7 +26,9 @@ nothing else, in particular no mode by name. Everything that a mode may want has
 - norms, scales or shifts inside a branch (NormFormer, sub-LN, HybridNorm, Fixup): `inner_modules`, modules for named
   slots; `linear_bias = False` takes the biases out;
 - its own initialisation (DeepNet, T-Fixup, B2T, sub-LN): `default_init_style`, `init_gain` for what depends on depth
-  and place, `init_parameters` for the parameters of the connection itself.
+  and place, `init_parameters` for the parameters of the connection itself;
+- a plainer mode that it contains (Admin and ResiDual: Post-LN; LayerScale: Pre-LN): `folds_into` with
+  `foldable_scales` to go there, `starts_from` with `starting_values` to come from there, with equal outputs.
 
 Only tensors go in and out of a layer, so gradient checkpointing, `torch.compile`, caches and beam reordering need
 no knowledge of the mode either.
@@ -103,6 +105,10 @@ class StreamBoundary(nn.Module):
     def init_parameters(self) -> None:
         """Set the initial values of bare parameters (through `transformers.initialization`); norms need nothing."""
 
+    def starting_values(self) -> dict[str, Tensor | float]:
+        """As those of the connections."""
+        return {}
+
 
 class Sublayer:
     """A branch as its connection calls it: f(z) after residual dropout."""
@@ -141,6 +147,10 @@ class ResidualConnection(nn.Module):
     attention_implementations: ClassVar[tuple[str, ...] | None] = None  # None: any
     warmup: ClassVar[str] = "used"  # in the papers: "needed", "not needed", or used without a word about it
     folds_into: ClassVar[str | None] = None  # the plainer mode that `conversion.fold` turns this one into
+    # the mode that this one is at its `starting_values()` with `starting_options`, for `conversion.change_ln_mode`;
+    # a mode that folds needs only `starting_values`: scales of other values go into the weights beside them
+    starts_from: ClassVar[str | None] = None
+    starting_options: ClassVar[dict[str, Any]] = {}
 
     def __init__(self, config, place: SublayerPlace):
         super().__init__()
@@ -158,6 +168,10 @@ class ResidualConnection(nn.Module):
 
     def foldable_scales(self) -> dict[str, Tensor | float]:
         """What `folds_into` lacks: factors on the `shortcut`, on the `branch`, or on the `norm` in front of it."""
+        return {}
+
+    def starting_values(self) -> dict[str, Tensor | float]:
+        """Values of own parameters, by name, at which this mode is `starts_from` (or `folds_into`)."""
         return {}
 
     @classmethod

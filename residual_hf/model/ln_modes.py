@@ -75,6 +75,12 @@ class DualStream(StreamBoundary):
         super().__init__(config, stack)
         self.norm = build_norm(config, eps=self.options.dual_layer_norm_eps)
 
+    def starting_values(self):
+        values = {f"norm.{name}": 0.0 for name, _ in self.norm.named_parameters()}
+        if not values:
+            raise ValueError(f"{type(self.norm).__name__} has no gain that could be 0")
+        return values
+
     def begin(self, hidden_states):
         return hidden_states, hidden_states * self.options.dual_scale
 
@@ -95,6 +101,8 @@ class ResiDual(PostLN):
     warmup = "not needed"
     Options = ResiDualOptions
     Boundary = DualStream
+    starts_from = "post_ln"
+    starting_options = {"main_scale": 1.0}
 
     def forward(self, stream, sublayer):
         x, r = stream

@@ -25,6 +25,7 @@ class TFixup(ResidualConnection):
     source = "Huang et al. 2020, Improving Transformer Optimization Through Better Initialization"
     warmup = "not needed"
     default_init_style = "t_fixup"
+    starts_from = "xskip"
 
     def forward(self, stream, sublayer):
         (x,) = stream
@@ -83,6 +84,9 @@ class ReZero(ResidualConnection):
 
     def foldable_scales(self):
         return {"branch": self.owner[0].alpha}
+
+    def starting_values(self):
+        return {"alpha": 1.0} if self.owner[0] is self else {}
 
     def forward(self, stream, sublayer):
         (x,) = stream

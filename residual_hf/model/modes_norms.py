@@ -95,6 +95,8 @@ class MixLN(PreLN):
     equation = "layer < floor(fraction * L): x <- LN(x + a), else x <- x + f(LN(x));  out = LN(x)"
     source = "Li et al. 2024, Mix-LN: Unleashing the Power of Deeper Layers by Combining Pre-LN and Post-LN"
     Options = MixLNOptions
+    starts_from = "pre_ln"
+    starting_options = {"fraction": 0.0}
 
     def __init__(self, config, place):
         super().__init__(config, place)
@@ -180,6 +182,9 @@ class LayerScale(PreLN):
     def foldable_scales(self):
         return {"branch": self.scale}
 
+    def starting_values(self):
+        return {"scale": 1.0}
+
     def forward(self, stream, sublayer):
         (x,) = stream
         return (x + self.scale * sublayer(self.norm(x)),)
@@ -213,6 +218,9 @@ class SkipInit(ResidualConnection):
 
     def foldable_scales(self):
         return {"branch": self.alpha}
+
+    def starting_values(self):
+        return {"alpha": 1.0}
 
     def forward(self, stream, sublayer):
         (x,) = stream

@@ -44,6 +44,9 @@ class Admin(PostLN):
     def foldable_scales(self):
         return {"shortcut": self.omega}
 
+    def starting_values(self):
+        return {"omega": 1.0}
+
     def forward(self, stream, sublayer):
         (x,) = stream
         a = sublayer(x)
@@ -95,6 +98,9 @@ class AdminTorch(ResidualConnection):
 
     def foldable_scales(self):
         return {"shortcut": self.omega}
+
+    def starting_values(self):
+        return {"omega": 1.0} if self.options.learned else {}
 
     def forward(self, stream, sublayer):
         (x,) = stream
@@ -236,6 +242,9 @@ class WSkipLN(PostLN):
 
     def foldable_scales(self):
         return {"shortcut": self.w}
+
+    def starting_values(self):
+        return {"w": 1.0}
 
     def forward(self, stream, sublayer):
         (x,) = stream

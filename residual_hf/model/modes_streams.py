@@ -66,6 +66,7 @@ class HyperConnections(MultiStream):
     equation = "a = f(LN(sum_i m_i h_i));  h_j <- sum_i A_ij h_i + b_j a;  m, A, b learned;  out = LN(sum_j h_j)"
     source = "Zhu et al. 2024, Hyper-Connections"
     Options = HyperConnectionOptions
+    starts_from = "pre_ln"
 
     def __init__(self, config, place):
         super().__init__(config, place)
@@ -86,6 +87,16 @@ class HyperConnections(MultiStream):
         if self.options.dynamic:
             init.zeros_(self.dynamic_weight)
             init.constant_(self.dynamic_scale, 0.01)
+
+    def starting_values(self):
+        """Every stream carries x / n: the first sub-layer divides, the later ones read n * h_k, and the sum is x."""
+        n, index = self.options.streams, self.place.index
+        values = {
+            "static_read": torch.eye(n)[index % n] * (n if index > 0 else 1),
+            "static_mix": torch.eye(n) / (1 if index > 0 else n),
+            "static_write": 1 / n,
+        }
+        return {**values, "dynamic_weight": 0.0} if self.options.dynamic else values
 
     def weights(self, stream):
         if not self.options.dynamic:
