@@ -13,9 +13,9 @@ ROOT = Path(__file__).parents[1]
 OURS = {"post_ln", "pre_ln", "resi_dual", "post_ln_fused_loss", "resi_dual_fused_loss"}
 
 
-def run_train_speed(*arguments: str) -> subprocess.CompletedProcess[str]:
+def run(script: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, str(ROOT / "examples/benchmarks/train_speed.py"), "--device", "cpu", *arguments],
+        [sys.executable, str(ROOT / "examples/benchmarks" / script), *arguments],
         env={**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])},
         capture_output=True,
         text=True,
@@ -24,8 +24,9 @@ def run_train_speed(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 def test_train_speed_writes_positive_figures_of_models_of_one_size(tmp_path):
     file = tmp_path / "speed.json"
-    arguments = ("--batches", "2", "--warmup", "0", "--max-tokens", "64", "--threads", "1", "--json", str(file))
-    done = run_train_speed(*arguments)
+    options = "--device cpu --batches 2 --warmup 0 --max-tokens 64 --threads 1 --json"
+    arguments = (*options.split(), str(file))
+    done = run("train_speed.py", *arguments)
     assert done.returncode == 0, done.stderr
     figures = json.loads(file.read_text(encoding="utf-8"))
 
@@ -43,6 +44,24 @@ def test_train_speed_writes_positive_figures_of_models_of_one_size(tmp_path):
         assert row["parameters"] == marian["parameters"] + norms_at_the_ends
     assert rows["fp32", "marian"]["ratios"]["marian"]["median"] == 1
 
-    again = run_train_speed(*arguments)
+    again = run("train_speed.py", *arguments)
     assert again.returncode == 2
     assert str(file) in again.stderr
+
+
+def test_streaming_writes_a_corpus_and_positive_figures(tmp_path):
+    arguments = ("--pairs", "3000", "--batches", "20", "--vocab-size", "400", "--json", str(tmp_path / "figures.json"))
+    done = run("streaming.py", str(tmp_path / "corpus"), *arguments)
+    assert done.returncode == 0, done.stderr
+    figures = json.loads((tmp_path / "figures.json").read_text(encoding="utf-8"))
+    assert json.loads(done.stdout) == figures
+    for side in ("en", "de"):
+        assert len((tmp_path / f"corpus/train.{side}").read_text(encoding="utf-8").splitlines()) == 3000
+    assert figures["pairs"] > figures["batches"] == 20
+    for name in ("seconds_to_first_batch", "pairs_per_second", "seconds_to_resume", "cpu_seconds_to_resume"):
+        assert figures[name] > 0
+    assert figures["peak_memory_mib"] > figures["peak_memory_mib_before"] > 0
+
+    again = run("streaming.py", str(tmp_path / "corpus"), "--pairs", "10")
+    assert again.returncode == 2
+    assert "must be new" in again.stderr

@@ -89,6 +89,7 @@ def measure(folder: Path, batches: int, max_tokens: int, block: int, seed: int) 
     seconds = time.perf_counter() - started
     state = stream.state(batches + 1)
     del iterator
+    cpu_before = time.process_time()
     _, _, resumed = stream_from(state)
     return {
         "seconds_to_first_batch": first,
@@ -96,6 +97,7 @@ def measure(folder: Path, batches: int, max_tokens: int, block: int, seed: int) 
         "pairs": pairs,
         "pairs_per_second": pairs / seconds,
         "seconds_to_resume": resumed,
+        "cpu_seconds_to_resume": time.process_time() - cpu_before,
         "peak_memory_mib": peak_memory(),
         "peak_memory_mib_before": before,
     }
