@@ -58,6 +58,8 @@ PRESETS: dict[str, dict[str, Any]] = {
     "admin_wmt_en_de": ADMIN_WMT,
     "admin_wmt_en_de_18l": {**ADMIN_WMT, "encoder_layers": 18, "decoder_layers": 18},
     "admin_wmt_en_fr_60l_12l": {**ADMIN_WMT, "encoder_layers": 60, "decoder_layers": 12, "vocab_size": 40000},
+    # rSkip (Liu et al. 2020), IWSLT'15 en-vi: no official code; Vaswani et al.'s base model, as the paper says
+    "rskip_iwslt15_en_vi": {**_shape(512, 2048, 8, 6, (0.1, 0.0, 0.0)), "ln_mode": "rskip_ln", "vocab_size": 10000},
     # Multi30k "tiny" of about 2.6 M parameters (examples/multi30k)
     "multi30k_tiny": {**_shape(128, 256, 4, 4, (0.3, 0.0, 0.0)), "ln_mode": "resi_dual", "vocab_size": 9800},
 }

@@ -1,0 +1,171 @@
+# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
+"""Every recipe under examples/ loads, builds the model that its README describes, and trains at reduced size."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import random
+import re
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+from transformers import AutoConfig
+
+from residual_hf.model.modeling_residual import ResidualForConditionalGeneration
+from residual_hf.training.building import build_config
+from residual_hf.training.recipe import load_recipe
+from residual_hf.training.run import train
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+RECIPES = sorted(path.relative_to(EXAMPLES).as_posix() for path in EXAMPLES.glob("*/*.yaml"))
+FOLDERS = sorted({name.split("/")[0] for name in RECIPES})
+WORDS = ["dog", "cat", "tree", "house", "red", "green", "runs", "sees", "and", "the"]
+SPLITS = {"train": 24, "valid": 4, "test": 3}
+SPLITS_OF_DATASETS = ("train", "validation", "test")
+CORPORA = 3
+"""Most corpora of a split that are trained on here."""
+SMALL_MODEL = {
+    "d_model": 32,
+    "encoder_ffn_dim": 64,
+    "decoder_ffn_dim": 64,
+    "encoder_attention_heads": 2,
+    "decoder_attention_heads": 2,
+    "encoder_layers": 2,
+    "decoder_layers": 2,
+}
+
+
+@pytest.mark.parametrize("folder", FOLDERS)
+def test_readme_names_every_recipe_and_what_it_gives(folder):
+    text = (EXAMPLES / folder / "README.md").read_text(encoding="utf-8")
+    for recipe in (EXAMPLES / folder).glob("*.yaml"):
+        assert f"train examples/{folder}/{recipe.name}" in text
+    for word in ("BLEU", "beam", "length penalty", "Differences", "data/"):
+        assert word in text, word
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_model_has_as_many_parameters_as_the_readme_says(name):
+    recipe = load_recipe(EXAMPLES / name)
+    with torch.device("meta"):
+        model = ResidualForConditionalGeneration(build_config(recipe, Vocabulary(recipe)))
+    parameters = sum(p.numel() for p in model.parameters())
+    folder, file = name.split("/")
+    readme = (EXAMPLES / folder / "README.md").read_text(encoding="utf-8")
+    row = re.search(rf"^\| `{file}` \|.*$", readme, re.MULTILINE)
+    assert row is not None, f"the table of {folder}/README.md has no row for {file}"
+    assert f" {parameters:,} " in row.group(), f"{file} has {parameters:,} parameters"
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_recipe_reads_from_the_folder_of_data(name):
+    """Paths are relative, so that a recipe runs wherever the data were put."""
+    recipe = load_recipe(EXAMPLES / name)
+    assert recipe.output_dir.startswith("runs/")
+    for spec in [*recipe.data.train, *recipe.data.valid, *(recipe.data.test or [])]:
+        assert all(path.parts[0] == "data" for path in spec.files)
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_recipe_trains_at_reduced_size(name, tmp_path):
+    recipe = load_recipe(EXAMPLES / name, reduced(yaml.safe_load((EXAMPLES / name).read_text("utf-8")), tmp_path))
+    metrics = train(recipe)
+    assert metrics["updates"] == 3
+    config = AutoConfig.from_pretrained(tmp_path / "run" / "model")
+    full = load_recipe(EXAMPLES / name).build_config()
+    assert config.d_model == 32
+    assert config.language_tags == recipe.data.language_tags
+    assert [config.stack_ln_mode(s) for s in ("encoder", "decoder")] == [
+        full.stack_ln_mode(s) for s in ("encoder", "decoder")
+    ]
+    assert list((tmp_path / "run" / "model").glob("*.safetensors"))
+    record = json.loads((tmp_path / "run" / "run.json").read_text())
+    if recipe.training.tokens_per_update is not None:
+        assert record["tokens_per_update"] == recipe.training.tokens_per_update
+    split = metrics["test" if recipe.data.test else "valid"]
+    directions = CORPORA * (2 if recipe.data.both_directions else 1)
+    assert len(split.get("corpora", {})) == (directions if len(recipe.data.test or []) > 1 else 0)
+    assert split["nll"] > 0 and "bleu" in split
+    assert ("tokenized_bleu" in split) == (recipe.data.text == "moses")
+
+
+class Vocabulary:
+    """What building a model asks of a tokenizer with as many entries as a recipe says."""
+
+    pad_token_id, bos_token_id, eos_token_id = 1, 0, 2
+
+    def __init__(self, recipe):
+        self.size = recipe.tokenizer.vocab_size
+        self.target_vocab_size = None if recipe.tokenizer.joint else self.size
+
+    def __len__(self):
+        return self.size
+
+
+def reduced(content, folder):
+    """Overrides by which a recipe trains for seconds on made-up text of the form and the languages of its own."""
+    data, training = content["data"], content["training"]
+    overrides = {f"model.{field}": value for field, value in SMALL_MODEL.items()}
+    for split, size in SPLITS.items():
+        if split in data:
+            specs = data[split] if isinstance(data[split], list) else [data[split]]
+            overrides[f"data.{split}"] = [
+                made_up(spec, content, folder / f"{split}{i}", size) for i, spec in enumerate(specs[:CORPORA])
+            ]
+    overrides |= {
+        "output_dir": str(folder / "run"),
+        "tokenizer.vocab_size": 360,
+        "training.max_tokens": 64,
+        "training.max_updates": 3,
+        "training.eval_every": 3,
+        "decoding.max_length_a": 0.0,
+        "decoding.max_length_b": 8,
+    }
+    if data.get("stream"):
+        overrides["data.block"] = 50
+    if "tokens_per_update" in training:
+        overrides["training.tokens_per_update"] = 128
+    if training.get("average"):
+        overrides |= {"training.eval_every": 1, "training.average": 2}
+    if training.get("precision") == "fp16" and not torch.cuda.is_available():
+        overrides["training.precision"] = "bf16"  # autocast to fp16 is for GPUs
+    return overrides
+
+
+def made_up(spec, content, folder, size):
+    """The spec with files of its names and form, but with made-up text."""
+    folder.mkdir()
+    languages = [spec.get(side) or content[side] for side in ("source_lang", "target_lang")]
+    rows = sentences(size, moses=content["data"].get("text") == "moses", seed=folder.name)
+    sides = [list(side) for side in zip(*rows, strict=True)]
+    changed = dict(spec)
+    if "dataset" in spec:
+        datasets = pytest.importorskip("datasets")
+        pairs = [{"translation": dict(zip(languages, row, strict=True))} for row in rows]
+        splits = {split: datasets.Dataset.from_list(pairs) for split in SPLITS_OF_DATASETS}
+        datasets.DatasetDict(splits).save_to_disk(folder / "dataset")
+        changed["dataset"] = str(folder / "dataset")
+    for side, lines in zip(("source", "target"), sides, strict=True):
+        if side in spec:
+            changed[side] = write(folder / Path(spec[side]).name, lines)
+    return changed
+
+
+def sentences(size, *, moses, seed):
+    """Different pairs of a few words and the same words in reverse order."""
+    dice = random.Random(seed)
+    end = " &apos;s ." if moses else "'s."
+    rows = []
+    for number in range(size):
+        words = [dice.choice(WORDS) for _ in range(dice.randint(2, 5))]
+        rows.append((f"{number} {' '.join(words)}{end}", f"{' '.join(reversed(words))} {number}{end}"))
+    return rows
+
+
+def write(path, lines):
+    text = "".join(f"{line}\n" for line in lines).encode()
+    path.write_bytes(gzip.compress(text) if path.suffix == ".gz" else text)
+    return str(path)
