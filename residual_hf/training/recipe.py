@@ -17,6 +17,7 @@ from huggingface_hub.errors import StrictDataclassError
 from residual_hf.data.cleaning import CleaningSettings
 from residual_hf.data.corpus import CorpusSpec
 from residual_hf.data.directions import TAG_SIDES
+from residual_hf.data.sampling import SamplingSettings
 from residual_hf.errors import InputError
 from residual_hf.evaluation.scorer import TEXTS
 from residual_hf.generation.decode import DecodingSettings
@@ -50,6 +51,7 @@ class DataSettings:
     text: str = "raw"
     stream: bool = False
     block: int = 100_000
+    sampling: SamplingSettings | None = None
 
     def __post_init__(self) -> None:
         for name in ("train", "valid", "test"):
@@ -117,6 +119,10 @@ class Recipe:
             if any(getattr(spec, name) is None for spec in specs):
                 raise InputError(f"{name}: missing, in the recipe or in every corpus")
         targets = self.target_languages
+        if self.data.sampling is not None and (self.tokenizer.path is None or self.tokenizer.kind == "pretokenized"):
+            self.data.sampling.check_kind(self.tokenizer.kind)
+        if self.data.sampling is not None and self.data.stream:
+            raise InputError("data.sampling: given beside stream, which segments a sentence once")
         if self.data.stream and self.training.max_updates is None:
             raise InputError("training.max_updates: missing; a stream has no end and no epochs")
         if len(targets) > 1 and not self.data.language_tags:

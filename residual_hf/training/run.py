@@ -19,8 +19,9 @@ from accelerate import PartialState
 from transformers import EarlyStoppingCallback, PrinterCallback, ProgressCallback, set_seed
 
 from residual_hf.data.corpus import check_files
-from residual_hf.data.directions import without_tag
+from residual_hf.data.directions import concatenate, without_tag
 from residual_hf.data.encoding import EncodedCorpus
+from residual_hf.data.sampling import GROWTH, sample_corpus
 from residual_hf.data.streaming import StreamedBatches
 from residual_hf.data.text_files import write_atomically
 from residual_hf.evaluation.scorer import Scorer, by_corpus, mean_figures
@@ -106,6 +107,17 @@ def train_on(recipe: Recipe, texts: Corpora, folder: Path, *, resume: bool = Fal
         limit = min(limit, recipe.training.max_tokens)
     lengths = [limit]
     if not data.stream:
+        if data.sampling is not None:
+            encoded["train"] = sample_corpus(
+                encoded["train"],
+                concatenate(preparation.tagged(texts["train"], data), "train"),
+                tokenizer,
+                data.sampling,
+                seed=recipe.training.seed,
+                max_length=positions,
+                name="train",
+                cache_dir=folder / "cache",
+            )
         encoded["train"] = preparation.mix(encoded["train"], texts["train"], data.train, recipe)
         encoded["train"] = preparation.drop_long(encoded["train"], limit)
         lengths = np.maximum(encoded["train"].source_lengths, encoded["train"].target_lengths)
@@ -114,7 +126,8 @@ def train_on(recipe: Recipe, texts: Corpora, folder: Path, *, resume: bool = Fal
             preparation.refuse_long(encoded[name], name, positions)
     scorers = {name: preparation.make_scorers(texts[name], data) for name in ("valid", "test") if name in texts}
 
-    settings = fix_budget(recipe.training, model, lengths, folder)
+    growth = 1.0 if data.sampling is None else GROWTH
+    settings = fix_budget(recipe.training, model, lengths, folder, growth)
     if data.stream:
         rank, processes = this_process().process_index, this_process().num_processes
         encoded["train"] = open_stream(recipe, tokenizer, positions, settings.max_tokens, rank, processes)
@@ -160,10 +173,13 @@ def train_on(recipe: Recipe, texts: Corpora, folder: Path, *, resume: bool = Fal
     return metrics
 
 
-def fix_budget(settings: TrainingSettings, model: Any, lengths: Sequence[int], folder: Path) -> TrainingSettings:
+def fix_budget(
+    settings: TrainingSettings, model: Any, lengths: Sequence[int], folder: Path, growth: float = 1.0
+) -> TrainingSettings:
     """The settings with numbers for `max_tokens: auto` and `tokens_per_update`, and the record of them.
 
-    A run that is resumed keeps the batches it began with.
+    `growth`: how much longer than counted sentences may be where their segmentation is drawn. A run that is resumed
+    keeps the batches it began with.
     """
     processes = this_process()
     found = read_record(folder).get("max_tokens_found")
@@ -180,7 +196,7 @@ def fix_budget(settings: TrainingSettings, model: Any, lengths: Sequence[int], f
         fitting = torch.tensor(fitting, device=processes.device)
         if processes.num_processes > 1:
             torch.distributed.all_reduce(fitting, torch.distributed.ReduceOp.MIN)
-        found = int(fitting)
+        found = int(int(fitting) / growth)
     max_tokens, update_freq = split_update(
         settings.tokens_per_update, settings.max_tokens, settings.update_freq, processes.num_processes, found
     )

@@ -28,6 +28,7 @@ from residual_hf.errors import InputError
 from residual_hf.generation.decode import DecodingSettings, decoding_batches, generate_ids
 from residual_hf.model.profiling import profile_admin, set_profile, wants_profile
 
+from .checkpoints import read_state
 from .divergence import DivergenceGuard
 from .ema import WeightAverage
 from .loss import fused_linear_smoothed_cross_entropy
@@ -116,6 +117,7 @@ class TranslationTrainer(Seq2SeqTrainer):
         self.ema: WeightAverage | None = None
         self._last_batch: dict[str, Tensor] | None = None
         self._stopwatch = time.perf_counter()
+        self._first_epoch = 0
         set_matmul_precision(settings.precision)
         self.meter = LossMeter(settings.label_smoothing, settings.label_smoothing_form)
         super().__init__(
@@ -147,6 +149,8 @@ class TranslationTrainer(Seq2SeqTrainer):
                 set_profile(self.model, type(self.model.config).from_pretrained(resume_from_checkpoint).admin_profile)
             else:
                 self._profile()
+        if resume_from_checkpoint:
+            self._first_epoch = int((read_state(Path(resume_from_checkpoint)) or {}).get("epoch") or 0)
         if self.ema is not None and resume_from_checkpoint:
             self.ema.load(Path(resume_from_checkpoint))
         if isinstance(self.train_dataset, StreamedBatches) and resume_from_checkpoint:
@@ -174,13 +178,18 @@ class TranslationTrainer(Seq2SeqTrainer):
         set_profile(self.model, broadcast_object_list(profile)[0])
 
     def _train_sampler(self) -> TokenBudgetSampler:
-        return TokenBudgetSampler(
+        sampler = TokenBudgetSampler(
             self.train_dataset.source_lengths,
             self.train_dataset.target_lengths,
             self.settings.max_tokens,
             seed=self.settings.seed,
             multiple=self.settings.batch_size_multiple,
+            corpus=self.train_dataset,
         )
+        sampler.set_epoch(
+            self._first_epoch
+        )  # accelerate forgets to where it skips batches for one of several processes
+        return sampler
 
     def get_train_dataloader(self) -> DataLoader:
         if isinstance(self.train_dataset, StreamedBatches):  # knows its processes by itself

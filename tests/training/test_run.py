@@ -8,10 +8,12 @@ import random
 
 import pytest
 import torch
+from safetensors.torch import load_file
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, pipeline
 
 import residual_hf
 from residual_hf.data.cleaning import CleaningSettings
+from residual_hf.data.sampling import SamplingSettings
 from residual_hf.errors import InputError
 from residual_hf.training.recipe import Recipe, from_mapping
 from residual_hf.training.run import train
@@ -180,3 +182,29 @@ def test_training_corpus_is_cleaned_and_the_report_written(tmp_path):
     assert report["pairs"] == 300 and report["kept"] < 300
     assert set(report["dropped"]) == {"too short", "duplicate"}
     assert f"cleaning: kept {report['kept']} of 300 pairs" in (tmp_path / "run" / "train.log").read_text()
+
+
+@pytest.mark.parametrize(
+    ("kind", "sampling"), [("bpe", {"bpe_dropout": 0.3}), ("unigram", {"unigram_alpha": 0.2, "sides": "source"})]
+)
+def test_segmentation_is_drawn_anew_in_every_epoch_and_resumes(tmp_path, kind, sampling):
+    def sampled(name, **training):
+        recipe = make_recipe(tmp_path / name, eval_bleu=False, eval_every=10, **training)
+        recipe.tokenizer.kind = kind
+        recipe.data.sampling = SamplingSettings(**sampling)
+        return recipe
+
+    train(sampled("whole", max_updates=20))
+    parts = sampled("parts", max_updates=10)
+    train(parts)
+    parts.training.max_updates = 20
+    train(parts, resume=True)
+    weights = [load_file(tmp_path / n / "run/checkpoints/checkpoint-20/model.safetensors") for n in ("whole", "parts")]
+    assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0])
+
+
+def test_sampling_that_does_not_suit_the_tokenizer_is_refused(tmp_path):
+    values = make_recipe(tmp_path).as_dict()
+    values["data"]["sampling"] = {"unigram_alpha": 0.2}
+    with pytest.raises(InputError, match="sampling.unigram_alpha: the tokenizer is of kind 'bpe', allowed is unigram"):
+        from_mapping(Recipe, values)

@@ -5,7 +5,11 @@ import copy
 
 import pytest
 import torch
+from accelerate.data_loader import prepare_data_loader, skip_first_batches
+from torch.utils.data import DataLoader
+from transformers import EarlyStoppingCallback
 
+from residual_hf.data.batching import TokenBudgetSampler
 from residual_hf.data.encoding import EncodedCorpus
 from residual_hf.evaluation.scorer import Scorer
 from residual_hf.generation.decode import DecodingSettings
@@ -160,3 +164,47 @@ def test_admin_is_profiled_before_the_first_update_and_not_on_resuming(tmp_path)
     assert again.model.config.admin_profile == profile
     for a, b in zip(again.model.parameters(), model.parameters(), strict=True):
         assert torch.equal(a, b)
+
+
+def test_early_stopping_counts_on_after_a_resume(tmp_path):
+    """Three evaluations without a better one end the run, one of them before it was interrupted."""
+
+    def stopping(folder, **settings):
+        model = make_model()
+        rate = {"lr": 1e-9, "warmup_updates": 0, "warmup_init_lr": 0.0}
+        trainer = make_trainer(folder, model, eval_every=2, keep_last=9, **rate, **settings)
+        trainer.add_callback(EarlyStoppingCallback(early_stopping_patience=3, early_stopping_threshold=1.0))
+        return trainer
+
+    whole = stopping(tmp_path / "whole", max_updates=40)
+    whole.train()
+    stopping(tmp_path / "parts", max_updates=4).train()
+    resumed = stopping(tmp_path / "parts", max_updates=40)
+    resumed.train(resume_from_checkpoint=True)
+    assert resumed.state.global_step == whole.state.global_step == 8
+    assert resumed.state.best_metric == whole.state.best_metric
+
+
+def test_one_of_several_processes_resumes_in_the_order_of_the_epoch(tmp_path):
+    """Transformers and accelerate do not tell the sampler the epoch where they skip batches for a process."""
+    trainer = make_trainer(tmp_path, make_model(), max_updates=14, eval_every=14)
+    trainer.train()  # 14 updates are more than one epoch
+    epoch = int(trainer.state.epoch)
+    assert epoch == 1
+    in_order = list(trainer._train_sampler())
+    resumed = make_trainer(tmp_path, make_model(), max_updates=15, eval_every=15)
+    resumed.train(resume_from_checkpoint=True)
+    loader = prepare_data_loader(
+        DataLoader(resumed.train_dataset, batch_sampler=resumed._train_sampler(), collate_fn=list),
+        num_processes=2,
+        process_index=1,
+        put_on_device=False,
+    )
+    first = next(iter(skip_first_batches(loader, 1)))
+    expected = TokenBudgetSampler(
+        resumed.train_dataset.source_lengths, resumed.train_dataset.target_lengths, 60, seed=1
+    )
+    expected.set_epoch(1)
+    rows = list(expected)[3]
+    assert rows != in_order[3]
+    assert [row["labels"].tolist() for row in first] == [resumed.train_dataset[i]["labels"].tolist() for i in rows]
