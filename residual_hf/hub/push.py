@@ -139,6 +139,8 @@ def _clear_errors(repo_id: str, endpoint: str) -> Iterator[None]:
     """What the Hub answers, in one sentence."""
     try:
         yield
+    except InputError:
+        raise
     except OfflineModeIsEnabled as error:
         raise InputError(f"{repo_id}: the Hub is not asked while HF_HUB_OFFLINE is set") from error
     except HfHubHTTPError as error:
@@ -146,5 +148,5 @@ def _clear_errors(repo_id: str, endpoint: str) -> Iterator[None]:
         raise InputError(f"{repo_id}: {REASONS.get(status, str(error))} ({endpoint} answers {status})") from error
     except HTTPError as error:
         raise InputError(f"{repo_id}: {endpoint} cannot be reached: {error}") from error
-    except RuntimeError as error:  # a file that did not arrive; there is no commit then
+    except (RuntimeError, ValueError) as error:  # a file that the Hub did not take; there is no commit then
         raise InputError(f"{repo_id}: nothing is committed: {error} {error.__cause__ or ''}".rstrip()) from error

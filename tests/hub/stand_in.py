@@ -35,14 +35,19 @@ class Repository:
 
 
 class Hub:
-    """The server, while the `with` block lasts. `cut` holds paths whose next download breaks off in the middle."""
+    """The server, while the `with` block lasts.
+
+    `cut` holds paths whose next download breaks off in the middle, `full` repositories without room for large files,
+    `broken` those that refuse the files although there is room.
+    """
 
     def __init__(self) -> None:
         self.repositories: dict[str, Repository] = {}
         self.blobs: dict[str, bytes] = {}
-        self.requests: list[str] = []
         self.ranges: list[str] = []
         self.cut: set[str] = set()
+        self.full: set[str] = set()
+        self.broken: set[str] = set()
         self.server = ThreadingHTTPServer(("127.0.0.1", 0), type("Bound", (Handler,), {"hub": self}))
         self.url = f"http://127.0.0.1:{self.server.server_address[1]}"
 
@@ -82,7 +87,6 @@ class Handler(BaseHTTPRequestHandler):
         if self.headers.get("Transfer-Encoding") == "chunked":
             self.body = b"".join(iter(self.read_chunk, b""))
         path = urlsplit(self.path).path
-        self.hub.requests.append(f"{self.command} {path}")
         for method, pattern, handler in ROUTES:
             match = re.fullmatch(pattern, path)
             if match and self.command in method.split("|"):
@@ -154,8 +158,11 @@ class Handler(BaseHTTPRequestHandler):
     def batch(self, name: str, repository: Repository) -> None:
         objects = json.loads(self.body)["objects"]
         for one in objects:
-            if one["oid"] not in self.hub.blobs:
-                one["actions"] = {"upload": {"href": f"{self.hub.url}/lfs/{one['oid']}"}}
+            place = "broken" if name in self.hub.broken else one["oid"]
+            if name in self.hub.full:
+                one["error"] = {"code": 403, "message": "storage limit reached"}
+            elif place not in self.hub.blobs:
+                one["actions"] = {"upload": {"href": f"{self.hub.url}/lfs/{place}"}}
         self.answer({"transfer": "basic", "objects": objects})
 
     def store(self, oid: str) -> None:

@@ -44,6 +44,8 @@ def run(*arguments):
 @pytest.fixture(scope="module")
 def hub():
     with Hub() as server:
+        server.full.add("somebody/full")
+        server.broken.add("somebody/broken")
         yield server
 
 
@@ -95,6 +97,8 @@ answers = {"first": run("push", first, "somebody/de-en"),
            "second": run("push", second, "somebody/de-en", "--revision", "second"),
            "again": run("push", first, "somebody/de-en"),
            "private": run("push", first, "somebody/secret", "--private"),
+           "full": run("push", first, "somebody/full"),
+           "broken": run("push", first, "somebody/broken"),
            "public": run("push", first, "somebody/de-en", "--private")}
 
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, pipeline
@@ -162,6 +166,14 @@ def test_a_token_that_the_hub_refuses(hub, pushed, case):
     assert code == 2 and "Traceback" not in error
     assert "somebody/other: the token is missing or not valid" in error and "hf auth login" in error
     assert "somebody/other" not in hub.repositories
+
+
+@pytest.mark.parametrize(("case", "reason"), [("full", "storage limit reached"), ("broken", "model.safetensors")])
+def test_a_push_that_fails_commits_nothing(hub, pushed, case, reason):
+    code, out, error = pushed[case]
+    assert code == 2 and out == "" and "Traceback" not in error
+    assert f"somebody/{case}: nothing is committed: " in error and reason in error
+    assert len(hub.repositories[f"somebody/{case}"].log) == 1  # the Hub's own
 
 
 PULL = """

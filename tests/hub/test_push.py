@@ -6,6 +6,8 @@ from __future__ import annotations
 import json
 
 import pytest
+from huggingface_hub import HfApi
+from huggingface_hub.errors import OfflineModeIsEnabled
 from tiny_translator import tiny_model, tiny_tokenizer
 
 from residual_hf.cli import main
@@ -85,6 +87,23 @@ def test_bad_arguments(run, folder, name, message, capsys):
     assert main(["push", str(run.parent / folder), name]) == 2
     with pytest.raises(InputError, match=message):
         push_run(run.parent / folder, name)
+
+
+@pytest.mark.parametrize(
+    ("error", "message"),
+    [
+        (OfflineModeIsEnabled("offline"), "somebody/a: the Hub is not asked while HF_HUB_OFFLINE is set"),
+        (push.HTTPError("Connection refused"), "somebody/a: .* cannot be reached: Connection refused"),
+    ],
+)
+def test_no_way_to_the_hub(run, monkeypatch, error, message):
+    def create_repo(self, *arguments, **settings):
+        raise error
+
+    monkeypatch.setattr(push, "HfApi", HfApi)
+    monkeypatch.setattr(HfApi, "create_repo", create_repo)
+    with pytest.raises(InputError, match=message):
+        push_run(run, "somebody/a")
 
 
 def test_mode_that_would_load_nowhere_else(tmp_path, monkeypatch):
