@@ -348,24 +348,27 @@ def test_closing_ends_the_thread(two):
 
 
 PROGRAM = """
-import sys, time
+import sys, threading, time
 from residual_hf.data import streaming
 from residual_hf.data.corpus import CorpusSpec
 
 streaming.CHUNK = 10  # the second block has 1600, and nobody may wait for all of those
 first_block = streaming.FIRST_BLOCK
 encoded = 0
+at_work = threading.Event()
 
 def encode(sources, targets):
     global encoded
     encoded += len(sources)
     if encoded > first_block:
-        print("in the second block", flush=True)
+        at_work.set()
         time.sleep(0.2)
     return ([[1, 2]] * len(sources),) * 2
 
 iterator = iter(streaming.StreamedBatches([CorpusSpec(tsv=sys.argv[1])], encode, 10**6))
 next(iterator)
+at_work.wait()
+print("in the second block", flush=True)
 if sys.argv[2] == "interrupt":
     for batch in iterator:
         pass
@@ -386,7 +389,7 @@ def test_a_program_ends_while_the_thread_is_at_work(tmp_path, how):
         assert process.stdout.readline() == "in the second block\n"
         if how == "interrupt":
             process.send_signal(signal.SIGINT)
-        _, stderr = process.communicate(timeout=30)
+        _, stderr = process.communicate(timeout=100)
     finally:
         process.kill()
     if how == "interrupt":
