@@ -31,7 +31,7 @@ STUBBED_PACKAGES = re.compile(
 )
 STUBBED_NAMES = re.compile(
     r"_?operator\.getitem|collections\.deque|copyreg\._reconstructor|datetime\.datetime"
-    r"|builtins\.(bool|bytes|dict|float|frozenset|int|list|object|slice|str|tuple)"
+    r"|builtins\.(bool|bytes|dict|float|frozenset|int|list|object|slice|str|tuple|type)"
 )
 ADMITTED = re.compile(  # PyTorch makes these itself, or refuses them
     r"collections\.(OrderedDict|Counter)|_codecs\.encode|builtins\.(set|bytearray|complex)"
@@ -63,11 +63,15 @@ class Placeholder:
         return f"<{self.origin}>"
 
 
+class _RefusedCall(Exception):
+    """The name of a function that a pickle calls and that may not be called."""
+
+
 class _Reference(type):
     """The class of a placeholder from a package that is not known: it may be named or built, never called."""
 
     def __call__(cls, *args: Any, **kwargs: Any) -> Any:
-        raise pickle.UnpicklingError(f"calls {cls.origin}")
+        raise _RefusedCall(cls.origin)
 
 
 def load_pickle(path: str | Path) -> Any:
@@ -91,9 +95,11 @@ def load_pickle(path: str | Path) -> Any:
         raise InputError(f"{path}: cannot be read: {error.strerror or error}") from error
     except InputError:
         raise
+    except _RefusedCall as call:
+        raise _refusal(path, str(call)) from None
     except Exception as error:  # PyTorch raises a dozen kinds for a damaged file
-        reason = str(error).strip().splitlines() or [type(error).__name__]
-        raise InputError(f"{path}: refused or damaged, not loaded: {reason[0][:300]}") from error
+        reason = str(error).rpartition("WeightsUnpickler error: ")[2].strip() or type(error).__name__
+        raise InputError(f"{path}: refused or damaged, not loaded: {reason.splitlines()[0][:300]}") from error
 
 
 def to_plain(value: Any, root: Any = None) -> Any:
@@ -112,12 +118,16 @@ def _foreign_names(file: BinaryIO, path: Path) -> list[str]:
         if ADMITTED.fullmatch(name):
             continue
         if not _may_be_stubbed(name):
-            raise InputError(
-                f"{path}: the pickle names {name}, which can run code when it is loaded; refused, nothing was run. "
-                "Admitted are tensors, plain containers and configuration objects (argparse, OmegaConf, fairseq)"
-            )
+            raise _refusal(path, name)
         foreign.append(name)
     return foreign
+
+
+def _refusal(path: Path, name: str) -> InputError:
+    return InputError(
+        f"{path}: the pickle names {name}, which can run code when it is loaded; refused, nothing was run. Admitted "
+        "are tensors, plain containers and configuration objects (argparse, OmegaConf, fairseq)"
+    )
 
 
 def _may_be_stubbed(name: str) -> bool:
@@ -163,7 +173,7 @@ def _names_in_pickle(file: BinaryIO, path: Path) -> Iterator[str]:
                 module, _, name = argument.partition(" ")
                 yield _modern_name(module, name)
             elif opcode.name == "STACK_GLOBAL":
-                yield _modern_name(*(strings or ["?"])[-2:-1], (strings or ["?"])[-1])
+                yield _modern_name(*["?", "?", *strings][-2:])
             elif opcode.name.startswith("EXT"):
                 yield f"copyreg.extension {argument}"
     except (ValueError, IndexError, UnicodeDecodeError) as error:

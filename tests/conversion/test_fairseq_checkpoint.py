@@ -1,0 +1,295 @@
+# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
+from __future__ import annotations
+
+import json
+import math
+
+import pytest
+import torch
+from fairseq_files import (
+    WORDS,
+    as_cfg,
+    dlcl_weights,
+    fairseq_weights,
+    random_model,
+    settings_of,
+    write_checkpoint,
+    write_codes,
+    write_dictionary,
+)
+from reference import SHARED
+from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
+
+import residual_hf  # noqa: F401  registers the Auto classes
+from residual_hf.cli import main
+from residual_hf.conversion.fairseq_checkpoint import convert_fairseq_checkpoint, load_fairseq_model
+from residual_hf.conversion.fairseq_tokenizer import read_dictionary
+from residual_hf.errors import InputError
+
+SOURCE = torch.tensor([[1, 1, 7, 5, 9, 2], [4, 5, 6, 11, 8, 2]])
+TARGET = torch.tensor([[2, 8, 4, 9, 6], [2, 5, 5, 12, 10]])
+REFERENCE = SHARED / "reference" / "fairseq_checkpoints"
+
+# our configuration, and the settings of the fork beside those of a plain transformer
+MODELS = {
+    "post_ln": ({"ln_mode": "post_ln"}, {"arch": "transformer_wmt_en_de"}),
+    "pre_ln": ({"ln_mode": "pre_ln", "activation_function": "gelu"}, {"arch": "transformer_vaswani_wmt_en_de_big"}),
+    "hybrid": ({"ln_mode": "post_ln", "decoder_ln_mode": "pre_ln"}, {}),
+    "normformer": (
+        {"ln_mode": "pre_ln", "decoder_ln_mode": "normformer"},
+        {"scale_attn": True, "scale_fc": True, "scale_heads": True, "scale_resids": True},
+    ),
+    "resi_dual": ({"ln_mode": "resi_dual"}, {"arch": "resi_dual", "encoder_normalize_before": True}),
+    "resi_dual_scaled": (
+        {
+            "ln_mode": "resi_dual",
+            "encoder_ln_mode_options": {"dual_scale": 0.05, "main_scale": 0.7},
+            "decoder_ln_mode_options": {"dual_scale": 0.1},
+        },
+        {
+            "arch": "resi_dual",
+            "enc_res_input_norm_scale": 0.05,
+            "dec_res_input_norm_scale": 0.1,
+            "enc_alpha": 0.7,
+            "dec_alpha": 1.0,
+        },
+    ),
+    "b2t": ({"ln_mode": "b2t"}, {"residual_bottom_to_top": True, "no_layer_norm": False}),
+    "b2t_no_ln": ({"ln_mode": "b2t_no_ln"}, {"residual_bottom_to_top": True, "no_layer_norm": True}),
+    "no_ln": ({"ln_mode": "xskip"}, {"residual_bottom_to_top": False, "no_layer_norm": True}),
+    "admin": ({"ln_mode": "admin"}, {"init_type": "adaptive"}),
+    "deep_norm": ({"ln_mode": "deep_norm"}, {"init_type": "deepnet"}),
+    "rezero": ({"ln_mode": "rezero"}, {"init_type": "rezero"}),
+    "rezero_post_ln": ({"ln_mode": "rezero_post_ln"}, {"init_type": "rezero_postln"}),
+    "looklinear": ({"ln_mode": "post_ln"}, {"init_type": "looklinear"}),
+    "t_fixup": ({"ln_mode": "t_fixup"}, {"dont_use_layernorm": True, "Tfixup": True}),
+    "dlcl_post": ({"ln_mode": "dlcl_post"}, {"arch": "dlcl_transformer_postnorm_wmt_en_de", "weight_type": "scalar"}),
+    "dlcl_pre": ({"ln_mode": "dlcl_pre"}, {"arch": "dlcl_transformer", "history_window_size": -1}),
+    "simple_dlcl": ({"ln_mode": "dlcl_post"}, {"arch": "simple_dlcl_transformer"}),
+    "learned_positions": ({"ln_mode": "post_ln", "position_embedding_type": "learned"}, {}),
+    "no_positions": ({"ln_mode": "post_ln", "position_embedding_type": "none", "scale_embedding": False}, {}),
+    "tied_output": ({"ln_mode": "post_ln", "share_encoder_decoder_embeddings": False}, {}),
+    "separate": (
+        {
+            "ln_mode": "pre_ln",
+            "share_encoder_decoder_embeddings": False,
+            "tie_word_embeddings": False,
+            "decoder_vocab_size": 4 + len(WORDS) - 2,
+        },
+        {},
+    ),
+}
+
+
+def logits(model):
+    with torch.no_grad():
+        mask = SOURCE.ne(1)
+        return model(input_ids=SOURCE, attention_mask=mask, decoder_input_ids=TARGET).logits
+
+
+def written(name, folder, form="args", zipped=True, **changes):
+    """(our model, its checkpoint)"""
+    fields, flags = MODELS[name]
+    model = random_model(max_position_embeddings=32, **fields)
+    weights = dlcl_weights(model, name == "simple_dlcl") if "dlcl" in name else fairseq_weights(model)
+    settings = settings_of(model.config, **{**flags, **changes})
+    return model, write_checkpoint(folder / "checkpoint.pt", weights, settings, form, zipped)
+
+
+@pytest.mark.parametrize("form", ["args", "cfg", "cfg_with_args"])
+@pytest.mark.parametrize("name", MODELS)
+def test_every_architecture_keeps_its_logits(name, form, tmp_path):
+    model, checkpoint = written(name, tmp_path, form, zipped=form != "args")
+    loaded = load_fairseq_model(checkpoint)
+    assert torch.equal(logits(loaded), logits(model))
+    for field in ("ln_mode", "activation_function", "dropout", "max_position_embeddings", "position_embedding_type"):
+        assert getattr(loaded.config, field) == getattr(model.config, field)
+    assert (loaded.config.source_lang, loaded.config.target_lang) == ("en", "de")
+    assert loaded.config.decoder_layerdrop == 0.2
+
+
+def test_half_precision_weights_become_fp32(tmp_path):
+    model = random_model(ln_mode="post_ln")
+    for parameter in model.parameters():
+        parameter.data = parameter.data.half().float()
+    weights = {name: tensor.half() for name, tensor in fairseq_weights(model).items()}
+    loaded = load_fairseq_model(write_checkpoint(tmp_path / "half.pt", weights, settings_of(model.config)))
+    assert loaded.dtype == torch.float32
+    assert torch.equal(logits(loaded), logits(model))
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "message"),
+    [
+        ("post_ln", {"arch": "transformer_lm_wiki103"}, r"arch: 'transformer_lm_wiki103'.*supported are transformer"),
+        ("post_ln", {"arch": "lightconv"}, r"arch: 'lightconv'"),
+        ("post_ln", {"adaptive_softmax_cutoff": "2000,8000"}, r"adaptive_softmax_cutoff: '2000,8000'"),
+        ("post_ln", {"cross_self_attention": True}, r"cross_self_attention: True"),
+        ("post_ln", {"char_inputs": True}, r"char_inputs: True"),
+        ("post_ln", {"quant_noise_pq": 0.1}, r"quant_noise_pq: 0.1"),
+        ("post_ln", {"encoder_layers_to_keep": "0,2"}, r"encoder_layers_to_keep: '0,2'"),
+        ("post_ln", {"encoder_embed_dim": 32}, r"encoder_embed_dim: 32, decoder_embed_dim: 16.*one width"),
+        ("post_ln", {"encoder_embed_dim": 8, "decoder_embed_dim": 8}, r"encoder_embed_dim: 8 .*its table has 16"),
+        ("post_ln", {"encoder_layers": 3}, r"encoder_layers: 3 .*weights are of 2"),
+        ("post_ln", {"activation_fn": "relu_squared"}, r"activation_fn: 'relu_squared'"),
+        ("post_ln", {"encoder_learned_pos": True}, r"encoder_learned_pos, decoder_learned_pos"),
+        ("post_ln", {"init_type": "magic"}, r"init_type: 'magic'.*adaptive"),
+        ("post_ln", {"init_type": "adaptive"}, r"those of admin, but the encoder lacks learned shortcut weights"),
+        ("post_ln", {"decoder_normalize_before": True}, r"pre_ln, but the decoder lacks a norm at the end"),
+        ("pre_ln", {"encoder_normalize_before": False}, r"post_ln, but the encoder has a norm at the end"),
+        ("pre_ln", {"no_decoder_final_norm": True}, r"no_decoder_final_norm: True"),
+        ("pre_ln", {"residual_bottom_to_top": True}, r"encoder_normalize_before: True.*B2T"),
+        ("normformer", {"scale_fc": False}, r"scale_attn, scale_heads: on.*together"),
+        ("admin", {"init_type": "default"}, r"those of post_ln, but the encoder has learned shortcut weights"),
+        ("t_fixup", {"dont_use_layernorm": False}, r"post_ln, but the encoder lacks a norm behind"),
+        ("dlcl_post", {"weight_type": "vector"}, r"weight_type: 'vector'.*supported is 'scalar'"),
+        ("separate", {"share_decoder_input_output_embed": True}, r"share_decoder_input_output_embed: True.*differs"),
+        ("tied_output", {"share_all_embeddings": True}, r"share_all_embeddings: True.*differ"),
+        ("learned_positions", {"max_target_positions": 16}, r"max_source_positions, max_target_positions: 32 and 16"),
+    ],
+)
+def test_what_cannot_be_converted_is_named(name, changes, message, tmp_path):
+    _, checkpoint = written(name, tmp_path, **changes)
+    with pytest.raises(InputError, match=message):
+        load_fairseq_model(checkpoint)
+
+
+def test_checkpoints_of_something_else_are_named(tmp_path):
+    torch.save({"state_dict": {}}, tmp_path / "other.pt")
+    with pytest.raises(InputError, match=r"other\.pt: not a fairseq checkpoint"):
+        load_fairseq_model(tmp_path / "other.pt")
+    torch.save({"model": fairseq_weights(random_model(ln_mode="post_ln"))}, tmp_path / "bare.pt")
+    with pytest.raises(InputError, match="neither args .* nor cfg"):
+        load_fairseq_model(tmp_path / "bare.pt")
+
+
+@pytest.fixture
+def files(tmp_path):
+    """A checkpoint with one dictionary for both languages, and codes."""
+    _, checkpoint = written("resi_dual", tmp_path, "cfg")
+    dictionary = write_dictionary(tmp_path / "dict.en.txt")
+    return {"checkpoint": checkpoint, "dict": dictionary, "codes": write_codes(tmp_path / "codes")}
+
+
+def arguments(files, output, *more):
+    both = ["--source-dict", str(files["dict"]), "--target-dict", str(files["dict"])]
+    return ["convert", str(files["checkpoint"]), *both, "--output-dir", str(output), *more]
+
+
+def test_convert_makes_a_folder_that_loads_and_translates(files, tmp_path, capsys):
+    output = tmp_path / "converted"
+    assert main(arguments(files, output, "--bpe-codes", str(files["codes"]))) == 0
+    assert "converted" in capsys.readouterr().out
+    model = AutoModelForSeq2SeqLM.from_pretrained(output)
+    tokenizer = AutoTokenizer.from_pretrained(output)
+    assert torch.equal(logits(model), logits(written("resi_dual", tmp_path)[0]))
+    assert model.generation_config.num_beams == 5
+    words = read_dictionary(files["dict"])
+    assert tokenizer("the newest lower")["input_ids"] == [
+        *(words.index(token) for token in ("the",)),
+        3,  # ne@@, which the dictionary lacks
+        words.index("w@@"),
+        words.index("est"),
+        words.index("lo@@"),
+        words.index("w@@"),
+        words.index("er"),
+        2,
+    ]
+    (tmp_path / "in").write_text("the lowest\nnew\n")
+    translate = ["translate", str(output), "--input", str(tmp_path / "in"), "--output", str(tmp_path / "out")]
+    assert main(translate) == 0
+    assert len((tmp_path / "out").read_text().splitlines()) == 2
+
+
+def test_separate_dictionaries(tmp_path):
+    model, checkpoint = written("separate", tmp_path)
+    source = write_dictionary(tmp_path / "dict.en.txt")
+    target = write_dictionary(tmp_path / "dict.de.txt", WORDS[2:])
+    codes = write_codes(tmp_path / "codes")
+    folder = convert_fairseq_checkpoint(
+        checkpoint, tmp_path / "out", source_dict=source, target_dict=target, bpe_codes=codes
+    )
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    encoded = tokenizer("est the", text_target="est the")
+    assert encoded["input_ids"] == [8, 4, 2]
+    assert encoded["labels"] == [6, 3, 2]
+    assert tokenizer.decode([6, 4, 2], skip_special_tokens=True) == "est new"
+    assert torch.equal(logits(AutoModelForSeq2SeqLM.from_pretrained(folder)), logits(model))
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        (["--source-dict", "nowhere.txt"], "no such file: nowhere.txt"),
+        (["--bpe-codes", "nowhere"], "no such file: nowhere"),
+        (["--moses"], "moses: given without bpe_codes"),
+        (["--no-moses-escape"], "--moses-escape: given without --moses"),
+        (["--output-dir", "."], "output_dir: . is not empty"),
+    ],
+    ids=["dictionary", "codes", "moses", "moses_option", "output"],
+)
+def test_bad_input_is_named_and_leaves_nothing_behind(files, tmp_path, monkeypatch, capsys, more, message):
+    monkeypatch.chdir(tmp_path)
+    before = sorted(tmp_path.iterdir())
+    assert main(arguments(files, tmp_path / "out", *more)) == 2
+    assert message in capsys.readouterr().err
+    assert sorted(tmp_path.iterdir()) == before
+
+
+def test_a_dictionary_of_another_size_is_named(files, tmp_path, capsys):
+    files["dict"] = write_dictionary(tmp_path / "short.txt", WORDS[:5])
+    assert main(arguments(files, tmp_path / "out")) == 2
+    assert "source_dict: 9 tokens" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
+def test_an_existing_folder_is_kept_unless_asked(files, tmp_path):
+    output = tmp_path / "out"
+    output.mkdir()
+    (output / "precious").write_text("x")
+    assert main(arguments(files, output)) == 2
+    assert [path.name for path in output.iterdir()] == ["precious"]
+    assert main(arguments(files, output, "--overwrite")) == 0
+    assert (output / "config.json").exists() and not (output / "precious").exists()
+
+
+def test_settings_of_omegaconf_with_references(tmp_path):
+    model = random_model(ln_mode="post_ln", max_position_embeddings=48)
+    contents = as_cfg(settings_of(model.config))
+    assert contents["cfg"]["model"]["max_source_positions"].startswith("${")
+    weights = fairseq_weights(model)
+    path = write_checkpoint(tmp_path / "checkpoint.pt", weights, settings_of(model.config), "cfg")
+    assert load_fairseq_model(path).config.max_position_embeddings == 48
+
+
+@pytest.mark.parametrize("text", ["source.bpe.en", "source.tok.en"])
+@pytest.mark.parametrize("name", ["resi_dual_3-3", "transformer_2-3"])
+def test_fairseqs_own_checkpoints_translate_as_fairseq_does(name, text, tmp_path):
+    """The best hypothesis of every sentence token by token, and its score to 1e-4."""
+    if not REFERENCE.exists():
+        pytest.skip("fairseq's checkpoints lie beside the repository only")
+    folder = convert_fairseq_checkpoint(
+        REFERENCE / f"{name}.pt",
+        tmp_path / "converted",
+        source_dict=REFERENCE / "dict.en.txt",
+        target_dict=REFERENCE / "dict.de.txt",
+        bpe_codes=REFERENCE / "bpe_codes" if text == "source.tok.en" else None,
+    )
+    model, tokenizer = AutoModelForSeq2SeqLM.from_pretrained(folder), AutoTokenizer.from_pretrained(folder)
+    symbols = read_dictionary(REFERENCE / "dict.de.txt")
+    sentences = (REFERENCE / text).read_text(encoding="utf-8").splitlines()
+    official = json.loads((REFERENCE / f"{name}.translations.json").read_text(encoding="utf-8"))["translations"]
+    assert len(sentences) == len(official) == 24
+    for sentence, translation in zip(sentences, official, strict=True):
+        inputs = tokenizer(sentence, return_tensors="pt", return_token_type_ids=False)
+        found = model.generate(
+            **inputs,
+            max_new_tokens=int(1.2 * inputs["input_ids"].shape[1] + 10),
+            return_dict_in_generate=True,
+            output_scores=True,
+        )
+        best = translation["hypotheses"][0]
+        tokens = [symbols[i] for i in found.sequences[0].tolist() if i not in (1, 2)]
+        assert " ".join(tokens) == best["tokens"]
+        score = found.sequences_scores[0].item() / math.log(2)
+        assert score == pytest.approx(best["score_base2_per_token"], abs=1e-4)

@@ -1,0 +1,210 @@
+# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
+from __future__ import annotations
+
+import argparse
+import builtins
+import collections
+import enum
+import functools
+import os
+import pathlib
+import pickle
+import sys
+import types
+import zipfile
+
+import numpy as np
+import pytest
+import torch
+
+from residual_hf.conversion.pickles import load_pickle, to_plain
+from residual_hf.errors import InputError
+
+WITNESS = "a_pickle_was_here"
+
+
+class Call:
+    """Pickled as a call: of `function` when it is loaded by a machine that does as it is told."""
+
+    def __init__(self, function, *arguments):
+        self.call = function, arguments
+
+    def __reduce__(self):
+        return self.call
+
+
+ATTACKS = {
+    "system": (Call(os.system, f"touch {WITNESS}"), r"(posix|nt)\.system"),
+    "eval": (Call(eval, f"open('{WITNESS}', 'w')"), r"builtins\.eval"),
+    "exec": (Call(exec, f"open('{WITNESS}', 'w')"), r"builtins\.exec"),
+    "open": (Call(open, WITNESS, "w"), r"io\.open"),
+    "getattr": (Call(getattr, Call(builtins.__import__, "os"), "system"), r"builtins\.(getattr|__import__)"),
+    "nested": ({"a": [(Call(os.popen, f"touch {WITNESS}"),)]}, r"os\.popen"),
+    "argument": (Call(collections.OrderedDict, [(1, Call(os.mkdir, WITNESS))]), r"(posix|nt)\.mkdir"),
+    "partial": (functools.partial(os.mkdir, WITNESS), r"functools\.partial"),
+    "pickle_in_pickle": (Call(pickle.loads, pickle.dumps(Call(os.mkdir, WITNESS))), r"_?pickle\.loads"),
+    "path": (Call(os.unlink, WITNESS), r"(posix|nt)\.unlink"),
+    "torch": (Call(torch.hub.load_state_dict_from_url, "file:///x"), r"torch\.hub\.load_state_dict_from_url"),
+    "load": (Call(torch.load, WITNESS), r"torch\.serialization\.load"),
+}
+
+
+def write(path, pickled: bytes, zipped: bool):
+    """A file of torch.save with this pickle in the place of the object's."""
+    torch.save({}, path, _use_new_zipfile_serialization=zipped)
+    if zipped:
+        with zipfile.ZipFile(path) as archive:
+            records = {name: archive.read(name) for name in archive.namelist()}
+        with zipfile.ZipFile(path, "w", zipfile.ZIP_STORED) as archive:
+            for name, record in records.items():
+                archive.writestr(name, pickled if name.endswith("data.pkl") else record)
+        return path
+    whole = path.read_bytes()
+    plain = pickle.dumps({}, protocol=2)
+    assert whole.count(plain) == 1
+    path.write_bytes(whole.replace(plain, pickled))
+    return path
+
+
+@pytest.mark.parametrize("zipped", [True, False], ids=["zip", "legacy"])
+@pytest.mark.parametrize("protocol", [0, 2, 4])
+@pytest.mark.parametrize("attack", ATTACKS)
+def test_malicious_pickles_are_refused_by_name_and_run_nothing(attack, protocol, zipped, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    payload, name = ATTACKS[attack]
+    path = write(tmp_path / "evil.pt", pickle.dumps({"model": {}, "x": payload}, protocol=protocol), zipped)
+    with pytest.raises(InputError, match=rf"evil\.pt: the pickle names {name}, .*nothing was run"):
+        load_pickle(path)
+    assert os.listdir(tmp_path) == ["evil.pt"]
+
+
+def test_the_same_attack_works_on_a_plain_unpickler(tmp_path, monkeypatch):
+    """The tests above can fail: what they hold back does run elsewhere."""
+    monkeypatch.chdir(tmp_path)
+    pickle.loads(pickle.dumps(ATTACKS["argument"][0], protocol=2))
+    assert os.listdir(tmp_path) == [WITNESS]
+
+
+@pytest.mark.parametrize("zipped", [True, False], ids=["zip", "legacy"])
+def test_plug_ins_may_be_named_but_not_called(zipped, tmp_path, monkeypatch):
+    plugin = types.ModuleType("my_plugin")
+    plugin.build = functools.wraps(print)(lambda *args: None)
+    plugin.build.__module__, plugin.build.__qualname__ = "my_plugin", "build"
+    plugin.Config = type("Config", (), {"__module__": "my_plugin"})
+    monkeypatch.setitem(sys.modules, "my_plugin", plugin)
+    made = plugin.Config()
+    made.width = 5
+    named = pickle.dumps({"type": plugin.Config, "config": made}, protocol=2)
+    called = pickle.dumps(Call(plugin.build, 1), protocol=2)
+    monkeypatch.delitem(sys.modules, "my_plugin")
+    assert to_plain(load_pickle(write(tmp_path / "named.pt", named, zipped))["config"]) == {"width": 5}
+    assert "my_plugin" not in sys.modules
+    with pytest.raises(InputError, match=r"my_plugin\.build"):
+        load_pickle(write(tmp_path / "called.pt", called, zipped))
+
+
+class Choice(enum.Enum):
+    relu = "relu"
+
+
+def fake_omegaconf():
+    """Classes that are pickled as OmegaConf's are: nodes with a value, containers with their content and parent."""
+    places = {
+        "omegaconf.dictconfig": "DictConfig",
+        "omegaconf.listconfig": "ListConfig",
+        "omegaconf.nodes": "AnyNode",
+        "omegaconf.base": "Metadata",
+    }
+    modules = {name: types.ModuleType(name) for name in ("omegaconf", "fairseq", *places)}
+    classes = {}
+    for module, name in places.items():
+        classes[name] = type(name, (), {"__module__": module})
+        setattr(modules[module], name, classes[name])
+    return modules, classes
+
+
+def node(classes, value, parent=None):
+    kinds = {dict: "DictConfig", list: "ListConfig"}
+    made = classes[kinds.get(type(value), "AnyNode")]()
+    made._metadata = classes["Metadata"]()
+    made._metadata.object_type = type(value)
+    made._parent = parent
+    if isinstance(value, dict):
+        made._content = {key: node(classes, item, made) for key, item in value.items()}
+    elif isinstance(value, list):
+        made._content = [node(classes, item, made) for item in value]
+    else:
+        made._val = value
+    return made
+
+
+def test_omegaconf_becomes_plain_and_references_are_followed(tmp_path, monkeypatch):
+    modules, classes = fake_omegaconf()
+    config = {
+        "model": {"layers": 6, "shapes": [1, 2], "act": Choice.relu, "length": "${task.length}", "none": None},
+        "task": {"length": "${data.length}", "name": "a ${b} c"},
+        "data": {"length": 512},
+    }
+    with monkeypatch.context() as patch:
+        for name, module in modules.items():
+            patch.setitem(sys.modules, name, module)
+        patch.setattr(Choice, "__module__", "fairseq.choices")
+        choices = types.ModuleType("fairseq.choices")
+        choices.Choice = Choice
+        patch.setitem(sys.modules, "fairseq.choices", choices)
+        pickled = pickle.dumps({"cfg": node(classes, config)}, protocol=2)
+    loaded = load_pickle(write(tmp_path / "cfg.pt", pickled, zipped=True))
+    assert to_plain(loaded["cfg"]) == {
+        "model": {"layers": 6, "shapes": [1, 2], "act": "relu", "length": 512, "none": None},
+        "task": {"length": 512, "name": "a ${b} c"},
+        "data": {"length": 512},
+    }
+
+
+@pytest.mark.parametrize("zipped", [True, False], ids=["zip", "legacy"])
+def test_what_checkpoints_hold_is_read(zipped, tmp_path):
+    shared = torch.arange(6.0).reshape(2, 3)
+    contents = {
+        "args": argparse.Namespace(layers=2, names=("a", "b"), path=pathlib.PurePosixPath("x")),
+        "model": collections.OrderedDict(a=shared, b=shared.t(), c=torch.ones(2).half()),
+        "parameter": torch.nn.Parameter(torch.ones(2)),
+        "extra": {"loss": np.float64(3.5), "seen": {1, 2}, "by": collections.defaultdict(list, {1: [2]})},
+    }
+    torch.save(contents, tmp_path / "good.pt", _use_new_zipfile_serialization=zipped)
+    loaded = load_pickle(tmp_path / "good.pt")
+    assert to_plain(loaded["args"]) == {"layers": 2, "names": ("a", "b"), "path": "x"}
+    assert torch.equal(loaded["model"]["b"], shared.t()) and loaded["model"]["c"].dtype == torch.float16
+    assert torch.equal(loaded["parameter"], torch.ones(2))
+    assert loaded["extra"]["seen"] == {1, 2} and loaded["extra"]["by"] == {1: [2]}
+
+
+@pytest.mark.parametrize(
+    ("contents", "message"),
+    [
+        (b"", "neither zip nor pickle"),
+        (b"hello", "neither zip nor pickle"),
+        (pickle.dumps({"a": 1}, protocol=2), "damaged pickle"),
+        (b"\x80\x02}q\x00(U", "damaged pickle"),
+    ],
+    ids=["empty", "text", "bare_pickle", "cut"],
+)
+def test_other_files_are_named(contents, message, tmp_path):
+    (tmp_path / "file.pt").write_bytes(contents)
+    with pytest.raises(InputError, match=rf"file\.pt: .*{message}"):
+        load_pickle(tmp_path / "file.pt")
+
+
+def test_damaged_and_missing_files_are_named(tmp_path):
+    with pytest.raises(InputError, match=r"no such file: .*none\.pt"):
+        load_pickle(tmp_path / "none.pt")
+    with pytest.raises(InputError, match="cannot be read"):
+        load_pickle(tmp_path)
+    torch.save({"model": {"a": torch.ones(1000)}}, tmp_path / "cut.pt")
+    whole = (tmp_path / "cut.pt").read_bytes()
+    (tmp_path / "cut.pt").write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(InputError, match=r"cut\.pt"):
+        load_pickle(tmp_path / "cut.pt")
+    with zipfile.ZipFile(tmp_path / "other.zip", "w") as archive:
+        archive.writestr("a.txt", "x")
+    with pytest.raises(InputError, match="not one that torch.save wrote"):
+        load_pickle(tmp_path / "other.zip")
