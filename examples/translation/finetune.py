@@ -7,6 +7,7 @@ python finetune.py --model runs/my_model/model --train train.en train.de --valid
 from __future__ import annotations
 
 import argparse
+from typing import Any
 
 import numpy as np
 import sacrebleu
@@ -22,74 +23,94 @@ from transformers import (
 
 import residual_hf  # registers the model with the Auto classes
 
-parser = argparse.ArgumentParser(description=__doc__)
-parser.add_argument("--model", required=True, help="a saved folder or a name on the Hub")
-parser.add_argument("--from-scratch", action="store_true", help="keep config and tokenizer, draw new weights")
-parser.add_argument("--train", nargs=2, required=True, metavar=("SOURCE", "TARGET"))
-parser.add_argument("--valid", nargs=2, required=True, metavar=("SOURCE", "TARGET"))
-parser.add_argument("--output-dir", required=True)
-parser.add_argument("--lr", type=float, default=1e-3)
-parser.add_argument("--max-steps", type=int, default=1000)
-parser.add_argument("--batch-size", type=int, default=64)
-parser.add_argument("--seed", type=int, default=1)
-options = parser.parse_args()
 
-tokenizer = AutoTokenizer.from_pretrained(options.model)
-model = AutoModelForSeq2SeqLM.from_pretrained(options.model)
-longest = min(256, model.config.max_position_embeddings)
-if options.from_scratch:
-    model = residual_hf.ResidualForConditionalGeneration(model.config)
+def build_parser(description: str) -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", required=True, help="a saved folder or a name on the Hub")
+    parser.add_argument("--train", nargs=2, required=True, metavar=("SOURCE", "TARGET"))
+    parser.add_argument("--valid", nargs=2, required=True, metavar=("SOURCE", "TARGET"))
+    parser.add_argument("--output-dir", required=True)
+    parser.add_argument("--lr", type=float, default=1e-3)
+    parser.add_argument("--max-steps", type=int, default=1000)
+    parser.add_argument("--batch-size", type=int, default=64)
+    parser.add_argument("--seed", type=int, default=1)
+    return parser
 
 
-def encode(batch: dict) -> BatchEncoding:
-    return tokenizer(batch["source"], text_target=batch["target"], truncation=True, max_length=longest)
-
-
-def read(source: str, target: str) -> Dataset:
+def read(source: str, target: str, tag: str = "") -> dict[str, list[str]]:
+    """Two text files as columns; a language tag goes before every source."""
     with open(source, encoding="utf-8") as s, open(target, encoding="utf-8") as t:
-        pairs = {"source": s.read().splitlines(), "target": t.read().splitlines()}
-    return Dataset.from_dict(pairs).map(encode, batched=True, remove_columns=["source", "target"])
+        sources, targets = s.read().splitlines(), t.read().splitlines()
+    return {"source": [f"{tag} {line}" if tag else line for line in sources], "target": targets}
 
 
-def decode(ids: np.ndarray) -> list[str]:
-    return tokenizer.batch_decode(np.where(ids < 0, tokenizer.pad_token_id, ids), skip_special_tokens=True)
+def build_trainer(
+    model: Any,
+    tokenizer: Any,
+    train: dict[str, list[str]],
+    valid: dict[str, list[str]],
+    options: argparse.Namespace,
+) -> Seq2SeqTrainer:
+    longest = min(256, model.config.max_position_embeddings)
+
+    def encode(batch: dict) -> BatchEncoding:
+        return tokenizer(batch["source"], text_target=batch["target"], truncation=True, max_length=longest)
+
+    def encoded(pairs: dict[str, list[str]]) -> Dataset:
+        return Dataset.from_dict(pairs).map(encode, batched=True, remove_columns=["source", "target"])
+
+    def decode(ids: np.ndarray) -> list[str]:
+        return tokenizer.batch_decode(np.where(ids < 0, tokenizer.pad_token_id, ids), skip_special_tokens=True)
+
+    def bleu(prediction: Any) -> dict[str, float]:
+        score = sacrebleu.corpus_bleu(decode(prediction.predictions), [decode(prediction.label_ids)])
+        return {"bleu": score.score}
+
+    return Seq2SeqTrainer(
+        model=model,
+        args=Seq2SeqTrainingArguments(
+            output_dir=options.output_dir,
+            max_steps=options.max_steps,
+            per_device_train_batch_size=options.batch_size,
+            per_device_eval_batch_size=options.batch_size,
+            train_sampling_strategy="group_by_length",
+            learning_rate=options.lr,
+            lr_scheduler_type="inverse_sqrt",
+            warmup_steps=options.max_steps // 10,
+            adam_beta2=0.98,
+            max_grad_norm=1.0,
+            eval_strategy="epoch",
+            save_strategy="epoch",
+            save_total_limit=1,
+            load_best_model_at_end=True,
+            metric_for_best_model="bleu",
+            predict_with_generate=True,
+            generation_max_length=longest,
+            generation_num_beams=2,
+            ddp_find_unused_parameters=False,
+            seed=options.seed,
+        ),
+        data_collator=DataCollatorForSeq2Seq(tokenizer, model=model),
+        train_dataset=encoded(train),
+        eval_dataset=encoded(valid),
+        processing_class=tokenizer,
+        compute_metrics=bleu,
+    )
 
 
-def bleu(prediction) -> dict[str, float]:
-    score = sacrebleu.corpus_bleu(decode(prediction.predictions), [decode(prediction.label_ids)])
-    return {"bleu": score.score}
+def main() -> None:
+    parser = build_parser(__doc__)
+    parser.add_argument("--from-scratch", action="store_true", help="keep config and tokenizer, draw new weights")
+    options = parser.parse_args()
+    tokenizer = AutoTokenizer.from_pretrained(options.model)
+    model = AutoModelForSeq2SeqLM.from_pretrained(options.model)
+    if options.from_scratch:
+        model = residual_hf.ResidualForConditionalGeneration(model.config)
+    trainer = build_trainer(model, tokenizer, read(*options.train), read(*options.valid), options)
+    trainer.train()
+    print(trainer.evaluate())
+    trainer.save_model(options.output_dir)
 
 
-trainer = Seq2SeqTrainer(
-    model=model,
-    args=Seq2SeqTrainingArguments(
-        output_dir=options.output_dir,
-        max_steps=options.max_steps,
-        per_device_train_batch_size=options.batch_size,
-        per_device_eval_batch_size=options.batch_size,
-        train_sampling_strategy="group_by_length",
-        learning_rate=options.lr,
-        lr_scheduler_type="inverse_sqrt",
-        warmup_steps=options.max_steps // 10,
-        adam_beta2=0.98,
-        max_grad_norm=1.0,
-        eval_strategy="epoch",
-        save_strategy="epoch",
-        save_total_limit=1,
-        load_best_model_at_end=True,
-        metric_for_best_model="bleu",
-        predict_with_generate=True,
-        generation_max_length=longest,
-        generation_num_beams=2,
-        ddp_find_unused_parameters=False,
-        seed=options.seed,
-    ),
-    data_collator=DataCollatorForSeq2Seq(tokenizer, model=model),
-    train_dataset=read(*options.train),
-    eval_dataset=read(*options.valid),
-    processing_class=tokenizer,
-    compute_metrics=bleu,
-)
-trainer.train()
-print(trainer.evaluate())
-trainer.save_model(options.output_dir)
+if __name__ == "__main__":
+    main()

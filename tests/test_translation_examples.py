@@ -1,0 +1,108 @@
+# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
+"""The scripts of examples/translation, for some steps on a handful of sentences."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+import torch
+from test_examples import ENGLISH, GERMAN, run
+from tiny_translator import tiny_model, tiny_tokenizer
+from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, MarianConfig, MarianMTModel, pipeline
+
+from residual_hf.hub.export import save_checkpoint
+
+STEPS = ("--max-steps", 30, "--batch-size", 8, "--lr", 0.01)
+
+
+@pytest.fixture
+def text(tmp_path):
+    for language, lines in (("en", ENGLISH), ("de", GERMAN)):
+        (tmp_path / f"text.{language}").write_text("\n".join(lines * 8) + "\n", encoding="utf-8")
+    return [tmp_path / "text.en", tmp_path / "text.de"]
+
+
+def base(folder, **fields):
+    tokenizer = tiny_tokenizer()
+    save_checkpoint(tiny_model(tokenizer, dropout=0.0, **fields), tokenizer, folder)
+    return folder
+
+
+def losses(output):
+    return [float(value) for value in re.findall(r"'eval_loss': '?([\d.]+)", output)]
+
+
+def test_lora_trains_a_part_and_leaves_an_adapter_and_a_merged_model(tmp_path, text):
+    model = base(tmp_path / "base")
+    arguments = ("--model", model, "--train", *text, "--valid", *text, "--output-dir", tmp_path / "out", *STEPS)
+    output = run("translation/lora.py", *arguments, "--rank", 4)
+    assert 0 < float(re.search(r"trainable%: ([\d.]+)", output)[1]) < 60
+    assert losses(output)[-1] < losses(output)[0]
+    assert (tmp_path / "out/adapter/adapter_model.safetensors").exists()
+    old, new = (AutoModelForSeq2SeqLM.from_pretrained(f).state_dict() for f in (model, tmp_path / "out/model"))
+    changed = {name for name, tensor in old.items() if not torch.equal(tensor, new[name])}
+    assert old.keys() == new.keys() and changed
+    assert all(re.search(r"(_proj|fc\d)\.weight$", name) for name in changed)
+    assert pipeline("translation", model=str(tmp_path / "out/model"))(ENGLISH[0], max_new_tokens=8)
+
+
+def test_a_language_is_added_and_the_old_one_kept(tmp_path, text):
+    english, german = text
+    output = run(
+        "translation/add_language.py",
+        *("--model", base(tmp_path / "base"), "--language", "en", "--keep", "de", english, german),
+        *("--train", german, english, "--valid", german, english, "--output-dir", tmp_path / "out", *STEPS),
+    )
+    assert losses(output)[-1] < losses(output)[0]
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "out")
+    tags = tokenizer.convert_tokens_to_ids(["<2en>", "<2de>"])
+    assert tokenizer(f"<2en> {GERMAN[0]}")["input_ids"][0] == tags[0]
+    model = AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "out")
+    assert model.config.vocab_size == len(tokenizer) == max(tags) + 1
+    translate = pipeline("translation", model=str(tmp_path / "out"), max_new_tokens=8)
+    assert translate(GERMAN[0], tgt_lang="en") and translate(ENGLISH[0], tgt_lang="de")
+    with pytest.raises(ValueError, match="does not translate any to fr"):
+        translate(ENGLISH[0], tgt_lang="fr")
+
+
+def test_mode_is_changed_and_training_goes_on_from_equal_loss(tmp_path, text):
+    arguments = ("--train", *text, "--valid", *text, *STEPS)
+    first = run(
+        "translation/finetune.py",
+        *("--model", base(tmp_path / "base", ln_mode="post_ln"), "--output-dir", tmp_path / "post_ln", *arguments),
+    )
+    output = run(
+        "translation/change_mode.py",
+        *("--model", tmp_path / "post_ln", "--ln-mode", "resi_dual", "--ln-mode-options", '{"dual_scale": 0.5}'),
+        *("--output-dir", tmp_path / "resi_dual", *arguments),
+    )
+    assert losses(output)[0] == pytest.approx(losses(first)[-1], rel=1e-4)
+    assert losses(output)[-1] < losses(output)[0]
+    model = AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "resi_dual")
+    assert model.config.ln_options("encoder").dual_scale == 0.5
+    assert all(stack.boundary.norm.weight.any() for stack in (model.model.encoder, model.model.decoder))
+
+
+def test_a_marian_model_goes_on_as_resi_dual(tmp_path, text):
+    tokenizer = tiny_tokenizer()
+    sizes = {"d_model": 16, "encoder_ffn_dim": 16, "decoder_ffn_dim": 16, "max_position_embeddings": 64}
+    sizes |= {"encoder_layers": 1, "decoder_layers": 1, "encoder_attention_heads": 2, "decoder_attention_heads": 2}
+    tokens = {"pad_token_id": 1, "eos_token_id": 2, "forced_eos_token_id": 2, "decoder_start_token_id": 1}
+    marian = MarianMTModel(MarianConfig(vocab_size=len(tokenizer), dropout=0.0, **sizes, **tokens))
+    marian.save_pretrained(tmp_path / "marian")
+    tokenizer.save_pretrained(tmp_path / "marian")
+    output = run(
+        "translation/change_mode.py",
+        *("--model", tmp_path / "marian", "--ln-mode", "resi_dual", "--output-dir", tmp_path / "out"),
+        *("--train", *text, "--valid", *text, *STEPS),
+    )
+    assert losses(output)[-1] < losses(output)[0]
+    assert AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "out").config.model_type == "residual"
+
+
+def test_a_domain_is_written(tmp_path):
+    run("translation/make_domain.py", tmp_path / "headlines", "--pairs", 200)
+    english, german = ((tmp_path / f"headlines/train.{code}").read_text().splitlines() for code in ("en", "de"))
+    assert len(english) == len(german) == 200
+    assert all(line.startswith("+++ ") and line.endswith(" +++") for line in german)
