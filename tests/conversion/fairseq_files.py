@@ -156,7 +156,7 @@ def write_checkpoint(
 
 
 def write_dictionary(path: Path, words: list[str] = WORDS) -> Path:
-    path.write_text("".join(f"{word} {99 - i}\n" for i, word in enumerate(words)), encoding="utf-8")
+    path.write_text("".join(f"{word} {9999 - i}\n" for i, word in enumerate(words)), encoding="utf-8")
     return path
 
 
