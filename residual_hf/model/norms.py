@@ -24,7 +24,7 @@ class RMSNorm(nn.RMSNorm):
 
 
 class ScaleNorm(nn.Module):
-    """g * x / max(|x|_2, eps) over the last dimension, one learned scalar g, sqrt(size) at the start.
+    """`g * x / max(|x|_2, eps)` over the last dimension, one learned scalar g, sqrt(size) at the start.
 
     Nguyen & Salazar 2019, Transformers without Tears.
     """

@@ -1,9 +1,11 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """Options of an `ln_mode`: a small frozen dataclass per mode, checked against a plain dict from the config.
 
-@dataclass(frozen=True)
-class Options:
-    dual_scale: float = option(1.0, above=0.0, help="factor s of the dual stream")
+One reads like this:
+
+    @dataclass(frozen=True)
+    class Options:
+        dual_scale: float = option(1.0, above=0.0, help="factor s of the dual stream")
 """
 
 from __future__ import annotations

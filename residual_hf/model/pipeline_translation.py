@@ -26,23 +26,23 @@ TAG_PATTERN = re.compile(r"<2([A-Za-z][\w-]*)>")
 
 
 class TranslationPipeline(Pipeline):
-    """Translate text with a model of `AutoModelForSeq2SeqLM`.
+    """Translate text with a model of `AutoModelForSeq2SeqLM`:
 
         translate = pipeline("translation", model=...)      # or "translation_de_to_en"
         translate("Guten Tag.")                             # [{"translation_text": "Good day."}]
         translate(["Guten Tag.", "Danke."], batch_size=2)   # [{"translation_text": ...}, {"translation_text": ...}]
         for result in translate(lines, batch_size=64): ...  # generators, files and data sets are streamed
 
-    Arguments of the constructor or of a call:
-        src_lang, tgt_lang: languages; without them those of the task name. A model that states its languages
-            (`config.source_lang`, `config.target_lang`, tags such as `<2de>` in the vocabulary) refuses others; the
-            tag of `tgt_lang` is put before the text. Tokenizers of the mBART and NLLB kind place their own codes, T5
-            gets its prompt from `config.task_specific_params`.
+    Args:
+        src_lang, tgt_lang: languages, here or in a call; without them those of the task name. A model that states
+            its languages (`config.source_lang`, `config.target_lang`, tags such as `<2de>` in the vocabulary) refuses
+            others; the tag of `tgt_lang` is put before the text. Tokenizers of the mBART and NLLB kind place their own
+            codes, T5 gets its prompt from `config.task_specific_params`.
         truncation: cut sentences longer than the tokenizer's `model_max_length` and the model's positions.
         return_tensors: `translation_token_ids` (1-D tensors) instead of `translation_text`.
         return_text: with `return_tensors=True`, the text too.
         clean_up_tokenization_spaces: passed to the tokenizer's `decode`.
-        batch_size, num_workers, and any argument of `generate`.
+        batch_size, num_workers: as in every pipeline; any argument of `generate` may be given too.
 
     What neither the caller nor the model's generation config sets: `num_beams` is 4, and the length is
     2 * source length + 50 new tokens within the model's positions. With `num_return_sequences` above 1 every sentence
