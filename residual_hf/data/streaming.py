@@ -73,6 +73,7 @@ class StreamedBatches(IterableDataset):
         max_length: pairs with a longer side are left out, as are those longer than `max_tokens`.
         cleaning: what else is left out; `duplicates` is refused, since it would remember every pair.
         multiple: rows of a batch are a multiple of this number where the budget allows.
+        order: how pairs of a block are sorted, see `TokenBudgetSampler`.
         rank, world_size: which process this is, and of how many.
 
     Raises:
@@ -92,6 +93,7 @@ class StreamedBatches(IterableDataset):
         max_length: int | None = None,
         cleaning: CleaningSettings | None = None,
         multiple: int = 8,
+        order: str = "tight",
         rank: int = 0,
         world_size: int = 1,
     ) -> None:
@@ -124,6 +126,7 @@ class StreamedBatches(IterableDataset):
         self.cleaning = cleaning
         self._why_not = reasons(cleaning or CleaningSettings())
         self.multiple = multiple
+        self.order = order
         self.rank = rank
         self.world_size = world_size
         self.left_out: Counter[str] = Counter()
@@ -195,7 +198,7 @@ class StreamedBatches(IterableDataset):
 
     def _settings(self) -> dict[str, Any]:
         """All that decides which batches come, but for the text and `encode`."""
-        names = ("probabilities", "max_tokens", "block", "seed", "max_length", "multiple")
+        names = ("probabilities", "max_tokens", "block", "seed", "max_length", "multiple", "order")
         corpora = [
             {
                 "name": spec.title,
@@ -222,7 +225,7 @@ class StreamedBatches(IterableDataset):
         batches = []
         if features:
             lengths = ([len(feature[side]) for feature in features] for side in ("input_ids", "labels"))
-            options = {"seed": self.seed + number, "multiple": self.multiple}
+            options = {"seed": self.seed + number, "multiple": self.multiple, "order": self.order}
             batches = list(TokenBudgetSampler(*lengths, self.max_tokens, **options))
         return _Block(features, batches, [reader.place for reader in readers])
 

@@ -45,6 +45,17 @@ class ProgressBar(ProgressCallback):
             self.training_bar.set_postfix({name: f"{logs[name]:.3g}" for name in self.SHOWN if name in logs})
 
 
+class StopAfterEpochs(TrainerCallback):
+    """Ends training after so many epochs where a number of updates is given too, which Transformers obeys alone."""
+
+    def __init__(self, epochs: int):
+        self.epochs = epochs
+
+    def on_epoch_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        if round(state.epoch) >= self.epochs:
+            control.should_evaluate = control.should_save = control.should_training_stop = True
+
+
 class InterruptCallback(TrainerCallback):
     """The first Ctrl-C (or SIGTERM) ends training behind a checkpoint; the second one ends it at once.
 

@@ -31,7 +31,7 @@ from . import preparation
 from .allocator import keep_freed_memory
 from .budget import CEILING, split_update, tokens_that_fit
 from .building import build_model
-from .callbacks import InterruptCallback, ProgressBar, RecordCallback
+from .callbacks import InterruptCallback, ProgressBar, RecordCallback, StopAfterEpochs
 from .checkpoints import KeepCheckpoints, choose_checkpoints, load_average, whole_checkpoints
 from .folder import check_folder, log_file, prepare_folder
 from .preparation import Corpora
@@ -218,6 +218,8 @@ def keeping(settings: TrainingSettings, checkpoints: Path) -> list[Any]:
     callbacks: list[Any] = [
         KeepCheckpoints(checkpoints, settings.keep_last, settings.keep_best, settings.metric, better)
     ]
+    if settings.max_updates is not None and settings.max_epochs is not None:
+        callbacks.append(StopAfterEpochs(settings.max_epochs))
     if settings.patience is not None:
         callbacks.append(EarlyStoppingCallback(early_stopping_patience=settings.patience))
     return callbacks

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from residual_hf.data.batching import BATCH_ORDERS
 from residual_hf.errors import InputError
 
 from .loss import SMOOTHING_FORMS
@@ -25,8 +26,9 @@ class TrainingSettings:
     """Everything that decides the course of a training run; names and defaults are fairseq's where it has them.
 
     `max_tokens` counts padded tokens of the longer side per batch and process, `"auto"` is what the device holds;
-    `update_freq` batches make an update. With `tokens_per_update`, the budget of all processes and batches of an
-    update together, `update_freq` follows from the number of processes.
+    `batch_order: fairseq` makes fairseq's own batches (see `TokenBudgetSampler`). `update_freq` batches make an
+    update; with `tokens_per_update`, the budget of all processes and batches of an update together, `update_freq`
+    follows from the number of processes.
     `max_updates` and `max_epochs`: whichever comes first; one of them is needed. `eval_every` updates evaluate, save
     and keep the best by `metric`; `patience` evaluations without a better one stop the run. `average` checkpoints at
     the end, the `"last"` or the `"best"` ones (`average_of`), make the final model; 0 takes the best one alone.
@@ -65,6 +67,7 @@ class TrainingSettings:
     average_of: str = "last"
     ema_decay: float = 0.0
     log_every: int = 50
+    batch_order: str = "tight"
     batch_size_multiple: int = 8
     pad_to_multiple_of: int | None = None
     gradient_checkpointing: bool = False
@@ -80,6 +83,7 @@ class TrainingSettings:
             "weight_decay_on": DECAY_RULES,
             "label_smoothing_form": SMOOTHING_FORMS,
             "precision": PRECISIONS,
+            "batch_order": BATCH_ORDERS,
             "metric": METRICS,
             "average_of": ("last", "best"),
         }

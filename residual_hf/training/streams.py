@@ -66,6 +66,7 @@ def open_stream(recipe: Recipe, tokenizer: Any, positions: int, max_tokens: int,
         max_length=min(data.max_length or positions, positions),
         cleaning=data.cleaning,
         multiple=recipe.training.batch_size_multiple,
+        order=recipe.training.batch_order,
         rank=rank,
         world_size=processes,
     )

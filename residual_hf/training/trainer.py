@@ -118,6 +118,7 @@ class TranslationTrainer(Seq2SeqTrainer):
         self._last_batch: dict[str, Tensor] | None = None
         self._stopwatch = time.perf_counter()
         self._first_epoch = 0
+        self._streamed = (0, 0)
         set_matmul_precision(settings.precision)
         self.meter = LossMeter(settings.label_smoothing, settings.label_smoothing_form)
         super().__init__(
@@ -154,7 +155,9 @@ class TranslationTrainer(Seq2SeqTrainer):
         if self.ema is not None and resume_from_checkpoint:
             self.ema.load(Path(resume_from_checkpoint))
         if isinstance(self.train_dataset, StreamedBatches) and resume_from_checkpoint:
-            self.train_dataset.start_from(json.loads((Path(resume_from_checkpoint) / STREAM_FILE).read_text()))
+            state = json.loads((Path(resume_from_checkpoint) / STREAM_FILE).read_text())
+            self.train_dataset.start_from(state)
+            self._streamed = (state["batches"], (read_state(Path(resume_from_checkpoint)) or {})["global_step"])
         self._stopwatch = time.perf_counter()
         return super().train(resume_from_checkpoint, *args, **kwargs)
 
@@ -164,7 +167,9 @@ class TranslationTrainer(Seq2SeqTrainer):
         if self.ema is not None and self.args.should_save:
             self.ema.save(folder)
         if isinstance(self.train_dataset, StreamedBatches) and self.args.should_save:
-            consumed = self.state.global_step * self.args.gradient_accumulation_steps * self.args.world_size
+            batches, at_update = self._streamed
+            per_update = self.args.gradient_accumulation_steps * self.args.world_size
+            consumed = batches + (self.state.global_step - at_update) * per_update
             write_atomically(folder / STREAM_FILE, json.dumps(self.train_dataset.state(consumed)))
 
     def _profile(self) -> None:
@@ -185,6 +190,7 @@ class TranslationTrainer(Seq2SeqTrainer):
             seed=self.settings.seed,
             multiple=self.settings.batch_size_multiple,
             corpus=self.train_dataset,
+            order=self.settings.batch_order,
         )
         sampler.set_epoch(
             self._first_epoch

@@ -69,7 +69,7 @@ def test_random_sequences_are_tokenized_as_by_sacremoses(language):
     expected = [official(text, language, True, True, True) for text in texts]
     found = tokenized(texts, language=language)
     equal = sum(mine == theirs for mine, theirs in zip(found, expected, strict=True))
-    assert equal >= 0.98 * len(texts)
+    assert equal >= 0.995 * len(texts)
 
 
 @pytest.mark.parametrize("language", ["en", "de"])

@@ -208,3 +208,9 @@ def test_sampling_that_does_not_suit_the_tokenizer_is_refused(tmp_path):
     values["data"]["sampling"] = {"unigram_alpha": 0.2}
     with pytest.raises(InputError, match="sampling.unigram_alpha: the tokenizer is of kind 'bpe', allowed is unigram"):
         from_mapping(Recipe, values)
+
+
+@pytest.mark.parametrize(("updates", "epochs", "expected"), [(100, 2, 14), (9, 2, 9)])
+def test_updates_or_epochs_whichever_comes_first(tmp_path, updates, epochs, expected):
+    recipe = make_recipe(tmp_path, max_updates=updates, max_epochs=epochs, eval_every=50, eval_bleu=False)
+    assert train(recipe)["updates"] == expected
