@@ -65,3 +65,11 @@ def test_streaming_writes_a_corpus_and_positive_figures(tmp_path):
     again = run("streaming.py", str(tmp_path / "corpus"), "--pairs", "10")
     assert again.returncode == 2
     assert "must be new" in again.stderr
+
+
+def test_loss_memory_shows_that_the_fused_loss_holds_no_logits():
+    done = run("loss_memory.py", "--tokens", "2048", "--vocab-size", "20000", "--width", "16")
+    assert done.returncode == 0, done.stderr
+    figures = json.loads(done.stdout)
+    assert figures["logits_mb"] == 164
+    assert figures["peak_mb"]["fused"] < figures["logits_mb"] < figures["peak_mb"]["plain"]
