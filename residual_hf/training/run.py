@@ -24,7 +24,9 @@ from residual_hf.data.encoding import EncodedCorpus
 from residual_hf.data.sampling import GROWTH, sample_corpus
 from residual_hf.data.streaming import StreamedBatches
 from residual_hf.data.text_files import write_atomically
+from residual_hf.errors import InputError
 from residual_hf.evaluation.scorer import Scorer, by_corpus, mean_figures
+from residual_hf.hub.card import write_card
 from residual_hf.hub.export import save_checkpoint
 
 from . import preparation
@@ -51,7 +53,7 @@ class Interrupted(Exception):
 def train(recipe: Recipe, *, overwrite: bool = False, resume: bool = False) -> dict[str, Any]:
     """Run a recipe and return its metrics.
 
-    `recipe.output_dir` receives `model/` (the final folder, see `save_checkpoint`), `metrics.json`, `metrics.jsonl`
+    `recipe.output_dir` receives `model/` (the final folder with its card, see `save_checkpoint`), `metrics.json`, `metrics.jsonl`
     (every logged figure), `train.log`, `run.json` (command, commit, versions, seed, hashes of the data, speed),
     `recipe.yaml`, `cleaning.json` (what was left out of the training corpus), `valid.hypotheses.txt`,
     `test.hypotheses.txt`, `tokenizer/`, `checkpoints/` and `cache/`.
@@ -169,6 +171,10 @@ def train_on(recipe: Recipe, texts: Corpora, folder: Path, *, resume: bool = Fal
             updates=trainer.state.global_step,
             tokens_per_second=float(np.median(speeds)) if speeds else None,
         )
+        try:
+            write_card(folder, overwrite=True)
+        except InputError as error:
+            logger.warning("the model has no card: %s", error)
         logger.info("%s", summary(metrics, folder))
     return metrics
 

@@ -79,6 +79,7 @@ def test_run_folder_is_complete(finished):
     run = folder / "run"
     assert json.loads((run / "metrics.json").read_text()) == metrics
     assert metrics["updates"] == 60
+    assert "ln_mode" in (run / "model" / "README.md").read_text()
     for split, size in (("valid", 12), ("test", 9)):
         assert "version:" in metrics[split]["bleu"]["signature"]
         assert metrics[split]["nll"] > 0 and metrics[split]["chrf"]["value"] >= 0
@@ -134,6 +135,7 @@ def test_interrupted_run_resumes_to_the_same_weights(tmp_path, finished, monkeyp
     monkeypatch.undo()
     metrics = train(recipe, resume=True)
     assert metrics["updates"] == 60
+    assert "ln_mode" in (run / "model" / "README.md").read_text()
     whole, resumed = (
         AutoModelForSeq2SeqLM.from_pretrained(folder / "run" / "model").state_dict()
         for folder in (finished[0], tmp_path)
