@@ -53,9 +53,9 @@ class Interrupted(Exception):
 def train(recipe: Recipe, *, overwrite: bool = False, resume: bool = False) -> dict[str, Any]:
     """Run a recipe and return its metrics.
 
-    `recipe.output_dir` receives `model/` (the final folder with its card, see `save_checkpoint`), `metrics.json`, `metrics.jsonl`
-    (every logged figure), `train.log`, `run.json` (command, commit, versions, seed, hashes of the data, speed),
-    `recipe.yaml`, `cleaning.json` (what was left out of the training corpus), `valid.hypotheses.txt`,
+    `recipe.output_dir` receives `model/` (the final folder with its card, see `save_checkpoint`), `metrics.json`,
+    `metrics.jsonl` (every logged figure), `train.log`, `run.json` (command, commit, versions, seed, hashes of the
+    data, speed), `recipe.yaml`, `cleaning.json` (what was left out of the training corpus), `valid.hypotheses.txt`,
     `test.hypotheses.txt`, `tokenizer/`, `checkpoints/` and `cache/`.
 
     Raises `InputError` before any long work for input that cannot be used, in particular an output folder that holds
