@@ -27,7 +27,6 @@ REFUSED: dict[str, tuple[Any, ...]] = {
     "adaptive_softmax_cutoff": (),
     "adaptive_input": (),
     "char_inputs": (),
-    "layernorm_embedding": (),
     "cross_self_attention": (),
     "no_cross_attention": (),
     "layer_wise_attention": (),
@@ -212,6 +211,7 @@ def _embeddings(
         "position_embedding_type": kind,
         "max_position_embeddings": max(lengths),
         "scale_embedding": not settings.get("no_scale_embedding"),
+        "embedding_norm": bool(settings.get("layernorm_embedding")),
     }
 
 

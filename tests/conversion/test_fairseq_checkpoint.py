@@ -22,7 +22,7 @@ from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
 import residual_hf  # noqa: F401  registers the Auto classes
 from residual_hf.cli import main
-from residual_hf.conversion.fairseq_checkpoint import convert_fairseq_checkpoint, load_fairseq_model
+from residual_hf.conversion.fairseq_checkpoint import MosesOptions, convert_fairseq_checkpoint, load_fairseq_model
 from residual_hf.conversion.fairseq_tokenizer import read_dictionary
 from residual_hf.errors import InputError
 
@@ -68,6 +68,7 @@ MODELS = {
     "simple_dlcl": ({"ln_mode": "dlcl_post"}, {"arch": "simple_dlcl_transformer"}),
     "learned_positions": ({"ln_mode": "post_ln", "position_embedding_type": "learned"}, {}),
     "no_positions": ({"ln_mode": "post_ln", "position_embedding_type": "none", "scale_embedding": False}, {}),
+    "embedding_norm": ({"ln_mode": "post_ln", "embedding_norm": True}, {"layernorm_embedding": True}),
     "tied_output": ({"ln_mode": "post_ln", "share_encoder_decoder_embeddings": False}, {}),
     "separate": (
         {
@@ -262,19 +263,39 @@ def test_settings_of_omegaconf_with_references(tmp_path):
     assert load_fairseq_model(path).config.max_position_embeddings == 48
 
 
+def official_files(name, output, **options):
+    """The arguments of a conversion of one of fairseq's own checkpoints."""
+    if not REFERENCE.exists():
+        pytest.skip("fairseq's checkpoints lie beside the repository only")
+    dictionaries = {"source_dict": REFERENCE / "dict.en.txt", "target_dict": REFERENCE / "dict.de.txt"}
+    return {"checkpoint": REFERENCE / f"{name}.pt", "output_dir": output, **dictionaries, **options}
+
+
+def test_moses_takes_raw_text_and_gives_text_back(tmp_path):
+    """`source.tok.en` was made from raw text by the rules that go into the tokenizer; the output is joined again."""
+    detokenizer = pytest.importorskip("sacremoses").MosesDetokenizer("en")
+    moses = MosesOptions()
+    codes = REFERENCE / "bpe_codes"
+    with pytest.raises(InputError, match="source_lang: not in the checkpoint"):
+        convert_fairseq_checkpoint(**official_files("transformer_2-3", tmp_path / "a", bpe_codes=codes, moses=moses))
+    files = official_files("resi_dual_3-3", tmp_path / "a", bpe_codes=codes, moses=moses)
+    tokenizer = AutoTokenizer.from_pretrained(convert_fairseq_checkpoint(**files))
+    plain = AutoTokenizer.from_pretrained(
+        convert_fairseq_checkpoint(**official_files("resi_dual_3-3", tmp_path / "b", bpe_codes=codes))
+    )
+    for line in (REFERENCE / "source.tok.en").read_text(encoding="utf-8").splitlines():
+        raw = detokenizer.detokenize(line.split())
+        assert tokenizer(raw)["input_ids"] == plain(line)["input_ids"]
+    target = tokenizer(text_target="Ein Mann (mit Hut), zwei-drei Leute.")["input_ids"]
+    assert tokenizer.decode(target, skip_special_tokens=True) == "Ein Mann (mit Hut), zwei-drei Leute."
+
+
 @pytest.mark.parametrize("text", ["source.bpe.en", "source.tok.en"])
 @pytest.mark.parametrize("name", ["resi_dual_3-3", "transformer_2-3"])
 def test_fairseqs_own_checkpoints_translate_as_fairseq_does(name, text, tmp_path):
     """The best hypothesis of every sentence token by token, and its score to 1e-4."""
-    if not REFERENCE.exists():
-        pytest.skip("fairseq's checkpoints lie beside the repository only")
-    folder = convert_fairseq_checkpoint(
-        REFERENCE / f"{name}.pt",
-        tmp_path / "converted",
-        source_dict=REFERENCE / "dict.en.txt",
-        target_dict=REFERENCE / "dict.de.txt",
-        bpe_codes=REFERENCE / "bpe_codes" if text == "source.tok.en" else None,
-    )
+    codes = REFERENCE / "bpe_codes" if text == "source.tok.en" else None
+    folder = convert_fairseq_checkpoint(**official_files(name, tmp_path / "converted", bpe_codes=codes))
     model, tokenizer = AutoModelForSeq2SeqLM.from_pretrained(folder), AutoTokenizer.from_pretrained(folder)
     symbols = read_dictionary(REFERENCE / "dict.de.txt")
     sentences = (REFERENCE / text).read_text(encoding="utf-8").splitlines()
