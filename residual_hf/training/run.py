@@ -6,9 +6,8 @@ from __future__ import annotations
 import json
 import logging
 import time
-from collections.abc import Sequence
 from contextlib import nullcontext
-from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,28 +18,27 @@ from accelerate import PartialState
 from transformers import EarlyStoppingCallback, PrinterCallback, ProgressCallback, set_seed
 
 from residual_hf.data.corpus import check_files
-from residual_hf.data.directions import concatenate, without_tag
-from residual_hf.data.encoding import EncodedCorpus
-from residual_hf.data.sampling import GROWTH, sample_corpus
+from residual_hf.data.directions import without_tag
 from residual_hf.data.streaming import StreamedBatches
 from residual_hf.data.text_files import write_atomically
 from residual_hf.errors import InputError
-from residual_hf.evaluation.scorer import Scorer, by_corpus, mean_figures
+from residual_hf.evaluation.scorer import by_corpus, mean_figures
 from residual_hf.hub.card import write_card
 from residual_hf.hub.export import save_checkpoint
 
 from . import preparation
 from .allocator import keep_freed_memory
-from .budget import CEILING, split_update, tokens_that_fit
+from .budget import resolve_budget
 from .building import build_model
 from .callbacks import InterruptCallback, ProgressBar, RecordCallback, StopAfterEpochs
 from .checkpoints import KeepCheckpoints, choose_checkpoints, load_average, whole_checkpoints
 from .folder import check_folder, log_file, prepare_folder
-from .preparation import Corpora
+from .preparation import Corpora, PreparedData
 from .recipe import Recipe
-from .records import add_to_record, begin_record, now, read_record
+from .records import add_to_record, begin_record, now
 from .settings import METRICS, TrainingSettings
-from .streams import describe_stream, first_pairs, open_stream
+from .sharding import check_launch
+from .streams import describe_stream, open_stream
 from .trainer import TranslationTrainer
 
 logger = logging.getLogger(__name__)
@@ -62,6 +60,7 @@ def train(recipe: Recipe, *, overwrite: bool = False, resume: bool = False) -> d
     something while neither `overwrite` nor `resume` is given; `Interrupted` after Ctrl-C.
     """
     data = recipe.data
+    check_launch(recipe.training)
     check_files([*data.train, *data.valid, *(data.test or [])])
     folder = Path(recipe.output_dir)
     check_folder(folder, overwrite=overwrite, resume=resume)
@@ -86,64 +85,28 @@ def train_on(recipe: Recipe, texts: Corpora, folder: Path, *, resume: bool = Fal
     started = time.time()
     keep_freed_memory()
     set_seed(recipe.training.seed)
-    data, main = recipe.data, this_process().is_main_process
-    if main:
-        described = {**texts, "train": describe_stream(recipe)} if data.stream else texts
-        begin_record(folder, recipe.training.seed, this_process().num_processes, described)
-    texts = dict(texts)
-    if not data.stream:
-        texts["train"] = preparation.clean(texts["train"], data, folder / "cleaning.json" if main else None)
-    with this_process().main_process_first():
-        tokenizer = preparation.get_tokenizer(
-            recipe, lambda: first_pairs(recipe) if data.stream else texts["train"], folder / "tokenizer"
+    processes = this_process()
+    if processes.is_main_process:
+        described = {**texts, "train": describe_stream(recipe)} if recipe.data.stream else texts
+        begin_record(folder, recipe.training.seed, processes.num_processes, described)
+    data = preparation.prepare(recipe, texts, folder)
+    tokenizer, model = data.tokenizer, build_model(recipe, data.tokenizer)
+    settings = resolve_budget(recipe, model, data.longest, folder)
+    if recipe.data.stream:
+        data.encoded["train"] = open_stream(
+            recipe, tokenizer, settings.max_tokens, processes.process_index, processes.num_processes
         )
-        texts = {name: preparation.directions(corpora, data) for name, corpora in texts.items()}
-        encoded = {
-            name: preparation.encode(preparation.tagged(corpora, data), tokenizer, name, folder / "cache")
-            for name, corpora in texts.items()
-        }
-    model = build_model(recipe, tokenizer)
-    positions = model.config.max_position_embeddings
-    limit = min(data.max_length or positions, positions)
-    if recipe.training.max_tokens != "auto":
-        limit = min(limit, recipe.training.max_tokens)
-    lengths = [limit]
-    if not data.stream:
-        if data.sampling is not None:
-            encoded["train"] = sample_corpus(
-                encoded["train"],
-                concatenate(preparation.tagged(texts["train"], data), "train"),
-                tokenizer,
-                data.sampling,
-                seed=recipe.training.seed,
-                max_length=positions,
-                name="train",
-                cache_dir=folder / "cache",
-            )
-        encoded["train"] = preparation.mix(encoded["train"], texts["train"], data.train, recipe)
-        encoded["train"] = preparation.drop_long(encoded["train"], limit)
-        lengths = np.maximum(encoded["train"].source_lengths, encoded["train"].target_lengths)
-    for name in ("valid", "test"):
-        if name in encoded:
-            preparation.refuse_long(encoded[name], name, positions)
-    scorers = {name: preparation.make_scorers(texts[name], data) for name in ("valid", "test") if name in texts}
-
-    growth = 1.0 if data.sampling is None else GROWTH
-    settings = fix_budget(recipe.training, model, lengths, folder, growth)
-    if data.stream:
-        rank, processes = this_process().process_index, this_process().num_processes
-        encoded["train"] = open_stream(recipe, tokenizer, positions, settings.max_tokens, rank, processes)
     interrupt = InterruptCallback()
     trainer = TranslationTrainer(
         model,
         settings,
         str(folder / "checkpoints"),
-        encoded["train"],
-        encoded["valid"],
-        scorer=(lambda lines: mean_figures(scorers["valid"], lines)) if settings.eval_bleu else None,
+        data.encoded["train"],
+        data.encoded["valid"],
+        scorer=partial(mean_figures, data.scorers["valid"]) if settings.eval_bleu else None,
         decode=lambda rows: [without_tag(t) for t in tokenizer.batch_decode(rows, skip_special_tokens=True)],
         decoding=recipe.decoding,
-        forced_tags=data.language_tags == "target",
+        forced_tags=recipe.data.language_tags == "target",
         processing_class=tokenizer,
         callbacks=[RecordCallback(folder / "metrics.jsonl"), interrupt, *keeping(settings, folder / "checkpoints")],
     )
@@ -155,10 +118,11 @@ def train_on(recipe: Recipe, texts: Corpora, folder: Path, *, resume: bool = Fal
     trainer.train(resume_from_checkpoint=str(checkpoints[-1]) if resume and checkpoints else None)
     if interrupt.interrupted:
         raise Interrupted(f"stopped at update {trainer.state.global_step}; go on with --resume")
+    model = trainer.make_whole()
     choose_final_weights(trainer, folder / "checkpoints")
     minutes = (time.time() - started) / 60
     metrics = {"updates": trainer.state.global_step, "minutes": round(minutes, 2)}
-    metrics |= final_scores(trainer, encoded, scorers, folder)
+    metrics |= final_scores(trainer, data, folder)
     if trainer.is_world_process_zero():
         model.criterion = None
         save_checkpoint(model, tokenizer, folder / "model", overwrite=True)
@@ -177,45 +141,6 @@ def train_on(recipe: Recipe, texts: Corpora, folder: Path, *, resume: bool = Fal
             logger.warning("the model has no card: %s", error)
         logger.info("%s", summary(metrics, folder))
     return metrics
-
-
-def fix_budget(
-    settings: TrainingSettings, model: Any, lengths: Sequence[int], folder: Path, growth: float = 1.0
-) -> TrainingSettings:
-    """The settings with numbers for `max_tokens: auto` and `tokens_per_update`, and the record of them.
-
-    `growth`: how much longer than counted sentences may be where their segmentation is drawn. A run that is resumed
-    keeps the batches it began with.
-    """
-    processes = this_process()
-    found = read_record(folder).get("max_tokens_found")
-    if settings.max_tokens == "auto" and found is None:
-        model.to(processes.device)
-        autocast = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(settings.precision)
-        most = CEILING if settings.tokens_per_update is None else settings.tokens_per_update // processes.num_processes
-        fitting = tokens_that_fit(
-            model,
-            lengths,
-            ceiling=min(CEILING, most),
-            autocast=None if autocast is None else (lambda: torch.autocast(processes.device.type, autocast)),
-        )
-        fitting = torch.tensor(fitting, device=processes.device)
-        if processes.num_processes > 1:
-            torch.distributed.all_reduce(fitting, torch.distributed.ReduceOp.MIN)
-        found = int(int(fitting) / growth)
-    max_tokens, update_freq = split_update(
-        settings.tokens_per_update, settings.max_tokens, settings.update_freq, processes.num_processes, found
-    )
-    if processes.is_main_process:
-        parameters = sum(p.numel() for p in model.parameters())
-        add_to_record(
-            folder,
-            parameters=parameters,
-            max_tokens=max_tokens,
-            max_tokens_found=found,
-            tokens_per_update=max_tokens * update_freq * processes.num_processes,
-        )
-    return replace(settings, max_tokens=max_tokens, update_freq=update_freq, tokens_per_update=None)
 
 
 def keeping(settings: TrainingSettings, checkpoints: Path) -> list[Any]:
@@ -248,17 +173,15 @@ def choose_final_weights(trainer: TranslationTrainer, checkpoints: Path) -> None
         trainer.ema = None
 
 
-def final_scores(
-    trainer: TranslationTrainer, encoded: dict[str, EncodedCorpus], scorers: dict[str, list[Scorer]], folder: Path
-) -> dict[str, Any]:
+def final_scores(trainer: TranslationTrainer, data: PreparedData, folder: Path) -> dict[str, Any]:
     """Loss and scores, with signatures, of the best model on `valid` and `test`.
 
     Of several corpora each is scored by itself (under `corpora`), and the means of the figures stand beside the loss.
     """
     metrics: dict[str, Any] = {}
-    for name, of_split in scorers.items():
-        figures = trainer.evaluate(encoded[name], metric_key_prefix=name)
-        hypotheses = trainer.translate(encoded[name])
+    for name, of_split in data.scorers.items():
+        figures = trainer.evaluate(data.encoded[name], metric_key_prefix=name)
+        hypotheses = trainer.translate(data.encoded[name])
         if trainer.is_world_process_zero():
             write_atomically(folder / f"{name}.hypotheses.txt", "\n".join(hypotheses) + "\n")
         metrics[name] = {key.removeprefix(f"{name}_"): value for key, value in figures.items()}

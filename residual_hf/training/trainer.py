@@ -32,9 +32,11 @@ from .checkpoints import read_state
 from .divergence import DivergenceGuard
 from .ema import WeightAverage
 from .loss import fused_linear_smoothed_cross_entropy
-from .optimization import build_optimizer, build_schedule
+from .optimization import build_optimizer
 from .precision import set_matmul_precision
+from .schedules import build_schedule
 from .settings import TrainingSettings
+from .sharding import is_split, tables_in_root, whole_copy
 
 STREAM_FILE = "stream.json"
 """Where the stream of training batches stood, in a checkpoint."""
@@ -162,7 +164,14 @@ class TranslationTrainer(Seq2SeqTrainer):
         return super().train(resume_from_checkpoint, *args, **kwargs)
 
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
-        super().save_model(output_dir, _internal_call)
+        if is_split(self.model):
+            split, self.model = self.model, whole_copy(self.model)
+            try:
+                self._save(output_dir)
+            finally:
+                self.model = split
+        else:
+            super().save_model(output_dir, _internal_call)
         folder = Path(output_dir or self.args.output_dir)
         if self.ema is not None and self.args.should_save:
             self.ema.save(folder)
@@ -171,6 +180,22 @@ class TranslationTrainer(Seq2SeqTrainer):
             per_update = self.args.gradient_accumulation_steps * self.args.world_size
             consumed = batches + (self.state.global_step - at_update) * per_update
             write_atomically(folder / STREAM_FILE, json.dumps(self.train_dataset.state(consumed)))
+
+    def make_whole(self) -> Any:
+        """After training: weights that are split over processes become whole in all of them; returns the model."""
+        if is_split(self.model):
+            self.model = self.model_wrapped = whole_copy(self.model)
+        return self.model
+
+    def _prepare_for_training(self, *args: Any, **kwargs: Any) -> Any:
+        if not self.is_fsdp_enabled:
+            return super()._prepare_for_training(*args, **kwargs)
+        self.accelerator.state.fsdp_plugin.mixed_precision_policy = None  # autocast instead, as everywhere
+        with tables_in_root(self.model):
+            return super()._prepare_for_training(*args, **kwargs)
+
+    def compute_loss_context_manager(self) -> Any:
+        return self.accelerator.autocast() if self.is_fsdp_enabled else super().compute_loss_context_manager()
 
     def _profile(self) -> None:
         if isinstance(self.train_dataset, StreamedBatches):
@@ -287,16 +312,17 @@ class TranslationTrainer(Seq2SeqTrainer):
         return metrics
 
     @contextmanager
-    def _inference(self) -> Iterator[None]:
-        """Evaluation mode and the precision of the run, without gradients."""
-        was_training = self.model.training
-        self.model.eval()
+    def _inference(self) -> Iterator[Any]:
+        """The model with whole weights, in evaluation mode and in the precision of the run, without gradients."""
+        model = whole_copy(self.model) if is_split(self.model) else self.model
+        was_training = model.training
+        model.eval()
         try:
             averaged = nullcontext() if self.ema is None else self.ema.applied()
             with torch.no_grad(), self.compute_loss_context_manager(), averaged:
-                yield
+                yield model
         finally:
-            self.model.train(was_training)
+            model.train(was_training)
 
     def _my_share(self, batches: list[list[int]]) -> list[list[int]]:
         return batches[self.accelerator.process_index :: self.accelerator.num_processes]
@@ -306,9 +332,9 @@ class TranslationTrainer(Seq2SeqTrainer):
         sampler = TokenBudgetSampler(data.source_lengths, data.target_lengths, budget, shuffle=False)
         training_sums = (self.meter.smoothed, self.meter.nll, self.meter.tokens)
         self.meter.reset()
-        with self._inference():
+        with self._inference() as model:
             for batch in self._my_share(list(sampler)):
-                self.model(**self._prepare_inputs(self.data_collator([data[i] for i in batch])))
+                model(**self._prepare_inputs(self.data_collator([data[i] for i in batch])))
         measured = self.meter.per_token(self._sum_over_processes)
         self.meter.smoothed, self.meter.nll, self.meter.tokens = training_sums
         return {"loss": measured["smoothed"], "nll": measured["nll"], "ppl": measured["ppl"]}
@@ -316,12 +342,12 @@ class TranslationTrainer(Seq2SeqTrainer):
     def translate(self, data: EncodedCorpus) -> list[str]:
         """Translations of the source side, in its order, the same list in every process."""
         sources = [data[i]["input_ids"] for i in range(len(data))]
-        with self._inference():
+        with self._inference() as model:
             found = dict(
                 pair
                 for rows, options in self._groups(data)
                 for pair in generate_ids(
-                    self.model,
+                    model,
                     sources,
                     self.decoding,
                     batches=self._my_share(decoding_batches(data.source_lengths, self.decoding, rows)),
