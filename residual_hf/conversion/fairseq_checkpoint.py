@@ -78,20 +78,13 @@ def simplify_history(weights: dict[str, Tensor]) -> dict[str, Tensor]:
     return renamed
 
 
-def load_fairseq_model(path: str | os.PathLike, **fields: Any) -> ResidualForConditionalGeneration:
+def load_fairseq_model(path: str | os.PathLike) -> ResidualForConditionalGeneration:
     """The model of a checkpoint, in fp32, with fairseq's search (beam 5) as its default.
 
-    Args:
-        fields: fields of `ResidualConfig` instead of those of the checkpoint, such as `source_lang`.
-
-    Raises:
-        InputError: see `read_fairseq_checkpoint` and `build_config`; or weights that do not fit the settings.
+    Raises `InputError`: see `read_fairseq_checkpoint` and `build_config`; also for weights that do not fit the config.
     """
     settings, weights = read_fairseq_checkpoint(path)
-    config = build_config(settings, weights)
-    for name, value in fields.items():
-        setattr(config, name, value)
-    return build_model(config, weights, path)
+    return build_model(build_config(settings, weights), weights, path)
 
 
 def build_model(

@@ -26,11 +26,11 @@ import torch
 from residual_hf.errors import InputError
 
 # Where configurations and bookkeeping of fairseq checkpoints come from; calls of these are recorded, never made.
-STUBBED_PACKAGES = re.compile(
-    r"(antlr4|argparse|enum|examples|fairseq|fairseq_cli|hydra|numpy|omegaconf|pathlib|typing)\..+"
-)
-STUBBED_NAMES = re.compile(
-    r"_?operator\.getitem|collections\.deque|copyreg\._reconstructor|datetime\.datetime"
+STUBBED = re.compile(
+    r"(antlr4|examples|fairseq|fairseq_cli|hydra|omegaconf)\.[\w.]+"
+    r"|argparse\.Namespace|(enum|typing)\.\w+|pathlib\.(Pure)?(Posix|Windows)?Path|datetime\.\w+"
+    r"|numpy(\._?core)?\.(multiarray\.)?(_reconstruct|scalar|dtype|ndarray|bool_?|u?int\d+|float\d+)|numpy\.dtypes\.\w+"
+    r"|_?operator\.getitem|collections\.deque|copyreg\._reconstructor"
     r"|builtins\.(bool|bytes|dict|float|frozenset|int|list|object|slice|str|tuple|type)"
 )
 ADMITTED = re.compile(  # PyTorch makes these itself, or refuses them
@@ -132,17 +132,14 @@ def _refusal(path: Path, name: str) -> InputError:
 
 def _may_be_stubbed(name: str) -> bool:
     package = name.partition(".")[0]
-    return _is_known(name) or name == MAPPING or (package != "torch" and package not in sys.stdlib_module_names)
-
-
-def _is_known(name: str) -> bool:
-    return bool(STUBBED_PACKAGES.fullmatch(name) or STUBBED_NAMES.fullmatch(name))
+    plug_in = package not in ("torch", "numpy") and package not in sys.stdlib_module_names
+    return bool(STUBBED.fullmatch(name)) or name == MAPPING or plug_in
 
 
 def _stand_in(name: str) -> Callable[..., Any] | type:
     if name == MAPPING:
         return lambda *args: {}
-    make_class = type if _is_known(name) else _Reference
+    make_class = type if STUBBED.fullmatch(name) else _Reference
     return make_class(name.rpartition(".")[2], (Placeholder,), {"origin": name})
 
 

@@ -44,6 +44,7 @@ ATTACKS = {
     "partial": (functools.partial(os.mkdir, WITNESS), r"functools\.partial"),
     "pickle_in_pickle": (Call(pickle.loads, pickle.dumps(Call(os.mkdir, WITNESS))), r"_?pickle\.loads"),
     "path": (Call(os.unlink, WITNESS), r"(posix|nt)\.unlink"),
+    "numpy": (Call(np.load, WITNESS), r"numpy\.load"),
     "torch": (Call(torch.hub.load_state_dict_from_url, "file:///x"), r"torch\.hub\.load_state_dict_from_url"),
     "load": (Call(torch.load, WITNESS), r"torch\.serialization\.load"),
 }
