@@ -31,7 +31,8 @@ from residual_hf.data.tokenizer_training import train_tokenizer
 from residual_hf.model.connections import LN_MODES
 from residual_hf.model.profiling import wants_profile
 from residual_hf.training.allocator import keep_freed_memory
-from residual_hf.training.optimization import build_optimizer, build_schedule
+from residual_hf.training.optimization import build_optimizer
+from residual_hf.training.schedules import build_schedule
 
 SIZES = {"train": 20000, "valid": 200, "test": 1}
 VOCABULARY = 1000

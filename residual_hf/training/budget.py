@@ -7,14 +7,22 @@ import gc
 import logging
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
+from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import psutil
 import torch
+from accelerate import PartialState
 from torch import Tensor
 
+from residual_hf.data.sampling import GROWTH
 from residual_hf.errors import InputError
+
+from .recipe import Recipe
+from .records import add_to_record, read_record
+from .settings import TrainingSettings
 
 logger = logging.getLogger(__name__)
 
@@ -148,3 +156,40 @@ def split_update(
             f"times the number of processes ({processes})"
         )
     return max_tokens, times
+
+
+def resolve_budget(recipe: Recipe, model: Any, lengths: Sequence[int], folder: Path) -> TrainingSettings:
+    """The settings with numbers for `max_tokens: auto` and `tokens_per_update`, which are put into the record.
+
+    `lengths`: tokens of the longer side of the training pairs. A run that is resumed keeps the batches it began with.
+    """
+    settings, growth = recipe.training, 1.0 if recipe.data.sampling is None else GROWTH
+    processes = PartialState()
+    found = read_record(folder).get("max_tokens_found")
+    if settings.max_tokens == "auto" and found is None:
+        model.to(processes.device)
+        autocast = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(settings.precision)
+        most = CEILING if settings.tokens_per_update is None else settings.tokens_per_update // processes.num_processes
+        fitting = tokens_that_fit(
+            model,
+            lengths,
+            ceiling=min(CEILING, most),
+            autocast=None if autocast is None else (lambda: torch.autocast(processes.device.type, autocast)),
+        )
+        fitting = torch.tensor(fitting, device=processes.device)
+        if processes.num_processes > 1:
+            torch.distributed.all_reduce(fitting, torch.distributed.ReduceOp.MIN)
+        found = int(int(fitting) / growth)
+    max_tokens, update_freq = split_update(
+        settings.tokens_per_update, settings.max_tokens, settings.update_freq, processes.num_processes, found
+    )
+    if processes.is_main_process:
+        parameters = sum(p.numel() for p in model.parameters())
+        add_to_record(
+            folder,
+            parameters=parameters,
+            max_tokens=max_tokens,
+            max_tokens_found=found,
+            tokens_per_update=max_tokens * update_freq * processes.num_processes,
+        )
+    return replace(settings, max_tokens=max_tokens, update_freq=update_freq, tokens_per_update=None)

@@ -7,10 +7,13 @@ import json
 import logging
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from accelerate import PartialState
 from transformers import PreTrainedTokenizerBase
 
 from residual_hf.data.cleaning import clean_corpus
@@ -18,6 +21,7 @@ from residual_hf.data.corpus import CorpusSpec, ParallelCorpus, read_parallel
 from residual_hf.data.directions import concatenate, in_both_directions, language_tag, tag_corpus
 from residual_hf.data.encoding import EncodedCorpus, encode_corpus
 from residual_hf.data.mixing import mixed_indices, mixing_probabilities
+from residual_hf.data.sampling import sample_corpus
 from residual_hf.data.text_files import iter_lines, write_atomically
 from residual_hf.data.tokenizer import pretokenized_tokenizer
 from residual_hf.data.tokenizer_training import train_tokenizer
@@ -26,10 +30,55 @@ from residual_hf.evaluation.scorer import Scorer
 from residual_hf.model.tokenization_residual import ResidualTokenizer
 
 from .recipe import DataSettings, Recipe
+from .streams import first_pairs
 
 logger = logging.getLogger(__name__)
 
 Corpora = dict[str, list[ParallelCorpus]]
+
+
+@dataclass
+class PreparedData:
+    """What a run trains and evaluates on. `encoded` lacks a `train` that is streamed; `longest` is the length of the
+    longer side of every training pair, or the most that a stream lets through."""
+
+    tokenizer: PreTrainedTokenizerBase
+    encoded: dict[str, EncodedCorpus]
+    scorers: dict[str, list[Scorer]]
+    longest: np.ndarray
+
+
+def prepare(recipe: Recipe, texts: Corpora, folder: Path) -> PreparedData:
+    """Everything that happens to text before training; what it makes is kept in the folder of the run."""
+    data, processes, positions = recipe.data, PartialState(), recipe.build_config().max_position_embeddings
+    texts = dict(texts)
+    if not data.stream:
+        report = folder / "cleaning.json" if processes.is_main_process else None
+        texts["train"] = clean(texts["train"], data, report)
+    with processes.main_process_first():
+        sample = partial(first_pairs, recipe) if data.stream else lambda: texts["train"]
+        tokenizer = get_tokenizer(recipe, sample, folder / "tokenizer")
+        texts = {name: directions(corpora, data) for name, corpora in texts.items()}
+        seen = {name: concatenate(tagged(corpora, data), name) for name, corpora in texts.items()}
+        encoded = {
+            name: encode_corpus(corpus, tokenizer, name=name, cache_dir=folder / "cache")
+            for name, corpus in seen.items()
+        }
+    for name in encoded.keys() - {"train"}:
+        refuse_long(encoded[name], name, positions)
+    limit = min(data.max_length or positions, positions)
+    if recipe.training.max_tokens != "auto":
+        limit = min(limit, recipe.training.max_tokens)
+    longest = np.array([limit])
+    if not data.stream:
+        train = encoded["train"]
+        if data.sampling is not None:
+            options = {"seed": recipe.training.seed, "max_length": positions, "cache_dir": folder / "cache"}
+            train = sample_corpus(train, seen["train"], tokenizer, data.sampling, name="train", **options)
+        encoded["train"] = train = drop_long(mix(train, texts["train"], data.train, recipe), limit)
+        longest = np.maximum(train.source_lengths, train.target_lengths)
+    scorers = {name: make_scorers(texts[name], data) for name in ("valid", "test") if name in texts}
+    return PreparedData(tokenizer, encoded, scorers, longest)
 
 
 def read_corpora(recipe: Recipe) -> Corpora:
@@ -99,11 +148,6 @@ def get_tokenizer(
     tokenizer.save_pretrained(unfinished)
     os.replace(unfinished, folder)
     return tokenizer
-
-
-def encode(corpora: Sequence[ParallelCorpus], tokenizer: Any, name: str, cache: Path) -> EncodedCorpus:
-    """Token ids of corpora, one behind the other."""
-    return encode_corpus(concatenate(corpora, name), tokenizer, name=name, cache_dir=cache)
 
 
 def mix(

@@ -12,7 +12,7 @@ from torch import nn
 
 from residual_hf.errors import InputError
 
-from .optimization import FairseqAdam
+from .fairseq_adam import FairseqAdam
 
 
 class RAdam(FairseqAdam):

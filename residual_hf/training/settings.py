@@ -14,8 +14,9 @@ from residual_hf.data.batching import BATCH_ORDERS
 from residual_hf.errors import InputError
 
 from .loss import SMOOTHING_FORMS
-from .optimization import OPTIMIZERS, SCHEDULES
+from .optimization import OPTIMIZERS
 from .precision import PRECISIONS
+from .schedules import SCHEDULES
 
 DECAY_RULES = ("all", "hf")
 METRICS = {"nll": False, "loss": False, "bleu": True, "chrf": True, "tokenized_bleu": True}  # is greater better

@@ -51,8 +51,9 @@ def describe_stream(recipe: Recipe) -> list[ParallelCorpus]:
     ]
 
 
-def open_stream(recipe: Recipe, tokenizer: Any, positions: int, max_tokens: int, rank: int, processes: int) -> Any:
-    """The batches of a run, for one of several processes. `positions`: the longest side that the model reads."""
+def open_stream(recipe: Recipe, tokenizer: Any, max_tokens: int, rank: int, processes: int) -> StreamedBatches:
+    """The batches of a run, for one of several processes."""
+    positions = recipe.build_config().max_position_embeddings
     data, specs = recipe.data, stream_specs(recipe)
     shares = mixing_shares(specs, data.temperature)
     logger.info("streaming %s", ", ".join(f"{s.title} {p:.1%}" for s, p in zip(specs, shares, strict=True)))

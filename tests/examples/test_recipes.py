@@ -20,7 +20,9 @@ from residual_hf.training.recipe import load_recipe
 from residual_hf.training.run import train
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
-RECIPES = sorted(path.relative_to(EXAMPLES).as_posix() for path in EXAMPLES.glob("*/*.yaml"))
+RECIPES = sorted(
+    path.relative_to(EXAMPLES).as_posix() for path in EXAMPLES.glob("*/*.yaml") if path.parent.name != "launch"
+)
 FOLDERS = sorted({name.split("/")[0] for name in RECIPES})
 WORDS = ["dog", "cat", "tree", "house", "red", "green", "runs", "sees", "and", "the"]
 SPLITS = {"train": 24, "valid": 4, "test": 3}

@@ -11,9 +11,9 @@ import torch
 from torch import nn
 
 from residual_hf.errors import InputError
-from residual_hf.training.optimization import (
-    FairseqAdam,
-    build_optimizer,
+from residual_hf.training.fairseq_adam import FairseqAdam
+from residual_hf.training.optimization import build_optimizer
+from residual_hf.training.schedules import (
     build_schedule,
     constant_schedule,
     inverse_sqrt_schedule,

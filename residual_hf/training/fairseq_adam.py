@@ -1,0 +1,111 @@
+# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
+"""Adam with the arithmetic of fairseq."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from torch import nn
+from torch.optim import Optimizer
+
+from residual_hf.errors import InputError
+
+
+class FairseqAdam(Optimizer):
+    """Adam with decoupled weight decay, as fairseq's `adam` computes it (Kingma and Ba 2015, end of section 2).
+
+    Update t = 1, 2, ... of a parameter p with gradient g:
+
+        m <- b1 * m + (1 - b1) * g
+        v <- b2 * v + (1 - b2) * g^2
+        p <- p - lr * weight_decay * p
+        p <- p - lr * sqrt(1 - b2^t) / (1 - b1^t) * m / (sqrt(v) + eps)
+
+    `torch.optim.AdamW` adds eps to the square root of the bias-corrected v; it makes this very update if its eps is
+    `eps / sqrt(1 - b2^t)`, which is how torch's fused kernel serves here.
+
+    Args:
+        params: parameters or groups of them, fp32 or fp64 (mixed precision is autocast's business).
+        lr: learning rate.
+        betas: decay rates b1 and b2 of the two moments, in [0, 1).
+        eps: see above.
+        weight_decay: see above.
+
+    Raises:
+        InputError: a number out of its range, or parameters of another type.
+    """
+
+    def __init__(
+        self,
+        params: Iterable[Any],
+        lr: float = 1e-3,
+        betas: tuple[float, float] = (0.9, 0.98),
+        eps: float = 1e-8,
+        weight_decay: float = 0.0,
+    ) -> None:
+        check_optimizer_numbers(lr, betas, eps, weight_decay)
+        super().__init__(params, {"lr": lr, "betas": tuple(betas), "eps": eps, "weight_decay": weight_decay})
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        super().add_param_group(param_group)
+        for parameter in self.param_groups[-1]["params"]:
+            if parameter.dtype not in (torch.float32, torch.float64):
+                raise InputError(
+                    f"optimizer: {type(self).__name__} given a parameter of type {parameter.dtype}, must be float32 "
+                    "or float64; keep the weights in float32 and train under autocast, or use adamw"
+                )
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """Make one update of every parameter that has a gradient; returns what `closure` returned."""
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        for group in self.param_groups:
+            alike = defaultdict(list)
+            for parameter in group["params"]:
+                if parameter.grad is None:
+                    continue
+                state = self.state[parameter]
+                if not state:
+                    state["step"] = 0
+                    state["exp_avg"] = torch.zeros_like(parameter, memory_format=torch.preserve_format)
+                    state["exp_avg_sq"] = torch.zeros_like(parameter, memory_format=torch.preserve_format)
+                state["step"] += 1
+                alike[parameter.device, parameter.dtype, state["step"]].append(parameter)
+            for (device, _, step), parameters in alike.items():
+                self._update(group, parameters, torch.full((), float(step), device=device), step)
+        return loss
+
+    def _update(self, group: dict[str, Any], parameters: list[nn.Parameter], step: torch.Tensor, count: int) -> None:
+        beta1, beta2 = group["betas"]
+        torch._fused_adamw_(
+            parameters,
+            [parameter.grad for parameter in parameters],
+            [self.state[parameter]["exp_avg"] for parameter in parameters],
+            [self.state[parameter]["exp_avg_sq"] for parameter in parameters],
+            [],
+            [step] * len(parameters),
+            lr=float(group["lr"]),
+            beta1=beta1,
+            beta2=beta2,
+            eps=group["eps"] / math.sqrt(1.0 - beta2**count),
+            weight_decay=group["weight_decay"],
+            amsgrad=False,
+            maximize=False,
+        )
+
+
+def check_optimizer_numbers(lr: float, betas: tuple[float, float], eps: float, weight_decay: float) -> None:
+    if not 0.0 < lr < math.inf:
+        raise InputError(f"lr: {lr} given, must be above 0")
+    if len(betas) != 2 or not all(0.0 <= beta < 1.0 for beta in betas):
+        raise InputError(f"betas: {betas} given, must be two numbers of at least 0 and below 1")
+    for field, value in (("eps", eps), ("weight_decay", weight_decay)):
+        if not 0.0 <= value < math.inf:
+            raise InputError(f"{field}: {value} given, must be at least 0")
