@@ -99,10 +99,12 @@ def build_parser() -> argparse.ArgumentParser:
     push.add_argument("--dry-run", action="store_true", help="only check and list the files; needs no network")
     push.set_defaults(run=run_push)
 
-    convert = verbs.add_parser("convert", help="turn a fairseq checkpoint into a model folder")
-    convert.add_argument("checkpoint", type=Path, metavar="CHECKPOINT.pt")
-    convert.add_argument("--source-dict", type=Path, required=True, help="fairseq's dict.txt of the source")
-    convert.add_argument("--target-dict", type=Path, required=True, help="fairseq's dict.txt of the target")
+    convert = verbs.add_parser("convert", help="turn a checkpoint of fairseq or Transformers into a model folder")
+    convert.add_argument(
+        "checkpoint", help="fairseq's .pt file; or a folder or Hub name of a Marian, FSMT, M2M100, BART or mBART model"
+    )
+    convert.add_argument("--source-dict", type=Path, help="fairseq: dict.txt of the source")
+    convert.add_argument("--target-dict", type=Path, help="fairseq: dict.txt of the target")
     cut = convert.add_mutually_exclusive_group()
     cut.add_argument("--bpe-codes", type=Path, help="codes of subword-nmt or fastBPE; without, text must come cut")
     cut.add_argument("--sentencepiece", type=Path, metavar="MODEL", help="SentencePiece's .model file")
@@ -266,14 +268,22 @@ def run_push(options: argparse.Namespace) -> int:
 
 
 def run_convert(options: argparse.Namespace) -> int:
+    from .conversion import convert_transformers
     from .conversion.fairseq_checkpoint import MosesOptions, convert_fairseq_checkpoint
 
+    if not options.checkpoint.endswith(".pt") and not Path(options.checkpoint).is_file():
+        folder = convert_transformers(options.checkpoint, options.output_dir, options.overwrite)
+        print(f"{folder}: converted; try residual-hf translate {folder}")
+        return 0
+    for name in ("source_dict", "target_dict"):
+        if getattr(options, name) is None:
+            raise InputError(f"--{name.replace('_', '-')}: missing, which a fairseq checkpoint needs")
     chosen = {name: getattr(options, f"moses_{name}") for name in ("normalize", "hyphens", "escape", "lowercase")}
     chosen = {name: value for name, value in chosen.items() if value is not None}
     if chosen and not options.moses:
         raise InputError(f"--moses-{next(iter(chosen))}: given without --moses")
     folder = convert_fairseq_checkpoint(
-        options.checkpoint,
+        Path(options.checkpoint),
         options.output_dir,
         source_dict=options.source_dict,
         target_dict=options.target_dict,

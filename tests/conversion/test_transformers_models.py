@@ -24,6 +24,7 @@ from transformers import (
     pipeline,
 )
 
+from residual_hf.cli import main
 from residual_hf.conversion.transformers_models import convert_transformers, from_transformers
 from residual_hf.errors import InputError
 from residual_hf.model.modeling_residual import ResidualForConditionalGeneration
@@ -238,3 +239,14 @@ def test_a_folder_is_converted_with_its_tokenizer(tmp_path):
 def test_what_does_not_load_is_named(tmp_path):
     with pytest.raises(InputError, match="nothing_here: AutoTokenizer cannot load it"):
         convert_transformers(tmp_path / "nothing_here", tmp_path / "converted")
+
+
+def test_command_takes_folders_and_asks_for_the_dictionaries_of_fairseq(tmp_path, capsys):
+    tokenizer = tiny_tokenizer()
+    fields = {**FAIRSEQ, "vocab_size": len(tokenizer), "max_position_embeddings": 64}
+    BartForConditionalGeneration(BartConfig(**{**SIZES, **fields})).save_pretrained(tmp_path / "bart")
+    tokenizer.save_pretrained(tmp_path / "bart")
+    assert main(["convert", str(tmp_path / "bart"), "--output-dir", str(tmp_path / "ours")]) == 0
+    assert (tmp_path / "ours" / "modeling_residual.py").exists()
+    assert main(["convert", "checkpoint_best.pt", "--output-dir", str(tmp_path / "x")]) == 2
+    assert "--source-dict: missing" in capsys.readouterr().err
