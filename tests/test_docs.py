@@ -1,0 +1,207 @@
+# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
+"""Whatever README, guides and examples tell a reader to type is run here, or checked as far as it goes without."""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import dataclasses
+import io
+import json
+import re
+import shutil
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from documentation import ROOT, Block, Command, check_recipe, commands, make_folder, merged, pages, read_blocks
+
+from residual_hf.cli import build_parser, main, parse_overrides
+from residual_hf.data.cleaning import CleaningSettings
+from residual_hf.data.corpus import CorpusSpec
+from residual_hf.data.sampling import SamplingSettings
+from residual_hf.generation.decode import DecodingSettings
+from residual_hf.model.connections import LN_MODES
+from residual_hf.model.presets import PRESETS
+from residual_hf.training.recipe import DataSettings, Recipe, TokenizerSettings, load_recipe
+from residual_hf.training.settings import TrainingSettings
+
+PAGES = pages()
+RUN = [page for page in PAGES if not page.startswith("examples/")]  # those of examples need their corpora, and hours
+BLOCKS = [block for page in PAGES for block in read_blocks(page)]
+SHELL = [block for block in BLOCKS if block.language == "bash"]
+ELSEWHERE = {  # how commands begin that are run in other places
+    "residual-hf quickstart": ".ci/run",
+    "python -m venv": ".ci/run",
+    ". ": ".ci/run",
+    "pip install": ".ci/run",
+    "pytest": ".ci/run",
+    "torchrun": "tests/training/test_distributed.py",
+    "accelerate launch": "tests/training/test_distributed.py",
+}
+SECTIONS = {
+    "Top level": Recipe,
+    "`data`": DataSettings,
+    "A corpus: an entry of `data.train`, `data.valid`, `data.test`": CorpusSpec,
+    "`data.cleaning`": CleaningSettings,
+    "`data.sampling`": SamplingSettings,
+    "`tokenizer`": TokenizerSettings,
+    "`training`": TrainingSettings,
+    "`decoding`": DecodingSettings,
+}
+
+
+@pytest.fixture(scope="session")
+def written(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("documentation")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        return make_folder(folder)
+
+
+@pytest.fixture
+def folder(written, tmp_path, monkeypatch):
+    """A reader's folder, and a reader's process: what a page registers is forgotten behind it."""
+    shutil.copytree(written, tmp_path / "reader")
+    monkeypatch.chdir(tmp_path / "reader")
+    monkeypatch.setattr("transformers.dynamic_module_utils.HF_MODULES_CACHE", str(tmp_path / "modules"))
+    known = dict(LN_MODES)
+    yield tmp_path / "reader"
+    LN_MODES.clear()
+    LN_MODES.update(known)
+
+
+@pytest.mark.parametrize("page", RUN)
+def test_page_runs_from_its_top_to_its_end(page, folder):
+    names: dict[str, Any] = {"__name__": "page"}
+    for block in read_blocks(page):
+        if block.reason is None and block.language == "python":
+            exec(compile("\n" * (block.line - 1) + block.text, str(ROOT / page), "exec"), names)
+        elif block.reason is None and block.language == "bash":
+            for command in commands(block):
+                run(command, block)
+
+
+def run(command: Command, block: Block) -> None:
+    if command.words[0] != "residual-hf" or str(command).startswith(tuple(ELSEWHERE)):
+        assert str(command).startswith(tuple(ELSEWHERE)) or has_test(command), f"{block}: nothing runs `{command}`"
+        return
+    if command.verb[0] == "train" and "--resume" not in command.verb:
+        shutil.rmtree(output_of(command.verb), ignore_errors=True)  # a reader has not trained it yet
+    given = Path(command.stdin).read_text(encoding="utf-8") if command.stdin else ""
+    printed = io.StringIO()
+    with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(printed):
+        patch.setattr(sys, "stdin", io.StringIO(given))
+        assert main(command.verb) == 0, f"{block}: {command}"
+    if command.stdout:
+        Path(command.stdout).write_text(printed.getvalue(), encoding="utf-8")
+
+
+def output_of(arguments: list[str]) -> str:
+    options = build_parser().parse_args(arguments)
+    return options.output_dir or yaml.safe_load(options.recipe.read_text(encoding="utf-8"))["output_dir"]
+
+
+def has_test(command: Command) -> bool:
+    """Is it a script of examples/ that some test runs?"""
+    if command.words[0] != "python" or not command.words[1].startswith("examples/"):
+        return False
+    script = "/".join(Path(command.words[1]).parts[1:])
+    return any(script in file.read_text(encoding="utf-8") for file in (ROOT / "tests").rglob("test_*.py"))
+
+
+@pytest.mark.parametrize("block", SHELL, ids=str)
+def test_verbs_flags_and_overrides_exist(block, capsys):
+    for command in commands(block):
+        if command.verb is None:
+            continue
+        try:
+            options = build_parser().parse_args(command.verb)
+        except SystemExit:
+            pytest.fail(f"{block}: {command}: {capsys.readouterr().err}")
+        if options.verb == "train" and str(options.recipe).startswith("examples/"):
+            load_recipe(ROOT / options.recipe, parse_overrides(options.set))
+
+
+@pytest.mark.parametrize("block", SHELL, ids=str)
+def test_scripts_exist_and_know_their_flags(block):
+    for command in commands(block):
+        for word in command.words:
+            if re.match(r"(examples|tests|docs|model_cards|residual_hf)/", word):
+                assert (ROOT / word).exists(), f"{block}: there is no {word}"
+        scripts = [ROOT / word for word in command.words if word.startswith("examples/") and word.endswith(".py")]
+        for script in scripts:
+            code = "".join(file.read_text(encoding="utf-8") for file in script.parent.glob("*.py"))
+            for word in command.words[command.words.index(script.relative_to(ROOT).as_posix()) :]:
+                assert not word.startswith("--") or f'"{word}"' in code, f"{block}: {script.name} has no {word}"
+
+
+@pytest.mark.parametrize("block", [block for block in BLOCKS if block.reason is not None], ids=str)
+def test_block_that_is_not_run_says_why(block):
+    assert len(block.reason.split()) > 2, f"{block}: <!-- not run: {block.reason} -->"
+
+
+@pytest.mark.parametrize("block", [block for block in BLOCKS if block.language == "yaml"], ids=str)
+def test_yaml_is_a_recipe_or_a_part_of_one(block):
+    complete = yaml.safe_load(read_blocks("docs/practitioner.md", "yaml")[0].text)
+    check_recipe(merged(complete, yaml.safe_load(block.text)))
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_every_block_names_its_language(page):
+    fences = re.findall(r"^ *```", (ROOT / page).read_text(encoding="utf-8"), re.MULTILINE)
+    directives = re.findall(r"^```\{", (ROOT / page).read_text(encoding="utf-8"), re.MULTILINE)
+    assert len(fences) == 2 * (len(read_blocks(page)) + len(directives)), (
+        "what a block without one says is not checked"
+    )
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_links_and_paths_lead_somewhere(page):
+    text = (ROOT / page).read_text(encoding="utf-8")
+    for link in re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", text):
+        assert "://" in link or (ROOT / page).parent.joinpath(link).exists(), f"{page}: {link}"
+    for path in re.findall(r"`((?:examples|tests|docs|model_cards)/[\w./-]+)`", text):
+        assert (ROOT / path).exists(), f"{page}: {path}"
+
+
+def plain(field: dataclasses.Field) -> str:
+    """The default of a field as the page shows it."""
+    if field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING:
+        return "needed"
+    value = field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
+    if dataclasses.is_dataclass(value):
+        return "see below"
+    text = json.dumps(value).strip('"')
+    return f"`{text}`"
+
+
+@pytest.mark.parametrize("section", SECTIONS)
+def test_reference_of_recipes_has_every_field_with_its_default(section):
+    text = (ROOT / "docs" / "recipe.md").read_text(encoding="utf-8")
+    body = text.split(f"\n## {section}\n")[1].split("\n## ")[0]
+    shown = dict(re.findall(r"^\| `(\w+)` \| (\S.*?) \|", body, re.MULTILINE))
+    assert shown == {field.name: plain(field) for field in dataclasses.fields(SECTIONS[section])}
+
+
+def test_reference_of_recipes_names_every_preset():
+    text = (ROOT / "docs" / "recipe.md").read_text(encoding="utf-8")
+    assert [name for name in PRESETS if f"`{name}`" not in text] == []
+
+
+def test_api_reference_has_every_module():
+    """Those that only make the generated corpus, and the catalogue that names the modes, are left out."""
+    text = "".join(page.read_text(encoding="utf-8") for page in (ROOT / "docs" / "api").glob("*.md"))
+    shown = set(re.findall(r"^\.\. automodule:: ([\w.]+)$", text, re.MULTILINE))
+    missing = []
+    for file in (ROOT / "residual_hf").glob("*/*.py"):
+        module = ".".join(file.relative_to(ROOT).with_suffix("").parts)
+        public = any(
+            isinstance(node, ast.FunctionDef | ast.ClassDef) and ast.get_docstring(node) and node.name[0] != "_"
+            for node in ast.parse(file.read_text(encoding="utf-8")).body
+        )
+        if public and module not in shown and file.name != "__init__.py":
+            missing.append(module)
+    assert missing == [], "name them in docs/api/"
