@@ -80,9 +80,9 @@ def whole_copy(model: Any) -> Any:
 @contextmanager
 def _gathered(part: Tensor) -> Iterator[Tensor]:
     if hasattr(part, "ds_id"):
-        from deepspeed.zero import GatheredParameters
+        import deepspeed
 
-        with GatheredParameters([part]):
+        with deepspeed.zero.GatheredParameters([part]):
             yield part
     else:
         yield part.full_tensor() if isinstance(part, DTensor) else part

@@ -351,6 +351,7 @@ class TranslationTrainer(Seq2SeqTrainer):
                     sources,
                     self.decoding,
                     batches=self._my_share(decoding_batches(data.source_lengths, self.decoding, rows)),
+                    synced_gpus=False,  # the weights are whole, and processes have different numbers of batches
                     **options,
                 )
             )

@@ -1,0 +1,41 @@
+# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
+"""What `accelerate launch` was told and a run cannot do is refused before any work."""
+
+from __future__ import annotations
+
+import importlib.util
+
+import pytest
+
+from residual_hf.errors import InputError
+from residual_hf.training.settings import TrainingSettings
+from residual_hf.training.sharding import check_launch
+
+MISSING = importlib.util.find_spec("deepspeed") is None
+
+
+@pytest.mark.parametrize(
+    ("environment", "settings", "named"),
+    [
+        ({"ACCELERATE_USE_FSDP": "true", "FSDP_VERSION": "1"}, {}, "fsdp_version"),
+        ({"ACCELERATE_USE_FSDP": "true", "FSDP_VERSION": "2"}, {"ema_decay": 0.9}, "training.ema_decay"),
+        ({"ACCELERATE_MIXED_PRECISION": "bf16"}, {}, "training.precision: fp32 .* bf16"),
+        pytest.param(
+            {"ACCELERATE_USE_DEEPSPEED": "true"},
+            {},
+            "pip install deepspeed",
+            marks=pytest.mark.skipif(not MISSING, reason="DeepSpeed is installed"),
+        ),
+    ],
+)
+def test_refused(monkeypatch, environment, settings, named):
+    check_launch(TrainingSettings(max_updates=1, **settings))
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(InputError, match=named):
+        check_launch(TrainingSettings(max_updates=1, **settings))
+
+
+def test_the_launcher_may_say_what_the_recipe_says(monkeypatch):
+    monkeypatch.setenv("ACCELERATE_MIXED_PRECISION", "bf16")
+    check_launch(TrainingSettings(max_updates=1, precision="bf16"))
