@@ -103,6 +103,11 @@ def commands(block: Block) -> list[Command]:
     return found
 
 
+def complete_recipe() -> dict:
+    """The recipe that the guide for practitioners begins with."""
+    return yaml.safe_load(read_blocks("docs/practitioner.md", "yaml")[0].text)
+
+
 def shrunk(recipe: dict) -> dict:
     """A recipe of seconds with the fields of a real one."""
     heads = {"encoder_attention_heads": 2, "decoder_attention_heads": 2}
@@ -125,7 +130,7 @@ def make_folder(folder: Path) -> Path:
             (folder / f"{name}.{language}").write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
     for language in ("en", "de"):
         shutil.copy(folder / f"test.{language}", folder / f"text.{language}")
-    recipe = shrunk(yaml.safe_load(read_blocks("docs/practitioner.md", "yaml")[0].text))
+    recipe = shrunk(complete_recipe())
     (folder / "recipe.yaml").write_text(yaml.safe_dump(recipe, sort_keys=False), encoding="utf-8")
     train(load_recipe(folder / "recipe.yaml"))
     shutil.copytree(folder / "runs" / "my_run" / "model", folder / "residual_hf_quickstart" / "model")
@@ -149,7 +154,7 @@ def write_fairseq(folder: Path) -> None:
     write_checkpoint(folder / "checkpoint_best.pt", fairseq_weights(model), settings_of(model.config, **flags))
     for language in ("en", "de"):
         write_dictionary(folder / f"dict.{language}.txt")
-    write_codes(folder / "codes")
+    write_codes(folder / "bpe_codes")
 
 
 def merged(base: dict, changes: dict) -> dict:

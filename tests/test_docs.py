@@ -16,7 +16,19 @@ from typing import Any
 
 import pytest
 import yaml
-from documentation import ROOT, Block, Command, check_recipe, commands, make_folder, merged, pages, read_blocks
+from documentation import (
+    FENCE,
+    ROOT,
+    Block,
+    Command,
+    check_recipe,
+    commands,
+    complete_recipe,
+    make_folder,
+    merged,
+    pages,
+    read_blocks,
+)
 
 from residual_hf.cli import build_parser, main, parse_overrides
 from residual_hf.data.cleaning import CleaningSettings
@@ -145,8 +157,17 @@ def test_block_that_is_not_run_says_why(block):
 
 @pytest.mark.parametrize("block", [block for block in BLOCKS if block.language == "yaml"], ids=str)
 def test_yaml_is_a_recipe_or_a_part_of_one(block):
-    complete = yaml.safe_load(read_blocks("docs/practitioner.md", "yaml")[0].text)
-    check_recipe(merged(complete, yaml.safe_load(block.text)))
+    check_recipe(merged(complete_recipe(), yaml.safe_load(block.text)))
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_overrides_in_the_text_are_those_of_recipes(page):
+    text = FENCE.sub("", (ROOT / page).read_text(encoding="utf-8"))
+    for assignment in re.findall(r"--set (\S+=[^\s`]+)", text):
+        ((name, value),) = parse_overrides([assignment]).items()
+        for part in reversed(name.split(".")):
+            value = {part: value}
+        check_recipe(merged(complete_recipe(), value))
 
 
 @pytest.mark.parametrize("page", PAGES)
