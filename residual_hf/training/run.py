@@ -35,7 +35,7 @@ from .checkpoints import KeepCheckpoints, choose_checkpoints, load_average, whol
 from .folder import check_folder, log_file, prepare_folder
 from .preparation import Corpora, PreparedData
 from .recipe import Recipe
-from .records import add_to_record, begin_record, now
+from .records import add_to_record, begin_record, describe_corpora, now, read_record
 from .settings import METRICS, TrainingSettings
 from .sharding import check_launch
 from .streams import describe_stream, open_stream
@@ -87,8 +87,7 @@ def train_on(recipe: Recipe, texts: Corpora, folder: Path, *, resume: bool = Fal
     set_seed(recipe.training.seed)
     processes = this_process()
     if processes.is_main_process:
-        described = {**texts, "train": describe_stream(recipe)} if recipe.data.stream else texts
-        begin_record(folder, recipe.training.seed, processes.num_processes, described)
+        begin_record(folder, recipe.training.seed, processes.num_processes, texts)
     data = preparation.prepare(recipe, texts, folder)
     tokenizer, model = data.tokenizer, build_model(recipe, data.tokenizer)
     settings = resolve_budget(recipe, model, data.longest, folder)
@@ -135,6 +134,9 @@ def train_on(recipe: Recipe, texts: Corpora, folder: Path, *, resume: bool = Fal
             updates=trainer.state.global_step,
             tokens_per_second=float(np.median(speeds)) if speeds else None,
         )
+        if recipe.data.stream:  # only now, as files larger than memory take a while to read
+            described = read_record(folder)["data"] | {"train": describe_corpora(describe_stream(recipe))}
+            add_to_record(folder, data=described)
         try:
             write_card(folder, overwrite=True)
         except InputError as error:

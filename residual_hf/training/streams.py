@@ -20,7 +20,7 @@ from .recipe import Recipe
 
 logger = logging.getLogger(__name__)
 
-SAMPLE = 1_000_000
+SAMPLE = 200_000
 """Pairs, over all corpora, that a tokenizer is trained on."""
 
 
@@ -44,7 +44,7 @@ def first_pairs(recipe: Recipe, most: int = SAMPLE) -> list[ParallelCorpus]:
 
 
 def describe_stream(recipe: Recipe) -> list[ParallelCorpus]:
-    """Name, languages and hashes of the corpora, without their text, for the record of the run."""
+    """Name, languages and hashes of the corpora, without their text, for the record of the run; reads every file."""
     return [
         ParallelCorpus([], [], s.title, s.source_lang, s.target_lang, {str(f): file_hash(f) for f in s.files})
         for s in recipe.data.train
