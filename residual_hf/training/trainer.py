@@ -18,7 +18,8 @@ from accelerate.utils import DistributedType, broadcast_object_list
 from torch import Tensor
 from torch.utils.data import DataLoader
 from transformers import Seq2SeqTrainer
-from transformers.trainer_utils import get_last_checkpoint
+from transformers.trainer_callback import TrainerState
+from transformers.trainer_utils import TrainOutput, get_last_checkpoint
 
 from residual_hf.data.batching import Seq2SeqCollator, TokenBudgetSampler
 from residual_hf.data.encoding import EncodedCorpus
@@ -28,7 +29,7 @@ from residual_hf.errors import InputError
 from residual_hf.generation.decode import DecodingSettings, decoding_batches, generate_ids
 from residual_hf.model.profiling import profile_admin, set_profile, wants_profile
 
-from .checkpoints import read_state
+from .checkpoints import load_average, read_state
 from .divergence import DivergenceGuard
 from .ema import WeightAverage
 from .loss import fused_linear_smoothed_cross_entropy
@@ -160,8 +161,23 @@ class TranslationTrainer(Seq2SeqTrainer):
             state = json.loads((Path(resume_from_checkpoint) / STREAM_FILE).read_text())
             self.train_dataset.start_from(state)
             self._streamed = (state["batches"], (read_state(Path(resume_from_checkpoint)) or {})["global_step"])
+        if resume_from_checkpoint and self._is_over(read_state(Path(resume_from_checkpoint)) or {}):
+            return self._take_over(Path(resume_from_checkpoint))
         self._stopwatch = time.perf_counter()
         return super().train(resume_from_checkpoint, *args, **kwargs)
+
+    def _is_over(self, state: dict[str, Any]) -> bool:
+        """Whether nothing is left to train after a checkpoint; Transformers would make one more update."""
+        stopping = state.get("stateful_callbacks", {}).get("EarlyStoppingCallback", {})
+        patience = stopping.get("args", {}).get("early_stopping_patience", math.inf)
+        stopped = stopping.get("attributes", {}).get("early_stopping_patience_counter", 0) >= patience
+        return stopped or state.get("global_step", 0) >= (self.settings.max_updates or math.inf)
+
+    def _take_over(self, checkpoint: Path) -> TrainOutput:
+        """End where training ended: with the state of its last checkpoint and the weights of its best."""
+        self.state = TrainerState.load_from_json(str(checkpoint / "trainer_state.json"))
+        load_average(self.model, [Path(self.state.best_model_checkpoint or checkpoint)])
+        return TrainOutput(self.state.global_step, math.nan, {})
 
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
         if is_split(self.model):

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import random
+import shutil
 
 import pytest
 import torch
@@ -215,3 +216,15 @@ def test_sampling_that_does_not_suit_the_tokenizer_is_refused(tmp_path):
 def test_updates_or_epochs_whichever_comes_first(tmp_path, updates, epochs, expected):
     recipe = make_recipe(tmp_path, max_updates=updates, max_epochs=epochs, eval_every=50, eval_bleu=False)
     assert train(recipe)["updates"] == expected
+
+
+@pytest.mark.parametrize("settings", [{}, {"ema_decay": 0.5}, {"patience": 1, "lr": 1e-7, "max_updates": 90}])
+def test_a_run_killed_after_its_last_checkpoint_ends_with_the_same_weights(tmp_path, settings):
+    recipe = make_recipe(tmp_path, **{"max_updates": 12, "eval_every": 6, "eval_bleu": False, **settings})
+    whole = train(recipe)
+    weights = (tmp_path / "run" / "model" / "model.safetensors").read_bytes()
+    shutil.rmtree(tmp_path / "run" / "model")
+    (tmp_path / "run" / "metrics.json").unlink()
+    again = train(recipe, resume=True)
+    assert (tmp_path / "run" / "model" / "model.safetensors").read_bytes() == weights
+    assert again["updates"] == whole["updates"] and again["valid"]["nll"] == whole["valid"]["nll"]
