@@ -38,7 +38,7 @@ class KeepGradient(TrainerCallback):
     first: dict = {}
 
     def on_pre_optimizer_step(self, args, state, control, model=None, **kwargs):
-        if not KeepGradient.first and not Settings.arguments.get("fsdp"):
+        if not KeepGradient.first:
             named = getattr(model, "module", model).named_parameters()
             KeepGradient.first = {name: p.grad.clone() for name, p in named if p.grad is not None}
 
@@ -64,8 +64,7 @@ def main(folder: str, settings: str, arguments: str = "{}", model: str = "{}") -
         "admin_profile": trainer.model.config.admin_profile,
         "eval_nll": trainer.evaluate()["eval_nll"],
     }
-    if not Settings.arguments.get("fsdp"):
-        figures["translations"] = trainer.translate(corpora[1])
+    figures["translations"] = trainer.translate(corpora[1])
     if trainer.is_world_process_zero():
         print("FIGURES", json.dumps(figures))
 

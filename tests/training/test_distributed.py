@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import subprocess
@@ -15,6 +16,8 @@ from safetensors.torch import load_file
 from test_run import make_recipe
 
 SCRIPT = Path(__file__).parent / "distributed_run.py"
+AS_GPUS = Path(__file__).parent / "launched_as_gpus.py"
+REPOSITORY = Path(__file__).parents[2]
 
 
 def run(folder, processes, settings, arguments=None, model=None):
@@ -38,8 +41,8 @@ def alone(tmp_path_factory):
 
 @pytest.mark.parametrize(
     "arguments",
-    [{}, {"gradient_checkpointing": True}, {"fsdp": True, "fsdp_config": {"version": 2}}],
-    ids=["ddp", "ddp-checkpointing", "fsdp2"],
+    [{}, {"gradient_checkpointing": True}],
+    ids=["ddp", "ddp-checkpointing"],
 )
 def test_two_processes_equal_two_accumulated_batches(alone, arguments, tmp_path):
     together = run(tmp_path, 2, {}, arguments)
@@ -47,8 +50,7 @@ def test_two_processes_equal_two_accumulated_batches(alone, arguments, tmp_path)
     assert len(together["loss"]) == 6
     for name in ("loss", "nll", "grad_norm", "eval_nll"):
         assert together[name] == pytest.approx(alone[name], rel=1e-4 if name == "nll" else 1e-5), name
-    if "fsdp" not in arguments:
-        assert together["translations"] == alone["translations"]
+    assert together["translations"] == alone["translations"]
 
 
 def test_the_gradient_is_the_same_however_an_update_is_split(tmp_path):
@@ -103,3 +105,52 @@ def test_the_command_runs_under_torchrun(tmp_path):
     again = launch()
     assert again.returncode != 0
     assert "exists and is not empty; use --overwrite" in again.stderr
+
+
+def accelerate(config, folder, command, **environment):
+    """`residual-hf train` of the small recipe by a file of examples/launch, in two processes."""
+    recipe = make_recipe(folder, max_updates=12, eval_every=6)
+    (folder / "recipe.yaml").write_text(yaml.safe_dump(recipe.as_dict()))
+    launcher = ["accelerate.commands.launch", "--config_file", f"examples/launch/{config}", "--num_processes", "2"]
+    done = subprocess.run(
+        [sys.executable, "-m", *launcher, *command, "train", str(folder / "recipe.yaml")],
+        capture_output=True,
+        text=True,
+        cwd=REPOSITORY,
+        env={**os.environ, "OMP_NUM_THREADS": "1", "TQDM_DISABLE": "1", "HF_HUB_OFFLINE": "1", **environment},
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    return folder / "run"
+
+
+def evaluations(run):
+    records = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    return [r["eval_nll"] for r in records if "eval_nll" in r]
+
+
+@pytest.fixture(scope="module")
+def launched(tmp_path_factory):
+    return accelerate("cpu.yaml", tmp_path_factory.mktemp("cpu"), ["-m", "residual_hf.cli"])
+
+
+def test_accelerate_launches_the_command(launched):
+    assert json.loads((launched / "run.json").read_text())["processes"] == 2
+    assert len(evaluations(launched)) == 2
+
+
+def test_fsdp2_splits_the_weights_and_trains_the_same_model(launched, tmp_path):
+    run = accelerate("fsdp2.yaml", tmp_path, [str(AS_GPUS)])
+    assert (run / "checkpoints" / "checkpoint-12" / "pytorch_model_fsdp_0").is_dir()  # else it was DDP
+    assert evaluations(run) == pytest.approx(evaluations(launched), rel=1e-5)
+    assert (run / "test.hypotheses.txt").read_text() == (launched / "test.hypotheses.txt").read_text()
+    whole, expected = (load_file(folder / "model" / "model.safetensors") for folder in (run, launched))
+    assert {n: w.shape for n, w in whole.items()} == {n: w.shape for n, w in expected.items()}
+    for name, weight in expected.items():
+        assert (whole[name] - weight).abs().max() < 1e-4, name
+
+
+@pytest.mark.skipif(importlib.util.find_spec("deepspeed") is None, reason="DeepSpeed is not installed")
+def test_zero2_trains_the_same_model(launched, tmp_path):
+    run = accelerate("deepspeed_zero2.yaml", tmp_path, [str(AS_GPUS)], DS_ACCELERATOR="cpu")
+    assert list((run / "checkpoints" / "checkpoint-12").glob("global_step*"))  # else it was DDP
+    assert evaluations(run) == pytest.approx(evaluations(launched), rel=1e-5)
