@@ -118,6 +118,7 @@ def train_on(recipe: Recipe, texts: Corpora, folder: Path, *, resume: bool = Fal
     if interrupt.interrupted:
         raise Interrupted(f"stopped at update {trainer.state.global_step}; go on with --resume")
     model = trainer.make_whole()
+    trainer.remove_callback(EarlyStoppingCallback)  # it would look for its metric in the final scores
     choose_final_weights(trainer, folder / "checkpoints")
     minutes = (time.time() - started) / 60
     metrics = {"updates": trainer.state.global_step, "minutes": round(minutes, 2)}
