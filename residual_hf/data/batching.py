@@ -39,7 +39,8 @@ class TokenBudgetSampler:
 
     Pass it to a `DataLoader` as `batch_sampler`. `batch_size`, `drop_last` and `sampler` are what accelerate asks of a
     batch sampler: batches of no fixed size, all of them kept, and `set_epoch` reached through `sampler`. Ranks of a
-    distributed run take batches in turn.
+    distributed run take batches in turn; with `processes` an epoch is filled up to a multiple of them by batches
+    `[None]`, for which an `EncodedCorpus` has a row without labels: nobody waits, and no sentence counts twice.
 
     Args:
         source_lengths: tokens of every source sentence, `</s>` counted.
@@ -50,6 +51,7 @@ class TokenBudgetSampler:
         seed: of the ties and, together with the epoch, of the order of batches.
         corpus: a data set with a `set_epoch` of its own (`SampledCorpus`), which follows that of the sampler.
         order: `"fairseq"` or `"tight"`.
+        processes: see above.
         multiple: rows of a batch are a multiple of this number where the budget allows as many, which suits tensor
             cores (fairseq's `required_batch_size_multiple`, 8 by default there too).
 
@@ -73,10 +75,13 @@ class TokenBudgetSampler:
         multiple: int = 8,
         corpus: Any = None,
         order: str = "fairseq",
+        processes: int = 1,
     ) -> None:
         if order not in BATCH_ORDERS:
             raise InputError(f"order: {order!r} given, must be one of {list(BATCH_ORDERS)}")
-        for name, value in (("max_tokens", max_tokens), ("max_sentences", max_sentences), ("multiple", multiple)):
+        sizes = {"max_tokens": max_tokens, "max_sentences": max_sentences}
+        sizes |= {"multiple": multiple, "processes": processes}
+        for name, value in sizes.items():
             if value is not None and value < 1:
                 raise InputError(f"{name}: {value} given, must be at least 1")
         if seed < 0:
@@ -97,6 +102,7 @@ class TokenBudgetSampler:
         self.sampler = self
         self.shuffle = shuffle
         self.seed = seed
+        self.processes = processes
         self.epoch = 0
         self._follow = getattr(corpus, "set_epoch", None)
         self._sources = sources
@@ -132,14 +138,16 @@ class TokenBudgetSampler:
             self._follow(epoch)
 
     def __len__(self) -> int:
-        return len(self._batches)
+        return len(self._batches) + -len(self._batches) % self.processes
 
-    def __iter__(self) -> Iterator[list[int]]:
+    def __iter__(self) -> Iterator[list[int | None]]:
         order = list(range(len(self._batches)))
         if self.shuffle:
             np.random.RandomState(self.seed + self.epoch + 1).shuffle(order)
         for index in order:
             yield self._batches[index].tolist()
+        for _ in range(-len(self._batches) % self.processes):
+            yield [None]
 
     def statistics(self) -> dict[str, float]:
         """Size of the batches of one epoch.
@@ -147,8 +155,9 @@ class TokenBudgetSampler:
         Returns: `batches`; `sentences_per_batch` and `target_tokens_per_batch`, means without padding;
         `source_padding` and `target_padding`, the fractions of the padded tensors that are padding.
         """
-        statistics = {"batches": len(self), "sentences_per_batch": len(self._sources) / len(self)}
-        statistics["target_tokens_per_batch"] = int(self._targets.sum()) / len(self)
+        count = len(self._batches)
+        statistics = {"batches": count, "sentences_per_batch": len(self._sources) / count}
+        statistics["target_tokens_per_batch"] = int(self._targets.sum()) / count
         for side, lengths in (("source", self._sources), ("target", self._targets)):
             cells = sum(len(batch) * int(lengths[batch].max()) for batch in self._batches)
             statistics[f"{side}_padding"] = 1 - int(lengths.sum()) / cells

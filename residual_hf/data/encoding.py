@@ -15,6 +15,7 @@ from safetensors.numpy import load_file, save_file
 from torch.utils.data import Dataset
 from tqdm.auto import tqdm
 
+IGNORED = -100  # a label that does not count
 BLOCK = 2000  # sentences tokenized at a time
 
 
@@ -46,7 +47,11 @@ class EncodedCorpus(Dataset):
         start, stop = self.arrays[f"{side}_offsets"][index : index + 2]
         return self.arrays[f"{side}_ids"][start:stop]
 
-    def __getitem__(self, index: int) -> dict[str, np.ndarray]:
+    def __getitem__(self, index: int | None) -> dict[str, np.ndarray]:
+        """One pair; for None one without labels, which nothing is learned from."""
+        if index is None:
+            first = self._row("source", 0)
+            return {"input_ids": first, "labels": np.full(1, IGNORED, dtype=np.int32)}
         return {"input_ids": self._row("source", index), "labels": self._row("target", index)}
 
     def select(self, indices: Sequence[int]) -> EncodedCorpus:

@@ -111,7 +111,9 @@ class SampledCorpus(EncodedCorpus):
         """Choose the segmentations of this epoch, counted from 0. A `TokenBudgetSampler` passes its own on."""
         self.epoch = epoch
 
-    def __getitem__(self, index: int) -> dict[str, np.ndarray]:
+    def __getitem__(self, index: int | None) -> dict[str, np.ndarray]:
+        if index is None:
+            return super().__getitem__(None)
         random = Random(((self.seed << 32 | self.epoch) << 32) | int(index))
         return {"input_ids": self._sampled("source", index, random), "labels": self._sampled("target", index, random)}
 

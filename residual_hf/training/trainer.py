@@ -232,6 +232,7 @@ class TranslationTrainer(Seq2SeqTrainer):
             multiple=self.settings.batch_size_multiple,
             corpus=self.train_dataset,
             order=self.settings.batch_order,
+            processes=self.args.world_size,
         )
         sampler.set_epoch(
             self._first_epoch

@@ -13,6 +13,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from residual_hf.data.batching import Seq2SeqCollator, TokenBudgetSampler
+from residual_hf.data.encoding import EncodedCorpus
 from residual_hf.errors import InputError
 
 MULTI30K = Path(__file__).parents[3] / "shared" / "reference" / "multi30k_bpe"
@@ -233,3 +234,16 @@ def test_tight_batches_hold_every_pair_once_and_waste_less():
     assert max(ours["source_padding"], ours["target_padding"]) < 0.05 < theirs["target_padding"]
     with pytest.raises(InputError, match=r"order: 'random' given, must be one of \['fairseq', 'tight'\]"):
         TokenBudgetSampler(sources, targets, 4096, order="random")
+
+
+@pytest.mark.parametrize("processes", [2, 3, 4])
+def test_processes_get_equally_many_batches_and_no_sentence_twice(processes):
+    lengths = random_lengths(101)
+    alone = TokenBudgetSampler(*lengths, 100)
+    together = TokenBudgetSampler(*lengths, 100, processes=processes)
+    batches = list(together)
+    assert len(batches) == len(together) and len(batches) % processes == 0
+    assert [batch for batch in batches if batch != [None]] == list(alone)
+    assert together.statistics() == alone.statistics()
+    corpus = EncodedCorpus.from_ids([[5, 2]], [[6, 2]])
+    assert Seq2SeqCollator(1, 2)([corpus[None]])["labels"].tolist() == [[-100]]
