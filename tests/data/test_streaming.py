@@ -348,7 +348,8 @@ def test_closing_ends_the_thread(two):
 
 
 PROGRAM = """
-import sys, threading, time
+import signal, sys, threading, time
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job inherits that it is ignored
 from residual_hf.data import streaming
 from residual_hf.data.corpus import CorpusSpec
 
