@@ -42,7 +42,7 @@ recipe.training.max_updates = recipe.training.eval_every = options.updates
 recipe.training.warmup_updates = options.updates // 10
 corpora = generate_corpus({"train": options.pairs, "valid": 100, "test": 100})
 texts = {
-    name: ParallelCorpus(*map(list, zip(*pairs, strict=True)), name, "en", "de") for name, pairs in corpora.items()
+    name: [ParallelCorpus(*map(list, zip(*pairs, strict=True)), name, "en", "de")] for name, pairs in corpora.items()
 }
 metrics = train_on(recipe, texts, folder)
 print(f"BLEU after {options.updates} updates: {metrics['test']['bleu']['value']:.1f}")
