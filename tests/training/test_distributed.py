@@ -6,6 +6,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -111,7 +112,11 @@ def accelerate(config, folder, command, **environment):
     """`residual-hf train` of the small recipe by a file of examples/launch, in two processes."""
     recipe = make_recipe(folder, max_updates=12, eval_every=6)
     (folder / "recipe.yaml").write_text(yaml.safe_dump(recipe.as_dict()))
+    with socket.socket() as free:  # tests run beside each other
+        free.bind(("", 0))
+        port = str(free.getsockname()[1])
     launcher = ["accelerate.commands.launch", "--config_file", f"examples/launch/{config}", "--num_processes", "2"]
+    launcher += ["--main_process_port", port]
     done = subprocess.run(
         [sys.executable, "-m", *launcher, *command, "train", str(folder / "recipe.yaml")],
         capture_output=True,
