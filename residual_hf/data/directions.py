@@ -8,7 +8,6 @@ from dataclasses import replace
 
 from residual_hf.data.corpus import CorpusSpec, ParallelCorpus
 from residual_hf.errors import InputError
-from residual_hf.model.pipeline_translation import TAG_PATTERN as TAG
 
 TAG_SIDES = ("source", "target")
 
@@ -59,12 +58,6 @@ def tag_corpus(corpus: ParallelCorpus, side: str) -> ParallelCorpus:
     tag = language_tag(corpus.target_lang)
     lines = corpus.sources if side == "source" else corpus.targets
     return replace(corpus, **{f"{side}s": [f"{tag} {line}" for line in lines]})
-
-
-def without_tag(text: str) -> str:
-    """A translation without the language tag that it begins with, if any."""
-    tag = TAG.match(text)
-    return text[tag.end() :].removeprefix(" ") if tag else text
 
 
 def concatenate(corpora: Sequence[ParallelCorpus], name: str) -> ParallelCorpus:

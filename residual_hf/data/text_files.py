@@ -9,8 +9,16 @@ import os
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
+from typing import BinaryIO
 
 from residual_hf.errors import InputError
+
+
+def _unpacked(raw: BinaryIO, path: Path) -> BinaryIO:
+    """An open file, unpacked where it is gzip by its name or its first bytes."""
+    packed = path.suffix == ".gz" or raw.read(2) == b"\x1f\x8b"
+    raw.seek(0)
+    return gzip.GzipFile(fileobj=raw) if packed else raw
 
 
 class LineReader:
@@ -28,9 +36,7 @@ class LineReader:
         path = self.path
         try:
             with open(path, "rb") as raw:
-                packed = path.suffix == ".gz" or raw.read(2) == b"\x1f\x8b"
-                raw.seek(0)
-                file = gzip.GzipFile(fileobj=raw) if packed else raw
+                file = _unpacked(raw, path)
                 file.seek(self.offset)
                 for line in file:
                     self.number += 1
@@ -63,9 +69,7 @@ def count_lines(path: Path) -> int:
     """Lines of a text file, plain or gzip, whether or not the last one ends."""
     lines, last = 0, b"\n"
     with open(path, "rb") as raw:
-        packed = path.suffix == ".gz" or raw.read(2) == b"\x1f\x8b"
-        raw.seek(0)
-        file = gzip.GzipFile(fileobj=raw) if packed else raw
+        file = _unpacked(raw, path)
         while block := file.read(1 << 20):
             lines, last = lines + block.count(b"\n"), block[-1:]
     return lines + (last != b"\n")
@@ -80,8 +84,8 @@ def file_hash(path: Path) -> str:
     return digest.hexdigest()
 
 
-def write_atomically(path: Path, text: str) -> None:
-    """Write a text file so that it is either whole or not there."""
+def write_atomically(path: Path, content: str | bytes) -> None:
+    """Write a file, text as UTF-8, so that it is either whole or not there."""
     unfinished = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    unfinished.write_text(text, encoding="utf-8")
+    unfinished.write_bytes(content.encode() if isinstance(content, str) else content)
     os.replace(unfinished, path)

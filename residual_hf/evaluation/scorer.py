@@ -13,8 +13,8 @@ from residual_hf.errors import InputError
 from .metrics import score, tokenized_bleu
 
 TEXTS = ("raw", "moses")
-FIGURES = {"raw": ("bleu", "chrf"), "moses": ("bleu", "chrf", "tokenized_bleu")}
-"""What is computed at every evaluation, by the kind of text."""
+FIGURES = ("bleu", "chrf", "tokenized_bleu")
+"""What is computed at every evaluation; the last one of text that is tokenised already."""
 
 
 class Scorer:

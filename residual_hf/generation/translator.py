@@ -12,9 +12,8 @@ import torch
 from huggingface_hub.errors import StrictDataclassError
 from safetensors import SafetensorError
 
-from residual_hf.data.directions import language_tag, without_tag
 from residual_hf.errors import InputError
-from residual_hf.model.pipeline_translation import TAG_PATTERN
+from residual_hf.model.pipeline_translation import language_tags, without_tag
 
 from .decode import DecodingSettings, generate_ids
 
@@ -98,11 +97,10 @@ class Translator:
         """The tag that tells the model which language is wanted; None for a model of one."""
         if self.model.config.language_tags is None:
             return None
-        matches = (TAG_PATTERN.fullmatch(token) for token in self.tokenizer.get_added_vocab())
-        languages = sorted(match[1] for match in matches if match)
-        if language not in languages:
-            raise InputError(f"--target-lang: {language!r} given, must be one of {languages}")
-        return language_tag(language)
+        tags = language_tags(self.tokenizer)
+        if language not in tags:
+            raise InputError(f"--target-lang: {language!r} given, must be one of {sorted(tags)}")
+        return tags[language]
 
 
 def load(name: str | Path, trust_remote_code: bool = False) -> tuple[Any, Any]:

@@ -12,6 +12,7 @@ from typing import Any
 
 from huggingface_hub import EvalResult, ModelCardData
 
+from residual_hf.data.text_files import write_atomically
 from residual_hf.errors import InputError
 from residual_hf.evaluation.metrics import METRICS, Comparison, paired_bootstrap
 
@@ -93,8 +94,8 @@ def write_card(
     check_metadata(metadata.to_dict())
     path.parent.mkdir(parents=True, exist_ok=True)
     if picture:
-        _replace(picture_path, picture)
-    _replace(path, f"---\n{metadata.to_yaml()}\n---\n\n{card_text(card)}".encode())
+        write_atomically(picture_path, picture)
+    write_atomically(path, f"---\n{metadata.to_yaml()}\n---\n\n{card_text(card)}")
     return path
 
 
@@ -190,9 +191,3 @@ def _compare(run: FinishedRun, baseline: FinishedRun) -> dict[str, Comparison]:
                     f"{figure['value']:.2f}; they are not of one run, or the references have changed"
                 )
     return comparisons
-
-
-def _replace(path: Path, content: bytes) -> None:
-    unfinished = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    unfinished.write_bytes(content)
-    os.replace(unfinished, path)

@@ -25,6 +25,18 @@ TASK_PATTERN = re.compile(r"translation_(.+)_to_(.+)")
 TAG_PATTERN = re.compile(r"<2([A-Za-z][\w-]*)>")
 
 
+def language_tags(tokenizer: Any) -> dict[str, str]:
+    """Language to tag, for the target languages tagged in a vocabulary."""
+    matches = (TAG_PATTERN.fullmatch(token) for token in tokenizer.get_vocab())
+    return {match[1]: match[0] for match in matches if match}
+
+
+def without_tag(text: str) -> str:
+    """A translation without the language tag that it begins with, if any."""
+    tag = TAG_PATTERN.match(text)
+    return text[tag.end() :].removeprefix(" ") if tag else text
+
+
 class TranslationPipeline(Pipeline):
     """Translate text with a model of `AutoModelForSeq2SeqLM`:
 
@@ -177,8 +189,7 @@ class TranslationPipeline(Pipeline):
                     skip_special_tokens=True,
                     clean_up_tokenization_spaces=clean_up_tokenization_spaces,
                 )
-                tag = TAG_PATTERN.match(text) if self._tags_targets else None
-                result["translation_text"] = text[tag.end() :].removeprefix(" ") if tag else text
+                result["translation_text"] = without_tag(text) if self._tags_targets else text
             results.append(result)
         return results
 
@@ -201,8 +212,7 @@ class TranslationPipeline(Pipeline):
     @cached_property
     def _tags(self) -> dict[str, str]:
         """Language to tag, for the target languages tagged in the vocabulary."""
-        matches = (TAG_PATTERN.fullmatch(token) for token in self.tokenizer.get_vocab())
-        return {match[1]: match[0] for match in matches if match}
+        return language_tags(self.tokenizer)
 
     def _language_arguments(self, parameters: dict[str, Any]) -> dict[str, Any]:
         return {name: parameters.get(name) for name in ("src_lang", "tgt_lang")}

@@ -18,13 +18,13 @@ from accelerate import PartialState
 from transformers import EarlyStoppingCallback, PrinterCallback, ProgressCallback, set_seed
 
 from residual_hf.data.corpus import check_files
-from residual_hf.data.directions import without_tag
 from residual_hf.data.streaming import StreamedBatches
 from residual_hf.data.text_files import write_atomically
 from residual_hf.errors import InputError
-from residual_hf.evaluation.scorer import by_corpus, mean_figures
+from residual_hf.evaluation.scorer import FIGURES, by_corpus, mean_figures
 from residual_hf.hub.card import write_card
 from residual_hf.hub.export import save_checkpoint
+from residual_hf.model.pipeline_translation import without_tag
 
 from . import preparation
 from .allocator import keep_freed_memory
@@ -192,7 +192,8 @@ def final_scores(trainer: TranslationTrainer, data: PreparedData, folder: Path) 
         if len(reports) == 1:
             metrics[name] |= next(iter(reports.values()))
         else:
-            means = {figure: {"value": value} for figure, value in mean_figures(of_split, hypotheses).items()}
+            scored = [figure for figure in FIGURES if all(figure in report for report in reports.values())]
+            means = {f: {"value": sum(r[f]["value"] for r in reports.values()) / len(reports)} for f in scored}
             metrics[name] |= {**means, "corpora": reports}
         for corpus, report in reports.items():
             for label, entry in report.items():

@@ -148,23 +148,28 @@ class TranslationTrainer(Seq2SeqTrainer):
         """As `Seq2SeqTrainer.train`; a fresh model with Admin's shortcuts is profiled on the first batch before."""
         if resume_from_checkpoint is True:
             resume_from_checkpoint = get_last_checkpoint(self.args.output_dir)
-        if wants_profile(self.model):
-            if resume_from_checkpoint:
-                set_profile(self.model, type(self.model.config).from_pretrained(resume_from_checkpoint).admin_profile)
-            else:
-                self._profile()
         if resume_from_checkpoint:
-            self._first_epoch = int((read_state(Path(resume_from_checkpoint)) or {}).get("epoch") or 0)
-        if self.ema is not None and resume_from_checkpoint:
-            self.ema.load(Path(resume_from_checkpoint))
-        if isinstance(self.train_dataset, StreamedBatches) and resume_from_checkpoint:
-            state = json.loads((Path(resume_from_checkpoint) / STREAM_FILE).read_text())
-            self.train_dataset.start_from(state)
-            self._streamed = (state["batches"], (read_state(Path(resume_from_checkpoint)) or {})["global_step"])
-        if resume_from_checkpoint and self._is_over(read_state(Path(resume_from_checkpoint)) or {}):
-            return self._take_over(Path(resume_from_checkpoint))
+            checkpoint = Path(resume_from_checkpoint)
+            state = read_state(checkpoint) or {}
+            self._go_on_from(checkpoint, state)
+            if self._is_over(state):
+                return self._take_over(checkpoint)
+        elif wants_profile(self.model):
+            self._profile()
         self._stopwatch = time.perf_counter()
         return super().train(resume_from_checkpoint, *args, **kwargs)
+
+    def _go_on_from(self, checkpoint: Path, state: dict[str, Any]) -> None:
+        """Take up what Transformers does not: Admin's profile, the epoch, the average and the place in the stream."""
+        if wants_profile(self.model):
+            set_profile(self.model, type(self.model.config).from_pretrained(checkpoint).admin_profile)
+        self._first_epoch = int(state.get("epoch") or 0)
+        if self.ema is not None:
+            self.ema.load(checkpoint)
+        if isinstance(self.train_dataset, StreamedBatches):
+            stream = json.loads((checkpoint / STREAM_FILE).read_text())
+            self.train_dataset.start_from(stream)
+            self._streamed = (stream["batches"], state["global_step"])
 
     def _is_over(self, state: dict[str, Any]) -> bool:
         """Whether nothing is left to train after a checkpoint; Transformers would make one more update."""
