@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
@@ -88,9 +87,6 @@ class CleaningReport:
         lines = self.examples.setdefault(reason, [])
         if len(lines) < EXAMPLES:
             lines.append(self.pairs)
-
-    def as_json(self) -> str:
-        return json.dumps(vars(self), indent=2, ensure_ascii=False) + "\n"
 
     def __str__(self) -> str:
         reasons = ", ".join(f"{count} {reason}" for reason, count in sorted(self.dropped.items(), key=lambda x: -x[1]))

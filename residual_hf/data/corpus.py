@@ -98,15 +98,19 @@ class CorpusSpec:
                 raise InputError(f"corpus.{key}: {value!r}; allowed is the number of a TSV column, from 1 on")
             if self.tsv is None and (not isinstance(value, str) or not value):
                 raise InputError(f"corpus.{key}: {value!r}; allowed is the name of a key or column")
-        if not given and (self.jsonl is not None or self.dataset is not None):
+        by_language = not given and (self.jsonl is not None or self.dataset is not None)
+        if by_language and self.source_lang is not None and self.source_lang == self.target_lang:
+            raise InputError(f"corpus.target_lang: {self.target_lang!r} is the source language too")
+
+    def check_keys(self) -> None:
+        """Raise `InputError` unless the sides of a record can be told from each other."""
+        if self.source_column is None and self.tsv is None:
             for key in ("source_lang", "target_lang"):
                 if getattr(self, key) is None:
                     raise InputError(
                         f"corpus.{key}: missing; the key `translation` is read by language, as "
                         '{"translation": {"en": ..., "de": ...}}; or give source_column and target_column'
                     )
-            if self.source_lang == self.target_lang:
-                raise InputError(f"corpus.target_lang: {self.target_lang!r} is the source language too")
 
     @property
     def files(self) -> tuple[Path, ...]:

@@ -18,6 +18,7 @@ Pair = tuple[str, str]
 
 def iter_pairs(spec: CorpusSpec, records: Iterable[Any], first: int = 1) -> Iterator[Pair]:
     """The pairs of the lines or rows of `spec`; `first` is the number of the first, for errors."""
+    spec.check_keys()
     parse = _tsv_pair if spec.tsv is not None else _json_pair if spec.jsonl is not None else _sides
     place = f"{spec.files[0]}: line" if spec.files else f"{spec.title}: row"
     for number, record in enumerate(records, start=first):

@@ -104,9 +104,8 @@ def clean(corpora: Sequence[ParallelCorpus], data: DataSettings, report_file: Pa
     for corpus, report in zip(corpora, reports, strict=True):
         logger.info("%s: cleaning: %s", corpus.name, report)
     if report_file is not None:
-        figures = [json.loads(report.as_json()) for report in reports]
-        by_name = {corpus.name: figure for corpus, figure in zip(corpora, figures, strict=True)}
-        content = figures[0] if len(figures) == 1 else by_name
+        by_name = {corpus.name: vars(report) for corpus, report in zip(corpora, reports, strict=True)}
+        content = vars(reports[0]) if len(reports) == 1 else by_name
         write_atomically(report_file, json.dumps(content, indent=2, ensure_ascii=False) + "\n")
     return list(cleaned)
 

@@ -189,8 +189,6 @@ def test_bad_jsonl(tmp_path, second_line, message):
         ({"tsv": "a", "source_column": 0, "target_column": 2}, "corpus.source_column: 0; allowed is the number"),
         ({"tsv": "a", "source_column": "en", "target_column": 2}, "corpus.source_column: 'en'"),
         ({"jsonl": "a", "source_column": 1, "target_column": 2}, "corpus.source_column: 1; allowed is the name"),
-        ({"jsonl": "a", "source_lang": "en"}, "corpus.target_lang: missing"),
-        ({"dataset": "a"}, "corpus.source_lang: missing"),
         ({"dataset": "a", "split": None, "source_lang": "en", "target_lang": "de"}, "corpus.split: null"),
         ({"jsonl": "a", "source_lang": "en", "target_lang": "en"}, "corpus.target_lang: 'en' is the source language"),
     ],
@@ -199,6 +197,16 @@ def test_bad_specs_are_refused_when_made(fields, message):
     with pytest.raises(InputError) as caught:
         CorpusSpec(**fields)
     assert message in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [({"source_lang": "en"}, "corpus.target_lang: missing"), ({}, "corpus.source_lang: missing")],
+)
+def test_records_are_not_read_without_their_languages(tmp_path, fields, message):
+    (tmp_path / "a.jsonl").write_text('{"translation": {"en": "a", "de": "b"}}\n', encoding="utf-8")
+    with pytest.raises(InputError, match=message):
+        read_parallel(CorpusSpec(jsonl=tmp_path / "a.jsonl", **fields))
 
 
 @pytest.fixture

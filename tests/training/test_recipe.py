@@ -36,6 +36,13 @@ def test_values_and_defaults(tmp_path):
     assert recipe.build_config().ln_mode == "resi_dual"
 
 
+def test_languages_of_the_recipe_are_those_of_its_records(tmp_path):
+    data = {"train": {"jsonl": "a.jsonl"}, "valid": {"jsonl": "b.jsonl", "source_lang": "fr"}}
+    recipe = load_recipe(write(tmp_path, changed(data=data)))
+    corpora = recipe.data.train + recipe.data.valid
+    assert [(corpus.source_lang, corpus.target_lang) for corpus in corpora] == [("en", "de"), ("fr", "de")]
+
+
 def test_overrides_by_dotted_name(tmp_path):
     overrides = {"training.seed": 7, "model.ln_mode": "pre_ln", "output_dir": "elsewhere"}
     recipe = load_recipe(write(tmp_path, MINIMAL), overrides)
