@@ -14,11 +14,11 @@ import yaml
 
 from .errors import InputError
 
-BAD_INPUT, INTERRUPTED, FAILED = 2, 130, 1
+FAILED, BAD_INPUT, DIVERGED, INTERRUPTED = 1, 2, 3, 130
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one verb; returns the exit code: 0, 2 for bad input, 130 when interrupted, 1 otherwise."""
+    """Run one verb; returns the exit code: 0, 2 for bad input, 3 for diverged training, 130 when interrupted, or 1."""
     options = build_parser().parse_args(arguments)
     try:
         return options.run(options) or 0
@@ -155,7 +155,7 @@ def run_train(options: argparse.Namespace) -> int:
         return INTERRUPTED
     except Diverged as divergence:
         print(f"residual-hf train: {divergence}", file=sys.stderr)
-        return FAILED
+        return DIVERGED
     if this_process().is_main_process:
         print(json.dumps(metrics, indent=2, ensure_ascii=False))
     return 0

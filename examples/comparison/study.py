@@ -1,0 +1,156 @@
+# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
+"""One recipe, trained with several modes, depths, warm-ups and seeds, and what came of it as tables.
+
+    python examples/comparison/study.py examples/iwslt14_de_en/recipe.yaml --layers 6 12 --warmup 4000 0 --seeds 1 2 3
+
+Every run is `residual-hf train` with `--set`, in a folder of its own. What is finished is not repeated and what is
+unfinished goes on: given again, the command prints the tables. Scores are those of the test set, or of the validation
+set where the recipe has no other. A score stands with its range over the seeds, and with a star where it differs from
+the first mode's with p < 0.05 in every seed (paired bootstrap over the sentences, Koehn 2004).
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import dataclass
+from pathlib import Path
+
+from tqdm.auto import tqdm
+
+from residual_hf.cli import DIVERGED, parse_overrides
+from residual_hf.evaluation.metrics import paired_bootstrap
+from residual_hf.hub.finished_run import FinishedRun, read_run
+from residual_hf.training.recipe import load_recipe
+
+FIGURES = {"bleu": "sacreBLEU", "tokenized_bleu": "tokenised BLEU", "nll": "NLL"}
+
+parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+parser.add_argument("recipe", type=Path)
+parser.add_argument("--modes", nargs="+", default=["resi_dual", "post_ln", "pre_ln", "admin", "deep_norm", "b2t"])
+parser.add_argument("--layers", nargs="+", type=int, default=[None], help="of each stack (default: the recipe's)")
+parser.add_argument("--warmup", nargs="+", type=int, default=[None], help="updates (default: the recipe's)")
+parser.add_argument("--seeds", nargs="+", type=int, default=[1])
+parser.add_argument("--parallel", type=int, default=1, help="runs at a time")
+parser.add_argument("--output-dir", type=Path, default=Path("runs/comparison"))
+parser.add_argument("--set", action="append", default=[], metavar="FIELD=VALUE", help="for all runs")
+
+
+@dataclass(frozen=True)
+class Column:
+    """What differs between the columns of a table."""
+
+    layers: int | None
+    warmup: int | None
+
+    @property
+    def title(self) -> str:
+        depth = None if self.layers is None else f"{self.layers}+{self.layers}"
+        return ", ".join(filter(None, (depth, None if self.warmup is None else f"warm-up {self.warmup}"))) or "score"
+
+    def fields(self) -> Iterator[str]:
+        if self.layers is not None:
+            yield from (f"model.{stack}_layers={self.layers}" for stack in ("encoder", "decoder"))
+        if self.warmup is not None:
+            yield f"training.warmup_updates={self.warmup}"
+
+
+@dataclass(frozen=True)
+class Run:
+    mode: str
+    column: Column
+    seed: int
+    root: Path
+
+    @property
+    def folder(self) -> Path:
+        depth = "" if self.column.layers is None else f"_{self.column.layers}l"
+        warmup = "" if self.column.warmup is None else f"_w{self.column.warmup}"
+        return self.root / f"{self.mode}{depth}{warmup}_s{self.seed}"
+
+    def settings(self, common: Sequence[str]) -> list[str]:
+        own = [f"model.ln_mode={self.mode}", f"training.seed={self.seed}", *self.column.fields()]
+        return [*common, *own, f"output_dir={self.folder}"]
+
+    def train(self, recipe: Path, common: Sequence[str]) -> FinishedRun | None:
+        """What the folder holds in the end; None for a run that diverged."""
+        if not (self.folder / "metrics.json").exists():
+            settings = [word for field in self.settings(common) for word in ("--set", field)]
+            command = [sys.executable, "-m", "residual_hf.cli", "train", str(recipe), "--resume", *settings]
+            done = subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+            if done.returncode == DIVERGED:
+                return None
+            if done.returncode:
+                raise SystemExit(f"{self.folder}: {done.stderr[-2000:]}")
+        return read_run(self.folder)
+
+
+def train_all(runs: Sequence[Run], options: argparse.Namespace) -> dict[Run, FinishedRun | None]:
+    """Ctrl-C ends those under way, each with a checkpoint. Behind it, and behind a run that fails, no other begins."""
+    with ThreadPoolExecutor(options.parallel) as pool:
+        futures = {pool.submit(run.train, options.recipe, options.set): run for run in runs}
+        try:
+            return {futures[f]: f.result() for f in tqdm(as_completed(futures), "runs", len(runs))}
+        except BaseException:
+            pool.shutdown(cancel_futures=True)
+            raise
+
+
+def value(run: FinishedRun, figure: str) -> float | None:
+    found = run.metrics[run.split].get(figure)
+    return found["value"] if isinstance(found, dict) else found
+
+
+def differ(run: FinishedRun | None, other: FinishedRun | None) -> bool:
+    if run is None or other is None:
+        return False
+    texts, references = zip(*(one.scored_text(one.split) for one in (run, other)), strict=True)
+    return paired_bootstrap(*texts, references[0], metrics=("bleu",))["bleu"].p_value < 0.05
+
+
+def cell(runs: Sequence[FinishedRun | None], baseline: Sequence[FinishedRun | None], figure: str) -> str:
+    values = [value(run, figure) for run in runs if run is not None]
+    diverged = f" ({len(runs) - len(values)} diverged)" if len(values) < len(runs) else ""
+    if not values:
+        return "diverged"
+    spread = f" ({min(values):.2f}-{max(values):.2f})" if len(values) > 1 else ""
+    star = "*" if figure == "bleu" and all(map(differ, runs, baseline)) else ""
+    return f"{sum(values) / len(values):.2f}{star}{spread}{diverged}"
+
+
+def table(results: dict[Run, FinishedRun | None], options: argparse.Namespace, figure: str) -> str:
+    columns = list(dict.fromkeys(run.column for run in results))
+
+    def of(mode: str, column: Column) -> list[FinishedRun | None]:
+        return [result for run, result in results.items() if (run.mode, run.column) == (mode, column)]
+
+    lines = [["`ln_mode`", *(column.title for column in columns)], ["---"] * (1 + len(columns))]
+    for mode in options.modes:
+        cells = [cell(of(mode, column), of(options.modes[0], column), figure) for column in columns]
+        lines.append([f"`{mode}`", *cells])
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def main() -> None:
+    options = parser.parse_args()
+    columns = itertools.starmap(Column, itertools.product(options.layers, options.warmup))
+    runs = [
+        Run(mode, column, seed, options.output_dir)
+        for column, mode, seed in itertools.product(columns, options.modes, options.seeds)
+    ]
+    for run in runs:  # all of them are looked at before the first begins
+        load_recipe(options.recipe, parse_overrides(run.settings(options.set)))
+    finished = train_all(runs, options)
+    results = {run: finished[run] for run in runs}
+    whole = [result for result in results.values() if result is not None]
+    for figure, name in FIGURES.items():
+        if whole and value(whole[0], figure) is not None:
+            print(f"{name}, {whole[0].split}:\n\n{table(results, options, figure)}\n")
+
+
+if __name__ == "__main__":
+    main()
