@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 import shlex
 from pathlib import PurePath
 from typing import Any
@@ -19,12 +20,14 @@ from .finished_run import SPLITS, FinishedRun
 from .papers import PAPERS, PAPERS_OF_MODE
 
 RECIPE_SECTIONS = ("tokenizer", "model", "training", "decoding")
+FOLDERS = re.compile(r"(?<![\w.:/)~])~?/(?:[^\s/=,:{}'\"`]+/)+")
+"""Of an absolute path all but its last part: where files lie on the machine of a run is nobody's business."""
 
 
 def card_text(card: Card) -> str:
     """Everything of a card below its metadata, in Markdown."""
     sections = (summary, model, usage, limits, data, training, evaluation, comparison, carbon, licenses, citation)
-    return "\n\n".join(text for section in sections if (text := section(card))) + "\n"
+    return FOLDERS.sub("", "\n\n".join(text for section in sections if (text := section(card)))) + "\n"
 
 
 def summary(card: Card) -> str:
@@ -263,4 +266,6 @@ def _commit(commit: str) -> str:
 
 
 def _command(command: list[str]) -> str:
-    return shlex.join([PurePath(command[0]).name, *command[1:]])
+    program = PurePath(command[0])
+    name = "residual-hf" if program.parts[-2:] == ("residual_hf", "cli.py") else program.name
+    return shlex.join([name, *command[1:]])

@@ -102,6 +102,22 @@ def text_of(path):
     return path.read_text(encoding="utf-8")
 
 
+def test_folders_of_the_machine_stay_out(make_run):
+    run = make_run()
+    recipe = yaml.safe_load(text_of(run / "recipe.yaml"))
+    recipe["tokenizer"] = {"path": "/home/someone/secret/tokenizer"}
+    (run / "recipe.yaml").write_text(yaml.safe_dump(recipe), encoding="utf-8")
+    corpus = "data.train={source: /home/someone/a.de, target: ~/texts/a.en}"
+    words = ["/opt/lib/residual_hf/cli.py", "train", "/home/someone/recipe.yaml", "--set", corpus]
+    edit_json(run / "run.json", command=[*words, "--output-dir", "runs/one"])
+    text = text_of(write_card(run))
+    command = "residual-hf train recipe.yaml --set 'data.train={source: a.de, target: a.en}' --output-dir runs/one"
+    assert command in text
+    assert "path: tokenizer\n" in text
+    for folder in ("/home", "someone", "~", "/opt", str(run)):
+        assert folder not in text.replace("training_curve", ""), folder
+
+
 def test_metadata_survive_the_hubs_own_reader(make_run):
     run = make_run()
     path = write_card(run, model_name="de-en-small", license="cc-by-4.0", datasets=["someone/corpus"])
