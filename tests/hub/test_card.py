@@ -21,6 +21,7 @@ from residual_hf.errors import InputError
 from residual_hf.evaluation.metrics import score
 from residual_hf.hub import card_plot
 from residual_hf.hub.card import validate_card, write_card
+from residual_hf.hub.card_text import FOLDERS
 from residual_hf.hub.export import save_checkpoint
 from residual_hf.hub.papers import PAPERS, PAPERS_OF_MODE
 from residual_hf.model.connections import LN_MODES
@@ -28,6 +29,7 @@ from residual_hf.model.connections import LN_MODES
 REFERENCES = [f"the {a} dog sees a {b} cat in the {c} park" for a in "xyz" for b in "uvw" for c in "rst"]
 GOOD = [line.replace("sees", "saw") if i % 3 else line for i, line in enumerate(REFERENCES)]
 BAD = ["the dog is here now" for _ in REFERENCES]
+CARDS = sorted(path for path in (Path(__file__).parents[2] / "model_cards").glob("*.md") if path.name != "README.md")
 
 
 @pytest.fixture(scope="module")
@@ -448,3 +450,10 @@ def test_command_writes_a_card_and_refuses_with_a_reason(make_run, capsys):
     assert "Licence of the data: CC BY 2.0 FR." in text_of(output)
     assert main(arguments) == 2
     assert "residual-hf card: output:" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("card", CARDS, ids=lambda card: card.stem)
+def test_cards_of_this_repository_can_be_published(card):
+    validate_card(card)
+    assert card.with_suffix(".png").is_file()
+    assert not FOLDERS.search(text_of(card))
