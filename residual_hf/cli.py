@@ -142,7 +142,7 @@ def add_decoding(parser: argparse.ArgumentParser) -> None:
 def run_train(options: argparse.Namespace) -> int:
     from .training.divergence import Diverged
     from .training.recipe import load_recipe
-    from .training.run import Interrupted, this_process, train
+    from .training.run import Interrupted, leave_together, this_process, train
 
     overrides = parse_overrides(options.set)
     if options.output_dir is not None:
@@ -158,6 +158,7 @@ def run_train(options: argparse.Namespace) -> int:
         return DIVERGED
     if this_process().is_main_process:
         print(json.dumps(metrics, indent=2, ensure_ascii=False))
+    leave_together()
     return 0
 
 

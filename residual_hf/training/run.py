@@ -80,6 +80,19 @@ def this_process() -> PartialState:
     return PartialState(cpu=not torch.accelerator.is_available())
 
 
+def leave_together() -> None:
+    """The last thing that each of several processes does.
+
+    The threads of gloo need the interpreter's lock once more, to drop the tensors of the last collective. In an
+    interpreter that has begun to end they would wait for it for ever, or abort the process.
+    """
+    processes = this_process()
+    if processes.num_processes > 1:
+        processes.wait_for_everyone()
+        time.sleep(0.5)
+        processes.destroy_process_group()
+
+
 def train_on(recipe: Recipe, texts: Corpora, folder: Path, *, resume: bool = False) -> dict[str, Any]:
     """The run of a recipe on corpora that are already in memory (`train`, `valid` and perhaps `test`)."""
     started = time.time()
