@@ -140,9 +140,9 @@ def add_decoding(parser: argparse.ArgumentParser) -> None:
 
 
 def run_train(options: argparse.Namespace) -> int:
-    from .training.divergence import Diverged
+    from .training.divergence import TrainingDivergedError
     from .training.recipe import load_recipe
-    from .training.run import Interrupted, leave_together, this_process, train
+    from .training.run import Interrupted, shutdown_process_group, this_process, train
 
     overrides = parse_overrides(options.set)
     if options.output_dir is not None:
@@ -153,12 +153,12 @@ def run_train(options: argparse.Namespace) -> int:
     except Interrupted as interruption:
         print(f"residual-hf train: {interruption}", file=sys.stderr)
         return INTERRUPTED
-    except Diverged as divergence:
+    except TrainingDivergedError as divergence:
         print(f"residual-hf train: {divergence}", file=sys.stderr)
         return DIVERGED
     if this_process().is_main_process:
         print(json.dumps(metrics, indent=2, ensure_ascii=False))
-    leave_together()
+    shutdown_process_group()
     return 0
 
 

@@ -1,5 +1,5 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
-"""Outputs of the official implementations: a few lie in tests/fixtures, the others beside the repository."""
+"""Outputs of the official implementations, stored in tests/fixtures."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytest
 import torch
 
 from residual_hf.conversion import convert_fairseq_state_dict
@@ -17,22 +16,15 @@ from residual_hf.model.modeling_residual import ResidualForConditionalGeneration
 
 HERE = Path(__file__).parent
 SHARED = HERE.parent.parent / "shared"
-FOLDERS = (HERE / "fixtures", SHARED / "reference" / "fixtures")
-
-
-def find(name: str) -> Path:
-    for folder in FOLDERS:
-        if (folder / name).exists():
-            return folder / name
-    pytest.skip(f"{name} lies beside the repository only")
+FIXTURES = HERE / "fixtures"
 
 
 class Fixture:
     """One official model with its inputs and outputs."""
 
     def __init__(self, name: str):
-        self.settings: dict[str, Any] = {"fixture": name, **json.loads(find(f"{name}.json").read_text())}
-        with np.load(find(f"{name}.npz")) as arrays:
+        self.settings: dict[str, Any] = {"fixture": name, **json.loads((FIXTURES / f"{name}.json").read_text())}
+        with np.load(FIXTURES / f"{name}.npz") as arrays:
             self.arrays = {key: arrays[key] for key in arrays.files}
 
     def group(self, prefix: str) -> dict[str, torch.Tensor]:

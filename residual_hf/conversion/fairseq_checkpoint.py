@@ -19,8 +19,8 @@ from residual_hf.conversion.fairseq_tokenizer import (
     shows_aggressive_hyphens,
     shows_escapes,
 )
+from residual_hf.conversion.moses import MosesRules
 from residual_hf.conversion.pickles import load_pickle, to_plain
-from residual_hf.data.moses import MosesRules
 from residual_hf.errors import InputError
 from residual_hf.hub.export import save_checkpoint
 from residual_hf.model.configuration_residual import ResidualConfig

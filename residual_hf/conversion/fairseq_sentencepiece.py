@@ -12,7 +12,7 @@ from typing import Any
 
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
 
-from residual_hf.data.moses import char_class
+from residual_hf.conversion.moses import char_class
 from residual_hf.data.tokenizer import SPECIAL_TOKENS, append_eos
 from residual_hf.errors import InputError
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
-from residual_hf.data.moses import MosesRules
+from residual_hf.conversion.moses import MosesRules
 from residual_hf.data.text_files import iter_lines
 from residual_hf.data.tokenizer import SPECIAL_TOKENS, append_eos, pretokenized_tokenizer, wrap_tokenizer
 from residual_hf.errors import InputError

@@ -9,7 +9,7 @@ from concurrent.futures import Future
 from typing import Generic, TypeVar
 
 T = TypeVar("T")
-PATIENCE = 10.0  # seconds to wait for a call that was given up
+JOIN_TIMEOUT = 10.0  # seconds to wait for a call that was given up
 
 
 class GivenUp(Exception):
@@ -43,4 +43,4 @@ class BackgroundCall(Generic[T]):
     def give_up(self) -> None:
         """Have the call end at its next `check` and wait for that."""
         self._given_up.set()
-        self._thread.join(PATIENCE)
+        self._thread.join(JOIN_TIMEOUT)

@@ -15,7 +15,7 @@ from residual_hf.errors import InputError
 
 
 @dataclass(frozen=True)
-class Place:
+class Cursor:
     """How far a corpus has been read; nothing of it by default.
 
     `passes`: whole ones. Of the present one, `rows`: lines or rows; `kept`: pairs that were not skipped; `offsets`:
@@ -39,23 +39,23 @@ class PairReader:
             Two text files of unequal length are noticed at the end of the shorter.
     """
 
-    def __init__(self, spec: CorpusSpec, place: Place | None = None):
+    def __init__(self, spec: CorpusSpec, place: Cursor | None = None):
         check_files([spec])
         self.spec = spec
         self.skipped_empty = 0
-        self._begin(place or Place())
+        self._begin(place or Cursor())
         self._data: Any = None
         self._pairs = self._endless()
 
     @property
-    def place(self) -> Place:
-        return Place(self._passes, self._rows, self._kept, [reader.offset for reader in self._files])
+    def place(self) -> Cursor:
+        return Cursor(self._passes, self._rows, self._kept, [reader.offset for reader in self._files])
 
     def take(self, count: int) -> list[Pair]:
         """The next `count` pairs."""
         return list(islice(self._pairs, count))
 
-    def _begin(self, place: Place) -> None:
+    def _begin(self, place: Cursor) -> None:
         self._passes, self._rows, self._kept = place.passes, place.rows, place.kept
         offsets = place.offsets or (0,) * len(self.spec.files)
         self._files = [
@@ -69,7 +69,7 @@ class PairReader:
                 name = self.spec.files[0] if self.spec.files else self.spec.title
                 why = "every pair has an empty side" if self._rows else "empty, no sentence pair in it"
                 raise InputError(f"{name}: {why}")
-            self._begin(Place(self._passes + 1))
+            self._begin(Cursor(self._passes + 1))
 
     def _rest_of_pass(self) -> Iterator[Pair]:
         if self._kept == self.spec.limit:

@@ -17,7 +17,7 @@ from residual_hf.data.background import BackgroundCall
 from residual_hf.data.batching import TokenBudgetSampler
 from residual_hf.data.cleaning import CleaningSettings, reasons
 from residual_hf.data.corpus import CorpusSpec, check_files
-from residual_hf.data.pair_reader import PairReader, Place
+from residual_hf.data.pair_reader import Cursor, PairReader
 from residual_hf.data.records import Pair
 from residual_hf.errors import InputError
 
@@ -45,7 +45,7 @@ class _Block:
 
     features: list[Feature]
     batches: list[list[int]]
-    places: list[Place]
+    places: list[Cursor]
 
 
 class StreamedBatches(IterableDataset):
@@ -131,14 +131,14 @@ class StreamedBatches(IterableDataset):
         self.world_size = world_size
         self.left_out: Counter[str] = Counter()
         self._block_starts: deque[dict[str, Any]] = deque(maxlen=HISTORY)
-        self._begin_with({"batches": 0, "block": 0, "skip": 0, "corpora": [asdict(Place()) for _ in self.corpora]})
+        self._begin_with({"batches": 0, "block": 0, "skip": 0, "corpora": [asdict(Cursor()) for _ in self.corpora]})
 
     def __iter__(self) -> Iterator[list[Feature]]:
         if get_worker_info() is not None:
             raise InputError("num_workers: a stream has a thread of its own, must be 0")
         begin, number = self._begin["batches"], self._begin["block"]
         first = begin - self._begin["skip"]
-        places = useful = [Place(**place) for place in self._begin["corpora"]]
+        places = useful = [Cursor(**place) for place in self._begin["corpora"]]
         readers = [PairReader(spec, place) for spec, place in zip(self.corpora, places, strict=True)]
         self._begin_with(self._begin)
         coming = BackgroundCall(partial(self._make_block, readers, number))

@@ -8,10 +8,10 @@ each other: Keel (Chen & Wei 2026, arXiv 2601.19895) and BranchNorm (Liu et al. 
 from __future__ import annotations
 
 from .ln_modes import PostLN, PreLN, ResiDual
-from .modes_history import DLCLPost, DLCLPre
-from .modes_inner import NormFormer, RealFormer, SubLN
-from .modes_no_norm import Fixup, ReZero, ReZeroPostLN, TFixup
-from .modes_norms import (
+from .modes_cross_layer import DLCLPost, DLCLPre
+from .modes_multi_stream import MHC, AttentionResiduals, HyperConnections
+from .modes_norm_free import Fixup, ReZero, ReZeroPostLN, TFixup
+from .modes_norm_placement import (
     HybridNorm,
     LayerScale,
     LNScaling,
@@ -22,8 +22,8 @@ from .modes_norms import (
     SiameseNorm,
     SkipInit,
 )
-from .modes_shortcut import B2T, Admin, AdminTorch, B2TNoLN, DeepNorm, RSkipLN, WSkipLN, XSkip, XSkipLN
-from .modes_streams import MHC, AttentionResiduals, HyperConnections
+from .modes_skip_scaling import B2T, Admin, AdminTorch, B2TNoLN, DeepNorm, RSkipLN, WSkipLN, XSkip, XSkipLN
+from .modes_sublayer import NormFormer, RealFormer, SubLN
 
 __all__ = [
     "Admin",

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor, nn
 
-from .modes_shortcut import Admin, profiled_omega
+from .modes_skip_scaling import Admin, profiled_omega
 
 
 def wants_profile(model: nn.Module) -> bool:

@@ -14,12 +14,12 @@ MINIMUM_LOSS_SCALE = 1e-4
 """fairseq's `min_loss_scale`."""
 
 
-class Diverged(RuntimeError):
+class TrainingDivergedError(RuntimeError):
     """Training went wrong beyond repair; the checkpoints of before are there."""
 
 
 class DivergenceGuard:
-    """Raises `Diverged` when a logged loss is no number, or above `factor` times the lowest one (0: no such limit).
+    """Raises `TrainingDivergedError` when a logged loss is not finite or exceeds `factor` times the lowest (0: no limit).
 
     With loss scaling a gradient that is no number is no more than a skipped update that halves the scale; there it is
     a scale below `MINIMUM_LOSS_SCALE` that ends the run.
@@ -42,18 +42,18 @@ class DivergenceGuard:
         broken = [name for name in figures if not math.isfinite(last.get(name, 0.0))]
         if broken:
             where = first_not_finite(model, batch)
-            raise Diverged(self.message(step, f"{broken[0]} is {last[broken[0]]}; {where}"))
+            raise TrainingDivergedError(self.message(step, f"{broken[0]} is {last[broken[0]]}; {where}"))
         if loss_scale is not None and loss_scale < MINIMUM_LOSS_SCALE:
             where = first_not_finite(model, batch)
             reason = (
                 f"the loss scale of fp16 is {loss_scale:g}, below {MINIMUM_LOSS_SCALE:g}: gradients overflow; {where}"
             )
-            raise Diverged(self.message(step, reason + ". bf16 or fp32 has the range"))
+            raise TrainingDivergedError(self.message(step, reason + ". bf16 or fp32 has the range"))
         before = [record["nll"] for record in logs[:-1] if "nll" in record]
         nll = last.get("nll", 0.0)
         if self.factor and before and nll > self.factor * min(before):
             reason = f"nll is {nll:.3f} and was {min(before):.3f}: above divergence_factor {self.factor:g}"
-            raise Diverged(self.message(step, reason))
+            raise TrainingDivergedError(self.message(step, reason))
 
     @staticmethod
     def message(step: int, reason: str) -> str:

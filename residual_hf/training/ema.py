@@ -19,7 +19,7 @@ from residual_hf.errors import InputError
 EMA_FILE = "ema.safetensors"
 
 
-class WeightAverage(TrainerCallback):
+class EMACallback(TrainerCallback):
     """After update t: average <- d_t * average + (1 - d_t) * weights,  d_t = min(decay, (1 + t) / (10 + t)).
 
     The growing decay lets the average forget the initial weights; tensorflow's ExponentialMovingAverage has it so.

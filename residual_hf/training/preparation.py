@@ -18,9 +18,9 @@ from transformers import PreTrainedTokenizerBase
 
 from residual_hf.data.cleaning import clean_corpus
 from residual_hf.data.corpus import CorpusSpec, ParallelCorpus, read_parallel
-from residual_hf.data.directions import concatenate, in_both_directions, language_tag, tag_corpus
 from residual_hf.data.encoding import EncodedCorpus, encode_corpus
 from residual_hf.data.mixing import mixed_indices, mixing_probabilities
+from residual_hf.data.multilingual import concatenate, in_both_directions, language_tag, tag_corpus
 from residual_hf.data.sampling import sample_corpus
 from residual_hf.data.text_files import iter_lines, write_atomically
 from residual_hf.data.tokenizer import pretokenized_tokenizer

@@ -16,7 +16,7 @@ from huggingface_hub.errors import StrictDataclassError
 
 from residual_hf.data.cleaning import CleaningSettings
 from residual_hf.data.corpus import CorpusSpec
-from residual_hf.data.directions import TAG_SIDES
+from residual_hf.data.multilingual import TAG_SIDES
 from residual_hf.data.sampling import SamplingSettings
 from residual_hf.errors import InputError
 from residual_hf.evaluation.scorer import TEXTS

@@ -28,7 +28,7 @@ from residual_hf.model.pipeline_translation import without_tag
 
 from . import preparation
 from .allocator import keep_freed_memory
-from .budget import resolve_budget
+from .batch_size_finder import resolve_budget
 from .building import build_model
 from .callbacks import InterruptCallback, ProgressBar, RecordCallback, StopAfterEpochs
 from .checkpoints import KeepCheckpoints, choose_checkpoints, load_average, whole_checkpoints
@@ -80,7 +80,7 @@ def this_process() -> PartialState:
     return PartialState(cpu=not torch.accelerator.is_available())
 
 
-def leave_together() -> None:
+def shutdown_process_group() -> None:
     """The last thing that each of several processes does.
 
     The threads of gloo need the interpreter's lock once more, to drop the tensors of the last collective. In an

@@ -57,13 +57,13 @@ def tables_in_root(model: Any) -> Iterator[None]:
             delattr(model, name)
 
 
-def is_split(model: Any) -> bool:
+def is_sharded(model: Any) -> bool:
     """Whether a process holds no more than a part of the weights."""
     return any(isinstance(p, DTensor) or hasattr(p, "ds_id") for p in model.parameters())
 
 
 @torch.no_grad()
-def whole_copy(model: Any) -> Any:
+def gather_full_model(model: Any) -> Any:
     """A plain model with the weights of one whose weights are split; all processes call it, and each gets it."""
     kind = next(kind for kind in type(model).__mro__ if not issubclass(kind, FSDPModule))
     with torch.random.fork_rng(devices=[]):

@@ -31,13 +31,13 @@ from residual_hf.model.profiling import profile_admin, set_profile, wants_profil
 
 from .checkpoints import load_average, read_state
 from .divergence import DivergenceGuard
-from .ema import WeightAverage
+from .ema import EMACallback
 from .loss import fused_linear_smoothed_cross_entropy
 from .optimization import build_optimizer
 from .precision import set_matmul_precision
 from .schedules import build_schedule
 from .settings import TrainingSettings
-from .sharding import is_split, tables_in_root, whole_copy
+from .sharding import gather_full_model, is_sharded, tables_in_root
 
 STREAM_FILE = "stream.json"
 """Where the stream of training batches stood, in a checkpoint."""
@@ -117,7 +117,7 @@ class TranslationTrainer(Seq2SeqTrainer):
         self.decoding = decoding or DecodingSettings()
         self.forced_tags = forced_tags
         self.guard = DivergenceGuard(settings.divergence_factor)
-        self.ema: WeightAverage | None = None
+        self.ema: EMACallback | None = None
         self._last_batch: dict[str, Tensor] | None = None
         self._stopwatch = time.perf_counter()
         self._first_epoch = 0
@@ -141,7 +141,7 @@ class TranslationTrainer(Seq2SeqTrainer):
         if settings.ema_decay:
             if self.is_fsdp_enabled or self.is_deepspeed_enabled:
                 raise InputError("training.ema_decay: weights that FSDP or DeepSpeed have split are not averaged")
-            self.ema = WeightAverage(model, settings.ema_decay)
+            self.ema = EMACallback(model, settings.ema_decay)
             self.add_callback(self.ema)
 
     def train(self, resume_from_checkpoint: str | bool | None = None, *args: Any, **kwargs: Any) -> Any:
@@ -185,8 +185,8 @@ class TranslationTrainer(Seq2SeqTrainer):
         return TrainOutput(self.state.global_step, math.nan, {})
 
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
-        if is_split(self.model):
-            split, self.model = self.model, whole_copy(self.model)
+        if is_sharded(self.model):
+            split, self.model = self.model, gather_full_model(self.model)
             try:
                 self._save(output_dir)
             finally:
@@ -204,8 +204,8 @@ class TranslationTrainer(Seq2SeqTrainer):
 
     def make_whole(self) -> Any:
         """After training: weights that are split over processes become whole in all of them; returns the model."""
-        if is_split(self.model):
-            self.model = self.model_wrapped = whole_copy(self.model)
+        if is_sharded(self.model):
+            self.model = self.model_wrapped = gather_full_model(self.model)
         return self.model
 
     def _prepare_for_training(self, *args: Any, **kwargs: Any) -> Any:
@@ -336,7 +336,7 @@ class TranslationTrainer(Seq2SeqTrainer):
     @contextmanager
     def _inference(self) -> Iterator[Any]:
         """The model with whole weights, in evaluation mode and in the precision of the run, without gradients."""
-        model = whole_copy(self.model) if is_split(self.model) else self.model
+        model = gather_full_model(self.model) if is_sharded(self.model) else self.model
         was_training = model.training
         model.eval()
         try:

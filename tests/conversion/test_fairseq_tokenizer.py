@@ -18,8 +18,8 @@ from residual_hf.conversion.fairseq_tokenizer import (
     shows_aggressive_hyphens,
     shows_escapes,
 )
+from residual_hf.conversion.moses import MosesRules
 from residual_hf.data.generated.corpus import generate_corpus
-from residual_hf.data.moses import MosesRules
 from residual_hf.data.tokenizer import pretokenized_tokenizer
 from residual_hf.errors import InputError
 from residual_hf.model.tokenization_residual import ResidualTokenizer

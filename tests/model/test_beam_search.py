@@ -11,7 +11,7 @@ import json
 import re
 
 import pytest
-from reference import Fixture, find
+from reference import FIXTURES, Fixture
 
 
 @pytest.mark.parametrize("name", ["trained_resi_dual", "trained_post_ln"])
@@ -19,7 +19,7 @@ from reference import Fixture, find
 def test_best_hypotheses_and_scores(name, attention):
     fixture = Fixture(name)
     model = fixture.model(attention)
-    searches = json.loads(find(f"beam_{name}.json").read_text())["hypotheses"]
+    searches = json.loads((FIXTURES / f"beam_{name}.json").read_text())["hypotheses"]
     for search, official in searches.items():
         beams, penalty = re.fullmatch(r"beam(\d+)_lenpen([\d.]+)", search).groups()
         settings = {"length_penalty": float(penalty), "early_stopping": True} if int(beams) > 1 else {}

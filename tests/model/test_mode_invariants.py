@@ -8,7 +8,7 @@ import math
 
 import pytest
 import torch
-from reference import find
+from reference import FIXTURES
 from torch import nn
 
 from residual_hf.model.configuration_residual import ResidualConfig
@@ -296,7 +296,7 @@ def test_dual_scale_matters_through_eps_only():
 
 
 def test_t_fixup_scales_the_plain_initialisation():
-    official = json.loads(find("t_fixup_init_factors.json").read_text())
+    official = json.loads((FIXTURES / "t_fixup_init_factors.json").read_text())
     fields = {"encoder_layers": 2, "decoder_layers": 3, "d_model": 128, "encoder_ffn_dim": 256, "decoder_ffn_dim": 256}
     fields |= {"init_style": "t_fixup", "vocab_size": 500}
     scaled, plain = (dict(make(mode, **fields).named_parameters()) for mode in ("t_fixup", "post_ln"))

@@ -1,5 +1,5 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
-"""What characterises the modes of `modes_norms` and `modes_streams`, and what all of them must do."""
+"""What characterises the modes of `modes_norm_placement` and `modes_multi_stream`, and what all of them must do."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ from torch import nn
 from residual_hf.model.configuration_residual import ResidualConfig
 from residual_hf.model.connections import LN_MODES
 from residual_hf.model.modeling_residual import ResidualForConditionalGeneration
-from residual_hf.model.modes_streams import sinkhorn
+from residual_hf.model.modes_multi_stream import sinkhorn
 
-MODERN = sorted(name for name, m in LN_MODES.items() if m.__module__.endswith((".modes_norms", ".modes_streams")))
+MODERN_FILES = (".modes_norm_placement", ".modes_multi_stream")
+MODERN = sorted(name for name, m in LN_MODES.items() if m.__module__.endswith(MODERN_FILES))
 VARIANTS = [(name, {}) for name in MODERN] + [
     ("hybrid_norm", {"ln_mode_options": {"star": True}}),
     ("hyper_connections", {"ln_mode_options": {"streams": 2, "dynamic": False}}),

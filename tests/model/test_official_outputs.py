@@ -9,7 +9,7 @@ import re
 import numpy as np
 import pytest
 import torch
-from reference import Fixture, find
+from reference import FIXTURES, Fixture
 
 from residual_hf.conversion.fairseq import rename_parameter, split_fused_projections, split_history
 from residual_hf.model.configuration_residual import ResidualConfig
@@ -141,7 +141,7 @@ INITS = {
 @pytest.mark.parametrize("name", INITS)
 def test_initial_standard_deviations(name):
     """Within 3 % of the official code, for each kind of parameter of each stack over its layers."""
-    official = json.loads(find(f"init_{name}.json").read_text())
+    official = json.loads((FIXTURES / f"init_{name}.json").read_text())
     config = ResidualConfig(
         vocab_size=official["vocab_size"],
         d_model=official["d_model"],

@@ -18,7 +18,7 @@ from safetensors.torch import save_file
 from test_trainer import make_corpus, make_model
 from transformers import TrainerCallback
 
-from residual_hf.training.run import leave_together
+from residual_hf.training.run import shutdown_process_group
 from residual_hf.training.settings import TrainingSettings
 from residual_hf.training.trainer import TranslationTrainer
 
@@ -68,7 +68,7 @@ def main(folder: str, settings: str, arguments: str = "{}", model: str = "{}") -
     figures["translations"] = trainer.translate(corpora[1])
     if trainer.is_world_process_zero():
         print("FIGURES", json.dumps(figures))
-    leave_together()
+    shutdown_process_group()
 
 
 if __name__ == "__main__":

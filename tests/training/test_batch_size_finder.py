@@ -9,8 +9,8 @@ from test_run import make_recipe
 from test_trainer import make_model
 
 from residual_hf.errors import InputError
-from residual_hf.training import budget
-from residual_hf.training.budget import largest, split_update, tokens_that_fit
+from residual_hf.training import batch_size_finder
+from residual_hf.training.batch_size_finder import largest, split_update, tokens_that_fit
 from residual_hf.training.run import train
 
 Memory = namedtuple("Memory", "available")
@@ -31,18 +31,18 @@ def test_on_a_cpu_the_budget_grows_with_the_free_memory(monkeypatch):
     lengths = [5, 9, 20]
 
     def with_memory(available):
-        monkeypatch.setattr(budget.psutil, "virtual_memory", lambda: Memory(available))
+        monkeypatch.setattr(batch_size_finder.psutil, "virtual_memory", lambda: Memory(available))
         return tokens_that_fit(model, lengths)
 
     small, large = with_memory(2**24), with_memory(2**25)
     assert small % 256 == 0 and 1.9 * small < large <= 2.1 * small + 256
-    assert with_memory(2**45) == budget.CEILING
+    assert with_memory(2**45) == batch_size_finder.CEILING
     with pytest.raises(InputError, match="a sentence of 20 tokens does not fit into the memory of cpu"):
         with_memory(2**10)
 
 
 def test_a_larger_model_gets_fewer_tokens(monkeypatch):
-    monkeypatch.setattr(budget.psutil, "virtual_memory", lambda: Memory(2**25))
+    monkeypatch.setattr(batch_size_finder.psutil, "virtual_memory", lambda: Memory(2**25))
     assert tokens_that_fit(make_model(decoder_layers=8), [8]) < 0.6 * tokens_that_fit(make_model(), [8])
 
 
@@ -72,11 +72,11 @@ def test_auto_in_a_recipe_is_recorded_and_kept_on_resuming(tmp_path, monkeypatch
     recipe = make_recipe(
         tmp_path, max_tokens="auto", tokens_per_update=600, max_updates=2, eval_every=2, eval_bleu=False
     )
-    monkeypatch.setattr(budget, "PROBE", 64)
+    monkeypatch.setattr(batch_size_finder, "PROBE", 64)
     train(recipe)
     record = json.loads((tmp_path / "run" / "run.json").read_text())
     assert record["tokens_per_update"] == 600 and record["max_tokens"] == 600
-    monkeypatch.setattr(budget.psutil, "virtual_memory", lambda: Memory(0))
+    monkeypatch.setattr(batch_size_finder.psutil, "virtual_memory", lambda: Memory(0))
     recipe.training.max_updates = 4
     train(recipe, resume=True)
     assert json.loads((tmp_path / "run" / "metrics.json").read_text())["updates"] == 4

@@ -8,8 +8,8 @@ import pytest
 from reference import SHARED
 from tokenizers import decoders, normalizers
 
+from residual_hf.conversion.moses import MosesRules, char_class
 from residual_hf.data.generated.corpus import generate_corpus
-from residual_hf.data.moses import MosesRules, char_class
 
 sacremoses = pytest.importorskip("sacremoses")
 
