@@ -19,7 +19,7 @@ class TrainingDivergedError(RuntimeError):
 
 
 class DivergenceGuard:
-    """Raises `TrainingDivergedError` when a logged loss is not finite or exceeds `factor` times the lowest (0: no limit).
+    """Raises `TrainingDivergedError` when a logged loss is not finite or exceeds `factor` times the lowest (0: off).
 
     With loss scaling a gradient that is no number is no more than a skipped update that halves the scale; there it is
     a scale below `MINIMUM_LOSS_SCALE` that ends the run.

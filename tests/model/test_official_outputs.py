@@ -16,7 +16,7 @@ from residual_hf.model.configuration_residual import ResidualConfig
 from residual_hf.model.modeling_residual import ResidualForConditionalGeneration
 from residual_hf.training.loss import smoothed_cross_entropy
 
-FIXTURES = [
+OFFICIAL_MODELS = [
     "post_ln",
     "post_ln_untied",
     "post_ln_left_padded",
@@ -45,7 +45,7 @@ FIXTURES = [
 ]
 
 
-@pytest.fixture(params=FIXTURES)
+@pytest.fixture(params=OFFICIAL_MODELS)
 def fixture(request):
     return Fixture(request.param)
 
