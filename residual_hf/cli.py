@@ -216,7 +216,8 @@ def run_translate(options: argparse.Namespace) -> int:
 
 
 def run_evaluate(options: argparse.Namespace) -> int:
-    from .data.corpus import CorpusSpec, read_parallel
+    from .data.corpus import read_parallel
+    from .data.settings import CorpusSpec
     from .evaluation.metrics import score
 
     refuse_existing(options.output, options.overwrite)

@@ -31,13 +31,17 @@ from documentation import (
 )
 
 from residual_hf.cli import build_parser, main, parse_overrides
-from residual_hf.data.cleaning import CleaningSettings
-from residual_hf.data.corpus import CorpusSpec
-from residual_hf.data.sampling import SamplingSettings
+from residual_hf.data.settings import (
+    CleaningSettings,
+    CorpusSpec,
+    DataSettings,
+    SubwordRegularizationSettings,
+    TokenizerSettings,
+)
 from residual_hf.generation.decode import DecodingSettings
 from residual_hf.model.connections import LN_MODES
 from residual_hf.model.presets import PRESETS
-from residual_hf.training.recipe import DataSettings, Recipe, TokenizerSettings, load_recipe
+from residual_hf.training.recipe import Recipe, load_recipe
 from residual_hf.training.settings import TrainingSettings
 
 PAGES = pages()
@@ -58,7 +62,7 @@ SECTIONS = {
     "`data`": DataSettings,
     "A corpus: an entry of `data.train`, `data.valid`, `data.test`": CorpusSpec,
     "`data.cleaning`": CleaningSettings,
-    "`data.sampling`": SamplingSettings,
+    "`data.sampling`": SubwordRegularizationSettings,
     "`tokenizer`": TokenizerSettings,
     "`training`": TrainingSettings,
     "`decoding`": DecodingSettings,

@@ -26,7 +26,7 @@ import transformers
 from torch.utils.data import DataLoader
 
 from residual_hf.data.batching import Seq2SeqCollator
-from residual_hf.data.corpus import CorpusSpec
+from residual_hf.data.settings import CorpusSpec
 from residual_hf.data.streaming import StreamedBatches, encoder_of
 from residual_hf.data.tokenizer_training import train_tokenizer
 

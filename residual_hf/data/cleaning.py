@@ -5,68 +5,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
 
 import regex
 
 from residual_hf.data.corpus import ParallelCorpus
+from residual_hf.data.settings import CleaningSettings, letters_of
 from residual_hf.errors import InputError
 
-DUPLICATES = ("pair", "source", "target")
 EXAMPLES = 5
 LETTER = regex.compile(r"\p{L}")
 Pair = tuple[str, str]
-
-
-@dataclass(frozen=True)
-class CleaningSettings:
-    """Which pairs of the training corpus are left out; lengths are in words between spaces, of either side.
-
-    Args:
-        max_words: longest side; None is no limit.
-        min_words: shortest side.
-        max_ratio: longest side over shortest side; None is no limit.
-        max_characters_per_word: longest word, which catches text without spaces where there should be some.
-        identical: leave out pairs whose sides are the same text.
-        duplicates: keep the first of equal `"pair"`s, `"source"`s or `"target"`s.
-        source_script, target_script: Unicode's names of scripts, as `Latin`, `Cyrillic`, `Han`, several joined by `+`;
-            a side in which fewer than `script_share` of the letters are of them is left out.
-        script_share: between 0 and 1.
-
-    Empty (or white) sides are always left out.
-    """
-
-    max_words: int | None = None
-    min_words: int = 1
-    max_ratio: float | None = None
-    max_characters_per_word: int | None = None
-    identical: bool = False
-    duplicates: str | None = None
-    source_script: str | None = None
-    target_script: str | None = None
-    script_share: float = 0.5
-
-    def __post_init__(self) -> None:
-        for name, least in (("max_words", 1), ("min_words", 1), ("max_ratio", 1), ("max_characters_per_word", 1)):
-            value = getattr(self, name)
-            if value is not None and value < least:
-                raise InputError(f"cleaning.{name}: {value} given, must be at least {least}")
-        if self.max_words is not None and self.max_words < self.min_words:
-            raise InputError(
-                f"cleaning.max_words: {self.max_words} given, must be at least min_words {self.min_words}"
-            )
-        if self.duplicates is not None and self.duplicates not in DUPLICATES:
-            raise InputError(f"cleaning.duplicates: {self.duplicates!r} given, must be one of {list(DUPLICATES)}")
-        if not 0 <= self.script_share <= 1:
-            raise InputError(f"cleaning.script_share: {self.script_share} given, must be between 0 and 1")
-        for name in ("source_script", "target_script"):
-            try:
-                letters_of(getattr(self, name) or "Latin")
-            except regex.error:
-                raise InputError(
-                    f"cleaning.{name}: {getattr(self, name)!r} given, must be Unicode's name of a script, such as "
-                    "Latin, Cyrillic, Greek, Arabic, Han or Hiragana+Katakana+Han"
-                ) from None
 
 
 @dataclass
@@ -150,10 +98,3 @@ def share_of_script(text: str, script: str) -> float:
     """Of the letters of a text, how many are of a script (or of one of several, joined by `+`); 1 without letters."""
     letters = LETTER.findall(text)
     return len(letters_of(script).findall(text)) / len(letters) if letters else 1.0
-
-
-@lru_cache(maxsize=64)
-def letters_of(script: str) -> regex.Pattern:
-    """A pattern of one letter of the scripts. Raises `regex.error` for a name that Unicode does not have."""
-    alternatives = "|".join(rf"\p{{Script={name}}}" for name in script.split("+"))
-    return regex.compile(rf"(?=\p{{L}})(?:{alternatives})")

@@ -6,10 +6,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from residual_hf.data.corpus import CorpusSpec, ParallelCorpus
+from residual_hf.data.corpus import ParallelCorpus
+from residual_hf.data.settings import CorpusSpec
 from residual_hf.errors import InputError
-
-TAG_SIDES = ("source", "target")
 
 
 def language_tag(language: str) -> str:

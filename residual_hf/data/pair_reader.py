@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from itertools import islice, zip_longest
 from typing import Any
 
-from residual_hf.data.corpus import CorpusSpec, check_files
+from residual_hf.data.corpus import check_files
 from residual_hf.data.records import Pair, iter_pairs, load_rows
+from residual_hf.data.settings import CorpusSpec
 from residual_hf.data.text_files import LineReader
 from residual_hf.errors import InputError
 

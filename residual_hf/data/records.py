@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from residual_hf.errors import InputError
 
 if TYPE_CHECKING:
-    from residual_hf.data.corpus import CorpusSpec
+    from residual_hf.data.settings import CorpusSpec
 
 Pair = tuple[str, str]
 

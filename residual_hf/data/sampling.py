@@ -3,9 +3,7 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -20,59 +18,12 @@ from residual_hf.errors import InputError
 
 from .encoding import BLOCK, EncodedCorpus, fingerprint, save_atomically
 from .resegmentation import BpeDropout, UnigramSampling, Word
+from .settings import SIDES, SubwordRegularizationSettings
 
 GROWTH = 1.3
 """About how much longer sentences are than in their plain segmentation, with the usual rates of both methods."""
 
-SIDES = {"both": ("source", "target"), "source": ("source",), "target": ("target",)}
-
 Resegment = Callable[[Word, Random], Word]
-
-
-@dataclass(frozen=True)
-class SamplingSettings:
-    """How the training corpus is segmented anew in every epoch. Give exactly one of:
-
-    - `bpe_dropout`: the probability with which a merge is left out, for tokenizers of BPE; 0.1 in the paper
-      (Provilkov et al. 2020);
-    - `unigram_alpha`: how strongly good segmentations are preferred, for unigram tokenizers; 0.1 to 0.5 is usual
-      (Kudo 2018, drawing from all segmentations).
-
-    `sides`: `"both"`, `"source"` or `"target"`.
-    """
-
-    bpe_dropout: float | None = None
-    unigram_alpha: float | None = None
-    sides: str = "both"
-
-    def __post_init__(self) -> None:
-        if (self.bpe_dropout is None) == (self.unigram_alpha is None):
-            raise InputError("sampling: give either bpe_dropout or unigram_alpha")
-        if self.bpe_dropout is not None and not 0 <= self.bpe_dropout <= 1:
-            raise InputError(f"sampling.bpe_dropout: {self.bpe_dropout} given, must be at least 0 and at most 1")
-        if self.unigram_alpha is not None and not 0 <= self.unigram_alpha < math.inf:
-            raise InputError(f"sampling.unigram_alpha: {self.unigram_alpha} given, must be at least 0")
-        if self.sides not in SIDES:
-            raise InputError(f"sampling.sides: {self.sides!r} given, must be one of {list(SIDES)}")
-
-    def check_kind(self, kind: str) -> None:
-        """Refuse a kind of tokenizer, as recipes name them, that cannot be sampled from in this way."""
-        if kind == "pretokenized":
-            raise InputError("sampling: the text is segmented already (tokenizer.kind 'pretokenized'); leave it out")
-        field, allowed = "bpe_dropout", ("bpe", "byte_bpe")
-        if self.bpe_dropout is None:
-            field, allowed = "unigram_alpha", ("unigram",)
-        if kind not in allowed:
-            raise InputError(f"sampling.{field}: the tokenizer is of kind {kind!r}, allowed is {' or '.join(allowed)}")
-
-    def resegmenter(self, tokenizer: Tokenizer) -> Resegment:
-        """What draws a segmentation of a word for this tokenizer. `InputError` if its model is of another kind."""
-        model = tokenizer.model
-        kinds = {token_models.BPE: "bpe", token_models.Unigram: "unigram", token_models.WordLevel: "pretokenized"}
-        self.check_kind(kinds.get(type(model), type(model).__name__))
-        if self.bpe_dropout is not None:
-            return BpeDropout(tokenizer, self.bpe_dropout)
-        return UnigramSampling(tokenizer, self.unigram_alpha)
 
 
 class SampledCorpus(EncodedCorpus):
@@ -144,7 +95,7 @@ def sample_corpus(
     encoded: EncodedCorpus,
     corpus: Any,
     tokenizer: Any,
-    settings: SamplingSettings,
+    settings: SubwordRegularizationSettings,
     *,
     seed: int = 1,
     max_length: int | None = None,
@@ -167,7 +118,7 @@ def sample_corpus(
     sides = SIDES[settings.sides]
     tokenizers = {"source": tokenizer.backend_tokenizer}
     tokenizers["target"] = getattr(tokenizer, "target_tokenizer", tokenizers["source"])
-    resegment = {side: settings.resegmenter(tokenizers[side]) for side in sides}
+    resegment = {side: resegmenter(settings, tokenizers[side]) for side in sides}
     if settings.bpe_dropout == 0:
         return encoded
     path = None
@@ -200,3 +151,13 @@ def _word_starts(encoded: EncodedCorpus, corpus: Any, tokenizer: Any, side: str)
                 flags.append(np.diff(np.array(words), prepend=-len(words) - 1) != 0)
             bar.update(len(block))
     return np.concatenate(flags)
+
+
+def resegmenter(settings: SubwordRegularizationSettings, tokenizer: Tokenizer) -> Resegment:
+    """What draws a segmentation of a word for this tokenizer. `InputError` if its model is of another kind."""
+    model = tokenizer.model
+    kinds = {token_models.BPE: "bpe", token_models.Unigram: "unigram", token_models.WordLevel: "pretokenized"}
+    settings.check_kind(kinds.get(type(model), type(model).__name__))
+    if settings.bpe_dropout is not None:
+        return BpeDropout(tokenizer, settings.bpe_dropout)
+    return UnigramSampling(tokenizer, settings.unigram_alpha)

@@ -15,10 +15,11 @@ from torch.utils.data import IterableDataset, get_worker_info
 
 from residual_hf.data.background import BackgroundCall
 from residual_hf.data.batching import TokenBudgetSampler
-from residual_hf.data.cleaning import CleaningSettings, reasons
-from residual_hf.data.corpus import CorpusSpec, check_files
+from residual_hf.data.cleaning import reasons
+from residual_hf.data.corpus import check_files
 from residual_hf.data.pair_reader import Cursor, PairReader
 from residual_hf.data.records import Pair
+from residual_hf.data.settings import CleaningSettings, CorpusSpec
 from residual_hf.errors import InputError
 
 CHUNK = 2000  # pairs tokenized at a time

@@ -8,11 +8,11 @@ from dataclasses import asdict
 from functools import cached_property
 from typing import Any
 
+from residual_hf.data.settings import TEXTS
 from residual_hf.errors import InputError
 
 from .metrics import score, tokenized_bleu
 
-TEXTS = ("raw", "moses")
 FIGURES = ("bleu", "chrf", "tokenized_bleu")
 """What is computed at every evaluation; the last one of text that is tokenised already."""
 

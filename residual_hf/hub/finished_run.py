@@ -10,7 +10,8 @@ from typing import Any
 
 import yaml
 
-from residual_hf.data.corpus import CorpusSpec, read_parallel
+from residual_hf.data.corpus import read_parallel
+from residual_hf.data.settings import CorpusSpec
 from residual_hf.data.text_files import iter_lines
 from residual_hf.errors import InputError
 

@@ -17,11 +17,12 @@ from accelerate import PartialState
 from transformers import PreTrainedTokenizerBase
 
 from residual_hf.data.cleaning import clean_corpus
-from residual_hf.data.corpus import CorpusSpec, ParallelCorpus, read_parallel
+from residual_hf.data.corpus import ParallelCorpus, read_parallel
 from residual_hf.data.encoding import EncodedCorpus, encode_corpus
 from residual_hf.data.mixing import mixed_indices, mixing_probabilities
 from residual_hf.data.multilingual import concatenate, in_both_directions, language_tag, tag_corpus
 from residual_hf.data.sampling import sample_corpus
+from residual_hf.data.settings import CorpusSpec, DataSettings
 from residual_hf.data.text_files import iter_lines, write_atomically
 from residual_hf.data.tokenizer import pretokenized_tokenizer
 from residual_hf.data.tokenizer_training import train_tokenizer
@@ -29,7 +30,7 @@ from residual_hf.errors import InputError
 from residual_hf.evaluation.scorer import Scorer
 from residual_hf.model.tokenization_residual import ResidualTokenizer
 
-from .recipe import DataSettings, Recipe
+from .recipe import Recipe
 from .streams import first_pairs
 
 logger = logging.getLogger(__name__)

@@ -9,13 +9,14 @@ from pathlib import Path
 
 import yaml
 
-from residual_hf.data.corpus import CorpusSpec, ParallelCorpus
+from residual_hf.data.corpus import ParallelCorpus
 from residual_hf.data.generated import generate_corpus
+from residual_hf.data.settings import CorpusSpec, DataSettings, TokenizerSettings
 from residual_hf.data.text_files import write_atomically
 from residual_hf.generation.decode import DecodingSettings
 
 from .folder import log_file, prepare_folder
-from .recipe import DataSettings, Recipe, TokenizerSettings
+from .recipe import Recipe
 from .run import train_on
 from .settings import TrainingSettings
 

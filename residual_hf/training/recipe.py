@@ -14,84 +14,12 @@ from typing import Any
 import yaml
 from huggingface_hub.errors import StrictDataclassError
 
-from residual_hf.data.cleaning import CleaningSettings
-from residual_hf.data.corpus import CorpusSpec
-from residual_hf.data.multilingual import TAG_SIDES
-from residual_hf.data.sampling import SamplingSettings
+from residual_hf.data.settings import CorpusSpec, DataSettings, TokenizerSettings
 from residual_hf.errors import InputError
-from residual_hf.evaluation.scorer import TEXTS
 from residual_hf.generation.decode import DecodingSettings
 from residual_hf.model.configuration_residual import ResidualConfig
 
 from .settings import TrainingSettings
-
-TOKENIZER_KINDS = ("bpe", "byte_bpe", "unigram", "pretokenized")
-
-
-@dataclass
-class DataSettings:
-    """Corpora of a recipe, one or a list of them; training leaves out what `cleaning` says and sides of more than
-    `max_length` tokens.
-
-    Several training corpora are trained on one behind the other, in the shares of their `weight`s, or drawn by
-    `temperature` (1: as they come; the higher the more equal). `both_directions` adds the reverse of every corpus;
-    `language_tags` put `<2de>` before the `"source"` or the `"target"`. `text: moses` says that the text is tokenised
-    already, which changes how it is scored (see `Scorer`). `stream` reads training corpora block by block of so many
-    pairs, for those larger than memory. `sampling` segments training text anew whenever it is read.
-    """
-
-    train: list[CorpusSpec]
-    valid: list[CorpusSpec]
-    test: list[CorpusSpec] | None = None
-    max_length: int | None = None
-    cleaning: CleaningSettings | None = None
-    temperature: float = 1.0
-    both_directions: bool = False
-    language_tags: str | None = None
-    text: str = "raw"
-    stream: bool = False
-    block: int = 100_000
-    sampling: SamplingSettings | None = None
-
-    def __post_init__(self) -> None:
-        for name in ("train", "valid", "test"):
-            if isinstance(getattr(self, name), CorpusSpec):
-                setattr(self, name, [getattr(self, name)])
-            if getattr(self, name) == []:
-                raise InputError(f"data.{name}: an empty list given, must name a corpus")
-        for name, allowed in (("language_tags", (None, *TAG_SIDES)), ("text", TEXTS)):
-            if getattr(self, name) not in allowed:
-                raise InputError(f"data.{name}: {getattr(self, name)!r} given, must be one of {list(allowed)}")
-        for name in ("max_length", "temperature", "block"):
-            value = getattr(self, name)
-            if value is not None and not value > 0:
-                raise InputError(f"data.{name}: {value} given, must be above 0")
-        weights = [spec.weight for spec in self.train]
-        if any(weights) and not all(weights):
-            raise InputError("data.train: weight given for some corpora only, must be for all or for none")
-        if any(weights) and self.temperature != 1:
-            raise InputError(f"data.temperature: {self.temperature} given beside weights; choose one of them")
-
-
-@dataclass
-class TokenizerSettings:
-    """Which subwords: trained on the training corpus, or read from `path` (a tokenizer folder).
-
-    `pretokenized` takes the text as it is, one token between spaces, with the ids of fairseq's dictionary `path`.
-    """
-
-    kind: str = "bpe"
-    vocab_size: int = 10000
-    joint: bool = True
-    path: str | None = None
-
-    def __post_init__(self) -> None:
-        if self.kind not in TOKENIZER_KINDS:
-            raise InputError(f"tokenizer.kind: {self.kind!r} given, must be one of {list(TOKENIZER_KINDS)}")
-        if self.vocab_size < 5:
-            raise InputError(f"tokenizer.vocab_size: {self.vocab_size} given, must be at least 5")
-        if self.kind == "pretokenized" and self.path is None:
-            raise InputError("tokenizer.path: must name fairseq's dictionary for kind 'pretokenized'")
 
 
 @dataclass

@@ -8,10 +8,11 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from residual_hf.data.corpus import CorpusSpec, ParallelCorpus
+from residual_hf.data.corpus import ParallelCorpus
 from residual_hf.data.mixing import mixing_probabilities
 from residual_hf.data.multilingual import language_tag, reverse_spec
 from residual_hf.data.pair_reader import PairReader
+from residual_hf.data.settings import CorpusSpec
 from residual_hf.data.streaming import StreamedBatches, encoder_of
 from residual_hf.data.text_files import count_lines, file_hash
 from residual_hf.errors import InputError

@@ -3,8 +3,9 @@ from __future__ import annotations
 
 import pytest
 
-from residual_hf.data.cleaning import CleaningReport, CleaningSettings, clean, clean_corpus, share_of_script
+from residual_hf.data.cleaning import CleaningReport, clean, clean_corpus, share_of_script
 from residual_hf.data.corpus import ParallelCorpus
+from residual_hf.data.settings import CleaningSettings
 from residual_hf.errors import InputError
 
 PAIRS = [

@@ -9,7 +9,8 @@ import json
 
 import pytest
 
-from residual_hf.data.corpus import CorpusSpec, ParallelCorpus, check_files, read_parallel
+from residual_hf.data.corpus import ParallelCorpus, check_files, read_parallel
+from residual_hf.data.settings import CorpusSpec
 from residual_hf.data.text_files import iter_lines
 from residual_hf.errors import InputError
 

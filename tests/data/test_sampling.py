@@ -10,7 +10,8 @@ from torch.utils.data import DataLoader
 from residual_hf.data.batching import Seq2SeqCollator, TokenBudgetSampler
 from residual_hf.data.corpus import ParallelCorpus
 from residual_hf.data.encoding import encode_corpus
-from residual_hf.data.sampling import SampledCorpus, SamplingSettings, sample_corpus
+from residual_hf.data.sampling import SampledCorpus, sample_corpus
+from residual_hf.data.settings import SubwordRegularizationSettings
 from residual_hf.data.tokenizer import pretokenized_tokenizer
 from residual_hf.data.tokenizer_training import train_tokenizer
 from residual_hf.errors import InputError
@@ -32,7 +33,7 @@ TARGETS = [
     "eins",
 ] * 4
 TRAINING = [line for line in (*SOURCES, *TARGETS) if "漢" not in line] * 5
-BPE, UNIGRAM = SamplingSettings(bpe_dropout=0.3), SamplingSettings(unigram_alpha=0.2)
+BPE, UNIGRAM = SubwordRegularizationSettings(bpe_dropout=0.3), SubwordRegularizationSettings(unigram_alpha=0.2)
 KINDS = {"bpe": BPE, "byte_bpe": BPE, "unigram": UNIGRAM}
 kinds = pytest.mark.parametrize("kind", KINDS)
 
@@ -95,7 +96,7 @@ def test_a_row_depends_on_seed_epoch_and_index_alone(kind, corpus, tokenizers):
 
 @pytest.mark.parametrize(("sides", "sampled"), [("source", ["input_ids"]), ("target", ["labels"])])
 def test_only_the_side_asked_for_is_sampled(sides, sampled, corpus, tokenizers):
-    data = sample(corpus, tokenizers["bpe"], SamplingSettings(bpe_dropout=0.5, sides=sides))
+    data = sample(corpus, tokenizers["bpe"], SubwordRegularizationSettings(bpe_dropout=0.5, sides=sides))
     plain = encode_corpus(corpus, tokenizers["bpe"])
     for column in ("input_ids", "labels"):
         assert (rows(data, column) != rows(plain, column)) == (column in sampled)
@@ -104,8 +105,8 @@ def test_only_the_side_asked_for_is_sampled(sides, sampled, corpus, tokenizers):
 @pytest.mark.parametrize("kind", ["bpe", "byte_bpe"])
 def test_no_dropout_is_the_plain_segmentation(kind, corpus, tokenizers):
     plain = encode_corpus(corpus, tokenizers[kind])
-    assert sample_corpus(plain, corpus, tokenizers[kind], SamplingSettings(bpe_dropout=0.0)) is plain
-    hardly = sample(corpus, tokenizers[kind], SamplingSettings(bpe_dropout=1e-300))
+    assert sample_corpus(plain, corpus, tokenizers[kind], SubwordRegularizationSettings(bpe_dropout=0.0)) is plain
+    hardly = sample(corpus, tokenizers[kind], SubwordRegularizationSettings(bpe_dropout=1e-300))
     for column in ("input_ids", "labels"):
         assert rows(hardly, column) == rows(plain, column)
 
@@ -123,7 +124,7 @@ def test_separate_vocabularies_are_sampled_each_by_its_own(corpus):
 def test_rows_that_grow_too_long_stay_plain(corpus, tokenizers):
     plain = encode_corpus(corpus, tokenizers["bpe"])
     limit = int(plain.source_lengths[0])
-    data = sample(corpus, tokenizers["bpe"], SamplingSettings(bpe_dropout=1.0), max_length=limit)
+    data = sample(corpus, tokenizers["bpe"], SubwordRegularizationSettings(bpe_dropout=1.0), max_length=limit)
     assert data[0]["input_ids"].tolist() == plain[0]["input_ids"].tolist()
     assert len(data[4]["input_ids"]) <= limit and data[4]["input_ids"].tolist() != plain[4]["input_ids"].tolist()
 
@@ -180,7 +181,7 @@ def test_word_boundaries_are_kept_on_disk(corpus, tokenizers, tmp_path, monkeypa
 )
 def test_settings_that_make_no_sense_are_named(fields, message):
     with pytest.raises(InputError, match=message):
-        SamplingSettings(**fields)
+        SubwordRegularizationSettings(**fields)
 
 
 def test_tokenizers_that_cannot_be_sampled_from_are_refused(corpus, tokenizers, tmp_path):

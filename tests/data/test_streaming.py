@@ -18,8 +18,7 @@ import pytest
 from torch.utils.data import DataLoader
 
 from residual_hf.data.batching import Seq2SeqCollator
-from residual_hf.data.cleaning import CleaningSettings
-from residual_hf.data.corpus import CorpusSpec
+from residual_hf.data.settings import CleaningSettings, CorpusSpec
 from residual_hf.data.streaming import StreamedBatches, encoder_of
 from residual_hf.data.tokenizer_training import train_tokenizer
 from residual_hf.errors import InputError
@@ -351,7 +350,7 @@ PROGRAM = """
 import signal, sys, threading, time
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job inherits that it is ignored
 from residual_hf.data import streaming
-from residual_hf.data.corpus import CorpusSpec
+from residual_hf.data.settings import CorpusSpec
 
 streaming.CHUNK = 10  # the second block has 1600, and nobody may wait for all of those
 first_block = streaming.FIRST_BLOCK

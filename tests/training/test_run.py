@@ -13,8 +13,7 @@ from safetensors.torch import load_file
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, pipeline
 
 import residual_hf
-from residual_hf.data.cleaning import CleaningSettings
-from residual_hf.data.sampling import SamplingSettings
+from residual_hf.data.settings import CleaningSettings, SubwordRegularizationSettings
 from residual_hf.errors import InputError
 from residual_hf.training.recipe import Recipe, from_mapping
 from residual_hf.training.run import train
@@ -193,7 +192,7 @@ def test_segmentation_is_drawn_anew_in_every_epoch_and_resumes(tmp_path, kind, s
     def sampled(name, **training):
         recipe = make_recipe(tmp_path / name, eval_bleu=False, eval_every=10, **training)
         recipe.tokenizer.kind = kind
-        recipe.data.sampling = SamplingSettings(**sampling)
+        recipe.data.sampling = SubwordRegularizationSettings(**sampling)
         return recipe
 
     train(sampled("whole", max_updates=20))

@@ -10,7 +10,8 @@ from test_run import WORDS, make_recipe
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, pipeline
 
 from residual_hf.cli import main
-from residual_hf.data.corpus import CorpusSpec, ParallelCorpus
+from residual_hf.data.corpus import ParallelCorpus
+from residual_hf.data.settings import CorpusSpec
 from residual_hf.errors import InputError
 from residual_hf.training.preparation import mix
 from residual_hf.training.recipe import Recipe, from_mapping

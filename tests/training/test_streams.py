@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import load_file
 from test_run import make_recipe, write_corpus
 
-from residual_hf.data.corpus import CorpusSpec
+from residual_hf.data.settings import CorpusSpec
 from residual_hf.errors import InputError
 from residual_hf.training import streams
 from residual_hf.training.recipe import Recipe, from_mapping
