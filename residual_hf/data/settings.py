@@ -222,6 +222,8 @@ class TokenizerSettings:
     vocab_size: int = 10000
     joint: bool = True
     path: str | None = None
+    min_frequency: int | None = None
+    character_coverage: float = 1.0
 
     def __post_init__(self) -> None:
         if self.kind not in TOKENIZER_KINDS:

@@ -159,7 +159,7 @@ def _counting_alphabet(sentences: Iterable[str], room: int) -> Iterator[str]:
     if size > room:
         raise InputError(
             f"vocab_size: too small by {size - room}, as the texts hold {len(alphabet)} different characters; "
-            "raise it, lower character_coverage or choose the model byte_bpe"
+            "raise it, lower character_coverage or choose byte_bpe"
         )
 
 

@@ -130,7 +130,13 @@ def get_tokenizer(
     if folder.exists():
         return AutoTokenizer.from_pretrained(folder)
     tags = [language_tag(language) for language in recipe.target_languages] if recipe.data.language_tags else []
-    options: dict[str, Any] = {"model": settings.kind, "vocab_size": settings.vocab_size, "language_tags": tags}
+    options: dict[str, Any] = {
+        "model": settings.kind,
+        "vocab_size": settings.vocab_size,
+        "language_tags": tags,
+        "min_frequency": settings.min_frequency,
+        "character_coverage": settings.character_coverage,
+    }
     if settings.kind == "pretokenized":
         tokenizer = pretokenized_tokenizer(settings.path)
     elif settings.path is not None:
@@ -144,6 +150,8 @@ def get_tokenizer(
             for side in (lambda c: c.sources, lambda c: c.targets)
         )
         tokenizer = ResidualTokenizer.from_pair(source, target)
+    positions = recipe.build_config().max_position_embeddings
+    tokenizer.model_max_length = min(tokenizer.model_max_length, positions)
     unfinished = folder.with_name(folder.name + ".tmp")
     tokenizer.save_pretrained(unfinished)
     os.replace(unfinished, folder)

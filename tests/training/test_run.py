@@ -109,6 +109,13 @@ def test_saved_model_is_the_one_that_was_scored(finished):
     assert nll == pytest.approx(metrics["test"]["nll"], rel=1e-4)
 
 
+def test_tokenizer_truncates_to_what_the_model_reads(finished):
+    model = finished[0] / "run" / "model"
+    positions = json.loads((model / "config.json").read_text())["max_position_embeddings"]
+    encoded = AutoTokenizer.from_pretrained(model)("dog " * 1000, text_target="hund " * 1000, truncation=True)
+    assert (len(encoded["input_ids"]), len(encoded["labels"])) == (positions, positions)
+
+
 def test_existing_folder_is_refused_and_kept(finished):
     folder, metrics = finished
     with pytest.raises(InputError, match=r"output_dir: .*run exists and is not empty; use --overwrite, --resume"):
@@ -145,11 +152,14 @@ def test_interrupted_run_resumes_to_the_same_weights(tmp_path, finished, monkeyp
 def test_separate_vocabularies(tmp_path):
     recipe = make_recipe(tmp_path, max_updates=2, eval_every=2)
     recipe.tokenizer.joint = False
+    recipe.tokenizer.min_frequency = 10_000
     train(recipe)
     model = AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "run" / "model")
     tokenizer = AutoTokenizer.from_pretrained(tmp_path / "run" / "model")
     assert not model.config.share_encoder_decoder_embeddings
     assert model.config.decoder_vocab_size == tokenizer.target_vocab_size
+    letters = set((tmp_path / "train.en").read_text()) - {" ", "\n"}
+    assert len(tokenizer) == 4 + 256 + len(letters | {"▁"})  # no pair is frequent enough to be merged
     assert model.lm_head.weight is model.model.decoder.embed_tokens.weight
 
 
