@@ -16,8 +16,8 @@ from residual_hf.model.connections import LN_MODES
 
 from .card_facts import Card
 from .card_scores import comparison, evaluation
+from .citations import bibtex, papers
 from .finished_run import SPLITS, FinishedRun
-from .papers import PAPERS, PAPERS_OF_MODE
 
 RECIPE_SECTIONS = ("tokenizer", "model", "training", "decoding")
 FOLDERS = re.compile(r"(?<![\w.:/)~])~?/(?:[^\s/=,:{}'\"`]+/)+")
@@ -176,11 +176,11 @@ def licenses(card: Card) -> str:
 
 
 def citation(card: Card) -> str:
-    keys = [key for mode in card.run.ln_modes for key in PAPERS_OF_MODE.get(mode, ())]
-    keys.append("post2018call")
+    entries = [entry for mode in card.run.ln_modes if mode in LN_MODES for entry in bibtex(mode)]
+    entries.append(papers()["post2018call"])
     if card.baseline is not None:
-        keys.append("koehn2004statistical")
-    entries = "\n\n".join(PAPERS[key].bibtex(key) for key in dict.fromkeys(keys))
+        entries.append(papers()["koehn2004statistical"])
+    entries = "\n\n".join(dict.fromkeys(entries))
     return f"## Citation\n\n```bibtex\n{entries}\n```"
 
 

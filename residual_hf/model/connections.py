@@ -139,6 +139,7 @@ class ResidualConnection(nn.Module):
     name: ClassVar[str]
     equation: ClassVar[str] = ""
     source: ClassVar[str] = ""
+    bibtex: ClassVar[str | tuple[str, ...]] = ()  # BibTeX entries, or keys of residual_hf/hub/papers.bib
     Options: ClassVar[type] = NoOptions
     Boundary: ClassVar[type[StreamBoundary]] = StreamBoundary
     default_norm_type: ClassVar[str] = "layer_norm"

@@ -21,6 +21,7 @@ class PostLN(ResidualConnection):
 
     equation = "x <- LN(x + a)"
     source = "Vaswani et al. 2017, Attention Is All You Need, section 3.1"
+    bibtex = "vaswani2017attention"
     warmup = "needed"
 
     def __init__(self, config, place):
@@ -49,6 +50,7 @@ class PreLN(ResidualConnection):
 
     equation = "x <- x + f(LN(x));  out = LN(x)"
     source = "Xiong et al. 2020, On Layer Normalization in the Transformer Architecture; Wang et al. 2019"
+    bibtex = ("xiong2020layer", "wang2019learning")
     warmup = "not needed"
     Boundary = NormAtEnd
 
@@ -98,6 +100,7 @@ class ResiDual(PostLN):
 
     equation = "x <- LN(x + a);  r <- r + s*a;  out = alpha*x + LN(r)"
     source = "Xie et al. 2023, ResiDual: Transformer with Dual Residual Connections, section 2.2"
+    bibtex = "xie2023residual"
     warmup = "not needed"
     Options = ResiDualOptions
     Boundary = DualStream

@@ -54,6 +54,7 @@ class DLCLPost(PostLN):
 
     equation = "input of layer l+1 = LN_l(sum_k W_lk y_k);  then Post-LN;  out = LN_L(sum_k W_Lk y_k)"
     source = "Wang et al. 2019, Learning Deep Transformer Models for Machine Translation"
+    bibtex = "wang2019learning"
     default_init_style = "fairseq_legacy"
     Boundary = History
 
@@ -79,6 +80,7 @@ class DLCLPre(PreLN):
         "z_0 = x_0, z_l = LN_l(y_l);  input of layer l+1 = sum_k W_lk z_k;  then Pre-LN;  out = LN(sum_k W_Lk z_k)"
     )
     source = "Wang et al. 2019, Learning Deep Transformer Models for Machine Translation"
+    bibtex = "wang2019learning"
     default_init_style = "fairseq_legacy"
     Boundary = History
 

@@ -65,6 +65,7 @@ class HyperConnections(MultiStream):
 
     equation = "a = f(LN(sum_i m_i h_i));  h_j <- sum_i A_ij h_i + b_j a;  m, A, b learned;  out = LN(sum_j h_j)"
     source = "Zhu et al. 2024, Hyper-Connections"
+    bibtex = "zhu2024hyper"
     Options = HyperConnectionOptions
     starts_from = "pre_ln"
 
@@ -140,6 +141,7 @@ class MHC(MultiStream):
 
     equation = "hyper-connections with m = sigmoid(.), b = 2 sigmoid(.), A = Sinkhorn(exp(.))"
     source = "Xie et al. 2025, mHC: Manifold-Constrained Hyper-Connections"
+    bibtex = "xie2025mhc"
     Options = MHCOptions
 
     def __init__(self, config, place):
@@ -216,6 +218,7 @@ class AttentionResiduals(PreLN):
 
     equation = "h = sum_i p_i v_i, p = softmax_i(w . RMSNorm(v_i));  v_new = f(LN(h));  out = LN(sum_i p_i v_i)"
     source = "Kimi Team 2026, Attention Residuals, sections 3.1 and 3.2"
+    bibtex = "kimi2026attention"
     Options = AttentionResidualOptions
     Boundary = DepthAttentionAtEnd
 

@@ -23,6 +23,7 @@ class TFixup(ResidualConnection):
 
     equation = "x <- x + a"
     source = "Huang et al. 2020, Improving Transformer Optimization Through Better Initialization"
+    bibtex = "huang2020improving"
     warmup = "not needed"
     default_init_style = "t_fixup"
     starts_from = "xskip"
@@ -63,6 +64,7 @@ class ReZero(ResidualConnection):
 
     equation = "x <- x + alpha_l * a, alpha_l = 0 at the start"
     source = "Bachlechner et al. 2020, ReZero is All You Need"
+    bibtex = "bachlechner2020rezero"
     warmup = "not needed"
     default_init_style = "fairseq_legacy"
     Options = GateOptions
@@ -99,6 +101,7 @@ class ReZeroPostLN(ReZero):
 
     equation = "x <- LN(x + alpha_l * a), alpha_l = 0 at the start"
     source = "Liu et al. 2020, Understanding the Difficulty of Training Transformers, appendix E"
+    bibtex = ("liu2020understanding", "bachlechner2020rezero")
     folds_into = "post_ln"
 
     def __init__(self, config, place):
@@ -159,6 +162,7 @@ class Fixup(ResidualConnection):
 
     equation = "x <- x + s * f(x - b);  inside FF a shift before and behind the activation"
     source = "Zhang et al. 2019, Fixup Initialization: Residual Learning Without Normalization"
+    bibtex = "zhang2019fixup"
     default_init_style = "fairseq_legacy"
     Boundary = FixupBoundary
     linear_bias = False

@@ -26,6 +26,7 @@ class SandwichLN(PreLN):
 
     equation = "x <- x + LN_2(f(LN_1(x)));  out = LN(x)"
     source = "Ding et al. 2021, CogView: Mastering Text-to-Image Generation via Transformers"
+    bibtex = "ding2021cogview"
 
     def __init__(self, config, place):
         super().__init__(config, place)
@@ -41,6 +42,7 @@ class PeriLN(SandwichLN):
     """The formula of Sandwich-LN with RMS norms; the embeddings are not normalised."""
 
     source = "Kim et al. 2025, Peri-LN: Revisiting Normalization Layer in the Transformer Architecture"
+    bibtex = "kim2025periln"
     default_norm_type = "rms_norm"
 
 
@@ -53,6 +55,7 @@ class OutputLN(PreLN):
 
     equation = "x <- x + LN(f(x));  out = LN(x)"
     source = "Liu et al. 2022, Swin Transformer V2 (res-post-norm); OLMo Team 2025, 2 OLMo 2 Furious"
+    bibtex = ("liu2022swin", "olmo2025olmo2")
 
     def forward(self, stream, sublayer):
         (x,) = stream
@@ -69,6 +72,7 @@ class LNScaling(PreLN):
 
     equation = "x <- x + f(LN(x) / sqrt(l));  out = LN(x)"
     source = "Sun et al. 2025, The Curse of Depth in Large Language Models"
+    bibtex = "sun2025curse"
     folds_into = "pre_ln"
 
     def __init__(self, config, place):
@@ -94,6 +98,7 @@ class MixLN(PreLN):
 
     equation = "layer < floor(fraction * L): x <- LN(x + a), else x <- x + f(LN(x));  out = LN(x)"
     source = "Li et al. 2024, Mix-LN: Unleashing the Power of Deeper Layers by Combining Pre-LN and Post-LN"
+    bibtex = "li2024mixln"
     Options = MixLNOptions
     starts_from = "pre_ln"
     starting_options = {"fraction": 0.0}
@@ -123,6 +128,7 @@ class HybridNorm(ResidualConnection):
 
     equation = "u = x + SA(x) with RMSNorm on q, k, v;  u <- u + CA(u) likewise;  t = LN(u);  x <- t + FF(t)"
     source = "Zhuo et al. 2025, HybridNorm: Towards Stable and Efficient Transformer Training via Hybrid Normalization"
+    bibtex = "zhuo2025hybridnorm"
     Options = HybridNormOptions
     Boundary = NormAtEnd
     default_norm_type = "rms_norm"
@@ -167,6 +173,7 @@ class LayerScale(PreLN):
 
     equation = "x <- x + w * f(LN(x)), w in R^d learned;  out = LN(x)"
     source = "Touvron et al. 2021, Going Deeper with Image Transformers (CaiT)"
+    bibtex = "touvron2021going"
     Options = LayerScaleOptions
     folds_into = "pre_ln"
 
@@ -206,6 +213,7 @@ class SkipInit(ResidualConnection):
     source = (
         "De & Smith 2020, Batch Normalization Biases Residual Blocks Towards the Identity Function in Deep Networks"
     )
+    bibtex = "de2020batch"
     Options = SkipInitOptions
     folds_into = "xskip"
 
@@ -255,6 +263,7 @@ class SiameseNorm(ResidualConnection):
 
     equation = "p = LN_x(x);  a = f(LN_z(p + LN_y(y)));  x <- p + a/sqrt(s*l);  y <- y + a;  out = LN(LN(x) + LN(y))"
     source = "Li et al. 2026, SiameseNorm: Breaking the Barrier to Reconciling Pre/Post-Norm"
+    bibtex = "li2026siamesenorm"
     Boundary = SiameseBoundary
 
     def __init__(self, config, place):

@@ -28,6 +28,7 @@ class Admin(PostLN):
 
     equation = "x <- LN(omega * x + a), omega in R^d learned"
     source = "Liu et al. 2020, Understanding the Difficulty of Training Transformers"
+    bibtex = "liu2020understanding"
     warmup = "not needed"
     default_init_style = "fairseq_legacy"
     folds_into = "post_ln"
@@ -78,6 +79,7 @@ class AdminTorch(ResidualConnection):
 
     equation = "x <- LN(omega * x + a), omega = sqrt((n+1)/ln(n+1) - 1)"
     source = "Microsoft 2022, admin-torch"
+    bibtex = ("microsoft2022admin", "liu2020understanding")
     Options = AdminTorchOptions
     default_init_style = "fairseq_legacy"
     folds_into = "post_ln"
@@ -130,6 +132,7 @@ class DeepNorm(PostLN):
 
     equation = "x <- LN(alpha * x + a)"
     source = "Wang et al. 2022, DeepNet: Scaling Transformers to 1,000 Layers"
+    bibtex = "wang2022deepnet"
     Options = DeepNormOptions
     default_init_style = "xavier_normal"
     folds_into = "post_ln"
@@ -165,6 +168,7 @@ class XSkipLN(PostLN):
 
     equation = "x <- LN(lambda * x + a)"
     source = "Liu et al. 2020, Rethinking Skip Connection with Layer Normalization"
+    bibtex = "liu2020rethinking"
     Options = SkipScaleOptions
     folds_into = "post_ln"
 
@@ -187,6 +191,7 @@ class XSkip(ResidualConnection):
 
     equation = "x <- lambda * x + a"
     source = "Liu et al. 2020, Rethinking Skip Connection with Layer Normalization"
+    bibtex = "liu2020rethinking"
     Options = PlainSkipScaleOptions
 
     def forward(self, stream, sublayer):
@@ -205,6 +210,7 @@ class RSkipLN(ResidualConnection):
 
     equation = "y_1 = LN_1(x + a),  y_j = LN_j(x + y_{j-1}),  x <- y_lambda"
     source = "Liu et al. 2020, Rethinking Skip Connection with Layer Normalization"
+    bibtex = "liu2020rethinking"
     Options = SkipOrderOptions
 
     def __init__(self, config, place):
@@ -230,6 +236,7 @@ class WSkipLN(PostLN):
 
     equation = "x <- LN(w * x + a), w in R^d learned"
     source = "Liu et al. 2020, Rethinking Skip Connection with Layer Normalization"
+    bibtex = "liu2020rethinking"
     Options = SkipInitOptions
     folds_into = "post_ln"
 
@@ -267,6 +274,7 @@ class B2T(PostLN):
 
     equation = "Post-LN, but the last norm of a layer sees x_inp + (x_ffn + a)"
     source = "Takase et al. 2023, B2T Connection: Serving Stability and Performance in Deep Transformers"
+    bibtex = "takase2023b2t"
     Options = B2TOptions
 
     def forward(self, stream, sublayer):
@@ -303,6 +311,7 @@ class B2TNoLN(ResidualConnection):
         "x <- x + a;  at the end of a layer x <- alpha*x_inp + beta*x;  alpha = min(L/12, L^-0.15), beta = d^-0.2"
     )
     source = "Takase et al. 2023, B2T Connection, appendix D"
+    bibtex = "takase2023b2t"
     Options = B2TNoLNOptions
     Boundary = OptionalNormAtEnd
 

@@ -48,6 +48,7 @@ class NormFormer(PreLN):
 
     equation = "x <- x + D LN(scale_heads(SA(LN(x))));  x <- w*x + W2 LN(act(W1 LN(x)))"
     source = "Shleifer et al. 2021, NormFormer: Improved Transformer Pretraining with Extra Normalization"
+    bibtex = "shleifer2021normformer"
     Options = NormFormerOptions
 
     def __init__(self, config, place):
@@ -86,6 +87,7 @@ class SubLN(PreLN):
 
     equation = "x <- x + W^O LN(heads(LN(x)));  x <- x + W2 LN(act(W1 LN(x)))"
     source = "Wang et al. 2022, Foundation Transformers (Magneto)"
+    bibtex = "wang2022foundation"
     default_init_style = "xavier_normal"
 
     @classmethod
@@ -121,6 +123,7 @@ class RealFormer(PostLN):
 
     equation = "S_l = Q_l K_l^T / sqrt(d_h) + S_{l-1};  x <- LN(x + softmax(S_l + mask) V)"
     source = "He et al. 2021, RealFormer: Transformer Likes Residual Attention"
+    bibtex = "he2021realformer"
     Options = RealFormerOptions
     attention_implementations = ("eager",)
 

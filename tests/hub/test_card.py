@@ -22,9 +22,10 @@ from residual_hf.evaluation.metrics import score
 from residual_hf.hub import card_plot
 from residual_hf.hub.card import validate_card, write_card
 from residual_hf.hub.card_text import FOLDERS
+from residual_hf.hub.citations import bibtex
 from residual_hf.hub.export import save_checkpoint
-from residual_hf.hub.papers import PAPERS, PAPERS_OF_MODE
 from residual_hf.model.connections import LN_MODES
+from residual_hf.model.ln_modes import PreLN
 
 REFERENCES = [f"the {a} dog sees a {b} cat in the {c} park" for a in "xyz" for b in "uvw" for c in "rst"]
 GOOD = [line.replace("sees", "saw") if i % 3 else line for i, line in enumerate(REFERENCES)]
@@ -433,12 +434,21 @@ def test_card_without_metadata_is_refused(tmp_path):
 
 def test_papers_are_those_that_the_modes_name():
     for name, mode in LN_MODES.items():
-        source = vars(mode).get("source")
-        if source is None or not mode.__module__.startswith("residual_hf."):
-            continue
-        papers = [PAPERS[key] for key in PAPERS_OF_MODE[name]]
-        author, year = re.match(r"(\w+).*? (\d{4})", source).groups()
-        assert any(author in paper.authors.split(" and ")[0] and paper.year == int(year) for paper in papers), name
+        if mode.__module__.startswith("residual_hf.") and "source" in vars(mode):
+            author, year = re.match(r"(\w+).*? (\d{4})", mode.source).groups()
+            papers = [re.search(r"author = \{+(.*?)( and |\},).*year = \{(\d+)\}", e, re.DOTALL) for e in bibtex(name)]
+            assert "bibtex" in vars(mode)
+            assert any(author in paper[1] and year == paper[3] for paper in papers), name
+
+
+def test_a_mode_of_a_user_is_cited_by_its_own_entry():
+    entry = "@misc{me2026highway,\n  title = {Highway},\n}"
+    assert bibtex(type("Highway", (PreLN,), {"bibtex": entry})) == [entry]
+    assert bibtex(type("Variant", (PreLN,), {"bibtex": (entry, "xie2023residual")}))[1].startswith(
+        "@misc{xie2023residual,"
+    )
+    with pytest.raises(ValueError, match="bibtex: 'xie2022' is neither a BibTeX entry"):
+        bibtex(type("Wrong", (PreLN,), {"bibtex": "xie2022"}))
 
 
 def test_command_writes_a_card_and_refuses_with_a_reason(make_run, capsys):
