@@ -204,8 +204,9 @@ def load_translator(options: argparse.Namespace) -> Any:
 
 def run_translate(options: argparse.Namespace) -> int:
     from .data.text_files import iter_lines
+    from .files import check_output_file
 
-    refuse_existing(options.output, options.overwrite)
+    check_output_file(options.output, overwrite=options.overwrite)
     lines = iter_lines(options.input) if options.input else (line.rstrip("\r\n") for line in sys.stdin)
     sentences = list(lines)
     translations = load_translator(options).translate(
@@ -219,8 +220,9 @@ def run_evaluate(options: argparse.Namespace) -> int:
     from .data.corpus import read_parallel
     from .data.settings import CorpusSpec
     from .evaluation.metrics import score
+    from .files import check_output_file
 
-    refuse_existing(options.output, options.overwrite)
+    check_output_file(options.output, overwrite=options.overwrite)
     corpus = read_parallel(CorpusSpec(source=options.source, target=options.reference))
     translations = load_translator(options).translate(
         corpus.sources, target_lang=options.target_lang, progress=sys.stderr.isatty()
@@ -306,18 +308,13 @@ def run_quickstart(options: argparse.Namespace) -> int:
     return 0 if quickstart(options.output_dir, overwrite=options.overwrite) else FAILED
 
 
-def refuse_existing(path: Path | None, overwrite: bool) -> None:
-    if path is not None and path.exists() and not overwrite:
-        raise InputError(f"--output: {path} exists; use --overwrite or another file")
-
-
 def write_lines(lines: Sequence[str], path: Path | None) -> None:
     """One line per translation; what would break a line is written as a space."""
     text = "".join(line.replace("\n", " ").replace("\r", " ") + "\n" for line in lines)
     if path is None:
         sys.stdout.write(text)
     else:
-        from .data.text_files import write_atomically
+        from .files import write_atomically
 
         write_atomically(path, text)
 

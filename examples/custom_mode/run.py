@@ -15,7 +15,7 @@ import highway  # noqa: F401  registers the mode
 
 from residual_hf.data.corpus import ParallelCorpus
 from residual_hf.data.generated import generate_corpus
-from residual_hf.training.folder import prepare_folder
+from residual_hf.files import make_output_folder
 from residual_hf.training.quickstart import quickstart_recipe
 from residual_hf.training.run import train_on
 
@@ -35,7 +35,7 @@ parser.add_argument("--pairs", type=int, default=20000, help="sentence pairs to 
 parser.add_argument("--overwrite", action="store_true", help="delete an output folder that exists")
 options = parser.parse_args()
 
-folder = prepare_folder(options.output_dir, overwrite=options.overwrite, resume=False)
+folder = make_output_folder(options.output_dir, overwrite=options.overwrite)
 recipe = quickstart_recipe(folder)
 recipe.model["ln_mode"] = "highway"
 recipe.training.max_updates = recipe.training.eval_every = options.updates

@@ -22,6 +22,7 @@ from residual_hf.conversion.fairseq_tokenizer import (
 from residual_hf.conversion.moses import MosesRules
 from residual_hf.conversion.pickles import load_pickle, to_plain
 from residual_hf.errors import InputError
+from residual_hf.files import check_output_folder
 from residual_hf.hub.export import save_checkpoint
 from residual_hf.model.configuration_residual import ResidualConfig
 from residual_hf.model.modeling_residual import ResidualForConditionalGeneration
@@ -127,8 +128,7 @@ def convert_fairseq_checkpoint(
         InputError: naming the file, field or setting that cannot be converted, before anything is written.
     """
     output_dir = Path(output_dir)
-    if not overwrite and output_dir.is_dir() and any(output_dir.iterdir()):
-        raise InputError(f"output_dir: {output_dir} is not empty; name another, or use --overwrite to replace it")
+    check_output_folder(output_dir, overwrite=overwrite)
     dictionaries = {"source_dict": read_dictionary(source_dict), "target_dict": read_dictionary(target_dict)}
     settings, weights = read_fairseq_checkpoint(checkpoint)
     config = build_config(settings, weights)

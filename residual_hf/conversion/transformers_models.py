@@ -19,6 +19,7 @@ from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, PreTrainedModel
 
 from residual_hf.conversion.fairseq import convert_fairseq_state_dict
 from residual_hf.errors import InputError
+from residual_hf.files import check_output_folder
 from residual_hf.hub.export import save_checkpoint
 from residual_hf.model.configuration_residual import ResidualConfig
 from residual_hf.model.embeddings import build_positions
@@ -108,8 +109,7 @@ def convert_transformers(
         InputError: as `from_transformers`; a model or tokenizer that does not load; a folder with files in it.
     """
     output_dir = Path(output_dir)
-    if output_dir.is_file() or (not overwrite and output_dir.is_dir() and any(output_dir.iterdir())):
-        raise InputError(f"output_dir: {output_dir} is there already; name another folder, or ask for overwriting it")
+    check_output_folder(output_dir, overwrite=overwrite)
     tokenizer = load(AutoTokenizer, name)
     model = load(AutoModelForSeq2SeqLM, name)
     source_lang, target_lang = languages(model, tokenizer)

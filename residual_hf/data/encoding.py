@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,6 +13,8 @@ import numpy as np
 from safetensors.numpy import load_file, save_file
 from torch.utils.data import Dataset
 from tqdm.auto import tqdm
+
+from residual_hf.files import atomic_file
 
 IGNORED = -100  # a label that does not count
 BLOCK = 2000  # sentences tokenized at a time
@@ -103,6 +104,5 @@ def fingerprint(corpus: Any, tokenizer: Any) -> str:
 def save_atomically(arrays: dict[str, np.ndarray], path: Path) -> None:
     """Write arrays as safetensors, so that the file is either whole or not there."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = path.with_suffix(f".{os.getpid()}.tmp")
-    save_file(arrays, unfinished)
-    os.replace(unfinished, path)
+    with atomic_file(path) as temporary:
+        save_file(arrays, temporary)

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import gzip
 import hashlib
-import os
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
@@ -82,10 +81,3 @@ def file_hash(path: Path) -> str:
         while block := file.read(1 << 20):
             digest.update(block)
     return digest.hexdigest()
-
-
-def write_atomically(path: Path, content: str | bytes) -> None:
-    """Write a file, text as UTF-8, so that it is either whole or not there."""
-    unfinished = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    unfinished.write_bytes(content.encode() if isinstance(content, str) else content)
-    os.replace(unfinished, path)

@@ -12,9 +12,9 @@ from typing import Any
 
 from huggingface_hub import EvalResult, ModelCardData
 
-from residual_hf.data.text_files import write_atomically
 from residual_hf.errors import InputError
 from residual_hf.evaluation.metrics import METRICS, Comparison, paired_bootstrap
+from residual_hf.files import write_atomically
 
 from .card_check import HUB_ID, check_metadata, validate_card
 from .card_facts import LABELS, Card

@@ -81,16 +81,15 @@ class FinishedRun:
 
     def pairs(self, split: str) -> int | None:
         """Sentence pairs of a split; None if the run did not record it."""
-        return self._recorded(split).get("pairs")
+        recorded = self._recorded(split)
+        return sum(corpus["pairs"] for corpus in recorded) if recorded else None
 
     def hashes(self, split: str) -> dict[str, str]:
         """File -> SHA-256 of what was read for a split."""
-        recorded = self._recorded(split)
-        corpora = recorded.get("corpora") or [recorded]
-        return {path: digest for corpus in corpora for path, digest in (corpus.get("sha256") or {}).items()}
+        return {path: digest for corpus in self._recorded(split) for path, digest in corpus["sha256"].items()}
 
-    def _recorded(self, split: str) -> dict[str, Any]:
-        return (self.record.get("data") or {}).get(split) or {}
+    def _recorded(self, split: str) -> list[dict[str, Any]]:
+        return (self.record.get("data") or {}).get(split) or []
 
     @property
     def cleaning_reports(self) -> dict[str, dict[str, Any]]:

@@ -21,7 +21,7 @@ from residual_hf.data.sampling import GROWTH
 from residual_hf.errors import InputError
 
 from .recipe import Recipe
-from .records import add_to_record, read_record
+from .records import RunRecord
 from .settings import TrainingSettings
 
 logger = logging.getLogger(__name__)
@@ -165,7 +165,7 @@ def resolve_budget(recipe: Recipe, model: Any, lengths: Sequence[int], folder: P
     """
     settings, growth = recipe.training, 1.0 if recipe.data.sampling is None else GROWTH
     processes = PartialState()
-    found = read_record(folder).get("max_tokens_found")
+    found = RunRecord.read(folder).max_tokens_found
     if settings.max_tokens == "auto" and found is None:
         model.to(processes.device)
         autocast = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(settings.precision)
@@ -185,7 +185,7 @@ def resolve_budget(recipe: Recipe, model: Any, lengths: Sequence[int], folder: P
     )
     if processes.is_main_process:
         parameters = sum(p.numel() for p in model.parameters())
-        add_to_record(
+        RunRecord.update(
             folder,
             parameters=parameters,
             max_tokens=max_tokens,

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import shutil
 from collections.abc import Sequence
@@ -16,6 +15,7 @@ from torch import Tensor
 from transformers import TrainerCallback
 
 from residual_hf.errors import InputError
+from residual_hf.files import check_output_folder, read_json
 
 logger = logging.getLogger(__name__)
 
@@ -23,8 +23,8 @@ logger = logging.getLogger(__name__)
 def read_state(checkpoint: Path) -> dict[str, Any] | None:
     """The trainer's state of a checkpoint; None where it is missing or cut off: it is the last thing written."""
     try:
-        return json.loads((checkpoint / "trainer_state.json").read_text(encoding="utf-8"))
-    except (OSError, json.JSONDecodeError, UnicodeDecodeError):
+        return read_json(checkpoint / "trainer_state.json")
+    except InputError:
         return None
 
 
@@ -149,8 +149,7 @@ def average_run(
     from .recipe import load_recipe
     from .settings import METRICS
 
-    if output_dir.exists() and any(output_dir.iterdir()) and not overwrite:
-        raise InputError(f"--output-dir: {output_dir} is not empty; use --overwrite or another folder")
+    check_output_folder(output_dir, overwrite=overwrite)
     metric = load_recipe(run_folder / "recipe.yaml").training.metric
     chosen = choose_checkpoints(
         run_folder / "checkpoints", last=last, best=best, metric=metric, greater_is_better=METRICS[metric]

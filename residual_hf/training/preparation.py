@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 from collections.abc import Callable, Sequence
@@ -23,11 +22,12 @@ from residual_hf.data.mixing import mixed_indices, mixing_probabilities
 from residual_hf.data.multilingual import concatenate, in_both_directions, language_tag, tag_corpus
 from residual_hf.data.sampling import sample_corpus
 from residual_hf.data.settings import CorpusSpec, DataSettings
-from residual_hf.data.text_files import iter_lines, write_atomically
+from residual_hf.data.text_files import iter_lines
 from residual_hf.data.tokenizer import pretokenized_tokenizer
 from residual_hf.data.tokenizer_training import train_tokenizer
 from residual_hf.errors import InputError
 from residual_hf.evaluation.scorer import Scorer
+from residual_hf.files import write_json
 from residual_hf.model.tokenization_residual import ResidualTokenizer
 
 from .recipe import Recipe
@@ -107,7 +107,7 @@ def clean(corpora: Sequence[ParallelCorpus], data: DataSettings, report_file: Pa
     if report_file is not None:
         by_name = {corpus.name: vars(report) for corpus, report in zip(corpora, reports, strict=True)}
         content = vars(reports[0]) if len(reports) == 1 else by_name
-        write_atomically(report_file, json.dumps(content, indent=2, ensure_ascii=False) + "\n")
+        write_json(report_file, content)
     return list(cleaned)
 
 

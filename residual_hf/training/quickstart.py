@@ -12,11 +12,11 @@ import yaml
 from residual_hf.data.corpus import ParallelCorpus
 from residual_hf.data.generated import generate_corpus
 from residual_hf.data.settings import CorpusSpec, DataSettings, TokenizerSettings
-from residual_hf.data.text_files import write_atomically
+from residual_hf.files import make_output_folder, write_atomically
 from residual_hf.generation.decode import DecodingSettings
 
-from .folder import log_file, prepare_folder
 from .recipe import Recipe
+from .records import log_file
 from .run import train_on
 from .settings import TrainingSettings
 
@@ -71,7 +71,7 @@ def quickstart(folder: str | Path = "residual_hf_quickstart", *, overwrite: bool
     `InputError` for an output folder that is not empty.
     """
     started = time.time()
-    folder = prepare_folder(Path(folder), overwrite=overwrite, resume=False)
+    folder = make_output_folder(Path(folder), overwrite=overwrite)
     recipe = quickstart_recipe(folder)
     with log_file(folder / "train.log"):
         logger.info("making %s sentence pairs", SIZES)

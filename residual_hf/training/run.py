@@ -3,10 +3,10 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import time
 from contextlib import nullcontext
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,9 +19,9 @@ from transformers import EarlyStoppingCallback, PrinterCallback, ProgressCallbac
 
 from residual_hf.data.corpus import check_files
 from residual_hf.data.streaming import StreamedBatches
-from residual_hf.data.text_files import write_atomically
 from residual_hf.errors import InputError
 from residual_hf.evaluation.scorer import FIGURES, by_corpus, mean_figures
+from residual_hf.files import check_output_folder, make_output_folder, write_atomically, write_json
 from residual_hf.hub.card import write_card
 from residual_hf.hub.export import save_checkpoint
 from residual_hf.model.pipeline_translation import without_tag
@@ -32,10 +32,9 @@ from .batch_size_finder import resolve_budget
 from .building import build_model
 from .callbacks import InterruptCallback, ProgressBar, RecordCallback, StopAfterEpochs
 from .checkpoints import KeepCheckpoints, choose_checkpoints, load_average, whole_checkpoints
-from .folder import check_folder, log_file, prepare_folder
 from .preparation import Corpora, PreparedData
 from .recipe import Recipe
-from .records import add_to_record, begin_record, describe_corpora, now, read_record
+from .records import RunRecord, describe_corpora, log_file, measured_emissions, now
 from .settings import METRICS, TrainingSettings
 from .sharding import check_launch
 from .streams import describe_stream, open_stream
@@ -63,12 +62,12 @@ def train(recipe: Recipe, *, overwrite: bool = False, resume: bool = False) -> d
     check_launch(recipe.training)
     check_files([*data.train, *data.valid, *(data.test or [])])
     folder = Path(recipe.output_dir)
-    check_folder(folder, overwrite=overwrite, resume=resume)
+    check_output_folder(folder, overwrite=overwrite or resume, options="--overwrite, --resume")
     texts = preparation.read_corpora(recipe)
     processes = this_process()
     processes.wait_for_everyone()  # all have checked the folder before the first one writes into it
     if processes.is_main_process:
-        prepare_folder(folder, overwrite=overwrite, resume=resume)
+        folder.mkdir(parents=True, exist_ok=True) if resume else make_output_folder(folder, overwrite=overwrite)
         write_atomically(folder / "recipe.yaml", yaml.safe_dump(recipe.as_dict(), sort_keys=False))
     processes.wait_for_everyone()
     with log_file(folder / "train.log") if processes.is_main_process else nullcontext():
@@ -100,7 +99,7 @@ def train_on(recipe: Recipe, texts: Corpora, folder: Path, *, resume: bool = Fal
     set_seed(recipe.training.seed)
     processes = this_process()
     if processes.is_main_process:
-        begin_record(folder, recipe.training.seed, processes.num_processes, texts)
+        RunRecord.begin(folder, recipe.training.seed, processes.num_processes, texts)
     data = preparation.prepare(recipe, texts, folder)
     tokenizer, model = data.tokenizer, build_model(recipe, data.tokenizer)
     settings = resolve_budget(recipe, model, data.longest, folder)
@@ -139,18 +138,19 @@ def train_on(recipe: Recipe, texts: Corpora, folder: Path, *, resume: bool = Fal
     if trainer.is_world_process_zero():
         model.criterion = None
         save_checkpoint(model, tokenizer, folder / "model", overwrite=True)
-        write_atomically(folder / "metrics.json", json.dumps(metrics, indent=2, ensure_ascii=False) + "\n")
+        write_json(folder / "metrics.json", metrics)
         speeds = [r["tokens_per_second"] for r in trainer.state.log_history if r.get("tokens_per_second")]
-        add_to_record(
+        RunRecord.update(
             folder,
             finished=now(),
             seconds=round(time.time() - started, 1),
             updates=trainer.state.global_step,
             tokens_per_second=float(np.median(speeds)) if speeds else None,
+            emissions=measured_emissions(trainer.callback_handler.callbacks),
         )
         if recipe.data.stream:  # only now, as files larger than memory take a while to read
-            described = read_record(folder)["data"] | {"train": describe_corpora(describe_stream(recipe))}
-            add_to_record(folder, data=described)
+            data = replace(RunRecord.read(folder).data, train=describe_corpora(describe_stream(recipe)))
+            RunRecord.update(folder, data=data)
         try:
             write_card(folder, overwrite=True)
         except InputError as error:

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -24,8 +23,8 @@ from transformers.trainer_utils import TrainOutput, get_last_checkpoint
 from residual_hf.data.batching import Seq2SeqCollator, TokenBudgetSampler
 from residual_hf.data.encoding import EncodedCorpus
 from residual_hf.data.streaming import StreamedBatches
-from residual_hf.data.text_files import write_atomically
 from residual_hf.errors import InputError
+from residual_hf.files import read_json, write_json
 from residual_hf.generation.decode import DecodingSettings, decoding_batches, generate_ids
 from residual_hf.model.profiling import profile_admin, set_profile, wants_profile
 
@@ -167,7 +166,7 @@ class TranslationTrainer(Seq2SeqTrainer):
         if self.ema is not None:
             self.ema.load(checkpoint)
         if isinstance(self.train_dataset, StreamedBatches):
-            stream = json.loads((checkpoint / STREAM_FILE).read_text())
+            stream = read_json(checkpoint / STREAM_FILE)
             self.train_dataset.start_from(stream)
             self._streamed = (stream["batches"], state["global_step"])
 
@@ -200,7 +199,7 @@ class TranslationTrainer(Seq2SeqTrainer):
             batches, at_update = self._streamed
             per_update = self.args.gradient_accumulation_steps * self.args.world_size
             consumed = batches + (self.state.global_step - at_update) * per_update
-            write_atomically(folder / STREAM_FILE, json.dumps(self.train_dataset.state(consumed)))
+            write_json(folder / STREAM_FILE, self.train_dataset.state(consumed))
 
     def make_whole(self) -> Any:
         """After training: weights that are split over processes become whole in all of them; returns the model."""

@@ -76,7 +76,7 @@ def make_run(tmp_path, model_folder):
             "processes": 2,
             "parameters": 123456,
             "tokens_per_second": 98765.4,
-            "data": {split: describe(data[split]) for split in splits},
+            "data": {split: [describe(data[split])] for split in splits},
         }
         write_json(run / "metrics.json", metrics)
         write_json(run / "run.json", record)

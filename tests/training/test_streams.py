@@ -36,7 +36,7 @@ def test_a_stream_trains_and_resumes_to_the_same_weights(tmp_path):
     )
     assert all(torch.equal(whole[name], resumed[name]) for name in whole)
     record = json.loads((tmp_path / "whole/run/run.json").read_text())
-    assert set(record["data"]) == {"train", "valid", "test"} and len(record["data"]["train"]["sha256"]) == 2
+    assert set(record["data"]) == {"train", "valid", "test"} and len(record["data"]["train"][0]["sha256"]) == 2
 
 
 def test_batches_do_not_depend_on_the_blocks_read_before(tmp_path):
