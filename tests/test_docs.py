@@ -62,7 +62,7 @@ SECTIONS = {
     "`data`": DataSettings,
     "A corpus: an entry of `data.train`, `data.valid`, `data.test`": CorpusSpec,
     "`data.cleaning`": CleaningSettings,
-    "`data.sampling`": SubwordRegularizationSettings,
+    "`data.subword_regularization`": SubwordRegularizationSettings,
     "`tokenizer`": TokenizerSettings,
     "`training`": TrainingSettings,
     "`decoding`": DecodingSettings,

@@ -14,12 +14,15 @@ from residual_hf.errors import InputError
 SortKeys = Callable[[np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray]]
 
 
-def _tight(sources: np.ndarray, targets: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _length_bucketed(sources: np.ndarray, targets: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     longer = np.maximum(sources, targets)
     return longer, np.where(longer % 2, sources - targets, targets - sources)
 
 
-BATCH_ORDERS: dict[str, SortKeys] = {"fairseq": lambda sources, targets: (sources, targets), "tight": _tight}
+BATCH_ORDERS: dict[str, SortKeys] = {
+    "fairseq": lambda sources, targets: (sources, targets),
+    "length_bucketed": _length_bucketed,
+}
 """How pairs are sorted before they are cut into batches: source and target lengths to the first and the second key."""
 
 
@@ -33,9 +36,9 @@ class TokenBudgetSampler:
     - `"fairseq"`: by source, then target length. With the same lengths, `max_tokens` and `seed` both the batches and
       their order in every epoch are those of fairseq's translation task (which counts epochs from 1, `set_epoch` from
       0).
-    - `"tight"`: by the longer side, then by how much longer the source is, rising and falling in turn, so that
-      neighbours are alike on both sides. A tenth fewer batches with half of the padding (Multi30k: 118 for 129 batches
-      of 4,096, 3.1 % for 6.5 % padding).
+    - `"length_bucketed"`: by the longer side, then by how much longer the source is, rising and falling in turn, so
+      that neighbours are alike on both sides. A tenth fewer batches with half of the padding (Multi30k: 118 for 129
+      batches of 4,096, 3.1 % for 6.5 % padding).
 
     Pass it to a `DataLoader` as `batch_sampler`. `batch_size`, `drop_last` and `sampler` are what accelerate asks of a
     batch sampler: batches of no fixed size, all of them kept, and `set_epoch` reached through `sampler`. Ranks of a
@@ -50,7 +53,7 @@ class TokenBudgetSampler:
         shuffle: False keeps ties and batches in sorted order (evaluation).
         seed: of the ties and, together with the epoch, of the order of batches.
         corpus: a data set with a `set_epoch` of its own (`SampledCorpus`), which follows that of the sampler.
-        order: `"fairseq"` or `"tight"`.
+        order: `"fairseq"` or `"length_bucketed"`.
         processes: see above.
         multiple: rows of a batch are a multiple of this number where the budget allows as many, which suits tensor
             cores (fairseq's `required_batch_size_multiple`, 8 by default there too).

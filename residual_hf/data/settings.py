@@ -239,11 +239,11 @@ class DataSettings:
     """Corpora of a recipe, one or a list of them; training leaves out what `cleaning` says and sides of more than
     `max_length` tokens.
 
-    Several training corpora are trained on one behind the other, in the shares of their `weight`s, or drawn by
-    `temperature` (1: as they come; the higher the more equal). `both_directions` adds the reverse of every corpus;
-    `language_tags` put `<2de>` before the `"source"` or the `"target"`. `text: moses` says that the text is tokenised
-    already, which changes how it is scored (see `Scorer`). `stream` reads training corpora block by block of so many
-    pairs, for those larger than memory. `sampling` segments training text anew whenever it is read.
+    Several training corpora are mixed in the shares of their `weight`s, or by size to the power 1/`temperature`.
+    `bidirectional` adds the reverse of every corpus; `language_tags` put `<2de>` before the `"source"` or the
+    `"target"`. `pretokenized: moses` changes how the text is scored (see `Scorer`). `stream` reads training corpora
+    in blocks of `shuffle_buffer` pairs, for those larger than memory. `subword_regularization` draws new
+    segmentations of the training text in every epoch.
     """
 
     train: list[CorpusSpec]
@@ -252,12 +252,12 @@ class DataSettings:
     max_length: int | None = None
     cleaning: CleaningSettings | None = None
     temperature: float = 1.0
-    both_directions: bool = False
+    bidirectional: bool = False
     language_tags: str | None = None
-    text: str = "raw"
+    pretokenized: str | None = None
     stream: bool = False
-    block: int = 100_000
-    sampling: SubwordRegularizationSettings | None = None
+    shuffle_buffer: int = 100_000
+    subword_regularization: SubwordRegularizationSettings | None = None
 
     def __post_init__(self) -> None:
         for name in ("train", "valid", "test"):
@@ -265,10 +265,10 @@ class DataSettings:
                 setattr(self, name, [getattr(self, name)])
             if getattr(self, name) == []:
                 raise InputError(f"data.{name}: an empty list given, must name a corpus")
-        for name, allowed in (("language_tags", (None, *TAG_SIDES)), ("text", TEXTS)):
+        for name, allowed in (("language_tags", (None, *TAG_SIDES)), ("pretokenized", (None, "moses"))):
             if getattr(self, name) not in allowed:
                 raise InputError(f"data.{name}: {getattr(self, name)!r} given, must be one of {list(allowed)}")
-        for name in ("max_length", "temperature", "block"):
+        for name in ("max_length", "temperature", "shuffle_buffer"):
             value = getattr(self, name)
             if value is not None and not value > 0:
                 raise InputError(f"data.{name}: {value} given, must be above 0")

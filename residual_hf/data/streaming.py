@@ -94,7 +94,7 @@ class StreamedBatches(IterableDataset):
         max_length: int | None = None,
         cleaning: CleaningSettings | None = None,
         multiple: int = 8,
-        order: str = "tight",
+        order: str = "length_bucketed",
         rank: int = 0,
         world_size: int = 1,
     ) -> None:

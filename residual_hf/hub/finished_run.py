@@ -42,7 +42,7 @@ class FinishedRun:
             (spec.get("source_lang") or default[0], spec.get("target_lang") or default[1])
             for spec in self.corpora("train")
         ] or [default]
-        if self._data.get("both_directions"):
+        if self._data.get("bidirectional"):
             pairs = [direction for pair in pairs for direction in (pair, pair[::-1])]
         return list(dict.fromkeys(pair for pair in pairs if None not in pair))
 
@@ -109,7 +109,7 @@ class FinishedRun:
 
         Raises `InputError` if the references are not there any more, are not those of the run, or are several corpora.
         """
-        if len(self.corpora(split)) != 1 or self._data.get("both_directions"):
+        if len(self.corpora(split)) != 1 or self._data.get("bidirectional"):
             raise InputError(f"data.{split}: not one corpus in one direction")
         try:
             corpus = read_parallel(CorpusSpec(**self.corpora(split)[0]))
@@ -119,7 +119,7 @@ class FinishedRun:
         if recorded and sorted(recorded.values()) != sorted(corpus.sha256.values()):
             raise InputError(f"data.{split}: {corpus.name} has changed since the run of {self.folder}")
         hypotheses = list(iter_lines(self.folder / f"{split}.hypotheses.txt"))
-        if self._data.get("text") != "moses":
+        if self._data.get("pretokenized") != "moses":
             return hypotheses, corpus.targets
         from residual_hf.evaluation.scorer import detokenize
 

@@ -163,7 +163,7 @@ def resolve_budget(recipe: Recipe, model: Any, lengths: Sequence[int], folder: P
 
     `lengths`: tokens of the longer side of the training pairs. A run that is resumed keeps the batches it began with.
     """
-    settings, growth = recipe.training, 1.0 if recipe.data.sampling is None else GROWTH
+    settings, growth = recipe.training, 1.0 if recipe.data.subword_regularization is None else GROWTH
     processes = PartialState()
     found = RunRecord.read(folder).max_tokens_found
     if settings.max_tokens == "auto" and found is None:

@@ -73,9 +73,11 @@ def prepare(recipe: Recipe, texts: Corpora, folder: Path) -> PreparedData:
     longest = np.array([limit])
     if not data.stream:
         train = encoded["train"]
-        if data.sampling is not None:
+        if data.subword_regularization is not None:
             options = {"seed": recipe.training.seed, "max_length": positions, "cache_dir": folder / "cache"}
-            train = sample_corpus(train, seen["train"], tokenizer, data.sampling, name="train", **options)
+            train = sample_corpus(
+                train, seen["train"], tokenizer, data.subword_regularization, name="train", **options
+            )
         encoded["train"] = train = drop_long(mix(train, texts["train"], data.train, recipe), limit)
         longest = np.maximum(train.source_lengths, train.target_lengths)
     scorers = {name: make_scorers(texts[name], data) for name in ("valid", "test") if name in texts}
@@ -113,7 +115,7 @@ def clean(corpora: Sequence[ParallelCorpus], data: DataSettings, report_file: Pa
 
 def directions(corpora: Sequence[ParallelCorpus], data: DataSettings) -> list[ParallelCorpus]:
     """The corpora in the directions that are trained."""
-    return in_both_directions(corpora) if data.both_directions else list(corpora)
+    return in_both_directions(corpora) if data.bidirectional else list(corpora)
 
 
 def tagged(corpora: Sequence[ParallelCorpus], data: DataSettings) -> list[ParallelCorpus]:
@@ -199,7 +201,7 @@ def make_scorers(corpora: Sequence[ParallelCorpus], data: DataSettings) -> list[
     return [
         Scorer(
             c.targets,
-            text=data.text,
+            text=data.pretokenized or "raw",
             language=c.target_lang,
             raw_references=c.raw_targets,
             name="" if len(corpora) == 1 else f"{c.name} {c.source_lang}-{c.target_lang}",

@@ -47,10 +47,11 @@ class Recipe:
             if any(getattr(spec, name) is None for spec in specs):
                 raise InputError(f"{name}: missing, in the recipe or in every corpus")
         targets = self.target_languages
-        if self.data.sampling is not None and (self.tokenizer.path is None or self.tokenizer.kind == "pretokenized"):
-            self.data.sampling.check_kind(self.tokenizer.kind)
-        if self.data.sampling is not None and self.data.stream:
-            raise InputError("data.sampling: given beside stream, which segments a sentence once")
+        regularization = self.data.subword_regularization
+        if regularization is not None and (self.tokenizer.path is None or self.tokenizer.kind == "pretokenized"):
+            regularization.check_kind(self.tokenizer.kind)
+        if regularization is not None and self.data.stream:
+            raise InputError("data.subword_regularization: given beside stream, which segments a sentence once")
         if self.data.stream and self.training.max_updates is None:
             raise InputError("training.max_updates: missing; a stream has no end and no epochs")
         if len(targets) > 1 and not self.data.language_tags:
@@ -66,7 +67,7 @@ class Recipe:
         """The languages that the model translates into, in alphabetical order."""
         data = self.data
         specs = [*data.train, *data.valid, *(data.test or [])]
-        sources = {spec.source_lang for spec in specs} if data.both_directions else set()
+        sources = {spec.source_lang for spec in specs} if data.bidirectional else set()
         return sorted({spec.target_lang for spec in specs} | sources)
 
     def _with_languages(self, spec: CorpusSpec) -> CorpusSpec:

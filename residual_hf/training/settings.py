@@ -68,7 +68,7 @@ class TrainingSettings:
     average_of: str = "last"
     ema_decay: float = 0.0
     log_every: int = 50
-    batch_order: str = "tight"
+    batch_order: str = "length_bucketed"
     batch_size_multiple: int = 8
     pad_to_multiple_of: int | None = None
     gradient_checkpointing: bool = False

@@ -28,7 +28,7 @@ SAMPLE = 200_000
 def stream_specs(recipe: Recipe) -> list[CorpusSpec]:
     """The training corpora in the directions that are trained."""
     specs = recipe.data.train
-    return [d for spec in specs for d in (spec, reverse_spec(spec))] if recipe.data.both_directions else list(specs)
+    return [d for spec in specs for d in (spec, reverse_spec(spec))] if recipe.data.bidirectional else list(specs)
 
 
 def first_pairs(recipe: Recipe, most: int = SAMPLE) -> list[ParallelCorpus]:
@@ -63,7 +63,7 @@ def open_stream(recipe: Recipe, tokenizer: Any, max_tokens: int, rank: int, proc
         [tagging(encoder_of(tokenizer), spec, data.language_tags) for spec in specs],
         max_tokens,
         probabilities=shares,
-        block=data.block,
+        block=data.shuffle_buffer,
         seed=recipe.training.seed,
         max_length=min(data.max_length or positions, positions),
         cleaning=data.cleaning,

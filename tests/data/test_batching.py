@@ -222,17 +222,19 @@ def test_bad_collator_input_is_named(call, message):
         call()
 
 
-def test_tight_batches_hold_every_pair_once_and_waste_less():
+def test_length_bucketed_batches_hold_every_pair_once_and_waste_less():
     generator = np.random.RandomState(3)
     sources = generator.randint(4, 40, 20000)
     targets = (sources * generator.uniform(0.7, 1.4, 20000)).astype(int) + 1
-    fairseq, tight = (TokenBudgetSampler(sources, targets, 4096, order=order) for order in ("fairseq", "tight"))
-    assert sorted(index for batch in tight for index in batch) == list(range(20000))
-    assert all(len(batch) * max(sources[batch].max(), targets[batch].max()) <= 4096 for batch in tight)
-    ours, theirs = tight.statistics(), fairseq.statistics()
+    fairseq, bucketed = (
+        TokenBudgetSampler(sources, targets, 4096, order=order) for order in ("fairseq", "length_bucketed")
+    )
+    assert sorted(index for batch in bucketed for index in batch) == list(range(20000))
+    assert all(len(batch) * max(sources[batch].max(), targets[batch].max()) <= 4096 for batch in bucketed)
+    ours, theirs = bucketed.statistics(), fairseq.statistics()
     assert ours["batches"] < 0.95 * theirs["batches"]
     assert max(ours["source_padding"], ours["target_padding"]) < 0.05 < theirs["target_padding"]
-    with pytest.raises(InputError, match=r"order: 'random' given, must be one of \['fairseq', 'tight'\]"):
+    with pytest.raises(InputError, match=r"order: 'random' given, must be one of \['fairseq', 'length_bucketed'\]"):
         TokenBudgetSampler(sources, targets, 4096, order="random")
 
 

@@ -88,10 +88,10 @@ def test_recipe_trains_at_reduced_size(name, tmp_path):
     if recipe.training.tokens_per_update is not None:
         assert record["tokens_per_update"] == recipe.training.tokens_per_update
     split = metrics["test" if recipe.data.test else "valid"]
-    directions = CORPORA * (2 if recipe.data.both_directions else 1)
+    directions = CORPORA * (2 if recipe.data.bidirectional else 1)
     assert len(split.get("corpora", {})) == (directions if len(recipe.data.test or []) > 1 else 0)
     assert split["nll"] > 0 and "bleu" in split
-    assert ("tokenized_bleu" in split) == (recipe.data.text == "moses")
+    assert ("tokenized_bleu" in split) == (recipe.data.pretokenized == "moses")
 
 
 class Vocabulary:
@@ -127,7 +127,7 @@ def reduced(content, folder):
         "decoding.max_length_b": 8,
     }
     if data.get("stream"):
-        overrides["data.block"] = 50
+        overrides["data.shuffle_buffer"] = 50
     if "tokens_per_update" in training:
         overrides["training.tokens_per_update"] = 128
     if training.get("average"):
@@ -141,7 +141,7 @@ def made_up(spec, content, folder, size):
     """The spec with files of its names and form, but with made-up text."""
     folder.mkdir()
     languages = [spec.get(side) or content[side] for side in ("source_lang", "target_lang")]
-    rows = sentences(size, moses=content["data"].get("text") == "moses", seed=folder.name)
+    rows = sentences(size, moses=content["data"].get("pretokenized") == "moses", seed=folder.name)
     sides = [list(side) for side in zip(*rows, strict=True)]
     changed = dict(spec)
     if "dataset" in spec:

@@ -317,7 +317,7 @@ def test_several_corpora_are_scored_by_themselves(make_run):
     recipe = yaml.safe_load((run / "recipe.yaml").read_text())
     spec = recipe["data"]["test"]
     recipe["data"]["test"] = [spec, spec | {"source_lang": "en", "target_lang": "de"}]
-    recipe["data"]["both_directions"] = True
+    recipe["data"]["bidirectional"] = True
     (run / "recipe.yaml").write_text(yaml.safe_dump(recipe))
     reports = {"a de-en": score(GOOD, REFERENCES).as_dict(), "b en-de": score(BAD, REFERENCES).as_dict()}
     cleaning = {name: {"pairs": 9, "kept": 9, "dropped": {}} for name in ("a.de|a.en", "b.de|b.en")}

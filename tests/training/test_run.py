@@ -202,7 +202,7 @@ def test_segmentation_is_drawn_anew_in_every_epoch_and_resumes(tmp_path, kind, s
     def sampled(name, **training):
         recipe = make_recipe(tmp_path / name, eval_bleu=False, eval_every=10, **training)
         recipe.tokenizer.kind = kind
-        recipe.data.sampling = SubwordRegularizationSettings(**sampling)
+        recipe.data.subword_regularization = SubwordRegularizationSettings(**sampling)
         return recipe
 
     train(sampled("whole", max_updates=20))
@@ -216,7 +216,7 @@ def test_segmentation_is_drawn_anew_in_every_epoch_and_resumes(tmp_path, kind, s
 
 def test_sampling_that_does_not_suit_the_tokenizer_is_refused(tmp_path):
     values = make_recipe(tmp_path).as_dict()
-    values["data"]["sampling"] = {"unigram_alpha": 0.2}
+    values["data"]["subword_regularization"] = {"unigram_alpha": 0.2}
     with pytest.raises(InputError, match="sampling.unigram_alpha: the tokenizer is of kind 'bpe', allowed is unigram"):
         from_mapping(Recipe, values)
 

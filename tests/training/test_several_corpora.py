@@ -21,7 +21,7 @@ from residual_hf.training.run import train
 def in_two_directions(folder, side, **training):
     recipe = make_recipe(folder, max_tokens=600, **training)
     values = recipe.as_dict()
-    values["data"] |= {"both_directions": True, "language_tags": side}
+    values["data"] |= {"bidirectional": True, "language_tags": side}
     return from_mapping(Recipe, values)
 
 
@@ -61,7 +61,7 @@ def test_one_model_translates_in_both_directions(both, capsys, tmp_path):
 
 def test_several_target_languages_need_tags(tmp_path):
     values = make_recipe(tmp_path).as_dict()
-    values["data"]["both_directions"] = True
+    values["data"]["bidirectional"] = True
     with pytest.raises(InputError, match=r"data.language_tags: missing; .*into de, en has to be told"):
         from_mapping(Recipe, values)
 
@@ -90,7 +90,7 @@ def test_text_that_moses_has_tokenised_is_scored_as_tokens_and_as_text(tmp_path)
     (tmp_path / "test.de").write_text("".join(f"{line} &apos;\n" for line in lines))
     raw.write_text("".join(f"{line} '\n" for line in lines))
     values = recipe.as_dict()
-    values["data"] |= {"text": "moses"}
+    values["data"] |= {"pretokenized": "moses"}
     values["data"]["test"]["raw_target"] = str(raw)
     metrics = train(from_mapping(Recipe, values))
     assert metrics["test"]["references"] == "raw" and metrics["valid"]["references"] == "detokenized"

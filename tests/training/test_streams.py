@@ -20,7 +20,7 @@ from residual_hf.training.streams import mixing_shares, stream_specs
 
 def streamed(folder, data=None, **training):
     values = make_recipe(folder, **{"eval_bleu": False, "eval_every": 8, **training}).as_dict()
-    values["data"] |= {"stream": True, "block": 70, **(data or {})}
+    values["data"] |= {"stream": True, "shuffle_buffer": 70, **(data or {})}
     return from_mapping(Recipe, values)
 
 
@@ -56,7 +56,7 @@ def test_a_tokenizer_is_trained_on_the_beginning(tmp_path, monkeypatch):
 def test_directions_and_weights_of_a_stream(tmp_path):
     recipe = streamed(
         tmp_path,
-        {"both_directions": True, "language_tags": "source"},
+        {"bidirectional": True, "language_tags": "source"},
         max_updates=4,
         eval_every=4,
     )

@@ -202,7 +202,7 @@ def test_one_of_several_processes_resumes_in_the_order_of_the_epoch(tmp_path):
     )
     first = next(iter(skip_first_batches(loader, 1)))
     expected = TokenBudgetSampler(
-        resumed.train_dataset.source_lengths, resumed.train_dataset.target_lengths, 60, seed=1, order="tight"
+        resumed.train_dataset.source_lengths, resumed.train_dataset.target_lengths, 60, seed=1, order="length_bucketed"
     )
     expected.set_epoch(1)
     rows = list(expected)[3]
