@@ -9,8 +9,8 @@ import sys
 import pytest
 from tiny_translator import SENTENCES, tiny_model, tiny_tokenizer
 
+from residual_hf.checkpoint import save_checkpoint
 from residual_hf.cli import main
-from residual_hf.hub.export import save_checkpoint
 
 
 @pytest.fixture(scope="module")
@@ -62,7 +62,7 @@ def without(folder, tmp_path, *names):
     [
         (lambda f, t: ["train", str(t / "no.yaml")], "no.yaml: there is no such recipe"),
         (lambda f, t: ["train", "recipe.yaml", "--set", "seed"], "--set seed: must have the form FIELD=VALUE"),
-        (lambda f, t: ["translate", str(t / "nowhere")], "nowhere: there is no such folder"),
+        (lambda f, t: ["translate", str(t / "nowhere")], "nowhere: no such folder"),
         (lambda f, t: ["translate", str(t)], "no config.json in it"),
         (
             lambda f, t: ["translate", without(f, t, "tokenizer.json", "tokenizer_config.json")],

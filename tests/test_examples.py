@@ -15,7 +15,7 @@ import yaml
 from tiny_translator import SENTENCES, tiny_model, tiny_tokenizer
 from transformers import pipeline
 
-from residual_hf.hub.export import save_checkpoint
+from residual_hf.checkpoint import save_checkpoint
 
 GERMAN, ENGLISH = SENTENCES[::2], SENTENCES[1::2]
 ROOT = Path(__file__).parents[1]

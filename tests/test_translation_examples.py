@@ -11,7 +11,7 @@ from test_examples import ENGLISH, GERMAN, run
 from tiny_translator import tiny_model, tiny_tokenizer
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, MarianConfig, MarianMTModel, pipeline
 
-from residual_hf.hub.export import save_checkpoint
+from residual_hf.checkpoint import save_checkpoint
 
 STEPS = ("--max-steps", 30, "--batch-size", 8, "--lr", 0.01)
 

@@ -15,7 +15,7 @@ from peft import LoraConfig, get_peft_model
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
 import residual_hf  # noqa: F401  registers the model with the Auto classes
-from residual_hf.hub.export import save_checkpoint
+from residual_hf.checkpoint import save_checkpoint
 
 TARGETS = ["q_proj", "k_proj", "v_proj", "out_proj", "fc1", "fc2"]
 

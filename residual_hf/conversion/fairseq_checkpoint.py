@@ -11,6 +11,7 @@ from typing import Any
 
 from torch import Tensor
 
+from residual_hf.checkpoint import save_checkpoint
 from residual_hf.conversion.fairseq import convert_fairseq_state_dict
 from residual_hf.conversion.fairseq_config import build_config, model_settings
 from residual_hf.conversion.fairseq_tokenizer import (
@@ -23,7 +24,6 @@ from residual_hf.conversion.moses import MosesRules
 from residual_hf.conversion.pickles import load_pickle, to_plain
 from residual_hf.errors import InputError
 from residual_hf.files import check_output_folder
-from residual_hf.hub.export import save_checkpoint
 from residual_hf.model.configuration_residual import ResidualConfig
 from residual_hf.model.modeling_residual import ResidualForConditionalGeneration
 

@@ -17,10 +17,10 @@ from huggingface_hub.errors import StrictDataclassError
 from torch import Tensor, nn
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, PreTrainedModel
 
+from residual_hf.checkpoint import save_checkpoint
 from residual_hf.conversion.fairseq import convert_fairseq_state_dict
 from residual_hf.errors import InputError
 from residual_hf.files import check_output_folder
-from residual_hf.hub.export import save_checkpoint
 from residual_hf.model.configuration_residual import ResidualConfig
 from residual_hf.model.embeddings import build_positions
 from residual_hf.model.modeling_residual import ResidualForConditionalGeneration

@@ -9,9 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from huggingface_hub.errors import StrictDataclassError
-from safetensors import SafetensorError
 
+from residual_hf.checkpoint import load_checkpoint
 from residual_hf.errors import InputError
 from residual_hf.model.pipeline_translation import language_tags, without_tag
 
@@ -41,10 +40,9 @@ class Translator:
         folder that is missing, incomplete or damaged, weights, config and vocabulary that do not fit each other, a
         config of a newer version, or a device that is not there.
         """
-        check_model_folder(name)
         if device is None:
             device = "cuda" if torch.cuda.is_available() else "cpu"
-        model, tokenizer = load(name, trust_remote_code)
+        model, tokenizer = load_checkpoint(name, trust_remote_code=trust_remote_code)
         try:
             model.to(device)
         except (RuntimeError, AssertionError) as error:
@@ -101,53 +99,3 @@ class Translator:
         if language not in tags:
             raise InputError(f"--target-lang: {language!r} given, must be one of {sorted(tags)}")
         return tags[language]
-
-
-def load(name: str | Path, trust_remote_code: bool = False) -> tuple[Any, Any]:
-    """Model and tokenizer, refused where Transformers would fill in what is missing with random weights.
-
-    `InputError` names the folder, and the file or weights that are wrong. Models of other families are loaded too,
-    as Transformers loads them.
-    """
-    from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, PreTrainedConfig
-
-    import residual_hf  # noqa: F401  registers the Auto classes
-    from residual_hf.hub.validation import check_fields, check_vocabulary, refuse_differences, weight_shapes
-
-    try:
-        values, _ = PreTrainedConfig.get_config_dict(name)
-        ours = values.get("model_type") == "residual"
-        if ours:
-            check_fields(values, f"model {name}: config.json")
-            if Path(name).is_dir():
-                weight_shapes(Path(name))
-        model, report = AutoModelForSeq2SeqLM.from_pretrained(
-            name, trust_remote_code=trust_remote_code, ignore_mismatched_sizes=ours, output_loading_info=True
-        )
-    except InputError:
-        raise
-    except (OSError, ValueError, RuntimeError, SafetensorError, StrictDataclassError) as error:
-        raise InputError(f"model {name}: cannot be loaded: {error}") from error
-    try:
-        tokenizer = AutoTokenizer.from_pretrained(name, trust_remote_code=trust_remote_code)
-    except Exception as error:  # the tokenizers library raises nothing narrower
-        raise InputError(f"model {name}: its tokenizer cannot be loaded: {error}") from error
-    if ours:
-        refuse_differences(
-            f"model {name}", report["missing_keys"], report["unexpected_keys"], report["mismatched_keys"]
-        )
-        check_vocabulary(tokenizer, model.config, f"model {name}")
-    return model, tokenizer
-
-
-def check_model_folder(name: str | Path) -> None:
-    """Refuse a local folder without model or tokenizer, by name; anything else is left to the Hub."""
-    folder = Path(name)
-    if not folder.is_dir():
-        if folder.exists() or str(name).startswith((".", "/", "~")):
-            raise InputError(f"model {name}: there is no such folder")
-        return
-    if not (folder / "config.json").exists():
-        raise InputError(f"model {name}: no config.json in it: not a saved model")
-    if not (folder / "tokenizer.json").exists() and not (folder / "tokenizer_config.json").exists():
-        raise InputError(f"model {name}: no tokenizer (tokenizer.json) in it; save one with tokenizer.save_pretrained")

@@ -14,10 +14,10 @@ from huggingface_hub import CommitOperationAdd, HfApi
 from huggingface_hub.errors import HfHubHTTPError, HFValidationError, OfflineModeIsEnabled
 from huggingface_hub.utils import validate_repo_id
 
+from residual_hf.checkpoint import validate_model_folder
 from residual_hf.errors import InputError
 
 from .card_check import validate_card
-from .validation import validate_model_folder
 
 CARD = "README.md"
 PICTURE = re.compile(r"!\[[^\]]*\]\(([\w.-]+)\)")  # of Markdown, in the same folder

@@ -143,7 +143,7 @@ def average_run(
     """Average the checkpoints of a run folder into a model folder; returns the checkpoints."""
     from transformers import AutoTokenizer
 
-    from residual_hf.hub.export import save_checkpoint
+    from residual_hf.checkpoint import save_checkpoint
     from residual_hf.model.modeling_residual import ResidualForConditionalGeneration
 
     from .recipe import load_recipe

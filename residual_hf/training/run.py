@@ -17,13 +17,13 @@ import yaml
 from accelerate import PartialState
 from transformers import EarlyStoppingCallback, PrinterCallback, ProgressCallback, set_seed
 
+from residual_hf.checkpoint import save_checkpoint
 from residual_hf.data.corpus import check_files
 from residual_hf.data.streaming import StreamedBatches
 from residual_hf.errors import InputError
 from residual_hf.evaluation.scorer import FIGURES, by_corpus, mean_figures
 from residual_hf.files import check_output_folder, make_output_folder, write_atomically, write_json
 from residual_hf.hub.card import write_card
-from residual_hf.hub.export import save_checkpoint
 from residual_hf.model.pipeline_translation import without_tag
 
 from . import preparation

@@ -225,7 +225,7 @@ def test_separate_dictionaries(tmp_path):
         (["--bpe-codes", "nowhere"], "no such file: nowhere"),
         (["--moses"], "moses: given without bpe_codes"),
         (["--no-moses-escape"], "--moses-escape: given without --moses"),
-        (["--output-dir", "."], "output_dir: . is not empty"),
+        (["--output-dir", "."], "output_dir: . exists and is not empty"),
     ],
     ids=["dictionary", "codes", "moses", "moses_option", "output"],
 )

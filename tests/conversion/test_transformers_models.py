@@ -227,7 +227,7 @@ def test_a_folder_is_converted_with_its_tokenizer(tmp_path):
     original.save_pretrained(tmp_path / "bart")
     tokenizer.save_pretrained(tmp_path / "bart")
     folder = convert_transformers(tmp_path / "bart", tmp_path / "converted")
-    with pytest.raises(InputError, match="output_dir: .* is there already"):
+    with pytest.raises(InputError, match="output_dir: .* exists and is not empty"):
         convert_transformers(tmp_path / "bart", tmp_path / "converted")
     convert_transformers(tmp_path / "bart", tmp_path / "converted", overwrite=True)
     settings = {"max_new_tokens": 8, "num_beams": 2, "return_tensors": True}

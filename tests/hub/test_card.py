@@ -15,6 +15,7 @@ import yaml
 from huggingface_hub import ModelCard
 from tiny_translator import tiny_model, tiny_tokenizer
 
+from residual_hf.checkpoint import save_checkpoint
 from residual_hf.cli import main
 from residual_hf.data.text_files import file_hash
 from residual_hf.errors import InputError
@@ -23,7 +24,6 @@ from residual_hf.hub import card_plot
 from residual_hf.hub.card import validate_card, write_card
 from residual_hf.hub.card_text import FOLDERS
 from residual_hf.hub.citations import bibtex
-from residual_hf.hub.export import save_checkpoint
 from residual_hf.model.connections import LN_MODES
 from residual_hf.model.ln_modes import PreLN
 

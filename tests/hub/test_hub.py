@@ -13,7 +13,7 @@ from stand_in import TOKEN, Hub, Repository
 from tiny_translator import SENTENCES, tiny_model, tiny_tokenizer
 from transformers import pipeline
 
-from residual_hf.hub.export import save_checkpoint
+from residual_hf.checkpoint import save_checkpoint
 
 CARD = "---\nlibrary_name: transformers\npipeline_tag: translation\ntags: [translation]\n---\n# German to English\n"
 LENGTH = 8

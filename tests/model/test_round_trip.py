@@ -13,7 +13,7 @@ from tiny_translator import SENTENCES, tiny_model, tiny_tokenizer
 from transformers import AutoModelForSeq2SeqLM, pipeline
 
 import residual_hf  # noqa: F401  registers the Auto classes
-from residual_hf.hub.export import save_checkpoint
+from residual_hf.checkpoint import save_checkpoint
 from residual_hf.model import catalogue, connections
 
 LENGTH = 6

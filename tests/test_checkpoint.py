@@ -1,5 +1,5 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
-"""Folders that are damaged, incomplete or from a newer version: named before a push, and before a translation."""
+"""Saving model folders, and errors for folders that are damaged, incomplete or from a newer version."""
 
 from __future__ import annotations
 
@@ -10,14 +10,13 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from tiny_translator import SENTENCES, tiny_model, tiny_tokenizer
-from transformers import AutoModelForSeq2SeqLM
+from transformers import AutoModelForSeq2SeqLM, BartConfig, BartForConditionalGeneration
 
+from residual_hf.checkpoint import save_checkpoint, validate_model_folder
 from residual_hf.cli import main
 from residual_hf.errors import InputError
 from residual_hf.generation.translator import Translator
-from residual_hf.hub.export import save_checkpoint
 from residual_hf.hub.push import push_run
-from residual_hf.hub.validation import validate_model_folder
 from residual_hf.model.tokenization_residual import ResidualTokenizer
 
 CARD = "---\nlibrary_name: transformers\npipeline_tag: translation\ntags: [translation]\n---\n# German to English\n"
@@ -68,12 +67,15 @@ def larger_vocabulary(folder):
 
 NORM = "model.encoder.layers.0.ffn_residual.norm.weight"
 EVERYWHERE = {
-    "cut off": (cut_off, r"model.safetensors: damaged or cut off \(.*incomplete metadata"),
-    "no safetensors": (write(WEIGHTS, b"<html>502 Bad Gateway</html>"), "model.safetensors: damaged or cut off"),
-    "empty": (write(WEIGHTS, b""), "model.safetensors: damaged or cut off"),
-    "no weights": (lambda folder: (folder / WEIGHTS).unlink(), "model.safetensors: there is no such file"),
-    "missing weight": (change_weights(lambda t: t.pop(NORM)), f"do not fit; missing: {NORM}$"),
-    "unknown weight": (change_weights(lambda t: t.update(more=torch.ones(1))), "do not fit; unknown: more$"),
+    "cut off": (cut_off, r"model.safetensors: damaged or truncated \(.*incomplete metadata"),
+    "no safetensors": (write(WEIGHTS, b"<html>502 Bad Gateway</html>"), "model.safetensors: damaged or truncated"),
+    "empty": (write(WEIGHTS, b""), "model.safetensors: damaged or truncated"),
+    "no weights": (lambda folder: (folder / WEIGHTS).unlink(), "model.safetensors: no such file"),
+    "missing weight": (change_weights(lambda t: t.pop(NORM)), f"do not match config.json; missing: {NORM}$"),
+    "unknown weight": (
+        change_weights(lambda t: t.update(more=torch.ones(1))),
+        "do not match config.json; unknown: more$",
+    ),
     "wrong shape": (
         change_weights(lambda t: t.update({NORM: torch.ones(8)})),
         rf"of another shape: {NORM} \(8,\) instead of \(16,\)$",
@@ -90,9 +92,9 @@ EVERYWHERE = {
     "tokenizer": (write("tokenizer.json", b"{}"), "tokenizer cannot be loaded"),
 }
 PUSH_ONLY = {
-    "another model": (set_fields(model_type="bart"), "model_type is 'bart', allowed is 'residual'"),
+    "another model": (set_fields(model_type="bart"), "model_type is 'bart', must be 'residual'"),
     "no generation config": (lambda folder: (folder / "generation_config.json").unlink(), "no such file"),
-    "generation": (set_fields("generation_config.json", eos_token_id=94), "eos_token_id 94 lies outside the 94"),
+    "generation": (set_fields("generation_config.json", eos_token_id=94), "eos_token_id is 94, must be below 94"),
     "no code": (
         lambda folder: (folder / "pipeline_translation.py").unlink(),
         "imports cannot be followed.*pipeline_translation.py",
@@ -151,14 +153,14 @@ def test_weights_in_several_files(folder, tmp_path):
     assert len(parts) > 1 and {*parts, f"{WEIGHTS}.index.json"} < {*names}
     (folder / parts[0]).unlink()
     for refuse in (validate_model_folder, Translator.from_pretrained):
-        with pytest.raises(InputError, match=f"{parts[0]}: there is no such file"):
+        with pytest.raises(InputError, match=f"{parts[0]}: no such file"):
             refuse(folder)
 
 
 def test_weights_index_stays_in_its_folder(folder):
     (folder / WEIGHTS).unlink()
     (folder / f"{WEIGHTS}.index.json").write_text(json.dumps({"weight_map": {"a": "../../secret.safetensors"}}))
-    with pytest.raises(InputError, match="index.json: no weight_map in it that names files beside it"):
+    with pytest.raises(InputError, match="index.json: no weight_map in it that names files of the same folder"):
         validate_model_folder(folder)
 
 
@@ -183,3 +185,58 @@ def test_two_vocabularies(tmp_path):
     tokenizer.save_pretrained(small)
     with pytest.raises(InputError, match=f"{config['decoder_vocab_size']} tokens for the target"):
         validate_model_folder(small)
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return tiny_tokenizer()
+
+
+@pytest.fixture(scope="module")
+def model(tokenizer):
+    return tiny_model(tokenizer)
+
+
+def test_a_folder_that_is_not_empty_is_kept(model, tokenizer, tmp_path):
+    (tmp_path / "notes.txt").write_text("mine")
+    with pytest.raises(InputError, match=r"folder: .* is not empty; use overwrite=True"):
+        save_checkpoint(model, tokenizer, tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
+    with pytest.raises(InputError, match="is a file"):
+        save_checkpoint(model, tokenizer, tmp_path / "notes.txt", overwrite=True)
+
+
+def test_overwriting_replaces_all_of_a_folder(model, tokenizer, tmp_path):
+    target = tmp_path / "model"
+    target.mkdir()
+    (target / "pytorch_model.bin").write_text("old")
+    save_checkpoint(model, tokenizer, target, overwrite=True)
+    assert not (target / "pytorch_model.bin").exists() and (target / "model.safetensors").exists()
+    assert [path.name for path in tmp_path.iterdir()] == ["model"]
+
+
+def test_failure_leaves_the_old_folder(model, tokenizer, tmp_path, monkeypatch):
+    target = tmp_path / "model"
+    target.mkdir()
+    (target / "notes.txt").write_text("mine")
+
+    def fail(folder):
+        raise OSError("disk full")
+
+    monkeypatch.setattr(type(tokenizer), "save_pretrained", lambda self, folder: fail(folder))
+    with pytest.raises(OSError, match="disk full"):
+        save_checkpoint(model, tokenizer, target, overwrite=True)
+    assert [path.name for path in tmp_path.iterdir()] == ["model"]
+    assert [path.name for path in target.iterdir()] == ["notes.txt"]
+
+
+def test_wrong_model_or_tokenizer(model, tokenizer, tmp_path):
+    sizes = {"d_model": 16, "encoder_layers": 1, "decoder_layers": 1, "encoder_ffn_dim": 16, "decoder_ffn_dim": 16}
+    heads = {"encoder_attention_heads": 2, "decoder_attention_heads": 2}
+    bart = BartForConditionalGeneration(BartConfig(vocab_size=len(tokenizer), **sizes, **heads))
+    with pytest.raises(InputError, match="BartForConditionalGeneration"):
+        save_checkpoint(bart, tokenizer, tmp_path / "bart")
+    larger = tiny_tokenizer("<2de>")
+    with pytest.raises(InputError, match=f"{len(larger)} tokens for the source.*{len(tokenizer)}"):
+        save_checkpoint(model, larger, tmp_path / "larger")
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,281 @@
+# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
+"""Model folders: weights, configs, tokenizer and model code, saved together, loaded and checked for completeness."""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import torch
+from huggingface_hub.errors import StrictDataclassError
+from safetensors import SafetensorError, safe_open
+from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, GenerationConfig, PreTrainedConfig
+from transformers.dynamic_module_utils import get_relative_import_files
+
+import residual_hf  # registers the Auto classes
+from residual_hf.errors import InputError
+from residual_hf.files import atomic_folder, check_output_folder, read_json
+from residual_hf.model.configuration_residual import ResidualConfig
+from residual_hf.model.connections import ResidualConnection, get_ln_mode
+from residual_hf.model.modeling_residual import ResidualForConditionalGeneration
+
+WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
+TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json")
+NOT_FIELDS = {"auto_map", "custom_pipelines", "model_type", "quantization_config"}
+AUTO_CLASSES = ("AutoConfig", "AutoModel", "AutoModelForSeq2SeqLM")
+SHOWN = 5  # weights in an error message
+
+
+def save_checkpoint(model: Any, tokenizer: Any, folder: str | os.PathLike, *, overwrite: bool = False) -> Path:
+    """Save weights (safetensors), config, generation config, tokenizer, model code and pipeline to one folder.
+
+    With `residual_hf` imported the folder loads as it is, elsewhere with `trust_remote_code=True`. It is written
+    completely or not at all; `overwrite` replaces all files of an existing one.
+
+    Raises:
+        InputError: another model, a tokenizer with more tokens than the model, a folder that is not empty.
+    """
+    folder = Path(folder)
+    if type(model).__name__ != "ResidualForConditionalGeneration":  # of the package, or loaded with remote code
+        raise InputError(
+            f"model: {type(model).__name__} given, must be a ResidualForConditionalGeneration; merge an adapter first "
+            "(merge_and_unload)"
+        )
+    source_rows, target_rows = (rows.weight.shape[0] for rows in (model.get_input_embeddings(), model.lm_head))
+    check_vocabulary_size(tokenizer, source_rows, target_rows, "tokenizer")
+    check_output_folder(folder, overwrite=overwrite, field="folder", options="overwrite=True")
+    with atomic_folder(folder) as new:
+        model.save_pretrained(new)
+        tokenizer.save_pretrained(new)
+    return folder
+
+
+def load_checkpoint(name: str | Path, *, trust_remote_code: bool = False) -> tuple[Any, Any]:
+    """Load a model and its tokenizer from a folder or the Hub; models of other families as Transformers loads them.
+
+    Raises `InputError` naming the file or the weights that are missing, damaged or inconsistent, where Transformers
+    would use random weights, and for a config of a newer version.
+    """
+    where = f"model {name}"
+    _check_presence(name, where)
+    try:
+        values, _ = PreTrainedConfig.get_config_dict(name)
+        ours = values.get("model_type") == ResidualConfig.model_type
+        if ours:
+            _check_fields(values, f"{where}: config.json")
+            if Path(name).is_dir():
+                _weight_shapes(Path(name))
+        model, report = AutoModelForSeq2SeqLM.from_pretrained(
+            name, trust_remote_code=trust_remote_code, ignore_mismatched_sizes=ours, output_loading_info=True
+        )
+    except InputError:
+        raise
+    except (OSError, ValueError, RuntimeError, SafetensorError, StrictDataclassError) as error:
+        raise InputError(f"{where}: cannot be loaded: {error}") from error
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(name, trust_remote_code=trust_remote_code)
+    except Exception as error:  # the tokenizers library raises nothing narrower
+        raise InputError(f"{where}: the tokenizer cannot be loaded: {error}") from error
+    if ours:
+        _check_differences(where, report["missing_keys"], report["unexpected_keys"], report["mismatched_keys"])
+        _check_vocabulary(tokenizer, model.config, where)
+    return model, tokenizer
+
+
+def validate_model_folder(folder: str | os.PathLike) -> list[str]:
+    """Check a model folder without loading its weights; returns the names of its files, without the model card.
+
+    Raises `InputError` naming the file and field that would keep the model from loading elsewhere: an unreadable
+    config, generation config or tokenizer; weights that are damaged or do not match the config; a vocabulary larger
+    than the model's; missing model code.
+    """
+    folder = Path(folder)
+    path = folder / "config.json"
+    values = read_json(path)
+    if values.get("model_type") != ResidualConfig.model_type:
+        raise InputError(f"{path}: model_type is {values.get('model_type')!r}, must be {ResidualConfig.model_type!r}")
+    _check_fields(values, path)
+    try:
+        config = ResidualConfig.from_dict(values)
+    except (ValueError, TypeError, StrictDataclassError) as error:
+        raise InputError(f"{path}: {error}") from error
+    _check_generation_config(folder, config)
+    weights = _check_weights(folder, config)
+    tokenizer_files = _check_tokenizer(folder, config)
+    code = _check_code(folder, values, config)
+    return ["config.json", "generation_config.json", *weights, *tokenizer_files, *code]
+
+
+def check_vocabulary_size(tokenizer: Any, source_rows: int, target_rows: int, where: object) -> None:
+    """Raise `InputError` for a tokenizer with more tokens than the embedding tables have rows."""
+    target_tokens = getattr(tokenizer, "target_vocab_size", len(tokenizer))
+    for language, tokens, rows in (("source", len(tokenizer), source_rows), ("target", target_tokens, target_rows)):
+        if tokens > rows:
+            raise InputError(f"{where}: the tokenizer has {tokens} tokens for the {language}, the model has {rows}")
+
+
+def _check_presence(name: str | Path, where: str) -> None:
+    """Local folders only; other names are left to the Hub."""
+    folder = Path(name)
+    if not folder.is_dir():
+        if folder.exists() or str(name).startswith((".", "/", "~")):
+            raise InputError(f"{where}: no such folder")
+        return
+    if not (folder / "config.json").exists():
+        raise InputError(f"{where}: not a saved model: no config.json in it")
+    if not (folder / "tokenizer.json").exists() and not (folder / "tokenizer_config.json").exists():
+        raise InputError(f"{where}: no tokenizer (tokenizer.json) in it; save one with tokenizer.save_pretrained")
+
+
+def _check_fields(values: dict[str, Any], where: object) -> None:
+    """Refuse fields that would be ignored: those of a newer version change what the model computes."""
+    known = {field.name for field in dataclasses.fields(ResidualConfig)} | {*ResidualConfig.attribute_map, *NOT_FIELDS}
+    unknown = sorted(name for name in values if name not in known and not name.startswith("_"))
+    if unknown:
+        raise InputError(
+            f"{where}: residual_hf {residual_hf.__version__} does not know the fields {', '.join(unknown)}: upgrade "
+            "residual_hf if a newer version saved the model, otherwise remove them"
+        )
+
+
+def _check_generation_config(folder: Path, config: ResidualConfig) -> None:
+    path = folder / "generation_config.json"
+    read_json(path)
+    try:
+        generation = GenerationConfig.from_pretrained(folder)
+        generation.validate()
+    except (OSError, ValueError, TypeError) as error:
+        raise InputError(f"{path}: {error}") from error
+    for name in ("pad_token_id", "bos_token_id", "eos_token_id", "decoder_start_token_id"):
+        value = getattr(generation, name)
+        for token in value if isinstance(value, list) else [value]:
+            if token is not None and not 0 <= token < config.decoder_vocab_size:
+                raise InputError(f"{path}: {name} is {token}, must be below {config.decoder_vocab_size} target tokens")
+
+
+def _weight_shapes(folder: Path) -> tuple[list[str], dict[str, tuple[int, ...]]]:
+    """The weight files of a folder and the shape of every tensor in them, from the headers of the files."""
+    names = [WEIGHTS]
+    if not (folder / WEIGHTS).is_file() and (folder / INDEX).is_file():
+        shards = read_json(folder / INDEX).get("weight_map")
+        if not isinstance(shards, dict) or any(Path(str(name)).name != name for name in shards.values()):
+            raise InputError(f"{folder / INDEX}: no weight_map in it that names files of the same folder")
+        names = sorted(set(shards.values()))
+    shapes: dict[str, tuple[int, ...]] = {}
+    for name in names:
+        path = folder / name
+        if not path.is_file():
+            raise InputError(f"{path}: no such file; save the weights as safetensors with save_checkpoint")
+        try:
+            with safe_open(path, "pt") as file:
+                shapes |= {key: tuple(file.get_slice(key).get_shape()) for key in file.keys()}  # noqa: SIM118
+        except (SafetensorError, OSError) as error:
+            raise InputError(
+                f"{path}: damaged or truncated ({error}); copy or download the file again "
+                f"({path.stat().st_size} bytes)"
+            ) from error
+    return [*names, *([INDEX] if names != [WEIGHTS] else [])], shapes
+
+
+def _check_weights(folder: Path, config: ResidualConfig) -> list[str]:
+    """The weight files, whose headers are compared with the model that the config describes."""
+    names, found = _weight_shapes(folder)
+    with torch.device("meta"):
+        model = ResidualForConditionalGeneration(config)
+    expected = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
+    tied = model.all_tied_weights_keys.keys()
+    _check_differences(
+        folder,
+        missing=expected.keys() - found.keys() - tied,
+        unknown=found.keys() - expected.keys() - tied,
+        mismatched=[(k, found[k], expected[k]) for k in sorted(found.keys() & expected) if found[k] != expected[k]],
+    )
+    return names
+
+
+def _check_differences(
+    where: object,
+    missing: Iterable[str],
+    unknown: Iterable[str],
+    mismatched: Iterable[tuple[str, Iterable[int], Iterable[int]]],
+) -> None:
+    """Raise `InputError` for weights that do not match the config; `mismatched` holds (name, shape, right shape)."""
+    shapes = [f"{name} {tuple(found)} instead of {tuple(expected)}" for name, found, expected in mismatched]
+    differences = {"missing": sorted(missing), "unknown": sorted(unknown), "of another shape": shapes}
+    parts = []
+    for kind, names in differences.items():
+        if names:
+            more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
+            parts.append(f"{kind}: {', '.join(names[:SHOWN])}{more}")
+    if parts:
+        raise InputError(f"{where}: the weights do not match config.json; {'; '.join(parts)}")
+
+
+def _check_vocabulary(tokenizer: Any, config: ResidualConfig, where: object) -> None:
+    check_vocabulary_size(tokenizer, config.vocab_size, config.decoder_vocab_size, where)
+    for name in ("pad_token_id", "eos_token_id"):
+        expected, found = getattr(config, name), getattr(tokenizer, name)
+        if found is not None and found not in (expected if isinstance(expected, list) else [expected]):
+            raise InputError(f"{where}: {name} is {found} in the tokenizer, {expected} in config.json")
+
+
+def _check_tokenizer(folder: Path, config: ResidualConfig) -> list[str]:
+    values = read_json(folder / "tokenizer_config.json")
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(folder)
+    except Exception as error:  # the tokenizers library raises nothing narrower
+        raise InputError(f"{folder}: the tokenizer cannot be loaded: {error}") from error
+    _check_vocabulary(tokenizer, config, folder)
+    names = dict.fromkeys([*TOKENIZER_FILES, *tokenizer.vocab_files_names.values()])
+    references = [reference for pair in values.get("auto_map", {}).values() for reference in pair if reference]
+    code = [_check_reference(folder, reference, "tokenizer_config.json: auto_map") for reference in references]
+    return [name for name in names if (folder / name).is_file()] + code
+
+
+def _check_code(folder: Path, values: dict[str, Any], config: ResidualConfig) -> list[str]:
+    """The files of the model code: those that `auto_map` and `custom_pipelines` name, and those that they import."""
+    auto_map, pipelines = values.get("auto_map") or {}, values.get("custom_pipelines") or {}
+    references = {f"auto_map: {name}": auto_map.get(name) for name in AUTO_CLASSES}
+    references |= {
+        f"custom_pipelines: {task}": (pipelines.get(task) or {}).get("impl")
+        for task in dict.fromkeys(["translation", *pipelines])
+    }
+    names: dict[str, None] = {}
+    for field, reference in references.items():
+        entry = _check_reference(folder, reference, f"config.json: {field}")
+        try:
+            imported = [Path(path).name for path in get_relative_import_files(folder / entry)]
+        except (OSError, SyntaxError) as error:
+            raise InputError(f"{folder / entry}: its imports cannot be followed: {error}") from error
+        names |= dict.fromkeys([entry, *imported])
+    for stack in ("encoder", "decoder"):
+        mode = get_ln_mode(config.stack_ln_mode(stack))
+        package, _, module = mode.__module__.rpartition(".")
+        if package != ResidualConnection.__module__.rpartition(".")[0] and f"{module}.py" not in names:
+            raise InputError(
+                f"{folder}: the code of ln_mode {mode.name!r} ({mode.__module__}) is missing, so that the model would "
+                "not load elsewhere: define the mode in a file of its own, import it and save the model again"
+            )
+    return sorted(names)
+
+
+def _check_reference(folder: Path, reference: Any, field: str) -> str:
+    """The name of the file that defines `module.Class`."""
+    module, _, name = str(reference or "").rpartition(".")
+    if not module.isidentifier() or not name.isidentifier():
+        raise InputError(
+            f"{folder}: {field} is {reference!r}, must be a class of a file in this folder; save the model again with "
+            "save_checkpoint, which writes the model code"
+        )
+    path = folder / f"{module}.py"
+    try:
+        classes = [node.name for node in ast.parse(path.read_text("utf-8")).body if isinstance(node, ast.ClassDef)]
+    except (OSError, SyntaxError, ValueError) as error:
+        raise InputError(f"{path}: the model code cannot be read: {error}") from error
+    if name not in classes:
+        raise InputError(f"{path}: no class {name} in it, which {field} names")
+    return path.name
