@@ -83,7 +83,7 @@ EVERYWHERE = {
     "more layers": (set_fields(encoder_layers=2), r"missing: model.encoder.layers.1.* and \d+ more$"),
     "another mode": (set_fields(ln_mode="post_ln"), "unknown: .*boundary.norm"),
     "future mode": (set_fields(ln_mode="quantum_ln"), r"unknown ln_mode 'quantum_ln'. Known: .*resi_dual"),
-    "future option": (set_fields(ln_mode_options={"warp": 2}), "unknown option 'warp' = 2. Allowed: dual_scale"),
+    "future option": (set_fields(ln_mode_options={"warp": 2}), "warp: unknown field; known: dual_scale"),
     "future field": (set_fields(hyper_drive=9), "config.json: residual_hf .* does not know the fields hyper_drive"),
     "wrong type": (set_fields(dropout="much"), "dropout"),
     "no json": (write("config.json", b'{"model_type": '), "config.json"),

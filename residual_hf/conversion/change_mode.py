@@ -29,7 +29,7 @@ from residual_hf.errors import InputError
 from residual_hf.model.configuration_residual import ResidualConfig
 from residual_hf.model.connections import LN_MODES, ResidualConnection, get_ln_mode
 from residual_hf.model.modeling_residual import ResidualForConditionalGeneration
-from residual_hf.model.options import parse_options
+from residual_hf.model.options import from_mapping
 
 Mode = type[ResidualConnection]
 
@@ -60,7 +60,7 @@ def change_ln_mode(
         raise InputError(f"stack: {stack!r} given, allowed are 'encoder', 'decoder', or None for both")
     try:
         mode = get_ln_mode(ln_mode)
-        wanted = vars(parse_options(mode.Options, options, f"options of ln_mode {ln_mode!r}"))
+        wanted = vars(from_mapping(mode.Options, options or {}, f"options of ln_mode {ln_mode!r}: "))
     except ValueError as error:
         raise InputError(str(error)) from error
     config = model.config

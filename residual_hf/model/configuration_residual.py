@@ -17,7 +17,7 @@ from .connections import get_ln_mode
 from .embeddings import POSITION_COUNTING, POSITION_EMBEDDINGS
 from .initialization import INIT_STYLES
 from .norms import NORM_TYPES
-from .options import parse_options
+from .options import from_mapping
 from .presets import PRESETS
 from .self_contained import write_model_code
 
@@ -200,8 +200,8 @@ class ResidualConfig(PreTrainedConfig):
         mode = self.stack_ln_mode(stack)
         own = self.encoder_ln_mode_options if stack == "encoder" else self.decoder_ln_mode_options
         shared = self.ln_mode_options if mode == self.ln_mode else None
-        owner = f"options of ln_mode {mode!r} ({stack})"
-        return parse_options(get_ln_mode(mode).Options, {**(shared or {}), **(own or {})}, owner)
+        options = {**(shared or {}), **(own or {})}
+        return from_mapping(get_ln_mode(mode).Options, options, f"options of ln_mode {mode!r} ({stack}): ")
 
     def validate_residual(self) -> None:
         """Check every field of this class against what is allowed; run at construction, saving and model creation."""

@@ -1,19 +1,98 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
-"""Options of an `ln_mode`: a small frozen dataclass per mode, checked against a plain dict from the config.
-
-One reads like this:
+"""Declared fields: one line gives a field's default, the values it accepts and its documentation.
 
     @dataclass(frozen=True)
     class Options:
         dual_scale: float = option(1.0, above=0.0, help="factor s of the dual stream")
+
+The annotation gives the type: `int`, `float`, `bool`, `str`, `Path`, `dict`, `Literal`, `tuple`, another dataclass, or
+a union of these. `from_mapping` builds such a dataclass from plain values, as YAML and JSON have them; a subclass of
+`Settings` is also checked when it is built in Python.
 """
 
 from __future__ import annotations
 
+import difflib
 import math
-from collections.abc import Mapping
-from dataclasses import MISSING, Field, dataclass, field, fields
-from typing import Any
+import operator
+from collections.abc import Iterable, Mapping
+from dataclasses import MISSING, Field, dataclass, field, fields, is_dataclass
+from functools import cache
+from numbers import Integral, Real
+from pathlib import Path
+from types import NoneType, UnionType
+from typing import Any, ClassVar, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+
+T = TypeVar("T")
+BOUNDS = {
+    "above": (operator.gt, ">"),
+    "minimum": (operator.ge, ">="),
+    "below": (operator.lt, "<"),
+    "maximum": (operator.le, "<="),
+}
+TYPE_NAMES = {
+    int: "an integer",
+    float: "a number",
+    bool: "true or false",
+    str: "text",
+    Path: "a path",
+    dict: "a mapping",
+    NoneType: "null",
+}
+
+
+def option(
+    default: Any = MISSING,
+    *,
+    help: str,
+    above: float | None = None,
+    minimum: float | None = None,
+    below: float | None = None,
+    maximum: float | None = None,
+    choices: Iterable[Any] | None = None,
+    old_name: str | None = None,
+    old_choices: Mapping[str, str] | None = None,
+) -> Any:
+    """A dataclass field that declares what it accepts.
+
+    Bounds and choices of a tuple apply to each entry.
+
+    Args:
+        default: a field without one is required.
+        help: one line for the documentation, in Markdown.
+        above, below: exclusive bounds.
+        minimum, maximum: inclusive bounds.
+        choices: the allowed values.
+        old_name: former name of the field; using it is an error that gives the new one.
+        old_choices: former names of choices, and their new ones.
+    """
+    declared = {"help": help, "above": above, "minimum": minimum, "below": below, "maximum": maximum}
+    declared |= {"choices": None if choices is None else tuple(choices)}
+    declared |= {"old_name": old_name, "old_choices": old_choices}
+    if isinstance(default, dict):
+        return field(default_factory=default.copy, metadata=declared)
+    return field(default=default, metadata=declared)
+
+
+class Settings:
+    """Base class of frozen dataclasses that check their fields at construction.
+
+    Raises `error` with the name of the field, its value and what is allowed.
+    """
+
+    error: ClassVar[type[ValueError]] = ValueError
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        self.check()
+
+    def check(self) -> None:
+        """Check what the declaration of one field cannot express, by `require`."""
+
+    def require(self, condition: Any, name: str, allowed: str) -> None:
+        """Raise `error` for the field `name` (dotted, if nested) unless `condition` is true."""
+        if not condition:
+            raise self.error(refusal(name, operator.attrgetter(name)(self), allowed))
 
 
 @dataclass(frozen=True)
@@ -21,68 +100,144 @@ class NoOptions:
     """The options of a mode that has none."""
 
 
-def option(
-    default: Any,
-    *,
-    help: str,
-    minimum: float | None = None,
-    above: float | None = None,
-    maximum: float | None = None,
-    choices: tuple[Any, ...] | None = None,
-) -> Any:
-    """A field of an `Options` dataclass: its default and the values it may take (`above` is an exclusive bound)."""
-    limits = {"help": help, "minimum": minimum, "above": above, "maximum": maximum, "choices": choices}
-    return field(default=default, metadata=limits)
+def from_mapping(cls: type[T], values: Any, prefix: str = "") -> T:
+    """An instance of a dataclass of declared fields, from a mapping of plain values.
+
+    Raises `cls.error` (`ValueError` if there is none) for an unknown, renamed or missing field and for a value that
+    is not allowed. Messages begin with `prefix` and the dotted name of the field.
+    """
+    try:
+        if not isinstance(values, Mapping):
+            raise ValueError(f"{values!r} given, must be a mapping of fields")
+        _check_names(cls, values)
+        made = cls(**values)
+        if not isinstance(made, Settings):
+            check_fields(made)
+    except ValueError as error:
+        raise getattr(cls, "error", ValueError)(f"{prefix}{error}") from None
+    return made
+
+
+def check_fields(settings: Any) -> None:
+    """Check each field of a dataclass and convert it to its declared type, lists to tuples for example."""
+    error = getattr(settings, "error", ValueError)
+    for f in fields(settings):
+        value, hint = getattr(settings, f.name), _type_hints(type(settings))[f.name]
+        renamed = f.metadata.get("old_choices") or {}
+        if isinstance(value, str) and value in renamed:
+            raise error(f"{f.name}: {value!r} was renamed to {renamed[value]!r}")
+        converted = _convert(value, hint, f.metadata, f.name)
+        if converted is MISSING:
+            raise error(refusal(f.name, value, allowed_values(hint, f.metadata)))
+        object.__setattr__(settings, f.name, converted)
 
 
 def describe_option(f: Field) -> str:
-    """`name: type = default (range)`, for error messages and the catalogue of modes."""
-    limits = f.metadata
-    allowed = []
-    if limits.get("choices") is not None:
-        allowed.append("one of " + ", ".join(repr(c) for c in limits["choices"]))
-    if limits.get("above") is not None:
-        allowed.append(f"> {limits['above']:g}")
-    if limits.get("minimum") is not None:
-        allowed.append(f">= {limits['minimum']:g}")
-    if limits.get("maximum") is not None:
-        allowed.append(f"<= {limits['maximum']:g}")
-    suffix = f" ({', '.join(allowed)})" if allowed else ""
-    return f"{f.name}: {type(f.default).__name__} = {f.default!r}{suffix}"
+    """`name: type = default (range)`, for the catalogue of modes."""
+    declared = f.metadata
+    limits = ["one of " + ", ".join(map(repr, declared["choices"]))] if declared.get("choices") else []
+    limits += _bounds(declared)
+    kind = f.type if isinstance(f.type, str) else f.type.__name__
+    return f"{f.name}: {kind} = {f.default!r}" + (f" ({', '.join(limits)})" if limits else "")
 
 
-def parse_options(options_class: type, values: Mapping[str, Any] | None, owner: str) -> Any:
-    """The `Options` of a mode from a dict.
+def allowed_values(hint: Any, declared: Mapping[str, Any]) -> str:
+    """What a field of this type accepts, in words: "an integer >= 1 or null"."""
+    kind, parts = get_origin(hint), get_args(hint)
+    if kind in (Union, UnionType):
+        shown = [part for part in parts if not (part is str and Path in parts)]
+        return " or ".join(allowed_values(part, declared) for part in shown)
+    if kind is Literal:
+        return " or ".join(map(repr, parts))
+    if kind is tuple:
+        entry = allowed_values(parts[0], declared)
+        return f"a list, each entry {entry}" if parts[-1] is ... else f"a list of {len(parts)}, each {entry}"
+    if is_dataclass(hint):
+        return "a mapping of fields"
+    if declared.get("choices"):
+        return "one of " + ", ".join(map(repr, declared["choices"]))
+    name = TYPE_NAMES.get(kind or hint, str(hint))
+    return " ".join([name, " and ".join(_bounds(declared))]).rstrip() if hint in (int, float) else name
 
-    Raises `ValueError` naming `owner`, the option, its value and everything that is allowed, for a name the mode
-    does not declare, a wrong type or a value out of range.
-    """
-    declared = {f.name: f for f in fields(options_class)}
-    checked = {}
-    for name, value in (values or {}).items():
+
+def refusal(name: str, value: Any, allowed: str) -> str:
+    """The message for a value that is not allowed."""
+    given = "missing" if value is None else f"{str(value).lower() if isinstance(value, bool) else repr(value)} given"
+    return f"{name}: {given}, must be {allowed}"
+
+
+def unknown_name(name: Any, known: Iterable[str], kind: str = "field") -> str:
+    """The message for a name that does not exist, with the closest one that does."""
+    known = list(known)
+    close = difflib.get_close_matches(str(name), known, n=1)
+    advice = f"did you mean {close[0]!r}?" if close else f"known: {', '.join(known) or 'none'}"
+    return f"{name}: unknown {kind}; {advice}"
+
+
+@cache
+def _type_hints(cls: type) -> dict[str, Any]:
+    return get_type_hints(cls)
+
+
+def _bounds(declared: Mapping[str, Any]) -> list[str]:
+    return [f"{sign} {declared[name]:g}" for name, (_, sign) in BOUNDS.items() if declared.get(name) is not None]
+
+
+def _check_names(cls: type, values: Mapping[Any, Any]) -> None:
+    declared = {f.name: f for f in fields(cls)}
+    old_names = {f.metadata.get("old_name"): f.name for f in declared.values()}
+    for name in values:
         if name not in declared:
-            allowed = "; ".join(describe_option(f) for f in declared.values()) or "none: this mode has no options"
-            raise ValueError(f"{owner}: unknown option {name!r} = {value!r}. Allowed: {allowed}.")
-        checked[name] = _checked(declared[name], value, owner)
-    return options_class(**checked)
+            renamed = old_names.get(name)
+            raise ValueError(f"{name}: renamed to {renamed!r}" if renamed else unknown_name(name, declared))
+    for name, f in declared.items():
+        if f.default is MISSING and f.default_factory is MISSING and name not in values:
+            raise ValueError(refusal(name, None, allowed_values(_type_hints(cls)[name], f.metadata)))
 
 
-def _checked(f: Field, value: Any, owner: str) -> Any:
-    assert f.default is not MISSING, f"option {f.name} needs a default"
-    kind, limits = type(f.default), f.metadata
-    if kind is float and isinstance(value, int) and not isinstance(value, bool):
-        value = float(value)
-    ok = type(value) is kind
-    if ok and kind is float:
-        ok = math.isfinite(value)
-    if ok and limits.get("choices") is not None:
-        ok = value in limits["choices"]
-    if ok and limits.get("above") is not None:
-        ok = value > limits["above"]
-    if ok and limits.get("minimum") is not None:
-        ok = value >= limits["minimum"]
-    if ok and limits.get("maximum") is not None:
-        ok = value <= limits["maximum"]
-    if not ok:
-        raise ValueError(f"{owner}: option {f.name!r} cannot be {value!r}. Allowed: {describe_option(f)}.")
-    return value
+def _convert(value: Any, hint: Any, declared: Mapping[str, Any], name: str) -> Any:
+    """The value as its declared type, `MISSING` if it is not allowed."""
+    kind, parts = get_origin(hint), get_args(hint)
+    if kind in (Union, UnionType):
+        converted = (_convert(value, part, declared, name) for part in parts)
+        return next((found for found in converted if found is not MISSING), MISSING)
+    if kind is Literal:
+        return value if value in parts else MISSING
+    if kind is tuple:
+        return _convert_entries(value, parts, declared, name)
+    if is_dataclass(hint):
+        if isinstance(value, Mapping):
+            return from_mapping(hint, value, f"{name}.")
+        return value if isinstance(value, hint) else MISSING
+    if hint in (int, float):
+        return _convert_number(value, hint, declared)
+    if hint is str and not str(value).strip():
+        return MISSING
+    fits = isinstance(value, kind or hint) and value in (declared.get("choices") or (value,))
+    return value if fits else MISSING
+
+
+def _convert_entries(value: Any, parts: tuple[Any, ...], declared: Mapping[str, Any], name: str) -> Any:
+    """A tuple of the entries of a list; one value is a list of one."""
+    values = list(value) if isinstance(value, (list, tuple)) else [value]
+    types = [parts[0]] * len(values) if parts[-1] is ... else parts
+    if len(types) != len(values):
+        return MISSING
+    names = [f"{name}[{i}]" for i in range(len(values))] if len(values) > 1 else [name]
+    entries = [_convert(v, part, declared, n) for v, part, n in zip(values, types, names, strict=False)]
+    return MISSING if any(entry is MISSING for entry in entries) else tuple(entries)
+
+
+def _convert_number(value: Any, hint: type, declared: Mapping[str, Any]) -> Any:
+    if hint is float and isinstance(value, str):
+        try:
+            value = float(value)  # YAML 1.1 reads 5e-4 as text
+        except ValueError:
+            return MISSING
+    if isinstance(value, bool) or not isinstance(value, Integral if hint is int else Real):
+        return MISSING
+    number = hint(value)
+    fits = number in (declared.get("choices") or (number,)) and math.isfinite(number)
+    for name, (holds, _) in BOUNDS.items():
+        fits = fits and (declared.get(name) is None or holds(number, declared[name]))
+    return number if fits else MISSING

@@ -87,7 +87,7 @@ def test_mode_of_a_user_trains_saves_and_loads(gated, tmp_path):
 
 
 def test_options_of_a_user_are_checked(gated):
-    with pytest.raises(StrictDataclassError, match="option 'start' cannot be 2.0"):
+    with pytest.raises(StrictDataclassError, match="start: 2.0 given, must be a number >= 0 and <= 1"):
         ResidualConfig(ln_mode=gated, ln_mode_options={"start": 2.0})
 
 
