@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import GenerationMixin, PreTrainedModel
+from transformers import PreTrainedModel
 from transformers import initialization as init
 from transformers.cache_utils import Cache, DynamicCache, EncoderDecoderCache
 from transformers.masking_utils import create_bidirectional_mask, create_causal_mask
@@ -27,6 +27,7 @@ from transformers.utils.output_capturing import OutputRecorder, capture_outputs
 
 from .configuration_residual import ResidualConfig
 from .connections import get_ln_mode
+from .decoding import FastGenerationMixin
 from .embeddings import (
     ScaledEmbedding,
     build_positions,
@@ -353,7 +354,7 @@ class ResidualModel(ResidualPreTrainedModel):
         )
 
 
-class ResidualForConditionalGeneration(ResidualPreTrainedModel, GenerationMixin):
+class ResidualForConditionalGeneration(ResidualPreTrainedModel, FastGenerationMixin):
     """Encoder, decoder and output projection: translation and any other sequence-to-sequence task.
 
     `criterion`, when set, computes the loss from decoder states without materialising all logits:
@@ -373,6 +374,7 @@ class ResidualForConditionalGeneration(ResidualPreTrainedModel, GenerationMixin)
         self._tied_weights_keys = {**tied, "lm_head.weight": source} if config.tie_word_embeddings else tied
         self._mark_tied_modules()
         self.post_init()
+        self.generation_config._from_model_config = False  # else fields that Transformers lacks are lost on loading
 
     def get_input_embeddings(self) -> nn.Module:
         return self.model.get_input_embeddings()
@@ -391,6 +393,12 @@ class ResidualForConditionalGeneration(ResidualPreTrainedModel, GenerationMixin)
         """What decoder states are multiplied with to give logits, (vocabulary, d_model)."""
         weight = self.lm_head.weight
         return nn.functional.normalize(weight, dim=-1) if self.config.fix_norm else weight
+
+    def logits(self, hidden_states: Tensor) -> Tensor:
+        """Decoder states (..., d_model) to logits (..., vocabulary)."""
+        if self.config.fix_norm:
+            return nn.functional.linear(hidden_states, self.output_weight, self.lm_head.bias)
+        return self.lm_head(hidden_states)
 
     def resize_token_embeddings(
         self, new_num_tokens: int | None = None, pad_to_multiple_of: int | None = None, mean_resizing: bool = True
@@ -468,11 +476,7 @@ class ResidualForConditionalGeneration(ResidualPreTrainedModel, GenerationMixin)
             loss = self.criterion(hidden_states, self.output_weight, labels, num_items, **bias)
         else:
             kept = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
-            hidden_states = hidden_states[:, kept]
-            if self.config.fix_norm:
-                logits = nn.functional.linear(hidden_states, self.output_weight, self.lm_head.bias)
-            else:
-                logits = self.lm_head(hidden_states)
+            logits = self.logits(hidden_states[:, kept])
             if labels is not None:
                 loss = self.loss_function(
                     logits, labels, vocab_size=self.config.decoder_vocab_size, num_items_in_batch=num_items

@@ -1,0 +1,173 @@
+# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
+"""Our own search against that of Transformers, request by request."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+import torch
+from test_modeling_residual import every_mode
+from transformers import LogitsProcessor, LogitsProcessorList
+
+from residual_hf import ResidualConfig, ResidualForConditionalGeneration
+from residual_hf.model import decoding
+from residual_hf.model.search import top_k
+
+VOCABULARY = 200
+
+
+def make_model(mode: str, seed: int = 0, **fields) -> ResidualForConditionalGeneration:
+    """Random weights, large enough that hypotheses of different lengths compete."""
+    torch.manual_seed(seed)
+    sizes = {"d_model": 32, "encoder_layers": 2, "decoder_layers": 2, "encoder_ffn_dim": 64, "decoder_ffn_dim": 64}
+    heads = {"encoder_attention_heads": 4, "decoder_attention_heads": 4}
+    config = ResidualConfig(
+        ln_mode=mode, vocab_size=VOCABULARY, max_position_embeddings=64, output_bias=True, **sizes, **heads, **fields
+    )
+    model = ResidualForConditionalGeneration(config).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.ndim >= 2:
+                parameter.mul_(2.0)
+            else:
+                parameter.add_(torch.randn_like(parameter), alpha=0.2)
+        model.lm_head.bias.normal_()
+        model.lm_head.bias[model.config.eos_token_id] += 2.5
+    return model
+
+
+def make_sources(generator: random.Random, sentences: int, left_padded: bool) -> torch.Tensor:
+    sources = torch.full((sentences, 12), 1)
+    for row in sources:
+        length = generator.randrange(2, 13)
+        words = torch.tensor([*(generator.randrange(4, VOCABULARY) for _ in range(length - 1)), 2])
+        row[-length:] = words if left_padded else row[-length:]
+        row[:length] = row[:length] if left_padded else words
+    return sources
+
+
+def random_request(generator: random.Random, number: int) -> dict:
+    sources = make_sources(generator, generator.choice([1, 3, 7]), left_padded=number % 2 == 0)
+    request = {"input_ids": sources, "attention_mask": sources.ne(1), "num_beams": generator.choice([1, 2, 5])}
+    request["max_new_tokens"] = generator.choice([3, 20, 40])
+    if request["num_beams"] > 1:
+        request["length_penalty"] = generator.choice([0.0, 0.6, 1.0, 2.0, -0.5])
+        request["early_stopping"] = (True, False, "never")[number % 3]
+        request["num_return_sequences"] = generator.choice([1, request["num_beams"]])
+    options = {
+        "min_new_tokens": 4,
+        "no_repeat_ngram_size": 2,
+        "repetition_penalty": 1.3,
+        "forced_bos_token_id": 7,
+        "decoder_input_ids": torch.tensor([[2, 9]]).repeat(len(sources), 1),
+    }
+    return request | {name: value for name, value in options.items() if generator.random() < 0.2}
+
+
+def transformers_loop(model, input_ids, generation_config, **kwargs):
+    loop = model._beam_search if generation_config.num_beams > 1 else model._sample
+    return loop(input_ids, generation_config=generation_config, **kwargs)
+
+
+@pytest.fixture
+def served(monkeypatch):
+    """Names of the searches of ours that ran."""
+    names = []
+
+    def watch(name):
+        search = getattr(decoding, name)
+        monkeypatch.setattr(decoding, name, lambda *args: names.append(name) or search(*args))
+
+    watch("greedy_search")
+    watch("beam_search")
+    return names
+
+
+@every_mode
+def test_random_requests_give_the_hypotheses_of_transformers(mode, served):
+    model, generator = make_model(mode).double(), random.Random(mode)  # no rounding decides between hypotheses
+    for number in range(6):
+        request = random_request(generator, number) | {"return_dict_in_generate": True, "output_scores": number < 3}
+        ours, theirs = model.generate(**request), model.generate(custom_generate=transformers_loop, **request)
+        assert torch.equal(ours.sequences, theirs.sequences), request
+        if request["num_beams"] > 1:
+            assert torch.equal(ours.beam_indices, theirs.beam_indices.long())
+        if request["num_beams"] > 1 and request["output_scores"]:
+            torch.testing.assert_close(ours.sequences_scores, theirs.sequences_scores)
+            found = (ours, theirs)
+            per_token = [model.compute_transition_scores(f.sequences, f.scores, f.beam_indices) for f in found]
+            torch.testing.assert_close(*per_token)
+    assert len(served) == 6
+
+
+@pytest.mark.parametrize("beams", [1, 4])
+def test_a_sentence_alone_has_the_translation_it_has_in_a_batch(beams, served):
+    model, sources = make_model("resi_dual"), make_sources(random.Random(1), 40, left_padded=False)
+    batch = model.generate(sources, attention_mask=sources.ne(1), num_beams=beams, max_new_tokens=40)
+    for source, found in zip(sources, batch, strict=True):
+        alone = model.generate(source[None, : int(source.ne(1).sum())], num_beams=beams, max_new_tokens=40)[0]
+        assert torch.equal(found[: len(alone)], alone) and found[len(alone) :].eq(1).all()
+    assert len(served) == 41
+
+
+@pytest.mark.parametrize("beams", [1, 4])
+def test_every_sentence_has_a_limit_of_its_own(beams):
+    model, sources = make_model("post_ln"), make_sources(random.Random(2), 6, left_padded=False)
+    limits = torch.tensor([1, 3, 30, 5, 2, 8])
+    batch = model.generate(sources, max_new_tokens=30, length_limits=limits, num_beams=beams, early_stopping=beams > 1)
+    for source, limit, found in zip(sources, limits.tolist(), batch, strict=True):
+        alone = model.generate(source[None], max_new_tokens=limit, num_beams=beams, early_stopping=beams > 1)[0]
+        assert torch.equal(found[: len(alone)], alone) and found[len(alone) :].eq(1).all()
+
+
+class NoOp(LogitsProcessor):
+    def __call__(self, input_ids, scores):
+        return scores
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        {"do_sample": True},
+        {"num_beams": 2, "do_sample": True},
+        {"use_cache": False},
+        {"cache_implementation": "static"},
+        {"logits_processor": LogitsProcessorList([NoOp()])},
+        {"prefix_allowed_tokens_fn": lambda sentence, tokens: list(range(VOCABULARY))},
+        {"output_attentions": True, "return_dict_in_generate": True},
+        {"output_logits": True, "return_dict_in_generate": True},
+        {"encoder_repetition_penalty": 1.2},
+        {"custom_generate": transformers_loop},
+    ],
+    ids=lambda request: "-".join(request),
+)
+def test_everything_else_is_left_to_transformers(request_, served):
+    model, sources = make_model("resi_dual"), make_sources(random.Random(3), 2, left_padded=False)
+    model.generate(sources, max_new_tokens=4, **request_)
+    assert served == []
+
+
+def test_hooks_and_a_switch_in_the_generation_config_leave_it_to_transformers(served, tmp_path):
+    model, sources = make_model("resi_dual"), make_sources(random.Random(4), 2, left_padded=False)
+    shapes = []
+    handle = model.model.decoder.layers[0].register_forward_hook(lambda layer, args, out: shapes.append(out[0].shape))
+    model.generate(sources, max_new_tokens=4, num_beams=2)
+    assert served == [] and shapes[-1] == (4, 1, 32)
+    handle.remove()
+    model.generation_config.fast_decoding = False
+    model.save_pretrained(tmp_path)
+    model = ResidualForConditionalGeneration.from_pretrained(tmp_path)
+    model.generate(sources, max_new_tokens=4)
+    assert served == []
+    model.generation_config.fast_decoding = True
+    model.generate(sources, max_new_tokens=4)
+    assert served == ["greedy_search"]
+
+
+@pytest.mark.parametrize("columns", [37, 640, 10_007])
+def test_top_k_is_that_of_torch(columns):
+    scores = torch.randn(5, columns)
+    for count in (1, 4, 10):
+        for ours, theirs in zip(top_k(scores, count), scores.topk(count), strict=True):
+            assert torch.equal(ours, theirs)
