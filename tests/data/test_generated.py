@@ -1,48 +1,138 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
-"""The generated corpus: correct German for each phenomenon, disjoint splits, the same pairs everywhere."""
+"""The generated corpus against hand-written tables of German, and the promises of `generate_corpus`."""
 
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 import os
+import random
 import re
 import subprocess
 import sys
 
 import pytest
 
-from residual_hf.data.generated import MAX_PAIRS, corpus, facts, generate_corpus, relations, sentences
-from residual_hf.data.generated.clauses import Clause, Part, asked, english, german
-from residual_hf.data.generated.dice import Dice
-from residual_hf.data.generated.german import ACC, DAT, NOM, noun_cases, prepositional
-from residual_hf.data.generated.nouns import ADJECTIVES, NOUNS
-from residual_hf.data.generated.numerals import cardinal, clock, date, ordinal, price
-from residual_hf.data.generated.phrases import (
-    BARE,
-    MANY,
-    NOT_A,
-    NOT_ANY,
-    POSSESSIVE,
+from residual_hf.data.generated import MAX_PAIRS, corpus, generate_corpus, grammar
+from residual_hf.data.generated.grammar import (
+    ACC,
+    DAT,
+    NOM,
+    NONE,
     PRONOUNS,
     THE,
     THIS,
     A,
+    Clause,
+    Determiner,
+    Part,
+    clock,
+    english,
+    german,
     noun_phrase,
     number,
-    of_name,
-    owned_by,
-    person_named,
-    pronoun_for,
+    object_part,
 )
-from residual_hf.data.generated.scenes import object_part
-from residual_hf.data.generated.verbs import BE, FLY, GO, LIE, MODALS, PUT, STAND, VERBS
+from residual_hf.data.generated.words import ADJECTIVES, BE, NOUNS, VERBS
 from residual_hf.errors import InputError
 
 SIZES = {"train": 6000, "valid": 300, "test": 300}
-ADJECTIVE = {adjective.en: adjective for adjective in ADJECTIVES}
-ANNA = person_named("Anna")
-TODAY = Part("today", "heute", "day")
+
+# Every noun: nominative, accusative, dative, genitive singular; nominative and dative plural.
+DECLENSIONS = """
+der Bär, den Bären, dem Bären, des Bären; die Bären, den Bären
+der Riese, den Riesen, dem Riesen, des Riesen; die Riesen, den Riesen
+der Drache, den Drachen, dem Drachen, des Drachen; die Drachen, den Drachen
+der Fuchs, den Fuchs, dem Fuchs, des Fuchses; die Füchse, den Füchsen
+der König, den König, dem König, des Königs; die Könige, den Königen
+die Eule, die Eule, der Eule, der Eule; die Eulen, den Eulen
+die Maus, die Maus, der Maus, der Maus; die Mäuse, den Mäusen
+die Gans, die Gans, der Gans, der Gans; die Gänse, den Gänsen
+die Hexe, die Hexe, der Hexe, der Hexe; die Hexen, den Hexen
+die Königin, die Königin, der Königin, der Königin; die Königinnen, den Königinnen
+das Einhorn, das Einhorn, dem Einhorn, des Einhorns; die Einhörner, den Einhörnern
+das Gespenst, das Gespenst, dem Gespenst, des Gespenstes; die Gespenster, den Gespenstern
+das Pferd, das Pferd, dem Pferd, des Pferdes; die Pferde, den Pferden
+der Schlüssel, den Schlüssel, dem Schlüssel, des Schlüssels; die Schlüssel, den Schlüsseln
+der Regenschirm, den Regenschirm, dem Regenschirm, des Regenschirms; die Regenschirme, den Regenschirmen
+die Laterne, die Laterne, der Laterne, der Laterne; die Laternen, den Laternen
+die Uhr, die Uhr, der Uhr, der Uhr; die Uhren, den Uhren
+das Boot, das Boot, dem Boot, des Bootes; die Boote, den Booten
+der Hut, den Hut, dem Hut, des Hutes; die Hüte, den Hüten
+der Mantel, den Mantel, dem Mantel, des Mantels; die Mäntel, den Mänteln
+die Krone, die Krone, der Krone, der Krone; die Kronen, den Kronen
+das Hemd, das Hemd, dem Hemd, des Hemdes; die Hemden, den Hemden
+der Apfel, den Apfel, dem Apfel, des Apfels; die Äpfel, den Äpfeln
+der Pilz, den Pilz, dem Pilz, des Pilzes; die Pilze, den Pilzen
+die Birne, die Birne, der Birne, der Birne; die Birnen, den Birnen
+das Ei, das Ei, dem Ei, des Eis; die Eier, den Eiern
+der Brief, den Brief, dem Brief, des Briefes; die Briefe, den Briefen
+die Geschichte, die Geschichte, der Geschichte, der Geschichte; die Geschichten, den Geschichten
+das Buch, das Buch, dem Buch, des Buches; die Bücher, den Büchern
+der Wald, den Wald, dem Wald, des Waldes; die Wälder, den Wäldern
+der See, den See, dem See, des Sees; die Seen, den Seen
+die Küche, die Küche, der Küche, der Küche; die Küchen, den Küchen
+die Insel, die Insel, der Insel, der Insel; die Inseln, den Inseln
+das Schloss, das Schloss, dem Schloss, des Schlosses; die Schlösser, den Schlössern
+""".strip().splitlines()
+
+# The present of every verb with ich, du, er and wir, and its perfect with er.
+CONJUGATIONS = """
+kaufe kaufst kauft kaufen, hat gekauft
+finde findest findet finden, hat gefunden
+verliere verlierst verliert verlieren, hat verloren
+stehle stiehlst stiehlt stehlen, hat gestohlen
+suche suchst sucht suchen, hat gesucht
+repariere reparierst repariert reparieren, hat repariert
+esse isst isst essen, hat gegessen
+lese liest liest lesen, hat gelesen
+besuche besuchst besucht besuchen, hat besucht
+wecke weckst weckt wecken, hat geweckt
+rufe an rufst an ruft an rufen an, hat angerufen
+lade ein lädst ein lädt ein laden ein, hat eingeladen
+lache aus lachst aus lacht aus lachen aus, hat ausgelacht
+helfe hilfst hilft helfen, hat geholfen
+folge folgst folgt folgen, ist gefolgt
+höre zu hörst zu hört zu hören zu, hat zugehört
+warte wartest wartet warten, hat gewartet
+träume träumst träumt träumen, hat geträumt
+tanze tanzt tanzt tanzen, hat getanzt
+gebe gibst gibt geben, hat gegeben
+zeige zeigst zeigt zeigen, hat gezeigt
+leihe leihst leiht leihen, hat geliehen
+lese vor liest vor liest vor lesen vor, hat vorgelesen
+singe singst singt singen, hat gesungen
+arbeite arbeitest arbeitet arbeiten, hat gearbeitet
+schlafe schläfst schläft schlafen, hat geschlafen
+gehe gehst geht gehen, ist gegangen
+fliege fliegst fliegt fliegen, ist geflogen
+""".strip().splitlines()
+
+# Determiner and adjective in four cases before a masculine, feminine, neuter and plural noun.
+TABLES = {
+    "definite": """der alte den alten dem alten des alten, die alte die alte der alten der alten,
+        das alte das alte dem alten des alten, die alten die alten den alten der alten""",
+    "this": """dieser alte diesen alten diesem alten dieses alten, diese alte diese alte dieser alten dieser alten,
+        dieses alte dieses alte diesem alten dieses alten, diese alten diese alten diesen alten dieser alten""",
+    "a": """ein alter einen alten einem alten eines alten, eine alte eine alte einer alten einer alten,
+        ein altes ein altes einem alten eines alten""",
+    "our": """unser alter unseren alten unserem alten unseres alten,
+        unsere alte unsere alte unserer alten unserer alten,
+        unser altes unser altes unserem alten unseres alten,
+        unsere alten unsere alten unseren alten unserer alten""",
+    "no": """kein alter keinen alten keinem alten keines alten, keine alte keine alte keiner alten keiner alten,
+        kein altes kein altes keinem alten keines alten, keine alten keine alten keinen alten keiner alten""",
+    "three": ",,,drei alte drei alte drei alten drei alter",
+}
+DETERMINERS = {
+    "definite": THE,
+    "this": THIS,
+    "a": A,
+    "our": PRONOUNS["we"][1],
+    "no": grammar.NO,
+    "three": Determiner("three", "three", "drei", NONE),
+}
 
 
 @pytest.fixture(scope="module")
@@ -50,320 +140,264 @@ def generated() -> dict[str, list[tuple[str, str]]]:
     return generate_corpus(SIZES)
 
 
-def phrase(determiner, adjective: str, noun: str, plural: bool = False):
-    return noun_phrase(determiner, ADJECTIVE[adjective] if adjective else None, NOUNS[noun], plural)
+def noun(english: str):
+    return next(noun for noun in NOUNS if noun.en == english)
 
 
-def clause(verb: str, *parts: Part, subject=ANNA, **how) -> Clause:
-    return Clause(subject, VERBS[verb], parts=list(parts), **how)
+def phrase(determiner, adjective: str, english: str, plural: bool = False):
+    found = noun(english)
+    described = next((pair for pair in ADJECTIVES[found.kind] if pair[0] == adjective), None)
+    assert (described is None) == (not adjective)
+    return noun_phrase(determiner, described, found, plural)
+
+
+def verb(english: str):
+    return next(verb for verb in VERBS if verb.en == english)
+
+
+@pytest.mark.parametrize("row", DECLENSIONS, ids=[row.split()[1].strip(",") for row in DECLENSIONS])
+def test_every_noun_declines_as_in_the_dictionary(row) -> None:
+    singular, plural = (half.split(", ") for half in row.split("; "))
+    found = next(noun for noun in NOUNS if noun.de == singular[0].split()[1])
+    assert list(noun_phrase(THE, None, found).de) == singular
+    assert [noun_phrase(THE, None, found, plural=True).de[case] for case in (NOM, DAT)] == plural
+
+
+def test_the_tables_hold_every_word() -> None:
+    assert len(DECLENSIONS) == len(NOUNS)
+    assert len(CONJUGATIONS) == len(VERBS)
+
+
+@pytest.mark.parametrize(("row", "verb"), zip(CONJUGATIONS, VERBS, strict=True), ids=[v.infinitive for v in VERBS])
+def test_every_verb_conjugates_as_in_the_dictionary(row, verb) -> None:
+    subjects = [PRONOUNS[name][0] for name in ("I", "you", "m", "we")]
+    present = " ".join(german(Clause(subject, verb)).split(" ", 1)[1] for subject in subjects)
+    perfect = german(Clause(subjects[2], verb, "past")).split(" ", 1)[1]
+    assert f"{present}, {perfect}" == row
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_determiners_and_adjectives_agree(name) -> None:
+    nouns = {"king": False, "owl": False, "horse": False, "fox": True}  # masculine, feminine, neuter, plural
+    for (english_noun, plural), row in zip(nouns.items(), TABLES[name].split(","), strict=False):
+        words = row.split()
+        pairs = [f"{determiner} {adjective}" for determiner, adjective in zip(words[::2], words[1::2], strict=True)]
+        made = phrase(DETERMINERS[name], "old", english_noun, plural)
+        assert not pairs or [form.rsplit(" ", 1)[0] for form in made.de] == pairs
 
 
 @pytest.mark.parametrize(
     ("n", "en", "de"),
     [
-        (1, "one", "eins"),
+        (2, "two", "zwei"),
+        (12, "twelve", "zwölf"),
         (16, "sixteen", "sechzehn"),
         (17, "seventeen", "siebzehn"),
         (21, "twenty-one", "einundzwanzig"),
         (30, "thirty", "dreißig"),
         (67, "sixty-seven", "siebenundsechzig"),
-        (101, "one hundred and one", "hunderteins"),
+        (100, "one hundred", "einhundert"),
+        (302, "three hundred and two", "dreihundertzwei"),
         (345, "three hundred and forty-five", "dreihundertfünfundvierzig"),
-        (1100, "one thousand one hundred", "tausendeinhundert"),
-        (2300, "two thousand three hundred", "zweitausenddreihundert"),
-        (21000, "twenty-one thousand", "einundzwanzigtausend"),
-        (201005, "two hundred and one thousand and five", "zweihunderteintausendfünf"),
+        (717, "seven hundred and seventeen", "siebenhundertsiebzehn"),
     ],
 )
 def test_numbers(n: int, en: str, de: str) -> None:
-    assert cardinal(n) == (en, de)
-
-
-def test_prices() -> None:
-    assert price(21, 50) == ("twenty-one euros fifty", "einundzwanzig Euro fünfzig")
-    assert price(1, 20) == ("one euro twenty", "einen Euro zwanzig")
-    assert price(900) == ("nine hundred euros", "neunhundert Euro")
-
-
-def test_dates() -> None:
-    assert date(3, 5, "en") == ("the third of May", "dritten Mai")
-    assert date(1, 3, "e") == ("the first of March", "erste März")
-    assert date(31, 12, "en") == ("the thirty-first of December", "einunddreißigsten Dezember")
-    assert [ordinal(n)[1] for n in (7, 8, 12, 19, 20)] == ["siebt", "acht", "zwölft", "neunzehnt", "zwanzigst"]
-    assert [ordinal(n)[0] for n in (5, 9, 12, 20, 22)] == ["fifth", "ninth", "twelfth", "twentieth", "twenty-second"]
+    assert number(n) == (en, de)
 
 
 @pytest.mark.parametrize(
-    ("hour", "minute", "en", "de"),
+    ("hour", "half", "en", "de"),
     [
-        (1, 0, "one o'clock", "ein Uhr"),
-        (8, 0, "eight o'clock", "acht Uhr"),
-        (7, 30, "half past seven", "halb acht"),
-        (12, 30, "half past twelve", "halb eins"),
-        (8, 45, "a quarter to nine", "Viertel vor neun"),
-        (1, 15, "a quarter past one", "Viertel nach eins"),
-        (6, 50, "ten to seven", "zehn vor sieben"),
-        (12, 55, "five to one", "fünf vor eins"),
+        (1, False, "at one o'clock", "um ein Uhr"),
+        (8, False, "at eight o'clock", "um acht Uhr"),
+        (7, True, "at half past seven", "um halb acht"),
+        (12, True, "at half past twelve", "um halb eins"),
     ],
 )
-def test_times_of_day(hour: int, minute: int, en: str, de: str) -> None:
-    assert clock(hour, minute) == (en, de)
+def test_times_of_day(hour: int, half: bool, en: str, de: str) -> None:
+    assert clock(hour, half) == (en, de)
 
 
-@pytest.mark.parametrize(
-    ("determiner", "adjective", "noun", "plural", "en", "de"),
-    [
-        (THE, "old", "man", False, "the old man", "der alte Mann/den alten Mann/dem alten Mann/des alten Mannes"),
-        (THE, "", "neighbour", False, "the neighbour", "der Nachbar/den Nachbarn/dem Nachbarn/des Nachbarn"),
-        (A, "expensive", "coat", False, "an expensive coat",
-         "ein teurer Mantel/einen teuren Mantel/einem teuren Mantel/eines teuren Mantels"),
-        (A, "dark", "room", False, "a dark room",
-         "ein dunkles Zimmer/ein dunkles Zimmer/einem dunklen Zimmer/eines dunklen Zimmers"),
-        (A, "tired", "woman", False, "a tired woman",
-         "eine müde Frau/eine müde Frau/einer müden Frau/einer müden Frau"),
-        (NOT_ANY, "cold", "milk", False, "any cold milk",
-         "keine kalte Milch/keine kalte Milch/keiner kalten Milch/keiner kalten Milch"),
-        (NOT_A, "red", "apple", True, "any red apples",
-         "keine roten Äpfel/keine roten Äpfel/keinen roten Äpfeln/keiner roten Äpfel"),
-        (BARE, "fresh", "bread", False, "fresh bread",
-         "frisches Brot/frisches Brot/frischem Brot/frischen Brotes"),
-        (BARE, "hot", "coffee", False, "hot coffee",
-         "heißer Kaffee/heißen Kaffee/heißem Kaffee/heißen Kaffees"),
-        (number(3), "green", "apple", True, "three green apples",
-         "drei grüne Äpfel/drei grüne Äpfel/drei grünen Äpfeln/drei grüner Äpfel"),
-        (MANY, "old", "car", True, "many old cars",
-         "viele alte Autos/viele alte Autos/vielen alten Autos/vieler alter Autos"),
-        (THIS, "small", "child", True, "these small children",
-         "diese kleinen Kinder/diese kleinen Kinder/diesen kleinen Kindern/dieser kleinen Kinder"),
-        (POSSESSIVE["we"], "new", "car", False, "our new car",
-         "unser neues Auto/unser neues Auto/unserem neuen Auto/unseres neuen Autos"),
-        (POSSESSIVE["she"], "", "brother", False, "her brother", "ihr Bruder/ihren Bruder/ihrem Bruder/ihres Bruders"),
-        (POSSESSIVE["I"], "", "parents", False, "my parents", "meine Eltern/meine Eltern/meinen Eltern/meiner Eltern"),
-    ],
-)  # fmt: skip
-def test_articles_adjectives_and_cases(determiner, adjective, noun, plural, en, de) -> None:
-    made = phrase(determiner, adjective, noun, plural)
-    assert (made.en, "/".join(made.de)) == (en, de)
-
-
-def test_dative_plural_and_genitive() -> None:
-    assert noun_cases(NOUNS["child"], plural=True)[DAT] == "Kindern"
-    assert noun_cases(NOUNS["woman"], plural=True)[DAT] == "Frauen"
-    assert noun_cases(NOUNS["sofa"], plural=True)[DAT] == "Sofas"
-    assert noun_cases(NOUNS["dog"]) == ("Hund", "Hund", "Hund", "Hundes")
+def test_articles_before_vowels() -> None:
+    assert phrase(A, "", "owl").en == "an owl"
+    assert phrase(A, "old", "boat").en == "an old boat"
+    assert phrase(A, "", "unicorn").en == "a unicorn"
 
 
 def test_owners() -> None:
-    new_car = owned_by(phrase(POSSESSIVE["I"], "", "neighbour"), ADJECTIVE["new"], NOUNS["car"])
-    assert (new_car.en, new_car.de[DAT]) == ("my neighbour's new car", "dem neuen Auto meines Nachbarn")
-    coat = phrase(of_name("Anna"), "red", "coat")
-    assert (coat.en, coat.de[NOM], coat.de[ACC]) == ("Anna's red coat", "Annas roter Mantel", "Annas roten Mantel")
+    hat = grammar.owned_by(phrase(THE, "brave", "giant"), phrase(THE, "red", "hat"))
+    assert (hat.en, hat.de[ACC]) == ("the brave giant's red hat", "den roten Hut des mutigen Riesen")
 
 
-def test_prepositions_contract_with_the_article() -> None:
-    kitchen, garden, station = (phrase(THE, "", noun) for noun in ("kitchen", "garden", "station"))
-    assert prepositional("in", kitchen.de[ACC]) == "in die Küche"
-    assert prepositional("in", kitchen.de[DAT]) == "in der Küche"
-    assert prepositional("in", garden.de[DAT]) == "im Garten"
-    assert prepositional("in", garden.de[ACC]) == "in den Garten"
-    assert prepositional("zu", station.de[DAT]) == "zum Bahnhof"
-    assert prepositional("auf", phrase(THE, "", "bed").de[DAT]) == "auf dem Bett"
+@pytest.mark.parametrize(
+    ("preposition", "place", "case", "de"),
+    [
+        ("in", "forest", DAT, "im Wald"),
+        ("in", "forest", ACC, "in den Wald"),
+        ("in", "castle", ACC, "ins Schloss"),
+        ("in", "kitchen", DAT, "in der Küche"),
+        ("an", "lake", DAT, "am See"),
+        ("auf", "island", ACC, "auf die Insel"),
+        ("von", "king", DAT, "vom König"),
+    ],
+)
+def test_prepositions_contract_with_the_article(preposition, place, case, de) -> None:
+    assert object_part(phrase(THE, "", place), case, preposition).de == de
 
 
-def test_persons_of_verbs() -> None:
-    forms = {infinitive: verb.present for infinitive, verb in VERBS.items()}
-    assert forms["arbeiten"] == ("arbeite", "arbeitest", "arbeitet", "arbeiten")
-    assert forms["lesen"] == ("lese", "liest", "liest", "lesen")
-    assert forms["einladen"] == ("lade", "lädst", "lädt", "laden")
-    assert forms["sitzen"] == ("sitze", "sitzt", "sitzt", "sitzen")
-
-
-MOTHER = object_part(phrase(POSSESSIVE["she"], "", "mother"), ACC)
-KEY = object_part(phrase(POSSESSIVE["she"], "", "key"), ACC)
-CAR = object_part(phrase(A, "new", "car"), ACC)
-IN_TOWN = Part("in Berlin", "in Berlin", "place")
-TO_TOWN = Part("to Vienna", "nach Wien", "goal")
-# English statement, German main clause, German subordinate clause
+OWL = phrase(THE, "", "owl")
+BEAR = object_part(phrase(THE, "", "bear"), ACC)
+YESTERDAY, TOMORROW = Part("time", "yesterday", "gestern"), Part("time", "tomorrow", "morgen")
+IN_THE_FOREST = Part("place", "in the forest", "im Wald")
+A_HAT = object_part(phrase(A, "", "hat"), ACC)
+# clause, English, German main clause, German subordinate clause
 CLAUSES = [
-    (clause("anrufen", MOTHER, TODAY, tense="progressive"), "Anna is calling her mother today",
-     "Anna ruft heute ihre Mutter an", "Anna heute ihre Mutter anruft"),
-    (clause("anrufen", MOTHER, tense="past"), "Anna called her mother",
-     "Anna hat ihre Mutter angerufen", "Anna ihre Mutter angerufen hat"),
-    (clause("anrufen", object_part(PRONOUNS["he"].phrase, ACC), TODAY, modal=MODALS[1]), "Anna has to call him today",
-     "Anna muss ihn heute anrufen", "Anna ihn heute anrufen muss"),
-    (clause("aufstehen", Part("often", "oft", "frequency"), subject=PRONOUNS["you"].phrase), "you often get up",
-     "du stehst oft auf", "du oft aufstehst"),
-    (clause("aufstehen", tense="past", subject=PRONOUNS["they"].phrase), "they got up",
-     "sie sind aufgestanden", "sie aufgestanden sind"),
-    (clause("einkaufen", IN_TOWN, tense="future", subject=PRONOUNS["we"].phrase), "we will go shopping in Berlin",
-     "wir werden in Berlin einkaufen", "wir in Berlin einkaufen werden"),
-    (clause("abholen", object_part(PRONOUNS["she"].phrase, ACC), tense="past"), "Anna picked her up",
-     "Anna hat sie abgeholt", "Anna sie abgeholt hat"),
-    (clause("kaufen", CAR, IN_TOWN, tense="past"), "Anna bought a new car in Berlin",
-     "Anna hat in Berlin ein neues Auto gekauft", "Anna in Berlin ein neues Auto gekauft hat"),
-    (clause("suchen", KEY, TODAY, tense="progressive", negated=True), "Anna is not looking for her key today",
-     "Anna sucht ihren Schlüssel heute nicht", "Anna ihren Schlüssel heute nicht sucht"),
-    (clause("kaufen", object_part(phrase(NOT_ANY, "fresh", "bread"), ACC), negated=True, tense="past"),
-     "Anna did not buy any fresh bread", "Anna hat kein frisches Brot gekauft", "Anna kein frisches Brot gekauft hat"),
-    (clause("helfen", object_part(phrase(THE, "old", "neighbour"), DAT), modal=MODALS[2]),
-     "Anna wants to help the old neighbour", "Anna will dem alten Nachbarn helfen",
-     "Anna dem alten Nachbarn helfen will"),
-    (clause("warten", object_part(phrase(THE, "", "bus"), ACC, "auf"), tense="progressive"),
-     "Anna is waiting for the bus", "Anna wartet auf den Bus", "Anna auf den Bus wartet"),
-    (Clause(ANNA, FLY, "past", parts=[TO_TOWN]), "Anna flew to Vienna",
-     "Anna ist nach Wien geflogen", "Anna nach Wien geflogen ist"),
-    (Clause(ANNA, BE, "past", None, True, [Part("tired", "müde", "predicate")]), "Anna was not tired",
-     "Anna war nicht müde", "Anna nicht müde war"),
-    (Clause(ANNA, GO, modal=MODALS[0], negated=True, parts=[Part("into the kitchen", "in die Küche", "goal")]),
-     "Anna cannot go into the kitchen", "Anna kann nicht in die Küche gehen", "Anna nicht in die Küche gehen kann"),
-    (clause("kochen", modal=MODALS[3], tense="past"), "Anna was allowed to cook", "Anna durfte kochen",
-     "Anna kochen durfte"),
+    (Clause(OWL, verb("call"), parts=[BEAR, Part("often", "often", "oft")]),
+     "the owl often calls the bear", "die Eule ruft den Bären oft an", "die Eule den Bären oft anruft"),
+    (Clause(OWL, verb("call"), "past", [BEAR, YESTERDAY]), "the owl called the bear yesterday",
+     "die Eule hat gestern den Bären angerufen", "die Eule gestern den Bären angerufen hat"),
+    (Clause(OWL, verb("call"), "will", [BEAR, TOMORROW]), "the owl will call the bear tomorrow",
+     "die Eule wird morgen den Bären anrufen", "die Eule morgen den Bären anrufen wird"),
+    (Clause(OWL, verb("find"), "past", [A_HAT, IN_THE_FOREST]), "the owl found a hat in the forest",
+     "die Eule hat im Wald einen Hut gefunden", "die Eule im Wald einen Hut gefunden hat"),
+    (Clause(OWL, verb("give"), "past", [A_HAT, object_part(phrase(THE, "", "ghost"), DAT), YESTERDAY]),
+     "the owl gave the ghost a hat yesterday", "die Eule hat dem Gespenst gestern einen Hut gegeben",
+     "die Eule dem Gespenst gestern einen Hut gegeben hat"),
+    (Clause(OWL, verb("follow"), "must", [object_part(PRONOUNS["p"][0], DAT), IN_THE_FOREST]),
+     "the owl must follow them in the forest", "die Eule muss ihnen im Wald folgen",
+     "die Eule ihnen im Wald folgen muss"),
+    (Clause(OWL, verb("wait"), parts=[object_part(phrase(THIS, "", "king"), ACC, "auf"), IN_THE_FOREST]),
+     "the owl waits for this king in the forest", "die Eule wartet im Wald auf diesen König",
+     "die Eule im Wald auf diesen König wartet"),
+    (Clause(OWL, BE, "past", [Part("not", "not", "nicht"), Part("predicate", "sad", "traurig")]),
+     "the owl was not sad", "die Eule war nicht traurig", "die Eule nicht traurig war"),
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize(("said", "en", "main", "subordinate"), CLAUSES, ids=[case[1] for case in CLAUSES])
 def test_word_order(said: Clause, en: str, main: str, subordinate: str) -> None:
-    assert (english(said), german(said), german(said, "subordinate")) == (en, main, subordinate)
+    assert (english(said), german(said), german(said, "last")) == (en, main, subordinate)
 
 
-def test_fronting_moves_the_german_subject_behind_the_verb() -> None:
-    said = clause("anrufen", MOTHER, tense="progressive", front=TODAY)
-    assert (english(said), german(said)) == ("today Anna is calling her mother", "heute ruft Anna ihre Mutter an")
+def test_questions_and_fronting_invert_verb_and_subject() -> None:
+    said = Clause(OWL, verb("call"), "past", [BEAR])
+    assert english(said, "") == "did the owl call the bear"
+    assert german(said, "first") == "hat die Eule den Bären angerufen"
+    assert english(said, "why") == "why did the owl call the bear"
+    assert german(said, "first", "warum") == "warum hat die Eule den Bären angerufen"
+    said.front = "yesterday", "gestern"
+    assert english(said) == "yesterday the owl called the bear"
+    assert german(said) == "gestern hat die Eule den Bären angerufen"
 
 
-def test_questions() -> None:
-    assert asked(clause("anrufen", MOTHER, tense="past")) == (
-        "Did Anna call her mother?", "Hat Anna ihre Mutter angerufen?",
-    )  # fmt: skip
-    assert asked(clause("arbeiten"), "where", "wo") == ("Where does Anna work?", "Wo arbeitet Anna?")
+def noun_phrases() -> set[str]:
+    """Every determiner, adjective and noun that agree by the tables above."""
+    adjectives = {de for pairs in ADJECTIVES.values() for _, de in pairs}
+    found = set()
+    for row in DECLENSIONS:
+        singular, (plural, dative) = (half.split(", ") for half in row.split("; "))
+        nouns = {(("der", "die", "das").index(singular[0][:3]), case): form for case, form in enumerate(singular)}
+        nouns |= {(3, case): dative if case == DAT else plural for case in range(4)}
+        for table in TABLES.values():
+            rows = [row.split() for row in table.split(",")]
+            for (gender, case), form in nouns.items():
+                if gender < len(rows) and rows[gender]:
+                    determiner, old = rows[gender][2 * case : 2 * case + 2]
+                    described = {old.replace("alt", adjective) + " " for adjective in adjectives} | {""}
+                    found |= {f"{determiner} {adjective}{form.split()[1]}" for adjective in described}
+    return found
 
 
-def test_pronouns_agree_with_the_german_noun() -> None:
-    things = {noun: pronoun_for(phrase(THE, "", noun)) for noun in ("key", "lamp", "book")}
-    assert {noun: (it.en, *it.de[:2]) for noun, it in things.items()} == {
-        "key": ("it", "er", "ihn"), "lamp": ("it", "sie", "sie"), "book": ("it", "es", "es"),
-    }  # fmt: skip
+def test_noun_phrases_of_the_corpus_agree_by_the_tables(generated) -> None:
+    allowed, counted = noun_phrases(), 0
+    nouns = "|".join({form.split()[1] for row in DECLENSIONS for form in re.split("[,;] ", row)})
+    adjectives = "|".join({de for pairs in ADJECTIVES.values() for _, de in pairs})
+    pattern = re.compile(rf"(?<!\bum )\b(\w+) ((?:(?:{adjectives})\w* )?(?:{nouns}))\b")
+    like_the_tables = [  # other words with the same endings
+        (r"^(im|am|vom)$", "dem"),
+        (r"^(ins|ans)$", "das"),
+        (r"^(mein|dein|sein|ihr)(?=e?[rnms]?$)", "unser"),
+        (r"^\w*(zwei|drei|vier|fünf|sechs|sieben|acht|neun|zehn|elf|zwölf|zig|ßig|hundert)$", "drei"),
+    ]
+    for _, de in generated["train"]:
+        for determiner, rest in pattern.findall(de):
+            determiner = determiner.lower()
+            for word, other in like_the_tables:
+                determiner = re.sub(word, other, determiner)
+            assert f"{determiner} {rest}" in allowed, de
+            counted += 1
+    assert counted > len(generated["train"])
 
 
-def test_putting_takes_the_accusative_and_lying_the_dative() -> None:
-    table = phrase(THE, "", "table")
-    lay, stand = PUT
-    letter, lamp = (object_part(phrase(THE, "", noun), ACC) for noun in ("letter", "lamp"))
-    there = Part("on the table", prepositional("auf", table.de[ACC]), "goal")
-    assert german(Clause(ANNA, lay, "past", parts=[letter, there])) == "Anna hat den Brief auf den Tisch gelegt"
-    assert german(Clause(ANNA, stand, "past", parts=[lamp, there])) == "Anna hat die Lampe auf den Tisch gestellt"
-    assert english(Clause(ANNA, stand, "past", parts=[lamp, there])) == "Anna put the lamp on the table"
-    here = Part("on the table", prepositional("auf", table.de[DAT]), "goal")
-    assert german(Clause(phrase(THE, "", "letter"), LIE, parts=[here])) == "der Brief liegt auf dem Tisch"
-    assert german(Clause(phrase(THE, "", "lamp"), STAND, parts=[here])) == "die Lampe steht auf dem Tisch"
-
-
-# One sentence of every pattern, read and found right by hand: pattern, seed, English, German.
+# Read and found right by a German: pattern, seed, English, German.
 GOLDEN = [
-    (sentences.statement, 7, "On Monday I gave Laura my ticket.", "Am Montag habe ich Laura meine Fahrkarte gegeben."),
-    (sentences.statement, 25, "They are not going to the cinema.", "Sie gehen nicht ins Kino."),
-    (sentences.located, 25, "Their important book was in the cupboard yesterday.",
-     "Ihr wichtiges Buch lag gestern im Schrank."),
-    (sentences.reason, 1, "They close the window every day although they do not have any money.",
-     "Sie machen jeden Tag das Fenster zu, obwohl sie kein Geld haben."),
-    (sentences.condition, 11, "If they are happy, his parents will wash the dog.",
-     "Wenn sie glücklich sind, werden seine Eltern den Hund waschen."),
-    (sentences.report, 13, "We hope that you will drink a glass of wine on the balcony next week.",
-     "Wir hoffen, dass du nächste Woche auf dem Balkon ein Glas Wein trinken wirst."),
-    (sentences.doubt, 11, "The ill woman does not know whether Lena has a dog.",
-     "Die kranke Frau weiß nicht, ob Lena einen Hund hat."),
-    (sentences.doubt, 14, "Do you know when my sister and my brother found this ticket in the office?",
-     "Weißt du, wann meine Schwester und mein Bruder diese Fahrkarte im Büro gefunden haben?"),
-    (sentences.yes_or_no, 7, "Are you waiting for your sister at half past one tomorrow?",
-     "Wartest du morgen um halb zwei auf deine Schwester?"),
-    (sentences.when_or_why, 4, "When are you inviting her?", "Wann lädst du sie ein?"),
-    (sentences.where, 4, "Where did you go by bus on Sunday?", "Wohin bist du am Sonntag mit dem Bus gefahren?"),
-    (sentences.where, 6, "Where did Anna wait for my daughter?", "Wo hat Anna auf meine Tochter gewartet?"),
-    (sentences.what_or_who, 23, "Who did the man talk to?", "Mit wem hat der Mann gesprochen?"),
-    (sentences.what_or_who, 0, "Who does she have to listen to tomorrow morning?",
-     "Wem muss sie morgen früh zuhören?"),
-    (sentences.which_or_how_many, 22, "Which coat do you like?", "Welchen Mantel magst du?"),
-    (sentences.which_or_how_many, 25, "How many warm soups do they order every day?",
-     "Wie viele warme Suppen bestellen sie jeden Tag?"),
-    (facts.costs, 14, "The bottle of water costs three euros forty.", "Die Flasche Wasser kostet drei Euro vierzig."),
-    (facts.costs_but, 13, "The watch is beautiful, but it costs fifty-three euros.",
-     "Die Uhr ist schön, aber sie kostet dreiundfünfzig Euro."),
-    (facts.bought, 20, "My uncle bought a bicycle for nine hundred and nineteen euros.",
-     "Mein Onkel hat ein Fahrrad für neunhundertneunzehn Euro gekauft."),
-    (facts.timetable, 11, "The train arrives in Vienna at a quarter to eight on Friday.",
-     "Der Zug kommt am Freitag um Viertel vor acht in Wien an."),
-    (facts.programme, 13, "This film starts at the cinema at ten to four on Saturday.",
-     "Dieser Film fängt am Samstag um zehn vor vier im Kino an."),
-    (facts.calendar, 2, "Today is the thirtieth of December.", "Heute ist der dreißigste Dezember."),
-    (facts.calendar, 5, "Our colleague's birthday is on the twenty-third of August.",
-     "Der Geburtstag unseres Kollegen ist am dreiundzwanzigsten August."),
-    (facts.holiday, 4, "This guest is staying in Berlin from the third to the fifteenth of March.",
-     "Dieser Gast bleibt vom dritten bis zum fünfzehnten März in Berlin."),
-    (facts.age, 3, "His grandmother is eighty-four years old.", "Seine Großmutter ist vierundachtzig Jahre alt."),
-    (facts.measure, 3, "This interesting book has five hundred and ninety-three pages.",
-     "Dieses interessante Buch hat fünfhundertdreiundneunzig Seiten."),
-    (relations.belonging, 18, "The blue coat belongs to my grandfather.", "Der blaue Mantel gehört meinem Großvater."),
-    (relations.comparison, 15, "Emil's car is older than our car.", "Emils Auto ist älter als unser Auto."),
-    (relations.existence, 16, "There is a good restaurant behind the theatre.",
-     "Hinter dem Theater gibt es ein gutes Restaurant."),
-    (relations.lasting, 13, "We have worked in the office for twenty-one years.",
-     "Wir arbeiten seit einundzwanzig Jahren im Büro."),
-    (relations.lost, 0, "Where is our hat? We need it today.", "Wo ist unser Hut? Wir brauchen ihn heute."),
-    (relations.found, 13, "We lost our shirt, but you found it in the garden.",
-     "Wir haben unser Hemd verloren, aber du hast es im Garten gefunden."),
-    (relations.merit, 22, "She bought the camera five years ago because it was modern.",
-     "Sie hat vor fünf Jahren die Kamera gekauft, weil sie modern war."),
+    (corpus.statement, 13, "The sad unicorn showed me fifty-nine lanterns at the lake last week.",
+     "Das traurige Einhorn hat mir letzte Woche am See neunundfünfzig Laternen gezeigt."),
+    (corpus.statement, 22, "Every morning this dragon invites the queen.",
+     "Jeden Morgen lädt dieser Drache die Königin ein."),
+    (corpus.question, 7, "Why do we laugh at the brave foxes every morning?",
+     "Warum lachen wir jeden Morgen die mutigen Füchse aus?"),
+    (corpus.reason, 104, "I sang at the lake because I had no black umbrella.",
+     "Ich habe am See gesungen, weil ich keinen schwarzen Regenschirm hatte."),
+    (corpus.condition, 107, "If this goose is not happy, she must read the ghost three letters.",
+     "Wenn diese Gans nicht glücklich ist, muss sie dem Gespenst drei Briefe vorlesen."),
+    (corpus.condition, 104, "When it rains, the small mice repair the sad unicorn's lantern.",
+     "Wenn es regnet, reparieren die kleinen Mäuse die Laterne des traurigen Einhorns."),
+    (corpus.claim, 105, "The big bear says that he flew to the lake at two o'clock yesterday.",
+     "Der große Bär sagt, dass er gestern um zwei Uhr an den See geflogen ist."),
+    (corpus.relative, 108, "The dragons that lent the fox their golden umbrella live in the kitchen.",
+     "Die Drachen, die dem Fuchs ihren goldenen Regenschirm geliehen haben, wohnen in der Küche."),
+    (corpus.lost, 110, "Where is his long letter? I need it.", "Wo ist sein langer Brief? Ich brauche ihn."),
+    (corpus.figure, 7, "The bear is four hundred and twenty-one years old.",
+     "Der Bär ist vierhunderteinundzwanzig Jahre alt."),
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize(("pattern", "seed", "en", "de"), GOLDEN, ids=[f"{p.__name__}-{s}" for p, s, *_ in GOLDEN])
 def test_golden_sentences(pattern, seed: int, en: str, de: str) -> None:
-    assert pattern(Dice(seed)) == (en, de)
+    assert pattern(random.Random(seed)) == (en, de)
 
 
 def test_every_pattern_has_a_golden_sentence() -> None:
-    patterns = {pattern for pattern, _ in sentences.SENTENCES + facts.FACTS + relations.RELATIONS}
-    assert patterns == {pattern for pattern, *_ in GOLDEN}
+    assert set(corpus.SHARES) == {pattern for pattern, *_ in GOLDEN}
 
 
-def test_parts_are_disjoint_in_both_languages(generated) -> None:
+def test_no_sentence_occurs_twice(generated) -> None:
     assert {name: len(pairs) for name, pairs in generated.items()} == SIZES
     for side in (0, 1):
         together = [pair[side] for pairs in generated.values() for pair in pairs]
         assert len(set(together)) == len(together)
 
 
-def test_sentences_have_4_to_16_words_and_real_punctuation(generated) -> None:
+def test_sentences_are_short_and_closed(generated) -> None:
     lengths = [len(en.split()) for en, _ in generated["train"]]
-    assert (min(lengths), max(lengths)) == (4, 16)
-    assert 8.5 < sum(lengths) / len(lengths) < 10.5
+    assert min(lengths) >= 2 and max(lengths) <= 26
+    assert 9 < sum(lengths) / len(lengths) < 11
     for en, de in generated["train"]:
         assert en[0].isupper() and de[0].isupper() and en[-1] == de[-1] and en[-1] in ".?"
         assert "  " not in en + de
 
 
 def test_german_is_a_function_of_english() -> None:
-    dice, german_of = Dice(7), {}
-    for en, de in (corpus.draw_pair(dice) for _ in range(20000)):
+    dice, german_of = random.Random(7), {}
+    patterns = itertools.cycle(corpus.SHARES)
+    for en, de in (next(patterns)(dice) for _ in range(20000)):
         assert german_of.setdefault(en, de) == de
 
 
 def test_held_out_words_are_seen_in_training(generated) -> None:
     """Numbers are made of parts and may be new; of all other words hardly one."""
-    numbers = re.compile("hundert|tausend|und(zwanzig|dreißig|vierzig|fünfzig|sechzig|siebzig|achtzig|neunzig)")
+    numbers = re.compile("hundert|und(zwanzig|dreißig|vierzig|fünfzig|sechzig|siebzig|achtzig|neunzig)")
     for side in (0, 1):
         seen = {word for pair in generated["train"] for word in re.findall(r"\w+", pair[side])}
         words = [word for pair in generated["test"] for word in re.findall(r"\w+", pair[side])]
         new = [word for word in words if word not in seen and not numbers.search(word)]
-        assert len(new) < 0.005 * len(words), new
+        assert len(new) < 0.002 * len(words), new
 
 
-def digest(pairs) -> str:
-    return hashlib.sha256("\n".join("\t".join(pair) for pair in pairs).encode()).hexdigest()[:16]
-
-
-# Changes whenever lexicon or grammar change: results of models trained on older corpora are then no longer comparable.
-FIRST_1000 = "07df52cf21ffd16d"
+# Changes whenever words or grammar change: results of models trained before are then not comparable.
+FIRST_1000 = "0112e10e9a9cae3a"
 
 
 def test_the_same_in_every_process() -> None:
@@ -374,7 +408,8 @@ def test_the_same_in_every_process() -> None:
     for hash_seed in ("1", "2"):
         environment = {**os.environ, "PYTHONHASHSEED": hash_seed}
         made = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, check=True)
-        assert digest(json.loads(made.stdout)) == FIRST_1000
+        text = "\n".join("\t".join(pair) for pair in json.loads(made.stdout))
+        assert hashlib.sha256(text.encode()).hexdigest()[:16] == FIRST_1000
 
 
 def test_the_seed_decides() -> None:
@@ -393,10 +428,10 @@ def test_held_out_parts_do_not_depend_on_the_size_of_the_training_part(generated
     ("sizes", "seed", "message"),
     [
         ({"train": MAX_PAIRS, "test": 1}, 0, str(MAX_PAIRS)),
-        ({"train": -1}, 0, r"sizes\['train'\] is -1"),
-        ({"train": 1.5}, 0, r"sizes\['train'\] is 1.5"),
-        ({"train": 10}, -1, "seed is -1"),
-        ({"train": 10}, "0", "seed is '0'"),
+        ({"train": -1}, 0, r"sizes\['train'\]: -1"),
+        ({"train": 1.5}, 0, r"sizes\['train'\]: 1.5"),
+        ({"train": 10}, -1, "seed: -1"),
+        ({"train": 10}, "0", "seed: '0'"),
     ],
 )
 def test_impossible_requests_are_refused(sizes, seed, message: str) -> None:

@@ -1,10 +1,10 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
-"""An English-German corpus that the package makes itself, from a small grammar: everyday sentences, correct in both.
+"""A generated English-German corpus about bears who lend umbrellas and kings who lose crowns.
 
-The German of a sentence is a function of its English and nearly all words are frequent, so that a small model learns
-the corpus in minutes; but it has to learn cases, genders, word order, separable verbs, and numbers turned round.
+The German of a sentence is a function of its English, so a small model can learn the corpus in minutes; it has to
+learn case, gender and number, separable verbs, the place of the verb, and numbers that are read backwards.
 """
 
-from residual_hf.data.generated.corpus import MAX_PAIRS, generate_corpus
+from .corpus import MAX_PAIRS, generate_corpus
 
 __all__ = ["MAX_PAIRS", "generate_corpus"]
