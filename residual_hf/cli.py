@@ -87,8 +87,12 @@ def build_parser() -> argparse.ArgumentParser:
     card.add_argument("--overwrite", action="store_true", help="replace a card that exists")
     card.set_defaults(run=run_card)
 
-    modes = verbs.add_parser("modes", help="list the residual connections, or describe one")
-    modes.add_argument("name", nargs="?", help="a mode, as in ln_mode")
+    modes = verbs.add_parser("modes", help="list the residual connections, describe one, or draw some")
+    modes.add_argument("names", nargs="*", metavar="name", help="a mode, as in ln_mode; with --svg also several")
+    modes.add_argument("--svg", type=Path, metavar="FILE", help="draw the wiring of the modes, traced from their code")
+    modes.add_argument("--stack", choices=("encoder", "decoder"), default="encoder", help="what --svg draws")
+    modes.add_argument("--import", dest="module", type=Path, metavar="FILE", help="Python file with modes of your own")
+    modes.add_argument("--overwrite", action="store_true", help="replace an SVG file that exists")
     modes.set_defaults(run=run_modes)
 
     push = verbs.add_parser("push", help="upload a trained model to the Hugging Face Hub")
@@ -254,13 +258,31 @@ def run_card(options: argparse.Namespace) -> int:
 
 
 def run_modes(options: argparse.Namespace) -> int:
-    from .catalogue import describe_mode, modes_table
+    from .catalogue import describe_mode, import_modes, modes_table
 
+    if options.module is not None:
+        import_modes(options.module)
+    if options.svg is None and len(options.names) > 1:
+        raise InputError(f"modes: {len(options.names)} names given; without --svg at most one is described")
+    if options.svg is not None and not options.names:
+        raise InputError("--svg: name the modes to draw, as in `residual-hf modes post_ln pre_ln --svg FILE`")
     try:
-        print(describe_mode(options.name) if options.name else modes_table())
+        if options.svg is not None:
+            draw_svg(options)
+        else:
+            print(describe_mode(options.names[0]) if options.names else modes_table())
     except ValueError as error:
         raise InputError(str(error)) from error
     return 0
+
+
+def draw_svg(options: argparse.Namespace) -> None:
+    from .analysis.diagram import draw_modes
+    from .files import write_atomically
+
+    refuse_existing(options.svg, options.overwrite, "--svg")
+    write_atomically(options.svg, draw_modes(options.names, options.stack))
+    print(options.svg)
 
 
 def run_push(options: argparse.Namespace) -> int:
