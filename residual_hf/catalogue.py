@@ -3,12 +3,16 @@
 
 from __future__ import annotations
 
+import importlib.util
 import inspect
+import sys
 from dataclasses import fields
+from pathlib import Path
 
 import torch
 from torch import nn
 
+from .errors import InputError
 from .model import catalogue as _  # noqa: F401  registers the modes
 from .model.configuration_residual import ResidualConfig
 from .model.connections import LN_MODES, ResidualConnection, build_connections, get_ln_mode
@@ -30,6 +34,19 @@ def modes_table() -> str:
         count = f"{connection_parameters(name):,}"
         rows.append((f"`{name}`", mode.equation, count, folded, warmup(mode), options, mode.source))
     return "\n".join(f"| {' | '.join(row)} |" for row in rows)
+
+
+def import_modes(path: Path) -> None:
+    """Run a Python file that registers modes. Raises `InputError` for a file that cannot be run."""
+    try:
+        spec = importlib.util.spec_from_file_location(path.stem, path)
+        if spec is None or spec.loader is None:
+            raise InputError(f"--import {path}: not a Python file")
+        module = importlib.util.module_from_spec(spec)
+        sys.modules[path.stem] = module
+        spec.loader.exec_module(module)
+    except Exception as error:
+        raise InputError(f"--import {path}: {type(error).__name__}: {error}") from error
 
 
 def warmup(mode: type[ResidualConnection]) -> str:

@@ -278,9 +278,9 @@ def run_modes(options: argparse.Namespace) -> int:
 
 def draw_svg(options: argparse.Namespace) -> None:
     from .analysis.diagram import draw_modes
-    from .files import write_atomically
+    from .files import check_output_file, write_atomically
 
-    refuse_existing(options.svg, options.overwrite, "--svg")
+    check_output_file(options.svg, overwrite=options.overwrite, field="--svg")
     write_atomically(options.svg, draw_modes(options.names, options.stack))
     print(options.svg)
 

@@ -25,17 +25,21 @@ def draw_modes(names: Sequence[str], stack: str = "encoder") -> str:
 
     Raises `ValueError` for an unknown mode and `InputError` for a mode that `torch.fx` cannot trace.
     """
-    drawings = [Drawing(trace_stack(name, stack)) for name in names]
+    return draw(*(trace_stack(name, stack) for name in names))
+
+
+def draw(*wirings: Wiring) -> str:
+    """Stacks next to each other, with their names if there are several."""
+    drawings = [Drawing(wiring) for wiring in wirings]
     height = max(drawing.height for drawing in drawings)
     shapes, x = [], 0.0
-    for name, drawing in zip(names, drawings, strict=True):
-        if len(names) > 1:
-            shapes.append(svg.text(x + drawing.width / 2, height + 14, name, "title"))
+    for wiring, drawing in zip(wirings, drawings, strict=True):
+        if len(wirings) > 1:
+            shapes.append(svg.text(x + drawing.width / 2, height + 14, wiring.name, "title"))
         shapes.append(f'<g transform="translate({x:g} {height - drawing.height:g})">{"".join(drawing.shapes)}</g>')
         x += drawing.width + COLUMN_GAP
-    width, height = x - COLUMN_GAP, height + (28 if len(names) > 1 else 0)
-    title = f"Wiring of {', '.join(names)}: {stack}"
-    return svg.document(shapes, width, height, title)
+    title = f"Wiring of {', '.join(wiring.name for wiring in wirings)}"
+    return svg.document(shapes, x - COLUMN_GAP, height + (28 if len(wirings) > 1 else 0), title)
 
 
 class Drawing:

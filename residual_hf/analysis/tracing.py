@@ -160,7 +160,7 @@ class Coefficient:
     states: list[Node] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        if len(self.expression) > 14:
+        if len(self.expression) > 18:
             self.expression = self.nearest
 
     @property

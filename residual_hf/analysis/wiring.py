@@ -37,6 +37,7 @@ class Block:
 class Wiring:
     """A stack: how its stream begins, its layers, how it ends."""
 
+    name: str
     begin: Part
     blocks: list[Block]
     end: Part
@@ -132,7 +133,7 @@ def trace(config: ResidualConfig, mode: type[ResidualConnection], stack: str, de
             parts.append(build(title, partial(connection, sublayer=sublayer), sublayer, *connections, inner=inner))
         layers.append(parts)
     end = build("end", lambda stream: (boundary.end(stream),), boundary)
-    return Wiring(begin, group(layers), end)
+    return Wiring(mode.name, begin, group(layers), end)
 
 
 def group(layers: list[list[Part]]) -> list[Block]:
