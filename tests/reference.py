@@ -56,6 +56,7 @@ class Fixture:
             }
         elif s["ln_mode"] == "normformer":  # the flags exist in the decoder only
             mode["encoder_ln_mode"] = "pre_ln"
+            mode["ln_mode_options"] = {"scale_residual": True}
         if "res_input_norm_scale" in s:
             mode["ln_mode_options"] = {"dual_scale": s["res_input_norm_scale"]}
             mode["encoder_ln_mode_options"] = {"main_scale": s["enc_alpha"]}

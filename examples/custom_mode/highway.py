@@ -18,7 +18,7 @@ class Highway(ResidualConnection):
 
     def __init__(self, config, place):
         super().__init__(config, place)
-        self.norm = build_norm(config)
+        self.norm = build_norm(config, place.stack)
         self.gate = nn.Parameter(torch.zeros(config.d_model))
 
     def init_parameters(self):

@@ -119,7 +119,7 @@ def convert_fairseq_state_dict(state_dict: Mapping[str, Tensor], config: Any) ->
     named = {name: tensor for name, tensor in state_dict.items() if not IGNORED.search(name)}
     for name, tensor in split_history(split_fused_projections(named), config).items():
         ours = name if name.startswith("model.") else rename_parameter(name)
-        unused = UNUSED.get(config.stack_ln_mode(name.split(".")[0]))
+        unused = UNUSED.get(config.stack_ln_mode(name.removeprefix("model.").split(".")[0]))
         if ours is None:
             unknown.append(name)
         elif unused is None or not unused.search(ours):

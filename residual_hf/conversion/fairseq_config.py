@@ -297,7 +297,7 @@ def _normformer(settings: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
             f"{', '.join(given) or 'scale_resids'}: on in the checkpoint; supported are {', '.join(flags)} together "
             "(NormFormer), or none"
         )
-    return "normformer", {} if residual else {"scale_residual": False}
+    return "normformer", {"scale_residual": residual}
 
 
 def _refuse_pre_norm(stack: str, pre_norm: bool, owner: str) -> None:

@@ -1,11 +1,10 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
-"""The configuration of the ResiDual model family."""
+"""Configuration of the model family."""
 
-# no `from __future__ import annotations`: @strict would not check types that are strings
+# no `from __future__ import annotations`: @strict does not check annotations that are strings
 
 import copy
 import os
-from collections.abc import Iterable
 from typing import Any
 
 from huggingface_hub.dataclasses import strict
@@ -13,7 +12,7 @@ from transformers import PreTrainedConfig
 from transformers.activations import ACT2FN
 
 from .catalogue import ResiDual
-from .connections import get_ln_mode
+from .connections import STACKS, get_ln_mode
 from .embeddings import POSITION_COUNTING, POSITION_EMBEDDINGS
 from .initialization import INIT_STYLES
 from .norms import NORM_TYPES
@@ -46,40 +45,45 @@ SIZES = (
 
 @strict
 class ResidualConfig(PreTrainedConfig):
-    r"""Configuration of an encoder-decoder whose residual connections and norms are one word, `ln_mode`.
+    r"""Configuration of an encoder-decoder whose residual connections and norms `ln_mode` selects.
 
-    The fields are BART's; the defaults are those of the Transformer "base" as fairseq builds it. What is particular:
+    Fields not listed here are those of BART. Defaults are those of the Transformer "base" in fairseq.
 
     Args:
-        ln_mode: how every sub-layer joins the residual stream: `"resi_dual"`, `"post_ln"`, `"pre_ln"`, ... or a name
-            given to `register_ln_mode`.
-        ln_mode_options: options of the mode, see its `Options` dataclass; anything it does not declare is refused.
-        encoder_ln_mode, decoder_ln_mode: another mode for one stack. `ln_mode_options` belong to `ln_mode` and do not
-            reach a stack with another mode.
-        encoder_ln_mode_options, decoder_ln_mode_options: options for one stack, over `ln_mode_options`.
+        ln_mode: residual connection of every sub-layer: `"resi_dual"`, `"post_ln"`, `"pre_ln"`, ... or a name
+            registered with `register_ln_mode`.
+        ln_mode_options: options of the mode, as declared by its `Options` dataclass.
+        encoder_ln_mode, decoder_ln_mode: mode of one stack, instead of `ln_mode`. `ln_mode_options` do not apply to a
+            stack with another mode.
+        encoder_ln_mode_options, decoder_ln_mode_options: options of one stack, which override `ln_mode_options`.
         admin_profile: initial shortcut scales of `"admin"`, one per sub-layer, encoder first; see `profile_admin`.
-        norm_type: `"layer_norm"`, `"rms_norm"`, `"scale_norm"` or `"ada_norm"`; None is the default of the mode.
-        init_style: `"fairseq_main"` (as ResiDual was trained), `"fairseq_legacy"`; None is the default of the mode.
+        norm_type: `"layer_norm"`, `"rms_norm"`, `"scale_norm"` or `"ada_norm"`. By default each stack uses the norm
+            of its mode.
+        encoder_norm_type, decoder_norm_type: norm of one stack, instead of `norm_type`.
+        ada_norm_scale: the constant C of `"ada_norm"`: 2 in the authors' code, 1 in its README.
+        init_style: distributions of the initial weights, such as `"fairseq_main"` (ResiDual) or `"fairseq_legacy"`
+            (Admin). By default each stack uses the style of its mode.
+        encoder_init_style, decoder_init_style: style of one stack, instead of `init_style`.
         position_embedding_type: `"sinusoidal"` (fairseq's table), `"sinusoidal_marian"`, `"learned"` or `"none"`.
-        position_counting: `"real_tokens"` (fairseq: from `pad_token_id + 1`, padding left out), or `"all_tokens"`
-            (Transformers' BART and Marian: from 0, padding included, so that left padding changes the result).
-        max_position_embeddings: longest sentence, in tokens.
-        embedding_norm: a norm on the sum of token and position embeddings, before dropout: fairseq's
-            `--layernorm-embedding`, in every BART.
-        fix_norm: token embeddings have length 1 (before `scale_embedding`), as input and as output projection. Nguyen
-            & Salazar 2019, Transformers without Tears; their code has `output_bias` beside it.
-        output_bias: a learned bias on the logits.
-        encoder_word_dropout, decoder_word_dropout: share of the tokens whose embeddings are zeroed in training, see
-            `drop_words`; 0.1 in the recipe of B2T's deep models.
-        share_encoder_decoder_embeddings: one table for source and target. If False the decoder has its own, of
-            `decoder_vocab_size` rows (None: as many as `vocab_size`).
-        tie_word_embeddings: the output projection is the table of the decoder.
-        source_lang, target_lang: languages of the model, for pipelines and cards.
-        language_tags: in a model of several languages the tag of the target, such as `<2de>`, begins the `"source"` or
-            the `"target"`.
+        position_counting: `"real_tokens"` (fairseq: from `pad_token_id + 1`, without padding) or `"all_tokens"`
+            (Transformers' BART and Marian: from 0, with padding, so that left padding changes the result).
+        max_position_embeddings: maximum length of source and target in tokens.
+        embedding_norm: apply a norm to the sum of token and position embeddings, before dropout (fairseq's
+            `--layernorm-embedding`, BART).
+        fix_norm: normalise token embeddings to length 1 (before `scale_embedding`), as input and as output projection
+            (Nguyen & Salazar 2019, Transformers without Tears, whose code also has `output_bias`).
+        output_bias: add a learned bias to the logits.
+        encoder_word_dropout, decoder_word_dropout: share of tokens whose embeddings are zeroed in training, see
+            `drop_words`. The recipe of B2T's deep models uses 0.1.
+        share_encoder_decoder_embeddings: use one table for source and target. If False, the decoder has its own table
+            of `decoder_vocab_size` rows (default `vocab_size`).
+        tie_word_embeddings: use the decoder's table as output projection.
+        source_lang, target_lang: languages of the model, for pipelines and model cards.
+        language_tags: `"source"` or `"target"` if the tag of the target language, such as `<2de>`, starts the source
+            or the target text of a multilingual model.
 
-    Raises `huggingface_hub.errors.StrictDataclassError` (`ValueError` for an unknown mode) that names the field, its
-    value and what is allowed.
+    Raises `huggingface_hub.errors.StrictDataclassError` (`ValueError` for an unknown mode) naming the field, its value
+    and the allowed values.
     """
 
     model_type = "residual"
@@ -107,7 +111,12 @@ class ResidualConfig(PreTrainedConfig):
     decoder_ln_mode_options: dict | None = None
     admin_profile: list[float] | None = None
     norm_type: str | None = None
+    encoder_norm_type: str | None = None
+    decoder_norm_type: str | None = None
+    ada_norm_scale: float | int = 2.0
     init_style: str | None = None
+    encoder_init_style: str | None = None
+    decoder_init_style: str | None = None
     layer_norm_eps: float = 1e-5
     activation_function: str = "relu"
     dropout: float | int = 0.1
@@ -138,15 +147,24 @@ class ResidualConfig(PreTrainedConfig):
 
     def __post_init__(self, **kwargs: Any):
         if not type(self).__module__.startswith("transformers_modules."):
-            for copies in ("auto_map", "custom_pipelines"):  # those of the installed package are registered
-                kwargs.pop(copies, None)
+            for remote_code in ("auto_map", "custom_pipelines"):  # the classes of the installed package are registered
+                kwargs.pop(remote_code, None)
         if self.ln_mode is not None:
-            mode = get_ln_mode(self.ln_mode)
-            self.norm_type = self.norm_type or mode.default_norm_type
-            self.init_style = self.init_style or mode.default_init_style
+            self._record_defaults("norm_type")
+            self._record_defaults("init_style")
         if self.decoder_vocab_size is None:
             self.decoder_vocab_size = self.vocab_size
         super().__post_init__(**kwargs)
+
+    def _record_defaults(self, field: str) -> None:
+        """Set a field to the defaults of the modes: `field` if both stacks agree, otherwise one field per stack."""
+        defaults = [getattr(get_ln_mode(self.stack_ln_mode(stack)), f"default_{field}") for stack in STACKS]
+        if getattr(self, field) is None and len(set(defaults)) == 1:
+            setattr(self, field, defaults[0])
+        elif getattr(self, field) is None:
+            for stack, default in zip(STACKS, defaults, strict=True):
+                own = f"{stack}_{field}"
+                setattr(self, own, getattr(self, own) or default)
 
     def __setattr__(self, name: str, value: Any) -> None:
         super().__setattr__(name, value)
@@ -154,7 +172,7 @@ class ResidualConfig(PreTrainedConfig):
             super().__setattr__("decoder_vocab_size", value)  # one vocabulary has one size, also after a resize
 
     def get_text_config(self, *args: Any, **kwargs: Any) -> PreTrainedConfig:
-        """What `generate` asks for; its `vocab_size` is that of the target, whose tokens are generated."""
+        """The config that `generate` reads, whose `vocab_size` is that of the target."""
         config = super().get_text_config(*args, **kwargs)
         if config is not self or self.decoder_vocab_size == self.vocab_size:
             return config
@@ -163,26 +181,17 @@ class ResidualConfig(PreTrainedConfig):
         return config
 
     def save_pretrained(self, save_directory: str | os.PathLike, push_to_hub: bool = False, **kwargs: Any) -> None:
-        """Save, with the code of the model beside it: the folder loads where residual_hf is not installed."""
+        """Save the config together with the model code, so that the folder loads without residual_hf.
+
+        `save_pretrained` of a model calls this method. See `self_contained.py`.
+        """
         super().save_pretrained(save_directory, push_to_hub=push_to_hub, **kwargs)
-        self.write_code(save_directory, [(self.source_lang, self.target_lang)])
-
-    def write_code(self, folder: str | os.PathLike, languages: Iterable[tuple[str | None, str | None]]) -> None:
-        """Put the model code into a folder with a `config.json`, see `self_contained.py`."""
-        from .modeling_residual import ResidualForConditionalGeneration, ResidualModel
-        from .pipeline_translation import TranslationPipeline
-
-        classes = {
-            "AutoConfig": ResidualConfig,
-            "AutoModel": ResidualModel,
-            "AutoModelForSeq2SeqLM": ResidualForConditionalGeneration,
-        }
-        modes = dict.fromkeys(get_ln_mode(self.stack_ln_mode(stack)) for stack in ("encoder", "decoder"))
-        write_model_code(folder, classes, TranslationPipeline, modes, languages)
+        modes = dict.fromkeys(get_ln_mode(self.stack_ln_mode(stack)) for stack in STACKS)
+        write_model_code(save_directory, modes, self.source_lang, self.target_lang)
 
     @classmethod
     def preset(cls, name: str, **overrides: Any) -> "ResidualConfig":
-        """A configuration of a paper by name, with some fields replaced.
+        """The configuration of a paper by name, with `overrides` for single fields.
 
         Raises `ValueError` with the list of presets for an unknown name.
         """
@@ -191,28 +200,50 @@ class ResidualConfig(PreTrainedConfig):
         return cls(**{**PRESETS[name], **overrides})
 
     def stack_ln_mode(self, stack: str) -> str:
-        """The mode of the `"encoder"` or the `"decoder"`."""
-        own = self.encoder_ln_mode if stack == "encoder" else self.decoder_ln_mode
-        return own or self.ln_mode
+        """The mode of a stack, `"encoder"` or `"decoder"`."""
+        return getattr(self, f"{stack}_ln_mode") or self.ln_mode
+
+    def stack_norm_type(self, stack: str) -> str:
+        """The norm type of a stack."""
+        own = getattr(self, f"{stack}_norm_type") or self.norm_type
+        return own or get_ln_mode(self.stack_ln_mode(stack)).default_norm_type
+
+    def stack_init_style(self, stack: str) -> str:
+        """The initialisation style of a stack."""
+        own = getattr(self, f"{stack}_init_style") or self.init_style
+        return own or get_ln_mode(self.stack_ln_mode(stack)).default_init_style
+
+    def stack_layers(self, stack: str) -> int:
+        """The number of layers of a stack."""
+        return self.encoder_layers if stack == "encoder" else self.decoder_layers
+
+    def stack_attention_heads(self, stack: str) -> int:
+        """The number of attention heads in a stack."""
+        return self.encoder_attention_heads if stack == "encoder" else self.decoder_attention_heads
+
+    def stack_ffn_dim(self, stack: str) -> int:
+        """The width of the feed-forward layers of a stack."""
+        return self.encoder_ffn_dim if stack == "encoder" else self.decoder_ffn_dim
 
     def ln_options(self, stack: str) -> Any:
-        """The checked `Options` of the mode of a stack."""
+        """The validated `Options` of the mode of a stack."""
         mode = self.stack_ln_mode(stack)
-        own = self.encoder_ln_mode_options if stack == "encoder" else self.decoder_ln_mode_options
+        own = getattr(self, f"{stack}_ln_mode_options")
         shared = self.ln_mode_options if mode == self.ln_mode else None
         options = {**(shared or {}), **(own or {})}
         return from_mapping(get_ln_mode(mode).Options, options, f"options of ln_mode {mode!r} ({stack}): ")
 
     def validate_residual(self) -> None:
-        """Check every field of this class against what is allowed; run at construction, saving and model creation."""
+        """Check all fields of this class. Runs when a config is created or saved and when a model is created."""
         for name in SIZES:
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, not {getattr(self, name)}")
         for name in RATES:
             if not 0 <= getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 0 and below 1, not {getattr(self, name)}")
-        if not self.layer_norm_eps > 0:
-            raise ValueError(f"layer_norm_eps must be above 0, not {self.layer_norm_eps}")
+        for name in ("layer_norm_eps", "ada_norm_scale"):
+            if not getattr(self, name) > 0:
+                raise ValueError(f"{name} must be above 0, not {getattr(self, name)}")
         for name in ("encoder_attention_heads", "decoder_attention_heads"):
             if self.d_model % getattr(self, name):
                 raise ValueError(f"{name} must divide d_model, but {self.d_model} % {getattr(self, name)} is not 0")
@@ -223,18 +254,26 @@ class ResidualConfig(PreTrainedConfig):
                 get_ln_mode(getattr(self, name))
         self._validate_choices()
         self._validate_vocabularies()
-        if self.ln_mode_options and self.ln_mode not in (self.stack_ln_mode("encoder"), self.stack_ln_mode("decoder")):
+        if self.ln_mode_options and self.ln_mode not in [self.stack_ln_mode(stack) for stack in STACKS]:
             raise ValueError(f"ln_mode_options are for ln_mode {self.ln_mode!r}, which no stack uses")
-        for stack in ("encoder", "decoder"):
+        for stack in STACKS:
             self.ln_options(stack)
+            mode, layerdrop = get_ln_mode(self.stack_ln_mode(stack)), getattr(self, f"{stack}_layerdrop")
+            if layerdrop and not mode.supports_layerdrop:
+                raise ValueError(f"{stack}_layerdrop must be 0 with ln_mode {mode.name!r}, not {layerdrop}")
         sublayers = 2 * self.encoder_layers + 3 * self.decoder_layers
         if self.admin_profile and len(self.admin_profile) != sublayers:
             raise ValueError(f"admin_profile has {len(self.admin_profile)} values for {sublayers} sub-layers")
 
     def _validate_choices(self) -> None:
+        norm_types, init_styles = (None, *NORM_TYPES), (None, *INIT_STYLES)
         allowed = {
-            "norm_type": NORM_TYPES,
-            "init_style": INIT_STYLES,
+            "norm_type": norm_types,
+            "encoder_norm_type": norm_types,
+            "decoder_norm_type": norm_types,
+            "init_style": init_styles,
+            "encoder_init_style": init_styles,
+            "decoder_init_style": init_styles,
             "position_embedding_type": POSITION_EMBEDDINGS,
             "position_counting": POSITION_COUNTING,
             "language_tags": (None, "source", "target"),
@@ -249,17 +288,17 @@ class ResidualConfig(PreTrainedConfig):
         if self.share_encoder_decoder_embeddings and self.decoder_vocab_size != self.vocab_size:
             raise ValueError(
                 f"decoder_vocab_size ({self.decoder_vocab_size}) differs from vocab_size ({self.vocab_size}): "
-                "separate vocabularies need share_encoder_decoder_embeddings=False"
+                "separate vocabularies require share_encoder_decoder_embeddings=False"
             )
         for name in ("pad_token_id", "decoder_start_token_id"):
             if getattr(self, name) is None:
-                raise ValueError(f"{name} must be set: an encoder-decoder needs it")
+                raise ValueError(f"{name} must be set for an encoder-decoder")
         size = min(self.vocab_size, self.decoder_vocab_size)
         for name in ("pad_token_id", "bos_token_id", "decoder_start_token_id", "eos_token_id"):
             value = getattr(self, name)
             for token in value if isinstance(value, list) else [value]:
                 if token is not None and not 0 <= token < size:
-                    raise ValueError(f"{name} {token} lies outside the vocabulary of {size} tokens")
+                    raise ValueError(f"{name} {token} is outside the vocabulary of {size} tokens")
 
 
 __all__ = ["ResidualConfig"]

@@ -1,75 +1,77 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
-"""The protocol of residual connections: what one `ln_mode` is.
+"""The protocol of residual connections: what an `ln_mode` defines.
 
-A stack (encoder or decoder) carries a **stream**, a tuple of tensors of shape (batch, length, d_model) whose first
-member is the hidden state that the next sub-layer relates to. A mode is a `ResidualConnection`, one instance per
-sub-layer, that turns the stream before a sub-layer into the stream after it, together with a `StreamBoundary`, one
-instance per stack, that says how the stream begins and ends:
+A stack (encoder or decoder) carries a **stream**, a tuple of tensors of shape (batch, length, d_model). Its first
+member is the hidden state that the next sub-layer reads. A mode is a `ResidualConnection`, instantiated once per
+sub-layer, that maps the stream before a sub-layer to the stream after it, and a `StreamBoundary`, instantiated once
+per stack, that starts and ends the stream:
 
     stream = boundary.begin(x_0)
     for each layer, for each of its sub-layers:   stream = connection(stream, sublayer)
     output = boundary.end(stream)
 
-`sublayer` is a callable, `a = sublayer(z)`: the branch f applied to z, after residual dropout. Layers and stacks know
-nothing else, in particular no mode by name. Everything that a mode may want has one place:
+`a = sublayer(z)` applies the branch f (attention or feed-forward) to z, followed by residual dropout. Layers and
+stacks contain no code for individual modes. Each feature of a mode has one place:
 
-- norms before, after or around the addition, several of them or none, learned scalars or vectors (rSkip, ReZero,
-  Fixup): modules and parameters of the connection;
-- a second stream, n streams (ResiDual, hyper-connections): more members of the tuple, `(x, r)`, `(h_1, ..., h_n)`;
-- the input of the layer (B2T): the first sub-layer of a layer appends it to the stream and the last one takes it out
-  again, `place.is_first_in_layer`, `place.is_last_in_layer`;
-- the outputs of all layers or sub-layers (DLCL, attention residuals): the stream grows by one member at each layer,
-  the first sub-layer of a layer combines them and `boundary.end` does so at the top;
-- one gate for a whole layer (ReZero): the parameter is the first connection's, and `share` hands it to the others;
-- the scores of the layer before (RealFormer): `a, scores = sublayer.with_scores(z, previous)`, and the scores travel
-  in the stream;
-- norms, scales or shifts inside a branch (NormFormer, sub-LN, HybridNorm, Fixup): `inner_modules`, modules for named
-  slots; `linear_bias = False` takes the biases out;
-- its own initialisation (DeepNet, T-Fixup, B2T, sub-LN): `default_init_style`, `init_gain` for what depends on depth
-  and place, `init_parameters` for the parameters of the connection itself;
-- a plainer mode that it contains (Admin and ResiDual: Post-LN; LayerScale: Pre-LN): `folds_into` with
-  `foldable_scales` to go there, `starts_from` with `starting_values` to come from there, with equal outputs.
+- norms before, after or around the addition, learned scalars or vectors (rSkip, ReZero, Fixup): submodules and
+  parameters of the connection;
+- a second stream or n streams (ResiDual, hyper-connections): more members of the tuple, `(x, r)`, `(h_1, ..., h_n)`;
+- the layer input (B2T): the first sub-layer of a layer appends it to the stream and the last one removes it, see
+  `place.is_first_in_layer` and `place.is_last_in_layer`;
+- the outputs of all layers or sub-layers (DLCL, attention residuals): each layer appends a member to the stream, and
+  the first sub-layer of a layer and `boundary.end` combine them;
+- a parameter shared by the sub-layers of a layer (ReZero's gate): `share` passes the first connection to the others;
+- the attention scores of the previous layer (RealFormer): `a, scores = sublayer.with_scores(z, previous)`, with the
+  scores in the stream;
+- norms, scales or shifts inside a branch (NormFormer, sub-LN, HybridNorm, Fixup): `inner_modules` fills named slots;
+  `linear_bias = False` removes the biases;
+- initialisation (DeepNet, T-Fixup, B2T, sub-LN): `default_init_style`, `init_gain` for factors that depend on depth
+  and place, `embedding_gain`, and `init_parameters` for the parameters of the connection;
+- weight decay: `no_weight_decay` names the parameters that the paper exempts, on any module of the mode;
+- a simpler mode that it contains (Admin and ResiDual: Post-LN; LayerScale: Pre-LN): `folds_into` with
+  `foldable_scales` to convert to it, `starts_from` with `starting_values` to convert from it, with equal outputs.
 
-Only tensors go in and out of a layer, so gradient checkpointing, `torch.compile`, caches and beam reordering need
-no knowledge of the mode either.
+Layers take and return only tensors, so gradient checkpointing, `torch.compile`, caches and beam reordering work for
+any mode.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
-import torch
 from torch import Tensor, nn
 
 from .options import NoOptions
 
+if TYPE_CHECKING:
+    from .configuration_residual import ResidualConfig
+
 Stream = tuple[Tensor, ...]
 
-ENCODER_SUBLAYERS = ("self_attention", "feed_forward")
-DECODER_SUBLAYERS = ("self_attention", "cross_attention", "feed_forward")
+STACKS = ("encoder", "decoder")
+SUBLAYERS = {
+    "encoder": ("self_attention", "feed_forward"),
+    "decoder": ("self_attention", "cross_attention", "feed_forward"),
+}
 
 
 @dataclass(frozen=True)
 class SublayerPlace:
-    """Where a sub-layer stands: `layer` counts from 0 in its stack, `position` from 0 in its layer."""
+    """Position of a sub-layer: `layer` counts from 0 in its stack, `position` from 0 in its layer."""
 
     stack: str  # "encoder" or "decoder"
     layer: int
     kind: str  # "self_attention", "cross_attention" or "feed_forward"
     position: int
     sublayers_per_layer: int
-    num_layers: int  # depth of this stack
+    num_layers: int  # depth of the stack
 
     @property
     def index(self) -> int:
         """Number of sub-layers before this one in its stack."""
         return self.layer * self.sublayers_per_layer + self.position
-
-    def mode(self, config) -> type[ResidualConnection]:
-        """The mode of this stack."""
-        return get_ln_mode(config.stack_ln_mode(self.stack))
 
     @property
     def is_first_in_layer(self) -> bool:
@@ -79,18 +81,23 @@ class SublayerPlace:
     def is_last_in_layer(self) -> bool:
         return self.position == self.sublayers_per_layer - 1
 
+    def mode(self, config: ResidualConfig) -> type[ResidualConnection]:
+        """The mode of the stack."""
+        return get_ln_mode(config.stack_ln_mode(self.stack))
 
-def layer_places(config, stack: str, layer: int) -> list[SublayerPlace]:
+
+def layer_places(config: ResidualConfig, stack: str, layer: int) -> list[SublayerPlace]:
     """The places of the sub-layers of one layer, in the order in which they run."""
-    kinds = ENCODER_SUBLAYERS if stack == "encoder" else DECODER_SUBLAYERS
-    depth = config.encoder_layers if stack == "encoder" else config.decoder_layers
+    kinds, depth = SUBLAYERS[stack], config.stack_layers(stack)
     return [SublayerPlace(stack, layer, kind, i, len(kinds), depth) for i, kind in enumerate(kinds)]
 
 
 class StreamBoundary(nn.Module):
-    """How the stream of a stack begins and ends; here: it is the hidden state alone."""
+    """Start and end of the stream of a stack. In this base class the stream is the hidden state alone."""
 
-    def __init__(self, config, stack: str):
+    no_weight_decay: ClassVar[tuple[str, ...]] = ()
+
+    def __init__(self, config: ResidualConfig, stack: str):
         super().__init__()
         self.options = config.ln_options(stack)
 
@@ -99,19 +106,19 @@ class StreamBoundary(nn.Module):
         return (hidden_states,)
 
     def end(self, stream: Stream) -> Tensor:
-        """The output of the stack, (batch, length, d_model), from the stream after the last layer."""
+        """The output of the stack (batch, length, d_model), from the stream after the last layer."""
         return stream[0]
 
     def init_parameters(self) -> None:
-        """Set the initial values of bare parameters (through `transformers.initialization`); norms need nothing."""
+        """Set the initial values of bare parameters through `transformers.initialization`. Norms need nothing."""
 
     def starting_values(self) -> dict[str, Tensor | float]:
-        """As those of the connections."""
+        """Same as `ResidualConnection.starting_values`."""
         return {}
 
 
 class Sublayer:
-    """A branch as its connection calls it: f(z) after residual dropout."""
+    """A branch as its connection calls it: f(z), then residual dropout."""
 
     def __init__(self, branch: Callable[..., tuple[Tensor, ...]], dropout: float, training: bool):
         self.branch = branch
@@ -124,74 +131,82 @@ class Sublayer:
     def with_scores(
         self, hidden_states: Tensor, previous: Tensor | None, divisor: float = 1.0
     ) -> tuple[Tensor, Tensor]:
-        """An attention branch whose scores are added to `previous`, (batch, heads, queries, keys), before the softmax.
+        """Apply an attention branch whose scores are added to `previous`, (batch, heads, queries, keys).
 
-        Returns the branch output and the summed scores, unmasked and undivided; the softmax sees scores / divisor.
-        Needs `attn_implementation="eager"`.
+        Returns the branch output and the sum of the scores before mask and division. The softmax uses sum / divisor.
+        Requires `attn_implementation="eager"`.
         """
         output, _, scores = self.branch(hidden_states, score_residual=(previous, divisor))
         return nn.functional.dropout(output, self.dropout, self.training), scores
 
 
 class ResidualConnection(nn.Module):
-    """How one sub-layer reads the residual stream and joins it again: subclass, write `forward`, register a name."""
+    """How one sub-layer reads and updates the residual stream.
+
+    To add a mode, subclass, implement `forward` and register the class with `register_ln_mode`.
+    """
 
     name: ClassVar[str]
     equation: ClassVar[str] = ""
     source: ClassVar[str] = ""
     bibtex: ClassVar[str | tuple[str, ...]] = ()  # BibTeX entries, or keys of residual_hf/hub/papers.bib
+    warmup: ClassVar[str] = "used"  # in the papers: "needed", "not needed", or "used" without further comment
+
     Options: ClassVar[type] = NoOptions
     Boundary: ClassVar[type[StreamBoundary]] = StreamBoundary
     default_norm_type: ClassVar[str] = "layer_norm"
     default_init_style: ClassVar[str] = "fairseq_main"
     linear_bias: ClassVar[bool] = True
     attention_implementations: ClassVar[tuple[str, ...] | None] = None  # None: any
-    warmup: ClassVar[str] = "used"  # in the papers: "needed", "not needed", or used without a word about it
-    folds_into: ClassVar[str | None] = None  # the plainer mode that `conversion.fold` turns this one into
-    # the mode that this one is at its `starting_values()` with `starting_options`, for `conversion.change_ln_mode`;
-    # a mode that folds needs only `starting_values`: scales of other values go into the weights beside them
+    supports_layerdrop: ClassVar[bool] = True
+    # parameters of this module that the paper or its code exempts from weight decay; any module may declare them
+    no_weight_decay: ClassVar[tuple[str, ...]] = ()
+
+    folds_into: ClassVar[str | None] = None  # the simpler mode that `conversion.fold` turns this one into
+    # the mode that this one equals at `starting_values()` with `starting_options`, for `conversion.change_ln_mode`; a
+    # mode that folds needs only `starting_values`, since its scales can be moved into the adjacent weights
     starts_from: ClassVar[str | None] = None
     starting_options: ClassVar[dict[str, Any]] = {}
 
-    def __init__(self, config, place: SublayerPlace):
+    def __init__(self, config: ResidualConfig, place: SublayerPlace):
         super().__init__()
         self.place = place
         self.options = config.ln_options(place.stack)
 
     def forward(self, stream: Stream, sublayer: Sublayer) -> Stream:
-        raise NotImplementedError(f"{type(self).__name__} must say how it joins a sub-layer to the stream")
+        raise NotImplementedError(f"{type(self).__name__} must implement forward")
 
     def share(self, first: ResidualConnection) -> None:
-        """Called on the later connections of a layer with its first one, for parameters that a layer has once."""
+        """Receive the first connection of the layer, whose parameters the later ones may share."""
 
     def init_parameters(self) -> None:
-        """Set the initial values of bare parameters (through `transformers.initialization`); norms need nothing."""
+        """Set the initial values of bare parameters through `transformers.initialization`. Norms need nothing."""
 
     def foldable_scales(self) -> dict[str, Tensor | float]:
-        """What `folds_into` lacks: factors on the `shortcut`, on the `branch`, or on the `norm` in front of it."""
+        """Factors that `folds_into` lacks: on the `shortcut`, on the `branch`, or on the `norm` before it."""
         return {}
 
     def starting_values(self) -> dict[str, Tensor | float]:
-        """Values of own parameters, by name, at which this mode is `starts_from` (or `folds_into`)."""
+        """Values of parameters, by name, at which this mode equals `starts_from` (or `folds_into`)."""
         return {}
 
     @classmethod
-    def init_gain(cls, config, place: SublayerPlace, role: str) -> float:
+    def init_gain(cls, config: ResidualConfig, place: SublayerPlace, role: str) -> float:
         """Factor on the initial scale of a weight: query, key, value, attention_output, ffn_in or ffn_out."""
         return 1.0
 
     @classmethod
-    def embedding_gain(cls, config, stack: str | None) -> float:
-        """Factor on the initial scale of the token table of a stack; None is the untied output projection."""
+    def embedding_gain(cls, config: ResidualConfig, table: str) -> float:
+        """Factor on the initial scale of a token table: encoder, decoder, or output (an untied output projection)."""
         return 1.0
 
     @classmethod
-    def inner_modules(cls, config, place: SublayerPlace) -> dict[str, nn.Module]:
-        """Modules for slots inside the branch.
+    def inner_modules(cls, config: ResidualConfig, place: SublayerPlace) -> dict[str, nn.Module]:
+        """Modules for the slots inside the branch.
 
         Attention: `query`, `key`, `value` (on (batch, heads, length, head_dim)), `heads` (before the output
         projection, (batch, length, d_model)), `output` (after it). Feed-forward: `pre_activation` and `inner` (before
-        the activation and before the second linear map, ffn_dim wide), `output`.
+        the activation and before the second linear map, (batch, length, ffn_dim)), `output`.
         """
         return {}
 
@@ -202,7 +217,7 @@ LN_MODES: dict[str, type[ResidualConnection]] = {}
 def register_ln_mode(name: str) -> Callable[[type[ResidualConnection]], type[ResidualConnection]]:
     """Class decorator that makes a `ResidualConnection` available as `ln_mode=name`.
 
-    Raises `ValueError` for a name that another class holds; the same class (module and name) may register again.
+    Raises `ValueError` if another class has the name. The same class (module and name) may register again.
     """
 
     def register(cls: type[ResidualConnection]) -> type[ResidualConnection]:
@@ -217,13 +232,13 @@ def register_ln_mode(name: str) -> Callable[[type[ResidualConnection]], type[Res
 
 
 def get_ln_mode(name: Any) -> type[ResidualConnection]:
-    """The class of a mode. Raises `ValueError` with the list of known modes for any other name."""
+    """The class of a mode. Raises `ValueError` with the list of registered modes for any other name."""
     if name not in LN_MODES:
         raise ValueError(f"unknown ln_mode {name!r}. Known: {', '.join(sorted(LN_MODES))}.")
     return LN_MODES[name]
 
 
-def build_connections(config, stack: str, layer: int) -> list[ResidualConnection]:
+def build_connections(config: ResidualConfig, stack: str, layer: int) -> list[ResidualConnection]:
     """The connections of one layer, in the order of its sub-layers."""
     connections = [place.mode(config)(config, place) for place in layer_places(config, stack, layer)]
     for later in connections[1:]:
@@ -231,6 +246,6 @@ def build_connections(config, stack: str, layer: int) -> list[ResidualConnection
     return connections
 
 
-def slot(modules: nn.ModuleDict, name: str, tensor: torch.Tensor) -> torch.Tensor:
-    """`tensor` through the inner module of that name, or as it is where a mode put none."""
+def slot(modules: nn.ModuleDict, name: str, tensor: Tensor) -> Tensor:
+    """Apply the inner module of that name, or return the tensor unchanged if the slot is empty."""
     return modules[name](tensor) if name in modules else tensor

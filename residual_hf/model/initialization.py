@@ -1,8 +1,8 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
-"""Initial weights by the config word `init_style`: which law each weight is drawn from, by its role.
+"""The distributions of initial weights that `init_style` selects, by the role of a weight.
 
-Weights are set, never multiplied, and only through `transformers.initialization`, which leaves loaded tensors alone.
-`gain` is the factor that an `ln_mode` asks for (`ResidualConnection.init_gain`). Sources: the official code bases.
+Weights are set, never multiplied, and only through `transformers.initialization`, which skips loaded tensors. `gain`
+is the factor of the `ln_mode` (`ResidualConnection.init_gain`). Source: the official code of each method.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ def small_normal(linear: nn.Linear, gain: float) -> None:
 
 
 def torch_default(linear: nn.Linear, gain: float) -> None:
-    """U(-b, b) with b = gain / sqrt(fan_in): what `nn.Linear` starts from when nobody resets it."""
+    """U(-b, b) with b = gain / sqrt(fan_in), the default of `nn.Linear`."""
     bound = gain / math.sqrt(linear.in_features)
     init.uniform_(linear.weight, -bound, bound)
 
 
 def mirrored(dim: int) -> Draw:
-    """Xavier-uniform whose second half along `dim` is the first one negated, so that relu(z) - relu(-z) = z."""
+    """Xavier-uniform with the second half along `dim` the negated first half, so that relu(z) - relu(-z) = z."""
 
     def draw(linear: nn.Linear, gain: float) -> None:
         weight = nn.init.xavier_uniform_(torch.empty_like(linear.weight), gain=gain)
@@ -70,7 +70,7 @@ def zero_bias(linear: nn.Linear, gain: float) -> None:
 
 @dataclass(frozen=True)
 class InitStyle:
-    """The laws of one code base, by the role of a weight, and of the biases beside it."""
+    """The distributions of one code base for the weights of each role and for biases."""
 
     qkv: Draw
     attention_output: Draw
@@ -81,7 +81,7 @@ class InitStyle:
     ffn_bias: Draw = zero_bias
 
     def linear(self, linear: nn.Linear, role: str, gain: float) -> None:
-        """Draw a projection of a sub-layer; `role` is query, key, value, attention_output, ffn_in or ffn_out."""
+        """Initialise a projection whose `role` is query, key, value, attention_output, ffn_in or ffn_out."""
         if role in ("query", "key", "value"):
             weight, bias = self.qkv, self.qkv_bias
         elif role == "attention_output":
@@ -92,24 +92,26 @@ class InitStyle:
         if linear.bias is not None:
             bias(linear, gain)
 
-    def embedding(self, embedding: nn.Embedding | nn.Linear, gain: float, fix_norm: bool = False) -> None:
-        """N(0, d^-1/2) for a table of width d (also an untied output projection); the row of the padding is zero.
 
-        With `fix_norm` U(-0.01, 0.01), as in Transformers without Tears: only directions count.
-        """
-        weight = embedding.weight
-        fresh = not getattr(weight, "_is_hf_initialized", False)
-        if fix_norm:
-            init.uniform_(weight, -0.01, 0.01)
-        else:
-            init.normal_(weight, mean=0.0, std=gain * weight.shape[1] ** -0.5)
-        padding_idx = getattr(embedding, "padding_idx", None)
-        if fresh and padding_idx is not None:
-            init.zeros_(weight[padding_idx])
+def init_embedding(table: nn.Embedding | nn.Linear, gain: float, fix_norm: bool = False) -> None:
+    """Initialise an embedding table or an untied output projection of width d from N(0, gain * d^-1/2).
+
+    The row of the padding token is zero. With `fix_norm` the distribution is U(-0.01, 0.01), as in Transformers
+    without Tears, where only directions matter.
+    """
+    weight = table.weight
+    fresh = not getattr(weight, "_is_hf_initialized", False)
+    if fix_norm:
+        init.uniform_(weight, -0.01, 0.01)
+    else:
+        init.normal_(weight, mean=0.0, std=gain * weight.shape[1] ** -0.5)
+    padding_idx = getattr(table, "padding_idx", None)
+    if fresh and padding_idx is not None:
+        init.zeros_(weight[padding_idx])
 
 
 INIT_STYLES: dict[str, InitStyle] = {
-    # fairseq since March 2020, used by ResiDual and B2T: feed-forward and q, k, v biases stay at torch's default
+    # fairseq since March 2020, used by ResiDual and B2T: feed-forward and q, k, v biases keep torch's default
     "fairseq_main": InitStyle(
         qkv=xavier_uniform(2**-0.5),
         attention_output=xavier_uniform(),
@@ -125,7 +127,7 @@ INIT_STYLES: dict[str, InitStyle] = {
         ffn_in=xavier_uniform(),
         ffn_out=xavier_uniform(),
     ),
-    # layer6ai-labs/T-Fixup: the same, but the biases of q, k and v are left at torch's default
+    # layer6ai-labs/T-Fixup: as above, but the biases of q, k and v keep torch's default
     "t_fixup": InitStyle(
         qkv=xavier_uniform(2**-0.5),
         attention_output=xavier_uniform(),
@@ -137,7 +139,7 @@ INIT_STYLES: dict[str, InitStyle] = {
     "xavier_normal": InitStyle(
         qkv=xavier_normal, attention_output=xavier_normal, ffn_in=xavier_normal, ffn_out=xavier_normal
     ),
-    # microsoft/torchscale: nobody calls its reset_parameters, so torch's default remains; gains reach the biases too
+    # microsoft/torchscale: reset_parameters is never called, so torch's default remains; gains also apply to biases
     "torchscale": InitStyle(
         qkv=torch_default,
         attention_output=torch_default,
@@ -147,7 +149,7 @@ INIT_STYLES: dict[str, InitStyle] = {
         attention_output_bias=scaled_torch_default_bias,
         ffn_bias=scaled_torch_default_bias,
     ),
-    # Balduzzi et al. 2017 as in Transformer-Clinic: the feed-forward is linear at the start
+    # Balduzzi et al. 2017 as in Transformer-Clinic: the feed-forward is initially linear
     "looklinear": InitStyle(
         qkv=xavier_uniform(2**-0.5), attention_output=xavier_uniform(), ffn_in=mirrored(0), ffn_out=mirrored(1)
     ),

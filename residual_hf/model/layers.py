@@ -1,5 +1,5 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
-"""Sub-layers, and the layers that hand them to their connections; what a connection does is in `ln_modes.py`."""
+"""Attention, feed-forward, and the layers that pass them to their residual connections."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from .beam_cache import BeamCache
 from .configuration_residual import ResidualConfig
 from .connections import Sublayer, SublayerPlace, build_connections, slot
+from .norms import at_least_fp32
 
 
 def eager_attention_forward(
@@ -30,7 +31,7 @@ def eager_attention_forward(
     score_residual: tuple[Tensor | None, float] | None = None,
     **kwargs: Any,
 ) -> tuple[Tensor, ...]:
-    """softmax(q k^T * scaling + mask) v; with `score_residual=(previous, divisor)` also the running sum of scores."""
+    """softmax(q k^T * scaling + mask) v. With `score_residual=(previous, divisor)` also return the sum of scores."""
     scores = torch.matmul(query, key.transpose(2, 3)) * scaling
     logits = scores
     if score_residual is not None:
@@ -39,21 +40,21 @@ def eager_attention_forward(
         logits = scores / divisor
     if attention_mask is not None:
         logits = logits + attention_mask
-    weights = nn.functional.softmax(logits, dim=-1, dtype=torch.float32).to(query.dtype)
+    weights = nn.functional.softmax(logits, dim=-1, dtype=at_least_fp32(query.dtype)).to(query.dtype)
     weights = nn.functional.dropout(weights, p=dropout, training=module.training)
     output = torch.matmul(weights, value).transpose(1, 2).contiguous()
     return (output, weights) if score_residual is None else (output, weights, scores)
 
 
 def projection(config: ResidualConfig, place: SublayerPlace, role: str, fan_in: int, fan_out: int) -> nn.Linear:
-    """A linear map of a sub-layer that knows its place and role, for `_init_weights`."""
+    """A linear map of a sub-layer, with its place and role for `_init_weights`."""
     linear = nn.Linear(fan_in, fan_out, bias=place.mode(config).linear_bias)
     linear.place, linear.role = place, role
     return linear
 
 
 class ResidualAttention(nn.Module):
-    """Multi-head attention (Vaswani et al. 2017), self or cross, with the slots that a mode may fill."""
+    """Multi-head self- or cross-attention (Vaswani et al. 2017) with slots for the inner modules of a mode."""
 
     def __init__(self, config: ResidualConfig, place: SublayerPlace):
         super().__init__()
@@ -62,8 +63,7 @@ class ResidualAttention(nn.Module):
         self.layer_idx = place.layer
         self.is_cross_attention = place.kind == "cross_attention"
         self.is_causal = place.stack == "decoder" and not self.is_cross_attention
-        heads = config.encoder_attention_heads if place.stack == "encoder" else config.decoder_attention_heads
-        self.head_dim = config.d_model // heads
+        self.head_dim = config.d_model // config.stack_attention_heads(place.stack)
         self.scaling = self.head_dim**-0.5
         self.dropout = config.attention_dropout
         self.q_proj = projection(config, place, "query", config.d_model, config.d_model)
@@ -97,7 +97,7 @@ class ResidualAttention(nn.Module):
         score_residual: tuple[Tensor | None, float] | None = None,
         **kwargs: Any,
     ) -> tuple[Tensor, ...]:
-        """(batch, queries, d_model) to the output of the same shape, the weights, and the scores if asked for."""
+        """Map (batch, queries, d_model) to outputs of the same shape, attention weights, and scores if requested."""
         query = self._split_heads("query", self.q_proj(hidden_states))
         source = encoder_hidden_states if self.is_cross_attention else hidden_states
         key, value = self._keys_and_values(source, past_key_values)
@@ -124,12 +124,12 @@ class ResidualAttention(nn.Module):
 
 
 class ResidualFeedForward(nn.Module):
-    """W2 act(W1 x + b1) + b2, with the slots that a mode may fill."""
+    """W2 act(W1 x + b1) + b2 with slots for the inner modules of a mode."""
 
     def __init__(self, config: ResidualConfig, place: SublayerPlace):
         super().__init__()
         self.place = place
-        width = config.encoder_ffn_dim if place.stack == "encoder" else config.decoder_ffn_dim
+        width = config.stack_ffn_dim(place.stack)
         self.fc1 = projection(config, place, "ffn_in", config.d_model, width)
         self.fc2 = projection(config, place, "ffn_out", width, config.d_model)
         self.activation = ACT2FN[config.activation_function]
@@ -143,7 +143,7 @@ class ResidualFeedForward(nn.Module):
 
 
 class ResidualEncoderLayer(GradientCheckpointingLayer):
-    """Self-attention and feed-forward, each joined to the stream by its connection."""
+    """Self-attention and feed-forward, each with its residual connection."""
 
     def __init__(self, config: ResidualConfig, layer_idx: int):
         super().__init__()
@@ -159,7 +159,7 @@ class ResidualEncoderLayer(GradientCheckpointingLayer):
 
 
 class ResidualDecoderLayer(GradientCheckpointingLayer):
-    """Causal self-attention, cross-attention and feed-forward, each joined to the stream by its connection."""
+    """Causal self-attention, cross-attention and feed-forward, each with its residual connection."""
 
     def __init__(self, config: ResidualConfig, layer_idx: int):
         super().__init__()
@@ -172,7 +172,7 @@ class ResidualDecoderLayer(GradientCheckpointingLayer):
 
     def forward(
         self,
-        *stream_and_memory: Tensor,  # every tensor that needs a gradient is positional, for reentrant checkpointing
+        *stream_and_memory: Tensor,  # positional, since reentrant checkpointing drops gradients of keyword arguments
         attention_mask: Any = None,
         encoder_attention_mask: Any = None,
         past_key_values: EncoderDecoderCache | None = None,

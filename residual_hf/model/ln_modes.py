@@ -1,52 +1,58 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
-"""The modes everything else is compared with: Post-LN, Pre-LN, and ResiDual, the default.
+"""Post-LN, Pre-LN and the default, ResiDual.
 
-`a = sublayer(x)` is the branch after residual dropout. The order of the additions is the official code's.
+In the equations `a = f(x)` is the output of a branch after residual dropout. The order of additions follows the
+official code.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
+from torch import Tensor
 
-from .connections import ResidualConnection, StreamBoundary, register_ln_mode
+from .connections import ResidualConnection, Stream, StreamBoundary, Sublayer, SublayerPlace, register_ln_mode
 from .norms import build_norm
 from .options import option
+
+if TYPE_CHECKING:
+    from .configuration_residual import ResidualConfig
 
 
 @register_ln_mode("post_ln")
 class PostLN(ResidualConnection):
-    """Normalise after every addition; no norm at the end of the stack."""
+    """Normalise after every addition. No norm at the end of the stack."""
 
     equation = "x <- LN(x + a)"
     source = "Vaswani et al. 2017, Attention Is All You Need, section 3.1"
     bibtex = "vaswani2017attention"
     warmup = "needed"
 
-    def __init__(self, config, place):
+    def __init__(self, config: ResidualConfig, place: SublayerPlace):
         super().__init__(config, place)
-        self.norm = build_norm(config)
+        self.norm = build_norm(config, place.stack)
 
-    def forward(self, stream, sublayer):
+    def forward(self, stream: Stream, sublayer: Sublayer) -> Stream:
         (x,) = stream
         return (self.norm(x + sublayer(x)),)
 
 
 class NormAtEnd(StreamBoundary):
-    """One more norm over the output of the stack."""
+    """A norm on the output of the stack."""
 
-    def __init__(self, config, stack):
+    def __init__(self, config: ResidualConfig, stack: str):
         super().__init__(config, stack)
-        self.norm = build_norm(config)
+        self.norm = build_norm(config, stack)
 
-    def end(self, stream):
+    def end(self, stream: Stream) -> Tensor:
         return self.norm(stream[0])
 
 
 @register_ln_mode("pre_ln")
 class PreLN(ResidualConnection):
-    """Normalise what a branch reads, never the stream itself; one norm at the end of the stack."""
+    """Normalise the input of every branch and leave the stream unnormalised until the end of the stack."""
 
     equation = "x <- x + f(LN(x));  out = LN(x)"
     source = "Xiong et al. 2020, On Layer Normalization in the Transformer Architecture; Wang et al. 2019"
@@ -54,48 +60,50 @@ class PreLN(ResidualConnection):
     warmup = "not needed"
     Boundary = NormAtEnd
 
-    def __init__(self, config, place):
+    def __init__(self, config: ResidualConfig, place: SublayerPlace):
         super().__init__(config, place)
-        self.norm = build_norm(config)
+        self.norm = build_norm(config, place.stack)
 
-    def forward(self, stream, sublayer):
+    def forward(self, stream: Stream, sublayer: Sublayer) -> Stream:
         (x,) = stream
         return (x + sublayer(self.norm(x)),)
 
 
 @dataclass(frozen=True)
 class ResiDualOptions:
-    dual_scale: float = option(1.0, above=0.0, help="s, keeps the dual stream in the range of fp16 (OPUS-100: 0.05)")
+    dual_scale: float = option(
+        1.0, above=0.0, help="s, keeps the dual stream within the range of fp16 (OPUS-100: 0.05)"
+    )
     main_scale: float = option(1.0, minimum=0.0, help="alpha, weight of the Post-LN stream in the output")
-    dual_layer_norm_eps: float = option(1e-7, above=0.0, help="eps of the dual norm; the others use layer_norm_eps")
+    dual_layer_norm_eps: float = option(1e-7, above=0.0, help="eps of the dual norm; other norms use layer_norm_eps")
 
 
 class DualStream(StreamBoundary):
-    """r_0 = s * x_0 at the beginning, out = alpha * x + LN(r) at the end."""
+    """r_0 = s * x_0 at the start, out = alpha * x + LN(r) at the end."""
 
-    def __init__(self, config, stack):
+    def __init__(self, config: ResidualConfig, stack: str):
         super().__init__(config, stack)
-        self.norm = build_norm(config, eps=self.options.dual_layer_norm_eps)
+        self.norm = build_norm(config, stack, eps=self.options.dual_layer_norm_eps)
 
-    def starting_values(self):
+    def starting_values(self) -> dict[str, Tensor | float]:
         values = {f"norm.{name}": 0.0 for name, _ in self.norm.named_parameters()}
         if not values:
-            raise ValueError(f"{type(self.norm).__name__} has no gain that could be 0")
+            raise ValueError(f"{type(self.norm).__name__} has no gain to set to 0")
         return values
 
-    def begin(self, hidden_states):
+    def begin(self, hidden_states: Tensor) -> Stream:
         return hidden_states, hidden_states * self.options.dual_scale
 
-    def end(self, stream):
+    def end(self, stream: Stream) -> Tensor:
         x, r = stream
         return self.options.main_scale * x + self.norm(r)
 
 
 @register_ln_mode("resi_dual")
 class ResiDual(PostLN):
-    """A Post-LN stream beside a never-normalised sum of all branches; the output joins both.
+    """A Post-LN stream x and an unnormalised sum r of all branch outputs, combined at the end of the stack.
 
-    The paper does not say where the dual stream starts; the official code starts it from the embeddings, so do we.
+    The dual stream r starts from the embeddings, as in the official code. The paper does not give its start value.
     """
 
     equation = "x <- LN(x + a);  r <- r + s*a;  out = alpha*x + LN(r)"
@@ -107,7 +115,7 @@ class ResiDual(PostLN):
     starts_from = "post_ln"
     starting_options = {"main_scale": 1.0}
 
-    def forward(self, stream, sublayer):
+    def forward(self, stream: Stream, sublayer: Sublayer) -> Stream:
         x, r = stream
         a = sublayer(x)
         return self.norm(a + x), torch.add(r, a, alpha=self.options.dual_scale)

@@ -1,7 +1,7 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
-"""Encoder-decoder Transformers whose residual connections are chosen by `config.ln_mode`.
+"""Encoder-decoder Transformers whose residual connections `config.ln_mode` selects.
 
-Their layers are in `layers.py`, the connections in `ln_modes.py` and its siblings.
+The layers are in `layers.py`, the connections in `ln_modes.py` and the `modes_*.py` files.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from transformers.utils.generic import merge_with_config_defaults
 from transformers.utils.output_capturing import OutputRecorder, capture_outputs
 
 from .configuration_residual import ResidualConfig
-from .connections import get_ln_mode
+from .connections import STACKS, get_ln_mode
 from .decoding import FastGenerationMixin
 from .embeddings import (
     ScaledEmbedding,
@@ -36,14 +36,14 @@ from .embeddings import (
     position_ids_from_mask,
     positions_padding,
 )
-from .initialization import INIT_STYLES
+from .initialization import INIT_STYLES, init_embedding
 from .layers import ResidualAttention, ResidualDecoderLayer, ResidualEncoderLayer
 from .norms import build_norm
 from .profiling import profile_admin
 
 
 class ResidualPreTrainedModel(PreTrainedModel):
-    """Initialisation, tying and the capabilities of every model of the family."""
+    """Initialisation, weight tying and the capabilities that all models of the family share."""
 
     config: ResidualConfig
     config_class = ResidualConfig
@@ -62,8 +62,8 @@ class ResidualPreTrainedModel(PreTrainedModel):
         super().__init__(config, *args, **kwargs)
 
     def get_correct_attn_implementation(self, requested_attention: str | None, is_init_check: bool = False) -> str:
-        """Where a mode works with some implementations only, the first is the default and others are refused."""
-        for mode in {get_ln_mode(self.config.stack_ln_mode(stack)) for stack in ("encoder", "decoder")}:
+        """For a mode that supports only some implementations, default to its first and refuse the others."""
+        for mode in {get_ln_mode(self.config.stack_ln_mode(stack)) for stack in STACKS}:
             allowed = mode.attention_implementations
             if allowed is None:
                 continue
@@ -77,46 +77,58 @@ class ResidualPreTrainedModel(PreTrainedModel):
 
     @property
     def _keys_to_ignore_on_save(self) -> set[str]:
-        """What is tied at the moment: a table that a checkpoint or a user has separated is saved."""
+        """The keys that are tied at the moment, so that a table that was untied later is saved."""
         parameters = dict(self.named_parameters(remove_duplicate=False))
         tied = getattr(self, "all_tied_weights_keys", {})
         return {name for name, source in tied.items() if parameters.get(name) is parameters.get(source)}
 
     @_keys_to_ignore_on_save.setter
     def _keys_to_ignore_on_save(self, value: set[str]) -> None:
-        """`post_init` assigns what it has collected: there is nothing to keep."""
+        """Ignore the assignment in `post_init`: the getter computes the value."""
 
     def _init_weights(self, module: nn.Module) -> None:
-        style = INIT_STYLES[self.config.init_style]
         if isinstance(module, nn.Linear) and not hasattr(module, "role") and module.bias is not None:
             init.zeros_(module.bias)  # of the output projection, whose weight may be tied
-        if getattr(module, "follows_another", False):
+        if getattr(module, "is_tied", False):
             return
         if hasattr(module, "role"):
-            mode = module.place.mode(self.config)
-            style.linear(module, module.role, mode.init_gain(self.config, module.place, module.role))
+            gain = module.place.mode(self.config).init_gain(self.config, module.place, module.role)
+            INIT_STYLES[self.config.stack_init_style(module.place.stack)].linear(module, module.role, gain)
         elif isinstance(module, (nn.Embedding, nn.Linear)):
-            mode = get_ln_mode(self.config.ln_mode)
-            gain = mode.embedding_gain(self.config, getattr(module, "stack", None))
-            style.embedding(module, gain, self.config.fix_norm)
+            init_embedding(module, self._embedding_gain(getattr(module, "table", None)), self.config.fix_norm)
         elif hasattr(module, "init_parameters"):
             module.init_parameters()
         else:
             super()._init_weights(module)
 
+    def _embedding_gain(self, table: str | None) -> float:
+        """Factor on the initial scale of a token table (encoder, decoder or output), 1 for other tables.
+
+        Each stack's mode decides on its table, and the decoder's mode on the output projection. A shared table has the
+        factor of the encoder's mode, or, if that is 1, of the decoder's.
+        """
+        if table is None:
+            return 1.0
+        modes = {stack: get_ln_mode(self.config.stack_ln_mode(stack)) for stack in STACKS}
+        if table == "output":
+            return modes["decoder"].embedding_gain(self.config, table)
+        stacks = STACKS if self.config.share_encoder_decoder_embeddings else (table,)
+        gains = (modes[stack].embedding_gain(self.config, stack) for stack in stacks)
+        return next((gain for gain in gains if gain != 1.0), 1.0)
+
     def _mark_tied_modules(self) -> None:
-        """Modules whose weight is another's have no initial values of their own, or they would overwrite those."""
+        """Mark the modules that use the weight of another module, so that they do not initialise it again."""
         for name in self._tied_weights_keys or {}:
-            self.get_submodule(name.removesuffix(".weight")).follows_another = True
+            self.get_submodule(name.removesuffix(".weight")).is_tied = True
 
     def profile_admin(self, batch: Mapping[str, Tensor]) -> list[float]:
-        """Admin's initialisation from one batch of model inputs, see `profiling.profile_admin`."""
+        """Initialise Admin from one batch of model inputs, see `profiling.profile_admin`."""
         return profile_admin(self, batch)
 
     def get_expanded_tied_weights_keys(self, all_submodels: bool = False) -> dict[str, str]:
-        """Tied parameters {target: source} by the two switches of the config, each on its own.
+        """Tied parameters {target: source}, by `share_encoder_decoder_embeddings` and `tie_word_embeddings`.
 
-        Transformers' own rule lets `tie_word_embeddings=False` also separate encoder and decoder.
+        In Transformers' default rule `tie_word_embeddings=False` also unties encoder and decoder.
         """
         if all_submodels:
             return super().get_expanded_tied_weights_keys(all_submodels=True)
@@ -125,7 +137,7 @@ class ResidualPreTrainedModel(PreTrainedModel):
     def resize_token_embeddings(
         self, new_num_tokens: int | None = None, pad_to_multiple_of: int | None = None, mean_resizing: bool = True
     ) -> nn.Embedding:
-        """Resize the table of the source, which may be that of the target and the output projection too."""
+        """Resize the source table, which may also be the target table and the output projection."""
         table = super().resize_token_embeddings(new_num_tokens, pad_to_multiple_of, mean_resizing)
         self.config.vocab_size = table.num_embeddings
         return table
@@ -137,7 +149,7 @@ class ResidualPreTrainedModel(PreTrainedModel):
 
 
 class ResidualStack(ResidualPreTrainedModel):
-    """What encoder and decoder share: embeddings in, layers, and the boundary of the stream."""
+    """Common part of encoder and decoder: embeddings, layers, and the boundary of the stream."""
 
     stack: str
 
@@ -145,9 +157,9 @@ class ResidualStack(ResidualPreTrainedModel):
         super().__init__(config)
         scale = config.d_model**0.5 if config.scale_embedding else 1.0
         self.embed_tokens = ScaledEmbedding(vocab_size, config.d_model, config.pad_token_id, scale, config.fix_norm)
-        self.embed_tokens.stack = self.stack
+        self.embed_tokens.table = self.stack  # for `_init_weights`
         self.embed_positions = build_positions(config)
-        self.embed_norm = build_norm(config) if config.embedding_norm else nn.Identity()
+        self.embed_norm = build_norm(config, self.stack) if config.embedding_norm else nn.Identity()
         self.layers = nn.ModuleList(layers)
         self.boundary = get_ln_mode(config.stack_ln_mode(self.stack)).Boundary(config, self.stack)
         self.word_dropout = getattr(config, f"{self.stack}_word_dropout")
@@ -157,21 +169,22 @@ class ResidualStack(ResidualPreTrainedModel):
 
     def embed(self, input_ids: Tensor | None, inputs_embeds: Tensor | None) -> Tensor:
         if (input_ids is None) == (inputs_embeds is None):
-            raise ValueError(f"the {self.stack} needs exactly one of input ids and inputs_embeds")
+            raise ValueError(f"the {self.stack} needs either input ids or inputs_embeds, not both")
         embeddings = self.embed_tokens(input_ids) if inputs_embeds is None else inputs_embeds
         if self.training and self.word_dropout > 0.0:
             embeddings = drop_words(embeddings, self.word_dropout, keep_first=self.stack == "decoder")
         return embeddings
 
     def add_positions(self, embeddings: Tensor, mask: Tensor | None, past_length: int | Tensor) -> Tensor:
-        """Add positions (counted over real tokens where a mask is known), apply the norm if any, and dropout."""
+        """Add positions, counting only real tokens if a mask is given, then apply the norm (if any) and dropout."""
         if self.embed_positions is not None:
             length, padding_idx = embeddings.shape[1], positions_padding(self.config)
             total = length + past_length if isinstance(past_length, int) else length
             if total > self.config.max_position_embeddings:
                 raise ValueError(
-                    f"the {self.stack} got {total} tokens, but max_position_embeddings is "
-                    f"{self.config.max_position_embeddings}: shorten the text (truncation=True, max_new_tokens)"
+                    f"the {self.stack} received {total} tokens, but max_position_embeddings is "
+                    f"{self.config.max_position_embeddings}: shorten the input (truncation=True) or the output "
+                    "(max_new_tokens)"
                 )
             if mask is not None and padding_idx is not None:
                 position_ids = position_ids_from_mask(mask, length, padding_idx)
@@ -209,9 +222,9 @@ class ResidualEncoder(ResidualStack):
         inputs_embeds: Tensor | None = None,
         **kwargs: Any,
     ) -> BaseModelOutput:
-        """Source tokens (batch, length) to hidden states (batch, length, d_model).
+        """Map source tokens (batch, length) to hidden states (batch, length, d_model).
 
-        Without `attention_mask` the tokens equal to `pad_token_id` are padding, as in fairseq.
+        Without `attention_mask`, tokens equal to `pad_token_id` are padding, as in fairseq.
         """
         embeddings = self.embed(input_ids, inputs_embeds)
         if attention_mask is None and input_ids is not None:
@@ -251,9 +264,9 @@ class ResidualDecoder(ResidualStack):
         use_cache: bool | None = None,
         **kwargs: Any,
     ) -> BaseModelOutputWithPastAndCrossAttentions:
-        """Target tokens (batch, length) and encoder output to hidden states (batch, length, d_model)."""
+        """Map target tokens (batch, length) and the encoder output to hidden states (batch, length, d_model)."""
         if encoder_hidden_states is None:
-            raise ValueError("the decoder needs encoder_hidden_states: it has cross-attention in every layer")
+            raise ValueError("the decoder needs encoder_hidden_states for its cross-attention")
         embeddings = self.embed(input_ids, inputs_embeds)
         if use_cache and past_key_values is None:
             past_key_values = EncoderDecoderCache(DynamicCache(config=self.config), DynamicCache(config=self.config))
@@ -288,7 +301,7 @@ class ResidualDecoder(ResidualStack):
 
 
 class ResidualModel(ResidualPreTrainedModel):
-    """Encoder and decoder, without the output projection."""
+    """Encoder and decoder without output projection."""
 
     def __init__(self, config: ResidualConfig):
         super().__init__(config)
@@ -321,9 +334,9 @@ class ResidualModel(ResidualPreTrainedModel):
         use_cache: bool | None = None,
         **kwargs: Any,
     ) -> Seq2SeqModelOutput:
-        """Source and target tokens, each (batch, length), to decoder states (batch, target length, d_model)."""
+        """Map source and target tokens, each (batch, length), to decoder states (batch, target length, d_model)."""
         if decoder_input_ids is None and decoder_inputs_embeds is None:
-            raise ValueError("pass decoder_input_ids, decoder_inputs_embeds or labels: the source is not a target")
+            raise ValueError("the decoder needs an input: pass decoder_input_ids, decoder_inputs_embeds or labels")
         if attention_mask is None and input_ids is not None:
             attention_mask = input_ids.ne(self.config.pad_token_id)
         if encoder_outputs is None:
@@ -355,10 +368,10 @@ class ResidualModel(ResidualPreTrainedModel):
 
 
 class ResidualForConditionalGeneration(ResidualPreTrainedModel, FastGenerationMixin):
-    """Encoder, decoder and output projection: translation and any other sequence-to-sequence task.
+    """Encoder, decoder and output projection, for translation and other sequence-to-sequence tasks.
 
-    `criterion`, when set, computes the loss from decoder states without materialising all logits:
-    `criterion(hidden_states, output_weight, labels, num_items_in_batch) -> loss`, with `bias=` behind them where
+    If `criterion` is set, it computes the loss from decoder states without materialising all logits:
+    `criterion(hidden_states, output_weight, labels, num_items_in_batch) -> loss`, with an additional `bias=` if
     `config.output_bias` is set. It is not saved.
     """
 
@@ -366,6 +379,7 @@ class ResidualForConditionalGeneration(ResidualPreTrainedModel, FastGenerationMi
         super().__init__(config)
         self.model = ResidualModel(config)
         self.lm_head = nn.Linear(config.d_model, config.decoder_vocab_size, bias=config.output_bias)
+        self.lm_head.table = "output"  # for `_init_weights`
         self.loss_type = "ForMaskedLM"  # the class name would select the causal loss, which shifts labels again
         self.criterion: Callable[..., Tensor] | None = None
         shared = config.share_encoder_decoder_embeddings
@@ -390,7 +404,7 @@ class ResidualForConditionalGeneration(ResidualPreTrainedModel, FastGenerationMi
 
     @property
     def output_weight(self) -> Tensor:
-        """What decoder states are multiplied with to give logits, (vocabulary, d_model)."""
+        """The matrix that maps decoder states to logits, (vocabulary, d_model)."""
         weight = self.lm_head.weight
         return nn.functional.normalize(weight, dim=-1) if self.config.fix_norm else weight
 
@@ -403,7 +417,7 @@ class ResidualForConditionalGeneration(ResidualPreTrainedModel, FastGenerationMi
     def resize_token_embeddings(
         self, new_num_tokens: int | None = None, pad_to_multiple_of: int | None = None, mean_resizing: bool = True
     ) -> nn.Embedding:
-        """Resize the shared table and the output projection, or the source's table where the target has its own."""
+        """Resize the shared table and the output projection, or only the source table if the target has its own."""
         if self.config.share_encoder_decoder_embeddings:
             return super().resize_token_embeddings(new_num_tokens, pad_to_multiple_of, mean_resizing)
         return self.model.resize_token_embeddings(new_num_tokens, pad_to_multiple_of, mean_resizing)
@@ -411,9 +425,9 @@ class ResidualForConditionalGeneration(ResidualPreTrainedModel, FastGenerationMi
     def resize_decoder_token_embeddings(
         self, new_num_tokens: int | None = None, pad_to_multiple_of: int | None = None, mean_resizing: bool = True
     ) -> nn.Embedding:
-        """Resize the table of the target and the output projection, with the arguments of `resize_token_embeddings`.
+        """Resize the target table and the output projection. Arguments as in `resize_token_embeddings`.
 
-        Raises `ValueError` where source and target share a vocabulary.
+        Raises `ValueError` if source and target share their embeddings.
         """
         if self.config.share_encoder_decoder_embeddings:
             raise ValueError("source and target share their embeddings: use resize_token_embeddings")
@@ -426,7 +440,7 @@ class ResidualForConditionalGeneration(ResidualPreTrainedModel, FastGenerationMi
         return table
 
     def prepare_decoder_input_ids_from_labels(self, labels: Tensor) -> Tensor:
-        """Labels (batch, length) shifted right behind `decoder_start_token_id`; -100 becomes padding."""
+        """Labels (batch, length) shifted right, starting with `decoder_start_token_id`; -100 becomes padding."""
         shifted = labels.new_full(labels.shape, self.config.decoder_start_token_id)
         shifted[:, 1:] = labels[:, :-1]
         return shifted.masked_fill(shifted == -100, self.config.pad_token_id)
@@ -447,10 +461,10 @@ class ResidualForConditionalGeneration(ResidualPreTrainedModel, FastGenerationMi
         logits_to_keep: int | Tensor = 0,
         **kwargs: Any,
     ) -> Seq2SeqLMOutput:
-        """Logits (batch, target length, vocabulary), and the loss where `labels` (batch, target length) are given.
+        """Compute logits (batch, target length, vocabulary), and the loss if `labels` are given.
 
-        Labels are not shifted; -100 is ignored. The loss is the mean over target tokens, or their sum divided by
-        `num_items_in_batch`. Without decoder inputs they are made from the labels.
+        Labels (batch, target length) are not shifted, and -100 is ignored. The loss is the mean over target tokens, or
+        their sum divided by `num_items_in_batch`. Decoder inputs default to the shifted labels.
         """
         if labels is not None:
             use_cache = False

@@ -1,22 +1,27 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
-"""Modes in which a layer reads the outputs of all layers before it.
+"""Modes in which a layer reads the outputs of all previous layers.
 
-The stream is `(x, z_0, ..., z_l)`: the state within the current layer, then what the layers left behind.
+The stream is `(x, z_0, ..., z_l)`: the state within the current layer, then the embeddings and all layer outputs.
 """
 
 from __future__ import annotations
+
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
 from transformers import initialization as init
 
-from .connections import StreamBoundary, register_ln_mode
+from .connections import Stream, StreamBoundary, Sublayer, SublayerPlace, register_ln_mode
 from .ln_modes import PostLN, PreLN
 from .norms import build_norm
 
+if TYPE_CHECKING:
+    from .configuration_residual import ResidualConfig
+
 
 class LayerMix(nn.Module):
-    """sum_k w_k z_k over the `size` members of a history, w learned, their mean at the start."""
+    """sum_k w_k z_k over a history of `size` tensors, with learned w, initially the mean."""
 
     def __init__(self, size: int):
         super().__init__()
@@ -25,7 +30,7 @@ class LayerMix(nn.Module):
     def init_parameters(self) -> None:
         init.constant_(self.weight, 1.0 / len(self.weight))
 
-    def forward(self, history: tuple[Tensor, ...]) -> Tensor:
+    def forward(self, history: Stream) -> Tensor:
         mixed = self.weight[0] * history[0]
         for weight, z in zip(self.weight[1:], history[1:], strict=True):
             mixed = mixed + weight * z
@@ -33,38 +38,38 @@ class LayerMix(nn.Module):
 
 
 class History(StreamBoundary):
-    """The embedding is the first entry of the history; the top of the stack mixes all of them."""
+    """The history starts with the embeddings. The output of the stack is the norm of a learned combination of it."""
 
-    def __init__(self, config, stack):
+    def __init__(self, config: ResidualConfig, stack: str):
         super().__init__(config, stack)
-        depth = config.encoder_layers if stack == "encoder" else config.decoder_layers
-        self.mix = LayerMix(depth + 1)
-        self.norm = build_norm(config)
+        self.mix = LayerMix(config.stack_layers(stack) + 1)
+        self.norm = build_norm(config, stack)
 
-    def begin(self, hidden_states):
+    def begin(self, hidden_states: Tensor) -> Stream:
         return hidden_states, hidden_states
 
-    def end(self, stream):
+    def end(self, stream: Stream) -> Tensor:
         return self.norm(self.mix(stream[1:]))
 
 
 @register_ln_mode("dlcl_post")
 class DLCLPost(PostLN):
-    """Post-LN layers whose input is the norm of a learned combination of all layer outputs."""
+    """Post-LN layers that read the norm of a learned combination of all previous layer outputs."""
 
     equation = "input of layer l+1 = LN_l(sum_k W_lk y_k);  then Post-LN;  out = LN_L(sum_k W_Lk y_k)"
     source = "Wang et al. 2019, Learning Deep Transformer Models for Machine Translation"
     bibtex = "wang2019learning"
     default_init_style = "fairseq_legacy"
+    supports_layerdrop = False
     Boundary = History
 
-    def __init__(self, config, place):
+    def __init__(self, config: ResidualConfig, place: SublayerPlace):
         super().__init__(config, place)
         if place.is_first_in_layer:
             self.mix = LayerMix(place.layer + 1)
-            self.mix_norm = build_norm(config) if place.layer > 0 else nn.Identity()
+            self.mix_norm = build_norm(config, place.stack) if place.layer > 0 else nn.Identity()
 
-    def forward(self, stream, sublayer):
+    def forward(self, stream: Stream, sublayer: Sublayer) -> Stream:
         x, *history = stream
         if self.place.is_first_in_layer:
             x = self.mix_norm(self.mix(tuple(history)))
@@ -74,7 +79,7 @@ class DLCLPost(PostLN):
 
 @register_ln_mode("dlcl_pre")
 class DLCLPre(PreLN):
-    """Pre-LN layers whose input is a learned combination of the normalised outputs of all layers."""
+    """Pre-LN layers that read a learned combination of the normalised outputs of all previous layers."""
 
     equation = (
         "z_0 = x_0, z_l = LN_l(y_l);  input of layer l+1 = sum_k W_lk z_k;  then Pre-LN;  out = LN(sum_k W_Lk z_k)"
@@ -82,16 +87,17 @@ class DLCLPre(PreLN):
     source = "Wang et al. 2019, Learning Deep Transformer Models for Machine Translation"
     bibtex = "wang2019learning"
     default_init_style = "fairseq_legacy"
+    supports_layerdrop = False
     Boundary = History
 
-    def __init__(self, config, place):
+    def __init__(self, config: ResidualConfig, place: SublayerPlace):
         super().__init__(config, place)
         if place.is_first_in_layer:
             self.mix = LayerMix(place.layer + 1)
         if place.is_last_in_layer:
-            self.output_norm = build_norm(config)
+            self.output_norm = build_norm(config, place.stack)
 
-    def forward(self, stream, sublayer):
+    def forward(self, stream: Stream, sublayer: Sublayer) -> Stream:
         x, *history = stream
         if self.place.is_first_in_layer:
             x = self.mix(tuple(history))

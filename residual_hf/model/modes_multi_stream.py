@@ -1,22 +1,26 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
-"""Modes that widen the stream to several copies, or keep every output and attend over them."""
+"""Modes with several copies of the hidden state, or with attention over all previous outputs."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
 from transformers import initialization as init
 
-from .connections import StreamBoundary, register_ln_mode
+from .connections import Stream, StreamBoundary, Sublayer, SublayerPlace, register_ln_mode
 from .ln_modes import NormAtEnd, PreLN
-from .norms import RMSNorm, build_norm
+from .norms import RMSNorm, at_least_fp32, build_norm
 from .options import option
 
+if TYPE_CHECKING:
+    from .configuration_residual import ResidualConfig
 
-def weighted_sum(weights: Tensor, members: tuple[Tensor, ...]) -> Tensor:
-    """sum_k w_k v_k: weights (n) or (batch, length, n), n members of shape (batch, length, d_model)."""
+
+def weighted_sum(weights: Tensor, members: Stream) -> Tensor:
+    """sum_k w_k v_k of n members (batch, length, d_model) with weights (n) or (batch, length, n)."""
     mixed = weights[..., 0, None] * members[0]
     for k, member in enumerate(members[1:], start=1):
         mixed = mixed + weights[..., k, None] * member
@@ -24,25 +28,25 @@ def weighted_sum(weights: Tensor, members: tuple[Tensor, ...]) -> Tensor:
 
 
 class CopiedStream(NormAtEnd):
-    """n copies of the embeddings at the beginning, the norm of their sum at the end."""
+    """n copies of the embeddings at the start, the norm of the sum of the streams at the end."""
 
-    def begin(self, hidden_states):
+    def begin(self, hidden_states: Tensor) -> Stream:
         return (hidden_states,) * self.options.streams
 
-    def end(self, stream):
+    def end(self, stream: Stream) -> Tensor:
         return self.norm(sum(stream[1:], start=stream[0]))
 
 
 class MultiStream(PreLN):
-    """n streams h_1..h_n with weights that say what a branch reads of each, how they mix, and what each gets."""
+    """n streams h_1..h_n with weights for reading (input of the branch), mixing, and writing (its output)."""
 
     Boundary = CopiedStream
 
-    def weights(self, stream: tuple[Tensor, ...]) -> tuple[Tensor, Tensor, Tensor]:
+    def weights(self, stream: Stream) -> tuple[Tensor, Tensor, Tensor]:
         """Reading m (..., n), mixing A (..., from, to) and writing b (..., n)."""
-        raise NotImplementedError(f"{type(self).__name__} must say how its streams are weighted")
+        raise NotImplementedError(f"{type(self).__name__} must implement weights")
 
-    def forward(self, stream, sublayer):
+    def forward(self, stream: Stream, sublayer: Sublayer) -> Stream:
         read, mix, write = self.weights(stream)
         a = sublayer(self.norm(weighted_sum(read, stream)))
         return tuple(weighted_sum(mix[..., j], stream) + write[..., j, None] * a for j in range(len(stream)))
@@ -51,36 +55,38 @@ class MultiStream(PreLN):
 @dataclass(frozen=True)
 class HyperConnectionOptions:
     streams: int = option(4, minimum=1, help="n, the number of copies of the hidden state")
-    dynamic: bool = option(True, help="weights that depend on the token, beside the learned constants")
+    dynamic: bool = option(True, help="add weights that depend on the token to the learned constants")
 
 
 @register_ln_mode("hyper_connections")
 class HyperConnections(MultiStream):
-    """Several streams; which of them a branch reads, how they mix and what they get of it is learned.
+    """Several streams with learned weights for what a branch reads, how the streams mix and where its output goes.
 
-    A fresh model is Pre-LN, up to eps of the last norm: sub-layer k reads stream k mod n, A = I, b = 1, and the
-    dynamic part 0.01 * tanh(LN(h_i) W) has W = 0. Written after a public re-implementation of the paper's algorithm
-    (lucidrains/hyper-connections, with RMS norms); the initial scale of the branches is left alone.
+    A fresh model equals Pre-LN up to eps of the last norm: sub-layer k reads stream k mod n, A = I, b = 1, and the
+    dynamic part 0.01 * tanh(LN(h_i) W) has W = 0. Implemented after a public re-implementation of the paper's
+    algorithm (lucidrains/hyper-connections, with RMS norms). The initial scale of the branches is unchanged. The paper
+    exempts the static weights from weight decay.
     """
 
     equation = "a = f(LN(sum_i m_i h_i));  h_j <- sum_i A_ij h_i + b_j a;  m, A, b learned;  out = LN(sum_j h_j)"
     source = "Zhu et al. 2024, Hyper-Connections"
     bibtex = "zhu2024hyper"
     Options = HyperConnectionOptions
+    no_weight_decay = ("static_read", "static_mix", "static_write")
     starts_from = "pre_ln"
 
-    def __init__(self, config, place):
+    def __init__(self, config: ResidualConfig, place: SublayerPlace):
         super().__init__(config, place)
         n = self.options.streams
         self.static_read = nn.Parameter(torch.eye(n)[place.index % n])
         self.static_mix = nn.Parameter(torch.eye(n))
         self.static_write = nn.Parameter(torch.ones(n))
         if self.options.dynamic:
-            self.weights_norm = build_norm(config)
+            self.weights_norm = build_norm(config, place.stack)
             self.dynamic_weight = nn.Parameter(torch.zeros(n + 2, config.d_model))
             self.dynamic_scale = nn.Parameter(torch.full((2,), 0.01))  # of reading and mixing, of writing
 
-    def init_parameters(self):
+    def init_parameters(self) -> None:
         n = self.options.streams
         init.copy_(self.static_read, torch.eye(n)[self.place.index % n])
         init.copy_(self.static_mix, torch.eye(n))
@@ -89,8 +95,8 @@ class HyperConnections(MultiStream):
             init.zeros_(self.dynamic_weight)
             init.constant_(self.dynamic_scale, 0.01)
 
-    def starting_values(self):
-        """Every stream carries x / n: the first sub-layer divides, the later ones read n * h_k, and the sum is x."""
+    def starting_values(self) -> dict[str, Tensor | float]:
+        """Every stream holds x / n: the first sub-layer divides, later ones read n * h_k, and the sum of all is x."""
         n, index = self.options.streams, self.place.index
         values = {
             "static_read": torch.eye(n)[index % n] * (n if index > 0 else 1),
@@ -99,7 +105,7 @@ class HyperConnections(MultiStream):
         }
         return {**values, "dynamic_weight": 0.0} if self.options.dynamic else values
 
-    def weights(self, stream):
+    def weights(self, stream: Stream) -> tuple[Tensor, Tensor, Tensor]:
         if not self.options.dynamic:
             return self.static_read, self.static_mix, self.static_write
         normed = self.weights_norm(torch.stack(stream, dim=-2))
@@ -113,12 +119,12 @@ class HyperConnections(MultiStream):
 
 
 def sinkhorn(logits: Tensor, iterations: int = 20) -> Tensor:
-    """Doubly stochastic matrices from (..., n, n): exp, then columns and rows divided by their sums in turn.
+    """Doubly stochastic matrices from logits (..., n, n): exp, then normalise columns and rows in turn.
 
-    The rows sum to 1, the columns nearly: what is missing shrinks with every iteration, slowly where the entries of a
-    matrix differ by orders of magnitude (there a few per cent remain).
+    Rows sum to 1, columns approximately. Convergence is slow, with an error of a few per cent, for matrices whose
+    entries differ by orders of magnitude.
     """
-    logits = logits.float()
+    logits = logits.to(at_least_fp32(logits.dtype))
     for _ in range(iterations):
         logits = logits - logits.logsumexp(dim=-2, keepdim=True)
         logits = logits - logits.logsumexp(dim=-1, keepdim=True)
@@ -134,17 +140,19 @@ class MHCOptions:
 class MHC(MultiStream):
     """Hyper-connections whose mixing matrix is doubly stochastic and whose other weights are positive.
 
-    All weights are seen by the n streams together: the logits are b + 0.01 * RMSNorm(h_1..h_n) W. The initial values
-    are those of a public re-implementation (FFTYYY/mhc-lite): W = 0; b of reading and writing 1 for stream k mod n and
-    -1 for the others; b of the matrix 0 on the diagonal and -8 beside it, nearly the identity.
+    All weights depend on all n streams: the logits are b + 0.01 * RMSNorm(h_1..h_n) W. The initial values are those of
+    a public re-implementation (FFTYYY/mhc-lite): W = 0; for reading and writing b = 1 for stream k mod n and -1 for
+    the others; for the matrix b = 0 on the diagonal and -8 elsewhere, nearly the identity. The static weights b are
+    exempt from weight decay, as in hyper-connections.
     """
 
     equation = "hyper-connections with m = sigmoid(.), b = 2 sigmoid(.), A = Sinkhorn(exp(.))"
     source = "Xie et al. 2025, mHC: Manifold-Constrained Hyper-Connections"
     bibtex = "xie2025mhc"
     Options = MHCOptions
+    no_weight_decay = ("static_read", "static_mix", "static_write")
 
-    def __init__(self, config, place):
+    def __init__(self, config: ResidualConfig, place: SublayerPlace):
         super().__init__(config, place)
         n = self.options.streams
         self.static_read = nn.Parameter(torch.zeros(n))
@@ -154,7 +162,7 @@ class MHC(MultiStream):
         self.dynamic_weight = nn.Parameter(torch.zeros(n * (n + 2), n * config.d_model))
         self.dynamic_scale = nn.Parameter(torch.full((3,), 0.01))  # of reading, writing and mixing
 
-    def init_parameters(self):
+    def init_parameters(self) -> None:
         n = self.options.streams
         own = 2 * torch.eye(n)[self.place.index % n] - 1
         init.copy_(self.static_read, own)
@@ -163,7 +171,7 @@ class MHC(MultiStream):
         init.zeros_(self.dynamic_weight)
         init.constant_(self.dynamic_scale, 0.01)
 
-    def weights(self, stream):
+    def weights(self, stream: Stream) -> tuple[Tensor, Tensor, Tensor]:
         n = self.options.streams
         dynamic = nn.functional.linear(self.weights_norm(torch.cat(stream, dim=-1)), self.dynamic_weight)
         read, write, mix = dynamic.split((n, n, n * n), dim=-1)
@@ -176,9 +184,9 @@ class MHC(MultiStream):
 
 
 class DepthAttention(nn.Module):
-    """sum_i p_i v_i with p = softmax_i(w . RMSNorm(v_i)): attention over the depth, w learned, 0 at the start."""
+    """Attention over the depth: sum_i p_i v_i with p = softmax_i(w . RMSNorm(v_i)) and learned w, initially 0."""
 
-    def __init__(self, config):
+    def __init__(self, config: ResidualConfig):
         super().__init__()
         self.norm = RMSNorm(config.d_model, eps=config.layer_norm_eps)
         self.query = nn.Parameter(torch.zeros(config.d_model))
@@ -186,34 +194,37 @@ class DepthAttention(nn.Module):
     def init_parameters(self) -> None:
         init.zeros_(self.query)
 
-    def forward(self, members: tuple[Tensor, ...]) -> Tensor:
+    def forward(self, members: Stream) -> Tensor:
         logits = torch.stack([(self.norm(v) * self.query).sum(-1) for v in members], dim=-1)
-        return weighted_sum(logits.softmax(-1, dtype=torch.float32).to(members[0].dtype), members)
+        probabilities = logits.softmax(-1, dtype=at_least_fp32(logits.dtype))
+        return weighted_sum(probabilities.to(members[0].dtype), members)
 
 
 class DepthAttentionAtEnd(StreamBoundary):
-    """One more attention over the depth, then a norm."""
+    """Attention over the depth, then a norm."""
 
-    def __init__(self, config, stack):
+    def __init__(self, config: ResidualConfig, stack: str):
         super().__init__(config, stack)
         self.depth_attention = DepthAttention(config)
-        self.norm = build_norm(config)
+        self.norm = build_norm(config, stack)
 
-    def end(self, stream):
+    def end(self, stream: Stream) -> Tensor:
         return self.norm(self.depth_attention(stream))
 
 
 @dataclass(frozen=True)
 class AttentionResidualOptions:
-    block_size: int = option(1, minimum=1, help="sub-layers whose outputs are summed to one member; 1 keeps them all")
+    block_size: int = option(
+        1, minimum=1, help="number of sub-layers whose outputs are summed into one member; 1 keeps all outputs"
+    )
 
 
 @register_ln_mode("attention_residuals")
 class AttentionResiduals(PreLN):
-    """A branch reads a softmax-weighted mean of the embeddings and all outputs before it, by a query of its own.
+    """Each branch reads a softmax-weighted mean of the embeddings and all previous outputs, with a learned query.
 
-    The stream holds the outputs, the newest first and the embeddings last; the newest is the running sum of a block
-    that is not full yet. The first sub-layer has one member to read and therefore no query.
+    The stream holds the outputs, newest first, and the embeddings last. The newest member is the running sum of the
+    current block. The first sub-layer has only one member to read and therefore no query.
     """
 
     equation = "h = sum_i p_i v_i, p = softmax_i(w . RMSNorm(v_i));  v_new = f(LN(h));  out = LN(sum_i p_i v_i)"
@@ -222,11 +233,11 @@ class AttentionResiduals(PreLN):
     Options = AttentionResidualOptions
     Boundary = DepthAttentionAtEnd
 
-    def __init__(self, config, place):
+    def __init__(self, config: ResidualConfig, place: SublayerPlace):
         super().__init__(config, place)
         self.depth_attention = DepthAttention(config) if place.index > 0 else None
 
-    def forward(self, stream, sublayer):
+    def forward(self, stream: Stream, sublayer: Sublayer) -> Stream:
         h = stream[0] if self.depth_attention is None else self.depth_attention(stream)
         a = sublayer(self.norm(h))
         if len(stream) == 1 or self.place.index % self.options.block_size == 0:

@@ -1,24 +1,29 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
-"""Modes that train deep networks by their initial values, with gates or scalars in the place of norms."""
+"""Modes without norms inside the layers: scaled initial weights, gates, or scalar shifts and scales."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 from transformers import initialization as init
 
-from .connections import ResidualConnection, StreamBoundary, register_ln_mode
+from .connections import ResidualConnection, Stream, StreamBoundary, Sublayer, SublayerPlace, register_ln_mode
 from .norms import build_norm
 from .options import option
+
+if TYPE_CHECKING:
+    from .configuration_residual import ResidualConfig
 
 
 @register_ln_mode("t_fixup")
 class TFixup(ResidualConnection):
-    """No norm and no warm-up; Xavier weights scaled down with depth, v undone of its 1/sqrt(2).
+    """No norms and no warm-up: Xavier weights and embeddings are scaled down with depth.
 
-    Queries and keys keep gain 1/sqrt(2) (the paper: 1), positions are not scaled: as the code has it.
+    Values have gain 1 before the scaling, queries and keys keep gain 1/sqrt(2) (1 in the paper), and positions are not
+    scaled, as in the official code.
     """
 
     equation = "x <- x + a"
@@ -28,12 +33,12 @@ class TFixup(ResidualConnection):
     default_init_style = "t_fixup"
     starts_from = "xskip"
 
-    def forward(self, stream, sublayer):
+    def forward(self, stream: Stream, sublayer: Sublayer) -> Stream:
         (x,) = stream
         return (x + sublayer(x),)
 
     @classmethod
-    def init_gain(cls, config, place, role):
+    def init_gain(cls, config: ResidualConfig, place: SublayerPlace, role: str) -> float:
         if role in ("query", "key"):
             return 1.0
         depth = place.num_layers
@@ -41,28 +46,25 @@ class TFixup(ResidualConnection):
         return 2**0.5 * scale if role == "value" else scale
 
     @classmethod
-    def embedding_gain(cls, config, stack):
-        if stack is None:
-            return 1.0
-        depth = config.decoder_layers if stack == "decoder" else config.encoder_layers
-        if config.share_encoder_decoder_embeddings:
-            depth = config.encoder_layers
-        return (9 * depth) ** -0.25
+    def embedding_gain(cls, config: ResidualConfig, table: str) -> float:
+        return 1.0 if table == "output" else (9 * config.stack_layers(table)) ** -0.25
 
 
 @dataclass(frozen=True)
 class GateOptions:
-    gate: str = option("layer", choices=("layer", "sublayer"), help="one gate per layer (the code) or per branch")
+    gate: str = option(
+        "layer", choices=("layer", "sublayer"), help="one gate per layer (as in the official code) or per branch"
+    )
 
 
 @register_ln_mode("rezero")
 class ReZero(ResidualConnection):
-    """A learned gate on every branch, 0 at the start, so that a fresh stack is the identity.
+    """A learned scalar gate on every branch, initially 0, so that a fresh stack is the identity.
 
-    The formula has one gate per residual branch, the official package one per layer, shared by its sub-layers.
+    The paper's formula has one gate per branch, the official package one per layer, shared by its sub-layers.
     """
 
-    equation = "x <- x + alpha_l * a, alpha_l = 0 at the start"
+    equation = "x <- x + alpha_l * a, initially alpha_l = 0"
     source = "Bachlechner et al. 2020, ReZero is All You Need"
     bibtex = "bachlechner2020rezero"
     warmup = "not needed"
@@ -70,51 +72,51 @@ class ReZero(ResidualConnection):
     Options = GateOptions
     folds_into = "xskip"
 
-    def __init__(self, config, place):
+    def __init__(self, config: ResidualConfig, place: SublayerPlace):
         super().__init__(config, place)
-        self.owner: tuple[ReZero, ...] = (self,)  # in a tuple: a shared gate is the parameter of its owner only
+        self.owner: tuple[Any, ...] = (self,)  # a tuple, so that a shared gate is registered only with its owner
         if place.is_first_in_layer or self.options.gate == "sublayer":
             self.alpha = nn.Parameter(torch.zeros(1))
 
-    def share(self, first):
+    def share(self, first: ResidualConnection) -> None:
         if self.options.gate == "layer":
             self.owner = (first,)
 
-    def init_parameters(self):
+    def init_parameters(self) -> None:
         if self.owner[0] is self:
             init.zeros_(self.alpha)
 
-    def foldable_scales(self):
+    def foldable_scales(self) -> dict[str, Tensor | float]:
         return {"branch": self.owner[0].alpha}
 
-    def starting_values(self):
+    def starting_values(self) -> dict[str, Tensor | float]:
         return {"alpha": 1.0} if self.owner[0] is self else {}
 
-    def forward(self, stream, sublayer):
+    def forward(self, stream: Stream, sublayer: Sublayer) -> Stream:
         (x,) = stream
         return (x + self.owner[0].alpha * sublayer(x),)
 
 
 @register_ln_mode("rezero_post_ln")
 class ReZeroPostLN(ReZero):
-    """ReZero with Post-LN's norm."""
+    """ReZero with the norm of Post-LN."""
 
-    equation = "x <- LN(x + alpha_l * a), alpha_l = 0 at the start"
+    equation = "x <- LN(x + alpha_l * a), initially alpha_l = 0"
     source = "Liu et al. 2020, Understanding the Difficulty of Training Transformers, appendix E"
     bibtex = ("liu2020understanding", "bachlechner2020rezero")
     folds_into = "post_ln"
 
-    def __init__(self, config, place):
+    def __init__(self, config: ResidualConfig, place: SublayerPlace):
         super().__init__(config, place)
-        self.norm = build_norm(config)
+        self.norm = build_norm(config, place.stack)
 
-    def forward(self, stream, sublayer):
+    def forward(self, stream: Stream, sublayer: Sublayer) -> Stream:
         (x,) = stream
         return (self.norm(x + self.owner[0].alpha * sublayer(x)),)
 
 
 class Shift(nn.Module):
-    """z - b with one learned scalar b, 0 at the start."""
+    """z - b with one learned scalar b, initially 0."""
 
     def __init__(self):
         super().__init__()
@@ -128,7 +130,7 @@ class Shift(nn.Module):
 
 
 class Scale(nn.Module):
-    """s * z with one learned scalar s, 1 at the start."""
+    """s * z with one learned scalar s, initially 1."""
 
     def __init__(self):
         super().__init__()
@@ -142,46 +144,46 @@ class Scale(nn.Module):
 
 
 class FixupBoundary(StreamBoundary):
-    """A shift at the end of a stack, and a scale behind it in the encoder."""
+    """A shift at the end of the stack, followed by a scale in the encoder."""
 
-    def __init__(self, config, stack):
+    def __init__(self, config: ResidualConfig, stack: str):
         super().__init__(config, stack)
         self.shift = Shift()
         self.scale = Scale() if stack == "encoder" else nn.Identity()
 
-    def end(self, stream):
+    def end(self, stream: Stream) -> Tensor:
         return self.scale(self.shift(stream[0]))
 
 
 @register_ln_mode("fixup")
 class Fixup(ResidualConnection):
-    """No norms and no biases; scalar shifts and scales, the last map of every branch zero at the start.
+    """No norms and no biases, but scalar shifts and scales. The last map of every branch is initially zero.
 
-    As in the official `transformer_zero` the cross-attention's input maps use 12^-1/6 at any depth.
+    As in the official `transformer_zero`, the input maps of cross-attention use gain 12^-1/6 at any depth.
     """
 
-    equation = "x <- x + s * f(x - b);  inside FF a shift before and behind the activation"
+    equation = "x <- x + s * f(x - b);  shifts before and after the activation of FF"
     source = "Zhang et al. 2019, Fixup Initialization: Residual Learning Without Normalization"
     bibtex = "zhang2019fixup"
     default_init_style = "fairseq_legacy"
     Boundary = FixupBoundary
     linear_bias = False
 
-    def __init__(self, config, place):
+    def __init__(self, config: ResidualConfig, place: SublayerPlace):
         super().__init__(config, place)
         self.shift = Shift()
         self.scale = Scale()
 
-    def forward(self, stream, sublayer):
+    def forward(self, stream: Stream, sublayer: Sublayer) -> Stream:
         (x,) = stream
         return (x + self.scale(sublayer(self.shift(x))),)
 
     @classmethod
-    def inner_modules(cls, config, place):
+    def inner_modules(cls, config: ResidualConfig, place: SublayerPlace) -> dict[str, nn.Module]:
         return {"pre_activation": Shift(), "inner": Shift()} if place.kind == "feed_forward" else {}
 
     @classmethod
-    def init_gain(cls, config, place, role):
+    def init_gain(cls, config: ResidualConfig, place: SublayerPlace, role: str) -> float:
         branches = 2 * config.encoder_layers + 3 * config.decoder_layers
         if role in ("attention_output", "ffn_out"):
             return 0.0
@@ -190,5 +192,5 @@ class Fixup(ResidualConnection):
         return (12 if place.kind == "cross_attention" else branches) ** (-1 / 6)
 
     @classmethod
-    def embedding_gain(cls, config, stack):
-        return 0.0 if stack is None else 1.0
+    def embedding_gain(cls, config: ResidualConfig, table: str) -> float:
+        return 0.0 if table == "output" else 1.0

@@ -1,29 +1,32 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
-"""Modes that change what the shortcut carries: a scale before the norm, several norms, or one more edge (B2T)."""
+"""Modes that change the shortcut: a scale before the norm, several norms, or one more connection (B2T)."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
 from transformers import initialization as init
 
-from .connections import ResidualConnection, StreamBoundary, register_ln_mode
+from .connections import ResidualConnection, Stream, StreamBoundary, Sublayer, SublayerPlace, register_ln_mode
 from .ln_modes import PostLN
 from .norms import build_norm
 from .options import option
 
+if TYPE_CHECKING:
+    from .configuration_residual import ResidualConfig
+
 
 @register_ln_mode("admin")
 class Admin(PostLN):
-    """A learned scale on every shortcut, initialised by profiling so that each branch contributes about 1/i.
+    """A learned scale on every shortcut, initialised by profiling so that branch i adds about 1/i of the variance.
 
-    omega of a fresh model is 1, which is Post-LN; `model.profile_admin(batch)` sets it as the official code does. The
-    paper's formula, sqrt(sum of Var f_j), leaves out the variance of the embeddings and makes the first omega 0;
-    the code, followed here, does neither.
+    In a fresh model omega is 1, which equals Post-LN. `model.profile_admin(batch)` sets it as the official code does.
+    The paper's formula, sqrt(sum of Var f_j), omits the variance of the embeddings and gives 0 for the first omega.
     """
 
     equation = "x <- LN(omega * x + a), omega in R^d learned"
@@ -33,22 +36,22 @@ class Admin(PostLN):
     default_init_style = "fairseq_legacy"
     folds_into = "post_ln"
 
-    def __init__(self, config, place):
+    def __init__(self, config: ResidualConfig, place: SublayerPlace):
         super().__init__(config, place)
         self.omega = nn.Parameter(torch.ones(config.d_model))
         self.initial_omega = profiled_omega(config, place)
         self.observer: Callable[[Admin, Tensor, Tensor], None] | None = None
 
-    def init_parameters(self):
+    def init_parameters(self) -> None:
         init.constant_(self.omega, self.initial_omega)
 
-    def foldable_scales(self):
+    def foldable_scales(self) -> dict[str, Tensor | float]:
         return {"shortcut": self.omega}
 
-    def starting_values(self):
+    def starting_values(self) -> dict[str, Tensor | float]:
         return {"omega": 1.0}
 
-    def forward(self, stream, sublayer):
+    def forward(self, stream: Stream, sublayer: Sublayer) -> Stream:
         (x,) = stream
         a = sublayer(x)
         if self.observer is not None:
@@ -56,8 +59,8 @@ class Admin(PostLN):
         return (self.norm(a + x * self.omega),)
 
 
-def profiled_omega(config, place) -> float:
-    """The entry of `config.admin_profile` (encoder, then decoder, in the order of sub-layers), 1 without a profile."""
+def profiled_omega(config: ResidualConfig, place: SublayerPlace) -> float:
+    """The entry of `config.admin_profile` (sub-layers of the encoder, then of the decoder), or 1 without a profile."""
     if not config.admin_profile:
         return 1.0
     before = 2 * config.encoder_layers if place.stack == "decoder" else 0
@@ -67,14 +70,14 @@ def profiled_omega(config, place) -> float:
 @dataclass(frozen=True)
 class AdminTorchOptions:
     target: str = option("log", choices=("log", "constant", "linear"), help="growth of the output change with depth")
-    learned: bool = option(False, help="omega in R^d, learned, instead of a constant")
+    learned: bool = option(False, help="learned omega in R^d instead of a constant")
 
 
 @register_ln_mode("admin_torch")
 class AdminTorch(ResidualConnection):
-    """Admin with omega in closed form, the same for all n sub-layers of a stack; no profiling.
+    """Admin with omega in closed form, equal for all n sub-layers of a stack, without profiling.
 
-    omega = sqrt((n + 1) / ln(n + 1) - 1) for an output change of order log n, sqrt(n) for a constant one, 1 for n.
+    omega is sqrt((n + 1) / ln(n + 1) - 1) for an output change of order log n, sqrt(n) for order 1, and 1 for order n.
     """
 
     equation = "x <- LN(omega * x + a), omega = sqrt((n+1)/ln(n+1) - 1)"
@@ -84,9 +87,9 @@ class AdminTorch(ResidualConnection):
     default_init_style = "fairseq_legacy"
     folds_into = "post_ln"
 
-    def __init__(self, config, place):
+    def __init__(self, config: ResidualConfig, place: SublayerPlace):
         super().__init__(config, place)
-        self.norm = build_norm(config)
+        self.norm = build_norm(config, place.stack)
         n = place.sublayers_per_layer * place.num_layers
         targets = {"log": math.sqrt((n + 1) / math.log(n + 1) - 1), "constant": math.sqrt(n), "linear": 1.0}
         self.initial_omega = targets[self.options.target]
@@ -94,23 +97,23 @@ class AdminTorch(ResidualConnection):
         if self.options.learned:
             self.omega = nn.Parameter(torch.full((config.d_model,), self.initial_omega))
 
-    def init_parameters(self):
+    def init_parameters(self) -> None:
         if self.options.learned:
             init.constant_(self.omega, self.initial_omega)
 
-    def foldable_scales(self):
+    def foldable_scales(self) -> dict[str, Tensor | float]:
         return {"shortcut": self.omega}
 
-    def starting_values(self):
+    def starting_values(self) -> dict[str, Tensor | float]:
         return {"omega": 1.0} if self.options.learned else {}
 
-    def forward(self, stream, sublayer):
+    def forward(self, stream: Stream, sublayer: Sublayer) -> Stream:
         (x,) = stream
         return (self.norm(x * self.omega + sublayer(x)),)
 
 
-def deep_norm_constants(config, stack: str) -> tuple[float, float]:
-    """(alpha, beta) of an encoder-decoder with N and M layers, Wang et al. 2022 (DeepNet)."""
+def deep_norm_constants(config: ResidualConfig, stack: str) -> tuple[float, float]:
+    """(alpha, beta) of a stack of an encoder-decoder with N and M layers, Wang et al. 2022 (DeepNet)."""
     n, m = config.encoder_layers, config.decoder_layers
     if stack == "encoder":
         return 0.81 * (n**4 * m) ** (1 / 16), 0.87 * (n**4 * m) ** (-1 / 16)
@@ -119,15 +122,15 @@ def deep_norm_constants(config, stack: str) -> tuple[float, float]:
 
 @dataclass(frozen=True)
 class DeepNormOptions:
-    torchscale_gain: bool = option(False, help="the encoder's beta of the authors' library, 1.15 instead of 0.87")
+    torchscale_gain: bool = option(False, help="constant 1.15 instead of 0.87 in the encoder's beta, as in torchscale")
 
 
 @register_ln_mode("deep_norm")
 class DeepNorm(PostLN):
-    """A constant up-weighted shortcut and branches that start small, both from the depths of the two stacks.
+    """A constant shortcut weight above 1 and small initial branches, both computed from the depths of the two stacks.
 
-    The authors' library, torchscale, divides the encoder's weights by (N^4 M)^(1/16) / 1.15, an inverted constant:
-    `torchscale_gain` with `init_style="torchscale"` reproduces it.
+    The authors' library, torchscale, divides the encoder's weights by (N^4 M)^(1/16) / 1.15, which inverts the
+    constant. `torchscale_gain=True` with `init_style="torchscale"` reproduces it.
     """
 
     equation = "x <- LN(alpha * x + a)"
@@ -137,19 +140,19 @@ class DeepNorm(PostLN):
     default_init_style = "xavier_normal"
     folds_into = "post_ln"
 
-    def __init__(self, config, place):
+    def __init__(self, config: ResidualConfig, place: SublayerPlace):
         super().__init__(config, place)
         self.alpha, _ = deep_norm_constants(config, place.stack)
 
-    def foldable_scales(self):
+    def foldable_scales(self) -> dict[str, Tensor | float]:
         return {"shortcut": self.alpha}
 
-    def forward(self, stream, sublayer):
+    def forward(self, stream: Stream, sublayer: Sublayer) -> Stream:
         (x,) = stream
         return (self.norm(self.alpha * x + sublayer(x)),)
 
     @classmethod
-    def init_gain(cls, config, place, role):
+    def init_gain(cls, config: ResidualConfig, place: SublayerPlace, role: str) -> float:
         if role in ("query", "key"):
             return 1.0
         _, beta = deep_norm_constants(config, place.stack)
@@ -164,7 +167,7 @@ class SkipScaleOptions:
 
 @register_ln_mode("xskip_ln")
 class XSkipLN(PostLN):
-    """A constant weight on the shortcut. The paper writes Post-LN; its code, tensor2tensor, was not released."""
+    """A constant weight on the shortcut, in the Post-LN form of the paper, whose code was not released."""
 
     equation = "x <- LN(lambda * x + a)"
     source = "Liu et al. 2020, Rethinking Skip Connection with Layer Normalization"
@@ -172,10 +175,10 @@ class XSkipLN(PostLN):
     Options = SkipScaleOptions
     folds_into = "post_ln"
 
-    def foldable_scales(self):
+    def foldable_scales(self) -> dict[str, Tensor | float]:
         return {"shortcut": self.options.skip_scale}
 
-    def forward(self, stream, sublayer):
+    def forward(self, stream: Stream, sublayer: Sublayer) -> Stream:
         (x,) = stream
         return (self.norm(self.options.skip_scale * x + sublayer(x)),)
 
@@ -187,37 +190,37 @@ class PlainSkipScaleOptions:
 
 @register_ln_mode("xskip")
 class XSkip(ResidualConnection):
-    """A constant weight on the shortcut, and no norm anywhere."""
+    """A constant weight on the shortcut and no norms."""
 
     equation = "x <- lambda * x + a"
     source = "Liu et al. 2020, Rethinking Skip Connection with Layer Normalization"
     bibtex = "liu2020rethinking"
     Options = PlainSkipScaleOptions
 
-    def forward(self, stream, sublayer):
+    def forward(self, stream: Stream, sublayer: Sublayer) -> Stream:
         (x,) = stream
         return (self.options.skip_scale * x + sublayer(x),)
 
 
 @dataclass(frozen=True)
 class SkipOrderOptions:
-    skip_order: int = option(2, minimum=1, help="lambda, how often the input is added and normalised")
+    skip_order: int = option(2, minimum=1, help="lambda, the number of times the input is added and normalised")
 
 
 @register_ln_mode("rskip_ln")
 class RSkipLN(ResidualConnection):
-    """Add the input again behind each of lambda norms, every norm with its own gain; the branch runs once."""
+    """Add the input again after each of lambda norms, each with its own gain. The branch runs once."""
 
     equation = "y_1 = LN_1(x + a),  y_j = LN_j(x + y_{j-1}),  x <- y_lambda"
     source = "Liu et al. 2020, Rethinking Skip Connection with Layer Normalization"
     bibtex = "liu2020rethinking"
     Options = SkipOrderOptions
 
-    def __init__(self, config, place):
+    def __init__(self, config: ResidualConfig, place: SublayerPlace):
         super().__init__(config, place)
-        self.norms = nn.ModuleList(build_norm(config) for _ in range(self.options.skip_order))
+        self.norms = nn.ModuleList(build_norm(config, place.stack) for _ in range(self.options.skip_order))
 
-    def forward(self, stream, sublayer):
+    def forward(self, stream: Stream, sublayer: Sublayer) -> Stream:
         (x,) = stream
         y = sublayer(x)
         for norm in self.norms:
@@ -227,12 +230,12 @@ class RSkipLN(ResidualConnection):
 
 @dataclass(frozen=True)
 class SkipInitOptions:
-    skip_init: float = option(1.0, above=0.0, help="initial value of every component of w")
+    skip_init: float = option(1.0, above=0.0, help="initial value of all components of w")
 
 
 @register_ln_mode("wskip_ln")
 class WSkipLN(PostLN):
-    """A learned weight on the shortcut: Admin without profiling."""
+    """A learned weight on the shortcut, as in Admin, but without profiling."""
 
     equation = "x <- LN(w * x + a), w in R^d learned"
     source = "Liu et al. 2020, Rethinking Skip Connection with Layer Normalization"
@@ -240,20 +243,20 @@ class WSkipLN(PostLN):
     Options = SkipInitOptions
     folds_into = "post_ln"
 
-    def __init__(self, config, place):
+    def __init__(self, config: ResidualConfig, place: SublayerPlace):
         super().__init__(config, place)
         self.w = nn.Parameter(torch.full((config.d_model,), self.options.skip_init))
 
-    def init_parameters(self):
+    def init_parameters(self) -> None:
         init.constant_(self.w, self.options.skip_init)
 
-    def foldable_scales(self):
+    def foldable_scales(self) -> dict[str, Tensor | float]:
         return {"shortcut": self.w}
 
-    def starting_values(self):
+    def starting_values(self) -> dict[str, Tensor | float]:
         return {"w": 1.0}
 
-    def forward(self, stream, sublayer):
+    def forward(self, stream: Stream, sublayer: Sublayer) -> Stream:
         (x,) = stream
         return (self.norm(self.w * x + sublayer(x)),)
 
@@ -261,15 +264,16 @@ class WSkipLN(PostLN):
 @dataclass(frozen=True)
 class B2TOptions:
     rescale_init: str = option(
-        "depth", choices=("depth", "none"), help="weights times L^-1/2 at the start (the code), or not (the paper)"
+        "depth", choices=("depth", "none"), help="initial weights times L^-1/2 (official code) or unscaled (paper)"
     )
 
 
 @register_ln_mode("b2t")
 class B2T(PostLN):
-    """The input of a layer is added once more in front of the layer's last norm.
+    """The input of a layer is added once more before the last norm of the layer.
 
-    The paper scales initial weights for 100 layers only; its code, since May 2023, always does, biases excepted.
+    The paper scales the initial weights only for 100 layers. Since May 2023 the official code always scales them,
+    except for biases.
     """
 
     equation = "Post-LN, but the last norm of a layer sees x_inp + (x_ffn + a)"
@@ -277,35 +281,37 @@ class B2T(PostLN):
     bibtex = "takase2023b2t"
     Options = B2TOptions
 
-    def forward(self, stream, sublayer):
-        x, x_inp = (*stream, stream[0])[:2]  # behind the first sub-layer the stream carries the layer's input
+    def forward(self, stream: Stream, sublayer: Sublayer) -> Stream:
+        x, x_inp = (*stream, stream[0])[:2]  # after the first sub-layer the stream also holds the input of the layer
         y = x + sublayer(x)
         if self.place.is_last_in_layer:
             return (self.norm(x_inp + y),)
         return self.norm(y), x_inp
 
     @classmethod
-    def init_gain(cls, config, place, role):
+    def init_gain(cls, config: ResidualConfig, place: SublayerPlace, role: str) -> float:
         return place.num_layers**-0.5 if config.ln_options(place.stack).rescale_init == "depth" else 1.0
 
 
 @dataclass(frozen=True)
 class B2TNoLNOptions(B2TOptions):
-    stack_norm: bool = option(False, help="one norm at the end of the stack (the code has none)")
+    stack_norm: bool = option(False, help="a norm at the end of the stack (the official code has none)")
 
 
 class OptionalNormAtEnd(StreamBoundary):
-    def __init__(self, config, stack):
-        super().__init__(config, stack)
-        self.norm = build_norm(config) if self.options.stack_norm else nn.Identity()
+    """A norm on the output of the stack if `stack_norm` is set."""
 
-    def end(self, stream):
+    def __init__(self, config: ResidualConfig, stack: str):
+        super().__init__(config, stack)
+        self.norm = build_norm(config, stack) if self.options.stack_norm else nn.Identity()
+
+    def end(self, stream: Stream) -> Tensor:
         return self.norm(stream[0])
 
 
 @register_ln_mode("b2t_no_ln")
 class B2TNoLN(ResidualConnection):
-    """B2T with two constants in the place of the norms."""
+    """B2T with two constants instead of norms."""
 
     equation = (
         "x <- x + a;  at the end of a layer x <- alpha*x_inp + beta*x;  alpha = min(L/12, L^-0.15), beta = d^-0.2"
@@ -315,13 +321,13 @@ class B2TNoLN(ResidualConnection):
     Options = B2TNoLNOptions
     Boundary = OptionalNormAtEnd
 
-    def __init__(self, config, place):
+    def __init__(self, config: ResidualConfig, place: SublayerPlace):
         super().__init__(config, place)
         depth = place.num_layers
         self.alpha = min(depth / 12, depth**-0.15)
         self.beta = config.d_model**-0.2
 
-    def forward(self, stream, sublayer):
+    def forward(self, stream: Stream, sublayer: Sublayer) -> Stream:
         x, x_inp = (*stream, stream[0])[:2]
         y = x + sublayer(x)
         if self.place.is_last_in_layer:

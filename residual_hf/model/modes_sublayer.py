@@ -1,23 +1,27 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
-"""Modes that reach inside a branch: norms and scales between its maps, or scores that travel from layer to layer."""
+"""Modes that change the inside of a branch: extra norms and scales, or attention scores passed between layers."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
 from transformers import initialization as init
 
-from .connections import register_ln_mode
+from .connections import Stream, Sublayer, SublayerPlace, register_ln_mode
 from .ln_modes import PostLN, PreLN
 from .norms import build_norm
 from .options import option
 
+if TYPE_CHECKING:
+    from .configuration_residual import ResidualConfig
+
 
 class HeadScale(nn.Module):
-    """One learned factor per head on (batch, length, heads * head_dim), 1 at the start."""
+    """One learned factor per head on (batch, length, heads * head_dim), initially 1."""
 
     def __init__(self, heads: int):
         super().__init__()
@@ -33,56 +37,57 @@ class HeadScale(nn.Module):
 
 @dataclass(frozen=True)
 class NormFormerOptions:
-    scale_residual: bool = option(True, help="a learned weight in R^d on the shortcut of the feed-forward")
+    scale_residual: bool = option(False, help="ResScale: a learned weight in R^d on the shortcut of the feed-forward")
     head_scale_position: str = option(
-        "post_out", choices=("post_out", "pre_out"), help="heads scaled behind W^O (the code) or before it (the paper)"
+        "post_out", choices=("post_out", "pre_out"), help="scale heads after W^O (official code) or before it (paper)"
     )
 
 
 @register_ln_mode("normformer")
 class NormFormer(PreLN):
-    """Pre-LN with a norm behind self-attention, one inside the feed-forward, and a learned scale per head.
+    """Pre-LN with a norm after self-attention, a norm inside the feed-forward, and a learned scale per attention head.
 
-    The official code has it for decoders of language models; cross-attention stays plain Pre-LN here.
+    The official code (fairseq) covers decoders of language models, with ResScale off by default. Here cross-attention
+    is plain Pre-LN.
     """
 
-    equation = "x <- x + D LN(scale_heads(SA(LN(x))));  x <- w*x + W2 LN(act(W1 LN(x)))"
+    equation = "x <- x + LN(scale_heads(SA(LN(x))));  x <- x + W2 LN(act(W1 LN(x)))"
     source = "Shleifer et al. 2021, NormFormer: Improved Transformer Pretraining with Extra Normalization"
     bibtex = "shleifer2021normformer"
     Options = NormFormerOptions
 
-    def __init__(self, config, place):
+    def __init__(self, config: ResidualConfig, place: SublayerPlace):
         super().__init__(config, place)
         self.w = None
         if place.kind == "feed_forward" and self.options.scale_residual:
             self.w = nn.Parameter(torch.ones(config.d_model))
 
-    def init_parameters(self):
+    def init_parameters(self) -> None:
         if self.w is not None:
             init.ones_(self.w)
 
-    def forward(self, stream, sublayer):
+    def forward(self, stream: Stream, sublayer: Sublayer) -> Stream:
         (x,) = stream
         a = sublayer(self.norm(x))
         return (a + (x if self.w is None else x * self.w),)
 
     @classmethod
-    def inner_modules(cls, config, place):
+    def inner_modules(cls, config: ResidualConfig, place: SublayerPlace) -> dict[str, nn.Module]:
         if place.kind == "feed_forward":
-            return {"inner": build_norm(config, ffn_width(config, place.stack))}
+            return {"inner": build_norm(config, place.stack, config.stack_ffn_dim(place.stack))}
         if place.kind == "cross_attention":
             return {}
-        heads = config.encoder_attention_heads if place.stack == "encoder" else config.decoder_attention_heads
+        heads = config.stack_attention_heads(place.stack)
         if config.ln_options(place.stack).head_scale_position == "pre_out":
-            return {"heads": HeadScale(heads), "output": build_norm(config)}
-        return {"output": nn.Sequential(HeadScale(heads), build_norm(config))}
+            return {"heads": HeadScale(heads), "output": build_norm(config, place.stack)}
+        return {"output": nn.Sequential(HeadScale(heads), build_norm(config, place.stack))}
 
 
 @register_ln_mode("sub_ln")
 class SubLN(PreLN):
     """Pre-LN with a second norm before the output map of self-attention and feed-forward; gains grow with depth.
 
-    Cross-attention has neither the inner norm nor the gain, as the authors' code has it.
+    Cross-attention has neither the inner norm nor the gain, as in the official code.
     """
 
     equation = "x <- x + W^O LN(heads(LN(x)));  x <- x + W2 LN(act(W1 LN(x)))"
@@ -91,13 +96,13 @@ class SubLN(PreLN):
     default_init_style = "xavier_normal"
 
     @classmethod
-    def inner_modules(cls, config, place):
+    def inner_modules(cls, config: ResidualConfig, place: SublayerPlace) -> dict[str, nn.Module]:
         if place.kind == "feed_forward":
-            return {"inner": build_norm(config, ffn_width(config, place.stack))}
-        return {"heads": build_norm(config)} if place.kind == "self_attention" else {}
+            return {"inner": build_norm(config, place.stack, config.stack_ffn_dim(place.stack))}
+        return {"heads": build_norm(config, place.stack)} if place.kind == "self_attention" else {}
 
     @classmethod
-    def init_gain(cls, config, place, role):
+    def init_gain(cls, config: ResidualConfig, place: SublayerPlace, role: str) -> float:
         if role in ("query", "key") or place.kind == "cross_attention":
             return 1.0
         n, m = config.encoder_layers, config.decoder_layers
@@ -109,16 +114,16 @@ class SubLN(PreLN):
 @dataclass(frozen=True)
 class RealFormerOptions:
     running_mean: bool = option(
-        False, help="softmax over the mean, not the sum, of the scores; advised for 30+ layers"
+        False, help="softmax of the mean of the scores instead of their sum; recommended for 30 or more layers"
     )
 
 
 @register_ln_mode("realformer")
 class RealFormer(PostLN):
-    """Post-LN whose attention scores are added to those of the layer before, each kind of attention on its own.
+    """Post-LN whose attention scores are added to those of the previous layer, separately for each kind of attention.
 
-    The official code is an encoder; separate sums for decoder self- and cross-attention follow the paper's text.
-    Behind the first layer the stream is `(x, self-attention scores[, cross-attention scores])`, unmasked.
+    The official code is an encoder; separate sums for decoder self- and cross-attention follow the paper. After the
+    first layer the stream is `(x, self-attention scores[, cross-attention scores])`, unmasked.
     """
 
     equation = "S_l = Q_l K_l^T / sqrt(d_h) + S_{l-1};  x <- LN(x + softmax(S_l + mask) V)"
@@ -127,7 +132,7 @@ class RealFormer(PostLN):
     Options = RealFormerOptions
     attention_implementations = ("eager",)
 
-    def forward(self, stream, sublayer):
+    def forward(self, stream: Stream, sublayer: Sublayer) -> Stream:
         x, *scores = stream
         if self.place.kind == "feed_forward":
             return (self.norm(x + sublayer(x)), *scores)
@@ -137,7 +142,3 @@ class RealFormer(PostLN):
         a, summed = sublayer.with_scores(x, previous, divisor)
         scores[kind : kind + 1] = [summed]
         return (self.norm(x + a), *scores)
-
-
-def ffn_width(config, stack: str) -> int:
-    return config.encoder_ffn_dim if stack == "encoder" else config.decoder_ffn_dim

@@ -1,20 +1,25 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
-"""Norms a connection may use, by the config word `norm_type`.
-
-Their statistics are accumulated in fp32 whatever the dtype of the input, as PyTorch's kernels do.
-"""
+"""The norms that `norm_type` selects. Statistics are computed in fp32, or in fp64 for fp64 inputs."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
 from transformers import initialization as init
 
+if TYPE_CHECKING:
+    from .configuration_residual import ResidualConfig
+
+
+def at_least_fp32(dtype: torch.dtype) -> torch.dtype:
+    """fp32 for half precision, otherwise the dtype itself."""
+    return torch.promote_types(dtype, torch.float32)
+
 
 class RMSNorm(nn.RMSNorm):
-    """g * x / sqrt(mean(x^2) + eps), in the type of g, fp32 under autocast.
+    """`g * x / sqrt(mean(x^2) + eps)`, in the dtype of g, which is fp32 under autocast.
 
     Zhang & Sennrich 2019, Root Mean Square Layer Normalization.
     """
@@ -24,7 +29,7 @@ class RMSNorm(nn.RMSNorm):
 
 
 class ScaleNorm(nn.Module):
-    """`g * x / max(|x|_2, eps)` over the last dimension, one learned scalar g, sqrt(size) at the start.
+    """`g * x / max(|x|_2, eps)` over the last dimension, with one learned scalar g, initially sqrt(size).
 
     Nguyen & Salazar 2019, Transformers without Tears.
     """
@@ -39,33 +44,33 @@ class ScaleNorm(nn.Module):
         init.constant_(self.weight, self.size**0.5)
 
     def forward(self, hidden_states: Tensor) -> Tensor:
-        x = hidden_states.float()
+        x = hidden_states.to(at_least_fp32(hidden_states.dtype))
         x = x / x.norm(dim=-1, keepdim=True).clamp(min=self.eps)
         return (self.weight * x).to(hidden_states.dtype)
 
 
 class AdaNorm(nn.Module):
-    """C * (1 - k*y) * y with y = (x - mean) / (std + eps), nothing learned and no gradient through 1 - k*y.
+    """`C * (1 - k*y) * y` with `y = (x - mean) / (std + eps)`, without parameters; 1 - k*y has no gradient.
 
-    Xu et al. 2019, Understanding and Improving Layer Normalization. k = 1/10; the standard deviation is the unbiased
-    one and C is 2, as the released code has them. There only the norms at the end of the stacks are of this kind, the
-    others stay ordinary LayerNorms; here, as in the paper, all of them are.
+    Xu et al. 2019, Understanding and Improving Layer Normalization. k = 1/10, and the standard deviation is the
+    unbiased one, as in the released code. There only the norms at the end of the stacks are AdaNorms and the others
+    remain LayerNorms. Here all are AdaNorms, as in the paper.
     """
 
-    scale = 2.0
     slope = 0.1
 
-    def __init__(self, size: int, eps: float = 1e-5):
+    def __init__(self, size: int, eps: float = 1e-5, scale: float = 2.0):
         super().__init__()
         self.eps = eps
+        self.scale = scale
 
     def forward(self, hidden_states: Tensor) -> Tensor:
-        x = hidden_states.float()
+        x = hidden_states.to(at_least_fp32(hidden_states.dtype))
         y = (x - x.mean(-1, keepdim=True)) / (x.std(-1, keepdim=True) + self.eps)
         return (self.scale * (1 - self.slope * y).detach() * y).to(hidden_states.dtype)
 
 
-NORM_TYPES: dict[str, Callable[..., nn.Module]] = {
+NORM_TYPES: dict[str, type[nn.Module]] = {
     "layer_norm": nn.LayerNorm,  # g * (x - mean) / sqrt(var + eps) + b, Ba et al. 2016
     "rms_norm": RMSNorm,
     "scale_norm": ScaleNorm,
@@ -73,7 +78,14 @@ NORM_TYPES: dict[str, Callable[..., nn.Module]] = {
 }
 
 
-def build_norm(config, size: int | None = None, eps: float | None = None) -> nn.Module:
-    """A norm of `config.norm_type` over the last dimension (`d_model` wide, `config.layer_norm_eps` unless given)."""
+def build_norm(config: ResidualConfig, stack: str, size: int | None = None, eps: float | None = None) -> nn.Module:
+    """A norm over the last dimension, of the `norm_type` of a stack ("encoder" or "decoder").
+
+    Args:
+        size: width of the last dimension (default `config.d_model`).
+        eps: default `config.layer_norm_eps`.
+    """
+    norm_type = config.stack_norm_type(stack)
+    options = {"scale": config.ada_norm_scale} if norm_type == "ada_norm" else {}
     size = config.d_model if size is None else size
-    return NORM_TYPES[config.norm_type](size, eps=config.layer_norm_eps if eps is None else eps)
+    return NORM_TYPES[norm_type](size, eps=config.layer_norm_eps if eps is None else eps, **options)

@@ -1,5 +1,5 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
-"""Admin's data-dependent initialisation."""
+"""The data-dependent initialisation of Admin."""
 
 from __future__ import annotations
 
@@ -11,34 +11,50 @@ from torch import Tensor, nn
 from .modes_skip_scaling import Admin, profiled_omega
 
 
+def admin_connections(model: nn.Module) -> list[Admin]:
+    return [module for module in model.modules() if isinstance(module, Admin)]
+
+
 def wants_profile(model: nn.Module) -> bool:
-    """Is this a model with Admin's shortcuts that nobody has profiled yet?"""
-    return not model.config.admin_profile and any(isinstance(module, Admin) for module in model.modules())
+    """Whether the model has `"admin"` connections that are neither profiled nor trained.
+
+    Trained, converted and loaded models are recognised by their weights: any update changes the gains and biases of
+    the norms, which all have fixed initial values.
+    """
+    connections = admin_connections(model)
+    return bool(connections) and not model.config.admin_profile and all(map(is_untrained, connections))
+
+
+def is_untrained(connection: Admin) -> bool:
+    """Whether omega and the parameters of the norm have their initial values."""
+    norm_type, size = type(connection.norm), len(connection.omega)
+    initial = {"omega": torch.ones(size), **{f"norm.{n}": p for n, p in norm_type(size).named_parameters()}}
+    return all(torch.equal(p.cpu(), initial[name].to(p.dtype)) for name, p in connection.named_parameters())
 
 
 @torch.no_grad()
-def set_profile(model: nn.Module, profile: list[float]) -> None:
-    """Set every omega from the values of a profile, and keep them in the config."""
+def set_profile(model: nn.Module, profile: list[float] | None) -> None:
+    """Set every omega from the values of a profile, and store them in the config."""
     model.config.admin_profile = profile
-    for connection in (module for module in model.modules() if isinstance(module, Admin)):
+    for connection in admin_connections(model):
         connection.omega.fill_(profiled_omega(model.config, connection.place))
 
 
 @torch.no_grad()
 def profile_admin(model: nn.Module, batch: Mapping[str, Tensor]) -> list[float]:
-    """Set every omega of an `"admin"` model from one batch; returns the values, encoder first.
+    """Set every omega of an `"admin"` model from one batch and return the values, encoder first.
 
-    The official recursion, one forward pass in train mode with dropout: with r = 1 at the start of each stack, every
-    sub-layer sets omega <- r before it is used and then r <- sqrt(Var(omega * x) + Var(a)), population variances over
-    the whole tensors, padding included. The values are kept in `config.admin_profile`, from which a model can be built
-    again. Call it once, on a fresh model, with the same batch in every process.
+    This is the recursion of the official code, one forward pass in train mode with dropout. With r = 1 at the start of
+    each stack, every sub-layer sets omega <- r, runs, and sets r <- sqrt(Var(omega * x) + Var(a)), with population
+    variances over all elements, including padding. The values are stored in `config.admin_profile`. Call this once on
+    an untrained model, with the same batch in every process.
 
-    Raises `ValueError` if no stack of the model has `ln_mode` "admin".
-    Source: Liu et al. 2020, as in Transformer-Clinic (`--init-type adaptive-profiling`).
+    Raises `ValueError` if no stack has `ln_mode` "admin".
+    Source: Liu et al. 2020, Transformer-Clinic (`--init-type adaptive-profiling`).
     """
-    connections = [module for module in model.modules() if isinstance(module, Admin)]
+    connections = admin_connections(model)
     if not connections:
-        raise ValueError("profile_admin needs ln_mode 'admin' in at least one stack")
+        raise ValueError("profile_admin requires ln_mode 'admin' in at least one stack")
     running = {"encoder": 1.0, "decoder": 1.0}
     profile = {(c.place.stack, c.place.index): 1.0 for c in connections}
 
@@ -53,9 +69,9 @@ def profile_admin(model: nn.Module, batch: Mapping[str, Tensor]) -> list[float]:
     batch = dict(batch)
     if "decoder_input_ids" not in batch:
         batch["decoder_input_ids"] = model.prepare_decoder_input_ids_from_labels(batch.pop("labels"))
-    # as in fairseq, padding of the target has no position and is not attended to: it counts in the variances
+    # as in fairseq, target padding has no position and is masked, but counts in the variances
     is_token = batch["decoder_input_ids"].ne(model.config.pad_token_id)
-    is_token[:, 0] = True  # Marian starts with the padding token
+    is_token[:, 0] = True  # in Marian the decoder starts with the padding token
     batch.setdefault("decoder_attention_mask", is_token)
     was_training = model.training
     model.train()

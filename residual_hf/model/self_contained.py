@@ -1,8 +1,8 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
-"""Folders that load where this package is not installed: the model code beside the weights, named in `config.json`.
+"""Write the model code into a checkpoint, so that it loads with `trust_remote_code=True` where residual_hf is missing.
 
-Transformers finds the classes through `auto_map` and the pipeline through `custom_pipelines`, both with
-`trust_remote_code=True`. With the package installed and imported its own classes are used, without that flag.
+Transformers finds the classes through `auto_map` and the pipeline through `custom_pipelines` in `config.json`. If
+residual_hf is imported, its own classes are used and no flag is needed.
 """
 
 from __future__ import annotations
@@ -20,51 +20,53 @@ from transformers.utils import logging
 
 logger = logging.get_logger(__name__)
 
-NAMES_OF_OTHER_FILES = "From a local folder, Transformers 5.4 takes only files that it finds named in this one:"
+ENTRY = "configuration_residual.py"  # the first file that Transformers loads
+AUTO_MAP = {
+    "AutoConfig": "configuration_residual.ResidualConfig",
+    "AutoModel": "modeling_residual.ResidualModel",
+    "AutoModelForSeq2SeqLM": "modeling_residual.ResidualForConditionalGeneration",
+}
+PIPELINE = {"impl": "pipeline_translation.TranslationPipeline", "pt": ["AutoModelForSeq2SeqLM"], "type": "text"}
+OTHER_FILES = "From a local folder, Transformers 5.4 only copies files that are named in this one:"
 
 
 def write_model_code(
-    folder: str | os.PathLike,
-    classes: dict[str, type],
-    pipeline_class: type,
-    modes: Iterable[type],
-    languages: Iterable[tuple[str | None, str | None]] = (),
+    folder: str | os.PathLike, modes: Iterable[type], source_lang: str | None, target_lang: str | None
 ) -> None:
-    """Put the code of the model into a folder with a `config.json`, and its names into that file.
+    """Write the model code into a folder, and its classes into the `config.json` of the folder.
 
     Args:
-        classes: the class for each Auto class; the file of `classes["AutoConfig"]` leads to all others.
-        modes: classes of the ln_modes in use. One that is defined elsewhere, in one file that imports nothing of ours
-            but names of the model, travels with the folder; for any other there is a warning.
-        languages: pairs for which `pipeline("translation_xx_to_yy")` shall work, besides `pipeline("translation")`;
-            the pipeline needs a key for each. With more than one key the task must always be named.
+        modes: classes of the ln_modes in use. A user's mode is saved too if it is defined in a single file that
+            imports only model code from residual_hf; otherwise a warning is logged.
+        source_lang, target_lang: languages for which `pipeline("translation_xx_to_yy")` works, in addition to
+            `pipeline("translation")`.
     """
-    folder = Path(folder)
-    entry = Path(inspect.getfile(classes["AutoConfig"]))
-    files = {path.name: path.read_text("utf-8") for path in (entry, *map(Path, get_relative_import_files(entry)))}
-    hidden = {Path(name).stem for name in files} - {entry.stem, *get_relative_imports(entry)}
-    if hidden:
-        named = "".join(f"from .{stem} import\n" for stem in sorted(hidden))
-        files[entry.name] += f'\n"""{NAMES_OF_OTHER_FILES}\n{named}"""\n'
+    folder, home = Path(folder), Path(__file__).parent
+    files = _model_files(home)
     for mode in modes:
         if mode.__module__.rpartition(".")[0] != __name__.rpartition(".")[0]:
-            _add_mode(files, entry.name, mode)
+            _add_mode(files, mode)
     for name, text in files.items():
         _write(folder / name, text)
 
     config = json.loads((folder / "config.json").read_text("utf-8"))
-    config["auto_map"] = {auto: _reference(found) for auto, found in classes.items()}
-    pipeline = {"impl": _reference(pipeline_class), "pt": ["AutoModelForSeq2SeqLM"], "type": "text"}
-    tasks = [
-        "translation",
-        *(f"translation_{source}_to_{target}" for source, target in languages if source and target),
-    ]
-    config["custom_pipelines"] = dict.fromkeys(tasks, pipeline)
+    config["auto_map"] = AUTO_MAP
+    config["custom_pipelines"] = {"translation": PIPELINE}
+    if source_lang and target_lang:
+        config["custom_pipelines"][f"translation_{source_lang}_to_{target_lang}"] = PIPELINE
     _write(folder / "config.json", json.dumps(config, indent=2, sort_keys=True) + "\n")
 
 
-def _reference(found: type) -> str:
-    return f"{found.__module__.rpartition('.')[2]}.{found.__name__}"
+def _model_files(home: Path) -> dict[str, str]:
+    """Name and text of every file that the classes in `config.json` need."""
+    entries = {home / f"{reference.partition('.')[0]}.py" for reference in (*AUTO_MAP.values(), PIPELINE["impl"])}
+    paths = {*entries, *(Path(found) for entry in entries for found in get_relative_import_files(entry))}
+    files = {path.name: path.read_text("utf-8") for path in sorted(paths)}
+    unnamed = {path.stem for path in paths} - {Path(ENTRY).stem, *get_relative_imports(home / ENTRY)}
+    imports = "".join(f"from .{stem} import\n" for stem in sorted(unnamed))
+    if imports:
+        files[ENTRY] += f'\n"""{OTHER_FILES}\n{imports}"""\n'
+    return files
 
 
 def _write(path: Path, text: str) -> None:
@@ -73,29 +75,29 @@ def _write(path: Path, text: str) -> None:
     os.replace(unfinished, path)
 
 
-def _add_mode(files: dict[str, str], entry: str, mode: type) -> None:
-    """Add the file of a user's mode, imported by the file of the configuration."""
+def _add_mode(files: dict[str, str], mode: type) -> None:
+    """Add the file of a user's mode and import it in the configuration's file."""
     try:
         if mode.__module__ == "__main__":
-            raise ValueError("it stands in the script that runs, not in a file of its own")
+            raise ValueError("it is defined in the running script, not in a separate file")
         path = Path(inspect.getfile(mode))
         if path.name in files:
-            raise ValueError(f"a file of the model is called {path.name} too")
+            raise ValueError(f"the model code already has a file {path.name}")
         text = _with_relative_imports(path.read_text("utf-8"))
     except (OSError, TypeError, ValueError, SyntaxError) as error:
         logger.warning(
             f"The code of ln_mode {mode.name!r} ({mode.__module__}.{mode.__qualname__}) is not saved with the model: "
-            f"{error}. To load the folder, import it first."
+            f"{error}. Import it before you load the folder."
         )
         return
     files[path.name] = text
-    files[entry] += f"\nfrom .{path.stem} import {mode.__name__}  # noqa: E402, F401, I001 (registers an ln_mode)\n"
+    files[ENTRY] += f"\nfrom .{path.stem} import {mode.__name__}  # noqa: E402, F401, I001 (registers an ln_mode)\n"
 
 
 def _with_relative_imports(text: str) -> str:
-    """The source of a module with its imports of this package turned to files of one folder.
+    """The source of a module with its imports from this package replaced by imports from files of the same folder.
 
-    Raises `ValueError` for an import of ours that cannot be: a whole module, or a name from outside the model.
+    Raises `ValueError` for imports that cannot be replaced: modules, and names from outside the model code.
     """
     home = __name__.rpartition(".")[0]
     package = home.partition(".")[0]
@@ -120,7 +122,7 @@ def _with_relative_imports(text: str) -> str:
 
 
 def _import_of(module: str, alias: ast.alias, home: str) -> str:
-    if module.rpartition(".")[0] != home:  # a name that the package offers: where does it come from?
+    if module.rpartition(".")[0] != home:  # a name that the package re-exports
         module = getattr(getattr(sys.modules[module], alias.name), "__module__", module)
     if module.rpartition(".")[0] != home:
         raise ValueError(f"it imports {alias.name}, which is not part of the model code")

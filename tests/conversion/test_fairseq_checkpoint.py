@@ -36,7 +36,7 @@ MODELS = {
     "pre_ln": ({"ln_mode": "pre_ln", "activation_function": "gelu"}, {"arch": "transformer_vaswani_wmt_en_de_big"}),
     "hybrid": ({"ln_mode": "post_ln", "decoder_ln_mode": "pre_ln"}, {}),
     "normformer": (
-        {"ln_mode": "pre_ln", "decoder_ln_mode": "normformer"},
+        {"ln_mode": "pre_ln", "decoder_ln_mode": "normformer", "decoder_ln_mode_options": {"scale_residual": True}},
         {"scale_attn": True, "scale_fc": True, "scale_heads": True, "scale_resids": True},
     ),
     "resi_dual": ({"ln_mode": "resi_dual"}, {"arch": "resi_dual", "encoder_normalize_before": True}),

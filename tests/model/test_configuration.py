@@ -103,7 +103,7 @@ BAD = [
     ({"layer_norm_eps": 0.0}, "layer_norm_eps must be above 0"),
     ({"d_model": 9, "encoder_attention_heads": 3, "decoder_attention_heads": 3}, "d_model must be even"),
     ({"decoder_vocab_size": 9}, r"decoder_vocab_size \(9\) differs from vocab_size \(32000\)"),
-    ({"eos_token_id": 32000}, "eos_token_id 32000 lies outside the vocabulary of 32000"),
+    ({"eos_token_id": 32000}, "eos_token_id 32000 is outside the vocabulary of 32000"),
     ({"pad_token_id": None}, "pad_token_id must be set"),
     ({"admin_profile": [1.0]}, "admin_profile has 1 values for 30 sub-layers"),
     ({"d_model": "512"}, "'d_model' expected int, got str"),

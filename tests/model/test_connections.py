@@ -46,7 +46,7 @@ class Gated(ResidualConnection):
 
     def __init__(self, config, place):
         super().__init__(config, place)
-        self.norm = build_norm(config)
+        self.norm = build_norm(config, place.stack)
         self.gate = nn.Parameter(torch.empty(config.d_model))
 
     def init_parameters(self):
@@ -103,7 +103,7 @@ def test_a_name_belongs_to_one_class(gated):
 def test_a_mode_without_forward_says_so():
     register_ln_mode("empty_for_a_test")(type("Empty", (ResidualConnection,), {}))
     try:
-        with pytest.raises(NotImplementedError, match="Empty must say how it joins a sub-layer"):
+        with pytest.raises(NotImplementedError, match="Empty must implement forward"):
             logits_of(make("empty_for_a_test"))
     finally:
         del LN_MODES["empty_for_a_test"]

@@ -106,9 +106,9 @@ def test_bfloat16_stays_bfloat16():
 @pytest.mark.parametrize(
     ("mode", "fields", "suffix"),
     [
-        ("mix_ln", {"ln_mode_options": {"fraction": 0.0}}, None),
+        ("mix_ln", {"norm_type": "layer_norm", "ln_mode_options": {"fraction": 0.0}}, None),
         ("layer_scale", {"ln_mode_options": {"initial_scale": 1.0}}, None),
-        ("ln_scaling", {"encoder_layers": 1, "decoder_layers": 1}, None),
+        ("ln_scaling", {"norm_type": "layer_norm", "encoder_layers": 1, "decoder_layers": 1}, None),
         ("layer_scale", {}, "residual.scale"),
     ],
 )
@@ -122,7 +122,7 @@ def test_pre_ln_as_a_special_value_bitwise(mode, fields, suffix):
 
 
 def test_mix_ln_of_fraction_one_is_post_ln_behind_a_norm():
-    model = randomise(make("mix_ln", ln_mode_options={"fraction": 1.0}))
+    model = randomise(make("mix_ln", norm_type="layer_norm", ln_mode_options={"fraction": 1.0}))
     post_ln = make("post_ln")
     post_ln.load_state_dict({n: p for n, p in model.state_dict().items() if ".boundary." not in n})
     with torch.no_grad():
@@ -363,7 +363,8 @@ def test_one_block_of_attention_residuals_is_the_sum_beside_the_embeddings():
 def test_number_of_parameters_beside_pre_ln_of_the_base_model(mode, extra):
     def count(name):
         with torch.device("meta"):
-            model = ResidualForConditionalGeneration(ResidualConfig(vocab_size=100, ln_mode=name))
+            config = ResidualConfig(vocab_size=100, ln_mode=name, norm_type="layer_norm")
+            model = ResidualForConditionalGeneration(config)
         return sum(p.numel() for p in model.parameters())
 
     assert count(mode) - count("pre_ln") == extra

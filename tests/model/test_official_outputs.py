@@ -131,7 +131,7 @@ INITS = {
     "b2t": {},
     "b2t_no_ln": {},
     "deep_norm": {},
-    "normformer": {"encoder_ln_mode": "pre_ln"},
+    "normformer": {"encoder_ln_mode": "pre_ln", "ln_mode_options": {"scale_residual": True}},
     "rezero": {},
     "t_fixup": {},
     "looklinear": {"ln_mode": "post_ln", "init_style": "looklinear"},

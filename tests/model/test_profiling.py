@@ -4,9 +4,12 @@ from __future__ import annotations
 import pytest
 import torch
 from reference import Fixture
+from test_mode_invariants import SOURCE, TARGET, make
 
+from residual_hf.conversion import change_ln_mode
 from residual_hf.model.configuration_residual import ResidualConfig
 from residual_hf.model.modeling_residual import ResidualForConditionalGeneration
+from residual_hf.model.profiling import wants_profile
 
 
 def batch_of(fixture):
@@ -41,5 +44,47 @@ def test_a_model_is_built_again_from_its_config(tmp_path):
 
 def test_other_modes_have_no_profile():
     fixture = Fixture("post_ln")
-    with pytest.raises(ValueError, match="needs ln_mode 'admin'"):
+    with pytest.raises(ValueError, match="requires ln_mode 'admin'"):
         fixture.model().profile_admin(batch_of(fixture))
+
+
+def trained(model):
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
+    model(SOURCE, attention_mask=SOURCE.ne(1), labels=TARGET).loss.backward()
+    optimizer.step()
+    return model
+
+
+def saved_and_loaded(model, folder, **overrides):
+    model.save_pretrained(folder)
+    return ResidualForConditionalGeneration.from_pretrained(folder, **overrides)
+
+
+@pytest.mark.parametrize("norm_type", ["layer_norm", "rms_norm", "scale_norm", "ada_norm"])
+def test_only_untrained_models_are_profiled(norm_type, tmp_path):
+    model = make("admin", norm_type=norm_type)
+    assert wants_profile(model)
+    assert wants_profile(saved_and_loaded(model, tmp_path / "untrained"))
+    assert wants_profile(make("post_ln", decoder_ln_mode="admin", norm_type=norm_type))
+    assert not wants_profile(make("post_ln", norm_type=norm_type))
+    assert not wants_profile(trained(model))
+    assert not wants_profile(saved_and_loaded(model, tmp_path / "trained"))
+
+
+def test_a_profiled_model_is_not_profiled_again(tmp_path):
+    model = make("admin")
+    profile = model.profile_admin({"input_ids": SOURCE, "attention_mask": SOURCE.ne(1), "labels": TARGET})
+    assert not wants_profile(model)
+    loaded = saved_and_loaded(model, tmp_path)
+    assert not wants_profile(loaded) and loaded.config.admin_profile == profile
+    assert not wants_profile(ResidualForConditionalGeneration(loaded.config))
+
+
+def test_a_trained_model_that_becomes_admin_is_not_profiled(tmp_path):
+    """Its omega of 1 is exact: a profile would change its logits."""
+    model = trained(make("post_ln"))
+    changed = change_ln_mode(model, "admin")
+    assert not changed.config.admin_profile and not wants_profile(changed)
+    assert not wants_profile(saved_and_loaded(changed, tmp_path / "changed"))
+    assert not wants_profile(saved_and_loaded(model, tmp_path / "post_ln", ln_mode="admin"))
+    assert not wants_profile(Fixture("admin").model())  # converted from fairseq

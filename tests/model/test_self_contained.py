@@ -150,7 +150,7 @@ class {cls}(ResidualConnection):
         super().__init__(config, place)
         from residual_hf.model.norms import build_norm as again
 
-        self.norm = again(config) if build_norm is again else nn.Identity()
+        self.norm = again(config, place.stack) if build_norm is again else nn.Identity()
 
     def forward(self, stream: Stream, sublayer) -> Stream:
         return (self.norm(stream[0] - sublayer(stream[0])),)
@@ -214,7 +214,7 @@ def test_mode_of_the_running_script_is_named(user_mode, tokenizer, tmp_path, cap
     mode = user_mode("my_script", MODE.format(name="scripted", cls="Scripted")).Scripted
     mode.__module__ = "__main__"
     saved = save_checkpoint(tiny_model(tokenizer, ln_mode="scripted"), tokenizer, tmp_path / "scripted")
-    assert "scripted" in caplog.text and "script that runs" in caplog.text
+    assert "scripted" in caplog.text and "running script" in caplog.text
     assert not (saved / "my_script.py").exists()
 
 
