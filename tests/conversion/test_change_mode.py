@@ -212,7 +212,7 @@ def test_what_weights_cannot_take_over_is_refused():
         change_ln_mode(make("post_ln"), "admin", stack="middle")
     with pytest.raises(InputError, match="fix_norm: a scale on the first shortcut has no place"):
         change_ln_mode(make("post_ln", fix_norm=True), "deep_norm")
-    with pytest.raises(InputError, match="AdaNorm has no gain that could be 0"):
+    with pytest.raises(InputError, match="AdaNorm has no gain to set to 0"):
         change_ln_mode(make("post_ln", norm_type="ada_norm"), "resi_dual")
     with pytest.raises(InputError, match="the encoder is 'xskip' with {'skip_scale': 0.5}"):
         change_ln_mode(make("xskip", ln_mode_options={"skip_scale": 0.5}), "rezero")
