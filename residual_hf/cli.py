@@ -20,8 +20,17 @@ FAILED, BAD_INPUT, DIVERGED, INTERRUPTED = 1, 2, 3, 130
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one verb; returns the exit code: 0, 2 for bad input, 3 for diverged training, 130 when interrupted, or 1."""
     options = build_parser().parse_args(arguments)
+    code = run_verb(options)
+    if options.verb == "train":
+        from .training.launch import shutdown_process_group
+
+        shutdown_process_group()
+    return code
+
+
+def run_verb(options: argparse.Namespace) -> int:
     try:
-        return options.run(options) or 0
+        return options.run(options)
     except InputError as error:
         print(f"residual-hf {options.verb}: {error}", file=sys.stderr)
         return BAD_INPUT
@@ -145,8 +154,9 @@ def add_decoding(parser: argparse.ArgumentParser) -> None:
 
 def run_train(options: argparse.Namespace) -> int:
     from .training.divergence import TrainingDivergedError
+    from .training.launch import this_process
     from .training.recipe import load_recipe
-    from .training.run import Interrupted, shutdown_process_group, this_process, train
+    from .training.run import Interrupted, train
 
     overrides = parse_overrides(options.set)
     if options.output_dir is not None:
@@ -162,7 +172,6 @@ def run_train(options: argparse.Namespace) -> int:
         return DIVERGED
     if this_process().is_main_process:
         print(json.dumps(metrics, indent=2, ensure_ascii=False))
-    shutdown_process_group()
     return 0
 
 

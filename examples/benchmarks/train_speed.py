@@ -32,7 +32,7 @@ from transformers.modeling_outputs import Seq2SeqLMOutput
 from residual_hf.data.batching import Seq2SeqCollator, TokenBudgetSampler
 from residual_hf.model.configuration_residual import ResidualConfig
 from residual_hf.model.modeling_residual import ResidualForConditionalGeneration
-from residual_hf.training.allocator import keep_freed_memory
+from residual_hf.training.launch import keep_freed_memory
 from residual_hf.training.loss import fused_linear_smoothed_cross_entropy
 
 Batch = dict[str, Tensor]

@@ -30,7 +30,7 @@ from residual_hf.data.generated import generate_corpus
 from residual_hf.data.tokenizer_training import train_tokenizer
 from residual_hf.model.connections import LN_MODES
 from residual_hf.model.profiling import wants_profile
-from residual_hf.training.allocator import keep_freed_memory
+from residual_hf.training.launch import keep_freed_memory
 from residual_hf.training.optimization import build_optimizer
 from residual_hf.training.schedules import build_schedule
 

@@ -12,9 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 import yaml
-from accelerate import PartialState
 from transformers import EarlyStoppingCallback, PrinterCallback, ProgressCallback, set_seed
 
 from residual_hf.checkpoint import save_checkpoint
@@ -27,16 +25,15 @@ from residual_hf.hub.card import write_card
 from residual_hf.model.pipeline_translation import without_tag
 
 from . import preparation
-from .allocator import keep_freed_memory
 from .batch_size_finder import resolve_budget
 from .building import build_model
 from .callbacks import InterruptCallback, ProgressBar, RecordCallback, StopAfterEpochs
 from .checkpoints import KeepCheckpoints, choose_checkpoints, load_average, whole_checkpoints
+from .launch import check_launch, keep_freed_memory, this_process
 from .preparation import Corpora, PreparedData
 from .recipe import Recipe
 from .records import RunRecord, describe_corpora, log_file, measured_emissions, now
 from .settings import METRICS, TrainingSettings
-from .sharding import check_launch
 from .streams import describe_stream, open_stream
 from .trainer import TranslationTrainer
 
@@ -72,24 +69,6 @@ def train(recipe: Recipe, *, overwrite: bool = False, resume: bool = False) -> d
     processes.wait_for_everyone()
     with log_file(folder / "train.log") if processes.is_main_process else nullcontext():
         return train_on(recipe, texts, folder, resume=resume)
-
-
-def this_process() -> PartialState:
-    """Which process this is, under `torchrun` or `accelerate launch`; the only one otherwise."""
-    return PartialState(cpu=not torch.accelerator.is_available())
-
-
-def shutdown_process_group() -> None:
-    """The last thing that each of several processes does.
-
-    The threads of gloo need the interpreter's lock once more, to drop the tensors of the last collective. In an
-    interpreter that has begun to end they would wait for it for ever, or abort the process.
-    """
-    processes = this_process()
-    if processes.num_processes > 1:
-        processes.wait_for_everyone()
-        time.sleep(0.5)
-        processes.destroy_process_group()
 
 
 def train_on(recipe: Recipe, texts: Corpora, folder: Path, *, resume: bool = False) -> dict[str, Any]:

@@ -15,10 +15,10 @@ from residual_hf.errors import InputError
 
 from .loss import SMOOTHING_FORMS
 from .optimization import OPTIMIZERS
-from .precision import PRECISIONS
 from .schedules import SCHEDULES
 
 DECAY_RULES = ("all", "hf")
+PRECISIONS = ("fp32", "tf32", "bf16", "fp16")  # tf32: fp32 with TF32 matrix products; bf16, fp16: autocast
 METRICS = {"nll": False, "loss": False, "bleu": True, "chrf": True, "tokenized_bleu": True}  # is greater better
 
 

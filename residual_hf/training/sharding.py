@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-import importlib.util
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -13,31 +11,6 @@ import torch
 from torch import Tensor
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
-
-from residual_hf.errors import InputError
-
-from .settings import TrainingSettings
-
-
-def check_launch(settings: TrainingSettings) -> None:
-    """Raise `InputError` for what `accelerate launch` was told and a run cannot do, before any work."""
-
-    def told(name: str) -> bool:
-        return os.environ.get(name, "false").lower() in ("1", "true")
-
-    fsdp, deepspeed = told("ACCELERATE_USE_FSDP"), told("ACCELERATE_USE_DEEPSPEED")
-    if fsdp and os.environ.get("FSDP_VERSION", "1") != "2":
-        raise InputError("fsdp_config.fsdp_version: 1 given to accelerate launch, must be 2")
-    if deepspeed and importlib.util.find_spec("deepspeed") is None:
-        raise InputError("distributed_type: DEEPSPEED given to accelerate launch: pip install deepspeed")
-    if settings.ema_decay and (fsdp or deepspeed or settings.deepspeed):
-        raise InputError("training.ema_decay: weights that FSDP or DeepSpeed have split are not averaged")
-    precision = os.environ.get("ACCELERATE_MIXED_PRECISION", "no")
-    if precision not in ("no", settings.precision):
-        raise InputError(
-            f"training.precision: {settings.precision} in the recipe, but accelerate launch was told mixed_precision "
-            f"{precision}; the recipe decides, leave mixed_precision out"
-        )
 
 
 @contextmanager

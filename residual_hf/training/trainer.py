@@ -31,9 +31,9 @@ from residual_hf.model.profiling import profile_admin, set_profile, wants_profil
 from .checkpoints import load_average, read_state
 from .divergence import DivergenceGuard
 from .ema import EMACallback
+from .launch import set_matmul_precision
 from .loss import fused_linear_smoothed_cross_entropy
 from .optimization import build_optimizer
-from .precision import set_matmul_precision
 from .schedules import build_schedule
 from .settings import TrainingSettings
 from .sharding import gather_full_model, is_sharded, tables_in_root

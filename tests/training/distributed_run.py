@@ -18,7 +18,7 @@ from safetensors.torch import save_file
 from test_trainer import make_corpus, make_model
 from transformers import TrainerCallback
 
-from residual_hf.training.run import shutdown_process_group
+from residual_hf.training.launch import shutdown_process_group
 from residual_hf.training.settings import TrainingSettings
 from residual_hf.training.trainer import TranslationTrainer
 
@@ -68,8 +68,10 @@ def main(folder: str, settings: str, arguments: str = "{}", model: str = "{}") -
     figures["translations"] = trainer.translate(corpora[1])
     if trainer.is_world_process_zero():
         print("FIGURES", json.dumps(figures))
-    shutdown_process_group()
 
 
 if __name__ == "__main__":
     main(*sys.argv[1:])
+    shutdown_process_group()
+    threads = [path.read_text().strip() for path in Path("/proc/self/task").glob("*/comm")]
+    assert not any("gloo" in name for name in threads), threads

@@ -6,6 +6,7 @@ accelerate launch --config_file examples/launch/fsdp2.yaml --num_processes 2 lau
 
 from __future__ import annotations
 
+import os
 import sys
 from typing import Any
 
@@ -15,7 +16,7 @@ from accelerate.state import PartialState
 from accelerate.utils import DistributedType
 
 from residual_hf.cli import main
-from residual_hf.training import run
+from residual_hf.training import launch, run
 
 
 class Arguments(transformers.Seq2SeqTrainingArguments):
@@ -26,7 +27,9 @@ class Arguments(transformers.Seq2SeqTrainingArguments):
 PartialState._prepare_backend = lambda *args, **kwargs: ("gloo", DistributedType.MULTI_GPU)
 PartialState.set_device = lambda self: setattr(self, "device", torch.device("cpu"))
 transformers.Seq2SeqTrainingArguments = Arguments
-run.this_process = PartialState
+launch.this_process = run.this_process = PartialState
 
 if __name__ == "__main__":
-    sys.exit(main())
+    code = main()
+    sys.stdout.flush()
+    os._exit(code)  # DTensor's caches keep the process group, and so gloo's threads; see shutdown_process_group

@@ -7,8 +7,8 @@ from test_run import make_recipe
 
 from residual_hf.model.configuration_residual import ResidualConfig
 from residual_hf.model.modeling_residual import ResidualForConditionalGeneration
-from residual_hf.training.building import build_config
-from residual_hf.training.precision import scale_dual_stream, set_matmul_precision
+from residual_hf.training.building import build_config, scale_dual_stream
+from residual_hf.training.launch import set_matmul_precision
 
 SIZES = {"vocab_size": 40, "d_model": 16, "encoder_ffn_dim": 32, "decoder_ffn_dim": 32, "max_position_embeddings": 32}
 SIZES |= {"encoder_attention_heads": 2, "decoder_attention_heads": 2, "dropout": 0.0}

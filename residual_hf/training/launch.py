@@ -1,0 +1,78 @@
+# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
+"""The processes of a run: what `accelerate launch` asked for, numerics and memory settings, and a clean exit."""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import importlib.util
+import os
+
+import torch
+import torch.distributed.nn.functional
+from accelerate import PartialState
+
+from residual_hf.errors import InputError
+
+from .settings import TrainingSettings
+
+M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # from glibc's malloc.h
+LARGEST = 2**31 - 1
+
+
+def check_launch(settings: TrainingSettings) -> None:
+    """Raise `InputError` if `accelerate launch` was given options that a run does not support."""
+
+    def enabled(name: str) -> bool:
+        return os.environ.get(name, "false").lower() in ("1", "true")
+
+    fsdp, deepspeed = enabled("ACCELERATE_USE_FSDP"), enabled("ACCELERATE_USE_DEEPSPEED")
+    if fsdp and os.environ.get("FSDP_VERSION", "1") != "2":
+        raise InputError("fsdp_config.fsdp_version: 1 given to accelerate launch, must be 2")
+    if deepspeed and importlib.util.find_spec("deepspeed") is None:
+        raise InputError("distributed_type: DEEPSPEED given to accelerate launch: pip install deepspeed")
+    if settings.ema_decay and (fsdp or deepspeed or settings.deepspeed):
+        raise InputError("training.ema_decay: not supported with FSDP or DeepSpeed, which shard the weights")
+    precision = os.environ.get("ACCELERATE_MIXED_PRECISION", "no")
+    if precision not in ("no", settings.precision):
+        raise InputError(
+            f"training.precision: the recipe has {settings.precision}, but accelerate launch was given "
+            f"mixed_precision {precision}; remove mixed_precision, the recipe decides"
+        )
+
+
+def this_process() -> PartialState:
+    """The state of this process under `torchrun` or `accelerate launch`, or of the only one."""
+    return PartialState(cpu=not torch.accelerator.is_available())
+
+
+def shutdown_process_group() -> None:
+    """Destroy the process group, if there is one. Call it when nothing refers to the trainer any more.
+
+    gloo's threads need the interpreter's lock to release the tensors of the last collective. A process whose
+    interpreter exits while they still run hangs or aborts. Destroying the group joins them, but only if nothing else
+    holds it: DDP does until it is collected, and so do the default arguments of `torch.distributed.nn.functional` if
+    that module is first imported (by DDP) when the group exists.
+    """
+    if torch.distributed.is_initialized():
+        gc.collect()
+        torch.distributed.destroy_process_group()
+
+
+def set_matmul_precision(precision: str) -> None:
+    """Allow TF32 in fp32 matrix products on a CUDA device if `precision` is "tf32"; forbid it otherwise."""
+    torch.set_float32_matmul_precision("high" if precision == "tf32" else "highest")
+
+
+def keep_freed_memory() -> bool:
+    """Make glibc keep freed memory instead of returning it to the kernel at once.
+
+    A training step allocates and frees the same large tensors again and again; by default each of them is mapped,
+    zeroed and unmapped every time. The process then stays at its peak size. Returns False, and does nothing, with
+    another C library.
+    """
+    try:
+        mallopt = ctypes.CDLL(None).mallopt
+    except (AttributeError, OSError, TypeError):
+        return False
+    return bool(mallopt(M_MMAP_THRESHOLD, LARGEST) and mallopt(M_TRIM_THRESHOLD, LARGEST))
