@@ -1,0 +1,65 @@
+# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
+"""C kernels for decoding on a CPU with AVX-512 or AMX. They are optional: without them PyTorch decodes.
+
+`setup.py` builds the library where it finds a C compiler. Environment variables:
+
+- `RESIDUAL_HF_NATIVE=0` turns the kernels off; a path loads another build of the library.
+- `RESIDUAL_HF_ISA=avx512` does without AMX.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import platform
+from functools import cache
+from importlib.machinery import EXTENSION_SUFFIXES
+from pathlib import Path
+
+from transformers.utils import logging
+
+from residual_hf.errors import InputError
+
+from .structures import declare_functions
+
+logger = logging.get_logger(__name__)
+
+INSTRUCTION_SETS = ("none", "avx512", "amx")
+
+
+def library() -> ctypes.CDLL | None:
+    """The library, or None where it was not built, is turned off, or this CPU cannot run it."""
+    return _load()[0]
+
+
+def instruction_set() -> str:
+    """The instruction set that the kernels use: "amx", "avx512", or "none" where PyTorch decodes."""
+    return _load()[1]
+
+
+@cache
+def _load() -> tuple[ctypes.CDLL | None, str]:
+    most = os.environ.get("RESIDUAL_HF_ISA", "amx")
+    if most not in INSTRUCTION_SETS:
+        raise InputError(f"RESIDUAL_HF_ISA: {most!r} given, allowed are {', '.join(INSTRUCTION_SETS)}")
+    path = _find()
+    if path is None:
+        return None, "none"
+    loaded = declare_functions(ctypes.CDLL(str(path)))
+    used = INSTRUCTION_SETS[loaded.enable_instruction_set(INSTRUCTION_SETS.index(most))]
+    return (None if used == "none" else loaded), used
+
+
+def _find() -> Path | None:
+    chosen = os.environ.get("RESIDUAL_HF_NATIVE", "")
+    if chosen == "0":
+        return None
+    if chosen not in ("", "1"):
+        return Path(chosen)
+    for suffix in EXTENSION_SUFFIXES:
+        path = Path(__file__).with_name(f"_kernels{suffix}")
+        if path.exists():
+            return path
+    if platform.machine() in ("x86_64", "AMD64"):
+        logger.warning_once("The native kernels were not built (no C compiler at installation): PyTorch decodes.")
+    return None

@@ -1,0 +1,84 @@
+// Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
+// Matrix product with AMX: tiles of 16 rows by 64 bytes, 32 rows by 32 columns of sums at a time.
+//
+// A tile of inputs is 16 rows of 32 bfloat16 or 64 bytes; a tile of weights holds the same 64 bytes for 16 outputs.
+
+#include <string.h>
+
+#include "gemm.h"
+
+#define WITH_AMX __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,amx-tile,amx-bf16,amx-int8")))
+
+enum { TILE_BYTES = 64, TILE_ROWS = 16 };
+
+typedef struct {
+    uint8_t palette, start_row, reserved[14];
+    uint16_t row_bytes[16];
+    uint8_t rows[16];
+} TileConfiguration;
+
+WITH_AMX static void configure_tiles(void) {
+    TileConfiguration tiles = {.palette = 1};
+    for (int i = 0; i < 8; i++) {
+        tiles.row_bytes[i] = TILE_BYTES;
+        tiles.rows[i] = TILE_ROWS;
+    }
+    _tile_loadconfig(&tiles);
+}
+
+// Tiles 0 to 3 are the sums (upper left, upper right, lower left, lower right), 4 and 5 inputs, 6 and 7 weights.
+WITH_AMX static inline __attribute__((always_inline)) void multiply_tiles(const Type type, const int both, const char *input,
+                                                                     size_t stride, const char *weights,
+                                                                     int32_t sums[ROW_PADDING][PANEL]) {
+    _tile_zero(0);
+    _tile_zero(1);
+    _tile_zero(2);
+    _tile_zero(3);
+    for (size_t byte = 0; byte < stride; byte += TILE_BYTES, weights += TILE_ROWS * 128) {
+        _tile_loadd(4, input + byte, stride);
+        _tile_loadd(6, weights, 128);
+        _tile_loadd(7, weights + TILE_BYTES, 128);
+        if (both) _tile_loadd(5, input + TILE_ROWS * stride + byte, stride);
+        if (type == INT8) {
+            _tile_dpbusd(0, 4, 6);
+            _tile_dpbusd(1, 4, 7);
+            if (both) _tile_dpbusd(2, 5, 6);
+            if (both) _tile_dpbusd(3, 5, 7);
+        } else {
+            _tile_dpbf16ps(0, 4, 6);
+            _tile_dpbf16ps(1, 4, 7);
+            if (both) _tile_dpbf16ps(2, 5, 6);
+            if (both) _tile_dpbf16ps(3, 5, 7);
+        }
+    }
+    _tile_stored(0, &sums[0][0], PANEL * 4);
+    _tile_stored(1, &sums[0][16], PANEL * 4);
+    if (both) _tile_stored(2, &sums[TILE_ROWS][0], PANEL * 4);
+    if (both) _tile_stored(3, &sums[TILE_ROWS][16], PANEL * 4);
+}
+
+WITH_AMX static inline __attribute__((always_inline)) void multiply(const Type type, const Linear *linear, int rows,
+                                                               const char *input, const Output *output) {
+    size_t stride = weight_bytes(linear);
+    int32_t sums[ROW_PADDING][PANEL] __attribute__((aligned(64)));
+    for (int column = 0; column < linear->outputs; column += PANEL) {
+        const char *weights = (const char *)linear->weights + column * stride;
+        for (int row = 0; row < rows; row += ROW_PADDING) {
+            int count = rows - row < ROW_PADDING ? rows - row : ROW_PADDING;
+            if (count > TILE_ROWS)
+                multiply_tiles(type, 1, input + row * stride, stride, weights, sums);
+            else
+                multiply_tiles(type, 0, input + row * stride, stride, weights, sums);
+            finish_block(linear, output, row, count, column, sums);
+        }
+    }
+}
+
+WITH_AMX void gemm_amx(const Linear *linear, int rows, const void *input, const Output *output) {
+    configure_tiles();
+    if (linear->type == BFLOAT16)
+        multiply(BFLOAT16, linear, rows, input, output);
+    else
+        multiply(INT8, linear, rows, input, output);
+    _tile_release();
+}

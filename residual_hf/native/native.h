@@ -1,0 +1,96 @@
+// Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
+// Types and kernels of the native decoder. `decoder.py` mirrors the structures for ctypes.
+//
+// Matrices are row-major and dense. Widths are padded with zeros to a multiple of PADDING values, so that no kernel
+// needs a tail; buffers that `linear` reads have rows up to a multiple of ROW_PADDING, whose content does not matter.
+#pragma once
+
+#include <stddef.h>
+#include <stdint.h>
+
+enum { PADDING = 64, ROW_PADDING = 32, PANEL = 32 };
+
+typedef enum { NONE, AVX512, AMX } InstructionSet;
+typedef enum { FLOAT32, BFLOAT16, INT8 } Type;
+typedef enum { IDENTITY, RELU, GELU, SILU } Activation;
+
+// y = activation(W x + b). Activations are FLOAT32 for FLOAT32 weights and BFLOAT16 for the others.
+typedef struct {
+    int32_t type;
+    int32_t inputs, outputs;  // padded
+    const void *weights;      // (outputs / PANEL, inputs / n, PANEL, n), with n values in 32 bits
+    const float *bias;        // (outputs)
+    const float *scales;      // INT8: (outputs), what one unit of a weight is worth
+    const int32_t *offsets;   // INT8: (outputs), 128 * sum of the weights, see `quantize`
+} Linear;
+
+typedef struct {
+    const float *gain, *bias;  // (width), padded; gain is NULL where there is no norm
+    float epsilon;
+} Norm;
+
+// Which entries of a key/value cache a row attends to: entries[line[row] * stride + (0 .. lengths[line[row]] - 1)].
+typedef struct {
+    const int32_t *entries;
+    int64_t stride;
+    const int32_t *line;
+    const int32_t *lengths;
+} Table;
+
+// Heads are padded to a multiple of 16 values; `attention_width` holds all of them. Norms are those that follow: of
+// the same sub-layer in Post-LN, of the next one in Pre-LN.
+typedef struct {
+    Linear query, key_value, attention_output;
+    Linear cross_query, cross_key_value, cross_output;  // of the decoder
+    Linear ffn_in, ffn_out;
+    Norm after_attention, after_cross, after_ffn;
+} Layer;
+
+// An encoder, or a decoder with its output projection.
+typedef struct {
+    int32_t type;  // of activations and caches: FLOAT32 or BFLOAT16
+    int32_t layers, vocabulary;
+    int32_t width, stride;  // d_model, and padded
+    int32_t heads, head_size, attention_width, ffn_width;
+    int32_t activation;
+    int32_t keep_sum;  // Pre-LN: the stream is the sum, and only sub-layers see norms
+    float embedding_scale, attention_scale;
+    float dual_scale, main_scale;  // ResiDual; dual_scale is 0 elsewhere
+    const float *tokens, *positions;  // (vocabulary, width), (positions, width) or NULL
+    Norm embedding_norm, first_norm, dual_norm;
+    const Layer *layer;
+    Linear logits;
+} Stack;
+
+// What a decoder remembers: `slots` rows of each step. Row r of step t is entry t * slots + r of each layer's cache.
+typedef struct {
+    int32_t slots, max_length, longest_source, source_entries;
+    void *self_cache;         // (layers, max_length * slots, 2 * attention_width), keys before values
+    const void *cross_cache;  // (layers, source_entries, 2 * attention_width)
+    int32_t *ancestors;       // (rows, max_length): the entries of each row
+    const int32_t *sources;   // (rows): the line of each row in the following
+    const int32_t *source_table;    // (sentences, longest_source)
+    const int32_t *source_lengths;  // (sentences)
+} Memory;
+
+size_t encode_scratch_size(const Stack *stack, int rows, int longest);
+int encode(const Stack *stack, int rows, const int64_t *tokens, const int64_t *positions, const Table *table,
+           int longest, void *cache, void *output, void *scratch);
+size_t decode_scratch_size(const Stack *stack, const Memory *memory, int rows);
+int decode(const Stack *stack, const Memory *memory, int first, int rows, int step, int64_t position,
+           const int64_t *tokens, float *logits, int candidates, float *log_probs, int64_t *ids, void *scratch);
+
+InstructionSet enable_instruction_set(InstructionSet most);
+InstructionSet instruction_set(void);
+
+size_t linear_scratch_size(Type type, int rows, int inputs);
+void linear(const Linear *linear, int rows, const void *input, Activation activation, void *output, Type output_type,
+            void *scratch);
+
+void attention(int rows, int heads, int head_size, int width, Type type, const void *queries, const void *cache,
+               const Table *table, float scale, void *output, float *scratch);
+
+void add_norm(int rows, int width, int stride, float *stream, const float *branch, const Norm *norm, int keep_sum,
+              float *dual, float dual_scale, void *output, Type output_type);
+
+void top_candidates(int rows, int columns, const float *logits, int count, float *log_probs, int64_t *ids);

@@ -1,0 +1,88 @@
+# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
+"""The structures and functions of `native.h`, for ctypes."""
+
+from __future__ import annotations
+
+from ctypes import CDLL, POINTER, Structure, c_float, c_int, c_int32, c_int64, c_size_t, c_void_p
+
+
+class Linear(Structure):
+    _fields_ = [
+        ("type", c_int32),
+        ("inputs", c_int32),
+        ("outputs", c_int32),
+        ("weights", c_void_p),
+        ("bias", c_void_p),
+        ("scales", c_void_p),
+        ("offsets", c_void_p),
+    ]
+
+
+class Norm(Structure):
+    _fields_ = [("gain", c_void_p), ("bias", c_void_p), ("epsilon", c_float)]
+
+
+class Table(Structure):
+    _fields_ = [("entries", c_void_p), ("stride", c_int64), ("line", c_void_p), ("lengths", c_void_p)]
+
+
+class Layer(Structure):
+    _fields_ = [
+        ("query", Linear),
+        ("key_value", Linear),
+        ("attention_output", Linear),
+        ("cross_query", Linear),
+        ("cross_key_value", Linear),
+        ("cross_output", Linear),
+        ("ffn_in", Linear),
+        ("ffn_out", Linear),
+        ("after_attention", Norm),
+        ("after_cross", Norm),
+        ("after_ffn", Norm),
+    ]
+
+
+class Stack(Structure):
+    _fields_ = [
+        *((name, c_int32) for name in ("type", "layers", "vocabulary", "width", "stride", "heads", "head_size")),
+        *((name, c_int32) for name in ("attention_width", "ffn_width", "activation", "keep_sum")),
+        *((name, c_float) for name in ("embedding_scale", "attention_scale", "dual_scale", "main_scale")),
+        ("tokens", c_void_p),
+        ("positions", c_void_p),
+        ("embedding_norm", Norm),
+        ("first_norm", Norm),
+        ("dual_norm", Norm),
+        ("layer", POINTER(Layer)),
+        ("logits", Linear),
+    ]
+
+
+class Memory(Structure):
+    _fields_ = [
+        *((name, c_int32) for name in ("slots", "max_length", "longest_source", "source_entries")),
+        *((name, c_void_p) for name in ("self_cache", "cross_cache", "ancestors", "sources")),
+        *((name, c_void_p) for name in ("source_table", "source_lengths")),
+    ]
+
+
+ARGUMENTS = {
+    "enable_instruction_set": [c_int],
+    "linear": [c_void_p, c_int, c_void_p, c_int, c_void_p, c_int, c_void_p],
+    "linear_scratch_size": [c_int, c_int, c_int],
+    "attention": [c_int] * 5 + [c_void_p] * 3 + [c_float] + [c_void_p] * 2,
+    "add_norm": [c_int] * 3 + [c_void_p] * 3 + [c_int, c_void_p, c_float, c_void_p, c_int],
+    "top_candidates": [c_int, c_int, c_void_p, c_int, c_void_p, c_void_p],
+    "encode_scratch_size": [c_void_p, c_int, c_int],
+    "encode": [c_void_p, c_int] + [c_void_p] * 3 + [c_int] + [c_void_p] * 3,
+    "decode_scratch_size": [c_void_p, c_void_p, c_int],
+    "decode": [c_void_p] * 2 + [c_int] * 3 + [c_int64] + [c_void_p] * 2 + [c_int] + [c_void_p] * 3,
+}
+RESULTS = {"enable_instruction_set": c_int, "encode": c_int, "decode": c_int}
+
+
+def declare_functions(library: CDLL) -> CDLL:
+    for name, arguments in ARGUMENTS.items():
+        function = getattr(library, name)
+        function.argtypes = arguments
+        function.restype = c_size_t if name.endswith("_size") else RESULTS.get(name)
+    return library

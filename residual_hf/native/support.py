@@ -1,0 +1,72 @@
+# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
+"""Which models the native kernels serve, and modes that fold into one that they know."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+from residual_hf.conversion.fold import as_double, connections, fold, scales_tables
+from residual_hf.model.connections import get_ln_mode
+
+from . import library
+from .weights import ACTIVATIONS, DTYPES, LN_MODES
+
+LARGEST_HEAD = 128
+MODULES = {
+    **dict.fromkeys(("q_proj", "k_proj", "v_proj", "out_proj", "fc1", "fc2"), (nn.Linear,)),
+    "norm": (nn.LayerNorm,),
+    "embed_norm": (nn.LayerNorm, nn.Identity),
+}
+
+
+def missing_support(model: nn.Module, dtype: str) -> str | None:
+    """Why the kernels cannot decode with a model, or None if they can."""
+    if library() is None:
+        return "the native kernels were not built, are turned off, or need a CPU with AVX-512"
+    if dtype not in DTYPES:
+        return f"dtype: {dtype!r} given, allowed are {', '.join(DTYPES)}"
+    if model.device.type != "cpu" or model.dtype == torch.float64:
+        return f"the native kernels need a model on the CPU in fp32 or less, not {model.dtype} on {model.device}"
+    if type(model.lm_head) is not nn.Linear:
+        return f"the output projection is a {type(model.lm_head).__name__}"
+    return unsupported_stack(model.model.decoder)
+
+
+def unsupported_stack(stack: nn.Module) -> str | None:
+    """Why the kernels cannot run an encoder or decoder, or None if they can."""
+    config = stack.config
+    mode = get_ln_mode(config.stack_ln_mode(stack.stack))
+    if mode.name not in LN_MODES and mode.folds_into not in LN_MODES:
+        return f"ln_mode {mode.name!r} has no native kernels, and does not fold into one that has"
+    if config.activation_function not in ACTIVATIONS:
+        return f"activation_function {config.activation_function!r} has no native kernel"
+    head_size = stack.layers[0].self_attn.head_dim
+    if head_size > LARGEST_HEAD:
+        return f"heads of {head_size} values are larger than {LARGEST_HEAD}"
+    for name, module in stack.named_modules():
+        role = name.rpartition(".")[2]
+        if type(module) not in MODULES.get(role, (type(module),)) or (role == "inner" and len(module)):
+            return f"{stack.stack}.{name} is a {type(module).__name__}, for which there is no native kernel"
+    return None if mode.name in LN_MODES else folding_problem(stack)
+
+
+def folding_problem(stack: nn.Module) -> str | None:
+    scales = [connection.foldable_scales() for connection in connections(stack)]
+    if not scales:
+        return f"ln_mode {stack.config.stack_ln_mode(stack.stack)!r} of a model with code of its own does not fold"
+    if not all(as_double(scale.get("shortcut", 1.0)).all() for scale in scales):
+        return "a shortcut of scale 0 cannot be folded"
+    try:
+        scales_tables(stack.config, {stack.stack: scales})
+    except ValueError as error:
+        return str(error)
+    return None
+
+
+def fold_where_needed(model: nn.Module) -> nn.Module:
+    """`model`, or a copy of it in which the stacks that the kernels run have modes of `LN_MODES`."""
+    stacks = [model.model.encoder, model.model.decoder]
+    modes = {stack.stack: model.config.stack_ln_mode(stack.stack) for stack in stacks if not unsupported_stack(stack)}
+    other = [name for name, mode in modes.items() if mode not in LN_MODES]
+    return fold(model, other) if other else model

@@ -1,0 +1,19 @@
+# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
+"""What the tests of the native kernels share."""
+
+from __future__ import annotations
+
+import pytest
+
+from residual_hf.native import INSTRUCTION_SETS, instruction_set, library
+
+needs_kernels = pytest.mark.skipif(library() is None, reason="the native kernels were not built or cannot run here")
+AVAILABLE = INSTRUCTION_SETS[1 : INSTRUCTION_SETS.index(instruction_set()) + 1]
+
+
+@pytest.fixture(params=AVAILABLE)
+def isa(request):
+    """Each instruction set that this CPU has, in use."""
+    library().enable_instruction_set(INSTRUCTION_SETS.index(request.param))
+    yield request.param
+    library().enable_instruction_set(INSTRUCTION_SETS.index(instruction_set()))

@@ -1,0 +1,245 @@
+# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
+"""The decoder on the native kernels against the model itself."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from model.test_mode_invariants import make, randomise
+from native.native_library import isa, needs_kernels  # noqa: F401
+from torch import nn
+
+from residual_hf.errors import InputError
+from residual_hf.native.decoder import NativeDecoder
+from residual_hf.native.weights import DTYPES
+
+pytestmark = needs_kernels
+PAD, BEAMS, STEPS = 1, 3, 9
+MODES = ["post_ln", "pre_ln", "resi_dual"]
+FOLDING = ["admin", "deep_norm", "layer_scale", "ln_scaling"]
+SIZES = {
+    "heads of 4": {},
+    "odd": {"d_model": 78, "encoder_attention_heads": 3, "decoder_attention_heads": 2, "decoder_ffn_dim": 50},
+    "heads of 128": {"d_model": 128, "encoder_attention_heads": 1, "decoder_attention_heads": 1},
+}
+VARIANTS = {
+    "own tables": {"share_encoder_decoder_embeddings": False, "tie_word_embeddings": False, "decoder_vocab_size": 71},
+    "like BART": {"position_embedding_type": "learned", "embedding_norm": True, "activation_function": "gelu"},
+    "like Marian": {"position_counting": "all_tokens", "activation_function": "silu", "output_bias": True},
+    "fixed norm": {"fix_norm": True, "position_embedding_type": "none", "scale_embedding": False},
+    "hybrid": {"encoder_ln_mode": "pre_ln"},
+    "dual options": {"ln_mode_options": {"dual_scale": 0.1, "main_scale": 0.7}},
+}
+
+
+def model_of(mode, **fields):
+    return randomise(make(mode, **fields))
+
+
+def sources(side="right"):
+    lengths, longest = (6, 2, 4, 5), 7
+    ids = torch.full((len(lengths), longest), PAD)
+    generator = torch.Generator().manual_seed(3)
+    for row, length in zip(ids, lengths, strict=True):
+        row[slice(length) if side == "right" else slice(-length, None)] = torch.randint(
+            3, 30, (length,), generator=generator
+        )
+    return ids, ids.ne(PAD)
+
+
+@torch.no_grad()
+def compare_steps(model, decoder, side="right", beams=BEAMS):
+    """Largest relative difference of logits over random tokens, with beams reordered and sentences dropped."""
+    ids, mask = sources(side)
+    memory = model.model.encoder(input_ids=ids, attention_mask=mask).last_hidden_state
+    state = decoder.start(memory, mask, beams, STEPS)
+    generator = torch.Generator().manual_seed(4)
+    sentence = torch.arange(len(ids)).repeat_interleave(beams)
+    history = torch.full((len(sentence), 1), 2)
+    worst = 0.0
+    for step in range(STEPS):
+        inputs = {"encoder_outputs": (memory[sentence],), "attention_mask": mask[sentence]}
+        expected = model(**inputs, decoder_input_ids=history).logits[:, -1]
+        actual = decoder.step(state, history[:, -1])
+        assert actual.shape == expected.shape
+        worst = max(worst, float((actual - expected).norm() / expected.norm()))
+        rows = torch.randint(beams, (len(sentence),), generator=generator)
+        rows += torch.arange(len(sentence)) // beams * beams
+        if step in (3, 5):
+            rows = rows[: -2 * beams] if step == 3 else rows[beams:]
+        decoder.select(state, rows)
+        sentence, history = sentence[rows], history[rows]
+        tokens = torch.randint(3, 30, (len(rows), 1), generator=generator)
+        history = torch.cat([history, tokens], dim=1)
+    return worst
+
+
+@torch.no_grad()
+def compare_encoder(model, decoder, side="right"):
+    ids, mask = sources(side)
+    expected = model.model.encoder(input_ids=ids, attention_mask=mask).last_hidden_state[mask]
+    actual = decoder.encode(ids, mask)
+    assert not actual[~mask].any()
+    return float((actual[mask] - expected).norm() / expected.norm())
+
+
+@pytest.mark.parametrize("side", ["left", "right"])
+@pytest.mark.parametrize("mode", MODES + FOLDING)
+def test_fp32_has_the_logits_of_the_model(mode, side):
+    model = model_of(mode)
+    decoder = NativeDecoder(model)
+    assert compare_encoder(model, decoder, side) < 1e-5
+    assert compare_steps(model, decoder, side) < 1e-5
+
+
+@pytest.mark.parametrize("sizes", SIZES)
+@pytest.mark.parametrize("mode", MODES)
+def test_sizes(mode, sizes):
+    model = model_of(mode, **SIZES[sizes])
+    decoder = NativeDecoder(model)
+    assert compare_encoder(model, decoder) < 1e-5
+    assert compare_steps(model, decoder) < 1e-5
+    assert compare_steps(model, decoder, beams=1) < 1e-5
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_variants_of_the_model(variant):
+    model = model_of("resi_dual", **VARIANTS[variant])
+    decoder = NativeDecoder(model)
+    assert compare_encoder(model, decoder) < 1e-5
+    assert compare_steps(model, decoder) < 1e-5
+
+
+@torch.no_grad()
+def bfloat16_errors(model):
+    """Relative errors of encoder states and logits with all of the model in bfloat16."""
+    ids, mask = sources()
+    inputs = {"input_ids": ids, "attention_mask": mask, "decoder_input_ids": torch.arange(3, 3 + STEPS).expand(4, -1)}
+    rounded = copy.deepcopy(model).bfloat16()
+    states, rounded_states = (m.model.encoder(ids, mask).last_hidden_state[mask].float() for m in (model, rounded))
+    logits, rounded_logits = (m(**inputs).logits.float() for m in (model, rounded))
+    per_step = (rounded_logits - logits).norm(dim=(0, 2)) / logits.norm(dim=(0, 2))
+    return float((rounded_states - states).norm() / states.norm()), float(per_step.max())
+
+
+@pytest.mark.parametrize("sizes", SIZES)
+@pytest.mark.parametrize("mode", MODES)
+def test_low_precision(isa, mode, sizes):  # noqa: F811
+    model = model_of(mode, **SIZES[sizes])
+    encoder_error, decoder_error = bfloat16_errors(model)
+    for dtype, factor in (("bfloat16", 1.5), ("int8", 6.0)):
+        decoder = NativeDecoder(model, dtype)
+        assert compare_encoder(model, decoder) < factor * encoder_error
+        assert compare_steps(model, decoder) < factor * decoder_error
+
+
+def test_an_encoder_without_kernels_is_left_to_the_model():
+    model = model_of("resi_dual", encoder_ln_mode="b2t")
+    decoder = NativeDecoder(model)
+    assert decoder.encode(*sources()) is None
+    assert compare_steps(model, decoder) < 1e-5
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_a_sentence_has_the_same_logits_in_any_batch(isa, dtype):  # noqa: F811
+    model = model_of("resi_dual", d_model=96, encoder_ffn_dim=200, decoder_ffn_dim=200)
+    decoder = NativeDecoder(model, dtype)
+    ids, mask = sources()
+    together = decoder.encode(ids, mask)
+    state = decoder.start(together, mask, 1, 3)
+    logits = [decoder.step(state, torch.full((len(ids),), token)).clone() for token in (2, 5, 6)]
+    for row, length in enumerate(mask.sum(dim=1)):
+        alone = decoder.encode(ids[row : row + 1, :length])
+        assert torch.equal(alone[0], together[row, :length])
+        state = decoder.start(alone, None, 1, 3)
+        for step, token in enumerate((2, 5, 6)):
+            assert torch.equal(decoder.step(state, torch.tensor([token]))[0], logits[step][row])
+
+
+@torch.no_grad()
+def test_candidates_are_the_best_of_the_logits():
+    decoder = NativeDecoder(model_of("post_ln"))
+    ids, mask = sources()
+    for count in (1, 6, 29, 500):
+        states = [decoder.start(decoder.encode(ids, mask), mask, 2, STEPS) for _ in range(2)]
+        tokens = torch.arange(3, 11)
+        log_probs, found = decoder.step(states[0], tokens, candidates=count)
+        expected = decoder.step(states[1], tokens).log_softmax(dim=-1)
+        torch.testing.assert_close(log_probs, expected.topk(min(count, 30)).values)
+        torch.testing.assert_close(log_probs, expected.gather(1, found))
+
+
+@torch.no_grad()
+def test_beams_that_begin_as_one_row():
+    """The first step of a beam search needs one row per sentence; its beams are copies of it."""
+    model = model_of("pre_ln")
+    decoder = NativeDecoder(model)
+    ids, mask = sources()
+    memory = decoder.encode(ids, mask)
+    state = decoder.start(memory, mask, 2, 3)
+    decoder.select(state, torch.arange(4) * 2)
+    decoder.step(state, torch.full((4,), 2))
+    decoder.select(state, torch.arange(4).repeat_interleave(2))
+    logits = decoder.step(state, torch.arange(3, 11))
+    history = torch.stack([torch.full((8,), 2), torch.arange(3, 11)], dim=1)
+    inputs = {"encoder_outputs": (memory.repeat_interleave(2, 0),), "attention_mask": mask.repeat_interleave(2, 0)}
+    expected = model(**inputs, decoder_input_ids=history).logits[:, -1]
+    torch.testing.assert_close(logits, expected, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("fused", [True, False])
+def test_changed_weights_are_noticed(fused):
+    model = model_of("post_ln")
+    decoder = NativeDecoder(model)
+    assert decoder.is_current(model)
+    optimizer = torch.optim.AdamW(model.parameters(), fused=fused)  # a fused one leaves `_version` as it is
+    model(input_ids=sources()[0], labels=sources()[0]).loss.backward()
+    optimizer.step()
+    assert not decoder.is_current(model)
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"ln_mode": "b2t"}, "ln_mode 'b2t'"),
+        ({"norm_type": "rms_norm"}, "RMSNorm"),
+        ({"activation_function": "gelu_new"}, "gelu_new"),
+        ({"d_model": 264, "decoder_attention_heads": 2}, "heads of 132"),
+    ],
+)
+def test_what_has_no_kernels_is_refused(change, reason):
+    model = make(**{"ln_mode": "post_ln", **change})
+    assert reason in NativeDecoder.supports(model)
+    with pytest.raises(InputError, match=reason):
+        NativeDecoder(model)
+
+
+def test_replaced_modules_are_refused():
+    model = make("post_ln")
+    model.model.decoder.layers[1].ffn.fc1 = nn.Sequential(model.model.decoder.layers[1].ffn.fc1)
+    assert "layers.1.ffn.fc1 is a Sequential" in NativeDecoder.supports(model)
+    assert "float64" in NativeDecoder.supports(make("post_ln").double())
+    assert "allowed are float32" in NativeDecoder.supports(make("post_ln"), "fp4")
+
+
+@torch.no_grad()
+def test_bad_calls():
+    model = make("post_ln", max_position_embeddings=8)
+    decoder = NativeDecoder(model)
+    ids, mask = sources()
+    state = decoder.start(decoder.encode(ids, mask), mask, 1, 2)
+    with pytest.raises(IndexError, match="vocabulary of 30"):
+        decoder.step(state, torch.tensor([2, 2, 2, 30]))
+    with pytest.raises(IndexError, match="vocabulary of 30"):
+        decoder.encode(ids + 25, mask)
+    with pytest.raises(ValueError, match="the encoder got 9 tokens"):
+        decoder.encode(torch.full((1, 9), 5))
+    with pytest.raises(ValueError, match="5 selected"):
+        decoder.select(state, torch.zeros(5, dtype=torch.long))
+    decoder.step(state, torch.full((4,), 2))
+    decoder.step(state, torch.full((4,), 2))
+    with pytest.raises(ValueError, match="max_length: 2"):
+        decoder.step(state, torch.full((4,), 2))

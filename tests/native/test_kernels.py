@@ -1,0 +1,190 @@
+# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
+"""Each kernel against the operations of PyTorch that it stands for."""
+
+from __future__ import annotations
+
+from ctypes import byref
+
+import pytest
+import torch
+from native.native_library import isa, needs_kernels  # noqa: F401
+from torch import nn
+from torch.nn.functional import gelu, layer_norm, linear, relu, silu
+
+from residual_hf.native import library
+from residual_hf.native.structures import Norm, Table
+from residual_hf.native.weights import DTYPES, Packer, pad_heads, pad_to, round_up
+
+pytestmark = needs_kernels
+ACTIVATIONS = [lambda x: x, relu, gelu, silu]
+TYPES = [torch.float32, torch.bfloat16]
+
+
+@pytest.fixture(autouse=True)
+def seed():
+    torch.manual_seed(0)
+
+
+def run_linear(dtype, weight, bias, inputs, activation=0, output_type=0):
+    packer = Packer(dtype)
+    packed = packer.linear(weight, bias)
+    rows = len(inputs)
+    states = torch.full((round_up(rows, 32), packed.inputs), torch.nan, dtype=TYPES[dtype != "float32"])
+    states[:rows] = pad_to(inputs, rows, packed.inputs)
+    output = torch.empty(rows, packed.outputs, dtype=TYPES[output_type])
+    scratch = torch.empty(library().linear_scratch_size(packed.type, rows, packed.inputs), dtype=torch.uint8)
+    pointers = states.data_ptr(), activation, output.data_ptr(), output_type, scratch.data_ptr()
+    library().linear(byref(packed), rows, *pointers)
+    return output
+
+
+def expected_linear(dtype, weight, bias, inputs):
+    """The product of operands as they are rounded."""
+    if dtype != "float32":
+        inputs = inputs.bfloat16()
+    if dtype == "bfloat16":
+        weight = weight.bfloat16()
+    inputs, weight = inputs.double(), weight.double()
+    if dtype == "int8":
+        inputs, weight = (
+            (tensor / scale).round() * scale
+            for tensor in (inputs, weight)
+            for scale in (tensor.abs().amax(dim=1, keepdim=True).float().double() / 127,)
+        )
+    return linear(inputs, weight, bias.double())
+
+
+def assert_near(actual, expected, tolerance):
+    assert (actual.double() - expected).norm() <= tolerance * expected.norm()
+
+
+@pytest.mark.parametrize("rows", [1, 2, 5, 11, 13, 16, 17, 33, 160])
+@pytest.mark.parametrize(("inputs", "outputs"), [(64, 64), (24, 40), (100, 1), (300, 130)])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_linear(isa, dtype, inputs, outputs, rows):  # noqa: F811
+    weight, bias, states = torch.randn(outputs, inputs), torch.randn(outputs), torch.randn(rows, inputs)
+    output = run_linear(dtype, weight, bias, states)
+    # a value halfway between two integers may be rounded to either
+    assert_near(output[:, :outputs], expected_linear(dtype, weight, bias, states), 1e-3 if dtype == "int8" else 3e-6)
+    assert not output[:, outputs:].any()
+
+
+@pytest.mark.parametrize("activation", range(4))
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_activations_and_output_types(isa, dtype, activation):  # noqa: F811
+    weight, bias, states = torch.randn(70, 96), 3 * torch.randn(70), torch.randn(9, 96)
+    expected = ACTIVATIONS[activation](expected_linear(dtype, weight, bias, states))
+    for output_type, tolerance in ((0, 3e-6), (1, 4e-3)):
+        output = run_linear(dtype, weight, bias, states, activation, output_type)
+        assert_near(output[:, :70], expected, max(tolerance, 1e-3 if dtype == "int8" else 0))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_a_row_does_not_depend_on_the_others(isa, dtype):  # noqa: F811
+    weight, bias, states = torch.randn(96, 200), torch.randn(96), torch.randn(50, 200)
+    together = run_linear(dtype, weight, bias, states)
+    for row in (0, 17, 49):
+        assert torch.equal(run_linear(dtype, weight, bias, states[row : row + 1])[0], together[row])
+
+
+def test_int8_of_zeros(isa):  # noqa: F811
+    bias = torch.randn(40)
+    assert torch.equal(run_linear("int8", torch.zeros(40, 70), bias, torch.zeros(3, 70))[:, :40], bias.expand(3, -1))
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+@pytest.mark.parametrize(("heads", "head_size"), [(1, 4), (3, 16), (4, 24), (2, 64), (5, 80), (2, 128)])
+@pytest.mark.parametrize("longest", [1, 3, 16, 37])
+def test_attention(dtype, heads, head_size, longest):
+    rows, entries, sentences = 7, 50, 3
+    padded_head = round_up(head_size, 16)
+    width = round_up(heads * padded_head)
+    query, keys, values = torch.randn(rows, heads * head_size), *torch.randn(2, entries, heads * head_size)
+    table = torch.randint(entries, (sentences, longest), dtype=torch.int32)
+    lengths = torch.randint(1, longest + 1, (sentences,), dtype=torch.int32)
+    lengths[0] = longest
+    lines = torch.randint(sentences, (rows,), dtype=torch.int32)
+    lines[:2] = 0
+    scale = head_size**-0.5
+
+    query, keys, values = (pad_heads(states.T, heads).T.to(dtype).contiguous() for states in (query, keys, values))
+    cache = torch.cat([keys, values], dim=1)
+    output = torch.full((rows, width), torch.nan, dtype=dtype)
+    scratch = torch.empty(round_up(longest, 16))
+    pointers = byref(Table(table.data_ptr(), longest, lines.data_ptr(), lengths.data_ptr()))
+    kind = TYPES.index(dtype)
+    library().attention(
+        rows, heads, padded_head, width, kind, query.data_ptr(), cache.data_ptr(), pointers, scale,
+        output.data_ptr(), scratch.data_ptr(),
+    )  # fmt: skip
+
+    def split(states):
+        return states[:, : heads * padded_head].double().view(-1, heads, padded_head).transpose(0, 1)
+
+    for row in range(rows):
+        seen = table[lines[row], : lengths[lines[row]]].long()
+        weights = (split(query)[:, row, None] @ split(keys)[:, seen].mT * scale).softmax(dim=-1)
+        expected = (weights @ split(values)[:, seen]).flatten()
+        assert_near(output[row, : heads * padded_head], expected, 1e-6 if dtype == torch.float32 else 4e-3)
+    assert not output[:, heads * padded_head :].any()
+
+
+def test_attention_to_nothing_is_zero():
+    query, cache, output, scratch = torch.randn(1, 64), torch.randn(2, 128), torch.ones(1, 64), torch.empty(16)
+    zero = torch.zeros(1, dtype=torch.int32)
+    table = Table(zero.data_ptr(), 1, zero.data_ptr(), zero.data_ptr())
+    pointers = query.data_ptr(), cache.data_ptr(), byref(table)
+    library().attention(1, 1, 64, 64, 0, *pointers, 0.125, output.data_ptr(), scratch.data_ptr())
+    assert not output.any()
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+@pytest.mark.parametrize("keep_sum", [False, True])
+@pytest.mark.parametrize("has_norm", [False, True])
+@pytest.mark.parametrize("dual_scale", [0.0, 0.5])
+@pytest.mark.parametrize("width", [3, 16, 100, 256])
+def test_add_norm(dtype, keep_sum, has_norm, dual_scale, width):
+    rows, stride = 5, round_up(width)
+    module = nn.LayerNorm(width, eps=1e-3)
+    with torch.no_grad():
+        for parameter in module.parameters():
+            parameter.normal_()
+    packer = Packer("float32")
+    norm = packer.norm(module) if has_norm else Norm()
+    stream, branch, dual = (pad_to(torch.randn(rows, width), rows, stride) for _ in range(3))
+    total = (stream + branch)[:, :width].double()
+    expected = layer_norm(total, (width,), *(p.double() for p in module.parameters()), 1e-3) if has_norm else total
+    expected_dual = (dual + dual_scale * branch).double()
+
+    output = torch.full((rows, stride), torch.nan, dtype=dtype)
+    pointers = stream.data_ptr(), branch.data_ptr(), byref(norm), keep_sum, dual.data_ptr() if dual_scale else None
+    library().add_norm(rows, width, stride, *pointers, dual_scale, output.data_ptr(), TYPES.index(dtype))
+    assert_near(output[:, :width], expected, 1e-6 if dtype == torch.float32 else 4e-3)
+    assert_near(stream[:, :width], total if keep_sum else expected, 1e-6)
+    assert_near(dual, expected_dual if dual_scale else dual.double(), 1e-6)
+    assert not output[:, width:].any() and not stream[:, width:].any()
+
+
+@pytest.mark.parametrize(("columns", "count"), [(64, 1), (64, 64), (320, 5), (10048, 11), (10048, 64), (640, 100)])
+def test_top_candidates(columns, count):
+    rows = 6
+    logits = 4 * torch.randn(rows, columns)
+    logits[:, -7:] = -torch.inf  # padding
+    logits[1] = logits[1].round()  # ties
+    logits[2, :-7] = logits[2, :-7].sort().values
+    log_probs, ids = torch.empty(rows, count), torch.empty(rows, count, dtype=torch.long)
+    pointers = logits.data_ptr(), count, log_probs.data_ptr(), ids.data_ptr()
+    library().top_candidates(rows, columns, *pointers)
+    expected = logits.double().log_softmax(dim=-1)
+    best = expected.topk(count, dim=-1)
+    torch.testing.assert_close(log_probs.double(), best.values, rtol=1e-6, atol=2e-6)
+    torch.testing.assert_close(expected.gather(1, ids), best.values)
+    assert all(len(set(row)) == count for row in ids.tolist())
+
+
+def test_ties_go_to_the_smaller_id():
+    logits = torch.zeros(1, 128)
+    logits[0, [100, 30, 77]] = 1.0
+    log_probs, ids = torch.empty(1, 5), torch.empty(1, 5, dtype=torch.long)
+    library().top_candidates(1, 128, logits.data_ptr(), 5, log_probs.data_ptr(), ids.data_ptr())
+    assert ids.tolist() == [[30, 77, 100, 0, 1]]
