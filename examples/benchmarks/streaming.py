@@ -17,6 +17,7 @@ import resource
 import subprocess
 import sys
 import time
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -26,8 +27,9 @@ import transformers
 from torch.utils.data import DataLoader
 
 from residual_hf.data.batching import Seq2SeqCollator
+from residual_hf.data.encoding import encode
 from residual_hf.data.settings import CorpusSpec
-from residual_hf.data.streaming import StreamedBatches, encoder_of
+from residual_hf.data.streaming import StreamedBatches
 from residual_hf.data.tokenizer_training import train_tokenizer
 
 WORDS = 50_000
@@ -66,7 +68,7 @@ def peak_memory() -> float:
     return peak / (2**20 if sys.platform == "darwin" else 1024)
 
 
-def measure(folder: Path, batches: int, max_tokens: int, block: int, seed: int) -> dict[str, Any]:
+def measure(folder: Path, batches: int, max_tokens: int, shuffle_buffer: int, seed: int) -> dict[str, Any]:
     before = peak_memory()
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder / "tokenizer")
     corpus = CorpusSpec(
@@ -76,7 +78,8 @@ def measure(folder: Path, batches: int, max_tokens: int, block: int, seed: int) 
 
     def stream_from(state: dict[str, Any] | None) -> tuple[StreamedBatches, Any, float]:
         started = time.perf_counter()
-        stream = StreamedBatches([corpus], encoder_of(tokenizer), max_tokens, block=block, seed=seed)
+        encode_text = partial(encode, tokenizer=tokenizer)
+        stream = StreamedBatches([corpus], encode_text, max_tokens, shuffle_buffer=shuffle_buffer, seed=seed)
         if state is not None:
             stream.start_from(state)
         iterator = iter(DataLoader(stream, batch_size=None, collate_fn=collator))
@@ -109,13 +112,15 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--pairs", type=int, default=20_000_000)
     parser.add_argument("--batches", type=int, default=3000, help="batches after the first (default: %(default)s)")
     parser.add_argument("--max-tokens", type=int, default=4096, help="of a batch (default: %(default)s)")
-    parser.add_argument("--block", type=int, default=100_000, help="pairs read at a time (default: %(default)s)")
+    parser.add_argument(
+        "--shuffle-buffer", type=int, default=100_000, help="pairs shuffled together (default: %(default)s)"
+    )
     parser.add_argument("--vocab-size", type=int, default=8000)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--json", type=Path, help="also write the figures to this new file")
     parser.add_argument("--measure", action="store_true", help=argparse.SUPPRESS)  # the fresh process
     args = parser.parse_args()
-    for name in ("pairs", "batches", "max_tokens", "block", "vocab_size"):
+    for name in ("pairs", "batches", "max_tokens", "shuffle_buffer", "vocab_size"):
         if getattr(args, name) < 1:
             parser.error(f"--{name.replace('_', '-')}: {getattr(args, name)} given, must be at least 1")
     if args.folder.exists() and not args.measure:
@@ -128,7 +133,7 @@ def parse_arguments() -> argparse.Namespace:
 def main() -> None:
     args = parse_arguments()
     if args.measure:
-        print(json.dumps(measure(args.folder, args.batches, args.max_tokens, args.block, args.seed)))
+        print(json.dumps(measure(args.folder, args.batches, args.max_tokens, args.shuffle_buffer, args.seed)))
         return
     args.folder.mkdir(parents=True)
     started = time.perf_counter()
@@ -137,7 +142,7 @@ def main() -> None:
         "corpus_pairs": args.pairs,
         "corpus_bytes": sum((args.folder / f"train.{side}").stat().st_size for side in SIDES),
         "seconds_to_write": time.perf_counter() - started,
-        "block": args.block,
+        "shuffle_buffer": args.shuffle_buffer,
         "max_tokens": args.max_tokens,
         "cpus": os.cpu_count(),
         "tokenizers_parallelism": os.environ.get("TOKENIZERS_PARALLELISM"),

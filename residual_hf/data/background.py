@@ -1,46 +1,45 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
-"""A function call in a thread of its own that can be given up, also by the end of the program."""
+"""A function call in a thread that can be cancelled and does not outlive the program.
+
+A `ThreadPoolExecutor` would finish its call, and so a whole block of a stream, before the interpreter exits.
+"""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from concurrent.futures import Future
+from concurrent.futures import CancelledError, Future
 from typing import Generic, TypeVar
 
 T = TypeVar("T")
-JOIN_TIMEOUT = 10.0  # seconds to wait for a call that was given up
-
-
-class GivenUp(Exception):
-    """Nobody waits for the result any more."""
+JOIN_TIMEOUT = 10.0  # seconds to wait for a cancelled call
 
 
 class BackgroundCall(Generic[T]):
-    """Runs `call(check)` at once in a thread. The call invokes `check()` now and then, which ends it when given up."""
+    """Starts `call(check)` in a thread. The call runs `check()` now and then, which raises once it is cancelled."""
 
     def __init__(self, call: Callable[[Callable[[], None]], T]):
         self._future: Future[T] = Future()
-        self._given_up = threading.Event()
+        self._cancelled = threading.Event()
         self._thread = threading.Thread(target=self._run, args=(call,), name="residual_hf-background")
         self._thread.start()
 
     def _run(self, call: Callable[[Callable[[], None]], T]) -> None:
         try:
             self._future.set_result(call(self._check))
-        except BaseException as error:  # the one who asks for the result gets it
+        except BaseException as error:  # raised again by `result`
             self._future.set_exception(error)
 
     def _check(self) -> None:
-        # a program that ends waits for its threads, so they must notice that the main one is gone
-        if self._given_up.is_set() or not threading.main_thread().is_alive():
-            raise GivenUp
+        # the interpreter waits for its threads on exit, after the main one has ended
+        if self._cancelled.is_set() or not threading.main_thread().is_alive():
+            raise CancelledError
 
     def result(self) -> T:
-        """Wait for the call to end; returns what it returned, raises what it raised."""
+        """Wait for the call; returns its result or raises its error."""
         return self._future.result()
 
-    def give_up(self) -> None:
-        """Have the call end at its next `check` and wait for that."""
-        self._given_up.set()
+    def cancel(self) -> None:
+        """Stop the call at its next `check` and wait for it to end."""
+        self._cancelled.set()
         self._thread.join(JOIN_TIMEOUT)

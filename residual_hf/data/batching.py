@@ -1,5 +1,5 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
-"""Batches of sentence pairs: which pairs go together (a budget of padded tokens) and how they become tensors."""
+"""Batches of sentence pairs by a budget of padded tokens, and their tensors."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ from typing import Any
 import numpy as np
 import torch
 
+from residual_hf.data.encoding import IGNORED, EncodedCorpus
 from residual_hf.errors import InputError
+from residual_hf.model.modeling_residual import shift_tokens_right
 
 SortKeys = Callable[[np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray]]
 
@@ -23,43 +25,41 @@ BATCH_ORDERS: dict[str, SortKeys] = {
     "fairseq": lambda sources, targets: (sources, targets),
     "length_bucketed": _length_bucketed,
 }
-"""How pairs are sorted before they are cut into batches: source and target lengths to the first and the second key."""
+"""How pairs are sorted before they are split into batches: source and target lengths to first and second sort key."""
 
 
 class TokenBudgetSampler:
     """Batch sampler whose batches hold at most `max_tokens` padded tokens on their longer side, as fairseq counts.
 
     The cost of a batch is `rows * max(longest source, longest target)`. Pairs are put in random order, sorted by
-    length (stably, so ties stay random), and cut greedily into batches. The batches are made once; an epoch only
-    changes their order, so `len` is the same for every epoch. Two ways to sort:
+    length (stably, so ties stay random) and split greedily into batches. The batches are made once; an epoch only
+    changes their order, so `len` is the same for every epoch. Two orders of sorting:
 
-    - `"fairseq"`: by source, then target length. With the same lengths, `max_tokens` and `seed` both the batches and
-      their order in every epoch are those of fairseq's translation task (which counts epochs from 1, `set_epoch` from
-      0).
-    - `"length_bucketed"`: by the longer side, then by how much longer the source is, rising and falling in turn, so
-      that neighbours are alike on both sides. A tenth fewer batches with half of the padding (Multi30k: 118 for 129
-      batches of 4,096, 3.1 % for 6.5 % padding).
+    - `"fairseq"`: by source, then target length. With the same lengths, `max_tokens` and `seed` the batches and their
+      order in every epoch are those of fairseq's translation task (which counts epochs from 1, `set_epoch` from 0).
+    - `"length_bucketed"`: by the longer side, then by how much longer the source is, alternately rising and falling,
+      so that neighbours are similar on both sides. A tenth fewer batches with half the padding (Multi30k: 118 instead
+      of 129 batches of 4,096, 3.1 % instead of 6.5 % padding).
 
-    Pass it to a `DataLoader` as `batch_sampler`. `batch_size`, `drop_last` and `sampler` are what accelerate asks of a
-    batch sampler: batches of no fixed size, all of them kept, and `set_epoch` reached through `sampler`. Ranks of a
-    distributed run take batches in turn; with `processes` an epoch is filled up to a multiple of them by batches
-    `[None]`, for which an `EncodedCorpus` has a row without labels: nobody waits, and no sentence counts twice.
+    Pass it to a `DataLoader` as `batch_sampler`; `batch_size`, `drop_last` and `sampler` are there for accelerate.
+    Processes of a distributed run take batches in turn. With `processes` an epoch is filled up to a multiple of them
+    by batches `[None]`, for which an `EncodedCorpus` has a row without labels, so that all processes have equally many
+    batches and no sentence counts twice.
 
     Args:
-        source_lengths: tokens of every source sentence, `</s>` counted.
-        target_lengths: tokens of every target sentence, `</s>` counted, in the same order.
+        source_lengths: tokens of every source sentence, including `</s>`.
+        target_lengths: tokens of every target sentence, including `</s>`, in the same order.
         max_tokens: budget of one batch, in padded tokens of the longer side.
-        max_sentences: most rows of one batch; None for no limit but the budget.
-        shuffle: False keeps ties and batches in sorted order (evaluation).
+        shuffle: False keeps ties and batches in sorted order, for evaluation.
         seed: of the ties and, together with the epoch, of the order of batches.
-        corpus: a data set with a `set_epoch` of its own (`SampledCorpus`), which follows that of the sampler.
+        multiple: rows of a batch are a multiple of this number if the budget allows as many, which suits tensor
+            cores (fairseq's `required_batch_size_multiple`).
+        corpus: an `EncodedCorpus` whose epoch is set together with that of the sampler.
         order: `"fairseq"` or `"length_bucketed"`.
-        processes: see above.
-        multiple: rows of a batch are a multiple of this number where the budget allows as many, which suits tensor
-            cores (fairseq's `required_batch_size_multiple`, 8 by default there too).
+        processes: number of processes, see above.
 
     Raises:
-        InputError: lengths that do not pair up, none at all, a number that is not positive, or a sentence longer than
+        InputError: lists of unequal length, no sentences, a number below its minimum, or a sentence longer than
             `max_tokens`.
     """
 
@@ -72,20 +72,17 @@ class TokenBudgetSampler:
         target_lengths: Sequence[int],
         max_tokens: int,
         *,
-        max_sentences: int | None = None,
         shuffle: bool = True,
         seed: int = 1,
         multiple: int = 8,
-        corpus: Any = None,
+        corpus: EncodedCorpus | None = None,
         order: str = "fairseq",
         processes: int = 1,
     ) -> None:
         if order not in BATCH_ORDERS:
             raise InputError(f"order: {order!r} given, must be one of {list(BATCH_ORDERS)}")
-        sizes = {"max_tokens": max_tokens, "max_sentences": max_sentences}
-        sizes |= {"multiple": multiple, "processes": processes}
-        for name, value in sizes.items():
-            if value is not None and value < 1:
+        for name, value in {"max_tokens": max_tokens, "multiple": multiple, "processes": processes}.items():
+            if value < 1:
                 raise InputError(f"{name}: {value} given, must be at least 1")
         if seed < 0:
             raise InputError(f"seed: {seed} given, must be at least 0")
@@ -99,22 +96,20 @@ class TokenBudgetSampler:
         side, length = max(("source", sources[longest]), ("target", targets[longest]), key=lambda pair: pair[1])
         if length > max_tokens:
             raise InputError(
-                f"max_tokens: a batch of {max_tokens} tokens cannot hold sentence {longest} (counted from 0), whose "
-                f"{side} has {length} tokens; raise max_tokens to {length} or more, or drop long sentences"
+                f"max_tokens: {max_tokens} given, but the {side} of sentence {longest} (counted from 0) has {length} "
+                f"tokens; raise max_tokens to {length} or more, or drop long sentences"
             )
         self.sampler = self
         self.shuffle = shuffle
         self.seed = seed
         self.processes = processes
         self.epoch = 0
-        self._follow = getattr(corpus, "set_epoch", None)
+        self._corpus = corpus
         self._sources = sources
         self._targets = targets
-        self._batches = self._make_batches(max_tokens, max_sentences, multiple, BATCH_ORDERS[order])
+        self._batches = self._make_batches(max_tokens, multiple, BATCH_ORDERS[order])
 
-    def _make_batches(
-        self, max_tokens: int, max_sentences: int | None, multiple: int, keys: SortKeys
-    ) -> list[np.ndarray]:
+    def _make_batches(self, max_tokens: int, multiple: int, keys: SortKeys) -> list[np.ndarray]:
         count = len(self._sources)
         order = np.random.RandomState(self.seed).permutation(count) if self.shuffle else np.arange(count)
         first, second = keys(self._sources[order], self._targets[order])
@@ -124,8 +119,6 @@ class TokenBudgetSampler:
         start = 0
         while start < count:
             most_rows = max_tokens // int(longer_side[start])
-            if max_sentences is not None:
-                most_rows = min(most_rows, max_sentences)
             width = np.maximum.accumulate(longer_side[start : start + most_rows])
             rows = int(np.searchsorted(width * np.arange(1, len(width) + 1), max_tokens, side="right"))
             if rows > multiple:
@@ -135,10 +128,10 @@ class TokenBudgetSampler:
         return batches
 
     def set_epoch(self, epoch: int) -> None:
-        """Choose the order of batches of this epoch, counted from 0."""
+        """Select the order of batches of an epoch, counted from 0."""
         self.epoch = epoch
-        if self._follow is not None:
-            self._follow(epoch)
+        if self._corpus is not None:
+            self._corpus.set_epoch(epoch)
 
     def __len__(self) -> int:
         return len(self._batches) + -len(self._batches) % self.processes
@@ -153,10 +146,11 @@ class TokenBudgetSampler:
             yield [None]
 
     def statistics(self) -> dict[str, float]:
-        """Size of the batches of one epoch.
+        """The sizes of the batches of an epoch.
 
-        Returns: `batches`; `sentences_per_batch` and `target_tokens_per_batch`, means without padding;
-        `source_padding` and `target_padding`, the fractions of the padded tensors that are padding.
+        Returns:
+            `batches`, their number; `sentences_per_batch` and `target_tokens_per_batch`, means without padding;
+            `source_padding` and `target_padding`, the padded fraction of the tensors.
         """
         count = len(self._batches)
         statistics = {"batches": count, "sentences_per_batch": len(self._sources) / count}
@@ -168,29 +162,22 @@ class TokenBudgetSampler:
 
 
 class Seq2SeqCollator:
-    """Turn features `{"input_ids": [...], "labels": [...]}` into the tensors that training an encoder-decoder takes.
+    """Turns features `{"input_ids": [...], "labels": [...]}` into the tensors of an encoder-decoder.
 
     Returns int64 tensors, padded on the right to the longest row of the batch: `input_ids` and `attention_mask`
-    [rows, source length], `labels` and `decoder_input_ids` [rows, target length]. `decoder_input_ids` are the labels
-    shifted right behind `decoder_start_token_id`. Features without `labels` give the source tensors alone.
+    [rows, source length], `labels`, padded with -100, and `decoder_input_ids`, the labels shifted right,
+    [rows, target length]. Features without `labels` give the source tensors only.
 
     Args:
-        pad_token_id: fills `input_ids` and `decoder_input_ids`.
-        decoder_start_token_id: first decoder input of every row, `</s>` by fairseq's convention.
-        label_pad: fills `labels`; the loss ignores it.
+        pad_token_id: padding of `input_ids` and `decoder_input_ids`.
+        decoder_start_token_id: first decoder input of every row, `</s>` in fairseq's convention.
         pad_to_multiple_of: round lengths up to a multiple of this number.
 
     Raises:
         InputError: no features, or `labels` in some features only.
     """
 
-    def __init__(
-        self,
-        pad_token_id: int,
-        decoder_start_token_id: int,
-        label_pad: int = -100,
-        pad_to_multiple_of: int | None = None,
-    ) -> None:
+    def __init__(self, pad_token_id: int, decoder_start_token_id: int, pad_to_multiple_of: int | None = None) -> None:
         for name, value in (("pad_token_id", pad_token_id), ("decoder_start_token_id", decoder_start_token_id)):
             if value is None or value < 0:
                 raise InputError(f"{name}: {value} given, must be a token id of the vocabulary")
@@ -198,7 +185,6 @@ class Seq2SeqCollator:
             raise InputError(f"pad_to_multiple_of: {pad_to_multiple_of} given, must be at least 1")
         self.pad_token_id = pad_token_id
         self.decoder_start_token_id = decoder_start_token_id
-        self.label_pad = label_pad
         self.pad_to_multiple_of = pad_to_multiple_of
 
     def __call__(self, features: Sequence[Mapping[str, Any]]) -> dict[str, torch.Tensor]:
@@ -208,18 +194,16 @@ class Seq2SeqCollator:
         if labelled not in (0, len(features)):
             raise InputError(f"labels: in {labelled} of {len(features)} features, must be in all of them or in none")
         input_ids, is_token = self._pad([feature["input_ids"] for feature in features], self.pad_token_id)
-        batch = {"input_ids": input_ids, "attention_mask": is_token.astype(np.int64)}
+        batch = {"input_ids": input_ids, "attention_mask": is_token.long()}
         if labelled:
-            labels, _ = self._pad([feature["labels"] for feature in features], self.label_pad)
-            shifted = np.empty_like(labels)
-            shifted[:, :1] = self.decoder_start_token_id
-            shifted[:, 1:] = np.where(labels[:, :-1] == self.label_pad, self.pad_token_id, labels[:, :-1])
-            batch["labels"] = labels
-            batch["decoder_input_ids"] = shifted
-        return {name: torch.from_numpy(array) for name, array in batch.items()}
+            batch["labels"], _ = self._pad([feature["labels"] for feature in features], IGNORED)
+            batch["decoder_input_ids"] = shift_tokens_right(
+                batch["labels"], self.pad_token_id, self.decoder_start_token_id
+            )
+        return batch
 
-    def _pad(self, rows: Sequence[Sequence[int]], fill: int) -> tuple[np.ndarray, np.ndarray]:
-        """Rows as one array [rows, longest] and where it holds tokens."""
+    def _pad(self, rows: Sequence[Sequence[int]], fill: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """Rows as a tensor [rows, longest] and a mask of its tokens."""
         lengths = np.array([len(row) for row in rows])
         width = int(lengths.max())
         if self.pad_to_multiple_of is not None:
@@ -227,4 +211,4 @@ class Seq2SeqCollator:
         is_token = np.arange(width) < lengths[:, None]
         padded = np.full((len(rows), width), fill, dtype=np.int64)
         padded[is_token] = np.concatenate([np.asarray(row, dtype=np.int64) for row in rows])
-        return padded, is_token
+        return torch.from_numpy(padded), torch.from_numpy(is_token)

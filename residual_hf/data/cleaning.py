@@ -1,25 +1,24 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
-"""What of a parallel corpus is not worth training on, and a report of what was left out and why."""
+"""Cleaning of parallel corpora by rules, with a report of what was dropped."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 
 import regex
 
 from residual_hf.data.corpus import ParallelCorpus
+from residual_hf.data.pair_reader import Pair
 from residual_hf.data.settings import CleaningSettings, letters_of
-from residual_hf.errors import InputError
 
 EXAMPLES = 5
 LETTER = regex.compile(r"\p{L}")
-Pair = tuple[str, str]
 
 
 @dataclass
 class CleaningReport:
-    """How many pairs were left out for which reason (the first that holds), with line numbers of some of them."""
+    """How many pairs were dropped, by reason (the first that applies), with the line numbers of some of them."""
 
     pairs: int = 0
     kept: int = 0
@@ -27,6 +26,7 @@ class CleaningReport:
     examples: dict[str, list[int]] = field(default_factory=dict)
 
     def count(self, reason: str | None) -> None:
+        """Count the next pair; None for one that is kept."""
         self.pairs += 1
         if reason is None:
             self.kept += 1
@@ -38,34 +38,32 @@ class CleaningReport:
 
     def __str__(self) -> str:
         reasons = ", ".join(f"{count} {reason}" for reason, count in sorted(self.dropped.items(), key=lambda x: -x[1]))
-        return f"kept {self.kept} of {self.pairs} pairs" + (f"; left out: {reasons}" if reasons else "")
+        return f"kept {self.kept} of {self.pairs} pairs" + (f"; dropped: {reasons}" if reasons else "")
 
 
-def clean(pairs: Iterable[Pair], settings: CleaningSettings, report: CleaningReport) -> Iterator[Pair]:
-    """The pairs that pass, one by one; `report` counts all. Only hashes of what was seen are held in memory."""
-    why_not = reasons(settings)
-    for pair in pairs:
-        reason = why_not(*pair)
-        report.count(reason)
-        if reason is None:
-            yield pair
+def clean_corpus(
+    corpus: ParallelCorpus, reason_to_drop: Callable[[str, str], str | None], report: CleaningReport
+) -> ParallelCorpus:
+    """The pairs that pass a `pair_filter`; all are counted in `report`."""
+
+    def passing() -> Iterator[Pair]:
+        for pair in corpus:
+            reason = reason_to_drop(*pair)
+            report.count(reason)
+            if reason is None:
+                yield pair
+
+    return corpus.with_pairs(passing())
 
 
-def clean_corpus(corpus: ParallelCorpus, settings: CleaningSettings) -> tuple[ParallelCorpus, CleaningReport]:
-    """A cleaned corpus in memory, and the report. Raises `InputError` where nothing is left."""
-    report = CleaningReport()
-    kept = list(clean(corpus, settings, report))
-    if not kept:
-        raise InputError(f"cleaning: nothing is left of {corpus.name}: {report}")
-    sources, targets = map(list, zip(*kept, strict=True))
-    return replace(corpus, sources=sources, targets=targets), report
+def pair_filter(settings: CleaningSettings) -> Callable[[str, str], str | None]:
+    """A function that returns the reason to drop a pair, or None to keep it.
 
-
-def reasons(settings: CleaningSettings) -> Callable[[str, str], str | None]:
-    """A function from a pair to the reason for leaving it out, None for none; it remembers what it has seen."""
+    It finds duplicates by the hashes of all pairs that it kept before.
+    """
     seen: set[int] = set()
 
-    def why_not(source: str, target: str) -> str | None:
+    def reason_to_drop(source: str, target: str) -> str | None:
         words = source.split(), target.split()
         shortest, longest = sorted(map(len, words))
         if shortest == 0:
@@ -91,10 +89,10 @@ def reasons(settings: CleaningSettings) -> Callable[[str, str], str | None]:
             seen.add(hash(key))
         return None
 
-    return why_not
+    return reason_to_drop
 
 
 def share_of_script(text: str, script: str) -> float:
-    """Of the letters of a text, how many are of a script (or of one of several, joined by `+`); 1 without letters."""
+    """The share of the letters of a text that belong to a script, or to several joined by `+`; 1 without letters."""
     letters = LETTER.findall(text)
     return len(letters_of(script).findall(text)) / len(letters) if letters else 1.0

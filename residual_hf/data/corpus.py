@@ -1,9 +1,5 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
-"""Parallel corpora in: two text files, TSV, JSONL or a `datasets` data set become one sequence of sentence pairs.
-
-Text is taken as it is: strict UTF-8, only "\\n" ends a line ("\\r\\n" and a byte order mark are tolerated), nothing is
-stripped or normalised.
-"""
+"""Parallel corpora in memory."""
 
 from __future__ import annotations
 
@@ -11,10 +7,9 @@ import hashlib
 import logging
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
-from residual_hf.data.records import iter_pairs, load_rows
+from residual_hf.data.pair_reader import Pair, PairReader
 from residual_hf.data.settings import CorpusSpec
 from residual_hf.data.text_files import file_hash, iter_lines
 from residual_hf.errors import InputError
@@ -24,11 +19,10 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class ParallelCorpus(Sequence):
-    """A sequence of (source, target) pairs, held as two lists of equal length.
+    """A sequence of (source, target) pairs, stored as two lists of equal length.
 
-    `sha256`: for each file read, the hash of its bytes as they lie on disk; for a data set, the hash of its lines
-    "source<TAB>target". `skipped_empty`: how many pairs `skip_empty` dropped. `raw_targets`: the targets before they
-    were tokenised, for a corpus that is.
+    `sha256`: for each file read, the hash of its bytes on disk; for a data set, the hash of its pairs as lines
+    "source<TAB>target". `raw_targets`: the targets before tokenization, for pretokenized text.
     """
 
     sources: list[str]
@@ -37,7 +31,6 @@ class ParallelCorpus(Sequence):
     source_lang: str | None = None
     target_lang: str | None = None
     sha256: dict[str, str] = field(default_factory=dict)
-    skipped_empty: int = 0
     raw_targets: list[str] | None = None
 
     def __post_init__(self) -> None:
@@ -48,90 +41,42 @@ class ParallelCorpus(Sequence):
         return len(self.sources)
 
     def __getitem__(self, index: int | slice) -> Any:
-        """One pair, or for a slice a `ParallelCorpus`."""
+        """A pair, or for a slice a `ParallelCorpus`."""
         if isinstance(index, slice):
             raw = None if self.raw_targets is None else self.raw_targets[index]
             return replace(self, sources=self.sources[index], targets=self.targets[index], raw_targets=raw)
         return self.sources[index], self.targets[index]
 
-    def __iter__(self) -> Iterator[tuple[str, str]]:
+    def __iter__(self) -> Iterator[Pair]:
         return iter(zip(self.sources, self.targets, strict=True))
 
+    def with_pairs(self, pairs: Iterable[Pair]) -> ParallelCorpus:
+        """The same corpus with other pairs, without raw targets."""
+        pairs = list(pairs)
+        sources, targets = [source for source, _ in pairs], [target for _, target in pairs]
+        return replace(self, sources=sources, targets=targets, raw_targets=None)
 
-def check_files(specs: Iterable[CorpusSpec]) -> None:
-    """Fail at once, naming every file of all `specs` that is missing, before any is read."""
-    missing = [str(path) for spec in specs for path in spec.files if not path.is_file()]
-    if missing:
-        raise InputError(f"no such file: {', '.join(dict.fromkeys(missing))}")
+
+def describe_corpus(spec: CorpusSpec) -> ParallelCorpus:
+    """Name, languages and file hashes of a corpus, without its text; reads every file once."""
+    hashes = {str(path): file_hash(path) for path in spec.files}
+    return ParallelCorpus([], [], spec.title, spec.source_lang, spec.target_lang, hashes)
 
 
 def read_parallel(spec: CorpusSpec) -> ParallelCorpus:
-    """Read the corpus that `spec` describes. `InputError` names the file and line of whatever cannot be used."""
-    check_files([spec])
-    if spec.source is not None:
-        pairs, where = _read_two_files(*spec.files)
-    else:
-        pairs, where = _read_records(spec), (spec.files[0] if spec.files else spec.dataset,) * 2
-    if not pairs[0]:
-        raise InputError(f"{where[0]}: empty, no sentence pair in it")
-
-    if spec.files:
-        sha256 = {str(path): file_hash(path) for path in spec.files}
-    else:
+    """Read a corpus into memory. Raises `InputError` naming file and line of what cannot be used."""
+    reader = PairReader(spec, streaming=False)
+    corpus = describe_corpus(spec).with_pairs(reader.take())
+    if reader.skipped_empty:
+        logger.warning("%s: skipped %d pairs with an empty side", spec.title, reader.skipped_empty)
+    if not spec.files:
         digest = hashlib.sha256()
-        for source, target in zip(*pairs, strict=True):
-            digest.update(f"{source}\t{target}\n".encode())
-        sha256 = {spec.title: digest.hexdigest()}
-
-    (sources, targets), skipped = _without_empty(pairs, where, spec.skip_empty)
-    if skipped:
-        logger.warning("%s: %d pairs with an empty side skipped", spec.title, skipped)
-    return ParallelCorpus(
-        sources=sources[: spec.limit],
-        targets=targets[: spec.limit],
-        name=spec.title,
-        source_lang=spec.source_lang,
-        target_lang=spec.target_lang,
-        sha256=sha256,
-        skipped_empty=skipped,
-    )
-
-
-_Pairs = tuple[list[str], list[str]]
-
-
-def _read_two_files(source: Path, target: Path) -> tuple[_Pairs, tuple[Path, Path]]:
-    sources, targets = list(iter_lines(source)), list(iter_lines(target))
-    for path, lines in ((source, sources), (target, targets)):
-        if not lines:
-            raise InputError(f"{path}: empty, no line in it")
-    if len(sources) != len(targets):
-        raise InputError(f"{source} has {len(sources)} lines, but {target} has {len(targets)}; they must be equal")
-    return (sources, targets), (source, target)
-
-
-def _read_records(spec: CorpusSpec) -> _Pairs:
-    sources, targets = [], []
-    for source, target in iter_pairs(spec, iter_lines(spec.files[0]) if spec.files else load_rows(spec)):
-        sources.append(source)
-        targets.append(target)
-    return sources, targets
-
-
-def _without_empty(pairs: _Pairs, where: Sequence[Any], skip: bool) -> tuple[_Pairs, int]:
-    kept = []
-    for texts, path in zip(pairs, where, strict=True):
-        empty = [number for number, text in enumerate(texts, start=1) if not text.strip()]
-        if empty and not skip:
-            raise InputError(
-                f"{path}: {len(empty)} empty {'line' if len(empty) == 1 else 'lines'}, the first is line {empty[0]}; "
-                "skip_empty: true drops such pairs"
-            )
-        kept.append(empty)
-    dropped = {number - 1 for empty in kept for number in empty}
-    if not dropped:
-        return pairs, 0
-    sources, targets = ([text for i, text in enumerate(texts) if i not in dropped] for texts in pairs)
-    if not sources:
-        raise InputError(f"{where[0]}: every pair has an empty side")
-    return (sources, targets), len(dropped)
+        for pair in corpus:
+            digest.update("{}\t{}\n".format(*pair).encode())
+        corpus = replace(corpus, sha256={spec.title: digest.hexdigest()})
+    if spec.raw_target is None:
+        return corpus
+    raw_targets = list(iter_lines(spec.raw_target))[: spec.limit]
+    if len(raw_targets) != len(corpus):
+        raise InputError(f"corpus.raw_target: {spec.raw_target} has {len(raw_targets)} lines for {len(corpus)} pairs")
+    return replace(corpus, raw_targets=raw_targets)

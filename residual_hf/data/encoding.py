@@ -1,12 +1,14 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
-"""Sentence pairs as token ids: a compact data set of integers, cached on disk."""
+"""Sentence pairs as token ids, in compact arrays that are cached on disk."""
 
 from __future__ import annotations
 
 import hashlib
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import numpy as np
@@ -14,81 +16,178 @@ from safetensors.numpy import load_file, save_file
 from torch.utils.data import Dataset
 from tqdm.auto import tqdm
 
+from residual_hf.data.corpus import ParallelCorpus
+from residual_hf.data.subword_regularization import Resegment
+from residual_hf.errors import InputError
 from residual_hf.files import atomic_file
 
-IGNORED = -100  # a label that does not count
-BLOCK = 2000  # sentences tokenized at a time
+IGNORED = -100  # label of positions without a loss
+CHUNK = 2000  # sentence pairs tokenized at a time
+ARGUMENTS = {"source": "text", "target": "text_target"}  # of the tokenizer, for each side
 
 
 class EncodedCorpus(Dataset):
     """Pairs of token ids, `{"input_ids": [...], "labels": [...]}`, both ending in `</s>`.
 
-    Held as two flat arrays with offsets, 4 bytes a token, so that millions of pairs fit in memory and pickling to
-    data-loader workers is cheap.
+    Stored as flat arrays with offsets, 4 bytes a token, so that millions of pairs fit in memory and are cheap to send
+    to data-loader workers.
+
+    With `resegment` the words of a sentence are segmented anew in every epoch (`set_epoch`). A row then depends only
+    on `seed`, the epoch and its index: not on the process that reads it, nor on the order, so that a resumed run sees
+    the same rows. `source_lengths` and `target_lengths`, which batches are made of, are those of the plain
+    segmentation.
+
+    Args:
+        arrays: for each side, as `source_ids` and `source_offsets` (one more than sentences) and, if the side is
+            resegmented, `source_starts`: whether a token begins a word.
+        resegment: for each side to resegment, a function that draws a segmentation of a word.
+        seed: at least 0.
+        max_length: a row that would become longer keeps its plain segmentation; None for no limit.
     """
 
-    def __init__(self, arrays: dict[str, np.ndarray]):
+    def __init__(
+        self,
+        arrays: dict[str, np.ndarray],
+        resegment: Mapping[str, Resegment] | None = None,
+        *,
+        seed: int = 1,
+        max_length: int | None = None,
+    ):
+        if seed < 0:
+            raise InputError(f"seed: {seed} given, must be at least 0")
         self.arrays = arrays
+        self.resegment = dict(resegment or {})
+        self.seed = seed
+        self.max_length = max_length
+        self.epoch = 0
         self.source_lengths = np.diff(arrays["source_offsets"])
         self.target_lengths = np.diff(arrays["target_offsets"])
 
     @classmethod
     def from_ids(cls, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]]) -> EncodedCorpus:
-        """From two lists of id lists."""
+        """A corpus of two lists of id lists."""
         arrays = {}
         for side, rows in (("source", sources), ("target", targets)):
             arrays[f"{side}_offsets"] = np.cumsum([0, *map(len, rows)], dtype=np.int64)
-            arrays[f"{side}_ids"] = np.fromiter((t for row in rows for t in row), dtype=np.int32)
+            arrays[f"{side}_ids"] = np.fromiter(chain.from_iterable(rows), dtype=np.int32)
         return cls(arrays)
 
     def __len__(self) -> int:
         return len(self.source_lengths)
 
-    def _row(self, side: str, index: int) -> np.ndarray:
-        start, stop = self.arrays[f"{side}_offsets"][index : index + 2]
-        return self.arrays[f"{side}_ids"][start:stop]
+    def set_epoch(self, epoch: int) -> None:
+        """Select the segmentations of an epoch, counted from 0. A `TokenBudgetSampler` does this."""
+        self.epoch = epoch
 
     def __getitem__(self, index: int | None) -> dict[str, np.ndarray]:
-        """One pair; for None one without labels, which nothing is learned from."""
+        """A pair; for None a row without labels, which contributes nothing to the loss."""
         if index is None:
-            first = self._row("source", 0)
-            return {"input_ids": first, "labels": np.full(1, IGNORED, dtype=np.int32)}
-        return {"input_ids": self._row("source", index), "labels": self._row("target", index)}
+            return {"input_ids": self._row("source", 0), "labels": np.full(1, IGNORED, dtype=np.int32)}
+        random = Random(((self.seed << 32 | self.epoch) << 32) | int(index)) if self.resegment else None
+        return {"input_ids": self._row("source", index, random), "labels": self._row("target", index, random)}
 
-    def select(self, indices: Sequence[int]) -> EncodedCorpus:
-        """The pairs at `indices`, in that order."""
-        return self.from_ids([self._row("source", i) for i in indices], [self._row("target", i) for i in indices])
+    def _row(self, side: str, index: int, random: Random | None = None) -> np.ndarray:
+        start, stop = self.arrays[f"{side}_offsets"][index : index + 2]
+        plain = self.arrays[f"{side}_ids"][start:stop]
+        if random is None or side not in self.resegment:
+            return plain
+        words = np.flatnonzero(self.arrays[f"{side}_starts"][start:stop]).tolist()
+        resegment, ids = self.resegment[side], plain.tolist()
+        row: list[int] = []
+        for first, end in zip(words, [*words[1:], len(ids)], strict=True):
+            row.extend(resegment(tuple(ids[first:end]), random))
+        if self.max_length is not None and len(row) > self.max_length:
+            return plain
+        return np.array(row, dtype=plain.dtype)
+
+    def select(self, indices: Sequence[int] | np.ndarray) -> EncodedCorpus:
+        """The pairs at `indices`, in that order; segmentations are drawn by their new indices."""
+        arrays = {}
+        for side in ARGUMENTS:
+            offsets = self.arrays[f"{side}_offsets"]
+            lengths = np.diff(offsets)[indices]
+            arrays[f"{side}_offsets"] = new = np.concatenate([[0], np.cumsum(lengths)])
+            tokens = np.arange(new[-1]) + np.repeat(offsets[:-1][indices] - new[:-1], lengths)
+            for name in (f"{side}_ids", f"{side}_starts"):
+                if name in self.arrays:
+                    arrays[name] = self.arrays[name][tokens]
+        return EncodedCorpus(arrays, self.resegment, seed=self.seed, max_length=self.max_length)
+
+    def drop_long(self, limit: int) -> EncodedCorpus:
+        """The pairs without a side of more than `limit` tokens."""
+        kept = np.flatnonzero(np.maximum(self.source_lengths, self.target_lengths) <= limit)
+        return self if len(kept) == len(self) else self.select(kept)
+
+
+def encode(
+    corpora: Iterable[ParallelCorpus], tokenizer: Any, resegment: Mapping[str, Resegment] | None = None, **options: Any
+) -> EncodedCorpus:
+    """Tokenize corpora, each in one call of the tokenizer, into one. `options`: see `EncodedCorpus`."""
+    return EncodedCorpus(_tokenize(corpora, tokenizer, resegment or ()), resegment, **options)
 
 
 def encode_corpus(
-    corpus: Any, tokenizer: Any, *, name: str = "corpus", cache_dir: Path | None = None
+    corpus: ParallelCorpus,
+    tokenizer: Any,
+    resegment: Mapping[str, Resegment] | None = None,
+    *,
+    name: str = "corpus",
+    cache_dir: Path | None = None,
+    **options: Any,
 ) -> EncodedCorpus:
-    """Token ids of a `ParallelCorpus`, with a progress bar, from the cache where the same text was encoded before.
+    """Tokenize a corpus in chunks, with a progress bar, or load it from the cache.
 
-    The cache is keyed by the tokenizer and the text, so it is never stale. The target side goes through
-    `text_target=`, which separate vocabularies need.
+    Args:
+        corpus: the text; the target side is passed as `text_target`, for tokenizers with separate vocabularies.
+        tokenizer: a tokenizer of Transformers.
+        resegment: see `EncodedCorpus`.
+        name: of the progress bar and the cache file.
+        cache_dir: folder of cached arrays, keyed by the text and the tokenizer; None for no cache.
+        options: see `EncodedCorpus`.
     """
-    path = None if cache_dir is None else Path(cache_dir) / f"{name}-{fingerprint(corpus, tokenizer)}.safetensors"
-    if path is not None and path.exists():
-        return EncodedCorpus(load_file(path))
-    sources: list[list[int]] = []
-    targets: list[list[int]] = []
-    with tqdm(total=len(corpus), desc=f"tokenizing {name}", unit=" pairs") as bar:
-        for start in range(0, len(corpus), BLOCK):
-            block = slice(start, start + BLOCK)
-            encoded = tokenizer(corpus.sources[block], text_target=corpus.targets[block], return_attention_mask=False)
-            sources.extend(encoded["input_ids"])
-            targets.extend(encoded["labels"])
-            bar.update(len(corpus.sources[block]))
-    result = EncodedCorpus.from_ids(sources, targets)
+    path = None
+    if cache_dir is not None:
+        path = Path(cache_dir) / f"{name}-{_fingerprint(corpus, tokenizer, resegment or ())}.safetensors"
+        if path.exists():
+            return EncodedCorpus(load_file(path), resegment, **options)
+    starts = tqdm(range(0, len(corpus), CHUNK), desc=f"tokenizing {name}", unit_scale=CHUNK, unit=" pairs")
+    result = encode((corpus[start : start + CHUNK] for start in starts), tokenizer, resegment, **options)
     if path is not None:
-        save_atomically(result.arrays, path)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with atomic_file(path) as temporary:
+            save_file(result.arrays, temporary)
     return result
 
 
-def fingerprint(corpus: Any, tokenizer: Any) -> str:
-    """A hash of the text of a `ParallelCorpus` and of the files of a tokenizer."""
-    digest = hashlib.sha256()
+def _tokenize(
+    corpora: Iterable[ParallelCorpus], tokenizer: Any, sides_with_words: Container[str]
+) -> dict[str, np.ndarray]:
+    """The arrays of an `EncodedCorpus`."""
+    lengths: dict[str, list[int]] = {side: [0] for side in ARGUMENTS}
+    parts: dict[str, list[np.ndarray]] = {f"{side}_ids": [np.empty(0, dtype=np.int32)] for side in ARGUMENTS}
+    parts |= {f"{side}_starts": [np.empty(0, dtype=bool)] for side in ARGUMENTS if side in sides_with_words}
+    for corpus in corpora:
+        for side, texts in (("source", corpus.sources), ("target", corpus.targets)):
+            if not texts:
+                continue
+            encoded = tokenizer(**{ARGUMENTS[side]: texts}, return_attention_mask=False, verbose=False)
+            lengths[side].extend(map(len, encoded["input_ids"]))
+            parts[f"{side}_ids"].append(np.fromiter(chain.from_iterable(encoded["input_ids"]), dtype=np.int32))
+            if side in sides_with_words:
+                parts[f"{side}_starts"].extend(_word_starts(row.word_ids) for row in encoded.encodings)
+    arrays = {name: np.concatenate(arrays) for name, arrays in parts.items()}
+    return arrays | {f"{side}_offsets": np.cumsum(lengths[side], dtype=np.int64) for side in ARGUMENTS}
+
+
+def _word_starts(words: Sequence[int | None]) -> np.ndarray:
+    """Whether each token begins a word; a token that the tokenizer added (None) is a word by itself."""
+    numbers = [-1 - place if word is None else word for place, word in enumerate(words)]
+    return np.diff(np.array(numbers), prepend=-len(numbers) - 1) != 0
+
+
+def _fingerprint(corpus: ParallelCorpus, tokenizer: Any, sides_with_words: Iterable[str]) -> str:
+    """A hash of the text of a corpus, the files of a tokenizer and the sides whose words are recorded."""
+    digest = hashlib.sha256(" ".join(sorted(sides_with_words)).encode())
     with tempfile.TemporaryDirectory() as folder:
         tokenizer.save_pretrained(folder)
         for file in sorted(Path(folder).glob("*.json")):
@@ -99,10 +198,3 @@ def fingerprint(corpus: Any, tokenizer: Any) -> str:
             digest.update(b"\n")
         digest.update(b"\0")
     return digest.hexdigest()[:16]
-
-
-def save_atomically(arrays: dict[str, np.ndarray], path: Path) -> None:
-    """Write arrays as safetensors, so that the file is either whole or not there."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with atomic_file(path) as temporary:
-        save_file(arrays, temporary)

@@ -1,26 +1,35 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
-"""The pairs of a parallel corpus that need not fit in memory, round after round, from any place on."""
+"""Sentence pairs read in order from two text files, TSV, JSONL or a `datasets` data set, starting at any position."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence, Sized
+import json
+from collections.abc import Iterable, Iterator, Sequence, Sized
 from dataclasses import dataclass
 from itertools import islice, zip_longest
+from pathlib import Path
 from typing import Any
 
-from residual_hf.data.corpus import check_files
-from residual_hf.data.records import Pair, iter_pairs, load_rows
 from residual_hf.data.settings import CorpusSpec
-from residual_hf.data.text_files import LineReader
+from residual_hf.data.text_files import LineReader, count_lines
 from residual_hf.errors import InputError
+
+Pair = tuple[str, str]
+
+
+def check_files(specs: Iterable[CorpusSpec]) -> None:
+    """Raise `InputError` naming every missing file of all `specs`."""
+    missing = [str(path) for spec in specs for path in spec.files if not path.is_file()]
+    if missing:
+        raise InputError(f"no such file: {', '.join(dict.fromkeys(missing))}")
 
 
 @dataclass(frozen=True)
 class Cursor:
-    """How far a corpus has been read; nothing of it by default.
+    """A position in a corpus; the beginning by default.
 
-    `passes`: whole ones. Of the present one, `rows`: lines or rows; `kept`: pairs that were not skipped; `offsets`:
-    bytes of each file, unpacked.
+    `passes`: completed passes over the corpus. In the current pass, `rows`: lines or rows read; `kept`: pairs
+    returned; `offsets`: bytes read of each file, uncompressed.
     """
 
     passes: int = 0
@@ -30,90 +39,176 @@ class Cursor:
 
 
 class PairReader:
-    """Reads the corpus of `spec` pair by pair and begins again at its end, with `skip_empty` and `limit` obeyed.
+    """Reads the sentence pairs of a corpus in order, pass after pass.
 
-    `place` says where it stands; a reader made with it goes on from there. A file is sought by byte, a gzip file has
-    to be unpacked up to there and a data set skips its rows. `skipped_empty` counts since the reader was made.
+    Text is strict UTF-8, taken unchanged except that `skip_empty` drops pairs with an empty (or blank) side and
+    `limit` ends a pass early. `skipped_empty` counts the pairs dropped by this reader.
+
+    Args:
+        spec: the corpus.
+        cursor: where to start: the `cursor` of another reader. Text files are sought, gzip files decompressed up to
+            there; data sets skip rows.
+        streaming: for a data set, read it without downloading and converting all of it first.
 
     Raises:
-        InputError: a file that is missing, when made; whatever cannot be used, by file and line, when it is reached.
-            Two text files of unequal length are noticed at the end of the shorter.
+        InputError: a missing file, at once; a line or row that cannot be used, text files of unequal length or a
+            corpus without pairs, when reading gets there.
     """
 
-    def __init__(self, spec: CorpusSpec, place: Cursor | None = None):
+    def __init__(self, spec: CorpusSpec, cursor: Cursor | None = None, *, streaming: bool = True):
         check_files([spec])
+        if spec.source is None:
+            spec.check_keys()
         self.spec = spec
         self.skipped_empty = 0
-        self._begin(place or Cursor())
-        self._data: Any = None
-        self._pairs = self._endless()
+        self._dataset: Any = None
+        self._streaming = streaming
+        self._start(cursor or Cursor())
 
     @property
-    def place(self) -> Cursor:
-        return Cursor(self._passes, self._rows, self._kept, [reader.offset for reader in self._files])
+    def cursor(self) -> Cursor:
+        return Cursor(self._passes, self._rows, self._kept, [file.offset for file in self._files])
 
-    def take(self, count: int) -> list[Pair]:
-        """The next `count` pairs."""
-        return list(islice(self._pairs, count))
+    def take(self, count: int | None = None) -> list[Pair]:
+        """The next `count` pairs, fewer only at the end of a pass: the next call then starts a new pass.
 
-    def _begin(self, place: Cursor) -> None:
-        self._passes, self._rows, self._kept = place.passes, place.rows, place.kept
-        offsets = place.offsets or (0,) * len(self.spec.files)
-        self._files = [
-            LineReader(path, place.rows, offset) for path, offset in zip(self.spec.files, offsets, strict=True)
-        ]
-
-    def _endless(self) -> Iterator[Pair]:
-        while True:
-            yield from self._rest_of_pass()
+        None reads to the end of the pass.
+        """
+        pairs = list(islice(self._pass, count))
+        if count is None or len(pairs) < count:
             if self._kept == 0:
-                name = self.spec.files[0] if self.spec.files else self.spec.title
-                why = "every pair has an empty side" if self._rows else "empty, no sentence pair in it"
-                raise InputError(f"{name}: {why}")
-            self._begin(Cursor(self._passes + 1))
+                why = "every pair has an empty side" if self._rows else "empty, must have at least one sentence pair"
+                raise InputError(f"{self.spec.files[0] if self.spec.files else self.spec.title}: {why}")
+            self._start(Cursor(self._passes + 1))
+        return pairs
+
+    def _start(self, cursor: Cursor) -> None:
+        self._passes, self._rows, self._kept = cursor.passes, cursor.rows, cursor.kept
+        offsets = cursor.offsets or (0,) * len(self.spec.files)
+        self._files = [
+            LineReader(path, cursor.rows, offset) for path, offset in zip(self.spec.files, offsets, strict=True)
+        ]
+        self._pass = self._rest_of_pass()
 
     def _rest_of_pass(self) -> Iterator[Pair]:
         if self._kept == self.spec.limit:
             return
-        for pair in self._rest_of_pairs():
+        for pair in self._rows_as_pairs():
             self._rows += 1
-            if self._is_empty(pair):
-                self.skipped_empty += 1
+            if not (pair[0].strip() and pair[1].strip()):
+                self._skip_empty(pair)
                 continue
             self._kept += 1
             yield pair
             if self._kept == self.spec.limit:
                 return
 
-    def _rest_of_pairs(self) -> Iterator[Pair]:
-        if self.spec.source is not None:
-            return self._two_files(*self._files)
-        records = self._files[0] if self._files else self._rest_of_rows()
-        return iter_pairs(self.spec, records, first=self._rows + 1)
+    def _rows_as_pairs(self) -> Iterator[Pair]:
+        spec = self.spec
+        if spec.source is not None:
+            yield from _aligned(*self._files)
+            return
+        parse = _tsv_pair if spec.tsv is not None else _json_pair if spec.jsonl is not None else _record_pair
+        for row in self._files[0] if self._files else self._dataset_rows():
+            yield parse(row, spec, self._place(self._rows + 1))
 
-    def _two_files(self, sources: LineReader, targets: LineReader) -> Iterator[Pair]:
-        for source, target in zip_longest(sources, targets):
-            if source is None or target is None:
-                shorter, longer = (sources, targets) if source is None else (targets, sources)
-                raise InputError(
-                    f"{shorter.path} has {shorter.number} lines, but {longer.path} has more; they must be equal"
-                )
-            yield source, target
+    def _dataset_rows(self) -> Iterable[Any]:
+        if self._dataset is None:
+            self._dataset = _load_dataset(self.spec, self._streaming)
+        if isinstance(self._dataset, Sized) and self._rows >= len(self._dataset):
+            return ()  # `skip` would raise
+        return self._dataset.skip(self._rows) if self._rows else self._dataset
 
-    def _rest_of_rows(self) -> Any:
-        if self._data is None:
-            self._data = load_rows(self.spec, streaming=True)
-        if isinstance(self._data, Sized) and self._rows >= len(self._data):
-            return ()  # where `skip` of a data set on disk fails
-        return self._data.skip(self._rows) if self._rows else self._data
-
-    def _is_empty(self, pair: Pair) -> bool:
-        """Whether a side is empty or white, where that is allowed."""
-        if pair[0].strip() and pair[1].strip():
-            return False
+    def _skip_empty(self, pair: Pair) -> None:
         if not self.spec.skip_empty:
-            where = f"{self._files[0].path}: line" if self._files else f"{self.spec.title}: row"
-            if self.spec.source is not None and pair[0].strip():
-                where = f"{self._files[1].path}: line"
-            raise InputError(f"{where} {self._rows} has an empty side; skip_empty: true drops such pairs")
-        return True
+            side = int(bool(pair[0].strip()))
+            raise InputError(
+                f"{self._place(self._rows, side)} has an empty {('source', 'target')[side]}; "
+                "set skip_empty: true to drop such pairs"
+            )
+        self.skipped_empty += 1
+
+    def _place(self, row: int, side: int = 0) -> str:
+        """A row, for messages; of the file of one side, where each has its own."""
+        if not self._files:
+            return f"{self.spec.title}: row {row}"
+        return f"{self._files[side % len(self._files)].path}: line {row}"
+
+
+def _aligned(sources: LineReader, targets: LineReader) -> Iterator[Pair]:
+    for source, target in zip_longest(sources, targets):
+        if source is None or target is None:
+            lines, others = (count_lines(reader.path) for reader in (sources, targets))
+            raise InputError(
+                f"{sources.path} has {lines} lines, but {targets.path} has {others}; both must have the same number"
+            )
+        yield source, target
+
+
+def _load_dataset(spec: CorpusSpec, streaming: bool) -> Any:
+    import datasets  # takes a second, which reading files need not wait for
+
+    name, folder = str(spec.dataset), Path(str(spec.dataset)).expanduser()
+    try:
+        if (folder / "state.json").is_file():
+            return datasets.load_from_disk(str(folder))
+        if (folder / "dataset_dict.json").is_file():
+            return datasets.load_from_disk(str(folder))[spec.split]
+        name = str(folder) if folder.is_dir() else name
+        return datasets.load_dataset(name, spec.dataset_config, split=spec.split, streaming=streaming)
+    except KeyError as error:
+        raise InputError(f"corpus.split: {name} has no split {error}") from error
+    except (ValueError, OSError) as error:
+        raise InputError(f"corpus.dataset: {spec.title} cannot be loaded: {error}") from error
+
+
+def _tsv_pair(line: str, spec: CorpusSpec, where: str) -> Pair:
+    first, second = (spec.source_column or 1) - 1, (spec.target_column or 2) - 1
+    fields = line.split("\t")
+    if spec.source_column is None and len(fields) != 2:
+        raise InputError(
+            f"{where} has {len(fields)} tab-separated fields, must have 2; to choose 2 of more, set source_column "
+            "and target_column"
+        )
+    if len(fields) <= max(first, second):
+        raise InputError(
+            f"{where} has {len(fields)} tab-separated fields, but columns {first + 1} and {second + 1} are to be read"
+        )
+    return fields[first], fields[second]
+
+
+def _json_pair(line: str, spec: CorpusSpec, where: str) -> Pair:
+    try:
+        record = json.loads(line)
+    except json.JSONDecodeError as error:
+        raise InputError(f"{where} is not JSON: {error.msg} at character {error.pos + 1}") from error
+    return _record_pair(record, spec, where)
+
+
+def _record_pair(record: Any, spec: CorpusSpec, where: str) -> Pair:
+    """The texts of a JSON object or a row of a data set."""
+    keys = (spec.source_column, spec.target_column)
+    if spec.source_column is None:
+        record, keys = _value(record, "translation", where), (spec.source_lang, spec.target_lang)
+        where = f"{where}, `translation`"
+    source, target = (_text(record, key, where) for key in keys)
+    return source, target
+
+
+def _text(record: Any, key: str, where: str) -> str:
+    text = _value(record, key, where)
+    if not isinstance(text, str):
+        raise InputError(f"{where}: `{key}` is {text!r}, must be a string")
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise InputError(f"{where}: `{key}` has an unpaired surrogate, which UTF-8 cannot encode") from error
+    return text
+
+
+def _value(record: Any, key: str, where: str) -> Any:
+    if not isinstance(record, dict):
+        raise InputError(f"{where}: {record!r} is not an object with the key `{key}`")
+    if key not in record:
+        raise InputError(f"{where}: no key `{key}`; the keys are {', '.join(map(repr, record)) or 'none'}")
+    return record[key]

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import gzip
 import hashlib
+import math
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,17 +14,18 @@ from typing import BinaryIO
 from residual_hf.errors import InputError
 
 
-def _unpacked(raw: BinaryIO, path: Path) -> BinaryIO:
-    """An open file, unpacked where it is gzip by its name or its first bytes."""
-    packed = path.suffix == ".gz" or raw.read(2) == b"\x1f\x8b"
+def _decompressed(raw: BinaryIO, path: Path) -> BinaryIO:
+    """An open file, decompressed if its name or its first bytes say gzip."""
+    compressed = path.suffix == ".gz" or raw.read(2) == b"\x1f\x8b"
     raw.seek(0)
-    return gzip.GzipFile(fileobj=raw) if packed else raw
+    return gzip.GzipFile(fileobj=raw) if compressed else raw
 
 
 class LineReader:
-    """The lines of a UTF-8 text file, plain or gzip, without their ends ("\\n" or "\\r\\n"; nothing else splits).
+    """Iterates over the lines of a UTF-8 text file, plain or gzip, without their line ends ("\\n" or "\\r\\n").
 
-    `number` lines and `offset` bytes (of the unpacked text) have been read; give both to go on from there.
+    A byte order mark is dropped. `number` and `offset` are the lines and (uncompressed) bytes read so far; pass them
+    to continue from that position.
     """
 
     def __init__(self, path: str | Path, number: int = 0, offset: int = 0):
@@ -35,7 +37,7 @@ class LineReader:
         path = self.path
         try:
             with open(path, "rb") as raw:
-                file = _unpacked(raw, path)
+                file = _decompressed(raw, path)
                 file.seek(self.offset)
                 for line in file:
                     self.number += 1
@@ -49,10 +51,10 @@ class LineReader:
                         utf16 = self.number == 1 and line[:2] in (b"\xff\xfe", b"\xfe\xff")
                         raise InputError(
                             f"{path}: line {self.number}, byte {error.start + 1} (0x{line[error.start]:02X}) is not "
-                            "UTF-8" + ("; the file begins like UTF-16" if utf16 else "")
+                            "UTF-8" + ("; the file looks like UTF-16" if utf16 else "")
                         ) from error
         except (gzip.BadGzipFile, EOFError, zlib.error) as error:
-            raise InputError(f"{path}: not a whole gzip file, broken after line {self.number}: {error}") from error
+            raise InputError(f"{path}: damaged gzip file, cannot be read past line {self.number}: {error}") from error
         except FileNotFoundError:
             raise InputError(f"no such file: {path}") from None
         except OSError as error:
@@ -60,22 +62,22 @@ class LineReader:
 
 
 def iter_lines(path: str | Path) -> Iterator[str]:
-    """The lines of a text file from its first one on, as `LineReader` has them."""
+    """The lines of a text file, see `LineReader`."""
     return iter(LineReader(path))
 
 
-def count_lines(path: Path) -> int:
-    """Lines of a text file, plain or gzip, whether or not the last one ends."""
+def count_lines(path: Path, most: float = math.inf) -> int:
+    """The number of lines of a text file, plain or gzip; stops reading soon after `most` of them."""
     lines, last = 0, b"\n"
     with open(path, "rb") as raw:
-        file = _unpacked(raw, path)
-        while block := file.read(1 << 20):
+        file = _decompressed(raw, path)
+        while lines <= most and (block := file.read(1 << 20)):
             lines, last = lines + block.count(b"\n"), block[-1:]
     return lines + (last != b"\n")
 
 
 def file_hash(path: Path) -> str:
-    """The sha256 of a file's bytes as they lie on disk, in hex."""
+    """The sha256 of a file, in hex."""
     digest = hashlib.sha256()
     with open(path, "rb") as file:
         while block := file.read(1 << 20):

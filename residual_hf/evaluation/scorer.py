@@ -8,6 +8,7 @@ from dataclasses import asdict
 from functools import cached_property
 from typing import Any
 
+from residual_hf.data.corpus import ParallelCorpus
 from residual_hf.data.settings import TEXTS
 from residual_hf.errors import InputError
 
@@ -84,6 +85,20 @@ class Scorer:
 
     def _plain(self, hypotheses: Sequence[str]) -> Sequence[str]:
         return hypotheses if self.text == "raw" else detokenize(hypotheses, self.language)
+
+
+def make_scorers(corpora: Sequence[ParallelCorpus], text: str) -> list[Scorer]:
+    """A scorer for each corpus; if there are several, it is named by the corpus and its languages."""
+    return [
+        Scorer(
+            corpus.targets,
+            text=text,
+            language=corpus.target_lang,
+            raw_references=corpus.raw_targets,
+            name="" if len(corpora) == 1 else f"{corpus.name} {corpus.source_lang}-{corpus.target_lang}",
+        )
+        for corpus in corpora
+    ]
 
 
 def detokenize(lines: Sequence[str], language: str) -> list[str]:

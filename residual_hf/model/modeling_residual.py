@@ -42,6 +42,13 @@ from .norms import build_norm
 from .profiling import profile_admin
 
 
+def shift_tokens_right(labels: Tensor, pad_token_id: int, decoder_start_token_id: int) -> Tensor:
+    """Decoder inputs for labels (batch, length): shifted right after `decoder_start_token_id`, -100 as padding."""
+    shifted = labels.new_full(labels.shape, decoder_start_token_id)
+    shifted[:, 1:] = labels[:, :-1]
+    return shifted.masked_fill(shifted == -100, pad_token_id)
+
+
 class ResidualPreTrainedModel(PreTrainedModel):
     """Initialisation, weight tying and the capabilities that all models of the family share."""
 
@@ -440,10 +447,8 @@ class ResidualForConditionalGeneration(ResidualPreTrainedModel, FastGenerationMi
         return table
 
     def prepare_decoder_input_ids_from_labels(self, labels: Tensor) -> Tensor:
-        """Labels (batch, length) shifted right, starting with `decoder_start_token_id`; -100 becomes padding."""
-        shifted = labels.new_full(labels.shape, self.config.decoder_start_token_id)
-        shifted[:, 1:] = labels[:, :-1]
-        return shifted.masked_fill(shifted == -100, self.config.pad_token_id)
+        """See `shift_tokens_right`."""
+        return shift_tokens_right(labels, self.config.pad_token_id, self.config.decoder_start_token_id)
 
     @can_return_tuple
     def forward(

@@ -17,7 +17,7 @@ import torch
 from accelerate import PartialState
 from torch import Tensor
 
-from residual_hf.data.sampling import GROWTH
+from residual_hf.data.subword_regularization import GROWTH
 from residual_hf.errors import InputError
 
 from .recipe import Recipe

@@ -50,8 +50,6 @@ class Recipe:
         regularization = self.data.subword_regularization
         if regularization is not None and (self.tokenizer.path is None or self.tokenizer.kind == "pretokenized"):
             regularization.check_kind(self.tokenizer.kind)
-        if regularization is not None and self.data.stream:
-            raise InputError("data.subword_regularization: given beside stream, which segments a sentence once")
         if self.data.stream and self.training.max_updates is None:
             raise InputError("training.max_updates: missing; a stream has no end and no epochs")
         if len(targets) > 1 and not self.data.language_tags:

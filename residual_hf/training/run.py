@@ -16,25 +16,24 @@ import yaml
 from transformers import EarlyStoppingCallback, PrinterCallback, ProgressCallback, set_seed
 
 from residual_hf.checkpoint import save_checkpoint
-from residual_hf.data.corpus import check_files
+from residual_hf.data.corpus import describe_corpus
+from residual_hf.data.pair_reader import check_files
+from residual_hf.data.pipeline import Corpora, PreparedData, open_stream, prepare, read_corpora
 from residual_hf.data.streaming import StreamedBatches
 from residual_hf.errors import InputError
-from residual_hf.evaluation.scorer import FIGURES, by_corpus, mean_figures
+from residual_hf.evaluation.scorer import FIGURES, Scorer, by_corpus, make_scorers, mean_figures
 from residual_hf.files import check_output_folder, make_output_folder, write_atomically, write_json
 from residual_hf.hub.card import write_card
 from residual_hf.model.pipeline_translation import without_tag
 
-from . import preparation
 from .batch_size_finder import resolve_budget
 from .building import build_model
 from .callbacks import InterruptCallback, ProgressBar, RecordCallback, StopAfterEpochs
 from .checkpoints import KeepCheckpoints, choose_checkpoints, load_average, whole_checkpoints
 from .launch import check_launch, keep_freed_memory, this_process
-from .preparation import Corpora, PreparedData
 from .recipe import Recipe
 from .records import RunRecord, describe_corpora, log_file, measured_emissions, now
 from .settings import METRICS, TrainingSettings
-from .streams import describe_stream, open_stream
 from .trainer import TranslationTrainer
 
 logger = logging.getLogger(__name__)
@@ -60,7 +59,7 @@ def train(recipe: Recipe, *, overwrite: bool = False, resume: bool = False) -> d
     check_files([*data.train, *data.valid, *(data.test or [])])
     folder = Path(recipe.output_dir)
     check_output_folder(folder, overwrite=overwrite or resume, options="--overwrite, --resume")
-    texts = preparation.read_corpora(recipe)
+    texts = read_corpora(recipe.data)
     processes = this_process()
     processes.wait_for_everyone()  # all have checked the folder before the first one writes into it
     if processes.is_main_process:
@@ -79,12 +78,32 @@ def train_on(recipe: Recipe, texts: Corpora, folder: Path, *, resume: bool = Fal
     processes = this_process()
     if processes.is_main_process:
         RunRecord.begin(folder, recipe.training.seed, processes.num_processes, texts)
-    data = preparation.prepare(recipe, texts, folder)
+    positions, max_tokens = recipe.build_config().max_position_embeddings, recipe.training.max_tokens
+    data = prepare(
+        texts,
+        recipe.data,
+        recipe.tokenizer,
+        folder,
+        target_languages=recipe.target_languages,
+        positions=positions,
+        max_tokens=None if max_tokens == "auto" else max_tokens,
+        seed=recipe.training.seed,
+    )
+    text = recipe.data.pretokenized or "raw"
+    scorers = {name: make_scorers(corpora, text) for name, corpora in data.references.items()}
     tokenizer, model = data.tokenizer, build_model(recipe, data.tokenizer)
     settings = resolve_budget(recipe, model, data.longest, folder)
     if recipe.data.stream:
         data.encoded["train"] = open_stream(
-            recipe, tokenizer, settings.max_tokens, processes.process_index, processes.num_processes
+            recipe.data,
+            tokenizer,
+            settings.max_tokens,
+            positions=positions,
+            seed=settings.seed,
+            multiple=settings.batch_size_multiple,
+            order=settings.batch_order,
+            rank=processes.process_index,
+            world_size=processes.num_processes,
         )
     interrupt = InterruptCallback()
     trainer = TranslationTrainer(
@@ -93,7 +112,7 @@ def train_on(recipe: Recipe, texts: Corpora, folder: Path, *, resume: bool = Fal
         str(folder / "checkpoints"),
         data.encoded["train"],
         data.encoded["valid"],
-        scorer=partial(mean_figures, data.scorers["valid"]) if settings.eval_bleu else None,
+        scorer=partial(mean_figures, scorers["valid"]) if settings.eval_bleu else None,
         decode=lambda rows: [without_tag(t) for t in tokenizer.batch_decode(rows, skip_special_tokens=True)],
         decoding=recipe.decoding,
         forced_tags=recipe.data.language_tags == "target",
@@ -113,7 +132,7 @@ def train_on(recipe: Recipe, texts: Corpora, folder: Path, *, resume: bool = Fal
     choose_final_weights(trainer, folder / "checkpoints")
     minutes = (time.time() - started) / 60
     metrics = {"updates": trainer.state.global_step, "minutes": round(minutes, 2)}
-    metrics |= final_scores(trainer, data, folder)
+    metrics |= final_scores(trainer, data, scorers, folder)
     if trainer.is_world_process_zero():
         model.criterion = None
         save_checkpoint(model, tokenizer, folder / "model", overwrite=True)
@@ -128,7 +147,8 @@ def train_on(recipe: Recipe, texts: Corpora, folder: Path, *, resume: bool = Fal
             emissions=measured_emissions(trainer.callback_handler.callbacks),
         )
         if recipe.data.stream:  # only now, as files larger than memory take a while to read
-            data = replace(RunRecord.read(folder).data, train=describe_corpora(describe_stream(recipe)))
+            described = describe_corpora([describe_corpus(spec) for spec in recipe.data.train])
+            data = replace(RunRecord.read(folder).data, train=described)
             RunRecord.update(folder, data=data)
         try:
             write_card(folder, overwrite=True)
@@ -168,13 +188,15 @@ def choose_final_weights(trainer: TranslationTrainer, checkpoints: Path) -> None
         trainer.ema = None
 
 
-def final_scores(trainer: TranslationTrainer, data: PreparedData, folder: Path) -> dict[str, Any]:
+def final_scores(
+    trainer: TranslationTrainer, data: PreparedData, scorers: dict[str, list[Scorer]], folder: Path
+) -> dict[str, Any]:
     """Loss and scores, with signatures, of the best model on `valid` and `test`.
 
     Of several corpora each is scored by itself (under `corpora`), and the means of the figures stand beside the loss.
     """
     metrics: dict[str, Any] = {}
-    for name, of_split in data.scorers.items():
+    for name, of_split in scorers.items():
         figures = trainer.evaluate(data.encoded[name], metric_key_prefix=name)
         hypotheses = trainer.translate(data.encoded[name])
         if trainer.is_world_process_zero():

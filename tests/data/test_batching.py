@@ -24,7 +24,7 @@ def random_lengths(count, longest=40, seed=0):
     return generator.randint(1, longest, count), generator.randint(1, longest, count)
 
 
-def greedy_batches(order, costs, max_tokens, max_sentences, multiple):
+def greedy_batches(order, costs, max_tokens, multiple):
     """fairseq's rule, one sentence at a time: grow a batch until it overflows; then cut it after the last size that is
     a multiple or below one, and go on from the cut."""
     batches, batch = [], []
@@ -32,10 +32,7 @@ def greedy_batches(order, costs, max_tokens, max_sentences, multiple):
         batch.append(index)
         while True:
             rows = len(batch)
-            fits = rows * max(costs[i] for i in batch) <= max_tokens and (
-                max_sentences is None or rows <= max_sentences
-            )
-            if fits:
+            if rows * max(costs[i] for i in batch) <= max_tokens:
                 break
             cut = rows - 1 if rows - 1 < multiple else (rows - 1) // multiple * multiple
             batches.append(batch[:cut])
@@ -48,16 +45,13 @@ def greedy_batches(order, costs, max_tokens, max_sentences, multiple):
 
 
 @pytest.mark.parametrize("multiple", [1, 4, 8])
-@pytest.mark.parametrize("max_sentences", [None, 3, 12])
 @pytest.mark.parametrize("max_tokens", [40, 150, 400])
-def test_batches_are_those_of_the_sentence_by_sentence_rule(max_tokens, max_sentences, multiple):
+def test_batches_are_those_of_the_sentence_by_sentence_rule(max_tokens, multiple):
     sources, targets = random_lengths(300)
-    sampler = TokenBudgetSampler(
-        sources, targets, max_tokens, max_sentences=max_sentences, shuffle=False, multiple=multiple
-    )
+    sampler = TokenBudgetSampler(sources, targets, max_tokens, shuffle=False, multiple=multiple)
     order = sorted(range(300), key=lambda index: (sources[index], targets[index]))
     costs = np.maximum(sources, targets)
-    assert list(sampler) == greedy_batches(order, costs, max_tokens, max_sentences, multiple)
+    assert list(sampler) == greedy_batches(order, costs, max_tokens, multiple)
 
 
 def test_every_sentence_once_and_no_batch_over_budget():
@@ -148,8 +142,8 @@ def test_accelerate_shards_batches_and_passes_the_epoch_on():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (([3, 9], [4, 5], 8), "max_tokens: a batch of 8 tokens cannot hold sentence 1 .* source has 9 tokens"),
-        (([3, 2, 4], [4, 5, 10], 8), "sentence 2 .* target has 10 tokens; raise max_tokens to 10 or more"),
+        (([3, 9], [4, 5], 8), "max_tokens: 8 given, but the source of sentence 1 .* has 9 tokens"),
+        (([3, 2, 4], [4, 5, 10], 8), "the target of sentence 2 .* has 10 tokens; raise max_tokens to 10 or more"),
         (([3], [4, 5], 8), "target_lengths: 2 given for 1 source_lengths"),
         (([], [], 8), "source_lengths: empty"),
         (([3], [3], 0), "max_tokens: 0 given"),
@@ -160,7 +154,7 @@ def test_bad_lengths_are_named(arguments, message):
         TokenBudgetSampler(*arguments)
 
 
-@pytest.mark.parametrize(("field", "value"), [("max_sentences", 0), ("multiple", 0), ("seed", -1)])
+@pytest.mark.parametrize(("field", "value"), [("processes", 0), ("multiple", 0), ("seed", -1)])
 def test_bad_options_are_named(field, value):
     with pytest.raises(InputError, match=f"{field}: {value} given"):
         TokenBudgetSampler([3], [3], 8, **{field: value})
@@ -180,14 +174,13 @@ def test_collator_pads_and_shifts():
     assert all(tensor.dtype == torch.int64 for tensor in batch.values())
 
 
-def test_collator_takes_tensors_arrays_and_another_label_pad():
+def test_collator_takes_tensors_and_arrays():
     converted = [
         {"input_ids": torch.tensor(feature["input_ids"]), "labels": np.array(feature["labels"], dtype=np.int32)}
         for feature in FEATURES
     ]
-    batch = Seq2SeqCollator(1, 2, label_pad=1)(converted)
-    assert batch["labels"].tolist() == [[7, 2, 1, 1], [9, 10, 11, 2]]
-    assert batch["decoder_input_ids"].tolist() == [[2, 7, 2, 1], [2, 9, 10, 11]]
+    expected = Seq2SeqCollator(1, 2)(FEATURES)
+    assert all(torch.equal(tensor, expected[name]) for name, tensor in Seq2SeqCollator(1, 2)(converted).items())
 
 
 def test_collator_rounds_lengths_up():

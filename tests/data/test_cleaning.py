@@ -3,7 +3,7 @@ from __future__ import annotations
 
 import pytest
 
-from residual_hf.data.cleaning import CleaningReport, clean, clean_corpus, share_of_script
+from residual_hf.data.cleaning import CleaningReport, clean_corpus, pair_filter, share_of_script
 from residual_hf.data.corpus import ParallelCorpus
 from residual_hf.data.settings import CleaningSettings
 from residual_hf.errors import InputError
@@ -21,10 +21,13 @@ PAIRS = [
 ]
 
 
+CORPUS = ParallelCorpus(*map(list, zip(*PAIRS, strict=True)), "pairs", "en", "de", {"file": "0"})
+
+
 def run(**settings):
     report = CleaningReport()
-    kept = list(clean(PAIRS, CleaningSettings(**settings), report))
-    return [PAIRS.index(pair) + 1 for pair in kept], report
+    cleaned = clean_corpus(CORPUS, pair_filter(CleaningSettings(**settings)), report)
+    return [PAIRS.index(pair) + 1 for pair in cleaned], report
 
 
 @pytest.mark.parametrize(
@@ -54,7 +57,7 @@ def test_reasons(settings, reason, lines):
 def test_order_is_kept_and_the_report_says_all():
     kept, report = run(min_words=2, duplicates="source", identical=True)
     assert kept == [1, 7, 8, 9]
-    assert str(report) == "kept 4 of 9 pairs; left out: 2 duplicate, 1 empty, 1 too short, 1 identical"
+    assert str(report) == "kept 4 of 9 pairs; dropped: 2 duplicate, 1 empty, 1 too short, 1 identical"
 
 
 def test_share_of_script():
@@ -63,12 +66,9 @@ def test_share_of_script():
     assert share_of_script("12 : 34", "Greek") == 1.0
 
 
-def test_corpus_keeps_what_it_knows():
-    corpus = ParallelCorpus(*map(list, zip(*PAIRS, strict=True)), "pairs", "en", "de", {"file": "0"})
-    cleaned, report = clean_corpus(corpus, CleaningSettings())
+def test_a_cleaned_corpus_keeps_its_name_languages_and_hashes():
+    cleaned = clean_corpus(CORPUS, pair_filter(CleaningSettings()), CleaningReport())
     assert (len(cleaned), cleaned.name, cleaned.target_lang, cleaned.sha256) == (8, "pairs", "de", {"file": "0"})
-    with pytest.raises(InputError, match="nothing is left of pairs: kept 0 of 9 pairs; left out: 8 too short"):
-        clean_corpus(corpus, CleaningSettings(min_words=20))
 
 
 @pytest.mark.parametrize(

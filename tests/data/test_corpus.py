@@ -9,7 +9,8 @@ import json
 
 import pytest
 
-from residual_hf.data.corpus import ParallelCorpus, check_files, read_parallel
+from residual_hf.data.corpus import ParallelCorpus, read_parallel
+from residual_hf.data.pair_reader import check_files
 from residual_hf.data.settings import CorpusSpec
 from residual_hf.data.text_files import iter_lines
 from residual_hf.errors import InputError
@@ -90,8 +91,7 @@ def test_limit_and_skip_empty(tmp_path, caplog):
     files = write_pair(tmp_path, b"a\n\nc\nd\ne\n", b"v\nw\n  \ny\nz\n")
     corpus = read_parallel(CorpusSpec(**files, skip_empty=True))
     assert list(corpus) == [("a", "v"), ("d", "y"), ("e", "z")]
-    assert corpus.skipped_empty == 2
-    assert "2 pairs with an empty side skipped" in caplog.text
+    assert "skipped 2 pairs with an empty side" in caplog.text
     assert list(read_parallel(CorpusSpec(**files, skip_empty=True, limit=2))) == [("a", "v"), ("d", "y")]
 
 
@@ -99,9 +99,10 @@ def test_limit_and_skip_empty(tmp_path, caplog):
     ("source", "target", "message"),
     [
         (b"a\nb\n", b"x\n", r"train\.en has 2 lines, but .*train\.de has 1"),
-        (b"", b"x\n", r"train\.en: empty"),
-        (b"a\n", b"\xef\xbb\xbf", r"train\.de: 1 empty line, the first is line 1"),
-        (b"a\nb\nc\nd\n", b"x\n\nz\n \t\n", r"train\.de: 2 empty lines, the first is line 2"),
+        (b"", b"x\n", r"train\.en has 0 lines, but .*train\.de has 1"),
+        (b"", b"", r"train\.en: empty, must have at least one sentence pair"),
+        (b"a\n", b"\xef\xbb\xbf", r"train\.de: line 1 has an empty target; set skip_empty: true"),
+        (b"a\nb\nc\nd\n", b"x\n\nz\n \t\n", r"train\.de: line 2 has an empty target"),
         (b"a\nb\xe4r\n", b"x\ny\n", r"train\.en: line 2, byte 2 \(0xE4\) is not UTF-8"),
         ("a\n".encode("utf-16"), b"x\n", r"train\.en: line 1, byte 1 \(0xFF\) is not UTF-8; .* UTF-16"),
         (b"\xed\xa0\x80\n", b"x\n", r"train\.en: line 1, byte 1 \(0xED\) is not UTF-8"),
@@ -116,7 +117,7 @@ def test_bad_text_files(tmp_path, source, target, message):
 def test_corrupt_gzip(tmp_path, damage):
     data = gzip.compress(b"".join(hashlib.sha256(b"%d" % n).hexdigest().encode() + b"\n" for n in range(500)))
     files = write_pair(tmp_path, data, damage(data), ".gz")
-    with pytest.raises(InputError, match=r"train\.de\.gz: not a whole gzip file, broken after line \d+"):
+    with pytest.raises(InputError, match=r"train\.de\.gz: damaged gzip file, cannot be read past line \d+"):
         read_parallel(CorpusSpec(**files))
 
 
@@ -138,11 +139,11 @@ def test_every_missing_file_is_named_before_reading(tmp_path):
 @pytest.mark.parametrize(
     ("text", "columns", "message"),
     [
-        ("a\tx\nb\n", {}, r"line 2 has 1 tab-separated fields, allowed are 2"),
-        ("a\tx\tmore\n", {}, r"line 1 has 3 .* source_column and target_column choose"),
+        ("a\tx\nb\n", {}, r"line 2 has 1 tab-separated fields, must have 2"),
+        ("a\tx\tmore\n", {}, r"line 1 has 3 .* set source_column and target_column"),
         ("a\tx\tmore\nb\ty\n", {"source_column": 1, "target_column": 3}, r"line 2 has 2 .* columns 1 and 3"),
-        ("a\tx\n\tx\n", {}, r"1 empty line, the first is line 2"),
-        ("", {}, r"empty, no sentence pair"),
+        ("a\tx\n\tx\n", {}, r"line 2 has an empty source"),
+        ("", {}, r"empty, must have at least one sentence pair"),
     ],
 )
 def test_bad_tsv(tmp_path, text, columns, message):
@@ -156,12 +157,12 @@ def test_bad_tsv(tmp_path, text, columns, message):
     [
         ('{"translation": {"en": "a"', r"is not JSON: .* at character \d+"),
         ("", r"is not JSON"),
-        ('{"text": "a", "label": 1}', r"no key `translation`; the keys found are 'text', 'label'"),
-        ('{"translation": {"en": "a", "fr": "x"}}', r"`translation`: no key `de`; the keys found are 'en', 'fr'"),
+        ('{"text": "a", "label": 1}', r"no key `translation`; the keys are 'text', 'label'"),
+        ('{"translation": {"en": "a", "fr": "x"}}', r"`translation`: no key `de`; the keys are 'en', 'fr'"),
         ('{"translation": ["a", "x"]}', r"\['a', 'x'\] is not an object with the key `en`"),
         ('["a", "x"]', r"is not an object with the key `translation`"),
-        ('{"translation": {"en": "a", "de": null}}', r"`de` is None, allowed is a text"),
-        (r'{"translation": {"en": "a", "de": "\ud800"}}', r"`de` holds half a surrogate pair"),
+        ('{"translation": {"en": "a", "de": null}}', r"`de` is None, must be a string"),
+        (r'{"translation": {"en": "a", "de": "\ud800"}}', r"`de` has an unpaired surrogate"),
     ],
 )
 def test_bad_jsonl(tmp_path, second_line, message):
@@ -212,7 +213,8 @@ def test_records_are_not_read_without_their_languages(tmp_path, fields, message)
 
 @pytest.fixture
 def datasets(tmp_path, monkeypatch):
-    datasets = pytest.importorskip("datasets")
+    import datasets
+
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
     datasets.disable_progress_bars()
     return datasets
@@ -230,7 +232,7 @@ def test_dataset_saved_to_disk(tmp_path, datasets):
     assert list(read_parallel(CorpusSpec(dataset=tmp_path / "splits", split="test", **languages))) == PAIRS[2:]
     with pytest.raises(InputError, match="corpus.split: .*splits has no split 'dev'"):
         read_parallel(CorpusSpec(dataset=tmp_path / "splits", split="dev", **languages))
-    with pytest.raises(InputError, match="row 1, `translation`: no key `fr`; the keys found are 'en', 'de'"):
+    with pytest.raises(InputError, match="row 1, `translation`: no key `fr`; the keys are 'en', 'de'"):
         read_parallel(CorpusSpec(dataset=tmp_path / "one", source_lang="en", target_lang="fr"))
 
 

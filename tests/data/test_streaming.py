@@ -11,15 +11,21 @@ import subprocess
 import sys
 import threading
 import tracemalloc
+from dataclasses import replace
+from functools import partial
 from itertools import islice
 from pathlib import Path
 
 import pytest
 from torch.utils.data import DataLoader
 
-from residual_hf.data.batching import Seq2SeqCollator
+from residual_hf.data.batching import Seq2SeqCollator, TokenBudgetSampler
+from residual_hf.data.corpus import read_parallel
+from residual_hf.data.encoding import EncodedCorpus
+from residual_hf.data.encoding import encode as encode_with
+from residual_hf.data.multilingual import concatenate, training_pairs
 from residual_hf.data.settings import CleaningSettings, CorpusSpec
-from residual_hf.data.streaming import StreamedBatches, encoder_of
+from residual_hf.data.streaming import StreamedBatches
 from residual_hf.data.tokenizer_training import train_tokenizer
 from residual_hf.errors import InputError
 
@@ -40,8 +46,11 @@ def write(folder: Path, name: str, pairs: list[tuple[str, str]], packed: bool = 
     return CorpusSpec(source=paths[0], target=paths[1], name=name, **options)
 
 
-def encode(sources, targets):
-    return tuple([[int(word) for word in line.split()] + [2] for line in side] for side in (sources, targets))
+def encode(corpora):
+    """Words are their own ids."""
+    pairs = [pair for corpus in corpora for pair in corpus]
+    sides = zip(*pairs, strict=True) if pairs else ((), ())
+    return EncodedCorpus.from_ids(*([[*map(int, line.split()), 2] for line in side] for side in sides))
 
 
 def first(stream, count):
@@ -59,21 +68,14 @@ def numbers(batches):
 @pytest.fixture
 def two(tmp_path):
     """A plain corpus and a packed one."""
-    return [write(tmp_path, "a", numbered(1000, 23)), write(tmp_path, "b", numbered(2000, 7), packed=True)]
+    return [
+        write(tmp_path, "a", numbered(1000, 23), weight=0.6),
+        write(tmp_path, "b", numbered(2000, 7), packed=True, weight=0.4),
+    ]
 
 
 def stream_of(corpora, encode=encode, **options):
-    return StreamedBatches(corpora, encode, 24, **{"probabilities": [0.6, 0.4], "block": 10, "multiple": 2} | options)
-
-
-def tagging(tag):
-    """`encode` with a token before every source, as several directions have it."""
-
-    def encode_tagged(sources, targets):
-        sources, targets = encode(sources, targets)
-        return [[tag, *source] for source in sources], targets
-
-    return encode_tagged
+    return StreamedBatches(corpora, encode, 24, **{"shuffle_buffer": 10, "multiple": 2} | options)
 
 
 def test_batches_come_again_and_respect_the_budget(two):
@@ -88,30 +90,44 @@ def test_batches_come_again_and_respect_the_budget(two):
             assert " ".join(map(str, source[:-1])) in known
 
 
-def test_every_corpus_may_have_an_encoding_of_its_own(two):
-    for batch in first(stream_of(two, encode=[tagging(51), tagging(52)]), 20):
-        for source, target in batch:
-            assert source[0] == 50 + target[0] // 1000
-    with pytest.raises(InputError, match="encode: 1 given for 2 corpora"):
-        stream_of(two, encode=[encode])
-
-
 def test_the_first_blocks_are_smaller(tmp_path, monkeypatch):
     monkeypatch.setattr("residual_hf.data.streaming.FIRST_BLOCK", 10)
-    seen = numbers(first(StreamedBatches([write(tmp_path, "a", numbered(0, 200))], encode, 24, block=35), 60))
+    seen = numbers(first(StreamedBatches([write(tmp_path, "a", numbered(0, 200))], encode, 24, shuffle_buffer=35), 60))
     for start, stop in ((0, 10), (10, 30), (30, 65), (65, 100)):
         assert sorted(seen[start:stop]) == list(range(start, stop))
 
 
 @pytest.mark.parametrize("packed", [False, True])
 def test_every_pass_has_every_pair_once_shuffled_within_its_block(tmp_path, packed):
-    seen = numbers(first(StreamedBatches([write(tmp_path, "a", numbered(0, 40), packed)], encode, 24, block=10), 60))
+    seen = numbers(
+        first(StreamedBatches([write(tmp_path, "a", numbered(0, 40), packed)], encode, 24, shuffle_buffer=10), 60)
+    )
     orders = []
     for start in range(0, 120, 10):
         orders.append([number - start % 40 for number in seen[start : start + 10]])
         assert sorted(orders[-1]) == list(range(10))
     assert all(order != sorted(order) for order in orders)
     assert orders[0] != orders[4]  # the same pairs in the next pass
+
+
+@pytest.mark.parametrize("bidirectional", [False, True])
+def test_corpora_that_fit_into_the_buffer_give_the_batches_of_corpora_in_memory(tmp_path, bidirectional):
+    languages = {"source_lang": "en", "target_lang": "de"}
+    specs = [
+        write(tmp_path, "a", numbered(1000, 2500), **languages),
+        write(tmp_path, "b", numbered(5000, 7), packed=True, **languages),
+    ]
+    pairs = [training_pairs(read_parallel(spec), bidirectional, None) for spec in specs]
+    corpus = encode([concatenate(pairs, "both")]).drop_long(6)
+    sampler = TokenBudgetSampler(corpus.source_lengths, corpus.target_lengths, 24, multiple=2, seed=3)
+    expected = []
+    for epoch in range(2):
+        sampler.set_epoch(epoch)
+        expected += [[tuple(side.tolist() for side in corpus[i].values()) for i in batch] for batch in sampler]
+    size = 2507 * (1 + bidirectional)
+    options = {"seed": 3, "max_length": 6, "order": "fairseq", "bidirectional": bidirectional}
+    assert first(stream_of(specs, shuffle_buffer=size, **options), len(expected)) == expected
+    assert first(stream_of(specs, shuffle_buffer=size - 1, **options), len(expected)) != expected
 
 
 @pytest.mark.parametrize(("rank", "processes"), [(0, 1), (0, 3), (2, 3), (0, 8)])
@@ -139,9 +155,10 @@ def test_resuming_encodes_one_block_at_most_before_the_next_batch(two):
     iterator.close()
     encoded = []
 
-    def counting(sources, targets):
-        encoded.append(len(sources))
-        return encode(sources, targets)
+    def counting(corpora):
+        corpus = encode(corpora)
+        encoded.append(len(corpus))
+        return corpus
 
     again = stream_of(two, encode=counting)
     again.start_from(state)
@@ -172,8 +189,38 @@ def test_another_number_of_processes_goes_on_with_the_same_batches(two):
     iterator.close()
 
 
+def test_duplicates_are_dropped_within_a_block_and_corpus(tmp_path):
+    corpora = [write(tmp_path, name, [("1", "1"), ("1", "1"), ("2", "2"), ("3", "3")]) for name in "ab"]
+    stream = StreamedBatches(corpora, encode, 24, cleaning=CleaningSettings(duplicates="pair"))
+    assert sorted(numbers(first(stream, 2))) == [1, 1, 1, 1, 2, 2, 2, 2, 3, 3, 3, 3]
+    alone = StreamedBatches(corpora[:1], encode, 24, cleaning=CleaningSettings(duplicates="pair"), shuffle_buffer=1)
+    assert numbers(first(alone, 4)) == [1, 1, 2, 3]
+
+
+def test_both_directions_are_cleaned_before_they_are_reversed_and_tagged(tmp_path):
+    pairs = [("a dog", "собака"), ("собака", "a dog"), ("a cat", "кошка")]
+    spec = write(tmp_path, "a", pairs, source_lang="en", target_lang="ru")
+    seen = []
+
+    def keep(corpora):
+        seen.extend(pair for corpus in corpora for pair in corpus)
+        return EncodedCorpus.from_ids([[1]], [[1]])
+
+    cleaning = CleaningSettings(target_script="Cyrillic")
+    stream = StreamedBatches([spec], keep, 24, bidirectional=True, language_tags="source", cleaning=cleaning)
+    first(stream, 1)
+    assert seen[:4] == [
+        ("<2ru> a dog", "собака"),
+        ("<2en> собака", "a dog"),
+        ("<2ru> a cat", "кошка"),
+        ("<2en> кошка", "a cat"),
+    ]
+    assert stream.dropped["wrong script"] >= 1
+
+
 def test_corpora_are_drawn_in_the_shares_asked_for(two):
-    stream = stream_of(two, probabilities=[0.2, 0.8], block=500)
+    two = [replace(two[0], weight=1), replace(two[1], weight=4)]
+    stream = stream_of(two, shuffle_buffer=500)
     seen = numbers(first(stream, 500))[:1500]
     from_first = [n for n in seen if n < 2000]
     assert len(from_first) / len(seen) == pytest.approx(0.2, abs=0.04)  # four standard deviations
@@ -185,12 +232,12 @@ def test_limit_skip_empty_cleaning_and_long_pairs(tmp_path):
     pairs = [("1 7", "1 8"), ("", "2"), ("3", " "), ("4" + " 7" * 30, "4"), ("5", "5"), ("6 7", "6 8"), ("7", "7 8")]
     spec = write(tmp_path, "a", pairs, skip_empty=True, limit=4)
     stream = StreamedBatches(
-        [spec], encode, 100, block=4, max_length=20, cleaning=CleaningSettings(identical=True), seed=3
+        [spec], encode, 100, shuffle_buffer=4, max_length=20, cleaning=CleaningSettings(identical=True), seed=3
     )
     assert sorted(numbers(first(stream, 2))) == [1, 1, 6, 6]
-    assert stream.left_out["too many tokens"] >= 2
-    assert stream.left_out["identical"] == stream.left_out["too many tokens"]
-    assert stream.left_out["empty"] == 2 * stream.left_out["identical"]
+    assert stream.dropped["too many tokens"] >= 2
+    assert stream.dropped["identical"] == stream.dropped["too many tokens"]
+    assert stream.dropped["empty"] == 2 * stream.dropped["identical"]
     assert "7 8" not in str(first(stream, 5))
 
 
@@ -200,9 +247,9 @@ def test_other_forms_of_corpora(tmp_path):
     (tmp_path / "a.jsonl").write_text("".join(json.dumps({"src": a, "tgt": b}) + "\n" for a, b in pairs))
     columns = {"source_column": "src", "target_column": "tgt"}
     specs = [CorpusSpec(tsv=tmp_path / "a.tsv.gz"), CorpusSpec(jsonl=tmp_path / "a.jsonl", **columns)]
-    expected = first(StreamedBatches([write(tmp_path, "a", pairs)], encode, 24, block=4), 20)
+    expected = first(StreamedBatches([write(tmp_path, "a", pairs)], encode, 24, shuffle_buffer=4), 20)
     for spec in specs:
-        stream = StreamedBatches([spec], encode, 24, block=4)
+        stream = StreamedBatches([spec], encode, 24, shuffle_buffer=4)
         assert first(stream, 20) == expected
         next(iter(stream))
         stream.start_from(stream.state(1))
@@ -211,7 +258,8 @@ def test_other_forms_of_corpora(tmp_path):
 
 @pytest.mark.parametrize("saved", [True, False], ids=["arrow", "folder"])
 def test_data_sets(tmp_path, monkeypatch, saved):
-    datasets = pytest.importorskip("datasets")
+    import datasets
+
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
     datasets.disable_progress_bars()
     pairs = numbered(10, 9)
@@ -223,8 +271,8 @@ def test_data_sets(tmp_path, monkeypatch, saved):
         place.mkdir()
         (place / "train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     spec = CorpusSpec(dataset=place, source_column="src", target_column="tgt")
-    whole = first(StreamedBatches([write(tmp_path, "a", pairs)], encode, 24, block=4), 30)
-    stream = StreamedBatches([spec], encode, 24, block=4)
+    whole = first(StreamedBatches([write(tmp_path, "a", pairs)], encode, 24, shuffle_buffer=4), 30)
+    stream = StreamedBatches([spec], encode, 24, shuffle_buffer=4)
     assert first(stream, 30) == whole
     iterator = iter(stream)
     list(islice(iterator, 15))
@@ -237,7 +285,7 @@ def test_memory_does_not_grow_with_the_corpus(tmp_path):
     peaks = []
     for count in (2_000, 40_000):
         spec = write(tmp_path, f"of_{count}", [(f"{n % 97} " * 20, f"{n % 89} " * 20) for n in range(count)])
-        stream = StreamedBatches([spec], encode, 1000, block=500)
+        stream = StreamedBatches([spec], encode, 1000, shuffle_buffer=500)
         tracemalloc.start()
         iterator = iter(stream)
         pairs = 0
@@ -253,7 +301,7 @@ def test_a_tokenizer_and_the_collator_through_a_data_loader(tmp_path):
     pairs = [(f"a small dog {n}", f"ein kleiner Hund {n}") for n in range(50)]
     spec = write(tmp_path, "a", pairs)
     tokenizer = train_tokenizer([text for pair in pairs for text in pair], model="unigram", vocab_size=290)
-    stream = StreamedBatches([spec], encoder_of(tokenizer), 100, block=20)
+    stream = StreamedBatches([spec], partial(encode_with, tokenizer=tokenizer), 100, shuffle_buffer=20)
     collator = Seq2SeqCollator(tokenizer.pad_token_id, tokenizer.eos_token_id)
     loader = DataLoader(stream, batch_size=None, collate_fn=collator)
     texts = []
@@ -264,24 +312,26 @@ def test_a_tokenizer_and_the_collator_through_a_data_loader(tmp_path):
         texts += zip(*sides, strict=True)
     assert len(texts) > 50
     assert set(texts) <= set(pairs)
-    with pytest.raises(InputError, match="num_workers: .* must be 0"):
+    with pytest.raises(InputError, match="num_workers: 1 given, must be 0"):
         next(iter(DataLoader(stream, batch_size=None, collate_fn=collator, num_workers=1)))
 
 
 @pytest.mark.parametrize(
     ("source", "target", "message"),
     [
-        (b"1\n" * 30, b"1\n" * 29, r"a\.de has 29 lines, but .*a\.en has more"),
-        (b"1\n" * 29, b"1\n" * 30, r"a\.en has 29 lines, but .*a\.de has more"),
+        (b"1\n" * 30, b"1\n" * 29, r"a\.en has 30 lines, but .*a\.de has 29"),
+        (b"1\n" * 29, b"1\n" * 30, r"a\.en has 29 lines, but .*a\.de has 30"),
         (b"1\n" * 30, b"1\n" * 25 + b"\xe4\n" * 5, r"a\.de: line 26, byte 1 \(0xE4\) is not UTF-8"),
-        (b"1\n" * 30, b"1\n" * 25 + b" \n" * 5, r"a\.de: line 26 has an empty side; skip_empty"),
+        (b"1\n" * 30, b"1\n" * 25 + b" \n" * 5, r"a\.de: line 26 has an empty target; set skip_empty"),
         (b"1\n" * 25 + b"x\n" * 5, b"1\n" * 30, r"invalid literal for int.*'x'"),  # an error of `encode`
     ],
 )
 def test_errors_come_when_their_block_is_reached(tmp_path, source, target, message):
     (tmp_path / "a.en").write_bytes(source)
     (tmp_path / "a.de").write_bytes(target)
-    stream = StreamedBatches([CorpusSpec(source=tmp_path / "a.en", target=tmp_path / "a.de")], encode, 100, block=10)
+    stream = StreamedBatches(
+        [CorpusSpec(source=tmp_path / "a.en", target=tmp_path / "a.de")], encode, 100, shuffle_buffer=10
+    )
     pairs = 0
     with pytest.raises(ValueError, match=message):
         for batch in stream:
@@ -291,23 +341,20 @@ def test_errors_come_when_their_block_is_reached(tmp_path, source, target, messa
 
 def test_corpora_without_any_use(tmp_path):
     pairs = numbered(10, 5)
-    with pytest.raises(InputError, match=r"a: no pair is left over; left out: \{'too many tokens'"):
-        next(iter(StreamedBatches([write(tmp_path, "a", pairs)], encode, 1, block=3)))
+    with pytest.raises(InputError, match=r"a: no pair is left; dropped: \{'too many tokens'"):
+        next(iter(StreamedBatches([write(tmp_path, "a", pairs)], encode, 1, shuffle_buffer=3)))
     with pytest.raises(InputError, match="every pair has an empty side"):
         next(iter(StreamedBatches([write(tmp_path, "b", [("", "1")], skip_empty=True)], encode, 9)))
-    with pytest.raises(InputError, match="empty, no sentence pair in it"):
+    with pytest.raises(InputError, match="empty, must have at least one sentence pair"):
         next(iter(StreamedBatches([write(tmp_path, "c", [])], encode, 9)))
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"block": 0}, "block: 0 given"),
+        ({"shuffle_buffer": 0}, "shuffle_buffer: 0 given"),
         ({"seed": -1}, "seed: -1 given"),
-        ({"rank": 2, "world_size": 2}, "rank: 2 given, must be from 0 to 1"),
-        ({"probabilities": None}, "probabilities: 0 given for 2 corpora"),
-        ({"probabilities": [0.5, 0.4]}, "must be more than 0 and sum to 1"),
-        ({"cleaning": CleaningSettings(duplicates="pair")}, "cleaning.duplicates: 'pair' given, but a stream"),
+        ({"rank": 2, "world_size": 2}, "rank: 2 given, must be at least 0 and less than world_size (2)"),
     ],
 )
 def test_bad_arguments(two, options, message):
@@ -328,7 +375,7 @@ def test_states_of_other_streams_and_other_places_are_refused(two):
     state = stream.state(1)
     with pytest.raises(InputError, match="batches: 900 given, must be near those yielded last, from 0 to"):
         stream.state(900)
-    with pytest.raises(InputError, match="seed: 2 given, but the stream to go on with has 1"):
+    with pytest.raises(InputError, match="seed: 2 given, but the stream to continue has 1"):
         stream_of(two, seed=2).start_from(state)
     with pytest.raises(InputError, match="no key 'settings'"):
         stream_of(two).start_from({key: value for key, value in state.items() if key != "settings"})
@@ -350,22 +397,26 @@ PROGRAM = """
 import signal, sys, threading, time
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job inherits that it is ignored
 from residual_hf.data import streaming
+from residual_hf.data.encoding import EncodedCorpus
 from residual_hf.data.settings import CorpusSpec
 
 streaming.CHUNK = 10  # the second block has 1600, and nobody may wait for all of those
-first_block = streaming.FIRST_BLOCK
+first_block = 4000
 encoded = 0
 at_work = threading.Event()
 
-def encode(sources, targets):
+def encode(corpora):
     global encoded
-    encoded += len(sources)
-    if encoded > first_block:
-        at_work.set()
-        time.sleep(0.2)
-    return ([[1, 2]] * len(sources),) * 2
+    rows = []
+    for corpus in corpora:
+        encoded += len(corpus)
+        if encoded > first_block:
+            at_work.set()
+            time.sleep(0.2)
+        rows += [[1, 2]] * len(corpus)
+    return EncodedCorpus.from_ids(rows, rows)
 
-iterator = iter(streaming.StreamedBatches([CorpusSpec(tsv=sys.argv[1])], encode, 10**6))
+iterator = iter(streaming.StreamedBatches([CorpusSpec(tsv=sys.argv[1])], encode, 10**6, shuffle_buffer=4000))
 next(iterator)
 at_work.wait()
 print("in the second block", flush=True)

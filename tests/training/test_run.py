@@ -168,7 +168,7 @@ def test_separate_vocabularies(tmp_path):
     [
         (lambda f: (f / "train.de").unlink(), r"no such file: .*train\.de"),
         (lambda f: (f / "train.de").write_text("ein\n"), r"300 lines, but .*train\.de has 1"),
-        (lambda f: (f / "valid.en").write_text(""), r"valid\.en: empty"),
+        (lambda f: (f / "valid.en").write_text(""), r"valid\.en has 0 lines, but .*valid\.de has 12"),
         (lambda f: (f / "test.en").write_bytes(b"caf\xe9\n" * 9), r"test\.en.*line 1"),
         (
             lambda f: (f / "test.en").write_text("dog " * 90 + "\n" + "dog\n" * 8),

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 from test_run import WORDS, make_recipe
@@ -11,9 +12,10 @@ from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, pipeline
 
 from residual_hf.cli import main
 from residual_hf.data.corpus import ParallelCorpus
-from residual_hf.data.settings import CorpusSpec
+from residual_hf.data.encoding import EncodedCorpus
+from residual_hf.data.pipeline import mix
+from residual_hf.data.settings import CorpusSpec, DataSettings
 from residual_hf.errors import InputError
-from residual_hf.training.preparation import mix
 from residual_hf.training.recipe import Recipe, from_mapping
 from residual_hf.training.run import train
 
@@ -66,21 +68,24 @@ def test_several_target_languages_need_tags(tmp_path):
         from_mapping(Recipe, values)
 
 
-def test_weights_and_temperature_decide_how_often_a_pair_comes(tmp_path):
-    class Row(list):
-        def select(self, rows):
-            return [self[i] for i in rows]
-
+def test_weights_and_temperature_decide_how_often_a_pair_comes():
     corpora = [ParallelCorpus(["a"] * n, ["b"] * n, name) for name, n in (("large", 30), ("small", 10))]
-    rows = Row(["large"] * 30 + ["small"] * 10)
-    recipe = make_recipe(tmp_path)
-    specs = [CorpusSpec(tsv="x"), CorpusSpec(tsv="y")]
-    assert mix(rows, corpora, specs, recipe) is rows
-    recipe.data.temperature = 1e9
-    assert mix(rows, corpora, specs, recipe).count("small") == 20
-    recipe.data.temperature = 1.0
-    weighted = [CorpusSpec(tsv="x", weight=1), CorpusSpec(tsv="y", weight=3)]
-    assert mix(rows, corpora, weighted, recipe).count("small") == 30
+    encoded = EncodedCorpus.from_ids([[1]] * 30 + [[2]] * 10, [[3]] * 40)
+    plain, weighted = (
+        DataSettings(
+            train=[CorpusSpec(tsv=name, weight=w) for name, w in zip("xy", weights, strict=True)],
+            valid=[CorpusSpec(tsv="v")],
+        )
+        for weights in ((None, None), (1, 3))
+    )
+
+    def small(data):
+        mixed = mix(encoded, corpora, data, seed=1)
+        return len(mixed), sum(mixed[i]["input_ids"][0] == 2 for i in range(len(mixed)))
+
+    assert mix(encoded, corpora, plain, seed=1) is encoded
+    assert small(replace(plain, temperature=1e9)) == (40, 20)
+    assert small(weighted) == (40, 30)
 
 
 def test_text_that_moses_has_tokenised_is_scored_as_tokens_and_as_text(tmp_path):

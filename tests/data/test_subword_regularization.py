@@ -12,7 +12,7 @@ from random import Random
 import pytest
 from tokenizers import AddedToken, Tokenizer, models
 
-from residual_hf.data.resegmentation import BpeDropout, UnigramSampling
+from residual_hf.data.subword_regularization import BpeDropout, UnigramSampling
 from residual_hf.errors import InputError
 
 DRAWS = 20000
@@ -149,5 +149,5 @@ def test_the_same_generator_gives_the_same_words_also_in_another_process(make, r
 
 
 def test_marks_of_other_kinds_of_bpe_are_refused():
-    with pytest.raises(InputError, match=r"bpe_dropout: the tokenizer has a end_of_word_suffix, '</w>'"):
+    with pytest.raises(InputError, match=r"bpe_dropout: the tokenizer has a end_of_word_suffix '</w>'"):
         BpeDropout(Tokenizer(models.BPE(end_of_word_suffix="</w>")), 0.1)

@@ -1,5 +1,5 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
-"""Corpora whose segmentation is drawn in every epoch: what changes, what never does, and what can be repeated."""
+"""Corpora that are segmented anew in every epoch: what changes, what never does, and what can be repeated."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from torch.utils.data import DataLoader
 from residual_hf.data.batching import Seq2SeqCollator, TokenBudgetSampler
 from residual_hf.data.corpus import ParallelCorpus
 from residual_hf.data.encoding import encode_corpus
-from residual_hf.data.sampling import SampledCorpus, sample_corpus
 from residual_hf.data.settings import SubwordRegularizationSettings
+from residual_hf.data.subword_regularization import resegmenters
 from residual_hf.data.tokenizer import pretokenized_tokenizer
 from residual_hf.data.tokenizer_training import train_tokenizer
 from residual_hf.errors import InputError
@@ -49,7 +49,7 @@ def tokenizers():
 
 
 def sample(corpus, tokenizer, settings, **options):
-    return sample_corpus(encode_corpus(corpus, tokenizer), corpus, tokenizer, settings, **options)
+    return encode_corpus(corpus, tokenizer, resegmenters(tokenizer, settings), **options)
 
 
 def rows(data, side):
@@ -105,7 +105,7 @@ def test_only_the_side_asked_for_is_sampled(sides, sampled, corpus, tokenizers):
 @pytest.mark.parametrize("kind", ["bpe", "byte_bpe"])
 def test_no_dropout_is_the_plain_segmentation(kind, corpus, tokenizers):
     plain = encode_corpus(corpus, tokenizers[kind])
-    assert sample_corpus(plain, corpus, tokenizers[kind], SubwordRegularizationSettings(bpe_dropout=0.0)) is plain
+    assert not resegmenters(tokenizers[kind], SubwordRegularizationSettings(bpe_dropout=0.0))
     hardly = sample(corpus, tokenizers[kind], SubwordRegularizationSettings(bpe_dropout=1e-300))
     for column in ("input_ids", "labels"):
         assert rows(hardly, column) == rows(plain, column)
@@ -132,7 +132,7 @@ def test_rows_that_grow_too_long_stay_plain(corpus, tokenizers):
 def test_selected_pairs_are_sampled_too(corpus, tokenizers):
     tokenizer = tokenizers["bpe"]
     data = sample(corpus, tokenizer, BPE, seed=3, max_length=200).select([7, 2])
-    assert isinstance(data, SampledCorpus) and (len(data), data.seed, data.max_length) == (2, 3, 200)
+    assert (len(data), data.seed, data.max_length) == (2, 3, 200)
     assert [tokenizer.decode(row, skip_special_tokens=True) for row in rows(data, "labels")] == [
         TARGETS[7],
         TARGETS[2],
@@ -160,11 +160,11 @@ def test_the_epoch_of_the_sampler_reaches_the_data_set_in_every_process(workers,
 
 def test_word_boundaries_are_kept_on_disk(corpus, tokenizers, tmp_path, monkeypatch):
     tokenizer = tokenizers["bpe"]
-    encoded = encode_corpus(corpus, tokenizer)
-    first = sample_corpus(encoded, corpus, tokenizer, BPE, name="train", cache_dir=tmp_path)
+    encode_corpus(corpus, tokenizer, name="train", cache_dir=tmp_path)
+    first = sample(corpus, tokenizer, BPE, name="train", cache_dir=tmp_path)
     calls = []
     monkeypatch.setattr(type(tokenizer), "__call__", lambda *a, **k: calls.append(a))
-    again = sample_corpus(encoded, corpus, tokenizer, BPE, name="train", cache_dir=tmp_path)
+    again = sample(corpus, tokenizer, BPE, name="train", cache_dir=tmp_path)
     assert not calls and rows(again, "labels") == rows(first, "labels")
 
 
@@ -200,10 +200,3 @@ def test_tokenizers_that_cannot_be_sampled_from_are_refused(corpus, tokenizers, 
     with pytest.raises(InputError, match="segmented already"):
         BPE.check_kind("pretokenized")
     BPE.check_kind("byte_bpe")
-
-
-def test_a_corpus_other_than_the_one_encoded_is_refused(corpus, tokenizers):
-    encoded = encode_corpus(corpus, tokenizers["bpe"])
-    other = ParallelCorpus([*corpus.sources[:3], "six", *corpus.sources[4:]], corpus.targets, "other")
-    with pytest.raises(InputError, match="source sentence 4 is not what was encoded"):
-        sample_corpus(encoded, other, tokenizers["bpe"], BPE)

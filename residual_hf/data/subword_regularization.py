@@ -1,8 +1,8 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
-"""Random segmentations of a word: BPE-dropout and sampling from a unigram language model.
+"""Random segmentations of words: BPE-dropout and sampling from a unigram language model.
 
-The `tokenizers` library has both (`BPE.dropout`, `Unigram.alpha`), but draws from a generator that cannot be seeded,
-and a run that is resumed has to see the segmentations that it would have seen.
+The `tokenizers` library implements both (`BPE.dropout`, `Unigram.alpha`), but its random generator cannot be seeded,
+and a resumed run must see the segmentations that it would have seen.
 """
 
 from __future__ import annotations
@@ -17,39 +17,74 @@ from random import Random
 from typing import Any
 
 from tokenizers import Tokenizer
+from tokenizers import models as token_models
 
+from residual_hf.data.settings import SIDES, SubwordRegularizationSettings
 from residual_hf.errors import InputError
+
+GROWTH = 1.3
+"""Roughly how many times longer sentences become, at the usual rates of both methods."""
 
 Word = tuple[int, ...]
 """The token ids of one segmentation of a word."""
 
+Resegment = Callable[[Word, Random], Word]
+"""Draws another segmentation of the word that some token ids spell."""
+
 _BYTE = re.compile(r"<0x([0-9A-F]{2})>")
-_MOST_REMEMBERED = 100_000  # keys
-_LONGEST_REMEMBERED = 40  # tokens of a key; tokenizers that do not split text into words have sentences for words
+_CACHED_KEYS = 100_000
+_LONGEST_KEY = 40  # tokens; a tokenizer that does not split text into words has sentences for words
 
 
-class _Memory(dict):
-    """What `compute(key)` returned for keys of token ids; bounded, and not pickled."""
+def resegmenters(tokenizer: Any, settings: SubwordRegularizationSettings | None) -> dict[str, Resegment]:
+    """A function for each side that is sampled, `"source"` and `"target"`; none without sampling.
+
+    Args:
+        tokenizer: a fast tokenizer with a BPE or unigram model, or a `ResidualTokenizer` of two.
+        settings: the method and the sides; None for no sampling.
+
+    Raises:
+        InputError: a tokenizer of another kind, in particular for text that is already segmented.
+    """
+    if settings is None:
+        return {}
+    source = tokenizer.backend_tokenizer
+    backends = {"source": source, "target": getattr(tokenizer, "target_tokenizer", source)}
+    chosen = {side: _resegmenter(backends[side], settings) for side in SIDES[settings.sides]}
+    return {} if settings.bpe_dropout == 0 else chosen
+
+
+def _resegmenter(tokenizer: Tokenizer, settings: SubwordRegularizationSettings) -> Resegment:
+    model = type(tokenizer.model)
+    kinds = {token_models.BPE: "bpe", token_models.Unigram: "unigram", token_models.WordLevel: "pretokenized"}
+    settings.check_kind(kinds.get(model, model.__name__))
+    if settings.bpe_dropout is not None:
+        return BpeDropout(tokenizer, settings.bpe_dropout)
+    return UnigramSampling(tokenizer, settings.unigram_alpha)
+
+
+class _Cache(dict):
+    """A bounded cache of `compute(key)` for keys of token ids; pickled without its content."""
 
     def __init__(self, compute: Callable[[Word], Any]) -> None:
         self.compute = compute
 
     def __missing__(self, key: Word) -> Any:
         value = self.compute(key)
-        if len(key) <= _LONGEST_REMEMBERED:
-            if len(self) >= _MOST_REMEMBERED:
+        if len(key) <= _LONGEST_KEY:
+            if len(self) >= _CACHED_KEYS:
                 self.clear()
             self[key] = value
         return value
 
     def __reduce__(self) -> tuple:
-        return _Memory, (self.compute,)
+        return _Cache, (self.compute,)
 
 
 class _Vocabulary:
-    """Reads ids as characters.
+    """Spells token ids as characters.
 
-    `untouched`: tokens that no other tokens may stand for: special tokens, language tags, the unknown token.
+    `untouched`: tokens that are never resegmented: special tokens, language tags and the unknown token.
     """
 
     def __init__(self, tokenizer: Tokenizer, ids: dict[str, int], unknown: int | None, byte_fallback: bool) -> None:
@@ -63,7 +98,7 @@ class _Vocabulary:
                     self.bytes[number] = bytes.fromhex(match[1])
 
     def characters(self, word: Word) -> list[tuple[str, Word]] | None:
-        """Each character with the byte tokens that the word has for it, or no ids; None for a word left as it is."""
+        """Each character, with its byte tokens if the word spells it in bytes; None for a word that stays as it is."""
         found: list[tuple[str, Word]] = []
         spelled: list[int] = []
         for number in word:
@@ -76,44 +111,45 @@ class _Vocabulary:
             try:
                 character = b"".join(self.bytes[one] for one in spelled).decode()
             except UnicodeDecodeError:
-                continue  # the bytes that are still to come complete it
+                continue  # an incomplete character
             found.append((character, tuple(spelled)))
             spelled = []
         return None if spelled else found
 
     def spell(self, character: str) -> Word:
-        """The byte tokens of a character, none where one is missing."""
+        """The byte tokens of a character; none if the vocabulary lacks one of them."""
         spelled = [self.ids.get(f"<0x{byte:02X}>") for byte in character.encode()]
         return tuple(spelled) if self.bytes.keys() >= set(spelled) else ()
 
 
 class BpeDropout:
-    """BPE-dropout (Provilkov et al. 2020): in every step each merge that is possible is left out at random.
+    """BPE-dropout (Provilkov et al. 2020): at every step each possible merge is dropped with probability `dropout`.
 
-    Of the remaining merges that of the highest priority is made, the leftmost of equal ones; when none remains, the
-    word is segmented. With `dropout` 0 this is plain BPE, with 1 the word is cut into characters.
+    The remaining merge of the highest priority is applied, the leftmost of equal ones, until none remains. 0 is plain
+    BPE, 1 segments into characters.
     """
 
     def __init__(self, tokenizer: Tokenizer, dropout: float) -> None:
         model = json.loads(tokenizer.to_str())["model"]
         for name in ("continuing_subword_prefix", "end_of_word_suffix"):
             if model.get(name):
-                raise InputError(f"sampling.bpe_dropout: the tokenizer has a {name}, {model[name]!r}; allowed is none")
+                raise InputError(
+                    f"subword_regularization.bpe_dropout: the tokenizer has a {name} {model[name]!r}, must have none"
+                )
         ids = model["vocab"]
         self.dropout = dropout
         self._vocabulary = _Vocabulary(tokenizer, ids, ids.get(model["unk_token"]), bool(model["byte_fallback"]))
         self._ranks: dict[tuple[int, int], tuple[int, int]] = {}
         for rank, (left, right) in enumerate(model["merges"]):
             self._ranks.setdefault((ids[left], ids[right]), (rank, ids[left + right]))
-        self._starts = _Memory(self._start)
-        self._merges = _Memory(self._possible_merges)
+        self._starts = _Cache(self._start)
+        self._merges = _Cache(self._possible_merges)
 
     def __call__(self, word: Word, random: Random) -> Word:
-        """Another segmentation of the word that these ids spell."""
         word = self._starts[word]
         while merges := self._merges[word]:
             drawn, left_out, bound = random.random(), 0, self.dropout
-            while drawn < bound and left_out < len(merges):  # the first n are left out with probability dropout^n
+            while drawn < bound and left_out < len(merges):  # the first n are dropped with probability dropout^n
                 left_out += 1
                 bound *= self.dropout
             if left_out == len(merges):
@@ -123,14 +159,14 @@ class BpeDropout:
         return word
 
     def _start(self, word: Word) -> Word:
-        """The word in characters."""
+        """The characters of the word."""
         characters = self._vocabulary.characters(word)
         if characters is None or any(not spelled and c not in self._vocabulary.ids for c, spelled in characters):
             return word
         return tuple(n for c, spelled in characters for n in spelled or (self._vocabulary.ids[c],))
 
     def _possible_merges(self, word: Word) -> list[tuple[int, int]]:
-        """Place and result of each merge, the most important first."""
+        """Position and result of each merge, the highest priority first."""
         possible = []
         for place, pair in enumerate(zip(word, word[1:], strict=False)):
             if pair in self._ranks:
@@ -140,11 +176,11 @@ class BpeDropout:
 
 
 class UnigramSampling:
-    """Subword regularisation (Kudo 2018): a segmentation x is drawn with a probability proportional to P(x)^alpha.
+    """Subword regularization (Kudo 2018): draws a segmentation x with a probability proportional to P(x)^alpha.
 
-    From all segmentations, by forward filtering and backward sampling. The greater `alpha`, the more often the best
-    one comes; with 0 all are alike. A character without an entry has the score that SentencePiece gives it, 10 below
-    the lowest, and becomes bytes.
+    Draws from all segmentations, by forward filtering and backward sampling. Higher values of `alpha` favour the best
+    segmentation; 0 is uniform. A character without an entry becomes bytes, with SentencePiece's score: 10 below the
+    lowest one.
     """
 
     def __init__(self, tokenizer: Tokenizer, alpha: float) -> None:
@@ -152,14 +188,13 @@ class UnigramSampling:
         ids = {piece: number for number, (piece, _) in enumerate(model["vocab"])}
         self.alpha = alpha
         self._vocabulary = _Vocabulary(tokenizer, ids, model["unk_id"], bool(model["byte_fallback"]))
-        barred = self._vocabulary.untouched | set(self._vocabulary.bytes)
-        self._scores = {piece: score for number, (piece, score) in enumerate(model["vocab"]) if number not in barred}
+        excluded = self._vocabulary.untouched | set(self._vocabulary.bytes)
+        self._scores = {piece: score for number, (piece, score) in enumerate(model["vocab"]) if number not in excluded}
         self._longest = max(map(len, self._scores), default=1)
         self._unknown = min(self._scores.values(), default=0.0) - 10.0
-        self._lattices = _Memory(self._lattice)
+        self._lattices = _Cache(self._lattice)
 
     def __call__(self, word: Word, random: Random) -> Word:
-        """Another segmentation of the word that these ids spell."""
         lattice = self._lattices[word]
         if lattice is None:
             return word
@@ -172,7 +207,7 @@ class UnigramSampling:
         return tuple(number for piece in reversed(pieces) for number in piece)
 
     def _lattice(self, word: Word) -> list[tuple[list[float], list[tuple[int, Word]]]] | None:
-        """For each end the pieces that may stand before it, (start, ids), and the running sums of their weights."""
+        """For each end position, the cumulative weights of the pieces that end there, and these as (start, ids)."""
         characters = self._vocabulary.characters(word)
         if characters is None:
             return None

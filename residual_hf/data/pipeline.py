@@ -1,0 +1,228 @@
+# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
+"""From the corpora of a recipe to token ids, in memory or as a stream."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from accelerate import PartialState
+from transformers import AutoTokenizer, PreTrainedTokenizerBase
+
+from residual_hf.data.cleaning import CleaningReport, clean_corpus, pair_filter
+from residual_hf.data.corpus import ParallelCorpus, read_parallel
+from residual_hf.data.encoding import EncodedCorpus, encode, encode_corpus
+from residual_hf.data.mixing import mixed_indices, mixing_probabilities
+from residual_hf.data.multilingual import concatenate, directions, language_tag, tag_corpus, training_pairs
+from residual_hf.data.pair_reader import PairReader
+from residual_hf.data.settings import CleaningSettings, DataSettings, TokenizerSettings
+from residual_hf.data.streaming import StreamedBatches
+from residual_hf.data.subword_regularization import resegmenters
+from residual_hf.data.tokenizer import pretokenized_tokenizer
+from residual_hf.data.tokenizer_training import train_tokenizer
+from residual_hf.errors import InputError
+from residual_hf.files import atomic_folder, write_json
+from residual_hf.model.tokenization_residual import ResidualTokenizer
+
+logger = logging.getLogger(__name__)
+
+Corpora = dict[str, list[ParallelCorpus]]
+"""The corpora of `train`, `valid` and `test`."""
+
+SAMPLE = 200_000
+"""Pairs of a stream, over all corpora, that a tokenizer is trained on."""
+
+
+@dataclass
+class PreparedData:
+    """The data of a run.
+
+    `encoded`: the splits as token ids, without a `train` that is streamed. `references`: the corpora of `valid` and
+    `test`, in every direction and without tags. `longest`: for each training pair, the tokens of its longer side; of a
+    stream the maximum only.
+    """
+
+    tokenizer: PreTrainedTokenizerBase
+    encoded: dict[str, EncodedCorpus]
+    references: Corpora
+    longest: np.ndarray
+
+
+def read_corpora(data: DataSettings) -> Corpora:
+    """Read all corpora into memory, except a `train` that is streamed."""
+    splits = {"train": [] if data.stream else data.train, "valid": data.valid, "test": data.test}
+    return {name: [read_parallel(spec) for spec in specs] for name, specs in splits.items() if specs}
+
+
+def prepare(
+    texts: Corpora,
+    data: DataSettings,
+    tokenizer_settings: TokenizerSettings,
+    folder: Path,
+    *,
+    target_languages: Iterable[str],
+    positions: int,
+    max_tokens: int | None,
+    seed: int,
+) -> PreparedData:
+    """Clean and tokenize the corpora of a run; writes `tokenizer/`, `cache/` and `cleaning.json`.
+
+    Args:
+        texts: the result of `read_corpora`.
+        data, tokenizer_settings: sections of the recipe.
+        folder: of the run.
+        target_languages: the languages that get a tag if `data.language_tags`.
+        positions: most tokens that the model reads. Longer training pairs are dropped.
+        max_tokens: budget of a training batch; None if it is not known yet.
+        seed: of mixing and of subword regularization.
+    """
+    processes, cache = PartialState(), folder / "cache"
+    train = texts.get("train", [])
+    if data.cleaning is not None and not data.stream:
+        train = clean(train, data.cleaning, folder / "cleaning.json" if processes.is_main_process else None)
+    with processes.main_process_first():
+        tags = [language_tag(language) for language in target_languages] if data.language_tags else []
+        sample = first_pairs(data) if data.stream else train
+        tokenizer = get_tokenizer(tokenizer_settings, sample, tags, positions, folder / "tokenizer")
+        references = {
+            name: [direction for corpus in corpora for direction in directions(corpus, data.bidirectional)]
+            for name, corpora in texts.items()
+            if name != "train"
+        }
+        encoded = {}
+        for name, corpora in references.items():
+            tagged = concatenate([tag_corpus(corpus, data.language_tags) for corpus in corpora], name)
+            encoded[name] = encode_corpus(tagged, tokenizer, name=name, cache_dir=cache)
+            refuse_long(encoded[name], name, positions)
+        limit = min(data.max_length or positions, positions, max_tokens or positions)
+        longest = np.array([limit])
+        if not data.stream:
+            pairs = [training_pairs(corpus, data.bidirectional, data.language_tags) for corpus in train]
+            resegment = resegmenters(tokenizer, data.subword_regularization)
+            options = {"seed": seed, "max_length": positions, "cache_dir": cache, "name": "train"}
+            everything = encode_corpus(concatenate(pairs, "train"), tokenizer, resegment, **options)
+            encoded["train"] = drop_long(mix(everything, pairs, data, seed), limit)
+            longest = np.maximum(encoded["train"].source_lengths, encoded["train"].target_lengths)
+    return PreparedData(tokenizer, encoded, references, longest)
+
+
+def open_stream(
+    data: DataSettings,
+    tokenizer: PreTrainedTokenizerBase,
+    max_tokens: int,
+    *,
+    positions: int,
+    seed: int,
+    **options: Any,
+) -> StreamedBatches:
+    """The training batches of a stream; `options` as in `StreamedBatches`."""
+    resegment = resegmenters(tokenizer, data.subword_regularization)
+    stream = StreamedBatches(
+        data.train,
+        partial(encode, tokenizer=tokenizer, resegment=resegment, seed=seed, max_length=positions),
+        max_tokens,
+        temperature=data.temperature,
+        bidirectional=data.bidirectional,
+        language_tags=data.language_tags,
+        shuffle_buffer=data.shuffle_buffer,
+        seed=seed,
+        max_length=min(data.max_length or positions, positions),
+        cleaning=data.cleaning,
+        **options,
+    )
+    log_shares("streaming", [spec.title for spec in data.train], stream.probabilities)
+    return stream
+
+
+def clean(
+    corpora: Sequence[ParallelCorpus], settings: CleaningSettings, report_file: Path | None
+) -> list[ParallelCorpus]:
+    """Clean the training corpora, each by itself, and write the report to a file, if given."""
+    cleaned, reports = [], {}
+    for corpus in corpora:
+        report = reports[corpus.name] = CleaningReport()
+        cleaned.append(clean_corpus(corpus, pair_filter(settings), report))
+        logger.info("%s: cleaning: %s", corpus.name, report)
+        if not report.kept:
+            raise InputError(f"data.cleaning: no pair of {corpus.name} is left: {report}")
+    if report_file is not None:
+        content = {name: vars(report) for name, report in reports.items()}
+        write_json(report_file, content if len(content) > 1 else next(iter(content.values())))
+    return cleaned
+
+
+def first_pairs(data: DataSettings) -> Iterable[ParallelCorpus]:
+    """The first pairs of every training corpus, cleaned: those that the tokenizer of a stream is trained on."""
+    for spec in data.train:
+        corpus = ParallelCorpus([], [], spec.title).with_pairs(PairReader(spec).take(SAMPLE // len(data.train)))
+        yield corpus if data.cleaning is None else clean_corpus(corpus, pair_filter(data.cleaning), CleaningReport())
+
+
+def get_tokenizer(
+    settings: TokenizerSettings, corpora: Iterable[ParallelCorpus], tags: Sequence[str], positions: int, folder: Path
+) -> PreTrainedTokenizerBase:
+    """The tokenizer in `folder`, if there is one; else one as `settings` say, trained on `corpora`, saved there."""
+    if folder.exists():
+        return AutoTokenizer.from_pretrained(folder)
+    train = partial(
+        train_tokenizer,
+        model=settings.kind,
+        vocab_size=settings.vocab_size,
+        language_tags=tags,
+        min_frequency=settings.min_frequency,
+        character_coverage=settings.character_coverage,
+    )
+    if settings.kind == "pretokenized":
+        tokenizer = pretokenized_tokenizer(settings.path)
+    elif settings.path is not None:
+        tokenizer = AutoTokenizer.from_pretrained(settings.path)
+    elif settings.joint:
+        tokenizer = train([line for corpus in corpora for line in (*corpus.sources, *corpus.targets)])
+    else:
+        text = concatenate(list(corpora), "train")
+        tokenizer = ResidualTokenizer.from_pair(train(text.sources), train(text.targets))
+    tokenizer.model_max_length = min(tokenizer.model_max_length, positions)
+    with atomic_folder(folder) as temporary:
+        tokenizer.save_pretrained(temporary)
+    return tokenizer
+
+
+def mix(encoded: EncodedCorpus, corpora: Sequence[ParallelCorpus], data: DataSettings, seed: int) -> EncodedCorpus:
+    """An epoch of several corpora, encoded one after the other, by their weights or by temperature."""
+    weights = [spec.weight for spec in data.train]
+    if len(corpora) == 1 or (data.temperature == 1 and weights[0] is None):
+        return encoded
+    sizes = [len(corpus) for corpus in corpora]
+    shares = mixing_probabilities(sizes, None if weights[0] is None else weights, data.temperature)
+    log_shares("mixing", [corpus.name for corpus in corpora], shares)
+    return encoded.select(mixed_indices(sizes, shares, seed))
+
+
+def log_shares(what: str, names: Sequence[str], shares: Sequence[float]) -> None:
+    logger.info("%s %s", what, ", ".join(f"{name} {share:.1%}" for name, share in zip(names, shares, strict=True)))
+
+
+def drop_long(corpus: EncodedCorpus, limit: int) -> EncodedCorpus:
+    """The pairs without a side of more than `limit` tokens; logs how many were dropped."""
+    kept = corpus.drop_long(limit)
+    if not len(kept):
+        raise InputError(f"data.max_length: no training pair has at most {limit} tokens on both sides")
+    if len(kept) < len(corpus):
+        count = len(corpus) - len(kept)
+        logger.info("dropped %d of %d training pairs, longer than %d tokens", count, len(corpus), limit)
+    return kept
+
+
+def refuse_long(corpus: EncodedCorpus, name: str, positions: int) -> None:
+    """Raise `InputError` for a source that the model cannot read."""
+    longest = int(corpus.source_lengths.argmax())
+    if corpus.source_lengths[longest] > positions:
+        raise InputError(
+            f"data.{name}: sentence {longest + 1} has {corpus.source_lengths[longest]} tokens, but the model reads at "
+            f"most {positions} (max_position_embeddings)"
+        )
