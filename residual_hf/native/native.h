@@ -27,6 +27,7 @@ typedef struct {
 typedef struct {
     const float *gain, *bias;  // (width), padded; gain is NULL where there is no norm
     float epsilon;
+    int32_t centred;  // LayerNorm; an RMSNorm takes the mean to be 0
 } Norm;
 
 // Which entries of a key/value cache a row attends to: entries[line[row] * stride + (0 .. lengths[line[row]] - 1)].

@@ -1,12 +1,12 @@
 // Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
-// Residual connections: addition, layer norm and dual stream in one pass over a row.
+// Residual connections: addition, norm and dual stream in one pass over a row.
 
 #include <math.h>
 
 #include "simd.h"
 
-// row += branch, dual += dual_scale * branch; returns the mean of the row.
-INLINE float add_branch(int width, float *row, const float *branch, float *dual, float dual_scale) {
+// row += branch, dual += dual_scale * branch; returns the mean of the row, or 0 for an RMSNorm.
+INLINE float add_branch(int width, float *row, const float *branch, float *dual, float dual_scale, int centred) {
     __m512 total = _mm512_setzero_ps();
     for (int i = 0; i < width; i += 16) {
         __m512 values = _mm512_loadu_ps(row + i);
@@ -20,7 +20,7 @@ INLINE float add_branch(int width, float *row, const float *branch, float *dual,
         }
         total = _mm512_add_ps(total, values);  // the padding adds zeros
     }
-    return _mm512_reduce_add_ps(total) / width;
+    return centred ? _mm512_reduce_add_ps(total) / width : 0;
 }
 
 INLINE float variance(int width, const float *row, float mean) {
@@ -41,7 +41,8 @@ WITH_AVX512 void add_norm(int rows, int width, int stride, float *stream, const 
     for (int r = 0; r < rows; r++) {
         int64_t start = (int64_t)r * stride;
         float *row = stream + start;
-        float mean = add_branch(width, row, branch ? branch + start : NULL, dual ? dual + start : NULL, dual_scale);
+        float mean = add_branch(width, row, branch ? branch + start : NULL, dual ? dual + start : NULL, dual_scale,
+                                norm->centred);
         float scale = norm->gain ? 1 / sqrtf(variance(width, row, mean) + norm->epsilon) : 0;
         for (int i = 0; i < stride; i += 16) {
             __m512 values = _mm512_loadu_ps(row + i);

@@ -19,7 +19,7 @@ class Linear(Structure):
 
 
 class Norm(Structure):
-    _fields_ = [("gain", c_void_p), ("bias", c_void_p), ("epsilon", c_float)]
+    _fields_ = [("gain", c_void_p), ("bias", c_void_p), ("epsilon", c_float), ("centred", c_int32)]
 
 
 class Table(Structure):

@@ -8,6 +8,7 @@ from torch import nn
 
 from residual_hf.conversion.fold import as_double, connections, fold, scales_tables
 from residual_hf.model.connections import get_ln_mode
+from residual_hf.model.norms import RMSNorm
 
 from . import library
 from .weights import ACTIVATIONS, DTYPES, LN_MODES
@@ -15,8 +16,8 @@ from .weights import ACTIVATIONS, DTYPES, LN_MODES
 LARGEST_HEAD = 128
 MODULES = {
     **dict.fromkeys(("q_proj", "k_proj", "v_proj", "out_proj", "fc1", "fc2"), (nn.Linear,)),
-    "norm": (nn.LayerNorm,),
-    "embed_norm": (nn.LayerNorm, nn.Identity),
+    "norm": (nn.LayerNorm, RMSNorm),
+    "embed_norm": (nn.LayerNorm, RMSNorm, nn.Identity),
 }
 
 

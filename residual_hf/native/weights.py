@@ -77,10 +77,11 @@ class Packer:
     def attention_output(self, projection: nn.Linear, heads: int) -> Linear:
         return self.linear(pad_heads(projection.weight.T, heads).T, projection.bias)
 
-    def norm(self, module: nn.LayerNorm) -> Norm:
-        width = round_up(len(module.weight))
-        gain, bias = (self.address(pad_to(tensor.float(), width)) for tensor in (module.weight, module.bias))
-        return Norm(gain, bias, module.eps)
+    def norm(self, module: nn.LayerNorm | nn.RMSNorm) -> Norm:
+        width, centred = round_up(len(module.weight)), isinstance(module, nn.LayerNorm)
+        bias = module.bias if centred else torch.zeros_like(module.weight)
+        gain, bias = (self.address(pad_to(tensor.float(), width)) for tensor in (module.weight, bias))
+        return Norm(gain, bias, module.eps, centred)
 
     def layer(self, layer: nn.Module, heads: int, norms: list[Norm]) -> Layer:
         """A layer with the norms that follow its sub-layers."""

@@ -29,6 +29,7 @@ VARIANTS = {
     "like BART": {"position_embedding_type": "learned", "embedding_norm": True, "activation_function": "gelu"},
     "like Marian": {"position_counting": "all_tokens", "activation_function": "silu", "output_bias": True},
     "fixed norm": {"fix_norm": True, "position_embedding_type": "none", "scale_embedding": False},
+    "RMSNorm": {"norm_type": "rms_norm", "embedding_norm": True},
     "hybrid": {"encoder_ln_mode": "pre_ln"},
     "dual options": {"ln_mode_options": {"dual_scale": 0.1, "main_scale": 0.7}},
 }
@@ -205,7 +206,7 @@ def test_changed_weights_are_noticed(fused):
     ("change", "reason"),
     [
         ({"ln_mode": "b2t"}, "ln_mode 'b2t'"),
-        ({"norm_type": "rms_norm"}, "RMSNorm"),
+        ({"norm_type": "scale_norm"}, "ScaleNorm"),
         ({"activation_function": "gelu_new"}, "gelu_new"),
         ({"d_model": 264, "decoder_attention_heads": 2}, "heads of 132"),
     ],
