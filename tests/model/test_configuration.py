@@ -4,6 +4,7 @@ from __future__ import annotations
 import json
 
 import pytest
+import torch
 from huggingface_hub.errors import StrictDataclassError
 from transformers import GenerationConfig
 
@@ -52,6 +53,27 @@ def test_every_mode_fills_in_its_defaults(mode):
 @pytest.mark.parametrize("name", sorted(PRESETS))
 def test_presets_are_valid_and_can_be_overridden(name):
     assert ResidualConfig.preset(name, dropout=0.5).dropout == 0.5
+
+
+@pytest.mark.parametrize(("name", "millions"), [("dlcl_post_wmt_en_de_25l", 121), ("dlcl_pre_wmt_en_de_30l", 137)])
+def test_presets_have_as_many_parameters_as_their_authors_state(name, millions):
+    """Table of the DLCL repository's README."""
+    with torch.device("meta"):
+        model = ResidualForConditionalGeneration(ResidualConfig.preset(name))
+    assert round(sum(p.numel() for p in model.parameters()) / 1e6) == millions
+
+
+def test_deep_b2t_presets_have_word_dropout_and_shallow_ones_do_not():
+    rates = {
+        name: (preset["dropout"], preset.get("encoder_word_dropout", 0.0), preset.get("decoder_word_dropout", 0.0))
+        for name, preset in PRESETS.items()
+        if name.startswith("b2t")
+    }
+    assert rates == {
+        "b2t_wmt_en_de": (0.3, 0.0, 0.0),
+        "b2t_wmt_en_de_18l": (0.5, 0.1, 0.1),
+        "b2t_wmt_en_de_100l": (0.5, 0.1, 0.1),
+    }
 
 
 def test_unknown_preset():
