@@ -52,7 +52,8 @@ def build_optimizer(
         eps: added to the denominator, where exactly is the difference between fairseq_adam and adamw.
         weight_decay: decoupled, times the learning rate of the moment.
         weight_decay_on: "all" parameters, as fairseq does, or "hf": all but layer norms and parameters with names of
-            biases and norms, as the Transformers Trainer does.
+            biases and norms, as the Transformers Trainer does. Parameters that a residual connection exempts
+            (`no_weight_decay`) are never decayed.
 
     Raises:
         InputError: an unknown name, a number out of its range, or a model without trainable parameters.
@@ -65,7 +66,7 @@ def build_optimizer(
     trainable = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
     if not trainable:
         raise InputError("model: no parameter requires a gradient, there is nothing to train")
-    exempt = _names_without_decay(model) if weight_decay_on == "hf" else set()
+    exempt = _exempted_by_modes(model) | (_norms_and_biases(model) if weight_decay_on == "hf" else set())
     groups = [
         {"params": [parameter for key, parameter in trainable.items() if key not in exempt]},
         {"params": [parameter for key, parameter in trainable.items() if key in exempt], "weight_decay": 0.0},
@@ -74,7 +75,15 @@ def build_optimizer(
     return OPTIMIZERS[name](groups, lr=lr, betas=tuple(betas), eps=eps, weight_decay=weight_decay)
 
 
-def _names_without_decay(model: nn.Module) -> set[str]:
+def _exempted_by_modes(model: nn.Module) -> set[str]:
+    return {
+        f"{prefix}.{name}".lstrip(".")
+        for prefix, module in model.named_modules()
+        for name in getattr(module, "no_weight_decay", ())
+    }
+
+
+def _norms_and_biases(model: nn.Module) -> set[str]:
     in_layer_norms = {
         f"{prefix}.{name}".lstrip(".")
         for prefix, module in model.named_modules()

@@ -13,7 +13,7 @@ from residual_hf.model.norms import AdaNorm
 CASES = [(mode, {}) for mode in OURS] + [(mode, {"norm_type": "scale_norm"}) for mode in ("post_ln", "pre_ln")]
 
 
-@pytest.mark.parametrize(("mode", "fields"), CASES, ids=[f"{mode}-{''.join(fields.values())}" for mode, fields in CASES])
+@pytest.mark.parametrize(("mode", "fields"), CASES, ids=["-".join([mode, *fields.values()]) for mode, fields in CASES])
 def test_gradients_equal_differences_of_the_logits(mode, fields):
     model = randomise(make(mode, "eager", activation_function="gelu", **fields)).double()  # relu has no gradient at 0
     generator = torch.Generator().manual_seed(2)

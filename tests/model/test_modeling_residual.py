@@ -7,6 +7,7 @@ import copy
 
 import pytest
 import torch
+from huggingface_hub.errors import StrictDataclassError
 from safetensors.torch import load_file, save_file
 from test_mode_invariants import SOURCE, TARGET, make, randomise
 from torch import nn
@@ -65,6 +66,19 @@ def test_cross_attention_skips_masked_states_and_reads_others(mode, models):
     old, skipped, read = (logits_of(model, None, mask, encoder_outputs=(m,)) for m in (memory, hidden, seen))
     assert not changed(old, skipped).any()
     assert changed(old, read).tolist() == [[False] * 4, [True] * 4]
+
+
+@every_mode
+def test_layers_can_be_dropped_in_training_or_the_config_says_no(mode):
+    rates = {"encoder_layerdrop": 0.5, "decoder_layerdrop": 0.5}
+    if not LN_MODES[mode].supports_layerdrop:
+        with pytest.raises(StrictDataclassError, match=f"encoder_layerdrop must be 0 with ln_mode '{mode}', not 0.5"):
+            make(mode, None, **rates)
+        return
+    model = make(mode, None, **rates, encoder_layers=4).train()
+    losses = {model(SOURCE, attention_mask=SOURCE.ne(1), labels=LABELS).loss.item() for _ in range(8)}
+    assert len(losses) > 1 or mode in ("fixup", "rezero", "skip_init")  # their initial layers are the identity
+    model(SOURCE, attention_mask=SOURCE.ne(1), labels=LABELS).loss.backward()
 
 
 @every_mode

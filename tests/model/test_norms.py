@@ -40,6 +40,13 @@ def test_ada_norm_equals_its_formula():
     assert (gradient - whole).abs().max() > 1e-3
 
 
+def test_the_constant_of_ada_norm_is_a_field_of_the_config():
+    one, two = (make("pre_ln", norm_type="ada_norm", ada_norm_scale=scale) for scale in (1, 2.0))
+    assert {module.scale for module in one.modules() if isinstance(module, AdaNorm)} == {1}
+    assert not torch.equal(logits(one), logits(two))
+    assert torch.equal(logits(make("pre_ln", norm_type="ada_norm")), logits(two))
+
+
 @pytest.mark.parametrize("norm_type", [ScaleNorm, AdaNorm])
 @pytest.mark.parametrize("mode", [name for name in OURS if LN_MODES[name].attention_implementations is None])
 def test_norm_types_work_with_every_mode(mode, norm_type):

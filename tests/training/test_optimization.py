@@ -8,6 +8,7 @@ import math
 
 import pytest
 import torch
+from model.test_mode_invariants import make
 from torch import nn
 
 from residual_hf.errors import InputError
@@ -144,6 +145,25 @@ def test_weight_decay_on_hf_takes_the_parameters_that_the_trainer_takes(tmp_path
     expected = set(trainer.get_decay_parameter_names(model)) - {"head.weight"}  # tied to embed.weight
     assert expected == {"embed.weight", "inner.fc.weight", "omega"}
     assert decayed(model, build_optimizer(model, "adamw", LR, weight_decay=DECAY, weight_decay_on="hf")) == expected
+
+
+@pytest.mark.parametrize("rule", ["all", "hf"])
+@pytest.mark.parametrize(
+    ("mode", "exempt"),
+    [
+        ("hyper_connections", {"static_read", "static_mix", "static_write"}),
+        ("mhc", {"static_read", "static_mix", "static_write"}),
+        ("layer_scale", {"scale"}),
+        ("skip_init", {"alpha"}),
+        ("admin", set()),  # its code decays omega like all parameters
+    ],
+)
+def test_parameters_that_a_mode_exempts_are_not_decayed(mode, exempt, rule):
+    model = make(mode)
+    own = {name for name, _ in model.named_parameters() if "residual" in name and "norm" not in name}
+    optimizer = build_optimizer(model, "adamw", LR, weight_decay=DECAY, weight_decay_on=rule)
+    assert {name.rpartition(".")[2] for name in own - decayed(model, optimizer)} == exempt
+    assert exempt or own <= decayed(model, optimizer)
 
 
 def test_frozen_parameters_are_left_out():
