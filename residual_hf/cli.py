@@ -90,8 +90,6 @@ def build_parser() -> argparse.ArgumentParser:
     card.add_argument("--license", help="of the weights, an identifier of the Hub such as apache-2.0")
     card.add_argument("--data-license", help="of the training data, any text")
     card.add_argument("--dataset", action="append", default=[], help="id of the data on the Hub; may be repeated")
-    card.add_argument("--carbon-intensity", type=float, metavar="G", help="g CO2 equivalent per kWh, for an estimate")
-    card.add_argument("--device-power", type=float, metavar="WATTS", help="of one device, where it is not known")
     card.add_argument("--output", type=Path, help="Markdown file (default: model/README.md of the run)")
     card.add_argument("--overwrite", action="store_true", help="replace a card that exists")
     card.set_defaults(run=run_card)
@@ -257,8 +255,6 @@ def run_card(options: argparse.Namespace) -> int:
         license=options.license,
         data_license=options.data_license,
         datasets=options.dataset,
-        carbon_intensity=options.carbon_intensity,
-        device_power=options.device_power,
         output=options.output,
         overwrite=options.overwrite,
     )

@@ -101,14 +101,31 @@ def write_json(path: Path, value: Any) -> None:
 
 def read_json(path: Path) -> dict[str, Any]:
     """Read a JSON object. Raises `InputError` for a file that is missing or holds anything else."""
+    return _json_object(_read_text(path), str(path))
+
+
+def read_json_lines(path: Path) -> list[dict[str, Any]]:
+    """Read a file with one JSON object per line. Raises `InputError` like `read_json`, with the number of the line."""
+    lines = enumerate(_read_text(path).split("\n"), start=1)
+    return [_json_object(line, f"{path}: line {number}") for number, line in lines if line.strip()]
+
+
+def _read_text(path: Path) -> str:
     try:
-        value = json.loads(path.read_text(encoding="utf-8"))
+        return path.read_text(encoding="utf-8")
     except FileNotFoundError:
         raise InputError(f"{path}: no such file") from None
     except OSError as error:
         raise InputError(f"{path}: cannot be read: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise InputError(f"{path}: not a UTF-8 file: {error}") from error
+
+
+def _json_object(text: str, where: str) -> dict[str, Any]:
+    try:
+        value = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise InputError(f"{path}: not a JSON file: {error}") from error
+        raise InputError(f"{where}: not JSON: {error}") from error
     if not isinstance(value, dict):
-        raise InputError(f"{path}: must be a JSON object, not {type(value).__name__}")
+        raise InputError(f"{where}: must be a JSON object, not {type(value).__name__}")
     return value

@@ -107,9 +107,12 @@ PUSH_ONLY = {
     "no pipeline": (set_fields(custom_pipelines={}), "custom_pipelines: translation is None"),
     "no card": (lambda folder: (folder / "README.md").unlink(), r"no card \(README.md\) in it"),
     "no metadata": (write("README.md", b"# A model\n"), "README.md: no metadata"),
-    "little metadata": (write("README.md", b"---\nlicense: mit\n---\n"), "README.md: library_name: missing"),
-    "broken metadata": (write("README.md", b"---\nlicense: [\n---\n"), "README.md: .*not YAML"),
-    "no picture": (write("README.md", CARD.encode() + b"![curve](curve.png)\n"), "it shows curve.png"),
+    "broken metadata": (write("README.md", b"---\nlicense: [\n---\n"), "README.md: the metadata cannot be read"),
+    "broken results": (
+        write("README.md", CARD.replace("tags:", "model-index: [1]\ntags:").encode()),
+        "README.md: the metadata cannot be read",
+    ),
+    "no picture": (write("README.md", CARD.encode() + b"![curve](curve.png)\n"), "no such picture: curve.png"),
 }
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from residual_hf import files
 from residual_hf.errors import InputError
-from residual_hf.files import atomic_file, atomic_folder, read_json, write_atomically, write_json
+from residual_hf.files import atomic_file, atomic_folder, read_json, read_json_lines, write_atomically, write_json
 
 
 @pytest.fixture
@@ -66,11 +66,19 @@ def test_json(tmp_path):
     for name, content, message in (
         ("missing", None, "missing: no such file"),
         ("list", b"[]", "list: must be a JSON object, not list"),
-        ("cut", b'{"a": ', "cut: not a JSON file"),
-        ("latin", b'{"a": "\xe9"}', "latin: not a JSON file"),
-        ("deep", b"[" * 100000, "deep: not a JSON file"),
+        ("cut", b'{"a": ', "cut: not JSON"),
+        ("latin", b'{"a": "\xe9"}', "latin: not a UTF-8 file"),
+        ("deep", b"[" * 100000, "deep: not JSON"),
     ):
         if content is not None:
             (tmp_path / name).write_bytes(content)
         with pytest.raises(InputError, match=message):
             read_json(tmp_path / name)
+
+
+def test_json_lines_are_named_by_number(tmp_path):
+    (tmp_path / "a.jsonl").write_text('{"step": 1}\n\n{"step": 2}\n')
+    assert read_json_lines(tmp_path / "a.jsonl") == [{"step": 1}, {"step": 2}]
+    (tmp_path / "a.jsonl").write_text('{"step": 1}\n{"st')
+    with pytest.raises(InputError, match="a.jsonl: line 2: not JSON"):
+        read_json_lines(tmp_path / "a.jsonl")

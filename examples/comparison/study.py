@@ -24,8 +24,8 @@ from tqdm.auto import tqdm
 
 from residual_hf.cli import DIVERGED, parse_overrides
 from residual_hf.evaluation.metrics import paired_bootstrap
-from residual_hf.hub.finished_run import FinishedRun, read_run
 from residual_hf.training.recipe import load_recipe
+from residual_hf.training.records import FinishedRun
 
 FIGURES = {"bleu": "sacreBLEU", "tokenized_bleu": "tokenised BLEU", "nll": "NLL"}
 
@@ -86,7 +86,7 @@ class Run:
                 return None
             if done.returncode:
                 raise SystemExit(f"{self.folder}: {done.stderr[-2000:]}")
-        return read_run(self.folder)
+        return FinishedRun.read(self.folder)
 
 
 def train_all(runs: Sequence[Run], options: argparse.Namespace) -> dict[Run, FinishedRun | None]:

@@ -57,7 +57,8 @@ class Scorer:
         self.name = name
 
     @cached_property
-    def _detokenized_references(self) -> Sequence[str]:
+    def plain_references(self) -> Sequence[str]:
+        """The references that sacreBLEU's scores are computed with: text that is not tokenized."""
         if self.text == "raw":
             return self.references
         return self.raw_references or detokenize(self.references, self.language)
@@ -66,7 +67,7 @@ class Scorer:
         """Name of a score to its value: those of `FIGURES`."""
         plain = self._plain(hypotheses)
         scores = {
-            name: s.value for name, s in score(plain, self._detokenized_references, metrics=("bleu", "chrf")).items()
+            name: s.value for name, s in score(plain, self.plain_references, metrics=("bleu", "chrf")).items()
         }
         if self.text == "moses":
             scores["tokenized_bleu"] = tokenized_bleu(hypotheses, self.references).value
@@ -74,7 +75,7 @@ class Scorer:
 
     def report(self, hypotheses: Sequence[str]) -> dict[str, Any]:
         """All scores with their signatures, for JSON."""
-        plain, references = self._plain(hypotheses), self._detokenized_references
+        plain, references = self._plain(hypotheses), self.plain_references
         scores: dict[str, Any] = score(plain, references, metrics=("bleu", "chrf", "ter")).as_dict()
         scores["bleu_lowercase"] = score(plain, references, metrics=("bleu",), lowercase=True).as_dict()["bleu"]
         if self.text == "moses":

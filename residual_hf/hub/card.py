@@ -1,35 +1,48 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
-"""Model cards generated from the folder of a training run: what is not known is left out."""
+"""Model cards, generated from the folder of a training run. Unknown fields are omitted."""
 
 from __future__ import annotations
 
+import inspect
+import io
 import logging
 import os
 import re
 from collections.abc import Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from huggingface_hub import EvalResult, ModelCardData
+import yaml
+from huggingface_hub import EvalResult, ModelCard, ModelCardData
+from huggingface_hub.errors import HFValidationError
+from huggingface_hub.utils import validate_repo_id
 
 from residual_hf.errors import InputError
 from residual_hf.evaluation.metrics import METRICS, Comparison, paired_bootstrap
-from residual_hf.files import write_atomically
+from residual_hf.files import check_output_file, write_atomically
+from residual_hf.model import catalogue as _  # noqa: F401  registers the modes
+from residual_hf.model.connections import LN_MODES
+from residual_hf.training.records import FinishedRun
 
-from .card_check import HUB_ID, check_metadata, validate_card
-from .card_facts import LABELS, Card
-from .card_plot import learning_curve
-from .card_text import card_text
-from .emissions import estimate
-from .finished_run import FinishedRun, read_run
-
-__all__ = ["validate_card", "write_card"]
+from .citations import bibtex, papers
+from .markdown import block, code, file_name, literal, public, text
 
 logger = logging.getLogger(__name__)
 
+TEMPLATE = Path(__file__).with_name("model_card.md.jinja")
+SPLITS = ("train", "valid", "test")
+LABELS = {
+    "bleu": "BLEU",
+    "chrf": "chrF",
+    "chrf++": "chrF++",
+    "ter": "TER",
+    "bleu_lowercase": "BLEU, lower case",
+    "tokenized_bleu": "BLEU of the tokens",
+}
+HUB_SPLITS = {"test": "test", "valid": "validation"}
 HUB_METRICS = ("bleu", "chrf", "ter")
-HUB_SPLITS = {"valid": "validation", "test": "test"}
-NO_HUB_DATASET = "local-files"  # the Hub wants a type; these files have no id there
+GRAY, ORANGE = "#8a8f98", "#c2410c"
 
 
 def write_card(
@@ -40,105 +53,168 @@ def write_card(
     license: str | None = None,
     data_license: str | None = None,
     datasets: Sequence[str] = (),
-    carbon_intensity: float | None = None,
-    device_power: float | None = None,
     output: str | os.PathLike | None = None,
     overwrite: bool = False,
 ) -> Path:
-    """Write the card of a finished run (`residual-hf train`) and the picture of its learning curve; returns its path.
+    """Write the card of a finished run and the picture of its learning curve; returns the path of the card.
 
-    The picture needs matplotlib; without it the card says where the figures are. Confidence intervals and the
-    comparison need the references of the run's recipe, so run it where the recipe was run.
+    The picture needs matplotlib (`pip install 'residual_hf[card]'`). Emissions need a run with
+    `report_to: [codecarbon]`.
 
     Args:
-        model_name: None takes the name of the folder.
-        baseline: folder of another run on the same test set, to compare with by paired bootstrap.
-        license: of the weights, an identifier of the Hub such as `apache-2.0`. None: not stated.
-        data_license: of the training data, any text. None: not stated.
-        datasets: ids on the Hub of the training data; those that the recipe names are found without.
-        carbon_intensity, device_power: grams of CO2 equivalent per kWh and watts of one device, see `estimate`.
-        output: a Markdown file; None is `model/README.md` of the run, with `training_curve.png` beside it, for another
-            file `NAME.png` beside `NAME.md`.
-        overwrite: replace a card that is there.
+        model_name: None is the name of the folder.
+        baseline: folder of another run on the same test set, to compare with by paired bootstrap resampling.
+        license: of the weights, an identifier of the Hub such as `apache-2.0`; the Hub checks it when pushing.
+        data_license: of the training data, any text.
+        datasets: ids of the training data on the Hub; the ids in the recipe are added.
+        output: a Markdown file; None is `model/README.md` of the run. The picture is `training_curve.png` in the same
+            folder, or `NAME.png` for another file `NAME.md`.
+        overwrite: replace an existing card.
 
     Raises:
-        InputError: a folder that is not a finished run, a card that exists, a baseline that cannot be compared, or
-            metadata that the Hub would refuse, naming the field.
+        InputError: a folder that is not a finished run, a card that exists, a baseline that cannot be compared, or an
+            invalid name.
     """
-    run = read_run(run_folder)
+    run = FinishedRun.read(run_folder)
     path = run.folder / "model" / "README.md" if output is None else Path(output)
-    picture_path = path.with_name("training_curve.png" if output is None else f"{path.stem}.png")
     if path.suffix != ".md":
         raise InputError(f"output: {path} given, must be a file *.md")
-    if path.exists() and not overwrite:
-        raise InputError(f"output: {path} exists; use --overwrite or another file")
+    check_output_file(path, overwrite=overwrite)
     name = model_name or run.folder.resolve().name
-    if not HUB_ID.fullmatch(name):
-        raise InputError(f"model_name: {name!r} given; allowed is a name as on the Hub: letters, digits, . _ -")
-    emissions = estimate(run, carbon_intensity, device_power)
-    other = None if baseline is None else read_run(baseline)
-    comparisons, no_interval = _bootstrap(run, other)
-    picture = learning_curve(run.curve)
-    card = Card(
+    for field, value in [("model_name", name), *(("datasets", dataset) for dataset in datasets)]:
+        try:
+            validate_repo_id(value)
+        except HFValidationError as error:
+            raise InputError(f"{field}: {error}") from error
+    if not run.directions:
+        raise InputError(f"{run.folder}: run.json has no corpus with source_lang and target_lang in data.train")
+    other = None if baseline is None else FinishedRun.read(baseline)
+    comparisons = compare(run, other)
+    curve = learning_curve(run.curve)
+    picture = path.with_name("training_curve.png" if output is None else f"{path.stem}.png")
+    recipe = {name: run.recipe[name] for name in ("tokenizer", "model", "training", "decoding") if name in run.recipe}
+    card = ModelCard.from_template(
+        card_metadata(run, name, license, datasets),
+        template_path=str(TEMPLATE),
         run=run,
         name=name,
         license=license,
         data_license=data_license,
-        baseline=other,
+        picture=picture.name if curve else None,
+        connections=[_describe_mode(mode) for mode in run.ln_modes],
+        hashes=_hashes(run),
+        hyperparameters=yaml.safe_dump(public(recipe), sort_keys=False, allow_unicode=True),
+        labels=LABELS,
+        scores=_scores(run, comparisons),
         comparisons=comparisons,
-        no_interval=no_interval,
-        emissions=emissions,
-        picture=picture_path.name if picture else None,
+        baseline=other,
+        citations=_citations(run, other),
+        **{"text": text, "code": code, "block": block, "literal": literal},
     )
-    metadata = card_metadata(card, datasets)
-    check_metadata(metadata.to_dict())
     path.parent.mkdir(parents=True, exist_ok=True)
-    if picture:
-        write_atomically(picture_path, picture)
-    write_atomically(path, f"---\n{metadata.to_yaml()}\n---\n\n{card_text(card)}")
+    if curve:
+        write_atomically(picture, curve)
+    write_atomically(path, f"{card}\n")
     return path
 
 
-def card_metadata(card: Card, datasets: Sequence[str] = ()) -> ModelCardData:
-    """What the Hub reads of a card."""
-    run = card.run
-    languages = (language for direction in run.directions for language in direction)
-    codes = (re.fullmatch(r"([a-z]{2,3})([-_].*)?", language) for language in languages)
-    named = [*datasets, *filter(None, map(_hub_dataset, run.corpora("train")))]
-    extra: dict[str, Any] = {}
-    if card.emissions is not None:
-        extra["co2_eq_emissions"] = {"emissions": card.emissions.grams, "source": "estimate, see the card"}
-        if card.emissions.hardware:
-            extra["co2_eq_emissions"]["hardware_used"] = card.emissions.hardware
+def card_metadata(run: FinishedRun, name: str, license: str | None, datasets: Sequence[str] = ()) -> ModelCardData:
+    """The metadata that the Hub reads."""
+    codes = (re.fullmatch(r"([a-z]{2,3})([-_].*)?", language) for pair in run.directions for language in pair)
     results = [result for split in ("test", "valid") for result in _results(run, split)]
+    emissions, extra = run.record.emissions, {}
+    if emissions is not None and not run.record.resumed:
+        extra = {"emissions": emissions.grams, "source": "codecarbon", "geographical_location": emissions.country}
+        extra = {"co2_eq_emissions": {key: value for key, value in extra.items() if value is not None}}
     return ModelCardData(
-        language=list(dict.fromkeys(code[1] for code in codes if code)) or None,
-        license=card.license,
+        language=list(dict.fromkeys(found[1] for found in codes if found)) or None,
+        license=license,
         library_name="transformers",
         pipeline_tag="translation",
         tags=["residual_hf", *run.ln_modes],
-        datasets=list(dict.fromkeys(named)) or None,
+        datasets=list(dict.fromkeys([*datasets, *filter(None, map(_hub_id, _specs(run, "train")))])) or None,
         metrics=list(dict.fromkeys(result.metric_type for result in results)) or None,
-        model_name=card.name,
+        model_name=name,
         eval_results=results or None,
         **extra,
     )
 
 
+def learning_curve(records: Sequence[dict[str, Any]]) -> bytes | None:
+    """A PNG of NLL and validation BLEU over updates, from the lines of `metrics.jsonl`.
+
+    None without matplotlib, or with less than two points.
+    """
+    training, validation, bleu = (series(records, name) for name in ("nll", "eval_nll", "eval_bleu"))
+    if max(len(training), len(validation)) < 2 or find_spec("matplotlib") is None:
+        return None
+    from matplotlib.figure import Figure
+
+    panels = 2 if len(bleu) > 1 else 1
+    figure = Figure(figsize=(4.5 * panels, 3.2), dpi=150, layout="constrained")
+    axes = figure.subplots(1, panels, squeeze=False)[0]
+    axes[0].plot(training.keys(), training.values(), color=GRAY, linewidth=1.2, label="training")
+    axes[0].plot(validation.keys(), validation.values(), color=ORANGE, marker=".", label="validation")
+    axes[0].set_ylabel("NLL per target token (nats)")
+    axes[0].legend(frameon=False)
+    if panels == 2:
+        axes[1].plot(bleu.keys(), bleu.values(), color=ORANGE, marker=".")
+        axes[1].set_ylabel("BLEU on the validation set")
+    for panel in axes:
+        panel.set_xlabel("update")
+        panel.grid(alpha=0.25, linewidth=0.6)
+        panel.spines[["top", "right"]].set_visible(False)
+    picture = io.BytesIO()
+    figure.savefig(picture, format="png", metadata={"Software": None})
+    return picture.getvalue()
+
+
+def series(records: Sequence[dict[str, Any]], name: str) -> dict[int, float]:
+    """Update -> value in order; of an update that was logged twice, by a resumed run, the later value."""
+    return dict(sorted({record["step"]: record[name] for record in records if name in record}.items()))
+
+
+def _describe_mode(name: str) -> dict[str, str]:
+    """What the class of a mode says about itself; of a mode that is not imported, only the name."""
+    own = vars(LN_MODES[name]) if name in LN_MODES else {}
+    summary = inspect.cleandoc(own.get("__doc__") or "").partition("\n")[0]
+    return {"name": name, "summary": summary, "equation": own.get("equation", ""), "source": own.get("source", "")}
+
+
+def _hashes(run: FinishedRun) -> str:
+    corpora = [corpus for split in SPLITS for corpus in getattr(run.record.data, split)]
+    return "\n".join(dict.fromkeys(f"{sha}  {file_name(file)}" for c in corpora for file, sha in c.sha256.items()))
+
+
+def _scores(run: FinishedRun, comparisons: dict[str, Comparison]) -> list[dict[str, Any]]:
+    """A table of scores for each corpus of the test and validation sets, and one for the means of several."""
+    tables = []
+    for split in ("test", "valid"):
+        reports = _reports(run, split)
+        if len(reports) > 1:
+            reports |= {f"mean of {len(reports)} corpora": run.metrics[split]}
+        shown = comparisons if split == run.split else {}
+        intervals = {name: (max(pair.b_interval[0], 0.0), pair.b_interval[1]) for name, pair in shown.items()}
+        tables += [
+            {"split": split, "corpus": corpus, "figures": figures, "intervals": intervals}
+            for corpus, figures in reports.items()
+        ]
+    return tables
+
+
 def _results(run: FinishedRun, split: str) -> list[EvalResult]:
-    reports, specs = run.reports(split), run.corpora(split)
+    reports, specs = _reports(run, split), _specs(run, split)
     spec = specs[0] if len(reports) == len(specs) == 1 else {}
-    dataset = _hub_dataset(spec)
-    part = spec.get("split") if dataset else None
-    task = "Translation " + "-".join(run.directions[0]) if len(run.directions) == 1 else "Translation"
+    dataset = _hub_id(spec)
+    direction = " " + "-".join(run.directions[0]) if len(run.directions) == 1 else ""
     return [
         EvalResult(
             task_type="translation",
-            task_name=task,
-            dataset_type=dataset or NO_HUB_DATASET,
-            dataset_name=corpus,
+            task_name=f"Translation{direction}",
+            dataset_type=dataset or "local-files",  # the Hub requires a type
+            dataset_name=public(corpus),
             dataset_config=corpus if len(reports) > 1 else spec.get("dataset_config"),
-            dataset_split=part or HUB_SPLITS[split],
+            dataset_split=(spec.get("split") if dataset else None) or HUB_SPLITS[split],
             metric_type=name,
             metric_value=round(figures[name]["value"], 2),
             metric_name=LABELS[name],
@@ -150,44 +226,64 @@ def _results(run: FinishedRun, split: str) -> list[EvalResult]:
     ]
 
 
-def _hub_dataset(spec: dict[str, Any]) -> str | None:
-    """The id of a corpus on the Hub; None for files and local folders."""
+def _reports(run: FinishedRun, split: str) -> dict[str, dict[str, Any]]:
+    """Name of a corpus -> its scores; `metrics.json` has them one level deeper for several corpora."""
+    figures = run.metrics.get(split) or {}
+    names = " + ".join(corpus.name for corpus in getattr(run.record.data, split))
+    return figures.get("corpora") or ({names or split: figures} if figures else {})
+
+
+def _specs(run: FinishedRun, split: str) -> list[dict[str, Any]]:
+    """The corpora of a split as the recipe declares them."""
+    specs = (run.recipe.get("data") or {}).get(split) or []
+    return [spec for spec in (specs if isinstance(specs, list) else [specs]) if isinstance(spec, dict)]
+
+
+def _hub_id(spec: dict[str, Any]) -> str | None:
+    """The id of a corpus on the Hub; None for local files and folders."""
     name = spec.get("dataset")
-    return name if name and HUB_ID.fullmatch(name) and not Path(name).exists() else None
+    return name if name and re.fullmatch(r"[\w-][\w.-]*(/[\w.-]+)?", name) and not Path(name).exists() else None
 
 
-def _bootstrap(run: FinishedRun, baseline: FinishedRun | None) -> tuple[dict[str, Comparison], str | None]:
-    """Intervals and p-values on the test set (validation set), or why there are none; a baseline must be compared."""
+def compare(run: FinishedRun, baseline: FinishedRun | None) -> dict[str, Comparison]:
+    """Metric -> intervals and p-value; without a baseline the run is compared with itself, for its intervals.
+
+    Raises `InputError` for a baseline that cannot be compared.
+    """
+    other, split = baseline or run, run.split
+    if split not in other.metrics:
+        raise InputError(f"baseline: {other.folder} has no scores of data.{split}")
+    if "corpora" in run.metrics[split]:
+        if baseline is not None:
+            raise InputError(f"baseline: data.{split} of {run.folder} has several corpora, must be one")
+        return {}
+    names = [name for name in METRICS if name in run.metrics[split] and name in other.metrics[split]]
     try:
-        return _compare(run, baseline or run), None
+        (ours, references), (theirs, others) = run.scored_text(split), other.scored_text(split)
     except InputError as error:
         if baseline is not None:
             raise
-        logger.warning("the card gets no confidence intervals: %s", error)
-        return {}, "they need one test set, as it was at the time of the run, beside the run"
-
-
-def _compare(run: FinishedRun, baseline: FinishedRun) -> dict[str, Comparison]:
-    split = run.split
-    if split not in baseline.metrics:
-        raise InputError(f"baseline: {baseline.folder} has no scores for data.{split}")
-    (ours, references), (theirs, others) = run.scored_text(split), baseline.scored_text(split)
+        logger.warning("the card has no confidence intervals: %s", error)
+        return {}
     if others != references:
-        raise InputError(f"baseline: {baseline.folder} was scored on other references for data.{split}")
-    comparisons: dict[str, Comparison] = {}
-    for name in METRICS:
-        figures = [one.metrics[split].get(name) for one in (baseline, run)]
-        if None in figures:
-            continue
-        signature = dict(part.partition(":")[::2] for part in figures[1]["signature"].split("|"))
-        tokenize = {"tokenize": signature["tok"]} if name == "bleu" and "tok" in signature else {}
-        comparisons |= paired_bootstrap(theirs, ours, references, metrics=(name,), **tokenize)
-        for one, figure, value in zip(
-            (baseline, run), figures, (comparisons[name].a, comparisons[name].b), strict=True
-        ):
-            if abs(value - figure["value"]) > 0.005:
+        raise InputError(f"baseline: {other.folder} was scored on other references of data.{split}")
+    signature = run.metrics[split].get("bleu", {}).get("signature", "")
+    tokenizer = dict(part.partition(":")[::2] for part in signature.split("|")).get("tok", "13a")
+    comparisons = paired_bootstrap(theirs, ours, references, metrics=names, tokenize=tokenizer)
+    for name, pair in comparisons.items():
+        for one, value in ((other, pair.a), (run, pair.b)):
+            recorded = one.metrics[split][name]["value"]
+            if abs(value - recorded) > 0.005:
                 raise InputError(
-                    f"{one.folder}: {split}.hypotheses.txt has {name} {value:.2f}, metrics.json "
-                    f"{figure['value']:.2f}; they are not of one run, or the references have changed"
+                    f"{one.folder}: {split}.hypotheses.txt has {name} {value:.2f}, but metrics.json {recorded:.2f}: "
+                    "the files are not of the same run"
                 )
     return comparisons
+
+
+def _citations(run: FinishedRun, baseline: FinishedRun | None) -> str:
+    entries = [entry for name in run.ln_modes if name in LN_MODES for entry in bibtex(name)]
+    entries.append(papers()["post2018call"])
+    if baseline is not None:
+        entries.append(papers()["koehn2004statistical"])
+    return "\n\n".join(dict.fromkeys(entries))

@@ -1,5 +1,5 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
-"""A trained model to the Hugging Face Hub: checked first, then uploaded as one commit."""
+"""Upload a trained model to the Hugging Face Hub as one commit, after all checks."""
 
 from __future__ import annotations
 
@@ -10,28 +10,29 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from huggingface_hub import CommitOperationAdd, HfApi
+import yaml
+from huggingface_hub import CommitOperationAdd, HfApi, ModelCard
 from huggingface_hub.errors import HfHubHTTPError, HFValidationError, OfflineModeIsEnabled
 from huggingface_hub.utils import validate_repo_id
 
 from residual_hf.checkpoint import validate_model_folder
 from residual_hf.errors import InputError
 
-from .card_check import validate_card
+from .card import write_card
 
 CARD = "README.md"
-PICTURE = re.compile(r"!\[[^\]]*\]\(([\w.-]+)\)")  # of Markdown, in the same folder
+PICTURE = re.compile(r"!\[[^\]]*\]\(([\w.-]+)\)")  # in Markdown, of a file in the same folder
 HTTPError = HfHubHTTPError.__mro__[1]  # of httpx, from huggingface_hub 2 on of httpx2
 REASONS = {
     401: "the token is missing or not valid: run `hf auth login` or set HF_TOKEN",
-    403: "the token may not write there",
-    404: "there is no such repository, or the token may not see it",
+    403: "the token has no write access",
+    404: "the repository does not exist, or the token has no access to it",
 }
 
 
 @dataclass(frozen=True)
 class Push:
-    """What a push uploads: local files by their name in the repository. `url` and `commit` are None in a dry run."""
+    """The local files of a push by their names in the repository. `url` and `commit` are None in a dry run."""
 
     repo_id: str
     files: dict[str, Path]
@@ -44,8 +45,10 @@ class Push:
         lines = [f"{size:>12,} {name}" for name, size in sizes.items()]
         lines.append(f"{sum(sizes.values()):>12,} bytes in {len(sizes)} files for {self.repo_id}")
         if self.left_out:
-            lines.append(f"left out: {', '.join(self.left_out)}")
-        if self.url is not None:
+            lines.append(f"not uploaded: {', '.join(self.left_out)}")
+        if self.url is None:
+            lines.append("dry run: the Hub was not asked about the token, the repository and the card's metadata")
+        else:
             lines.append(f"{self.url} (commit {self.commit})")
         return "\n".join(lines)
 
@@ -58,95 +61,102 @@ def push_run(
     revision: str | None = None,
     dry_run: bool = False,
     token: str | None = None,
-    commit_message: str = "Upload model",
 ) -> Push:
-    """Upload the model of a run, or of a saved model folder, to `repo_id` ("user/name") as one commit.
+    """Upload the model of a run, or a model folder, to `repo_id` ("user/name") as one commit.
 
-    Only what belongs to the model is uploaded: config, weights, tokenizer, model code and card, never a pickle. What
-    is in the repository besides stays there. Everything is checked first, see `validate_model_folder`; a run without
-    a card gets one. A dry run ends after the checks and needs no network.
+    Only the config, weights, tokenizer, model code and card are uploaded, never a pickle. Other files of the
+    repository are kept. A run without a card gets one.
 
     Args:
         folder: the output folder of `residual-hf train`, or a folder of `save_checkpoint`.
-        private: make the repository private if it is new.
-        revision: branch to commit to, made if it is not there; None is the main branch.
+        private: make a new repository private.
+        revision: branch to commit to, created if it does not exist; None is the main branch.
+        dry_run: check the folder and return, without a network.
         token: instead of the one that `hf auth login` or HF_TOKEN set.
 
     Raises:
-        InputError: a folder that would not load elsewhere, a card without metadata, a name or a token that the Hub
-            refuses, a repository that is public although `private` is asked for, a Hub that cannot be reached.
+        InputError: a model folder that would not load elsewhere (see `validate_model_folder`), a card whose metadata
+            the Hub refuses, a name or a token that it refuses, an existing public repository for `private`, or no
+            connection.
     """
     try:
         validate_repo_id(repo_id)
     except HFValidationError as error:
         raise InputError(f"repo_id: {error}") from error
-    model = find_model(folder)
+    model = _find_model(Path(folder))
     names = validate_model_folder(model)
-    files = card_files(find_card(Path(folder), model, repo_id)) | {name: model / name for name in names}
+    readme = _find_card(Path(folder), model, repo_id)
+    card = _read_card(readme)
+    pictures = {name: readme.parent / name for name in PICTURE.findall(card.text)}
+    for name, path in pictures.items():
+        if not path.is_file():
+            raise InputError(f"{readme}: no such picture: {name}")
+    files = {CARD: readme, **pictures, **{name: model / name for name in names}}
     left_out = sorted(path.name for path in model.iterdir() if path.name not in files)
     if dry_run:
         return Push(repo_id, files, left_out)
 
     api = HfApi(token=token)
     with _clear_errors(repo_id, api.endpoint):
+        try:
+            card.validate()
+        except ValueError as error:
+            raise InputError(f"{readme}: {api.endpoint} refuses the metadata: {error}") from error
         repository = api.create_repo(repo_id, private=private or None, exist_ok=True)
         repo_id = repository.repo_id
         if private and not api.model_info(repo_id).private:
-            raise InputError(f"{repo_id}: it exists and is public; make it private in its settings on the Hub first")
+            raise InputError(f"{repo_id}: exists and is public; make it private in its settings on the Hub first")
         if revision is not None:
             api.create_branch(repo_id, branch=revision, exist_ok=True)
         operations = [CommitOperationAdd(name, path) for name, path in files.items()]
-        commit = api.create_commit(repo_id, operations, commit_message=commit_message, revision=revision)
+        commit = api.create_commit(repo_id, operations, commit_message="Upload model", revision=revision)
     url = str(repository) if revision is None else f"{repository}/tree/{revision}"
     return Push(repo_id, files, left_out, url, commit.oid)
 
 
-def find_model(folder: str | os.PathLike) -> Path:
-    """The folder of the model: the folder itself, or `model/` in that of a run."""
-    folder = Path(folder)
+def _find_model(folder: Path) -> Path:
     if not folder.is_dir():
-        raise InputError(f"{folder}: there is no such folder")
+        raise InputError(f"{folder}: no such folder")
     for model in (folder, folder / "model"):
         if (model / "config.json").is_file():
             return model
     raise InputError(f"{folder}: neither a saved model (no config.json) nor a finished run (no model/config.json)")
 
 
-def find_card(folder: Path, model: Path, repo_id: str) -> Path:
-    """The card of a model, beside its weights or in the folder of its run; a run without one gets it here."""
+def _find_card(folder: Path, model: Path, repo_id: str) -> Path:
+    """The card in the model folder or in the folder of its run, written here for a run without one."""
     for place in (model, folder):
         if (place / CARD).is_file():
             return place / CARD
     if folder == model:
-        raise InputError(f"{folder}: no card ({CARD}) in it; give the folder of the run, which holds its figures")
-    from .card import write_card
-
+        raise InputError(f"{folder}: no card ({CARD}) in it; push the run folder, from which the card is generated")
     return write_card(folder, model_name=repo_id)
 
 
-def card_files(card: Path) -> dict[str, Path]:
-    """The card, its metadata checked, and the pictures beside it that it shows."""
-    validate_card(card)
-    pictures = {name: card.parent / name for name in PICTURE.findall(card.read_text("utf-8"))}
-    for name, path in pictures.items():
-        if not path.is_file():
-            raise InputError(f"{card}: it shows {name}, which is not beside it")
-    return {CARD: card, **pictures}
+def _read_card(path: Path) -> ModelCard:
+    """A card with metadata, as far as they can be checked without the Hub."""
+    try:
+        card = ModelCard.load(path)
+    except (yaml.YAMLError, ValueError) as error:
+        raise InputError(f"{path}: the metadata cannot be read: {error}") from error
+    if not card.data.to_dict():
+        raise InputError(f"{path}: no metadata: the card must begin with a block of YAML between lines of ---")
+    return card
 
 
 @contextmanager
 def _clear_errors(repo_id: str, endpoint: str) -> Iterator[None]:
-    """What the Hub answers, in one sentence."""
+    """Errors of the Hub as `InputError` of one sentence."""
     try:
         yield
     except InputError:
         raise
     except OfflineModeIsEnabled as error:
-        raise InputError(f"{repo_id}: the Hub is not asked while HF_HUB_OFFLINE is set") from error
+        raise InputError(f"{repo_id}: HF_HUB_OFFLINE is set, unset it to push") from error
     except HfHubHTTPError as error:
         status = error.response.status_code
         raise InputError(f"{repo_id}: {REASONS.get(status, str(error))} ({endpoint} answers {status})") from error
     except HTTPError as error:
         raise InputError(f"{repo_id}: {endpoint} cannot be reached: {error}") from error
-    except (RuntimeError, ValueError) as error:  # a file that the Hub did not take; there is no commit then
-        raise InputError(f"{repo_id}: nothing is committed: {error} {error.__cause__ or ''}".rstrip()) from error
+    except (RuntimeError, ValueError) as error:  # a file that the Hub did not accept, before the commit
+        raise InputError(f"{repo_id}: nothing was committed: {error} {error.__cause__ or ''}".rstrip()) from error

@@ -1,10 +1,11 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
-"""Records of a run: `run.json`, which says what was run on which data by which code, and the log file."""
+"""The records of a run: `run.json`, the log file, and reading the folder of a finished run."""
 
 from __future__ import annotations
 
 import logging
 import platform
+import shlex
 import subprocess
 import sys
 from collections.abc import Iterable, Mapping, Sequence
@@ -14,38 +15,47 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import yaml
 from tqdm.auto import tqdm
 
 from residual_hf.data.corpus import ParallelCorpus
-from residual_hf.files import read_json, write_json
-
-from .recipe import from_mapping
+from residual_hf.data.text_files import iter_lines
+from residual_hf.errors import InputError
+from residual_hf.evaluation.scorer import detokenize
+from residual_hf.files import read_json, read_json_lines, write_json
+from residual_hf.model.options import Settings, from_mapping
 
 RECORD = "run.json"
 
 
-@dataclass
-class CorpusRecord:
+class Record(Settings):
+    """A part of `run.json`, checked when it is read."""
+
+    error = InputError
+
+
+@dataclass(frozen=True)
+class CorpusRecord(Record):
     """A corpus as it was read; `sha256` maps the path of each file to the hash of its bytes."""
 
     name: str
     pairs: int
     source_lang: str | None = None
     target_lang: str | None = None
-    sha256: dict[str, str] = field(default_factory=dict)
+    sha256: dict = field(default_factory=dict)
 
 
-@dataclass
-class DataRecord:
+@dataclass(frozen=True)
+class DataRecord(Record):
     """The corpora of each split."""
 
-    train: list[CorpusRecord] = field(default_factory=list)
-    valid: list[CorpusRecord] = field(default_factory=list)
-    test: list[CorpusRecord] = field(default_factory=list)
+    train: tuple[CorpusRecord, ...] = ()
+    valid: tuple[CorpusRecord, ...] = ()
+    test: tuple[CorpusRecord, ...] = ()
 
 
-@dataclass
-class Emissions:
+@dataclass(frozen=True)
+class Emissions(Record):
     """What codecarbon measured during training; `country` is where it located the machine."""
 
     grams: float
@@ -54,21 +64,21 @@ class Emissions:
     codecarbon: str | None = None
 
 
-@dataclass
-class RunRecord:
+@dataclass(frozen=True)
+class RunRecord(Record):
     """The content of `run.json`. Fields that are None are not known, or not known yet.
 
     `commit` ends in `+` if the source files had uncommitted changes. `resumed` lists the later starts of a run.
-    `max_tokens_found` is the batch size that the search found; `max_tokens` the one that was used. `seconds`,
+    `max_tokens_found` is the batch size that the search found, `max_tokens` the one that was used. `seconds`,
     `tokens_per_second` and `emissions` cover the last start.
     """
 
-    command: list[str] = field(default_factory=list)
+    command: str | None = None
     started: str | None = None
-    resumed: list[str] = field(default_factory=list)
+    resumed: tuple[str, ...] = ()
     finished: str | None = None
     commit: str | None = None
-    versions: dict[str, str] = field(default_factory=dict)
+    versions: dict = field(default_factory=dict)
     seed: int | None = None
     device: str | None = None
     processes: int = 1
@@ -83,14 +93,13 @@ class RunRecord:
     emissions: Emissions | None = None
 
     @classmethod
-    def begin(
-        cls, folder: Path, seed: int, processes: int, splits: Mapping[str, Sequence[ParallelCorpus]]
-    ) -> RunRecord:
-        """Write what is known before the first update; the record of a resumed run keeps what it has."""
+    def begin(cls, folder: Path, seed: int, processes: int, splits: Mapping[str, Sequence[ParallelCorpus]]) -> None:
+        """Write what is known before the first update; the record of a resumed run keeps its other fields."""
         earlier = cls.read(folder) if (folder / RECORD).exists() else None
         record = replace(
             earlier or cls(started=now()),
-            command=sys.argv,
+            resumed=(*earlier.resumed, now()) if earlier else (),
+            command=command(),
             commit=commit(),
             versions=versions(),
             seed=seed,
@@ -98,27 +107,95 @@ class RunRecord:
             processes=processes,
             data=DataRecord(**{split: describe_corpora(corpora) for split, corpora in splits.items()}),
         )
-        if earlier is not None:
-            record.resumed = [*earlier.resumed, now()]
-        record.write(folder)
-        return record
+        write_json(folder / RECORD, asdict(record))
 
     @classmethod
     def read(cls, folder: Path) -> RunRecord:
         """Read the record of a run folder. Raises `InputError` naming the file and the field that is wrong."""
-        return from_mapping(cls, read_json(folder / RECORD), str(folder / RECORD))
+        return from_mapping(cls, read_json(folder / RECORD), f"{folder / RECORD}: ")
 
     @classmethod
     def update(cls, folder: Path, **fields: Any) -> None:
         """Set fields of the record of a run folder."""
-        replace(cls.read(folder), **fields).write(folder)
-
-    def write(self, folder: Path) -> None:
-        write_json(folder / RECORD, asdict(self))
+        write_json(folder / RECORD, asdict(replace(cls.read(folder), **fields)))
 
 
-def describe_corpora(corpora: Iterable[ParallelCorpus]) -> list[CorpusRecord]:
-    return [CorpusRecord(c.name, len(c), c.source_lang, c.target_lang, c.sha256) for c in corpora]
+@dataclass(frozen=True)
+class FinishedRun:
+    """The output folder of a finished run; `record` is its `run.json`, `curve` its `metrics.jsonl`.
+
+    `recipe`, `config` and `metrics` are plain values, so that runs with a mode that is not imported can be read.
+    `cleaning` maps the names of training corpora to their cleaning reports.
+    """
+
+    folder: Path
+    recipe: dict[str, Any]
+    config: dict[str, Any]
+    metrics: dict[str, Any]
+    curve: list[dict[str, Any]]
+    record: RunRecord
+    cleaning: dict[str, dict[str, Any]]
+
+    @classmethod
+    def read(cls, folder: str | Path) -> FinishedRun:
+        """Read a run folder. Raises `InputError` naming the file that is missing or damaged."""
+        folder = Path(folder)
+        if not folder.is_dir():
+            raise InputError(f"run folder: {folder}: no such folder")
+        for name in ("recipe.yaml", RECORD, "metrics.json", "model/config.json"):
+            if not (folder / name).is_file():
+                raise InputError(f"run folder: {folder} has no {name}, must be the folder of a finished run")
+        try:
+            recipe = yaml.safe_load((folder / "recipe.yaml").read_text(encoding="utf-8"))
+        except (yaml.YAMLError, UnicodeDecodeError) as error:
+            raise InputError(f"{folder / 'recipe.yaml'}: not a YAML file: {error}") from error
+        if not isinstance(recipe, dict):
+            raise InputError(f"{folder / 'recipe.yaml'}: must be a mapping of sections, not {type(recipe).__name__}")
+        record = RunRecord.read(folder)
+        cleaning = read_json(folder / "cleaning.json") if (folder / "cleaning.json").is_file() else {}
+        if "kept" in cleaning:
+            cleaning = {record.data.train[0].name: cleaning}
+        return cls(
+            folder=folder,
+            recipe=recipe,
+            config=read_json(folder / "model" / "config.json"),
+            metrics=read_json(folder / "metrics.json"),
+            curve=read_json_lines(folder / "metrics.jsonl") if (folder / "metrics.jsonl").is_file() else [],
+            record=record,
+            cleaning=cleaning,
+        )
+
+    @property
+    def split(self) -> str:
+        """The split to judge the model by: `"test"`, or `"valid"` in a run without a test set."""
+        return "test" if "test" in self.metrics else "valid"
+
+    @property
+    def ln_modes(self) -> list[str]:
+        """The modes of encoder and decoder; one if they are equal."""
+        names = (self.config.get(f"{s}_ln_mode") or self.config.get("ln_mode") for s in ("encoder", "decoder"))
+        return list(dict.fromkeys(names))
+
+    @property
+    def directions(self) -> list[tuple[str, str]]:
+        """Pairs (source, target) of languages that the model was trained on."""
+        pairs = [(corpus.source_lang, corpus.target_lang) for corpus in self.record.data.train]
+        if (self.recipe.get("data") or {}).get("bidirectional"):
+            pairs = [direction for pair in pairs for direction in (pair, pair[::-1])]
+        return list(dict.fromkeys(pair for pair in pairs if None not in pair))
+
+    def scored_text(self, split: str) -> tuple[list[str], list[str]]:
+        """Translations and references of a split, both as they were scored. Raises `InputError` without them."""
+        translations, references = (
+            list(iter_lines(self.folder / f"{split}.{name}.txt")) for name in ("hypotheses", "references")
+        )
+        if (self.recipe.get("data") or {}).get("pretokenized"):
+            translations = detokenize(translations, self.directions[0][1])
+        return translations, references
+
+
+def describe_corpora(corpora: Iterable[ParallelCorpus]) -> tuple[CorpusRecord, ...]:
+    return tuple(CorpusRecord(c.name, len(c), c.source_lang, c.target_lang, c.sha256) for c in corpora)
 
 
 def measured_emissions(callbacks: Iterable[Any]) -> Emissions | None:
@@ -128,6 +205,13 @@ def measured_emissions(callbacks: Iterable[Any]) -> Emissions | None:
     if data is None:
         return None
     return Emissions(1000 * data.emissions, data.energy_consumed, data.country_name or None, data.codecarbon_version)
+
+
+def command() -> str:
+    """The command line of this process, as a user types it."""
+    program = Path(sys.argv[0])
+    name = "residual-hf" if program.parts[-2:] == ("residual_hf", "cli.py") else program.name
+    return shlex.join([name, *sys.argv[1:]])
 
 
 def now() -> str:

@@ -49,7 +49,7 @@ def train(recipe: Recipe, *, overwrite: bool = False, resume: bool = False) -> d
     `recipe.output_dir` receives `model/` (the final folder with its card, see `save_checkpoint`), `metrics.json`,
     `metrics.jsonl` (every logged figure), `train.log`, `run.json` (command, commit, versions, seed, hashes of the
     data, speed), `recipe.yaml`, `cleaning.json` (what was left out of the training corpus), `valid.hypotheses.txt`,
-    `test.hypotheses.txt`, `tokenizer/`, `checkpoints/` and `cache/`.
+    `valid.references.txt` (as they were scored), the same of `test`, `tokenizer/`, `checkpoints/` and `cache/`.
 
     Raises `InputError` before any long work for input that cannot be used, in particular an output folder that holds
     something while neither `overwrite` nor `resume` is given; `Interrupted` after Ctrl-C.
@@ -200,7 +200,9 @@ def final_scores(
         figures = trainer.evaluate(data.encoded[name], metric_key_prefix=name)
         hypotheses = trainer.translate(data.encoded[name])
         if trainer.is_world_process_zero():
-            write_atomically(folder / f"{name}.hypotheses.txt", "\n".join(hypotheses) + "\n")
+            references = [line for scorer in of_split for line in scorer.plain_references]
+            for kind, lines in (("hypotheses", hypotheses), ("references", references)):
+                write_atomically(folder / f"{name}.{kind}.txt", "\n".join(lines) + "\n")
         metrics[name] = {key.removeprefix(f"{name}_"): value for key, value in figures.items()}
         reports = {scorer.name: scorer.report(lines) for scorer, lines in by_corpus(of_split, hypotheses)}
         if len(reports) == 1:

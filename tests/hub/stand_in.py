@@ -144,6 +144,9 @@ class Handler(BaseHTTPRequestHandler):
         self.answer(url)
 
     def validate_yaml(self) -> None:
+        content = json.loads(self.body)["content"]
+        if "license: my-licence" in content:
+            return self.answer({"errors": [{"message": '"license" must be one of [apache-2.0, mit, ...]'}]}, 400)
         self.answer({"errors": [], "warnings": []})
 
     def preupload(self, name: str, repository: Repository, revision: str) -> None:

@@ -5,8 +5,10 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from stand_in import TOKEN, Hub, Repository
@@ -99,7 +101,8 @@ answers = {"first": run("push", first, "somebody/de-en"),
            "private": run("push", first, "somebody/secret", "--private"),
            "full": run("push", first, "somebody/full"),
            "broken": run("push", first, "somebody/broken"),
-           "public": run("push", first, "somebody/de-en", "--private")}
+           "public": run("push", first, "somebody/de-en", "--private"),
+           "licence": run("push", licensed, "somebody/licensed")}
 
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, pipeline
 AutoModelForSeq2SeqLM.from_pretrained(first + "/model").push_to_hub("somebody/parts")
@@ -117,6 +120,8 @@ print(json.dumps(answers))
 @pytest.fixture(scope="module")
 def pushed(hub, runs, tmp_path_factory):
     folders = {name: str(folder) for name, (folder, _) in runs.items()}
+    folders["licensed"] = shutil.copytree(folders["first"], tmp_path_factory.mktemp("licensed") / "run").as_posix()
+    Path(folders["licensed"], "model", "README.md").write_text(CARD.replace("tags:", "license: my-licence\ntags:"))
     answers = process(START + ERRORS + PUSH, hub, tmp_path_factory.mktemp("pushing"), **folders)
     files = hub.repositories["somebody/secret"].commits[hub.repositories["somebody/secret"].branches["main"]]
     for name, private, held in (("empty", False, ["config.json"]), ("hidden", True, list(files))):
@@ -131,7 +136,7 @@ def test_a_push_is_one_commit_of_what_belongs_to_the_model(hub, runs, pushed):
     assert code == 0, err
     repository = hub.repositories["somebody/de-en"]
     oid, paths = repository.log[1]  # after the one that the Hub makes
-    assert f"{hub.url}/somebody/de-en (commit {oid})" in out and "left out: training_args.bin" in out
+    assert f"{hub.url}/somebody/de-en (commit {oid})" in out and "not uploaded: training_args.bin" in out
     assert paths == sorted(path.name for path in (folder / "model").iterdir() if path.suffix != ".bin")
     assert {name: repository.commits[oid][name] for name in paths} == {
         name: (folder / "model" / name).read_bytes() for name in paths
@@ -157,7 +162,7 @@ def test_visibility(hub, pushed):
     assert pushed["private"][0] == 0 and hub.repositories["somebody/secret"].private
     assert not hub.repositories["somebody/de-en"].private
     code, _, error = pushed["public"]
-    assert code == 2 and "somebody/de-en: it exists and is public" in error
+    assert code == 2 and "somebody/de-en: exists and is public" in error
 
 
 @pytest.mark.parametrize("case", ["wrong token", "no token"])
@@ -168,11 +173,18 @@ def test_a_token_that_the_hub_refuses(hub, pushed, case):
     assert "somebody/other" not in hub.repositories
 
 
+def test_metadata_that_the_hub_refuses(hub, pushed):
+    code, _, error = pushed["licence"]
+    assert code == 2 and "Traceback" not in error
+    assert f"README.md: {hub.url} refuses the metadata: " in error and '"license\\" must be one of' in error
+    assert "somebody/licensed" not in hub.repositories
+
+
 @pytest.mark.parametrize(("case", "reason"), [("full", "storage limit reached"), ("broken", "model.safetensors")])
 def test_a_push_that_fails_commits_nothing(hub, pushed, case, reason):
     code, out, error = pushed[case]
     assert code == 2 and out == "" and "Traceback" not in error
-    assert f"somebody/{case}: nothing is committed: " in error and reason in error
+    assert f"somebody/{case}: nothing was committed: " in error and reason in error
     assert len(hub.repositories[f"somebody/{case}"].log) == 1  # the Hub's own
 
 

@@ -41,10 +41,11 @@ def test_dry_run_lists_files_and_sizes(run, capsys):
     (run / "model" / "optimizer.pt").write_bytes(b"a pickle")
     (run / "model" / "pytorch_model.bin").write_bytes(b"a pickle")
     assert main(["push", str(run), "somebody/de-en", "--dry-run", "--private", "--revision", "v2"]) == 0
-    *listed, total, left_out = capsys.readouterr().out.splitlines()
+    *listed, total, left_out, unchecked = capsys.readouterr().out.splitlines()
     uploaded = {line.split()[1]: int(line.split()[0].replace(",", "")) for line in listed}
     there = {path.name: path.stat().st_size for path in (run / "model").iterdir()}
-    assert left_out == "left out: optimizer.pt, pytorch_model.bin"
+    assert left_out == "not uploaded: optimizer.pt, pytorch_model.bin"
+    assert "the Hub was not asked about the token, the repository and the card's metadata" in unchecked
     assert uploaded == {name: size for name, size in there.items() if name not in left_out}
     assert total.split() == [
         f"{sum(uploaded.values()):,}",
@@ -65,9 +66,10 @@ def test_card_in_the_folder_of_the_run(run):
 
 def test_a_run_without_card_gets_one(run):
     (run / "model" / "README.md").unlink()
-    recipe = {"source_lang": "de", "target_lang": "en", "data": {}}
     scores = {"bleu": {"value": 20.0, "signature": "nrefs:1|tok:13a"}}
-    (run / "recipe.yaml").write_text(json.dumps(recipe))
+    corpus = {"name": "a", "pairs": 1, "source_lang": "de", "target_lang": "en"}
+    (run / "recipe.yaml").write_text("data: {}")
+    (run / "run.json").write_text(json.dumps({"data": {"train": [corpus]}}))
     (run / "metrics.json").write_text(json.dumps({"updates": 10, "minutes": 1.0, "valid": {"loss": 2.0} | scores}))
     files = push_run(run, "somebody/de-en", dry_run=True).files
     assert "somebody/de-en" in files["README.md"].read_text()
@@ -92,7 +94,7 @@ def test_bad_arguments(run, folder, name, message, capsys):
 @pytest.mark.parametrize(
     ("error", "message"),
     [
-        (OfflineModeIsEnabled("offline"), "somebody/a: the Hub is not asked while HF_HUB_OFFLINE is set"),
+        (OfflineModeIsEnabled("offline"), "somebody/a: HF_HUB_OFFLINE is set, unset it to push"),
         (push.HTTPError("Connection refused"), "somebody/a: .* cannot be reached: Connection refused"),
     ],
 )
@@ -102,6 +104,7 @@ def test_no_way_to_the_hub(run, monkeypatch, error, message):
 
     monkeypatch.setattr(push, "HfApi", HfApi)
     monkeypatch.setattr(HfApi, "create_repo", create_repo)
+    monkeypatch.setattr(push.ModelCard, "validate", lambda card: None)
     with pytest.raises(InputError, match=message):
         push_run(run, "somebody/a")
 

@@ -84,6 +84,8 @@ def test_run_folder_is_complete(finished):
         assert "version:" in metrics[split]["bleu"]["signature"]
         assert metrics[split]["nll"] > 0 and metrics[split]["chrf"]["value"] >= 0
         assert len((run / f"{split}.hypotheses.txt").read_text().splitlines()) == size
+        references = (folder / f"{split}.de").read_text()
+        assert (run / f"{split}.references.txt").read_text() == references
     records = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     assert {"loss", "nll", "ppl", "learning_rate"} <= set(records[0])
     assert any("eval_nll" in record for record in records)
@@ -219,6 +221,14 @@ def test_sampling_that_does_not_suit_the_tokenizer_is_refused(tmp_path):
     values["data"]["subword_regularization"] = {"unigram_alpha": 0.2}
     with pytest.raises(InputError, match="sampling.unigram_alpha: the tokenizer is of kind 'bpe', allowed is unigram"):
         from_mapping(Recipe, values)
+
+
+def test_emissions_are_measured_and_shown_in_the_card(tmp_path):
+    pytest.importorskip("codecarbon", reason="the extra [energy] is not installed")
+    train(make_recipe(tmp_path, max_updates=2, eval_every=2, eval_bleu=False, report_to=["codecarbon"]))
+    emissions = json.loads((tmp_path / "run" / "run.json").read_text())["emissions"]
+    assert emissions["grams"] > 0 and emissions["kilowatt_hours"] > 0 and emissions["codecarbon"]
+    assert "## Emissions" in (tmp_path / "run" / "model" / "README.md").read_text()
 
 
 @pytest.mark.parametrize(("updates", "epochs", "expected"), [(100, 2, 14), (9, 2, 9)])

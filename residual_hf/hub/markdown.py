@@ -1,0 +1,61 @@
+# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
+"""Recorded text as Markdown: escaped, and without folders and access tokens of the machine of a run."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+ABSOLUTE = re.compile(r"(file://)?~?[/\\]|[A-Za-z]:[/\\]")
+FOLDERS = re.compile(  # of an absolute path: in quotes; not in quotes; of Windows
+    r"""(?<=['"])(?:file://)?~?/[^'"\n]*/"""
+    r"""|(?<![\w.:/)~])(?:file://)?~?/(?:[^\s/=,:{}'"`]+/)+"""
+    r"""|(?<!\w)[A-Za-z]:\\(?:[^\s\\=,:{}'"`]+\\)+"""
+)
+SECRETS = re.compile(r"\bhf_\w{8,}|(?<=://)[^\s/@]+(?=@)")
+SPECIAL = re.compile(r"([\\`*{}\[\]<>#|!~$&]|(?<!\w)_|_(?!\w))")
+
+
+def text(value: Any) -> str:
+    """Plain text in a line or a cell of a table."""
+    return SPECIAL.sub(r"\\\1", " ".join(public(str(value)).split()))
+
+
+def code(value: Any, cell: bool = False) -> str:
+    """Inline code; `cell` for the cell of a table, which a bar would end."""
+    content = " ".join(public(str(value)).split())
+    fence = "`" * (1 + max(map(len, re.findall("`+", content)), default=0))
+    space = " " if "`" in content else ""
+    return fence + space + (content.replace("|", "\\|") if cell else content) + space + fence
+
+
+def block(value: Any, language: str = "") -> str:
+    """A block of code, with a fence that its content cannot close."""
+    content = public(str(value)).strip("\n")
+    fence = "`" * max(3, 1 + max(map(len, re.findall("`+", content)), default=0))
+    return f"{fence}{language}\n{content}\n{fence}"
+
+
+def literal(value: str) -> str:
+    """A string literal of Python."""
+    return json.dumps(public(value), ensure_ascii=False).replace("`", "'")
+
+
+def public(value: Any) -> Any:
+    """A value, or nested values, without the folders of absolute paths and without access tokens."""
+    if isinstance(value, dict):
+        return {key: public(entry) for key, entry in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [public(entry) for entry in value]
+    if not isinstance(value, str):
+        return value
+    value = SECRETS.sub("***", value)
+    if ABSOLUTE.match(value) and "\n" not in value:
+        return file_name(value)
+    return FOLDERS.sub("", value)
+
+
+def file_name(path: str) -> str:
+    """The last part of a path of any operating system."""
+    return re.split(r"[/\\]", path.rstrip("/\\"))[-1]
