@@ -184,8 +184,8 @@ def test_unknown_fields_are_omitted(make_run):
         "SHA-256",
         "| parameters",
         "None",
-        "seed ",
-        " x ",
+        "with seed",
+        "- 1 x",
         "\n\n\n",
     ):
         assert absent not in card, absent
