@@ -28,7 +28,6 @@ from residual_hf.model.ln_modes import PreLN
 REFERENCES = [f"the {a} dog sees a {b} cat in the {c} park" for a in "xyz" for b in "uvw" for c in "rst"]
 GOOD = [line.replace("sees", "saw") if i % 3 else line for i, line in enumerate(REFERENCES)]
 BAD = ["the dog is here now" for _ in REFERENCES]
-CARDS = sorted(path for path in (Path(__file__).parents[2] / "model_cards").glob("*.md") if path.name != "README.md")
 
 
 @pytest.fixture(scope="module")
@@ -459,8 +458,9 @@ def test_command_writes_a_card_and_refuses_with_a_reason(make_run, capsys):
     assert "residual-hf card: output:" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("card", CARDS, ids=lambda card: card.stem)
-def test_cards_of_this_repository(card):
-    assert ModelCard.load(card).data.model_name == card.stem
-    assert card.with_suffix(".png").is_file()
-    assert not FOLDERS.search(content(card))
+def test_cards_of_this_repository():
+    for path in (Path(__file__).parents[2] / "model_cards").glob("*.md"):
+        if path.name != "README.md":
+            card = ModelCard.load(path)
+            assert card.data.model_name == path.stem and path.with_suffix(".png").is_file()
+            assert not FOLDERS.search(card.text)
