@@ -6,7 +6,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, processors
-from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
+from transformers import PreTrainedTokenizerFast
 
 from residual_hf.data.text_files import iter_lines
 from residual_hf.errors import InputError
@@ -39,18 +39,6 @@ def append_eos() -> processors.TemplateProcessing:
     return processors.TemplateProcessing(
         single=f"$A {eos}", pair=f"$A {eos} $B {eos}", special_tokens=[(eos, SPECIAL_TOKENS.index(eos))]
     )
-
-
-def prefix_language_tag(tokenizer: PreTrainedTokenizerBase, text: str | list[str], tag: str) -> str | list[str]:
-    """`tag` and a space before the text or each of the texts: "<2de> A dog." for the tag `<2de>`.
-
-    It is encoded as the id of the tag and then the text (with a word mark, exactly as the text alone would be).
-    `InputError` if the tokenizer was not trained with this tag.
-    """
-    tags = [token for token in tokenizer.get_added_vocab() if token not in SPECIAL_TOKENS]
-    if tag not in tags:
-        raise InputError(f"language_tag: {tag!r}; the tokenizer knows {', '.join(tags) or 'no language tags'}")
-    return f"{tag} {text}" if isinstance(text, str) else [f"{tag} {one}" for one in text]
 
 
 def pretokenized_tokenizer(

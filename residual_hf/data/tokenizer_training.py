@@ -63,8 +63,8 @@ def train_tokenizer(
         vocab_size: number of entries, all told. Small corpora may yield fewer, which is logged.
         model: "bpe" (Sennrich et al. 2016; words marked by "▁"), "byte_bpe" (on UTF-8 bytes, Radford et al. 2019) or
             "unigram" (Kudo 2018), trained by SentencePiece.
-        language_tags: such as `<2de>`; their ids follow the special tokens. They are found in text as it is encoded
-            (see `prefix_language_tag`) and, being part of that text, are not dropped by `skip_special_tokens`.
+        language_tags: such as `<2de>`; their ids follow the special tokens. A tag in a text is encoded
+            as its id, and as part of the text it is not dropped by `skip_special_tokens`.
         min_frequency: how often a pair must occur to be merged; 2 by default, BPE only.
         max_token_length: most characters of an entry (bytes for "byte_bpe"); by default no limit for BPE and 16 for
             unigram.

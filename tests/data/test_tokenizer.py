@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 from transformers import AutoConfig, AutoTokenizer, PreTrainedConfig, PreTrainedTokenizerFast
 
-from residual_hf.data.tokenizer import prefix_language_tag, pretokenized_tokenizer
+from residual_hf.data.tokenizer import pretokenized_tokenizer
 from residual_hf.data.tokenizer_training import MODELS, train_tokenizer
 from residual_hf.errors import InputError
 from residual_hf.model.tokenization_residual import ResidualTokenizer
@@ -243,16 +243,11 @@ def test_small_corpora_are_reported(caplog):
 
 def test_language_tags(joint):
     text = "The small boat"
-    tagged = prefix_language_tag(joint, text, "<2de>")
-    assert joint(tagged).input_ids == [4, *joint(text).input_ids]
-    assert joint.decode(joint(tagged).input_ids, skip_special_tokens=True) == "<2de> The small boat"
-    assert prefix_language_tag(joint, ["a", " b"], "<2en>") == ["<2en> a", "<2en>  b"]
+    tagged = joint(f"<2de> {text}").input_ids
+    assert tagged == [4, *joint(text).input_ids]
+    assert joint.decode(tagged, skip_special_tokens=True) == "<2de> The small boat"
     for odd in (" <2de>  a  ", "<2de>a <2en>", "a<2de>"):
         assert joint.decode(joint(odd).input_ids, skip_special_tokens=True) == odd
-    with pytest.raises(InputError, match="language_tag: '<2fr>'; the tokenizer knows <2de>, <2en>"):
-        prefix_language_tag(joint, text, "<2fr>")
-    with pytest.raises(InputError, match="the tokenizer knows no language tags"):
-        prefix_language_tag(train("de"), text, "<2de>")
 
 
 def test_joint_vocabulary_encodes_both_sides(joint):
