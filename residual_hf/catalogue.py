@@ -32,7 +32,7 @@ def modes_table() -> str:
         folded = f"`{mode.folds_into}`" if mode.folds_into else ""
         options = ", ".join(f"`{f.name}`" for f in fields(mode.Options))
         count = f"{connection_parameters(name):,}"
-        rows.append((f"`{name}`", mode.equation, count, folded, warmup(mode), options, mode.source))
+        rows.append((f"`{name}`", f"`{mode.equation}`", count, folded, warmup(mode), options, mode.source))
     return "\n".join(f"| {' | '.join(row)} |" for row in rows)
 
 

@@ -15,7 +15,7 @@ from residual_hf.model.connections import LN_MODES
 from residual_hf.model.modeling_residual import ResidualModel
 
 OURS = sorted(name for name, mode in LN_MODES.items() if mode.__module__.startswith("residual_hf."))
-README = Path(__file__).parents[1] / "README.md"
+PAGE = Path(__file__).parents[1] / "docs" / "modes.md"
 
 
 def rows(table):
@@ -32,11 +32,11 @@ def test_every_mode_declares_what_the_catalogue_shows(name):
         assert f"{option.name}: " in text and option.metadata["help"] in text
 
 
-def test_readme_shows_the_table_of_the_command():
-    shown, printed = rows(README.read_text(encoding="utf-8")), rows(modes_table())
+def test_page_of_modes_has_the_table_of_the_command():
+    shown, printed = rows(PAGE.read_text(encoding="utf-8")), rows(modes_table())
     assert set(OURS) <= set(printed)
     for name in OURS:
-        assert shown.get(name) == printed[name], f"paste the output of `residual-hf modes` into README.md ({name})"
+        assert shown.get(name) == printed[name], f"paste the output of `residual-hf modes` into docs/modes.md ({name})"
 
 
 def test_command(capsys):

@@ -66,6 +66,7 @@ def plain_mode(config: ResidualConfig, stack: str) -> str:
 
 
 def foldable_modes() -> list[str]:
+    """The modes that `fold` accepts."""
     return sorted(name for name, mode in LN_MODES.items() if mode.folds_into is not None)
 
 

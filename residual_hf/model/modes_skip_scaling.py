@@ -276,7 +276,7 @@ class B2T(PostLN):
     except for biases.
     """
 
-    equation = "Post-LN, but the last norm of a layer sees x_inp + (x_ffn + a)"
+    equation = "x <- LN(x + a);  at the end of a layer x <- LN(x_inp + (x + a))"
     source = "Takase et al. 2023, B2T Connection: Serving Stability and Performance in Deep Transformers"
     bibtex = "takase2023b2t"
     Options = B2TOptions
