@@ -150,7 +150,8 @@ def encode_corpus(
         path = Path(cache_dir) / f"{name}-{_fingerprint(corpus, tokenizer, resegment or ())}.safetensors"
         if path.exists():
             return EncodedCorpus(load_file(path), resegment, **options)
-    starts = tqdm(range(0, len(corpus), CHUNK), desc=f"tokenizing {name}", unit_scale=CHUNK, unit=" pairs")
+    bar = {"desc": f"tokenizing {name}", "unit_scale": CHUNK, "unit": " pairs", "leave": False, "disable": None}
+    starts = tqdm(range(0, len(corpus), CHUNK), **bar)
     result = encode((corpus[start : start + CHUNK] for start in starts), tokenizer, resegment, **options)
     if path is not None:
         path.parent.mkdir(parents=True, exist_ok=True)

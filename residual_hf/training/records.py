@@ -265,10 +265,12 @@ class TerminalHandler(logging.Handler):
 
 
 class log_file:
-    """Context in which the messages of this package go to a file and to the terminal."""
+    """Context in which the messages of this package go to a file and, unless `terminal` is False, to the terminal."""
 
-    def __init__(self, path: Path):
-        self.handlers: Sequence[logging.Handler] = (logging.FileHandler(path, encoding="utf-8"), TerminalHandler())
+    def __init__(self, path: Path, *, terminal: bool = True):
+        self.handlers: list[logging.Handler] = [logging.FileHandler(path, encoding="utf-8")]
+        if terminal:
+            self.handlers.append(TerminalHandler())
 
     def __enter__(self) -> None:
         package = logging.getLogger("residual_hf")

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import yaml
-from transformers import EarlyStoppingCallback, PrinterCallback, ProgressCallback, set_seed
+from transformers import EarlyStoppingCallback, PrinterCallback, ProgressCallback, TrainerCallback, set_seed
 
 from residual_hf.checkpoint import save_checkpoint
 from residual_hf.data.corpus import describe_corpus
@@ -70,8 +70,18 @@ def train(recipe: Recipe, *, overwrite: bool = False, resume: bool = False) -> d
         return train_on(recipe, texts, folder, resume=resume)
 
 
-def train_on(recipe: Recipe, texts: Corpora, folder: Path, *, resume: bool = False) -> dict[str, Any]:
-    """The run of a recipe on corpora that are already in memory (`train`, `valid` and perhaps `test`)."""
+def train_on(
+    recipe: Recipe,
+    texts: Corpora,
+    folder: Path,
+    *,
+    resume: bool = False,
+    progress: TrainerCallback | None = None,
+) -> dict[str, Any]:
+    """Run a recipe on corpora that are already in memory (`train`, `valid` and optionally `test`).
+
+    `progress` replaces the progress bar.
+    """
     started = time.time()
     keep_freed_memory()
     set_seed(recipe.training.seed)
@@ -119,8 +129,8 @@ def train_on(recipe: Recipe, texts: Corpora, folder: Path, *, resume: bool = Fal
         processing_class=tokenizer,
         callbacks=[RecordCallback(folder / "metrics.jsonl"), interrupt, *keeping(settings, folder / "checkpoints")],
     )
-    if trainer.pop_callback(ProgressCallback) is not None:
-        trainer.add_callback(ProgressBar)
+    if trainer.pop_callback(ProgressCallback) is not None or progress is not None:
+        trainer.add_callback(progress or ProgressBar)
     trainer.remove_callback(PrinterCallback)
     describe(model, trainer)
     checkpoints = whole_checkpoints(folder / "checkpoints")
