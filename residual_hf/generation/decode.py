@@ -1,5 +1,5 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
-"""Beam search over many sentences: batches of similar length, results in the order of the input."""
+"""Beam search over many sentences, in batches of similar length, on one or several processes."""
 
 from __future__ import annotations
 
@@ -7,11 +7,16 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
+from accelerate import PartialState
+from accelerate.utils import gather_object
 from tqdm.auto import tqdm
 
 from residual_hf.data.batching import Seq2SeqCollator, TokenBudgetSampler
+from residual_hf.data.encoding import EncodedCorpus
 from residual_hf.errors import InputError
+from residual_hf.model.pipeline_translation import without_tag
 
 
 @dataclass(frozen=True)
@@ -49,10 +54,45 @@ class DecodingSettings:
         return arguments
 
 
+def translate_corpus(
+    model: Any, tokenizer: Any, corpus: EncodedCorpus, settings: DecodingSettings | None = None
+) -> list[str]:
+    """Translations of the source side of a corpus, in its order.
+
+    Several processes share the work and get the same list. A model with language tags on the target side translates
+    into the language of each label.
+    """
+    settings, processes = settings or DecodingSettings(), PartialState()
+    sources = [corpus[row]["input_ids"] for row in range(len(corpus))]
+    found: dict[int, list[int]] = {}
+    for rows, arguments in _rows_by_tag(model, corpus):
+        batches = decoding_batches(corpus.source_lengths, settings, rows)
+        share = batches[processes.process_index :: processes.num_processes]
+        # each process has full weights and its own number of batches
+        found |= dict(generate_ids(model, sources, settings, batches=share, synced_gpus=False, **arguments))
+    ids = {row: target for part in gather_object([found]) for row, target in part.items()}
+    return to_text(tokenizer, [ids[row] for row in range(len(corpus))])
+
+
+def _rows_by_tag(model: Any, corpus: EncodedCorpus) -> Iterator[tuple[Sequence[int], dict[str, int]]]:
+    """Sentences that are searched together, by the tag that their translation starts with, and its argument."""
+    if model.config.language_tags != "target":
+        yield range(len(corpus)), {}
+        return
+    tags = np.array([corpus[row]["labels"][0] for row in range(len(corpus))])
+    for tag in np.unique(tags).tolist():
+        yield np.flatnonzero(tags == tag).tolist(), {"forced_bos_token_id": tag}
+
+
+def to_text(tokenizer: Any, rows: Sequence[Sequence[int]]) -> list[str]:
+    """The text of translations, without special tokens and language tags."""
+    return [without_tag(text) for text in tokenizer.batch_decode(rows, skip_special_tokens=True)]
+
+
 def decoding_batches(
     source_lengths: Sequence[int], settings: DecodingSettings, rows: Sequence[int] | None = None
 ) -> list[list[int]]:
-    """Indices of the sentences of each batch, the longest sentences first; of all sentences, or of `rows`."""
+    """Batches of sentence indices, longest sentences first, of all sentences or of `rows`."""
     rows = range(len(source_lengths)) if rows is None else rows
     lengths = [source_lengths[i] for i in rows]
     budget = max(settings.max_tokens // settings.num_beams, max(lengths))
@@ -69,9 +109,12 @@ def generate_ids(
     progress: bool = False,
     **generate_arguments: Any,
 ) -> Iterator[tuple[int, list[int]]]:
-    """Yield (index, target ids without special tokens at the ends) for every source, as batches finish.
+    """Yield (index, target ids up to the first special token) for each source, as batches finish.
 
-    `sources` are id lists ending in `</s>`; `batches` restricts the work to some of them (one process of several).
+    Args:
+        sources: token ids of each sentence, ending in `</s>`.
+        batches: indices of the sentences of each batch; all sentences by default.
+        generate_arguments: further arguments of `model.generate`.
     """
     settings = settings or DecodingSettings()
     if batches is None:

@@ -12,9 +12,9 @@ import torch
 
 from residual_hf.checkpoint import load_checkpoint
 from residual_hf.errors import InputError
-from residual_hf.model.pipeline_translation import language_tags, without_tag
+from residual_hf.model.pipeline_translation import language_tags
 
-from .decode import DecodingSettings, generate_ids
+from .decode import DecodingSettings, generate_ids, to_text
 
 
 class Translator:
@@ -86,9 +86,9 @@ class Translator:
         if wanted:
             sources = [encoded[i] for i in wanted]
             found = dict(generate_ids(self.model, sources, self.settings, progress=progress, **generate_arguments))
-            texts = self.tokenizer.batch_decode([found[i] for i in range(len(wanted))], skip_special_tokens=True)
+            texts = to_text(self.tokenizer, [found[i] for i in range(len(wanted))])
             for index, text in zip(wanted, texts, strict=True):
-                translations[index] = without_tag(text)
+                translations[index] = text
         return translations
 
     def _tag(self, language: str | None) -> str | None:

@@ -1,5 +1,5 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
-"""What happens beside a training run: records of its figures, and a graceful end on Ctrl-C."""
+"""Trainer callbacks: logs, the position of a stream, and when training ends."""
 
 from __future__ import annotations
 
@@ -12,12 +12,15 @@ from typing import Any
 
 import torch
 from transformers import ProgressCallback, TrainerCallback
+from transformers.trainer_callback import ExportableState
+
+from residual_hf.errors import InputError
 
 logger = logging.getLogger(__name__)
 
 
 class RecordCallback(TrainerCallback):
-    """Appends every logged figure to a JSON-lines file and to the log."""
+    """Appends every log entry to a JSON Lines file and to the log."""
 
     def __init__(self, path: Path):
         self.path = path
@@ -36,7 +39,7 @@ class RecordCallback(TrainerCallback):
 
 
 class ProgressBar(ProgressCallback):
-    """Transformers' bar with the latest figures beside it; the figures themselves are written by `RecordCallback`."""
+    """Transformers' progress bar with the latest figures; `RecordCallback` writes the log entries themselves."""
 
     SHOWN = ("nll", "tokens_per_second", "learning_rate", "grad_norm", "eval_nll", "eval_bleu")
 
@@ -45,8 +48,36 @@ class ProgressBar(ProgressCallback):
             self.training_bar.set_postfix({name: f"{logs[name]:.3g}" for name in self.SHOWN if name in logs})
 
 
+class StreamPosition(TrainerCallback, ExportableState):
+    """Stores the position of a `StreamedBatches` data set in the trainer's state, and resumes from it.
+
+    Transformers writes the state of callbacks to `trainer_state.json` in each checkpoint and restores it.
+    """
+
+    def __init__(self) -> None:
+        self.position: dict[str, Any] | None = None
+        self.stream: Any = None
+        self.consumed = 0
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, train_dataloader: Any = None, **kwargs: Any) -> None:
+        self.stream = train_dataloader.dataset
+        if self.position is not None:
+            self.stream.start_from(self.position)
+            self.consumed = self.position["batches"]
+        elif state.global_step:
+            raise InputError("data.stream: true, but the run to resume was started without it")
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self.consumed += args.gradient_accumulation_steps * args.world_size
+
+    def state(self) -> dict[str, Any]:
+        if self.stream is not None:
+            self.position = self.stream.state(self.consumed)
+        return {"args": {}, "attributes": {"position": self.position}}
+
+
 class StopAfterEpochs(TrainerCallback):
-    """Ends training after so many epochs where a number of updates is given too, which Transformers obeys alone."""
+    """Stops after a number of epochs. With both limits given, Transformers itself stops at the number of updates."""
 
     def __init__(self, epochs: int):
         self.epochs = epochs
@@ -57,9 +88,9 @@ class StopAfterEpochs(TrainerCallback):
 
 
 class InterruptCallback(TrainerCallback):
-    """The first Ctrl-C (or SIGTERM) ends training behind a checkpoint; the second one ends it at once.
+    """On the first Ctrl-C (or SIGTERM), saves a checkpoint and stops training; the second one stops at once.
 
-    Several processes agree every few updates, or one would wait for the others forever.
+    Several processes agree on it every `AGREE_EVERY` updates, so that none waits for one that has stopped.
     """
 
     AGREE_EVERY = 10
@@ -76,7 +107,7 @@ class InterruptCallback(TrainerCallback):
     def _note(self, number: int, frame: Any) -> None:
         self.interrupted = True
         self._restore()
-        logger.warning("interrupted: saving a checkpoint; once more to stop at once")
+        logger.warning("interrupted: saving a checkpoint; press Ctrl-C again to stop at once")
 
     def _restore(self) -> None:
         for number, handler in self._previous.items():

@@ -1,66 +1,70 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
-"""Noticing that a run has diverged, and where."""
+"""Stopping a run that has diverged, with the layer where it happened."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from transformers import TrainerCallback
 
 MINIMUM_LOSS_SCALE = 1e-4
 """fairseq's `min_loss_scale`."""
 
 
 class TrainingDivergedError(RuntimeError):
-    """Training went wrong beyond repair; the checkpoints of before are there."""
+    """Training has diverged. The checkpoints written before are kept."""
 
 
-class DivergenceGuard:
-    """Raises `TrainingDivergedError` when a logged loss is not finite or exceeds `factor` times the lowest (0: off).
+class DivergenceGuard(TrainerCallback):
+    """Raises `TrainingDivergedError` if a logged loss is not finite, or above `factor` times the lowest one so far.
 
-    With loss scaling a gradient that is no number is no more than a skipped update that halves the scale; there it is
-    a scale below `MINIMUM_LOSS_SCALE` that ends the run.
+    `factor` 0 checks for finite values only. The loss is `nll` if it is logged, `loss` otherwise. With fp16 an
+    infinite gradient norm is normal: `GradScaler` skips that update and halves its scale. Then a logged `loss_scale`
+    below `MINIMUM_LOSS_SCALE` stops the run. Works with any `Trainer`.
     """
 
-    def __init__(self, factor: float):
+    def __init__(self, factor: float = 0.0):
         self.factor = factor
 
-    def check(
+    def on_log(
         self,
-        logs: Sequence[Mapping[str, float]],
-        model: nn.Module,
-        batch: Mapping[str, Tensor] | None,
-        loss_scale: float | None = None,
+        args: Any,
+        state: Any,
+        control: Any,
+        logs: dict[str, float] | None = None,
+        model: Any = None,
+        train_dataloader: Any = None,
+        **kwargs: Any,
     ) -> None:
-        """`logs` are all figures of the run, the last ones those to check; `batch` the last model inputs, for finding
-        the layer; `loss_scale` that of fp16."""
-        step, last = logs[-1].get("step", 0), logs[-1]
-        figures = ("nll", "loss", "grad_norm") if loss_scale is None else ("nll", "loss")
-        broken = [name for name in figures if not math.isfinite(last.get(name, 0.0))]
-        if broken:
+        reason = None if not logs or "loss" not in logs else self.reason(logs, state.log_history[:-1])
+        if reason is None:
+            return
+        batch = None if train_dataloader is None else next(iter(train_dataloader))
+        dtype = torch.float16 if args.fp16 else torch.bfloat16
+        with torch.autocast(model.device.type, dtype, enabled=args.fp16 or args.bf16):
             where = first_not_finite(model, batch)
-            raise TrainingDivergedError(self.message(step, f"{broken[0]} is {last[broken[0]]}; {where}"))
-        if loss_scale is not None and loss_scale < MINIMUM_LOSS_SCALE:
-            where = first_not_finite(model, batch)
-            reason = (
-                f"the loss scale of fp16 is {loss_scale:g}, below {MINIMUM_LOSS_SCALE:g}: gradients overflow; {where}"
-            )
-            raise TrainingDivergedError(self.message(step, reason + ". bf16 or fp32 has the range"))
-        before = [record["nll"] for record in logs[:-1] if "nll" in record]
-        nll = last.get("nll", 0.0)
-        if self.factor and before and nll > self.factor * min(before):
-            reason = f"nll is {nll:.3f} and was {min(before):.3f}: above divergence_factor {self.factor:g}"
-            raise TrainingDivergedError(self.message(step, reason))
-
-    @staticmethod
-    def message(step: int, reason: str) -> str:
-        return (
-            f"diverged by update {step}: {reason}. The checkpoints of before are kept. A lower training.lr, more "
-            "warmup_updates, clip_norm, or a mode that needs no warm-up (residual-hf modes) may help."
+        raise TrainingDivergedError(
+            f"diverged by update {state.global_step}: {reason}; {where}. The checkpoints written before are kept. Try "
+            "a lower training.lr, more warmup_updates, clip_norm, or a mode that needs no warm-up (residual-hf modes)"
         )
+
+    def reason(self, logs: Mapping[str, float], history: list[dict[str, float]]) -> str | None:
+        """Why a run with this entry in its log has diverged; None if it has not."""
+        scale = logs.get("loss_scale")
+        for name in ("nll", "loss") if scale is not None else ("nll", "loss", "grad_norm"):
+            if not math.isfinite(logs.get(name, 0.0)):
+                return f"{name} is {logs[name]}"
+        if scale is not None and scale < MINIMUM_LOSS_SCALE:
+            return f"the loss scale of fp16 is {scale:g}, below {MINIMUM_LOSS_SCALE:g}; bf16 and fp32 do not overflow"
+        name = "nll" if "nll" in logs else "loss"
+        lowest = min((entry[name] for entry in history if name in entry), default=math.inf)
+        if self.factor and logs[name] > self.factor * lowest:
+            return f"{name} is {logs[name]:.3f} and was {lowest:.3f}: above divergence_factor {self.factor:g}"
+        return None
 
 
 @torch.no_grad()
@@ -77,7 +81,7 @@ def first_not_finite(model: nn.Module, batch: Mapping[str, Any] | None) -> str:
     ]
     try:
         if batch is not None:
-            model(**batch)
+            model(**{name: tensor.to(model.device) for name, tensor in batch.items()})
     finally:
         for hook in hooks:
             hook.remove()

@@ -1,9 +1,8 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
-"""An exponential moving average of the weights, which is what is evaluated and kept in the end."""
+"""An exponential moving average (EMA) of the weights, which is evaluated and kept instead of the weights."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,6 +14,7 @@ from torch import Tensor, nn
 from transformers import TrainerCallback
 
 from residual_hf.errors import InputError
+from residual_hf.files import atomic_file
 
 EMA_FILE = "ema.safetensors"
 
@@ -22,8 +22,8 @@ EMA_FILE = "ema.safetensors"
 class EMACallback(TrainerCallback):
     """After update t: average <- d_t * average + (1 - d_t) * weights,  d_t = min(decay, (1 + t) / (10 + t)).
 
-    The growing decay lets the average forget the initial weights; tensorflow's ExponentialMovingAverage has it so.
-    The average is held in the type and on the device of the weights.
+    The growing decay, from TensorFlow's ExponentialMovingAverage, lets the average forget the initial weights. The
+    average has the type and the device of the weights.
     """
 
     def __init__(self, model: nn.Module, decay: float):
@@ -32,13 +32,9 @@ class EMACallback(TrainerCallback):
         self.average: dict[str, Tensor] | None = None
 
     @torch.no_grad()
-    def start(self) -> None:
-        """Begin with the present weights."""
-        self.average = {name: weight.detach().clone() for name, weight in self.weights.items()}
-
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         if self.average is None:
-            self.start()
+            self.average = {name: weight.detach().clone() for name, weight in self.weights.items()}
 
     @torch.no_grad()
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
@@ -48,39 +44,36 @@ class EMACallback(TrainerCallback):
 
     @contextmanager
     def applied(self) -> Iterator[None]:
-        """The model with the averaged weights; with its own again afterwards."""
+        """Context in which the model has the averaged weights, if training has begun."""
         if self.average is None:
             yield
             return
         own = {name: weight.detach().clone() for name, weight in self.weights.items()}
-        self._copy(self.average)
+        self.apply()
         try:
             yield
         finally:
             self._copy(own)
 
-    def save(self, checkpoint: Path) -> None:
-        """Write the average beside the weights of a checkpoint."""
-        if self.average is not None:
-            unfinished = checkpoint / f".{EMA_FILE}.tmp"
-            save_file({name: tensor.contiguous() for name, tensor in self.average.items()}, unfinished)
-            os.replace(unfinished, checkpoint / EMA_FILE)
+    def apply(self) -> None:
+        """Replace the weights of the model by their average."""
+        self._copy(self.average)
 
-    @torch.no_grad()
+    def save(self, checkpoint: Path) -> None:
+        """Write the average to a checkpoint."""
+        if self.average is not None:
+            with atomic_file(checkpoint / EMA_FILE) as path:
+                save_file({name: tensor.contiguous() for name, tensor in self.average.items()}, path)
+
     def load(self, checkpoint: Path) -> None:
-        """Go on from the average of a checkpoint. Raises `InputError` where it has none, or that of another model."""
+        """Continue from the average in a checkpoint. Raises `InputError` if it has none, or that of another model."""
         path = checkpoint / EMA_FILE
         if not path.exists():
-            raise InputError(f"training.ema_decay: {checkpoint} has no {EMA_FILE}: it was written without")
+            raise InputError(f"training.ema_decay: {checkpoint} has no {EMA_FILE}: the run was started without it")
         saved = load_file(path)
         if {n: t.shape for n, t in saved.items()} != {n: w.shape for n, w in self.weights.items()}:
             raise InputError(f"{path}: not the weights of this model")
         self.average = {name: saved[name].to(weight) for name, weight in self.weights.items()}
-
-    @torch.no_grad()
-    def apply(self) -> None:
-        """Leave the averaged weights in the model for good."""
-        self._copy(self.average)
 
     @torch.no_grad()
     def _copy(self, values: dict[str, Tensor]) -> None:

@@ -1,5 +1,5 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
-"""Label-smoothed cross entropy, from logits or fused with the output projection so that no full logits are held.
+"""Label-smoothed cross entropy, of logits or fused with the output projection so that full logits are never stored.
 
 With `nll` the negative log-likelihood of the label, `p` the softmax, `V` the number of classes and `e` the smoothing,
 the loss of one token is `a * nll + b * sum_v(-log p_v)`, where
@@ -12,11 +12,16 @@ In both `a + b * V = 1`, hence the gradient with respect to the logits is `p - b
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
+from accelerate.utils import gather_object
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
@@ -26,20 +31,20 @@ SMOOTHING_FORMS: dict[str, Callable[[float, int], tuple[float, float]]] = {
     "fairseq": lambda epsilon, classes: (1.0 - epsilon - epsilon / (classes - 1), epsilon / (classes - 1)),
     "torch": lambda epsilon, classes: (1.0 - epsilon, epsilon / classes),
 }
-"""Form -> (a, b) of a smoothing and a number of classes."""
+"""Maps a form to its (a, b), given the smoothing and the number of classes."""
 
 CPU_CHUNK_ROWS = 256
-"""Rows projected at a time on a CPU: enough for the matrix products, few enough for the caches."""
+"""Rows projected at a time on a CPU: large enough for efficient matrix products, small enough for the caches."""
 
 GPU_CHUNK_LOGITS = 1 << 26
-"""Logits held at a time elsewhere (256 MB in fp32): enough to fill a GPU with few kernels."""
+"""Logits computed at a time on other devices (256 MB in fp32): enough to fill a GPU with few kernels."""
 
 
 class LossSums(NamedTuple):
-    """Sums over the tokens of a batch that are not ignored, in nats; scalars on the device of the labels.
+    """Sums over the tokens of a batch that are not ignored, in nats: scalars on the device of the labels.
 
-    `smoothed` is what one trains on and carries the gradient; `nll` is the plain negative log-likelihood, for
-    reporting; `tokens` is the number of tokens summed over.
+    `smoothed` is the training loss and carries the gradient; `nll` is the negative log-likelihood, for reporting;
+    `tokens` is the number of tokens.
     """
 
     smoothed: Tensor
@@ -47,8 +52,8 @@ class LossSums(NamedTuple):
     tokens: Tensor
 
     def per_token(self, num_items_in_batch: Tensor | int | None = None) -> Tensor:
-        """The smoothed loss divided by `num_items_in_batch` (the Trainer's count of the labels of all accumulation
-        steps and ranks) where given, by the tokens of this batch otherwise."""
+        """The smoothed loss divided by `num_items_in_batch`, the Trainer's count of the labels of all accumulation
+        steps and ranks; by the tokens of this batch if that is None."""
         items = self.tokens.clamp(min=1) if num_items_in_batch is None else num_items_in_batch
         if isinstance(items, Tensor):
             items = items.to(self.smoothed.device)
@@ -58,7 +63,7 @@ class LossSums(NamedTuple):
 def smoothed_cross_entropy(
     logits: Tensor, labels: Tensor, *, epsilon: float = 0.1, form: str = "fairseq", ignore_index: int = -100
 ) -> LossSums:
-    """Label-smoothed cross entropy of logits [..., classes] against labels [...], in fp32 or better.
+    """Label-smoothed cross entropy of logits [..., classes] and labels [...], computed in at least fp32.
 
     Raises:
         InputError: unknown `form`, or `epsilon` outside [0, 1).
@@ -84,25 +89,25 @@ def fused_linear_smoothed_cross_entropy(
     ignore_index: int = -100,
     chunk_rows: int | None = None,
 ) -> LossSums:
-    """The loss of `smoothed_cross_entropy(F.linear(hidden, weight, bias), labels)`, without ever holding its logits.
+    """`smoothed_cross_entropy(F.linear(hidden, weight, bias), labels)` without storing the logits.
 
-    Rows that are not ignored are projected some at a time; the loss and, where anything needs them, the gradients are
-    worked out before the next rows follow, so that the memory needed is `chunk_rows * classes` besides the gradient of
-    `weight`. Matrix products run in the autocast type where autocast is on, otherwise in the type of `hidden`; softmax
-    and sums in fp32 (fp64 for fp64 input). It can be differentiated once.
+    The rows that are not ignored are projected in chunks. The loss and, if required, the gradients of a chunk are
+    computed before the next one, so the memory needed is `chunk_rows * classes`, and the gradient of `weight`. Matrix
+    products use the autocast type under autocast and the type of `hidden` otherwise; softmax and sums use fp32 (fp64
+    for fp64 input). The result can be differentiated once.
 
     Args:
         hidden: decoder output, [..., width].
         weight: output projection, [classes, width].
-        labels: [...], of the leading shape of `hidden`.
+        labels: [...], the leading shape of `hidden`.
         bias: [classes].
-        epsilon: share of the smoothing, in [0, 1).
-        form: "fairseq" or "torch", see above.
-        ignore_index: label of rows that do not count.
-        chunk_rows: rows projected at a time; None for a number that suits the device.
+        epsilon: the smoothing, in [0, 1).
+        form: "fairseq" or "torch", see the module's docstring.
+        ignore_index: label of the rows to ignore.
+        chunk_rows: rows projected at a time; None chooses a number for the device.
 
     Raises:
-        InputError: unknown `form`, `epsilon` outside [0, 1), shapes that do not fit, or `chunk_rows` below 1.
+        InputError: unknown `form`, `epsilon` outside [0, 1), mismatched shapes, or `chunk_rows` below 1.
     """
     if hidden.shape[:-1] != labels.shape or hidden.size(-1) != weight.size(-1):
         raise InputError(
@@ -126,30 +131,55 @@ def fused_linear_smoothed_cross_entropy(
     return LossSums(smoothed, nll, torch.tensor(len(labels), device=labels.device))
 
 
-class SmoothedCrossEntropy:
-    """`compute_loss_func` of a Transformers `Trainer`: label-smoothed loss from the logits of the model's output.
+class LossMeter:
+    """Criterion of the model that also sums the loss and the unsmoothed NLL, for the logs."""
 
-    Exact under gradient accumulation and on several ranks, since it divides by the Trainer's `num_items_in_batch`.
+    def __init__(self, epsilon: float, form: str):
+        self.loss = partial(fused_linear_smoothed_cross_entropy, epsilon=epsilon, form=form)
+        self.reset()
 
-    Raises:
-        InputError: unknown `form`, or `epsilon` outside [0, 1).
-    """
+    def reset(self) -> None:
+        self.sums: tuple[Tensor | float, ...] = (0.0, 0.0, 0)
+        self.started = time.perf_counter()
 
-    def __init__(self, epsilon: float = 0.1, form: str = "fairseq", ignore_index: int = -100) -> None:
-        _weights(epsilon, form, 2)
-        self.epsilon = epsilon
-        self.form = form
-        self.ignore_index = ignore_index
+    def __call__(
+        self,
+        hidden: Tensor,
+        weight: Tensor,
+        labels: Tensor,
+        num_items: Tensor | int | None = None,
+        bias: Tensor | None = None,
+    ) -> Tensor:
+        sums = self.loss(hidden, weight, labels, bias=bias)
+        batch = (sums.smoothed.detach(), sums.nll, sums.tokens)
+        self.sums = tuple(total + value for total, value in zip(self.sums, batch, strict=True))
+        return sums.per_token(num_items)
 
-    def __call__(self, outputs: Any, labels: Tensor, num_items_in_batch: Tensor | int | None = None) -> Tensor:
-        sums = smoothed_cross_entropy(
-            outputs["logits"], labels, epsilon=self.epsilon, form=self.form, ignore_index=self.ignore_index
-        )
-        return sums.per_token(num_items_in_batch)
+    def read(self) -> dict[str, float]:
+        """Means over the target tokens of all processes since the last call: `loss`, `nll` (nats), `ppl`; and
+        `tokens_per_second`. Every process must call it."""
+        per_process = gather_object([[float(total) for total in self.sums]])
+        smoothed, nll, tokens = (sum(totals) for totals in zip(*per_process, strict=True))
+        speed = tokens / max(time.perf_counter() - self.started, 1e-9)
+        self.reset()
+        if not tokens:
+            return {}
+        perplexity = math.exp(min(nll / tokens, 700))
+        return {"loss": smoothed / tokens, "nll": nll / tokens, "ppl": perplexity, "tokens_per_second": speed}
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Context for an evaluation, with sums of its own and without its time."""
+        sums, seconds = self.sums, time.perf_counter() - self.started
+        self.reset()
+        try:
+            yield
+        finally:
+            self.sums, self.started = sums, time.perf_counter() - seconds
 
 
 def _weights(epsilon: float, form: str, classes: int) -> tuple[float, float]:
-    """Weights of nll and of the sum over classes."""
+    """The weights (a, b) of the module's docstring."""
     if form not in SMOOTHING_FORMS:
         raise InputError(f"label smoothing form: {form!r} given, must be one of {sorted(SMOOTHING_FORMS)}")
     if not 0.0 <= epsilon < 1.0:
@@ -167,10 +197,10 @@ def _matmul_dtype(hidden: Tensor) -> torch.dtype:
 
 
 class _FusedLinearLoss(torch.autograd.Function):
-    """Sums of the smoothed and the plain loss over all rows; the gradients are ready when forward returns.
+    """Sums of the smoothed loss and the NLL over all rows; `forward` computes the gradients as well.
 
-    The constant part of the gradient with respect to the logits, `-b`, never meets a matrix of rows * classes: it is
-    `-b * sum_v W_v` in every row of d hidden, and `-b * sum_rows h` in every row of d weight.
+    The constant part of the gradient with respect to the logits, `-b`, needs no matrix of rows * classes: it adds
+    `-b * sum_v W_v` to every row of d hidden, and `-b * sum_rows h` to every row of d weight.
     """
 
     @staticmethod

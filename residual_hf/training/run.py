@@ -5,9 +5,9 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,14 +17,14 @@ from transformers import EarlyStoppingCallback, PrinterCallback, ProgressCallbac
 
 from residual_hf.checkpoint import save_checkpoint
 from residual_hf.data.corpus import describe_corpus
+from residual_hf.data.encoding import EncodedCorpus
 from residual_hf.data.pair_reader import check_files
 from residual_hf.data.pipeline import Corpora, PreparedData, open_stream, prepare, read_corpora
-from residual_hf.data.streaming import StreamedBatches
 from residual_hf.errors import InputError
 from residual_hf.evaluation.scorer import FIGURES, Scorer, by_corpus, make_scorers, mean_figures
 from residual_hf.files import check_output_folder, make_output_folder, write_atomically, write_json
+from residual_hf.generation.decode import translate_corpus
 from residual_hf.hub.card import write_card
-from residual_hf.model.pipeline_translation import without_tag
 
 from .batch_size_finder import resolve_budget
 from .building import build_model
@@ -34,7 +34,7 @@ from .launch import check_launch, keep_freed_memory, this_process
 from .recipe import Recipe
 from .records import RunRecord, describe_corpora, log_file, measured_emissions, now
 from .settings import METRICS, TrainingSettings
-from .trainer import TranslationTrainer
+from .trainer import ResidualTrainer
 
 logger = logging.getLogger(__name__)
 
@@ -116,33 +116,37 @@ def train_on(
             world_size=processes.num_processes,
         )
     interrupt = InterruptCallback()
-    trainer = TranslationTrainer(
+
+    def translate(model: Any, corpus: EncodedCorpus) -> list[str]:
+        return translate_corpus(model, tokenizer, corpus, recipe.decoding)
+
+    def score(model: Any, corpus: EncodedCorpus) -> dict[str, float]:
+        return mean_figures(scorers["valid"], translate(model, corpus))
+
+    trainer = ResidualTrainer(
         model,
         settings,
         str(folder / "checkpoints"),
         data.encoded["train"],
         data.encoded["valid"],
-        scorer=partial(mean_figures, scorers["valid"]) if settings.eval_bleu else None,
-        decode=lambda rows: [without_tag(t) for t in tokenizer.batch_decode(rows, skip_special_tokens=True)],
-        decoding=recipe.decoding,
-        forced_tags=recipe.data.language_tags == "target",
+        score=score if settings.eval_bleu else None,
         processing_class=tokenizer,
         callbacks=[RecordCallback(folder / "metrics.jsonl"), interrupt, *keeping(settings, folder / "checkpoints")],
     )
     if trainer.pop_callback(ProgressCallback) is not None or progress is not None:
         trainer.add_callback(progress or ProgressBar)
     trainer.remove_callback(PrinterCallback)
-    describe(model, trainer)
+    describe(model)
     checkpoints = whole_checkpoints(folder / "checkpoints")
     trainer.train(resume_from_checkpoint=str(checkpoints[-1]) if resume and checkpoints else None)
     if interrupt.interrupted:
         raise Interrupted(f"stopped at update {trainer.state.global_step}; go on with --resume")
-    model = trainer.make_whole()
+    model = trainer.gather_model()
     trainer.remove_callback(EarlyStoppingCallback)  # it would look for its metric in the final scores
     choose_final_weights(trainer, folder / "checkpoints")
     minutes = (time.time() - started) / 60
     metrics = {"updates": trainer.state.global_step, "minutes": round(minutes, 2)}
-    metrics |= final_scores(trainer, data, scorers, folder)
+    metrics |= final_scores(trainer, data, scorers, translate, folder)
     if trainer.is_world_process_zero():
         model.criterion = None
         save_checkpoint(model, tokenizer, folder / "model", overwrite=True)
@@ -181,7 +185,7 @@ def keeping(settings: TrainingSettings, checkpoints: Path) -> list[Any]:
     return callbacks
 
 
-def choose_final_weights(trainer: TranslationTrainer, checkpoints: Path) -> None:
+def choose_final_weights(trainer: ResidualTrainer, checkpoints: Path) -> None:
     """Leave in the model what the recipe asks for: an average of checkpoints or of all updates, or the best."""
     settings = trainer.settings
     if settings.average:
@@ -199,7 +203,11 @@ def choose_final_weights(trainer: TranslationTrainer, checkpoints: Path) -> None
 
 
 def final_scores(
-    trainer: TranslationTrainer, data: PreparedData, scorers: dict[str, list[Scorer]], folder: Path
+    trainer: ResidualTrainer,
+    data: PreparedData,
+    scorers: dict[str, list[Scorer]],
+    translate: Callable[..., list[str]],
+    folder: Path,
 ) -> dict[str, Any]:
     """Loss and scores, with signatures, of the best model on `valid` and `test`.
 
@@ -208,7 +216,8 @@ def final_scores(
     metrics: dict[str, Any] = {}
     for name, of_split in scorers.items():
         figures = trainer.evaluate(data.encoded[name], metric_key_prefix=name)
-        hypotheses = trainer.translate(data.encoded[name])
+        with trainer.inference() as model:
+            hypotheses = translate(model, data.encoded[name])
         if trainer.is_world_process_zero():
             references = [line for scorer in of_split for line in scorer.plain_references]
             for kind, lines in (("hypotheses", hypotheses), ("references", references)):
@@ -228,22 +237,17 @@ def final_scores(
     return metrics
 
 
-def describe(model: Any, trainer: TranslationTrainer) -> None:
-    """Log what is about to be trained."""
+def describe(model: Any) -> None:
+    """Log the model that is about to be trained."""
     config = model.config
-    statistics = {}
-    if not isinstance(trainer.train_dataset, StreamedBatches):
-        sampler = trainer.get_train_dataloader().batch_sampler
-        statistics = getattr(sampler, "batch_sampler", sampler).statistics()
     logger.info(
-        "%s/%s, %d+%d layers of width %d, %.2f M parameters; %s",
+        "%s/%s, %d+%d layers of width %d, %.2f M parameters",
         config.stack_ln_mode("encoder"),
         config.stack_ln_mode("decoder"),
         config.encoder_layers,
         config.decoder_layers,
         config.d_model,
         sum(p.numel() for p in model.parameters()) / 1e6,
-        ", ".join(f"{k} {v:.4g}" for k, v in statistics.items()),
     )
 
 

@@ -1,5 +1,5 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
-"""Weights that are split over processes: by FSDP2, or by ZeRO-3 of DeepSpeed."""
+"""Weights sharded over processes, by FSDP2 or by ZeRO-3 of DeepSpeed: training, gathering and saving them."""
 
 from __future__ import annotations
 
@@ -11,14 +11,45 @@ import torch
 from torch import Tensor
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
+from transformers import Seq2SeqTrainer
+
+
+class ShardedTrainer(Seq2SeqTrainer):
+    """`Seq2SeqTrainer` that trains under FSDP2 as it does under DDP, and saves full weights in every checkpoint."""
+
+    def _prepare_for_training(self, *args: Any, **kwargs: Any) -> Any:
+        if not self.is_fsdp_enabled:
+            return super()._prepare_for_training(*args, **kwargs)
+        self.accelerator.state.fsdp_plugin.mixed_precision_policy = None  # autocast instead, as under DDP
+        with embeddings_in_root_group(self.model):
+            return super()._prepare_for_training(*args, **kwargs)
+
+    def compute_loss_context_manager(self) -> Any:
+        return self.accelerator.autocast() if self.is_fsdp_enabled else super().compute_loss_context_manager()
+
+    def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
+        if not is_sharded(self.model):
+            super().save_model(output_dir, _internal_call)
+            return
+        sharded, self.model = self.model, gather_full_model(self.model)
+        try:
+            self._save(output_dir)
+        finally:
+            self.model = sharded
+
+    def gather_model(self) -> Any:
+        """The model, which holds full weights in every process from now on; call it after training."""
+        if is_sharded(self.model):
+            self.model = self.model_wrapped = gather_full_model(self.model)
+        return self.model
 
 
 @contextmanager
-def tables_in_root(model: Any) -> Iterator[None]:
-    """Let accelerate's FSDP2 find no embeddings, so that they stay in the group of the whole model.
+def embeddings_in_root_group(model: Any) -> Iterator[None]:
+    """Hide the embeddings from accelerate's FSDP2, so that they are sharded with the root module.
 
-    In groups of their own they would be gathered when their modules are called. The loss reads the output projection
-    without calling it, and tied tables may be in one group only.
+    In groups of their own, they would be gathered only when their modules are called. But the loss reads the output
+    projection without calling it, and tied weights can be in one group only.
     """
     names = ("get_input_embeddings", "get_output_embeddings")
     for name in names:
@@ -31,31 +62,31 @@ def tables_in_root(model: Any) -> Iterator[None]:
 
 
 def is_sharded(model: Any) -> bool:
-    """Whether a process holds no more than a part of the weights."""
+    """Whether each process holds only a part of the weights."""
     return any(isinstance(p, DTensor) or hasattr(p, "ds_id") for p in model.parameters())
 
 
 @torch.no_grad()
 def gather_full_model(model: Any) -> Any:
-    """A plain model with the weights of one whose weights are split; all processes call it, and each gets it."""
+    """A plain model with the full weights of a sharded one, in every process; all processes must call it."""
     kind = next(kind for kind in type(model).__mro__ if not issubclass(kind, FSDPModule))
     with torch.random.fork_rng(devices=[]):
         copy = kind(model.config)
     copy.to(model.device, model.dtype)
     targets = {**dict(copy.named_parameters()), **dict(copy.named_buffers())}
-    for name, part in {**dict(model.named_parameters()), **dict(model.named_buffers())}.items():
-        with _gathered(part) as whole:
-            targets[name].copy_(whole)
+    for name, shard in {**dict(model.named_parameters()), **dict(model.named_buffers())}.items():
+        with _gathered(shard) as full:
+            targets[name].copy_(full)
     copy.criterion = model.criterion
     return copy.train(model.training)
 
 
 @contextmanager
-def _gathered(part: Tensor) -> Iterator[Tensor]:
-    if hasattr(part, "ds_id"):
+def _gathered(shard: Tensor) -> Iterator[Tensor]:
+    if hasattr(shard, "ds_id"):
         import deepspeed
 
-        with deepspeed.zero.GatheredParameters([part]):
-            yield part
+        with deepspeed.zero.GatheredParameters([shard]):
+            yield shard
     else:
-        yield part.full_tensor() if isinstance(part, DTensor) else part
+        yield shard.full_tensor() if isinstance(shard, DTensor) else shard

@@ -15,12 +15,13 @@ from pathlib import Path
 
 import torch
 from safetensors.torch import save_file
-from test_trainer import make_corpus, make_model
+from test_trainer import Words, make_corpus, make_model
 from transformers import TrainerCallback
 
+from residual_hf.generation.decode import translate_corpus
 from residual_hf.training.launch import shutdown_process_group
 from residual_hf.training.settings import TrainingSettings
-from residual_hf.training.trainer import TranslationTrainer
+from residual_hf.training.trainer import ResidualTrainer
 
 
 class Settings(TrainingSettings):
@@ -50,8 +51,7 @@ def main(folder: str, settings: str, arguments: str = "{}", model: str = "{}") -
     base = {"max_tokens": 60, "max_updates": 6, "warmup_updates": 2, "lr": 1e-2, "eval_every": 6, "log_every": 1}
     chosen = Settings(**{**base, "eps": 1e-3, "eval_bleu": False, **json.loads(settings)})
     corpora = (make_corpus(), make_corpus(21, seed=1))
-    trainer = TranslationTrainer(make_model(**json.loads(model)), chosen, folder, *corpora)
-    trainer.decode = lambda rows: [" ".join(map(str, row)) for row in rows]
+    trainer = ResidualTrainer(make_model(**json.loads(model)), chosen, folder, *corpora)
     trainer.add_callback(KeepGradient())
     trainer.train()
     if trainer.is_world_process_zero() and KeepGradient.first:
@@ -65,7 +65,8 @@ def main(folder: str, settings: str, arguments: str = "{}", model: str = "{}") -
         "admin_profile": trainer.model.config.admin_profile,
         "eval_nll": trainer.evaluate()["eval_nll"],
     }
-    figures["translations"] = trainer.translate(corpora[1])
+    with trainer.inference() as translator:
+        figures["translations"] = translate_corpus(translator, Words(), corpora[1])
     if trainer.is_world_process_zero():
         print("FIGURES", json.dumps(figures))
 

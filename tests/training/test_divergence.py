@@ -8,31 +8,44 @@ import torch
 import yaml
 from test_run import make_recipe
 from test_trainer import make_corpus, make_model, make_trainer
+from transformers import Seq2SeqTrainer, Seq2SeqTrainingArguments
 
 from residual_hf.cli import main
+from residual_hf.data.batching import Seq2SeqCollator
 from residual_hf.training.checkpoints import whole_checkpoints
 from residual_hf.training.divergence import DivergenceGuard, TrainingDivergedError, first_not_finite
 
 
 def test_a_loss_far_above_its_lowest_stops_the_run():
-    guard = DivergenceGuard(3.0)
-    logs = [{"step": step, "nll": nll, "loss": nll, "grad_norm": 1.0} for step, nll in enumerate([9.0, 2.0, 5.9])]
-    guard.check(logs, None, None)
-    message = "by update 4: nll is 6.100 and was 2.000: above divergence_factor 3"
-    with pytest.raises(TrainingDivergedError, match=message):
-        guard.check([*logs, {"step": 4, "nll": 6.1}], None, None)
-    DivergenceGuard(0.0).check([{"nll": 1.0}, {"nll": 1e9}], None, None)
+    guard, history = DivergenceGuard(3.0), [{"nll": nll, "loss": nll} for nll in (9.0, 2.0, 5.9)]
+    assert guard.reason(history[-1], history[:-1]) is None
+    assert guard.reason({"nll": 6.1}, history) == "nll is 6.100 and was 2.000: above divergence_factor 3"
+    assert guard.reason({"loss": 6.1}, history) == "loss is 6.100 and was 2.000: above divergence_factor 3"
+    assert DivergenceGuard().reason({"nll": 1e9}, [{"nll": 1.0}]) is None
 
 
 def test_a_loss_scale_at_its_minimum_stops_a_run_in_fp16():
-    guard, model = DivergenceGuard(4.0), make_model()
-    overflown = [{"step": 7, "nll": 2.0, "grad_norm": math.inf}]
-    guard.check(overflown, model, None, loss_scale=2.0)  # GradScaler skips this update and halves its scale
-    message = "by update 7: the loss scale of fp16 is 6.10352e-05, below 0.0001"
-    with pytest.raises(TrainingDivergedError, match=message):
-        guard.check(overflown, model, None, loss_scale=2.0**-14)
-    with pytest.raises(TrainingDivergedError, match="grad_norm is inf"):
-        guard.check(overflown, model, None)
+    guard, overflow = DivergenceGuard(4.0), {"nll": 2.0, "grad_norm": math.inf}
+    assert guard.reason(overflow | {"loss_scale": 2.0}, []) is None  # GradScaler skips this update
+    message = "the loss scale of fp16 is 6.10352e-05, below 0.0001"
+    assert guard.reason(overflow | {"loss_scale": 2.0**-14}, []).startswith(message)
+    assert guard.reason(overflow, []) == "grad_norm is inf"
+
+
+def test_the_guard_works_with_a_plain_trainer(tmp_path):
+    model = make_model()
+    with torch.no_grad():
+        model.model.encoder.layers[0].ffn.fc1.bias[0] = math.nan
+    corpus = [{"input_ids": [5, 6, 2], "labels": [7, 2]}] * 2
+    arguments = Seq2SeqTrainingArguments(
+        str(tmp_path), max_steps=2, logging_steps=1, logging_nan_inf_filter=False, report_to="none", use_cpu=True
+    )
+    collator = Seq2SeqCollator(1, 2)
+    trainer = Seq2SeqTrainer(
+        model, arguments, train_dataset=corpus, data_collator=collator, callbacks=[DivergenceGuard()]
+    )
+    with pytest.raises(TrainingDivergedError, match="by update 1: loss is nan; the first weights that"):
+        trainer.train()
 
 
 def test_first_layer_that_is_not_finite_is_named():
@@ -64,7 +77,7 @@ def test_training_stops_where_the_loss_is_no_number(tmp_path):
     assert [c.name for c in whole_checkpoints(tmp_path)][-1] == "checkpoint-4"
 
 
-def test_command_says_so_and_ends_with_1(tmp_path, capsys):
+def test_the_command_exits_with_3(tmp_path, capsys):
     recipe = make_recipe(tmp_path, lr=1e30, warmup_updates=0, log_every=1, eval_bleu=False, max_updates=20)
     (tmp_path / "recipe.yaml").write_text(yaml.safe_dump(recipe.as_dict()))
     assert main(["train", str(tmp_path / "recipe.yaml")]) == 3

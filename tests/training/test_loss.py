@@ -5,13 +5,15 @@ from __future__ import annotations
 
 import gc
 import math
+from types import SimpleNamespace
 
 import pytest
 import torch
 import torch.nn.functional as F
 
 from residual_hf.errors import InputError
-from residual_hf.training.loss import SmoothedCrossEntropy, fused_linear_smoothed_cross_entropy, smoothed_cross_entropy
+from residual_hf.training import loss
+from residual_hf.training.loss import fused_linear_smoothed_cross_entropy, smoothed_cross_entropy
 
 ROWS, WIDTH, CLASSES = 37, 12, 53
 
@@ -191,19 +193,6 @@ def test_large_logits_stay_finite():
     assert sums.smoothed.item() == pytest.approx(plain.smoothed.item(), rel=1e-6)
 
 
-def test_trainer_loss_of_accumulated_batches_equals_the_loss_of_one_batch():
-    hidden, weight, _, labels = example(torch.float64)
-    logits = F.linear(hidden, weight)
-    loss = SmoothedCrossEntropy(0.1)
-    whole = loss({"logits": logits}, labels)
-    items = (labels != -100).sum()
-    parts = [
-        loss({"logits": logits[part]}, labels[part], num_items_in_batch=items)
-        for part in (slice(0, 9), slice(9, None))
-    ]
-    assert sum(parts).item() == pytest.approx(whole.item(), rel=1e-12)
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -223,3 +212,24 @@ def test_labels_of_another_shape_are_refused():
     hidden, weight, _, labels = example()
     with pytest.raises(InputError, match=r"hidden: shape \(37, 12\) given, must be the shape of labels \(36,\)"):
         fused_linear_smoothed_cross_entropy(hidden, weight, labels[:-1])
+
+
+def test_meter_reads_means_per_token_and_speed_without_evaluations(monkeypatch):
+    now = [0.0]
+    monkeypatch.setattr(loss, "time", SimpleNamespace(perf_counter=lambda: now[0]))
+    hidden, weight, _, labels = example()
+    expected = smoothed_cross_entropy(F.linear(hidden, weight), labels)
+    meter = loss.LossMeter(0.1, "fairseq")
+    meter(hidden, weight, labels)
+    now[0] = 2.0
+    with meter.paused():
+        meter(hidden * 2, weight, labels)
+        now[0] = 100.0
+        assert meter.read()["nll"] != pytest.approx(float(expected.nll / expected.tokens))
+    now[0] = 101.0
+    figures = meter.read()
+    assert figures["nll"] == pytest.approx(float(expected.nll / expected.tokens))
+    assert figures["loss"] == pytest.approx(expected.smoothed.item() / float(expected.tokens))
+    assert figures["ppl"] == pytest.approx(math.exp(figures["nll"]))
+    assert figures["tokens_per_second"] == pytest.approx(float(expected.tokens) / 3)
+    assert meter.read() == {}

@@ -66,7 +66,8 @@ def test_batches_do_not_depend_on_the_blocks_read_before(tmp_path):
     """The checkpoint says where the stream stood: what lies before is not read again."""
     recipe = streamed(tmp_path, max_updates=8)
     train(recipe)
-    state = json.loads((tmp_path / "run/checkpoints/checkpoint-8/stream.json").read_text())
+    state = json.loads((tmp_path / "run/checkpoints/checkpoint-8/trainer_state.json").read_text())
+    state = state["stateful_callbacks"]["StreamPosition"]["attributes"]["position"]
     assert state["batches"] == 8 and state["block"] >= 2
     assert state["corpora"][0]["offsets"][0] > 0
 
@@ -79,6 +80,12 @@ def test_a_tokenizer_is_trained_on_the_first_pairs(tmp_path, monkeypatch):
     assert list(sample) == [pair for pair in first if len(pair[0].split()) > 2]
     monkeypatch.setattr(pipeline, "SAMPLE", 500)
     assert [len(corpus) for corpus in pipeline.first_pairs(streamed(tmp_path).data)] == [300]
+
+
+def test_a_run_without_a_stream_is_not_resumed_with_one(tmp_path):
+    train(make_recipe(tmp_path, eval_bleu=False, eval_every=8, max_updates=8))
+    with pytest.raises(InputError, match="data.stream: true, but the run to resume was started without it"):
+        train(streamed(tmp_path, max_updates=16), resume=True)
 
 
 def test_a_stream_has_no_epochs(tmp_path):

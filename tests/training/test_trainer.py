@@ -12,12 +12,12 @@ from transformers import EarlyStoppingCallback
 from residual_hf.data.batching import TokenBudgetSampler
 from residual_hf.data.encoding import EncodedCorpus
 from residual_hf.evaluation.scorer import Scorer
-from residual_hf.generation.decode import DecodingSettings
+from residual_hf.generation.decode import DecodingSettings, translate_corpus
 from residual_hf.model.configuration_residual import ResidualConfig
 from residual_hf.model.modeling_residual import ResidualForConditionalGeneration
 from residual_hf.training.loss import smoothed_cross_entropy
 from residual_hf.training.settings import TrainingSettings
-from residual_hf.training.trainer import TranslationTrainer
+from residual_hf.training.trainer import ResidualTrainer, train_sampler
 
 
 def make_model(**fields):
@@ -45,8 +45,8 @@ def make_trainer(folder, model, train=None, valid=None, **settings):
         "eval_bleu": False,
         "log_every": 1,
     }
-    trainer_options = {k: settings.pop(k) for k in ("scorer", "decode", "decoding") if k in settings}
-    return TranslationTrainer(
+    trainer_options = {k: settings.pop(k) for k in ("score", "callbacks") if k in settings}
+    return ResidualTrainer(
         model,
         TrainingSettings(**{**base, **settings}),
         str(folder),
@@ -108,22 +108,38 @@ def test_learning_rates_are_fairseqs(tmp_path):
     assert any(rate == pytest.approx(0.3 * (3 / 5) ** 0.5) for rate in rates)
 
 
-def test_bleu_of_the_beam_search_is_reported(tmp_path):
-    words = [f"w{i}" for i in range(40)]
+class Words:
+    """A tokenizer whose tokens are their ids."""
+
+    def batch_decode(self, rows, skip_special_tokens):
+        return [" ".join(map(str, row)) for row in rows]
+
+
+def test_scores_of_translations_are_reported(tmp_path):
     valid = make_corpus(6, seed=2)
-    references = [" ".join(words[i] for i in valid[n]["labels"][:-1]) for n in range(6)]
-    trainer = make_trainer(
-        tmp_path,
-        make_model(),
-        valid=valid,
-        scorer=Scorer(references).figures,
-        decode=lambda rows: [" ".join(words[i] for i in row) for row in rows],
-        decoding=DecodingSettings(num_beams=2, max_length_b=5, max_length_a=0.0),
-    )
+    references = [" ".join(map(str, valid[n]["labels"][:-1])) for n in range(6)]
+    decoding = DecodingSettings(num_beams=2, max_length_b=5, max_length_a=0.0)
+    seen = []
+
+    def score(model, corpus):
+        seen.append(translate_corpus(model, Words(), corpus, decoding))
+        return Scorer(references).figures(seen[-1])
+
+    trainer = make_trainer(tmp_path, make_model(), valid=valid, score=score)
     metrics = trainer.evaluate()
     assert 0 <= metrics["eval_bleu"] <= 100 and 0 <= metrics["eval_chrf"] <= 100
-    trainer.translate = lambda data: references
+    assert len(seen[0]) == 6 and all(len(line.split()) <= 5 for line in seen[0])
+    trainer.score = lambda model, corpus: Scorer(references).figures(references)
     assert trainer.evaluate()["eval_bleu"] == pytest.approx(100)
+
+
+def test_evaluation_does_not_change_what_training_logs(tmp_path):
+    entries = []
+    for every in (1, 4):
+        trainer = make_trainer(tmp_path / str(every), make_model(), log_every=4, eval_every=every)
+        trainer.train()
+        entries.append([entry["nll"] for entry in trainer.state.log_history if "loss" in entry])
+    assert entries[0] == entries[1]
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
@@ -191,11 +207,11 @@ def test_one_of_several_processes_resumes_in_the_order_of_the_epoch(tmp_path):
     trainer.train()  # 14 updates are more than one epoch
     epoch = int(trainer.state.epoch)
     assert epoch == 1
-    in_order = list(trainer._train_sampler())
+    in_order = list(train_sampler(trainer.train_dataset, trainer.settings, 1))
     resumed = make_trainer(tmp_path, make_model(), max_updates=15, eval_every=15)
     resumed.train(resume_from_checkpoint=True)
     loader = prepare_data_loader(
-        DataLoader(resumed.train_dataset, batch_sampler=resumed._train_sampler(), collate_fn=list),
+        DataLoader(resumed.train_dataset, batch_sampler=resumed.get_train_dataloader().batch_sampler, collate_fn=list),
         num_processes=2,
         process_index=1,
         put_on_device=False,
