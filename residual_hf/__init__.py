@@ -1,7 +1,7 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
-"""Encoder-decoder Transformers whose residual connections and layer norms are one config word, `ln_mode`.
+"""Encoder-decoder Transformers whose residual connections and layer norms one config field selects, `ln_mode`.
 
-Importing the package makes `AutoConfig`, `AutoModel`, `AutoModelForSeq2SeqLM` and `pipeline("translation")` know it.
+Importing the package registers it with the Auto classes of Transformers and restores `pipeline("translation")`.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from ._version import __version__
-from .registration import register
+from .registration import register_when_needed
 
 if TYPE_CHECKING:
     from .generation.translator import Translator
@@ -68,4 +68,4 @@ def __dir__() -> list[str]:
     return sorted(__all__)
 
 
-register()
+register_when_needed()

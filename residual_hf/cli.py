@@ -12,6 +12,7 @@ from typing import Any
 
 import yaml
 
+from ._version import __version__
 from .errors import InputError
 
 FAILED, BAD_INPUT, DIVERGED, INTERRUPTED = 1, 2, 3, 130
@@ -41,6 +42,7 @@ def run_verb(options: argparse.Namespace) -> int:
 
 def build_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="residual-hf", description="Train and use ResiDual translation models.")
+    parser.add_argument("--version", action="version", version=f"residual-hf {__version__}")
     verbs = parser.add_subparsers(dest="verb", required=True, metavar="VERB")
 
     train = verbs.add_parser("train", help="train a model by a recipe (YAML)")

@@ -1,9 +1,10 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
-"""Makes Transformers know the models and the translation pipeline, at the moment it needs to know them.
+"""Registration of the model family and of the translation pipeline with Transformers.
 
-The Auto classes and `transformers.pipelines` take seconds to import, and registering with them needs our model code.
-So `import residual_hf` only registers with what is loaded already and leaves a watch on the import system, which
-registers with the rest when, and if, it is imported, and then removes itself.
+`Auto*.register` takes classes, and importing them takes 3.5 seconds, mostly for torch (`residual-hf --help`: 0.1).
+An entry point cannot skip the `__init__` of its package, and Transformers supports neither plugins nor lazy
+registration. Therefore `import residual_hf` registers at once only if the Auto classes are already imported, otherwise
+at the end of the import that loads them.
 """
 
 from __future__ import annotations
@@ -12,80 +13,102 @@ import re
 import sys
 import threading
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from importlib.abc import MetaPathFinder
-from importlib.machinery import ModuleSpec
+from importlib.machinery import ModuleSpec, PathFinder
 from types import ModuleType
 from typing import Any
 
+AUTO_CLASSES = "transformers.models.auto.configuration_auto"  # every Auto class and pipeline imports this module
+PACKAGES = ("transformers", "residual_hf")
+
 
 def register() -> None:
-    """Register configuration, tokenizer, models and `pipeline("translation")` with Transformers. May be repeated."""
-    _watch.waiting = dict(STEPS)
-    if _watch not in sys.meta_path:
-        sys.meta_path.insert(0, _watch)
-    _watch.register_loaded()
+    """Register config, tokenizer, models and `pipeline("translation")` with Transformers. Can be called repeatedly."""
+    from transformers import AutoConfig, AutoModel, AutoModelForSeq2SeqLM, AutoTokenizer
 
-
-def _register_config() -> None:
-    from transformers.models.auto.configuration_auto import AutoConfig
-
-    from residual_hf.model.configuration_residual import ResidualConfig
+    from .model.configuration_residual import ResidualConfig
+    from .model.modeling_residual import ResidualForConditionalGeneration, ResidualModel
+    from .model.tokenization_residual import ResidualTokenizer
 
     AutoConfig.register(ResidualConfig.model_type, ResidualConfig, exist_ok=True)
-
-
-def _register_tokenizer() -> None:
-    from transformers.models.auto.tokenization_auto import AutoTokenizer
-
-    from residual_hf.model.configuration_residual import ResidualConfig
-    from residual_hf.model.tokenization_residual import ResidualTokenizer
-
     AutoTokenizer.register(ResidualConfig, fast_tokenizer_class=ResidualTokenizer, exist_ok=True)
-
-
-def _register_models() -> None:
-    from transformers.models.auto.modeling_auto import AutoModel, AutoModelForSeq2SeqLM
-
-    from residual_hf.model.configuration_residual import ResidualConfig
-    from residual_hf.model.modeling_residual import ResidualForConditionalGeneration, ResidualModel
-
     AutoModel.register(ResidualConfig, ResidualModel, exist_ok=True)
     AutoModelForSeq2SeqLM.register(ResidualConfig, ResidualForConditionalGeneration, exist_ok=True)
+    register_pipeline()
 
 
-def _register_pipeline() -> None:
-    """The `translation` task that Transformers 5 removed; no other removed task comes back.
+def register_when_needed() -> None:
+    """Call `register` now if Transformers' Auto classes are imported, otherwise as soon as they are."""
+    if AUTO_CLASSES in sys.modules:
+        register()
+    else:
+        sys.meta_path.insert(0, _ImportWatch())
 
-    What this relies on is not public, so a Transformers that changed it gives a warning that says what failed, never
-    an error: models and `TranslationPipeline` itself work without it.
+
+class _ImportWatch(MetaPathFinder):
+    """Calls `register` at the end of the outermost import that loads the Auto classes, and removes itself.
+
+    Inside that import, modules that the model code imports may be incomplete.
+    """
+
+    def __init__(self) -> None:
+        self.thread = threading.local()
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        if name.partition(".")[0] not in PACKAGES or getattr(self.thread, "importing", False):
+            return None
+        spec = PathFinder.find_spec(name, path, target)
+        if spec is not None and spec.loader is not None:
+            spec.loader.exec_module = partial(self.execute, spec.loader)
+        return spec
+
+    def execute(self, loader: Any, module: ModuleType) -> None:
+        del loader.exec_module
+        self.thread.importing = True
+        try:
+            loader.exec_module(module)
+        finally:
+            self.thread.importing = False
+        if AUTO_CLASSES in sys.modules and self in sys.meta_path:
+            sys.meta_path.remove(self)
+            register()
+
+
+def register_pipeline() -> None:
+    """Restore the `translation` task, which Transformers 5 removed.
+
+    This relies on private names of Transformers. If they change, a warning says what failed; models and
+    `TranslationPipeline` itself do not depend on them.
     """
     import transformers
 
     try:
-        _register_translation_task(sys.modules["transformers.pipelines"])
+        _register_translation_task()
     except Exception as error:
         warnings.warn(
-            f"pipeline('translation') is not available: Transformers {transformers.__version__} has changed how tasks "
-            f"are registered ({type(error).__name__}: {error}). residual_hf.TranslationPipeline(model=..., "
-            "tokenizer=...) works without it; please report this to residual_hf.",
+            f"pipeline('translation') is not available: Transformers {transformers.__version__} has changed the "
+            f"registration of tasks ({type(error).__name__}: {error}). Use residual_hf.TranslationPipeline(model=..., "
+            "tokenizer=...) instead, and please report this to residual_hf.",
             RuntimeWarning,
             stacklevel=2,
         )
 
 
-def _register_translation_task(pipelines: ModuleType) -> None:
-    from transformers import AutoModelForSeq2SeqLM
+def _register_translation_task() -> None:
+    from transformers import AutoModelForSeq2SeqLM, pipelines
 
-    from residual_hf.model.pipeline_translation import TASK_PATTERN, TranslationPipeline
+    from .model.pipeline_translation import TASK_PATTERN, TranslationPipeline
 
     registry = pipelines.PIPELINE_REGISTRY
     if registry.supported_tasks.get("translation", {}).get("impl") is not TranslationPipeline:
         registry.register_pipeline(
             "translation", TranslationPipeline, AutoModelForSeq2SeqLM, default=_NoDefaultModel(model=None), type="text"
         )
-        # With this mark `pipe.save_pretrained` would turn every model, a Marian too, into one with remote code.
+        # with this mark, `pipe.save_pretrained` would turn models of other families into models with remote code
         del TranslationPipeline._registered_impl
     getattr(pipelines, "REMOVED_TASKS", {}).pop("translation", None)  # since 5.19
     if not isinstance(registry.task_aliases, _TranslationAliases):
@@ -97,14 +120,14 @@ def _register_translation_task(pipelines: ModuleType) -> None:
 
 
 class _NoDefaultModel(dict):
-    """In the place of a task's default model: an error that says that there is none."""
+    """Default model of the task: raises an error that asks for a model."""
 
     def __getitem__(self, key: str) -> Any:
-        raise ValueError("pipeline('translation') has no default model: pass model=, a name on the Hub or a folder")
+        raise ValueError("pipeline('translation') has no default model: pass model=, a folder or a name on the Hub")
 
 
 class _TranslationAliases(dict):
-    """Task aliases, with `translation_xx_to_yy` for every pair of languages."""
+    """Task aliases, extended by `translation_xx_to_yy` for every pair of languages."""
 
     def __init__(self, aliases: dict[str, str], pattern: re.Pattern[str]):
         super().__init__(aliases)
@@ -117,58 +140,3 @@ class _TranslationAliases(dict):
         if task in self:
             return "translation"
         raise KeyError(task)
-
-
-STEPS: dict[str, Callable[[], None]] = {
-    "transformers.models.auto.configuration_auto": _register_config,
-    "transformers.models.auto.tokenization_auto": _register_tokenizer,
-    "transformers.models.auto.modeling_auto": _register_models,
-    "transformers.pipelines": _register_pipeline,
-}
-
-
-class _ImportWatch(MetaPathFinder):
-    """Runs the steps whose module has been imported, at the end of the outermost import of Transformers or of ours.
-
-    Not earlier: inside, modules that our model code imports may be half loaded.
-    """
-
-    PACKAGES = ("transformers", "residual_hf")
-
-    def __init__(self) -> None:
-        self.waiting: dict[str, Callable[[], None]] = {}
-        self.thread = threading.local()
-
-    def find_spec(
-        self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
-    ) -> ModuleSpec | None:
-        if name.partition(".")[0] not in self.PACKAGES:
-            return None
-        others = (finder for finder in sys.meta_path if finder is not self and hasattr(finder, "find_spec"))
-        spec = next(filter(None, (finder.find_spec(name, path, target) for finder in others)), None)
-        loader = getattr(spec, "loader", None)
-        if hasattr(loader, "exec_module") and not isinstance(loader, type):
-            loader.exec_module = partial(self._execute, loader, loader.exec_module)
-        return spec
-
-    def _execute(self, loader: Any, execute: Callable[[ModuleType], None], module: ModuleType) -> None:
-        del loader.exec_module
-        depth = getattr(self.thread, "depth", 0)
-        self.thread.depth = depth + 1
-        try:
-            execute(module)
-        finally:
-            self.thread.depth = depth
-        if depth == 0:
-            self.register_loaded()
-
-    def register_loaded(self) -> None:
-        for name in [name for name in self.waiting if name in sys.modules]:
-            step = self.waiting.pop(name, None)  # gone if the import inside another step has run it
-            if step is not None:
-                step()
-        if not self.waiting and self in sys.meta_path:
-            sys.meta_path.remove(self)
-
-
-_watch = _ImportWatch()

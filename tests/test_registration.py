@@ -24,12 +24,16 @@ ROOT = Path(residual_hf.__file__).parent.parent
 REMOVED = ("summarization", "text2text-generation", "question-answering")
 
 
-def in_new_process(script):
+def run_in_new_process(script):
     path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
     environment = {**os.environ, "PYTHONPATH": path, "HF_HUB_OFFLINE": "1"}
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, env=environment)
     assert done.returncode == 0, done.stderr
-    return done.stdout.split()
+    return done
+
+
+def in_new_process(script):
+    return run_in_new_process(script).stdout.split()
 
 
 @pytest.fixture(scope="module")
@@ -54,11 +58,26 @@ def restored(monkeypatch):
     register()
 
 
-def test_import_loads_neither_torch_nor_transformers():
-    script = "import sys, residual_hf; print(*({'torch', 'transformers', 'numpy'} & set(sys.modules)))"
-    assert in_new_process(script) == []
+@pytest.mark.parametrize("argument", ["--help", "--version"])
+def test_command_line_starts_without_torch_and_transformers(argument):
+    script = f"""
+import sys
+from residual_hf.cli import main
+try:
+    main(["{argument}"])
+finally:
+    print(*({{'torch', 'transformers', 'numpy'}} & set(sys.modules)), file=sys.stderr)
+"""
+    done = run_in_new_process(script)
+    assert done.stderr.split() == []
+    assert ("residual-hf " + residual_hf.__version__ in done.stdout) == (argument == "--version")
 
 
+PIPELINES_ONLY = """
+import residual_hf
+import transformers.pipelines
+print(transformers.pipelines.check_task("translation_de_to_en")[0] == "translation")
+"""
 BEFORE = """
 import sys
 import residual_hf
@@ -87,7 +106,9 @@ print(ResidualConfig in AutoModel._model_mapping)
 
 
 @pytest.mark.parametrize(
-    "script", [BEFORE, AFTER, MODEL_ONLY], ids=["imported before", "imported after", "model code imported first"]
+    "script",
+    [BEFORE, AFTER, MODEL_ONLY, PIPELINES_ONLY],
+    ids=["imported before", "imported after", "model code imported first", "pipelines only"],
 )
 def test_order_of_imports_does_not_matter(script):
     answers = in_new_process(script)
