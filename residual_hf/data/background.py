@@ -1,7 +1,7 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """A function call in a thread that can be cancelled and does not outlive the program.
 
-A `ThreadPoolExecutor` would finish its call, and so a whole block of a stream, before the interpreter exits.
+At exit a `ThreadPoolExecutor` would wait for its call to finish, which takes a minute for a large block of a stream.
 """
 
 from __future__ import annotations

@@ -52,8 +52,10 @@ class ParallelCorpus(Sequence):
 
     def with_pairs(self, pairs: Iterable[Pair]) -> ParallelCorpus:
         """The same corpus with other pairs, without raw targets."""
-        pairs = list(pairs)
-        sources, targets = [source for source, _ in pairs], [target for _, target in pairs]
+        sources, targets = [], []
+        for source, target in pairs:
+            sources.append(source)
+            targets.append(target)
         return replace(self, sources=sources, targets=targets, raw_targets=None)
 
 

@@ -133,7 +133,7 @@ class CleaningSettings:
         max_ratio: longest side over shortest side; None is no limit.
         max_characters_per_word: longest word, which catches text without spaces where there should be some.
         identical: leave out pairs whose sides are the same text.
-        duplicates: keep the first of equal `"pair"`s, `"source"`s or `"target"`s.
+        duplicates: keep the first of equal `"pair"`s, `"source"`s or `"target"`s; in a stream, those of a block.
         source_script, target_script: Unicode's names of scripts, as `Latin`, `Cyrillic`, `Han`, several joined by `+`;
             a side in which fewer than `script_share` of the letters are of them is left out.
         script_share: between 0 and 1.

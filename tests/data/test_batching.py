@@ -1,5 +1,5 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
-"""Token-budget batches are fairseq's, whole and repeatable; the collator pads and shifts."""
+"""Token-budget batches equal fairseq's and are reproducible; the collator pads and shifts."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ def random_lengths(count, longest=40, seed=0):
 
 
 def greedy_batches(order, costs, max_tokens, multiple):
-    """fairseq's rule, one sentence at a time: grow a batch until it overflows; then cut it after the last size that is
-    a multiple or below one, and go on from the cut."""
+    """fairseq's rule, one sentence at a time: grow a batch until it overflows, split it after the last size that is a
+    multiple or below one, and continue with the rest."""
     batches, batch = [], []
     for index in order:
         batch.append(index)
@@ -87,7 +87,7 @@ def test_ties_are_broken_at_random_and_sorted_otherwise():
     assert any(batch != sorted(batch) for batch in shuffled)
 
 
-@pytest.mark.skipif(not MULTI30K.is_dir(), reason="needs ../shared/reference/multi30k_bpe beside the repository")
+@pytest.mark.skipif(not MULTI30K.is_dir(), reason="needs ../shared/reference/multi30k_bpe next to the repository")
 def test_multi30k_gives_the_batches_of_the_official_run():
     lengths = []
     for language in ("en", "de"):

@@ -95,6 +95,17 @@ def test_limit_and_skip_empty(tmp_path, caplog):
     assert list(read_parallel(CorpusSpec(**files, skip_empty=True, limit=2))) == [("a", "v"), ("d", "y")]
 
 
+def test_raw_targets(tmp_path):
+    files = write_pair(tmp_path, b"a\nb\nc\n", b"x &apos;\ny\nz\n")
+    (tmp_path / "raw").write_text("x'\ny\nz\n")
+    corpus = read_parallel(CorpusSpec(**files, raw_target=tmp_path / "raw", limit=2))
+    assert (corpus.targets, corpus.raw_targets) == (["x &apos;", "y"], ["x'", "y"])
+    assert corpus[1:].raw_targets == ["y"]
+    (tmp_path / "raw").write_text("x'\ny\n")
+    with pytest.raises(InputError, match=r"corpus.raw_target: .*raw has 2 lines for 3 pairs"):
+        read_parallel(CorpusSpec(**files, raw_target=tmp_path / "raw"))
+
+
 @pytest.mark.parametrize(
     ("source", "target", "message"),
     [

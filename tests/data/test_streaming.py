@@ -1,5 +1,5 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
-"""Streams give the same batches again, go on where they stopped, and hold little of the corpus."""
+"""Streams are reproducible, resume exactly and use constant memory."""
 
 from __future__ import annotations
 
@@ -278,7 +278,7 @@ def test_data_sets(tmp_path, monkeypatch, saved):
     list(islice(iterator, 15))
     stream.start_from(stream.state(15))
     assert first(stream, 10) == whole[15:25]
-    assert not list((tmp_path / "cache").rglob("*.arrow"))  # nothing was converted as a whole
+    assert not list((tmp_path / "cache").rglob("*.arrow"))  # the data set was not converted
 
 
 def test_memory_does_not_grow_with_the_corpus(tmp_path):

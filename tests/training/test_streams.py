@@ -63,7 +63,7 @@ def test_a_stream_that_shuffles_the_whole_corpus_trains_as_in_memory(tmp_path):
 
 
 def test_batches_do_not_depend_on_the_blocks_read_before(tmp_path):
-    """The checkpoint says where the stream stood: what lies before is not read again."""
+    """A checkpoint holds the position in the files, so that earlier blocks are not read again."""
     recipe = streamed(tmp_path, max_updates=8)
     train(recipe)
     state = json.loads((tmp_path / "run/checkpoints/checkpoint-8/trainer_state.json").read_text())
