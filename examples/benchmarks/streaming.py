@@ -31,6 +31,7 @@ from residual_hf.data.encoding import encode
 from residual_hf.data.settings import CorpusSpec
 from residual_hf.data.streaming import StreamedBatches
 from residual_hf.data.tokenizer_training import train_tokenizer
+from residual_hf.files import write_json
 
 WORDS = 50_000
 SENTENCES = 100_000  # different ones of a side; the corpus pairs them anew again and again
@@ -151,12 +152,9 @@ def main() -> None:
     }
     command = [sys.executable, __file__, *sys.argv[1:], "--measure"]
     figures |= json.loads(subprocess.run(command, stdout=subprocess.PIPE, check=True, text=True).stdout)
-    text = json.dumps(figures, indent=2) + "\n"
-    print(text, end="")
+    print(json.dumps(figures, indent=2))
     if args.json is not None:
-        unfinished = args.json.with_name(f".{args.json.name}.{os.getpid()}.tmp")
-        unfinished.write_text(text, encoding="utf-8")
-        os.replace(unfinished, args.json)
+        write_json(args.json, figures)
 
 
 if __name__ == "__main__":

@@ -10,8 +10,6 @@ from __future__ import annotations
 
 import argparse
 import itertools
-import json
-import os
 import platform
 import time
 from collections.abc import Callable, Iterator
@@ -30,6 +28,7 @@ from transformers import MarianConfig, MarianMTModel
 from transformers.modeling_outputs import Seq2SeqLMOutput
 
 from residual_hf.data.batching import Seq2SeqCollator, TokenBudgetSampler
+from residual_hf.files import write_json
 from residual_hf.model.configuration_residual import ResidualConfig
 from residual_hf.model.modeling_residual import ResidualForConditionalGeneration
 from residual_hf.training.launch import keep_freed_memory
@@ -296,9 +295,7 @@ def main() -> None:
         print_table(table)
         figures["rows"] += table
     if args.json is not None:
-        unfinished = args.json.with_name(f".{args.json.name}.{os.getpid()}.tmp")
-        unfinished.write_text(json.dumps(figures, indent=2) + "\n", encoding="utf-8")
-        os.replace(unfinished, args.json)
+        write_json(args.json, figures)
 
 
 if __name__ == "__main__":

@@ -28,6 +28,7 @@ from residual_hf.data.batching import Seq2SeqCollator, TokenBudgetSampler
 from residual_hf.data.encoding import EncodedCorpus
 from residual_hf.data.generated import generate_corpus
 from residual_hf.data.tokenizer_training import train_tokenizer
+from residual_hf.files import read_json_lines
 from residual_hf.model.connections import LN_MODES
 from residual_hf.model.profiling import wants_profile
 from residual_hf.training.launch import keep_freed_memory
@@ -159,7 +160,7 @@ def table(runs: list[dict[str, Any]]) -> str:
 
 
 def read_runs(path: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+    return read_json_lines(path) if path.exists() else []
 
 
 def parse_arguments() -> argparse.Namespace:

@@ -47,14 +47,14 @@ def write_model_code(
         if mode.__module__.rpartition(".")[0] != __name__.rpartition(".")[0]:
             _add_mode(files, mode)
     for name, text in files.items():
-        _write(folder / name, text)
+        (folder / name).write_text(text, "utf-8")
 
     config = json.loads((folder / "config.json").read_text("utf-8"))
     config["auto_map"] = AUTO_MAP
     config["custom_pipelines"] = {"translation": PIPELINE}
     if source_lang and target_lang:
         config["custom_pipelines"][f"translation_{source_lang}_to_{target_lang}"] = PIPELINE
-    _write(folder / "config.json", json.dumps(config, indent=2, sort_keys=True) + "\n")
+    (folder / "config.json").write_text(json.dumps(config, indent=2, sort_keys=True) + "\n", "utf-8")
 
 
 def _model_files(home: Path) -> dict[str, str]:
@@ -67,12 +67,6 @@ def _model_files(home: Path) -> dict[str, str]:
     if imports:
         files[ENTRY] += f'\n"""{OTHER_FILES}\n{imports}"""\n'
     return files
-
-
-def _write(path: Path, text: str) -> None:
-    unfinished = path.with_name(f".{path.name}.{os.getpid()}")
-    unfinished.write_text(text, "utf-8")
-    os.replace(unfinished, path)
 
 
 def _add_mode(files: dict[str, str], mode: type) -> None:

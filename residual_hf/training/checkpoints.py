@@ -1,5 +1,5 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
-"""The checkpoints of a run: which are whole, which are kept, and their average."""
+"""The checkpoints of a run: which are complete, which are kept, and their average."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ logger = logging.getLogger(__name__)
 
 
 def read_state(checkpoint: Path) -> dict[str, Any] | None:
-    """The trainer's state of a checkpoint; None where it is missing or cut off: it is the last thing written."""
+    """The trainer's state of a checkpoint; None for an incomplete checkpoint: this file is written last."""
     try:
         return read_json(checkpoint / "trainer_state.json")
     except InputError:
         return None
 
 
-def whole_checkpoints(folder: Path) -> list[Path]:
-    """`checkpoint-N` folders in the order of N, without those that a killed process has left unfinished."""
+def complete_checkpoints(folder: Path) -> list[Path]:
+    """The `checkpoint-N` folders in the order of N, without those that a killed process left incomplete."""
     found = [path for path in folder.glob("checkpoint-*") if path.name.split("-")[-1].isdigit()]
     return sorted(filter(read_state, found), key=step_of)
 
@@ -39,7 +39,7 @@ def step_of(checkpoint: Path) -> int:
 
 
 def best_checkpoints(checkpoints: Sequence[Path], metric: str, greater_is_better: bool) -> list[Path]:
-    """Those that were evaluated, the best by `metric` (`nll`, `bleu`, ...) first; of equals the earlier one."""
+    """The evaluated checkpoints from best to worst by `metric` (`nll`, `bleu`, ...); ties from early to late."""
     if not checkpoints:
         return []
     history = (read_state(checkpoints[-1]) or {}).get("log_history", [])
@@ -51,7 +51,7 @@ def best_checkpoints(checkpoints: Sequence[Path], metric: str, greater_is_better
 
 
 class KeepCheckpoints(TrainerCallback):
-    """Deletes all checkpoints but the last `keep_last` and the best `keep_best` ones."""
+    """Deletes all checkpoints except the last `keep_last` and the best `keep_best`."""
 
     def __init__(self, folder: Path, keep_last: int, keep_best: int, metric: str, greater_is_better: bool):
         self.folder = folder
@@ -61,7 +61,7 @@ class KeepCheckpoints(TrainerCallback):
     def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         if not state.is_world_process_zero:
             return
-        checkpoints = whole_checkpoints(self.folder)
+        checkpoints = complete_checkpoints(self.folder)
         best = best_checkpoints(checkpoints, self.metric, self.greater_is_better)[: self.keep_best]
         kept = {*checkpoints[-self.keep_last :], *best, Path(state.best_model_checkpoint or "")}
         for checkpoint in checkpoints:
@@ -70,17 +70,17 @@ class KeepCheckpoints(TrainerCallback):
 
 
 def delete(checkpoint: Path) -> None:
-    """Delete a checkpoint; one that is deleted in part, by a run that is killed just then, does not count as whole."""
+    """Delete a checkpoint; if the process is killed meanwhile, what is left counts as incomplete."""
     (checkpoint / "trainer_state.json").unlink()
     shutil.rmtree(checkpoint)
 
 
 @torch.no_grad()
 def average_weights(checkpoints: Sequence[Path]) -> dict[str, Tensor]:
-    """The mean of the weights of checkpoints, computed in fp64, in the types of the last one.
+    """The mean of the weights of checkpoints, computed in fp64 and returned in the types of the last checkpoint.
 
-    What is no floating-point number is the last checkpoint's. Raises `InputError` naming the file for weights that are
-    missing, damaged, or not those of the others.
+    Tensors of integers are taken from the last checkpoint. Raises `InputError` naming the file for weights that are
+    missing or damaged, or have other names or shapes than those of the first checkpoint.
     """
     if not checkpoints:
         raise InputError("average: no checkpoint given")
@@ -98,7 +98,7 @@ def average_weights(checkpoints: Sequence[Path]) -> dict[str, Tensor]:
 
 
 def read_weights(checkpoint: Path) -> dict[str, Tensor]:
-    """All tensors of a checkpoint, of one file or of several."""
+    """All tensors of a checkpoint, from one file or several."""
     weights: dict[str, Tensor] = {}
     for path in sorted(checkpoint.glob("model*.safetensors")):
         try:
@@ -121,9 +121,9 @@ def choose_checkpoints(
 ) -> list[Path]:
     """The last or the best checkpoints of a run, in the order of training.
 
-    Raises `InputError` where there are fewer than asked for.
+    Raises `InputError` if there are fewer.
     """
-    checkpoints = whole_checkpoints(folder)
+    checkpoints = complete_checkpoints(folder)
     wanted, found = last or best, checkpoints
     if best:
         found = best_checkpoints(checkpoints, metric, greater_is_better)[:best]
@@ -132,7 +132,7 @@ def choose_checkpoints(
     if not found or len(found) < (wanted or 1):
         kind = f"best by {metric}" if best else "last"
         raise InputError(
-            f"{folder}: {wanted} {kind} checkpoints asked for, {len(found)} are there (keep_last, keep_best)"
+            f"{folder}: {wanted} {kind} checkpoints requested, but only {len(found)} were kept (keep_last, keep_best)"
         )
     return sorted(found, key=step_of)
 
@@ -140,7 +140,7 @@ def choose_checkpoints(
 def average_run(
     run_folder: Path, output_dir: Path, *, last: int | None, best: int | None, overwrite: bool
 ) -> list[Path]:
-    """Average the checkpoints of a run folder into a model folder; returns the checkpoints."""
+    """Average checkpoints of a run folder and save the model; returns the checkpoints."""
     from transformers import AutoTokenizer
 
     from residual_hf.checkpoint import save_checkpoint
@@ -161,7 +161,7 @@ def average_run(
 
 
 def load_average(model: torch.nn.Module, checkpoints: Sequence[Path]) -> None:
-    """Give a model the mean of checkpoints; tied weights are stored, and so averaged, once."""
+    """Load the mean of checkpoints into a model. Raises `InputError` for weights of another model."""
     missing, unexpected = model.load_state_dict(average_weights(checkpoints), strict=False)
     tied = set(getattr(model, "all_tied_weights_keys", {}))
     if unexpected or set(missing) - tied:

@@ -29,7 +29,7 @@ from residual_hf.hub.card import write_card
 from .batch_size_finder import resolve_budget
 from .building import build_model
 from .callbacks import InterruptCallback, ProgressBar, RecordCallback, StopAfterEpochs
-from .checkpoints import KeepCheckpoints, choose_checkpoints, load_average, whole_checkpoints
+from .checkpoints import KeepCheckpoints, choose_checkpoints, complete_checkpoints, load_average
 from .launch import check_launch, keep_freed_memory, this_process
 from .recipe import Recipe
 from .records import RunRecord, describe_corpora, log_file, measured_emissions, now
@@ -137,7 +137,7 @@ def train_on(
         trainer.add_callback(progress or ProgressBar)
     trainer.remove_callback(PrinterCallback)
     describe(model)
-    checkpoints = whole_checkpoints(folder / "checkpoints")
+    checkpoints = complete_checkpoints(folder / "checkpoints")
     trainer.train(resume_from_checkpoint=str(checkpoints[-1]) if resume and checkpoints else None)
     if interrupt.interrupted:
         raise Interrupted(f"stopped at update {trainer.state.global_step}; go on with --resume")

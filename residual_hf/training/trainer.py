@@ -23,7 +23,7 @@ from residual_hf.errors import InputError
 from residual_hf.model.profiling import profile_admin, set_profile, wants_profile
 
 from .callbacks import StreamPosition
-from .checkpoints import load_average, whole_checkpoints
+from .checkpoints import complete_checkpoints, load_average
 from .divergence import DivergenceGuard
 from .ema import EMACallback
 from .launch import set_matmul_precision
@@ -93,7 +93,7 @@ class ResidualTrainer(ShardedTrainer):
     def train(self, resume_from_checkpoint: str | bool | None = None, *args: Any, **kwargs: Any) -> TrainOutput:
         """Like `Seq2SeqTrainer.train`. A fresh model in mode "admin" is first profiled on a batch; resuming from the
         last checkpoint of a finished run makes no further update."""
-        if resume_from_checkpoint is True and (complete := whole_checkpoints(Path(self.args.output_dir))):
+        if resume_from_checkpoint is True and (complete := complete_checkpoints(Path(self.args.output_dir))):
             resume_from_checkpoint = str(complete[-1])
         if resume_from_checkpoint and resume_from_checkpoint is not True:
             checkpoint = Path(resume_from_checkpoint)

@@ -17,7 +17,12 @@ from transformers import AutoModelForSeq2SeqLM
 
 from residual_hf.cli import main
 from residual_hf.errors import InputError
-from residual_hf.training.checkpoints import average_weights, best_checkpoints, choose_checkpoints, whole_checkpoints
+from residual_hf.training.checkpoints import (
+    average_weights,
+    best_checkpoints,
+    choose_checkpoints,
+    complete_checkpoints,
+)
 from residual_hf.training.run import train
 
 
@@ -39,15 +44,15 @@ def names(checkpoints):
 
 def test_choosing(tmp_path):
     folder = make_checkpoints(tmp_path, [3.0, 1.0, 2.0, 1.0])
-    assert names(whole_checkpoints(folder)) == [f"checkpoint-{n}" for n in (5, 10, 15, 20)]
-    assert names(best_checkpoints(whole_checkpoints(folder), "nll", False)[:3]) == [
+    assert names(complete_checkpoints(folder)) == [f"checkpoint-{n}" for n in (5, 10, 15, 20)]
+    assert names(best_checkpoints(complete_checkpoints(folder), "nll", False)[:3]) == [
         "checkpoint-10",
         "checkpoint-20",
         "checkpoint-15",
     ]
     assert names(choose_checkpoints(folder, last=2)) == ["checkpoint-15", "checkpoint-20"]
     assert names(choose_checkpoints(folder, best=2)) == ["checkpoint-10", "checkpoint-20"]
-    with pytest.raises(InputError, match="5 last checkpoints asked for, 4 are there"):
+    with pytest.raises(InputError, match="5 last checkpoints requested, but only 4 were kept"):
         choose_checkpoints(folder, last=5)
 
 
@@ -55,11 +60,11 @@ def test_a_checkpoint_that_was_cut_off_is_not_whole(tmp_path):
     folder = make_checkpoints(tmp_path, [3.0, 1.0, 2.0])
     (folder / "checkpoint-15" / "trainer_state.json").write_text('{"log_his')
     (folder / "checkpoint-20").mkdir()
-    assert names(whole_checkpoints(folder)) == ["checkpoint-5", "checkpoint-10"]
+    assert names(complete_checkpoints(folder)) == ["checkpoint-5", "checkpoint-10"]
 
 
 def test_average_is_the_mean_in_the_types_of_the_weights(tmp_path):
-    averaged = average_weights(whole_checkpoints(make_checkpoints(tmp_path, [1.0] * 3)))
+    averaged = average_weights(complete_checkpoints(make_checkpoints(tmp_path, [1.0] * 3)))
     assert torch.equal(averaged["a"], torch.full((2,), 2.0))
     assert averaged["h"].dtype == torch.float16
     torch.testing.assert_close(averaged["h"], torch.full((2,), 2 + 1 / 3).half())
@@ -67,7 +72,7 @@ def test_average_is_the_mean_in_the_types_of_the_weights(tmp_path):
 
 
 def test_weights_that_do_not_fit_are_named(tmp_path):
-    checkpoints = whole_checkpoints(make_checkpoints(tmp_path, [1.0] * 3))
+    checkpoints = complete_checkpoints(make_checkpoints(tmp_path, [1.0] * 3))
     save_file({"a": torch.zeros(3)}, checkpoints[1] / "model.safetensors")
     with pytest.raises(InputError, match="checkpoint-10 has other weights than .*checkpoint-5"):
         average_weights(checkpoints)
@@ -88,7 +93,7 @@ def run(tmp_path_factory):
 
 
 def test_a_run_keeps_the_last_and_the_best_and_ends_in_their_average(run):
-    checkpoints = whole_checkpoints(run / "checkpoints")
+    checkpoints = complete_checkpoints(run / "checkpoints")
     records = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     nll = {r["step"]: r["eval_nll"] for r in records if "eval_nll" in r}
     best = sorted(nll, key=nll.get)[:2]
@@ -107,7 +112,7 @@ def test_command(run, tmp_path, capsys):
     assert main(["average", str(run), "--best", "1", "--output-dir", str(tmp_path / "model")]) == 2
     assert "is not empty; use --overwrite" in capsys.readouterr().err
     assert main(["average", str(run), "--best", "9", "--output-dir", str(tmp_path / "other")]) == 2
-    assert "9 best by nll checkpoints asked for" in capsys.readouterr().err
+    assert "9 best by nll checkpoints requested" in capsys.readouterr().err
 
 
 def test_averaging_more_than_is_kept_is_refused(tmp_path):
@@ -135,7 +140,7 @@ def test_a_killed_run_resumes_to_the_same_weights(tmp_path):
     process.send_signal(signal.SIGKILL)
     process.wait()
     assert not (tmp_path / "killed" / "run" / "metrics.json").exists()
-    reached = whole_checkpoints(tmp_path / "killed" / "run" / "checkpoints")
+    reached = complete_checkpoints(tmp_path / "killed" / "run" / "checkpoints")
     assert names(reached)[0] == "checkpoint-5"
     # what a process killed while it saves leaves behind
     (reached[-1].parent / "checkpoint-23").mkdir()

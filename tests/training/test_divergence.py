@@ -12,7 +12,7 @@ from transformers import Seq2SeqTrainer, Seq2SeqTrainingArguments
 
 from residual_hf.cli import main
 from residual_hf.data.batching import Seq2SeqCollator
-from residual_hf.training.checkpoints import whole_checkpoints
+from residual_hf.training.checkpoints import complete_checkpoints
 from residual_hf.training.divergence import DivergenceGuard, TrainingDivergedError, first_not_finite
 
 
@@ -74,7 +74,7 @@ def test_training_stops_where_the_loss_is_no_number(tmp_path):
     trainer.training_step = poisoned
     with pytest.raises(TrainingDivergedError, match="diverged by update 5: .*model.encoder"):
         trainer.train()
-    assert [c.name for c in whole_checkpoints(tmp_path)][-1] == "checkpoint-4"
+    assert [c.name for c in complete_checkpoints(tmp_path)][-1] == "checkpoint-4"
 
 
 def test_the_command_exits_with_3(tmp_path, capsys):
