@@ -59,13 +59,13 @@ def build_parser() -> argparse.ArgumentParser:
     train.add_argument("--resume", action="store_true", help="go on from the last checkpoint of the output folder")
     train.set_defaults(run=run_train)
 
-    average = verbs.add_parser("average", help="average the last or the best checkpoints of a run")
+    average = verbs.add_parser("average", help="average checkpoints of a run and save the model")
     average.add_argument("folder", type=Path, help="the output folder of `residual-hf train`")
     which = average.add_mutually_exclusive_group(required=True)
     which.add_argument("--last", type=int, metavar="N", help="the last N checkpoints")
     which.add_argument("--best", type=int, metavar="N", help="the best N by the metric of the recipe")
-    average.add_argument("--output-dir", type=Path, required=True)
-    average.add_argument("--overwrite", action="store_true", help="replace an output folder that exists")
+    average.add_argument("--output-dir", type=Path, required=True, help="model folder to write")
+    average.add_argument("--overwrite", action="store_true", help="replace an existing output folder")
     average.set_defaults(run=run_average)
 
     translate = verbs.add_parser("translate", help="translate lines of text from standard input or a file")
@@ -87,13 +87,13 @@ def build_parser() -> argparse.ArgumentParser:
 
     card = verbs.add_parser("card", help="write the model card of a finished run")
     card.add_argument("folder", type=Path, metavar="RUN_FOLDER", help="the output folder of `residual-hf train`")
-    card.add_argument("--name", help="of the model (default: the name of the folder)")
+    card.add_argument("--name", help="name of the model (default: the name of the folder)")
     card.add_argument("--baseline", type=Path, metavar="RUN_FOLDER", help="compare with this run on the same test set")
-    card.add_argument("--license", help="of the weights, an identifier of the Hub such as apache-2.0")
-    card.add_argument("--data-license", help="of the training data, any text")
+    card.add_argument("--license", help="licence of the weights, an identifier of the Hub such as apache-2.0")
+    card.add_argument("--data-license", help="licence of the training data, any text")
     card.add_argument("--dataset", action="append", default=[], help="id of the data on the Hub; may be repeated")
     card.add_argument("--output", type=Path, help="Markdown file (default: model/README.md of the run)")
-    card.add_argument("--overwrite", action="store_true", help="replace a card that exists")
+    card.add_argument("--overwrite", action="store_true", help="replace an existing card")
     card.set_defaults(run=run_card)
 
     modes = verbs.add_parser("modes", help="list the residual connections, describe one, or draw some")
@@ -107,32 +107,34 @@ def build_parser() -> argparse.ArgumentParser:
     push = verbs.add_parser("push", help="upload a trained model to the Hugging Face Hub")
     push.add_argument("folder", type=Path, help="the output folder of `residual-hf train`, or a saved model")
     push.add_argument("repo_id", metavar="user/name")
-    push.add_argument("--private", action="store_true", help="make the repository private if it is new")
-    push.add_argument("--revision", help="branch to commit to, made if it is not there (default: main)")
-    push.add_argument("--dry-run", action="store_true", help="only check and list the files; needs no network")
+    push.add_argument("--private", action="store_true", help="make a new repository private")
+    push.add_argument("--revision", help="branch to commit to, created if it does not exist (default: main)")
+    push.add_argument("--dry-run", action="store_true", help="check the folder and list the files, without a network")
     push.set_defaults(run=run_push)
 
-    convert = verbs.add_parser("convert", help="turn a checkpoint of fairseq or Transformers into a model folder")
+    convert = verbs.add_parser("convert", help="convert a fairseq or Transformers checkpoint to a model folder")
     convert.add_argument(
-        "checkpoint", help="fairseq's .pt file; or a folder or Hub name of a Marian, FSMT, M2M100, BART or mBART model"
+        "checkpoint", help="a fairseq .pt file, or a folder or Hub name of a Marian, FSMT, M2M100, BART or mBART model"
     )
     convert.add_argument("--source-dict", type=Path, help="fairseq: dict.txt of the source")
     convert.add_argument("--target-dict", type=Path, help="fairseq: dict.txt of the target")
-    cut = convert.add_mutually_exclusive_group()
-    cut.add_argument("--bpe-codes", type=Path, help="codes of subword-nmt or fastBPE; without, text must come cut")
-    cut.add_argument("--sentencepiece", type=Path, metavar="MODEL", help="SentencePiece's .model file")
-    convert.add_argument("--moses", action="store_true", help="text was normalised and tokenised with Moses")
+    subwords = convert.add_mutually_exclusive_group()
+    subwords.add_argument(
+        "--bpe-codes", type=Path, help="fairseq: codes of subword-nmt or fastBPE (default: input is already segmented)"
+    )
+    subwords.add_argument("--sentencepiece", type=Path, metavar="MODEL", help="fairseq: a .model file")
+    convert.add_argument("--moses", action="store_true", help="fairseq: the text was normalized and tokenized with Moses")
     for name, question in (
         ("normalize", "Moses: was punctuation normalised? (default: yes)"),
-        ("hyphens", "Moses: were hyphens split off as @-@? (default: what the dictionary shows)"),
-        ("escape", "Moses: was &apos; written for '? (default: what the dictionary shows)"),
-        ("lowercase", "Moses: was text lower-cased? (default: no)"),
+        ("hyphens", "Moses: were hyphens split as @-@? (default: inferred from the dictionary)"),
+        ("escape", "Moses: was ' escaped as &apos;? (default: inferred from the dictionary)"),
+        ("lowercase", "Moses: was the text lower-cased? (default: no)"),
     ):
         convert.add_argument(f"--moses-{name}", action=argparse.BooleanOptionalAction, default=None, help=question)
-    convert.add_argument("--source-lang", help="instead of the checkpoint's")
-    convert.add_argument("--target-lang", help="instead of the checkpoint's")
-    convert.add_argument("--output-dir", type=Path, required=True)
-    convert.add_argument("--overwrite", action="store_true", help="replace an output folder that exists")
+    convert.add_argument("--source-lang", help="fairseq: instead of the language in the checkpoint")
+    convert.add_argument("--target-lang", help="fairseq: instead of the language in the checkpoint")
+    convert.add_argument("--output-dir", type=Path, required=True, help="model folder to write")
+    convert.add_argument("--overwrite", action="store_true", help="replace an existing output folder")
     convert.set_defaults(run=run_convert)
 
     quickstart = verbs.add_parser("quickstart", help="train, save, reload and use a small model in minutes")
@@ -310,7 +312,7 @@ def run_convert(options: argparse.Namespace) -> int:
         return 0
     for name in ("source_dict", "target_dict"):
         if getattr(options, name) is None:
-            raise InputError(f"--{name.replace('_', '-')}: missing, which a fairseq checkpoint needs")
+            raise InputError(f"--{name.replace('_', '-')}: missing, required for a fairseq checkpoint")
     chosen = {name: getattr(options, f"moses_{name}") for name in ("normalize", "hyphens", "escape", "lowercase")}
     chosen = {name: value for name, value in chosen.items() if value is not None}
     if chosen and not options.moses:
