@@ -123,9 +123,9 @@ def build_parser() -> argparse.ArgumentParser:
         "--bpe-codes", type=Path, help="fairseq: codes of subword-nmt or fastBPE (default: input is already segmented)"
     )
     subwords.add_argument("--sentencepiece", type=Path, metavar="MODEL", help="fairseq: a .model file")
-    convert.add_argument("--moses", action="store_true", help="fairseq: the text was normalized and tokenized with Moses")
+    convert.add_argument("--moses", action="store_true", help="fairseq: text was normalized and tokenized with Moses")
     for name, question in (
-        ("normalize", "Moses: was punctuation normalised? (default: yes)"),
+        ("normalize", "Moses: was punctuation normalized? (default: yes)"),
         ("hyphens", "Moses: were hyphens split as @-@? (default: inferred from the dictionary)"),
         ("escape", "Moses: was ' escaped as &apos;? (default: inferred from the dictionary)"),
         ("lowercase", "Moses: was the text lower-cased? (default: no)"),
