@@ -1,8 +1,8 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
-"""All residual connections of the package; importing this module registers them.
+"""All residual connections of the package. Importing this module registers them.
 
-Not among them, because neither the papers nor their authors' code could be read and second-hand accounts contradict
-each other: Keel (Chen & Wei 2026, arXiv 2601.19895) and BranchNorm (Liu et al. 2023, arXiv 2305.02790).
+Keel (Chen & Wei 2026, arXiv 2601.19895) and BranchNorm (Liu et al. 2023, arXiv 2305.02790) are missing: their papers
+and official code were not available, and secondary sources contradict each other.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """Token and position embeddings with the conventions of fairseq, or of BART and Marian in Transformers.
 
-Positions count real tokens only, from `pad_token_id + 1`, so left and right padding give the same result; the row of
-the padding is zero. With `position_counting="all_tokens"` they count every token, from 0. Sinusoids are laid out
-[all sines | all cosines].
+Positions count only real tokens, from `pad_token_id + 1`, so left and right padding give the same result. The
+embedding of padding is zero. With `position_counting="all_tokens"` positions count all tokens, from 0. The layout of
+sinusoids is [all sines | all cosines].
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from transformers import initialization as init
 
 
 class ScaledEmbedding(nn.Embedding):
-    """Token embeddings, of length 1 if `fix_norm`, times `scale`: sqrt(d_model) when `config.scale_embedding`."""
+    """Token embeddings, normalised to length 1 if `fix_norm`, times `scale` (sqrt(d_model) or 1)."""
 
     def __init__(
         self, num_embeddings: int, embedding_dim: int, padding_idx: int, scale: float, fix_norm: bool = False
@@ -33,10 +33,10 @@ class ScaledEmbedding(nn.Embedding):
 
 
 def drop_words(embeddings: Tensor, rate: float, keep_first: bool) -> Tensor:
-    """Embeddings (batch, length, width) with whole vectors zeroed, each with probability `rate`, and none scaled up.
+    """Zero each vector of embeddings (batch, length, width) with probability `rate`, without scaling the others.
 
-    Word dropout as the code of B2T has it (`--sampling-method worddrop`): positions are added afterwards, and the
-    decoder keeps its first token (`keep_first`), which starts the sentence.
+    Word dropout as in the official code of B2T (`--sampling-method worddrop`): positions are added afterwards, and the
+    decoder keeps the start token (`keep_first`).
     """
     kept = embeddings.new_full(embeddings.shape[:2], 1 - rate).bernoulli()
     if keep_first:
@@ -45,7 +45,7 @@ def drop_words(embeddings: Tensor, rate: float, keep_first: bool) -> Tensor:
 
 
 class SinusoidalPositions(nn.Module):
-    """A fixed table: p -> [sin(p*w_k) | cos(p*w_k)], w_k = 10000^(-k / (d/2 - 1)) as in tensor2tensor. Not saved."""
+    """Fixed table [sin(p*w_k) | cos(p*w_k)] with w_k = 10000^(-k / (d/2 - 1)), as in tensor2tensor. Not saved."""
 
     def __init__(self, num_positions: int, dim: int, padding_idx: int | None):
         super().__init__()
@@ -75,14 +75,14 @@ class SinusoidalPositions(nn.Module):
 
 
 class MarianPositions(SinusoidalPositions):
-    """The same layout with w_k = 10000^(-2k / d) of Vaswani et al. 2017: the table of Transformers' Marian."""
+    """The same layout with w_k = 10000^(-2k / d), as in Vaswani et al. 2017 and Transformers' Marian."""
 
     def frequencies(self) -> Tensor:
         return 10000 ** -(torch.arange(0, self.dim, 2, dtype=torch.float64, device="cpu") / self.dim)
 
 
 class LearnedPositions(nn.Embedding):
-    """A learned table of the same numbering; the row of the padding stays zero."""
+    """Learned table with the same numbering. The row of padding stays zero."""
 
     def __init__(self, num_positions: int, dim: int, padding_idx: int | None):
         super().__init__(num_positions + first_position(padding_idx), dim, padding_idx)
@@ -98,12 +98,12 @@ POSITION_COUNTING = ("real_tokens", "all_tokens")
 
 
 def first_position(padding_idx: int | None) -> int:
-    """Number of the first token; `padding_idx` is None where padding has no number of its own."""
+    """Position of the first token. `padding_idx` is None if padding has no position of its own."""
     return 0 if padding_idx is None else padding_idx + 1
 
 
 def positions_padding(config) -> int | None:
-    """The position of padding tokens, or None where they are counted like all others."""
+    """Position of padding tokens, or None if they are counted like other tokens."""
     return config.pad_token_id if config.position_counting == "real_tokens" else None
 
 
@@ -115,9 +115,9 @@ def build_positions(config) -> nn.Module | None:
 def position_ids_from_mask(mask: Tensor, length: int, padding_idx: int) -> Tensor:
     """Positions of the last `length` tokens, (batch, length).
 
-    `mask` tells which tokens are real, (batch, past + length), or which keys a token sees, (batch, 1, length, keys),
-    as booleans or as what is added to the scores: `generate` makes these for static caches. A causal mask shows a
-    token all real ones up to itself, so their number is its position.
+    `mask` marks real tokens, (batch, past + length), or the keys that each token attends to, (batch, 1, length, keys),
+    as booleans or as additive scores, as in `generate` with a static cache. Under a causal mask the number of visible
+    keys is the position.
     """
     if mask.ndim == 4:
         seen = mask if mask.dtype == torch.bool else mask > torch.finfo(mask.dtype).min

@@ -1,7 +1,7 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
-"""`pipeline("translation")` for every encoder-decoder, with the calls and results of Transformers 4.
+"""`pipeline("translation")` for all encoder-decoders, with the interface of Transformers 4.
 
-This file stands alone: it is copied beside checkpoints and runs there without the rest of the package.
+This file imports nothing from the package, because it is copied into checkpoints.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ from transformers.utils import logging
 
 logger = logging.get_logger(__name__)
 
-DEFAULT_BEAMS = 4  # that of Transformers 4
+DEFAULT_BEAMS = 4  # as in Transformers 4
 WITHOUT_BEAMS = ("do_sample", "streamer", "assistant_model", "prompt_lookup_num_tokens", "custom_generate")
 TASK_PATTERN = re.compile(r"translation_(.+)_to_(.+)")
 TAG_PATTERN = re.compile(r"<2([A-Za-z][\w-]*)>")
 
 
 def language_tags(tokenizer: Any) -> dict[str, str]:
-    """Language to tag, for the target languages tagged in a vocabulary."""
+    """Map languages to the target-language tags, such as `<2de>`, of a vocabulary."""
     matches = (TAG_PATTERN.fullmatch(token) for token in tokenizer.get_vocab())
     return {match[1]: match[0] for match in matches if match}
 
 
 def without_tag(text: str) -> str:
-    """A translation without the language tag that it begins with, if any."""
+    """A translation without its leading language tag, if any."""
     tag = TAG_PATTERN.match(text)
     return text[tag.end() :].removeprefix(" ") if tag else text
 
@@ -46,22 +46,23 @@ class TranslationPipeline(Pipeline):
         for result in translate(lines, batch_size=64): ...  # generators, files and data sets are streamed
 
     Args:
-        src_lang, tgt_lang: languages, here or in a call; without them those of the task name. A model that states
-            its languages (`config.source_lang`, `config.target_lang`, tags such as `<2de>` in the vocabulary) refuses
-            others; the tag of `tgt_lang` is put before the text. Tokenizers of the mBART and NLLB kind place their own
-            codes, T5 gets its prompt from `config.task_specific_params`.
-        truncation: cut sentences longer than the tokenizer's `model_max_length` and the model's positions.
-        return_tensors: `translation_token_ids` (1-D tensors) instead of `translation_text`.
-        return_text: with `return_tensors=True`, the text too.
+        src_lang, tgt_lang: languages, in the constructor or in a call; by default those of the task name. Languages
+            that the model does not support (`config.source_lang`, `config.target_lang`, tags such as `<2de>` in the
+            vocabulary) are errors. For models with tags, the tag of `tgt_lang` is prepended to the text. Tokenizers
+            such as those of mBART and NLLB add their own codes; for T5 the prompt is read from
+            `config.task_specific_params`.
+        truncation: truncate sentences to the tokenizer's `model_max_length` and the positions of the model.
+        return_tensors: return `translation_token_ids` (1-D tensors) instead of `translation_text`.
+        return_text: with `return_tensors=True`, also return the text.
         clean_up_tokenization_spaces: passed to the tokenizer's `decode`.
-        batch_size, num_workers: as in every pipeline; any argument of `generate` may be given too.
+        batch_size, num_workers: as in all pipelines. All arguments of `generate` are accepted too.
 
-    What neither the caller nor the model's generation config sets: `num_beams` is 4, and the length is
-    2 * source length + 50 new tokens within the model's positions. With `num_return_sequences` above 1 every sentence
-    gives a list.
+    Unless the caller or the model's generation config sets them, `num_beams` is 4 and the maximum length is
+    2 * source length + 50 new tokens, limited by the positions of the model. With `num_return_sequences` above 1 the
+    result of each sentence is a list.
 
-    Raises `ValueError` for a pair of languages the model does not have and for a sentence longer than the model's
-    positions, `TypeError` for anything but text.
+    Raises `ValueError` for languages that the model does not support and for sentences longer than the positions of
+    the model, and `TypeError` for inputs that are not text.
     """
 
     _load_tokenizer = True
@@ -73,9 +74,9 @@ class TranslationPipeline(Pipeline):
     def __init__(self, *args: Any, **kwargs: Any):
         super().__init__(*args, **kwargs)
         if self.tokenizer is None:
-            raise ValueError("a translation pipeline needs a tokenizer")
+            raise ValueError("a translation pipeline requires a tokenizer")
         if not self.model.config.is_encoder_decoder or not self.model.can_generate():
-            raise ValueError(f"{type(self.model).__name__} cannot translate: it is no encoder-decoder with `generate`")
+            raise ValueError(f"{type(self.model).__name__} cannot translate: it is not a generative encoder-decoder")
         if not self._has_own_language_codes:
             self._check_languages(*self._languages(**self._language_arguments(self._preprocess_params)))
 
@@ -91,7 +92,7 @@ class TranslationPipeline(Pipeline):
     ) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
         languages = _given(src_lang=src_lang, tgt_lang=tgt_lang)
         if generate_kwargs.get("max_length") is not None:
-            generate_kwargs.setdefault("max_new_tokens", None)  # else one given to the constructor would win
+            generate_kwargs.setdefault("max_new_tokens", None)  # overrides that of the constructor
         postprocess = _given(
             return_tensors=return_tensors,
             return_text=return_text,
@@ -100,7 +101,7 @@ class TranslationPipeline(Pipeline):
         return {**languages, **_given(truncation=truncation)}, {**languages, **generate_kwargs}, postprocess
 
     def __call__(self, inputs: str | Iterable[str], **kwargs: Any) -> Any:
-        """Translate one text (a list with its translations), a sequence (a list) or a stream (to iterate over)."""
+        """Translate one text (returns a list of translations), a sequence (a list) or a stream (an iterator)."""
         if isinstance(inputs, Sequence) and not isinstance(inputs, (str, bytes)):
             texts = list(inputs)
             for position, text in enumerate(texts):
@@ -124,7 +125,7 @@ class TranslationPipeline(Pipeline):
         limit = longest if positions is None else min(longest, positions)
         truncate = truncation not in (False, "do_not_truncate")
         options = {"truncation": truncation, "return_tensors": "pt"}
-        if truncate and limit < 10**9:  # tokenizers without a limit say 1e30
+        if truncate and limit < 10**9:  # without a limit it is 1e30
             options["max_length"] = limit
         if self._has_own_language_codes:
             inputs = self._inputs_with_own_codes(text, src_lang, tgt_lang, options)
@@ -135,18 +136,18 @@ class TranslationPipeline(Pipeline):
         length = inputs["input_ids"].shape[-1]
         if length == 0:
             if self.tokenizer.eos_token_id is None:
-                raise ValueError("the tokenizer makes no token of this text and has no end-of-sentence token")
+                raise ValueError("the text has no tokens, and the tokenizer has no end-of-sentence token")
             inputs["input_ids"] = torch.tensor([[self.tokenizer.eos_token_id]])
             inputs["attention_mask"] = torch.ones_like(inputs["input_ids"])
         elif positions is not None and length > positions:
             raise ValueError(
                 f"the text {text[:40]!r}... has {length} tokens, but the model has {positions} positions "
-                "(max_position_embeddings): split it into sentences, or pass truncation=True to cut it"
+                "(max_position_embeddings): split it into sentences or pass truncation=True"
             )
         elif length > longest:
             logger.warning(
-                f"A text has {length} tokens, more than the {longest} (model_max_length) this model is made for: "
-                "split it into sentences, or pass truncation=True to cut it."
+                f"A text has {length} tokens, more than the model_max_length of {longest}: split it into sentences or "
+                "pass truncation=True."
             )
         return inputs
 
@@ -158,7 +159,7 @@ class TranslationPipeline(Pipeline):
         **generate_kwargs: Any,
     ) -> dict[str, torch.Tensor]:
         forced_bos = model_inputs.pop("forced_bos_token_id", None)
-        if forced_bos is not None:  # batches make a list of it
+        if forced_bos is not None:  # in a batch it is a list
             forced_bos = forced_bos[0] if isinstance(forced_bos, list) else forced_bos
             generate_kwargs.setdefault("forced_bos_token_id", forced_bos)
         sentences, source_length = model_inputs["input_ids"].shape
@@ -177,7 +178,7 @@ class TranslationPipeline(Pipeline):
     ) -> list[dict[str, Any]]:
         return_text = not return_tensors if return_text is None else return_text
         if not return_text and not return_tensors:
-            raise ValueError("return_text=False leaves nothing to return: pass return_tensors=True as well")
+            raise ValueError("return_text=False without return_tensors=True returns nothing")
         results = []
         for token_ids in model_outputs["output_ids"][0]:
             result: dict[str, Any] = {}
@@ -204,26 +205,26 @@ class TranslationPipeline(Pipeline):
 
     @property
     def _positions(self) -> int | None:
-        """Longest source in tokens, or None for a model without a position table."""
+        """Maximum source length in tokens, or None for a model without a position table."""
         if getattr(self.model.config, "position_embedding_type", None) == "none":
             return None
         return getattr(self.model.config, "max_position_embeddings", None)
 
     @cached_property
     def _tags(self) -> dict[str, str]:
-        """Language to tag, for the target languages tagged in the vocabulary."""
+        """Map target languages to their tags in the vocabulary."""
         return language_tags(self.tokenizer)
 
     def _language_arguments(self, parameters: dict[str, Any]) -> dict[str, Any]:
         return {name: parameters.get(name) for name in ("src_lang", "tgt_lang")}
 
     def _languages(self, src_lang: str | None, tgt_lang: str | None) -> tuple[str | None, str | None]:
-        """The languages given, completed by those of the task name."""
+        """The given languages, by default those of the task name."""
         named = TASK_PATTERN.fullmatch(self.task or "")
         return (src_lang or named[1], tgt_lang or named[2]) if named else (src_lang, tgt_lang)
 
     def _check_languages(self, src_lang: str | None, tgt_lang: str | None) -> None:
-        """Refuse a pair that the model says it does not have."""
+        """Raise `ValueError` for languages that the model does not support."""
         source = getattr(self.model.config, "source_lang", None)
         target = getattr(self.model.config, "target_lang", None)
         targets = sorted(self._tags) or ([target] if target else [])
@@ -233,11 +234,11 @@ class TranslationPipeline(Pipeline):
             pairs = ", ".join(f"{source or 'any'} to {language}" for language in targets or ["any"])
             raise ValueError(
                 f"this model does not translate {src_lang or source or 'any'} to {tgt_lang or target or 'any'}. "
-                f"It has: {pairs}."
+                f"Supported: {pairs}."
             )
 
     def _tagged(self, text: str, src_lang: str | None, tgt_lang: str | None) -> tuple[str, dict[str, int]]:
-        """The text and, where the tag of the target language begins the translation, what forces it to."""
+        """The text with its prefix, and `generate` arguments for a language tag at the start of the target."""
         if not self._tags_targets:
             return self._prompted(text, src_lang, tgt_lang), {}
         self._check_languages(src_lang, tgt_lang)
@@ -248,7 +249,7 @@ class TranslationPipeline(Pipeline):
         return text, {"forced_bos_token_id": self.tokenizer.convert_tokens_to_ids(self._tags[language])}
 
     def _prompted(self, text: str, src_lang: str | None, tgt_lang: str | None) -> str:
-        """The text with what the model expects before it: a language tag, T5's prompt, or nothing."""
+        """The text with the prefix that the model expects: a language tag, the prompt of T5, or nothing."""
         self._check_languages(src_lang, tgt_lang)
         if self._tags:
             language = tgt_lang or getattr(self.model.config, "target_lang", None)
@@ -261,7 +262,7 @@ class TranslationPipeline(Pipeline):
         return (prefix or "") + text
 
     def _task_parameters(self, src_lang: str | None, tgt_lang: str | None) -> dict[str, Any]:
-        """What `config.task_specific_params` (T5) holds for a pair: a prompt and generation arguments."""
+        """Prompt and generation arguments of a pair in `config.task_specific_params` (T5)."""
         known = {
             task: parameters
             for task, parameters in (getattr(self.model.config, "task_specific_params", None) or {}).items()
@@ -272,17 +273,17 @@ class TranslationPipeline(Pipeline):
         if src_lang is None and tgt_lang is None:
             task = self.task if self.task in known else next(iter(known))
             if task != self.task:
-                logger.warning_once(f"No languages were given: using {task!r}. Known: {', '.join(known)}.")
+                logger.warning_once(f"No languages given, using {task!r}. Known: {', '.join(known)}.")
             return known[task]
         task = f"translation_{src_lang}_to_{tgt_lang}"
         if task not in known:
-            logger.warning_once(f"The model has no prompt for {task!r}, only for {', '.join(known)}: using none.")
+            logger.warning_once(f"The model has no prompt for {task!r}, only for {', '.join(known)}. Using no prompt.")
         return known.get(task, {})
 
     def _inputs_with_own_codes(
         self, text: str, src_lang: str | None, tgt_lang: str | None, options: dict[str, Any]
     ) -> Mapping[str, Any]:
-        """Inputs of a tokenizer that places language codes itself (mBART, NLLB, M2M100)."""
+        """Inputs of a tokenizer that adds language codes itself (mBART, NLLB, M2M100)."""
         unknown = f"the tokenizer does not know the languages {src_lang!r} to {tgt_lang!r}"
         try:
             inputs = self.tokenizer._build_translation_inputs(text, src_lang=src_lang, tgt_lang=tgt_lang, **options)
@@ -291,13 +292,13 @@ class TranslationPipeline(Pipeline):
         nothing, token_id = (None, self.tokenizer.unk_token_id), self.tokenizer.convert_tokens_to_ids
         target_id = inputs.get("forced_bos_token_id", -1)
         if target_id in nothing or (target_id == token_id(tgt_lang) and token_id(src_lang) in nothing):
-            raise ValueError(f"{unknown}. Its special tokens: {', '.join(self.tokenizer.all_special_tokens)}")
+            raise ValueError(f"{unknown}. Special tokens: {', '.join(self.tokenizer.all_special_tokens)}")
         return inputs
 
     def _generation_arguments(
         self, generate_kwargs: dict[str, Any], task: dict[str, Any], source_length: int
     ) -> dict[str, Any]:
-        """Arguments for `generate`: the caller's, then the task's, then the model's, then this pipeline's defaults."""
+        """Arguments for `generate`, by precedence: caller, task, generation config of the model, defaults above."""
         given = generate_kwargs.pop("generation_config", None)
         caller = {**_given(**(given.to_dict() if given is not None else {})), **_given(**generate_kwargs)}
         added = {
@@ -311,7 +312,7 @@ class TranslationPipeline(Pipeline):
             added["max_new_tokens"] = longest if self._positions is None else min(longest, max(1, self._positions - 1))
         elif source_length > 0.9 * known.get("max_length", float("inf")):
             logger.warning(
-                f"A text has {source_length} tokens, about as many as the translation may have "
+                f"A text has {source_length} tokens, close to the maximum length of the translation "
                 f"(max_length={known['max_length']}): pass a larger max_length."
             )
         if "num_beams" not in known and not any(known.get(name) for name in WITHOUT_BEAMS):
@@ -326,7 +327,7 @@ class TranslationPipeline(Pipeline):
 
 
 class _Stream(IterableDataset):
-    """Any iterable, in the form that pipelines of all versions read lazily."""
+    """An iterable in a form that the pipelines of all versions read lazily."""
 
     def __init__(self, texts: Iterable[str]):
         self.texts = texts
@@ -343,7 +344,7 @@ def _check_text(text: Any, what: str) -> None:
     if not isinstance(text, str):
         raise TypeError(
             f"{what} is of type {type(text).__name__}, but a translation pipeline takes a text, or a list, generator "
-            "or data set of texts (for a column of a data set: dataset['de'])"
+            "or data set of texts (use dataset['de'] for a column of a data set)"
         )
 
 

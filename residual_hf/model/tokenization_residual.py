@@ -1,7 +1,7 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
-"""A tokenizer with one vocabulary for the source and another for the target language.
+"""A tokenizer with separate vocabularies for source and target.
 
-A joint vocabulary needs nothing of this: it is a plain `PreTrainedTokenizerFast`.
+A joint vocabulary uses a plain `PreTrainedTokenizerFast`.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ from transformers import BatchEncoding, PreTrainedTokenizerFast
 
 
 class ResidualTokenizer(PreTrainedTokenizerFast):
-    """Text that goes in is source text, ids that come out are target ids.
+    """Encodes source text and decodes target ids.
 
-    `tokenizer(text, text_target=target)` encodes `text` with the source and `target`, the `labels`, with the target
-    vocabulary; `decode`, `batch_decode`, `convert_ids_to_tokens` and `convert_tokens_to_string` take what `generate`
-    returns, in the target vocabulary, or with `use_source_tokenizer=True` in the source vocabulary. Everything else
-    (`len`, `get_vocab`, `tokenize`, `convert_tokens_to_ids`) is about the source; `target_tokenizer` and
-    `target_vocab_size` are about the target. The special tokens have the same ids in both.
+    `tokenizer(text, text_target=target)` encodes `text` with the source vocabulary and `target` (the `labels`) with
+    the target vocabulary. `decode`, `batch_decode`, `convert_ids_to_tokens` and `convert_tokens_to_string` use the
+    target vocabulary, or the source vocabulary with `use_source_tokenizer=True`. All other methods (`len`,
+    `get_vocab`, `tokenize`, `convert_tokens_to_ids`) refer to the source; `target_tokenizer` and `target_vocab_size`
+    refer to the target. Special tokens have the same ids in both.
 
-    With `known_tokens`, the numbers of entries that the model has for source and target, a vocabulary may hold more:
-    pieces of which longer ones are merged. Where one of these is left over in a text it is the unknown token.
+    `known_tokens` gives the numbers of entries that the model has for source and target, if a vocabulary contains
+    more: intermediate pieces that are only merged into longer ones. If such a piece remains in a text, it becomes the
+    unknown token.
 
-    Saved as `tokenizer.json` (source) and `target_tokenizer.json`, with this module beside them: a reader without it
-    would find the source vocabulary only, so that `AutoTokenizer` has to ask for `trust_remote_code=True` where the
-    class is not registered.
+    Saved as `tokenizer.json` (source), `target_tokenizer.json` and this module. If the class is not registered,
+    `AutoTokenizer` requires `trust_remote_code=True`.
     """
 
     vocab_files_names = {"tokenizer_file": "tokenizer.json", "target_tokenizer_file": "target_tokenizer.json"}
@@ -49,7 +49,7 @@ class ResidualTokenizer(PreTrainedTokenizerFast):
         elif target_tokenizer_file is not None:
             target = Tokenizer.from_file(target_tokenizer_file)
         else:
-            raise ValueError("ResidualTokenizer needs target_tokenizer_object or target_tokenizer_file")
+            raise ValueError("ResidualTokenizer requires target_tokenizer_object or target_tokenizer_file")
         super().__init__(*args, known_tokens=known_tokens, **kwargs)
         self.known_tokens = known_tokens
         self.target_tokenizer = target
@@ -66,10 +66,9 @@ class ResidualTokenizer(PreTrainedTokenizerFast):
         target: PreTrainedTokenizerFast,
         known_tokens: Sequence[int] | None = None,
     ) -> ResidualTokenizer:
-        """Join two tokenizers; settings such as `model_max_length` are those of `source`.
+        """Join two tokenizers. Settings such as `model_max_length` are taken from `source`.
 
-        Raises:
-            ValueError: the ids of the special tokens differ.
+        Raises `ValueError` if the ids of the special tokens differ.
         """
         return cls(
             tokenizer_object=source.backend_tokenizer,
@@ -83,9 +82,9 @@ class ResidualTokenizer(PreTrainedTokenizerFast):
 
     @classmethod
     def convert_to_native_format(cls, trust_remote_code: bool = False, **kwargs: Any) -> dict[str, Any]:
-        """Leave `tokenizer.json` to `__init__`, instead of taking it apart as the library does for such classes."""
+        """Pass the file names to `__init__` instead of parsing `tokenizer.json`, as the base class does."""
         if kwargs.get("target_tokenizer_file") is None:
-            raise ValueError(f"{kwargs.get('name_or_path')}: no target_tokenizer.json in it, beside tokenizer.json")
+            raise ValueError(f"{kwargs.get('name_or_path')}: target_tokenizer.json is missing")
         return kwargs
 
     @property
@@ -97,8 +96,8 @@ class ResidualTokenizer(PreTrainedTokenizerFast):
         return self._known(0) or super().__len__()
 
     def _known(self, side: int) -> int | None:
-        """Entries of the source (0) or the target (1) that the model has, where a vocabulary holds more."""
-        known = getattr(self, "known_tokens", None)  # the library asks for the length before we are complete
+        """Number of entries of the source (0) or target (1) that the model has, or None for all."""
+        known = getattr(self, "known_tokens", None)  # the base class reads the length during its __init__
         return None if known is None else known[side]
 
     def _known_ids(self, ids: list[int]) -> list[int]:
@@ -133,7 +132,7 @@ class ResidualTokenizer(PreTrainedTokenizerFast):
     def __call__(self, *args: Any, **kwargs: Any) -> BatchEncoding:
         try:
             return super().__call__(*args, **kwargs)
-        finally:  # a text_target that is refused must not leave the target vocabulary in place
+        finally:  # also after an error in text_target
             self._switch_to_input_mode()
 
     def _decode(self, *args: Any, use_source_tokenizer: bool = False, **kwargs: Any) -> str:
