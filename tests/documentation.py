@@ -23,7 +23,8 @@ from tiny_translator import tiny_tokenizer
 from transformers import MarianConfig, MarianMTModel
 
 from residual_hf.data.generated import generate_corpus
-from residual_hf.training.recipe import Recipe, from_mapping, load_recipe
+from residual_hf.model.options import from_mapping
+from residual_hf.training.recipe import Recipe, load_recipe
 from residual_hf.training.run import train
 
 ROOT = Path(__file__).parents[1]

@@ -4,12 +4,12 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import io
-import json
 import re
+import runpy
 import shutil
 import sys
+import typing
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -32,18 +32,8 @@ from documentation import (
 
 import residual_hf
 from residual_hf.cli import build_parser, main, parse_overrides
-from residual_hf.data.settings import (
-    CleaningSettings,
-    CorpusSpec,
-    DataSettings,
-    SubwordRegularizationSettings,
-    TokenizerSettings,
-)
-from residual_hf.generation.decode import DecodingSettings
 from residual_hf.model.connections import LN_MODES
-from residual_hf.model.presets import PRESETS
 from residual_hf.training.recipe import Recipe, load_recipe
-from residual_hf.training.settings import TrainingSettings
 
 PAGES = pages()
 RUN = [page for page in PAGES if not page.startswith("examples/")]  # those of examples need their corpora, and hours
@@ -57,16 +47,6 @@ ELSEWHERE = {  # how commands begin that are run in other places
     "pytest": ".ci/run",
     "torchrun": "tests/training/test_distributed.py",
     "accelerate launch": "tests/training/test_distributed.py",
-}
-SECTIONS = {
-    "Top level": Recipe,
-    "`data`": DataSettings,
-    "A corpus: an entry of `data.train`, `data.valid`, `data.test`": CorpusSpec,
-    "`data.cleaning`": CleaningSettings,
-    "`data.subword_regularization`": SubwordRegularizationSettings,
-    "`tokenizer`": TokenizerSettings,
-    "`training`": TrainingSettings,
-    "`decoding`": DecodingSettings,
 }
 
 
@@ -193,28 +173,23 @@ def test_links_and_paths_lead_somewhere(page):
         assert (ROOT / path).exists(), f"{page}: {path}"
 
 
-def plain(field: dataclasses.Field) -> str:
-    """The default of a field as the page shows it."""
-    if field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING:
-        return "needed"
-    value = field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
-    if dataclasses.is_dataclass(value):
-        return "see below"
-    text = json.dumps(value).strip('"')
-    return f"`{text}`"
+def test_recipe_reference_is_what_the_declarations_say():
+    script = runpy.run_path(str(ROOT / "docs" / "recipe_fields.py"))
+    page = (ROOT / "docs" / "recipe.md").read_text(encoding="utf-8")
+    assert page == script["render"](page), "update it: python docs/recipe_fields.py"
+    sections = set(re.findall(r"<!-- fields of ([\w.]+) -->", page))
+    assert sections == {"recipe"} | {f"recipe.{name}" for name in nested_sections(Recipe)}
 
 
-@pytest.mark.parametrize("section", SECTIONS)
-def test_reference_of_recipes_has_every_field_with_its_default(section):
-    text = (ROOT / "docs" / "recipe.md").read_text(encoding="utf-8")
-    body = text.split(f"\n## {section}\n")[1].split("\n## ")[0]
-    shown = dict(re.findall(r"^\| `(\w+)` \| (\S.*?) \|", body, re.MULTILINE))
-    assert shown == {field.name: plain(field) for field in dataclasses.fields(SECTIONS[section])}
-
-
-def test_reference_of_recipes_names_every_preset():
-    text = (ROOT / "docs" / "recipe.md").read_text(encoding="utf-8")
-    assert [name for name in PRESETS if f"`{name}`" not in text] == []
+def nested_sections(cls: type) -> list[str]:
+    """Dotted names of the sections in a settings class; the splits of the data share theirs."""
+    found = []
+    dataclass_in = runpy.run_path(str(ROOT / "docs" / "recipe_fields.py"))["dataclass_in"]
+    for name, hint in typing.get_type_hints(cls).items():
+        nested = dataclass_in(hint)
+        if nested is not None and name not in ("valid", "test"):
+            found += [name, *(f"{name}.{inner}" for inner in nested_sections(nested))]
+    return found
 
 
 def test_api_reference_documents_what_the_package_offers():

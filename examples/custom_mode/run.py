@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import highway  # noqa: F401  registers the mode
@@ -37,9 +38,13 @@ options = parser.parse_args()
 
 folder = make_output_folder(options.output_dir, overwrite=options.overwrite)
 recipe = quickstart_recipe(folder)
-recipe.model["ln_mode"] = "highway"
-recipe.training.max_updates = recipe.training.eval_every = options.updates
-recipe.training.warmup_updates = options.updates // 10
+training = replace(
+    recipe.training,
+    max_updates=options.updates,
+    eval_every=options.updates,
+    warmup_updates=options.updates // 10,
+)
+recipe = replace(recipe, model=recipe.model | {"ln_mode": "highway"}, training=training)
 corpora = generate_corpus({"train": options.pairs, "valid": 100, "test": 100})
 texts = {
     name: [ParallelCorpus(*map(list, zip(*pairs, strict=True)), name, "en", "de")] for name, pairs in corpora.items()

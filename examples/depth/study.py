@@ -34,6 +34,7 @@ from residual_hf.model.profiling import wants_profile
 from residual_hf.training.launch import keep_freed_memory
 from residual_hf.training.optimization import build_optimizer
 from residual_hf.training.schedules import build_schedule
+from residual_hf.training.settings import TrainingSettings
 
 SIZES = {"train": 20000, "valid": 200, "test": 1}
 VOCABULARY = 1000
@@ -90,8 +91,16 @@ def train(mode: str, depth: int, warmup: int, seed: int, args: argparse.Namespac
     torch.manual_seed(seed)
     fields = {"vocab_size": data.vocab_size, "max_position_embeddings": 128}
     model = build(mode, depth, args.width, dropout=0.0, **fields).to(data.device)
-    optimizer = build_optimizer(model, "fairseq_adam", lr=args.lr, betas=(0.9, 0.98), eps=1e-8, weight_decay=0.0)
-    schedule = build_schedule("constant", optimizer, warmup)
+    settings = TrainingSettings(
+        max_updates=args.updates,
+        lr=args.lr,
+        schedule="constant",
+        warmup_updates=warmup,
+        warmup_init_lr=0.0,
+        weight_decay=0.0,
+    )
+    optimizer = build_optimizer(model, settings)
+    schedule = build_schedule(settings, optimizer, args.updates)
     batches = data.train(seed)
     if wants_profile(model):
         model.profile_admin(next(data.train(seed)))

@@ -21,6 +21,7 @@ from tokenizers import models as token_models
 
 from residual_hf.data.settings import SIDES, SubwordRegularizationSettings
 from residual_hf.errors import InputError
+from residual_hf.model.options import refusal
 
 GROWTH = 1.3
 """Roughly how many times longer sentences become, at the usual rates of both methods."""
@@ -57,7 +58,9 @@ def resegmenters(tokenizer: Any, settings: SubwordRegularizationSettings | None)
 def _resegmenter(tokenizer: Tokenizer, settings: SubwordRegularizationSettings) -> Resegment:
     model = type(tokenizer.model)
     kinds = {token_models.BPE: "bpe", token_models.Unigram: "unigram", token_models.WordLevel: "pretokenized"}
-    settings.check_kind(kinds.get(model, model.__name__))
+    kind = kinds.get(model, model.__name__)
+    if kind not in settings.tokenizer_kinds:
+        raise InputError(refusal("tokenizer.kind", kind, " or ".join(settings.tokenizer_kinds)))
     if settings.bpe_dropout is not None:
         return BpeDropout(tokenizer, settings.bpe_dropout)
     return UnigramSampling(tokenizer, settings.unigram_alpha)

@@ -9,11 +9,11 @@ from functools import cached_property
 from typing import Any
 
 from residual_hf.data.corpus import ParallelCorpus
-from residual_hf.data.settings import TEXTS
 from residual_hf.errors import InputError
 
 from .metrics import score, tokenized_bleu
 
+TEXTS = ("raw", "moses")
 FIGURES = ("bleu", "chrf", "tokenized_bleu")
 """What is computed at every evaluation; the last one of text that is tokenised already."""
 
@@ -66,9 +66,7 @@ class Scorer:
     def figures(self, hypotheses: Sequence[str]) -> dict[str, float]:
         """Name of a score to its value: those of `FIGURES`."""
         plain = self._plain(hypotheses)
-        scores = {
-            name: s.value for name, s in score(plain, self.plain_references, metrics=("bleu", "chrf")).items()
-        }
+        scores = {name: s.value for name, s in score(plain, self.plain_references, metrics=("bleu", "chrf")).items()}
         if self.text == "moses":
             scores["tokenized_bleu"] = tokenized_bleu(hypotheses, self.references).value
         return scores

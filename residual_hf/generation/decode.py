@@ -15,32 +15,27 @@ from tqdm.auto import tqdm
 
 from residual_hf.data.batching import Seq2SeqCollator, TokenBudgetSampler
 from residual_hf.data.encoding import EncodedCorpus
-from residual_hf.errors import InputError
+from residual_hf.errors import InputSettings
+from residual_hf.model.options import option
 from residual_hf.model.pipeline_translation import without_tag
 
 
 @dataclass(frozen=True)
-class DecodingSettings:
-    """How translations are searched for.
+class DecodingSettings(InputSettings):
+    """Search parameters, for evaluations during training and as defaults of the saved model."""
 
-    `early_stopping=True` ends the search of a sentence when `num_beams` hypotheses are finished: fairseq's rule. A
-    translation has at most `max_length_a * source length + max_length_b` tokens. `max_tokens` is the budget of source
-    tokens in a batch, times beams.
-    """
-
-    num_beams: int = 5
-    length_penalty: float = 1.0
-    early_stopping: bool = True
-    max_length_a: float = 2.0
-    max_length_b: int = 50
-    max_tokens: int = 12000
-
-    def __post_init__(self) -> None:
-        for name in ("num_beams", "max_length_b", "max_tokens"):
-            if getattr(self, name) < 1:
-                raise InputError(f"{name}: {getattr(self, name)} given, must be at least 1")
-        if self.max_length_a < 0:
-            raise InputError(f"max_length_a: {self.max_length_a} given, must be at least 0")
+    num_beams: int = option(5, minimum=1, help="beam size; 1: greedy search")
+    length_penalty: float = option(
+        1.0, help="exponent of the length normalization; higher values prefer longer outputs"
+    )
+    early_stopping: bool = option(
+        True, help="stop a sentence when `num_beams` hypotheses are finished, as fairseq does"
+    )
+    max_length_a: float = option(
+        2.0, minimum=0, help="a translation has at most `max_length_a * source length + max_length_b` tokens"
+    )
+    max_length_b: int = option(50, minimum=1, help="see `max_length_a`")
+    max_tokens: int = option(12_000, minimum=1, help="source tokens times beams per batch")
 
     def length_limit(self, source_length: int, position_table: int) -> int:
         """Most tokens of the translation of a source of this length, for a table of so many positions."""

@@ -5,9 +5,9 @@
     class Options:
         dual_scale: float = option(1.0, above=0.0, help="factor s of the dual stream")
 
-The annotation gives the type: `int`, `float`, `bool`, `str`, `Path`, `dict`, `Literal`, `tuple`, another dataclass, or
-a union of these. `from_mapping` builds such a dataclass from plain values, as YAML and JSON have them; a subclass of
-`Settings` is also checked when it is built in Python.
+The annotation gives the type: `int`, `float`, `bool`, `str`, `Path`, `dict`, `Literal`, `tuple`, `list`, another
+dataclass, or a union of these. `from_mapping` builds such a dataclass from plain values, as in YAML and JSON. A
+subclass of `Settings` is also checked when it is built in Python.
 """
 
 from __future__ import annotations
@@ -149,12 +149,13 @@ def allowed_values(hint: Any, declared: Mapping[str, Any]) -> str:
         return " or ".join(allowed_values(part, declared) for part in shown)
     if kind is Literal:
         return " or ".join(map(repr, parts))
-    if kind is tuple:
+    if kind in (tuple, list):
         entry = allowed_values(parts[0], declared)
-        return f"a list, each entry {entry}" if parts[-1] is ... else f"a list of {len(parts)}, each {entry}"
+        fixed = kind is tuple and parts[-1] is not ...
+        return f"a list of {len(parts)}, each {entry}" if fixed else f"{entry} or a list of these"
     if is_dataclass(hint):
         return "a mapping of fields"
-    if declared.get("choices"):
+    if declared.get("choices") and hint is not NoneType:
         return "one of " + ", ".join(map(repr, declared["choices"]))
     name = TYPE_NAMES.get(kind or hint, str(hint))
     return " ".join([name, " and ".join(_bounds(declared))]).rstrip() if hint in (int, float) else name
@@ -203,29 +204,31 @@ def _convert(value: Any, hint: Any, declared: Mapping[str, Any], name: str) -> A
         return next((found for found in converted if found is not MISSING), MISSING)
     if kind is Literal:
         return value if value in parts else MISSING
-    if kind is tuple:
-        return _convert_entries(value, parts, declared, name)
+    if hint is NoneType:
+        return None if value is None else MISSING
+    if kind in (tuple, list):
+        return _convert_entries(value, kind, parts, declared, name)
     if is_dataclass(hint):
         if isinstance(value, Mapping):
             return from_mapping(hint, value, f"{name}.")
         return value if isinstance(value, hint) else MISSING
     if hint in (int, float):
         return _convert_number(value, hint, declared)
-    if hint is str and not str(value).strip():
-        return MISSING
+    if hint is str and declared and not str(value).strip():
+        return MISSING  # an option is never blank
     fits = isinstance(value, kind or hint) and value in (declared.get("choices") or (value,))
     return value if fits else MISSING
 
 
-def _convert_entries(value: Any, parts: tuple[Any, ...], declared: Mapping[str, Any], name: str) -> Any:
-    """A tuple of the entries of a list; one value is a list of one."""
+def _convert_entries(value: Any, kind: type, parts: tuple[Any, ...], declared: Mapping[str, Any], name: str) -> Any:
+    """A tuple or list of converted entries; one value is a list of one."""
     values = list(value) if isinstance(value, (list, tuple)) else [value]
-    types = [parts[0]] * len(values) if parts[-1] is ... else parts
+    types = parts if kind is tuple and parts[-1] is not ... else [parts[0]] * len(values)
     if len(types) != len(values):
         return MISSING
     names = [f"{name}[{i}]" for i in range(len(values))] if len(values) > 1 else [name]
     entries = [_convert(v, part, declared, n) for v, part, n in zip(values, types, names, strict=False)]
-    return MISSING if any(entry is MISSING for entry in entries) else tuple(entries)
+    return MISSING if any(entry is MISSING for entry in entries) else kind(entries)
 
 
 def _convert_number(value: Any, hint: type, declared: Mapping[str, Any]) -> Any:

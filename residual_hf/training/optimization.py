@@ -1,22 +1,25 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
-"""Optimizers by name, and which parameters they decay."""
+"""Optimizers by name, and the parameters that get weight decay."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch import nn
 from torch.optim import AdamW, Optimizer
 
 from residual_hf.errors import InputError
 
-from .fairseq_adam import FairseqAdam, check_optimizer_numbers
+from .fairseq_adam import FairseqAdam
 from .radam import RAdam
 
+if TYPE_CHECKING:
+    from .settings import TrainingSettings
+
 NAMES_WITHOUT_DECAY = re.compile(r"bias|layernorm|rmsnorm|(?:^|\.)norm(?:$|\.)|_norm(?:$|\.)", re.IGNORECASE)
-"""Parameters that the Transformers Trainer leaves out of weight decay, besides those of `nn.LayerNorm` modules."""
+"""Names that the Transformers Trainer excludes from weight decay, in addition to `nn.LayerNorm` parameters."""
 
 
 def _fused_adamw(groups: list[dict[str, Any]], **numbers: Any) -> AdamW:
@@ -33,46 +36,25 @@ OPTIMIZERS: dict[str, Callable[..., Optimizer]] = {
 }
 
 
-def build_optimizer(
-    model: nn.Module,
-    name: str,
-    lr: float,
-    betas: tuple[float, float] = (0.9, 0.98),
-    eps: float = 1e-8,
-    weight_decay: float = 0.0,
-    weight_decay_on: str = "all",
-) -> Optimizer:
-    """The optimizer of that name for the parameters of `model` that require gradients.
+def build_optimizer(model: nn.Module, settings: TrainingSettings) -> Optimizer:
+    """The optimizer of a run, over the parameters of `model` that require gradients.
 
-    Args:
-        model: tied parameters count once.
-        name: "fairseq_adam", "radam" (of the Admin papers), or "adamw" (torch, fused).
-        lr: learning rate at the top of the schedule.
-        betas: decay rates of the two moments.
-        eps: added to the denominator, where exactly is the difference between fairseq_adam and adamw.
-        weight_decay: decoupled, times the learning rate of the moment.
-        weight_decay_on: "all" parameters, as fairseq does, or "hf": all but layer norms and parameters with names of
-            biases and norms, as the Transformers Trainer does. Parameters that a residual connection exempts
-            (`no_weight_decay`) are never decayed.
+    Parameters that a module exempts (`no_weight_decay`) are never decayed.
 
     Raises:
-        InputError: an unknown name, a number out of its range, or a model without trainable parameters.
+        InputError: no parameter requires a gradient, or one has a type that the optimizer does not support.
     """
-    if name not in OPTIMIZERS:
-        raise InputError(f"optimizer: {name!r} given, must be one of {sorted(OPTIMIZERS)}")
-    if weight_decay_on not in ("all", "hf"):
-        raise InputError(f"weight_decay_on: {weight_decay_on!r} given, must be 'all' or 'hf'")
-    check_optimizer_numbers(lr, betas, eps, weight_decay)
     trainable = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
     if not trainable:
-        raise InputError("model: no parameter requires a gradient, there is nothing to train")
-    exempt = _exempted_by_modes(model) | (_norms_and_biases(model) if weight_decay_on == "hf" else set())
+        raise InputError("model: no parameter requires a gradient")
+    exempt = _exempted_by_modes(model) | (_norms_and_biases(model) if settings.weight_decay_on == "hf" else set())
     groups = [
         {"params": [parameter for key, parameter in trainable.items() if key not in exempt]},
         {"params": [parameter for key, parameter in trainable.items() if key in exempt], "weight_decay": 0.0},
     ]
     groups = [group for group in groups if group["params"]]
-    return OPTIMIZERS[name](groups, lr=lr, betas=tuple(betas), eps=eps, weight_decay=weight_decay)
+    numbers = {"lr": settings.lr, "betas": settings.betas, "eps": settings.eps, "weight_decay": settings.weight_decay}
+    return OPTIMIZERS[settings.optimizer](groups, **numbers)
 
 
 def _exempted_by_modes(model: nn.Module) -> set[str]:

@@ -4,10 +4,8 @@
 from __future__ import annotations
 
 import dataclasses
-import types
-import typing
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,74 +13,79 @@ import yaml
 from huggingface_hub.errors import StrictDataclassError
 
 from residual_hf.data.settings import CorpusSpec, DataSettings, TokenizerSettings
-from residual_hf.errors import InputError
+from residual_hf.errors import InputError, InputSettings
 from residual_hf.generation.decode import DecodingSettings
 from residual_hf.model.configuration_residual import ResidualConfig
+from residual_hf.model.options import check_fields, from_mapping, option, unknown_name
 
 from .settings import TrainingSettings
 
 
-@dataclass
-class Recipe:
-    """Everything a run needs. `model` takes `preset` and any field of `ResidualConfig`.
+@dataclass(frozen=True)
+class Recipe(InputSettings):
+    """What to train on which data, and how."""
 
-    `source_lang` and `target_lang` are those of every corpus that does not state its own.
-    """
-
-    output_dir: str
-    data: DataSettings
-    source_lang: str | None = None
-    target_lang: str | None = None
-    tokenizer: TokenizerSettings = field(default_factory=TokenizerSettings)
-    model: dict[str, Any] = field(default_factory=dict)
-    training: TrainingSettings = field(default_factory=lambda: TrainingSettings(max_updates=10000))
-    decoding: DecodingSettings = field(default_factory=DecodingSettings)
+    output_dir: str | Path = option(help="folder of the run; must be empty without `--overwrite` or `--resume`")
+    data: DataSettings = option(help="the corpora, see below")
+    source_lang: str | None = option(None, help="source language of every corpus that does not set its own")
+    target_lang: str | None = option(None, help="target language of every corpus that does not set its own")
+    tokenizer: TokenizerSettings = option(TokenizerSettings(), help="the tokenizer, see below")
+    model: dict = option({}, help="`preset`, and any field of `ResidualConfig`")
+    training: TrainingSettings = option(TrainingSettings(max_updates=10_000), help="hyperparameters, see below")
+    decoding: DecodingSettings = option(DecodingSettings(), help="search parameters, see below")
 
     def __post_init__(self) -> None:
-        for split in ("train", "valid", "test"):
-            if getattr(self.data, split):
-                setattr(self.data, split, [self._with_languages(spec) for spec in getattr(self.data, split)])
-        specs = [*self.data.train, *self.data.valid, *(self.data.test or [])]
-        for name in ("source_lang", "target_lang"):
-            if any(getattr(spec, name) is None for spec in specs):
-                raise InputError(f"{name}: missing, in the recipe or in every corpus")
-        targets = self.target_languages
-        regularization = self.data.subword_regularization
-        if regularization is not None and (self.tokenizer.path is None or self.tokenizer.kind == "pretokenized"):
-            regularization.check_kind(self.tokenizer.kind)
-        if self.data.stream and self.training.max_updates is None:
-            raise InputError("training.max_updates: missing; a stream has no end and no epochs")
-        if len(targets) > 1 and not self.data.language_tags:
-            raise InputError(
-                f"data.language_tags: missing; a model that translates into {', '.join(targets)} has to "
-                "be told which, by a tag on the source or the target"
+        check_fields(self)
+        splits = {name: self._with_languages(getattr(self.data, name)) for name in ("train", "valid", "test")}
+        object.__setattr__(self, "data", dataclasses.replace(self.data, **splits))
+        self.check()
+
+    def _with_languages(self, specs: tuple[CorpusSpec, ...] | None) -> tuple[CorpusSpec, ...] | None:
+        """The corpora with the languages of the recipe where they do not set their own."""
+        return specs and tuple(
+            dataclasses.replace(
+                spec,
+                source_lang=spec.source_lang or self.source_lang,
+                target_lang=spec.target_lang or self.target_lang,
             )
-        if len(targets) > 1 and not self.tokenizer.joint:
-            raise InputError("tokenizer.joint: false given, but several target languages share one vocabulary")
+            for spec in specs
+        )
+
+    def check(self) -> None:
+        data, tokenizer = self.data, self.tokenizer
+        for name in ("source_lang", "target_lang"):
+            given = all(getattr(spec, name) for spec in self.corpora)
+            self.require(given, name, "given in the recipe or for every corpus")
+        if data.subword_regularization is not None and (tokenizer.path is None or tokenizer.kind == "pretokenized"):
+            kinds = data.subword_regularization.tokenizer_kinds
+            allowed = f"{' or '.join(kinds)} with this data.subword_regularization"
+            self.require(tokenizer.kind in kinds, "tokenizer.kind", allowed)
+        if data.stream:
+            self.require(self.training.max_updates, "training.max_updates", "given with data.stream")
+        targets = self.target_languages
+        if len(targets) > 1:
+            several = f"with the target languages {', '.join(targets)}"
+            self.require(data.language_tags, "data.language_tags", f"'source' or 'target' {several}")
+            self.require(tokenizer.joint, "tokenizer.joint", f"true {several}")
+
+    @property
+    def corpora(self) -> tuple[CorpusSpec, ...]:
+        """All corpora: training, validation and test."""
+        return (*self.data.train, *self.data.valid, *(self.data.test or ()))
 
     @property
     def target_languages(self) -> list[str]:
         """The languages that the model translates into, in alphabetical order."""
-        data = self.data
-        specs = [*data.train, *data.valid, *(data.test or [])]
-        sources = {spec.source_lang for spec in specs} if data.bidirectional else set()
-        return sorted({spec.target_lang for spec in specs} | sources)
-
-    def _with_languages(self, spec: CorpusSpec) -> CorpusSpec:
-        """The corpus with the languages of the recipe where it states none."""
-        return dataclasses.replace(
-            spec,
-            source_lang=spec.source_lang or self.source_lang,
-            target_lang=spec.target_lang or self.target_lang,
-        )
+        sources = {spec.source_lang for spec in self.corpora} if self.data.bidirectional else set()
+        return sorted({spec.target_lang for spec in self.corpora} | sources)
 
     def as_dict(self) -> dict[str, Any]:
-        """The recipe as plain values, for YAML; what a corpus leaves unset is left out."""
-        values = dataclasses.asdict(self)
+        """The recipe as plain values for YAML, without the unset fields of corpora."""
+        values = _plain(self)
         for split in ("train", "valid", "test"):
             specs = [
-                {key: _plain(value) for key, value in spec.items() if value is not None}
-                for spec in values["data"][split] or []
+                {name: value for name, value in spec.items() if value is not None}
+                for spec in values["data"][split] or ()
             ]
             values["data"][split] = specs[0] if len(specs) == 1 else specs or None
         return values
@@ -91,10 +94,10 @@ class Recipe:
         """The model's configuration. Raises `InputError` with the fields that exist for an unknown one."""
         fields = dict(self.model)
         preset = fields.pop("preset", None)
-        known = {f.name for f in dataclasses.fields(ResidualConfig)}
+        known = ["preset", *(f.name for f in dataclasses.fields(ResidualConfig)), *ResidualConfig.attribute_map]
         for name in fields:
-            if name not in known and name not in ResidualConfig.attribute_map:
-                raise InputError(f"model.{name}: there is no such field. Known: preset, {', '.join(sorted(known))}")
+            if name not in known:
+                raise InputError(f"model.{unknown_name(name, known)}")
         try:
             if preset is not None:
                 return ResidualConfig.preset(preset, **{**fields, **overrides})
@@ -128,73 +131,15 @@ def load_recipe(path: str | Path, overrides: Mapping[str, Any] | None = None) ->
         section[leaf] = value
     try:
         recipe = from_mapping(Recipe, content)
+        recipe.build_config()
     except InputError as error:
         raise InputError(f"{path}: {error}") from error
-    recipe.build_config()
     return recipe
 
 
-def from_mapping(cls: type, values: Any, where: str = "") -> Any:
-    """An instance of a dataclass from nested dicts, with types checked and unknown names refused."""
-    if not isinstance(values, Mapping):
-        raise InputError(f"{where or 'recipe'}: must be a mapping of fields, not {values!r}")
-    hints = typing.get_type_hints(cls)
-    declared = {f.name: f for f in dataclasses.fields(cls)}
-    unknown = [name for name in values if name not in declared]
-    if unknown:
-        raise InputError(f"{_dot(where, unknown[0])}: there is no such field. Known: {', '.join(declared)}")
-    required = [
-        f.name
-        for f in declared.values()
-        if f.default is dataclasses.MISSING and f.default_factory is dataclasses.MISSING and f.name not in values
-    ]
-    if required:
-        raise InputError(f"{_dot(where, required[0])}: missing")
-    return cls(**{name: _convert(hints[name], value, _dot(where, name)) for name, value in values.items()})
-
-
 def _plain(value: Any) -> Any:
+    if dataclasses.is_dataclass(value):
+        return {f.name: _plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
+    if isinstance(value, (list, tuple)):
+        return [_plain(entry) for entry in value]
     return str(value) if isinstance(value, Path) else value
-
-
-def _dot(where: str, name: str) -> str:
-    return f"{where}.{name}" if where else str(name)
-
-
-def _convert(hint: Any, value: Any, where: str) -> Any:
-    if typing.get_origin(hint) in (typing.Union, types.UnionType):
-        options = [option for option in typing.get_args(hint) if option is not type(None)]
-        if value is None and type(None) in typing.get_args(hint):
-            return None
-        if len(options) == 1:
-            return _convert(options[0], value, where)
-        if any(_is_a(value, option) for option in options):
-            return value
-    elif dataclasses.is_dataclass(hint):
-        return from_mapping(hint, value, where)
-    elif typing.get_origin(hint) is list and dataclasses.is_dataclass(typing.get_args(hint)[0]):
-        entries = value if isinstance(value, list) else [value]
-        one = typing.get_args(hint)[0]
-        return [
-            from_mapping(one, entry, f"{where}[{i}]" if len(entries) > 1 else where) for i, entry in enumerate(entries)
-        ]
-    elif hint is float and isinstance(value, str):
-        try:
-            return float(value)  # YAML 1.1 reads 5e-4 as a string
-        except ValueError:
-            pass
-    elif hint is float and _is_a(value, int):
-        return float(value)
-    elif _is_a(value, hint):
-        return value
-    name = getattr(hint, "__name__", str(hint)) if not typing.get_args(hint) else str(hint)
-    raise InputError(f"{where}: {value!r} given, must be {name}")
-
-
-def _is_a(value: Any, hint: Any) -> bool:
-    if hint is Any:
-        return True
-    kind = typing.get_origin(hint) or hint
-    if kind is int and isinstance(value, bool):
-        return False
-    return isinstance(value, kind)

@@ -1,148 +1,148 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
-"""The training section of a recipe."""
+"""The `training` section of a recipe."""
 
 from __future__ import annotations
 
 import importlib.util
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 
 from residual_hf.data.batching import BATCH_ORDERS
-from residual_hf.errors import InputError
+from residual_hf.errors import InputSettings
+from residual_hf.model.options import option
 
 from .loss import SMOOTHING_FORMS
 from .optimization import OPTIMIZERS
-from .schedules import SCHEDULES
+from .schedules import SCHEDULES, TRANSFORMERS_SCHEDULES, decay_of
 
-DECAY_RULES = ("all", "hf")
 PRECISIONS = ("fp32", "tf32", "bf16", "fp16")  # tf32: fp32 with TF32 matrix products; bf16, fp16: autocast
 METRICS = {"nll": False, "loss": False, "bleu": True, "chrf": True, "tokenized_bleu": True}  # is greater better
 
 
-@dataclass
-class TrainingSettings:
-    """Everything that decides the course of a training run; names and defaults are fairseq's where it has them.
+@dataclass(frozen=True)
+class TrainingSettings(InputSettings):
+    """Hyperparameters of a training run; names and defaults follow fairseq."""
 
-    `max_tokens` counts padded tokens of the longer side per batch and process, `"auto"` is what the device holds;
-    `batch_order: fairseq` makes fairseq's own batches (see `TokenBudgetSampler`). `update_freq` batches make an
-    update; with `tokens_per_update`, the budget of all processes and batches of an update together, `update_freq`
-    follows from the number of processes.
-    `max_updates` and `max_epochs`: whichever comes first; one of them is needed. `eval_every` updates evaluate, save
-    and keep the best by `metric`; `patience` evaluations without a better one stop the run. `average` checkpoints at
-    the end, the `"last"` or the `"best"` ones (`average_of`), make the final model; 0 takes the best one alone.
-    With `ema_decay` above 0 the moving average of the weights is evaluated and, of the best checkpoint, kept.
-    A run stops when its loss is no number or its NLL rises above `divergence_factor` times the lowest one (0: never).
-    `deepspeed` is a DeepSpeed configuration (JSON); what `accelerate launch` is told by its own counts as well.
-    """
+    max_tokens: int | Literal["auto"] = option(
+        4096,
+        minimum=1,
+        help="batch size per process, in padded tokens of the longer side; `auto`: what the device can hold",
+    )
+    update_freq: int = option(1, minimum=1, help="batches per update (gradient accumulation)")
+    tokens_per_update: int | None = option(
+        None, minimum=1, help="batch size of an update over all processes; determines `update_freq`"
+    )
+    max_updates: int | None = option(
+        None, minimum=1, help="stop after this many updates; required if `max_epochs` is not set"
+    )
+    max_epochs: int | None = option(None, minimum=1, help="stop after this many epochs")
+    lr: float = option(5e-4, above=0, help="peak learning rate")
+    schedule: str = option(
+        "inverse_sqrt",
+        choices=SCHEDULES,
+        help="decay after the warm-up; `linear` reaches 0 at the last update, `cosine` and the following are "
+        "those of `transformers.get_scheduler`",
+    )
+    schedule_options: dict = option(
+        {}, help="arguments of a Transformers schedule, such as `{num_cycles: 2}` or `{lr_end: 1.0e-6, power: 2}`"
+    )
+    warmup_updates: int = option(4000, minimum=0, help="updates of linear warm-up")
+    warmup_init_lr: float = option(1e-7, minimum=0, help="learning rate at the start of the warm-up")
+    timescale: int | None = option(
+        None,
+        minimum=1,
+        help="T in the decay `sqrt(T / (T + t))` of `inverse_sqrt`, t updates after the warm-up; default: "
+        "`warmup_updates`. T-Fixup: 4000 without warm-up",
+    )
+    optimizer: str = option(
+        "fairseq_adam", choices=OPTIMIZERS, help="`adamw` is torch's; `radam` is that of the Admin papers"
+    )
+    betas: tuple[float, float] = option((0.9, 0.98), minimum=0, below=1, help="decay rates of Adam's two moments")
+    eps: float = option(1e-8, above=0, help="epsilon of Adam")
+    weight_decay: float = option(1e-4, minimum=0, help="decoupled weight decay")
+    weight_decay_on: str = option(
+        "all",
+        choices=("all", "hf"),
+        help="`all` parameters, as in fairseq; `hf`: all but norms and biases; never those that the `ln_mode` exempts",
+    )
+    clip_norm: float = option(0.0, minimum=0, help="largest gradient norm; 0: no clipping")
+    label_smoothing: float = option(0.1, minimum=0, below=1, help="label smoothing")
+    label_smoothing_form: str = option(
+        "fairseq", choices=SMOOTHING_FORMS, help="`fairseq` smooths over the other classes, `torch` over all"
+    )
+    precision: str = option("fp32", choices=PRECISIONS, help="`bf16` and `fp16` are autocast")
+    seed: int = option(1, minimum=0, help="seed of weights, batches and dropout")
+    eval_every: int = option(1000, minimum=1, help="updates between evaluations, each of which saves a checkpoint")
+    eval_bleu: bool = option(True, help="translate the validation set at evaluations; `false`: compute only the loss")
+    metric: str = option("nll", choices=METRICS, help="metric that selects the best checkpoint")
+    patience: int | None = option(None, minimum=1, help="stop after this many evaluations without improvement")
+    divergence_factor: float = option(
+        4.0, minimum=0, help="stop if the NLL rises above this multiple of the lowest one, or is not finite; 0: never"
+    )
+    keep_last: int = option(2, minimum=1, help="number of last checkpoints to keep")
+    keep_best: int = option(1, minimum=1, help="number of best checkpoints to keep")
+    average: int = option(0, minimum=0, help="average this many checkpoints into the final model; 0: use the best")
+    average_of: str = option("last", choices=("last", "best"), help="which checkpoints to average")
+    ema_decay: float = option(
+        0.0,
+        minimum=0,
+        below=1,
+        help="decay of an exponential moving average of the weights, to evaluate and save; 0: none",
+    )
+    log_every: int = option(50, minimum=1, help="updates between log entries")
+    batch_order: str = option(
+        "length_bucketed",
+        choices=BATCH_ORDERS,
+        old_choices={"tight": "length_bucketed"},
+        help="`length_bucketed` has the least padding; `fairseq` makes the batches of fairseq",
+    )
+    batch_size_multiple: int = option(8, minimum=1, help="make the number of sentences in a batch a multiple of this")
+    pad_to_multiple_of: int | None = option(None, minimum=1, help="pad lengths to a multiple of this")
+    gradient_checkpointing: bool = option(False, help="recompute activations in the backward pass to save memory")
+    compile: bool = option(False, help="use `torch.compile`")
+    num_workers: int = option(0, minimum=0, help="data loader processes")
+    deepspeed: str | Path | None = option(None, help="DeepSpeed configuration (JSON file)")
+    report_to: tuple[str, ...] = option(
+        (), help="trackers supported by Transformers, such as `tensorboard` or `wandb`"
+    )
 
-    max_tokens: int | str = 4096
-    update_freq: int = 1
-    tokens_per_update: int | None = None
-    max_updates: int | None = None
-    max_epochs: int | None = None
-    lr: float = 5e-4
-    schedule: str = "inverse_sqrt"
-    warmup_updates: int = 4000
-    warmup_init_lr: float = 1e-7
-    optimizer: str = "fairseq_adam"
-    betas: list[float] = field(default_factory=lambda: [0.9, 0.98])
-    eps: float = 1e-8
-    weight_decay: float = 1e-4
-    weight_decay_on: str = "all"
-    clip_norm: float = 0.0
-    label_smoothing: float = 0.1
-    label_smoothing_form: str = "fairseq"
-    precision: str = "fp32"
-    seed: int = 1
-    eval_every: int = 1000
-    eval_bleu: bool = True
-    metric: str = "nll"
-    patience: int | None = None
-    divergence_factor: float = 4.0
-    keep_last: int = 2
-    keep_best: int = 1
-    average: int = 0
-    average_of: str = "last"
-    ema_decay: float = 0.0
-    log_every: int = 50
-    batch_order: str = "length_bucketed"
-    batch_size_multiple: int = 8
-    pad_to_multiple_of: int | None = None
-    gradient_checkpointing: bool = False
-    compile: bool = False
-    num_workers: int = 0
-    deepspeed: str | None = None
-    report_to: list[str] = field(default_factory=list)
-
-    def __post_init__(self) -> None:
-        choices = {
-            "schedule": SCHEDULES,
-            "optimizer": OPTIMIZERS,
-            "weight_decay_on": DECAY_RULES,
-            "label_smoothing_form": SMOOTHING_FORMS,
-            "precision": PRECISIONS,
-            "batch_order": BATCH_ORDERS,
-            "metric": METRICS,
-            "average_of": ("last", "best"),
-        }
-        for name, allowed in choices.items():
-            if getattr(self, name) not in allowed:
-                raise InputError(f"training.{name}: {getattr(self, name)!r} given, must be one of {sorted(allowed)}")
-        if isinstance(self.max_tokens, str) and self.max_tokens != "auto":
-            raise InputError(f"training.max_tokens: {self.max_tokens!r} given, must be a number or 'auto'")
-        positive = ["update_freq", "lr", "eps", "eval_every", "keep_last", "keep_best", "log_every"]
-        positive += ["max_updates", "max_epochs", "patience", "batch_size_multiple", "tokens_per_update"]
-        for name in (*positive, *(["max_tokens"] if self.max_tokens != "auto" else [])):
-            value = getattr(self, name)
-            if value is not None and not value > 0:
-                raise InputError(f"training.{name}: {value} given, must be above 0")
-        for name in (
-            "warmup_updates",
-            "warmup_init_lr",
-            "weight_decay",
-            "clip_norm",
-            "seed",
-            "num_workers",
-            "average",
-        ):
-            if not getattr(self, name) >= 0:
-                raise InputError(f"training.{name}: {getattr(self, name)} given, must be at least 0")
-        for name in ("label_smoothing", "ema_decay"):
-            if not 0 <= getattr(self, name) < 1:
-                raise InputError(f"training.{name}: {getattr(self, name)} given, must be in [0, 1)")
-        if self.tokens_per_update is not None and self.update_freq != 1:
-            raise InputError(f"training.update_freq: {self.update_freq} given, but tokens_per_update decides it")
-        if self.average and self.ema_decay:
-            raise InputError(f"training.average: {self.average} given beside ema_decay; choose one of them")
-        if self.max_updates is None and self.max_epochs is None:
-            raise InputError("training: give max_updates or max_epochs")
+    def check(self) -> None:
+        self.require(self.max_updates or self.max_epochs, "max_updates", "given unless max_epochs is")
+        self.require(
+            self.tokens_per_update is None or self.update_freq == 1, "update_freq", "1 with tokens_per_update"
+        )
+        self.require(not (self.average and self.ema_decay), "average", "0 with ema_decay")
         kept = {"last": self.keep_last, "best": self.keep_best}[self.average_of]
-        if self.average > kept:
-            raise InputError(
-                f"training.average: {self.average} given, but keep_{self.average_of} leaves {kept} checkpoints"
-            )
-        self._check_files_and_libraries()
-        if METRICS[self.metric] and not self.eval_bleu:
-            raise InputError(f"training.metric: {self.metric!r} needs eval_bleu: true")
-
-    def _check_files_and_libraries(self) -> None:
+        self.require(self.average <= kept, "average", f"<= keep_{self.average_of} ({kept})")
+        self.require(self.eval_bleu or not METRICS[self.metric], "eval_bleu", f"true with metric {self.metric!r}")
+        self._check_schedule()
+        if self.deepspeed is not None:
+            self.require(Path(self.deepspeed).is_file(), "deepspeed", "a file")
+            installed = importlib.util.find_spec("deepspeed")
+            self.require(installed, "deepspeed", "null without the library (pip install deepspeed)")
         if self.report_to:
             from transformers.integrations import get_available_reporting_integrations
 
-            available = get_available_reporting_integrations()
-            for name in self.report_to:
-                if name not in available:
-                    raise InputError(
-                        f"training.report_to: {name!r} is not installed or not known; there are {available or 'none'}"
-                    )
-        if self.deepspeed is not None:
-            if not Path(self.deepspeed).is_file():
-                raise InputError(f"training.deepspeed: {self.deepspeed}: there is no such file")
-            if importlib.util.find_spec("deepspeed") is None:
-                raise InputError(f"training.deepspeed: {self.deepspeed} needs the library: pip install deepspeed")
+            installed = get_available_reporting_integrations()
+            known = set(self.report_to) <= set(installed)
+            self.require(known, "report_to", f"installed trackers, here: {', '.join(installed) or 'none'}")
+
+    def _check_schedule(self) -> None:
+        name, kind = self.schedule, f"schedule {self.schedule!r}"
+        self.require(self.warmup_init_lr <= self.lr, "warmup_init_lr", f"<= lr ({self.lr:g})")
+        self.require(self.timescale is None or name == "inverse_sqrt", "timescale", f"null with {kind}")
+        self.require(
+            not self.schedule_options or name in TRANSFORMERS_SCHEDULES, "schedule_options", f"empty with {kind}"
+        )
+        endless = name in ("inverse_sqrt", "constant") or self.max_updates is None
+        self.require(endless or self.warmup_updates < self.max_updates, "warmup_updates", f"< max_updates with {kind}")
+        try:
+            decay_of(self, self.max_updates or self.warmup_updates + 1)
+        except (TypeError, ValueError) as error:
+            self.require(False, "schedule_options", f"arguments of {kind} of Transformers: {error}")
 
     def to_arguments(self, output_dir: str, **further: Any) -> Any:
         """The `Seq2SeqTrainingArguments` of this run."""
@@ -174,8 +174,8 @@ class TrainingSettings:
             dataloader_pin_memory=torch.cuda.is_available(),
             ddp_find_unused_parameters=False,
             remove_unused_columns=False,
-            report_to=self.report_to or "none",
+            report_to=list(self.report_to) or "none",
             restore_callback_states_from_checkpoint=True,
-            deepspeed=self.deepspeed,
+            deepspeed=None if self.deepspeed is None else str(self.deepspeed),
             **further,
         )

@@ -135,27 +135,13 @@ class ResidualTrainer(ShardedTrainer):
 
     def create_optimizer(self, model: Any = None) -> torch.optim.Optimizer:
         if self.optimizer is None:
-            s = self.settings
-            self.optimizer = build_optimizer(
-                self.model if model is None else model,
-                s.optimizer,
-                lr=s.lr,
-                betas=tuple(s.betas),
-                eps=s.eps,
-                weight_decay=s.weight_decay,
-                weight_decay_on=s.weight_decay_on,
-            )
+            self.optimizer = build_optimizer(self.model if model is None else model, self.settings)
         return self.optimizer
 
     def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> Any:
         if self.lr_scheduler is None:
-            s = self.settings
-            options: dict[str, Any] = {"warmup_init_lr": s.warmup_init_lr}
-            if s.schedule == "linear":
-                options["total_steps"] = num_training_steps
-            self.lr_scheduler = build_schedule(
-                s.schedule, self.optimizer if optimizer is None else optimizer, s.warmup_updates, **options
-            )
+            optimizer = self.optimizer if optimizer is None else optimizer
+            self.lr_scheduler = build_schedule(self.settings, optimizer, num_training_steps)
         return self.lr_scheduler
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:

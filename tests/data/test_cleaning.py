@@ -6,7 +6,6 @@ import pytest
 from residual_hf.data.cleaning import CleaningReport, clean_corpus, pair_filter, share_of_script
 from residual_hf.data.corpus import ParallelCorpus
 from residual_hf.data.settings import CleaningSettings
-from residual_hf.errors import InputError
 
 PAIRS = [
     ("a small dog", "ein kleiner Hund"),
@@ -69,19 +68,3 @@ def test_share_of_script():
 def test_a_cleaned_corpus_keeps_its_name_languages_and_hashes():
     cleaned = clean_corpus(CORPUS, pair_filter(CleaningSettings()), CleaningReport())
     assert (len(cleaned), cleaned.name, cleaned.target_lang, cleaned.sha256) == (8, "pairs", "de", {"file": "0"})
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"max_ratio": 0.5}, "cleaning.max_ratio: 0.5 given, must be at least 1"),
-        ({"max_words": 2, "min_words": 3}, "cleaning.max_words: 2 given, must be at least min_words 3"),
-        ({"duplicates": "both"}, "cleaning.duplicates: 'both' given, must be one of"),
-        ({"source_script": "Klingon"}, "cleaning.source_script: 'Klingon' given, must be Unicode's name"),
-        ({"script_share": 2.0}, "cleaning.script_share: 2.0"),
-    ],
-    ids=str,
-)
-def test_bad_settings_are_named(settings, message):
-    with pytest.raises(InputError, match=message):
-        CleaningSettings(**settings)

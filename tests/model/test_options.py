@@ -14,7 +14,7 @@ from residual_hf.model.options import Settings, from_mapping, option
 @dataclass(frozen=True)
 class Engine(Settings):
     power: int = option(minimum=1, help="in kW")
-    fuel: str = option("gas", choices=("gas", "wood"), old_choices={"petrol": "gas"}, help="what it burns")
+    fuel: str | None = option("gas", choices=("gas", "wood"), old_choices={"petrol": "gas"}, help="what it burns")
 
 
 @dataclass(frozen=True)
@@ -32,15 +32,15 @@ class Car(Settings):
         self.require(self.radio or self.engine.power > 1, "engine.power", "> 1 without a radio")
 
 
-ENGINE = {"power": 50}
+ENGINE = {"power": 50, "fuel": None}
 
 
 def test_plain_values_become_typed_ones():
     car = from_mapping(Car, {"engine": ENGINE, "spares": {"power": 3}, "gears": [0, "1e-1"], "price": 5})
-    assert car == Car(Engine(50), (Engine(3),), gears=(0.0, 0.1), price=5.0)
+    assert car == Car(Engine(50, None), (Engine(3),), gears=(0.0, 0.1), price=5.0)
     assert [type(number) for number in (*car.gears, car.price)] == [float] * 3
     assert from_mapping(Car, {"engine": ENGINE, "seats": "auto"}).seats == "auto"
-    assert Car(ENGINE, seats=np.int64(2), manual=Path("a")) == Car(Engine(50), seats=2, manual=Path("a"))
+    assert Car(ENGINE, seats=np.int64(2), manual=Path("a")) == Car(Engine(50, None), seats=2, manual=Path("a"))
 
 
 def test_mappings_are_not_shared():
@@ -56,7 +56,10 @@ def test_mappings_are_not_shared():
         ({"engine": {"power": 1.0}}, "car.engine.power: 1.0 given, must be an integer >= 1"),
         ({"engine": {"power": True}}, "car.engine.power: true given, must be an integer >= 1"),
         ({"spares": [ENGINE, {"power": "x"}]}, "car.spares[1].power: 'x' given, must be an integer >= 1"),
-        ({"engine": {"power": 1, "fuel": "water"}}, "car.engine.fuel: 'water' given, must be one of 'gas', 'wood'"),
+        (
+            {"engine": {"power": 1, "fuel": "water"}},
+            "car.engine.fuel: 'water' given, must be one of 'gas', 'wood' or null",
+        ),
         ({"engine": {"power": 1, "fuel": "petrol"}}, "car.engine.fuel: 'petrol' was renamed to 'gas'"),
         ({"engine": {"powre": 1}}, "car.engine.powre: unknown field; did you mean 'power'?"),
         ({"engine": {"x": 1}}, "car.engine.x: unknown field; known: power, fuel"),

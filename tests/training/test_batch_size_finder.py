@@ -5,7 +5,7 @@ import json
 from collections import namedtuple
 
 import pytest
-from test_run import make_recipe
+from test_run import changed, make_recipe
 from test_trainer import make_model
 
 from residual_hf.errors import InputError
@@ -77,6 +77,5 @@ def test_auto_in_a_recipe_is_recorded_and_kept_on_resuming(tmp_path, monkeypatch
     record = json.loads((tmp_path / "run" / "run.json").read_text())
     assert record["tokens_per_update"] == 600 and record["max_tokens"] == 600
     monkeypatch.setattr(batch_size_finder.psutil, "virtual_memory", lambda: Memory(0))
-    recipe.training.max_updates = 4
-    train(recipe, resume=True)
+    train(changed(recipe, "training", max_updates=4), resume=True)
     assert json.loads((tmp_path / "run" / "metrics.json").read_text())["updates"] == 4

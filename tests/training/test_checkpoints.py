@@ -116,7 +116,7 @@ def test_command(run, tmp_path, capsys):
 
 
 def test_averaging_more_than_is_kept_is_refused(tmp_path):
-    with pytest.raises(InputError, match="training.average: 5 given, but keep_last leaves 2 checkpoints"):
+    with pytest.raises(InputError, match=r"training.average: 5 given, must be <= keep_last \(2\)"):
         make_recipe(tmp_path, average=5)
 
 

@@ -6,7 +6,7 @@ import json
 import pytest
 import torch
 from safetensors.torch import load_file
-from test_run import make_recipe
+from test_run import changed, make_recipe
 from test_trainer import make_model, make_trainer
 from transformers import TrainerCallback
 
@@ -52,8 +52,7 @@ def test_a_run_ends_in_the_average_and_resumes_to_the_same(tmp_path):
     first = make_recipe(tmp_path / "parts", ema_decay=0.9, max_updates=16, eval_every=8, eval_bleu=False)
     train(whole)
     train(first)
-    first.training.max_updates = 24
-    train(first, resume=True)
+    train(changed(first, "training", max_updates=24), resume=True)
     models = [load_file(tmp_path / name / "run" / "model" / "model.safetensors") for name in ("whole", "parts")]
     best = json.loads((tmp_path / "whole/run/checkpoints/checkpoint-24/trainer_state.json").read_text())
     average = load_file(f"{best['best_model_checkpoint']}/{EMA_FILE}")

@@ -10,18 +10,21 @@ import pytest
 import torch
 from model.test_mode_invariants import make
 from torch import nn
+from transformers import get_inverse_sqrt_schedule, get_scheduler
 
 from residual_hf.errors import InputError
 from residual_hf.training.fairseq_adam import FairseqAdam
 from residual_hf.training.optimization import build_optimizer
-from residual_hf.training.schedules import (
-    build_schedule,
-    constant_schedule,
-    inverse_sqrt_schedule,
-    linear_schedule,
-)
+from residual_hf.training.schedules import TRANSFORMERS_SCHEDULES, build_schedule
+from residual_hf.training.settings import TrainingSettings
 
 LR, BETAS, DECAY = 5e-3, (0.9, 0.98), 0.1
+
+
+def settings(**fields):
+    defaults = {"max_updates": 100, "lr": LR, "betas": BETAS, "warmup_updates": 0, "warmup_init_lr": 0.0}
+    fields = {"weight_decay": 0.0, **defaults, **fields}
+    return TrainingSettings(**fields)
 
 
 class Model(nn.Module):
@@ -77,7 +80,7 @@ def test_eps_stands_elsewhere_in_torchs_adamw():
     for name in ("fairseq_adam", "adamw"):
         model = nn.Linear(3, 3, bias=False).double()
         nn.init.ones_(model.weight)
-        optimizer = build_optimizer(model, name, LR, BETAS, eps=1e-3)
+        optimizer = build_optimizer(model, settings(optimizer=name, eps=1e-3))
         model.weight.grad = torch.full_like(model.weight, 1e-3)
         optimizer.step()
         updated.append(1 - model.weight[0, 0].item())
@@ -107,13 +110,13 @@ def test_training_goes_on_bit_for_bit_from_a_saved_state(name, tmp_path):
             optimizer.step()
 
     model = nn.Linear(4, 4, bias=False)
-    optimizer = build_optimizer(model, name, LR, BETAS, weight_decay=DECAY)
+    optimizer = build_optimizer(model, settings(optimizer=name, weight_decay=DECAY))
     steps(model, optimizer, gradients[:3])
     torch.save(optimizer.state_dict(), tmp_path / "optimizer.pt")
     resumed = copy.deepcopy(model)
     steps(model, optimizer, gradients[3:])
 
-    optimizer = build_optimizer(resumed, name, 1.0)
+    optimizer = build_optimizer(resumed, settings(optimizer=name, lr=1.0))
     optimizer.load_state_dict(torch.load(tmp_path / "optimizer.pt", weights_only=True))
     steps(resumed, optimizer, gradients[3:])
     assert torch.equal(model.weight, resumed.weight)
@@ -132,7 +135,7 @@ def decayed(model, optimizer):
 @pytest.mark.parametrize("name", ["fairseq_adam", "adamw"])
 def test_weight_decay_on_all_takes_every_parameter_once(name):
     model = Model()
-    optimizer = build_optimizer(model, name, LR, weight_decay=DECAY, weight_decay_on="all")
+    optimizer = build_optimizer(model, settings(optimizer=name, weight_decay=DECAY, weight_decay_on="all"))
     assert decayed(model, optimizer) == {key for key, _ in model.named_parameters()}
     assert sum(len(group["params"]) for group in optimizer.param_groups) == len(list(model.parameters()))
 
@@ -144,7 +147,8 @@ def test_weight_decay_on_hf_takes_the_parameters_that_the_trainer_takes(tmp_path
     trainer = Trainer(model=model, args=TrainingArguments(output_dir=str(tmp_path), use_cpu=True, report_to=[]))
     expected = set(trainer.get_decay_parameter_names(model)) - {"head.weight"}  # tied to embed.weight
     assert expected == {"embed.weight", "inner.fc.weight", "omega"}
-    assert decayed(model, build_optimizer(model, "adamw", LR, weight_decay=DECAY, weight_decay_on="hf")) == expected
+    hf = settings(optimizer="adamw", weight_decay=DECAY, weight_decay_on="hf")
+    assert decayed(model, build_optimizer(model, hf)) == expected
 
 
 @pytest.mark.parametrize("rule", ["all", "hf"])
@@ -161,7 +165,7 @@ def test_weight_decay_on_hf_takes_the_parameters_that_the_trainer_takes(tmp_path
 def test_parameters_that_a_mode_exempts_are_not_decayed(mode, exempt, rule):
     model = make(mode)
     own = {name for name, _ in model.named_parameters() if "residual" in name and "norm" not in name}
-    optimizer = build_optimizer(model, "adamw", LR, weight_decay=DECAY, weight_decay_on=rule)
+    optimizer = build_optimizer(model, settings(optimizer="adamw", weight_decay=DECAY, weight_decay_on=rule))
     assert {name.rpartition(".")[2] for name in own - decayed(model, optimizer)} == exempt
     assert exempt or own <= decayed(model, optimizer)
 
@@ -169,14 +173,19 @@ def test_parameters_that_a_mode_exempts_are_not_decayed(mode, exempt, rule):
 def test_frozen_parameters_are_left_out():
     model = Model()
     model.embed.weight.requires_grad_(False)
-    optimizer = build_optimizer(model, "fairseq_adam", LR)
+    optimizer = build_optimizer(model, settings())
     assert all(
         parameter is not model.embed.weight for group in optimizer.param_groups for parameter in group["params"]
     )
 
 
+def schedule_of(total_updates=100, **fields):
+    optimizer = FairseqAdam([nn.Parameter(torch.zeros(1))], lr=LR)
+    return build_schedule(settings(**fields), optimizer, total_updates)
+
+
 def rates(schedule, updates):
-    """Learning rate of each update asked for, counted from 0."""
+    """Learning rate of each of these updates, counted from 0."""
     optimizer = schedule.optimizer
     seen = {}
     for update in range(max(updates) + 1):
@@ -184,10 +193,6 @@ def rates(schedule, updates):
         optimizer.step()
         schedule.step()
     return [seen[update] for update in updates]
-
-
-def any_optimizer():
-    return FairseqAdam([nn.Parameter(torch.zeros(1))], lr=LR)
 
 
 @pytest.mark.parametrize("init", [0.0, 1e-7, LR])
@@ -201,36 +206,52 @@ def test_inverse_sqrt_is_fairseqs(init):
         LR,
         LR * math.sqrt(warm / (10 * warm)),
     ]
-    assert rates(inverse_sqrt_schedule(any_optimizer(), warm, init), updates) == pytest.approx(expected, rel=1e-12)
+    schedule = schedule_of(warmup_updates=warm, warmup_init_lr=init)
+    assert rates(schedule, updates) == pytest.approx(expected, rel=1e-12)
 
 
 def test_inverse_sqrt_is_that_of_transformers():
-    from transformers import get_inverse_sqrt_schedule
-
     for warm, timescale in ((10, None), (0, None), (0, 50), (10, 50)):
-        ours = rates(inverse_sqrt_schedule(any_optimizer(), warm, timescale=timescale), range(100))
-        theirs = rates(get_inverse_sqrt_schedule(any_optimizer(), warm, timescale=timescale), range(100))
+        ours = rates(schedule_of(warmup_updates=warm, timescale=timescale), range(100))
+        optimizer = FairseqAdam([nn.Parameter(torch.zeros(1))], lr=LR)
+        theirs = rates(get_inverse_sqrt_schedule(optimizer, warm, timescale=timescale), range(100))
         assert ours == pytest.approx(theirs, rel=1e-12)
 
 
-def test_no_warm_up_starts_at_the_full_rate():
-    first, later = rates(inverse_sqrt_schedule(any_optimizer(), 0, timescale=100), [0, 300])
-    assert first == LR and later == pytest.approx(LR / 2, rel=1e-12)
+def test_timescale_without_warm_up_is_the_schedule_of_t_fixup():
+    updates = [0, 500, 12_000]
+    expected = [LR * math.sqrt(4000 / (4000 + update)) for update in updates]
+    assert rates(schedule_of(timescale=4000), updates) == pytest.approx(expected, rel=1e-12)
 
 
 def test_linear_and_constant():
-    assert rates(linear_schedule(any_optimizer(), 10, 30), [0, 5, 10, 20, 30, 31]) == pytest.approx(
-        [0.0, LR / 2, LR, LR / 2, 0.0, 0.0]
-    )
-    assert rates(constant_schedule(any_optimizer(), 10), [0, 5, 10, 30]) == pytest.approx([0.0, LR / 2, LR, LR])
+    linear = schedule_of(30, schedule="linear", warmup_updates=10)
+    assert rates(linear, [0, 5, 10, 20, 30, 31]) == pytest.approx([0.0, LR / 2, LR, LR / 2, 0.0, 0.0])
+    constant = schedule_of(schedule="constant", warmup_updates=10)
+    assert rates(constant, [0, 5, 10, 30]) == pytest.approx([0.0, LR / 2, LR, LR])
 
 
-def test_schedules_go_by_name_and_resume():
-    schedule = build_schedule("inverse_sqrt", any_optimizer(), 20, warmup_init_lr=1e-7)
-    whole = rates(schedule, range(60))
-    first = build_schedule("inverse_sqrt", any_optimizer(), 20, warmup_init_lr=1e-7)
+@pytest.mark.parametrize("name", TRANSFORMERS_SCHEDULES)
+def test_schedules_of_transformers(name):
+    options = {
+        "cosine_with_restarts": {"num_cycles": 2},
+        "cosine_with_min_lr": {"min_lr_rate": 0.1},
+        "polynomial": {"power": 2.0, "lr_end": LR / 10},
+        "warmup_stable_decay": {"num_decay_steps": 30},
+    }.get(name, {})
+    ours = rates(schedule_of(schedule=name, schedule_options=options, warmup_updates=10), range(100))
+    optimizer = FairseqAdam([nn.Parameter(torch.zeros(1))], lr=LR)
+    theirs = rates(get_scheduler(name, optimizer, 10, 100, options), range(100))
+    assert ours == pytest.approx(theirs, rel=1e-12)
+    assert ours[10] == pytest.approx(LR) and ours[99] < LR / 5
+
+
+def test_schedules_resume():
+    fields = {"warmup_updates": 20, "warmup_init_lr": 1e-7}
+    whole = rates(schedule_of(**fields), range(60))
+    first = schedule_of(**fields)
     rates(first, range(30))
-    second = build_schedule("inverse_sqrt", any_optimizer(), 20, warmup_init_lr=1e-7)
+    second = schedule_of(**fields)
     second.load_state_dict(first.state_dict())
     second.optimizer.load_state_dict(first.optimizer.state_dict())
     assert rates(second, range(30)) == whole[30:]
@@ -240,21 +261,29 @@ def test_schedules_go_by_name_and_resume():
     ("call", "message"),
     [
         (
-            lambda: build_optimizer(Model(), "adam", LR),
-            r"optimizer: 'adam' given, must be one of \['adamw', 'fairseq_adam', 'radam'\]",
+            lambda: settings(optimizer="adam"),
+            "optimizer: 'adam' given, must be one of 'fairseq_adam', 'radam', 'adamw'",
         ),
-        (lambda: build_optimizer(Model(), "adamw", LR, weight_decay_on="none"), "weight_decay_on: 'none' given"),
-        (lambda: build_optimizer(Model(), "adamw", 0.0), "lr: 0.0 given"),
-        (lambda: build_optimizer(Model(), "adamw", LR, betas=(0.9, 1.0)), r"betas: \(0.9, 1.0\) given"),
-        (lambda: build_optimizer(Model(), "adamw", LR, eps=-1.0), "eps: -1.0 given"),
-        (lambda: build_optimizer(Model(), "adamw", LR, weight_decay=-1.0), "weight_decay: -1.0 given"),
-        (lambda: build_optimizer(Model().requires_grad_(False), "adamw", LR), "model: no parameter requires"),
-        (lambda: build_optimizer(Model().bfloat16(), "fairseq_adam", LR), "type torch.bfloat16"),
-        (lambda: build_schedule("cosine", any_optimizer(), 1), "schedule: 'cosine' given"),
-        (lambda: build_schedule("constant", any_optimizer(), -1), "warmup_steps: -1 given"),
-        (lambda: build_schedule("inverse_sqrt", any_optimizer(), 1, warmup_init_lr=1.0), "warmup_init_lr: 1.0 given"),
-        (lambda: build_schedule("inverse_sqrt", any_optimizer(), 1, timescale=0), "timescale: 0 given"),
-        (lambda: build_schedule("linear", any_optimizer(), 10, total_steps=10), "total_steps: 10 given"),
+        (
+            lambda: settings(betas=(0.9, 1.0)),
+            r"betas: \(0.9, 1.0\) given, must be a list of 2, each a number >= 0 and < 1",
+        ),
+        (lambda: settings(lr=-1), "lr: -1 given, must be a number > 0"),
+        (lambda: settings(warmup_init_lr=1.0), r"warmup_init_lr: 1.0 given, must be <= lr \(0.005\)"),
+        (lambda: settings(timescale=0), "timescale: 0 given"),
+        (lambda: settings(timescale=9, schedule="linear"), "timescale: 9 given, must be null with schedule 'linear'"),
+        (lambda: settings(schedule="linear", warmup_updates=100), "warmup_updates: 100 given, must be < max_updates"),
+        (lambda: settings(schedule_options={"power": 2}), "schedule_options: .* must be empty with schedule 'inv"),
+        (
+            lambda: settings(schedule="cosine", schedule_options={"cycles": 2}),
+            "schedule_options: {'cycles': 2} given, must be arguments of schedule 'cosine' .*'cycles'",
+        ),
+        (lambda: settings(schedule="warmup_stable_decay"), "schedule_options: {} given, .*num_decay_steps"),
+        (lambda: FairseqAdam([nn.Parameter(torch.zeros(1))], lr=0.0), "lr: 0.0 given"),
+        (lambda: FairseqAdam([nn.Parameter(torch.zeros(1))], betas=(0.9, 1.0)), r"betas: \(0.9, 1.0\) given"),
+        (lambda: FairseqAdam([nn.Parameter(torch.zeros(1))], eps=-1.0), "eps: -1.0 given"),
+        (lambda: build_optimizer(Model().requires_grad_(False), settings()), "model: no parameter requires"),
+        (lambda: build_optimizer(Model().bfloat16(), settings()), "type torch.bfloat16"),
     ],
 )
 def test_bad_input_is_named(call, message):

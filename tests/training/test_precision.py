@@ -1,6 +1,8 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from test_run import make_recipe
@@ -54,7 +56,7 @@ class Vocabulary:
 @pytest.mark.parametrize(("precision", "scale"), [("fp16", 0.5), ("bf16", 1.0), ("fp32", 1.0)])
 def test_only_fp16_asks_for_it(tmp_path, precision, scale):
     recipe = make_recipe(tmp_path, precision=precision)
-    recipe.model |= {"encoder_layers": 2, "decoder_layers": 2}
+    recipe = replace(recipe, model=recipe.model | {"encoder_layers": 2, "decoder_layers": 2})
     assert build_config(recipe, Vocabulary()).ln_options("decoder").dual_scale == scale
 
 

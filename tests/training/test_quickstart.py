@@ -6,6 +6,7 @@ from __future__ import annotations
 import io
 import re
 import sys
+from dataclasses import replace
 
 import pytest
 
@@ -26,11 +27,12 @@ def small(monkeypatch):
 
     def recipe(folder):
         made = quickstart_recipe(folder)
-        made.model |= {"d_model": 16, "encoder_layers": 1, "decoder_layers": 1}
-        made.tokenizer.vocab_size = 400
-        made.training.max_updates = made.training.eval_every = 8
-        made.training.warmup_updates = made.training.log_every = 2
-        return made
+        return replace(
+            made,
+            model=made.model | {"d_model": 16, "encoder_layers": 1, "decoder_layers": 1},
+            tokenizer=replace(made.tokenizer, vocab_size=400),
+            training=replace(made.training, max_updates=8, eval_every=8, warmup_updates=2, log_every=2),
+        )
 
     monkeypatch.setattr(module, "SIZES", {"train": 300, "valid": 10, "test": 10})
     monkeypatch.setattr(module, "quickstart_recipe", recipe)

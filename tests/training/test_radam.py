@@ -18,6 +18,10 @@ from residual_hf.training.settings import TrainingSettings
 LR, DECAY = 5e-3, 0.1
 
 
+def settings(**fields):
+    return TrainingSettings(**{"max_updates": 1, "optimizer": "radam", "lr": LR, "weight_decay": 0.0, **fields})
+
+
 def radam_updates(
     value: float, gradients: list[float], lrs: list[float], betas: tuple[float, float], eps: float
 ) -> list[float]:
@@ -104,13 +108,13 @@ def test_training_goes_on_bit_for_bit_from_a_saved_state(first, tmp_path):
             optimizer.step()
 
     model = nn.Linear(4, 4, bias=False)
-    optimizer = build_optimizer(model, "radam", LR, weight_decay=DECAY)
+    optimizer = build_optimizer(model, settings(weight_decay=DECAY))
     steps(model, optimizer, gradients[:first])
     torch.save(optimizer.state_dict(), tmp_path / "optimizer.pt")
     resumed = copy.deepcopy(model)
     steps(model, optimizer, gradients[first:])
 
-    optimizer = build_optimizer(resumed, "radam", 1.0)
+    optimizer = build_optimizer(resumed, settings(lr=1.0))
     optimizer.load_state_dict(torch.load(tmp_path / "optimizer.pt", weights_only=True))
     steps(resumed, optimizer, gradients[first:])
     assert torch.equal(model.weight, resumed.weight)
@@ -123,21 +127,17 @@ def test_weight_decay_takes_the_parameters_of_the_rule(rule, shrunk):
     before = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
     for parameter in model.parameters():
         parameter.grad = torch.zeros_like(parameter)
-    build_optimizer(model, "radam", LR, weight_decay=DECAY, weight_decay_on=rule).step()
+    build_optimizer(model, settings(weight_decay=DECAY, weight_decay_on=rule)).step()
     for name, parameter in model.named_parameters():
         factor = 1 - LR * DECAY if name in shrunk else 1.0
         torch.testing.assert_close(parameter.detach(), before[name] * factor)
-
-
-def test_recipes_take_it_by_name():
-    assert TrainingSettings(max_updates=1, optimizer="radam").optimizer == "radam"
 
 
 @pytest.mark.parametrize(
     ("call", "message"),
     [
         (lambda: RAdam(nn.Linear(2, 2).half().parameters()), "RAdam given a parameter of type torch.float16"),
-        (lambda: build_optimizer(nn.Linear(2, 2).half(), "radam", LR), "type torch.float16, must be float32"),
+        (lambda: build_optimizer(nn.Linear(2, 2).half(), settings()), "type torch.float16, must be float32"),
         (lambda: RAdam(nn.Linear(2, 2).parameters(), betas=(0.9, 0.6)), r"betas: \(0.9, 0.6\) given"),
         (lambda: RAdam(nn.Linear(2, 2).parameters(), lr=0.0), "lr: 0.0 given"),
     ],

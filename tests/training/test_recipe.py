@@ -1,11 +1,14 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import yaml
 
 from residual_hf.errors import InputError
-from residual_hf.training.recipe import load_recipe
+from residual_hf.training.recipe import Recipe, load_recipe
+from residual_hf.training.settings import TrainingSettings
 
 MINIMAL = {
     "source_lang": "en",
@@ -29,7 +32,7 @@ def changed(**sections):
 def test_values_and_defaults(tmp_path):
     recipe = load_recipe(write(tmp_path, changed(training={"max_updates": 10, "lr": "5e-3", "betas": [0.9, 0.999]})))
     assert recipe.training.lr == 5e-3
-    assert recipe.training.betas == [0.9, 0.999]
+    assert recipe.training.betas == (0.9, 0.999)
     assert recipe.training.warmup_updates == 4000
     assert recipe.data.train[0].source == "a.en"
     assert recipe.data.test is None
@@ -57,16 +60,19 @@ def test_what_is_written_can_be_read_again(tmp_path):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (changed(sourc_lang="en"), r"sourc_lang: there is no such field\. Known: .*source_lang"),
+        (changed(sourc_lang="en"), "sourc_lang: unknown field; did you mean 'source_lang'"),
         ({k: v for k, v in MINIMAL.items() if k != "data"}, "data: missing"),
-        (changed(training={"max_updates": "many"}), "training.max_updates: 'many' given, must be int"),
-        (changed(training={"max_updates": 10, "schedule": "cosine"}), "training.schedule: 'cosine' .*inverse_sqrt"),
-        (changed(training={}), "max_updates or max_epochs"),
+        (
+            changed(training={"max_updates": "many"}),
+            "training.max_updates: 'many' given, must be an integer",
+        ),
+        (changed(training={"max_updates": 10, "schedule": "cos"}), "training.schedule: 'cos' .*inverse_sqrt"),
+        (changed(training={}), "training.max_updates: missing, must be given unless max_epochs is"),
         (
             changed(training={"max_updates": 10, "metric": "bleu", "eval_bleu": False}),
-            "metric: 'bleu' needs eval_bleu",
+            "training.eval_bleu: false given, must be true with metric 'bleu'",
         ),
-        (changed(model={"ln_mod": "pre_ln"}), r"model\.ln_mod: there is no such field"),
+        (changed(model={"ln_mod": "pre_ln"}), r"model\.ln_mod: unknown field; did you mean 'ln_mode'"),
         (changed(model={"ln_mode": "mystery"}), "unknown ln_mode 'mystery'.*resi_dual"),
         (changed(model={"d_model": 100, "encoder_attention_heads": 7}), "encoder_attention_heads must divide d_model"),
         (changed(model={"preset": "nothing"}), "unknown preset 'nothing'"),
@@ -80,7 +86,30 @@ def test_what_is_written_can_be_read_again(tmp_path):
 def test_bad_recipes_are_refused_by_field(tmp_path, content, message):
     with pytest.raises(InputError, match=message) as error:
         load_recipe(write(tmp_path, content))
-    assert "recipe.yaml" in str(error.value) or "model" in str(error.value)
+    assert "recipe.yaml" in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("section", "values", "message"),
+    [
+        ("data", {"sampling": {"bpe_dropout": 0.1}}, "data.sampling: renamed to 'subword_regularization'"),
+        ("data", {"both_directions": True}, "data.both_directions: renamed to 'bidirectional'"),
+        ("data", {"block": 100}, "data.block: renamed to 'shuffle_buffer'"),
+        ("data", {"text": "moses"}, "data.text: renamed to 'pretokenized'"),
+        ("training", {"batch_order": "tight"}, "training.batch_order: 'tight' was renamed to 'length_bucketed'"),
+    ],
+)
+def test_old_names_are_refused_with_the_new_ones(tmp_path, section, values, message):
+    with pytest.raises(InputError, match=message):
+        load_recipe(write(tmp_path, changed(**{section: {**MINIMAL[section], **values}})))
+
+
+def test_recipes_are_checked_in_python_too(tmp_path):
+    recipe = load_recipe(write(tmp_path, MINIMAL))
+    with pytest.raises(InputError, match="^source_lang: missing, must be given in the recipe or for every corpus"):
+        Recipe(output_dir="out", data=replace(recipe.data, test={"tsv": "c.tsv"}))
+    with pytest.raises(InputError, match="^training.max_updates: missing, must be given with data.stream"):
+        replace(recipe, data=replace(recipe.data, stream=True), training=TrainingSettings(max_epochs=1))
 
 
 def test_missing_file():

@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import random
 import shutil
+from dataclasses import replace
 
 import pytest
 import torch
@@ -13,9 +14,9 @@ from safetensors.torch import load_file
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, pipeline
 
 import residual_hf
-from residual_hf.data.settings import CleaningSettings, SubwordRegularizationSettings
 from residual_hf.errors import InputError
-from residual_hf.training.recipe import Recipe, from_mapping
+from residual_hf.model.options import from_mapping
+from residual_hf.training.recipe import Recipe
 from residual_hf.training.run import train
 
 WORDS = {"red": "rot", "green": "grün", "blue": "blau", "dog": "Hund", "cat": "Katze", "sees": "sieht", "a": "ein"}
@@ -63,6 +64,10 @@ def make_recipe(folder, **training):
         "decoding": {"num_beams": 2, "max_length_a": 0.0, "max_length_b": 40},
     }
     return from_mapping(Recipe, values)
+
+
+def changed(recipe, section, **fields):
+    return replace(recipe, **{section: replace(getattr(recipe, section), **fields)})
 
 
 SIZES = {"train": 300, "valid": 12, "test": 9}
@@ -153,9 +158,7 @@ def test_interrupted_run_resumes_to_the_same_weights(tmp_path, finished, monkeyp
 
 def test_separate_vocabularies(tmp_path):
     recipe = make_recipe(tmp_path, max_updates=2, eval_every=2)
-    recipe.tokenizer.joint = False
-    recipe.tokenizer.min_frequency = 10_000
-    train(recipe)
+    train(changed(recipe, "tokenizer", joint=False, min_frequency=10_000))
     model = AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "run" / "model")
     tokenizer = AutoTokenizer.from_pretrained(tmp_path / "run" / "model")
     assert not model.config.share_encoder_decoder_embeddings
@@ -189,8 +192,7 @@ def test_bad_corpora_are_refused_before_training(tmp_path, damage, message):
 
 def test_training_corpus_is_cleaned_and_the_report_written(tmp_path):
     recipe = make_recipe(tmp_path, max_updates=2, eval_every=2, eval_bleu=False)
-    recipe.data.cleaning = CleaningSettings(min_words=3, duplicates="pair")
-    train(recipe)
+    train(changed(recipe, "data", cleaning={"min_words": 3, "duplicates": "pair"}))
     report = json.loads((tmp_path / "run" / "cleaning.json").read_text())
     assert report["pairs"] == 300 and report["kept"] < 300
     assert set(report["dropped"]) == {"too short", "duplicate"}
@@ -203,24 +205,20 @@ def test_training_corpus_is_cleaned_and_the_report_written(tmp_path):
 def test_segmentation_is_drawn_anew_in_every_epoch_and_resumes(tmp_path, kind, sampling):
     def sampled(name, **training):
         recipe = make_recipe(tmp_path / name, eval_bleu=False, eval_every=10, **training)
-        recipe.tokenizer.kind = kind
-        recipe.data.subword_regularization = SubwordRegularizationSettings(**sampling)
-        return recipe
+        data = replace(recipe.data, subword_regularization=sampling)
+        return replace(recipe, data=data, tokenizer={"kind": kind, "vocab_size": 330})
 
     train(sampled("whole", max_updates=20))
     parts = sampled("parts", max_updates=10)
     train(parts)
-    parts.training.max_updates = 20
-    train(parts, resume=True)
+    train(changed(parts, "training", max_updates=20), resume=True)
     weights = [load_file(tmp_path / n / "run/checkpoints/checkpoint-20/model.safetensors") for n in ("whole", "parts")]
     assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0])
 
 
 def test_sampling_that_does_not_suit_the_tokenizer_is_refused(tmp_path):
-    values = make_recipe(tmp_path).as_dict()
-    values["data"]["subword_regularization"] = {"unigram_alpha": 0.2}
-    with pytest.raises(InputError, match="sampling.unigram_alpha: the tokenizer is of kind 'bpe', allowed is unigram"):
-        from_mapping(Recipe, values)
+    with pytest.raises(InputError, match="tokenizer.kind: 'bpe' given, must be unigram with this data.subword_regu"):
+        changed(make_recipe(tmp_path), "data", subword_regularization={"unigram_alpha": 0.2})
 
 
 def test_emissions_are_measured_and_shown_in_the_card(tmp_path):

@@ -16,7 +16,8 @@ from residual_hf.data.encoding import EncodedCorpus
 from residual_hf.data.pipeline import mix
 from residual_hf.data.settings import CorpusSpec, DataSettings
 from residual_hf.errors import InputError
-from residual_hf.training.recipe import Recipe, from_mapping
+from residual_hf.model.options import from_mapping
+from residual_hf.training.recipe import Recipe
 from residual_hf.training.run import train
 
 
@@ -64,7 +65,7 @@ def test_one_model_translates_in_both_directions(both, capsys, tmp_path):
 def test_several_target_languages_need_tags(tmp_path):
     values = make_recipe(tmp_path).as_dict()
     values["data"]["bidirectional"] = True
-    with pytest.raises(InputError, match=r"data.language_tags: missing; .*into de, en has to be told"):
+    with pytest.raises(InputError, match="language_tags: missing, must be 'source' or 'target' with the .* de, en"):
         from_mapping(Recipe, values)
 
 

@@ -8,11 +8,12 @@ import json
 import pytest
 import torch
 from safetensors.torch import load_file
-from test_run import make_recipe
+from test_run import changed, make_recipe
 
 from residual_hf.data import pipeline
 from residual_hf.errors import InputError
-from residual_hf.training.recipe import Recipe, from_mapping
+from residual_hf.model.options import from_mapping
+from residual_hf.training.recipe import Recipe
 from residual_hf.training.run import train
 
 
@@ -36,8 +37,7 @@ def test_a_stream_trains_and_resumes_to_the_same_weights(tmp_path):
     train(streamed(tmp_path / "whole", data, max_updates=24))
     parts = streamed(tmp_path / "parts", data, max_updates=16)
     train(parts)
-    parts.training.max_updates = 24
-    metrics = train(parts, resume=True)
+    metrics = train(changed(parts, "training", max_updates=24), resume=True)
     assert metrics["valid"]["nll"] < 4.0
     whole, resumed = (weights(tmp_path / name, 24) for name in ("whole", "parts"))
     assert all(torch.equal(whole[name], resumed[name]) for name in whole)
@@ -92,5 +92,5 @@ def test_a_stream_has_no_epochs(tmp_path):
     values = make_recipe(tmp_path).as_dict()
     values["data"]["stream"] = True
     values["training"] |= {"max_updates": None, "max_epochs": 3}
-    with pytest.raises(InputError, match="training.max_updates: missing; a stream has no end"):
+    with pytest.raises(InputError, match="training.max_updates: missing, must be given with data.stream"):
         from_mapping(Recipe, values)
