@@ -11,7 +11,7 @@ import torch
 
 from residual_hf.data.encoding import IGNORED, EncodedCorpus
 from residual_hf.errors import InputError
-from residual_hf.model.modeling_residual import shift_tokens_right
+from residual_hf.model.embeddings import shift_tokens_right
 
 SortKeys = Callable[[np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray]]
 

@@ -32,6 +32,13 @@ class ScaledEmbedding(nn.Embedding):
         return embeddings * self.scale if self.scale != 1.0 else embeddings
 
 
+def shift_tokens_right(labels: Tensor, pad_token_id: int, decoder_start_token_id: int) -> Tensor:
+    """Decoder inputs for labels (batch, length): shifted right after `decoder_start_token_id`, -100 as padding."""
+    shifted = labels.new_full(labels.shape, decoder_start_token_id)
+    shifted[:, 1:] = labels[:, :-1]
+    return shifted.masked_fill(shifted == -100, pad_token_id)
+
+
 def drop_words(embeddings: Tensor, rate: float, keep_first: bool) -> Tensor:
     """Zero each vector of embeddings (batch, length, width) with probability `rate`, without scaling the others.
 

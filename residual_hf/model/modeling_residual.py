@@ -35,18 +35,12 @@ from .embeddings import (
     first_position,
     position_ids_from_mask,
     positions_padding,
+    shift_tokens_right,
 )
 from .initialization import INIT_STYLES, init_embedding
 from .layers import ResidualAttention, ResidualDecoderLayer, ResidualEncoderLayer
 from .norms import build_norm
 from .profiling import profile_admin
-
-
-def shift_tokens_right(labels: Tensor, pad_token_id: int, decoder_start_token_id: int) -> Tensor:
-    """Decoder inputs for labels (batch, length): shifted right after `decoder_start_token_id`, -100 as padding."""
-    shifted = labels.new_full(labels.shape, decoder_start_token_id)
-    shifted[:, 1:] = labels[:, :-1]
-    return shifted.masked_fill(shifted == -100, pad_token_id)
 
 
 class ResidualPreTrainedModel(PreTrainedModel):
