@@ -3,6 +3,10 @@
 
 from __future__ import annotations
 
+import importlib
+import sys
+from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -14,7 +18,7 @@ from transformers.generation.utils import GenerateBeamEncoderDecoderOutput, Gene
 from transformers.masking_utils import create_bidirectional_mask
 
 from .beam_cache import BeamCache
-from .search import SearchSettings, beam_search, greedy_search
+from .search import SearchSettings, beam_search, greedy_search, top_k
 
 PROCESSORS = (  # those whose result for a row depends on that row alone
     logits_process.ExponentialDecayLengthPenalty,
@@ -32,95 +36,11 @@ PROCESSORS = (  # those whose result for a row depends on that row alone
     logits_process.SuppressTokensLogitsProcessor,
 )
 MODES = (GenerationMode.GREEDY_SEARCH, GenerationMode.BEAM_SEARCH)
+MINIMUM_LENGTH = (
+    logits_process.MinLengthLogitsProcessor,
+    logits_process.MinNewTokensLengthLogitsProcessor,
+)
 CRITERIA = (stopping_criteria.MaxLengthCriteria, stopping_criteria.EosTokenCriteria)
-
-
-class LayerDecoder:
-    """Decodes with the layers of the model as they are, on hidden states (sentences, beams, d_model).
-
-    Args:
-        memory: output of the encoder, (sentences, length, d_model).
-        memory_mask: which of its positions are tokens, (sentences, length), or None for all.
-    """
-
-    def __init__(self, model: Any, memory: Tensor, memory_mask: Tensor | None, num_beams: int):
-        self.model, self.decoder = model, model.get_decoder()
-        self.memory, self.num_beams = memory, num_beams
-        self.cache = BeamCache(len(self.decoder.layers))
-        self.memory_mask = memory_mask
-        self._mask_memory()
-
-    def _mask_memory(self) -> None:
-        queries = self.memory.new_empty(len(self.memory), self.num_beams, self.memory.shape[-1])
-        self.cross_mask = create_bidirectional_mask(
-            config=self.model.config,
-            inputs_embeds=queries,
-            attention_mask=self.memory_mask,
-            encoder_hidden_states=self.memory,
-        )
-
-    def step(self, tokens: Tensor) -> Tensor:
-        embeddings = self.decoder.embed(tokens[:, None], None)
-        hidden_states = self.decoder.add_positions(embeddings, None, self.cache.self_attention_cache.length)
-        hidden_states = self.decoder.run_layers(
-            hidden_states.view(-1, self.num_beams, hidden_states.shape[-1]),
-            self.memory,
-            encoder_attention_mask=self.cross_mask,
-            past_key_values=self.cache,
-        )
-        self.cache.self_attention_cache.length += 1
-        return self.model.logits(hidden_states).flatten(0, 1).float()
-
-    def select(self, rows: Tensor) -> None:
-        sentences = rows[:: self.num_beams] // self.num_beams
-        if len(sentences) < len(self.memory):
-            self.memory = self.memory[sentences]
-            self.memory_mask = None if self.memory_mask is None else self.memory_mask[sentences]
-            self.cache.cross_attention_cache.select(sentences)
-            self._mask_memory()
-        self.cache.self_attention_cache.select(rows)
-
-
-class NotServed(Exception):
-    """The request has a feature that only Transformers' own loop serves."""
-
-
-class FastGenerationMixin(GenerationMixin):
-    """`generate` with the results of `GenerationMixin`, several times as fast on a CPU.
-
-    Greedy and beam search run in `search.py`. Everything else - sampling, streamers, processors and stopping criteria
-    of the user's own, attention outputs, hooks, other devices - and `generate(custom_generate=...)` run in
-    Transformers, and so does everything with `generation_config.fast_decoding = False`.
-    """
-
-    def generate(self, inputs: Tensor | None = None, generation_config: Any = None, **kwargs: Any) -> Any:
-        """As `GenerationMixin.generate`.
-
-        Args:
-            length_limits: most new tokens of each sentence, (sentences,); Transformers' loop ignores it.
-        """
-        if self._serves(generation_config or self.generation_config, kwargs):
-            try:
-                return super().generate(inputs, generation_config, custom_generate=decode, **kwargs)
-            except NotServed:
-                pass
-        kwargs.pop("length_limits", None)
-        return super().generate(inputs, generation_config, **kwargs)
-
-    def _serves(self, generation_config: Any, kwargs: dict[str, Any]) -> bool:
-        """Whether a request can be served, as far as its arguments show."""
-        do_sample = kwargs.get("do_sample", generation_config.do_sample)
-        use_cache = kwargs.get("use_cache", generation_config.use_cache)
-        return (
-            self.device.type == "cpu"
-            and not self.training
-            and not do_sample
-            and use_cache is not False
-            and getattr(generation_config, "fast_decoding", True)
-            and self.config._attn_implementation in ("eager", "sdpa")
-            and all(kwargs.get(name) is None for name in ONLY_TRANSFORMERS)
-            and not any(has_hooks(module) for module in self.modules())
-        )
 
 
 ONLY_TRANSFORMERS = (
@@ -139,6 +59,116 @@ ONLY_TRANSFORMERS = (
 )
 
 
+class LayerDecoder:
+    """Decodes with the layers of the model as they are, on hidden states (sentences, beams, d_model).
+
+    Args:
+        memory: output of the encoder, (sentences, length, d_model).
+        memory_mask: which of its positions are tokens, (sentences, length), or None for all.
+    """
+
+    def __init__(self, model: Any, memory: Tensor, memory_mask: Tensor | None, num_beams: int):
+        self.model, self.decoder, self.num_beams = model, model.get_decoder(), num_beams
+        self.memory, self.memory_mask = memory, memory_mask
+        self.cache = BeamCache(len(self.decoder.layers))
+        self._make_cross_mask()
+
+    def step(self, tokens: Tensor) -> Tensor:
+        embeddings = self.decoder.embed(tokens[:, None], None)
+        hidden_states = self.decoder.add_positions(embeddings, None, self.cache.self_attention_cache.length)
+        hidden_states = self.decoder.run_layers(
+            hidden_states.view(-1, self.num_beams, hidden_states.shape[-1]),
+            self.memory,
+            encoder_attention_mask=self.cross_mask,
+            past_key_values=self.cache,
+        )
+        self.cache.self_attention_cache.length += 1
+        return self.model.logits(hidden_states).flatten(0, 1).float()
+
+    def best(self, tokens: Tensor, count: int) -> tuple[Tensor, Tensor]:
+        return top_k(torch.log_softmax(self.step(tokens), dim=-1), count)
+
+    def select(self, rows: Tensor) -> None:
+        sentences = rows[:: self.num_beams] // self.num_beams
+        if len(sentences) < len(self.memory):
+            self.memory = self.memory[sentences]
+            self.memory_mask = None if self.memory_mask is None else self.memory_mask[sentences]
+            self.cache.cross_attention_cache.select(sentences)
+            self._make_cross_mask()
+        self.cache.self_attention_cache.select(rows)
+
+    def _make_cross_mask(self) -> None:
+        queries = self.memory.new_empty(len(self.memory), self.num_beams, self.memory.shape[-1])
+        self.cross_mask = create_bidirectional_mask(
+            config=self.model.config,
+            inputs_embeds=queries,
+            attention_mask=self.memory_mask,
+            encoder_hidden_states=self.memory,
+        )
+
+
+def kernels() -> Any:
+    """The native kernels of the package, None where a checkpoint runs with its own code and without the package."""
+    return importlib.import_module("residual_hf.native.serving") if "residual_hf" in sys.modules else None
+
+
+class NotServed(Exception):
+    """The request has a feature that only Transformers' own loop serves."""
+
+
+class FastGenerationMixin(GenerationMixin):
+    """`generate` with the results of `GenerationMixin`, several times as fast on a CPU.
+
+    Greedy and beam search run in `search.py`. Everything else - sampling, streamers, processors and stopping criteria
+    of the user, attention outputs, hooks, other devices - and `generate(custom_generate=...)` run in Transformers, and
+    so does every request with `generation_config.fast_decoding = False`.
+    """
+
+    def generate(
+        self,
+        inputs: Tensor | None = None,
+        generation_config: Any = None,
+        *,
+        length_limits: Tensor | None = None,
+        decoding_dtype: str | None = None,
+        **kwargs: Any,
+    ) -> Any:
+        """As `GenerationMixin.generate`.
+
+        Args:
+            length_limits: most new tokens of each sentence, (sentences,). Transformers' loop knows only
+                `max_new_tokens`.
+            decoding_dtype: "float32" (the same hypotheses), "bfloat16" or "int8" (faster, nearly the same) where the
+                native kernels can; default: `generation_config.decoding_dtype`.
+        """
+        settings = generation_config or self.generation_config
+        kwargs = {"inputs": inputs, "generation_config": generation_config, **kwargs}
+        tokens = kwargs.get("input_ids", inputs)
+        if tokens is not None and kwargs.get("attention_mask") is None and kwargs.get("encoder_outputs") is None:
+            kwargs["attention_mask"] = tokens.ne(self.config.pad_token_id)
+        if self._serves(settings, kwargs):
+            dtype = decoding_dtype or getattr(settings, "decoding_dtype", None)
+            try:
+                loop = partial(decode, length_limits=length_limits, dtype=dtype)
+                return super().generate(custom_generate=loop, **kwargs)
+            except NotServed:
+                pass
+        return super().generate(**kwargs)
+
+    def _serves(self, settings: Any, kwargs: dict[str, Any]) -> bool:
+        """Whether our search can serve a request, as far as its arguments show."""
+        return (
+            self.device.type == "cpu"
+            and not self.training
+            and not kwargs.get("do_sample", settings.do_sample)
+            and kwargs.get("use_cache", settings.use_cache) is not False
+            and getattr(settings, "fast_decoding", True)
+            and self.config._attn_implementation in ("eager", "sdpa")
+            and all(kwargs.get(name) is None for name in ONLY_TRANSFORMERS)
+            and not any(has_hooks(module) for module in self.modules())
+        )
+
+
 def has_hooks(module: nn.Module) -> bool:
     """Whether something watches or changes the calls of a module."""
     return bool(module._forward_hooks or module._forward_pre_hooks or hasattr(module, "_hf_hook"))
@@ -150,52 +180,86 @@ def decode(
     logits_processor: Any,
     stopping_criteria: Any,
     generation_config: Any,
+    *,
     length_limits: Tensor | None = None,
+    dtype: str | None = None,
     **model_kwargs: Any,
 ) -> Any:
     """The decoding loop that `generate` calls with prepared arguments. Raises `NotServed`."""
-    beams = generation_config.num_beams
     check_served(logits_processor, stopping_criteria, generation_config)
+    beams = generation_config.num_beams
     prompt = input_ids[::beams]
-    limits = torch.full((len(prompt),), generation_config.max_length, device=input_ids.device)
-    if length_limits is not None:
-        limits = limits.minimum(prompt.shape[1] + length_limits.to(limits))
-    eos = generation_config._eos_token_tensor
-    eos_ids = [] if eos is None else eos.flatten().tolist()
-    pad = generation_config._pad_token_tensor
-    pad_id = None if pad is None else int(pad)
-    record = bool(generation_config.output_scores and generation_config.return_dict_in_generate)
-    settings = SearchSettings(
-        limits=limits,
-        eos_token_ids=eos_ids,
-        fill_token_id=(pad_id or eos_ids[0]) if beams > 1 and eos_ids else (-1 if pad_id is None else pad_id),
-        num_beams=beams,
-        num_return_sequences=generation_config.num_return_sequences,
-        length_penalty=generation_config.length_penalty,
-        early_stopping=generation_config.early_stopping,
-        processors=logits_processor,
-        record_scores=record,
-    )
+    settings = search_settings(generation_config, prompt, logits_processor, length_limits)
     memory, mask = model_kwargs["encoder_outputs"].last_hidden_state, model_kwargs.get("attention_mask")
-    decoder = LayerDecoder(model, memory[::beams], None if mask is None else mask[::beams], beams)
+    memory, mask = memory[::beams], None if mask is None else mask[::beams]
+    native = kernels()
+    decoder = native and native.decoder(model, dtype, memory, mask, beams, int(settings.limits.max()))
+    decoder = decoder or LayerDecoder(model, memory, mask, beams)
     result = (beam_search if beams > 1 else greedy_search)(decoder, prompt, settings)
     if not generation_config.return_dict_in_generate:
         return result.sequences
-    scores = tuple(result.scores) if record else None
+    scores = tuple(result.scores) if settings.record_scores else None
     if beams == 1:
         return GenerateEncoderDecoderOutput(sequences=result.sequences, scores=scores)
     return GenerateBeamEncoderDecoderOutput(
         sequences=result.sequences,
-        sequences_scores=result.sequences_scores if record else None,
+        sequences_scores=result.sequences_scores if settings.record_scores else None,
         scores=scores,
         beam_indices=result.beam_indices,
     )
 
 
 def check_served(processors: Any, criteria: Any, generation_config: Any) -> None:
-    """Raises `NotServed` for what the prepared request has and the search has not."""
+    """Raise `NotServed` if the prepared request has something that the search has not."""
     config = generation_config
     unknown = [p for p in processors if type(p) not in PROCESSORS] + [c for c in criteria if type(c) not in CRITERIA]
     outputs = config.output_attentions or config.output_hidden_states or config.output_logits
     if unknown or outputs or config.get_generation_mode() not in MODES:
         raise NotServed
+
+
+def search_settings(
+    generation_config: Any, prompt: Tensor, processors: Sequence[Any], length_limits: Tensor | None
+) -> SearchSettings:
+    """What `generate` has prepared, as the search takes it."""
+    config = generation_config
+    limits = torch.full((len(prompt),), config.max_length, device=prompt.device)
+    if length_limits is not None:
+        limits = limits.minimum(prompt.shape[1] + length_limits.to(limits))
+    eos, pad = config._eos_token_tensor, config._pad_token_tensor
+    eos_ids = [] if eos is None else eos.flatten().tolist()
+    fill = -1 if pad is None else int(pad)
+    if config.num_beams > 1 and eos_ids and fill <= 0:
+        fill = eos_ids[0]  # as Transformers does where padding is token 0
+    renormalised = any(isinstance(p, logits_process.LogitNormalization) for p in processors)
+    minimum = () if renormalised else MINIMUM_LENGTH
+    return SearchSettings(
+        limits=limits,
+        eos_token_ids=eos_ids,
+        fill_token_id=fill,
+        num_beams=config.num_beams,
+        num_return_sequences=config.num_return_sequences,
+        length_penalty=config.length_penalty,
+        early_stopping=config.early_stopping,
+        min_length=max((minimum_length(p) for p in processors if isinstance(p, minimum)), default=0),
+        processors=lambda length: [p for p in processors if not isinstance(p, minimum) and applies(p, length)],
+        record_scores=bool(config.output_scores and config.return_dict_in_generate),
+    )
+
+
+def minimum_length(processor: Any) -> int:
+    """Least length, with the prompt, that a processor of `MINIMUM_LENGTH` enforces."""
+    if isinstance(processor, logits_process.MinLengthLogitsProcessor):
+        return processor.min_length
+    return processor.prompt_length_to_skip + processor.min_new_tokens
+
+
+def applies(processor: Any, length: int) -> bool:
+    """Whether a processor can change scores after `length` tokens."""
+    if isinstance(processor, logits_process.ForcedBOSTokenLogitsProcessor):
+        return length == 1
+    if isinstance(processor, logits_process.ForcedEOSTokenLogitsProcessor):
+        return length == processor.max_length - 1
+    if isinstance(processor, logits_process.SuppressTokensAtBeginLogitsProcessor):
+        return length == processor.begin_index
+    return True

@@ -25,6 +25,9 @@ class Decoder(Protocol):
     def step(self, tokens: Tensor) -> Tensor:
         """Feed one token per row, (rows,); returns logits (rows, vocabulary) in float32."""
 
+    def best(self, tokens: Tensor, count: int) -> tuple[Tensor, Tensor]:
+        """Feed one token per row; returns log-probabilities and ids of the best next ones, (rows, count) each."""
+
     def select(self, rows: Tensor) -> None:
         """Continue with these rows: beams change places, whole sentences leave."""
 
@@ -38,7 +41,9 @@ class SearchSettings:
         eos_token_ids: tokens that end a hypothesis.
         fill_token_id: what follows the end of a sequence.
         early_stopping: True, False or "never", as in `GenerationConfig`.
-        processors: functions of sequences (rows, length) and scores (rows, vocabulary) that treat rows independently.
+        min_length: least tokens with the prompt, before one of `eos_token_ids` may follow.
+        processors: for a length, the functions of sequences (rows, length) and scores (rows, vocabulary) that apply.
+            They treat rows independently.
         record_scores: keep the processed scores of every step. Sentences that have finished then stay in the batch.
     """
 
@@ -49,8 +54,14 @@ class SearchSettings:
     num_return_sequences: int = 1
     length_penalty: float = 1.0
     early_stopping: bool | str = False
-    processors: Sequence[Processor] = ()
+    min_length: int = 0
+    processors: Callable[[int], Sequence[Processor]] = lambda length: ()
     record_scores: bool = False
+
+    @property
+    def candidates(self) -> int:
+        """Continuations to look at: enough that `num_beams` of them are left where all others end."""
+        return 1 if self.num_beams == 1 else max(2, 1 + len(self.eos_token_ids)) * self.num_beams
 
 
 @dataclass
@@ -80,12 +91,9 @@ def greedy_search(decoder: Decoder, prompt: Tensor, settings: SearchSettings) ->
     for token in prompt.unbind(1)[:-1]:
         decoder.step(token)
     while True:
-        scores = decoder.step(sequences[:, -1])
-        for processor in settings.processors:
-            scores = processor(sequences, scores)
-        if settings.record_scores:
-            recorded.append(scores)
-        tokens = scores.argmax(-1).masked_fill(ended, settings.fill_token_id)
+        scores, candidates = next_tokens(decoder, sequences, settings, recorded)
+        tokens = candidates.gather(1, scores.argmax(dim=1, keepdim=True))[:, 0]
+        tokens = tokens.masked_fill(ended, settings.fill_token_id)
         found[sentence, sequences.shape[1]] = tokens
         sequences = torch.cat((sequences, tokens[:, None]), dim=1)
         ended = ended | is_any_of(tokens, settings.eos_token_ids) | (sequences.shape[1] >= limits)
@@ -103,12 +111,7 @@ def beam_search(decoder: Decoder, prompt: Tensor, settings: SearchSettings) -> S
     for token in prompt.unbind(1)[:-1]:
         decoder.step(token.repeat_interleave(settings.num_beams))
     while True:
-        scores = torch.log_softmax(decoder.step(search.beams.sequences[:, :, -1].flatten()), dim=-1)
-        for processor in settings.processors:
-            scores = processor(search.beams.sequences.flatten(0, 1), scores)
-        if settings.record_scores:
-            recorded.append(scores)
-        rows = search.step(scores)
+        rows = search.step(*next_tokens(decoder, search.beams.sequences.flatten(0, 1), settings, recorded))
         closed = search.closed()
         if closed.all():
             break
@@ -122,6 +125,31 @@ def beam_search(decoder: Decoder, prompt: Tensor, settings: SearchSettings) -> S
     generated = int(best.lengths.max())
     sequences = best.sequences[:, : prompt.shape[1] + generated]
     return SearchResult(sequences, best.scores, best.origins[:, :generated], recorded)
+
+
+def next_tokens(
+    decoder: Decoder, sequences: Tensor, settings: SearchSettings, recorded: list[Tensor]
+) -> tuple[Tensor, Tensor]:
+    """Scores and ids of at least the best `settings.candidates` tokens to follow each sequence, (rows, candidates).
+
+    `recorded` gets the scores of all tokens if the settings ask for it.
+    """
+    length, newest, eos = sequences.shape[1], sequences[:, -1], settings.eos_token_ids
+    banned = eos if length < settings.min_length else ()
+    processors = settings.processors(length)
+    if not processors and not settings.record_scores:
+        values, ids = decoder.best(newest, settings.candidates + len(banned))
+        return values.masked_fill(is_any_of(ids, banned), -torch.inf), ids
+    scores = decoder.step(newest)
+    if settings.num_beams > 1:
+        scores = torch.log_softmax(scores, dim=-1)
+    for token in banned:
+        scores = scores.index_fill(1, torch.tensor(token, device=scores.device), -torch.inf)
+    for processor in processors:
+        scores = processor(sequences, scores)
+    if settings.record_scores:
+        recorded.append(scores.clone())
+    return top_k(scores, settings.candidates)
 
 
 class TensorGroup:
@@ -211,13 +239,13 @@ class BeamSearch:
     def keep(self, sentences: Tensor) -> None:
         self.beams, self.hypotheses = self.beams.take(sentences), self.hypotheses.take(sentences)
 
-    def step(self, log_probs: Tensor) -> Tensor:
-        """Extend the hypotheses by one token, from log-probabilities (rows, vocabulary).
+    def step(self, values: Tensor, tokens: Tensor) -> Tensor:
+        """Extend the hypotheses by one token, from the best log-probabilities and tokens of each row, (rows, best).
 
         Returns the rows that the new beams continue, best first, (sentences, beams).
         """
         beams = self.beams
-        parents, tokens, totals = self._best_continuations(log_probs)
+        parents, tokens, totals = self._best_continuations(values, tokens)
         ends = is_any_of(tokens, self.settings.eos_token_ids) | (self.length + 1 >= beams.limits)[:, None]
         if ends[:, : self.settings.num_beams].any():
             self._finish(parents, tokens, totals, ends)
@@ -233,13 +261,11 @@ class BeamSearch:
         full = self.hypotheses.done.all(dim=1) & (self.settings.early_stopping is True)
         return full | ~self.beams.improvable | (self.length >= self.beams.limits)
 
-    def _best_continuations(self, log_probs: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def _best_continuations(self, values: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Beam, token and total score of the best continuations, best first, each (sentences, candidates)."""
         beams = self.settings.num_beams
-        count = max(2, 1 + len(self.settings.eos_token_ids)) * beams  # so that `beams` are left where all others end
-        values, tokens = top_k(log_probs, min(count, log_probs.shape[1]))
         totals = (values.unflatten(0, (-1, beams)) + self.beams.scores[:, :, None]).flatten(1)
-        totals, order = totals.topk(count)
+        totals, order = totals.topk(self.settings.candidates)
         tokens = tokens.unflatten(0, (-1, beams)).flatten(1).gather(1, order)
         return order // values.shape[1], tokens, totals
 
@@ -297,8 +323,9 @@ def is_any_of(tokens: Tensor, ids: Sequence[int]) -> Tensor:
 
 
 def top_k(scores: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """`scores.topk(count)`, (rows, columns), in half the time on a CPU: looks into chunks with the largest maxima."""
+    """The best columns of each row, at most `count`: `topk` in half the time, from the best chunks."""
     rows, columns = scores.shape
+    count = min(count, columns)
     full = columns - columns % CHUNK
     if full // CHUNK < 2 * count:
         return scores.topk(count)

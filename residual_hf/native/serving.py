@@ -1,0 +1,62 @@
+# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
+"""The native kernels as `model/decoding.py` uses them: weights are packed once for each model and precision."""
+
+from __future__ import annotations
+
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import Tensor, nn
+from transformers.utils import logging
+
+from .decoder import DecoderState, NativeDecoder
+
+logger = logging.get_logger(__name__)
+_packed: WeakKeyDictionary[nn.Module, dict[str, NativeDecoder]] = WeakKeyDictionary()
+
+
+class SearchDecoder:
+    """One batch on the kernels, with the methods of `model.search.Decoder`."""
+
+    def __init__(self, decoder: NativeDecoder, state: DecoderState):
+        self.decoder, self.state = decoder, state
+
+    def step(self, tokens: Tensor) -> Tensor:
+        return self.decoder.step(self.state, tokens)
+
+    def best(self, tokens: Tensor, count: int) -> tuple[Tensor, Tensor]:
+        return self.decoder.step(self.state, tokens, count)
+
+    def select(self, rows: Tensor) -> None:
+        self.decoder.select(self.state, rows)
+
+
+def decoder(
+    model: nn.Module, dtype: str | None, memory: Tensor, mask: Tensor | None, num_beams: int, max_length: int
+) -> SearchDecoder | None:
+    """A decoder for one batch of encoder output, None where PyTorch must decode.
+
+    Args:
+        dtype: as for `NativeDecoder`; None is fp32 for models of fp32, and PyTorch for others.
+        memory: (sentences, length, d_model).
+        mask: which positions of it are tokens, (sentences, length); None for all.
+        max_length: most tokens of a sequence.
+    """
+    packed = packed_model(model, dtype)
+    return packed and SearchDecoder(packed, packed.start(memory, mask, num_beams, max_length))
+
+
+def packed_model(model: nn.Module, dtype: str | None) -> NativeDecoder | None:
+    """The weights of a model, packed for the kernels in this precision; None where the kernels cannot serve it."""
+    if torch.is_autocast_enabled("cpu") or (dtype is None and model.dtype != torch.float32):
+        return None
+    chosen = dtype or "float32"
+    found = _packed.setdefault(model, {}).get(chosen)
+    if found is None or not found.is_current(model):
+        reason = NativeDecoder.supports(model, chosen)
+        if reason is not None:
+            if dtype not in (None, "float32"):
+                logger.warning_once(f"decoding_dtype: {dtype} is not used: {reason}")
+            return None
+        found = _packed[model][chosen] = NativeDecoder(model, chosen)
+    return found
