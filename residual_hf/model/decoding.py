@@ -16,6 +16,7 @@ from transformers.generation import logits_process, stopping_criteria
 from transformers.generation.configuration_utils import GenerationMode
 from transformers.generation.utils import GenerateBeamEncoderDecoderOutput, GenerateEncoderDecoderOutput
 from transformers.masking_utils import create_bidirectional_mask
+from transformers.modeling_outputs import BaseModelOutput
 
 from .beam_cache import BeamCache
 from .search import SearchSettings, beam_search, greedy_search, top_k
@@ -148,12 +149,21 @@ class FastGenerationMixin(GenerationMixin):
             kwargs["attention_mask"] = tokens.ne(self.config.pad_token_id)
         if self._serves(settings, kwargs):
             dtype = decoding_dtype or getattr(settings, "decoding_dtype", None)
+            encoded = self._encode(tokens, kwargs, dtype)
             try:
                 loop = partial(decode, length_limits=length_limits, dtype=dtype)
-                return super().generate(custom_generate=loop, **kwargs)
+                return super().generate(custom_generate=loop, **kwargs, **encoded)
             except NotServed:
                 pass
         return super().generate(**kwargs)
+
+    def _encode(self, tokens: Tensor | None, kwargs: dict[str, Any], dtype: str | None) -> dict[str, Any]:
+        """`encoder_outputs` from the native kernels, for a precision other than the model's."""
+        native = kernels()
+        if native is None or tokens is None or kwargs.get("encoder_outputs") is not None or dtype in (None, "float32"):
+            return {}
+        states = native.encode(self, dtype, tokens, kwargs["attention_mask"])
+        return {} if states is None else {"encoder_outputs": BaseModelOutput(states)}
 
     def _serves(self, settings: Any, kwargs: dict[str, Any]) -> bool:
         """Whether our search can serve a request, as far as its arguments show."""

@@ -46,6 +46,12 @@ def decoder(
     return packed and SearchDecoder(packed, packed.start(memory, mask, num_beams, max_length))
 
 
+def encode(model: nn.Module, dtype: str, input_ids: Tensor, attention_mask: Tensor) -> Tensor | None:
+    """Encoder output (sentences, length, d_model), None where PyTorch must encode."""
+    packed = packed_model(model, dtype)
+    return packed and packed.encode(input_ids, attention_mask)
+
+
 def packed_model(model: nn.Module, dtype: str | None) -> NativeDecoder | None:
     """The weights of a model, packed for the kernels in this precision; None where the kernels cannot serve it."""
     if torch.is_autocast_enabled("cpu") or (dtype is None and model.dtype != torch.float32):

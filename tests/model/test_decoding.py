@@ -10,9 +10,10 @@ import torch
 from test_modeling_residual import every_mode
 from transformers import LogitsProcessor, LogitsProcessorList
 
-from residual_hf import ResidualConfig, ResidualForConditionalGeneration
+from residual_hf import ResidualConfig, ResidualForConditionalGeneration, native
 from residual_hf.model import decoding
 from residual_hf.model.search import top_k
+from residual_hf.native import serving
 
 VOCABULARY = 200
 
@@ -119,6 +120,43 @@ def test_every_sentence_has_a_limit_of_its_own(beams):
     for source, limit, found in zip(sources, limits.tolist(), batch, strict=True):
         alone = model.generate(source[None], max_new_tokens=limit, num_beams=beams, early_stopping=beams > 1)[0]
         assert torch.equal(found[: len(alone)], alone) and found[len(alone) :].eq(1).all()
+
+
+needs_kernels = pytest.mark.skipif(native.library() is None, reason="no native kernels on this machine")
+
+
+@needs_kernels
+@pytest.mark.parametrize("mode", ["post_ln", "pre_ln", "resi_dual", "deep_norm"])
+def test_kernels_give_the_hypotheses_of_pytorch(mode, monkeypatch):
+    model, generator = make_model(mode), random.Random(mode)
+    requests = [random_request(generator, number) for number in range(10)]
+    ours = [model.generate(**request) for request in requests]
+    assert serving.packed_model(model, "float32") is not None
+    monkeypatch.setattr(decoding, "kernels", lambda: None)
+    for request, found in zip(requests, ours, strict=True):
+        assert torch.equal(found, model.generate(**request)), request
+
+
+@needs_kernels
+@pytest.mark.parametrize(("dtype", "tolerance"), [("bfloat16", 0.02), ("int8", 0.1)])
+def test_reduced_precision_changes_scores_a_little(dtype, tolerance, tmp_path):
+    model, sources = make_model("resi_dual"), make_sources(random.Random(5), 30, left_padded=True)
+    settings = {"num_beams": 4, "return_dict_in_generate": True, "output_scores": True, "max_new_tokens": 20}
+    exact = model.generate(sources, **settings).sequences_scores
+    model.generation_config.decoding_dtype = dtype
+    model.save_pretrained(tmp_path)
+    reduced = ResidualForConditionalGeneration.from_pretrained(tmp_path).generate(sources, **settings).sequences_scores
+    assert not torch.equal(reduced, exact)
+    assert (reduced - exact).abs().median() < tolerance * exact.abs().median()
+
+
+@needs_kernels
+def test_kernels_see_that_weights_have_changed():
+    model, sources = make_model("post_ln"), make_sources(random.Random(6), 3, left_padded=False)
+    before = model.generate(sources, max_new_tokens=10)
+    with torch.no_grad():
+        model.lm_head.bias[9] = 100.0
+    assert not torch.equal(model.generate(sources, max_new_tokens=10), before)
 
 
 class NoOp(LogitsProcessor):
