@@ -138,7 +138,7 @@ def test_kernels_give_the_hypotheses_of_pytorch(mode, monkeypatch):
 
 
 @needs_kernels
-@pytest.mark.parametrize(("dtype", "tolerance"), [("bfloat16", 0.02), ("int8", 0.1)])
+@pytest.mark.parametrize(("dtype", "tolerance"), [("bfloat16", 0.05), ("int8", 0.1)])
 def test_reduced_precision_changes_scores_a_little(dtype, tolerance, tmp_path):
     model, sources = make_model("resi_dual"), make_sources(random.Random(5), 30, left_padded=True)
     settings = {"num_beams": 4, "return_dict_in_generate": True, "output_scores": True, "max_new_tokens": 20}
