@@ -75,9 +75,8 @@ def push_run(
         token: instead of the one that `hf auth login` or HF_TOKEN set.
 
     Raises:
-        InputError: a model folder that would not load elsewhere (see `validate_model_folder`), a card whose metadata
-            the Hub refuses, a name or a token that it refuses, an existing public repository for `private`, or no
-            connection.
+        InputError: a model folder that would not load elsewhere (see `validate_model_folder`); a name, a token or
+            metadata of the card that the Hub refuses; an existing public repository for `private`; no connection.
     """
     try:
         validate_repo_id(repo_id)
@@ -98,10 +97,6 @@ def push_run(
 
     api = HfApi(token=token)
     with _clear_errors(repo_id, api.endpoint):
-        try:
-            card.validate()
-        except ValueError as error:
-            raise InputError(f"{readme}: {api.endpoint} refuses the metadata: {error}") from error
         repository = api.create_repo(repo_id, private=private or None, exist_ok=True)
         repo_id = repository.repo_id
         if private and not api.model_info(repo_id).private:
@@ -158,5 +153,6 @@ def _clear_errors(repo_id: str, endpoint: str) -> Iterator[None]:
         raise InputError(f"{repo_id}: {REASONS.get(status, str(error))} ({endpoint} answers {status})") from error
     except HTTPError as error:
         raise InputError(f"{repo_id}: {endpoint} cannot be reached: {error}") from error
-    except (RuntimeError, ValueError) as error:  # a file that the Hub did not accept, before the commit
-        raise InputError(f"{repo_id}: nothing was committed: {error} {error.__cause__ or ''}".rstrip()) from error
+    except (RuntimeError, ValueError) as error:  # a file or metadata that the Hub does not accept
+        reasons = dict.fromkeys(" ".join(str(e).split()) for e in (error, error.__cause__) if e)
+        raise InputError(f"{repo_id}: nothing was committed: {': '.join(reasons)}") from error
