@@ -1,5 +1,5 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
-"""Checkpoints of other code bases in, and models of one mode turned into another's."""
+"""Import checkpoints of fairseq and Transformers, change the `ln_mode` of a model, and fold it into a plain mode."""
 
 from .change_mode import change_ln_mode, modes_from
 from .fairseq import convert_fairseq_state_dict

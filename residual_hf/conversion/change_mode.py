@@ -1,10 +1,10 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
-"""Another `ln_mode` for a trained model, where its logits stay what they are: to train on from there.
+"""Change the `ln_mode` of a trained model without changing its logits, in order to continue training.
 
-A mode says itself which plainer mode it contains: `starts_from` or `folds_into`, `starting_values`, `foldable_scales`
-(the protocol is in `connections.py`). A model goes back to the plain mode by folding, or because it is still at the
-starting values, and from there to the new mode: its own parameters get their starting values, and what is a constant
-of it (DeepNet's alpha) is divided out of the weights beside it, which is folding backwards.
+Each mode declares the plainer mode that it contains: `starts_from` or `folds_into`, `starting_values`,
+`foldable_scales` (the protocol is in `connections.py`). A model first returns to the plain mode, by folding or because
+its parameters still have their starting values. Then the parameters that the new mode adds get their starting values,
+and its constants (such as DeepNet's alpha) are divided out of the adjacent weights, the inverse of folding.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ import torch
 from torch import Tensor
 
 from residual_hf.conversion.fold import (
-    STACKS,
     as_double,
     config_with_modes,
     connections,
@@ -27,7 +26,7 @@ from residual_hf.conversion.fold import (
 )
 from residual_hf.errors import InputError
 from residual_hf.model.configuration_residual import ResidualConfig
-from residual_hf.model.connections import LN_MODES, ResidualConnection, get_ln_mode
+from residual_hf.model.connections import LN_MODES, STACKS, ResidualConnection, get_ln_mode
 from residual_hf.model.modeling_residual import ResidualForConditionalGeneration
 from residual_hf.model.options import from_mapping
 
@@ -42,22 +41,24 @@ def change_ln_mode(
     *,
     stack: str | None = None,
 ) -> ResidualForConditionalGeneration:
-    """A model with another `ln_mode` and, to rounding, the same logits; `model` stays as it is.
+    """Return a copy of a model with another `ln_mode` and the same logits up to rounding.
 
-    What the new mode adds starts where it changes nothing (a dual norm of gain 0, scales of 1) and is trained from
-    there. A constant scale on the first shortcut of a stack goes into its embeddings: the result then has separate
-    tables and learned positions, as after `fold`. Norm type and initialisation style stay those of the model.
+    Parameters that the new mode adds start at values without effect (a dual norm of gain 0, scales of 1). A constant
+    scale on the first shortcut of a stack is moved into its embeddings: the result then has separate tables and
+    learned positions, as after `fold`. Norm type and initialisation style do not change.
 
     Args:
-        options: of the new mode; what is not given has its default.
-        stack: "encoder" or "decoder", to change one and keep the other.
+        model: the model to change; it is not modified.
+        ln_mode: name of the new mode.
+        options: options of the new mode. Missing options have their defaults.
+        stack: `"encoder"` or `"decoder"` to change one stack only. None changes both.
 
     Raises:
-        InputError: an unknown mode or option, or a mode that does not contain the function of the model; the message
-            says which modes do.
+        InputError: an unknown mode or option, or a mode that cannot represent the function of the model. The message
+            names the modes that can.
     """
     if stack not in (None, *STACKS):
-        raise InputError(f"stack: {stack!r} given, allowed are 'encoder', 'decoder', or None for both")
+        raise InputError(f"stack: {stack!r} given, must be 'encoder', 'decoder', or None for both")
     try:
         mode = get_ln_mode(ln_mode)
         wanted = vars(from_mapping(mode.Options, options or {}, f"options of ln_mode {ln_mode!r}: "))
@@ -79,23 +80,25 @@ def change_ln_mode(
         if dropped := [name for name, way in ways.items() if way == "drop"]:
             plain = start(plain, base_of(mode), {}, dropped)
         return start(plain, ln_mode, wanted, changed).to(model.dtype).train(model.training)
-    except ValueError as error:  # also from folding: a scale that has no place, or is 0
+    except ValueError as error:  # also from folding: a scale that is 0 or cannot be moved
         raise InputError(str(error)) from error
 
 
 def base_of(mode: Mode) -> str:
-    """The plainer mode that a mode contains; its own name where it contains none."""
+    """The plainer mode that a mode contains, or its own name if it contains none."""
     return mode.starts_from or mode.folds_into or mode.name
 
 
 def modes_from(name: str) -> list[str]:
-    """The modes that a model of this mode can be changed to, some only with certain options."""
+    """The modes that a model of mode `name` can be changed to, some of them only with certain options."""
     reached = {name, get_ln_mode(name).folds_into}
     return sorted(other for other, mode in LN_MODES.items() if other != name and base_of(mode) in reached)
 
 
 def way_to(model: ResidualForConditionalGeneration, stack: str, mode: Mode) -> str:
-    """How a stack gets to the plain mode that `mode` contains: "keep", "fold", or "drop" what is at its start."""
+    """How a stack reaches the plain mode that `mode` contains: `"keep"` it, `"fold"` it, or `"drop"` parameters that
+    still have their starting values.
+    """
     base, present = base_of(mode), get_ln_mode(model.config.stack_ln_mode(stack))
     options = vars(model.config.ln_options(stack))
     if present.name == base and options == vars(present.Options()):
@@ -107,7 +110,7 @@ def way_to(model: ResidualForConditionalGeneration, stack: str, mode: Mode) -> s
     given = f" with {options}" if options else ""
     raise InputError(
         f"ln_mode: the {stack} is {present.name!r}{given} ({present.equation}), which {mode.name!r} ({mode.equation}) "
-        "does not become whatever the values of its parameters: there is no start with equal logits. Modes that "
+        "cannot represent with any values of its parameters, so that the logits would change. Modes that "
         f"contain {present.name!r}: {', '.join(modes_from(present.name)) or 'none'}"
     )
 
@@ -119,13 +122,12 @@ def check_options(mode: Mode, wanted: dict[str, Any]) -> None:
         given = ", ".join(f"{name}={wanted[name]!r}" for name in wrong)
         allowed = ", ".join(f"{name}={value!r}" for name, value in wrong.items())
         raise InputError(
-            f"options: {given} given, but ln_mode {mode.name!r} ({mode.equation}) has a start with equal logits only "
-            f"with {allowed}"
+            f"options: {given} given, but ln_mode {mode.name!r} ({mode.equation}) keeps the logits only with {allowed}"
         )
 
 
 def is_at_start(model: ResidualForConditionalGeneration, stack: str) -> bool:
-    """Is what the mode of a stack adds to its plainer mode still without effect?"""
+    """Whether the parameters that the mode of a stack adds to its plainer mode still have no effect."""
     mode, options = get_ln_mode(model.config.stack_ln_mode(stack)), vars(model.config.ln_options(stack))
     return all(options[name] == value for name, value in mode.starting_options.items()) and all(
         torch.equal(parameter, torch.as_tensor(value).to(parameter).expand_as(parameter))
@@ -134,7 +136,7 @@ def is_at_start(model: ResidualForConditionalGeneration, stack: str) -> bool:
 
 
 def starting_parameters(model: ResidualForConditionalGeneration, stack: str) -> list[tuple[Tensor, Tensor | float]]:
-    """The parameters of a stack that have a starting value, with it."""
+    """The parameters of a stack that have a starting value, each with this value."""
     inner = model.model.get_submodule(stack)
     values = [(module, module.starting_values()) for module in (*connections(inner), inner.boundary)]
     return [(module.get_parameter(name), value) for module, own in values for name, value in own.items()]
@@ -143,7 +145,7 @@ def starting_parameters(model: ResidualForConditionalGeneration, stack: str) -> 
 def start(
     model: ResidualForConditionalGeneration, ln_mode: str, options: dict[str, Any], stacks: Sequence[str]
 ) -> ResidualForConditionalGeneration:
-    """A copy in fp64 whose `stacks` go from a plain mode to one that contains it, or back by leaving out the rest."""
+    """A copy in fp64 with `stacks` changed from a plain mode to one that contains it, or back to the plain mode."""
     config: ResidualConfig = config_with_modes(model.config, dict.fromkeys(stacks, (ln_mode, options)))
     started = copy_into(model, config, separate=False)
     set_starting_values(started, stacks)

@@ -1,16 +1,19 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
-"""Parameter names of fairseq and its forks to ours."""
+"""Convert state dicts of fairseq and its forks: names and layouts of parameters."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Any
 
+import torch
 from torch import Tensor
 
+from residual_hf.model.configuration_residual import ResidualConfig
+from residual_hf.model.modeling_residual import ResidualForConditionalGeneration
+
 ATTENTIONS = ("self_attn", "encoder_attn")
-# version marks, buffers, and the second copy of a layer's weights that fairseq 0.12 keeps for a fused inference kernel
+# version numbers, buffers, and the second copy of weights that fairseq 0.12 keeps for a fused inference kernel
 IGNORED = re.compile(
     r"(\.version|_float_tensor|embed_positions\.weights)$"
     r"|^(encoder|decoder)\.layers\.\d+\.(in_proj|out_proj|fc1|fc2|ln1|ln2)_(weight|bias)$"
@@ -18,7 +21,7 @@ IGNORED = re.compile(
 
 LAYER = r"(encoder|decoder)\.layers\.(\d+)\."
 OURS = r"model.\1.layers.\2."
-# official name -> ours, projections separate; the first that matches counts
+# official name (projections separate) -> our name; the first match counts
 RENAMES = [
     (r"(encoder|decoder)\.embed_tokens\.weight", r"model.\1.embed_tokens.weight"),
     (r"(encoder|decoder)\.embed_positions\.weight", r"model.\1.embed_positions.weight"),
@@ -58,11 +61,11 @@ RENAMES = [
     (r"encoder\.layers\.(\d+)\.shift3\.(\w+)", r"model.encoder.layers.\1.ffn.inner.inner.\2"),
     (r"decoder\.layers\.(\d+)\.shift4\.(\w+)", r"model.decoder.layers.\1.ffn.inner.inner.\2"),
 ]  # fmt: skip
-UNUSED = {"t_fixup": re.compile(r"encoder_attn_residual\.norm\.")}  # in its state dicts, but never called
+UNUSED = {"t_fixup": re.compile(r"encoder_attn_residual\.norm\.")}  # part of the state dict, but never called
 
 
 def rename_parameter(name: str) -> str | None:
-    """Our name of an official parameter (projections separate), or None where there is none."""
+    """Our name of an official parameter (projections separate), or None if there is none."""
     for pattern, replacement in RENAMES:
         match = re.fullmatch(pattern, name)
         if match:
@@ -71,7 +74,7 @@ def rename_parameter(name: str) -> str | None:
 
 
 def split_fused_projections(state_dict: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """`in_proj_weight` (3d, d) and `in_proj_bias` (3d,) to those of q, k and v, in that order."""
+    """Split `in_proj_weight` (3d, d) and `in_proj_bias` (3d,) into those of q, k and v, in this order."""
     split = {}
     for name, tensor in state_dict.items():
         fused = re.match(r"^(.*)\.in_proj_(weight|bias)$", name)
@@ -83,8 +86,8 @@ def split_fused_projections(state_dict: Mapping[str, Tensor]) -> dict[str, Tenso
     return split
 
 
-def split_history(state_dict: Mapping[str, Tensor], config: Any) -> dict[str, Tensor]:
-    """DLCL's weight matrix (L+1, L+1, 1) of a stack to one row per layer, and its norms to the layers they follow."""
+def split_history(state_dict: Mapping[str, Tensor], config: ResidualConfig) -> dict[str, Tensor]:
+    """Split DLCL's weights (L+1, L+1, 1) of a stack into one row per layer, and move its norms to their layers."""
     split = {}
     for name, tensor in state_dict.items():
         history = re.fullmatch(r"(encoder|decoder)\.history\.(?:weight|layer_norms\.(\d+)\.(\w+))", name)
@@ -107,12 +110,14 @@ def split_history(state_dict: Mapping[str, Tensor], config: Any) -> dict[str, Te
     return split
 
 
-def convert_fairseq_state_dict(state_dict: Mapping[str, Tensor], config: Any) -> dict[str, Tensor]:
-    """Weights under fairseq's names to the state dict of `ResidualForConditionalGeneration(config)`.
+def convert_fairseq_state_dict(state_dict: Mapping[str, Tensor], config: ResidualConfig) -> dict[str, Tensor]:
+    """Convert weights under fairseq's names to the state dict of `ResidualForConditionalGeneration(config)`.
 
-    Projections may be fused or separate; an output matrix that fairseq stores beside the table it is tied to, and
-    buffers without a counterpart, are dropped. Raises `ValueError` naming the parameters that are left over, missing
-    or of another shape than the config asks for.
+    Projections may be fused or separate. Buffers without a counterpart are dropped, as is the copy of a tied output
+    matrix.
+
+    Raises:
+        ValueError: parameters are unknown, missing, or of another shape than the config requires.
     """
     converted: dict[str, Tensor] = {}
     unknown = []
@@ -129,8 +134,8 @@ def convert_fairseq_state_dict(state_dict: Mapping[str, Tensor], config: Any) ->
     return converted
 
 
-def _tie(converted: dict[str, Tensor], config: Any) -> None:
-    """Complete the copies of tied tables, from whichever name the checkpoint stored them under."""
+def _tie(converted: dict[str, Tensor], config: ResidualConfig) -> None:
+    """Add the missing names of tied tables, which a checkpoint may store under any of them."""
     encoder, decoder = "model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight"
     if config.share_encoder_decoder_embeddings:
         converted.setdefault(decoder, converted.get(encoder))
@@ -138,11 +143,7 @@ def _tie(converted: dict[str, Tensor], config: Any) -> None:
         converted["lm_head.weight"] = converted.get(decoder, converted.get("lm_head.weight"))
 
 
-def _check(converted: Mapping[str, Tensor], unknown: list[str], config: Any) -> None:
-    import torch
-
-    from ..model.modeling_residual import ResidualForConditionalGeneration
-
+def _check(converted: Mapping[str, Tensor], unknown: list[str], config: ResidualConfig) -> None:
     with torch.device("meta"):
         expected = ResidualForConditionalGeneration(config).state_dict()
     missing = sorted(set(expected) - set(converted))

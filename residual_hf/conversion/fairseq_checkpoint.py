@@ -1,5 +1,5 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
-"""fairseq checkpoints in: one `.pt` file, its dictionaries and its codes become a folder that Transformers loads."""
+"""Convert a fairseq checkpoint (`.pt` file, dictionaries, BPE codes) to a folder that Transformers loads."""
 
 from __future__ import annotations
 
@@ -30,10 +30,13 @@ from residual_hf.model.modeling_residual import ResidualForConditionalGeneration
 
 @dataclass(frozen=True)
 class MosesOptions:
-    """How text was prepared with Moses; None is what the dictionaries show.
+    """How the training text was prepared with Moses; None is inferred from the dictionaries.
 
-    `normalize`: punctuation is normalised first. `hyphens`: hyphens inside words are split off as `@-@`. `escape`:
-    special characters are written as `&apos;` and the like. `lowercase`: in lower case, as IWSLT'14 recipes have it.
+    Args:
+        normalize: punctuation was normalised first.
+        hyphens: hyphens inside words were split off as `@-@` (option `-a`).
+        escape: special characters were escaped (`&apos;`).
+        lowercase: text was lower-cased, as in the IWSLT'14 recipes.
     """
 
     normalize: bool = True
@@ -52,20 +55,21 @@ class MosesOptions:
 
 
 def read_fairseq_checkpoint(path: str | os.PathLike) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """Settings (under the names of the command line) and weights of a checkpoint; nothing of it is run.
+    """Read settings (under the names of the command line) and weights of a checkpoint without running its pickle.
 
-    Raises `InputError` for what is no checkpoint of a fairseq model, or a pickle that is refused.
+    Raises:
+        InputError: the file is not a checkpoint of a fairseq model, or its pickle is refused.
     """
     loaded = load_pickle(path)
     weights = loaded.get("model") if isinstance(loaded, Mapping) else None
     if not isinstance(weights, Mapping) or not all(isinstance(tensor, Tensor) for tensor in weights.values()):
-        raise InputError(f"{path}: not a fairseq checkpoint, there are no weights under 'model'")
+        raise InputError(f"{path}: not a fairseq checkpoint: no weights under 'model'")
     plain = {name: to_plain(loaded.get(name)) for name in ("args", "cfg")}
     return model_settings(plain), simplify_history(dict(weights))
 
 
 def simplify_history(weights: dict[str, Tensor]) -> dict[str, Tensor]:
-    """`simple_dlcl_transformer` writes its history without a third axis and counts its norms from 0: as DLCL does."""
+    """Give weights of `simple_dlcl_transformer`, which have no third axis and number norms from 0, DLCL's layout."""
     simple = {n.split(".")[0] for n, tensor in weights.items() if n.endswith(".history.weight") and tensor.ndim == 2}
     renamed = {}
     for name, tensor in weights.items():
@@ -80,9 +84,10 @@ def simplify_history(weights: dict[str, Tensor]) -> dict[str, Tensor]:
 
 
 def load_fairseq_model(path: str | os.PathLike) -> ResidualForConditionalGeneration:
-    """The model of a checkpoint, in fp32, with fairseq's search (beam 5) as its default.
+    """Load the model of a checkpoint in fp32; `generate` uses fairseq's default search (beam 5).
 
-    Raises `InputError`: see `read_fairseq_checkpoint` and `build_config`; also for weights that do not fit the config.
+    Raises:
+        InputError: see `read_fairseq_checkpoint` and `build_config`; also for weights that do not fit the config.
     """
     settings, weights = read_fairseq_checkpoint(path)
     return build_model(build_config(settings, weights), weights, path)
@@ -115,17 +120,19 @@ def convert_fairseq_checkpoint(
     target_lang: str | None = None,
     overwrite: bool = False,
 ) -> Path:
-    """Convert a fairseq checkpoint with its dictionaries into a folder for `AutoModelForSeq2SeqLM`.
+    """Convert a fairseq checkpoint with its dictionaries to a folder for `AutoModelForSeq2SeqLM`.
 
     Args:
-        source_dict, target_dict: fairseq's `dict.xx.txt`; the same text for a joined dictionary.
-        bpe_codes, sentencepiece: what cut words into pieces; without them, text must come cut.
-        moses: with codes, what tokenised the text before; its languages are those of the model.
-        source_lang, target_lang: instead of those in the checkpoint.
+        checkpoint: the `.pt` file.
+        output_dir: folder to write.
+        source_dict, target_dict: fairseq's `dict.xx.txt` files, with the same content for a joined dictionary.
+        bpe_codes, sentencepiece: files of the subword segmentation. Without them, input must already be segmented.
+        moses: how text was tokenised before `bpe_codes` were applied.
+        source_lang, target_lang: replace those in the checkpoint.
         overwrite: replace an output folder that exists.
 
     Raises:
-        InputError: naming the file, field or setting that cannot be converted, before anything is written.
+        InputError: a file, field or setting that cannot be converted; nothing is written.
     """
     output_dir = Path(output_dir)
     check_output_folder(output_dir, overwrite=overwrite)
@@ -150,8 +157,8 @@ def convert_fairseq_checkpoint(
 def check_dictionary(name: str, path: str | os.PathLike, tokens: list[str], rows: int) -> None:
     if len(tokens) != rows:
         raise InputError(
-            f"{name}: {len(tokens)} tokens in {path}, special ones included, but the table of the checkpoint has "
-            f"{rows}; give the dict.txt of the binarised training data"
+            f"{name}: {len(tokens)} tokens in {path}, including special tokens, but the checkpoint has {rows}; "
+            "use the dict.txt of the binarised training data"
         )
 
 
@@ -164,6 +171,6 @@ def moses_rules(
     for side in ("source", "target"):
         language = getattr(config, f"{side}_lang")
         if language is None:
-            raise InputError(f"{side}_lang: not in the checkpoint, and Moses' rules depend on it; give --{side}-lang")
+            raise InputError(f"{side}_lang: not in the checkpoint, but required by Moses' rules; use --{side}-lang")
         rules[f"{side}_rules"] = moses.rules(language, dictionaries[f"{side}_dict"])
     return rules

@@ -1,5 +1,5 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
-"""The settings of a fairseq checkpoint, argparse's or OmegaConf's, as our configuration."""
+"""Convert the settings of a fairseq checkpoint (argparse or OmegaConf) to a `ResidualConfig`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch import Tensor
 from residual_hf.errors import InputError
 from residual_hf.model.configuration_residual import ResidualConfig
 
-# TransformerConfig nests what the command line writes with a prefix
+# sections of TransformerConfig and the prefix of their settings on the command line
 NESTED = {"encoder": "encoder_", "decoder": "decoder_", "quant_noise": "quant_noise_"}
 SUPPORTED = (
     "transformer (Post- and Pre-LN, also of Admin, B2T and T-Fixup), transformer_iwslt_*, transformer_wmt_*, "
@@ -22,7 +22,7 @@ ARCHITECTURES = re.compile(
     r"transformer(_(iwslt|wmt\d*|vaswani|align|tiny|toy|prenorm|postnorm|t2t|base|big|deep)(_\w+)?)?"
     r"|resi_dual(_\w+)?|(simple_)?dlcl_transformer(_\w+)?"
 )
-# what the model here has no place for: flag, values that leave it off
+# unsupported settings, with the values that have no effect
 REFUSED: dict[str, tuple[Any, ...]] = {
     "adaptive_softmax_cutoff": (),
     "adaptive_input": (),
@@ -75,9 +75,9 @@ DEFAULT_POSITIONS = 1024
 
 
 def model_settings(checkpoint: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings of the model under the names of the command line, from `cfg` or `args` of a plain checkpoint.
+    """The settings of the model under the names of the command line, from `cfg` or `args` of a checkpoint.
 
-    Those of the task come with them (`task`, `source_lang`, `max_source_positions`, ...) where the model has none.
+    Settings of the task (`task`, `source_lang`, `max_source_positions`, ...) are included where the model has none.
     """
     config, arguments = checkpoint.get("cfg"), checkpoint.get("args")
     if isinstance(config, Mapping) and isinstance(config.get("model"), Mapping):
@@ -90,7 +90,7 @@ def model_settings(checkpoint: Mapping[str, Any]) -> dict[str, Any]:
         settings = dict(arguments)
     else:
         raise InputError(
-            "checkpoint: neither args (fairseq 0.9) nor cfg.model (from 0.10 on) in it; its fields are "
+            "checkpoint: neither args (fairseq 0.9) nor cfg.model (from 0.10 on) found; its fields are "
             f"{', '.join(map(str, checkpoint))}"
         )
     for name, prefix in NESTED.items():
@@ -105,10 +105,12 @@ def _set(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def build_config(settings: Mapping[str, Any], weights: Mapping[str, Tensor]) -> ResidualConfig:
-    """The configuration of a checkpoint from `model_settings` and its weights (under fairseq's names).
+    """The configuration of a checkpoint, from `model_settings` and its weights (under fairseq's names).
 
-    The mode comes from the settings and must agree with what the weights have. Raises `InputError` naming the
-    architecture or the setting, its value and what is supported.
+    The mode is read from the settings and must agree with the weights.
+
+    Raises:
+        InputError: the architecture or a setting is not supported, or contradicts the weights.
     """
     architecture = str(settings.get("arch"))
     if not ARCHITECTURES.fullmatch(architecture):
@@ -143,7 +145,7 @@ def build_config(settings: Mapping[str, Any], weights: Mapping[str, Tensor]) -> 
 def _required(weights: Mapping[str, Tensor], name: str, other: str) -> Tensor:
     if name not in weights:
         found = "; adaptive and character inputs are not supported" if other in weights else ""
-        raise InputError(f"checkpoint: no {name} among its weights{found}")
+        raise InputError(f"checkpoint: {name} is missing{found}")
     return weights[name]
 
 
@@ -151,16 +153,16 @@ def _width(settings: Mapping[str, Any], tables: Mapping[str, Tensor], weights: M
     widths = {f"{stack}_embed_dim": int(settings.get(f"{stack}_embed_dim") or 512) for stack in tables}
     if len(set(widths.values())) > 1:
         given = ", ".join(f"{name}: {value}" for name, value in widths.items())
-        raise InputError(f"{given} in the checkpoint; supported are encoder and decoder of one width (d_model)")
+        raise InputError(f"{given} in the checkpoint; encoder and decoder must have one width (d_model)")
     width = widths["encoder_embed_dim"]
     for name, setting in (("in", "decoder_input_dim"), ("out", "decoder_output_dim")):
         if f"decoder.project_{name}_dim.weight" in weights:
             value = settings.get(setting)
-            raise InputError(f"{setting}: {value} in the checkpoint; supported is decoder_embed_dim, {width}")
+            raise InputError(f"{setting}: {value} in the checkpoint, must be decoder_embed_dim ({width})")
     for stack, table in tables.items():
         if table.shape[1] != width:
             raise InputError(
-                f"{stack}_embed_dim: {width} in the settings of the checkpoint, but its table has {table.shape[1]}"
+                f"{stack}_embed_dim: {width} in the checkpoint, but its table has {table.shape[1]} columns"
             )
     return width
 
@@ -171,7 +173,7 @@ def _sizes(settings: Mapping[str, Any], weights: Mapping[str, Tensor]) -> dict[s
         numbers = [int(found[1]) for name in weights if (found := re.match(rf"{stack}\.layers\.(\d+)\.", name))]
         layers = int(settings.get(f"{stack}_layers") or 6)
         if layers != len(set(numbers)):
-            raise InputError(f"{stack}_layers: {layers} in the checkpoint, but its weights are of {len(set(numbers))}")
+            raise InputError(f"{stack}_layers: {layers} in the checkpoint, but weights of {len(set(numbers))} layers")
         sizes[f"{stack}_layers"] = layers
         sizes[f"{stack}_ffn_dim"] = int(settings.get(f"{stack}_ffn_embed_dim") or 2048)
         sizes[f"{stack}_attention_heads"] = int(settings.get(f"{stack}_attention_heads") or 8)
@@ -196,14 +198,14 @@ def _embeddings(
         kind = "none"
     elif len(learned) > 1:
         raise InputError(
-            "encoder_learned_pos, decoder_learned_pos: one of them is on in the checkpoint; supported are both or none"
+            "encoder_learned_pos, decoder_learned_pos: one is True in the checkpoint; both or none are supported"
         )
     elif learned == {True}:
         kind = "learned"
         if len(set(lengths)) > 1:
             raise InputError(
                 f"max_source_positions, max_target_positions: {lengths[0]} and {lengths[1]} in the checkpoint; "
-                "supported are learned positions of one length"
+                "learned positions must have one length"
             )
     return {
         "share_encoder_decoder_embeddings": shared,
@@ -230,7 +232,7 @@ def _activation(settings: Mapping[str, Any]) -> str:
 
 
 def _modes(architecture: str, settings: Mapping[str, Any], weights: Mapping[str, Tensor]) -> dict[str, Any]:
-    """`ln_mode` and its options, one mode for both stacks where they agree."""
+    """`ln_mode` and its options: one mode for both stacks if they agree, else one for each."""
     modes = {}
     for stack in ("encoder", "decoder"):
         modes[stack] = _mode(architecture, stack, settings)
@@ -270,7 +272,7 @@ def _mode(architecture: str, stack: str, settings: Mapping[str, Any]) -> tuple[s
         return "post_ln", {}
     if stack == "decoder" and settings.get("no_decoder_final_norm"):
         raise InputError(
-            "no_decoder_final_norm: True in the checkpoint; supported is a norm at the end of a Pre-LN stack"
+            "no_decoder_final_norm: True in the checkpoint; a Pre-LN stack without a norm at its end is not supported"
         )
     return _normformer(settings) if stack == "decoder" else ("pre_ln", {})
 
@@ -294,22 +296,22 @@ def _normformer(settings: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
         return "pre_ln", {}
     if len(given) < len(flags):
         raise InputError(
-            f"{', '.join(given) or 'scale_resids'}: on in the checkpoint; supported are {', '.join(flags)} together "
-            "(NormFormer), or none"
+            f"{', '.join(given) or 'scale_resids'}: True in the checkpoint; {', '.join(flags)} are supported together "
+            "(NormFormer) or not at all"
         )
     return "normformer", {"scale_residual": residual}
 
 
 def _refuse_pre_norm(stack: str, pre_norm: bool, owner: str) -> None:
     if pre_norm:
-        raise InputError(f"{stack}_normalize_before: True in the checkpoint; supported with {owner} is False")
+        raise InputError(f"{stack}_normalize_before: True in the checkpoint, must be False with {owner}")
 
 
 def _check_norms(stack: str, mode: str, weights: Mapping[str, Tensor]) -> None:
-    """The settings tell the mode; the weights must at least have its parameters and no other mode's."""
+    """Raise `InputError` if the weights lack parameters of the mode or have parameters of another mode."""
     layer = {name.removeprefix(f"{stack}.layers.0.") for name in weights if name.startswith(f"{stack}.layers.0.")}
     found = {
-        "a norm behind self-attention": bool({"self_attn_layer_norm.weight", "layer_norms.0.weight"} & layer),
+        "a norm after self-attention": bool({"self_attn_layer_norm.weight", "layer_norms.0.weight"} & layer),
         "a norm at the end of the stack": f"{stack}.layer_norm.weight" in weights,
         "learned shortcut weights (Admin)": any(name.endswith("_ratio_change") for name in layer),
         "a gate (ReZero)": "rezero_weight" in layer,
@@ -318,7 +320,7 @@ def _check_norms(stack: str, mode: str, weights: Mapping[str, Tensor]) -> None:
     }
     without = {"b2t_no_ln", "t_fixup", "rezero", "xskip"}
     expected = dict.fromkeys(found, False) | {
-        "a norm behind self-attention": mode not in without,
+        "a norm after self-attention": mode not in without,
         "learned shortcut weights (Admin)": mode == "admin",
         "a gate (ReZero)": mode.startswith("rezero"),
         "a history (DLCL)": mode.startswith("dlcl"),
@@ -327,10 +329,10 @@ def _check_norms(stack: str, mode: str, weights: Mapping[str, Tensor]) -> None:
     expected["a norm at the end of the stack"] = mode in ("pre_ln", "resi_dual", "dlcl_pre", "normformer")
     if mode == "b2t_no_ln":
         del expected["a norm at the end of the stack"]
-    for part, there in expected.items():
-        if found[part] != there:
+    for part, required in expected.items():
+        if found[part] != required:
             has = "has" if found[part] else "lacks"
             raise InputError(
-                f"checkpoint: its settings are those of {mode}, but the {stack} {has} {part}; "
-                "a fork of fairseq whose flags are not known, or other weights"
+                f"checkpoint: the settings are those of {mode}, but the {stack} {has} {part}; "
+                "the fork of fairseq has unknown flags, or the weights belong to another model"
             )

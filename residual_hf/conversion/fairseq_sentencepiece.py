@@ -1,5 +1,5 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
-"""SentencePiece models (unigram, BPE) over a fairseq dictionary as fast tokenizers."""
+"""Convert SentencePiece models (unigram, BPE) with a fairseq dictionary to fast tokenizers."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from residual_hf.data.tokenizer import SPECIAL_TOKENS, append_eos
 from residual_hf.errors import InputError
 
 UNK = SPECIAL_TOKENS[3]
-MARK = "\ufdd0"  # begins names of entries that no text reaches
-RUN = "\ufdd1"  # stands for several unknown characters in a row, which SentencePiece hands on as one piece
-# text may hold the names of special tokens and bytes; a cut inside keeps it from being taken for them
+MARK = "\ufdd0"  # prefix of entries that no text maps to
+RUN = "\ufdd1"  # replaces several consecutive unknown characters, which are one piece in SentencePiece
+# text may contain the names of special tokens and bytes; splitting inside a name prevents a match
 NO_NAME = pre_tokenizers.Split(Regex(r"(?<=<)(?=(?:/?s|pad|unk|0x[0-9A-F]{2})>)"), "isolated")
-UNKNOWN_PENALTY = 10.0  # SentencePiece's: an unknown character scores that much less than the worst piece
+UNKNOWN_PENALTY = 10.0  # SentencePiece's constant: worst score minus that of an unknown character
 NORMAL, USER_DEFINED, BYTE = 1, 4, 6
 UNIGRAM, BPE = 1, 2
 
 
 @dataclass
 class SentencePieceModel:
-    """What a `.model` file says: pieces with score and type, and how text is normalised."""
+    """The content of a `.model` file: pieces with score and type, and how text is normalised."""
 
     pieces: dict[str, tuple[float, int]] = field(default_factory=dict)
     model_type: int = UNIGRAM
@@ -39,7 +39,11 @@ class SentencePieceModel:
 
 
 def read_sentencepiece(path: str | Path) -> SentencePieceModel:
-    """Read a `.model` file. Raises `InputError` for another file, or a model of words or characters."""
+    """Read a `.model` file.
+
+    Raises:
+        InputError: the file is not a SentencePiece model, or a model of words or characters.
+    """
     model = SentencePieceModel()
     try:
         for number, value in _fields(Path(path).expanduser().read_bytes()):
@@ -60,29 +64,29 @@ def read_sentencepiece(path: str | Path) -> SentencePieceModel:
     except (OSError, ValueError, IndexError, struct.error, AttributeError, TypeError) as error:
         raise InputError(f"{path}: not a SentencePiece model: {error}") from error
     if not model.pieces:
-        raise InputError(f"{path}: not a SentencePiece model, there are no pieces in it")
+        raise InputError(f"{path}: not a SentencePiece model: it has no pieces")
     if model.model_type not in (UNIGRAM, BPE):
-        raise InputError(f"{path}: a SentencePiece model of words or characters; supported are unigram and bpe")
+        raise InputError(f"{path}: a SentencePiece model of words or characters, must be unigram or bpe")
     return model
 
 
 def sentencepiece_backend(dictionary: Sequence[str], path: str | Path) -> Tokenizer:
-    """SentencePiece over a dictionary; pieces that the dictionary lacks have ids from `len(dictionary)` on."""
+    """SentencePiece with the ids of a dictionary; pieces that it lacks have ids from `len(dictionary)` on."""
     model = read_sentencepiece(path)
-    cuts = {piece: score for piece, (score, kind) in model.pieces.items() if kind in (NORMAL, USER_DEFINED)}
-    unknown = min(cuts.values()) - UNKNOWN_PENALTY
-    last = {token: number for number, token in enumerate(dictionary)}  # an overwritten token counts last
+    scores = {piece: score for piece, (score, kind) in model.pieces.items() if kind in (NORMAL, USER_DEFINED)}
+    unknown = min(scores.values()) - UNKNOWN_PENALTY
+    last = {token: number for number, token in enumerate(dictionary)}  # the last entry of a repeated token counts
     vocab: dict[str, float] = dict.fromkeys(SPECIAL_TOKENS, 0.0)
     for number, token in enumerate(dictionary[len(SPECIAL_TOKENS) :], start=len(SPECIAL_TOKENS)):
-        strange = not any(character in cuts for character in token)  # SentencePiece hands these on as they are
+        strange = not any(character in scores for character in token)  # SentencePiece does not segment these
         reached = last[token] == number and token not in vocab and (token in model.pieces or strange)
-        vocab[token if reached else f"{MARK}{token}{number}"] = cuts.get(token, unknown * len(token) * strange)
+        vocab[token if reached else f"{MARK}{token}{number}"] = scores.get(token, unknown * len(token) * strange)
     for piece, (_, kind) in model.pieces.items():
         if kind in (NORMAL, USER_DEFINED, BYTE):
-            vocab.setdefault(piece, cuts.get(piece, 0.0))
-    tokenizer = Tokenizer(_unigram(vocab, model) if model.model_type == UNIGRAM else _bpe(vocab, cuts, model))
+            vocab.setdefault(piece, scores.get(piece, 0.0))
+    tokenizer = Tokenizer(_unigram(vocab, model) if model.model_type == UNIGRAM else _bpe(vocab, scores, model))
     tokenizer.add_special_tokens(list(SPECIAL_TOKENS))
-    runs = _unknown_runs(dictionary, cuts, model) if not model.byte_fallback else []
+    runs = _unknown_runs(dictionary, scores, model) if not model.byte_fallback else []
     tokenizer.normalizer = normalizers.Sequence([*_normalizers(model), *runs])
     scheme = "always" if model.add_dummy_prefix else "never"
     words = pre_tokenizers.Metaspace("▁", prepend_scheme=scheme, split=False)
@@ -103,13 +107,13 @@ def _unigram(vocab: dict[str, float], model: SentencePieceModel) -> models.Unigr
     return models.Unigram(list(vocab.items()), unk_id=SPECIAL_TOKENS.index(UNK), byte_fallback=model.byte_fallback)
 
 
-def _bpe(vocab: dict[str, float], cuts: dict[str, float], model: SentencePieceModel) -> models.BPE:
-    """SentencePiece joins the two neighbours whose union scores best, whatever the two are."""
+def _bpe(vocab: dict[str, float], scores: dict[str, float], model: SentencePieceModel) -> models.BPE:
+    """SentencePiece merges the two neighbours whose union scores best, so every split of a piece is a merge."""
     merges = [
-        (-score, piece[:cut], piece[cut:])
-        for piece, score in cuts.items()
-        for cut in range(1, len(piece))
-        if piece[:cut] in cuts and piece[cut:] in cuts
+        (-score, piece[:split], piece[split:])
+        for piece, score in scores.items()
+        for split in range(1, len(piece))
+        if piece[:split] in scores and piece[split:] in scores
     ]
     ids = {piece: number for number, piece in enumerate(vocab)}
     pairs = [(left, right) for _, left, right in sorted(merges)]
@@ -123,22 +127,22 @@ def _normalizers(model: SentencePieceModel) -> Iterator[normalizers.Normalizer]:
         yield normalizers.Replace(Regex(" {2,}"), " ")
         yield normalizers.Replace(Regex(r"\A +| +\z"), "")
     elif model.add_dummy_prefix:
-        yield normalizers.Replace(Regex(r"\A "), "  ")  # Metaspace leaves the prefix out where a space begins
+        yield normalizers.Replace(Regex(r"\A "), "  ")  # Metaspace adds no prefix before a space
 
 
 def _unknown_runs(
-    dictionary: Sequence[str], cuts: dict[str, float], model: SentencePieceModel
+    dictionary: Sequence[str], scores: dict[str, float], model: SentencePieceModel
 ) -> Iterator[normalizers.Normalizer]:
-    """Unknown characters in a row become one unknown character, unless the dictionary has just this row."""
-    known = char_class(" ▁" + "".join(piece for piece in cuts if len(piece) == 1))
-    runs = [token for token in dictionary if len(token) > 1 and not any(character in cuts for character in token)]
+    """Replace consecutive unknown characters by one, unless the dictionary contains exactly this sequence."""
+    known = char_class(" ▁" + "".join(piece for piece in scores if len(piece) == 1))
+    runs = [token for token in dictionary if len(token) > 1 and not any(character in scores for character in token)]
     spared = "|".join(map(re.escape, runs)) if model.model_type == UNIGRAM else ""
     but = rf"(?!(?:{spared})(?![^{known}]))" if spared else ""
     yield normalizers.Replace(Regex(rf"(?<![^{known}]){but}[^{known}]{{2,}}"), RUN)
 
 
 def _fields(message: bytes) -> Iterator[tuple[int, Any]]:
-    """Numbers and values of the fields of a protocol-buffers message: integers, floats, or bytes."""
+    """Numbers and values (integers, floats, bytes) of the fields of a Protocol Buffers message."""
     position = 0
 
     def varint() -> int:
@@ -164,8 +168,8 @@ def _fields(message: bytes) -> Iterator[tuple[int, Any]]:
         elif wire_type == 2:
             size = varint()
             if position + size > len(message):
-                raise ValueError("it is cut off")
+                raise ValueError("truncated file")
             yield number, message[position : position + size]
             position += size
         else:
-            raise ValueError(f"wire type {wire_type} in it")
+            raise ValueError(f"unknown wire type {wire_type}")

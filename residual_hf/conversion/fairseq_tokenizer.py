@@ -1,10 +1,10 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
-"""fairseq's dictionary and what was run in front of it (Moses, subword-nmt, SentencePiece) as one fast tokenizer.
+"""Convert fairseq's dictionary and its preprocessing (Moses, subword-nmt, SentencePiece) to one fast tokenizer.
 
-subword-nmt cuts "loading" into `lo@@ ad@@ ing` and fairseq looks these up. Inside the tokenizer the same pieces are
-`lo`, `ad` and `ing</w>`, as the codes have them, under the ids of the dictionary. Pieces that the codes can make, but
-that the dictionary lacks, take part in merging under ids behind those of the dictionary; what is left of them when a
-word is done is `<unk>` (`known_tokens` of `ResidualTokenizer`).
+subword-nmt segments "loading" as `lo@@ ad@@ ing`, which fairseq looks up in the dictionary. Inside the tokenizer the
+same pieces are `lo`, `ad` and `ing</w>`, as in the codes, with the ids of the dictionary. Pieces that the codes can
+produce but the dictionary lacks take part in merging, with ids after those of the dictionary; those that remain at the
+end become `<unk>` (`known_tokens` of `ResidualTokenizer`).
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from pathlib import Path
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
+from residual_hf.conversion.fairseq_sentencepiece import sentencepiece_backend
 from residual_hf.conversion.moses import MosesRules
 from residual_hf.data.text_files import iter_lines
 from residual_hf.data.tokenizer import SPECIAL_TOKENS, append_eos, pretokenized_tokenizer, wrap_tokenizer
@@ -28,10 +29,13 @@ OVERWRITE = "#fairseq:overwrite"
 
 
 def read_dictionary(path: str | Path) -> list[str]:
-    """The tokens of a fairseq `dict.txt` by id, the special ones first. A token that is there twice counts last.
+    """Read the tokens of a fairseq `dict.txt` in the order of their ids, special tokens first.
 
-    Raises `InputError` naming file and line for a line that is not "token count", optionally followed by
-    `#fairseq:overwrite`, and for a token that is there twice without that mark.
+    The last entry of a repeated token counts.
+
+    Raises:
+        InputError: a line is not "token count", optionally followed by `#fairseq:overwrite`, or a token is repeated
+            without that mark.
     """
     tokens = list(SPECIAL_TOKENS)
     known = set(tokens)
@@ -40,20 +44,21 @@ def read_dictionary(path: str | Path) -> list[str]:
         overwrite = entry.endswith(f" {OVERWRITE}")
         token, _, count = entry.removesuffix(f" {OVERWRITE}").rpartition(" ")
         if not token or not count.isdecimal():
-            raise InputError(f"{path}: line {number} is {line!r}; allowed are a token, one space and its count")
+            raise InputError(f"{path}: line {number} is {line!r}, must be a token, one space and its count")
         if token in known and not overwrite:
-            raise InputError(f"{path}: line {number}: the token {token!r} is there twice, without {OVERWRITE}")
+            raise InputError(f"{path}: line {number}: the token {token!r} is repeated without {OVERWRITE}")
         tokens.append(token)
         known.add(token)
     if len(tokens) == len(SPECIAL_TOKENS):
-        raise InputError(f"{path}: empty, no token in it")
+        raise InputError(f"{path}: the dictionary is empty")
     return tokens
 
 
 def read_codes(path: str | Path) -> list[tuple[str, str]]:
-    """The merges of subword-nmt (`#version: 0.2`) or fastBPE (with counts), first to last, each once.
+    """Read the merges of subword-nmt (`#version: 0.2`) or fastBPE (with counts) in order, without repetitions.
 
-    Raises `InputError` naming file and line for another version or form.
+    Raises:
+        InputError: the file has another version or format.
     """
     merges: dict[tuple[str, str], None] = {}
     versioned = False
@@ -61,7 +66,7 @@ def read_codes(path: str | Path) -> list[tuple[str, str]]:
         if number == 1 and line.startswith("#version:"):
             version = line.removeprefix("#version:").strip()
             if version != "0.2":
-                raise InputError(f"{path}: #version {version}; supported is 0.2 (subword-nmt from 0.3 on)")
+                raise InputError(f"{path}: #version {version}, must be 0.2 (subword-nmt 0.3 or newer)")
             versioned = True
             continue
         if not line.strip(" "):
@@ -70,12 +75,12 @@ def read_codes(path: str | Path) -> list[tuple[str, str]]:
         counted = len(parts) == 3 and parts[2].isdecimal() and not versioned
         if not counted and not (versioned and len(parts) == 2):
             raise InputError(
-                f"{path}: line {number} is {line!r}; supported are codes of subword-nmt with the first line "
-                "#version: 0.2 and two symbols a line, or of fastBPE with two symbols and a count"
+                f"{path}: line {number} is {line!r}; codes must be those of subword-nmt (first line #version: 0.2, "
+                "two symbols per line) or fastBPE (two symbols and a count)"
             )
         merges.setdefault((parts[0], parts[1]))
     if not merges:
-        raise InputError(f"{path}: empty, no merge in it")
+        raise InputError(f"{path}: the file has no merges")
     return list(merges)
 
 
@@ -88,23 +93,24 @@ def fairseq_tokenizer(
     source_rules: MosesRules | None = None,
     target_rules: MosesRules | None = None,
 ) -> PreTrainedTokenizerFast:
-    """The tokenizer of a fairseq model: text to the ids that fairseq gives it, `</s>` at the end, and back.
+    """The tokenizer of a fairseq model. It produces the ids of fairseq, with `</s>` at the end.
 
-    One vocabulary if the dictionaries are equal, else a `ResidualTokenizer` of two. Without codes and without a
-    SentencePiece model the text is taken as segmented already.
+    It has one vocabulary if the dictionaries are equal, and is a `ResidualTokenizer` with two otherwise. Without
+    `bpe_codes` and `sentencepiece`, input must already be segmented.
 
     Args:
-        bpe_codes: subword-nmt's or fastBPE's, for both languages.
+        source_dict, target_dict: fairseq's `dict.xx.txt` files.
+        bpe_codes: codes of subword-nmt or fastBPE, for both languages.
         sentencepiece: a `.model` file, for both languages.
-        source_rules, target_rules: Moses normalisation and tokenisation in front; needs `bpe_codes`.
+        source_rules, target_rules: Moses normalisation and tokenisation before the BPE. Requires `bpe_codes`.
 
     Raises:
-        InputError: a file that cannot be read as what it should be, or arguments that exclude each other.
+        InputError: a file has the wrong format, or arguments exclude each other.
     """
     if bpe_codes is not None and sentencepiece is not None:
-        raise InputError("bpe_codes, sentencepiece: both given; allowed is one of them")
+        raise InputError("bpe_codes, sentencepiece: both given, must be one of them")
     if (source_rules or target_rules) and bpe_codes is None:
-        raise InputError("moses: given without bpe_codes; text that is segmented already cannot be tokenised again")
+        raise InputError("moses: given without bpe_codes, but segmented text cannot be tokenised again")
     dictionaries = [read_dictionary(path) for path in (source_dict, target_dict)]
     if bpe_codes is None and sentencepiece is None:
         sides = [pretokenized_tokenizer(path) for path in (source_dict, target_dict)]
@@ -113,8 +119,6 @@ def fairseq_tokenizer(
         rules = (source_rules, target_rules)
         sides = [wrap_tokenizer(bpe_backend(d, merges, r)) for d, r in zip(dictionaries, rules, strict=True)]
     else:
-        from residual_hf.conversion.fairseq_sentencepiece import sentencepiece_backend
-
         sides = [wrap_tokenizer(sentencepiece_backend(d, sentencepiece)) for d in dictionaries]
     source, target = sides
     known = [len(dictionary) for dictionary in dictionaries]
@@ -127,7 +131,7 @@ def fairseq_tokenizer(
 def bpe_backend(
     dictionary: Sequence[str], merges: Sequence[tuple[str, str]], rules: MosesRules | None = None
 ) -> Tokenizer:
-    """subword-nmt over a dictionary; symbols that the dictionary lacks have ids from `len(dictionary)` on."""
+    """subword-nmt with the ids of a dictionary; symbols that it lacks have ids from `len(dictionary)` on."""
     vocab = {token: number for number, token in enumerate(SPECIAL_TOKENS)}
     for number, token in enumerate(dictionary[len(SPECIAL_TOKENS) :], start=len(SPECIAL_TOKENS)):
         vocab[_symbol(token)] = number
@@ -148,23 +152,23 @@ def bpe_backend(
 
 
 def _symbol(token: str) -> str:
-    """A token of the dictionary as the codes write it: `lo@@` is `lo`, `truck` is `truck</w>`."""
+    """A token of the dictionary in the notation of the codes: `lo@@` is `lo`, `truck` is `truck</w>`."""
     if token.endswith(JOINER) and token != JOINER:
         return token.removesuffix(JOINER)
     return token + END
 
 
 def _shadowed(vocab: dict[str, int], dictionary: Sequence[str]) -> dict[str, int]:
-    """Names for ids whose token the dictionary overwrites later on: there are rows for them, but no text."""
+    """Names for the ids of overwritten tokens: the model has rows for them, but no text maps to them."""
     taken = set(vocab.values())
     return {f"{dictionary[i]}\ufdd0{i}{END}": i for i in range(len(dictionary)) if i not in taken}
 
 
 def shows_aggressive_hyphens(dictionary: Sequence[str]) -> bool:
-    """Was the training text tokenised with `-a`? Then hyphens inside words are tokens of their own, `@-@`."""
+    """Whether the training text was tokenised with `-a`, which makes hyphens inside words separate tokens `@-@`."""
     return "@-@" in dictionary
 
 
 def shows_escapes(dictionary: Sequence[str]) -> bool:
-    """Was the training text escaped (`&apos;`), as Moses' tokenizer does unless told otherwise?"""
+    """Whether the training text was escaped (`&apos;`), the default of Moses' tokenizer."""
     return any(re.fullmatch(r"&(amp|apos|quot|lt|gt|#91|#93|#124);\w*(@@)?", token) for token in dictionary)

@@ -1,10 +1,10 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
-"""Folding: scales of the residual connections moved into the weights beside them, so that a plain mode remains.
+"""Fold the scales of residual connections into the adjacent weights, which leaves a plain mode.
 
-With b_i = omega_i * x + f_i(x) in front of a norm, let the norm (or the embedding) that made x make omega_i * x, and
-divide the columns of every matrix of sub-layer i that reads x by omega_i: b_i stays what it was, and with it its mean,
-variance and eps. Factors on a branch go into the rows of its last matrix. Both are exact in real arithmetic, for
-training mode too; only hidden states in between come out scaled.
+For the input b_i = omega_i * x + f_i(x) of a norm: multiply the output of the norm (or embedding) that computes x by
+omega_i, and divide the columns of every matrix of sub-layer i that reads x by omega_i. Then b_i does not change, and
+neither do its mean and variance. Factors on a branch are multiplied into the rows of its last matrix. Both are exact
+in real arithmetic, in training mode too; only intermediate hidden states are scaled.
 
 Source: Liu et al. 2020 (Admin), appendix C, as corrected by the authors' code (cross-attention: the query only).
 """
@@ -19,12 +19,11 @@ import torch
 from torch import Tensor, nn
 
 from residual_hf.model.configuration_residual import ResidualConfig
-from residual_hf.model.connections import LN_MODES, ResidualConnection, get_ln_mode
+from residual_hf.model.connections import LN_MODES, STACKS, ResidualConnection, get_ln_mode
 from residual_hf.model.embeddings import SinusoidalPositions
 from residual_hf.model.modeling_residual import ResidualForConditionalGeneration
 
 Scale = Tensor | float
-STACKS = ("encoder", "decoder")
 READERS = {"self_attention": ("q_proj", "k_proj", "v_proj"), "cross_attention": ("q_proj",), "feed_forward": ("fc1",)}
 WRITERS = {"self_attention": "out_proj", "cross_attention": "out_proj", "feed_forward": "fc2"}
 SUBLAYERS = {"self_attention": "self_attn", "cross_attention": "encoder_attn", "feed_forward": "ffn"}
@@ -32,15 +31,15 @@ SUBLAYERS = {"self_attention": "self_attn", "cross_attention": "encoder_attn", "
 
 @torch.no_grad()
 def fold(model: ResidualForConditionalGeneration, stacks: Sequence[str] = STACKS) -> ResidualForConditionalGeneration:
-    """A plain model (Post-LN, Pre-LN or norm-free) with the same logits; `model` stays as it is.
+    """Return a plain model (Post-LN, Pre-LN or norm-free) with the same logits; `model` is not modified.
 
-    Each stack folds by itself; one that is plain already, or not among `stacks`, is kept. A scale on the shortcut of
-    the first sub-layer goes into the token table and the positions of its stack: the result then has separate tables
-    and learned positions, which hold the same numbers times that scale; a norm on the embeddings would take it over
-    instead. Convert for inference: an optimiser would train the folded weights
-    differently.
+    Stacks are folded independently; a stack that is plain already or not in `stacks` does not change. A scale on the
+    shortcut of the first sub-layer is multiplied into the norm of the embeddings or, without one, into the token table
+    and the positions of the stack; the result then has separate tables and learned positions. Folded models are meant
+    for inference: an optimizer would train the folded weights differently.
 
-    Raises `ValueError` where a mode cannot be folded, a norm has no gain to take a scale, or a scale is 0.
+    Raises:
+        ValueError: a mode cannot be folded, a norm has no gain to multiply a scale into, or a scale is 0.
     """
     plain = {name: plain_mode(model.config, name) for name in stacks}
     scales = {name: [c.foldable_scales() for c in connections(model.model.get_submodule(name))] for name in stacks}
@@ -53,14 +52,14 @@ def fold(model: ResidualForConditionalGeneration, stacks: Sequence[str] = STACKS
 
 
 def plain_mode(config: ResidualConfig, stack: str) -> str:
-    """The mode that a stack folds into; its own where that is plain."""
+    """The mode that a stack folds into, or its own mode if that is plain."""
     mode = get_ln_mode(config.stack_ln_mode(stack))
     if mode.name in {other.folds_into for other in LN_MODES.values()}:
         return mode.name
     if mode.folds_into is None:
         raise ValueError(
-            f"ln_mode {mode.name!r} ({mode.equation}) cannot be folded: it computes what no plain mode does, there is "
-            f"no mere scale that the weights could take over. Modes that fold: {', '.join(foldable_modes())}."
+            f"ln_mode {mode.name!r} ({mode.equation}) cannot be folded: it differs from every plain mode by more than "
+            f"scales of weights. Modes that fold: {', '.join(foldable_modes())}."
         )
     return mode.folds_into
 
@@ -71,7 +70,7 @@ def foldable_modes() -> list[str]:
 
 
 def config_with_modes(config: ResidualConfig, changed: dict[str, tuple[str, dict[str, Any]]]) -> ResidualConfig:
-    """A copy of a config with another mode and its options for some stacks."""
+    """A copy of a config in which some stacks have another mode and options."""
     present = {name: (config.stack_ln_mode(name), vars(config.ln_options(name))) for name in STACKS}
     (encoder, encoder_options), (decoder, decoder_options) = copy.deepcopy({**present, **changed}).values()
     config = copy.deepcopy(config)
@@ -86,19 +85,19 @@ def config_with_modes(config: ResidualConfig, changed: dict[str, tuple[str, dict
 
 
 def scales_tables(config: ResidualConfig, scales: dict[str, list[dict[str, Scale]]]) -> bool:
-    """Must the embeddings take over the scale of a first shortcut? Where they have a norm, that does it."""
+    """Whether the scale of a first shortcut is multiplied into the embeddings; a norm on them takes it otherwise."""
     needed = not config.embedding_norm and not all(is_one(stack[0]) for stack in scales.values())
     if needed and config.fix_norm:
-        raise ValueError("fix_norm: a scale on the first shortcut has no place, the token table gives directions only")
+        raise ValueError("fix_norm: a scale on the first shortcut cannot be moved into normalised token embeddings")
     return needed
 
 
 def copy_into(
     model: ResidualForConditionalGeneration, config: ResidualConfig, *, separate: bool
 ) -> ResidualForConditionalGeneration:
-    """A model in fp64 of another config with the weights that both have, with separate tables if asked for.
+    """A model in fp64 of another config with the weights that both have; parameters that only it has are initialised.
 
-    What only the new one has keeps its initial values.
+    `separate` gives it a token table for each stack and learned positions.
     """
     if separate:
         config.share_encoder_decoder_embeddings = config.tie_word_embeddings = False
@@ -106,7 +105,7 @@ def copy_into(
             config.position_embedding_type = "learned"
     made = type(model)._from_config(config, attn_implementation=model.config._attn_implementation)
     made.generation_config = copy.deepcopy(model.generation_config)
-    made.to(model.device).double()  # before anything is copied: a model in fp64 keeps all its digits
+    made.to(model.device).double()  # before copying, so that weights in fp64 keep their precision
     own = made.state_dict()
     made.load_state_dict({name: tensor for name, tensor in model.state_dict().items() if name in own}, strict=False)
     for name in STACKS:
@@ -117,13 +116,13 @@ def copy_into(
 
 
 def connections(stack: nn.Module) -> list[ResidualConnection]:
-    """The connections of a stack in the order in which they run."""
+    """The connections of a stack in the order of execution."""
     return [module for module in stack.modules() if isinstance(module, ResidualConnection)]
 
 
 def move_scales(stack: nn.Module, scales: list[dict[str, Scale]]) -> None:
-    """Multiply the weights around every connection of a stack such that they contain its `scales`."""
-    # what made the input of the sub-layer at hand; None for the embeddings
+    """Multiply the `scales` of every connection of a stack into the adjacent weights."""
+    # the norm that computes the input of the current sub-layer; None for embeddings without a norm
     norm = None if isinstance(stack.embed_norm, nn.Identity) else stack.embed_norm
     for connection, factors in zip(connections(stack), scales, strict=True):
         place, factors = connection.place, {name: as_double(scale) for name, scale in factors.items()}
@@ -140,11 +139,11 @@ def move_scales(stack: nn.Module, scales: list[dict[str, Scale]]) -> None:
 
 
 def scale_shortcut(scale: Tensor, norm: nn.Module | None, sublayer: nn.Module, stack: nn.Module, place) -> None:
-    """What made x makes scale * x, and what reads it divides by scale."""
+    """Multiply the shortcut x by `scale` where x is computed, and divide the matrices that read x by it."""
     if is_one({"shortcut": scale}):
         return
     if not scale.all():
-        raise ValueError(f"{place.stack} layer {place.layer}, {place.kind}: a shortcut of scale 0 cannot be folded")
+        raise ValueError(f"{place.stack} layer {place.layer}, {place.kind}: a shortcut scale of 0 cannot be folded")
     if norm is not None:
         scale_norm(norm, scale)
     else:
@@ -158,7 +157,7 @@ def scale_shortcut(scale: Tensor, norm: nn.Module | None, sublayer: nn.Module, s
 def scale_norm(norm: nn.Module, scale: Tensor) -> None:
     gain = getattr(norm, "weight", None)
     if gain is None or (gain.numel() == 1 and scale.numel() > 1):
-        raise ValueError(f"{type(norm).__name__} has no gain per dimension that could take over a scale")
+        raise ValueError(f"{type(norm).__name__} has no gain per dimension to multiply a scale into")
     gain.mul_(scale)
     if getattr(norm, "bias", None) is not None:
         norm.bias.mul_(scale)
@@ -169,5 +168,5 @@ def as_double(scale: Scale) -> Tensor:
 
 
 def is_one(scales: dict[str, Scale]) -> bool:
-    """Is the shortcut unscaled?"""
+    """Whether the scale of the shortcut is 1."""
     return bool(as_double(scales.get("shortcut", 1.0)).eq(1.0).all())

@@ -1,9 +1,9 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """Moses' normalisation, tokenisation and detokenisation as rules of a fast tokenizer.
 
-The model of the rules is sacremoses, the Python version of Moses' scripts. It is needed where the rules are made, for
-its character classes and its lists of abbreviations, not where a tokenizer that has them is used. A rule of
-`tokenizers` replaces a match by a fixed text; what the scripts capture and put back is looked at here, not matched.
+The rules reproduce sacremoses, the Python port of Moses' scripts. It is required to build the rules (for its character
+classes and lists of abbreviations), but not to use a tokenizer that has them. `tokenizers` can only replace a match by
+a fixed text: where the scripts capture text and put it back, these rules use look-around assertions.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from tokenizers import Regex, decoders, normalizers
 
 from residual_hf.errors import InputError
 
-Rule = tuple[str, str]  # a regular expression (Oniguruma) and the text in the place of a match
+Rule = tuple[str, str]  # a regular expression (Oniguruma) and the text that replaces a match
 
-MARK = "\ufdd0"  # noncharacters, which no text holds: a quote on its way, and a dot of "..."
+MARK = "\ufdd0"  # noncharacters, which no text contains, for a quote to be moved and a dot of "..."
 DOT = "\ufdd3"
 NBSP = "\u00a0"
 CJK = r"\p{Han}\p{Hiragana}\p{Katakana}"
@@ -69,10 +69,14 @@ UNESCAPES += [("&quot;", '"'), ("&apos;", "'"), ("&amp;", "&")]
 
 @dataclass(frozen=True)
 class MosesRules:
-    """How Moses prepares the text of one language (a two-letter code).
+    """Moses' preprocessing of one language.
 
-    `normalize`: punctuation is normalised first; `hyphens`: hyphens inside words are split off as `@-@`; `escape`:
-    special characters are written as `&apos;` and the like; `lowercase`: the text is lower-cased last.
+    Args:
+        language: two-letter code.
+        normalize: normalise punctuation first.
+        hyphens: split off hyphens inside words as `@-@` (option `-a`).
+        escape: escape special characters (`&apos;`).
+        lowercase: lower-case the text last.
     """
 
     language: str
@@ -82,17 +86,17 @@ class MosesRules:
     lowercase: bool = False
 
     def normalizers(self) -> list[normalizers.Normalizer]:
-        """From raw text to words with single spaces between them."""
+        """Convert raw text to tokens separated by single spaces."""
         rules = [*(self.normalization() if self.normalize else ()), *self.tokenization()]
         steps: list[Any] = [normalizers.Replace(Regex(pattern), text) for pattern, text in rules]
         return steps + [normalizers.Lowercase()] if self.lowercase else steps
 
     def decoders(self) -> list[decoders.Decoder]:
-        """From words with single spaces between them to text, as one token."""
+        """Convert tokens separated by single spaces, in one string, to text."""
         return [decoders.Replace(Regex(pattern), text) for pattern, text in self.detokenization()]
 
     def normalization(self) -> Iterator[Rule]:
-        """As Moses' normalize-punctuation."""
+        """The rules of Moses' normalize-punctuation."""
         yield from SPACING + QUOTES_AND_DASHES + PSEUDO_SPACES
         if self.language == "en":
             yield from ENGLISH_QUOTES
@@ -103,7 +107,7 @@ class MosesRules:
         yield r"\A\s+|\s+\z", ""
 
     def tokenization(self) -> Iterator[Rule]:
-        """As Moses' tokenizer."""
+        """The rules of Moses' tokenizer."""
         moses = moses_of(self.language)
         alnum, number = char_class(moses.IsAlnum), char_class(moses.IsN)
         special = rf"[^{alnum}\s.'`,\-]"
@@ -138,7 +142,7 @@ class MosesRules:
             yield rf"(?<=[{number}])'(?=s)", " '"
 
     def final_dots(self, moses: Any) -> Rule:
-        """A space before the dot that ends a word, but for abbreviations and in front of a small letter."""
+        """Split off the dot at the end of a word, except after abbreviations and before a lower-case letter."""
         numeric = {re.escape(word) for word in moses.NUMERIC_ONLY_PREFIXES}
         always = {re.escape(word) for word in moses.NONBREAKING_PREFIXES} - numeric
         kept = [
@@ -152,7 +156,7 @@ class MosesRules:
         return "".join([r"(?<!\S)", *(f"(?!{one})" for one in kept), r"\S+\K(?=\.(?!\S))"]), " "
 
     def detokenization(self) -> Iterator[Rule]:
-        """As Moses' detokenizer: pairs of quotes, brackets, punctuation, the apostrophes of a language."""
+        """The rules of Moses' detokenizer for quotes, brackets, punctuation and the apostrophes of the language."""
         yield " @-@ ", "-"
         yield from UNESCAPES
         if self.language != "ko":
@@ -163,7 +167,7 @@ class MosesRules:
             yield r"(?<=\p{Alphabetic}') (?=\p{Alphabetic})", ""
         for quote in ("'", '["„“”]'):
             alone = rf"(?<!\S){quote}(?!\S)"
-            # the first, third, ... is marked and takes the word behind it, the others take the word before
+            # odd occurrences are marked and attach to the next word, even ones to the previous word
             yield rf"(?:\A|\G(?!\A).*?{alone}).*?{alone}\K", MARK
             yield rf" (?={quote}(?!\S))", ""
             yield rf"{MARK} ?", ""
@@ -176,17 +180,17 @@ class MosesRules:
 
 @lru_cache
 def moses_of(language: str) -> Any:
-    """sacremoses' tokenizer of a language: its character classes and abbreviations."""
+    """sacremoses' tokenizer of a language, for its character classes and abbreviations."""
     try:
         from sacremoses import MosesTokenizer
     except ImportError as error:
-        raise InputError("moses: its rules need the library sacremoses: pip install sacremoses") from error
+        raise InputError("moses: requires sacremoses: pip install sacremoses") from error
     return MosesTokenizer(lang=language)
 
 
 @lru_cache
 def char_class(characters: str) -> str:
-    """The inside of a bracket expression for these characters."""
+    """The content of a bracket expression that matches these characters."""
     points = sorted(set(map(ord, characters)))
     ranges: list[list[int]] = []
     for point in points:

@@ -1,10 +1,10 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
-"""Checkpoints that are pickles, read without running anything that they bring along.
+"""Read pickled checkpoints without running code from them.
 
-The names in the pickle are read first, as data, and one that has no business in a checkpoint ends it there. What is
-left is loaded by PyTorch's own `weights_only` machine, which knows tensors and plain containers; configuration and
-bookkeeping objects (argparse, OmegaConf, fairseq, NumPy scalars, a plug-in's dataclasses) become `Placeholder`s that
-keep the state they were saved with and do nothing. No module is imported on behalf of a pickle.
+The names in a pickle are read first, as data; a name that does not belong in a checkpoint is refused. The pickle is
+then loaded by PyTorch's `weights_only` unpickler, which supports tensors and plain containers. Objects of
+configurations and bookkeeping (argparse, OmegaConf, fairseq, NumPy scalars, dataclasses of plug-ins) become
+`Placeholder`s that only keep their saved state. No module is imported for a pickle.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ import torch
 
 from residual_hf.errors import InputError
 
-# Where configurations and bookkeeping of fairseq checkpoints come from; calls of these are recorded, never made.
+# Classes and functions in the configuration and bookkeeping of fairseq checkpoints; their calls are only recorded.
 STUBBED = re.compile(
     r"(antlr4|examples|fairseq|fairseq_cli|hydra|omegaconf)\.[\w.]+"
     r"|argparse\.Namespace|(enum|typing)\.\w+|pathlib\.(Pure)?(Posix|Windows)?Path|datetime\.\w+"
@@ -33,17 +33,17 @@ STUBBED = re.compile(
     r"|_?operator\.getitem|collections\.deque|copyreg\._reconstructor"
     r"|builtins\.(bool|bytes|dict|float|frozenset|int|list|object|slice|str|tuple|type)"
 )
-ADMITTED = re.compile(  # PyTorch makes these itself, or refuses them
+ADMITTED = re.compile(  # PyTorch builds or refuses these itself
     r"collections\.(OrderedDict|Counter)|_codecs\.encode|builtins\.(set|bytearray|complex)"
     r"|torch\.(cuda\.)?(sparse\.)?(\w+Storage|\w*Tensor|Size|device|bool|u?int\d+|b?float\d+|qu?int\d+)"
     r"|torch\.(storage\.\w+Storage|nn\.parameter\.Parameter|serialization\._get_layout|_utils\._rebuild_\w+)"
 )
 MAPPING = "collections.defaultdict"
-LEGACY_PICKLES = 4  # magic number, protocol and system in front of the object itself
+LEGACY_PICKLES = 4  # magic number, protocol, system, and the object itself
 
 
 class Placeholder:
-    """An object of a class that is not loaded: `origin`, the arguments it was made with and its state."""
+    """Replaces an object whose class is not loaded: the class's name `origin`, its arguments and its state."""
 
     origin = ""
 
@@ -64,22 +64,22 @@ class Placeholder:
 
 
 class _RefusedCall(Exception):
-    """The name of a function that a pickle calls and that may not be called."""
+    """A pickle calls a function that must not be called; the argument is its name."""
 
 
 class _Reference(type):
-    """The class of a placeholder from a package that is not known: it may be named or built, never called."""
+    """Class of placeholders for unknown packages. A pickle may name them and build objects, but not call them."""
 
     def __call__(cls, *args: Any, **kwargs: Any) -> Any:
         raise _RefusedCall(cls.origin)
 
 
 def load_pickle(path: str | Path) -> Any:
-    """The object that `torch.save` wrote, on the CPU: in its zip format or in that from before PyTorch 1.6.
+    """Load an object written by `torch.save` to the CPU, in the zip format or in that of PyTorch before 1.6.
 
     Raises:
-        InputError: no such file, another format, a damaged file, or a pickle that names a function or class that may
-            do something: the error gives the name.
+        InputError: the file is missing, damaged or has another format, or the pickle names a function or class that
+            could run code.
     """
     path = Path(path).expanduser()
     try:
@@ -87,7 +87,7 @@ def load_pickle(path: str | Path) -> Any:
             admitted = [(_stand_in(name), name) for name in _foreign_names(file, path)]
             file.seek(0)
             with torch.serialization.safe_globals(admitted), warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # what old storage classes and pickle protocols make PyTorch say
+                warnings.simplefilter("ignore")  # about old storage classes and pickle protocols
                 return torch.load(file, map_location="cpu", weights_only=True)
     except FileNotFoundError:
         raise InputError(f"no such file: {path}") from None
@@ -97,22 +97,26 @@ def load_pickle(path: str | Path) -> Any:
         raise
     except _RefusedCall as call:
         raise _refusal(path, str(call)) from None
-    except Exception as error:  # PyTorch raises a dozen kinds for a damaged file
+    except Exception as error:  # PyTorch raises many types of errors for damaged files
         reason = str(error).rpartition("WeightsUnpickler error: ")[2].strip() or type(error).__name__
-        raise InputError(f"{path}: refused or damaged, not loaded: {reason.splitlines()[0][:300]}") from error
+        raise InputError(f"{path}: damaged or refused by PyTorch: {reason.splitlines()[0][:300]}") from error
 
 
 def to_plain(value: Any, root: Any = None) -> Any:
-    """Placeholders, and what is in them, as dicts, lists and scalars: OmegaConf's nodes to their values.
+    """Convert placeholders recursively to dicts, lists and scalars, and OmegaConf's nodes to their values.
 
-    References between values of a config (`${task.max_source_positions}`) are followed from `root`.
+    References between values of a config (`${task.max_source_positions}`) are resolved from `root`.
     """
     plain = _unwrap(value)
     return _resolve(plain, plain if root is None else root)
 
 
 def _foreign_names(file: BinaryIO, path: Path) -> list[str]:
-    """The names that get a stand-in; what is neither that nor a tensor or container is refused."""
+    """The names that get a stand-in.
+
+    Raises:
+        InputError: a name that gets none and is not a tensor or container either.
+    """
     foreign = []
     for name in dict.fromkeys(_names(file, path)):
         if ADMITTED.fullmatch(name):
@@ -125,8 +129,8 @@ def _foreign_names(file: BinaryIO, path: Path) -> list[str]:
 
 def _refusal(path: Path, name: str) -> InputError:
     return InputError(
-        f"{path}: the pickle names {name}, which can run code when it is loaded; refused, nothing was run. Admitted "
-        "are tensors, plain containers and configuration objects (argparse, OmegaConf, fairseq)"
+        f"{path}: the pickle names {name}, which could run code. It was refused and nothing was run. Supported are "
+        "tensors, plain containers and configuration objects (argparse, OmegaConf, fairseq)"
     )
 
 
@@ -144,17 +148,17 @@ def _stand_in(name: str) -> Callable[..., Any] | type:
 
 
 def _names(file: BinaryIO, path: Path) -> Iterator[str]:
-    """module.name of every global that the pickle mentions."""
+    """`module.name` of every global that the pickle names."""
     if zipfile.is_zipfile(file):
         with zipfile.ZipFile(file) as archive:
             records = [name for name in archive.namelist() if name.rpartition("/")[2] == "data.pkl"]
             if len(records) != 1:
-                raise InputError(f"{path}: a zip file, but not one that torch.save wrote (no data.pkl in it)")
+                raise InputError(f"{path}: not a zip file written by torch.save: it has no data.pkl")
             yield from _names_in_pickle(io.BytesIO(archive.read(records[0])), path)
         return
     file.seek(0)
     if file.read(1) != pickle.PROTO:
-        raise InputError(f"{path}: not a checkpoint that torch.save wrote (neither zip nor pickle)")
+        raise InputError(f"{path}: not a file written by torch.save: neither zip nor pickle")
     file.seek(0)
     for _ in range(LEGACY_PICKLES):
         yield from _names_in_pickle(file, path)
@@ -174,11 +178,11 @@ def _names_in_pickle(file: BinaryIO, path: Path) -> Iterator[str]:
             elif opcode.name.startswith("EXT"):
                 yield f"copyreg.extension {argument}"
     except (ValueError, IndexError, UnicodeDecodeError) as error:
-        raise InputError(f"{path}: a damaged pickle: {error}") from error
+        raise InputError(f"{path}: damaged pickle: {error}") from error
 
 
 def _modern_name(module: str, name: str) -> str:
-    """Names of Python 2 as Python 3 has them."""
+    """Translate names of Python 2 to those of Python 3."""
     module, name = NAME_MAPPING.get((module, name), (module, name))
     return f"{IMPORT_MAPPING.get(module, module)}.{name}"
 
@@ -209,7 +213,7 @@ def _resolve(value: Any, root: Any) -> Any:
         return {key: _resolve(item, root) for key, item in value.items()}
     if isinstance(value, list):
         return [_resolve(item, root) for item in value]
-    for _ in range(8):  # a reference to a reference, but no circle
+    for _ in range(8):  # references to references, but no cycles
         if not (isinstance(value, str) and value.startswith("${") and value.endswith("}")):
             break
         found = root

@@ -1,7 +1,7 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
-"""Translation models of Transformers (Marian, M2M100 and NLLB, BART, mBART, FSMT) in, with equal logits.
+"""Convert translation models of Transformers (Marian, M2M100, NLLB, BART, mBART, FSMT) with identical logits.
 
-They are Post-LN or Pre-LN; `change_ln_mode` takes the result on to the modes that contain these.
+They are Post-LN or Pre-LN; `change_ln_mode` changes the result to modes that contain these.
 """
 
 from __future__ import annotations
@@ -22,19 +22,20 @@ from residual_hf.conversion.fairseq import convert_fairseq_state_dict
 from residual_hf.errors import InputError
 from residual_hf.files import check_output_folder
 from residual_hf.model.configuration_residual import ResidualConfig
+from residual_hf.model.connections import STACKS
 from residual_hf.model.embeddings import build_positions
 from residual_hf.model.modeling_residual import ResidualForConditionalGeneration
 
 
 @dataclass(frozen=True)
 class Architecture:
-    """What the code of a model class has, and its config does not say."""
+    """Properties of a model class that its config does not contain."""
 
     ln_mode: str
     position_embedding_type: str
     position_counting: str
     embedding_norm: bool = False
-    unused_positions: int = 0  # rows in front of a learned table that no token has
+    unused_positions: int = 0  # leading rows of a learned table that no token uses
 
 
 ARCHITECTURES = {
@@ -57,7 +58,6 @@ SAME_FIELDS = (
     "eos_token_id",
 )
 RATES = ("dropout", "attention_dropout", "activation_dropout", "encoder_layerdrop", "decoder_layerdrop")
-STACKS = ("encoder", "decoder")
 
 
 @torch.no_grad()
@@ -68,16 +68,16 @@ def from_transformers(
     target_lang: str | None = None,
     decoder_start_token_id: int | None = None,
 ) -> ResidualForConditionalGeneration:
-    """A model of this package with the weights, and to rounding the logits, of a translation model of Transformers.
+    """Convert a translation model of Transformers; the logits are the same up to rounding.
 
     Args:
-        model: a loaded model of a class in `ARCHITECTURES`, which stays as it is, or a folder or name on the Hub.
-        source_lang, target_lang: languages, for pipelines and cards.
-        decoder_start_token_id: instead of the one of the model; mBART models without one begin with the code of the
-            target language.
+        model: a loaded model of a class in `ARCHITECTURES`, which is not modified, or a folder or name on the Hub.
+        source_lang, target_lang: languages of the model, for pipelines and cards.
+        decoder_start_token_id: replaces that of the model. For mBART models without one, give the id of the target
+            language code.
 
     Raises:
-        InputError: another class, quantised weights, or a value of the config that `ResidualConfig` cannot hold.
+        InputError: another class, quantised weights, or a config value that `ResidualConfig` does not support.
     """
     if isinstance(model, (str, os.PathLike)):
         model = load(AutoModelForSeq2SeqLM, model)
@@ -103,10 +103,17 @@ def convert_transformers(
     *,
     decoder_start_token_id: int | None = None,
 ) -> Path:
-    """Save what `from_transformers` makes of a folder or a name on the Hub, with its tokenizer, as a new folder.
+    """Convert a folder or Hub name with `from_transformers` and save the model with its tokenizer.
+
+    Args:
+        name: folder, or name on the Hub.
+        output_dir: folder to write.
+        overwrite: replace an output folder that exists.
+        decoder_start_token_id: see `from_transformers`.
 
     Raises:
-        InputError: as `from_transformers`; a model or tokenizer that does not load; a folder with files in it.
+        InputError: see `from_transformers`; also for a model or tokenizer that cannot be loaded, or an output folder
+            that is not empty.
     """
     output_dir = Path(output_dir)
     check_output_folder(output_dir, overwrite=overwrite)
@@ -127,7 +134,7 @@ def load(auto_class: Any, name: str | os.PathLike) -> Any:
 
 
 def languages(model: PreTrainedModel, tokenizer: Any) -> tuple[str | None, str | None]:
-    """Source and target of a model for one pair; FSMT's config and Marian's tokenizer know them."""
+    """Source and target language of a bilingual model: from the config of FSMT, or from Marian's tokenizer."""
     if getattr(model.config, "langs", None):
         source, target = model.config.langs
         return source, target
@@ -140,18 +147,18 @@ def architecture_of(model: Any) -> Architecture:
     name = type(model).__name__
     if name not in ARCHITECTURES:
         raise InputError(
-            f"model: a {name} given, allowed are {', '.join(ARCHITECTURES)}; other classes compute what no ln_mode "
-            "does (relative positions, experts, other attention), or have no cross-attention. An adapter must be "
-            "merged first (merge_and_unload)"
+            f"model: a {name} given, must be one of {', '.join(ARCHITECTURES)}. Other classes differ in more than the "
+            "ln_mode (relative positions, experts, other attention) or have no cross-attention. Merge adapters first "
+            "(merge_and_unload)"
         )
     quantised = sorted({str(p.dtype) for p in model.parameters() if not p.is_floating_point()})
     if quantised or getattr(model, "hf_quantizer", None) is not None:
-        raise InputError(f"model: its weights are quantised ({', '.join(quantised)}), load it without quantisation")
+        raise InputError(f"model: quantised weights ({', '.join(quantised)}); load the model without quantisation")
     return ARCHITECTURES[name]
 
 
 def config_fields(model: PreTrainedModel, architecture: Architecture) -> dict[str, Any]:
-    """The fields of `ResidualConfig`; which tables are one, and their sizes, are those of the weights."""
+    """The fields of `ResidualConfig`; table sizes and tying are read from the weights."""
     source, encoder, decoder = model.config, model.model.encoder, model.model.decoder
     start = source.decoder_start_token_id
     if start is None:
@@ -182,13 +189,13 @@ def output_projection(model: PreTrainedModel) -> nn.Linear:
 
 
 def output_bias(model: PreTrainedModel) -> Tensor | None:
-    """The bias (vocabulary,) that a model adds to its logits; None where it has none or it is 0."""
+    """The bias (vocabulary,) that a model adds to its logits, or None if it has none or only zeros."""
     bias = getattr(model, "final_logits_bias", None)
     return bias[0] if bias is not None and bias.any() else None
 
 
 def convert_weights(model: PreTrainedModel, architecture: Architecture, config: ResidualConfig) -> dict[str, Tensor]:
-    """Under the names of this package; the layers have fairseq's names behind `model.`."""
+    """The weights under the names of this package; after `model.` the layers have fairseq's names."""
     weights = {
         name.removeprefix("model."): tensor
         for name, tensor in model.model.state_dict().items()
@@ -208,11 +215,9 @@ def convert_weights(model: PreTrainedModel, architecture: Architecture, config: 
 
 
 def check_table(table: Tensor, config: ResidualConfig) -> None:
-    """Refuse a model whose fixed positions are not those of its class."""
+    """Raise `InputError` if the fixed positions of a model are not those of its class."""
     ours = build_positions(config).table
     rows = min(len(ours), len(table))
     tolerance = 1e-6 if table.dtype in (torch.float32, torch.float64) else 1e-2
     if not torch.allclose(table[:rows].float().cpu(), ours[:rows], atol=tolerance):
-        raise InputError(
-            f"model: its position table is not the {config.position_embedding_type} one of its class, which is fixed"
-        )
+        raise InputError(f"model: its position table is not the {config.position_embedding_type} one of its class")

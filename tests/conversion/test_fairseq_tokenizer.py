@@ -202,9 +202,9 @@ def test_codes_of_fastbpe_are_read(tmp_path):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", "empty, no merge"),
-        ("#version: 0.1\na b\n", "#version 0.1; supported is 0.2"),
-        ("a b\n", "line 1 is 'a b'; supported are codes of subword-nmt with the first line"),
+        ("", "has no merges"),
+        ("#version: 0.1\na b\n", "#version 0.1, must be 0.2"),
+        ("a b\n", "line 1 is 'a b'; codes must be those of subword-nmt"),
         ("#version: 0.2\na b c\n", "line 2 is 'a b c'"),
     ],
 )
@@ -217,11 +217,11 @@ def test_other_codes_are_named(text, message, tmp_path):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", "empty, no token"),
+        ("", "the dictionary is empty"),
         ("word\n", "line 1 is 'word'"),
         ("a 1\nb x\n", "line 2 is 'b x'"),
-        ("a 1\na 2\n", "line 2: the token 'a' is there twice"),
-        ("<pad> 2\n", "line 1: the token '<pad>' is there twice"),
+        ("a 1\na 2\n", "line 2: the token 'a' is repeated"),
+        ("<pad> 2\n", "line 1: the token '<pad>' is repeated"),
     ],
 )
 def test_other_dictionaries_are_named(text, message, tmp_path):

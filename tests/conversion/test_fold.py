@@ -116,7 +116,7 @@ def test_a_shortcut_that_is_cut_cannot_be_folded():
     model = build("admin")
     with torch.no_grad():
         model.model.decoder.layers[1].ffn_residual.omega[3] = 0
-    with pytest.raises(ValueError, match="decoder layer 1, feed_forward: a shortcut of scale 0"):
+    with pytest.raises(ValueError, match="decoder layer 1, feed_forward: a shortcut scale of 0"):
         fold(model)
 
 

@@ -207,5 +207,5 @@ def test_damaged_and_missing_files_are_named(tmp_path):
         load_pickle(tmp_path / "cut.pt")
     with zipfile.ZipFile(tmp_path / "other.zip", "w") as archive:
         archive.writestr("a.txt", "x")
-    with pytest.raises(InputError, match="not one that torch.save wrote"):
+    with pytest.raises(InputError, match="not a zip file written by torch.save"):
         load_pickle(tmp_path / "other.zip")

@@ -202,7 +202,7 @@ def test_precision_and_training_mode_are_kept():
     ids=["t5", "gpt2"],
 )
 def test_other_classes_are_refused(model, name):
-    with pytest.raises(InputError, match=f"model: a {name}.*allowed are MarianMTModel.*relative positions"):
+    with pytest.raises(InputError, match=f"model: a {name}.*must be one of MarianMTModel.*relative positions"):
         from_transformers(model())
 
 
