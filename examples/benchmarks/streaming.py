@@ -28,7 +28,7 @@ from torch.utils.data import DataLoader
 
 from residual_hf.data.batching import Seq2SeqCollator
 from residual_hf.data.encoding import encode
-from residual_hf.data.settings import CorpusSpec
+from residual_hf.data.settings import CorpusSpec, DataSettings
 from residual_hf.data.streaming import StreamedBatches
 from residual_hf.data.tokenizer_training import train_tokenizer
 from residual_hf.files import write_json
@@ -75,12 +75,13 @@ def measure(folder: Path, batches: int, max_tokens: int, shuffle_buffer: int, se
     corpus = CorpusSpec(
         **{side: folder / f"train.{end}" for side, end in zip(("source", "target"), SIDES, strict=True)}
     )
+    data = DataSettings(train=corpus, valid=corpus, shuffle_buffer=shuffle_buffer)
     collator = Seq2SeqCollator(tokenizer.pad_token_id, tokenizer.eos_token_id)
 
     def stream_from(state: dict[str, Any] | None) -> tuple[StreamedBatches, Any, float]:
         started = time.perf_counter()
         encode_text = partial(encode, tokenizer=tokenizer)
-        stream = StreamedBatches([corpus], encode_text, max_tokens, shuffle_buffer=shuffle_buffer, seed=seed)
+        stream = StreamedBatches(data, encode_text, max_tokens, seed=seed)
         if state is not None:
             stream.start_from(state)
         iterator = iter(DataLoader(stream, batch_size=None, collate_fn=collator))

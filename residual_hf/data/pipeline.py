@@ -122,19 +122,8 @@ def open_stream(
 ) -> StreamedBatches:
     """The training batches of a stream; `options` as in `StreamedBatches`."""
     resegment = resegmenters(tokenizer, data.subword_regularization)
-    stream = StreamedBatches(
-        data.train,
-        partial(encode, tokenizer=tokenizer, resegment=resegment, seed=seed, max_length=positions),
-        max_tokens,
-        temperature=data.temperature,
-        bidirectional=data.bidirectional,
-        language_tags=data.language_tags,
-        shuffle_buffer=data.shuffle_buffer,
-        seed=seed,
-        max_length=min(data.max_length or positions, positions),
-        cleaning=data.cleaning,
-        **options,
-    )
+    encode_text = partial(encode, tokenizer=tokenizer, resegment=resegment, seed=seed, max_length=positions)
+    stream = StreamedBatches(data, encode_text, max_tokens, positions=positions, seed=seed, **options)
     log_shares("streaming", [spec.title for spec in data.train], stream.probabilities)
     return stream
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any
@@ -21,7 +21,7 @@ from residual_hf.data.encoding import CHUNK, EncodedCorpus
 from residual_hf.data.mixing import mixing_probabilities
 from residual_hf.data.multilingual import training_pairs
 from residual_hf.data.pair_reader import Cursor, PairReader, check_files
-from residual_hf.data.settings import CleaningSettings, CorpusSpec
+from residual_hf.data.settings import CorpusSpec, DataSettings
 from residual_hf.data.text_files import count_lines
 from residual_hf.errors import InputError
 
@@ -39,13 +39,14 @@ class _Block:
 
 
 class StreamedBatches(IterableDataset):
-    """Endless batches of pairs from one or more corpora, with at most two blocks of text in memory.
+    """Endless batches of the training corpora, with at most two blocks of text in memory.
 
-    A block of `shuffle_buffer` pairs is read in the order of the files, from each corpus its share (see
+    A block of `data.shuffle_buffer` pairs is read in the order of the files, from each corpus its share (see
     `mixing_probabilities`), and batched by `TokenBudgetSampler`, with the number of the block as the epoch, while a
     thread prepares the next block. Pairs are therefore shuffled within `shuffle_buffer`: shuffle a corpus that is
     sorted by topic beforehand. Corpora that fit into the buffer together, without weights or temperature, make one
-    block per pass: the batches are those of the same corpora in memory.
+    block per pass: the batches are those of the same corpora in memory. Duplicates are found among the pairs of a
+    corpus in the same block.
 
     Batches are lists of features `{"input_ids", "labels"}`. Use `DataLoader(stream, batch_size=None,
     collate_fn=collator)` without workers, and do not pass it to `Accelerator.prepare`: every process iterates over the
@@ -55,17 +56,12 @@ class StreamedBatches(IterableDataset):
     by reason, in all passes since the iteration began.
 
     Args:
-        corpora: what to read, with `weight` for all corpora or for none.
+        data: the training corpora and how to read them.
         encode: tokenizes corpora into one, see `residual_hf.data.encoding.encode`; called in a thread.
-        max_tokens: budget of a batch, in padded tokens of its longer side.
-        temperature: see `mixing_probabilities`.
-        bidirectional: follow every pair by its reverse.
-        language_tags: side that gets the tag of the target language: `"source"`, `"target"` or None.
-        shuffle_buffer: pairs of a block, over all corpora and directions; the first blocks are smaller.
+        max_tokens: budget of a batch, in padded tokens of its longer side. Longer pairs are dropped.
+        positions: drop pairs with a side of more tokens, which the model cannot read; None for no limit.
         seed: of batches, their order and the mixture.
-        max_length: drop pairs with a side of more tokens; those longer than `max_tokens` are always dropped.
-        cleaning: rules for dropping other pairs; duplicates are found among the pairs of a corpus in the same block.
-        multiple: batches have a multiple of this number of rows where the budget allows it.
+        multiple: batches have a multiple of this number of rows if the budget allows it.
         order: how the pairs of a block are sorted, see `TokenBudgetSampler`.
         rank, world_size: number of this process and number of processes.
 
@@ -76,62 +72,51 @@ class StreamedBatches(IterableDataset):
 
     def __init__(
         self,
-        corpora: Sequence[CorpusSpec],
+        data: DataSettings,
         encode: Callable[[Iterable[ParallelCorpus]], EncodedCorpus],
         max_tokens: int,
         *,
-        temperature: float = 1.0,
-        bidirectional: bool = False,
-        language_tags: str | None = None,
-        shuffle_buffer: int = 100_000,
+        positions: int | None = None,
         seed: int = 1,
-        max_length: int | None = None,
-        cleaning: CleaningSettings | None = None,
         multiple: int = 8,
         order: str = "length_bucketed",
         rank: int = 0,
         world_size: int = 1,
     ) -> None:
-        sizes = {"max_tokens": max_tokens, "shuffle_buffer": shuffle_buffer, "max_length": max_length}
-        for name, value in sizes.items():
+        for name, value in (("max_tokens", max_tokens), ("positions", positions)):
             if value is not None and value < 1:
                 raise InputError(f"{name}: {value} given, must be at least 1")
         if seed < 0:
             raise InputError(f"seed: {seed} given, must be at least 0")
         if not 0 <= rank < world_size:
             raise InputError(f"rank: {rank} given, must be at least 0 and less than world_size ({world_size})")
-        if not corpora:
-            raise InputError("corpora: empty, must have at least one")
-        check_files(corpora)
-        self.corpora = tuple(corpora)
+        check_files(data.train)
+        self.data = data
         self.encode = encode
         self.max_tokens = max_tokens
-        self.bidirectional = bidirectional
-        self.language_tags = language_tags
-        self.shuffle_buffer = shuffle_buffer
+        self.max_length = min(filter(None, (data.max_length, positions, max_tokens)))
         self.seed = seed
-        self.max_length = max_length
-        self.cleaning = cleaning
         self.multiple = multiple
         self.order = order
         self.rank = rank
         self.world_size = world_size
         self.dropped: Counter[str] = Counter()
-        self._pairs = max(1, shuffle_buffer // (2 if bidirectional else 1))
-        self.probabilities, self._block_is_pass = self._mixture(temperature)
+        self._pairs = max(1, data.shuffle_buffer // (2 if data.bidirectional else 1))
+        self.probabilities, self._block_is_pass = self._mixture()
         self._block_starts: deque[dict[str, Any]] = deque(maxlen=HISTORY)
-        self._begin_with({"batches": 0, "block": 0, "skip": 0, "corpora": [asdict(Cursor()) for _ in self.corpora]})
+        self._begin_with({"batches": 0, "block": 0, "skip": 0, "corpora": [asdict(Cursor()) for _ in data.train]})
 
-    def _mixture(self, temperature: float) -> tuple[list[float], bool]:
+    def _mixture(self) -> tuple[list[float], bool]:
         """The share of each corpus, and whether a block is one pass over all corpora."""
-        weights = [spec.weight for spec in self.corpora]
-        if len(self.corpora) == 1:
-            return [1.0], _lines(self.corpora[0], self._pairs) <= self._pairs
+        corpora, temperature = self.data.train, self.data.temperature
+        weights = [spec.weight for spec in corpora]
+        if len(corpora) == 1:
+            return [1.0], _lines(corpora[0], self._pairs) <= self._pairs
         if weights[0] is not None:
             return mixing_probabilities([1] * len(weights), weights), False
-        sizes = [_lines(spec) for spec in self.corpora]
+        sizes = [_lines(spec) for spec in corpora]
         if math.inf in sizes:
-            unknown = self.corpora[sizes.index(math.inf)]
+            unknown = corpora[sizes.index(math.inf)]
             raise InputError(f"corpus.weight: missing for {unknown.title}, a data set of unknown size")
         return mixing_probabilities(sizes, temperature=temperature), temperature == 1 and sum(sizes) <= self._pairs
 
@@ -142,7 +127,7 @@ class StreamedBatches(IterableDataset):
         begin, number = self._begin["batches"], self._begin["block"]
         first = begin - self._begin["skip"]
         cursors = last_useful = [Cursor(**cursor) for cursor in self._begin["corpora"]]
-        readers = [PairReader(spec, cursor) for spec, cursor in zip(self.corpora, cursors, strict=True)]
+        readers = [PairReader(spec, cursor) for spec, cursor in zip(self.data.train, cursors, strict=True)]
         self._begin_with(self._begin)
         next_block = BackgroundCall(partial(self._make_block, readers, number))
         try:
@@ -161,7 +146,7 @@ class StreamedBatches(IterableDataset):
                 if block.batches:
                     last_useful = block.cursors
                 elif all(now.passes >= then.passes + 2 for now, then in zip(block.cursors, last_useful, strict=True)):
-                    names = ", ".join(spec.title for spec in self.corpora)
+                    names = ", ".join(spec.title for spec in self.data.train)
                     raise InputError(f"{names}: no pair is left; dropped: {dict(+self.dropped)}")
         finally:
             next_block.cancel()
@@ -201,8 +186,6 @@ class StreamedBatches(IterableDataset):
 
     def _settings(self) -> dict[str, Any]:
         """Everything that determines the batches, except for the text and `encode`."""
-        names = ("probabilities", "bidirectional", "language_tags", "max_tokens", "shuffle_buffer", "seed")
-        names += ("max_length", "multiple", "order")
         corpora = [
             {
                 "name": spec.title,
@@ -211,14 +194,16 @@ class StreamedBatches(IterableDataset):
                 "skip_empty": spec.skip_empty,
                 "limit": spec.limit,
             }
-            for spec in self.corpora
+            for spec in self.data.train
         ]
-        cleaning = None if self.cleaning is None else asdict(self.cleaning)
-        return {"corpora": corpora, "cleaning": cleaning} | {name: getattr(self, name) for name in names}
+        cleaning = None if self.data.cleaning is None else asdict(self.data.cleaning)
+        reading = {name: getattr(self.data, name) for name in ("bidirectional", "language_tags", "shuffle_buffer")}
+        names = ("probabilities", "max_tokens", "max_length", "seed", "multiple", "order")
+        return {"corpora": corpora, "cleaning": cleaning} | reading | {name: getattr(self, name) for name in names}
 
     def _make_block(self, readers: list[PairReader], number: int, check: Callable[[], None]) -> _Block:
         encoded = self.encode(self._texts(readers, number, check))
-        corpus = encoded.drop_long(min(self.max_length or self.max_tokens, self.max_tokens))
+        corpus = encoded.drop_long(self.max_length)
         self.dropped["too many tokens"] += len(encoded) - len(corpus)
         batches = []
         if len(corpus):
@@ -236,7 +221,7 @@ class StreamedBatches(IterableDataset):
             shares = np.random.default_rng([self.seed, number]).multinomial(pairs, self.probabilities).tolist()
         for reader, share in zip(readers, shares, strict=True):
             corpus = ParallelCorpus([], [], reader.spec.title, reader.spec.source_lang, reader.spec.target_lang)
-            reason_to_drop = None if self.cleaning is None else pair_filter(self.cleaning)
+            reason_to_drop = None if self.data.cleaning is None else pair_filter(self.data.cleaning)
             passes = reader.cursor.passes
             while share > 0 and not (self._block_is_pass and reader.cursor.passes > passes):
                 check()
@@ -246,7 +231,7 @@ class StreamedBatches(IterableDataset):
                     report = CleaningReport()
                     chunk = clean_corpus(chunk, reason_to_drop, report)
                     self.dropped.update(report.dropped)
-                yield training_pairs(chunk, self.bidirectional, self.language_tags)
+                yield training_pairs(chunk, self.data.bidirectional, self.data.language_tags)
             self.dropped["empty"] += reader.skipped_empty
             reader.skipped_empty = 0
 

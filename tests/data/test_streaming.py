@@ -11,7 +11,7 @@ import subprocess
 import sys
 import threading
 import tracemalloc
-from dataclasses import replace
+from dataclasses import fields, replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -25,7 +25,7 @@ from residual_hf.data.corpus import read_parallel
 from residual_hf.data.encoding import EncodedCorpus
 from residual_hf.data.encoding import encode as encode_with
 from residual_hf.data.multilingual import concatenate, training_pairs
-from residual_hf.data.settings import CleaningSettings, CorpusSpec
+from residual_hf.data.settings import CleaningSettings, CorpusSpec, DataSettings
 from residual_hf.data.streaming import StreamedBatches
 from residual_hf.data.tokenizer_training import train_tokenizer
 from residual_hf.errors import InputError
@@ -75,8 +75,10 @@ def two(tmp_path):
     ]
 
 
-def stream_of(corpora, encode=encode, **options):
-    return StreamedBatches(corpora, encode, 24, **{"shuffle_buffer": 10, "multiple": 2} | options)
+def stream_of(corpora, encode=encode, max_tokens=24, **options):
+    options = {"shuffle_buffer": 10, "multiple": 2} | options
+    reading = {field.name: options.pop(field.name) for field in fields(DataSettings) if field.name in options}
+    return StreamedBatches(DataSettings(train=corpora, valid=corpora, **reading), encode, max_tokens, **options)
 
 
 def test_batches_come_again_and_respect_the_budget(two):
@@ -93,16 +95,14 @@ def test_batches_come_again_and_respect_the_budget(two):
 
 def test_the_first_blocks_are_smaller(tmp_path, monkeypatch):
     monkeypatch.setattr("residual_hf.data.streaming.FIRST_BLOCK", 10)
-    seen = numbers(first(StreamedBatches([write(tmp_path, "a", numbered(0, 200))], encode, 24, shuffle_buffer=35), 60))
+    seen = numbers(first(stream_of([write(tmp_path, "a", numbered(0, 200))], shuffle_buffer=35), 60))
     for start, stop in ((0, 10), (10, 30), (30, 65), (65, 100)):
         assert sorted(seen[start:stop]) == list(range(start, stop))
 
 
 @pytest.mark.parametrize("packed", [False, True])
 def test_every_pass_has_every_pair_once_shuffled_within_its_block(tmp_path, packed):
-    seen = numbers(
-        first(StreamedBatches([write(tmp_path, "a", numbered(0, 40), packed)], encode, 24, shuffle_buffer=10), 60)
-    )
+    seen = numbers(first(stream_of([write(tmp_path, "a", numbered(0, 40), packed)]), 60))
     orders = []
     for start in range(0, 120, 10):
         orders.append([number - start % 40 for number in seen[start : start + 10]])
@@ -192,9 +192,9 @@ def test_another_number_of_processes_goes_on_with_the_same_batches(two):
 
 def test_duplicates_are_dropped_within_a_block_and_corpus(tmp_path):
     corpora = [write(tmp_path, name, [("1", "1"), ("1", "1"), ("2", "2"), ("3", "3")]) for name in "ab"]
-    stream = StreamedBatches(corpora, encode, 24, cleaning=CleaningSettings(duplicates="pair"))
+    stream = stream_of(corpora, cleaning=CleaningSettings(duplicates="pair"))
     assert sorted(numbers(first(stream, 2))) == [1, 1, 1, 1, 2, 2, 2, 2, 3, 3, 3, 3]
-    alone = StreamedBatches(corpora[:1], encode, 24, cleaning=CleaningSettings(duplicates="pair"), shuffle_buffer=1)
+    alone = stream_of(corpora[:1], cleaning=CleaningSettings(duplicates="pair"), shuffle_buffer=1)
     assert numbers(first(alone, 4)) == [1, 1, 2, 3]
 
 
@@ -208,7 +208,7 @@ def test_both_directions_are_cleaned_before_they_are_reversed_and_tagged(tmp_pat
         return EncodedCorpus.from_ids([[1]], [[1]])
 
     cleaning = CleaningSettings(target_script="Cyrillic")
-    stream = StreamedBatches([spec], keep, 24, bidirectional=True, language_tags="source", cleaning=cleaning)
+    stream = stream_of([spec], keep, bidirectional=True, language_tags="source", cleaning=cleaning)
     first(stream, 1)
     assert seen[:4] == [
         ("<2ru> a dog", "собака"),
@@ -232,9 +232,8 @@ def test_corpora_are_drawn_in_the_shares_asked_for(two):
 def test_limit_skip_empty_cleaning_and_long_pairs(tmp_path):
     pairs = [("1 7", "1 8"), ("", "2"), ("3", " "), ("4" + " 7" * 30, "4"), ("5", "5"), ("6 7", "6 8"), ("7", "7 8")]
     spec = write(tmp_path, "a", pairs, skip_empty=True, limit=4)
-    stream = StreamedBatches(
-        [spec], encode, 100, shuffle_buffer=4, max_length=20, cleaning=CleaningSettings(identical=True), seed=3
-    )
+    options = {"shuffle_buffer": 4, "max_length": 20, "cleaning": CleaningSettings(identical=True), "seed": 3}
+    stream = stream_of([spec], max_tokens=100, **options)
     assert sorted(numbers(first(stream, 2))) == [1, 1, 6, 6]
     assert stream.dropped["too many tokens"] >= 2
     assert stream.dropped["identical"] == stream.dropped["too many tokens"]
@@ -248,9 +247,9 @@ def test_other_forms_of_corpora(tmp_path):
     (tmp_path / "a.jsonl").write_text("".join(json.dumps({"src": a, "tgt": b}) + "\n" for a, b in pairs))
     columns = {"source_column": "src", "target_column": "tgt"}
     specs = [CorpusSpec(tsv=tmp_path / "a.tsv.gz"), CorpusSpec(jsonl=tmp_path / "a.jsonl", **columns)]
-    expected = first(StreamedBatches([write(tmp_path, "a", pairs)], encode, 24, shuffle_buffer=4), 20)
+    expected = first(stream_of([write(tmp_path, "a", pairs)], shuffle_buffer=4), 20)
     for spec in specs:
-        stream = StreamedBatches([spec], encode, 24, shuffle_buffer=4)
+        stream = stream_of([spec], shuffle_buffer=4)
         assert first(stream, 20) == expected
         next(iter(stream))
         stream.start_from(stream.state(1))
@@ -272,8 +271,8 @@ def test_data_sets(tmp_path, monkeypatch, saved):
         place.mkdir()
         (place / "train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     spec = CorpusSpec(dataset=place, source_column="src", target_column="tgt")
-    whole = first(StreamedBatches([write(tmp_path, "a", pairs)], encode, 24, shuffle_buffer=4), 30)
-    stream = StreamedBatches([spec], encode, 24, shuffle_buffer=4)
+    whole = first(stream_of([write(tmp_path, "a", pairs)], shuffle_buffer=4), 30)
+    stream = stream_of([spec], shuffle_buffer=4)
     assert first(stream, 30) == whole
     iterator = iter(stream)
     list(islice(iterator, 15))
@@ -286,7 +285,7 @@ def test_memory_does_not_grow_with_the_corpus(tmp_path):
     peaks = []
     for count in (2_000, 16_000):
         spec = write(tmp_path, f"of_{count}", [(f"{n % 97} " * 20, f"{n % 89} " * 20) for n in range(count)])
-        stream = StreamedBatches([spec], encode, 1000, shuffle_buffer=500)
+        stream = stream_of([spec], max_tokens=1000, shuffle_buffer=500)
         tracemalloc.start()
         iterator = iter(stream)
         pairs = 0
@@ -302,7 +301,7 @@ def test_a_tokenizer_and_the_collator_through_a_data_loader(tmp_path, monkeypatc
     pairs = [(f"a small dog {n}", f"ein kleiner Hund {n}") for n in range(50)]
     spec = write(tmp_path, "a", pairs)
     tokenizer = train_tokenizer([text for pair in pairs for text in pair], model="unigram", vocab_size=290)
-    stream = StreamedBatches([spec], partial(encode_with, tokenizer=tokenizer), 100, shuffle_buffer=20)
+    stream = stream_of([spec], partial(encode_with, tokenizer=tokenizer), 100, shuffle_buffer=20)
     collator = Seq2SeqCollator(tokenizer.pad_token_id, tokenizer.eos_token_id)
     loader = DataLoader(stream, batch_size=None, collate_fn=collator)
     texts = []
@@ -331,9 +330,7 @@ def test_a_tokenizer_and_the_collator_through_a_data_loader(tmp_path, monkeypatc
 def test_errors_come_when_their_block_is_reached(tmp_path, source, target, message):
     (tmp_path / "a.en").write_bytes(source)
     (tmp_path / "a.de").write_bytes(target)
-    stream = StreamedBatches(
-        [CorpusSpec(source=tmp_path / "a.en", target=tmp_path / "a.de")], encode, 100, shuffle_buffer=10
-    )
+    stream = stream_of([CorpusSpec(source=tmp_path / "a.en", target=tmp_path / "a.de")], max_tokens=100)
     pairs = 0
     with pytest.raises(ValueError, match=message):
         for batch in stream:
@@ -344,17 +341,17 @@ def test_errors_come_when_their_block_is_reached(tmp_path, source, target, messa
 def test_corpora_without_any_use(tmp_path):
     pairs = numbered(10, 5)
     with pytest.raises(InputError, match=r"a: no pair is left; dropped: \{'too many tokens'"):
-        next(iter(StreamedBatches([write(tmp_path, "a", pairs)], encode, 1, shuffle_buffer=3)))
+        next(iter(stream_of([write(tmp_path, "a", pairs)], max_tokens=1, shuffle_buffer=3)))
     with pytest.raises(InputError, match="every pair has an empty side"):
-        next(iter(StreamedBatches([write(tmp_path, "b", [("", "1")], skip_empty=True)], encode, 9)))
+        next(iter(stream_of([write(tmp_path, "b", [("", "1")], skip_empty=True)])))
     with pytest.raises(InputError, match="empty, must have at least one sentence pair"):
-        next(iter(StreamedBatches([write(tmp_path, "c", [])], encode, 9)))
+        next(iter(stream_of([write(tmp_path, "c", [])])))
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"shuffle_buffer": 0}, "shuffle_buffer: 0 given"),
+        ({"positions": 0}, "positions: 0 given"),
         ({"seed": -1}, "seed: -1 given"),
         ({"rank": 2, "world_size": 2}, "rank: 2 given, must be at least 0 and less than world_size (2)"),
     ],
@@ -400,7 +397,7 @@ import signal, sys, threading, time
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job inherits that it is ignored
 from residual_hf.data import streaming
 from residual_hf.data.encoding import EncodedCorpus
-from residual_hf.data.settings import CorpusSpec
+from residual_hf.data.settings import CorpusSpec, DataSettings
 
 streaming.CHUNK = 10  # the second block has 1600, and nobody may wait for all of those
 first_block = 4000
@@ -418,7 +415,9 @@ def encode(corpora):
         rows += [[1, 2]] * len(corpus)
     return EncodedCorpus.from_ids(rows, rows)
 
-iterator = iter(streaming.StreamedBatches([CorpusSpec(tsv=sys.argv[1])], encode, 10**6, shuffle_buffer=4000))
+corpus = CorpusSpec(tsv=sys.argv[1])
+data = DataSettings(train=corpus, valid=corpus, shuffle_buffer=4000)
+iterator = iter(streaming.StreamedBatches(data, encode, 10**6))
 next(iterator)
 at_work.wait()
 print("in the second block", flush=True)
