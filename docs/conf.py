@@ -22,6 +22,7 @@ version = release = __version__
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx_copybutton", "gallery"]
 autodoc_default_options = {"members": True, "member-order": "bysource"}
 autodoc_inherit_docstrings = False
+autodoc_preserve_defaults = True
 autodoc_typehints_format = "short"
 napoleon_use_rtype = False
 myst_heading_anchors = 3

@@ -21,12 +21,20 @@ from residual_hf.analysis.equations import to_latex
 from residual_hf.analysis.svg import STYLE
 from residual_hf.catalogue import connection_parameters, warmup
 from residual_hf.hub.citations import bibtex
-from residual_hf.model.connections import LN_MODES, ResidualConnection, StreamBoundary, build_connections
-from residual_hf.model.layers import ResidualAttention, ResidualFeedForward
+from residual_hf.model.connections import LN_MODES, ResidualConnection, build_connections
 from residual_hf.model.options import describe_option
 
 ROOT = Path(__file__).parents[1]
 STACKS = ("encoder", "decoder")
+PLACES = {  # the modules of a layer or stack that hold parameters of a mode
+    "self_attn_residual": "self-attention",
+    "encoder_attn_residual": "cross-attention",
+    "ffn_residual": "feed-forward",
+    "self_attn": "inside self-attention",
+    "encoder_attn": "inside cross-attention",
+    "ffn": "inside feed-forward",
+    "boundary": "boundary",
+}
 FAMILIES = {  # the modules that define modes, and their headings in the gallery
     "ln_modes": "Post-LN, Pre-LN, ResiDual",
     "modes_skip_scaling": "Scaled shortcuts",
@@ -106,11 +114,12 @@ def properties(mode: type[ResidualConnection]) -> str:
 
 
 def options(mode: type[ResidualConnection]) -> str:
-    declared = fields(mode.Options)
-    if not declared:
-        return ""
-    rows = "\n".join(f"| `{describe_option(f)}` | {f.metadata['help']} |" for f in declared)
-    return f"## Options\n\nEntries of `ln_mode_options`.\n\n| option | meaning |\n|---|---|\n{rows}"
+    rows = []
+    for f in fields(mode.Options):
+        allowed = describe_option(f).partition(f"= {f.default!r}")[2].strip(" ()")
+        rows.append(f"| `{f.name}` | `{f.default}` | {allowed} | {f.metadata['help']} |")
+    table = "| option | default | allowed | meaning |\n|---|---|---|---|\n" + "\n".join(rows)
+    return f"## Options\n\nEntries of `ln_mode_options`.\n\n{table}" if rows else ""
 
 
 def constants(name: str) -> str:
@@ -138,27 +147,29 @@ def parameters(name: str) -> str:
     """Learned tensors of the connections of one layer and of the boundaries, norms included."""
     sizes = {"encoder_layers": 2, "decoder_layers": 2, "d_model": 512, "vocab_size": 8}
     model = ResidualModel(ResidualConfig(ln_mode=name, **sizes))
-    rows: dict[tuple[str, str, str], list[str]] = {}
+    rows: dict[tuple[str, str, str], dict[str, list[str]]] = {}
     for stack in STACKS:
-        for place, module in getattr(model, stack).named_modules():
-            if isinstance(module, (ResidualAttention, ResidualFeedForward)):
-                place, module = f"{place}.inner", module.inner
-            elif not isinstance(module, (ResidualConnection, StreamBoundary)):
-                continue
-            if place.startswith("layers.0."):
-                continue
-            for key, tensor in module.named_parameters():
+        for path, module in getattr(model, stack).named_modules():
+            place = PLACES.get(path.removeprefix("layers.1."))
+            for key, tensor in getattr(module, "inner", module).named_parameters() if place else ():
                 values = tensor.detach().flatten()
                 initial = f"{values[0]:g}" if values.min() == values.max() else "see the code"
                 row = (key, " × ".join(map(str, tensor.shape)), initial)
-                rows.setdefault(row, []).append(f"`{stack}.{place}`".replace("layers.1", "layers[i]"))
+                rows.setdefault(row, {}).setdefault(place, []).append(stack)
     if not rows:
         return "## Parameters\n\nNone."
-    lines = (f"| `{key}` | {size} | {start} | {', '.join(places)} |" for (key, size, start), places in rows.items())
+    lines = []
+    for row, where in rows.items():
+        places = ", ".join(name_place(place, stacks) for place, stacks in where.items())
+        lines.append("| `{}` | {} | {} | {} |".format(*row, places))
     return (
         "## Parameters\n\nOf the second layer and of the boundaries of the stacks, for width 512.\n\n"
-        "| parameter | shape | initial value | modules |\n|---|---|---|---|\n" + "\n".join(lines)
+        "| parameter | shape | initial value | of |\n|---|---|---|---|\n" + "\n".join(lines)
     )
+
+
+def name_place(place: str, stacks: list[str]) -> str:
+    return place if len(stacks) == 2 or place.endswith("cross-attention") else f"{place} ({stacks[0]})"
 
 
 def code(mode: type[ResidualConnection]) -> str:
