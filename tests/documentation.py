@@ -150,7 +150,7 @@ def write_marian(folder: Path) -> None:
 
 
 def write_fairseq(folder: Path) -> None:
-    model = random_model(max_position_embeddings=64)
+    model = random_model(max_position_embeddings=256)
     flags = {"arch": "resi_dual", "encoder_normalize_before": True}
     write_checkpoint(folder / "checkpoint_best.pt", fairseq_weights(model), settings_of(model.config, **flags))
     for language in ("en", "de"):
