@@ -72,15 +72,15 @@ def equation(mode: type[ResidualConnection]) -> str:
     return f'<div class="equation">{"".join(lines)}</div>\n\n{note}'.strip()
 
 
-def drawing(name: str, stack: str) -> str:
-    """The diagram for a page: its style is in a file that follows the theme."""
-    return re.sub("<style>.*?</style>", "", draw_modes([name], stack), flags=re.DOTALL).strip()
+def drawing(*names: str, stack: str = "encoder") -> str:
+    """A diagram for a page: its style is in a file that follows the theme."""
+    return re.sub("<style>.*?</style>", "", draw_modes(names, stack), flags=re.DOTALL).strip()
 
 
 def figure(name: str) -> str:
     return (
-        f'<figure class="diagram">{drawing(name, "encoder")}<figcaption>Encoder</figcaption></figure>\n\n'
-        f'<details class="diagram"><summary>Decoder</summary><figure>{drawing(name, "decoder")}</figure></details>'
+        f'<figure class="diagram">{drawing(name)}<figcaption>Encoder</figcaption></figure>\n\n'
+        f'<details class="diagram"><summary>Decoder</summary><figure>{drawing(name, stack="decoder")}</figure></details>'
     )
 
 
@@ -213,7 +213,7 @@ def gallery() -> str:
     for module, heading in FAMILIES.items():
         members = [mode for mode in modes if mode.__module__.endswith(f".{module}")]
         cards = "".join(
-            f'<a class="mode" href="modes/{mode.name}.html"><b>{mode.name}</b>{drawing(mode.name, "encoder")}</a>'
+            f'<a class="mode" href="modes/{mode.name}.html"><b>{mode.name}</b>{drawing(mode.name)}</a>'
             for mode in members
         )
         sections.append(f'## {heading}\n\n<div class="gallery">{cards}</div>')
@@ -234,7 +234,10 @@ def write_pages(app: Any) -> None:
 
 
 def add_gallery(app: Any, docname: str, source: list[str]) -> None:
-    """The drawings come before the table, whose names become links."""
+    """Drawings instead of the picture of the first page, and before the table of modes, whose names become links."""
+    if docname == "index":
+        inline = f'<figure class="diagram">{drawing("post_ln", "pre_ln", "resi_dual")}</figure>'
+        source[0] = re.sub(r"(?m)^!\[[^\n]*$", lambda _: inline, source[0])
     if docname == "modes":
         intro, heading, table = source[0].partition("## Table")
         table = re.sub(r"(?m)^\| `(\w+)` (?=\| `)", r"| [`\1`](modes/\1.md) ", table)
