@@ -330,7 +330,7 @@ def test_saved_with_the_class_registered(tmp_path, joint, separate, with_config)
         first, second = (json.loads((folder / name).read_text()) for folder in (tmp_path, tmp_path / "twice"))
         assert first["model"] == second["model"]
     (tmp_path / "target_tokenizer.json").unlink()
-    with pytest.raises(ValueError, match=r"no target_tokenizer\.json in it"):
+    with pytest.raises(ValueError, match=r"target_tokenizer\.json is missing"):
         AutoTokenizer.from_pretrained(tmp_path)
 
 
