@@ -78,9 +78,10 @@ def drawing(*names: str, stack: str = "encoder") -> str:
 
 
 def figure(name: str) -> str:
+    encoder, decoder = drawing(name), drawing(name, stack="decoder")
     return (
-        f'<figure class="diagram">{drawing(name)}<figcaption>Encoder</figcaption></figure>\n\n'
-        f'<details class="diagram"><summary>Decoder</summary><figure>{drawing(name, stack="decoder")}</figure></details>'
+        f'<figure class="diagram">{encoder}<figcaption>Encoder</figcaption></figure>\n\n'
+        f'<details class="diagram"><summary>Decoder</summary><figure>{decoder}</figure></details>'
     )
 
 
