@@ -110,7 +110,7 @@ class LayerDecoder:
 
 def kernels() -> Any:
     """The native kernels of the package, None where a checkpoint runs with its own code and without the package."""
-    return importlib.import_module("residual_hf.native.serving") if "residual_hf" in sys.modules else None
+    return importlib.import_module("residual_hf.native.serving") if sys.modules.get("residual_hf") else None
 
 
 class NotServed(Exception):

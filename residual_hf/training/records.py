@@ -36,10 +36,13 @@ class Record(Settings):
 
 @dataclass(frozen=True)
 class CorpusRecord(Record):
-    """A corpus as it was read; `sha256` maps the path of each file to the hash of its bytes."""
+    """A corpus as it was read; `sha256` maps the path of each file to the hash of its bytes.
+
+    The `pairs` of a streamed corpus are not counted.
+    """
 
     name: str
-    pairs: int
+    pairs: int | None = None
     source_lang: str | None = None
     target_lang: str | None = None
     sha256: dict = field(default_factory=dict)
@@ -195,7 +198,7 @@ class FinishedRun:
 
 
 def describe_corpora(corpora: Iterable[ParallelCorpus]) -> tuple[CorpusRecord, ...]:
-    return tuple(CorpusRecord(c.name, len(c), c.source_lang, c.target_lang, c.sha256) for c in corpora)
+    return tuple(CorpusRecord(c.name, len(c) or None, c.source_lang, c.target_lang, c.sha256) for c in corpora)
 
 
 def measured_emissions(callbacks: Iterable[Any]) -> Emissions | None:

@@ -172,7 +172,7 @@ def test_scores_without_a_test_set_are_called_validation(make_run):
 
 def test_unknown_fields_are_omitted(make_run):
     run = make_run()
-    write_json(run / "run.json", {"data": {"train": [corpus("train", sha256={})]}})
+    write_json(run / "run.json", {"data": {"train": [corpus("train", sha256={}, pairs=None)]}})
     (run / "cleaning.json").unlink()
     card = content(write_card(run))
     for absent in (
@@ -188,6 +188,7 @@ def test_unknown_fields_are_omitted(make_run):
         "\n\n\n",
     ):
         assert absent not in card, absent
+    assert "| training |  | `train.de" in card
     assert "license" not in ModelCard.load(run / "model" / "README.md").data.to_dict()
 
 
@@ -370,7 +371,7 @@ def test_unfinished_run_is_refused(make_run, missing):
     ("fields", "message"),
     [
         ({"seed": "seven"}, "run.json: seed: 'seven' given, must be an integer"),
-        ({"data": {"train": [{"name": "a"}]}}, "run.json: data.train.pairs: missing, must be an integer"),
+        ({"data": {"train": [{"pairs": 1}]}}, "run.json: data.train.name: missing, must be text"),
         ({"speed": 1}, "run.json: speed: unknown field; did you mean 'seed'?"),
     ],
 )
