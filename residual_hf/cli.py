@@ -15,6 +15,7 @@ import yaml
 from ._version import __version__
 from .errors import InputError
 
+DECODING_DTYPES = ("float32", "bfloat16", "int8")
 FAILED, BAD_INPUT, DIVERGED, INTERRUPTED = 1, 2, 3, 130
 
 
@@ -149,6 +150,7 @@ def add_decoding(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--num-beams", type=int, default=None, help="default: the model's generation config")
     parser.add_argument("--length-penalty", type=float, default=None)
     parser.add_argument("--batch-tokens", type=int, default=None, help="source tokens times beams in a batch")
+    parser.add_argument("--dtype", choices=DECODING_DTYPES, help="precision on a CPU (default: that of the model)")
     parser.add_argument("--device", default=None, help="cpu, cuda, ... (default: a GPU where there is one)")
     parser.add_argument("--trust-remote-code", action="store_true", help="run model code of the checkpoint")
     parser.add_argument("--overwrite", action="store_true", help="replace an output file that exists")
@@ -214,6 +216,7 @@ def load_translator(options: argparse.Namespace) -> Any:
         num_beams=options.num_beams,
         length_penalty=options.length_penalty,
         max_tokens=options.batch_tokens,
+        dtype=options.dtype,
     )
 
 

@@ -16,6 +16,7 @@ from tqdm.auto import tqdm
 from residual_hf.data.batching import Seq2SeqCollator, TokenBudgetSampler
 from residual_hf.data.encoding import EncodedCorpus
 from residual_hf.errors import InputSettings
+from residual_hf.model.decoding import DECODING_DTYPES, FastGenerationMixin
 from residual_hf.model.options import option
 from residual_hf.model.pipeline_translation import without_tag
 
@@ -36,6 +37,11 @@ class DecodingSettings(InputSettings):
     )
     max_length_b: int = option(50, minimum=1, help="see `max_length_a`")
     max_tokens: int = option(12_000, minimum=1, help="source tokens times beams per batch")
+    dtype: str = option(
+        "float32",
+        choices=DECODING_DTYPES,
+        help="precision on a CPU: `float32` finds the hypotheses of Transformers, `bfloat16` and `int8` are faster",
+    )
 
     def length_limit(self, source_length: int, position_table: int) -> int:
         """Most tokens of the translation of a source of this length, for a table of so many positions."""
@@ -121,6 +127,8 @@ def generate_ids(
         inputs = collate([{"input_ids": sources[i]} for i in batch])
         limits = [settings.length_limit(len(sources[i]), config.max_position_embeddings) for i in batch]
         arguments = settings.generate_arguments(max(limits)) | generate_arguments
+        if isinstance(model, FastGenerationMixin):
+            arguments |= {"length_limits": torch.tensor(limits), "decoding_dtype": settings.dtype}
         with torch.no_grad():
             output = model.generate(**{k: v.to(model.device) for k, v in inputs.items()}, **arguments)
         for index, row, limit in zip(batch, output.tolist(), limits, strict=True):

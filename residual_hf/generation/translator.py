@@ -51,6 +51,7 @@ class Translator:
         chosen = {
             "num_beams": generation.num_beams or 1,
             "length_penalty": 1.0 if generation.length_penalty is None else generation.length_penalty,
+            "dtype": getattr(generation, "decoding_dtype", None) or "float32",
         }
         chosen |= {key: value for key, value in settings.items() if value is not None}
         return cls(model, tokenizer, dataclasses.replace(DecodingSettings(), **chosen))

@@ -36,6 +36,7 @@ PROCESSORS = (  # those whose result for a row depends on that row alone
     logits_process.SuppressTokensAtBeginLogitsProcessor,
     logits_process.SuppressTokensLogitsProcessor,
 )
+DECODING_DTYPES = ("float32", "bfloat16", "int8")
 MODES = (GenerationMode.GREEDY_SEARCH, GenerationMode.BEAM_SEARCH)
 MINIMUM_LENGTH = (
     logits_process.MinLengthLogitsProcessor,
@@ -174,7 +175,7 @@ class FastGenerationMixin(GenerationMixin):
             and kwargs.get("use_cache", settings.use_cache) is not False
             and getattr(settings, "fast_decoding", True)
             and self.config._attn_implementation in ("eager", "sdpa")
-            and all(kwargs.get(name) is None for name in ONLY_TRANSFORMERS)
+            and all(kwargs.get(name) is None or kwargs[name] is False for name in ONLY_TRANSFORMERS)
             and not any(has_hooks(module) for module in self.modules())
         )
 

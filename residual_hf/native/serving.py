@@ -37,7 +37,7 @@ def decoder(
     """A decoder for one batch of encoder output, None where PyTorch must decode.
 
     Args:
-        dtype: as for `NativeDecoder`; None is fp32 for models of fp32, and PyTorch for others.
+        dtype: as for `NativeDecoder`; "float32" and None: PyTorch decodes with models that are not of fp32.
         memory: (sentences, length, d_model).
         mask: which positions of it are tokens, (sentences, length); None for all.
         max_length: most tokens of a sequence.
@@ -54,14 +54,14 @@ def encode(model: nn.Module, dtype: str, input_ids: Tensor, attention_mask: Tens
 
 def packed_model(model: nn.Module, dtype: str | None) -> NativeDecoder | None:
     """The weights of a model, packed for the kernels in this precision; None where the kernels cannot serve it."""
-    if torch.is_autocast_enabled("cpu") or (dtype is None and model.dtype != torch.float32):
-        return None
     chosen = dtype or "float32"
+    if torch.is_autocast_enabled("cpu") or (chosen == "float32" and model.dtype != torch.float32):
+        return None
     found = _packed.setdefault(model, {}).get(chosen)
     if found is None or not found.is_current(model):
         reason = NativeDecoder.supports(model, chosen)
         if reason is not None:
-            if dtype not in (None, "float32"):
+            if chosen != "float32":
                 logger.warning_once(f"decoding_dtype: {dtype} is not used: {reason}")
             return None
         found = _packed[model][chosen] = NativeDecoder(model, chosen)

@@ -45,6 +45,7 @@ def build_model(recipe: Recipe, tokenizer: PreTrainedTokenizerBase) -> ResidualF
         model.gradient_checkpointing_enable()
     generation = model.generation_config
     generation.num_beams = recipe.decoding.num_beams
+    generation.decoding_dtype = recipe.decoding.dtype
     if generation.num_beams > 1:
         generation.length_penalty = recipe.decoding.length_penalty
         generation.early_stopping = recipe.decoding.early_stopping
