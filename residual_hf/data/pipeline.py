@@ -85,30 +85,72 @@ def prepare(
     train = texts.get("train", [])
     if data.cleaning is not None and not data.stream:
         train = clean(train, data.cleaning, folder / "cleaning.json" if processes.is_main_process else None)
+    references = {
+        name: [direction for corpus in corpora for direction in directions(corpus, data.bidirectional)]
+        for name, corpora in texts.items()
+        if name != "train"
+    }
+    max_length = min(data.max_length or positions, positions, max_tokens or positions)
+    longest = np.array([max_length])
     with processes.main_process_first():
         tags = [language_tag(language) for language in target_languages] if data.language_tags else []
         sample = first_pairs(data) if data.stream else train
         tokenizer = get_tokenizer(tokenizer_settings, sample, tags, positions, folder / "tokenizer")
-        references = {
-            name: [direction for corpus in corpora for direction in directions(corpus, data.bidirectional)]
-            for name, corpora in texts.items()
-            if name != "train"
+        encoded = {
+            name: encode_references(corpora, data, tokenizer, name=name, positions=positions, cache_dir=cache)
+            for name, corpora in references.items()
         }
-        encoded = {}
-        for name, corpora in references.items():
-            tagged = concatenate([tag_corpus(corpus, data.language_tags) for corpus in corpora], name)
-            encoded[name] = encode_corpus(tagged, tokenizer, name=name, cache_dir=cache)
-            refuse_long(encoded[name], name, positions)
-        limit = min(data.max_length or positions, positions, max_tokens or positions)
-        longest = np.array([limit])
         if not data.stream:
-            pairs = [training_pairs(corpus, data.bidirectional, data.language_tags) for corpus in train]
-            resegment = resegmenters(tokenizer, data.subword_regularization)
-            options = {"seed": seed, "max_length": positions, "cache_dir": cache, "name": "train"}
-            everything = encode_corpus(concatenate(pairs, "train"), tokenizer, resegment, **options)
-            encoded["train"] = drop_long(mix(everything, pairs, data, seed), limit)
+            options = {"positions": positions, "max_length": max_length, "seed": seed, "cache_dir": cache}
+            encoded["train"] = encode_training(train, data, tokenizer, **options)
             longest = np.maximum(encoded["train"].source_lengths, encoded["train"].target_lengths)
     return PreparedData(tokenizer, encoded, references, longest)
+
+
+def encode_references(
+    corpora: Sequence[ParallelCorpus],
+    data: DataSettings,
+    tokenizer: PreTrainedTokenizerBase,
+    *,
+    name: str,
+    positions: int,
+    cache_dir: Path,
+) -> EncodedCorpus:
+    """The corpora of `valid` or `test` as one. Raises `InputError` for a source that the model cannot read."""
+    tagged = [tag_corpus(corpus, data.language_tags) for corpus in corpora]
+    encoded = encode_corpus(concatenate(tagged, name), tokenizer, name=name, cache_dir=cache_dir)
+    longest = int(encoded.source_lengths.argmax())
+    length = encoded.source_lengths[longest]
+    if length > positions:
+        raise InputError(
+            f"data.{name}: sentence {longest + 1} has {length} tokens, but the model reads at most {positions} "
+            "(max_position_embeddings)"
+        )
+    return encoded
+
+
+def encode_training(
+    corpora: Sequence[ParallelCorpus],
+    data: DataSettings,
+    tokenizer: PreTrainedTokenizerBase,
+    *,
+    positions: int,
+    max_length: int,
+    seed: int,
+    cache_dir: Path,
+) -> EncodedCorpus:
+    """The cleaned training corpora as one epoch, without pairs that have a side of more than `max_length` tokens."""
+    pairs = [training_pairs(corpus, data.bidirectional, data.language_tags) for corpus in corpora]
+    resegment = resegmenters(tokenizer, data.subword_regularization)
+    options = {"name": "train", "cache_dir": cache_dir, "seed": seed, "max_length": positions}
+    encoded = mix(encode_corpus(concatenate(pairs, "train"), tokenizer, resegment, **options), pairs, data, seed)
+    kept = encoded.drop_long(max_length)
+    if not len(kept):
+        raise InputError(f"data.max_length: no training pair has at most {max_length} tokens on both sides")
+    dropped = len(encoded) - len(kept)
+    if dropped:
+        logger.info("dropped %d of %d training pairs, longer than %d tokens", dropped, len(encoded), max_length)
+    return kept
 
 
 def open_stream(
@@ -194,24 +236,3 @@ def mix(encoded: EncodedCorpus, corpora: Sequence[ParallelCorpus], data: DataSet
 
 def log_shares(what: str, names: Sequence[str], shares: Sequence[float]) -> None:
     logger.info("%s %s", what, ", ".join(f"{name} {share:.1%}" for name, share in zip(names, shares, strict=True)))
-
-
-def drop_long(corpus: EncodedCorpus, limit: int) -> EncodedCorpus:
-    """The pairs without a side of more than `limit` tokens; logs how many were dropped."""
-    kept = corpus.drop_long(limit)
-    if not len(kept):
-        raise InputError(f"data.max_length: no training pair has at most {limit} tokens on both sides")
-    if len(kept) < len(corpus):
-        count = len(corpus) - len(kept)
-        logger.info("dropped %d of %d training pairs, longer than %d tokens", count, len(corpus), limit)
-    return kept
-
-
-def refuse_long(corpus: EncodedCorpus, name: str, positions: int) -> None:
-    """Raise `InputError` for a source that the model cannot read."""
-    longest = int(corpus.source_lengths.argmax())
-    if corpus.source_lengths[longest] > positions:
-        raise InputError(
-            f"data.{name}: sentence {longest + 1} has {corpus.source_lengths[longest]} tokens, but the model reads at "
-            f"most {positions} (max_position_embeddings)"
-        )
