@@ -1,5 +1,5 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
-"""Encoder-decoder Transformers whose residual connections and layer norms one config field selects, `ln_mode`.
+"""Encoder-decoder Transformers with residual connections and layer norms selected by the config field `ln_mode`.
 
 Importing the package registers it with the Auto classes of Transformers and restores `pipeline("translation")`.
 """
@@ -16,24 +16,19 @@ if TYPE_CHECKING:
     from .generation.translator import Translator
     from .model.configuration_residual import ResidualConfig
     from .model.connections import ResidualConnection, StreamBoundary, register_ln_mode
-    from .model.modeling_residual import (
-        ResidualDecoder,
-        ResidualEncoder,
-        ResidualForConditionalGeneration,
-        ResidualModel,
-        ResidualPreTrainedModel,
-    )
+    from .model.modeling_residual import ResidualForConditionalGeneration, ResidualModel
     from .model.pipeline_translation import TranslationPipeline
+    from .model.stacks import ResidualDecoder, ResidualEncoder, ResidualPreTrainedModel
     from .model.tokenization_residual import ResidualTokenizer
 
 _MODULES = {
     "ResidualConfig": "model.configuration_residual",
     "ResidualConnection": "model.connections",
-    "ResidualDecoder": "model.modeling_residual",
-    "ResidualEncoder": "model.modeling_residual",
+    "ResidualDecoder": "model.stacks",
+    "ResidualEncoder": "model.stacks",
     "ResidualForConditionalGeneration": "model.modeling_residual",
     "ResidualModel": "model.modeling_residual",
-    "ResidualPreTrainedModel": "model.modeling_residual",
+    "ResidualPreTrainedModel": "model.stacks",
     "ResidualTokenizer": "model.tokenization_residual",
     "StreamBoundary": "model.connections",
     "TranslationPipeline": "model.pipeline_translation",

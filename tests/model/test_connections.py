@@ -15,7 +15,7 @@ from torch import nn
 from transformers import initialization as init
 
 from residual_hf import ResidualConfig, ResidualForConditionalGeneration, register_ln_mode
-from residual_hf.model import layers, modeling_residual
+from residual_hf.model import layers, stacks
 from residual_hf.model.connections import LN_MODES, ResidualConnection, StreamBoundary, layer_places
 from residual_hf.model.ln_modes import PostLN, PreLN
 from residual_hf.model.norms import build_norm
@@ -126,6 +126,6 @@ def test_stacks_may_differ():
 
 def test_layers_name_no_mode():
     """Neither layers nor stacks know a mode: adding one touches one file."""
-    text = "".join(Path(module.__file__).read_text(encoding="utf-8") for module in (layers, modeling_residual))
+    text = "".join(Path(module.__file__).read_text(encoding="utf-8") for module in (layers, stacks))
     named = [name for name in LN_MODES if f'"{name}"' in text or f"'{name}'" in text]
     assert named == []

@@ -181,5 +181,5 @@ def test_separate_vocabularies_generate_within_that_of_the_target():
 
 
 def test_running_out_of_positions_is_an_error_that_says_so(models):
-    with pytest.raises(ValueError, match="the decoder got 17 tokens, but max_position_embeddings is 16"):
+    with pytest.raises(ValueError, match="the decoder received 17 tokens, but max_position_embeddings is 16"):
         generate(models("resi_dual"), min_new_tokens=30, max_new_tokens=30)

@@ -226,16 +226,16 @@ def test_logits_to_keep(models):
     ("inputs", "message"),
     [
         ({"input_ids": SOURCE}, "pass decoder_input_ids, decoder_inputs_embeds or labels"),
-        ({"decoder_input_ids": TARGET}, "the encoder needs exactly one of input ids and inputs_embeds"),
+        ({"decoder_input_ids": TARGET}, "the encoder requires exactly one of input ids and inputs_embeds"),
         (
             {"input_ids": SOURCE, "decoder_input_ids": TARGET, "decoder_inputs_embeds": torch.zeros(2, 4, 16)},
-            "the decoder needs exactly one",
+            "the decoder requires exactly one",
         ),
         (
             {"input_ids": torch.full((1, 17), 5), "labels": LABELS},
-            "the encoder got 17 tokens, but max_position_embeddings is 16",
+            "the encoder received 17 tokens, but max_position_embeddings is 16",
         ),
-        ({"input_ids": SOURCE[:1], "labels": torch.full((1, 17), 5)}, "the decoder got 17 tokens"),
+        ({"input_ids": SOURCE[:1], "labels": torch.full((1, 17), 5)}, "the decoder received 17 tokens"),
     ],
     ids=["no target", "no source", "two targets", "long source", "long target"],
 )

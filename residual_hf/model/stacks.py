@@ -1,0 +1,293 @@
+# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
+"""Encoder and decoder: embeddings, layers, and the start and end of the residual stream."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+from transformers import initialization as init
+from transformers.cache_utils import Cache, DynamicCache, EncoderDecoderCache
+from transformers.masking_utils import create_bidirectional_mask, create_causal_mask
+from transformers.modeling_outputs import BaseModelOutput, BaseModelOutputWithPastAndCrossAttentions
+from transformers.utils.generic import merge_with_config_defaults
+from transformers.utils.output_capturing import OutputRecorder, capture_outputs
+
+from .configuration_residual import ResidualConfig
+from .connections import STACKS, get_ln_mode
+from .embeddings import (
+    ScaledEmbedding,
+    build_positions,
+    drop_words,
+    first_position,
+    position_ids_from_mask,
+    positions_padding,
+)
+from .initialization import INIT_STYLES, init_embedding
+from .layers import ResidualAttention, ResidualDecoderLayer, ResidualEncoderLayer
+from .norms import build_norm
+from .profiling import profile_admin
+
+
+class ResidualPreTrainedModel(PreTrainedModel):
+    """Initialisation, weight tying and the capabilities that all models of the family share."""
+
+    config: ResidualConfig
+    config_class = ResidualConfig
+    base_model_prefix = "model"
+    supports_gradient_checkpointing = True
+    _no_split_modules = ["ResidualEncoderLayer", "ResidualDecoderLayer"]
+    _skip_keys_device_placement = ["past_key_values"]
+    _supports_flash_attn = True
+    _supports_sdpa = True
+    _supports_flex_attn = True
+    _supports_attention_backend = True
+    _can_compile_fullgraph = True
+
+    def __init__(self, config: ResidualConfig, *args: Any, **kwargs: Any):
+        config.validate_residual()
+        super().__init__(config, *args, **kwargs)
+
+    def get_correct_attn_implementation(self, requested_attention: str | None, is_init_check: bool = False) -> str:
+        """For a mode that supports only some implementations, default to its first and refuse the others."""
+        for mode in {get_ln_mode(self.config.stack_ln_mode(stack)) for stack in STACKS}:
+            allowed = mode.attention_implementations
+            if allowed is None:
+                continue
+            requested_attention = requested_attention or allowed[0]
+            if requested_attention not in allowed:
+                raise ValueError(
+                    f"ln_mode {mode.name!r} needs attn_implementation {' or '.join(map(repr, allowed))}, "
+                    f"not {requested_attention!r}"
+                )
+        return super().get_correct_attn_implementation(requested_attention, is_init_check)
+
+    @property
+    def _keys_to_ignore_on_save(self) -> set[str]:
+        """The keys that are tied at the moment, so that a table that was untied later is saved."""
+        parameters = dict(self.named_parameters(remove_duplicate=False))
+        tied = getattr(self, "all_tied_weights_keys", {})
+        return {name for name, source in tied.items() if parameters.get(name) is parameters.get(source)}
+
+    @_keys_to_ignore_on_save.setter
+    def _keys_to_ignore_on_save(self, value: set[str]) -> None:
+        """Ignore the assignment in `post_init`: the getter computes the value."""
+
+    def _init_weights(self, module: nn.Module) -> None:
+        if isinstance(module, nn.Linear) and not hasattr(module, "role") and module.bias is not None:
+            init.zeros_(module.bias)  # of the output projection, whose weight may be tied
+        if getattr(module, "is_tied", False):
+            return
+        if hasattr(module, "role"):
+            gain = module.place.mode(self.config).init_gain(self.config, module.place, module.role)
+            INIT_STYLES[self.config.stack_init_style(module.place.stack)].linear(module, module.role, gain)
+        elif isinstance(module, (nn.Embedding, nn.Linear)):
+            init_embedding(module, self._embedding_gain(getattr(module, "table", None)), self.config.fix_norm)
+        elif hasattr(module, "init_parameters"):
+            module.init_parameters()
+        else:
+            super()._init_weights(module)
+
+    def _embedding_gain(self, table: str | None) -> float:
+        """Factor on the initial scale of a token table (encoder, decoder or output), 1 for other tables.
+
+        Each stack's mode decides on its table, and the decoder's mode on the output projection. A shared table has the
+        factor of the encoder's mode, or, if that is 1, of the decoder's.
+        """
+        if table is None:
+            return 1.0
+        modes = {stack: get_ln_mode(self.config.stack_ln_mode(stack)) for stack in STACKS}
+        if table == "output":
+            return modes["decoder"].embedding_gain(self.config, table)
+        stacks = STACKS if self.config.share_encoder_decoder_embeddings else (table,)
+        gains = (modes[stack].embedding_gain(self.config, stack) for stack in stacks)
+        return next((gain for gain in gains if gain != 1.0), 1.0)
+
+    def _mark_tied_modules(self) -> None:
+        """Mark the modules that use the weight of another module, so that they do not initialise it again."""
+        for name in self._tied_weights_keys or {}:
+            self.get_submodule(name.removesuffix(".weight")).is_tied = True
+
+    def profile_admin(self, batch: Mapping[str, Tensor]) -> list[float]:
+        """Initialise Admin from one batch of model inputs, see `profiling.profile_admin`."""
+        return profile_admin(self, batch)
+
+    def get_expanded_tied_weights_keys(self, all_submodels: bool = False) -> dict[str, str]:
+        """Tied parameters {target: source}, by `share_encoder_decoder_embeddings` and `tie_word_embeddings`.
+
+        In Transformers' default rule `tie_word_embeddings=False` also unties encoder and decoder.
+        """
+        if all_submodels:
+            return super().get_expanded_tied_weights_keys(all_submodels=True)
+        return dict(self._tied_weights_keys or {})
+
+    def resize_token_embeddings(
+        self, new_num_tokens: int | None = None, pad_to_multiple_of: int | None = None, mean_resizing: bool = True
+    ) -> nn.Embedding:
+        """Resize the source table, which may also be the target table and the output projection."""
+        table = super().resize_token_embeddings(new_num_tokens, pad_to_multiple_of, mean_resizing)
+        self.config.vocab_size = table.num_embeddings
+        return table
+
+    @property
+    def dummy_inputs(self) -> dict[str, Tensor]:
+        ids = torch.tensor([[4, 5, 6, 2], [4, 5, 2, self.config.pad_token_id]], device=self.device)
+        return {"input_ids": ids, "attention_mask": ids.ne(self.config.pad_token_id), "decoder_input_ids": ids}
+
+
+class ResidualStack(ResidualPreTrainedModel):
+    """Common part of encoder and decoder: embeddings, layers, and the boundary of the stream."""
+
+    stack: str
+
+    def __init__(self, config: ResidualConfig, vocab_size: int, layers: list[nn.Module], layerdrop: float):
+        super().__init__(config)
+        scale = config.d_model**0.5 if config.scale_embedding else 1.0
+        self.embed_tokens = ScaledEmbedding(vocab_size, config.d_model, config.pad_token_id, scale, config.fix_norm)
+        self.embed_tokens.table = self.stack  # for `_init_weights`
+        self.embed_positions = build_positions(config)
+        self.embed_norm = build_norm(config, self.stack) if config.embedding_norm else nn.Identity()
+        self.layers = nn.ModuleList(layers)
+        self.boundary = get_ln_mode(config.stack_ln_mode(self.stack)).Boundary(config, self.stack)
+        self.word_dropout = getattr(config, f"{self.stack}_word_dropout")
+        self.layerdrop = layerdrop
+        self.gradient_checkpointing = False
+        self.post_init()
+
+    def embed(self, input_ids: Tensor | None, inputs_embeds: Tensor | None) -> Tensor:
+        if (input_ids is None) == (inputs_embeds is None):
+            raise ValueError(f"the {self.stack} requires exactly one of input ids and inputs_embeds")
+        embeddings = self.embed_tokens(input_ids) if inputs_embeds is None else inputs_embeds
+        if self.training and self.word_dropout > 0.0:
+            embeddings = drop_words(embeddings, self.word_dropout, keep_first=self.stack == "decoder")
+        return embeddings
+
+    def add_positions(self, embeddings: Tensor, mask: Tensor | None, past_length: int | Tensor) -> Tensor:
+        """Add positions, counting only real tokens if a mask is given, then apply the norm (if any) and dropout."""
+        if self.embed_positions is not None:
+            length, padding_idx = embeddings.shape[1], positions_padding(self.config)
+            total = length + past_length if isinstance(past_length, int) else length
+            if total > self.config.max_position_embeddings:
+                raise ValueError(
+                    f"the {self.stack} received {total} tokens, but max_position_embeddings is "
+                    f"{self.config.max_position_embeddings}: shorten the input (truncation=True) or the output "
+                    "(max_new_tokens)"
+                )
+            if mask is not None and padding_idx is not None:
+                position_ids = position_ids_from_mask(mask, length, padding_idx)
+            else:
+                first = past_length + first_position(padding_idx)
+                position_ids = (torch.arange(length, device=embeddings.device) + first).unsqueeze(0)
+            embeddings = embeddings + self.embed_positions(position_ids).to(embeddings.dtype)
+        return nn.functional.dropout(self.embed_norm(embeddings), self.config.dropout, self.training)
+
+    def run_layers(self, hidden_states: Tensor, *memory: Tensor, **kwargs: Any) -> Tensor:
+        stream = self.boundary.begin(hidden_states)
+        for layer in self.layers:
+            if self.training and self.layerdrop > 0.0 and torch.rand([]) < self.layerdrop:
+                continue  # LayerDrop, Fan et al. 2019
+            stream = layer(*stream, *memory, **kwargs)
+        return self.boundary.end(stream)
+
+
+class ResidualEncoder(ResidualStack):
+    """`config.encoder_layers` layers of self-attention and feed-forward."""
+
+    stack = "encoder"
+    _can_record_outputs = {"hidden_states": ResidualEncoderLayer, "attentions": ResidualAttention}
+
+    def __init__(self, config: ResidualConfig):
+        layers = [ResidualEncoderLayer(config, i) for i in range(config.encoder_layers)]
+        super().__init__(config, config.vocab_size, layers, config.encoder_layerdrop)
+
+    @merge_with_config_defaults
+    @capture_outputs
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        inputs_embeds: Tensor | None = None,
+        **kwargs: Any,
+    ) -> BaseModelOutput:
+        """Map source tokens (batch, length) to hidden states (batch, length, d_model).
+
+        Without `attention_mask`, tokens equal to `pad_token_id` are padding, as in fairseq.
+        """
+        embeddings = self.embed(input_ids, inputs_embeds)
+        if attention_mask is None and input_ids is not None:
+            attention_mask = input_ids.ne(self.config.pad_token_id)
+        real = attention_mask if attention_mask is not None and attention_mask.ndim == 2 else None
+        hidden_states = self.add_positions(embeddings, real, 0)
+        if real is not None:
+            hidden_states = hidden_states * real.unsqueeze(-1).to(hidden_states.dtype)
+        mask = create_bidirectional_mask(config=self.config, inputs_embeds=embeddings, attention_mask=attention_mask)
+        return BaseModelOutput(last_hidden_state=self.run_layers(hidden_states, attention_mask=mask, **kwargs))
+
+
+class ResidualDecoder(ResidualStack):
+    """`config.decoder_layers` layers of causal self-attention, cross-attention and feed-forward."""
+
+    stack = "decoder"
+    _can_record_outputs = {
+        "hidden_states": ResidualDecoderLayer,
+        "attentions": OutputRecorder(ResidualAttention, index=1, layer_name="self_attn"),
+        "cross_attentions": OutputRecorder(ResidualAttention, index=1, layer_name="encoder_attn"),
+    }
+
+    def __init__(self, config: ResidualConfig):
+        layers = [ResidualDecoderLayer(config, i) for i in range(config.decoder_layers)]
+        super().__init__(config, config.decoder_vocab_size, layers, config.decoder_layerdrop)
+
+    @merge_with_config_defaults
+    @capture_outputs
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        encoder_hidden_states: Tensor | None = None,
+        encoder_attention_mask: Tensor | None = None,
+        past_key_values: Cache | None = None,
+        inputs_embeds: Tensor | None = None,
+        use_cache: bool | None = None,
+        **kwargs: Any,
+    ) -> BaseModelOutputWithPastAndCrossAttentions:
+        """Map target tokens (batch, length) and the encoder output to hidden states (batch, length, d_model)."""
+        if encoder_hidden_states is None:
+            raise ValueError("the decoder needs encoder_hidden_states for its cross-attention")
+        embeddings = self.embed(input_ids, inputs_embeds)
+        if use_cache and past_key_values is None:
+            past_key_values = EncoderDecoderCache(DynamicCache(config=self.config), DynamicCache(config=self.config))
+        past_length = past_key_values.get_seq_length() if past_key_values is not None else 0
+
+        dense = attention_mask if isinstance(attention_mask, Tensor) else None  # not a flex BlockMask
+        hidden_states = self.add_positions(embeddings, dense, past_length)
+        causal_mask = create_causal_mask(
+            config=self.config,
+            inputs_embeds=embeddings,
+            attention_mask=attention_mask,
+            past_key_values=past_key_values.self_attention_cache if past_key_values is not None else None,
+        )
+        cross_mask = create_bidirectional_mask(
+            config=self.config,
+            inputs_embeds=embeddings,
+            attention_mask=encoder_attention_mask,
+            encoder_hidden_states=encoder_hidden_states,
+        )
+        hidden_states = self.run_layers(
+            hidden_states,
+            encoder_hidden_states,
+            attention_mask=causal_mask,
+            encoder_attention_mask=cross_mask,
+            past_key_values=past_key_values,
+            use_cache=use_cache,
+            **kwargs,
+        )
+        return BaseModelOutputWithPastAndCrossAttentions(
+            last_hidden_state=hidden_states, past_key_values=past_key_values
+        )
+
+
+__all__ = ["ResidualDecoder", "ResidualEncoder", "ResidualPreTrainedModel"]
