@@ -82,6 +82,13 @@ def build_parser() -> argparse.ArgumentParser:
     evaluate.add_argument("--reference", type=Path, required=True)
     evaluate.add_argument("--lowercase", action="store_true", help="score without case")
     evaluate.add_argument("--tokenize", default="13a", help="sacreBLEU's tokenizer (default 13a)")
+    evaluate.add_argument(
+        "--metric",
+        action="append",
+        default=[],
+        help="further metric: name or path for evaluate.load; repeatable",
+    )
+    evaluate.add_argument("--baseline", type=Path, help="translations of another system, for a significance test")
     evaluate.add_argument("--output", type=Path, help="write the translations to this file")
     add_decoding(evaluate)
     evaluate.set_defaults(run=run_evaluate)
@@ -237,18 +244,32 @@ def run_translate(options: argparse.Namespace) -> int:
 def run_evaluate(options: argparse.Namespace) -> int:
     from .data.corpus import read_parallel
     from .data.settings import CorpusSpec
-    from .evaluation.metrics import score
+    from .data.text_files import iter_lines
+    from .evaluation.metrics import EvaluationSettings, check_lines
+    from .evaluation.translation_metric import TranslationMetric, load_metric
     from .files import check_output_file
 
     check_output_file(options.output, overwrite=options.overwrite)
+    settings = EvaluationSettings(tokenize=options.tokenize, metrics=tuple(options.metric))
+    further = {name: load_metric(name) for name in settings.metrics}
     corpus = read_parallel(CorpusSpec(source=options.source, target=options.reference))
+    baseline = None if options.baseline is None else list(iter_lines(options.baseline))
+    if baseline is not None:
+        check_lines(f"--baseline: {options.baseline}", baseline, corpus.targets)
     translations = load_translator(options).translate(
         corpus.sources, target_lang=options.target_lang, progress=sys.stderr.isatty()
     )
     if options.output:
         write_lines(translations, options.output)
-    scores = score(translations, corpus.targets, lowercase=options.lowercase, tokenize=options.tokenize)
-    print(json.dumps(scores.as_dict(), indent=2))
+    scores = TranslationMetric().compute(
+        predictions=translations,
+        references=corpus.targets,
+        lowercase=options.lowercase,
+        tokenize=settings.tokenize,
+        baseline=baseline,
+    )
+    results = {name: metric.compute(translations, corpus.targets, corpus.sources) for name, metric in further.items()}
+    print(json.dumps(scores | ({"metrics": results} if results else {}), indent=2))
     return 0
 
 

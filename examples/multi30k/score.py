@@ -13,7 +13,8 @@ from pathlib import Path
 from sacremoses import MosesPunctNormalizer, MosesTokenizer
 
 from residual_hf.data.text_files import iter_lines
-from residual_hf.evaluation.metrics import score, tokenized_bleu
+from residual_hf.evaluation.metrics import tokenized_bleu
+from residual_hf.evaluation.translation_metric import TranslationMetric
 
 parser = argparse.ArgumentParser(description=__doc__)
 parser.add_argument("hypotheses", type=Path)
@@ -22,9 +23,13 @@ parser.add_argument("--lang", default="de")
 options = parser.parse_args()
 
 hypotheses, references = list(iter_lines(options.hypotheses)), list(iter_lines(options.references))
+metric = TranslationMetric()
 for lowercase in (False, True):
-    for name, result in score(hypotheses, references, metrics=("bleu", "chrf"), lowercase=lowercase).items():
-        print(f"{name} {result.value:.2f}  {result.signature}")
+    metrics = metric.compute(
+        predictions=hypotheses, references=references, metrics=("bleu", "chrf"), lowercase=lowercase
+    )
+    for name, score in metrics.items():
+        print(f"{name} {score['value']:.2f}  {score['signature']}")
 
 normalizer, tokenizer = MosesPunctNormalizer(lang=options.lang), MosesTokenizer(lang=options.lang)
 

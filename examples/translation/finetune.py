@@ -1,5 +1,5 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
-"""Fine-tune a saved model (or train a new one) with the stock `Seq2SeqTrainer`: nothing of residual_hf but the model.
+"""Fine-tune a saved model, or train a new one, with `Seq2SeqTrainer`.
 
 python finetune.py --model runs/my_model/model --train train.en train.de --valid valid.en valid.de --output-dir tuned
 """
@@ -9,8 +9,6 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-import numpy as np
-import sacrebleu
 from datasets import Dataset
 from transformers import (
     AutoModelForSeq2SeqLM,
@@ -22,6 +20,7 @@ from transformers import (
 )
 
 import residual_hf  # registers the model with the Auto classes
+from residual_hf.evaluation.translation_metric import compute_metrics_for
 
 
 def build_parser(description: str) -> argparse.ArgumentParser:
@@ -59,13 +58,6 @@ def build_trainer(
     def encoded(pairs: dict[str, list[str]]) -> Dataset:
         return Dataset.from_dict(pairs).map(encode, batched=True, remove_columns=["source", "target"])
 
-    def decode(ids: np.ndarray) -> list[str]:
-        return tokenizer.batch_decode(np.where(ids < 0, tokenizer.pad_token_id, ids), skip_special_tokens=True)
-
-    def bleu(prediction: Any) -> dict[str, float]:
-        score = sacrebleu.corpus_bleu(decode(prediction.predictions), [decode(prediction.label_ids)])
-        return {"bleu": score.score}
-
     return Seq2SeqTrainer(
         model=model,
         args=Seq2SeqTrainingArguments(
@@ -94,7 +86,7 @@ def build_trainer(
         train_dataset=encoded(train),
         eval_dataset=encoded(valid),
         processing_class=tokenizer,
-        compute_metrics=bleu,
+        compute_metrics=compute_metrics_for(tokenizer, metrics=("bleu", "chrf")),
     )
 
 

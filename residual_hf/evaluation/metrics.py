@@ -1,41 +1,41 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
-"""BLEU, chrF and TER with their sacreBLEU signatures, and whether two systems differ. Works without a network."""
+"""sacreBLEU's metrics with their signatures, significance by paired bootstrap, and Moses detokenization."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from residual_hf.errors import InputError
+from residual_hf.errors import InputError, InputSettings
+from residual_hf.model.options import option
 
 if TYPE_CHECKING:
     from sacrebleu.metrics.base import Metric
 
-METRICS = ("bleu", "chrf", "chrf++", "ter")
+METRICS = ("bleu", "bleu_lowercase", "chrf", "chrf++", "ter")
 
 
 @dataclass(frozen=True)
-class MetricScore:
-    """A corpus score (0 to 100 for BLEU and chrF, edits per 100 reference words for TER) and how it was measured."""
+class EvaluationSettings(InputSettings):
+    """How translations are scored."""
 
-    value: float
-    signature: str
+    tokenize: str = option(
+        "13a", help="sacreBLEU's tokenizer for BLEU, for example `zh`, `ja-mecab`, `ko-mecab` or `char`"
+    )
+    metrics: tuple[str, ...] = option(
+        (), help="further metrics of the final translations: names or local paths for `evaluate.load`"
+    )
 
-
-class Scores(dict[str, MetricScore]):
-    """Name of a metric -> its score."""
-
-    def as_dict(self) -> dict[str, dict[str, Any]]:
-        """Plain dictionaries, for JSON."""
-        return {name: asdict(metric_score) for name, metric_score in self.items()}
+    def check(self) -> None:
+        sacrebleu_metrics(("bleu",), lowercase=False, tokenize=self.tokenize)
 
 
 @dataclass(frozen=True)
 class TokenizedBLEU:
-    """BLEU of text in tokens; as a string it reads like the line that fairseq-generate prints.
+    """BLEU of tokenized text; its string is the line that fairseq-generate prints.
 
-    `value` and `precisions` (of 1- to 4-grams) are percentages, the lengths count tokens of the whole corpus.
+    `value` and `precisions` (of 1- to 4-grams) are percentages, the lengths count the tokens of the corpus.
     """
 
     value: float
@@ -70,45 +70,18 @@ class Comparison:
     signature: str
 
 
-def score(
-    hypotheses: Sequence[str],
-    references: Sequence[str],
-    metrics: Sequence[str] = ("bleu", "chrf", "ter"),
-    lowercase: bool = False,
-    tokenize: str = "13a",
-) -> Scores:
-    """Corpus scores of detokenised translations, as sacreBLEU (Post 2018) computes them.
-
-    Args:
-        hypotheses: one translation per line.
-        references: the reference of every line.
-        metrics: "bleu", "chrf" (chrF2), "chrf++" (chrF2 with word bigrams), "ter".
-        lowercase: compare without case. TER, too, minds the case otherwise, unlike in sacreBLEU's command line.
-        tokenize: sacreBLEU's tokenizer for BLEU, such as "13a", "intl", "zh", "ja-mecab", "char", "none".
-
-    Raises:
-        InputError: no hypotheses, another number of references, an unknown metric or tokenizer.
-    """
-    _check_lines("hypotheses", hypotheses, references)
-    scores = Scores()
-    for name, metric in _make_metrics(metrics, lowercase, tokenize).items():
-        value = metric.corpus_score(hypotheses, [references]).score
-        scores[name] = MetricScore(value, str(metric.get_signature()))
-    return scores
-
-
 def tokenized_bleu(hyp_tokens: Sequence[str], ref_tokens: Sequence[str]) -> TokenizedBLEU:
-    """BLEU4 of lines that are tokenised already, as multi-bleu.perl and fairseq-generate count it: no smoothing, case
-    kept, tokens split at spaces.
+    """BLEU4 of tokenized lines, as computed by multi-bleu.perl and fairseq-generate: cased, without smoothing, tokens
+    separated by spaces.
 
-    Comparable only between systems with the very same tokenisation; for anything else use `score`.
+    Only comparable between systems with identical tokenization; use `TranslationMetric` for anything else.
 
     Raises:
-        InputError: no lines, or another number of references.
+        InputError: no lines, or a different number of references.
     """
     from sacrebleu.metrics import BLEU
 
-    _check_lines("hyp_tokens", hyp_tokens, ref_tokens)
+    check_lines("hyp_tokens", hyp_tokens, ref_tokens)
     metric = BLEU(tokenize="none", smooth_method="none", force=True)
     result = metric.corpus_score(hyp_tokens, [ref_tokens])
     return TokenizedBLEU(
@@ -125,30 +98,30 @@ def paired_bootstrap(
     tokenize: str = "13a",
     samples: int = 1000,
 ) -> dict[str, Comparison]:
-    """Whether two systems differ, by paired bootstrap resampling (Koehn 2004) of the lines, as in sacreBLEU.
+    """Compare two systems by paired bootstrap resampling of the lines (Koehn 2004), as implemented in sacreBLEU.
 
-    Systems with the very same lines get p = 1, where sacreBLEU gives its least p-value.
+    Identical systems get p = 1; sacreBLEU gives them its lowest p-value.
 
     Args:
         system_a: translations of the baseline.
         system_b: translations of the other system.
-        references: the reference of every line.
-        metrics, lowercase, tokenize: as for `score`.
-        samples: number of resamples; the least p-value is 1 / (samples + 1). Their seed is sacreBLEU's, 12345 or the
+        references: one per line.
+        metrics, lowercase, tokenize: as for `TranslationMetric`.
+        samples: number of resamples; the lowest p-value is 1 / (samples + 1). Their seed is sacreBLEU's, 12345 or the
             environment variable SACREBLEU_SEED, and part of the signature.
 
     Raises:
-        InputError: as for `score`, or `samples` below 1.
+        InputError: no lines, a different number of lines, an unknown metric or tokenizer, or `samples` below 1.
     """
     from sacrebleu.significance import PairedTest
 
-    _check_lines("system_a", system_a, references)
-    _check_lines("system_b", system_b, references)
+    check_lines("system_a", system_a, references)
+    check_lines("system_b", system_b, references)
     if samples < 1:
         raise InputError(f"samples: {samples} given, must be at least 1")
     identical = list(system_a) == list(system_b)
     comparisons = {}
-    for name, metric in _make_metrics(metrics, lowercase, tokenize).items():
+    for name, metric in sacrebleu_metrics(metrics, lowercase, tokenize).items():
         test = PairedTest(
             [("a", system_a), ("b", system_b)], {name: metric}, [references], test_type="bs", n_samples=samples
         )
@@ -166,17 +139,19 @@ def paired_bootstrap(
     return comparisons
 
 
-def _check_lines(field: str, hypotheses: Sequence[str], references: Sequence[str]) -> None:
+def check_lines(field: str, hypotheses: Sequence[str], references: Sequence[str]) -> None:
+    """Raise `InputError` unless both are sequences of lines, equally many and at least one."""
     for name, lines in ((field, hypotheses), ("references", references)):
         if isinstance(lines, str):
             raise InputError(f"{name}: one string given, must be a sequence of lines")
-    if not hypotheses:
+    if not len(hypotheses):
         raise InputError(f"{field}: no lines given, there must be at least one")
     if len(hypotheses) != len(references):
         raise InputError(f"{field}: {len(hypotheses)} lines for {len(references)} references, must be as many")
 
 
-def _make_metrics(names: Sequence[str], lowercase: bool, tokenize: str) -> dict[str, Metric]:
+def sacrebleu_metrics(names: Sequence[str], lowercase: bool, tokenize: str) -> dict[str, Metric]:
+    """sacreBLEU's objects by the names of `METRICS`; TER, too, is cased unless `lowercase`."""
     from sacrebleu.metrics import BLEU, CHRF, TER
 
     unknown = [name for name in names if name not in METRICS]
@@ -185,16 +160,27 @@ def _make_metrics(names: Sequence[str], lowercase: bool, tokenize: str) -> dict[
     if tokenize not in BLEU.TOKENIZERS:
         raise InputError(f"tokenize: {tokenize!r} given, must be one of {sorted(BLEU.TOKENIZERS)}")
 
-    def bleu() -> Metric:
+    def bleu(lowercase: bool) -> Metric:
         try:
             return BLEU(lowercase=lowercase, tokenize=tokenize)
         except (ImportError, OSError, RuntimeError) as error:
             raise InputError(f"tokenize: {tokenize!r} cannot be used on this machine: {error}") from error
 
     makers = {
-        "bleu": bleu,
+        "bleu": lambda: bleu(lowercase),
+        "bleu_lowercase": lambda: bleu(True),
         "chrf": lambda: CHRF(lowercase=lowercase),
         "chrf++": lambda: CHRF(lowercase=lowercase, word_order=2),
         "ter": lambda: TER(case_sensitive=not lowercase),
     }
     return {name: makers[name]() for name in names}
+
+
+def detokenize(lines: Sequence[str], language: str) -> list[str]:
+    """Text of lines tokenized by Moses, also with its escapes such as `&apos;`."""
+    try:
+        from sacremoses import MosesDetokenizer
+    except ImportError as error:
+        raise InputError("pretokenized: moses needs the library sacremoses: pip install sacremoses") from error
+    moses = MosesDetokenizer(lang=language)
+    return [moses.detokenize(line.split(" "), unescape=True) for line in lines]

@@ -1,9 +1,9 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
-"""Which scores a corpus gets: those of raw text, or of text that was tokenised before it came to us."""
+"""Scores of translated corpora: of raw text, or of text that Moses has tokenized."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from functools import cached_property
 from typing import Any
@@ -11,114 +11,126 @@ from typing import Any
 from residual_hf.data.corpus import ParallelCorpus
 from residual_hf.errors import InputError
 
-from .metrics import score, tokenized_bleu
+from .metrics import EvaluationSettings, detokenize, tokenized_bleu
+from .translation_metric import LoadedMetric, TranslationMetric, load_metric
 
-TEXTS = ("raw", "moses")
 FIGURES = ("bleu", "chrf", "tokenized_bleu")
-"""What is computed at every evaluation; the last one of text that is tokenised already."""
+"""Computed at every evaluation; `tokenized_bleu` for tokenized text only."""
 
 
 class Scorer:
-    """Scores translations of one corpus against its references.
+    """Scores translations of a corpus.
 
     Args:
-        references: one line per sentence, as the corpus has them.
-        text: `"raw"`, or `"moses"` for text that Moses has tokenised (and perhaps escaped, as `&apos;`). Then `bleu`,
-            `chrf` and `ter` are sacreBLEU's of the detokenised translations, and `tokenized_bleu` is what
-            fairseq-generate prints for the tokens as they are; the two are not comparable.
-        language: of the references; Moses' detokeniser asks for it.
-        raw_references: references that never were tokenised, for the scores of detokenised text; without them the
-            references are detokenised too.
-        name: of the corpus.
+        corpus: its targets are the references.
+        pretokenized: "moses" if Moses has tokenized the corpus (and perhaps escaped it, as in `&apos;`). Then `bleu`,
+            `chrf` and `ter` are computed on detokenized text, with `corpus.raw_targets` as references if there are
+            any, and `tokenized_bleu` is what fairseq-generate prints for the tokens; the two are not comparable.
+        tokenize: sacreBLEU's tokenizer for BLEU.
+        metrics: further metrics for `report`, by name.
+        name: in reports of several corpora.
 
     Raises:
-        InputError: another kind of text, no language for Moses, another number of raw references.
+        InputError: tokenized text without a target language, or an unknown `pretokenized`.
     """
 
     def __init__(
         self,
-        references: Sequence[str],
+        corpus: ParallelCorpus,
         *,
-        text: str = "raw",
-        language: str | None = None,
-        raw_references: Sequence[str] | None = None,
+        pretokenized: str | None = None,
+        tokenize: str = "13a",
+        metrics: Mapping[str, LoadedMetric] | None = None,
         name: str = "",
     ):
-        if text not in TEXTS:
-            raise InputError(f"text: {text!r} given, must be one of {list(TEXTS)}")
-        if text == "moses" and language is None:
-            raise InputError("target_lang: missing, which detokenising text asks for")
-        if raw_references is not None and len(raw_references) != len(references):
-            raise InputError(f"raw_target: {len(raw_references)} lines for {len(references)} sentences")
-        self.references = references
-        self.text = text
-        self.language = language
-        self.raw_references = raw_references
+        if pretokenized not in (None, "moses"):
+            raise InputError(f"pretokenized: {pretokenized!r} given, must be 'moses' or null")
+        if pretokenized and corpus.target_lang is None:
+            raise InputError("target_lang: missing, required to detokenize text")
+        self.corpus = corpus
+        self.pretokenized = pretokenized
+        self.tokenize = tokenize
+        self.metrics = metrics or {}
         self.name = name
+        self._metric = TranslationMetric()
+
+    def __len__(self) -> int:
+        return len(self.corpus)
 
     @cached_property
     def plain_references(self) -> Sequence[str]:
-        """The references that sacreBLEU's scores are computed with: text that is not tokenized."""
-        if self.text == "raw":
-            return self.references
-        return self.raw_references or detokenize(self.references, self.language)
+        """The references for sacreBLEU: text that is not tokenized."""
+        return self.corpus.raw_targets or self._plain(self.corpus.targets, self.corpus.target_lang)
 
     def figures(self, hypotheses: Sequence[str]) -> dict[str, float]:
-        """Name of a score to its value: those of `FIGURES`."""
-        plain = self._plain(hypotheses)
-        scores = {name: s.value for name, s in score(plain, self.plain_references, metrics=("bleu", "chrf")).items()}
-        if self.text == "moses":
-            scores["tokenized_bleu"] = tokenized_bleu(hypotheses, self.references).value
-        return scores
+        """The values of `FIGURES`, by name."""
+        scores = self._compute(hypotheses, ("bleu", "chrf"))
+        figures = {name: score["value"] for name, score in scores.items()}
+        if self.pretokenized:
+            figures["tokenized_bleu"] = tokenized_bleu(hypotheses, self.corpus.targets).value
+        return figures
 
     def report(self, hypotheses: Sequence[str]) -> dict[str, Any]:
-        """All scores with their signatures, for JSON."""
-        plain, references = self._plain(hypotheses), self.plain_references
-        scores: dict[str, Any] = score(plain, references, metrics=("bleu", "chrf", "ter")).as_dict()
-        scores["bleu_lowercase"] = score(plain, references, metrics=("bleu",), lowercase=True).as_dict()["bleu"]
-        if self.text == "moses":
-            result = tokenized_bleu(hypotheses, self.references)
+        """All scores with their signatures, for JSON; the results of further metrics are below `metrics`."""
+        scores: dict[str, Any] = self._compute(hypotheses, ("bleu", "chrf", "ter", "bleu_lowercase"))
+        if self.pretokenized:
+            result = tokenized_bleu(hypotheses, self.corpus.targets)
             scores["tokenized_bleu"] = {**asdict(result), "line": str(result)}
-            scores["references"] = "raw" if self.raw_references is not None else "detokenized"
+            scores["references"] = "detokenized" if self.corpus.raw_targets is None else "raw"
+        if self.metrics:
+            texts = self._plain(hypotheses, self.corpus.target_lang), self.plain_references
+            sources = self._plain(self.corpus.sources, self.corpus.source_lang)
+            scores["metrics"] = {name: metric.compute(*texts, sources) for name, metric in self.metrics.items()}
         return scores
 
-    def _plain(self, hypotheses: Sequence[str]) -> Sequence[str]:
-        return hypotheses if self.text == "raw" else detokenize(hypotheses, self.language)
+    def _compute(self, hypotheses: Sequence[str], metrics: Sequence[str]) -> dict[str, dict[str, Any]]:
+        return self._metric.compute(
+            predictions=self._plain(hypotheses, self.corpus.target_lang),
+            references=self.plain_references,
+            metrics=metrics,
+            tokenize=self.tokenize,
+        )
+
+    def _plain(self, lines: Sequence[str], language: str | None) -> Sequence[str]:
+        return detokenize(lines, language) if self.pretokenized else lines
 
 
-def make_scorers(corpora: Sequence[ParallelCorpus], text: str) -> list[Scorer]:
+def make_scorers(
+    corpora: Sequence[ParallelCorpus], pretokenized: str | None, settings: EvaluationSettings
+) -> list[Scorer]:
     """A scorer for each corpus; if there are several, it is named by the corpus and its languages."""
+    metrics = {name: load_metric(name) for name in settings.metrics}
     return [
         Scorer(
-            corpus.targets,
-            text=text,
-            language=corpus.target_lang,
-            raw_references=corpus.raw_targets,
+            corpus,
+            pretokenized=pretokenized,
+            tokenize=settings.tokenize,
+            metrics=metrics,
             name="" if len(corpora) == 1 else f"{corpus.name} {corpus.source_lang}-{corpus.target_lang}",
         )
         for corpus in corpora
     ]
 
 
-def detokenize(lines: Sequence[str], language: str) -> list[str]:
-    """Moses-tokenised lines as plain text, with `&apos;` and its like read back (`sacremoses`)."""
-    try:
-        from sacremoses import MosesDetokenizer
-    except ImportError as error:
-        raise InputError("text: moses needs the library sacremoses: pip install sacremoses") from error
-    moses = MosesDetokenizer(lang=language)
-    return [moses.detokenize(line.split(" "), unescape=True) for line in lines]
-
-
 def by_corpus(scorers: Sequence[Scorer], hypotheses: Sequence[str]) -> Iterator[tuple[Scorer, Sequence[str]]]:
-    """The scorers of several corpora, each with its part of the translations of one behind the other."""
+    """Each scorer with the translations of its corpus, from those of all corpora in order."""
     start = 0
     for scorer in scorers:
-        yield scorer, hypotheses[start : start + len(scorer.references)]
-        start += len(scorer.references)
+        yield scorer, hypotheses[start : start + len(scorer)]
+        start += len(scorer)
 
 
 def mean_figures(scorers: Sequence[Scorer], hypotheses: Sequence[str]) -> dict[str, float]:
-    """The means over corpora of their figures, as multilingual models are compared."""
+    """The mean of the figures of each corpus."""
     figures = [scorer.figures(lines) for scorer, lines in by_corpus(scorers, hypotheses)]
     return {name: sum(f[name] for f in figures) / len(figures) for name in figures[0]}
+
+
+def full_report(scorers: Sequence[Scorer], hypotheses: Sequence[str]) -> dict[str, Any]:
+    """The report of a corpus; of several, the means of `FIGURES`, and the report of each below `corpora`."""
+    reports = {scorer.name: scorer.report(lines) for scorer, lines in by_corpus(scorers, hypotheses)}
+    if len(reports) == 1:
+        return next(iter(reports.values()))
+    scored = [figure for figure in FIGURES if all(figure in report for report in reports.values())]
+    means = {f: {"value": sum(r[f]["value"] for r in reports.values()) / len(reports)} for f in scored}
+    return {**means, "corpora": reports}

@@ -92,7 +92,8 @@ def write_card(
     comparisons = compare(run, other)
     curve = learning_curve(run.curve)
     picture = path.with_name("training_curve.png" if output is None else f"{path.stem}.png")
-    recipe = {name: run.recipe[name] for name in ("tokenizer", "model", "training", "decoding") if name in run.recipe}
+    sections = ("tokenizer", "model", "training", "decoding", "evaluation")
+    recipe = {name: run.recipe[name] for name in sections if name in run.recipe}
     card = ModelCard.from_template(
         card_metadata(run, name, license, datasets),
         template_path=str(TEMPLATE),

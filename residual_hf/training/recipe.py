@@ -14,6 +14,7 @@ from huggingface_hub.errors import StrictDataclassError
 
 from residual_hf.data.settings import CorpusSpec, DataSettings, TokenizerSettings
 from residual_hf.errors import InputError, InputSettings
+from residual_hf.evaluation.metrics import EvaluationSettings
 from residual_hf.generation.decode import DecodingSettings
 from residual_hf.model.configuration_residual import ResidualConfig
 from residual_hf.model.options import check_fields, from_mapping, option, unknown_name
@@ -33,6 +34,7 @@ class Recipe(InputSettings):
     model: dict = option({}, help="`preset`, and any field of `ResidualConfig`")
     training: TrainingSettings = option(TrainingSettings(max_updates=10_000), help="hyperparameters, see below")
     decoding: DecodingSettings = option(DecodingSettings(), help="search parameters, see below")
+    evaluation: EvaluationSettings = option(EvaluationSettings(), help="scores of the translations, see below")
 
     def __post_init__(self) -> None:
         check_fields(self)

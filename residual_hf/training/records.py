@@ -21,7 +21,7 @@ from tqdm.auto import tqdm
 from residual_hf.data.corpus import ParallelCorpus
 from residual_hf.data.text_files import iter_lines
 from residual_hf.errors import InputError
-from residual_hf.evaluation.scorer import detokenize
+from residual_hf.evaluation.metrics import detokenize
 from residual_hf.files import read_json, read_json_lines, write_json
 from residual_hf.model.options import Settings, from_mapping
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import yaml
+from accelerate.utils import broadcast_object_list
 from transformers import EarlyStoppingCallback, PrinterCallback, ProgressCallback, TrainerCallback, set_seed
 
 from residual_hf.checkpoint import save_checkpoint
@@ -21,7 +22,8 @@ from residual_hf.data.encoding import EncodedCorpus
 from residual_hf.data.pair_reader import check_files
 from residual_hf.data.pipeline import Corpora, PreparedData, open_stream, prepare, read_corpora
 from residual_hf.errors import InputError
-from residual_hf.evaluation.scorer import FIGURES, Scorer, by_corpus, make_scorers, mean_figures
+from residual_hf.evaluation.scorer import Scorer, full_report, make_scorers, mean_figures
+from residual_hf.evaluation.translation_metric import load_metric
 from residual_hf.files import check_output_folder, make_output_folder, write_atomically, write_json
 from residual_hf.generation.decode import translate_corpus
 from residual_hf.hub.card import write_card
@@ -56,6 +58,8 @@ def train(recipe: Recipe, *, overwrite: bool = False, resume: bool = False) -> d
     """
     data = recipe.data
     check_launch(recipe.training)
+    for name in recipe.evaluation.metrics:
+        load_metric(name)
     check_files([*data.train, *data.valid, *(data.test or [])])
     folder = Path(recipe.output_dir)
     check_output_folder(folder, overwrite=overwrite or resume, options="--overwrite, --resume")
@@ -99,8 +103,10 @@ def train_on(
         max_tokens=None if max_tokens == "auto" else max_tokens,
         seed=recipe.training.seed,
     )
-    text = recipe.data.pretokenized or "raw"
-    scorers = {name: make_scorers(corpora, text) for name, corpora in data.references.items()}
+    scorers = {
+        split: make_scorers(corpora, recipe.data.pretokenized, recipe.evaluation)
+        for split, corpora in data.references.items()
+    }
     tokenizer, model = data.tokenizer, build_model(recipe, data.tokenizer)
     settings = resolve_budget(recipe, model, data.longest, folder)
     if recipe.data.stream:
@@ -209,31 +215,24 @@ def final_scores(
     translate: Callable[..., list[str]],
     folder: Path,
 ) -> dict[str, Any]:
-    """Loss and scores, with signatures, of the best model on `valid` and `test`.
-
-    Of several corpora each is scored by itself (under `corpora`), and the means of the figures stand beside the loss.
-    """
+    """Loss and scores (see `full_report`) of the final model on `valid` and `test`, the same in every process."""
     metrics: dict[str, Any] = {}
-    for name, of_split in scorers.items():
-        figures = trainer.evaluate(data.encoded[name], metric_key_prefix=name)
+    for split, of_split in scorers.items():
+        figures = trainer.evaluate(data.encoded[split], metric_key_prefix=split)
         with trainer.inference() as model:
-            hypotheses = translate(model, data.encoded[name])
+            hypotheses = translate(model, data.encoded[split])
+        report: list[Any] = [None]
         if trainer.is_world_process_zero():
             references = [line for scorer in of_split for line in scorer.plain_references]
             for kind, lines in (("hypotheses", hypotheses), ("references", references)):
-                write_atomically(folder / f"{name}.{kind}.txt", "\n".join(lines) + "\n")
-        metrics[name] = {key.removeprefix(f"{name}_"): value for key, value in figures.items()}
-        reports = {scorer.name: scorer.report(lines) for scorer, lines in by_corpus(of_split, hypotheses)}
-        if len(reports) == 1:
-            metrics[name] |= next(iter(reports.values()))
-        else:
-            scored = [figure for figure in FIGURES if all(figure in report for report in reports.values())]
-            means = {f: {"value": sum(r[f]["value"] for r in reports.values()) / len(reports)} for f in scored}
-            metrics[name] |= {**means, "corpora": reports}
-        for corpus, report in reports.items():
-            for label, entry in report.items():
-                if isinstance(entry, dict):
-                    logger.info("%s %s %s %.2f  (%s)", name, corpus, label, entry["value"], entry["signature"])
+                write_atomically(folder / f"{split}.{kind}.txt", "\n".join(lines) + "\n")
+            report = [full_report(of_split, hypotheses)]
+        metrics[split] = {name.removeprefix(f"{split}_"): value for name, value in figures.items()}
+        metrics[split] |= broadcast_object_list(report)[0]
+        for corpus, scores in metrics[split].get("corpora", {"": metrics[split]}).items():
+            for name, score in scores.items():
+                if isinstance(score, dict) and "signature" in score:
+                    logger.info("%s %s %s %.2f  (%s)", split, corpus, name, score["value"], score["signature"])
     return metrics
 
 

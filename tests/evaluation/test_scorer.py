@@ -4,8 +4,10 @@ from __future__ import annotations
 import pytest
 from sacrebleu.metrics import BLEU
 
+from residual_hf.data.corpus import ParallelCorpus
 from residual_hf.errors import InputError
-from residual_hf.evaluation.scorer import Scorer, by_corpus, detokenize, mean_figures
+from residual_hf.evaluation.metrics import EvaluationSettings, detokenize
+from residual_hf.evaluation.scorer import Scorer, by_corpus, full_report, make_scorers, mean_figures
 
 RAW = ["I don't know, do you?", '"Tom & Anna" left at 5 o\'clock.', "A well-known song (of hers)."]
 MOSES = [
@@ -15,18 +17,22 @@ MOSES = [
 ]
 
 
+def corpus(targets, raw_targets=None, name="test", language="en"):
+    return ParallelCorpus(["source"] * len(targets), targets, name, "de", language, raw_targets=raw_targets)
+
+
 def test_moses_text_becomes_plain_text():
     assert detokenize(MOSES, "en") == RAW
 
 
 def test_raw_text_has_no_tokenised_score():
-    assert set(Scorer(RAW).figures(RAW)) == {"bleu", "chrf"}
-    assert "tokenized_bleu" not in Scorer(RAW).report(RAW)
+    assert set(Scorer(corpus(RAW)).figures(RAW)) == {"bleu", "chrf"}
+    assert "tokenized_bleu" not in Scorer(corpus(RAW)).report(RAW)
 
 
 def test_tokenised_and_sacrebleu_are_two_figures():
     hypotheses = [MOSES[0], MOSES[1].replace("Anna", "Maria"), MOSES[2].replace("song", "tune")]
-    report = Scorer(MOSES, text="moses", language="en", raw_references=RAW).report(hypotheses)
+    report = Scorer(corpus(MOSES, RAW), pretokenized="moses").report(hypotheses)
     plain = [RAW[0], RAW[1].replace("Anna", "Maria"), RAW[2].replace("song", "tune")]
     assert report["bleu"]["value"] == pytest.approx(BLEU().corpus_score(plain, [RAW]).score)
     tokens = BLEU(tokenize="none", force=True, smooth_method="none").corpus_score(hypotheses, [MOSES]).score
@@ -34,28 +40,51 @@ def test_tokenised_and_sacrebleu_are_two_figures():
     assert report["tokenized_bleu"]["line"].startswith(f"BLEU4 = {tokens:.2f}, ")
     assert "tok:none" in report["tokenized_bleu"]["signature"] and "tok:13a" in report["bleu"]["signature"]
     assert report["references"] == "raw"
-    assert Scorer(MOSES, text="moses", language="en").report(hypotheses)["references"] == "detokenized"
+    assert Scorer(corpus(MOSES), pretokenized="moses").report(hypotheses)["references"] == "detokenized"
 
 
 def test_several_corpora_have_the_mean_of_their_scores():
-    scorers = [Scorer(RAW[:1], name="one"), Scorer(RAW[1:], name="two")]
+    scorers = make_scorers([corpus(RAW[:1], name="one"), corpus(RAW[1:], name="two")], None, EvaluationSettings())
     hypotheses = [RAW[0], "nothing alike", "at all here"]
     assert [(s.name, list(lines)) for s, lines in by_corpus(scorers, hypotheses)] == [
-        ("one", hypotheses[:1]),
-        ("two", hypotheses[1:]),
+        ("one de-en", hypotheses[:1]),
+        ("two de-en", hypotheses[1:]),
     ]
     second = scorers[1].figures(hypotheses[1:])["bleu"]
     assert mean_figures(scorers, hypotheses)["bleu"] == pytest.approx((100 + second) / 2)
+    report = full_report(scorers, hypotheses)
+    assert report["bleu"]["value"] == pytest.approx((100 + second) / 2)
+    assert report["corpora"]["two de-en"] == scorers[1].report(hypotheses[1:])
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"text": "spacy"}, r"text: 'spacy' given, must be one of \['raw', 'moses'\]"),
-        ({"text": "moses"}, "target_lang: missing"),
-        ({"raw_references": RAW[:2]}, "raw_target: 2 lines for 3 sentences"),
-    ],
-)
-def test_bad_options_are_named(options, message):
-    with pytest.raises(InputError, match=message):
-        Scorer(RAW, **options)
+def test_further_metrics_and_the_tokenizer_of_bleu_are_in_the_report(tmp_path):
+    (tmp_path / "length.py").write_text(METRIC)
+    settings = EvaluationSettings(tokenize="char", metrics=(str(tmp_path / "length.py"),))
+    (scorer,) = make_scorers([corpus(MOSES)], "moses", settings)
+    report = scorer.report(MOSES)
+    assert report["metrics"] == {str(tmp_path / "length.py"): {"characters": float(sum(map(len, RAW)))}}
+    assert "tok:char" in report["bleu"]["signature"]
+
+
+METRIC = """
+import datasets
+import evaluate
+
+
+class Length(evaluate.Metric):
+    def _info(self):
+        features = datasets.Features({"predictions": datasets.Value("string")})
+        return evaluate.MetricInfo(description="", citation="", inputs_description="", features=features)
+
+    def _compute(self, predictions):
+        return {"characters": sum(map(len, predictions))}
+"""
+
+
+def test_bad_options_are_named():
+    with pytest.raises(InputError, match="pretokenized: 'spacy' given, must be 'moses' or null"):
+        Scorer(corpus(RAW), pretokenized="spacy")
+    with pytest.raises(InputError, match="target_lang: missing"):
+        Scorer(corpus(MOSES, language=None), pretokenized="moses")
+    with pytest.raises(InputError, match="tokenize: '14b' given, must be one of .*'13a'"):
+        EvaluationSettings(tokenize="14b")

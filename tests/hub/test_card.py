@@ -17,7 +17,7 @@ from tiny_translator import tiny_model, tiny_tokenizer
 from residual_hf.checkpoint import save_checkpoint
 from residual_hf.cli import main
 from residual_hf.errors import InputError
-from residual_hf.evaluation.metrics import score
+from residual_hf.evaluation.translation_metric import TranslationMetric
 from residual_hf.hub import card as card_module
 from residual_hf.hub.card import series, write_card
 from residual_hf.hub.citations import bibtex
@@ -28,6 +28,10 @@ from residual_hf.model.ln_modes import PreLN
 REFERENCES = [f"the {a} dog sees a {b} cat in the {c} park" for a in "xyz" for b in "uvw" for c in "rst"]
 GOOD = [line.replace("sees", "saw") if i % 3 else line for i, line in enumerate(REFERENCES)]
 BAD = ["the dog is here now" for _ in REFERENCES]
+
+
+def score(hypotheses, references):
+    return TranslationMetric().compute(predictions=hypotheses, references=references)
 
 
 @pytest.fixture(scope="module")
@@ -53,7 +57,7 @@ def make_run(tmp_path, model_folder):
         for split in splits[1:]:
             write_lines(run / f"{split}.hypotheses.txt", hypotheses)
             write_lines(run / f"{split}.references.txt", REFERENCES)
-            metrics[split] = {"loss": 2.5, "nll": 2.125, "ppl": 8.373} | score(hypotheses, REFERENCES).as_dict()
+            metrics[split] = {"loss": 2.5, "nll": 2.125, "ppl": 8.373} | score(hypotheses, REFERENCES)
         curve = [{"step": step, "nll": 9.0 - step / 100, "loss": 9.0} for step in (1, 100, 200, 300, 400)]
         curve += [{"step": step, "eval_nll": 8.0 - step / 100, "eval_bleu": step / 20} for step in (200, 400)]
         record = {
@@ -318,7 +322,7 @@ def test_mode_that_is_not_imported_is_only_named(make_run):
 def test_several_corpora_are_scored_separately(make_run):
     run = make_run()
     edit_recipe(run, lambda recipe: recipe["data"].update(bidirectional=True))
-    reports = {"a de-en": score(GOOD, REFERENCES).as_dict(), "b en-de": score(BAD, REFERENCES).as_dict()}
+    reports = {"a de-en": score(GOOD, REFERENCES), "b en-de": score(BAD, REFERENCES)}
     write_json(run / "cleaning.json", {name: {"pairs": 9, "kept": 9, "dropped": {}} for name in ("a.de", "b.de")})
     edit_json(run / "metrics.json", test={"nll": 2.0, "bleu": {"value": 33.333}, "corpora": reports})
     path = write_card(run)
@@ -331,6 +335,14 @@ def test_several_corpora_are_scored_separately(make_run):
     assert "**Test set** (`mean of 2 corpora`)" in content(path) and "| BLEU | 33.33 |" in content(path)
     assert "Cleaning kept 9 of 9 training pairs of `b.de`." in content(path)
     assert "translates from `de` to `en`, from `en` to `de`." in content(path)
+
+
+def test_results_of_further_metrics_are_shown(make_run):
+    run = make_run()
+    results = {"/home/me/rouge": {"rougeL": 0.51234}}
+    edit_json(run / "metrics.json", test=score(GOOD, REFERENCES) | {"metrics": results})
+    card = content(write_card(run))
+    assert "| `rouge` `rougeL` | 0.5123 | | |" in card and "/home" not in card
 
 
 def test_existing_card_is_kept(make_run):

@@ -229,6 +229,36 @@ def test_emissions_are_measured_and_shown_in_the_card(tmp_path):
     assert "## Emissions" in (tmp_path / "run" / "model" / "README.md").read_text()
 
 
+METRIC = """
+import datasets
+import evaluate
+
+
+class Count(evaluate.Metric):
+    def _info(self):
+        text = datasets.Value("string")
+        features = datasets.Features({"sources": text, "predictions": text})
+        return evaluate.MetricInfo(description="", citation="", inputs_description="", features=features)
+
+    def _compute(self, sources, predictions):
+        return {"words": sum(len(line.split()) for line in sources), "lines": len(predictions)}
+"""
+
+
+def test_further_metrics_of_a_recipe_are_in_the_final_scores(tmp_path):
+    recipe = make_recipe(tmp_path, max_updates=2, eval_every=2)
+    missing = changed(recipe, "evaluation", metrics=("no_such_metric",))
+    with pytest.raises(InputError, match="evaluation.metrics: 'no_such_metric' cannot be loaded"):
+        train(missing)
+    assert not (tmp_path / "run").exists()
+    (tmp_path / "count.py").write_text(METRIC)
+    metrics = train(changed(recipe, "evaluation", metrics=(str(tmp_path / "count.py"),), tokenize="char"))
+    words = len((tmp_path / "test.en").read_text().split())
+    assert metrics["test"]["metrics"] == {str(tmp_path / "count.py"): {"words": words, "lines": 9.0}}
+    assert "tok:char" in metrics["test"]["bleu"]["signature"]
+    assert "| `count.py` `lines` | 9 |" in (tmp_path / "run" / "model" / "README.md").read_text()
+
+
 @pytest.mark.parametrize(("updates", "epochs", "expected"), [(100, 2, 14), (9, 2, 9)])
 def test_updates_or_epochs_whichever_comes_first(tmp_path, updates, epochs, expected):
     recipe = make_recipe(tmp_path, max_updates=updates, max_epochs=epochs, eval_every=50, eval_bleu=False)

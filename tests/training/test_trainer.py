@@ -10,6 +10,7 @@ from torch.utils.data import DataLoader
 from transformers import EarlyStoppingCallback
 
 from residual_hf.data.batching import TokenBudgetSampler
+from residual_hf.data.corpus import ParallelCorpus
 from residual_hf.data.encoding import EncodedCorpus
 from residual_hf.evaluation.scorer import Scorer
 from residual_hf.generation.decode import DecodingSettings, translate_corpus
@@ -118,18 +119,19 @@ class Words:
 def test_scores_of_translations_are_reported(tmp_path):
     valid = make_corpus(6, seed=2)
     references = [" ".join(map(str, valid[n]["labels"][:-1])) for n in range(6)]
+    scorer = Scorer(ParallelCorpus([""] * 6, references, "valid"))
     decoding = DecodingSettings(num_beams=2, max_length_b=5, max_length_a=0.0)
     seen = []
 
     def score(model, corpus):
         seen.append(translate_corpus(model, Words(), corpus, decoding))
-        return Scorer(references).figures(seen[-1])
+        return scorer.figures(seen[-1])
 
     trainer = make_trainer(tmp_path, make_model(), valid=valid, score=score)
     metrics = trainer.evaluate()
     assert 0 <= metrics["eval_bleu"] <= 100 and 0 <= metrics["eval_chrf"] <= 100
     assert len(seen[0]) == 6 and all(len(line.split()) <= 5 for line in seen[0])
-    trainer.score = lambda model, corpus: Scorer(references).figures(references)
+    trainer.score = lambda model, corpus: scorer.figures(references)
     assert trainer.evaluate()["eval_bleu"] == pytest.approx(100)
 
 

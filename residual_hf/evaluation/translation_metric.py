@@ -1,0 +1,169 @@
+# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
+"""Translation scores as an `evaluate.Metric`, and other metrics of the `evaluate` library."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cache
+from numbers import Real
+from typing import Any
+
+import datasets
+import evaluate
+import numpy as np
+from transformers import EvalPrediction, PreTrainedTokenizerBase
+
+from residual_hf.errors import InputError
+from residual_hf.model.pipeline_translation import without_tag
+
+from .metrics import check_lines, paired_bootstrap, sacrebleu_metrics
+
+USAGE = """
+Args:
+    predictions: one detokenized translation per sentence.
+    references: one reference per sentence.
+    metrics: names out of "bleu", "bleu_lowercase", "chrf" (chrF2), "chrf++" (chrF2 with word bigrams) and "ter".
+    lowercase: ignore case. Otherwise TER is cased too, unlike in sacreBLEU's command line.
+    tokenize: sacreBLEU's tokenizer for BLEU, such as "13a", "intl", "zh", "ja-mecab", "char" or "none".
+    baseline: translations of another system, to compare with by paired bootstrap.
+    samples: number of bootstrap resamples.
+
+Returns:
+    `{"bleu": {"value": 31.4, "signature": "nrefs:1|case:mixed|..."}, ...}`: 0 to 100 for BLEU and chrF, edits per 100
+    reference words for TER. With a baseline also `interval` (95%), `baseline`, `baseline_interval` and `p_value`.
+"""
+
+
+class TranslationMetric(evaluate.Metric):
+    """BLEU, chrF and TER with signatures, as sacreBLEU (Post 2018) computes them.
+
+        metric = TranslationMetric()
+        metric.add_batch(predictions=["Ein Hund."], references=["Ein Hund!"])
+        metric.compute(metrics=("bleu", "chrf"))
+
+    Works offline. Sentences are kept in memory; with `num_process` above 1 in files of `cache_dir`, which all
+    processes must see, and the process with `process_id` 0 returns the scores of all.
+
+    Raises:
+        InputError: no sentences, a different number of references, an unknown metric or tokenizer.
+    """
+
+    def __init__(
+        self,
+        config_name: str | None = None,
+        keep_in_memory: bool | None = None,
+        cache_dir: str | None = None,
+        num_process: int = 1,
+        **kwargs: Any,
+    ):
+        if keep_in_memory is None:
+            keep_in_memory = num_process == 1
+        if keep_in_memory and cache_dir is None:
+            cache_dir = tempfile.gettempdir()  # evaluate creates a folder there, even if it needs none
+        super().__init__(config_name, keep_in_memory, cache_dir, num_process, **kwargs)
+
+    def _info(self) -> evaluate.MetricInfo:
+        line = datasets.Value("string")
+        return evaluate.MetricInfo(
+            description="BLEU, chrF and TER with signatures, as sacreBLEU computes them.",
+            citation="Matt Post. A Call for Clarity in Reporting BLEU Scores. WMT 2018.",
+            inputs_description=USAGE,
+            features=datasets.Features({"predictions": line, "references": line}),
+        )
+
+    def compute(
+        self, *, predictions: Sequence[str] | None = None, references: Sequence[str] | None = None, **options: Any
+    ) -> dict[str, dict[str, Any]] | None:
+        """Scores of the given sentences, or of those added before."""
+        if predictions is not None and references is not None:
+            check_lines("predictions", predictions, references)
+        return super().compute(predictions=predictions, references=references, **options)
+
+    def _compute(
+        self,
+        predictions: Sequence[str],
+        references: Sequence[str],
+        metrics: Sequence[str] = ("bleu", "chrf", "ter"),
+        lowercase: bool = False,
+        tokenize: str = "13a",
+        baseline: Sequence[str] | None = None,
+        samples: int = 1000,
+    ) -> dict[str, dict[str, Any]]:
+        scores: dict[str, dict[str, Any]] = {}
+        for name, metric in sacrebleu_metrics(metrics, lowercase, tokenize).items():
+            value = metric.corpus_score(predictions, [references]).score
+            scores[name] = {"value": value, "signature": str(metric.get_signature())}
+        if baseline is not None:
+            pairs = paired_bootstrap(baseline, predictions, references, metrics, lowercase, tokenize, samples)
+            for name, pair in pairs.items():
+                scores[name] |= {
+                    "interval": pair.b_interval,
+                    "baseline": pair.a,
+                    "baseline_interval": pair.a_interval,
+                    "p_value": pair.p_value,
+                    "signature": pair.signature,
+                }
+        return scores
+
+
+def compute_metrics_for(
+    tokenizer: PreTrainedTokenizerBase, **options: Any
+) -> Callable[[EvalPrediction], dict[str, float]]:
+    """The `compute_metrics` of a `Seq2SeqTrainer` with `predict_with_generate=True`.
+
+    Args:
+        tokenizer: decodes predictions and labels.
+        options: arguments of `TranslationMetric.compute`, such as `metrics` and `tokenize`.
+    """
+    metric = TranslationMetric()
+
+    def text(ids: np.ndarray) -> list[str]:
+        ids = np.where(ids < 0, tokenizer.pad_token_id, ids)
+        return [without_tag(line) for line in tokenizer.batch_decode(ids, skip_special_tokens=True)]
+
+    def compute_metrics(prediction: EvalPrediction) -> dict[str, float]:
+        found = prediction.predictions
+        ids = found[0] if isinstance(found, tuple) else found
+        scores = metric.compute(predictions=text(ids), references=text(prediction.label_ids), **options)
+        return {name: score["value"] for name, score in scores.items()}
+
+    return compute_metrics
+
+
+@cache
+def load_metric(name: str) -> LoadedMetric:
+    """Load a metric of the `evaluate` library, by its name on the Hub or a local path.
+
+    Raises:
+        InputError: the metric cannot be loaded, or needs other inputs than predictions, references and sources.
+    """
+    try:
+        metric = evaluate.load(name, keep_in_memory=True)
+    except Exception as error:  # the script of a metric can raise anything
+        raise InputError(f"evaluation.metrics: {name!r} cannot be loaded: {error}") from error
+    forms = metric.features if isinstance(metric.features, list) else [metric.features]
+    inputs = next((form for form in forms if isinstance(form.get("references"), datasets.Value)), forms[0])
+    unknown = sorted(set(inputs) - {"predictions", "references", "sources"})
+    if unknown:
+        raise InputError(f"evaluation.metrics: {name!r} needs {unknown}, must need predictions, references or sources")
+    return LoadedMetric(metric, inputs)
+
+
+@dataclass(frozen=True)
+class LoadedMetric:
+    """A metric of the `evaluate` library and the inputs that it takes."""
+
+    metric: evaluate.EvaluationModule
+    inputs: datasets.Features
+
+    def compute(
+        self, predictions: Sequence[str], references: Sequence[str], sources: Sequence[str]
+    ) -> dict[str, float]:
+        """The numbers that the metric returns; lists, such as one score per sentence, are omitted."""
+        given: dict[str, Any] = {"predictions": predictions, "references": references, "sources": sources}
+        if not isinstance(self.inputs.get("references"), datasets.Value):
+            given["references"] = [[reference] for reference in references]
+        result = self.metric.compute(**{name: given[name] for name in self.inputs})
+        return {name: float(value) for name, value in result.items() if isinstance(value, Real)}

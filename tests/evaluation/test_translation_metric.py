@@ -1,0 +1,167 @@
+# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
+"""Scores equal hand-made ones, as an `evaluate.Metric` in one or two processes and in a `Seq2SeqTrainer`."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+
+import evaluate
+import numpy as np
+import pytest
+from tiny_translator import tiny_tokenizer
+from transformers import EvalPrediction
+
+from residual_hf.errors import InputError
+from residual_hf.evaluation.translation_metric import TranslationMetric, compute_metrics_for, load_metric
+
+REFERENCES = ["the dog runs on wet grass", "two men talk in a small shop", "a girl reads the old red book"] * 20
+GOOD = ["the dog runs on wet grass", "two men talk in a small store", "a girl reads the old red book"] * 20
+BAD = ["dog runs on the grass quickly", "some men stand in a store", "the girl has an old red book"] * 20
+
+
+def score(predictions, references, **options):
+    return TranslationMetric().compute(predictions=predictions, references=references, **options)
+
+
+def test_perfect_translations_get_perfect_scores_with_signatures():
+    scores = score(REFERENCES, REFERENCES, metrics=("bleu", "chrf", "chrf++", "ter"))
+    assert {name: round(entry["value"], 6) for name, entry in scores.items()} == {
+        "bleu": 100.0,
+        "chrf": 100.0,
+        "chrf++": 100.0,
+        "ter": 0.0,
+    }
+    assert scores["bleu"]["signature"].startswith("nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:")
+    assert "nw:0" in scores["chrf"]["signature"] and "nw:2" in scores["chrf++"]["signature"]
+    assert scores["ter"]["signature"].startswith("nrefs:1|case:mixed|tok:tercom")
+    assert json.loads(json.dumps(scores)) == scores
+
+
+def test_scores_follow_their_definitions():
+    scores = score(["a b c d e"], ["a b c d f"])
+    assert scores["bleu"]["value"] == pytest.approx(100 * (4 / 5 * 3 / 4 * 2 / 3 * 1 / 2) ** 0.25)
+    assert scores["ter"]["value"] == pytest.approx(100 * 1 / 5)
+
+
+def test_lowercase_ignores_case_in_every_metric():
+    predictions, references = ["The Dog Runs On Grass"], ["the dog runs on grass"]
+    mixed = score(predictions, references, metrics=("bleu", "bleu_lowercase", "chrf", "ter"))
+    lower = score(predictions, references, lowercase=True)
+    assert [entry["value"] for entry in lower.values()] == pytest.approx([100.0, 100.0, 0.0])
+    assert mixed["bleu"]["value"] < 50 and mixed["chrf"]["value"] < 90 and mixed["ter"]["value"] > 50
+    assert all("case:lc" in lower[name]["signature"] and "case:mixed" in mixed[name]["signature"] for name in lower)
+    assert mixed["bleu_lowercase"] == lower["bleu"]
+
+
+def test_tokenize_is_the_tokenizer_of_bleu():
+    lines = ["one two three four, five"], ["one two three four , five"]
+    assert score(*lines)["bleu"]["value"] == pytest.approx(100)
+    untouched = score(*lines, tokenize="none")["bleu"]
+    assert untouched["value"] < 60 and "tok:none" in untouched["signature"]
+
+
+def test_batches_add_up_to_the_corpus():
+    metric = TranslationMetric()
+    assert isinstance(metric, evaluate.Metric)
+    for start in range(0, 60, 25):
+        metric.add_batch(predictions=GOOD[start : start + 25], references=REFERENCES[start : start + 25])
+    assert metric.compute() == score(GOOD, REFERENCES)
+    metric.add(prediction="a dog", reference="a dog")
+    assert metric.compute(metrics=("chrf",))["chrf"]["value"] == pytest.approx(100)
+
+
+def test_scoring_leaves_the_random_state_as_it_was():
+    before = np.random.get_state()[1].copy()
+    score(GOOD, REFERENCES, baseline=BAD, metrics=("bleu",), samples=10)
+    assert np.array_equal(np.random.get_state()[1], before)
+
+
+def share(arguments):
+    rank, folder = arguments
+    metric = TranslationMetric(num_process=2, process_id=rank, cache_dir=folder)
+    metric.add_batch(predictions=GOOD[rank::2], references=REFERENCES[rank::2])
+    return metric.compute()
+
+
+def test_two_processes_score_the_whole_corpus(tmp_path):
+    with multiprocessing.get_context("fork").Pool(2) as pool:
+        first, second = pool.map(share, [(rank, str(tmp_path)) for rank in (0, 1)], chunksize=1)
+    assert first == score(GOOD, REFERENCES)
+    assert second is None
+
+
+def test_a_baseline_adds_significance():
+    found = score(GOOD, REFERENCES, baseline=BAD, metrics=("bleu",), samples=100)["bleu"]
+    assert found["value"] == score(GOOD, REFERENCES)["bleu"]["value"]
+    assert found["baseline"] == score(BAD, REFERENCES)["bleu"]["value"]
+    assert found["p_value"] < 0.05 and found["interval"][0] > found["baseline_interval"][1]
+    assert "bs:100|seed:12345" in found["signature"]
+
+
+def test_compute_metrics_of_a_plain_trainer():
+    """Label padding is ignored, and sentences of different lengths come as one padded array."""
+    tokenizer = tiny_tokenizer()
+    lines = ["ein Hund", "ein kleiner Hund sieht"]
+    ids = tokenizer(text_target=lines, padding=True, return_tensors="np")["input_ids"]
+    labels = np.where(ids == tokenizer.pad_token_id, -100, ids)
+    assert (labels == -100).any()
+    figures = compute_metrics_for(tokenizer, metrics=("bleu", "chrf"))(EvalPrediction((ids, None), labels))
+    expected = score(tokenizer.batch_decode(ids, skip_special_tokens=True), lines, metrics=("bleu", "chrf"))
+    assert figures == {name: entry["value"] for name, entry in expected.items()}
+
+
+SCRIPT = """
+import datasets
+import evaluate
+
+
+class {name}(evaluate.Metric):
+    def _info(self):
+        text = datasets.Value("string")
+        features = datasets.Features({{{features}}})
+        return evaluate.MetricInfo(description="", citation="", inputs_description="", features=features)
+
+    def _compute(self, **inputs):
+        return {{"first": len(inputs["predictions"]), "inputs": sorted(inputs), "shape": {shape}}}
+"""
+
+
+def write_metric(folder, name, features, shape="0.5"):
+    (folder / name).mkdir()
+    (folder / name / f"{name}.py").write_text(SCRIPT.format(name=name.title(), features=features, shape=shape))
+    return str(folder / name)
+
+
+def test_other_metrics_are_loaded_from_a_path(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    plain = load_metric(write_metric(tmp_path, "plain", '"predictions": text, "references": text, "sources": text'))
+    assert plain.compute(["a", "b"], ["c", "d"], ["e", "f"]) == {"first": 2.0, "shape": 0.5}
+    nested = '"predictions": text, "references": datasets.Sequence(text)'
+    several = load_metric(write_metric(tmp_path, "several", nested, 'len(inputs["references"][0])'))
+    assert several.compute(["a", "b"], ["cd", "e"], []) == {"first": 2.0, "shape": 1.0}
+
+
+def test_a_metric_that_cannot_be_used_is_named(tmp_path):
+    with pytest.raises(InputError, match="evaluation.metrics: 'not_there' cannot be loaded: "):
+        load_metric("not_there")
+    path = write_metric(tmp_path, "image", '"predictions": text, "images": text')
+    with pytest.raises(InputError, match=r"image' needs \['images'\], must need predictions, references or sources"):
+        load_metric(path)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: score([], []), "predictions: no lines given"),
+        (lambda: score(["a", "b"], ["a"]), "predictions: 2 lines for 1 references"),
+        (lambda: score("a b", ["a b"]), "predictions: one string given"),
+        (lambda: score(["a"], ["a"], metrics=("meteor",)), r"metrics: \('meteor',\) given, must be .* 'chrf\+\+'"),
+        (lambda: score(["a"], ["a"], metrics="bleu"), "metrics: 'bleu' given, must be a sequence"),
+        (lambda: score(["a"], ["a"], tokenize="14b"), "tokenize: '14b' given, must be one of .*'13a'"),
+        (lambda: score(["a"], ["a"], baseline=["b", "c"]), "system_a: 2 lines for 1 references"),
+    ],
+)
+def test_bad_input_is_named(call, message):
+    with pytest.raises(InputError, match=message):
+        call()
