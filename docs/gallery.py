@@ -73,8 +73,9 @@ def equation(mode: type[ResidualConnection]) -> str:
 
 
 def drawing(*names: str, stack: str = "encoder") -> str:
-    """A diagram for a page: its style is in a file that follows the theme."""
-    return re.sub("<style>.*?</style>", "", draw_modes(names, stack), flags=re.DOTALL).strip()
+    """A diagram for a page: its style is in a file that follows the theme, its size stays legible on a phone."""
+    svg = re.sub("<style>.*?</style>", "", draw_modes(names, stack), flags=re.DOTALL).strip()
+    return re.sub(r'width="([\d.]+)"', lambda m: f'{m[0]} style="min-width:{0.7 * float(m[1]):.0f}px"', svg, count=1)
 
 
 def figure(name: str) -> str:
