@@ -2,15 +2,17 @@
 """The metadata is in pyproject.toml. Here is the optional library of kernels that `residual_hf.native` loads."""
 
 import platform
-from glob import glob
+import zlib
+from pathlib import Path
 
 from setuptools import Extension, setup
 
-FOLDER = "residual_hf/native"
+FOLDER = Path("residual_hf/native")
 KERNELS = Extension(
     "residual_hf.native._kernels",
-    sources=sorted(glob(f"{FOLDER}/*.c")),
-    depends=sorted(glob(f"{FOLDER}/*.h")),
+    sources=sorted(map(str, FOLDER.glob("*.c"))),
+    depends=sorted(map(str, [*FOLDER.glob("*.h"), FOLDER / "structures.py"])),
+    define_macros=[("INTERFACE", f"{zlib.crc32((FOLDER / 'structures.py').read_bytes())}u")],
     extra_compile_args=["-O3", "-std=gnu11"],
     optional=True,  # without a compiler, PyTorch decodes
 )

@@ -20,7 +20,7 @@ from transformers.utils import logging
 
 from residual_hf.errors import InputError
 
-from .structures import declare_functions
+from .structures import declare_functions, interface_version
 
 logger = logging.get_logger(__name__)
 
@@ -45,7 +45,11 @@ def _load() -> tuple[ctypes.CDLL | None, str]:
     path = _find()
     if path is None:
         return None, "none"
-    loaded = declare_functions(ctypes.CDLL(str(path)))
+    loaded = ctypes.CDLL(str(path))
+    if ctypes.c_uint32(loaded.interface_version()).value != interface_version():
+        logger.warning_once(f"{path} is of another version of residual_hf, install it again: PyTorch decodes.")
+        return None, "none"
+    declare_functions(loaded)
     used = INSTRUCTION_SETS[loaded.enable_instruction_set(INSTRUCTION_SETS.index(most))]
     return (None if used == "none" else loaded), used
 

@@ -28,6 +28,9 @@ static int has_amx(void) {
 #endif
 }
 
+// INTERFACE is the checksum of structures.py, which has to fit native.h.
+uint32_t interface_version(void) { return INTERFACE; }
+
 // Use the best instruction set up to `most`; returns which one that is.
 InstructionSet enable_instruction_set(InstructionSet most) {
     enabled = NONE;

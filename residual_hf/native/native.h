@@ -38,7 +38,7 @@ typedef struct {
     const int32_t *lengths;
 } Table;
 
-// Heads are padded to a multiple of 16 values; `attention_width` holds all of them. Norms are those that follow: of
+// Heads are padded to a multiple of 32 values; `attention_width` holds all of them. Norms are those that follow: of
 // the same sub-layer in Post-LN, of the next one in Pre-LN.
 typedef struct {
     Linear query, key_value, attention_output;
@@ -81,6 +81,7 @@ size_t decode_scratch_size(const Stack *stack, const Memory *memory, int rows);
 int decode(const Stack *stack, const Memory *memory, int first, int rows, int step, int64_t position,
            const int64_t *tokens, float *logits, int candidates, float *log_probs, int64_t *ids, void *scratch);
 
+uint32_t interface_version(void);
 InstructionSet enable_instruction_set(InstructionSet most);
 InstructionSet instruction_set(void);
 
@@ -94,4 +95,13 @@ void attention(int rows, int heads, int head_size, int width, Type type, const v
 void add_norm(int rows, int width, int stride, float *stream, const float *branch, const Norm *norm, int keep_sum,
               float *dual, float dual_scale, void *output, Type output_type);
 
-void top_candidates(int rows, int columns, const float *logits, int count, float *log_probs, int64_t *ids);
+// Of a row: the largest logit, the sum of exp(logit - largest), and how many candidates there are.
+typedef struct {
+    float largest, total;
+    int32_t found;
+} Tally;
+
+void start_candidates(int rows, int count, float *log_probs, int64_t *ids, Tally *tallies);
+void add_candidates(int rows, int columns, int64_t first_id, const float *logits, int count, float *log_probs,
+                    int64_t *ids, Tally *tallies);
+void finish_candidates(int rows, int count, float *log_probs, const Tally *tallies);

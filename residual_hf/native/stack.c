@@ -1,9 +1,9 @@
 // Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 // The encoder, and one step of the decoder, each in one call.
 
-#include "simd.h"
+#include "gemm.h"
 
-enum { CHUNK = 512 };  // rows of the encoder whose activations are in the cache together
+enum { CHUNK = 512, COLUMNS = 1024 };  // rows of the encoder, and logits, that are in the cache together
 
 typedef struct {
     float *stream, *dual;   // (rows, stride); dual is NULL where there is none
@@ -20,6 +20,7 @@ static int round_up(int value, int multiple) { return (value + multiple - 1) / m
 static size_t element_size(int type) { return type == FLOAT32 ? sizeof(float) : sizeof(bf16); }
 
 static int most(int a, int b) { return a > b ? a : b; }
+static int least(int a, int b) { return a < b ? a : b; }
 
 // The next `bytes` of scratch memory; with `base` NULL they are only counted.
 static void *take(char *base, size_t *used, size_t bytes) {
@@ -114,11 +115,9 @@ static Buffers from_row(const Stack *s, Buffers b, int row) {
     return b;
 }
 
-static int encoder_chunk(int rows) { return rows < CHUNK ? rows : CHUNK; }
-
 size_t encode_scratch_size(const Stack *s, int rows, int longest) {
     Buffers buffers;
-    return place_buffers(s, rows, encoder_chunk(rows), longest, NULL, &buffers);
+    return place_buffers(s, rows, least(rows, CHUNK), longest, NULL, &buffers);
 }
 
 // output, (rows, stride), of all tokens of a batch without its padding; tokens see those of their line of the table.
@@ -127,17 +126,17 @@ int encode(const Stack *s, int rows, const int64_t *tokens, const int64_t *posit
            void *cache, void *output, void *scratch) {
     if (!in_vocabulary(s, rows, tokens)) return 0;
     Buffers all;
-    place_buffers(s, rows, encoder_chunk(rows), longest, scratch, &all);
+    place_buffers(s, rows, least(rows, CHUNK), longest, scratch, &all);
     all.hidden = output;
     embed(s, &all, rows, tokens, positions);
     for (const Layer *layer = s->layer; layer < s->layer + s->layers; layer++) {
         for (int row = 0; row < rows; row += CHUNK) {
-            int count = encoder_chunk(rows - row);
+            int count = least(rows - row, CHUNK);
             Buffers b = from_row(s, all, row);
             linear(&layer->key_value, count, b.hidden, IDENTITY, entry(s, cache, row), s->type, b.linear);
         }
         for (int row = 0; row < rows; row += CHUNK) {
-            int count = encoder_chunk(rows - row);
+            int count = least(rows - row, CHUNK);
             Buffers b = from_row(s, all, row);
             Table part = *table;
             part.line += row;
@@ -149,46 +148,75 @@ int encode(const Stack *s, int rows, const int64_t *tokens, const int64_t *posit
     return 1;
 }
 
-// The same for all rows of a step.
 typedef struct {
-    int64_t *positions;
-    int32_t *lengths, *lines;
-} StepTables;
+    int64_t *positions;       // (rows), the same for all, as are the lengths
+    int32_t *lengths, *lines; // (rows)
+    float *logits;            // (rows, COLUMNS)
+    Tally *tallies;           // (rows)
+} StepBuffers;
 
-static size_t place_step(const Stack *s, const Memory *m, int rows, char *base, Buffers *b, StepTables *tables) {
+static size_t place_step(const Stack *s, const Memory *m, int rows, char *base, Buffers *b, StepBuffers *step) {
     size_t used = place_buffers(s, rows, rows, most(m->max_length, m->longest_source), base, b);
-    tables->positions = take(base, &used, rows * sizeof(int64_t));
-    tables->lengths = take(base, &used, rows * sizeof(int32_t));
-    tables->lines = take(base, &used, rows * sizeof(int32_t));
+    step->positions = take(base, &used, rows * sizeof(int64_t));
+    step->lengths = take(base, &used, rows * sizeof(int32_t));
+    step->lines = take(base, &used, rows * sizeof(int32_t));
+    step->logits = take(base, &used, (size_t)rows * COLUMNS * sizeof(float));
+    step->tallies = take(base, &used, rows * sizeof(Tally));
     return used;
 }
 
 size_t decode_scratch_size(const Stack *s, const Memory *m, int rows) {
     Buffers buffers;
-    StepTables tables;
-    return place_step(s, m, rows, NULL, &buffers, &tables);
+    StepBuffers step;
+    return place_step(s, m, rows, NULL, &buffers, &step);
+}
+
+// Some outputs of a linear map: panels follow each other in memory.
+static Linear outputs_of(const Linear *all, int first, int count) {
+    Linear some = *all;
+    some.outputs = count;
+    some.weights = (const char *)all->weights + first * weight_bytes(all);
+    some.bias += first;
+    if (all->type == INT8) {
+        some.scales += first;
+        some.offsets += first;
+    }
+    return some;
+}
+
+// The vocabulary in parts, whose logits are still in the cache when their best are taken.
+static void best_tokens(const Stack *s, const Buffers *b, const StepBuffers *step, int rows, int candidates,
+                        float *log_probs, int64_t *ids) {
+    start_candidates(rows, candidates, log_probs, ids, step->tallies);
+    for (int first = 0; first < s->logits.outputs; first += COLUMNS) {
+        int columns = least(s->logits.outputs - first, COLUMNS);
+        Linear part = outputs_of(&s->logits, first, columns);
+        linear(&part, rows, b->hidden, IDENTITY, step->logits, FLOAT32, b->linear);
+        add_candidates(rows, columns, first, step->logits, candidates, log_probs, ids, step->tallies);
+    }
+    finish_candidates(rows, candidates, log_probs, step->tallies);
 }
 
 // One step of `rows` rows from `first`: other rows may run at the same time with scratch memory of their own.
-// tokens and the outputs are those of all rows: logits (rows, vocabulary), log_probs and ids (rows, candidates).
-// Returns 0 if a token is not in the vocabulary.
+// tokens and the outputs are those of all rows: log_probs and ids (rows, candidates), or with 0 candidates the logits
+// (rows, vocabulary). Returns 0 if a token is not in the vocabulary.
 int decode(const Stack *s, const Memory *m, int first, int rows, int step, int64_t position, const int64_t *tokens,
            float *logits, int candidates, float *log_probs, int64_t *ids, void *scratch) {
     if (!in_vocabulary(s, rows, tokens + first)) return 0;
     Buffers b;
-    StepTables tables;
-    place_step(s, m, rows, scratch, &b, &tables);
+    StepBuffers buffers;
+    place_step(s, m, rows, scratch, &b, &buffers);
     int32_t *ancestors = m->ancestors + (int64_t)first * m->max_length;
     for (int r = 0; r < rows; r++) {
-        tables.positions[r] = position;
-        tables.lengths[r] = step + 1;
-        tables.lines[r] = r;
+        buffers.positions[r] = position;
+        buffers.lengths[r] = step + 1;
+        buffers.lines[r] = r;
         ancestors[(int64_t)r * m->max_length + step] = step * m->slots + first + r;
     }
-    Table self = {ancestors, m->max_length, tables.lines, tables.lengths};
+    Table self = {ancestors, m->max_length, buffers.lines, buffers.lengths};
     Table cross = {m->source_table, m->longest_source, m->sources + first, m->source_lengths};
 
-    embed(s, &b, rows, tokens + first, tables.positions);
+    embed(s, &b, rows, tokens + first, buffers.positions);
     for (int i = 0; i < s->layers; i++) {
         const Layer *layer = s->layer + i;
         void *self_cache = entry(s, m->self_cache, (int64_t)i * m->max_length * m->slots);
@@ -201,11 +229,10 @@ int decode(const Stack *s, const Memory *m, int first, int rows, int step, int64
     }
     end_stream(s, &b, rows);
 
-    int columns = s->logits.outputs;
-    logits += (int64_t)first * columns;
-    linear(&s->logits, rows, b.hidden, IDENTITY, logits, FLOAT32, b.linear);
     if (candidates)
-        top_candidates(rows, columns, logits, candidates, log_probs + (int64_t)first * candidates,
-                       ids + (int64_t)first * candidates);
+        best_tokens(s, &b, &buffers, rows, candidates, log_probs + (int64_t)first * candidates,
+                    ids + (int64_t)first * candidates);
+    else
+        linear(&s->logits, rows, b.hidden, IDENTITY, logits + (int64_t)first * s->logits.outputs, FLOAT32, b.linear);
     return 1;
 }

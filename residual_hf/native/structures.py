@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+import zlib
 from ctypes import CDLL, POINTER, Structure, c_float, c_int, c_int32, c_int64, c_size_t, c_void_p
+from pathlib import Path
 
 
 class Linear(Structure):
@@ -65,19 +67,30 @@ class Memory(Structure):
     ]
 
 
+class Tally(Structure):
+    _fields_ = [("largest", c_float), ("total", c_float), ("found", c_int32)]
+
+
 ARGUMENTS = {
     "enable_instruction_set": [c_int],
     "linear": [c_void_p, c_int, c_void_p, c_int, c_void_p, c_int, c_void_p],
     "linear_scratch_size": [c_int, c_int, c_int],
     "attention": [c_int] * 5 + [c_void_p] * 3 + [c_float] + [c_void_p] * 2,
     "add_norm": [c_int] * 3 + [c_void_p] * 3 + [c_int, c_void_p, c_float, c_void_p, c_int],
-    "top_candidates": [c_int, c_int, c_void_p, c_int, c_void_p, c_void_p],
+    "start_candidates": [c_int, c_int, c_void_p, c_void_p, c_void_p],
+    "add_candidates": [c_int, c_int, c_int64, c_void_p, c_int, c_void_p, c_void_p, c_void_p],
+    "finish_candidates": [c_int, c_int, c_void_p, c_void_p],
     "encode_scratch_size": [c_void_p, c_int, c_int],
     "encode": [c_void_p, c_int] + [c_void_p] * 3 + [c_int] + [c_void_p] * 3,
     "decode_scratch_size": [c_void_p, c_void_p, c_int],
     "decode": [c_void_p] * 2 + [c_int] * 3 + [c_int64] + [c_void_p] * 2 + [c_int] + [c_void_p] * 3,
 }
 RESULTS = {"enable_instruction_set": c_int, "encode": c_int, "decode": c_int}
+
+
+def interface_version() -> int:
+    """What a library built with this file returns as its `interface_version`: the checksum of this file."""
+    return zlib.crc32(Path(__file__).read_bytes())
 
 
 def declare_functions(library: CDLL) -> CDLL:

@@ -9,7 +9,7 @@ from torch.nn.functional import normalize, pad
 
 from .structures import Layer, Linear, Norm, Stack
 
-PADDING, PANEL, HEAD_PADDING = 64, 32, 16
+PADDING, PANEL, HEAD_PADDING = 64, 32, 32
 DTYPES = ("float32", "bfloat16", "int8")
 ACTIVATIONS = {"relu": 1, "gelu": 2, "silu": 3, "swish": 3}
 LN_MODES = ("post_ln", "pre_ln", "resi_dual")

@@ -13,8 +13,8 @@ from torch import nn
 from torch.nn.functional import gelu, linear, relu, silu
 
 from residual_hf.native import library
-from residual_hf.native.structures import Norm, Table
-from residual_hf.native.weights import DTYPES, Packer, pad_heads, pad_to, round_up
+from residual_hf.native.structures import Norm, Table, Tally
+from residual_hf.native.weights import DTYPES, HEAD_PADDING, Packer, pad_heads, pad_to, round_up
 
 pytestmark = needs_kernels
 ACTIVATIONS = [lambda x: x, relu, gelu, silu]
@@ -98,7 +98,7 @@ def test_int8_of_zeros(isa):  # noqa: F811
 @pytest.mark.parametrize("longest", [1, 3, 16, 37])
 def test_attention(dtype, heads, head_size, longest):
     rows, entries, sentences = 7, 50, 3
-    padded_head = round_up(head_size, 16)
+    padded_head = round_up(head_size, HEAD_PADDING)
     width = round_up(heads * padded_head)
     query, keys, values = torch.randn(rows, heads * head_size), *torch.randn(2, entries, heads * head_size)
     table = torch.randint(entries, (sentences, longest), dtype=torch.int32)
@@ -166,26 +166,44 @@ def test_add_norm(dtype, keep_sum, norm_class, dual_scale, width):
     assert not output[:, width:].any() and not stream[:, width:].any()
 
 
-@pytest.mark.parametrize(("columns", "count"), [(64, 1), (64, 64), (320, 5), (10048, 11), (10048, 64), (640, 100)])
-def test_top_candidates(columns, count):
-    rows = 6
-    logits = 4 * torch.randn(rows, columns)
-    logits[:, -7:] = -torch.inf  # padding
-    logits[1] = logits[1].round()  # ties
-    logits[2, :-7] = logits[2, :-7].sort().values
+def top_candidates(logits, count, parts=1):
+    rows = len(logits)
     log_probs, ids = torch.empty(rows, count), torch.empty(rows, count, dtype=torch.long)
-    pointers = logits.data_ptr(), count, log_probs.data_ptr(), ids.data_ptr()
-    library().top_candidates(rows, columns, *pointers)
+    tallies = (Tally * rows)()
+    library().start_candidates(rows, count, log_probs.data_ptr(), ids.data_ptr(), tallies)
+    first = 0
+    for part in [part.contiguous() for part in logits.chunk(parts, dim=1)]:
+        pointers = part.data_ptr(), count, log_probs.data_ptr(), ids.data_ptr(), tallies
+        library().add_candidates(rows, part.shape[1], first, *pointers)
+        first += part.shape[1]
+    library().finish_candidates(rows, count, log_probs.data_ptr(), tallies)
+    return log_probs, ids
+
+
+@pytest.mark.parametrize("parts", [1, 5])
+@pytest.mark.parametrize(("columns", "count"), [(320, 1), (320, 64), (10240, 11), (10240, 64), (640, 100)])
+def test_top_candidates(columns, count, parts):
+    logits = 4 * torch.randn(6, columns)
+    logits[1] = logits[1].round()  # ties
+    logits[2] = logits[2].sort().values
+    logits[3] = logits[3].sort(descending=True).values
+    logits[4] += 1000
+    logits[:, -7:] = -torch.inf  # padding
+    log_probs, ids = top_candidates(logits, count, parts)
     expected = logits.double().log_softmax(dim=-1)
     best = expected.topk(count, dim=-1)
-    torch.testing.assert_close(log_probs.double(), best.values, rtol=1e-6, atol=2e-6)
+    torch.testing.assert_close(log_probs.double(), best.values, rtol=1e-5, atol=1e-5)
     torch.testing.assert_close(expected.gather(1, ids), best.values)
     assert all(len(set(row)) == count for row in ids.tolist())
 
 
-def test_ties_go_to_the_smaller_id():
+@pytest.mark.parametrize("parts", [1, 2])
+def test_ties_go_to_the_smaller_id(parts):
     logits = torch.zeros(1, 128)
     logits[0, [100, 30, 77]] = 1.0
-    log_probs, ids = torch.empty(1, 5), torch.empty(1, 5, dtype=torch.long)
-    library().top_candidates(1, 128, logits.data_ptr(), 5, log_probs.data_ptr(), ids.data_ptr())
-    assert ids.tolist() == [[30, 77, 100, 0, 1]]
+    assert top_candidates(logits, 5, parts)[1].tolist() == [[30, 77, 100, 0, 1]]
+
+
+def test_candidates_of_logits_that_are_not_numbers():
+    log_probs, ids = top_candidates(torch.full((1, 64), torch.nan), 3)
+    assert ids.tolist() == [[0, 0, 0]] and not log_probs.isfinite().any()

@@ -46,6 +46,15 @@ def test_a_missing_library_costs_one_line(monkeypatch):
     assert len(lines) == 1 and "not built" in lines[0]
 
 
+@needs_kernels
+def test_a_library_of_another_version_is_not_used(monkeypatch):
+    lines = []
+    monkeypatch.setattr(native, "interface_version", lambda: 1)
+    monkeypatch.setattr(native.logger, "warning_once", lines.append)
+    assert load() == (None, "none")
+    assert "another version" in lines[0]
+
+
 @pytest.mark.skipif(importlib.util.find_spec("setuptools") is None, reason="setuptools is not installed")
 def test_the_package_builds_without_a_compiler(tmp_path):
     command = [sys.executable, "setup.py", "build_ext", "--build-lib", tmp_path, "--build-temp", tmp_path]
