@@ -28,7 +28,7 @@ from torch.utils.data import DataLoader
 
 from residual_hf.data.batching import Seq2SeqCollator
 from residual_hf.data.encoding import encode
-from residual_hf.data.settings import CorpusSpec, DataSettings
+from residual_hf.data.settings import CorpusSpec, DataSettings, TokenizerSettings
 from residual_hf.data.streaming import StreamedBatches
 from residual_hf.data.tokenizer_training import train_tokenizer
 from residual_hf.files import write_json
@@ -51,7 +51,9 @@ def write_corpus(folder: Path, pairs: int, vocab_size: int, seed: int) -> None:
     lengths = rng.lognormal(np.log(18), 0.6, SENTENCES).round().astype(int).clip(1, 150)
     other = (lengths * rng.lognormal(0, 0.2, SENTENCES)).round().astype(int).clip(1, 150)
     sides = [made_up_sentences(rng, lengths), made_up_sentences(rng, other)]
-    train_tokenizer(sides[0][:10_000] + sides[1][:10_000], vocab_size=vocab_size).save_pretrained(folder / "tokenizer")
+    train_tokenizer(sides[0][:10_000] + sides[1][:10_000], TokenizerSettings(vocab_size=vocab_size)).save_pretrained(
+        folder / "tokenizer"
+    )
     lines = [[f"{sentence}\n".encode() for sentence in side] for side in sides]
     with open(folder / f"train.{SIDES[0]}", "wb") as source, open(folder / f"train.{SIDES[1]}", "wb") as target:
         for start in range(0, pairs, SENTENCES):

@@ -27,6 +27,7 @@ from torch import Tensor
 from residual_hf.data.batching import Seq2SeqCollator, TokenBudgetSampler
 from residual_hf.data.encoding import EncodedCorpus
 from residual_hf.data.generated import generate_corpus
+from residual_hf.data.settings import TokenizerSettings
 from residual_hf.data.tokenizer_training import train_tokenizer
 from residual_hf.files import read_json_lines
 from residual_hf.model.connections import LN_MODES
@@ -46,7 +47,7 @@ class Data:
 
     def __init__(self, max_tokens: int, device: str):
         texts = {name: list(zip(*pairs, strict=True)) for name, pairs in generate_corpus(SIZES).items()}
-        tokenizer = train_tokenizer([*texts["train"][0], *texts["train"][1]], model="bpe", vocab_size=VOCABULARY)
+        tokenizer = train_tokenizer([*texts["train"][0], *texts["train"][1]], TokenizerSettings(vocab_size=VOCABULARY))
         self.corpora = {
             name: EncodedCorpus.from_ids(*(tokenizer(list(side))["input_ids"] for side in sides))
             for name, sides in texts.items()

@@ -200,14 +200,7 @@ def get_tokenizer(
     """The tokenizer in `folder`, if there is one; else one as `settings` say, trained on `corpora`, saved there."""
     if folder.exists():
         return AutoTokenizer.from_pretrained(folder)
-    train = partial(
-        train_tokenizer,
-        model=settings.kind,
-        vocab_size=settings.vocab_size,
-        language_tags=tags,
-        min_frequency=settings.min_frequency,
-        character_coverage=settings.character_coverage,
-    )
+    train = partial(train_tokenizer, settings=settings, language_tags=tags)
     if settings.kind == "pretokenized":
         tokenizer = pretokenized_tokenizer(settings.path)
     elif settings.path is not None:

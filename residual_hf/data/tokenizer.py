@@ -1,5 +1,5 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
-"""Tokenizers as this package has them: special tokens, language tags, and text that is segmented already."""
+"""Special tokens of our tokenizers, and a tokenizer for text that is already segmented."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ SPECIAL_TOKENS = ("<s>", "<pad>", "</s>", "<unk>")  # ids 0 to 3, as in fairseq'
 
 
 def wrap_tokenizer(tokenizer: Tokenizer, model_max_length: int | None = None) -> PreTrainedTokenizerFast:
-    """A tokenizer of the `tokenizers` library with `SPECIAL_TOKENS` declared, as Transformers has it.
+    """A Transformers tokenizer with `SPECIAL_TOKENS`, from one of the `tokenizers` library.
 
-    Special tokens that stand literally in a text (`<s>` is an HTML tag) are taken as text; pass
-    `split_special_tokens=False` in a call to have them read as special tokens.
+    It encodes special tokens in a text as text (`<s>` is an HTML tag), unless it is called with
+    `split_special_tokens=False`.
     """
     bos, pad, eos, unk = SPECIAL_TOKENS
     return PreTrainedTokenizerFast(
@@ -34,7 +34,7 @@ def wrap_tokenizer(tokenizer: Tokenizer, model_max_length: int | None = None) ->
 
 
 def append_eos() -> processors.TemplateProcessing:
-    """The post-processor that ends a sequence with `</s>` and adds nothing else, as fairseq and Marian do."""
+    """A post-processor that appends `</s>`, as in fairseq and Marian."""
     eos = SPECIAL_TOKENS[2]
     return processors.TemplateProcessing(
         single=f"$A {eos}", pair=f"$A {eos} $B {eos}", special_tokens=[(eos, SPECIAL_TOKENS.index(eos))]
@@ -44,27 +44,29 @@ def append_eos() -> processors.TemplateProcessing:
 def pretokenized_tokenizer(
     dict_path: str | Path, *, remove_bpe_joiner: bool = True, model_max_length: int | None = None
 ) -> PreTrainedTokenizerFast:
-    """The tokenizer for text that is segmented already, with the ids of a fairseq dictionary.
+    """A tokenizer for text that is already segmented, with the ids of a fairseq dictionary.
 
-    Tokens are what stands between spaces; what the dictionary lacks is `<unk>`; `</s>` is appended. Decoding joins
-    tokens with single spaces and, with `remove_bpe_joiner`, glues what subword-nmt cut ("cot@@ ton" to "cotton").
+    Text is split at spaces, tokens that are not in the dictionary become `<unk>`, and `</s>` is appended. Decoding
+    joins tokens with spaces.
 
     Args:
-        dict_path: fairseq's `dict.txt`, one "token count" a line; the ids follow the special tokens', from 4 on.
+        dict_path: fairseq's `dict.txt`, with lines "token count"; ids start at 4, after the special tokens.
+        remove_bpe_joiner: merge the subwords of subword-nmt when decoding ("cot@@ ton" to "cotton").
+        model_max_length: number of tokens to which `truncation=True` cuts.
 
     Raises:
-        InputError: a line of another form or a token that is there twice, naming file and line.
+        InputError: a malformed line or a repeated token, with file and line number.
     """
     vocab = {token: number for number, token in enumerate(SPECIAL_TOKENS)}
     for number, line in enumerate(iter_lines(dict_path), start=1):
         token, _, count = line.rpartition(" ")
         if not token or " " in token or not count.isdecimal():
-            raise InputError(f"{dict_path}: line {number} is {line!r}; allowed are a token, one space and its count")
+            raise InputError(f"{dict_path}: line {number} is {line!r}, must be a token, a space and its count")
         if token in vocab:
-            raise InputError(f"{dict_path}: line {number}: the token {token!r} has the id {vocab[token]} already")
+            raise InputError(f"{dict_path}: line {number} repeats the token {token!r}")
         vocab[token] = len(vocab)
     if len(vocab) == len(SPECIAL_TOKENS):
-        raise InputError(f"{dict_path}: empty, no token in it")
+        raise InputError(f"{dict_path}: no tokens")
 
     tokenizer = Tokenizer(models.WordLevel(vocab, unk_token=SPECIAL_TOKENS[3]))
     tokenizer.add_special_tokens(list(SPECIAL_TOKENS))

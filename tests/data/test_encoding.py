@@ -5,6 +5,7 @@ import pytest
 
 from residual_hf.data.corpus import ParallelCorpus
 from residual_hf.data.encoding import EncodedCorpus, encode_corpus
+from residual_hf.data.settings import TokenizerSettings
 from residual_hf.data.tokenizer_training import train_tokenizer
 from residual_hf.model.tokenization_residual import ResidualTokenizer
 
@@ -19,7 +20,7 @@ def corpus():
 
 @pytest.fixture(scope="module")
 def tokenizer():
-    return train_tokenizer([*SOURCES, *TARGETS], vocab_size=400)
+    return train_tokenizer([*SOURCES, *TARGETS], TokenizerSettings(vocab_size=400))
 
 
 def test_rows_are_what_the_tokenizer_gives(corpus, tokenizer):
@@ -34,7 +35,7 @@ def test_rows_are_what_the_tokenizer_gives(corpus, tokenizer):
 
 
 def test_separate_vocabularies_encode_each_side_with_its_own(corpus):
-    pair = [train_tokenizer(side, vocab_size=350) for side in (SOURCES, TARGETS)]
+    pair = [train_tokenizer(side, TokenizerSettings(vocab_size=350)) for side in (SOURCES, TARGETS)]
     encoded = encode_corpus(corpus, ResidualTokenizer.from_pair(*pair))
     assert encoded[0]["input_ids"].tolist() == pair[0](SOURCES[0])["input_ids"]
     assert encoded[0]["labels"].tolist() == pair[1](TARGETS[0])["input_ids"]

@@ -10,7 +10,7 @@ from torch.utils.data import DataLoader
 from residual_hf.data.batching import Seq2SeqCollator, TokenBudgetSampler
 from residual_hf.data.corpus import ParallelCorpus
 from residual_hf.data.encoding import encode_corpus
-from residual_hf.data.settings import SubwordRegularizationSettings
+from residual_hf.data.settings import SubwordRegularizationSettings, TokenizerSettings
 from residual_hf.data.subword_regularization import resegmenters
 from residual_hf.data.tokenizer import pretokenized_tokenizer
 from residual_hf.data.tokenizer_training import train_tokenizer
@@ -45,7 +45,10 @@ def corpus():
 
 @pytest.fixture(scope="module")
 def tokenizers():
-    return {kind: train_tokenizer(TRAINING, vocab_size=420, model=kind, language_tags=[TAG]) for kind in KINDS}
+    return {
+        kind: train_tokenizer(TRAINING, TokenizerSettings(vocab_size=420, kind=kind), language_tags=[TAG])
+        for kind in KINDS
+    }
 
 
 def sample(corpus, tokenizer, settings, **options):
@@ -112,7 +115,10 @@ def test_no_dropout_is_the_plain_segmentation(kind, corpus, tokenizers):
 
 
 def test_separate_vocabularies_are_sampled_each_by_its_own(corpus):
-    pair = [train_tokenizer(side, vocab_size=360, language_tags=[TAG]) for side in (SOURCES * 5, [*TARGETS, "é"] * 5)]
+    pair = [
+        train_tokenizer(side, TokenizerSettings(vocab_size=360), language_tags=[TAG])
+        for side in (SOURCES * 5, [*TARGETS, "é"] * 5)
+    ]
     tokenizer = ResidualTokenizer.from_pair(*pair)
     data = sample(corpus, tokenizer, BPE)
     plain = encode_corpus(corpus, tokenizer)

@@ -25,7 +25,7 @@ from residual_hf.data.corpus import read_parallel
 from residual_hf.data.encoding import EncodedCorpus
 from residual_hf.data.encoding import encode as encode_with
 from residual_hf.data.multilingual import concatenate, training_pairs
-from residual_hf.data.settings import CleaningSettings, CorpusSpec, DataSettings
+from residual_hf.data.settings import CleaningSettings, CorpusSpec, DataSettings, TokenizerSettings
 from residual_hf.data.streaming import StreamedBatches
 from residual_hf.data.tokenizer_training import train_tokenizer
 from residual_hf.errors import InputError
@@ -300,7 +300,8 @@ def test_memory_does_not_grow_with_the_corpus(tmp_path):
 def test_a_tokenizer_and_the_collator_through_a_data_loader(tmp_path, monkeypatch):
     pairs = [(f"a small dog {n}", f"ein kleiner Hund {n}") for n in range(50)]
     spec = write(tmp_path, "a", pairs)
-    tokenizer = train_tokenizer([text for pair in pairs for text in pair], model="unigram", vocab_size=290)
+    settings = TokenizerSettings(kind="unigram", vocab_size=290)
+    tokenizer = train_tokenizer([text for pair in pairs for text in pair], settings)
     stream = stream_of([spec], partial(encode_with, tokenizer=tokenizer), 100, shuffle_buffer=20)
     collator = Seq2SeqCollator(tokenizer.pad_token_id, tokenizer.eos_token_id)
     loader = DataLoader(stream, batch_size=None, collate_fn=collator)

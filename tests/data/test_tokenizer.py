@@ -17,8 +17,9 @@ from pathlib import Path
 import pytest
 from transformers import AutoConfig, AutoTokenizer, PreTrainedConfig, PreTrainedTokenizerFast
 
+from residual_hf.data.settings import TokenizerSettings
 from residual_hf.data.tokenizer import pretokenized_tokenizer
-from residual_hf.data.tokenizer_training import MODELS, train_tokenizer
+from residual_hf.data.tokenizer_training import train_tokenizer
 from residual_hf.errors import InputError
 from residual_hf.model.tokenization_residual import ResidualTokenizer
 
@@ -52,6 +53,7 @@ TEXTS = {
         "港口在1987年重建，从那以后来了3500条船。",
     ],
 }
+KINDS = ("bpe", "byte_bpe", "unigram")
 NASTY = [
     "",
     " ",
@@ -86,13 +88,14 @@ def fuzz(texts: list[str], count: int = 300) -> list[str]:
     return ["".join(generator.choices(parts, k=generator.randrange(1, 9))) for _ in range(count)]
 
 
-def train(language: str, model: str = "bpe", **options) -> PreTrainedTokenizerFast:
-    return train_tokenizer(TEXTS[language] * 3, model=model, **{"vocab_size": 450, **options})
+def train(language: str, kind: str = "bpe", vocab_size: int = 450, **options) -> PreTrainedTokenizerFast:
+    return train_tokenizer(TEXTS[language] * 3, TokenizerSettings(kind=kind, vocab_size=vocab_size), **options)
 
 
 @pytest.fixture(scope="module")
 def joint() -> PreTrainedTokenizerFast:
-    return train_tokenizer(TEXTS["en"] + TEXTS["de"], vocab_size=500, language_tags=["<2de>", "<2en>"])
+    settings = TokenizerSettings(vocab_size=500)
+    return train_tokenizer(TEXTS["en"] + TEXTS["de"], settings, language_tags=["<2de>", "<2en>"])
 
 
 @pytest.fixture(scope="module")
@@ -100,10 +103,10 @@ def separate() -> ResidualTokenizer:
     return ResidualTokenizer.from_pair(train("en", model_max_length=64), train("ru", "unigram"))
 
 
-@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("language", TEXTS)
-def test_encoding_and_decoding_is_exact(language, model):
-    tokenizer = train(language, model)
+def test_encoding_and_decoding_is_exact(language, kind):
+    tokenizer = train(language, kind)
     for text in TEXTS[language] + NASTY + fuzz(TEXTS[language]):
         ids = tokenizer(text).input_ids
         assert ids[-1] == 2
@@ -114,9 +117,9 @@ def test_encoding_and_decoding_is_exact(language, model):
     assert tokenizer.batch_decode(batch, skip_special_tokens=True) == NASTY
 
 
-@pytest.mark.parametrize("model", MODELS)
-def test_vocabulary(model):
-    tokenizer = train("de", model, vocab_size=330, language_tags=["<2en>", "<2fr>"], model_max_length=77)
+@pytest.mark.parametrize("kind", KINDS)
+def test_vocabulary(kind):
+    tokenizer = train("de", kind, vocab_size=330, language_tags=["<2en>", "<2fr>"], model_max_length=77)
     assert tokenizer.convert_ids_to_tokens(list(range(6))) == ["<s>", "<pad>", "</s>", "<unk>", "<2en>", "<2fr>"]
     assert [tokenizer.bos_token_id, tokenizer.pad_token_id, tokenizer.eos_token_id, tokenizer.unk_token_id] == [
         *range(4)
@@ -127,12 +130,12 @@ def test_vocabulary(model):
     assert list(tokenizer("Boot")) == ["input_ids", "attention_mask"]
 
 
-@pytest.mark.parametrize("model", MODELS)
-def test_words_are_entries_and_punctuation_stands_alone(model):
+@pytest.mark.parametrize("kind", KINDS)
+def test_words_are_entries_and_punctuation_stands_alone(kind):
     words = ["the house", "a mouse", "this louse", "the theme", "their blouse", "houses"]
     texts = [f"{one}, ({two}) and {one}." for one in words for two in words]
-    tokenizer = train_tokenizer(texts, vocab_size=330, model=model)
-    mark, first = ("Ġ", "the") if model == "byte_bpe" else ("▁", "▁the")
+    tokenizer = train_tokenizer(texts, TokenizerSettings(vocab_size=330, kind=kind))
+    mark, first = ("Ġ", "the") if kind == "byte_bpe" else ("▁", "▁the")
     assert tokenizer.tokenize("the house, the house.") == [
         first,
         mark + "house",
@@ -148,9 +151,9 @@ def test_special_tokens_in_text_are_read_when_asked_for(joint):
     assert joint("a</s>b", split_special_tokens=False).input_ids.count(2) == 2
 
 
-@pytest.mark.parametrize("model", MODELS)
-def test_saved_tokenizer_is_the_same_and_needs_nothing_of_ours(tmp_path, model):
-    tokenizer = train("el", model, language_tags=["<2el>"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_saved_tokenizer_is_the_same_and_needs_nothing_of_ours(tmp_path, kind):
+    tokenizer = train("el", kind, language_tags=["<2el>"])
     tokenizer.save_pretrained(tmp_path)
     again = AutoTokenizer.from_pretrained(tmp_path)
     assert type(again) is PreTrainedTokenizerFast
@@ -164,9 +167,11 @@ def test_training_again_in_another_process_gives_the_same(tmp_path):
     program = (
         "import sys, hashlib\n"
         "from pathlib import Path\n"
-        "from residual_hf.data.tokenizer_training import MODELS, train_tokenizer\n"
-        "for model in MODELS:\n"
-        "    tokenizer = train_tokenizer([Path(sys.argv[1])], vocab_size=330, model=model)\n"
+        "from residual_hf.data.settings import TokenizerSettings\n"
+        "from residual_hf.data.tokenizer_training import train_tokenizer\n"
+        f"for kind in {KINDS}:\n"
+        "    settings = TokenizerSettings(kind=kind, vocab_size=330)\n"
+        "    tokenizer = train_tokenizer([Path(sys.argv[1])], settings)\n"
         "    print(hashlib.sha256(tokenizer.backend_tokenizer.to_str().encode()).hexdigest())\n"
     )
     corpus = tmp_path / "corpus.gz"
@@ -174,71 +179,65 @@ def test_training_again_in_another_process_gives_the_same(tmp_path):
     corpus.write_bytes(gzip.compress("".join(line.replace("\n", " ") + "\n" for line in lines).encode()))
     command = [sys.executable, "-c", program, str(corpus)]
     run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
-    here = [train_tokenizer([corpus], vocab_size=330, model=model).backend_tokenizer.to_str() for model in MODELS]
+    settings = [TokenizerSettings(kind=kind, vocab_size=330) for kind in KINDS]
+    here = [train_tokenizer([corpus], one).backend_tokenizer.to_str() for one in settings]
     assert run.stdout.split() == [hashlib.sha256(text.encode()).hexdigest() for text in here]
     assert "%" not in run.stderr  # no progress bar without a terminal
 
 
 def test_texts_and_files_can_be_mixed(tmp_path):
     (tmp_path / "part.txt").write_text("\n".join(TEXTS["de"][1:]) + "\n", encoding="utf-8")
-    mixed = train_tokenizer([TEXTS["de"][0], tmp_path / "part.txt"], vocab_size=320)
-    assert mixed.get_vocab() == train_tokenizer(TEXTS["de"], vocab_size=320).get_vocab()
+    mixed = train_tokenizer([TEXTS["de"][0], tmp_path / "part.txt"], TokenizerSettings(vocab_size=320))
+    assert mixed.get_vocab() == train_tokenizer(TEXTS["de"], TokenizerSettings(vocab_size=320)).get_vocab()
 
 
 def test_rare_characters_are_left_to_bytes():
     texts = ["common words " * 20, "q"]
-    assert "q" in train_tokenizer(texts, vocab_size=300).get_vocab()
-    for model in ("bpe", "unigram"):
-        tokenizer = train_tokenizer(texts, vocab_size=300, model=model, character_coverage=0.99)
+    assert "q" in train_tokenizer(texts, TokenizerSettings(vocab_size=300)).get_vocab()
+    for kind in ("bpe", "unigram"):
+        tokenizer = train_tokenizer(texts, TokenizerSettings(vocab_size=300, kind=kind, character_coverage=0.99))
         assert not {"q", "▁q"} & set(tokenizer.get_vocab())
         assert tokenizer.decode(tokenizer("q common").input_ids, skip_special_tokens=True) == "q common"
 
 
 def test_frequency_and_length_limits():
     words = "housebuilding " * 3 + "seldom"
-    assert "▁seldom" in train_tokenizer([words], vocab_size=400, min_frequency=1).get_vocab()
-    assert "▁seldom" not in train_tokenizer([words], vocab_size=400, min_frequency=2).get_vocab()
-    for model in ("bpe", "unigram"):
-        learned = set(train_tokenizer([words] * 9, vocab_size=400, model=model, max_token_length=4).get_vocab())
+    assert "▁seldom" in train_tokenizer([words], TokenizerSettings(vocab_size=400, min_frequency=1)).get_vocab()
+    assert "▁seldom" not in train_tokenizer([words], TokenizerSettings(vocab_size=400, min_frequency=2)).get_vocab()
+    for kind in ("bpe", "unigram"):
+        settings = TokenizerSettings(vocab_size=400, kind=kind, max_token_length=4)
+        learned = set(train_tokenizer([words] * 9, settings).get_vocab())
         assert max(len(token) for token in learned if not token.startswith("<")) <= 4
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    ("settings", "arguments", "message"),
     [
-        ({"model": "wordpiece"}, "model: 'wordpiece'; allowed are bpe, byte_bpe, unigram"),
-        ({"vocab_size": 260}, "vocab_size: 260; allowed is more than 260"),
-        ({"vocab_size": "8k"}, "vocab_size: '8k'"),
-        ({"vocab_size": 262, "language_tags": ["<2de>", "<2en>"]}, "vocab_size: 262; allowed is more than 262"),
-        ({"vocab_size": 270}, "vocab_size: too small by"),
-        ({"vocab_size": 270, "model": "unigram"}, "vocab_size: too small by"),
-        ({"language_tags": "<2de>"}, "language_tags: '<2de>' is one text"),
-        ({"language_tags": ["2de"]}, "language_tags: '2de'"),
-        ({"language_tags": ["<to de>"]}, "language_tags: '<to de>'"),
-        ({"language_tags": ["</s>"]}, "language_tags: '</s>'"),
-        ({"language_tags": ["<2de>", "<2de>"]}, "language_tags: '<2de>' is given twice"),
-        ({"min_frequency": 0}, "min_frequency: 0"),
-        ({"min_frequency": 3, "model": "unigram"}, "min_frequency: 3; a unigram model has none"),
-        ({"max_token_length": 0}, "max_token_length: 0"),
-        ({"character_coverage": 1.5}, "character_coverage: 1.5"),
-        ({"character_coverage": 0.99, "model": "byte_bpe"}, "byte_bpe always covers all characters"),
-        ({"texts": "one text"}, "texts: one str; allowed is a sequence"),
-        ({"texts": ["a", 7]}, "texts: item 1 is 7"),
-        ({"texts": []}, "texts: no text in them"),
-        ({"texts": ["", " "], "model": "unigram"}, "texts: no text in them"),
-        ({"texts": [Path("missing.txt")]}, "no such file: missing.txt"),
-        ({"texts": [Path("missing.txt")], "model": "unigram"}, "no such file: missing.txt"),
+        ({"kind": "pretokenized", "path": "dict.txt"}, {}, "kind: 'pretokenized' given, must be one of 'bpe'"),
+        ({"vocab_size": 262}, {"language_tags": ["<2de>", "<2en>"]}, "vocab_size: 262 given, must be > 262 (4"),
+        ({"vocab_size": 270}, {}, "of the text; raise it, lower character_coverage or use the kind byte_bpe"),
+        ({"vocab_size": 270, "kind": "unigram"}, {}, "vocab_size: 270 given, must be >= 3"),
+        ({}, {"language_tags": ["2de"]}, "language_tags: '2de' given, must be such as <2de>"),
+        ({}, {"language_tags": ["<to de>"]}, "language_tags: '<to de>'"),
+        ({}, {"language_tags": ["</s>"]}, "language_tags: '</s>'"),
+        ({}, {"language_tags": ["<2de>", "<2de>"]}, "language_tags: '<2de>' given, must be given once"),
+        ({}, {"texts": "one text"}, "texts: 'one text' given, must be a sequence"),
+        ({}, {"texts": []}, "texts: no text to train"),
+        ({"kind": "unigram"}, {"texts": ["", " "]}, "texts: no text to train"),
+        ({}, {"texts": [Path("missing.txt")]}, "no such file: missing.txt"),
+        ({"kind": "unigram"}, {"texts": [Path("missing.txt")]}, "no such file: missing.txt"),
     ],
 )
-def test_what_cannot_be_trained_is_refused(arguments, message):
+def test_what_cannot_be_trained_is_refused(settings, arguments, message):
+    settings = TokenizerSettings(**{"vocab_size": 400, **settings})
     with pytest.raises(InputError) as caught:
-        train_tokenizer(**{"texts": TEXTS["de"], "vocab_size": 400, **arguments})
+        train_tokenizer(**{"texts": TEXTS["de"], "settings": settings, **arguments})
     assert message in str(caught.value)
 
 
 def test_small_corpora_are_reported(caplog):
-    assert len(train_tokenizer(["a a a"], vocab_size=5000)) < 5000
-    assert "vocab_size 5000: the texts support only" in caplog.text
+    assert len(train_tokenizer(["a a a"], TokenizerSettings(vocab_size=5000))) < 5000
+    assert "vocab_size 5000: the text yields only" in caplog.text
 
 
 def test_language_tags(joint):
@@ -382,12 +381,12 @@ def test_pretokenized_text(tmp_path):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("a 1\nb\n", r"line 2 is 'b'; allowed are a token, one space and its count"),
+        ("a 1\nb\n", r"line 2 is 'b', must be a token, a space and its count"),
         ("a x\n", r"line 1 is 'a x'"),
         ("a b 1\n", r"line 1 is 'a b 1'"),
-        ("a 1\nb 1\na 2\n", r"line 3: the token 'a' has the id 4 already"),
-        ("<pad> 1\n", r"line 1: the token '<pad>' has the id 1 already"),
-        ("", r"empty"),
+        ("a 1\nb 1\na 2\n", r"line 3 repeats the token 'a'"),
+        ("<pad> 1\n", r"line 1 repeats the token '<pad>'"),
+        ("", "no tokens"),
     ],
 )
 def test_bad_dictionaries(tmp_path, text, message):

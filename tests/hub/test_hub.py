@@ -176,7 +176,7 @@ def test_a_token_that_the_hub_refuses(hub, pushed, case):
 def test_metadata_that_the_hub_refuses(hub, pushed):
     code, _, error = pushed["licence"]
     assert code == 2 and "Traceback" not in error
-    assert "nothing was committed: Invalid metadata in README.md. - \"license\" must be one of" in error
+    assert 'nothing was committed: Invalid metadata in README.md. - "license" must be one of' in error
     assert len(hub.repositories["somebody/licensed"].log) == 1  # the Hub's own
 
 
