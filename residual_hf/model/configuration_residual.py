@@ -70,7 +70,7 @@ class ResidualConfig(PreTrainedConfig):
         max_position_embeddings: maximum length of source and target in tokens.
         embedding_norm: apply a norm to the sum of token and position embeddings, before dropout (fairseq's
             `--layernorm-embedding`, BART).
-        fix_norm: normalise token embeddings to length 1 (before `scale_embedding`), as input and as output projection
+        fix_norm: normalize token embeddings to length 1 (before `scale_embedding`), as input and as output projection
             (Nguyen & Salazar 2019, Transformers without Tears, whose code also has `output_bias`).
         output_bias: add a learned bias to the logits.
         encoder_word_dropout, decoder_word_dropout: share of tokens whose embeddings are zeroed in training, see
@@ -209,7 +209,7 @@ class ResidualConfig(PreTrainedConfig):
         return own or get_ln_mode(self.stack_ln_mode(stack)).default_norm_type
 
     def stack_init_style(self, stack: str) -> str:
-        """The initialisation style of a stack."""
+        """The initialization style of a stack."""
         own = getattr(self, f"{stack}_init_style") or self.init_style
         return own or get_ln_mode(self.stack_ln_mode(stack)).default_init_style
 

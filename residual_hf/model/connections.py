@@ -25,7 +25,7 @@ stacks contain no code for individual modes. Each feature of a mode has one plac
   scores in the stream;
 - norms, scales or shifts inside a branch (NormFormer, sub-LN, HybridNorm, Fixup): `inner_modules` fills named slots;
   `linear_bias = False` removes the biases;
-- initialisation (DeepNet, T-Fixup, B2T, sub-LN): `default_init_style`, `init_gain` for factors that depend on depth
+- initialization (DeepNet, T-Fixup, B2T, sub-LN): `default_init_style`, `init_gain` for factors that depend on depth
   and place, `embedding_gain`, and `init_parameters` for the parameters of the connection;
 - weight decay: `no_weight_decay` names the parameters that the paper exempts, on any module of the mode;
 - a simpler mode that it contains (Admin and ResiDual: Post-LN; LayerScale: Pre-LN): `folds_into` with

@@ -242,8 +242,8 @@ def search_settings(
     fill = -1 if pad is None else int(pad)
     if config.num_beams > 1 and eos_ids and fill <= 0:
         fill = eos_ids[0]  # as Transformers does where padding is token 0
-    renormalised = any(isinstance(p, logits_process.LogitNormalization) for p in processors)
-    minimum = () if renormalised else MINIMUM_LENGTH
+    renormalized = any(isinstance(p, logits_process.LogitNormalization) for p in processors)
+    minimum = () if renormalized else MINIMUM_LENGTH
     return SearchSettings(
         limits=limits,
         eos_token_ids=eos_ids,

@@ -16,7 +16,7 @@ from transformers import initialization as init
 
 
 class ScaledEmbedding(nn.Embedding):
-    """Token embeddings, normalised to length 1 if `fix_norm`, times `scale` (sqrt(d_model) or 1)."""
+    """Token embeddings, normalized to length 1 if `fix_norm`, times `scale` (sqrt(d_model) or 1)."""
 
     def __init__(
         self, num_embeddings: int, embedding_dim: int, padding_idx: int, scale: float, fix_norm: bool = False

@@ -81,7 +81,7 @@ class InitStyle:
     ffn_bias: Draw = zero_bias
 
     def linear(self, linear: nn.Linear, role: str, gain: float) -> None:
-        """Initialise a projection whose `role` is query, key, value, attention_output, ffn_in or ffn_out."""
+        """Initialize a projection whose `role` is query, key, value, attention_output, ffn_in or ffn_out."""
         if role in ("query", "key", "value"):
             weight, bias = self.qkv, self.qkv_bias
         elif role == "attention_output":
@@ -94,7 +94,7 @@ class InitStyle:
 
 
 def init_embedding(table: nn.Embedding | nn.Linear, gain: float, fix_norm: bool = False) -> None:
-    """Initialise an embedding table or an untied output projection of width d from N(0, gain * d^-1/2).
+    """Initialize an embedding table or an untied output projection of width d from N(0, gain * d^-1/2).
 
     The row of the padding token is zero. With `fix_norm` the distribution is U(-0.01, 0.01), as in Transformers
     without Tears, where only directions matter.

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @register_ln_mode("post_ln")
 class PostLN(ResidualConnection):
-    """Normalise after every addition. No norm at the end of the stack."""
+    """Normalize after every addition. No norm at the end of the stack."""
 
     equation = "x <- LN(x + a)"
     source = "Vaswani et al. 2017, Attention Is All You Need, section 3.1"
@@ -52,7 +52,7 @@ class NormAtEnd(StreamBoundary):
 
 @register_ln_mode("pre_ln")
 class PreLN(ResidualConnection):
-    """Normalise the input of every branch and leave the stream unnormalised until the end of the stack."""
+    """Normalize the input of every branch and leave the stream unnormalized until the end of the stack."""
 
     equation = "x <- x + f(LN(x));  out = LN(x)"
     source = "Xiong et al. 2020, On Layer Normalization in the Transformer Architecture; Wang et al. 2019"
@@ -101,7 +101,7 @@ class DualStream(StreamBoundary):
 
 @register_ln_mode("resi_dual")
 class ResiDual(PostLN):
-    """A Post-LN stream x and an unnormalised sum r of all branch outputs, combined at the end of the stack.
+    """A Post-LN stream x and an unnormalized sum r of all branch outputs, combined at the end of the stack.
 
     The dual stream r starts from the embeddings, as in the official code. The paper does not give its start value.
     """

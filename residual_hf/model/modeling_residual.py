@@ -90,7 +90,7 @@ class ResidualModel(ResidualPreTrainedModel):
 class ResidualForConditionalGeneration(ResidualPreTrainedModel, FastGenerationMixin):
     """Encoder, decoder and output projection, for translation and other sequence-to-sequence tasks.
 
-    If `criterion` is set, it computes the loss from decoder states without materialising all logits:
+    If `criterion` is set, it computes the loss from decoder states without materializing all logits:
     `criterion(hidden_states, output_weight, labels, num_items_in_batch) -> loss`, with an additional `bias=` if
     `config.output_bias` is set. It is not saved.
     """

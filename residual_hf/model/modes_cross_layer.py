@@ -79,7 +79,7 @@ class DLCLPost(PostLN):
 
 @register_ln_mode("dlcl_pre")
 class DLCLPre(PreLN):
-    """Pre-LN layers that read a learned combination of the normalised outputs of all previous layers."""
+    """Pre-LN layers that read a learned combination of the normalized outputs of all previous layers."""
 
     equation = (
         "z_0 = x_0, z_l = LN_l(y_l);  input of layer l+1 = sum_k W_lk z_k;  then Pre-LN;  out = LN(sum_k W_Lk z_k)"

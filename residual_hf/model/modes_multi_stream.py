@@ -60,7 +60,7 @@ class HyperConnectionOptions:
 
 @register_ln_mode("hyper_connections")
 class HyperConnections(MultiStream):
-    """Several streams with learned weights for what a branch reads, how the streams mix and where its output goes.
+    """Several streams with learned weights for reading (input of a branch), mixing, and writing (its output).
 
     A fresh model equals Pre-LN up to eps of the last norm: sub-layer k reads stream k mod n, A = I, b = 1, and the
     dynamic part 0.01 * tanh(LN(h_i) W) has W = 0. Implemented after a public re-implementation of the paper's
@@ -119,7 +119,7 @@ class HyperConnections(MultiStream):
 
 
 def sinkhorn(logits: Tensor, iterations: int = 20) -> Tensor:
-    """Doubly stochastic matrices from logits (..., n, n): exp, then normalise columns and rows in turn.
+    """Doubly stochastic matrices from logits (..., n, n): exp, then normalize columns and rows in turn.
 
     Rows sum to 1, columns approximately. Convergence is slow, with an error of a few per cent, for matrices whose
     entries differ by orders of magnitude.

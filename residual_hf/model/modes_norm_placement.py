@@ -43,7 +43,7 @@ class SandwichLN(PreLN):
 
 @register_ln_mode("peri_ln")
 class PeriLN(SandwichLN):
-    """The formula of Sandwich-LN with RMS norms. The embeddings are not normalised."""
+    """The formula of Sandwich-LN with RMS norms. The embeddings are not normalized."""
 
     source = "Kim et al. 2025, Peri-LN: Revisiting Normalization Layer in the Transformer Architecture"
     bibtex = "kim2025periln"
@@ -52,9 +52,9 @@ class PeriLN(SandwichLN):
 
 @register_ln_mode("output_ln")
 class OutputLN(PreLN):
-    """The branch reads the unnormalised stream, and its output is normalised after dropout.
+    """The branch reads the unnormalized stream, and its output is normalized after dropout.
 
-    OLMo 2 uses RMS norms and also normalises queries and keys. This mode covers only the placement.
+    OLMo 2 uses RMS norms and also normalizes queries and keys. This mode covers only the placement.
     """
 
     equation = "x <- x + LN(f(x));  out = LN(x)"
@@ -129,7 +129,7 @@ class HybridNormOptions:
 class HybridNorm(ResidualConnection):
     """Attention without a norm on its input but with norms on q, k and v per head, and a norm before the feed-forward.
 
-    The shortcut of the feed-forward carries the normalised state, except in the first layer of HybridNorm*. The
+    The shortcut of the feed-forward carries the normalized state, except in the first layer of HybridNorm*. The
     official models are decoders without cross-attention; here cross-attention is built like self-attention, with k and
     v from the encoder output, which has its own norm.
     """
@@ -214,7 +214,7 @@ class SkipInitOptions:
 class SkipInit(ResidualConnection):
     """A learned scalar on every branch, initially 0, and no norms: ReZero with one gate per branch.
 
-    Proposed as a replacement for batch normalisation in residual networks for images. The authors' later code (NFNets)
+    Proposed as a replacement for batch normalization in residual networks for images. The authors' later code (NFNets)
     exempts the scalars from weight decay.
     """
 

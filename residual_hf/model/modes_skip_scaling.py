@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @register_ln_mode("admin")
 class Admin(PostLN):
-    """A learned scale on every shortcut, initialised by profiling so that branch i adds about 1/i of the variance.
+    """A learned scale on every shortcut, initialized by profiling so that branch i adds about 1/i of the variance.
 
     In a fresh model omega is 1, which equals Post-LN. `model.profile_admin(batch)` sets it as the official code does.
     The paper's formula, sqrt(sum of Var f_j), omits the variance of the embeddings and gives 0 for the first omega.
@@ -204,7 +204,7 @@ class XSkip(ResidualConnection):
 
 @dataclass(frozen=True)
 class SkipOrderOptions:
-    skip_order: int = option(2, minimum=1, help="lambda, the number of times the input is added and normalised")
+    skip_order: int = option(2, minimum=1, help="lambda, the number of times the input is added and normalized")
 
 
 @register_ln_mode("rskip_ln")

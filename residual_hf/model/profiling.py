@@ -1,5 +1,5 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
-"""The data-dependent initialisation of Admin."""
+"""The data-dependent initialization of Admin."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def admin_connections(model: nn.Module) -> list[Admin]:
 def wants_profile(model: nn.Module) -> bool:
     """Whether the model has `"admin"` connections that are neither profiled nor trained.
 
-    Trained, converted and loaded models are recognised by their weights: any update changes the gains and biases of
+    Trained, converted and loaded models are recognized by their weights: any update changes the gains and biases of
     the norms, which all have fixed initial values.
     """
     connections = admin_connections(model)

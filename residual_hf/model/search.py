@@ -2,7 +2,7 @@
 """Greedy and beam search with the results of Transformers' `generate` for a fraction of its work.
 
 Sentences that have finished leave the batch, and every row keeps its best candidates only. The rules (which candidates
-finish, when a sentence ends, how scores are normalised) are those of `GenerationMixin._sample` and `_beam_search`.
+finish, when a sentence ends, how scores are normalized) are those of `GenerationMixin._sample` and `_beam_search`.
 """
 
 from __future__ import annotations
@@ -190,7 +190,7 @@ class Hypotheses(TensorGroup):
         sentence: number of the sentence in the input, (sentences,).
         sequences: (sentences, beams, longest limit).
         origins: as in `Beams`, -1 after the end, (sentences, beams, longest limit - prompt).
-        scores: normalised by length, IMPOSSIBLE where nothing is found yet, (sentences, beams).
+        scores: normalized by length, IMPOSSIBLE where nothing is found yet, (sentences, beams).
         lengths: number of generated tokens, (sentences, beams).
         done: whether something is found, (sentences, beams).
     """

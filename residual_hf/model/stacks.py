@@ -33,7 +33,7 @@ from .profiling import profile_admin
 
 
 class ResidualPreTrainedModel(PreTrainedModel):
-    """Initialisation, weight tying and the capabilities that all models of the family share."""
+    """Initialization, weight tying and the capabilities that all models of the family share."""
 
     config: ResidualConfig
     config_class = ResidualConfig
@@ -107,12 +107,12 @@ class ResidualPreTrainedModel(PreTrainedModel):
         return next((gain for gain in gains if gain != 1.0), 1.0)
 
     def _mark_tied_modules(self) -> None:
-        """Mark the modules that use the weight of another module, so that they do not initialise it again."""
+        """Mark the modules that use the weight of another module, so that they do not initialize it again."""
         for name in self._tied_weights_keys or {}:
             self.get_submodule(name.removesuffix(".weight")).is_tied = True
 
     def profile_admin(self, batch: Mapping[str, Tensor]) -> list[float]:
-        """Initialise Admin from one batch of model inputs, see `profiling.profile_admin`."""
+        """Initialize Admin from one batch of model inputs, see `profiling.profile_admin`."""
         return profile_admin(self, batch)
 
     def get_expanded_tied_weights_keys(self, all_submodels: bool = False) -> dict[str, str]:

@@ -1,5 +1,5 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
-"""Encoder and decoder with different modes: norm, initialisation and embedding scale follow the mode of each stack."""
+"""Encoder and decoder with different modes: norm, initialization and embedding scale follow the mode of each stack."""
 
 from __future__ import annotations
 
