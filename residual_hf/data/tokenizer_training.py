@@ -23,6 +23,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
+import sentencepiece
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
@@ -165,11 +166,7 @@ def _train_unigram(sentences: Iterable[str], settings: TokenizerSettings, reserv
     which is part of no other word never becomes an entry, however frequent (the same text then takes 6 to 48 % more
     tokens in our trials), and its scores differ between runs.
     """
-    try:
-        import sentencepiece
-    except ImportError as error:
-        raise InputError("model: unigram needs the library sentencepiece: pip install sentencepiece") from error
-    unsupported = dict.fromkeys(map(ord, "\0\t\n\u2585"), " ")  # SentencePiece skips sentences with these
+    unsupported = dict.fromkeys(map(ord, "\0\t\n\u2585"), " ")  # SentencePiece leaves out sentences with these
     written = io.BytesIO()
     sentencepiece.SentencePieceTrainer.train(
         sentence_iterator=(sentence.translate(unsupported) for sentence in sentences),

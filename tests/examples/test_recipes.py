@@ -9,6 +9,7 @@ import random
 import re
 from pathlib import Path
 
+import datasets
 import pytest
 import torch
 import yaml
@@ -145,7 +146,6 @@ def made_up(spec, content, folder, size):
     sides = [list(side) for side in zip(*rows, strict=True)]
     changed = dict(spec)
     if "dataset" in spec:
-        datasets = pytest.importorskip("datasets")
         pairs = [{"translation": dict(zip(languages, row, strict=True))} for row in rows]
         splits = {split: datasets.Dataset.from_list(pairs) for split in SPLITS_OF_DATASETS}
         datasets.DatasetDict(splits).save_to_disk(folder / "dataset")

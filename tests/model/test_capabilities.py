@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import accelerate
 import pytest
 import torch
 from test_mode_invariants import SOURCE, TARGET, make, randomise
@@ -116,7 +117,6 @@ def test_loading_goes_through_the_meta_device(positions, tmp_path):
 
 def test_a_model_is_dispatched_over_devices_layer_by_layer(tmp_path):
     """The second stream of a layer moves with the first: here over "disk" and CPU, as there is one device."""
-    accelerate = pytest.importorskip("accelerate")
     model = randomise(make("resi_dual"))
     model.save_pretrained(tmp_path / "model")
     names = {"model.encoder", "model.decoder.embed_tokens", "model.decoder.embed_positions", "model.decoder.boundary"}
@@ -130,7 +130,6 @@ def test_a_model_is_dispatched_over_devices_layer_by_layer(tmp_path):
 
 
 def test_layers_are_not_split_over_devices():
-    accelerate = pytest.importorskip("accelerate")
     model = make("resi_dual", d_model=64, encoder_ffn_dim=256, decoder_ffn_dim=256)
     sizes = accelerate.utils.compute_module_sizes(model)
     limit = sizes["model.encoder.layers.0"] * 2

@@ -1,6 +1,7 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 from __future__ import annotations
 
+import datasets
 import pytest
 import torch
 from tiny_translator import SENTENCES, tiny_model, tiny_tokenizer
@@ -103,7 +104,6 @@ def test_generators_and_datasets_are_streamed(translate):
 
 
 def test_column_of_a_data_set(translate):
-    datasets = pytest.importorskip("datasets")
     column = datasets.Dataset.from_dict({"de": SENTENCES})["de"]
     assert translate(column, max_new_tokens=5) == translate(SENTENCES, max_new_tokens=5)
 

@@ -1,0 +1,59 @@
+# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
+"""pyproject.toml declares what the package imports; a guard against a missing library means an optional one."""
+
+from __future__ import annotations
+
+import ast
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+NAMES = {"yaml": "pyyaml"}  # where the module of a distribution has another name
+PROJECT = (ROOT / "pyproject.toml").read_text()
+
+
+def declared(pattern):
+    """The distributions in a list of pyproject.toml (Python 3.10 has no tomllib)."""
+    (content,) = re.findall(rf"^{pattern} = \[\n?(.*?)\]", PROJECT, re.DOTALL | re.MULTILINE)
+    return set(re.findall(r'"([\w-]+)', content))
+
+
+REQUIRED = declared("dependencies")
+OPTIONAL = declared("card") | declared("energy") | declared("moses") | {"deepspeed"}
+
+
+def imports(tree):
+    """The top-level names of imported third-party modules."""
+    for node in ast.walk(tree):
+        names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+        names += [node.module] if isinstance(node, ast.ImportFrom) and not node.level else []
+        for name in names:
+            top = name.split(".")[0]
+            if top not in sys.stdlib_module_names and top != "residual_hf":
+                yield NAMES.get(top, top)
+
+
+@pytest.fixture(scope="module")
+def trees():
+    return [ast.parse(path.read_text()) for path in (ROOT / "residual_hf").rglob("*.py")]
+
+
+def test_every_import_is_declared_and_every_declaration_imported(trees):
+    found = {name for tree in trees for name in imports(tree)}
+    assert found - OPTIONAL <= REQUIRED
+    assert found >= REQUIRED - {"jinja2"}  # huggingface_hub imports it for card templates
+
+
+def test_required_libraries_are_not_guarded(trees):
+    guarded = {
+        name
+        for tree in trees
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Try) and any("ImportError" in ast.dump(handler) for handler in node.handlers)
+        for statement in node.body
+        for name in imports(statement)
+    }
+    assert guarded <= OPTIONAL
