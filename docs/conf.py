@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import sys
+from dataclasses import is_dataclass
 from pathlib import Path
 from typing import Any
 
@@ -46,5 +47,11 @@ def read_markdown(app: Any, what: str, name: str, obj: Any, options: Any, lines:
     lines[:] = re.sub(r"(?m)^(?![:.])(.*[^:]):(?=\n\n    )", r"\1::", text).split("\n")
 
 
+def shorten_signature(app: Any, what: str, name: str, obj: Any, options: Any, signature: str, returns: str) -> Any:
+    """Settings with many fields are in the recipe reference."""
+    return ("(...)", returns) if is_dataclass(obj) and len(signature or "") > 400 else None
+
+
 def setup(app: Any) -> None:
+    app.connect("autodoc-process-signature", shorten_signature)
     app.connect("autodoc-process-docstring", read_markdown, priority=900)

@@ -249,4 +249,5 @@ def add_gallery(app: Any, docname: str, source: list[str]) -> None:
 def setup(app: Any) -> dict[str, bool]:
     app.connect("builder-inited", write_pages)
     app.connect("source-read", add_gallery)
+    app.connect("env-get-outdated", lambda *_: ["index", "modes"])
     return {"parallel_read_safe": True}

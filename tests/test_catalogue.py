@@ -39,6 +39,29 @@ def test_page_of_modes_has_the_table_of_the_command():
         assert shown.get(name) == printed[name], f"paste the output of `residual-hf modes` into docs/modes.md ({name})"
 
 
+def test_page_of_a_mode_is_made_from_its_class(monkeypatch):
+    pytest.importorskip("latex2mathml")
+    monkeypatch.syspath_prepend(str(PAGE.parent))
+    import gallery
+
+    page = gallery.mode_page("resi_dual")
+    for expected in (
+        "<math",
+        "</svg>",
+        "| `dual_scale` | `1.0` | > 0 |",
+        "32,768 in 6+6 layers",
+        "[`post_ln`](post_ln.md)",
+        "class DualStream(StreamBoundary)",
+        "github.com/microsoft/ResiDual@8682f75",
+        "`beam_trained_resi_dual`",
+        "@misc{xie2023residual",
+    ):
+        assert expected in page
+    assert "| `alpha` | 1.418 | 2.06 |" in gallery.mode_page("deep_norm")
+    assert "No outputs of an official implementation" in gallery.mode_page("mhc")
+    assert set(re.findall(r'href="modes/(\w+).html"', gallery.gallery())) == set(OURS)
+
+
 def test_command(capsys):
     assert main(["modes"]) == 0
     assert set(OURS) <= set(rows(capsys.readouterr().out))
