@@ -258,7 +258,7 @@ def _check_code(folder: Path, values: dict[str, Any], config: ResidualConfig) ->
         if package != ResidualConnection.__module__.rpartition(".")[0] and f"{module}.py" not in names:
             raise InputError(
                 f"{folder}: the code of ln_mode {mode.name!r} ({mode.__module__}) is missing, so that the model would "
-                "not load elsewhere: define the mode in a file of its own, import it and save the model again"
+                "not load elsewhere: define the mode in a separate file, import it and save the model again"
             )
     return sorted(names)
 

@@ -9,6 +9,7 @@ import logging
 import os
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -40,9 +41,17 @@ LABELS = {
     "bleu_lowercase": "BLEU, lower case",
     "tokenized_bleu": "BLEU of the tokens",
 }
-HUB_SPLITS = {"test": "test", "valid": "validation"}
-HUB_METRICS = ("bleu", "chrf", "ter")
 GRAY, ORANGE = "#8a8f98", "#c2410c"
+
+
+@dataclass(frozen=True)
+class ScoreTable:
+    """The scores of a corpus as `metrics.json` has them, and their 95% intervals."""
+
+    split: str
+    corpus: str
+    figures: dict[str, Any]
+    intervals: dict[str, tuple[float, float]]
 
 
 def write_card(
@@ -90,12 +99,13 @@ def write_card(
         raise InputError(f"{run.folder}: run.json has no corpus with source_lang and target_lang in data.train")
     other = None if baseline is None else FinishedRun.read(baseline)
     comparisons = compare(run, other)
+    tables = score_tables(run, comparisons)
     curve = learning_curve(run.curve)
     picture = path.with_name("training_curve.png" if output is None else f"{path.stem}.png")
     sections = ("tokenizer", "model", "training", "decoding", "evaluation")
     recipe = {name: run.recipe[name] for name in sections if name in run.recipe}
     card = ModelCard.from_template(
-        card_metadata(run, name, license, datasets),
+        card_metadata(run, tables, name, license, datasets),
         template_path=str(TEMPLATE),
         run=run,
         name=name,
@@ -106,7 +116,7 @@ def write_card(
         hashes=_hashes(run),
         hyperparameters=yaml.safe_dump(public(recipe), sort_keys=False, allow_unicode=True),
         labels=LABELS,
-        scores=_scores(run, comparisons),
+        scores=tables,
         comparisons=comparisons,
         baseline=other,
         citations=_citations(run, other),
@@ -119,14 +129,13 @@ def write_card(
     return path
 
 
-def card_metadata(run: FinishedRun, name: str, license: str | None, datasets: Sequence[str] = ()) -> ModelCardData:
+def card_metadata(
+    run: FinishedRun, tables: Sequence[ScoreTable], name: str, license: str | None, datasets: Sequence[str]
+) -> ModelCardData:
     """The metadata that the Hub reads."""
     codes = (re.fullmatch(r"([a-z]{2,3})([-_].*)?", language) for pair in run.directions for language in pair)
-    results = [result for split in ("test", "valid") for result in _results(run, split)]
-    emissions, extra = run.record.emissions, {}
-    if emissions is not None and not run.record.resumed:
-        extra = {"emissions": emissions.grams, "source": "codecarbon", "geographical_location": emissions.country}
-        extra = {"co2_eq_emissions": {key: value for key, value in extra.items() if value is not None}}
+    results = [result for table in tables for result in _results(run, table)]
+    emissions = None if run.record.resumed else run.record.emissions
     return ModelCardData(
         language=list(dict.fromkeys(found[1] for found in codes if found)) or None,
         license=license,
@@ -137,101 +146,32 @@ def card_metadata(run: FinishedRun, name: str, license: str | None, datasets: Se
         metrics=list(dict.fromkeys(result.metric_type for result in results)) or None,
         model_name=name,
         eval_results=results or None,
-        **extra,
+        co2_eq_emissions=emissions and {"emissions": emissions.grams, "source": "codecarbon"},
     )
 
 
-def learning_curve(records: Sequence[dict[str, Any]]) -> bytes | None:
-    """A PNG of NLL and validation BLEU over updates, from the lines of `metrics.jsonl`.
-
-    None without matplotlib, or with less than two points.
-    """
-    training, validation, bleu = (series(records, name) for name in ("nll", "eval_nll", "eval_bleu"))
-    if max(len(training), len(validation)) < 2 or find_spec("matplotlib") is None:
-        return None
-    from matplotlib.figure import Figure
-
-    panels = 2 if len(bleu) > 1 else 1
-    figure = Figure(figsize=(4.5 * panels, 3.2), dpi=150, layout="constrained")
-    axes = figure.subplots(1, panels, squeeze=False)[0]
-    axes[0].plot(training.keys(), training.values(), color=GRAY, linewidth=1.2, label="training")
-    axes[0].plot(validation.keys(), validation.values(), color=ORANGE, marker=".", label="validation")
-    axes[0].set_ylabel("NLL per target token (nats)")
-    axes[0].legend(frameon=False)
-    if panels == 2:
-        axes[1].plot(bleu.keys(), bleu.values(), color=ORANGE, marker=".")
-        axes[1].set_ylabel("BLEU on the validation set")
-    for panel in axes:
-        panel.set_xlabel("update")
-        panel.grid(alpha=0.25, linewidth=0.6)
-        panel.spines[["top", "right"]].set_visible(False)
-    picture = io.BytesIO()
-    figure.savefig(picture, format="png", metadata={"Software": None})
-    return picture.getvalue()
-
-
-def series(records: Sequence[dict[str, Any]], name: str) -> dict[int, float]:
-    """Update -> value in order; of an update that was logged twice, by a resumed run, the later value."""
-    return dict(sorted({record["step"]: record[name] for record in records if name in record}.items()))
-
-
-def _describe_mode(name: str) -> dict[str, str]:
-    """What the class of a mode says about itself; of a mode that is not imported, only the name."""
-    own = vars(LN_MODES[name]) if name in LN_MODES else {}
-    summary = inspect.cleandoc(own.get("__doc__") or "").partition("\n")[0]
-    return {"name": name, "summary": summary, "equation": own.get("equation", ""), "source": own.get("source", "")}
-
-
-def _hashes(run: FinishedRun) -> str:
-    corpora = [corpus for split in SPLITS for corpus in getattr(run.record.data, split)]
-    return "\n".join(dict.fromkeys(f"{sha}  {file_name(file)}" for c in corpora for file, sha in c.sha256.items()))
-
-
-def _scores(run: FinishedRun, comparisons: dict[str, Comparison]) -> list[dict[str, Any]]:
-    """A table of scores for each corpus of the test and validation sets, and one for the means of several."""
-    tables = []
-    for split in ("test", "valid"):
-        reports = _reports(run, split)
-        if len(reports) > 1:
-            reports |= {f"mean of {len(reports)} corpora": run.metrics[split]}
-        shown = comparisons if split == run.split else {}
-        intervals = {name: (max(pair.b_interval[0], 0.0), pair.b_interval[1]) for name, pair in shown.items()}
-        tables += [
-            {"split": split, "corpus": corpus, "figures": figures, "intervals": intervals}
-            for corpus, figures in reports.items()
-        ]
-    return tables
-
-
-def _results(run: FinishedRun, split: str) -> list[EvalResult]:
-    reports, specs = _reports(run, split), _specs(run, split)
-    spec = specs[0] if len(reports) == len(specs) == 1 else {}
-    dataset = _hub_id(spec)
+def _results(run: FinishedRun, table: ScoreTable) -> list[EvalResult]:
+    """The scores of a corpus, with its id if it is on the Hub."""
+    specs = _specs(run, table.split)
+    one = len(specs) == 1 and "corpora" not in run.metrics[table.split]
+    spec = specs[0] if one and _hub_id(specs[0]) else {}
     direction = " " + "-".join(run.directions[0]) if len(run.directions) == 1 else ""
     return [
         EvalResult(
             task_type="translation",
             task_name=f"Translation{direction}",
-            dataset_type=dataset or "local-files",  # the Hub requires a type
-            dataset_name=public(corpus),
-            dataset_config=corpus if len(reports) > 1 else spec.get("dataset_config"),
-            dataset_split=(spec.get("split") if dataset else None) or HUB_SPLITS[split],
+            dataset_type=spec.get("dataset", "local-files"),  # the Hub requires a type
+            dataset_name=public(table.corpus),
+            dataset_config=spec.get("dataset_config") if spec else public(table.corpus),  # keeps corpora apart
+            dataset_split=spec.get("split", {"valid": "validation"}.get(table.split, table.split)),
             metric_type=name,
-            metric_value=round(figures[name]["value"], 2),
+            metric_value=round(table.figures[name]["value"], 2),
             metric_name=LABELS[name],
-            metric_args={"signature": figures[name]["signature"]},
+            metric_args={"signature": table.figures[name]["signature"]},
         )
-        for corpus, figures in reports.items()
-        for name in HUB_METRICS
-        if name in figures
+        for name in ("bleu", "chrf", "ter")
+        if "signature" in table.figures.get(name, {})
     ]
-
-
-def _reports(run: FinishedRun, split: str) -> dict[str, dict[str, Any]]:
-    """Name of a corpus -> its scores; `metrics.json` has them one level deeper for several corpora."""
-    figures = run.metrics.get(split) or {}
-    names = " + ".join(corpus.name for corpus in getattr(run.record.data, split))
-    return figures.get("corpora") or ({names or split: figures} if figures else {})
 
 
 def _specs(run: FinishedRun, split: str) -> list[dict[str, Any]]:
@@ -244,6 +184,21 @@ def _hub_id(spec: dict[str, Any]) -> str | None:
     """The id of a corpus on the Hub; None for local files and folders."""
     name = spec.get("dataset")
     return name if name and re.fullmatch(r"[\w-][\w.-]*(/[\w.-]+)?", name) and not Path(name).exists() else None
+
+
+def score_tables(run: FinishedRun, comparisons: dict[str, Comparison]) -> list[ScoreTable]:
+    """One table for each corpus of the test and validation sets, and one for the means of several."""
+    tables = []
+    for split in ("test", "valid"):
+        figures = run.metrics.get(split) or {}
+        names = " + ".join(corpus.name for corpus in getattr(run.record.data, split)) or split
+        reports = figures.get("corpora") or ({names: figures} if figures else {})
+        if len(reports) > 1:
+            reports = {**reports, f"mean of {len(reports)} corpora": figures}
+        shown = comparisons if split == run.split else {}
+        intervals = {name: (max(pair.b_interval[0], 0.0), pair.b_interval[1]) for name, pair in shown.items()}
+        tables += [ScoreTable(split, corpus, report, intervals) for corpus, report in reports.items()]
+    return tables
 
 
 def compare(run: FinishedRun, baseline: FinishedRun | None) -> dict[str, Comparison]:
@@ -282,9 +237,55 @@ def compare(run: FinishedRun, baseline: FinishedRun | None) -> dict[str, Compari
     return comparisons
 
 
+def _describe_mode(name: str) -> dict[str, str]:
+    """What the class of a mode says about itself; of a mode that is not imported, only the name."""
+    own = vars(LN_MODES[name]) if name in LN_MODES else {}
+    summary = inspect.cleandoc(own.get("__doc__") or "").partition("\n")[0]
+    return {"name": name, "summary": summary, "equation": own.get("equation", ""), "source": own.get("source", "")}
+
+
+def _hashes(run: FinishedRun) -> str:
+    corpora = [corpus for split in SPLITS for corpus in getattr(run.record.data, split)]
+    return "\n".join(dict.fromkeys(f"{sha}  {file_name(file)}" for c in corpora for file, sha in c.sha256.items()))
+
+
 def _citations(run: FinishedRun, baseline: FinishedRun | None) -> str:
     entries = [entry for name in run.ln_modes if name in LN_MODES for entry in bibtex(name)]
     entries.append(papers()["post2018call"])
     if baseline is not None:
         entries.append(papers()["koehn2004statistical"])
     return "\n\n".join(dict.fromkeys(entries))
+
+
+def learning_curve(records: Sequence[dict[str, Any]]) -> bytes | None:
+    """A PNG of NLL and validation BLEU over updates, from the lines of `metrics.jsonl`.
+
+    None without matplotlib, or with less than two points.
+    """
+    training, validation, bleu = (series(records, name) for name in ("nll", "eval_nll", "eval_bleu"))
+    if max(len(training), len(validation)) < 2 or find_spec("matplotlib") is None:
+        return None
+    from matplotlib.figure import Figure
+
+    panels = 2 if len(bleu) > 1 else 1
+    figure = Figure(figsize=(4.5 * panels, 3.2), dpi=150, layout="constrained")
+    axes = figure.subplots(1, panels, squeeze=False)[0]
+    axes[0].plot(training.keys(), training.values(), color=GRAY, linewidth=1.2, label="training")
+    axes[0].plot(validation.keys(), validation.values(), color=ORANGE, marker=".", label="validation")
+    axes[0].set_ylabel("NLL per target token (nats)")
+    axes[0].legend(frameon=False)
+    if panels == 2:
+        axes[1].plot(bleu.keys(), bleu.values(), color=ORANGE, marker=".")
+        axes[1].set_ylabel("BLEU on the validation set")
+    for panel in axes:
+        panel.set_xlabel("update")
+        panel.grid(alpha=0.25, linewidth=0.6)
+        panel.spines[["top", "right"]].set_visible(False)
+    picture = io.BytesIO()
+    figure.savefig(picture, format="png", metadata={"Software": None})
+    return picture.getvalue()
+
+
+def series(records: Sequence[dict[str, Any]], name: str) -> dict[int, float]:
+    """Update -> value in order; of an update that was logged twice, by a resumed run, the later value."""
+    return dict(sorted({record["step"]: record[name] for record in records if name in record}.items()))

@@ -209,11 +209,7 @@ def test_measured_emissions(make_run):
         run / "run.json", emissions={"grams": 84.0, "kilowatt_hours": 0.28, "country": "France", "codecarbon": "3"}
     )
     path = write_card(run)
-    assert ModelCard.load(path).data.co2_eq_emissions == {
-        "emissions": 84.0,
-        "source": "codecarbon",
-        "geographical_location": "France",
-    }
+    assert ModelCard.load(path).data.co2_eq_emissions == {"emissions": 84.0, "source": "codecarbon"}
     assert "84 g CO2 equivalent for 0.28 kWh (France), measured during training with [codecarbon]" in content(path)
 
 
