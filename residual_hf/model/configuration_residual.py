@@ -180,6 +180,10 @@ class ResidualConfig(PreTrainedConfig):
         config.vocab_size = self.decoder_vocab_size
         return config
 
+    def to_diff_dict(self) -> dict[str, Any]:
+        """The saved fields: without `use_cache`, which `Trainer` sets to False for training."""
+        return {name: value for name, value in super().to_diff_dict().items() if name != "use_cache"}
+
     def save_pretrained(self, save_directory: str | os.PathLike, push_to_hub: bool = False, **kwargs: Any) -> None:
         """Save the config together with the model code, so that the folder loads without residual_hf.
 

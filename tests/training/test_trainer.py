@@ -2,12 +2,13 @@
 from __future__ import annotations
 
 import copy
+import json
 
 import pytest
 import torch
 from accelerate.data_loader import prepare_data_loader, skip_first_batches
 from torch.utils.data import DataLoader
-from transformers import EarlyStoppingCallback
+from transformers import EarlyStoppingCallback, GenerationConfig, Seq2SeqTrainer, Seq2SeqTrainingArguments
 
 from residual_hf.data.batching import TokenBudgetSampler
 from residual_hf.data.corpus import ParallelCorpus
@@ -97,6 +98,26 @@ def test_accumulated_batches_give_the_update_of_the_whole(tmp_path):
     optimizer.step()
     for (name, mine), theirs in zip(model.named_parameters(), reference.parameters(), strict=True):
         torch.testing.assert_close(mine, theirs, rtol=1e-5, atol=1e-7, msg=name)
+
+
+@pytest.mark.parametrize("checkpointing", [False, True])
+def test_saved_models_use_the_cache(tmp_path, checkpointing):
+    """`Trainer` sets `use_cache: false` in the config of the model that it trains."""
+    options = {"max_updates": 2, "eval_every": 1, "gradient_checkpointing": checkpointing}
+    trainer = make_trainer(tmp_path / "ours", make_model(), **options)
+    trainer.train()
+    arguments = Seq2SeqTrainingArguments(
+        str(tmp_path / "plain"), max_steps=1, gradient_checkpointing=checkpointing, report_to="none", use_cpu=True
+    )
+    plain = Seq2SeqTrainer(
+        make_model(), arguments, train_dataset=trainer.train_dataset, data_collator=trainer.data_collator
+    )
+    plain.train()
+    plain.save_model()
+    for folder in (tmp_path / "ours" / "checkpoint-1", tmp_path / "plain" / "checkpoint-1", tmp_path / "plain"):
+        assert "use_cache" not in json.loads((folder / "config.json").read_text())
+        assert ResidualConfig.from_pretrained(folder).use_cache
+        assert GenerationConfig.from_pretrained(folder).use_cache
 
 
 def test_learning_rates_are_fairseqs(tmp_path):
