@@ -72,9 +72,9 @@ def equation(mode: type[ResidualConnection]) -> str:
     return f'<div class="equation">{"".join(lines)}</div>\n\n{note}'.strip()
 
 
-def drawing(*names: str, stack: str = "encoder") -> str:
+def drawing(name: str, stack: str = "encoder") -> str:
     """A diagram for a page: its style is in a file that follows the theme, its size stays legible on a phone."""
-    svg = re.sub("<style>.*?</style>", "", draw_modes(names, stack), flags=re.DOTALL).strip()
+    svg = re.sub("<style>.*?</style>", "", draw_modes([name], stack), flags=re.DOTALL).strip()
     return re.sub(r'width="([\d.]+)"', lambda m: f'{m[0]} style="min-width:{0.7 * float(m[1]):.0f}px"', svg, count=1)
 
 
@@ -238,7 +238,11 @@ def write_pages(app: Any) -> None:
 def add_gallery(app: Any, docname: str, source: list[str]) -> None:
     """Drawings instead of the picture of the first page, and before the table of modes, whose names become links."""
     if docname == "index":
-        inline = f'<figure class="diagram">{drawing("post_ln", "pre_ln", "resi_dual")}</figure>'
+        figures = (
+            f"<figure>{drawing(name)}<figcaption>{name}</figcaption></figure>"
+            for name in ("post_ln", "pre_ln", "resi_dual")
+        )
+        inline = f'<div class="side-by-side">{"".join(figures)}</div>'
         source[0] = re.sub(r"(?m)^!\[[^\n]*$", lambda _: inline, source[0])
     if docname == "modes":
         intro, heading, table = source[0].partition("## Table")
