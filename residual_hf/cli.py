@@ -57,7 +57,7 @@ def build_parser() -> argparse.ArgumentParser:
         help="replace a value of the recipe, as in training.seed=2; may be repeated",
     )
     train.add_argument("--overwrite", action="store_true", help="delete an output folder that exists")
-    train.add_argument("--resume", action="store_true", help="go on from the last checkpoint of the output folder")
+    train.add_argument("--resume", action="store_true", help="continue from the last checkpoint in the output folder")
     train.set_defaults(run=run_train)
 
     average = verbs.add_parser("average", help="average checkpoints of a run and save the model")

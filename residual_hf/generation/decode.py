@@ -44,7 +44,7 @@ class DecodingSettings(InputSettings):
     )
 
     def length_limit(self, source_length: int, position_table: int) -> int:
-        """Most tokens of the translation of a source of this length, for a table of so many positions."""
+        """Maximum number of tokens in the translation of a source of this length."""
         return max(1, min(int(self.max_length_a * source_length + self.max_length_b), position_table - 1))
 
     def generate_arguments(self, max_new_tokens: int) -> dict[str, Any]:
@@ -76,7 +76,7 @@ def translate_corpus(
 
 
 def _rows_by_tag(model: Any, corpus: EncodedCorpus) -> Iterator[tuple[Sequence[int], dict[str, int]]]:
-    """Sentences that are searched together, by the tag that their translation starts with, and its argument."""
+    """Groups of sentences whose translations start with the same tag, and the argument of `generate` for it."""
     if model.config.language_tags != "target":
         yield range(len(corpus)), {}
         return

@@ -1,5 +1,5 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
-"""Text in, text out: a model and its tokenizer for many sentences at a time."""
+"""Translation of text with a model and its tokenizer."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .decode import DecodingSettings, generate_ids, to_text
 
 
 class Translator:
-    """Translates lists of sentences in batches of similar length; results keep the order of the input."""
+    """Translates lists of sentences, in batches of similar length."""
 
     def __init__(self, model: Any, tokenizer: Any, settings: DecodingSettings | None = None):
         self.model = model.eval()
@@ -34,11 +34,17 @@ class Translator:
         trust_remote_code: bool = False,
         **settings: Any,
     ) -> Translator:
-        """A model saved with its tokenizer. `settings` are fields of `DecodingSettings`; None keeps the default.
+        """Load a model that was saved with its tokenizer.
 
-        `num_beams` and `length_penalty` default to the generation config of the model. Raises `InputError` for a
-        folder that is missing, incomplete or damaged, weights, config and vocabulary that do not fit each other, a
-        config of a newer version, or a device that is not there.
+        Args:
+            name: folder, or name on the Hub.
+            device: a GPU if there is one, by default.
+            settings: fields of `DecodingSettings`; None keeps the default. `num_beams`, `length_penalty` and `dtype`
+                default to the generation config of the model.
+
+        Raises:
+            InputError: the folder is missing, incomplete or damaged; weights, config and vocabulary do not match; the
+                config is of a newer version; or the device does not exist.
         """
         if device is None:
             device = "cuda" if torch.cuda.is_available() else "cpu"
@@ -64,10 +70,16 @@ class Translator:
         progress: bool = False,
         **generate_arguments: Any,
     ) -> list[str]:
-        """Translations of `sentences`; an empty sentence stays empty.
+        """Translations in the order of `sentences`; the translation of an empty sentence is empty.
 
-        `target_lang`: the language wanted of a model of several. Raises `InputError` where that is missing or not one
-        of them, and naming the sentence (counted from 1) that is longer than the position table.
+        Args:
+            target_lang: target language, required by multilingual models.
+            progress: show a progress bar.
+            generate_arguments: further arguments of `model.generate`.
+
+        Raises:
+            InputError: `target_lang` is missing or not a language of the model, or a sentence (counted from 1) is
+                longer than the position table.
         """
         tag = self._tag(target_lang)
         if tag is not None and self.model.config.language_tags == "target":
@@ -79,7 +91,7 @@ class Translator:
         for number, ids in enumerate(encoded, start=1):
             if len(ids) > limit:
                 raise InputError(
-                    f"sentence {number} has {len(ids)} tokens, but the model reads at most {limit} "
+                    f"sentence {number} has {len(ids)} tokens, but the model accepts at most {limit} "
                     "(max_position_embeddings): split it"
                 )
         wanted = [i for i, sentence in enumerate(sentences) if sentence.strip()]
@@ -93,7 +105,7 @@ class Translator:
         return translations
 
     def _tag(self, language: str | None) -> str | None:
-        """The tag that tells the model which language is wanted; None for a model of one."""
+        """The tag that selects the target language; None for a model without tags."""
         if self.model.config.language_tags is None:
             return None
         tags = language_tags(self.tokenizer)

@@ -1,5 +1,5 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
-"""The largest batch of tokens that a device holds (`max_tokens: auto`)."""
+"""The largest batch, in tokens, that fits in the memory of a device (`max_tokens: auto`)."""
 
 from __future__ import annotations
 
@@ -27,27 +27,27 @@ from .settings import TrainingSettings
 logger = logging.getLogger(__name__)
 
 CEILING = 65536
-"""More tokens in one batch make no device faster."""
+"""Larger batches make no device faster."""
 PROBE = 2048
-"""Tokens of the batch that is measured on a CPU."""
+"""Tokens of the batch measured on a CPU."""
 RESERVE = 0.1
-"""Share of a GPU's memory that is left free."""
+"""Share of a GPU's memory to leave free."""
 
 
 def tokens_that_fit(model: Any, lengths: Sequence[int], *, ceiling: int = CEILING, autocast: Any = None) -> int:
-    """The largest `max_tokens` with which the model can make an update, up to `ceiling`; in steps of 256.
+    """The largest `max_tokens` up to `ceiling`, in steps of 256, with which an update fits in memory.
 
-    Batches of the longest and of middling sentences are tried, forward and backward, with room for two moments of
-    every parameter. On a GPU sizes are tried until its memory is full. A CPU would swap instead: there the tensors
-    kept for the backward pass of one small batch are counted, and twice as many may fill half of the free memory.
+    Measures forward and backward passes on sentences of maximum and of median length, with space for two moments of
+    each parameter. On a GPU, it tries sizes until the memory is full. A CPU would swap instead: there it counts the
+    tensors saved for the backward pass of a small batch, and allows twice their size to fill half of the free memory.
 
     Args:
-        model: on its device, in the precision it is trained in.
-        lengths: tokens of the longer side of every training pair.
+        model: on its device, in the precision of training.
+        lengths: tokens of the longer side of each training pair.
         autocast: context manager of mixed precision.
 
     Raises:
-        InputError: not even the longest sentence fits.
+        InputError: the longest sentence does not fit.
     """
     lengths = sorted(lengths)
     widths = sorted({int(lengths[-1]), int(lengths[len(lengths) // 2])})
@@ -74,7 +74,7 @@ def tokens_that_fit(model: Any, lengths: Sequence[int], *, ceiling: int = CEILIN
     if found < widths[-1]:
         raise InputError(
             f"training.max_tokens: auto, but a sentence of {widths[-1]} tokens does not fit into the memory of "
-            f"{device}: lower data.max_length or take a smaller model"
+            f"{device}: lower data.max_length or use a smaller model"
         )
     found = ceiling if found >= ceiling else max(found - found % 256, widths[-1])
     logger.info("max_tokens: auto is %d on %s", found, device)
@@ -82,7 +82,7 @@ def tokens_that_fit(model: Any, lengths: Sequence[int], *, ceiling: int = CEILIN
 
 
 def made_up_batch(config: Any, rows: int, width: int, device: torch.device) -> dict[str, Tensor]:
-    """Sentences of random tokens, all of one length on both sides."""
+    """Sentence pairs of random tokens, all of the same length."""
     first = max(config.pad_token_id, config.bos_token_id or 0, 3) + 1
     source = torch.randint(first, config.vocab_size, (rows, width), device=device)
     labels = torch.randint(first, config.decoder_vocab_size, (rows, width), device=device)
@@ -95,7 +95,7 @@ def made_up_batch(config: Any, rows: int, width: int, device: torch.device) -> d
 
 
 def bytes_kept_for_backward(run: Callable[[], None]) -> int:
-    """Size of the tensors that autograd keeps between one forward and its backward pass, each storage once."""
+    """Size of the tensors that autograd saves for the backward pass, counting each storage once."""
     sizes: dict[int, int] = {}
 
     def count(tensor: Tensor) -> Tensor:
@@ -120,7 +120,7 @@ def fits(step: Callable[[], None]) -> bool:
 
 
 def largest(holds: Callable[[int], bool], least: int, ceiling: int) -> int:
-    """The largest number from `least` to `ceiling` that `holds`, to a sixteenth; 0 if not even `least` does."""
+    """The largest number from `least` to `ceiling` that `holds`, to within a sixteenth; 0 if `least` does not."""
     if not holds(least):
         return 0
     good, bad = least, None
@@ -136,13 +136,13 @@ def largest(holds: Callable[[int], bool], least: int, ceiling: int) -> int:
 def split_update(
     tokens_per_update: int | None, max_tokens: int | str, update_freq: int, processes: int, found: int | None = None
 ) -> tuple[int, int]:
-    """`max_tokens` and `update_freq` of a run of so many processes.
+    """`max_tokens` and `update_freq` for a number of processes.
 
-    With `tokens_per_update` the budget of an update is the same for any number of processes: `update_freq` follows
-    from it, and `found`, what fits where `max_tokens` is `"auto"`, is lowered to a part of it.
+    `found` is the size that fits, for `max_tokens: auto`. With `tokens_per_update`, an update has the same budget for
+    any number of processes: `update_freq` is computed from it, and `found` is lowered to a divisor of it.
 
     Raises:
-        InputError: `tokens_per_update` is no multiple of `max_tokens` times the number of processes.
+        InputError: `tokens_per_update` is not a multiple of `max_tokens` times the number of processes.
     """
     if tokens_per_update is None:
         return (found if max_tokens == "auto" else max_tokens), update_freq
@@ -159,9 +159,9 @@ def split_update(
 
 
 def resolve_budget(recipe: Recipe, model: Any, lengths: Sequence[int], folder: Path) -> TrainingSettings:
-    """The settings with numbers for `max_tokens: auto` and `tokens_per_update`, which are put into the record.
+    """The settings with numbers for `max_tokens: auto` and `tokens_per_update`, which are also recorded.
 
-    `lengths`: tokens of the longer side of the training pairs. A run that is resumed keeps the batches it began with.
+    `lengths`: tokens of the longer side of each training pair. A resumed run keeps its batches.
     """
     settings, growth = recipe.training, 1.0 if recipe.data.subword_regularization is None else GROWTH
     processes = PartialState()

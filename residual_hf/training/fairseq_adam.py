@@ -1,5 +1,5 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
-"""Adam with the arithmetic of fairseq."""
+"""Adam as implemented in fairseq."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from residual_hf.errors import InputError
 
 
 class FairseqAdam(Optimizer):
-    """Adam with decoupled weight decay, as fairseq's `adam` computes it (Kingma and Ba 2015, end of section 2).
+    """Adam with decoupled weight decay, as implemented in fairseq (Kingma and Ba 2015, end of section 2).
 
     Update t = 1, 2, ... of a parameter p with gradient g:
 
@@ -25,18 +25,18 @@ class FairseqAdam(Optimizer):
         p <- p - lr * weight_decay * p
         p <- p - lr * sqrt(1 - b2^t) / (1 - b1^t) * m / (sqrt(v) + eps)
 
-    `torch.optim.AdamW` adds eps to the square root of the bias-corrected v; it makes this very update if its eps is
-    `eps / sqrt(1 - b2^t)`, which is how torch's fused kernel serves here.
+    `torch.optim.AdamW` adds eps to the square root of the bias-corrected v. With `eps / sqrt(1 - b2^t)` as its eps it
+    makes the same update, so torch's fused kernel is used here.
 
     Args:
-        params: parameters or groups of them, fp32 or fp64 (mixed precision is autocast's business).
+        params: parameters or parameter groups, fp32 or fp64; use autocast for mixed precision.
         lr: learning rate.
         betas: decay rates b1 and b2 of the two moments, in [0, 1).
         eps: see above.
         weight_decay: see above.
 
     Raises:
-        InputError: a number out of its range, or parameters of another type.
+        InputError: a number out of range, or parameters of another type.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class FairseqAdam(Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """Make one update of every parameter that has a gradient; returns what `closure` returned."""
+        """Update each parameter that has a gradient; returns the result of `closure`."""
         loss = None
         if closure is not None:
             with torch.enable_grad():

@@ -1,5 +1,5 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
-"""RAdam as the models of the Admin papers were trained with it."""
+"""RAdam as used in the Admin papers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .fairseq_adam import FairseqAdam
 
 
 class RAdam(FairseqAdam):
-    """Adam with a rectified step size (Liu et al. 2020), with the arithmetic of the Transformer-Clinic repository.
+    """Adam with a rectified step size (Liu et al. 2020), as implemented in the Transformer-Clinic repository.
 
     Update t = 1, 2, ... of a parameter p with gradient g:
 
@@ -29,15 +29,15 @@ class RAdam(FairseqAdam):
         rho_t = rho - 2 * t * b2^t / (1 - b2^t)
         r_t^2 = (rho_t - 4) * (rho_t - 2) * rho / ((rho - 4) * (rho - 2) * rho_t)
 
-    The first updates (5 for b2 = 0.98 and 0.999) change nothing but by weight decay, where the paper, and
-    `torch.optim.RAdam` with `decoupled_weight_decay=True`, go by the momentum alone: p <- p - lr / (1 - b1^t) * m.
-    Torch also asks for rho_t above 5, which makes no difference in practice; its eps stands in the same place.
+    The first updates (5 for b2 = 0.98 and 0.999) only apply weight decay, whereas the paper, and
+    `torch.optim.RAdam` with `decoupled_weight_decay=True`, use the momentum: p <- p - lr / (1 - b1^t) * m. torch also
+    requires rho_t > 5 instead of >= 5, which makes no difference in practice.
 
     Args:
         params, lr, betas, eps, weight_decay: see `FairseqAdam`.
 
     Raises:
-        InputError: as for `FairseqAdam`, or b2 so small that no update would ever be made.
+        InputError: as for `FairseqAdam`, or b2 of at most 2/3, with which no update is ever made.
     """
 
     def __init__(
@@ -50,7 +50,7 @@ class RAdam(FairseqAdam):
     ) -> None:
         super().__init__(params, lr, betas, eps, weight_decay)
         if betas[1] <= 2 / 3:
-            raise InputError(f"betas: {betas} given, the second must be above 2/3 for radam, which never moves below")
+            raise InputError(f"betas: {betas} given, the second must be above 2/3, as radam makes no update below")
 
     def _update(self, group: dict[str, Any], parameters: list[nn.Parameter], step: torch.Tensor, count: int) -> None:
         beta1, beta2 = group["betas"]

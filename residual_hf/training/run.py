@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -21,8 +20,9 @@ from residual_hf.data.corpus import describe_corpus
 from residual_hf.data.encoding import EncodedCorpus
 from residual_hf.data.pair_reader import check_files
 from residual_hf.data.pipeline import Corpora, PreparedData, open_stream, prepare, read_corpora
+from residual_hf.data.streaming import StreamedBatches
 from residual_hf.errors import InputError
-from residual_hf.evaluation.scorer import Scorer, full_report, make_scorers, mean_figures
+from residual_hf.evaluation.scorer import full_report, make_scorers, mean_figures
 from residual_hf.evaluation.translation_metric import load_metric
 from residual_hf.files import check_output_folder, make_output_folder, write_atomically, write_json
 from residual_hf.generation.decode import translate_corpus
@@ -42,30 +42,36 @@ logger = logging.getLogger(__name__)
 
 
 class Interrupted(Exception):
-    """Training was stopped by the user; a checkpoint is there to resume from."""
+    """Training was stopped by the user; it can be resumed from a checkpoint."""
 
 
 def train(recipe: Recipe, *, overwrite: bool = False, resume: bool = False) -> dict[str, Any]:
     """Run a recipe and return its metrics.
 
-    `recipe.output_dir` receives `model/` (the final folder with its card, see `save_checkpoint`), `metrics.json`,
-    `metrics.jsonl` (every logged figure), `train.log`, `run.json` (command, commit, versions, seed, hashes of the
-    data, speed), `recipe.yaml`, `cleaning.json` (what was left out of the training corpus), `valid.hypotheses.txt`,
-    `valid.references.txt` (as they were scored), the same of `test`, `tokenizer/`, `checkpoints/` and `cache/`.
+    `recipe.output_dir` receives:
 
-    Raises `InputError` before any long work for input that cannot be used, in particular an output folder that holds
-    something while neither `overwrite` nor `resume` is given; `Interrupted` after Ctrl-C.
+    - `model/`: the final model with its card, see `save_checkpoint`.
+    - `metrics.json`: scores with signatures; `metrics.jsonl`: all log entries; `train.log`: the log.
+    - `run.json`: command, commit, versions, seed, hashes of the data and speed, see `RunRecord`; `recipe.yaml`.
+    - `valid.hypotheses.txt` and `valid.references.txt`, as they were scored, and those of `test`.
+    - `cleaning.json`: what cleaning removed from the training corpus.
+    - `tokenizer/`, `checkpoints/` and `cache/`.
+
+    Raises:
+        InputError: before training starts, for input that cannot be used, such as an output folder that is not empty
+            without `overwrite` or `resume`.
+        Interrupted: after Ctrl-C.
+        TrainingDivergedError: see `DivergenceGuard`.
     """
-    data = recipe.data
     check_launch(recipe.training)
     for name in recipe.evaluation.metrics:
         load_metric(name)
-    check_files([*data.train, *data.valid, *(data.test or [])])
+    check_files(recipe.corpora)
     folder = Path(recipe.output_dir)
     check_output_folder(folder, overwrite=overwrite or resume, options="--overwrite, --resume")
     texts = read_corpora(recipe.data)
     processes = this_process()
-    processes.wait_for_everyone()  # all have checked the folder before the first one writes into it
+    processes.wait_for_everyone()  # all have checked the folder before the first one writes to it
     if processes.is_main_process:
         folder.mkdir(parents=True, exist_ok=True) if resume else make_output_folder(folder, overwrite=overwrite)
         write_atomically(folder / "recipe.yaml", yaml.safe_dump(recipe.as_dict(), sort_keys=False))
@@ -89,99 +95,97 @@ def train_on(
     started = time.time()
     keep_freed_memory()
     set_seed(recipe.training.seed)
-    processes = this_process()
-    if processes.is_main_process:
-        RunRecord.begin(folder, recipe.training.seed, processes.num_processes, texts)
-    positions, max_tokens = recipe.build_config().max_position_embeddings, recipe.training.max_tokens
-    data = prepare(
-        texts,
-        recipe.data,
-        recipe.tokenizer,
-        folder,
-        target_languages=recipe.target_languages,
-        positions=positions,
-        max_tokens=None if max_tokens == "auto" else max_tokens,
-        seed=recipe.training.seed,
-    )
-    scorers = {
-        split: make_scorers(corpora, recipe.data.pretokenized, recipe.evaluation)
-        for split, corpora in data.references.items()
-    }
-    tokenizer, model = data.tokenizer, build_model(recipe, data.tokenizer)
+    if this_process().is_main_process:
+        RunRecord.begin(folder, recipe.training.seed, this_process().num_processes, texts)
+    data = prepare_data(recipe, texts, folder)
+    model = build_model(recipe, data.tokenizer)
     settings = resolve_budget(recipe, model, data.longest, folder)
     if recipe.data.stream:
-        data.encoded["train"] = open_stream(
-            recipe.data,
-            tokenizer,
-            settings.max_tokens,
-            positions=positions,
-            seed=settings.seed,
-            multiple=settings.batch_size_multiple,
-            order=settings.batch_order,
-            rank=processes.process_index,
-            world_size=processes.num_processes,
-        )
-    interrupt = InterruptCallback()
-
-    def translate(model: Any, corpus: EncodedCorpus) -> list[str]:
-        return translate_corpus(model, tokenizer, corpus, recipe.decoding)
-
-    def score(model: Any, corpus: EncodedCorpus) -> dict[str, float]:
-        return mean_figures(scorers["valid"], translate(model, corpus))
-
+        data.encoded["train"] = training_stream(recipe, settings, data)
+    scoring, interrupt = TranslationScoring(recipe, data), InterruptCallback()
     trainer = ResidualTrainer(
         model,
         settings,
         str(folder / "checkpoints"),
         data.encoded["train"],
         data.encoded["valid"],
-        score=score if settings.eval_bleu else None,
-        processing_class=tokenizer,
-        callbacks=[RecordCallback(folder / "metrics.jsonl"), interrupt, *keeping(settings, folder / "checkpoints")],
+        score=scoring.figures if settings.eval_bleu else None,
+        processing_class=data.tokenizer,
+        callbacks=[
+            RecordCallback(folder / "metrics.jsonl"),
+            interrupt,
+            *checkpoint_callbacks(settings, folder / "checkpoints"),
+        ],
     )
     if trainer.pop_callback(ProgressCallback) is not None or progress is not None:
         trainer.add_callback(progress or ProgressBar)
     trainer.remove_callback(PrinterCallback)
-    describe(model)
+    log_model(model)
     checkpoints = complete_checkpoints(folder / "checkpoints")
     trainer.train(resume_from_checkpoint=str(checkpoints[-1]) if resume and checkpoints else None)
     if interrupt.interrupted:
-        raise Interrupted(f"stopped at update {trainer.state.global_step}; go on with --resume")
-    model = trainer.gather_model()
-    trainer.remove_callback(EarlyStoppingCallback)  # it would look for its metric in the final scores
+        raise Interrupted(f"stopped at update {trainer.state.global_step}; use --resume to continue")
     choose_final_weights(trainer, folder / "checkpoints")
-    minutes = (time.time() - started) / 60
-    metrics = {"updates": trainer.state.global_step, "minutes": round(minutes, 2)}
-    metrics |= final_scores(trainer, data, scorers, translate, folder)
+    metrics = {"updates": trainer.state.global_step, "minutes": round((time.time() - started) / 60, 2)}
+    metrics |= final_scores(trainer, scoring, data, folder)
     if trainer.is_world_process_zero():
-        model.criterion = None
-        save_checkpoint(model, tokenizer, folder / "model", overwrite=True)
-        write_json(folder / "metrics.json", metrics)
-        speeds = [r["tokens_per_second"] for r in trainer.state.log_history if r.get("tokens_per_second")]
-        RunRecord.update(
-            folder,
-            finished=now(),
-            seconds=round(time.time() - started, 1),
-            updates=trainer.state.global_step,
-            tokens_per_second=float(np.median(speeds)) if speeds else None,
-            emissions=measured_emissions(trainer.callback_handler.callbacks),
-        )
-        if recipe.data.stream:  # only now, as files larger than memory take a while to read
-            described = describe_corpora([describe_corpus(spec) for spec in recipe.data.train])
-            data = replace(RunRecord.read(folder).data, train=described)
-            RunRecord.update(folder, data=data)
-        try:
-            write_card(folder, overwrite=True)
-        except InputError as error:
-            logger.warning("the model has no card: %s", error)
-        logger.info("%s", summary(metrics, folder))
+        save_run(recipe, trainer, metrics, folder, time.time() - started)
     return metrics
 
 
-def keeping(settings: TrainingSettings, checkpoints: Path) -> list[Any]:
-    """Callbacks that decide which checkpoints stay and when there have been enough."""
+def prepare_data(recipe: Recipe, texts: Corpora, folder: Path) -> PreparedData:
+    """The tokenizer and the encoded corpora of a run."""
+    max_tokens = recipe.training.max_tokens
+    return prepare(
+        texts,
+        recipe.data,
+        recipe.tokenizer,
+        folder,
+        target_languages=recipe.target_languages,
+        positions=recipe.build_config().max_position_embeddings,
+        max_tokens=None if max_tokens == "auto" else max_tokens,
+        seed=recipe.training.seed,
+    )
+
+
+def training_stream(recipe: Recipe, settings: TrainingSettings, data: PreparedData) -> StreamedBatches:
+    """The training batches of this process, read during training."""
+    return open_stream(
+        recipe.data,
+        data.tokenizer,
+        settings.max_tokens,
+        positions=recipe.build_config().max_position_embeddings,
+        seed=settings.seed,
+        multiple=settings.batch_size_multiple,
+        order=settings.batch_order,
+        rank=this_process().process_index,
+        world_size=this_process().num_processes,
+    )
+
+
+class TranslationScoring:
+    """Translates the validation and test corpora of a recipe, and scores the translations."""
+
+    def __init__(self, recipe: Recipe, data: PreparedData):
+        self.tokenizer = data.tokenizer
+        self.decoding = recipe.decoding
+        self.scorers = {
+            split: make_scorers(corpora, recipe.data.pretokenized, recipe.evaluation)
+            for split, corpora in data.references.items()
+        }
+
+    def translate(self, model: Any, corpus: EncodedCorpus) -> list[str]:
+        return translate_corpus(model, self.tokenizer, corpus, self.decoding)
+
+    def figures(self, model: Any, valid: EncodedCorpus) -> dict[str, float]:
+        """Scores of the validation corpus, for logs and the choice of checkpoints."""
+        return mean_figures(self.scorers["valid"], self.translate(model, valid))
+
+
+def checkpoint_callbacks(settings: TrainingSettings, checkpoints: Path) -> list[TrainerCallback]:
+    """Callbacks that delete checkpoints, and that stop training."""
     better = METRICS[settings.metric]
-    callbacks: list[Any] = [
+    callbacks: list[TrainerCallback] = [
         KeepCheckpoints(checkpoints, settings.keep_last, settings.keep_best, settings.metric, better)
     ]
     if settings.max_updates is not None and settings.max_epochs is not None:
@@ -192,8 +196,12 @@ def keeping(settings: TrainingSettings, checkpoints: Path) -> list[Any]:
 
 
 def choose_final_weights(trainer: ResidualTrainer, checkpoints: Path) -> None:
-    """Leave in the model what the recipe asks for: an average of checkpoints or of all updates, or the best."""
-    settings = trainer.settings
+    """Load the final weights into the model: an average of checkpoints, the EMA, or the best checkpoint.
+
+    With `load_best_model_at_end`, the trainer has already loaded the last of these.
+    """
+    model, settings = trainer.gather_model(), trainer.settings
+    trainer.remove_callback(EarlyStoppingCallback)  # it would look for its metric in the final scores
     if settings.average:
         chosen = choose_checkpoints(
             checkpoints,
@@ -201,7 +209,7 @@ def choose_final_weights(trainer: ResidualTrainer, checkpoints: Path) -> None:
             greater_is_better=METRICS[settings.metric],
             **{settings.average_of: settings.average},
         )
-        load_average(trainer.model, chosen)
+        load_average(model, chosen)
     if trainer.ema is not None:
         trainer.ema.load(Path(trainer.state.best_model_checkpoint))
         trainer.ema.apply()
@@ -209,24 +217,20 @@ def choose_final_weights(trainer: ResidualTrainer, checkpoints: Path) -> None:
 
 
 def final_scores(
-    trainer: ResidualTrainer,
-    data: PreparedData,
-    scorers: dict[str, list[Scorer]],
-    translate: Callable[..., list[str]],
-    folder: Path,
+    trainer: ResidualTrainer, scoring: TranslationScoring, data: PreparedData, folder: Path
 ) -> dict[str, Any]:
     """Loss and scores (see `full_report`) of the final model on `valid` and `test`, the same in every process."""
     metrics: dict[str, Any] = {}
-    for split, of_split in scorers.items():
+    for split, scorers in scoring.scorers.items():
         figures = trainer.evaluate(data.encoded[split], metric_key_prefix=split)
         with trainer.inference() as model:
-            hypotheses = translate(model, data.encoded[split])
+            hypotheses = scoring.translate(model, data.encoded[split])
         report: list[Any] = [None]
         if trainer.is_world_process_zero():
-            references = [line for scorer in of_split for line in scorer.plain_references]
+            references = [line for scorer in scorers for line in scorer.plain_references]
             for kind, lines in (("hypotheses", hypotheses), ("references", references)):
                 write_atomically(folder / f"{split}.{kind}.txt", "\n".join(lines) + "\n")
-            report = [full_report(of_split, hypotheses)]
+            report = [full_report(scorers, hypotheses)]
         metrics[split] = {name.removeprefix(f"{split}_"): value for name, value in figures.items()}
         metrics[split] |= broadcast_object_list(report)[0]
         for corpus, scores in metrics[split].get("corpora", {"": metrics[split]}).items():
@@ -236,8 +240,31 @@ def final_scores(
     return metrics
 
 
-def describe(model: Any) -> None:
-    """Log the model that is about to be trained."""
+def save_run(recipe: Recipe, trainer: ResidualTrainer, metrics: dict[str, Any], folder: Path, seconds: float) -> None:
+    """Write the final model, its metrics, the record of the run, and the model card."""
+    trainer.model.criterion = None
+    save_checkpoint(trainer.model, trainer.processing_class, folder / "model", overwrite=True)
+    write_json(folder / "metrics.json", metrics)
+    speeds = [entry["tokens_per_second"] for entry in trainer.state.log_history if entry.get("tokens_per_second")]
+    RunRecord.update(
+        folder,
+        finished=now(),
+        seconds=round(seconds, 1),
+        updates=trainer.state.global_step,
+        tokens_per_second=float(np.median(speeds)) if speeds else None,
+        emissions=measured_emissions(trainer.callback_handler.callbacks),
+    )
+    if recipe.data.stream:  # at the end, because hashing large files takes time
+        described = describe_corpora([describe_corpus(spec) for spec in recipe.data.train])
+        RunRecord.update(folder, data=replace(RunRecord.read(folder).data, train=described))
+    try:
+        write_card(folder, overwrite=True)
+    except InputError as error:
+        logger.warning("the model has no card: %s", error)
+    logger.info("%s", summary(metrics, folder))
+
+
+def log_model(model: Any) -> None:
     config = model.config
     logger.info(
         "%s/%s, %d+%d layers of width %d, %.2f M parameters",
@@ -251,7 +278,7 @@ def describe(model: Any) -> None:
 
 
 def summary(metrics: dict[str, Any], folder: Path) -> str:
-    """The end of a run in one line."""
+    """A finished run in one line."""
     parts = [f"{metrics['updates']} updates in {metrics['minutes']:.1f} minutes"]
     for split in ("valid", "test"):
         figures = metrics.get(split, {})

@@ -112,7 +112,7 @@ def accelerate(config, folder, command, **environment):
     """`residual-hf train` of the small recipe by a file of examples/launch, in two processes."""
     recipe = make_recipe(folder, max_updates=12, eval_every=6)
     (folder / "recipe.yaml").write_text(yaml.safe_dump(recipe.as_dict()))
-    with socket.socket() as free:  # tests run beside each other
+    with socket.socket() as free:  # tests run in parallel
         free.bind(("", 0))
         port = str(free.getsockname()[1])
     launcher = ["accelerate.commands.launch", "--config_file", f"examples/launch/{config}", "--num_processes", "2"]
@@ -148,10 +148,10 @@ def test_fsdp2_splits_the_weights_and_trains_the_same_model(launched, tmp_path):
     assert (run / "checkpoints" / "checkpoint-12" / "pytorch_model_fsdp_0").is_dir()  # else it was DDP
     assert evaluations(run) == pytest.approx(evaluations(launched), rel=1e-5)
     assert (run / "test.hypotheses.txt").read_text() == (launched / "test.hypotheses.txt").read_text()
-    whole, expected = (load_file(folder / "model" / "model.safetensors") for folder in (run, launched))
-    assert {n: w.shape for n, w in whole.items()} == {n: w.shape for n, w in expected.items()}
+    full, expected = (load_file(folder / "model" / "model.safetensors") for folder in (run, launched))
+    assert {n: w.shape for n, w in full.items()} == {n: w.shape for n, w in expected.items()}
     for name, weight in expected.items():
-        assert (whole[name] - weight).abs().max() < 1e-4, name
+        assert (full[name] - weight).abs().max() < 1e-4, name
 
 
 @pytest.mark.skipif(importlib.util.find_spec("deepspeed") is None, reason="DeepSpeed is not installed")

@@ -1,14 +1,15 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
-"""What `accelerate launch` was told and a run cannot do is refused before any work."""
+"""Unsupported options of `accelerate launch` are refused before any work; TF32 depends on the precision."""
 
 from __future__ import annotations
 
 import importlib.util
 
 import pytest
+import torch
 
 from residual_hf.errors import InputError
-from residual_hf.training.launch import check_launch
+from residual_hf.training.launch import check_launch, set_matmul_precision
 from residual_hf.training.settings import TrainingSettings
 
 MISSING = importlib.util.find_spec("deepspeed") is None
@@ -39,3 +40,13 @@ def test_refused(monkeypatch, environment, settings, named):
 def test_the_launcher_may_say_what_the_recipe_says(monkeypatch):
     monkeypatch.setenv("ACCELERATE_MIXED_PRECISION", "bf16")
     check_launch(TrainingSettings(max_updates=1, precision="bf16"))
+
+
+def test_tf32_is_a_matter_of_matrix_products():
+    try:
+        set_matmul_precision("tf32")
+        assert torch.get_float32_matmul_precision() == "high"
+        set_matmul_precision("fp32")
+        assert torch.get_float32_matmul_precision() == "highest"
+    finally:
+        torch.set_float32_matmul_precision("highest")

@@ -131,7 +131,7 @@ def test_existing_folder_is_refused_and_kept(finished):
 
 
 def test_interrupted_run_resumes_to_the_same_weights(tmp_path, finished, monkeypatch):
-    """Stopped behind update 6 and resumed, the weights equal those of the run that was not stopped, bit for bit."""
+    """A run that is interrupted after update 6 and resumed ends with bitwise the same weights."""
     import signal
 
     from residual_hf.training import run as run_module
@@ -143,7 +143,7 @@ def test_interrupted_run_resumes_to_the_same_weights(tmp_path, finished, monkeyp
 
     recipe = make_recipe(tmp_path)
     monkeypatch.setattr(run_module, "InterruptCallback", InterruptAtSix)
-    with pytest.raises(run_module.Interrupted, match="stopped at update 7; go on with --resume"):
+    with pytest.raises(run_module.Interrupted, match="stopped at update 7; use --resume to continue"):
         train(recipe)
     assert not (tmp_path / "run" / "model").exists()
     monkeypatch.undo()

@@ -10,7 +10,6 @@ from test_run import make_recipe
 from residual_hf.model.configuration_residual import ResidualConfig
 from residual_hf.model.modeling_residual import ResidualForConditionalGeneration
 from residual_hf.training.building import build_config, scale_dual_stream
-from residual_hf.training.launch import set_matmul_precision
 
 SIZES = {"vocab_size": 40, "d_model": 16, "encoder_ffn_dim": 32, "decoder_ffn_dim": 32, "max_position_embeddings": 32}
 SIZES |= {"encoder_attention_heads": 2, "decoder_attention_heads": 2, "dropout": 0.0}
@@ -58,13 +57,3 @@ def test_only_fp16_asks_for_it(tmp_path, precision, scale):
     recipe = make_recipe(tmp_path, precision=precision)
     recipe = replace(recipe, model=recipe.model | {"encoder_layers": 2, "decoder_layers": 2})
     assert build_config(recipe, Vocabulary()).ln_options("decoder").dual_scale == scale
-
-
-def test_tf32_is_a_matter_of_matrix_products():
-    try:
-        set_matmul_precision("tf32")
-        assert torch.get_float32_matmul_precision() == "high"
-        set_matmul_precision("fp32")
-        assert torch.get_float32_matmul_precision() == "highest"
-    finally:
-        torch.set_float32_matmul_precision("highest")
