@@ -12,7 +12,7 @@ from .svg import Point
 from .tracing import Node
 from .wiring import Wiring, trace_stack
 
-ROW_GAP, COLUMN_GAP, MARGIN = 16.0, 30.0, 14.0
+ROW_GAP, COLUMN_GAP, MARGIN, TRACK = 16.0, 30.0, 14.0, 8.0
 Route = tuple[Node, list[Point], Node | None]  # from a node, along corners, to a node or out of the part
 
 
@@ -84,7 +84,8 @@ class Drawing:
                     between[before] = max(between[before], svg.size(edge.scale)[0] + 22)
         x, position = {}, MARGIN
         for column in columns:
-            x[column] = position + left[column]
+            tracks = max(len(layout.tracks.get(column, [])) for layout in self.layouts)
+            x[column] = position + TRACK * max(0, tracks - 1) + left[column]
             position = x[column] + right[column] + between[column]
         self.width = position - between[columns[-1]] + MARGIN
         self.columns, self.left, self.right = columns, left, right
@@ -174,11 +175,13 @@ class Drawing:
             return [(start, bottom), (start, y + height / 2)]
         y += self.port(layout, edge)
         if edge.detour:
-            track = start - self.left[layout.column[source]] - 4
+            tracks = layout.tracks[layout.column[source]]
+            track = start - self.left[layout.column[source]] - 4 - TRACK * tracks.index(source)
             leave = bottom - 8 - (self.padding if source.kind == "input" else 0)
-            return [(start, bottom), (start, leave), (track, leave), (track, y), (end - width / 2, y)]
-        side = end - width / 2 if start < end else end + width / 2
-        return [(start, bottom), (start, y), (side, y)]
+            around = [(start, bottom), (start, leave), (track, leave), (track, y)]
+        else:
+            around = [(start, bottom), (start, y)]
+        return [*around, (end + self.side(layout, edge) * width / 2, y)]
 
     def port(self, layout: Layout, edge: Edge) -> float:
         """Edges that enter a node from the same side do so at different heights."""
@@ -186,17 +189,15 @@ class Drawing:
             return 7.0 if not edge.source.is_state else 0.0
         if edge.target.kind in ("add", "tap"):
             return 0.0
-        column = layout.column[edge.target]
-        right = layout.column[edge.source] > column
-        beside = [
-            e.source
-            for e in layout.edges
-            if e.target is edge.target
-            and layout.column[e.source] != column
-            and (layout.column[e.source] > column) == right
-        ]
-        beside.sort(key=lambda node: abs(layout.column[node] - column))
-        return (beside.index(edge.source) - (len(beside) - 1) / 2) * -6.0
+        side = self.side(layout, edge)
+        together = [e for e in layout.edges if e.target is edge.target and self.side(layout, e) == side]
+        together.sort(key=lambda e: abs(layout.column[e.source] - layout.column[e.target]))
+        return (together.index(edge) - (len(together) - 1) / 2) * -6.0
+
+    def side(self, layout: Layout, edge: Edge) -> int:
+        """Where an edge enters its target: -1 from the left, 0 from below, 1 from the right."""
+        start, end = layout.column[edge.source], layout.column[edge.target]
+        return 1 if start > end else -1 if edge.detour or start < end else 0
 
     def draw_routes(self, routes: list[Route]) -> None:
         """Lines, with a dot where those of one value part."""
@@ -206,6 +207,8 @@ class Drawing:
         for together in by_start.values():
             together.sort(key=lambda route: route[1][1][1])
             for i, (source, points, target) in enumerate(together):
+                if i > 0 and len(points) == 2:  # the same line once more, as in x + x
+                    continue
                 if i > 0:  # the first one goes highest, the others turn off
                     points = points[1:]
                     self.shapes.append(svg.dot(*points[0]))

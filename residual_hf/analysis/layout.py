@@ -38,6 +38,16 @@ class Layout:
     wide: list[list[Node]] = field(default_factory=list)  # weighted sums that are drawn as one box
 
     @property
+    def tracks(self) -> dict[float, list[Node]]:
+        """For each column the sources of its detours, which run next to it."""
+        found: dict[float, list[Node]] = {}
+        for edge in self.edges:
+            sources = found.setdefault(self.column[edge.source], [])
+            if edge.detour and edge.source not in sources:
+                sources.append(edge.source)
+        return found
+
+    @property
     def rows(self) -> int:
         return 1 + max(self.row.values(), default=0)
 

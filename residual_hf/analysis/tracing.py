@@ -261,14 +261,19 @@ class PartBuilder:
             if isinstance(a, Node) and isinstance(b, Node):
                 b = self.scaled(self.scaled(b, factor), 1 if kind == ADD else -1)
                 return self.add_node("add", "", [a, b])
-            state, shift = (a, b) if isinstance(a, Node) else (b, a)
-            return self.add_node("scale", f"{SIGNS[kind]} {expression_of(shift)}", [state])
+            return self.shifted(SIGNS[kind], a, b)
         if isinstance(a, Node) and isinstance(b, Node):
             return self.add_node("op", "×" if kind == MULTIPLY else "÷", [a, b])
         if kind == DIVIDE:
-            return self.add_node("scale", f"/ {label_of(b)}", [a])
+            return self.shifted("/", a, b)
         state, factor = (a, b) if isinstance(a, Node) else (b, a)
         return self.scaled(state, factor)
+
+    def shifted(self, sign: str, a: Any, b: Any) -> Node:
+        """A state and a coefficient, in their order."""
+        if isinstance(a, Node):
+            return self.add_node("scale", f"{sign} {label_of(b)}", [a])
+        return self.add_node("scale", f"{label_of(a)} {sign}", [b])
 
     def scaled(self, state: Node, factor: Any) -> Node:
         if type(factor) in (int, float) and factor == 1:

@@ -130,10 +130,14 @@ def trace(config: ResidualConfig, mode: type[ResidualConnection], stack: str, de
             }
             sublayer = TracedSublayer()
             title = connection.place.kind.replace("_", "-")
-            parts.append(build(title, partial(connection, sublayer=sublayer), sublayer, *connections, inner=inner))
+            parts.append(build(title, partial(join, connection, sublayer), sublayer, *connections, inner=inner))
         layers.append(parts)
     end = build("end", lambda stream: (boundary.end(stream),), boundary)
     return Wiring(mode.name, begin, group(layers), end)
+
+
+def join(connection: ResidualConnection, sublayer: TracedSublayer, stream: tuple[Tensor, ...]) -> Any:
+    return connection(stream, sublayer)
 
 
 def group(layers: list[list[Part]]) -> list[Block]:

@@ -168,6 +168,21 @@ class Highway(ResidualConnection):
         return (a + x * (1 - self.keep),)
 
 
+class Tangled(ResidualConnection):
+    """Values that are used again above the nodes between them, with argument names of its own."""
+
+    def __init__(self, config, place):
+        super().__init__(config, place)
+        self.gate = nn.Linear(config.d_model, config.d_model)
+        self.norm = nn.LayerNorm(config.d_model)
+
+    def forward(self, members, f):
+        (x,) = members
+        g, a = torch.sigmoid(self.gate(x)), f(x)
+        y = g * x + (1 - g) * a
+        return (self.norm(torch.stack([x, a, self.norm(a)]).mean(0) + y) + y / 2,)
+
+
 class Moody(ResidualConnection):
     def forward(self, stream, sublayer):
         (x,) = stream
@@ -178,6 +193,7 @@ class Moody(ResidualConnection):
 def own_modes():
     known = dict(LN_MODES)
     register_ln_mode("highway")(Highway)
+    register_ln_mode("tangled")(Tangled)
     register_ln_mode("moody")(Moody)
     yield
     LN_MODES.clear()
@@ -194,6 +210,14 @@ def test_mode_of_a_user_is_drawn(own_modes):
         ("scale", "× 1 - keep"),
         ("add", ""),
     ]
+    check_drawing(draw(wiring), list(wiring.parts))
+
+
+@pytest.mark.parametrize("stack", ["encoder", "decoder"])
+def test_detours_of_a_tangled_mode_keep_clear_of_its_nodes(own_modes, stack):
+    wiring = trace_stack("tangled", stack)
+    labels = [node.label for node in wiring.blocks[0].parts[0].nodes]
+    assert {"1 -", "/ 2", "mean", "sigmoid", "×", "LN", "Linear"} <= set(labels)
     check_drawing(draw(wiring), list(wiring.parts))
 
 
