@@ -6,13 +6,15 @@ Build with `sphinx-build -W docs build/docs`. The pages need no network.
 
 from __future__ import annotations
 
+import inspect
 import re
 import sys
-from dataclasses import is_dataclass
+from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
 from residual_hf import __version__
+from residual_hf.model.options import Settings
 
 sys.path.insert(0, str(Path(__file__).parent))
 
@@ -48,10 +50,17 @@ def read_markdown(app: Any, what: str, name: str, obj: Any, options: Any, lines:
 
 
 def shorten_signature(app: Any, what: str, name: str, obj: Any, options: Any, signature: str, returns: str) -> Any:
-    """Settings with many fields are in the recipe reference."""
+    """The fields of settings are listed below; long signatures are left out."""
     return ("(...)", returns) if is_dataclass(obj) and len(signature or "") > 400 else None
+
+
+def list_fields(app: Any, what: str, name: str, obj: Any, options: Any, lines: list[str]) -> None:
+    """Settings are documented by the declarations of their fields."""
+    if inspect.isclass(obj) and issubclass(obj, Settings) and is_dataclass(obj):
+        lines += ["", *(f":param {f.name}: {f.metadata['help']}" for f in fields(obj))]
 
 
 def setup(app: Any) -> None:
     app.connect("autodoc-process-signature", shorten_signature)
+    app.connect("autodoc-process-docstring", list_fields, priority=800)
     app.connect("autodoc-process-docstring", read_markdown, priority=900)
