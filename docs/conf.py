@@ -57,7 +57,7 @@ def shorten_signature(app: Any, what: str, name: str, obj: Any, options: Any, si
 def list_fields(app: Any, what: str, name: str, obj: Any, options: Any, lines: list[str]) -> None:
     """Settings are documented by the declarations of their fields."""
     if inspect.isclass(obj) and issubclass(obj, Settings) and is_dataclass(obj):
-        lines += ["", *(f":param {f.name}: {f.metadata['help']}" for f in fields(obj))]
+        lines += ["", *(f":param {f.name}: {f.metadata['help']}" for f in fields(obj) if "help" in f.metadata)]
 
 
 def setup(app: Any) -> None:

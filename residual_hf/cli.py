@@ -201,13 +201,15 @@ def run_average(options: argparse.Namespace) -> int:
 
 def parse_overrides(assignments: Sequence[str]) -> dict[str, Any]:
     """["training.seed=2"] to {"training.seed": 2}; values are YAML."""
+    from .training.recipe import load_yaml
+
     overrides = {}
     for assignment in assignments:
         name, equals, value = assignment.partition("=")
         if not equals or not name:
             raise InputError(f"--set {assignment}: must have the form FIELD=VALUE")
         try:
-            overrides[name] = yaml.safe_load(value)
+            overrides[name] = load_yaml(value)
         except yaml.YAMLError as error:
             raise InputError(f"--set {assignment}: not a YAML value: {error}") from error
     return overrides

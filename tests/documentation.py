@@ -24,7 +24,7 @@ from transformers import MarianConfig, MarianMTModel
 
 from residual_hf.data.generated import generate_corpus
 from residual_hf.model.options import from_mapping
-from residual_hf.training.recipe import Recipe, load_recipe
+from residual_hf.training.recipe import Recipe, load_recipe, load_yaml
 from residual_hf.training.run import train
 
 ROOT = Path(__file__).parents[1]
@@ -106,7 +106,7 @@ def commands(block: Block) -> list[Command]:
 
 def complete_recipe() -> dict:
     """The recipe that the guide for practitioners begins with."""
-    return yaml.safe_load(read_blocks("docs/practitioner.md", "yaml")[0].text)
+    return load_yaml(read_blocks("docs/practitioner.md", "yaml")[0].text)
 
 
 def shrunk(recipe: dict) -> dict:

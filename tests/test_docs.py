@@ -33,7 +33,7 @@ from documentation import (
 import residual_hf
 from residual_hf.cli import build_parser, main, parse_overrides
 from residual_hf.model.connections import LN_MODES
-from residual_hf.training.recipe import Recipe, load_recipe
+from residual_hf.training.recipe import Recipe, load_recipe, load_yaml
 
 PAGES = pages()
 RUN = [page for page in PAGES if not page.startswith("examples/")]  # those of examples need their corpora, and hours
@@ -142,7 +142,7 @@ def test_block_that_is_not_run_says_why(block):
 
 @pytest.mark.parametrize("block", [block for block in BLOCKS if block.language == "yaml"], ids=str)
 def test_yaml_is_a_recipe_or_a_part_of_one(block):
-    check_recipe(merged(complete_recipe(), yaml.safe_load(block.text)))
+    check_recipe(merged(complete_recipe(), load_yaml(block.text)))
 
 
 @pytest.mark.parametrize("page", PAGES)

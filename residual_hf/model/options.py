@@ -232,11 +232,6 @@ def _convert_entries(value: Any, kind: type, parts: tuple[Any, ...], declared: M
 
 
 def _convert_number(value: Any, hint: type, declared: Mapping[str, Any]) -> Any:
-    if hint is float and isinstance(value, str):
-        try:
-            value = float(value)  # YAML 1.1 reads 5e-4 as text
-        except ValueError:
-            return MISSING
     if isinstance(value, bool) or not isinstance(value, Integral if hint is int else Real):
         return MISSING
     number = hint(value)

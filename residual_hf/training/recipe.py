@@ -1,9 +1,10 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
-"""A recipe: one YAML file that says what to train on what, and how."""
+"""A recipe: the YAML file that describes a training run."""
 
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -72,7 +73,7 @@ class Recipe(InputSettings):
 
     @property
     def corpora(self) -> tuple[CorpusSpec, ...]:
-        """All corpora: training, validation and test."""
+        """The training, validation and test corpora."""
         return (*self.data.train, *self.data.valid, *(self.data.test or ()))
 
     @property
@@ -93,7 +94,7 @@ class Recipe(InputSettings):
         return values
 
     def build_config(self, **overrides: Any) -> ResidualConfig:
-        """The model's configuration. Raises `InputError` with the fields that exist for an unknown one."""
+        """The configuration of the model. Raises `InputError` for an unknown field or a value that is not allowed."""
         fields = dict(self.model)
         preset = fields.pop("preset", None)
         known = ["preset", *(f.name for f in dataclasses.fields(ResidualConfig)), *ResidualConfig.attribute_map]
@@ -109,34 +110,51 @@ class Recipe(InputSettings):
 
 
 def load_recipe(path: str | Path, overrides: Mapping[str, Any] | None = None) -> Recipe:
-    """Read a recipe from YAML; `overrides` replaces values by dotted name, as in {"training.seed": 2}.
+    """Read a recipe from a YAML file. Relative paths in it start from the working directory.
 
-    Paths in it are relative to the current folder. Raises `InputError` naming the file and the field for anything
-    that is unknown, missing or of a wrong type.
+    Args:
+        path: the file.
+        overrides: values that replace those of the file, by dotted name: `{"training.seed": 2}`.
+
+    Raises:
+        InputError: the file cannot be read, or a field is unknown, missing or not allowed.
     """
     path = Path(path)
     try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+        values = load_yaml(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise InputError(f"{path}: there is no such recipe") from None
+        raise InputError(f"{path}: no such file") from None
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise InputError(f"{path}: not a YAML file: {error}") from error
-    if not isinstance(content, dict):
-        raise InputError(f"{path}: a recipe is a mapping of sections, not {type(content).__name__}")
-    for name, value in (overrides or {}).items():
-        section = content
-        *parents, leaf = name.split(".")
-        for parent in parents:
-            section = section.setdefault(parent, {})
-            if not isinstance(section, dict):
-                raise InputError(f"{name}: {parent!r} is not a section of the recipe")
-        section[leaf] = value
     try:
-        recipe = from_mapping(Recipe, content)
+        for name, value in (overrides or {}).items():
+            _override(values, name, value)
+        recipe = from_mapping(Recipe, values)
         recipe.build_config()
     except InputError as error:
         raise InputError(f"{path}: {error}") from error
     return recipe
+
+
+class _Loader(yaml.SafeLoader):
+    """Reads 1e-5 as a number, as YAML 1.2 does; for PyYAML it is text."""
+
+
+_Loader.add_implicit_resolver("tag:yaml.org,2002:float", re.compile(r"[-+]?\d+[eE][-+]?\d+$"), list("-+0123456789"))
+
+
+def load_yaml(text: str) -> Any:
+    """Plain values from YAML. Raises `yaml.YAMLError`."""
+    return yaml.load(text, _Loader)
+
+
+def _override(values: Any, name: str, value: Any) -> None:
+    *parents, last = name.split(".")
+    for parent in parents:
+        values = values.setdefault(parent, {}) if isinstance(values, dict) else None
+    if not isinstance(values, dict):
+        raise InputError(f"{name}: {'.'.join(parents)} is not a section of the recipe")
+    values[last] = value
 
 
 def _plain(value: Any) -> Any:

@@ -36,7 +36,7 @@ ENGINE = {"power": 50, "fuel": None}
 
 
 def test_plain_values_become_typed_ones():
-    car = from_mapping(Car, {"engine": ENGINE, "spares": {"power": 3}, "gears": [0, "1e-1"], "price": 5})
+    car = from_mapping(Car, {"engine": ENGINE, "spares": {"power": 3}, "gears": [0, 0.1], "price": 5})
     assert car == Car(Engine(50, None), (Engine(3),), gears=(0.0, 0.1), price=5.0)
     assert [type(number) for number in (*car.gears, car.price)] == [float] * 3
     assert from_mapping(Car, {"engine": ENGINE, "seats": "auto"}).seats == "auto"

@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 import yaml
 
+from residual_hf.cli import parse_overrides
 from residual_hf.errors import InputError
 from residual_hf.training.recipe import Recipe, load_recipe
 from residual_hf.training.settings import TrainingSettings
@@ -30,13 +31,20 @@ def changed(**sections):
 
 
 def test_values_and_defaults(tmp_path):
-    recipe = load_recipe(write(tmp_path, changed(training={"max_updates": 10, "lr": "5e-3", "betas": [0.9, 0.999]})))
+    recipe = load_recipe(write(tmp_path, changed(training={"max_updates": 10, "lr": 5e-3, "betas": [0.9, 0.999]})))
     assert recipe.training.lr == 5e-3
     assert recipe.training.betas == (0.9, 0.999)
     assert recipe.training.warmup_updates == 4000
     assert recipe.data.train[0].source == "a.en"
     assert recipe.data.test is None
     assert recipe.build_config().ln_mode == "resi_dual"
+
+
+def test_numbers_with_an_exponent_need_no_point(tmp_path):
+    text = yaml.safe_dump(changed(training={"max_updates": 10, "lr": "LR"}, model={"layer_norm_eps": "EPS"}))
+    recipe = load_recipe(write(tmp_path, text.replace("LR", "5e-3").replace("EPS", "1E-6")))
+    assert (recipe.training.lr, recipe.build_config().layer_norm_eps) == (5e-3, 1e-6)
+    assert parse_overrides(["training.eps=1e-9"]) == {"training.eps": 1e-9}
 
 
 def test_languages_of_the_recipe_are_those_of_its_records(tmp_path):
@@ -78,7 +86,7 @@ def test_what_is_written_can_be_read_again(tmp_path):
         (changed(model={"preset": "nothing"}), "unknown preset 'nothing'"),
         (changed(tokenizer={"kind": "wordpiece"}), "tokenizer.kind: 'wordpiece'.*unigram"),
         (changed(decoding={"num_beams": 0}), "num_beams: 0 given"),
-        ("- a list", "a recipe is a mapping"),
+        ("- a list", "recipe.yaml: \\['a list'\\] given, must be a mapping of fields"),
         ("a: [", "not a YAML file"),
     ],
     ids=lambda value: None if isinstance(value, (dict, str)) and len(str(value)) > 60 else str(value)[:40],
@@ -113,5 +121,5 @@ def test_recipes_are_checked_in_python_too(tmp_path):
 
 
 def test_missing_file():
-    with pytest.raises(InputError, match=r"nowhere\.yaml: there is no such recipe"):
+    with pytest.raises(InputError, match=r"nowhere\.yaml: no such file"):
         load_recipe("nowhere.yaml")
