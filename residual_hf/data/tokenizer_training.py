@@ -151,7 +151,7 @@ def _train_bpe(sentences: Iterable[str], settings: TokenizerSettings, reserved: 
         min_frequency=settings.min_frequency or 2,
         max_token_length=settings.max_token_length,
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet() if settings.kind == "byte_bpe" else [],
-        show_progress=sys.stderr.isatty(),
+        show_progress=False,
     )
     tokenizer.train_from_iterator(sentences, trainer=trainer)
     trained = json.loads(tokenizer.to_str())["model"]

@@ -9,10 +9,11 @@ import sys
 from dataclasses import replace
 
 import pytest
+import torch
 
 from residual_hf.errors import InputError
 from residual_hf.training import quickstart as module
-from residual_hf.training.quickstart import STAGES, quickstart, quickstart_recipe
+from residual_hf.training.quickstart import STAGES, one_thread, quickstart, quickstart_recipe
 from residual_hf.training.recipe import load_recipe
 
 
@@ -62,6 +63,17 @@ def test_a_terminal_gets_one_bar_that_names_the_stages(small, tmp_path, monkeypa
     shares = [int(percent) for percent in re.findall(r"(\d+)%\|", bar)]
     assert shares == sorted(shares) and (shares[0], shares[-1]) == (0, 100)
     assert re.search(r"training the model .*loss \d", bar)
+
+
+def test_threads_are_as_before():
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        with one_thread():
+            assert torch.get_num_threads() == 1
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)
 
 
 def test_a_folder_with_files_is_refused(tmp_path):
