@@ -12,6 +12,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
+from .conversion.export import targets_of
 from .errors import InputError
 from .model import catalogue as _  # noqa: F401  registers the modes
 from .model.configuration_residual import ResidualConfig
@@ -77,6 +78,8 @@ def describe_mode(name: str) -> str:
     lines.append(f"learning-rate warm-up: {warmup(mode)} in the paper")
     if mode.folds_into:
         lines.append(f"folds into {mode.folds_into} (residual_hf.conversion.fold)")
+    exported = (f"{to}{'' if plain == name else f' (as {plain})'}" for to, plain in targets_of(name).items())
+    lines.append(f"exports to: {', '.join(exported) or 'none'} (residual-hf export)")
     if mode.attention_implementations:
         lines.append(f"attn_implementation: {', '.join(mode.attention_implementations)} only")
     declared = fields(mode.Options)

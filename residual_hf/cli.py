@@ -16,6 +16,7 @@ from ._version import __version__
 from .errors import InputError
 
 DECODING_DTYPES = ("float32", "bfloat16", "int8")
+EXPORT_TARGETS = ("ctranslate2",)
 FAILED, BAD_INPUT, DIVERGED, INTERRUPTED = 1, 2, 3, 130
 
 
@@ -144,6 +145,19 @@ def build_parser() -> argparse.ArgumentParser:
     convert.add_argument("--output-dir", type=Path, required=True, help="model folder to write")
     convert.add_argument("--overwrite", action="store_true", help="replace an existing output folder")
     convert.set_defaults(run=run_convert)
+
+    export = verbs.add_parser("export", help="write a model for CTranslate2, and compare its translations")
+    export.add_argument("model", help="a saved folder or a name on the Hub")
+    export.add_argument("--to", required=True, choices=EXPORT_TARGETS, help="runtime")
+    export.add_argument("--output-dir", type=Path, required=True, help="folder to write")
+    export.add_argument("--dtype", choices=("float32", "int8"), default="float32", help="weights (default: float32)")
+    export.add_argument(
+        "--verify-with", type=Path, metavar="FILE", help="source sentences to translate (default: random tokens)"
+    )
+    export.add_argument("--reference", type=Path, metavar="FILE", help="their translations, for the BLEU of int8")
+    export.add_argument("--trust-remote-code", action="store_true", help="run model code of the checkpoint")
+    export.add_argument("--overwrite", action="store_true", help="replace an existing output folder")
+    export.set_defaults(run=run_export)
 
     quickstart = verbs.add_parser("quickstart", help="train, save, reload and use a small model in minutes")
     quickstart.add_argument("--output-dir", type=Path, default=Path("residual_hf_quickstart"))
@@ -356,6 +370,27 @@ def run_convert(options: argparse.Namespace) -> int:
         overwrite=options.overwrite,
     )
     print(f"{folder}: converted; try residual-hf translate {folder}")
+    return 0
+
+
+def run_export(options: argparse.Namespace) -> int:
+    from .conversion.export import ExportDiffersError, export
+
+    try:
+        verification = export(
+            options.model,
+            options.to,
+            options.output_dir,
+            dtype=options.dtype,
+            verify_with=options.verify_with,
+            references=options.reference,
+            overwrite=options.overwrite,
+            trust_remote_code=options.trust_remote_code,
+        )
+    except ExportDiffersError as difference:
+        print(f"residual-hf export: {difference}", file=sys.stderr)
+        return FAILED
+    print(f"{options.output_dir}: {verification}")
     return 0
 
 

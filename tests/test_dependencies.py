@@ -22,7 +22,7 @@ def declared(pattern):
 
 
 REQUIRED = declared("dependencies")
-OPTIONAL = declared("card") | declared("energy") | declared("moses") | {"deepspeed"}
+OPTIONAL = declared("card") | declared("energy") | declared("moses") | declared("ctranslate2") | {"deepspeed"}
 
 
 def imports(tree):

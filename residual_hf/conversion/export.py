@@ -1,0 +1,274 @@
+# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
+"""`residual-hf export`: write a model for another runtime, after comparing its translations with the model's."""
+
+from __future__ import annotations
+
+import importlib.util
+import random
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import sacrebleu
+import torch
+from torch import Tensor
+
+import residual_hf
+from residual_hf.checkpoint import load_checkpoint
+from residual_hf.conversion.to_ctranslate2 import CTranslate2Target
+from residual_hf.data.text_files import iter_lines
+from residual_hf.errors import InputError
+from residual_hf.files import atomic_folder, check_output_folder, write_json
+from residual_hf.generation.decode import DecodingSettings, to_text
+from residual_hf.model.configuration_residual import ResidualConfig
+from residual_hf.model.connections import get_ln_mode
+from residual_hf.model.decoding import LayerDecoder
+from residual_hf.model.modeling_residual import ResidualForConditionalGeneration
+from residual_hf.model.search import SearchSettings, greedy_search
+
+SENTENCES = 200  # that are compared
+RANDOM_LENGTHS = (3, 20)  # without a text, sequences of random tokens are compared
+BATCH = 32
+TIE = 1e-3  # log-probabilities that differ by less may change places through rounding
+
+
+class Target(Protocol):
+    """A runtime that models are exported to."""
+
+    requires: tuple[str, ...]  # packages of the extra with the name of the target
+    dtypes: tuple[str, ...]
+
+    def plain_mode(self, mode: str) -> str | None:
+        """The mode as which a mode is exported, or None."""
+
+    def check(self, config: ResidualConfig) -> None:
+        """Raise `InputError` for a model that cannot be exported."""
+
+    def write(self, model: ResidualForConditionalGeneration, tokenizer: Any, folder: Path) -> None:
+        """Write the model in float32."""
+
+    def quantize(self, model: ResidualForConditionalGeneration, tokenizer: Any, folder: Path) -> None:
+        """Replace the weights that `write` has written by int8."""
+
+    def translate(
+        self,
+        model: ResidualForConditionalGeneration,
+        tokenizer: Any,
+        folder: Path,
+        sources: list[list[int]],
+        limit: int,
+    ) -> list[list[int]]:
+        """Greedy translations of at most `limit` tokens by the exported model."""
+
+
+TARGETS: dict[str, Target] = {"ctranslate2": CTranslate2Target()}
+
+
+class ExportDiffersError(RuntimeError):
+    """The exported model translates differently from the model, so that nothing was written."""
+
+
+@dataclass
+class Verification:
+    """What `export` has measured on the exported model; saved as `export.json`.
+
+    Attributes:
+        sentences: number of sentences translated by both models, with greedy search.
+        identical: translations of the float32 export that equal the model's.
+        tied: the other translations of the float32 export. They start to differ where the model gives both tokens the
+            same log-probability up to 0.001.
+        bleu: int8 with references only: BLEU of the exported model.
+        bleu_loss: int8 only: BLEU of the model minus BLEU of the exported model. Without references the model's
+            translations are the reference, so that this is an upper bound in most cases.
+    """
+
+    target: str
+    dtype: str
+    sentences: int
+    identical: int
+    tied: int
+    bleu: float | None = None
+    bleu_loss: float | None = None
+
+    def __str__(self) -> str:
+        text = f"{self.identical} of {self.sentences} translations identical in float32"
+        if self.tied:
+            text += f", {self.tied} after a tie"
+        if self.bleu_loss is not None:
+            against = "the translations of the model" if self.bleu is None else "the references"
+            text += f"; int8 loses {self.bleu_loss:.2f} BLEU against {against}"
+        return text
+
+
+def targets_of(mode: str) -> dict[str, str]:
+    """The targets that a mode exports to, each with the mode as which it is exported."""
+    get_ln_mode(mode)
+    plain = {name: target.plain_mode(mode) for name, target in TARGETS.items()}
+    return {name: mode for name, mode in plain.items() if mode is not None}
+
+
+@torch.no_grad()
+def export(
+    name: str | Path,
+    to: str,
+    output_dir: Path,
+    *,
+    dtype: str = "float32",
+    verify_with: Path | None = None,
+    references: Path | None = None,
+    overwrite: bool = False,
+    trust_remote_code: bool = False,
+) -> Verification:
+    """Write a saved model for another runtime.
+
+    The folder also gets the tokenizer and `export.json`. It is written only after the float32 export has translated up
+    to 200 sentences like the model. For int8, the loss of BLEU is stated.
+
+    Args:
+        name: a saved folder or a name on the Hub.
+        to: `"ctranslate2"`, `"onnx"` or `"torch"`.
+        verify_with: text file with one source sentence per line. Default: sequences of random tokens.
+        references: translations of `verify_with`, for BLEU.
+
+    Raises:
+        InputError: an unknown target, a missing package, a model that the target cannot represent.
+        ExportDiffersError: the exported model translates differently.
+    """
+    if to not in TARGETS:
+        raise InputError(f"--to: {to!r} given, must be one of {', '.join(TARGETS)}")
+    target = TARGETS[to]
+    if dtype not in target.dtypes:
+        raise InputError(f"--dtype: {dtype!r} given, must be one of {', '.join(target.dtypes)} for {to}")
+    if references is not None and (dtype != "int8" or verify_with is None):
+        raise InputError("--reference: only with --dtype int8 and --verify-with")
+    check_output_folder(output_dir, overwrite=overwrite)
+    missing = [package for package in target.requires if importlib.util.find_spec(package) is None]
+    if missing:
+        raise InputError(f"--to {to}: {', '.join(missing)} not installed; pip install 'residual_hf[{to}]'")
+    model, tokenizer = load_checkpoint(name, trust_remote_code=trust_remote_code)
+    if not isinstance(model, ResidualForConditionalGeneration):
+        raise InputError(f"model {name}: {type(model).__name__} given, must be a ResidualForConditionalGeneration")
+    model = model.float().eval()
+    target.check(model.config)
+    sources, reference_texts = read_sentences(model, tokenizer, verify_with, references)
+    limit = DecodingSettings().length_limit(max(map(len, sources)), model.config.max_position_embeddings)
+    own = translate(model, sources, limit)
+    with atomic_folder(output_dir) as folder:
+        target.write(model, tokenizer, folder)
+        exported = target.translate(model, tokenizer, folder, sources, limit)
+        found = compare(model, sources, own, exported, to)
+        if dtype == "int8":
+            target.quantize(model, tokenizer, folder)
+            exported = target.translate(model, tokenizer, folder, sources, limit)
+            found = measure_loss(found, *(to_text(tokenizer, ids) for ids in (own, exported)), reference_texts)
+        tokenizer.save_pretrained(folder)
+        write_json(folder / "export.json", {"residual_hf": residual_hf.__version__, **asdict(found)})
+    return found
+
+
+def read_sentences(
+    model: ResidualForConditionalGeneration, tokenizer: Any, path: Path | None, references: Path | None
+) -> tuple[list[list[int]], list[str] | None]:
+    """Token ids of the first sentences of a file, or random ones, and their references."""
+    config = model.config
+    if path is None:
+        special = set(tokenizer.all_special_ids) | {config.pad_token_id}
+        ordinary = [i for i in range(len(tokenizer)) if i not in special]
+        numbers = random.Random(0)
+        longest = min(RANDOM_LENGTHS[1], config.max_position_embeddings - 1)
+        lengths = [numbers.randint(min(RANDOM_LENGTHS[0], longest), longest) for _ in range(SENTENCES)]
+        return [[*numbers.choices(ordinary, k=length), config.eos_token_id] for length in lengths], None
+    lines, texts = list(iter_lines(path)), None if references is None else list(iter_lines(references))
+    if texts is not None and len(texts) != len(lines):
+        raise InputError(f"--reference: {references} has {len(texts)} lines, {path} has {len(lines)}")
+    encoded = tokenizer(lines, return_attention_mask=False)["input_ids"] if lines else []
+    chosen = [
+        row
+        for row, (line, ids) in enumerate(zip(lines, encoded, strict=True))
+        if line.strip() and len(ids) <= config.max_position_embeddings
+    ][:SENTENCES]
+    if not chosen:
+        raise InputError(f"--verify-with: {path} has no sentence that the model can read")
+    return [encoded[row] for row in chosen], None if texts is None else [texts[row] for row in chosen]
+
+
+def translate(model: ResidualForConditionalGeneration, sources: Sequence[list[int]], limit: int) -> list[list[int]]:
+    """Greedy translations of at most `limit` tokens by the model itself, in float32 and without native kernels."""
+    config, found = model.config, []
+    for start in range(0, len(sources), BATCH):
+        tokens, mask = padded(sources[start : start + BATCH], config.pad_token_id)
+        memory = model.get_encoder()(tokens, attention_mask=mask).last_hidden_state
+        rows = greedy_search(LayerDecoder(model, memory, mask, 1), *greedy_settings(config, len(tokens), limit))
+        found += [without_end(row[1:], config) for row in rows.sequences.tolist()]
+    return found
+
+
+def greedy_settings(config: ResidualConfig, sentences: int, limit: int) -> tuple[Tensor, SearchSettings]:
+    """The prompt and the settings of a plain greedy search."""
+    prompt = torch.full((sentences, 1), config.decoder_start_token_id)
+    return prompt, SearchSettings(torch.full((sentences,), limit + 1), end_tokens(config), config.pad_token_id)
+
+
+def padded(rows: Sequence[list[int]], padding: int) -> tuple[Tensor, Tensor]:
+    """Token ids (sentences, length) and their mask."""
+    tokens = torch.nn.utils.rnn.pad_sequence([torch.tensor(row) for row in rows], True, padding)
+    lengths = torch.tensor([len(row) for row in rows])
+    return tokens, torch.arange(tokens.shape[1]) < lengths[:, None]
+
+
+def end_tokens(config: ResidualConfig) -> list[int]:
+    return config.eos_token_id if isinstance(config.eos_token_id, list) else [config.eos_token_id]
+
+
+def without_end(row: list[int], config: ResidualConfig) -> list[int]:
+    return row[: next((place for place, token in enumerate(row) if token in end_tokens(config)), len(row))]
+
+
+def compare(
+    model: ResidualForConditionalGeneration,
+    sources: Sequence[list[int]],
+    own: Sequence[list[int]],
+    exported: Sequence[list[int]],
+    to: str,
+) -> Verification:
+    """Count equal translations. Raises `ExportDiffersError` for one that differs by more than rounding."""
+    tied = 0
+    for source, ours, theirs in zip(sources, own, exported, strict=True):
+        if ours == theirs:
+            continue
+        if not is_tie(model, source, ours, theirs):
+            raise ExportDiffersError(
+                f"{to} translates {source} to {theirs}, the model to {ours}; the export is wrong, nothing was written"
+            )
+        tied += 1
+    return Verification(to, "float32", len(sources), len(sources) - tied, tied)
+
+
+def is_tie(
+    model: ResidualForConditionalGeneration, source: list[int], ours: Sequence[int], theirs: Sequence[int]
+) -> bool:
+    """Whether the model has no preference between the first tokens that differ."""
+    (end, *_), config = end_tokens(model.config), model.config
+    ours, theirs = [*ours, end], [*theirs, end]
+    first = next(i for i, (a, b) in enumerate(zip(ours, theirs, strict=False)) if a != b)
+    prefix = torch.tensor([[config.decoder_start_token_id, *ours[:first]]])
+    scores = model(torch.tensor([source]), decoder_input_ids=prefix).logits[0, -1].log_softmax(dim=-1)
+    return bool((scores[ours[first]] - scores[theirs[first]]).abs() < TIE)
+
+
+def measure_loss(
+    found: Verification, own: list[str], exported: list[str], references: list[str] | None
+) -> Verification:
+    """Add the loss of BLEU of an int8 export."""
+    if references is None:
+        found.bleu_loss = bleu(own, own) - bleu(exported, own)
+    else:
+        found.bleu = bleu(exported, references)
+        found.bleu_loss = bleu(own, references) - found.bleu
+    found.dtype = "int8"
+    return found
+
+
+def bleu(translations: list[str], references: list[str]) -> float:
+    return sacrebleu.corpus_bleu(translations, [references]).score

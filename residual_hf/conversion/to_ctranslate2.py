@@ -1,0 +1,246 @@
+# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
+"""Export to CTranslate2: models that are Post-LN, Pre-LN or Peri-LN, or fold into one of them.
+
+CTranslate2 has one class for each architecture. A stack maps to its options: `pre_norm` False is Post-LN, True is
+Pre-LN, and `pre_post_layer_norm` is Peri-LN (the layers of Gemma 2 and T5Gemma).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from torch import Tensor, nn
+
+from residual_hf.conversion.fold import fold
+from residual_hf.errors import InputError
+from residual_hf.model.configuration_residual import ResidualConfig
+from residual_hf.model.connections import STACKS, get_ln_mode
+from residual_hf.model.embeddings import first_position, positions_padding
+from residual_hf.model.modeling_residual import ResidualForConditionalGeneration
+
+PRE_AND_POST = ("sandwich_ln", "peri_ln")
+PLAIN = ("post_ln", "pre_ln", *PRE_AND_POST)
+NORMS = ("layer_norm", "rms_norm")
+ACTIVATIONS = {  # of Transformers, by their names in CTranslate2
+    "relu": "RELU",
+    "gelu": "GELU",
+    "gelu_new": "GELUTanh",
+    "gelu_pytorch_tanh": "GELUTanh",
+    "quick_gelu": "GELUSigmoid",
+    "silu": "SWISH",
+    "swish": "SWISH",
+    "tanh": "Tanh",
+    "sigmoid": "Sigmoid",
+}
+
+
+class CTranslate2Target:
+    """A folder that `ctranslate2.Translator` loads. Weights are stored in float32 or int8."""
+
+    requires = ("ctranslate2",)
+    dtypes = ("float32", "int8")
+
+    def plain_mode(self, mode: str) -> str | None:
+        """The mode as which a mode is exported, or None if CTranslate2 cannot represent it."""
+        plain = mode if mode in PLAIN else get_ln_mode(mode).folds_into
+        return plain if plain in PLAIN else None
+
+    def check(self, config: ResidualConfig) -> None:
+        """Raise `InputError` naming the field that CTranslate2 cannot represent."""
+        for stack in STACKS:
+            mode, norm = config.stack_ln_mode(stack), config.stack_norm_type(stack)
+            if self.plain_mode(mode) is None:
+                raise InputError(
+                    f"ln_mode: the {stack} is {mode!r}, must be {', '.join(PLAIN)} or a mode that folds into one of "
+                    "them for CTranslate2; --to onnx and --to torch export every mode"
+                )
+            if norm not in NORMS:
+                raise InputError(f"norm_type: the {stack} has {norm!r}, must be {' or '.join(NORMS)} for CTranslate2")
+        if config.activation_function not in ACTIVATIONS:
+            raise InputError(
+                f"activation_function: {config.activation_function!r} given, must be one of {', '.join(ACTIVATIONS)} "
+                "for CTranslate2"
+            )
+        if not isinstance(config.eos_token_id, int):
+            raise InputError(f"eos_token_id: {config.eos_token_id} given, must be one token for CTranslate2")
+
+    def write(self, model: ResidualForConditionalGeneration, tokenizer: Any, folder: Path) -> None:
+        save_spec(model, tokenizer, folder, quantization=None)
+
+    def quantize(self, model: ResidualForConditionalGeneration, tokenizer: Any, folder: Path) -> None:
+        save_spec(model, tokenizer, folder, quantization="int8")
+
+    def translate(
+        self,
+        model: ResidualForConditionalGeneration,
+        tokenizer: Any,
+        folder: Path,
+        sources: list[list[int]],
+        limit: int,
+    ) -> list[list[int]]:
+        """Greedy translations of at most `limit` tokens by the exported model."""
+        import ctranslate2
+
+        sizes = model.config.vocab_size, model.config.decoder_vocab_size
+        source_tokens, target_tokens = vocabularies(tokenizer, *sizes)
+        ids = {token: number for number, token in enumerate(target_tokens)}
+        results = ctranslate2.Translator(str(folder), compute_type="default").translate_batch(
+            [[source_tokens[i] for i in source] for source in sources],
+            beam_size=1,
+            max_batch_size=32,
+            min_decoding_length=0,
+            max_decoding_length=limit,
+            max_input_length=0,
+        )
+        return [[ids[token] for token in result.hypotheses[0]] for result in results]
+
+
+def save_spec(
+    model: ResidualForConditionalGeneration, tokenizer: Any, folder: Path, *, quantization: str | None
+) -> None:
+    from ctranslate2.specs import transformer_spec
+
+    try:
+        model = fold(model, [s for s in STACKS if model.config.stack_ln_mode(s) not in PLAIN])
+    except ValueError as error:  # a scale of 0, or one that no norm can take
+        raise InputError(str(error)) from error
+    config = model.config
+    spec = transformer_spec.TransformerSpec(encoder_spec(model), decoder_spec(model))
+    source_tokens, target_tokens = vocabularies(tokenizer, config.vocab_size, config.decoder_vocab_size)
+    spec.register_source_vocabulary(source_tokens)
+    spec.register_target_vocabulary(target_tokens)
+    spec.config.bos_token = tokenizer.bos_token or target_tokens[config.decoder_start_token_id]
+    spec.config.eos_token = target_tokens[config.eos_token_id]
+    spec.config.unk_token = tokenizer.unk_token or target_tokens[config.pad_token_id]
+    spec.config.decoder_start_token = target_tokens[config.decoder_start_token_id]
+    spec.config.add_source_bos = spec.config.add_source_eos = False  # the tokenizer adds them
+    spec.config.layer_norm_epsilon = config.layer_norm_eps
+    spec.validate()
+    spec.optimize(quantization=quantization)
+    spec.save(str(folder))
+
+
+def encoder_spec(model: ResidualForConditionalGeneration) -> Any:
+    from ctranslate2.specs import transformer_spec
+
+    config, encoder = model.config, model.get_encoder()
+    spec = transformer_spec.TransformerEncoderSpec(
+        config.encoder_layers, config.encoder_attention_heads, **stack_options(config, "encoder")
+    )
+    fill_embeddings(spec, spec.embeddings[0], encoder, config)
+    for target, layer in zip(spec.layer, encoder.layers, strict=True):
+        fill_self_attention_and_ffn(target, layer)
+    return spec
+
+
+def decoder_spec(model: ResidualForConditionalGeneration) -> Any:
+    from ctranslate2.specs import transformer_spec
+
+    config, decoder = model.config, model.get_decoder()
+    spec = transformer_spec.TransformerDecoderSpec(
+        config.decoder_layers,
+        config.decoder_attention_heads,
+        external_pre_post_encoder_layers=config.stack_ln_mode("decoder") in PRE_AND_POST,
+        **stack_options(config, "decoder"),
+    )
+    fill_embeddings(spec, spec.embeddings, decoder, config)
+    for target, layer in zip(spec.layer, decoder.layers, strict=True):
+        fill_self_attention_and_ffn(target, layer)
+        attention, connection = layer.encoder_attn, layer.encoder_attn_residual
+        fill_linear(target.attention.linear[0], attention.q_proj)
+        fill_linear(target.attention.linear[1], attention.k_proj, attention.v_proj)
+        fill_linear(target.attention.linear[2], attention.out_proj)
+        if hasattr(connection, "output_norm"):
+            fill_norm(target.external_pre_encoder_attention_layer_norm, connection.norm)
+            fill_norm(target.external_post_encoder_attention_layer_norm, connection.output_norm)
+        else:
+            fill_norm(target.attention.layer_norm, connection.norm)
+    spec.projection.weight = array(model.output_weight)
+    if model.lm_head.bias is not None:
+        spec.projection.bias = array(model.lm_head.bias)
+    return spec
+
+
+def stack_options(config: ResidualConfig, stack: str) -> dict[str, Any]:
+    """What encoder and decoder specifications have in common."""
+    from ctranslate2.specs import common_spec
+
+    mode = config.stack_ln_mode(stack)
+    return {
+        "pre_norm": mode != "post_ln",
+        "pre_post_layer_norm": mode in PRE_AND_POST,
+        "rms_norm": config.stack_norm_type(stack) == "rms_norm",
+        "layernorm_embedding": config.embedding_norm,
+        "activation": common_spec.Activation[ACTIVATIONS[config.activation_function]],
+    }
+
+
+def fill_embeddings(spec: Any, tokens: Any, stack: nn.Module, config: ResidualConfig) -> None:
+    """Embeddings, positions and the norms before the first and after the last layer."""
+    table = stack.embed_tokens
+    tokens.weight = array(nn.functional.normalize(table.weight, dim=-1) if table.fix_norm else table.weight)
+    spec.scale_embeddings = table.scale != 1.0
+    spec.position_encodings.encodings = position_table(stack.embed_positions, config)
+    if config.embedding_norm:
+        fill_norm(spec.layernorm_embedding, stack.embed_norm)
+    if spec.pre_norm:
+        fill_norm(spec.layer_norm, stack.boundary.norm)
+
+
+def position_table(positions: nn.Module | None, config: ResidualConfig) -> np.ndarray:
+    """Position vectors of the first, second, ... token; zeros without positions, which CTranslate2 does not know."""
+    if positions is None:
+        return np.zeros((config.max_position_embeddings, config.d_model), dtype=np.float32)
+    table = positions.weight if isinstance(positions, nn.Embedding) else positions.table
+    return array(table[first_position(positions_padding(config)) :])
+
+
+def fill_self_attention_and_ffn(spec: Any, layer: nn.Module) -> None:
+    attention, ffn = layer.self_attn, layer.ffn
+    fill_linear(spec.self_attention.linear[0], attention.q_proj, attention.k_proj, attention.v_proj)
+    fill_linear(spec.self_attention.linear[1], attention.out_proj)
+    fill_linear(spec.ffn.linear_0, ffn.fc1)
+    fill_linear(spec.ffn.linear_1, ffn.fc2)
+    if hasattr(layer.ffn_residual, "output_norm"):
+        fill_norm(spec.input_layer_norm, layer.self_attn_residual.norm)
+        fill_norm(spec.post_attention_layer_norm, layer.self_attn_residual.output_norm)
+        fill_norm(spec.pre_feedforward_layer_norm, layer.ffn_residual.norm)
+        fill_norm(spec.post_feedforward_layer_norm, layer.ffn_residual.output_norm)
+    else:
+        fill_norm(spec.self_attention.layer_norm, layer.self_attn_residual.norm)
+        fill_norm(spec.ffn.layer_norm, layer.ffn_residual.norm)
+
+
+def fill_linear(spec: Any, *linears: nn.Linear) -> None:
+    """One matrix from the rows of several."""
+    spec.weight = np.concatenate([array(linear.weight) for linear in linears])
+    spec.bias = np.concatenate([array(linear.bias) for linear in linears])
+
+
+def fill_norm(spec: Any, norm: nn.Module) -> None:
+    spec.gamma = array(norm.weight)
+    if getattr(norm, "bias", None) is not None:
+        spec.beta = array(norm.bias)
+
+
+def array(tensor: Tensor) -> np.ndarray:
+    return tensor.detach().float().cpu().contiguous().numpy().copy()
+
+
+def vocabularies(tokenizer: Any, source_size: int, target_size: int) -> tuple[list[str], list[str]]:
+    """The tokens of source and target; rows of the embeddings without a token get a name that no text has."""
+    own = {"use_source_tokenizer": True} if hasattr(tokenizer, "target_vocab_size") else {}
+    counts = len(tokenizer), getattr(tokenizer, "target_vocab_size", len(tokenizer))
+    source = tokenizer.convert_ids_to_tokens(list(range(counts[0])), **own)
+    target = tokenizer.convert_ids_to_tokens(list(range(counts[1])))
+    return complete(source, source_size), complete(target, target_size)
+
+
+def complete(tokens: Sequence[str | None], size: int) -> list[str]:
+    return [
+        tokens[number] if number < len(tokens) and tokens[number] is not None else f"<row {number}>"
+        for number in range(size)
+    ]

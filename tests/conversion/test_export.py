@@ -1,0 +1,153 @@
+# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+from tiny_translator import SENTENCES, tiny_model, tiny_tokenizer
+from transformers import AutoTokenizer
+
+from residual_hf.catalogue import describe_mode
+from residual_hf.checkpoint import save_checkpoint
+from residual_hf.cli import main
+from residual_hf.conversion import export as exporting
+from residual_hf.conversion.export import TARGETS, ExportDiffersError, export, targets_of
+from residual_hf.errors import InputError
+from residual_hf.generation.translator import Translator
+from residual_hf.model.connections import LN_MODES
+from residual_hf.model.tokenization_residual import ResidualTokenizer
+
+TOKENIZER = tiny_tokenizer()
+PAIR = ResidualTokenizer.from_pair(TOKENIZER, tiny_tokenizer("<2de>", "<2en>"))
+OURS = [name for name, mode in LN_MODES.items() if mode.__module__.startswith("residual_hf.")]
+IN_CTRANSLATE2 = [name for name in OURS if "ctranslate2" in targets_of(name)]
+FIELDS = {
+    "hybrid": {"encoder_ln_mode": "admin", "decoder_ln_mode": "pre_ln"},
+    "peri_ln encoder": {"ln_mode": "post_ln", "encoder_ln_mode": "peri_ln"},
+    "embedding norm": {"ln_mode": "pre_ln", "embedding_norm": True, "activation_function": "gelu"},
+    "fix_norm": {"ln_mode": "post_ln", "fix_norm": True, "output_bias": True, "scale_embedding": False},
+    "no positions": {"ln_mode": "pre_ln", "position_embedding_type": "none", "layer_norm_eps": 1e-2},
+    "all tokens": {"ln_mode": "post_ln", "position_counting": "all_tokens", "position_embedding_type": "learned"},
+    "rms_norm": {"ln_mode": "pre_ln", "norm_type": "rms_norm", "vocab_size": 128},
+    "two vocabularies": {
+        "ln_mode": "post_ln",
+        "share_encoder_decoder_embeddings": False,
+        "decoder_vocab_size": len(TOKENIZER) + 2,
+        "tie_word_embeddings": False,
+    },
+}
+
+
+@pytest.fixture(autouse=True)
+def few_sentences(monkeypatch):
+    monkeypatch.setattr(exporting, "SENTENCES", 20)
+
+
+def saved(folder, tokenizer=TOKENIZER, **fields):
+    """A saved model with random norms, scales and biases, so that no mistake hides behind a 1 or a 0."""
+    model = tiny_model(tokenizer, **{"encoder_layers": 2, "decoder_layers": 2, **fields})
+    generator = torch.Generator().manual_seed(2)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if "residual" in name and "norm" not in name:
+                parameter.uniform_(0.5, 1.5, generator=generator)
+            else:
+                parameter.add_(0.3 * torch.randn(parameter.shape, generator=generator))
+    return save_checkpoint(model, tokenizer, folder)
+
+
+def needs(target):
+    for package in TARGETS[target].requires:
+        pytest.importorskip(package)
+
+
+@pytest.mark.parametrize("fields", [{"ln_mode": name} for name in IN_CTRANSLATE2] + list(FIELDS.values()), ids=str)
+def test_ctranslate2_translates_like_the_model(fields, tmp_path):
+    needs("ctranslate2")
+    tokenizer = PAIR if "decoder_vocab_size" in fields else TOKENIZER
+    found = export(saved(tmp_path / "model", tokenizer, **fields), "ctranslate2", tmp_path / "exported")
+    assert (found.sentences, found.identical) == (20, 20)
+    assert json.loads((tmp_path / "exported" / "export.json").read_text())["identical"] == 20
+
+
+def test_ctranslate2_reads_text_with_the_tokenizer_of_the_folder(tmp_path):
+    ctranslate2 = pytest.importorskip("ctranslate2")
+    model = saved(tmp_path / "model", ln_mode="deep_norm")
+    export(model, "ctranslate2", tmp_path / "exported")
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "exported")
+    tokens = [tokenizer.convert_ids_to_tokens(ids) for ids in tokenizer(SENTENCES)["input_ids"]]
+    results = ctranslate2.Translator(str(tmp_path / "exported")).translate_batch(
+        tokens, beam_size=1, max_decoding_length=12, min_decoding_length=0
+    )
+    rows = [tokenizer.convert_tokens_to_ids(result.hypotheses[0]) for result in results]
+    expected = Translator.from_pretrained(model, num_beams=1).translate(SENTENCES, max_new_tokens=12)
+    assert tokenizer.batch_decode(rows, skip_special_tokens=True) == expected
+
+
+def test_int8_states_its_loss(tmp_path, capsys):
+    needs("ctranslate2")
+    model = saved(tmp_path / "model", ln_mode="post_ln")
+    (tmp_path / "text").write_text("\n".join(SENTENCES) + "\n", encoding="utf-8")
+    arguments = [str(model), "--to", "ctranslate2", "--dtype", "int8", "--verify-with", str(tmp_path / "text")]
+    arguments += ["--output-dir", str(tmp_path / "exported")]
+    assert main(["export", *arguments]) == 0
+    assert "4 of 4 translations identical in float32; int8 loses" in capsys.readouterr().out
+    assert main(["export", *arguments, "--reference", str(tmp_path / "text"), "--overwrite"]) == 0
+    found = json.loads((tmp_path / "exported" / "export.json").read_text())
+    assert found["dtype"] == "int8" and found["bleu"] >= 0 and "bleu_loss" in found
+
+
+def test_a_wrong_export_is_not_written(tmp_path, monkeypatch, capsys):
+    needs("ctranslate2")
+    model, target = saved(tmp_path / "model", ln_mode="post_ln"), TARGETS["ctranslate2"]
+
+    def write_another(model, tokenizer, folder):
+        model.model.encoder.layers[0].ffn.fc1.weight.neg_()
+        type(target).write(target, model, tokenizer, folder)
+        model.model.encoder.layers[0].ffn.fc1.weight.neg_()
+
+    monkeypatch.setattr(target, "write", write_another)
+    with pytest.raises(ExportDiffersError, match="ctranslate2 translates .*, the model to"):
+        export(model, "ctranslate2", tmp_path / "exported")
+    assert main(["export", str(model), "--to", "ctranslate2", "--output-dir", str(tmp_path / "exported")]) == 1
+    assert not (tmp_path / "exported").exists()
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"ln_mode": "resi_dual"}, "ln_mode: the encoder is 'resi_dual', must be post_ln, "),
+        ({"ln_mode": "pre_ln", "decoder_ln_mode": "b2t"}, "ln_mode: the decoder is 'b2t'"),
+        ({"ln_mode": "pre_ln", "norm_type": "scale_norm"}, "norm_type: the encoder has 'scale_norm'"),
+        ({"ln_mode": "pre_ln", "activation_function": "mish"}, "activation_function: 'mish'"),
+    ],
+    ids=["mode", "decoder", "norm", "activation"],
+)
+def test_ctranslate2_names_what_it_cannot_represent(fields, message, tmp_path):
+    needs("ctranslate2")
+    with pytest.raises(InputError, match=message):
+        export(saved(tmp_path / "model", **fields), "ctranslate2", tmp_path / "exported")
+    assert not (tmp_path / "exported").exists()
+
+
+def test_arguments_are_checked_before_the_model_is_loaded(tmp_path, monkeypatch):
+    (tmp_path / "exported").mkdir()
+    (tmp_path / "exported" / "file").touch()
+    for arguments, message in (
+        ({"to": "gguf"}, "--to: 'gguf' given, must be one of ctranslate2"),
+        ({"dtype": "int4"}, "--dtype: 'int4' given, must be one of float32, int8"),
+        ({"references": tmp_path}, "--reference: only with --dtype int8 and --verify-with"),
+        ({}, "not empty"),
+    ):
+        with pytest.raises(InputError, match=message):
+            export("missing", **{"to": "ctranslate2", "output_dir": tmp_path / "exported", **arguments})
+    monkeypatch.setattr(exporting.importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(InputError, match=r"ctranslate2 not installed; pip install 'residual_hf\[ctranslate2\]'"):
+        export("missing", "ctranslate2", tmp_path / "new")
+
+
+def test_a_mode_says_where_it_exports_to():
+    assert "exports to: ctranslate2" in describe_mode("pre_ln")
+    assert "ctranslate2 (as post_ln)" in describe_mode("admin")
+    assert "ctranslate2" not in describe_mode("resi_dual")
