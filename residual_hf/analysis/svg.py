@@ -1,7 +1,7 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """Shapes of a wiring diagram as SVG text: boxes, lines with rounded corners, arrows, labels.
 
-Lines and text have the colour of the surrounding text, fills are translucent: one file for light and dark pages.
+One file serves light and dark pages: lines and text have the colour of the surrounding text, fills are translucent.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from .tracing import Node
 
 Point = tuple[float, float]
 
-CORNER = 6.0
+CORNER, MARGIN = 6.0, 8.0
 GREEK = {"alpha": "α", "beta": "β", "gamma": "γ", "omega": "ω", "lambda": "λ"}
 HEADS = ("query", "key", "value")
 STEPS = {  # what a branch does, in order; the slots that a mode may fill are in brackets
@@ -22,7 +22,8 @@ STEPS = {  # what a branch does, in order; the slots that a mode may fill are in
 }
 STYLE = """
 .wiring{font:12px system-ui,-apple-system,"Segoe UI",Roboto,Helvetica,Arial,sans-serif;color:#1f2328}
-@media(prefers-color-scheme:dark){.wiring{color:#e6edf3}}
+.wiring .page{fill:#fff}
+@media(prefers-color-scheme:dark){.wiring{color:#e6edf3}.wiring .page{fill:#0d1117}}
 .wiring text{fill:currentColor;text-anchor:middle;dominant-baseline:central}
 .wiring path{fill:none;stroke:currentColor;stroke-width:1.4}
 .wiring .dashed{stroke-dasharray:4 3}
@@ -42,10 +43,13 @@ STYLE = """
 
 
 def document(shapes: list[str], width: float, height: float, title: str) -> str:
+    """An SVG file: shapes on a page of the background that suits the colour scheme."""
+    left, top, width, height = -MARGIN, -MARGIN, width + 2 * MARGIN, height + 2 * MARGIN
+    page = f'<rect class="page" x="{left:g}" y="{top:g}" width="{width:g}" height="{height:g}" rx="8"/>'
     return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" class="wiring" viewBox="0 0 {width:g} {height:g}" '
+        f'<svg xmlns="http://www.w3.org/2000/svg" class="wiring" viewBox="{left:g} {top:g} {width:g} {height:g}" '
         f'width="{width:g}" height="{height:g}" role="img"><title>{escape(title)}</title>'
-        f"<style>{STYLE}</style>{''.join(shapes)}</svg>\n"
+        f"<style>{STYLE}</style>{page}{''.join(shapes)}</svg>\n"
     )
 
 

@@ -132,7 +132,7 @@ def boxes(root: ElementTree.Element) -> list[tuple[float, ...]]:
     found = [
         box
         for style, box in found
-        if style != "panel" and not any(b != box and overlap(b, box) and b[0] <= box[0] for b in branches)
+        if style not in ("page", "panel") and not any(b != box and overlap(b, box) and b[0] <= box[0] for b in branches)
     ]
     for circle in root.iter(f"{SVG}circle"):
         if circle.get("class") == "add":
