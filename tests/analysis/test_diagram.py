@@ -129,11 +129,8 @@ def boxes(root: ElementTree.Element) -> list[tuple[float, ...]]:
         x, y, width, height = (float(rect.get(name)) for name in ("x", "y", "width", "height"))
         found.append((rect.get("class"), (x, y, x + width, y + height)))
     branches = [box for style, box in found if style == "branch"]
-    found = [
-        box
-        for style, box in found
-        if style not in ("page", "panel") and not any(b != box and overlap(b, box) and b[0] <= box[0] for b in branches)
-    ]
+    shapes = [box for style, box in found if style not in ("page", "panel")]
+    found = [box for box in shapes if not any(b != box and overlap(b, box) and b[0] <= box[0] for b in branches)]
     for circle in root.iter(f"{SVG}circle"):
         if circle.get("class") == "add":
             x, y, r = (float(circle.get(name)) for name in ("cx", "cy", "r"))
