@@ -227,6 +227,9 @@ def write_pages(app: Any) -> None:
     """Write pages whose content changed, so that an unchanged mode is not built again."""
     folder = Path(app.srcdir) / "modes"
     folder.mkdir(exist_ok=True)
+    for page in folder.glob("*.md"):
+        if page.stem not in LN_MODES:
+            page.unlink()
     for name in LN_MODES:
         page, text = folder / f"{name}.md", mode_page(name)
         if not page.exists() or page.read_text(encoding="utf-8") != text:
