@@ -13,7 +13,8 @@ from typing import Any
 import torch
 import yaml
 from tqdm import tqdm
-from transformers import TrainerCallback
+from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, TrainerCallback, pipeline
+from transformers.utils import logging as transformers_logging
 
 from residual_hf.data.corpus import ParallelCorpus
 from residual_hf.data.generated import generate_corpus
@@ -120,6 +121,7 @@ def quickstart(folder: str | Path = "residual_hf_quickstart", *, overwrite: bool
     folder = make_output_folder(Path(folder), overwrite=overwrite)
     recipe = quickstart_recipe(folder)
     progress = Progress()
+    transformers_logging.disable_progress_bar()  # those of single files
     with log_file(folder / "train.log", terminal=False), one_thread(), progress.bar:
         progress.begin("generating the corpus")
         texts = {}
@@ -132,7 +134,9 @@ def quickstart(folder: str | Path = "residual_hf_quickstart", *, overwrite: bool
         progress.begin("training the tokenizer")
         metrics = train_on(recipe, texts, folder, progress=progress)
         progress.begin("reloading the model")
-        translate = load_pipeline(folder / "model")
+        model = AutoModelForSeq2SeqLM.from_pretrained(folder / "model")
+        tokenizer = AutoTokenizer.from_pretrained(folder / "model")
+        translate = pipeline("translation", model=model, tokenizer=tokenizer)
         progress.begin("translating")
         test = texts["test"][0]
         chosen = range(0, len(test), len(test) // SAMPLES)
@@ -161,16 +165,3 @@ def one_thread() -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(threads)
-
-
-def load_pipeline(model: Path) -> Any:
-    """A translation pipeline of a saved model, loaded as any user would load it."""
-    from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, pipeline
-    from transformers.utils import logging
-
-    logging.disable_progress_bar()
-    return pipeline(
-        "translation",
-        model=AutoModelForSeq2SeqLM.from_pretrained(model),
-        tokenizer=AutoTokenizer.from_pretrained(model),
-    )
