@@ -72,6 +72,7 @@ def train_tokenizer(
         sentences = _without_rare_characters(list(sentences), settings.character_coverage)
     if settings.kind != "byte_bpe":
         sentences = _checking_alphabet(sentences, settings.vocab_size, len(reserved))
+    trained: models.Model
     if settings.kind == "unigram":
         trained = _train_unigram(list(sentences), settings, reserved)
     else:

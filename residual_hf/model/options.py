@@ -66,9 +66,16 @@ def option(
         old_name: former name of the field; using it is an error that gives the new one.
         old_choices: former names of choices, and their new ones.
     """
-    declared = {"help": help, "above": above, "minimum": minimum, "below": below, "maximum": maximum}
-    declared |= {"choices": None if choices is None else tuple(choices)}
-    declared |= {"old_name": old_name, "old_choices": old_choices}
+    declared = {
+        "help": help,
+        "above": above,
+        "minimum": minimum,
+        "below": below,
+        "maximum": maximum,
+        "choices": None if choices is None else tuple(choices),
+        "old_name": old_name,
+        "old_choices": old_choices,
+    }
     if isinstance(default, dict):
         return field(default_factory=default.copy, metadata=declared)
     return field(default=default, metadata=declared)
@@ -120,9 +127,9 @@ def from_mapping(cls: type[T], values: Any, prefix: str = "") -> T:
 
 def check_fields(settings: Any) -> None:
     """Check each field of a dataclass and convert it to its declared type, lists to tuples for example."""
-    error = getattr(settings, "error", ValueError)
+    error, cls = getattr(settings, "error", ValueError), settings.__class__
     for f in fields(settings):
-        value, hint = getattr(settings, f.name), _type_hints(type(settings))[f.name]
+        value, hint = getattr(settings, f.name), _type_hints(cls)[f.name]
         renamed = f.metadata.get("old_choices") or {}
         if isinstance(value, str) and value in renamed:
             raise error(f"{f.name}: {value!r} was renamed to {renamed[value]!r}")
@@ -167,16 +174,16 @@ def refusal(name: str, value: Any, allowed: str) -> str:
     return f"{name}: {given}, must be {allowed}"
 
 
-def unknown_name(name: Any, known: Iterable[str], kind: str = "field") -> str:
-    """The message for a name that does not exist, with the closest one that does."""
+def unknown_name(name: Any, known: Iterable[str]) -> str:
+    """The message for a field that does not exist, with the closest one that does."""
     known = list(known)
     close = difflib.get_close_matches(str(name), known, n=1)
     advice = f"did you mean {close[0]!r}?" if close else f"known: {', '.join(known) or 'none'}"
-    return f"{name}: unknown {kind}; {advice}"
+    return f"{name}: unknown field; {advice}"
 
 
 @cache
-def _type_hints(cls: type) -> dict[str, Any]:
+def _type_hints(cls: Any) -> dict[str, Any]:
     return get_type_hints(cls)
 
 
@@ -208,7 +215,7 @@ def _convert(value: Any, hint: Any, declared: Mapping[str, Any], name: str) -> A
         return None if value is None else MISSING
     if kind in (tuple, list):
         return _convert_entries(value, kind, parts, declared, name)
-    if is_dataclass(hint):
+    if isinstance(hint, type) and is_dataclass(hint):
         if isinstance(value, Mapping):
             return from_mapping(hint, value, f"{name}.")
         return value if isinstance(value, hint) else MISSING
@@ -226,13 +233,14 @@ def _convert_entries(value: Any, kind: type, parts: tuple[Any, ...], declared: M
     types = parts if kind is tuple and parts[-1] is not ... else [parts[0]] * len(values)
     if len(types) != len(values):
         return MISSING
-    names = [f"{name}[{i}]" for i in range(len(values))] if len(values) > 1 else [name]
-    entries = [_convert(v, part, declared, n) for v, part, n in zip(values, types, names, strict=False)]
+    names = [name] if len(values) == 1 else [f"{name}[{i}]" for i in range(len(values))]
+    entries = [_convert(v, part, declared, n) for v, part, n in zip(values, types, names, strict=True)]
     return MISSING if any(entry is MISSING for entry in entries) else kind(entries)
 
 
-def _convert_number(value: Any, hint: type, declared: Mapping[str, Any]) -> Any:
-    if isinstance(value, bool) or not isinstance(value, Integral if hint is int else Real):
+def _convert_number(value: Any, hint: Any, declared: Mapping[str, Any]) -> Any:
+    number_type: type = Integral if hint is int else Real
+    if isinstance(value, bool) or not isinstance(value, number_type):
         return MISSING
     number = hint(value)
     fits = number in (declared.get("choices") or (number,)) and math.isfinite(number)

@@ -48,7 +48,7 @@ def build_optimizer(model: nn.Module, settings: TrainingSettings) -> Optimizer:
     if not trainable:
         raise InputError("model: no parameter requires a gradient")
     exempt = _exempted_by_modes(model) | (_norms_and_biases(model) if settings.weight_decay_on == "hf" else set())
-    groups = [
+    groups: list[dict[str, Any]] = [
         {"params": [parameter for key, parameter in trainable.items() if key not in exempt]},
         {"params": [parameter for key, parameter in trainable.items() if key in exempt], "weight_decay": 0.0},
     ]

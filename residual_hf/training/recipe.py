@@ -39,7 +39,9 @@ class Recipe(InputSettings):
 
     def __post_init__(self) -> None:
         check_fields(self)
-        splits = {name: self._with_languages(getattr(self.data, name)) for name in ("train", "valid", "test")}
+        splits: dict[str, Any] = {
+            name: self._with_languages(getattr(self.data, name)) for name in ("train", "valid", "test")
+        }
         object.__setattr__(self, "data", dataclasses.replace(self.data, **splits))
         self.check()
 
@@ -79,8 +81,9 @@ class Recipe(InputSettings):
     @property
     def target_languages(self) -> list[str]:
         """The languages that the model translates into, in alphabetical order."""
-        sources = {spec.source_lang for spec in self.corpora} if self.data.bidirectional else set()
-        return sorted({spec.target_lang for spec in self.corpora} | sources)
+        languages = [spec.target_lang for spec in self.corpora]
+        languages += [spec.source_lang for spec in self.corpora if self.data.bidirectional]
+        return sorted({language for language in languages if language})
 
     def as_dict(self) -> dict[str, Any]:
         """The recipe as plain values for YAML, without the unset fields of corpora."""

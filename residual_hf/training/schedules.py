@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.optim import SGD, Optimizer
@@ -42,11 +42,8 @@ def build_schedule(settings: TrainingSettings, optimizer: Optimizer, total_updat
 
     or what `transformers.get_scheduler` computes with `schedule_options`.
     """
-    warmup, start, decay = (
-        settings.warmup_updates,
-        settings.warmup_init_lr / settings.lr,
-        decay_of(settings, total_updates),
-    )
+    warmup, start = settings.warmup_updates, settings.warmup_init_lr / settings.lr
+    decay = decay_of(settings, total_updates)
     return LambdaLR(optimizer, lambda t: start + t * (1.0 - start) / warmup if t < warmup else decay(t))
 
 
@@ -61,5 +58,5 @@ def decay_of(settings: TrainingSettings, total_updates: int) -> Callable[[int], 
         scale = settings.timescale or warmup or TRANSFORMERS_TIMESCALE
         return lambda t: math.sqrt(scale / (t - warmup + scale))
     placeholder = SGD([torch.nn.Parameter(torch.zeros(1))], lr=settings.lr)
-    schedule = get_scheduler(settings.schedule, placeholder, warmup, total_updates, settings.schedule_options)
+    schedule: Any = get_scheduler(settings.schedule, placeholder, warmup, total_updates, settings.schedule_options)
     return schedule.lr_lambdas[0]

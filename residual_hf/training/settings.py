@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import importlib.util
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -124,7 +125,7 @@ class TrainingSettings(InputSettings):
             installed = importlib.util.find_spec("deepspeed")
             self.require(installed, "deepspeed", "null without the library (pip install deepspeed)")
         if self.report_to:
-            from transformers.integrations import get_available_reporting_integrations
+            from transformers.integrations.integration_utils import get_available_reporting_integrations
 
             installed = get_available_reporting_integrations()
             known = set(self.report_to) <= set(installed)
@@ -137,8 +138,8 @@ class TrainingSettings(InputSettings):
         self.require(
             not self.schedule_options or name in TRANSFORMERS_SCHEDULES, "schedule_options", f"empty with {kind}"
         )
-        endless = name in ("inverse_sqrt", "constant") or self.max_updates is None
-        self.require(endless or self.warmup_updates < self.max_updates, "warmup_updates", f"< max_updates with {kind}")
+        end = math.inf if name in ("inverse_sqrt", "constant") else self.max_updates or math.inf
+        self.require(self.warmup_updates < end, "warmup_updates", f"< max_updates with {kind}")
         try:
             decay_of(self, self.max_updates or self.warmup_updates + 1)
         except (TypeError, ValueError) as error:
