@@ -7,7 +7,7 @@
 
 #include "gemm.h"
 
-enum { MOST_ROWS = 12, STEP = 128 };
+enum { MOST_ROWS = 12, STEP = 128, AHEAD = 4096 };
 
 INLINE __m512i multiply_add(__m512i sums, __m512i inputs, __m512i weights, const Type type) {
     if (type == INT8) return _mm512_dpbusd_epi32(sums, inputs, weights);
@@ -33,7 +33,9 @@ INLINE void multiply_block(const int rows, const Type type, const Linear *linear
 #pragma GCC unroll 12
     for (int r = 0; r < rows; r++) sums[r][0] = sums[r][1] = _mm512_setzero_si512();
     input += row * row_size;
-    for (const char *end = input + row_size; input < end; weights += STEP)
+    for (const char *end = input + row_size; input < end; weights += STEP) {
+        _mm_prefetch(weights + AHEAD, _MM_HINT_T0);  // weights come from far; hardware fetches them too late
+        _mm_prefetch(weights + AHEAD + STEP / 2, _MM_HINT_T0);
         for (int second = 0; second < values_per_step; second++, input += 4) {
             __m512i left = load_weights(weights, type, second);
             __m512i right = load_weights(weights + STEP / 2, type, second);
@@ -44,6 +46,7 @@ INLINE void multiply_block(const int rows, const Type type, const Linear *linear
                 sums[r][1] = multiply_add(sums[r][1], inputs, right, type);
             }
         }
+    }
 #pragma GCC unroll 12
     for (int r = 0; r < rows; r++) {
         _mm512_storeu_si512(block[r], sums[r][0]);
