@@ -13,9 +13,10 @@ from residual_hf.errors import InputError
 from residual_hf.model.embeddings import first_position, position_ids_from_mask, positions_padding
 
 from . import library
-from .structures import Memory, Table
+from .batch import Sentences, number_of_parts
+from .structures import Memory, Source, Step, Table
 from .support import fold_where_needed, missing_support, unsupported_stack
-from .weights import Packer, round_up
+from .weights import Fingerprint, Packer, round_up
 
 ROW_PADDING = 32
 
@@ -34,10 +35,10 @@ class DecoderState:
     sources: Tensor  # (rows,), int32
     source_table: Tensor  # (sentences, longest source), int32
     source_lengths: Tensor  # (sentences,), int32
-    logits: Tensor  # (slots, padded vocabulary)
-    scratch: Tensor
     slots: int
     step: int = 0
+    logits: Tensor | None = None  # (slots, padded vocabulary)
+    scratch: Tensor | None = None
 
     @property
     def memory(self) -> Memory:
@@ -81,7 +82,7 @@ class NativeDecoder:
 
     def is_current(self, model: nn.Module) -> bool:
         """Are the weights of the model still those that were packed?"""
-        return self.fingerprint == Fingerprint(model)
+        return self.fingerprint.matches(model)
 
     def encode(self, input_ids: Tensor, attention_mask: Tensor | None = None) -> Tensor | None:
         """Encoder states (batch, length, d_model) in fp32, zero at padding, from source tokens (batch, length).
@@ -91,30 +92,30 @@ class NativeDecoder:
         if self.encoder is None:
             return None
         self.check_length(input_ids.shape[1], "encoder")
-        real = (input_ids.ne(self.config.pad_token_id) if attention_mask is None else attention_mask).bool()
+        sentences = Sentences(input_ids.ne(self.config.pad_token_id) if attention_mask is None else attention_mask)
         padding_idx = positions_padding(self.config)
         if padding_idx is None:
             positions = torch.arange(input_ids.shape[1]).expand_as(input_ids)
         else:
-            positions = position_ids_from_mask(real, input_ids.shape[1], padding_idx)
-        tokens, positions = input_ids[real].contiguous(), positions[real].contiguous()
-        entries, lengths = source_entries(real)
-        lines = torch.arange(len(real), dtype=torch.int32).unsqueeze(1).expand_as(real)[real].contiguous()
-        table = Table(entries.data_ptr(), entries.shape[1], lines.data_ptr(), lengths.data_ptr())
+            positions = position_ids_from_mask(sentences.mask, input_ids.shape[1], padding_idx)
+        states = self.encode_sentences(sentences, sentences.pack(input_ids).long(), sentences.pack(positions))
+        return sentences.unpack(states[:, : self.encoder.width].float())
 
-        rows, longest, stack = len(tokens), entries.shape[1], self.encoder
+    def encode_sentences(self, sentences: Sentences, tokens: Tensor, positions: Tensor) -> Tensor:
+        """States (tokens, padded width) of tokens and their positions, (tokens,)."""
+        stack, rows = self.encoder, len(tokens)
         cache = torch.empty(rows, 2 * stack.attention_width, dtype=self.dtype)
         states = torch.empty(round_up(rows, ROW_PADDING), stack.stride, dtype=self.dtype)
-        scratch = torch.empty(library().encode_scratch_size(byref(stack), rows, longest), dtype=torch.uint8)
-        pointers = [tensor.data_ptr() for tensor in (cache, states, scratch)]
-        known = library().encode(
-            byref(stack), rows, tokens.data_ptr(), positions.data_ptr(), byref(table), longest, *pointers
-        )
-        if not known:
+        lines, lengths = sentences.sentence_of_token.data_ptr(), sentences.lengths.data_ptr()
+        table = Table(sentences.entries.data_ptr(), sentences.longest, lines, lengths)
+        inputs = tokens.data_ptr(), positions.data_ptr(), table, sentences.longest
+        source = Source(*inputs, cache.data_ptr(), states.data_ptr())
+        starts = sentences.part_starts()
+        arguments = byref(stack), byref(source), len(starts) - 1, starts
+        scratch = torch.empty(library().encode_scratch_size(*arguments), dtype=torch.uint8)
+        if not library().encode(*arguments, scratch.data_ptr()):
             raise IndexError(f"input_ids: a token is outside the vocabulary of {stack.vocabulary}")
-        output = torch.zeros(*input_ids.shape, stack.width)
-        output[real] = states[:rows, : stack.width].float()
-        return output
+        return states[:rows]
 
     def start(
         self, encoder_hidden_states: Tensor, encoder_mask: Tensor | None, beams: int, max_length: int
@@ -127,25 +128,19 @@ class NativeDecoder:
             beams: rows per sentence at most.
             max_length: steps at most.
         """
-        sentences, length, _ = encoder_hidden_states.shape
-        real = torch.ones(sentences, length) if encoder_mask is None else encoder_mask
-        real = real.bool()
-        entries, lengths = source_entries(real)
-        slots, stack = sentences * beams, self.decoder
-        state = DecoderState(
+        if encoder_mask is None:
+            encoder_mask = torch.ones(encoder_hidden_states.shape[:2])
+        sentences, stack = Sentences(encoder_mask), self.decoder
+        slots = len(encoder_mask) * beams
+        return DecoderState(
             self_cache=torch.empty(stack.layers, max_length * slots, 2 * stack.attention_width, dtype=self.dtype),
-            cross_cache=self.project_sources(encoder_hidden_states[real]),
+            cross_cache=self.project_sources(sentences.pack(encoder_hidden_states)),
             ancestors=torch.zeros(slots, max_length, dtype=torch.int32),
-            sources=torch.arange(sentences, dtype=torch.int32).repeat_interleave(beams),
-            source_table=entries,
-            source_lengths=lengths,
-            logits=torch.empty(slots, stack.logits.outputs),
-            scratch=torch.empty(0, dtype=torch.uint8),
+            sources=torch.arange(len(encoder_mask), dtype=torch.int32).repeat_interleave(beams),
+            source_table=sentences.entries,
+            source_lengths=sentences.lengths,
             slots=slots,
         )
-        size = library().decode_scratch_size(byref(stack), byref(state.memory), slots)
-        state.scratch = torch.empty(size, dtype=torch.uint8)
-        return state
 
     def project_sources(self, states: Tensor) -> Tensor:
         """Keys and values (layers, tokens, 2 * attention_width) of source states (tokens, d_model)."""
@@ -176,19 +171,31 @@ class NativeDecoder:
             ValueError: more steps than `max_length` or `config.max_position_embeddings`.
         """
         self.check_length(state.step + 1, "decoder")
-        if state.step >= state.ancestors.shape[1]:
-            raise ValueError(f"max_length: {state.ancestors.shape[1]} was given, and this is one step more")
-        rows, stack = len(tokens), self.decoder
-        tokens = tokens.contiguous()
-        count = min(candidates, self.config.decoder_vocab_size)
-        log_probs, ids = torch.empty(rows, count), torch.empty(rows, count, dtype=torch.long)
+        rows, max_length = state.ancestors.shape
+        if state.step >= max_length:
+            raise ValueError(f"max_length: {max_length} was given, and this is one step more")
+        if len(tokens) != rows:
+            raise ValueError(f"tokens: {len(tokens)} given for {rows} rows")
+        stack, vocabulary = self.decoder, self.config.decoder_vocab_size
         position = first_position(positions_padding(self.config)) + state.step
-        arguments = rows, state.step, position, tokens.data_ptr(), state.logits.data_ptr()
-        outputs = count, log_probs.data_ptr(), ids.data_ptr(), state.scratch.data_ptr()
-        if not library().decode(byref(stack), byref(state.memory), 0, *arguments, *outputs):
+        count = min(candidates, vocabulary)
+        tokens = tokens.long().contiguous()
+        step = Step(rows, state.step, count, position, tokens.data_ptr())
+        if count:
+            log_probs, ids = torch.empty(rows, count), torch.empty(rows, count, dtype=torch.long)
+            step.log_probs, step.ids = log_probs.data_ptr(), ids.data_ptr()
+        else:
+            if state.logits is None:
+                state.logits = torch.empty(state.slots, stack.logits.outputs)
+            step.logits = state.logits.data_ptr()
+        structures, parts = (byref(stack), byref(state.memory)), number_of_parts(rows)
+        size = library().decode_scratch_size(*structures, rows, parts)
+        if state.scratch is None or len(state.scratch) < size:
+            state.scratch = torch.empty(size, dtype=torch.uint8)
+        if not library().decode(*structures, byref(step), parts, state.scratch.data_ptr()):
             raise IndexError(f"tokens: one is outside the vocabulary of {stack.vocabulary}")
         state.step += 1
-        return (log_probs, ids) if count else state.logits[:rows, : self.config.decoder_vocab_size]
+        return (log_probs, ids) if count else state.logits[:rows, :vocabulary]
 
     def select(self, state: DecoderState, rows: Tensor) -> None:
         """Continue with these rows (new_rows,), in this order; a row may be taken several times or not at all."""
@@ -203,32 +210,3 @@ class NativeDecoder:
                 f"the {stack} got {tokens} tokens, but max_position_embeddings is "
                 f"{self.config.max_position_embeddings}: shorten the text (truncation=True, max_new_tokens)"
             )
-
-
-def source_entries(real: Tensor) -> tuple[Tensor, Tensor]:
-    """Where the real tokens of each sentence are once padding is removed, (sentences, longest), and their numbers."""
-    lengths = real.sum(dim=1)
-    starts = lengths.cumsum(dim=0) - lengths
-    longest = max(int(lengths.max()), 1)
-    entries = starts.unsqueeze(1) + torch.arange(longest)
-    return entries.to(torch.int32), lengths.to(torch.int32)
-
-
-class Fingerprint:
-    """Tells whether a parameter of a model was replaced or written to.
-
-    Besides addresses and version counters it compares a sample of the values: fused optimizers and writes to `.data`
-    do not count as versions.
-    """
-
-    SAMPLES = 64
-
-    def __init__(self, model: nn.Module):
-        parameters = [parameter.detach() for parameter in model.parameters()]
-        self.versions = [(p.data_ptr(), 0 if p.is_inference() else p._version) for p in parameters]
-        self.values = torch.cat([p.flatten()[:: -(-p.numel() // self.SAMPLES)].float() for p in parameters])
-
-    def __eq__(self, other: object) -> bool:
-        if not isinstance(other, Fingerprint):
-            return NotImplemented
-        return self.versions == other.versions and torch.equal(self.values, other.values)

@@ -74,12 +74,30 @@ typedef struct {
     const int32_t *source_lengths;  // (sentences)
 } Memory;
 
-size_t encode_scratch_size(const Stack *stack, int rows, int longest);
-int encode(const Stack *stack, int rows, const int64_t *tokens, const int64_t *positions, const Table *table,
-           int longest, void *cache, void *output, void *scratch);
-size_t decode_scratch_size(const Stack *stack, const Memory *memory, int rows);
-int decode(const Stack *stack, const Memory *memory, int first, int rows, int step, int64_t position,
-           const int64_t *tokens, float *logits, int candidates, float *log_probs, int64_t *ids, void *scratch);
+// The tokens of a batch of sentences without its padding, and where their states go.
+typedef struct {
+    const int64_t *tokens, *positions;  // (rows)
+    Table table;                        // the entries of each token's sentence
+    int32_t longest;                    // length of a sentence
+    void *cache;                        // (rows, 2 * attention_width)
+    void *output;                       // (rows up to a multiple of ROW_PADDING, stride)
+} Source;
+
+// One step of all rows: with candidates their log probabilities and ids (rows, candidates), else logits.
+typedef struct {
+    int32_t rows, index, candidates;
+    int64_t position;
+    const int64_t *tokens;  // (rows)
+    float *logits;          // (rows, outputs)
+    float *log_probs;
+    int64_t *ids;
+} Step;
+
+size_t encode_scratch_size(const Stack *stack, const Source *source, int parts, const int32_t *starts);
+int encode(const Stack *stack, const Source *source, int parts, const int32_t *starts, void *scratch);
+size_t decode_scratch_size(const Stack *stack, const Memory *memory, int rows, int parts);
+int decode(const Stack *stack, const Memory *memory, const Step *step, int parts, void *scratch);
+void run_parts(int count, void *parts, size_t size, void *(*run)(void *part));
 
 uint32_t interface_version(void);
 InstructionSet enable_instruction_set(InstructionSet most);

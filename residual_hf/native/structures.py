@@ -67,6 +67,25 @@ class Memory(Structure):
     ]
 
 
+class Source(Structure):
+    _fields_ = [
+        ("tokens", c_void_p),
+        ("positions", c_void_p),
+        ("table", Table),
+        ("longest", c_int32),
+        ("cache", c_void_p),
+        ("output", c_void_p),
+    ]
+
+
+class Step(Structure):
+    _fields_ = [
+        *((name, c_int32) for name in ("rows", "index", "candidates")),
+        ("position", c_int64),
+        *((name, c_void_p) for name in ("tokens", "logits", "log_probs", "ids")),
+    ]
+
+
 class Tally(Structure):
     _fields_ = [("largest", c_float), ("total", c_float), ("found", c_int32)]
 
@@ -80,10 +99,10 @@ ARGUMENTS = {
     "start_candidates": [c_int, c_int, c_void_p, c_void_p, c_void_p],
     "add_candidates": [c_int, c_int, c_int64, c_void_p, c_int, c_void_p, c_void_p, c_void_p],
     "finish_candidates": [c_int, c_int, c_void_p, c_void_p],
-    "encode_scratch_size": [c_void_p, c_int, c_int],
-    "encode": [c_void_p, c_int] + [c_void_p] * 3 + [c_int] + [c_void_p] * 3,
-    "decode_scratch_size": [c_void_p, c_void_p, c_int],
-    "decode": [c_void_p] * 2 + [c_int] * 3 + [c_int64] + [c_void_p] * 2 + [c_int] + [c_void_p] * 3,
+    "encode_scratch_size": [c_void_p, c_void_p, c_int, c_void_p],
+    "encode": [c_void_p, c_void_p, c_int, c_void_p, c_void_p],
+    "decode_scratch_size": [c_void_p, c_void_p, c_int, c_int],
+    "decode": [c_void_p, c_void_p, c_void_p, c_int, c_void_p],
 }
 RESULTS = {"enable_instruction_set": c_int, "encode": c_int, "decode": c_int}
 

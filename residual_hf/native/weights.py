@@ -150,3 +150,27 @@ def connections(layer: nn.Module) -> list[nn.Module]:
 
 def position_table(positions: nn.Module) -> Tensor:
     return positions.weight if isinstance(positions, nn.Embedding) else positions.table
+
+
+class Fingerprint:
+    """Tells whether a parameter of a model was replaced or written to.
+
+    Besides addresses and version counters it compares a sample of the values: fused optimizers and writes to `.data`
+    do not count as versions.
+    """
+
+    SAMPLES = 64  # of each parameter
+
+    def __init__(self, model: nn.Module):
+        self.versions = versions(model)
+        parameters = [parameter.detach().flatten() for parameter in model.parameters()]
+        self.samples = [values[:: -(-len(values) // self.SAMPLES)] for values in parameters]  # views of the parameters
+        self.values = torch.cat(self.samples)
+
+    def matches(self, model: nn.Module) -> bool:
+        return self.versions == versions(model) and torch.equal(self.values, torch.cat(self.samples))
+
+
+def versions(model: nn.Module) -> list[tuple[int, int]]:
+    """Address and number of writes of each parameter; writes to tensors of inference mode are not counted."""
+    return [(p.data_ptr(), 0 if p.is_inference() else p._version) for p in model.parameters()]

@@ -161,6 +161,29 @@ def test_a_sentence_has_the_same_logits_in_any_batch(isa, dtype):  # noqa: F811
 
 
 @torch.no_grad()
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_threads_share_the_rows_of_a_batch(dtype, monkeypatch):
+    decoder = NativeDecoder(model_of("resi_dual"), dtype)
+    generator = torch.Generator().manual_seed(5)
+    lengths = torch.randint(1, 16, (40,), generator=generator)
+    mask = torch.arange(15) < lengths.unsqueeze(1)
+    ids = torch.randint(3, 30, mask.shape, generator=generator).masked_fill(~mask, PAD)
+
+    def run():
+        memory = decoder.encode(ids, mask)
+        state = decoder.start(memory, mask, BEAMS, 3)
+        outputs = [memory]
+        for rows in (torch.arange(120).flip(0), torch.arange(95)):
+            outputs += decoder.step(state, torch.arange(len(state.sources)) % 30, candidates=4)
+            decoder.select(state, rows)
+        return [*outputs, decoder.step(state, torch.arange(95) % 30)]
+
+    alone = run()
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 3)
+    assert all(torch.equal(a, b) for a, b in zip(alone, run(), strict=True))
+
+
+@torch.no_grad()
 def test_candidates_are_the_best_of_the_logits():
     decoder = NativeDecoder(model_of("post_ln"))
     ids, mask = sources()
@@ -238,6 +261,8 @@ def test_bad_calls():
         decoder.encode(ids + 25, mask)
     with pytest.raises(ValueError, match="the encoder got 9 tokens"):
         decoder.encode(torch.full((1, 9), 5))
+    with pytest.raises(ValueError, match="3 given for 4 rows"):
+        decoder.step(state, torch.full((3,), 2))
     with pytest.raises(ValueError, match="5 selected"):
         decoder.select(state, torch.zeros(5, dtype=torch.long))
     decoder.step(state, torch.full((4,), 2))

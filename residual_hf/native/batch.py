@@ -1,0 +1,52 @@
+# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
+"""Batches of sentences without their padding, and their parts for several threads."""
+
+from __future__ import annotations
+
+from ctypes import Array, c_int32
+from itertools import accumulate
+
+import torch
+from torch import Tensor
+
+ROWS_PER_THREAD = 32  # with fewer, another thread gains little: each of them reads all weights
+
+
+class Sentences:
+    """Where the real tokens of a padded batch are when they follow each other.
+
+    Args:
+        mask: (sentences, length), nonzero at real tokens.
+    """
+
+    def __init__(self, mask: Tensor):
+        self.mask = mask.bool()
+        lengths = self.mask.sum(dim=1)
+        starts = lengths.cumsum(dim=0) - lengths
+        self.longest = max(int(lengths.max()), 1)
+        self.lengths = lengths.to(torch.int32)
+        self.entries = (starts.unsqueeze(1) + torch.arange(self.longest)).to(torch.int32)  # (sentences, longest)
+        self.sentence_of_token = torch.repeat_interleave(lengths).to(torch.int32)
+
+    def pack(self, values: Tensor) -> Tensor:
+        """The values of real tokens, (tokens, ...), from (sentences, length, ...)."""
+        return values[self.mask]
+
+    def unpack(self, values: Tensor) -> Tensor:
+        """The reverse, with zeros at padding."""
+        padded = values.new_zeros(*self.mask.shape, *values.shape[1:])
+        padded[self.mask] = values
+        return padded
+
+    def part_starts(self) -> Array:
+        """The first tokens of parts for as many threads, of about equal size, and the end of the last one."""
+        ends = [0, *accumulate(self.lengths.tolist())]
+        parts = number_of_parts(ends[-1])
+        goals = [ends[-1] * i / parts for i in range(parts + 1)]
+        starts = sorted({min(ends, key=lambda end: abs(end - goal)) for goal in goals})
+        return (c_int32 * len(starts))(*starts)
+
+
+def number_of_parts(rows: int) -> int:
+    """How many parts of a batch run at the same time, on the threads that PyTorch may use."""
+    return max(1, min(torch.get_num_threads(), rows // ROWS_PER_THREAD))

@@ -1,0 +1,122 @@
+// Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
+// One step of the decoder, in one call.
+
+#include "stack.h"
+
+enum { COLUMNS = 1024 };  // logits that are in the cache together
+
+typedef struct {
+    const Stack *stack;
+    const Memory *memory;
+    const Step *step;
+    int first, rows;
+    char *scratch;
+} Part;
+
+typedef struct {
+    int64_t *positions;        // (rows), the same for all, as are the lengths
+    int32_t *lengths, *lines;  // (rows)
+    float *logits;             // (rows, COLUMNS)
+    Tally *tallies;            // (rows)
+} StepBuffers;
+
+static size_t place_step(const Stack *s, const Memory *m, int rows, char *base, Buffers *b, StepBuffers *step) {
+    size_t used = place_buffers(s, rows, rows, most(m->max_length, m->longest_source), base, b);
+    step->positions = take(base, &used, rows * sizeof(int64_t));
+    step->lengths = take(base, &used, rows * sizeof(int32_t));
+    step->lines = take(base, &used, rows * sizeof(int32_t));
+    step->logits = take(base, &used, (size_t)rows * COLUMNS * sizeof(float));
+    step->tallies = take(base, &used, rows * sizeof(Tally));
+    return used;
+}
+
+// Some outputs of a linear map: panels follow each other in memory.
+static Linear outputs_of(const Linear *all, int first, int count) {
+    Linear some = *all;
+    some.outputs = count;
+    some.weights = (const char *)all->weights + first * weight_bytes(all);
+    some.bias += first;
+    if (all->type == INT8) {
+        some.scales += first;
+        some.offsets += first;
+    }
+    return some;
+}
+
+// The vocabulary in parts, whose logits are still in the cache when their best are taken.
+static void best_tokens(const Stack *s, const Buffers *b, const StepBuffers *step, int rows, int candidates,
+                        float *log_probs, int64_t *ids) {
+    start_candidates(rows, candidates, log_probs, ids, step->tallies);
+    for (int first = 0; first < s->logits.outputs; first += COLUMNS) {
+        int columns = least(s->logits.outputs - first, COLUMNS);
+        Linear part = outputs_of(&s->logits, first, columns);
+        linear(&part, rows, b->hidden, IDENTITY, step->logits, FLOAT32, b->linear);
+        add_candidates(rows, columns, first, step->logits, candidates, log_probs, ids, step->tallies);
+    }
+    finish_candidates(rows, candidates, log_probs, step->tallies);
+}
+
+static void *decode_part(void *argument) {
+    const Part *part = argument;
+    const Stack *s = part->stack;
+    const Memory *m = part->memory;
+    const Step *step = part->step;
+    int rows = part->rows;
+    int64_t first = part->first, now = (int64_t)step->index * m->slots + first;
+    Buffers b;
+    StepBuffers buffers;
+    place_step(s, m, rows, part->scratch, &b, &buffers);
+
+    int32_t *ancestors = m->ancestors + first * m->max_length;
+    for (int r = 0; r < rows; r++) {
+        buffers.positions[r] = step->position;
+        buffers.lengths[r] = step->index + 1;
+        buffers.lines[r] = r;
+        ancestors[(int64_t)r * m->max_length + step->index] = (int32_t)now + r;
+    }
+    Table self = {ancestors, m->max_length, buffers.lines, buffers.lengths};
+    Table cross = {m->source_table, m->longest_source, m->sources + first, m->source_lengths};
+
+    embed(s, &b, rows, step->tokens + first, buffers.positions);
+    for (int i = 0; i < s->layers; i++) {
+        const Layer *layer = s->layer + i;
+        void *self_cache = cache_entry(s, m->self_cache, (int64_t)i * m->max_length * m->slots);
+        void *cross_cache = cache_entry(s, m->cross_cache, (int64_t)i * m->source_entries);
+        linear(&layer->key_value, rows, b.hidden, IDENTITY, cache_entry(s, self_cache, now), s->type, b.linear);
+        attend(s, &b, rows, &layer->query, &layer->attention_output, self_cache, &self, &layer->after_attention);
+        attend(s, &b, rows, &layer->cross_query, &layer->cross_output, cross_cache, &cross, &layer->after_cross);
+        feed_forward(s, &b, rows, layer);
+    }
+    end_stream(s, &b, rows);
+
+    int64_t outputs = s->logits.outputs, candidates = step->candidates;
+    if (candidates)
+        best_tokens(s, &b, &buffers, rows, candidates, step->log_probs + first * candidates,
+                    step->ids + first * candidates);
+    else
+        linear(&s->logits, rows, b.hidden, IDENTITY, step->logits + first * outputs, FLOAT32, b.linear);
+    return NULL;
+}
+
+static size_t part_size(const Stack *s, const Memory *m, int rows, int parts) {
+    Buffers buffers;
+    StepBuffers step;
+    return place_step(s, m, (rows + parts - 1) / parts, NULL, &buffers, &step);
+}
+
+size_t decode_scratch_size(const Stack *s, const Memory *m, int rows, int parts) {
+    return parts * (sizeof(Part) + part_size(s, m, rows, parts));
+}
+
+// Fills the outputs of the step; parts of the rows run at the same time. Returns 0 if a token is not in the vocabulary.
+int decode(const Stack *s, const Memory *m, const Step *step, int parts, void *scratch) {
+    if (!in_vocabulary(s, step->rows, step->tokens)) return 0;
+    size_t size = part_size(s, m, step->rows, parts);
+    Part *part = (Part *)((char *)scratch + parts * size);
+    for (int i = 0; i < parts; i++) {
+        int first = (int)((int64_t)step->rows * i / parts), end = (int)((int64_t)step->rows * (i + 1) / parts);
+        part[i] = (Part){s, m, step, first, end - first, (char *)scratch + i * size};
+    }
+    run_parts(parts, part, sizeof(Part), decode_part);
+    return 1;
+}
