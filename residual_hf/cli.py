@@ -7,6 +7,7 @@ import argparse
 import json
 import sys
 from collections.abc import Sequence
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -76,6 +77,25 @@ def build_parser() -> argparse.ArgumentParser:
     translate.add_argument("--output", type=Path, help="text file instead of standard output")
     add_decoding(translate)
     translate.set_defaults(run=run_translate)
+
+    serve = verbs.add_parser("serve", help="serve models by LibreTranslate's HTTP API, with a web page")
+    serve.add_argument("models", nargs="+", metavar="model", help="saved folders or names on the Hub")
+    serve.add_argument("--host", help="address to listen on (default: 127.0.0.1, this machine only)")
+    serve.add_argument("--port", type=int, help="port to listen on (default: 5000)")
+    serve.add_argument("--char-limit", type=int, help="most characters of a request (default: 5000)")
+    serve.add_argument("--max-queue", type=int, help="most requests that wait, further ones get 429 (default: 256)")
+    serve.add_argument("--timeout", type=float, help="seconds until a request gets status 504 (default: 60)")
+    serve.add_argument("--api-keys", type=Path, metavar="FILE", help="file with one API key per line")
+    serve.add_argument(
+        "--source-lang",
+        action="append",
+        default=[],
+        metavar="CODE",
+        help="source language of models whose config has none; may be repeated",
+    )
+    serve.add_argument("--target-lang", metavar="CODE", help="target language of models whose config has none")
+    add_search(serve)
+    serve.set_defaults(run=run_serve, batch_tokens=4000)
 
     evaluate = verbs.add_parser("evaluate", help="score a model on a test set: BLEU, chrF, TER")
     evaluate.add_argument("model", help="a saved folder or a name on the Hub")
@@ -168,13 +188,17 @@ def build_parser() -> argparse.ArgumentParser:
 
 def add_decoding(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--target-lang", help="the language wanted of a model of several")
+    parser.add_argument("--overwrite", action="store_true", help="replace an output file that exists")
+    add_search(parser)
+
+
+def add_search(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--num-beams", type=int, default=None, help="default: the model's generation config")
     parser.add_argument("--length-penalty", type=float, default=None)
     parser.add_argument("--batch-tokens", type=int, default=None, help="source tokens times beams in a batch")
     parser.add_argument("--dtype", choices=DECODING_DTYPES, help="precision on a CPU (default: that of the model)")
     parser.add_argument("--device", default=None, help="cpu, cuda, ... (default: a GPU where there is one)")
     parser.add_argument("--trust-remote-code", action="store_true", help="run model code of the checkpoint")
-    parser.add_argument("--overwrite", action="store_true", help="replace an output file that exists")
 
 
 def run_train(options: argparse.Namespace) -> int:
@@ -229,11 +253,11 @@ def parse_overrides(assignments: Sequence[str]) -> dict[str, Any]:
     return overrides
 
 
-def load_translator(options: argparse.Namespace) -> Any:
+def load_translator(options: argparse.Namespace, model: str) -> Any:
     from .generation.translator import Translator
 
     return Translator.from_pretrained(
-        options.model,
+        model,
         device=options.device,
         trust_remote_code=options.trust_remote_code,
         num_beams=options.num_beams,
@@ -250,10 +274,24 @@ def run_translate(options: argparse.Namespace) -> int:
     check_output_file(options.output, overwrite=options.overwrite)
     lines = iter_lines(options.input) if options.input else (line.rstrip("\r\n") for line in sys.stdin)
     sentences = list(lines)
-    translations = load_translator(options).translate(
+    translations = load_translator(options, options.model).translate(
         sentences, target_lang=options.target_lang, progress=sys.stderr.isatty()
     )
     write_lines(translations, options.output)
+    return 0
+
+
+def run_serve(options: argparse.Namespace) -> int:
+    try:
+        from .serving.app import serve
+        from .serving.languages import Languages, ServerSettings
+    except ImportError as error:
+        raise InputError(f"{error.name} is not installed: pip install 'residual_hf[serve]'") from error
+
+    given = {field.name: getattr(options, field.name) for field in fields(ServerSettings)}
+    settings = ServerSettings(**{name: value for name, value in given.items() if value is not None})
+    translators = {model: load_translator(options, model) for model in options.models}
+    serve(Languages(translators, options.source_lang, options.target_lang), settings)
     return 0
 
 
@@ -272,7 +310,7 @@ def run_evaluate(options: argparse.Namespace) -> int:
     baseline = None if options.baseline is None else list(iter_lines(options.baseline))
     if baseline is not None:
         check_lines(f"--baseline: {options.baseline}", baseline, corpus.targets)
-    translations = load_translator(options).translate(
+    translations = load_translator(options, options.model).translate(
         corpus.sources, target_lang=options.target_lang, progress=sys.stderr.isatty()
     )
     if options.output:

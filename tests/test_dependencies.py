@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-NAMES = {"yaml": "pyyaml"}  # where the module of a distribution has another name
+# where the module of a distribution has another name
+NAMES = {"yaml": "pyyaml", "prometheus_client": "prometheus-client"}
 PROJECT = (ROOT / "pyproject.toml").read_text()
 
 
@@ -22,7 +23,7 @@ def declared(pattern):
 
 
 REQUIRED = declared("dependencies")
-OPTIONAL = declared("card") | declared("energy") | declared("moses") | declared("ctranslate2") | {"deepspeed"}
+OPTIONAL = {"deepspeed"}.union(*map(declared, ("card", "ctranslate2", "energy", "moses", "serve")))
 
 
 def imports(tree):

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -70,7 +70,8 @@ def translate_corpus(
         batches = decoding_batches(corpus.source_lengths, settings, rows)
         share = batches[processes.process_index :: processes.num_processes]
         # each process has full weights and its own number of batches
-        found |= dict(generate_ids(model, sources, settings, batches=share, synced_gpus=False, **arguments))
+        results = generate_candidates(model, sources, settings, batches=share, synced_gpus=False, **arguments)
+        found |= {row: best.ids for row, (best,) in results}
     ids = {row: target for part in gather_object([found]) for row, target in part.items()}
     return to_text(tokenizer, [ids[row] for row in range(len(corpus))])
 
@@ -101,19 +102,33 @@ def decoding_batches(
     return [[rows[i] for i in batch] for batch in sampler][::-1]
 
 
-def generate_ids(
+class Candidate(NamedTuple):
+    """One result of the search for a sentence.
+
+    Attributes:
+        ids: target tokens up to the first special token.
+        score: sum of log-probabilities over length ** length_penalty; None if only one candidate is wanted.
+    """
+
+    ids: list[int]
+    score: float | None = None
+
+
+def generate_candidates(
     model: Any,
     sources: Sequence[Sequence[int]],
     settings: DecodingSettings | None = None,
     *,
+    count: int = 1,
     batches: Sequence[Sequence[int]] | None = None,
     progress: bool = False,
     **generate_arguments: Any,
-) -> Iterator[tuple[int, list[int]]]:
-    """Yield (index, target ids up to the first special token) for each source, as batches finish.
+) -> Iterator[tuple[int, list[Candidate]]]:
+    """Yield (index, its `count` best candidates, best first) for each source, as batches finish.
 
     Args:
         sources: token ids of each sentence, ending in `</s>`.
+        count: candidates per sentence, at most `settings.num_beams`.
         batches: indices of the sentences of each batch; all sentences by default.
         generate_arguments: further arguments of `model.generate`.
     """
@@ -123,6 +138,8 @@ def generate_ids(
     config = model.config
     collate = Seq2SeqCollator(config.pad_token_id, config.decoder_start_token_id)
     ends = {config.pad_token_id, config.bos_token_id, *_as_list(config.eos_token_id)}
+    if count > 1:
+        generate_arguments |= {"num_return_sequences": count, "output_scores": True}
     for batch in tqdm(batches, desc="translating", unit=" batches", disable=not progress):
         inputs = collate([{"input_ids": sources[i]} for i in batch])
         limits = [settings.length_limit(len(sources[i]), config.max_position_embeddings) for i in batch]
@@ -130,9 +147,14 @@ def generate_ids(
         if isinstance(model, FastGenerationMixin):
             arguments |= {"length_limits": torch.tensor(limits), "decoding_dtype": settings.dtype}
         with torch.no_grad():
-            output = model.generate(**{k: v.to(model.device) for k, v in inputs.items()}, **arguments)
-        for index, row, limit in zip(batch, output.tolist(), limits, strict=True):
-            yield index, _strip(row[1:], ends)[:limit]
+            inputs = {name: values.to(model.device) for name, values in inputs.items()}
+            output = model.generate(**inputs, **arguments, return_dict_in_generate=True)
+        rows = output.sequences.tolist()
+        scores = output.sequences_scores.tolist() if count > 1 else [None] * len(rows)
+        for place, (index, limit) in enumerate(zip(batch, limits, strict=True)):
+            best = slice(place * count, (place + 1) * count)
+            found = zip(rows[best], scores[best], strict=True)
+            yield index, [Candidate(_strip(row[1:], ends)[:limit], score) for row, score in found]
 
 
 def _as_list(value: int | list[int] | None) -> list[int]:

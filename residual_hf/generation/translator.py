@@ -6,7 +6,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -14,7 +14,14 @@ from residual_hf.checkpoint import load_checkpoint
 from residual_hf.errors import InputError
 from residual_hf.model.pipeline_translation import language_tags
 
-from .decode import DecodingSettings, generate_ids, to_text
+from .decode import DecodingSettings, generate_candidates, to_text
+
+
+class Hypothesis(NamedTuple):
+    """A translation, and its score if several are wanted (see `decode.Candidate`)."""
+
+    text: str
+    score: float | None
 
 
 class Translator:
@@ -81,12 +88,40 @@ class Translator:
             InputError: `target_lang` is missing or not a language of the model, or a sentence (counted from 1) is
                 longer than the position table.
         """
+        candidates = self._candidates(sentences, 1, target_lang, progress=progress, **generate_arguments)
+        return [best.text for (best,) in candidates]
+
+    def hypotheses(
+        self, sentences: Sequence[str], count: int, *, target_lang: str | None = None, **generate_arguments: Any
+    ) -> list[list[Hypothesis]]:
+        """The `count` best translations of each sentence with their scores, best first.
+
+        The beam size is at least `count`. Arguments and errors are those of `translate`.
+        """
+        return self._candidates(sentences, count, target_lang, **generate_arguments)
+
+    def source_lengths(self, sentences: Sequence[str]) -> list[int]:
+        """Source tokens of each sentence, without a language tag."""
+        return [len(ids) for ids in self._encode(sentences)]
+
+    def _encode(self, sentences: Sequence[str]) -> list[list[int]]:
+        return self.tokenizer(list(sentences), return_attention_mask=False)["input_ids"] if sentences else []
+
+    def _candidates(
+        self,
+        sentences: Sequence[str],
+        count: int,
+        target_lang: str | None,
+        *,
+        progress: bool = False,
+        **generate_arguments: Any,
+    ) -> list[list[Hypothesis]]:
         tag = self._tag(target_lang)
         if tag is not None and self.model.config.language_tags == "target":
             generate_arguments["forced_bos_token_id"] = self.tokenizer.convert_tokens_to_ids(tag)
         elif tag is not None:
             sentences = [f"{tag} {sentence}" if sentence.strip() else "" for sentence in sentences]
-        encoded = self.tokenizer(list(sentences), return_attention_mask=False)["input_ids"] if sentences else []
+        encoded = self._encode(sentences)
         limit = self.model.config.max_position_embeddings
         for number, ids in enumerate(encoded, start=1):
             if len(ids) > limit:
@@ -95,14 +130,18 @@ class Translator:
                     "(max_position_embeddings): split it"
                 )
         wanted = [i for i, sentence in enumerate(sentences) if sentence.strip()]
-        translations = [""] * len(sentences)
+        results = [[Hypothesis("", 0.0)] * count for _ in sentences]
         if wanted:
+            settings = dataclasses.replace(self.settings, num_beams=max(self.settings.num_beams, count))
             sources = [encoded[i] for i in wanted]
-            found = dict(generate_ids(self.model, sources, self.settings, progress=progress, **generate_arguments))
-            texts = to_text(self.tokenizer, [found[i] for i in range(len(wanted))])
-            for index, text in zip(wanted, texts, strict=True):
-                translations[index] = text
-        return translations
+            for place, found in generate_candidates(
+                self.model, sources, settings, count=count, progress=progress, **generate_arguments
+            ):
+                texts = to_text(self.tokenizer, [candidate.ids for candidate in found])
+                results[wanted[place]] = [
+                    Hypothesis(text, candidate.score) for text, candidate in zip(texts, found, strict=True)
+                ]
+        return results
 
     def _tag(self, language: str | None) -> str | None:
         """The tag that selects the target language; None for a model without tags."""

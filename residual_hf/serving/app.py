@@ -1,0 +1,280 @@
+# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
+"""LibreTranslate's HTTP API for models of this package, with a web page."""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from importlib.resources import files
+from typing import Annotated, Any, Literal, TypeVar
+
+import uvicorn
+from fastapi import FastAPI, HTTPException, Request, Response
+from fastapi.middleware.cors import CORSMiddleware
+from fastapi.responses import HTMLResponse, JSONResponse
+from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+from pydantic import BaseModel, Field, ValidationError
+from starlette.exceptions import HTTPException as StarletteHTTPException
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from residual_hf._version import __version__
+
+from .batcher import Batcher, ClosingError, Metrics, QueueFullError
+from .batcher import Request as TranslationRequest
+from .languages import Languages, ServerSettings, language_name
+
+MAX_ALTERNATIVES = 5
+BYTES_PER_CHARACTER = 12  # of a character in JSON or a form, escaped: \\uXXXX\\uXXXX or %XX%XX%XX%XX
+OVERHEAD = 65_536  # bytes of a request besides its text
+PAGE_POLICY = (
+    "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; connect-src 'self'; img-src data:"
+)
+CONTENT_TYPES = ("application/json", "application/x-www-form-urlencoded", "multipart/form-data")
+
+
+class DetectBody(BaseModel):
+    q: str
+    api_key: str = ""
+
+
+class TranslateBody(BaseModel):
+    q: str | list[str]
+    source: str
+    target: str
+    format: Literal["text", "html"] = "text"
+    alternatives: Annotated[int, Field(ge=0, le=MAX_ALTERNATIVES)] = 0
+    api_key: str = ""
+
+
+class Error(BaseModel):
+    error: str
+
+
+class Detection(BaseModel):
+    confidence: float
+    language: str
+
+
+class Language(BaseModel):
+    code: str
+    name: str
+    targets: list[str]
+
+
+class TranslateAnswer(BaseModel):
+    """Lists where `q` is a list. `scores` are of the translation and of its alternatives."""
+
+    translatedText: str | list[str]
+    detectedLanguage: Detection | list[Detection] | None = None
+    alternatives: list[str] | list[list[str]] | None = None
+    scores: list[float] | list[list[float]] | None = None
+    flags: list[str] | list[list[str]] = Field(description="suspicions about the translation: repetition, copy")
+
+
+Body = TypeVar("Body", bound=BaseModel)
+
+
+def create_app(languages: Languages, settings: ServerSettings) -> FastAPI:
+    """The ASGI application. Its lifespan starts and drains the thread that translates."""
+    metrics = Metrics()
+    batcher = Batcher(languages.translators, max_queue=settings.max_queue, metrics=metrics)
+    keys = settings.read_keys()
+    page = files("residual_hf.serving").joinpath("page.html").read_text(encoding="utf-8")
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        batcher.start()
+        yield
+        await asyncio.to_thread(batcher.close)
+
+    app = FastAPI(
+        title="residual_hf",
+        version=__version__,
+        docs_url=None,
+        redoc_url=None,
+        lifespan=lifespan,
+        redirect_slashes=False,
+    )
+    app.add_middleware(CORSMiddleware, allow_origins=["*"], allow_methods=["*"], allow_headers=["*"])
+    app.add_middleware(Guard, limit=OVERHEAD + BYTES_PER_CHARACTER * settings.char_limit, metrics=metrics)
+    app.add_exception_handler(StarletteHTTPException, answer_http_error)
+    app.add_exception_handler(Exception, answer_error)
+
+    def check(body: DetectBody | TranslateBody) -> None:
+        """Raise `HTTPException` for a wrong key or too long a text."""
+        if keys and not any(hmac.compare_digest(body.api_key.encode(), key) for key in keys):
+            raise HTTPException(403, "Invalid API key" if body.api_key else "An API key is required (api_key)")
+        length = len(body.q) if isinstance(body.q, str) else sum(max(1, len(text)) for text in body.q)
+        if length > settings.char_limit:
+            raise HTTPException(400, f"q: {length} characters given, must be at most {settings.char_limit}")
+
+    @app.post("/translate", response_model_exclude_none=True, **documented(TranslateBody, languages, settings))
+    async def translate(request: Request) -> TranslateAnswer:
+        body = await read(request, TranslateBody)
+        check(body)
+        texts = [body.q] if isinstance(body.q, str) else body.q
+        detected = None
+        source = body.source
+        if source == "auto":
+            detected = await asyncio.to_thread(languages.detect, "\n".join(texts))
+            source = str(detected[0]["language"])
+        if (source, body.target) not in languages.translators:
+            pairs = ", ".join(f"{source} to {target}" for source, target in languages.translators)
+            raise HTTPException(400, f"{source} to {body.target} is not supported, only {pairs}")
+        job = TranslationRequest(texts, source, body.target, body.format == "html", body.alternatives)
+        try:
+            future = batcher.submit(job)
+        except QueueFullError:
+            headers = {"Retry-After": str(batcher.retry_after)}
+            raise HTTPException(429, "Too many requests are waiting", headers=headers) from None
+        except ClosingError:
+            raise HTTPException(503, "The server is shutting down") from None
+        try:
+            results = await asyncio.wait_for(asyncio.wrap_future(future), settings.timeout)
+        except asyncio.TimeoutError:  # a class of its own in Python 3.10
+            raise HTTPException(504, f"Not translated within {settings.timeout:g} seconds") from None
+        metrics.characters.inc(sum(map(len, texts)))
+        answer: dict[str, list[Any]] = {
+            "translatedText": [result.texts[0] for result in results],
+            "flags": [result.flags for result in results],
+        }
+        if detected:
+            answer["detectedLanguage"] = [detected[0]] * len(texts)
+        if body.alternatives:
+            answer["alternatives"] = [result.texts[1:] for result in results]
+            answer["scores"] = [result.scores for result in results]
+        return TranslateAnswer(**(answer if isinstance(body.q, list) else {k: v[0] for k, v in answer.items()}))
+
+    @app.post("/detect", **documented(DetectBody, languages, settings))
+    async def detect(request: Request) -> list[Detection]:
+        body = await read(request, DetectBody)
+        check(body)
+        return [Detection(**found) for found in await asyncio.to_thread(languages.detect, body.q)]
+
+    @app.get("/languages")
+    async def list_languages() -> list[Language]:
+        return [Language(**language) for language in languages.listed()]
+
+    @app.get("/frontend/settings")
+    async def frontend_settings() -> dict[str, Any]:
+        source, target = next(iter(languages.translators))
+        return {
+            "apiKeys": bool(keys),
+            "keyRequired": bool(keys),
+            "charLimit": settings.char_limit,
+            "frontendTimeout": 500,
+            "suggestions": False,
+            "filesTranslation": False,
+            "supportedFilesFormat": [],
+            "language": {
+                "source": {"code": source, "name": language_name(source)},
+                "target": {"code": target, "name": language_name(target)},
+            },
+        }
+
+    @app.get("/health", responses={503: {"model": Error}})
+    async def health() -> dict[str, str]:
+        if not batcher.alive:
+            raise HTTPException(503, "The translating thread ended")
+        return {"status": "ok"}
+
+    @app.get("/metrics", response_class=Response, responses={200: {"content": {CONTENT_TYPE_LATEST: {}}}})
+    async def show_metrics() -> Response:
+        return Response(generate_latest(metrics.registry), headers={"Content-Type": CONTENT_TYPE_LATEST})
+
+    @app.get("/", response_class=HTMLResponse)
+    async def show_page() -> HTMLResponse:
+        return HTMLResponse(page, headers={"Content-Security-Policy": PAGE_POLICY})
+
+    return app
+
+
+def serve(languages: Languages, settings: ServerSettings) -> None:
+    """Serve until SIGTERM or SIGINT, then answer the accepted requests and return."""
+    app = create_app(languages, settings)
+    drain = round(settings.timeout) + 5
+    uvicorn.run(app, host=settings.host, port=settings.port, timeout_graceful_shutdown=drain, log_level="info")
+
+
+def documented(body: type[BaseModel], languages: Languages, settings: ServerSettings) -> dict[str, Any]:
+    """Arguments of a route that describe its body, which `read` parses, and its errors."""
+    schema = body.model_json_schema()
+    fields = schema["properties"]
+    text = {"type": "string", "maxLength": settings.char_limit}
+    fields["q"] = text
+    if body is TranslateBody:
+        texts = {"type": "array", "items": text, "maxItems": settings.char_limit}
+        fields["q"] = {"anyOf": [text, texts], "description": f"at most {settings.char_limit} characters together"}
+        fields["source"]["enum"] = ["auto", *languages.sources]
+        fields["target"]["enum"] = languages.targets
+    content = {content_type: {"schema": schema} for content_type in CONTENT_TYPES}
+    statuses = (400, 403, 413, 415, 429, 500, 503, 504)
+    return {
+        "openapi_extra": {"requestBody": {"required": True, "content": content}},
+        "responses": {status: {"model": Error} for status in statuses},
+    }
+
+
+async def read(request: Request, model: type[Body]) -> Body:
+    """The JSON or form of a request; raises `HTTPException` that names the wrong field."""
+    content_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if content_type not in CONTENT_TYPES:
+        raise HTTPException(415, f"Content-Type: {content_type!r} given, must be one of {', '.join(CONTENT_TYPES)}")
+    try:
+        if content_type == "application/json":
+            return model.model_validate_json(await request.body(), strict=True)
+        async with request.form() as form:
+            given: dict[str, Any] = {name: values for name in form if (values := form.getlist(name))}
+            single = {name: v[0] if len(v) == 1 or name != "q" else v for name, v in given.items()}
+            return model.model_validate(single)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False, include_context=False)[0]
+        field = ".".join(str(part) for part in first["loc"][:1]) or "body"
+        raise HTTPException(400, f"{field}: {first['msg']}") from None
+    except UnicodeDecodeError as error:
+        raise HTTPException(400, f"body: {error}") from None
+
+
+async def answer_http_error(request: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, StarletteHTTPException)
+    return JSONResponse({"error": str(error.detail)}, error.status_code, error.headers)
+
+
+async def answer_error(request: Request, error: Exception) -> JSONResponse:
+    return JSONResponse({"error": "Internal server error"}, 500)  # uvicorn logs the error
+
+
+class Guard:
+    """Middleware that counts and times requests and answers 413 to a body of more than `limit` bytes."""
+
+    def __init__(self, app: ASGIApp, limit: int, metrics: Metrics):
+        self.app, self.limit, self.metrics = app, limit, metrics
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        start, received, status = time.perf_counter(), 0, 500
+
+        async def limited() -> Message:
+            nonlocal received
+            message = await receive()
+            received += len(message.get("body", b""))
+            if received > self.limit:
+                raise HTTPException(413, f"The request has more than {self.limit} bytes")
+            return message
+
+        async def watched(message: Message) -> None:
+            nonlocal status
+            status = message.get("status", status)
+            await send(message)
+
+        try:
+            await self.app(scope, limited, watched)
+        finally:
+            path = getattr(scope.get("route"), "path", "other")
+            self.metrics.requests.labels(path, status).inc()
+            self.metrics.seconds.labels(path).observe(time.perf_counter() - start)

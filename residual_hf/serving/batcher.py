@@ -1,0 +1,295 @@
+# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
+"""Translates the texts of many requests in common batches, in one thread that owns models and tokenizers."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+
+from residual_hf.generation.translator import Hypothesis, Translator
+
+from .text import Document, is_copy, repeats
+
+logger = logging.getLogger(__name__)
+
+LONGEST_SENTENCE = 200  # tokens; models of sentences lose quality beyond
+SECOND_SEARCH = 4  # candidates that replace a suspicious translation
+SCORES_MEMORY = 4  # scores of all tokens are kept for several candidates: so much smaller batches
+
+
+class QueueFullError(Exception):
+    """As many requests as allowed are waiting."""
+
+
+class ClosingError(Exception):
+    """The server is shutting down."""
+
+
+@dataclass(frozen=True)
+class Translation:
+    """Translations of one text.
+
+    Attributes:
+        texts: the best translation, and alternatives that differ from it.
+        scores: for each of `texts` the mean over sentences of the scores of the search; empty without alternatives.
+        flags: "repetition" if the model repeated a passage again and again, "copy" if it left a sentence untranslated.
+    """
+
+    texts: list[str]
+    scores: list[float]
+    flags: list[str]
+
+
+@dataclass(eq=False)
+class Request:
+    """Texts to translate. `future` gives one `Translation` for each."""
+
+    texts: Sequence[str]
+    source: str
+    target: str
+    markup: bool = False
+    alternatives: int = 0
+    future: Future[list[Translation]] = field(default_factory=Future)
+    documents: list[Document] = field(default_factory=list)
+    sentences: list[list[_Sentence]] = field(default_factory=list)
+
+    @property
+    def finished(self) -> bool:
+        return all(sentence.hypotheses for document in self.sentences for sentence in document)
+
+
+class _Search(NamedTuple):
+    """What sentences of one batch have in common."""
+
+    translator: Translator
+    target: str
+    count: int
+    again: bool = False
+
+
+@dataclass(eq=False)
+class _Sentence:
+    request: Request
+    text: str
+    length: int
+    search: _Search
+    hypotheses: list[Hypothesis] = field(default_factory=list)
+    flag: str | None = None
+
+
+class Metrics:
+    """Prometheus metrics of a server."""
+
+    def __init__(self) -> None:
+        self.registry = registry = CollectorRegistry()
+        self.requests = Counter("requests", "Requests by path and status", ["path", "status"], registry=registry)
+        self.seconds = Histogram("request_seconds", "Time to answer", ["path"], registry=registry)
+        self.characters = Counter("characters", "Characters of translated texts", registry=registry)
+        self.waiting = Gauge("waiting_requests", "Translations accepted but not answered", registry=registry)
+        self.batch_sentences = Histogram(
+            "batch_sentences", "Sentences in a batch", buckets=(1, 2, 4, 8, 16, 32, 64, 128, 256), registry=registry
+        )
+        self.batch_seconds = Histogram("batch_seconds", "Time to translate a batch", registry=registry)
+        self.flags = Counter("flagged_sentences", "Suspicious translations by kind", ["flag"], registry=registry)
+
+
+class Batcher:
+    """Collects sentences while the model is busy, then translates those of similar length together.
+
+    The sentence that has waited longest is always in the next batch. A translation does not depend on its batch.
+
+    Args:
+        translators: by source and target language.
+        max_queue: requests that may wait or be in progress.
+    """
+
+    def __init__(self, translators: Mapping[tuple[str, str], Translator], *, max_queue: int, metrics: Metrics):
+        self.translators, self.max_queue, self.metrics = translators, max_queue, metrics
+        self._new: list[Request] = []
+        self._open: set[Request] = set()
+        self._waiting: list[_Sentence] = []
+        self._closing = False
+        self._changed = threading.Condition()
+        self._thread = threading.Thread(target=self._run, name="batcher", daemon=True)
+        self._seconds_per_request = 1.0
+
+    def start(self) -> None:
+        self._thread.start()
+
+    @property
+    def alive(self) -> bool:
+        return self._thread.is_alive()
+
+    @property
+    def retry_after(self) -> int:
+        """Seconds after which a refused request may be accepted."""
+        return max(1, round(self._seconds_per_request))
+
+    def submit(self, request: Request) -> Future[list[Translation]]:
+        """Accept a request. Cancelling the future drops what has not been translated.
+
+        Raises:
+            QueueFullError: `max_queue` requests are open.
+            ClosingError: after `close`, or if the thread ended because of an error.
+        """
+        with self._changed:
+            if self._closing or not self.alive:
+                raise ClosingError
+            if len(self._open) >= self.max_queue:
+                raise QueueFullError
+            self._open.add(request)
+            self._new.append(request)
+            self.metrics.waiting.set(len(self._open))
+            self._changed.notify()
+        accepted = time.monotonic()
+        request.future.add_done_callback(lambda _: self._forget(request, time.monotonic() - accepted))
+        return request.future
+
+    def close(self) -> None:
+        """Refuse new requests, finish the accepted ones and end the thread."""
+        with self._changed:
+            self._closing = True
+            self._changed.notify()
+        self._thread.join()
+
+    def _forget(self, request: Request, seconds: float) -> None:
+        with self._changed:
+            self._open.discard(request)
+            self._seconds_per_request += 0.1 * (seconds - self._seconds_per_request)
+            self.metrics.waiting.set(len(self._open))
+
+    def _run(self) -> None:
+        try:
+            while self._accept_new():
+                self._translate_batch()
+        finally:  # an error: nobody waits forever
+            for request in list(self._open):
+                _fail(request, RuntimeError("the translating thread ended"))
+
+    def _accept_new(self) -> bool:
+        """Wait for something to translate; False when there will be nothing more."""
+        with self._changed:
+            while not self._new and not self._waiting and not self._closing:
+                self._changed.wait()
+            new, self._new = self._new, []
+        for request in new:
+            try:
+                self._prepare(request)
+            except Exception as error:
+                logger.exception("a request could not be prepared")
+                _fail(request, error)
+        return bool(new or self._waiting or not self._closing)
+
+    def _prepare(self, request: Request) -> None:
+        translator = self.translators[request.source, request.target]
+        longest = min(LONGEST_SENTENCE, translator.model.config.max_position_embeddings - 1)  # one for a language tag
+        search = _Search(translator, request.target, 1 + request.alternatives)
+
+        def fits(sentence: str) -> bool:
+            return translator.source_lengths([sentence])[0] <= longest
+
+        for text in request.texts:
+            document = Document(text, request.source, fits, markup=request.markup)
+            lengths = translator.source_lengths(document.sentences)
+            request.documents.append(document)
+            request.sentences.append(
+                [_Sentence(request, *pair, search) for pair in zip(document.sentences, lengths, strict=True)]
+            )
+            self._waiting += request.sentences[-1]
+        if request.finished:  # nothing to translate in it
+            _finish(request)
+
+    def _next_batch(self) -> list[_Sentence]:
+        """The oldest sentence and those closest to it in length, as many as the batch may hold."""
+        self._waiting = [sentence for sentence in self._waiting if not sentence.request.future.done()]
+        if not self._waiting:
+            return []
+        oldest = self._waiting[0]
+        settings, count = oldest.search.translator.settings, oldest.search.count
+        budget = settings.max_tokens // max(settings.num_beams, count) // (SCORES_MEMORY if count > 1 else 1)
+        similar = [sentence for sentence in self._waiting if sentence.search == oldest.search]
+        similar.sort(key=lambda sentence: abs(sentence.length - oldest.length))
+        batch, longest = [oldest], oldest.length
+        for sentence in similar:
+            longest = max(longest, sentence.length)
+            if longest * (len(batch) + 1) > budget:
+                break
+            if sentence is not oldest:
+                batch.append(sentence)
+        chosen = set(batch)
+        self._waiting = [sentence for sentence in self._waiting if sentence not in chosen]
+        return batch
+
+    def _translate_batch(self) -> None:
+        batch = self._next_batch()
+        if not batch:
+            return
+        search = batch[0].search
+        arguments = {"no_repeat_ngram_size": 4} if search.again else {}
+        self.metrics.batch_sentences.observe(len(batch))
+        try:
+            with self.metrics.batch_seconds.time():
+                found = search.translator.hypotheses(
+                    [sentence.text for sentence in batch], search.count, target_lang=search.target, **arguments
+                )
+            for sentence, hypotheses in zip(batch, found, strict=True):
+                self._take(sentence, hypotheses)
+        except Exception as error:
+            logger.exception("a batch could not be translated")
+            for sentence in batch:
+                _fail(sentence.request, error)
+            return
+        for request in dict.fromkeys(sentence.request for sentence in batch):
+            if request.finished:
+                _finish(request)
+
+    def _take(self, sentence: _Sentence, hypotheses: list[Hypothesis]) -> None:
+        """Keep the result of a search. The first suspicious one is searched again, without repetitions."""
+        if sentence.search.again:
+            usual = [found for found in hypotheses if _flag(sentence, found.text) is None]
+            wanted = 1 + sentence.request.alternatives
+            sentence.hypotheses = (usual or hypotheses)[:wanted]
+            return
+        sentence.flag = _flag(sentence, hypotheses[0].text)
+        if sentence.flag is None:
+            sentence.hypotheses = hypotheses
+        else:
+            self.metrics.flags.labels(sentence.flag).inc()
+            search = sentence.search
+            sentence.search = search._replace(count=max(search.count, SECOND_SEARCH), again=True)
+            self._waiting.append(sentence)
+
+
+def _flag(sentence: _Sentence, translation: str) -> str | None:
+    if repeats(translation, sentence.text):
+        return "repetition"
+    return "copy" if is_copy(translation, sentence.text) else None
+
+
+def _finish(request: Request) -> None:
+    if request.future.set_running_or_notify_cancel():
+        pairs = zip(request.documents, request.sentences, strict=True)
+        request.future.set_result([_joined(*pair, 1 + request.alternatives) for pair in pairs])
+
+
+def _fail(request: Request, error: BaseException) -> None:
+    if not request.future.done() and request.future.set_running_or_notify_cancel():
+        request.future.set_exception(error)
+
+
+def _joined(document: Document, sentences: Sequence[_Sentence], count: int) -> Translation:
+    """The k-th translation of a text has the k-th hypothesis of each sentence, or its last one."""
+    found: dict[str, float] = {}
+    for rank in range(count):
+        chosen = [sentence.hypotheses[min(rank, len(sentence.hypotheses) - 1)] for sentence in sentences]
+        scores = [hypothesis.score for hypothesis in chosen if hypothesis.score is not None]
+        found.setdefault(document.join([c.text for c in chosen]), sum(scores) / max(1, len(scores)))
+    flags = sorted({sentence.flag for sentence in sentences if sentence.flag})
+    return Translation(list(found), list(found.values()) if count > 1 else [], flags)

@@ -1,0 +1,102 @@
+# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
+"""Settings of a server, and the languages that its models translate."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from babel import Locale, UnknownLocaleError
+from py3langid.langid import MODEL_FILE, LanguageIdentifier
+
+from residual_hf.errors import InputError, InputSettings
+from residual_hf.generation.translator import Translator
+from residual_hf.model.configuration_residual import ResidualConfig
+from residual_hf.model.options import option
+from residual_hf.model.pipeline_translation import language_tags
+
+
+@dataclass(frozen=True)
+class ServerSettings(InputSettings):
+    """Address and limits of a server."""
+
+    host: str = option("127.0.0.1", help="address to listen on; the default is reachable from this machine only")
+    port: int = option(5000, minimum=0, maximum=65535, help="port to listen on; 0: any free one")
+    char_limit: int = option(5000, minimum=1, help="most characters of a request")
+    max_queue: int = option(256, minimum=1, help="most requests that wait; further ones get status 429")
+    timeout: float = option(60.0, above=0, help="seconds until a request gets status 504")
+    api_keys: Path | None = option(None, help="file with one API key per line; without it no key is required")
+
+    def check(self) -> None:
+        if self.api_keys is not None:
+            self.require(self.api_keys.is_file() and self.read_keys(), "api_keys", "a file with one key per line")
+
+    def read_keys(self) -> list[bytes]:
+        """The API keys, empty if none is required."""
+        lines = [] if self.api_keys is None else self.api_keys.read_bytes().splitlines()
+        return [line.strip() for line in lines if line.strip()]
+
+
+class Languages:
+    """Which translator serves which languages.
+
+    Args:
+        translators: by the name of their model, for messages. The first that serves a pair of languages is used.
+        sources: source languages of the models whose config has no `source_lang`.
+        target: target language of the models whose config has no `target_lang`.
+
+    Raises:
+        InputError: the languages of a model are not known, or the model is not of this package.
+    """
+
+    def __init__(self, translators: dict[str, Translator], sources: Sequence[str] = (), target: str | None = None):
+        self.translators: dict[tuple[str, str], Translator] = {}
+        for name, translator in translators.items():
+            config = translator.model.config
+            if config.model_type != ResidualConfig.model_type:
+                raise InputError(f"{name}: a {config.model_type} model given; convert it by `residual-hf convert`")
+            tags = list(language_tags(translator.tokenizer)) if config.language_tags else []
+            found = {
+                "source-lang": [config.source_lang] if config.source_lang else list(sources),
+                "target-lang": tags or [config.target_lang or target],
+            }
+            for field, languages in found.items():
+                if not all(languages) or not languages:
+                    raise InputError(f"--{field}: missing, required because the config of {name} names none")
+            for source in found["source-lang"]:
+                for language in found["target-lang"]:
+                    if source != language:
+                        self.translators.setdefault((source, language), translator)
+        self.sources = list(dict.fromkeys(source for source, _ in self.translators))
+        self.targets = list(dict.fromkeys(target for _, target in self.translators))
+        self._identifier = LanguageIdentifier.from_model_file(MODEL_FILE, norm_probs=True)
+        self._identifier.set_languages(set(self.sources) & set(self._identifier.labels) or None)
+
+    def detect(self, text: str) -> list[dict[str, str | float]]:
+        """Source languages of the server by their likelihood for a text, in percent."""
+        ranked = self._identifier.rank(text) if len(self.sources) > 1 else [(self.sources[0], 1.0)]
+        return [
+            {"confidence": round(100 * float(confidence), 1), "language": language}
+            for language, confidence in ranked
+            if language in self.sources
+        ] or [{"confidence": 0.0, "language": self.sources[0]}]
+
+    def listed(self) -> list[dict[str, str | list[str]]]:
+        """All languages with their English names and the languages they are translated to."""
+        return [
+            {
+                "code": code,
+                "name": language_name(code),
+                "targets": [target for source, target in self.translators if source == code],
+            }
+            for code in dict.fromkeys([*self.sources, *self.targets])
+        ]
+
+
+def language_name(code: str) -> str:
+    """English name of a language code, or the code."""
+    try:
+        return Locale.parse(code.replace("-", "_")).get_display_name("en") or code
+    except (UnknownLocaleError, ValueError):
+        return code

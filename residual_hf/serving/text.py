@@ -1,0 +1,153 @@
+# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
+"""Text of any length as sentences and the layout between them; checks of a translation against its source."""
+
+from __future__ import annotations
+
+import html
+import re
+from collections.abc import Callable, Iterator, Sequence
+from html.parser import HTMLParser
+
+from sentencex import segment
+
+LINE_BREAKS = re.compile(r"([\r\n\v\f\x85\u2028\u2029]+)")
+MARKER = r"(?:[-*+•–—#>]+\s+)*"  # of lists, headings and quotations
+SENTENCE = re.compile(rf"(\s*{MARKER})(.*?)(\s*)", re.DOTALL)
+LOOP = re.compile(r"(.{2,60}?)\1{3,}", re.DOTALL)
+SPACE = re.compile(r"\s+")
+VERBATIM = ("code", "kbd", "pre", "samp", "script", "style", "svg", "textarea", "var")
+FIRST_IDEOGRAPH = "\u2e80"
+
+Piece = tuple[str, bool]  # text, and whether it is a sentence to translate
+
+
+class Document:
+    """A text whose sentences can be replaced.
+
+    Args:
+        language: selects the rules of sentence ends.
+        fits: whether the model can read a sentence; longer ones are split at spaces.
+        markup: the text is HTML. Tags, comments, code and elements with `translate="no"` are kept; each run of text
+            between two tags is translated by itself.
+    """
+
+    def __init__(self, text: str, language: str, fits: Callable[[str], bool], *, markup: bool = False):
+        self._encode = _escape if markup else str
+        self._pieces: list[Piece] = []
+        for part, is_text in _html_parts(text) if markup else [(text, True)]:
+            if is_text:
+                pieces = _pieces(part, language, fits)
+                self._pieces += [(piece if wanted else self._encode(piece), wanted) for piece, wanted in pieces]
+            else:
+                self._pieces.append((part, False))
+
+    @property
+    def sentences(self) -> list[str]:
+        return [piece for piece, is_sentence in self._pieces if is_sentence]
+
+    def join(self, translations: Sequence[str]) -> str:
+        """The text with a translation for each of `sentences`."""
+        following = iter(translations)
+        return "".join(self._encode(next(following)) if wanted else piece for piece, wanted in self._pieces)
+
+
+def repeats(translation: str, source: str) -> bool:
+    """Whether a passage occurs four times in a row in the translation, but none in the source."""
+    return _has_loop(translation) and not _has_loop(source)
+
+
+def is_copy(translation: str, source: str) -> bool:
+    """Whether the translation has the letters of the source. Short texts may be names and are never copies."""
+    letters = _letters(source)
+    ideographs = len(letters) >= 8 and min(letters) >= FIRST_IDEOGRAPH
+    return (ideographs or len(source.split()) >= 4) and letters != "" and letters == _letters(translation)
+
+
+def _pieces(text: str, language: str, fits: Callable[[str], bool]) -> Iterator[Piece]:
+    for line in LINE_BREAKS.split(text):
+        for sentence in segment(language, line) if _has_letters(line) else [line]:
+            before, core, after = SENTENCE.fullmatch(sentence).groups()
+            yield before, False
+            for part in _parts(core, fits):
+                stripped = part.rstrip()
+                yield stripped, _has_letters(stripped)
+                yield part[len(stripped) :], False
+            yield after, False
+
+
+def _parts(sentence: str, fits: Callable[[str], bool]) -> Iterator[str]:
+    """The sentence, or halves of it until they fit."""
+    if len(sentence) < 2 or fits(sentence):
+        yield sentence
+        return
+    middle = len(sentence) // 2
+    spaces = [match.end() for match in SPACE.finditer(sentence) if match.end() < len(sentence)]
+    cut = min(spaces or [middle], key=lambda position: abs(position - middle))
+    yield from _parts(sentence[:cut], fits)
+    yield from _parts(sentence[cut:], fits)
+
+
+def _has_letters(text: str) -> bool:
+    return any(character.isalpha() for character in text)
+
+
+def _letters(text: str) -> str:
+    return "".join(filter(str.isalpha, text.casefold()))
+
+
+def _has_loop(text: str) -> bool:
+    return any(_has_letters(match[1]) for match in LOOP.finditer(text))
+
+
+def _escape(text: str) -> str:
+    return html.escape(text, quote=False)
+
+
+def _html_parts(text: str) -> list[Piece]:
+    parser = _HTMLParts()
+    parser.feed(text)
+    parser.close()
+    return parser.parts
+
+
+class _HTMLParts(HTMLParser):
+    """Splits HTML into text, without entities, and everything else, as it was."""
+
+    def __init__(self) -> None:
+        super().__init__(convert_charrefs=True)
+        self.parts: list[Piece] = []
+        self._verbatim: list[str] = []  # open elements of the name of the outermost one that is not translated
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        if self._verbatim[:1] == [tag] or (not self._verbatim and (tag in VERBATIM or ("translate", "no") in attrs)):
+            self._verbatim.append(tag)
+        self._keep(self.get_starttag_text() or "")
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self._keep(self.get_starttag_text() or "")
+
+    def handle_endtag(self, tag: str) -> None:
+        if self._verbatim[:1] == [tag]:
+            self._verbatim.pop()
+        self._keep(f"</{tag}>")
+
+    def handle_data(self, data: str) -> None:
+        if self._verbatim:
+            self._keep(data if self.cdata_elem else _escape(data))
+        else:
+            self.parts.append((data, True))
+
+    def handle_comment(self, data: str) -> None:
+        self._keep(f"<!--{data}-->")
+
+    def handle_decl(self, decl: str) -> None:
+        self._keep(f"<!{decl}>")
+
+    def handle_pi(self, data: str) -> None:
+        self._keep(f"<?{data}>")
+
+    def unknown_decl(self, data: str) -> None:
+        self._keep(f"<![{data}]>")
+
+    def _keep(self, text: str) -> None:
+        self.parts.append((text, False))

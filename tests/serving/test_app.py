@@ -1,0 +1,261 @@
+# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
+"""The server over loopback, as its clients see it."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from urllib.error import HTTPError
+from urllib.request import Request, urlopen
+
+import pytest
+from tiny_translator import SENTENCES, tiny_model, tiny_tokenizer
+
+pytest.importorskip("fastapi", reason="needs the extra 'serve'")
+pytest.importorskip("libretranslatepy")
+
+import libretranslatepy
+import uvicorn
+
+from residual_hf.checkpoint import save_checkpoint
+from residual_hf.cli import main
+from residual_hf.errors import InputError
+from residual_hf.generation.decode import DecodingSettings
+from residual_hf.generation.translator import Translator
+from residual_hf.serving.app import create_app
+from residual_hf.serving.languages import Languages, ServerSettings
+
+KEY = "a secret"
+
+
+def translator(**fields):
+    tags = fields.pop("tags", ())
+    tokenizer = tiny_tokenizer(*tags)
+    model = tiny_model(tokenizer, **fields)
+    model.generation_config.no_repeat_ngram_size = 3  # random weights repeat themselves
+    return Translator(model, tokenizer, DecodingSettings(num_beams=2, max_tokens=500, max_length_a=1, max_length_b=5))
+
+
+class Server:
+    """A server of this process on a free port."""
+
+    def __init__(self, languages, **settings):
+        self.app = create_app(languages, ServerSettings(**settings))
+        self.uvicorn = uvicorn.Server(uvicorn.Config(self.app, port=0, log_level="error"))
+        self.thread = threading.Thread(target=self.uvicorn.run)
+        self.thread.start()
+        while not self.uvicorn.started:
+            time.sleep(0.01)
+        self.url = f"http://127.0.0.1:{self.uvicorn.servers[0].sockets[0].getsockname()[1]}/"
+
+    def close(self):
+        self.uvicorn.should_exit = True
+        self.thread.join()
+
+    def request(self, path, body=None, content_type="application/json", method=None):
+        """Status, headers and parsed body of an answer; `body` is posted, as JSON unless it is bytes."""
+        data = body if body is None or isinstance(body, bytes) else json.dumps(body).encode()
+        try:
+            answer = urlopen(Request(self.url + path, data, {"Content-Type": content_type}, method=method), timeout=60)
+        except HTTPError as error:
+            answer = error
+        with answer:
+            text = answer.read().decode()
+        return answer.status, answer.headers, json.loads(text) if "json" in answer.headers["Content-Type"] else text
+
+    def translate(self, q, **fields):
+        return self.request("translate", {"q": q, "source": "de", "target": "en"} | fields)
+
+
+@pytest.fixture(scope="module")
+def german():
+    return translator(source_lang="de", target_lang="en")
+
+
+@pytest.fixture(scope="module")
+def server(german):
+    server = Server(Languages({"german": german}), char_limit=300)
+    yield server
+    server.close()
+
+
+@pytest.fixture(scope="module")
+def several(german, tmp_path_factory):
+    keys = tmp_path_factory.mktemp("keys") / "keys"
+    keys.write_text(f"other\n\n{KEY}\n")
+    tagged = translator(tags=("<2de>", "<2fr>"), language_tags="source")
+    server = Server(Languages({"german": german, "tagged": tagged}, sources=["en"]), api_keys=keys)
+    yield server
+    server.close()
+
+
+def test_a_client_of_libretranslate_works_unchanged(server, german):
+    client = libretranslatepy.LibreTranslateAPI(server.url)
+    assert client.languages() == [
+        {"code": "de", "name": "German", "targets": ["en"]},
+        {"code": "en", "name": "English", "targets": []},
+    ]
+    assert client.translate(SENTENCES[0], "de", "en") == german.translate([SENTENCES[0]])[0]
+    assert client.translate(SENTENCES[0], "auto", "en") == client.translate(SENTENCES[0], "de", "en")
+    assert client.detect("Hund & Katze") == [{"confidence": 100.0, "language": "de"}]
+
+
+def test_lists_alternatives_and_layout(server, german):
+    first, second = german.translate(SENTENCES[:2])
+    status, _, answer = server.translate([f"- {SENTENCES[0]}\n\n* {SENTENCES[1]}", "12"], alternatives=1)
+    assert status == 200
+    assert answer["translatedText"] == [f"- {first}\n\n* {second}", "12"]
+    assert [len(texts) for texts in answer["alternatives"]] == [1, 0]
+    assert [len(scores) for scores in answer["scores"]] == [2, 1]
+    assert answer["flags"] == [[], []] and "detectedLanguage" not in answer
+    assert server.translate([])[2] == {"translatedText": [], "flags": []}
+
+
+def test_html_and_forms(server, german):
+    (expected,) = german.translate([SENTENCES[0]])
+    assert server.translate(f"<p>{SENTENCES[0]}</p>", format="html")[2]["translatedText"] == f"<p>{expected}</p>"
+    parts = {"q": SENTENCES[0], "source": "de", "target": "en", "alternatives": "0", "format": "text"}
+    form = "".join(f'--x\r\nContent-Disposition: form-data; name="{k}"\r\n\r\n{v}\r\n' for k, v in parts.items())
+    status, _, answer = server.request("translate", (form + "--x--\r\n").encode(), "multipart/form-data; boundary=x")
+    assert status == 200 and answer["translatedText"] == expected
+
+
+@pytest.mark.parametrize(
+    ("fields", "status", "message"),
+    [
+        ({"q": 5}, 400, "q: Input should be a valid string"),
+        ({"q": "x" * 301}, 400, "q: 301 characters given, must be at most 300"),
+        ({"q": ["x"] * 301}, 400, "q: 301 characters given"),
+        ({"q": "x" * 100_000}, 413, "more than 69136 bytes"),
+        ({"source": "xx"}, 400, "xx to en is not supported, only de to en"),
+        ({"target": None}, 400, "target: "),
+        ({"format": "pdf"}, 400, "format: Input should be 'text' or 'html'"),
+        ({"alternatives": 6}, 400, "alternatives: Input should be less than or equal to 5"),
+        ({"alternatives": True}, 400, "alternatives: "),
+    ],
+)
+def test_bad_requests_name_the_field(server, fields, status, message):
+    code, _, answer = server.translate(**({"q": "x"} | fields))
+    assert code == status and message in answer["error"]
+
+
+@pytest.mark.parametrize(
+    ("body", "content_type", "status"),
+    [
+        (b"{", "application/json", 400),
+        (b"\xff\xfe", "application/json", 400),
+        (b'{"q": "\\ud800", "source": "de", "target": "en"}', "application/json", 400),
+        (b"[]", "application/json", 400),
+        (b"q=%FF%FE", "application/x-www-form-urlencoded", 400),
+        (b"nonsense", "multipart/form-data; boundary=x", 400),
+        (b"nonsense", "multipart/form-data", 400),
+        (b"q", "text/plain", 415),
+        (b"", "", 415),
+    ],
+)
+def test_malformed_bodies_are_errors_of_the_client(server, body, content_type, status):
+    code, _, answer = server.request("translate", body, content_type)
+    assert code == status and set(answer) == {"error"}
+
+
+def test_unknown_paths_and_methods(server):
+    assert server.request("nowhere")[::2] == (404, {"error": "Not Found"})
+    assert server.request("translate", method="PUT")[::2] == (405, {"error": "Method Not Allowed"})
+
+
+def test_several_models_detection_and_keys(several):
+    client = libretranslatepy.LibreTranslateAPI(several.url, KEY)
+    found = {language["code"]: language["targets"] for language in client.languages()}
+    assert found == {"de": ["en"], "en": ["de", "fr"], "fr": []}
+    assert [guess["language"] for guess in client.detect("Zwei Katzen schlafen auf dem Sofa")] == ["de", "en"]
+    _, _, answer = several.translate("two cats sleep in the park", source="auto", target="fr", api_key=KEY)
+    assert answer["detectedLanguage"]["language"] == "en" and answer["translatedText"]
+    assert several.translate("x", target="fr", api_key=KEY)[0] == 400
+    for key in ("", "wrong", "ü"):
+        assert several.translate("x", api_key=key)[0] == 403
+    assert several.request("frontend/settings")[2]["keyRequired"] is True
+
+
+def test_health_metrics_and_page(server):
+    server.translate("Hund")
+    assert server.request("health")[2] == {"status": "ok"}
+    assert 'requests_total{path="/translate",status="200"}' in server.request("metrics")[2]
+    status, headers, page = server.request("")
+    assert status == 200 and "default-src 'none'" in headers["Content-Security-Policy"]
+    assert not re.search(r"(src|href)=\"(?!data:)|url\(|https?:", page)  # nothing from elsewhere
+    settings = server.request("frontend/settings")[2]
+    assert settings["charLimit"] == 300 and settings["language"]["target"] == {"code": "en", "name": "English"}
+
+
+class Slow:
+    """A translator that waits for `free`."""
+
+    def __init__(self, translator):
+        self.model, self.tokenizer, self.settings = translator.model, translator.tokenizer, translator.settings
+        self.source_lengths, self.translator, self.free = translator.source_lengths, translator, threading.Event()
+
+    def hypotheses(self, *args, **kwargs):
+        self.free.wait(30)
+        if self.translator is None:
+            raise RuntimeError("a secret path")
+        return self.translator.hypotheses(*args, **kwargs)
+
+
+def test_full_queue_timeout_and_internal_error(german):
+    slow = Slow(german)
+    server = Server(Languages({"slow": slow}), max_queue=1, timeout=0.5)
+    with ThreadPoolExecutor(4) as pool:
+        answers = list(pool.map(lambda _: server.translate("Hund"), range(4)))
+    assert sorted(status for status, _, _ in answers) == [429, 429, 429, 504]
+    assert all(int(headers["Retry-After"]) >= 1 for status, headers, _ in answers if status == 429)
+    slow.translator = None
+    slow.free.set()
+    assert server.translate("Hund")[::2] == (500, {"error": "Internal server error"})
+    server.close()
+
+
+def test_many_clients_get_what_a_single_one_gets(server):
+    texts = [f"{a} {b}" for a in SENTENCES for b in SENTENCES] * 5
+    with ThreadPoolExecutor(16) as pool:
+        together = list(pool.map(server.translate, texts))
+    assert {status for status, _, _ in together} == {200}
+    alone = {text: server.translate(text)[2] for text in set(texts)}
+    assert [answer for _, _, answer in together] == [alone[text] for text in texts]
+
+
+@pytest.mark.skipif(os.name != "posix", reason="needs SIGTERM")
+def test_sigterm_answers_accepted_requests(tmp_path):
+    tokenizer = tiny_tokenizer()
+    save_checkpoint(tiny_model(tokenizer, source_lang="de", target_lang="en"), tokenizer, tmp_path / "model")
+    command = [sys.executable, "-m", "residual_hf.cli", "serve", str(tmp_path / "model"), "--port", "0"]
+    process = subprocess.Popen([*command, "--num-beams", "5"], stderr=subprocess.PIPE, text=True)
+    url = next(match[0] for line in process.stderr if (match := re.search(r"http://\S+:\d+", line)))
+    body = json.dumps({"q": [" ".join(SENTENCES)] * 40, "source": "de", "target": "en"}).encode()
+    with ThreadPoolExecutor(4) as pool:
+        send = Request(f"{url}/translate", body, {"Content-Type": "application/json"})
+        futures = [pool.submit(urlopen, send, timeout=60) for _ in range(4)]
+        time.sleep(0.2)
+        assert not any(future.done() for future in futures)
+        process.send_signal(signal.SIGTERM)
+        answers = [json.load(future.result()) for future in futures]
+    assert all(len(answer["translatedText"]) == 40 for answer in answers)
+    assert process.wait(30) in (0, -signal.SIGTERM)
+    assert "Traceback" not in process.stderr.read()
+
+
+def test_settings_and_languages_are_checked_before_the_start(german, tmp_path, capsys):
+    unknown = translator()
+    with pytest.raises(InputError, match="--source-lang: missing, required because the config of a names none"):
+        Languages({"a": unknown})
+    assert list(Languages({"a": unknown}, ["de"], "en").translators) == [("de", "en")]
+    assert main(["serve", "nowhere", "--port", "70000"]) == 2
+    assert "port: 70000 given" in capsys.readouterr().err
+    assert main(["serve", "nowhere", "--api-keys", str(tmp_path / "none")]) == 2
+    assert "a file with one key per line" in capsys.readouterr().err

@@ -1,0 +1,130 @@
+# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
+from __future__ import annotations
+
+import threading
+from types import SimpleNamespace
+
+import pytest
+from tiny_translator import SENTENCES, tiny_model, tiny_tokenizer
+
+pytest.importorskip("prometheus_client", reason="needs the extra 'serve'")
+
+from residual_hf.generation.decode import DecodingSettings
+from residual_hf.generation.translator import Hypothesis, Translator
+from residual_hf.serving.batcher import Batcher, ClosingError, Metrics, QueueFullError, Request
+
+
+class Dictionary:
+    """Stands in for a translator: a sentence becomes "en:" and upper case, or its entry in `words`."""
+
+    def __init__(self, **words):
+        self.model = SimpleNamespace(config=SimpleNamespace(max_position_embeddings=20))
+        self.settings = DecodingSettings(num_beams=2, max_tokens=40)
+        self.words, self.batches, self.free = words, [], threading.Event()
+        self.free.set()
+
+    def source_lengths(self, sentences):
+        return [len(sentence.split()) for sentence in sentences]
+
+    def hypotheses(self, sentences, count, *, target_lang, **arguments):
+        self.free.wait()
+        self.batches.append(list(sentences))
+        if "crash" in sentences:
+            raise RuntimeError("out of memory")
+        found = [self.words.get(s, f"en:{s.upper()}") for s in sentences]
+        found = ["again" if arguments and s in self.words else text for s, text in zip(sentences, found, strict=True)]
+        return [[Hypothesis(text + "'" * k, -0.5 - k) for k in range(count)] for text in found]
+
+
+@pytest.fixture
+def make():
+    made = []
+
+    def make(translator, max_queue=100):
+        made.append(Batcher({("de", "en"): translator}, max_queue=max_queue, metrics=Metrics()))
+        made[-1].start()
+        return made[-1]
+
+    yield make
+    for batcher in made:
+        batcher.close()
+
+
+def ask(*texts, **options):
+    return Request(texts, "de", "en", **options)
+
+
+def test_a_translation_is_that_of_the_model_alone(make):
+    tokenizer = tiny_tokenizer()
+    translator = Translator(tiny_model(tokenizer), tokenizer, DecodingSettings(num_beams=3, max_tokens=60))
+    batcher = make(translator)
+    futures = [batcher.submit(ask(sentence, alternatives=k % 3)) for k in range(3) for sentence in SENTENCES]
+    plain = dict(zip(SENTENCES, translator.translate(SENTENCES), strict=True))
+    for k, future in enumerate(futures):
+        (found,) = future.result(30)
+        sentence = SENTENCES[k % len(SENTENCES)]
+        if not found.flags:
+            assert found.texts[0] == plain[sentence]
+        assert len(found.scores) == (len(found.texts) if k // len(SENTENCES) % 3 else 0)
+        assert found.scores == sorted(found.scores, reverse=True) or found.flags
+
+
+def test_sentences_that_wait_share_batches_of_similar_length(make):
+    translator = Dictionary()
+    batcher = make(translator)
+    translator.free.clear()
+    first = batcher.submit(ask("first"))
+    while batcher._new:  # until the model is busy
+        pass
+    long, short = "x " * 9 + "y", "a b"
+    futures = [batcher.submit(ask(text)) for text in (short, long, short, long, short)]
+    translator.free.set()
+    assert [future.result(5)[0].texts[0] for future in [first, *futures][:2]] == ["en:FIRST", "en:A B"]
+    assert [future.result(5) for future in futures]
+    assert translator.batches == [["first"], [short] * 3, [long] * 2]
+
+
+def test_a_text_is_joined_from_its_sentences_with_alternatives(make):
+    batcher = make(Dictionary())
+    (found,) = batcher.submit(ask("Guten Tag.\n\nAuf bald.", alternatives=1)).result(5)
+    assert found.texts == ["en:GUTEN TAG.\n\nen:AUF BALD.", "en:GUTEN TAG.'\n\nen:AUF BALD.'"]
+    assert found.scores == [-0.5, -1.5] and found.flags == []
+    (nothing,) = batcher.submit(ask(" 1 ")).result(5)
+    assert nothing.texts == [" 1 "]
+    assert batcher.submit(ask()).result(5) == []
+
+
+def test_suspicious_translations_are_searched_again_and_flagged(make):
+    loop, copy = "ja ja nein", "eins zwei drei vier"
+    batcher = make(Dictionary(**{loop: "yes " * 9, copy: copy}))
+    found = batcher.submit(ask(loop, copy, "gut")).result(5)
+    assert [f.flags for f in found] == [["repetition"], ["copy"], []]
+    assert [f.texts for f in found] == [["again"], ["again"], ["en:GUT"]]
+    assert batcher.metrics.registry.get_sample_value("flagged_sentences_total", {"flag": "copy"}) == 1
+
+
+def test_an_error_fails_the_batch_only(make):
+    batcher = make(Dictionary())
+    with pytest.raises(RuntimeError, match="out of memory"):
+        batcher.submit(ask("crash")).result(5)
+    assert batcher.submit(ask("gut")).result(5)[0].texts == ["en:GUT"]
+
+
+def test_full_queue_cancelled_requests_and_close(make):
+    translator = Dictionary()
+    batcher = make(translator, max_queue=3)
+    translator.free.clear()
+    accepted = [batcher.submit(ask("eins"))]
+    while batcher._new:
+        pass
+    accepted += [batcher.submit(ask(text)) for text in ("zwei", "drei")]
+    with pytest.raises(QueueFullError):
+        batcher.submit(ask("vier"))
+    assert accepted.pop().cancel()
+    accepted.append(batcher.submit(ask("fünf")))
+    threading.Timer(0.1, translator.free.set).start()
+    batcher.close()
+    assert [future.result(0)[0].texts for future in accepted] == [["en:EINS"], ["en:ZWEI"], ["en:FÜNF"]]
+    assert "drei" not in sum(translator.batches, [])
+    with pytest.raises(ClosingError):
+        batcher.submit(ask("sechs"))

@@ -1,0 +1,61 @@
+# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
+from __future__ import annotations
+
+import pytest
+
+pytest.importorskip("sentencex", reason="needs the extra 'serve'")
+
+from residual_hf.serving.text import Document, is_copy, repeats
+
+LAYOUT = "# Title\n\n  - Hello Dr. Smith.  How are you? \r\n  - Fine!\n\n----\n\t3.14 \n"
+
+
+def document(text, fits=lambda sentence: True, **options):
+    return Document(text, "en", fits, **options)
+
+
+def test_layout_numbers_and_markers_stay_outside_sentences():
+    found = document(LAYOUT)
+    assert found.sentences == ["Title", "Hello Dr. Smith.", "How are you?", "Fine!"]
+    assert found.join(found.sentences) == LAYOUT
+    assert found.join("ABCD") == "# A\n\n  - B  C \r\n  - D\n\n----\n\t3.14 \n"
+
+
+@pytest.mark.parametrize("text", ["", " \n\n ", "...", "世界。你好。", "a\u2028b", "🙂 x", "- ", "a" * 1000])
+@pytest.mark.parametrize("markup", [False, True])
+def test_any_text_keeps_its_layout(text, markup):
+    found = document(text, lambda sentence: len(sentence) <= 10, markup=markup)
+    assert found.join(found.sentences) == text
+    assert all(len(sentence) <= 10 for sentence in found.sentences)
+
+
+def test_long_sentences_are_split_at_spaces():
+    words = " ".join(f"word{i}" for i in range(100))
+    parts = document(words, lambda sentence: len(sentence) <= 60).sentences
+    assert " ".join(parts) == words and max(map(len, parts)) <= 60 and len(parts) < 20
+
+
+def test_html_keeps_tags_entities_code_and_untranslated_elements():
+    source = (
+        '<!doctype html><p class="a">Ham &amp; eggs.</p><!-- c --><br/><code>x &lt; y</code>'
+        '<script>if (a < b) {}</script><b translate="no">Name<b>x</b></b> and &lt;more&gt;<?p?>'
+    )
+    found = document(source, markup=True)
+    assert found.sentences == ["Ham & eggs.", "and <more>"]
+    assert found.join(["A < B", "C"]) == source.replace("Ham &amp; eggs.", "A &lt; B").replace("and &lt;more&gt;", "C")
+
+
+def test_repetition_is_a_passage_four_times_in_a_row_that_the_source_has_not():
+    assert repeats("the cat the cat the cat the cat sat", "die Katze")
+    assert repeats("猫猫猫猫猫猫猫猫", "Katze")
+    assert not repeats("the cat the cat sat", "die Katze")
+    assert not repeats("ha ha ha ha ha ha", "ha ha ha ha ha")
+    assert not repeats("costs 1000000000 .......... dollars", "x")
+
+
+def test_copy_is_the_source_up_to_case_and_punctuation_but_no_short_name():
+    assert is_copy("ein Hund, läuft im park", "Ein Hund läuft im Park.")
+    assert is_copy("我们今天去公园玩。", "我们今天去公园玩")
+    assert not is_copy("Johann Sebastian Bach", "Johann Sebastian Bach")
+    assert not is_copy("a dog runs in the park", "Ein Hund läuft im Park.")
+    assert not is_copy("1 2 3 4 5", "1 2 3 4 5")
