@@ -47,6 +47,39 @@ def test_evaluate_prints_scores_with_signatures(model_folder, tmp_path, capsys):
     assert all("version:" in score["signature"] for score in scores.values())
 
 
+METRIC = """
+import datasets
+import evaluate
+
+
+class Exact(evaluate.Metric):
+    def _info(self):
+        text = datasets.Value("string")
+        features = datasets.Features({"predictions": text, "references": text})
+        return evaluate.MetricInfo(description="", citation="", inputs_description="", features=features)
+
+    def _compute(self, predictions, references):
+        return {"exact": sum(map(str.__eq__, predictions, references)) / len(references)}
+"""
+
+
+def test_evaluate_compares_with_a_baseline_and_adds_metrics(model_folder, tmp_path, capsys):
+    for name in ("source", "reference", "perfect"):
+        (tmp_path / name).write_text("\n".join(SENTENCES) + "\n", encoding="utf-8")
+    (tmp_path / "short").write_text("one line\n")
+    (tmp_path / "exact.py").write_text(METRIC)
+    arguments = ["evaluate", str(model_folder), "--source", str(tmp_path / "source")]
+    arguments += ["--reference", str(tmp_path / "reference"), "--metric", str(tmp_path / "exact.py")]
+    assert main([*arguments, "--baseline", str(tmp_path / "perfect")]) == 0
+    scores = json.loads(capsys.readouterr().out)
+    assert scores["bleu"]["baseline"] == pytest.approx(100) and scores["bleu"]["p_value"] < 0.05
+    assert scores["metrics"] == {str(tmp_path / "exact.py"): {"exact": 0.0}}
+    assert main([*arguments, "--baseline", str(tmp_path / "short")]) == 2
+    assert f"--baseline: {tmp_path / 'short'}: 1 lines for {len(SENTENCES)} references" in capsys.readouterr().err
+    assert main([*arguments, "--metric", "not_there"]) == 2
+    assert "'not_there' cannot be loaded" in capsys.readouterr().err
+
+
 def without(folder, tmp_path, *names):
     import shutil
 

@@ -16,14 +16,14 @@ NAMES = {"yaml": "pyyaml", "prometheus_client": "prometheus-client"}
 PROJECT = (ROOT / "pyproject.toml").read_text()
 
 
-def declared(pattern):
-    """The distributions in a list of pyproject.toml (Python 3.10 has no tomllib)."""
-    (content,) = re.findall(rf"^{pattern} = \[\n?(.*?)\]", PROJECT, re.DOTALL | re.MULTILINE)
+def distributions(content):
     return set(re.findall(r'"([\w-]+)', content))
 
 
-REQUIRED = declared("dependencies")
-OPTIONAL = {"deepspeed"}.union(*map(declared, ("card", "ctranslate2", "energy", "moses", "serve")))
+(required,) = re.findall(r"^dependencies = \[\n(.*?)^\]", PROJECT, re.DOTALL | re.MULTILINE)  # no tomllib in 3.10
+(extras,) = re.findall(r"^\[project.optional-dependencies\]\n(.*?)^\[", PROJECT, re.DOTALL | re.MULTILINE)
+REQUIRED = distributions(required)
+OPTIONAL = distributions(extras) | {"deepspeed"}
 
 
 def imports(tree):
