@@ -234,7 +234,7 @@ def write_pages(app: Any) -> None:
         page, text = folder / f"{name}.md", mode_page(name)
         if not page.exists() or page.read_text(encoding="utf-8") != text:
             page.write_text(text, encoding="utf-8")
-    style = re.sub("color:#1f2328|@media[^\n]*", "", STYLE)  # on a page, drawings have the colour of its text
+    style = re.sub("color:#1f2328|@media[^\n]*", "", STYLE)  # on a page, drawings have the color of its text
     style += ".wiring .page{display:none}\n"
     (Path(app.srcdir) / "_static" / "wiring.css").write_text(style.lstrip(), encoding="utf-8")
 

@@ -51,12 +51,12 @@ def import_modes(path: Path) -> None:
 
 
 def warmup(mode: type[ResidualConnection]) -> str:
-    """What the paper of a mode says of learning-rate warm-up; a class derived from another has its own paper."""
+    """Learning-rate warm-up in the paper of a mode; a class derived from another has its own paper."""
     return vars(mode).get("warmup", ResidualConnection.warmup)
 
 
 def connection_parameters(name: str) -> int:
-    """Parameters of a mode beside its branches, in 6+6 layers of width 512."""
+    """Parameters that a mode adds to the sub-layers, in 6+6 layers of width 512."""
     config = ResidualConfig(ln_mode=name, encoder_layers=6, decoder_layers=6, d_model=512)
     modules: list[nn.Module] = []
     with torch.device("meta"):
@@ -74,7 +74,7 @@ def describe_mode(name: str) -> str:
     mode = get_ln_mode(name)
     lines = [name, "", f"  {mode.equation}", f"  {mode.source}", "", inspect.cleandoc(mode.__doc__ or ""), ""]
     lines.append(f"norm_type {mode.default_norm_type}, init_style {mode.default_init_style} unless the config says")
-    lines.append(f"{connection_parameters(name):,} parameters beside the branches in 6+6 layers of width 512")
+    lines.append(f"{connection_parameters(name):,} parameters beyond the sub-layers, in 6+6 layers of width 512")
     lines.append(f"learning-rate warm-up: {warmup(mode)} in the paper")
     if mode.folds_into:
         lines.append(f"folds into {mode.folds_into} (residual_hf.conversion.fold)")

@@ -3,8 +3,8 @@
 
 python examples/benchmarks/loss_memory.py --tokens 4096 --vocab-size 32768 --width 512
 
-Every variant runs in a process of its own, whose peak (resident memory on a CPU, allocated memory on a GPU) above that
-of the inputs is printed as JSON.
+Every variant runs in its own process. Its peak memory above that of the inputs (resident memory on a CPU, allocated
+memory on a GPU) is printed as JSON.
 """
 
 from __future__ import annotations

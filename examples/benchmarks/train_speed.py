@@ -1,9 +1,9 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
-"""Training speed beside `MarianMTModel`: real target tokens per second of forward, loss, backward and optimiser step.
+"""Training speed compared with `MarianMTModel`: target tokens per second of forward, loss, backward and update.
 
     python examples/benchmarks/train_speed.py --shape multi30k_tiny --threads 1 --json speed.json
 
-Every candidate has the same sizes, dropout rates, optimiser and batches; README.md beside this file says the rest.
+Every candidate has the same sizes, dropout rates, optimizer and batches. See README.md in this folder.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ def fused_criterion(hidden: Tensor, weight: Tensor, labels: Tensor, num_items: A
 
 @dataclass
 class Candidate:
-    """One model with its optimiser, and the time of every batch it was trained on."""
+    """One model with its optimizer, and the time of every batch it was trained on."""
 
     name: str
     model: nn.Module

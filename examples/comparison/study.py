@@ -1,12 +1,12 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
-"""One recipe, trained with several modes, depths, warm-ups and seeds, and what came of it as tables.
+"""Train one recipe with several modes, depths, warm-ups and seeds, and print tables of the scores.
 
     python examples/comparison/study.py examples/iwslt14_de_en/recipe.yaml --layers 6 12 --warmup 4000 0 --seeds 1 2 3
 
-Every run is `residual-hf train` with `--set`, in a folder of its own. What is finished is not repeated and what is
-unfinished goes on: given again, the command prints the tables. Scores are those of the test set, or of the validation
-set where the recipe has no other. A score stands with its range over the seeds, and with a star where it differs from
-the first mode's with p < 0.05 in every seed (paired bootstrap over the sentences, Koehn 2004).
+Every run is `residual-hf train` with `--set`, in its own folder. Run the command again to continue: finished runs are
+not repeated, unfinished ones are resumed. Scores are those of the test set, or of the validation set if the recipe has
+no test set. A cell shows the mean and the range over the seeds, and a star if the score differs from that of the first
+mode with p < 0.05 in every seed (paired bootstrap over the sentences, Koehn 2004).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from residual_hf.evaluation.metrics import paired_bootstrap
 from residual_hf.training.recipe import load_recipe
 from residual_hf.training.records import FinishedRun
 
-FIGURES = {"bleu": "sacreBLEU", "tokenized_bleu": "tokenised BLEU", "nll": "NLL"}
+FIGURES = {"bleu": "sacreBLEU", "tokenized_bleu": "tokenized BLEU", "nll": "NLL"}
 
 parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
 parser.add_argument("recipe", type=Path)
@@ -77,7 +77,7 @@ class Run:
         return [*common, *own, f"output_dir={self.folder}"]
 
     def train(self, recipe: Path, common: Sequence[str]) -> FinishedRun | None:
-        """What the folder holds in the end; None for a run that diverged."""
+        """The finished run; None if it diverged."""
         if not (self.folder / "metrics.json").exists():
             settings = [word for field in self.settings(common) for word in ("--set", field)]
             command = [sys.executable, "-m", "residual_hf.cli", "train", str(recipe), "--resume", *settings]
@@ -90,7 +90,7 @@ class Run:
 
 
 def train_all(runs: Sequence[Run], options: argparse.Namespace) -> dict[Run, FinishedRun | None]:
-    """Ctrl-C ends those under way, each with a checkpoint. Behind it, and behind a run that fails, no other begins."""
+    """Ctrl-C stops the active runs, each with a checkpoint. After it, or after a failed run, no other run starts."""
     with ThreadPoolExecutor(options.parallel) as pool:
         futures = {pool.submit(run.train, options.recipe, options.set): run for run in runs}
         try:
@@ -142,14 +142,14 @@ def main() -> None:
         Run(mode, column, seed, options.output_dir)
         for column, mode, seed in itertools.product(columns, options.modes, options.seeds)
     ]
-    for run in runs:  # all of them are looked at before the first begins
+    for run in runs:  # all recipes are checked before the first run starts
         load_recipe(options.recipe, parse_overrides(run.settings(options.set)))
     finished = train_all(runs, options)
     results = {run: finished[run] for run in runs}
-    whole = [result for result in results.values() if result is not None]
+    complete = [result for result in results.values() if result is not None]
     for figure, name in FIGURES.items():
-        if whole and value(whole[0], figure) is not None:
-            print(f"{name}, {whole[0].split}:\n\n{table(results, options, figure)}\n")
+        if complete and value(complete[0], figure) is not None:
+            print(f"{name}, {complete[0].split}:\n\n{table(results, options, figure)}\n")
 
 
 if __name__ == "__main__":

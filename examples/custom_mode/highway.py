@@ -1,5 +1,5 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
-"""A residual connection of one's own: a Highway gate (Srivastava et al. 2015) between shortcut and branch."""
+"""A user-defined residual connection: a Highway gate (Srivastava et al. 2015) between shortcut and branch."""
 
 import torch
 from torch import nn
@@ -11,7 +11,7 @@ from residual_hf.model.norms import build_norm
 
 @register_ln_mode("highway")
 class Highway(ResidualConnection):
-    """A learned gate per dimension says how much of the shortcut and how much of the branch goes on."""
+    """A learned gate per dimension mixes shortcut and branch."""
 
     equation = "x <- LN((1 - g) * x + g * a), g = sigmoid(c), c in R^d learned"
     source = "this example"

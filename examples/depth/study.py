@@ -4,8 +4,9 @@
     python examples/depth/study.py depth.jsonl                                      # all of it: minutes on a GPU
     python examples/depth/study.py depth.jsonl --modes post_ln resi_dual --depths 6 18 --seeds 1 --updates 300
 
-The corpus is the one that `residual-hf quickstart` makes. Every finished run is a line of the file; started again, the
-script goes on behind the last one. The table shows the NLL per target token of a held-out part, the mean over seeds.
+The corpus is the one that `residual-hf quickstart` makes. Every finished run is a line of the file; when
+started again, the script continues after the last one. The table shows the NLL per target token of a held-out part, as
+the mean over seeds.
 """
 
 from __future__ import annotations
@@ -88,7 +89,7 @@ def held_out_nll(model: torch.nn.Module, data: Data) -> float:
 
 
 def train(mode: str, depth: int, warmup: int, seed: int, args: argparse.Namespace, data: Data) -> dict[str, Any]:
-    """One run; it ends early when the loss is no number any more."""
+    """One run; it ends early if the loss is not finite."""
     torch.manual_seed(seed)
     fields = {"vocab_size": data.vocab_size, "max_position_embeddings": 128}
     model = build(mode, depth, args.width, dropout=0.0, **fields).to(data.device)
@@ -133,12 +134,12 @@ def train(mode: str, depth: int, warmup: int, seed: int, args: argparse.Namespac
 
 
 def setting(args: argparse.Namespace) -> dict[str, Any]:
-    """What all runs of one table have in common."""
+    """The settings that all runs of one table share."""
     return {name: getattr(args, name) for name in ("width", "updates", "lr", "clip_norm", "max_tokens")}
 
 
 def verdict(run: dict[str, Any]) -> str:
-    """A run that knows no more than the frequency of words has not trained."""
+    """A run that predicts no better than word frequencies has not trained."""
     if run["nll"] is None:
         return "diverged"
     return "stuck" if run["nll"] > 0.95 * run["unigram_entropy"] else "trained"
@@ -198,7 +199,7 @@ def main() -> None:
     runs = [run for run in read_runs(args.file) if run["setting"] == setting(args)]
     done = {(run["mode"], run["depth"], run["warmup"], run["seed"]) for run in runs}
     data = Data(args.max_tokens, args.device)
-    # shallow first: a table of all modes comes before the expensive columns
+    # shallow models first: all modes have a figure before the expensive depths start
     for cell in itertools.product(args.seeds, args.depths, args.warmups, args.modes):
         seed, depth, warmup, mode = cell
         if (mode, depth, warmup, seed) in done:

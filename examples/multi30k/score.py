@@ -1,5 +1,5 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
-"""Scores of translations as papers on Multi30k print them: sacreBLEU, and BLEU of Moses-tokenised text.
+"""Scores of translations as papers on Multi30k print them: sacreBLEU, and BLEU of Moses-tokenized text.
 
 pip install sacremoses
 python examples/multi30k/score.py runs/multi30k/test.hypotheses.txt data/multi30k/test_2016_flickr.de.gz
@@ -41,4 +41,4 @@ def tokenize(lines: list[str]) -> list[str]:
     ]
 
 
-print("tokenised (normalised, Moses, aggressive hyphens):", tokenized_bleu(tokenize(hypotheses), tokenize(references)))
+print("tokenized (normalized, Moses, aggressive hyphens):", tokenized_bleu(tokenize(hypotheses), tokenize(references)))

@@ -50,7 +50,7 @@ def linked_groups(pairs: list[Pair]) -> list[list[Pair]]:
 
 
 def split(groups: list[list[Pair]], held_out: int, seed: int) -> dict[str, list[Pair]]:
-    """Whole groups, drawn at random, until validation and test have so many pairs; small groups only."""
+    """Assign small groups at random to validation and test until each has enough pairs; never split a group."""
     dice = random.Random(seed)
     dice.shuffle(groups)
     parts: dict[str, list[Pair]] = {"valid": [], "test": [], "train": []}

@@ -1,5 +1,5 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
-"""Go on training with other residual connections, from a trained model: its translations stay what they are at first.
+"""Change the residual connections of a trained model, without changing its outputs, and continue training.
 
 python change_mode.py --model runs/post_ln/model --ln-mode resi_dual --train train.en train.de
     --valid valid.en valid.de --output-dir runs/resi_dual

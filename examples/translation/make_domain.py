@@ -1,5 +1,5 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
-"""Write a small domain of its own: generated English-German sentences, the German as in a headline.
+"""Write a small corpus of a new domain: generated English-German sentences, the German as in a headline.
 
 python make_domain.py data/headlines
 """

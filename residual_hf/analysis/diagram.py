@@ -200,7 +200,7 @@ class Drawing:
         return 1 if start > end else -1 if edge.detour or start < end else 0
 
     def draw_routes(self, routes: list[Route]) -> None:
-        """Lines, with a dot where those of one value part."""
+        """Lines, with a dot where those of one value branch."""
         by_start: dict[Point, list[Route]] = defaultdict(list)
         for route in routes:
             by_start[route[1][0]].append(route)

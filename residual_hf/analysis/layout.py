@@ -170,7 +170,7 @@ class Placement:
                 layout.outputs.append(node)
                 if node in part.inputs:
                     self.kept[lane] = node
-            else:  # a value that goes on in another lane than its own
+            else:  # a value that continues in another lane
                 taps.append(Node("tap", inputs=[node], is_state=node.is_state))
                 layout.column[taps[-1]] = lane
                 layout.outputs.append(taps[-1])

@@ -1,7 +1,7 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """Shapes of a wiring diagram as SVG text: boxes, lines with rounded corners, arrows, labels.
 
-One file serves light and dark pages: lines and text have the colour of the surrounding text, fills are translucent.
+One file serves light and dark pages: lines and text have the color of the surrounding text, fills are translucent.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ STYLE = """
 
 
 def document(shapes: list[str], width: float, height: float, title: str) -> str:
-    """An SVG file: shapes on a page of the background that suits the colour scheme."""
+    """An SVG file: shapes on a page of the background that suits the color scheme."""
     left, top, width, height = -MARGIN, -MARGIN, width + 2 * MARGIN, height + 2 * MARGIN
     page = f'<rect class="page" x="{left:g}" y="{top:g}" width="{width:g}" height="{height:g}" rx="8"/>'
     return (

@@ -92,7 +92,7 @@ def named(value: float, name: str) -> Named:
 
 
 class Branch(nn.Module):
-    """Stands for a sub-layer in a trace."""
+    """Placeholder for a sub-layer in a trace."""
 
     def forward(self, hidden_states: Tensor) -> Tensor:
         return hidden_states + 0.0

@@ -74,7 +74,7 @@ def stream_names(mode: type[ResidualConnection], size: int) -> list[str]:
 
 
 def trace_stack(name: str, stack: str = "encoder", depth: int = DEPTH, **options: Any) -> Wiring:
-    """The wiring of a stack of `depth` layers; neighbours that are alike are one block.
+    """The wiring of a stack of `depth` layers; neighbors that are alike are one block.
 
     Modes whose layers all differ, because each reads what the layers before it left, are shown with two layers.
     Raises `InputError` for a mode that `torch.fx` cannot trace, such as one that branches on the values of tensors.
@@ -141,7 +141,7 @@ def join(connection: ResidualConnection, sublayer: TracedSublayer, stream: tuple
 
 
 def group(layers: list[list[Part]]) -> list[Block]:
-    """Neighbouring layers that are wired alike, as blocks."""
+    """Neighboring layers that are wired alike, as blocks."""
     blocks: list[Block] = []
     first = 0
     for i, layer in enumerate(layers):

@@ -45,7 +45,7 @@ def change_ln_mode(
 
     Parameters that the new mode adds start at values without effect (a dual norm of gain 0, scales of 1). A constant
     scale on the first shortcut of a stack is moved into its embeddings: the result then has separate tables and
-    learned positions, as after `fold`. Norm type and initialisation style do not change.
+    learned positions, as after `fold`. Norm type and initialization style do not change.
 
     Args:
         model: the model to change; it is not modified.

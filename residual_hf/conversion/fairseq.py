@@ -12,7 +12,6 @@ from torch import Tensor
 from residual_hf.model.configuration_residual import ResidualConfig
 from residual_hf.model.modeling_residual import ResidualForConditionalGeneration
 
-ATTENTIONS = ("self_attn", "encoder_attn")
 # version numbers, buffers, and the second copy of weights that fairseq 0.12 keeps for a fused inference kernel
 IGNORED = re.compile(
     r"(\.version|_float_tensor|embed_positions\.weights)$"

@@ -33,7 +33,7 @@ class MosesOptions:
     """How the training text was prepared with Moses; None is inferred from the dictionaries.
 
     Args:
-        normalize: punctuation was normalised first.
+        normalize: punctuation was normalized first.
         hyphens: hyphens inside words were split off as `@-@` (option `-a`).
         escape: special characters were escaped (`&apos;`).
         lowercase: text was lower-cased, as in the IWSLT'14 recipes.
@@ -127,7 +127,7 @@ def convert_fairseq_checkpoint(
         output_dir: folder to write.
         source_dict, target_dict: fairseq's `dict.xx.txt` files, with the same content for a joined dictionary.
         bpe_codes, sentencepiece: files of the subword segmentation. Without them, input must already be segmented.
-        moses: how text was tokenised before `bpe_codes` were applied.
+        moses: how text was tokenized before `bpe_codes` were applied.
         source_lang, target_lang: replace those in the checkpoint.
         overwrite: replace an output folder that exists.
 

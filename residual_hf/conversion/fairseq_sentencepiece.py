@@ -28,7 +28,7 @@ UNIGRAM, BPE = 1, 2
 
 @dataclass
 class SentencePieceModel:
-    """The content of a `.model` file: pieces with score and type, and how text is normalised."""
+    """The content of a `.model` file: pieces with score and type, and how text is normalized."""
 
     pieces: dict[str, tuple[float, int]] = field(default_factory=dict)
     model_type: int = UNIGRAM
@@ -108,7 +108,7 @@ def _unigram(vocab: dict[str, float], model: SentencePieceModel) -> models.Unigr
 
 
 def _bpe(vocab: dict[str, float], scores: dict[str, float], model: SentencePieceModel) -> models.BPE:
-    """SentencePiece merges the two neighbours whose union scores best, so every split of a piece is a merge."""
+    """SentencePiece merges the two neighbors whose union scores best, so every split of a piece is a merge."""
     merges = [
         (-score, piece[:split], piece[split:])
         for piece, score in scores.items()

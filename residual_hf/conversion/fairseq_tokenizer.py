@@ -102,7 +102,7 @@ def fairseq_tokenizer(
         source_dict, target_dict: fairseq's `dict.xx.txt` files.
         bpe_codes: codes of subword-nmt or fastBPE, for both languages.
         sentencepiece: a `.model` file, for both languages.
-        source_rules, target_rules: Moses normalisation and tokenisation before the BPE. Requires `bpe_codes`.
+        source_rules, target_rules: Moses normalization and tokenization before the BPE. Requires `bpe_codes`.
 
     Raises:
         InputError: a file has the wrong format, or arguments exclude each other.
@@ -110,7 +110,7 @@ def fairseq_tokenizer(
     if bpe_codes is not None and sentencepiece is not None:
         raise InputError("bpe_codes, sentencepiece: both given, must be one of them")
     if (source_rules or target_rules) and bpe_codes is None:
-        raise InputError("moses: given without bpe_codes, but segmented text cannot be tokenised again")
+        raise InputError("moses: given without bpe_codes, but segmented text cannot be tokenized again")
     dictionaries = [read_dictionary(path) for path in (source_dict, target_dict)]
     if bpe_codes is None and sentencepiece is None:
         sides = [pretokenized_tokenizer(path) for path in (source_dict, target_dict)]
@@ -165,7 +165,7 @@ def _shadowed(vocab: dict[str, int], dictionary: Sequence[str]) -> dict[str, int
 
 
 def shows_aggressive_hyphens(dictionary: Sequence[str]) -> bool:
-    """Whether the training text was tokenised with `-a`, which makes hyphens inside words separate tokens `@-@`."""
+    """Whether the training text was tokenized with `-a`, which makes hyphens inside words separate tokens `@-@`."""
     return "@-@" in dictionary
 
 

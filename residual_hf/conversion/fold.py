@@ -88,14 +88,14 @@ def scales_tables(config: ResidualConfig, scales: dict[str, list[dict[str, Scale
     """Whether the scale of a first shortcut is multiplied into the embeddings; a norm on them takes it otherwise."""
     needed = not config.embedding_norm and not all(is_one(stack[0]) for stack in scales.values())
     if needed and config.fix_norm:
-        raise ValueError("fix_norm: a scale on the first shortcut cannot be moved into normalised token embeddings")
+        raise ValueError("fix_norm: a scale on the first shortcut cannot be moved into normalized token embeddings")
     return needed
 
 
 def copy_into(
     model: ResidualForConditionalGeneration, config: ResidualConfig, *, separate: bool
 ) -> ResidualForConditionalGeneration:
-    """A model in fp64 of another config with the weights that both have; parameters that only it has are initialised.
+    """A model in fp64 of another config with the weights that both have; parameters that only it has are initialized.
 
     `separate` gives it a token table for each stack and learned positions.
     """

@@ -1,5 +1,5 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
-"""Moses' normalisation, tokenisation and detokenisation as rules of a fast tokenizer.
+"""Moses' normalization, tokenization and detokenization as rules of a fast tokenizer.
 
 The rules reproduce sacremoses, the Python port of Moses' scripts. It is required to build the rules (for its character
 classes and lists of abbreviations), but not to use a tokenizer that has them. `tokenizers` can only replace a match by
@@ -73,7 +73,7 @@ class MosesRules:
 
     Args:
         language: two-letter code.
-        normalize: normalise punctuation first.
+        normalize: normalize punctuation first.
         hyphens: split off hyphens inside words as `@-@` (option `-a`).
         escape: escape special characters (`&apos;`).
         lowercase: lower-case the text last.

@@ -38,7 +38,7 @@ class TokenBudgetSampler:
     - `"fairseq"`: by source, then target length. With the same lengths, `max_tokens` and `seed` the batches and their
       order in every epoch are those of fairseq's translation task (which counts epochs from 1, `set_epoch` from 0).
     - `"length_bucketed"`: by the longer side, then by how much longer the source is, alternately rising and falling,
-      so that neighbours are similar on both sides. A tenth fewer batches with half the padding (Multi30k: 118 instead
+      so that neighbors are similar on both sides. A tenth fewer batches with half the padding (Multi30k: 118 instead
       of 129 batches of 4,096, 3.1 % instead of 6.5 % padding).
 
     Pass it to a `DataLoader` as `batch_sampler`; `batch_size`, `drop_last` and `sampler` are there for accelerate.

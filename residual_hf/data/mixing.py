@@ -14,7 +14,7 @@ from residual_hf.errors import InputError
 def mixing_probabilities(
     sizes: Sequence[float], weights: Sequence[float] | None = None, temperature: float = 1.0
 ) -> list[float]:
-    """The share of each corpus among the training pairs: n_i^(1/T) / sum_j n_j^(1/T), or the normalised `weights`.
+    """The share of each corpus among the training pairs: n_i^(1/T) / sum_j n_j^(1/T), or the normalized `weights`.
 
     T = 1 keeps the proportions; higher temperatures draw small corpora more often, up to equal shares (Arivazhagan et
     al. 2019).

@@ -129,7 +129,7 @@ class PairReader:
         self.skipped_empty += 1
 
     def _place(self, row: int, side: int = 0) -> str:
-        """A row, for messages; of the file of one side, where each has its own."""
+        """A row, for messages; of the file of one side if the sides are separate files."""
         if not self._files:
             return f"{self.spec.title}: row {row}"
         return f"{self._files[side % len(self._files)].path}: line {row}"

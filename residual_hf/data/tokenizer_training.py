@@ -55,7 +55,7 @@ def train_tokenizer(
     them with `ResidualTokenizer.from_pair`. Training is deterministic.
 
     Args:
-        texts: sentences; a `pathlib.Path` stands for the lines of a text file (plain or gzip).
+        texts: sentences; a `pathlib.Path` means the lines of a text file (plain or gzip).
         settings: the kind of model, trained by `tokenizers` (BPE) or SentencePiece (unigram), the vocabulary size and
             limits of entries. A small text may yield fewer entries, which is logged.
         language_tags: tokens such as `<2de>`; their ids follow the special tokens. They are found in text and are not

@@ -105,7 +105,7 @@ POSITION_COUNTING = ("real_tokens", "all_tokens")
 
 
 def first_position(padding_idx: int | None) -> int:
-    """Position of the first token. `padding_idx` is None if padding has no position of its own."""
+    """Position of the first token. `padding_idx` is None if padding has no position."""
     return 0 if padding_idx is None else padding_idx + 1
 
 

@@ -29,7 +29,7 @@ class Decoder(Protocol):
         """Feed one token per row; returns log-probabilities and ids of the best next ones, (rows, count) each."""
 
     def select(self, rows: Tensor) -> None:
-        """Continue with these rows: beams change places, whole sentences leave."""
+        """Continue with these rows: beams are reordered, finished sentences leave."""
 
 
 @dataclass

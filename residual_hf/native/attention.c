@@ -88,13 +88,13 @@ INLINE float softmax(float *scores, int length) {
     return _mm512_reduce_add_ps(total);
 }
 
-// Two keys at a time into sums of their own: twice as many independent additions.
+// Two keys at a time into separate sums: twice as many independent additions.
 INLINE void average_values(const int pairs, const Type type, const void *values, int64_t stride,
                            const int32_t *entries, int length, const float *weights, float total, void *output) {
     Pair even[MOST_PAIRS], odd[MOST_PAIRS];
 #pragma GCC unroll 4
     for (int p = 0; p < pairs; p++) even[p] = odd[p] = (Pair){_mm512_setzero_ps(), _mm512_setzero_ps()};
-    for (int j = 0; j < length; j += 2) {  // the weight behind the last one is 0
+    for (int j = 0; j < length; j += 2) {  // the weight after the last one is 0
         int64_t first = entries[j] * stride, second = entries[j + 1 < length ? j + 1 : j] * stride;
         __m512 weight = _mm512_set1_ps(weights[j]), next = _mm512_set1_ps(weights[j + 1]);
 #pragma GCC unroll 4

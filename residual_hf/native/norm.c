@@ -32,7 +32,7 @@ INLINE float variance(int width, const float *row, float mean) {
     return _mm512_reduce_add_ps(total) / width;
 }
 
-// sum = stream + branch; y = norm(sum), output = y, and the stream goes on with the sum (Pre-LN) or y (Post-LN).
+// sum = stream + branch; y = norm(sum), output = y, and the stream continues with the sum (Pre-LN) or y (Post-LN).
 //
 // stream, branch, dual and output are (rows, stride), of which `width` values count. Without a branch there is nothing
 // to add, without a norm (gain NULL) y = sum. The dual stream, if any, gets dual_scale * branch.

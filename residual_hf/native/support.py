@@ -55,7 +55,7 @@ def unsupported_stack(stack: nn.Module) -> str | None:
 def folding_problem(stack: nn.Module) -> str | None:
     scales = [connection.foldable_scales() for connection in connections(stack)]
     if not scales:
-        return f"ln_mode {stack.config.stack_ln_mode(stack.stack)!r} of a model with code of its own does not fold"
+        return f"ln_mode {stack.config.stack_ln_mode(stack.stack)!r} of a model with custom code does not fold"
     if not all(as_double(scale.get("shortcut", 1.0)).all() for scale in scales):
         return "a shortcut of scale 0 cannot be folded"
     try:

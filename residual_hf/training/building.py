@@ -1,5 +1,5 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
-"""The freshly initialised model of a recipe."""
+"""The freshly initialized model of a recipe."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def build_config(recipe: Recipe, tokenizer: PreTrainedTokenizerBase) -> Residual
 
 
 def build_model(recipe: Recipe, tokenizer: PreTrainedTokenizerBase) -> ResidualForConditionalGeneration:
-    """A freshly initialised model with the generation settings of the recipe."""
+    """A freshly initialized model with the generation settings of the recipe."""
     model = ResidualForConditionalGeneration(build_config(recipe, tokenizer))
     if recipe.training.gradient_checkpointing:
         model.gradient_checkpointing_enable()

@@ -169,7 +169,7 @@ class LossMeter:
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """Context for an evaluation, with sums of its own and without its time."""
+        """Context for an evaluation, with separate sums and without its time."""
         sums, seconds = self.sums, time.perf_counter() - self.started
         self.reset()
         try:

@@ -48,7 +48,7 @@ class ShardedTrainer(Seq2SeqTrainer):
 def embeddings_in_root_group(model: Any) -> Iterator[None]:
     """Hide the embeddings from accelerate's FSDP2, so that they are sharded with the root module.
 
-    In groups of their own, they would be gathered only when their modules are called. But the loss reads the output
+    In separate groups, they would be gathered only when their modules are called. But the loss reads the output
     projection without calling it, and tied weights can be in one group only.
     """
     names = ("get_input_embeddings", "get_output_embeddings")

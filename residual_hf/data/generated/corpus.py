@@ -45,7 +45,7 @@ def somebody(dice: Random, other_than: Phrase | None = None) -> Phrase:
 
 
 def same_or_other(dice: Random, phrase: Phrase) -> Phrase:
-    """The pronoun that stands for a phrase, or somebody else."""
+    """The pronoun that replaces a phrase, or somebody else."""
     return PRONOUNS[phrase.gender][0] if dice.random() < 0.6 else somebody(dice, phrase)
 
 

@@ -167,7 +167,7 @@ class Clause:
 
 
 def english(clause: Clause, question: str | None = None) -> str:
-    """The clause without capital and full stop; `question` is a question word, or "" if the verb comes first."""
+    """The clause without capital and full stop; `question` is a question word, or "" if the verb is first."""
     verb, person, past = clause.verb, clause.subject.person, clause.tense == "past"
     auxiliary, lexical = "", verb.en
     if clause.tense in MODALS:
