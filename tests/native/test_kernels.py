@@ -59,8 +59,8 @@ def assert_near(actual, expected, tolerance):
     assert (actual.double() - expected).norm() <= tolerance * expected.norm()
 
 
-@pytest.mark.parametrize("rows", [1, 2, 5, 11, 13, 16, 17, 33, 160])
-@pytest.mark.parametrize(("inputs", "outputs"), [(64, 64), (24, 40), (100, 1), (300, 130)])
+@pytest.mark.parametrize("rows", [1, 5, 13, 16, 33, 160])
+@pytest.mark.parametrize(("inputs", "outputs"), [(64, 64), (100, 1), (300, 130)])
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_linear(isa, dtype, inputs, outputs, rows):  # noqa: F811
     weight, bias, states = torch.randn(outputs, inputs), torch.randn(outputs), torch.randn(rows, inputs)
@@ -143,7 +143,7 @@ def test_attention_to_nothing_is_zero():
 @pytest.mark.parametrize("keep_sum", [False, True])
 @pytest.mark.parametrize("norm_class", [nn.LayerNorm, nn.RMSNorm, None])
 @pytest.mark.parametrize("dual_scale", [0.0, 0.5])
-@pytest.mark.parametrize("width", [3, 16, 100, 256])
+@pytest.mark.parametrize("width", [3, 100, 256])
 def test_add_norm(dtype, keep_sum, norm_class, dual_scale, width):
     rows, stride = 5, round_up(width)
     module = norm_class(width, eps=1e-3) if norm_class else nn.Identity()

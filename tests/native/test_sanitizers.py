@@ -1,0 +1,68 @@
+# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
+"""The tests of the kernels with a library that checks every access to memory and all arithmetic of C."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from native.native_library import needs_kernels
+
+from residual_hf.native.structures import interface_version
+
+ROOT = Path(__file__).parents[2]
+FLAGS = "-g -O0 -std=gnu11 -shared -fPIC -pthread -fsanitize=address,undefined -fno-sanitize-recover=all"
+
+
+def sanitizer_runtime() -> str | None:
+    """The library that has to be loaded before Python, None without a compiler that has it."""
+    if shutil.which("gcc") is None:
+        return None
+    found = subprocess.run(["gcc", "-print-file-name=libasan.so"], capture_output=True, text=True).stdout.strip()
+    return found if os.path.isabs(found) else None
+
+
+@pytest.fixture(scope="module")
+def checked_library(tmp_path_factory):
+    """Environment of a process that uses the checked library."""
+    runtime = sanitizer_runtime()
+    if runtime is None:
+        pytest.skip("gcc with the address sanitizer is not installed")
+    path = tmp_path_factory.mktemp("sanitizers") / "kernels.so"
+    sources = sorted(map(str, (ROOT / "residual_hf/native").glob("*.c")))
+    interface = f"-DINTERFACE={interface_version()}u"
+    subprocess.run(["gcc", *FLAGS.split(), interface, "-o", path, *sources, "-lm"], check=True)
+    return {
+        **os.environ,
+        "LD_PRELOAD": runtime,
+        "ASAN_OPTIONS": "detect_leaks=0",  # Python frees little at its end
+        "RESIDUAL_HF_NATIVE": str(path),
+    }
+
+
+def run(environment, *command):
+    return subprocess.run([sys.executable, *command], cwd=ROOT, env=environment, capture_output=True, text=True)
+
+
+@needs_kernels
+def test_kernels_stay_within_their_buffers(checked_library):
+    tests = [str(Path(__file__).with_name(name)) for name in ("test_kernels.py", "test_decoder.py")]
+    finished = run(checked_library, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *tests)
+    assert finished.returncode == 0, finished.stdout[-3000:] + finished.stderr[-3000:]
+
+
+@needs_kernels
+def test_the_sanitizer_sees_a_buffer_that_is_too_small(checked_library):
+    script = (
+        "import ctypes, os\n"
+        "kernels, malloc = ctypes.CDLL(os.environ['RESIDUAL_HF_NATIVE']), ctypes.CDLL(None).malloc\n"
+        "malloc.restype = ctypes.c_void_p\n"
+        "log_probs, ids, tallies = (ctypes.c_void_p(malloc(size)) for size in (4 * 5 * 4 - 1, 4 * 5 * 8, 4 * 12))\n"
+        "kernels.start_candidates(4, 5, log_probs, ids, tallies)"
+    )
+    finished = run(checked_library, "-c", script)
+    assert finished.returncode != 0 and "heap-buffer-overflow" in finished.stderr
