@@ -17,7 +17,7 @@ from ._version import __version__
 from .errors import InputError
 
 DECODING_DTYPES = ("float32", "bfloat16", "int8")
-EXPORT_TARGETS = ("ctranslate2",)
+EXPORT_TARGETS = ("ctranslate2", "onnx", "torch")
 FAILED, BAD_INPUT, DIVERGED, INTERRUPTED = 1, 2, 3, 130
 
 
@@ -166,7 +166,7 @@ def build_parser() -> argparse.ArgumentParser:
     convert.add_argument("--overwrite", action="store_true", help="replace an existing output folder")
     convert.set_defaults(run=run_convert)
 
-    export = verbs.add_parser("export", help="write a model for CTranslate2, and compare its translations")
+    export = verbs.add_parser("export", help="write a model for another runtime, and compare its translations")
     export.add_argument("model", help="a saved folder or a name on the Hub")
     export.add_argument("--to", required=True, choices=EXPORT_TARGETS, help="runtime")
     export.add_argument("--output-dir", type=Path, required=True, help="folder to write")

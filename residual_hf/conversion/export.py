@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import importlib.util
 import random
+import warnings
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -16,7 +17,10 @@ from torch import Tensor
 
 import residual_hf
 from residual_hf.checkpoint import load_checkpoint
+from residual_hf.conversion.exported_model import end_tokens, translate_greedily
 from residual_hf.conversion.to_ctranslate2 import CTranslate2Target
+from residual_hf.conversion.to_onnx import OnnxTarget
+from residual_hf.conversion.to_torch_export import TorchExportTarget
 from residual_hf.data.text_files import iter_lines
 from residual_hf.errors import InputError
 from residual_hf.files import atomic_folder, check_output_folder, write_json
@@ -25,11 +29,9 @@ from residual_hf.model.configuration_residual import ResidualConfig
 from residual_hf.model.connections import get_ln_mode
 from residual_hf.model.decoding import LayerDecoder
 from residual_hf.model.modeling_residual import ResidualForConditionalGeneration
-from residual_hf.model.search import SearchSettings, greedy_search
 
 SENTENCES = 200  # that are compared
 RANDOM_LENGTHS = (3, 20)  # without a text, sequences of random tokens are compared
-BATCH = 32
 TIE = 1e-3  # log-probabilities that differ by less may change places through rounding
 
 
@@ -62,7 +64,11 @@ class Target(Protocol):
         """Greedy translations of at most `limit` tokens by the exported model."""
 
 
-TARGETS: dict[str, Target] = {"ctranslate2": CTranslate2Target()}
+TARGETS: dict[str, Target] = {
+    "ctranslate2": CTranslate2Target(),
+    "onnx": OnnxTarget(),
+    "torch": TorchExportTarget(),
+}
 
 
 class ExportDiffersError(RuntimeError):
@@ -155,7 +161,9 @@ def export(
     limit = DecodingSettings().length_limit(max(map(len, sources)), model.config.max_position_embeddings)
     own = translate(model, sources, limit)
     with atomic_folder(output_dir) as folder:
-        target.write(model, tokenizer, folder)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", FutureWarning)  # of torch.export about torch's own code
+            target.write(model, tokenizer, folder)
         exported = target.translate(model, tokenizer, folder, sources, limit)
         found = compare(model, sources, own, exported, to)
         if dtype == "int8":
@@ -195,34 +203,12 @@ def read_sentences(
 
 def translate(model: ResidualForConditionalGeneration, sources: Sequence[list[int]], limit: int) -> list[list[int]]:
     """Greedy translations of at most `limit` tokens by the model itself, in float32 and without native kernels."""
-    config, found = model.config, []
-    for start in range(0, len(sources), BATCH):
-        tokens, mask = padded(sources[start : start + BATCH], config.pad_token_id)
+
+    def decoder(tokens: Tensor, mask: Tensor) -> LayerDecoder:
         memory = model.get_encoder()(tokens, attention_mask=mask).last_hidden_state
-        rows = greedy_search(LayerDecoder(model, memory, mask, 1), *greedy_settings(config, len(tokens), limit))
-        found += [without_end(row[1:], config) for row in rows.sequences.tolist()]
-    return found
+        return LayerDecoder(model, memory, mask, num_beams=1)
 
-
-def greedy_settings(config: ResidualConfig, sentences: int, limit: int) -> tuple[Tensor, SearchSettings]:
-    """The prompt and the settings of a plain greedy search."""
-    prompt = torch.full((sentences, 1), config.decoder_start_token_id)
-    return prompt, SearchSettings(torch.full((sentences,), limit + 1), end_tokens(config), config.pad_token_id)
-
-
-def padded(rows: Sequence[list[int]], padding: int) -> tuple[Tensor, Tensor]:
-    """Token ids (sentences, length) and their mask."""
-    tokens = torch.nn.utils.rnn.pad_sequence([torch.tensor(row) for row in rows], True, padding)
-    lengths = torch.tensor([len(row) for row in rows])
-    return tokens, torch.arange(tokens.shape[1]) < lengths[:, None]
-
-
-def end_tokens(config: ResidualConfig) -> list[int]:
-    return config.eos_token_id if isinstance(config.eos_token_id, list) else [config.eos_token_id]
-
-
-def without_end(row: list[int], config: ResidualConfig) -> list[int]:
-    return row[: next((place for place, token in enumerate(row) if token in end_tokens(config)), len(row))]
+    return translate_greedily(model.config, sources, limit, decoder)
 
 
 def compare(

@@ -32,8 +32,8 @@ class LayerMix(nn.Module):
 
     def forward(self, history: Stream) -> Tensor:
         mixed = self.weight[0] * history[0]
-        for weight, z in zip(self.weight[1:], history[1:], strict=True):
-            mixed = mixed + weight * z
+        for i, z in zip(range(1, len(self.weight)), history[1:], strict=True):  # torch.export cannot save empty slices
+            mixed = mixed + self.weight[i] * z
         return mixed
 
 

@@ -9,10 +9,12 @@ from tiny_translator import SENTENCES, tiny_model, tiny_tokenizer
 from transformers import AutoTokenizer
 
 from residual_hf.catalogue import describe_mode
-from residual_hf.checkpoint import save_checkpoint
+from residual_hf.checkpoint import load_checkpoint, save_checkpoint
 from residual_hf.cli import main
 from residual_hf.conversion import export as exporting
 from residual_hf.conversion.export import TARGETS, ExportDiffersError, export, targets_of
+from residual_hf.conversion.to_onnx import load_onnx
+from residual_hf.conversion.to_torch_export import load_torch_export
 from residual_hf.errors import InputError
 from residual_hf.generation.translator import Translator
 from residual_hf.model.connections import LN_MODES
@@ -85,6 +87,31 @@ def test_ctranslate2_reads_text_with_the_tokenizer_of_the_folder(tmp_path):
     assert tokenizer.batch_decode(rows, skip_special_tokens=True) == expected
 
 
+LOADERS = {"onnx": load_onnx, "torch": load_torch_export}
+
+
+@pytest.mark.parametrize(("target", "mode"), [("onnx", "resi_dual"), ("torch", "dlcl_post")])
+def test_graphs_search_like_generate(target, mode, tmp_path):
+    needs(target)
+    folder = saved(tmp_path / "model", ln_mode=mode, encoder_layers=1, decoder_layers=1)
+    assert export(folder, target, tmp_path / "exported").identical == 20
+    model, tokenizer = load_checkpoint(folder)
+    exported = LOADERS[target](tmp_path / "exported")
+    batch = tokenizer(SENTENCES, return_tensors="pt", padding=True)
+    batch = {name: batch[name] for name in ("input_ids", "attention_mask")}
+    for settings in ({"num_beams": 1}, {"num_beams": 3, "length_penalty": 0.5, "early_stopping": True}):
+        for rows in (slice(None), slice(2, 3)):  # one sentence is a batch of another size
+            inputs = {name: tensor[rows] for name, tensor in batch.items()}
+            expected = model.generate(**inputs, max_new_tokens=12, do_sample=False, **settings)
+            assert torch.equal(exported.generate(**inputs, max_new_tokens=12, **settings), expected)
+    if "int8" in TARGETS[target].dtypes:
+        files = tmp_path / "exported"
+        sizes = [path.stat().st_size for path in sorted(files.glob("*model*"))]
+        TARGETS[target].quantize(model, tokenizer, files)
+        assert TARGETS[target].translate(model, tokenizer, files, [[5, 6, 2]], 4)
+        assert sizes != [path.stat().st_size for path in sorted(files.glob("*model*"))]
+
+
 def test_int8_states_its_loss(tmp_path, capsys):
     needs("ctranslate2")
     model = saved(tmp_path / "model", ln_mode="post_ln")
@@ -135,7 +162,7 @@ def test_arguments_are_checked_before_the_model_is_loaded(tmp_path, monkeypatch)
     (tmp_path / "exported").mkdir()
     (tmp_path / "exported" / "file").touch()
     for arguments, message in (
-        ({"to": "gguf"}, "--to: 'gguf' given, must be one of ctranslate2"),
+        ({"to": "gguf"}, "--to: 'gguf' given, must be one of ctranslate2, onnx, torch"),
         ({"dtype": "int4"}, "--dtype: 'int4' given, must be one of float32, int8"),
         ({"references": tmp_path}, "--reference: only with --dtype int8 and --verify-with"),
         ({}, "not empty"),
@@ -150,4 +177,4 @@ def test_arguments_are_checked_before_the_model_is_loaded(tmp_path, monkeypatch)
 def test_a_mode_says_where_it_exports_to():
     assert "exports to: ctranslate2" in describe_mode("pre_ln")
     assert "ctranslate2 (as post_ln)" in describe_mode("admin")
-    assert "ctranslate2" not in describe_mode("resi_dual")
+    assert "exports to: onnx, torch (" in describe_mode("resi_dual")

@@ -1,0 +1,106 @@
+# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
+"""Greedy and beam search over exported graphs, with the results of `generate`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+from residual_hf.model.configuration_residual import ResidualConfig
+from residual_hf.model.search import Decoder, SearchSettings, beam_search, greedy_search, top_k
+
+BATCH = 32
+GraphCall = Callable[..., Sequence[Tensor]]  # tensors in the order of the inputs of a graph
+
+
+class GraphDecoder:
+    """Decodes with exported graphs, for `residual_hf.model.search`.
+
+    Args:
+        first, later: the graphs `decoder_model` and `decoder_with_past_model`.
+        memory: output of the encoder, (rows, length, d_model).
+        mask: which of its positions are tokens, (rows, length).
+    """
+
+    def __init__(self, first: GraphCall, later: GraphCall, memory: Tensor, mask: Tensor):
+        self.first, self.later, self.memory, self.mask = first, later, memory, mask
+        self.past: list[Tensor] = []  # four tensors per layer: keys and values of the target, then of the source
+
+    def step(self, tokens: Tensor) -> Tensor:
+        if not self.past:
+            logits, *self.past = self.first(self.mask, tokens[:, None], self.memory)
+        else:
+            logits, *target = self.later(self.mask, tokens[:, None], *self.past)
+            self.past[0::4], self.past[1::4] = target[0::2], target[1::2]
+        return logits[:, -1]
+
+    def best(self, tokens: Tensor, count: int) -> tuple[Tensor, Tensor]:
+        return top_k(torch.log_softmax(self.step(tokens), dim=-1), count)
+
+    def select(self, rows: Tensor) -> None:
+        self.mask = self.mask[rows]
+        self.past = [states[rows] for states in self.past]
+
+
+class ExportedModel:
+    """The graphs of an exported model: `encoder_model`, `decoder_model`, `decoder_with_past_model`."""
+
+    def __init__(self, config: ResidualConfig, encoder: GraphCall, first: GraphCall, later: GraphCall):
+        self.config, self.encoder, self.first, self.later = config, encoder, first, later
+
+    def decoder(self, input_ids: Tensor, attention_mask: Tensor, num_beams: int = 1) -> GraphDecoder:
+        """A decoder with `num_beams` rows for each sentence."""
+        (memory,) = self.encoder(input_ids, attention_mask)
+        memory, mask = (states.repeat_interleave(num_beams, dim=0) for states in (memory, attention_mask))
+        return GraphDecoder(self.first, self.later, memory, mask)
+
+    @torch.no_grad()
+    def generate(
+        self,
+        input_ids: Tensor,
+        attention_mask: Tensor,
+        *,
+        max_new_tokens: int,
+        num_beams: int = 1,
+        length_penalty: float = 1.0,
+        early_stopping: bool | str = False,
+    ) -> Tensor:
+        """Target tokens (sentences, length) of source tokens (sentences, length), as from `model.generate`."""
+        prompt = torch.full((len(input_ids), 1), self.config.decoder_start_token_id)
+        settings = SearchSettings(
+            limits=torch.full((len(input_ids),), 1 + max_new_tokens),
+            eos_token_ids=end_tokens(self.config),
+            fill_token_id=self.config.pad_token_id,
+            num_beams=num_beams,
+            length_penalty=length_penalty,
+            early_stopping=early_stopping,
+        )
+        search = beam_search if num_beams > 1 else greedy_search
+        return search(self.decoder(input_ids, attention_mask.long(), num_beams), prompt, settings).sequences
+
+
+def translate_greedily(
+    config: ResidualConfig, sources: Sequence[list[int]], limit: int, decoder: Callable[[Tensor, Tensor], Decoder]
+) -> list[list[int]]:
+    """Greedy translations of at most `limit` tokens, by decoders made from source tokens and their mask."""
+    found = []
+    for start in range(0, len(sources), BATCH):
+        batch = [torch.tensor(source) for source in sources[start : start + BATCH]]
+        tokens = torch.nn.utils.rnn.pad_sequence(batch, True, config.pad_token_id)
+        mask = torch.arange(tokens.shape[1]) < torch.tensor([len(source) for source in batch])[:, None]
+        prompt = torch.full((len(batch), 1), config.decoder_start_token_id)
+        limits = torch.full((len(batch),), limit + 1)
+        settings = SearchSettings(limits, end_tokens(config), fill_token_id=config.pad_token_id)
+        rows = greedy_search(decoder(tokens, mask.long()), prompt, settings).sequences
+        found += [without_end(row[1:], config) for row in rows.tolist()]
+    return found
+
+
+def end_tokens(config: ResidualConfig) -> list[int]:
+    return config.eos_token_id if isinstance(config.eos_token_id, list) else [config.eos_token_id]
+
+
+def without_end(row: list[int], config: ResidualConfig) -> list[int]:
+    return row[: next((place for place, token in enumerate(row) if token in end_tokens(config)), len(row))]

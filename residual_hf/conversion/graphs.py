@@ -1,0 +1,162 @@
+# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
+"""The three graphs of an exported model, traced by `torch.export`: encoder, first decoder step, later decoder steps.
+
+Names and order of inputs and outputs are those of Optimum's exports. Keys and values of attention are tensors
+(batch, heads, length, head_dim), for each layer those of the target (`decoder`) and of the source (`encoder`).
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.export import Dim, ExportedProgram
+
+from residual_hf.model.beam_cache import SourceCache
+from residual_hf.model.modeling_residual import ResidualForConditionalGeneration
+
+ENCODER, DECODER, DECODER_WITH_PAST = GRAPHS = ("encoder_model", "decoder_model", "decoder_with_past_model")
+KEPT = ("decoder.key", "decoder.value", "encoder.key", "encoder.value")  # for each layer
+
+
+@dataclass
+class Graph:
+    """A traced graph and the names of its tensors."""
+
+    program: ExportedProgram
+    inputs: list[str]
+    outputs: list[str]
+
+
+class TargetKeys:
+    """Keys and values of decoder self-attention by layer; `update` appends."""
+
+    def __init__(self, past: dict[int, tuple[Tensor, Tensor]]):
+        self.layers = past
+
+    def update(self, key: Tensor, value: Tensor, layer: int) -> tuple[Tensor, Tensor]:
+        if layer in self.layers:
+            past_key, past_value = self.layers[layer]
+            key, value = torch.cat((past_key, key), dim=2), torch.cat((past_value, value), dim=2)
+        self.layers[layer] = key, value
+        return key, value
+
+
+class GraphCache:
+    """What `ResidualAttention` sees as `past_key_values`, from tensors in the order of `KEPT`."""
+
+    def __init__(self, past: Sequence[Tensor] = ()):
+        layers = range(len(past) // len(KEPT))
+        states = [past[len(KEPT) * layer :][: len(KEPT)] for layer in layers]
+        self.self_attention_cache = TargetKeys({layer: tuple(states[layer][:2]) for layer in layers})
+        self.cross_attention_cache = SourceCache()
+        for layer in layers:
+            self.cross_attention_cache.update(*states[layer][2:], layer)
+        self.is_updated = dict.fromkeys(layers, True)
+
+
+class EncoderGraph(nn.Module):
+    def __init__(self, model: ResidualForConditionalGeneration):
+        super().__init__()
+        self.encoder = model.get_encoder()
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
+        hidden_states = self.encoder.add_positions(self.encoder.embed(input_ids, None), attention_mask, 0)
+        hidden_states = hidden_states * attention_mask[:, :, None].to(hidden_states.dtype)
+        return self.encoder.run_layers(hidden_states, attention_mask=additive(attention_mask[:, None, None] > 0))
+
+
+class DecoderGraph(nn.Module):
+    """Logits of a target from its start, with all keys and values."""
+
+    def __init__(self, model: ResidualForConditionalGeneration):
+        super().__init__()
+        self.model, self.decoder = model, model.get_decoder()
+
+    def forward(
+        self, encoder_attention_mask: Tensor, input_ids: Tensor, encoder_hidden_states: Tensor
+    ) -> list[Tensor]:
+        length, cache = input_ids.shape[1], GraphCache()
+        hidden_states = self.decoder.run_layers(
+            self.decoder.add_positions(self.decoder.embed(input_ids, None), None, 0),
+            encoder_hidden_states,
+            attention_mask=additive(torch.ones(1, 1, length, length, dtype=torch.bool).tril()),
+            encoder_attention_mask=additive(encoder_attention_mask[:, None, None] > 0),
+            past_key_values=cache,
+        )
+        target, source = cache.self_attention_cache.layers, cache.cross_attention_cache.layers
+        kept = [state for i in target for state in (*target[i], source[i].keys, source[i].values)]
+        return [self.model.logits(hidden_states), *kept]
+
+
+class DecoderWithPastGraph(nn.Module):
+    """Logits of the next token, with the keys and values of the target."""
+
+    def __init__(self, model: ResidualForConditionalGeneration):
+        super().__init__()
+        self.model, self.decoder = model, model.get_decoder()
+
+    def forward(self, encoder_attention_mask: Tensor, input_ids: Tensor, past: list[Tensor]) -> list[Tensor]:
+        cache = GraphCache(past)
+        hidden_states = self.decoder.add_positions(self.decoder.embed(input_ids, None), None, past[0].shape[2])
+        hidden_states = self.decoder.run_layers(
+            hidden_states,
+            hidden_states,  # instead of the output of the encoder, whose keys and values are in the cache
+            encoder_attention_mask=additive(encoder_attention_mask[:, None, None] > 0),
+            past_key_values=cache,
+        )
+        kept = [state for states in cache.self_attention_cache.layers.values() for state in states]
+        return [self.model.logits(hidden_states), *kept]
+
+
+def additive(visible: Tensor) -> Tensor:
+    """0 where attention may look, a large negative number elsewhere."""
+    return torch.zeros_like(visible, dtype=torch.float32).masked_fill(~visible, torch.finfo(torch.float32).min)
+
+
+def trace(model: ResidualForConditionalGeneration) -> dict[str, Graph]:
+    """The graphs of a model by name, in float32 with any batch size and any lengths that its positions allow."""
+    model = copy.deepcopy(model).float().cpu().eval()
+    model.set_attn_implementation("eager")  # which every mode supports
+    config = model.config
+    batch = Dim("batch", min=1)
+    source, target = (Dim(name, min=1, max=config.max_position_embeddings) for name in ("source", "target"))
+    past = Dim("past", min=1, max=max(config.max_position_embeddings - 1, 2))
+    ids = torch.tensor([[4, 5, 6], [4, 5, config.pad_token_id]]) % config.vocab_size
+    mask = ids.ne(config.pad_token_id).long()
+    states = torch.randn(2, 3, config.d_model)
+    width = config.d_model // config.decoder_attention_heads
+    heads = config.decoder_attention_heads
+    pasts = [torch.randn(2, heads, length, width) for _ in range(config.decoder_layers) for length in (2, 2, 3, 3)]
+    past_dims = [{0: batch, 2: dim} for _ in range(config.decoder_layers) for dim in (past, past, source, source)]
+    kept = [f"{layer}.{name}" for layer in range(config.decoder_layers) for name in KEPT]
+    plan = {
+        ENCODER: (
+            EncoderGraph(model),
+            (ids, mask),
+            ({0: batch, 1: source}, {0: batch, 1: source}),
+            ["input_ids", "attention_mask"],
+            ["last_hidden_state"],
+        ),
+        DECODER: (
+            DecoderGraph(model),
+            (mask, torch.full((2, 2), config.decoder_start_token_id), states),
+            ({0: batch, 1: source}, {0: batch, 1: target}, {0: batch, 1: source}),
+            ["encoder_attention_mask", "input_ids", "encoder_hidden_states"],
+            ["logits", *(f"present.{name}" for name in kept)],
+        ),
+        DECODER_WITH_PAST: (
+            DecoderWithPastGraph(model),
+            (mask, torch.full((2, 1), config.decoder_start_token_id), pasts),
+            ({0: batch, 1: source}, {0: batch}, past_dims),
+            ["encoder_attention_mask", "input_ids", *(f"past_key_values.{name}" for name in kept)],
+            ["logits", *(f"present.{name}" for name in kept if "decoder" in name)],
+        ),
+    }
+    return {
+        name: Graph(torch.export.export(module, inputs, dynamic_shapes=dims), input_names, output_names)
+        for name, (module, inputs, dims, input_names, output_names) in plan.items()
+    }
