@@ -60,7 +60,7 @@ def written(tmp_path_factory):
 
 @pytest.fixture
 def folder(written, tmp_path, monkeypatch):
-    """A reader's folder, and a reader's process: what a page registers is forgotten behind it."""
+    """Run each page in its own folder and process, so that nothing it registers remains."""
     shutil.copytree(written, tmp_path / "reader")
     monkeypatch.chdir(tmp_path / "reader")
     monkeypatch.setattr("transformers.dynamic_module_utils.HF_MODULES_CACHE", str(tmp_path / "modules"))

@@ -1,10 +1,10 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
-"""Teach a trained model one more target language: a tag `<2xx>` in the vocabulary, and training on tagged text.
+"""Add a target language to a trained model: a tag `<2xx>` in the vocabulary, and training on tagged text.
 
 python add_language.py --model runs/en_de/model --language en --train train.de train.en --valid valid.de valid.en
     --keep de train.en train.de --output-dir runs/both
 
-Without `--keep` (its old language, which gets a tag too) the model forgets what it could do.
+Pass pairs of the old language as `--keep`, they get a tag too; without them the model forgets that language.
 """
 
 from __future__ import annotations

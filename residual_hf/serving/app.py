@@ -134,7 +134,7 @@ def create_app(languages: Languages, settings: ServerSettings) -> FastAPI:
             raise HTTPException(503, "The server is shutting down") from None
         try:
             results = await asyncio.wait_for(asyncio.wrap_future(future), settings.timeout)
-        except asyncio.TimeoutError:  # a class of its own in Python 3.10
+        except asyncio.TimeoutError:  # a separate class in Python 3.10
             raise HTTPException(504, f"Not translated within {settings.timeout:g} seconds") from None
         metrics.characters.inc(sum(map(len, texts)))
         answer: dict[str, list[Any]] = {

@@ -88,7 +88,7 @@ class StopAfterEpochs(TrainerCallback):
 
 
 class InterruptCallback(TrainerCallback):
-    """On the first Ctrl-C (or SIGTERM), saves a checkpoint and stops training; the second one stops at once.
+    """On the first Ctrl-C (or SIGTERM), saves a checkpoint and stops training; the second one stops immediately.
 
     Several processes agree on it every `AGREE_EVERY` updates, so that none waits for one that has stopped.
     """
@@ -107,7 +107,7 @@ class InterruptCallback(TrainerCallback):
     def _note(self, number: int, frame: Any) -> None:
         self.interrupted = True
         self._restore()
-        logger.warning("interrupted: saving a checkpoint; press Ctrl-C again to stop at once")
+        logger.warning("interrupted: saving a checkpoint; press Ctrl-C again to stop immediately")
 
     def _restore(self) -> None:
         for number, handler in self._previous.items():

@@ -166,7 +166,7 @@ class Highway(ResidualConnection):
 
 
 class Tangled(ResidualConnection):
-    """Values that are used again above the nodes between them, with argument names of its own."""
+    """Values that are used again above the nodes between them, with its own argument names."""
 
     def __init__(self, config, place):
         super().__init__(config, place)

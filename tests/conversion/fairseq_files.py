@@ -51,7 +51,7 @@ def random_model(**fields: Any) -> ResidualForConditionalGeneration:
 
 
 def fairseq_weights(model: ResidualForConditionalGeneration) -> dict[str, torch.Tensor]:
-    """The state dict under fairseq's names, with the buffers that it has beside the parameters."""
+    """The state dict under fairseq's names, with its parameters and buffers."""
     weights = {}
     for name, tensor in model.state_dict().items():
         for pattern, replacement in NAMES:

@@ -47,7 +47,7 @@ def few_sentences(monkeypatch):
 
 
 def saved(folder, tokenizer=TOKENIZER, **fields):
-    """A saved model with random norms, scales and biases, so that no mistake hides behind a 1 or a 0."""
+    """A saved model with random norms, scales and biases, so that no 1 or 0 hides a mistake."""
     model = tiny_model(tokenizer, **{"encoder_layers": 2, "decoder_layers": 2, **fields})
     generator = torch.Generator().manual_seed(2)
     with torch.no_grad():

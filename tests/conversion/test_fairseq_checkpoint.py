@@ -30,7 +30,7 @@ SOURCE = torch.tensor([[1, 1, 7, 5, 9, 2], [4, 5, 6, 11, 8, 2]])
 TARGET = torch.tensor([[2, 8, 4, 9, 6], [2, 5, 5, 12, 10]])
 REFERENCE = SHARED / "reference" / "fairseq_checkpoints"
 
-# our configuration, and the settings of the fork beside those of a plain transformer
+# our configuration, and the settings that the fork adds to those of a plain transformer
 MODELS = {
     "post_ln": ({"ln_mode": "post_ln"}, {"arch": "transformer_wmt_en_de"}),
     "pre_ln": ({"ln_mode": "pre_ln", "activation_function": "gelu"}, {"arch": "transformer_vaswani_wmt_en_de_big"}),
@@ -266,7 +266,7 @@ def test_settings_of_omegaconf_with_references(tmp_path):
 def official_files(name, output, **options):
     """The arguments of a conversion of one of fairseq's own checkpoints."""
     if not REFERENCE.exists():
-        pytest.skip("fairseq's checkpoints lie beside the repository only")
+        pytest.skip("fairseq's checkpoints are not part of the repository")
     dictionaries = {"source_dict": REFERENCE / "dict.en.txt", "target_dict": REFERENCE / "dict.de.txt"}
     return {"checkpoint": REFERENCE / f"{name}.pt", "output_dir": output, **dictionaries, **options}
 

@@ -133,7 +133,7 @@ def test_random_words_over_a_small_alphabet(trained, tmp_path):
 def test_real_text_with_codes_of_a_real_model(corpus):
     folder, text = SHARED / "reference" / "fairseq_checkpoints", SHARED / "data" / f"{corpus}.gz"
     if not (folder.exists() and text.exists()):
-        pytest.skip("real text lies beside the repository only")
+        pytest.skip("real text is not part of the repository")
     codes, dictionary = folder / "bpe_codes", folder / "dict.en.txt"
     with gzip.open(text, "rt", encoding="utf-8") as file:
         texts = [line.rstrip("\n") for line in file][:1000]
@@ -184,7 +184,7 @@ def test_without_codes_text_is_cut_already(tmp_path):
 
 
 def test_overwritten_tokens(tmp_path):
-    """`#fairseq:overwrite`: the id that comes last counts, also for a word that reads like a special token."""
+    """`#fairseq:overwrite`: the last id counts, also for a word that reads like a special token."""
     dictionary = tmp_path / "dict.txt"
     dictionary.write_text("a 5\nb 4\n<s> 9 #fairseq:overwrite\na 3 #fairseq:overwrite\n<@@ 2\ns@@ 2\n> 2\n")
     assert read_dictionary(dictionary)[4:] == ["a", "b", "<s>", "a", "<@@", "s@@", ">"]

@@ -107,7 +107,7 @@ def test_lower_case_comes_last():
 def test_real_text(corpus, language):
     path = SHARED / "data" / f"{corpus}.{language}.gz"
     if not path.exists():
-        pytest.skip("real text lies beside the repository only")
+        pytest.skip("real text is not part of the repository")
     with gzip.open(path, "rt", encoding="utf-8", newline="\n") as file:
         texts = [line.rstrip("\n") for line in file][:300]
     expected = [official(text, language, True, True, True) for text in texts]

@@ -24,7 +24,7 @@ WITNESS = "a_pickle_was_here"
 
 
 class Call:
-    """Pickled as a call: of `function` when it is loaded by a machine that does as it is told."""
+    """Pickled as a call of `function`, which `pickle.load` would execute."""
 
     def __init__(self, function, *arguments):
         self.call = function, arguments

@@ -38,7 +38,7 @@ def plain(tokenizer, text):
 
 
 def drawn(tokenizer, resegment, text, count=DRAWS):
-    """How often each segmentation comes."""
+    """How often each segmentation occurs."""
     random = Random(1)
     word = plain(tokenizer, text)
     return Counter(tuple(map(tokenizer.id_to_token, resegment(word, random))) for _ in range(count))

@@ -109,7 +109,7 @@ class Vocabulary:
 
 
 def reduced(content, folder):
-    """Overrides by which a recipe trains for seconds on made-up text of the form and the languages of its own."""
+    """Overrides with which a recipe trains for seconds, on generated text in its format and languages."""
     data, training = content["data"], content["training"]
     overrides = {f"model.{field}": value for field, value in SMALL_MODEL.items()}
     for split, size in SPLITS.items():

@@ -250,7 +250,7 @@ BLOCKED = "import sys; sys.modules['residual_hf'] = None\n"
 
 
 def test_every_way_of_use_runs(make_run):
-    """Each in a process of its own next to a folder of the model's name; the first two without residual_hf."""
+    """Each in its own process, next to a folder of the model's name; the first two without residual_hf."""
     run = make_run()
     card = content(write_card(run, model_name="small"))
     (run / "model").rename(run / "small")

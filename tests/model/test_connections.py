@@ -28,7 +28,7 @@ class GatedOptions:
 
 
 class CountedBoundary(StreamBoundary):
-    """Carries the mean of what all sub-layers added beside the hidden state."""
+    """Carries the hidden state and the mean of all branch outputs."""
 
     def begin(self, hidden_states):
         return hidden_states, torch.zeros_like(hidden_states)

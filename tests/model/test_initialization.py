@@ -90,5 +90,5 @@ def test_initial_weights_do_not_grow_from_one_call_to_the_next(mode):
 def test_a_style_of_ones_own_law_is_kept_apart_from_the_mode():
     deep = make("deep_norm", init_style="fairseq_main", **WIDE).model.encoder.layers[0].ffn.fc1.weight
     plain = make("post_ln", init_style="fairseq_main", **WIDE).model.encoder.layers[0].ffn.fc1.weight
-    beta = 0.87 * (2**4 * 3) ** (-1 / 16)  # DeepNet, table 2: encoder of 2 layers beside a decoder of 3
+    beta = 0.87 * (2**4 * 3) ** (-1 / 16)  # DeepNet, table 2: encoder of 2 layers, decoder of 3
     assert (deep.std() / plain.std()).item() == pytest.approx(beta, rel=0.01)

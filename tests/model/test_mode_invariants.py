@@ -27,7 +27,7 @@ def make(ln_mode, attention="sdpa", **fields):
 
 
 def randomise(model):
-    """Random values everywhere, norm gains and biases included, so that no mistake hides behind a 1 or a 0."""
+    """Random values everywhere, norm gains and biases included, so that no 1 or 0 hides a mistake."""
     generator = torch.Generator().manual_seed(1)
     with torch.no_grad():
         for parameter in model.parameters():

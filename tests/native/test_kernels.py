@@ -1,5 +1,5 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
-"""Each kernel against the operations of PyTorch that it stands for."""
+"""Each kernel against the operations of PyTorch that it replaces."""
 
 from __future__ import annotations
 

@@ -142,7 +142,7 @@ def test_a_killed_run_resumes_to_the_same_weights(tmp_path):
     assert not (tmp_path / "killed" / "run" / "metrics.json").exists()
     reached = complete_checkpoints(tmp_path / "killed" / "run" / "checkpoints")
     assert names(reached)[0] == "checkpoint-5"
-    # what a process killed while it saves leaves behind
+    # what remains of a process that is killed while it saves
     (reached[-1].parent / "checkpoint-23").mkdir()
     resumed, uninterrupted = train(killed, resume=True), train(whole)
     assert resumed["updates"] == uninterrupted["updates"] == 24
