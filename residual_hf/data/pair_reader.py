@@ -110,7 +110,7 @@ class PairReader:
             return
         parse = _tsv_pair if spec.tsv is not None else _json_pair if spec.jsonl is not None else _record_pair
         for row in self._files[0] if self._files else self._dataset_rows():
-            yield parse(row, spec, self._place(self._rows + 1))
+            yield parse(row, spec, self._location(self._rows + 1))
 
     def _dataset_rows(self) -> Iterable[Any]:
         if self._dataset is None:
@@ -123,12 +123,12 @@ class PairReader:
         if not self.spec.skip_empty:
             side = int(bool(pair[0].strip()))
             raise InputError(
-                f"{self._place(self._rows, side)} has an empty {('source', 'target')[side]}; "
+                f"{self._location(self._rows, side)} has an empty {('source', 'target')[side]}; "
                 "set skip_empty: true to drop such pairs"
             )
         self.skipped_empty += 1
 
-    def _place(self, row: int, side: int = 0) -> str:
+    def _location(self, row: int, side: int = 0) -> str:
         """A row, for messages; of the file of one side if the sides are separate files."""
         if not self._files:
             return f"{self.spec.title}: row {row}"

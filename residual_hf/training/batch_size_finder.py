@@ -56,7 +56,7 @@ def tokens_that_fit(model: Any, lengths: Sequence[int], *, ceiling: int = CEILIN
 
     def step(tokens: int, width: int) -> None:
         with context():
-            loss = model(**made_up_batch(model.config, max(1, tokens // width), width, device)).loss
+            loss = model(**random_batch(model.config, max(1, tokens // width), width, device)).loss
         loss.backward()
         model.zero_grad(set_to_none=True)
 
@@ -81,7 +81,7 @@ def tokens_that_fit(model: Any, lengths: Sequence[int], *, ceiling: int = CEILIN
     return found
 
 
-def made_up_batch(config: Any, rows: int, width: int, device: torch.device) -> dict[str, Tensor]:
+def random_batch(config: Any, rows: int, width: int, device: torch.device) -> dict[str, Tensor]:
     """Sentence pairs of random tokens, all of the same length."""
     first = max(config.pad_token_id, config.bos_token_id or 0, 3) + 1
     source = torch.randint(first, config.vocab_size, (rows, width), device=device)
@@ -158,7 +158,7 @@ def split_update(
     return max_tokens, times
 
 
-def resolve_budget(recipe: Recipe, model: Any, lengths: Sequence[int], folder: Path) -> TrainingSettings:
+def resolve_batch_size(recipe: Recipe, model: Any, lengths: Sequence[int], folder: Path) -> TrainingSettings:
     """The settings with numbers for `max_tokens: auto` and `tokens_per_update`, which are also recorded.
 
     `lengths`: tokens of the longer side of each training pair. A resumed run keeps its batches.

@@ -28,7 +28,7 @@ from residual_hf.files import check_output_folder, make_output_folder, write_ato
 from residual_hf.generation.decode import translate_corpus
 from residual_hf.hub.card import write_card
 
-from .batch_size_finder import resolve_budget
+from .batch_size_finder import resolve_batch_size
 from .building import build_model
 from .callbacks import InterruptCallback, ProgressBar, RecordCallback, StopAfterEpochs
 from .checkpoints import KeepCheckpoints, choose_checkpoints, complete_checkpoints, load_average
@@ -99,7 +99,7 @@ def train_on(
         RunRecord.begin(folder, recipe.training.seed, this_process().num_processes, texts)
     data = prepare_data(recipe, texts, folder)
     model = build_model(recipe, data.tokenizer)
-    settings = resolve_budget(recipe, model, data.longest, folder)
+    settings = resolve_batch_size(recipe, model, data.longest, folder)
     if recipe.data.stream:
         data.encoded["train"] = training_stream(recipe, settings, data)
     scoring, interrupt = TranslationScoring(recipe, data), InterruptCallback()
