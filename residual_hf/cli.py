@@ -44,7 +44,7 @@ def run_verb(options: argparse.Namespace) -> int:
 
 
 def build_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="residual-hf", description="Translation with a choice of residual connections.")
+    parser = argparse.ArgumentParser(prog="residual-hf", description="Train and use translation models.")
     parser.add_argument("--version", action="version", version=f"residual-hf {__version__}")
     verbs = parser.add_subparsers(dest="verb", required=True, metavar="VERB")
 
