@@ -16,7 +16,7 @@ from fastapi import FastAPI, HTTPException, Request, Response
 from fastapi.middleware.cors import CORSMiddleware
 from fastapi.responses import HTMLResponse, JSONResponse
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
-from pydantic import BaseModel, Field, ValidationError
+from pydantic import BaseModel, BeforeValidator, Field, ValidationError
 from starlette.exceptions import HTTPException as StarletteHTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -27,12 +27,18 @@ from .batcher import Request as TranslationRequest
 from .languages import Languages, ServerSettings, language_name
 
 MAX_ALTERNATIVES = 5
+MAX_TEXTS = 500  # in a list
 BYTES_PER_CHARACTER = 12  # of a character in JSON or a form, escaped: \\uXXXX\\uXXXX or %XX%XX%XX%XX
 OVERHEAD = 65_536  # bytes of a request besides its text
 PAGE_POLICY = (
     "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; connect-src 'self'; img-src data:"
 )
 CONTENT_TYPES = ("application/json", "application/x-www-form-urlencoded", "multipart/form-data")
+
+
+def integral(value: Any) -> Any:
+    """JSON has one type of number: 2.0 is an integer."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 class DetectBody(BaseModel):
@@ -45,7 +51,7 @@ class TranslateBody(BaseModel):
     source: str
     target: str
     format: Literal["text", "html"] = "text"
-    alternatives: Annotated[int, Field(ge=0, le=MAX_ALTERNATIVES)] = 0
+    alternatives: Annotated[int, Field(ge=0, le=MAX_ALTERNATIVES), BeforeValidator(integral)] = 0
     api_key: str = ""
 
 
@@ -104,10 +110,12 @@ def create_app(languages: Languages, settings: ServerSettings) -> FastAPI:
     app.add_exception_handler(Exception, answer_error)
 
     def check(body: DetectBody | TranslateBody) -> None:
-        """Raise `HTTPException` for a wrong key or too long a text."""
+        """Raise `HTTPException` for a wrong key or too much text."""
         if keys and not any(hmac.compare_digest(body.api_key.encode(), key) for key in keys):
             raise HTTPException(403, "Invalid API key" if body.api_key else "An API key is required (api_key)")
-        length = len(body.q) if isinstance(body.q, str) else sum(max(1, len(text)) for text in body.q)
+        if isinstance(body.q, list) and len(body.q) > MAX_TEXTS:
+            raise HTTPException(400, f"q: {len(body.q)} texts given, must be at most {MAX_TEXTS}")
+        length = len(body.q) if isinstance(body.q, str) else sum(map(len, body.q))
         if length > settings.char_limit:
             raise HTTPException(400, f"q: {length} characters given, must be at most {settings.char_limit}")
 
@@ -201,16 +209,17 @@ def serve(languages: Languages, settings: ServerSettings) -> None:
 
 def documented(body: type[BaseModel], languages: Languages, settings: ServerSettings) -> dict[str, Any]:
     """Arguments of a route that describe its body, which `read` parses, and its errors."""
-    schema = body.model_json_schema()
-    fields = schema["properties"]
+    form = body.model_json_schema()
     text = {"type": "string", "maxLength": settings.char_limit}
-    fields["q"] = text
+    form["properties"]["q"] = text
+    json = form
     if body is TranslateBody:
-        texts = {"type": "array", "items": text, "maxItems": settings.char_limit}
-        fields["q"] = {"anyOf": [text, texts], "description": f"at most {settings.char_limit} characters together"}
-        fields["source"]["enum"] = ["auto", *languages.sources]
-        fields["target"]["enum"] = languages.targets
-    content = {content_type: {"schema": schema} for content_type in CONTENT_TYPES}
+        form["properties"]["source"]["enum"] = ["auto", *languages.sources]
+        form["properties"]["target"]["enum"] = languages.targets
+        texts = {"type": "array", "items": text, "maxItems": MAX_TEXTS}
+        several = {"anyOf": [text, texts], "description": f"at most {settings.char_limit} characters together"}
+        json = form | {"properties": form["properties"] | {"q": several}}
+    content = {name: {"schema": json if name == CONTENT_TYPES[0] else form} for name in CONTENT_TYPES}
     statuses = (400, 403, 413, 415, 429, 500, 503, 504)
     return {
         "openapi_extra": {"requestBody": {"required": True, "content": content}},
@@ -227,9 +236,7 @@ async def read(request: Request, model: type[Body]) -> Body:
         if content_type == "application/json":
             return model.model_validate_json(await request.body(), strict=True)
         async with request.form() as form:
-            given: dict[str, Any] = {name: values for name in form if (values := form.getlist(name))}
-            single = {name: v[0] if len(v) == 1 or name != "q" else v for name, v in given.items()}
-            return model.model_validate(single)
+            return model.model_validate(dict(form))
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False, include_context=False)[0]
         field = ".".join(str(part) for part in first["loc"][:1]) or "body"

@@ -132,7 +132,8 @@ def test_html_and_forms(server, german):
     [
         ({"q": 5}, 400, "q: Input should be a valid string"),
         ({"q": "x" * 301}, 400, "q: 301 characters given, must be at most 300"),
-        ({"q": ["x"] * 301}, 400, "q: 301 characters given"),
+        ({"q": ["xxx"] * 101}, 400, "q: 303 characters given"),
+        ({"q": [""] * 501}, 400, "q: 501 texts given, must be at most 500"),
         ({"q": "x" * 100_000}, 413, "more than 69136 bytes"),
         ({"source": "xx"}, 400, "xx to en is not supported, only de to en"),
         ({"target": None}, 400, "target: "),

@@ -1,0 +1,46 @@
+# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
+"""A Gradio Space that translates with one model. The variable MODEL names it; its code comes with its checkpoint."""
+
+from __future__ import annotations
+
+import os
+
+import gradio
+from sentencex import segment
+from transformers import pipeline
+
+LONGEST = 5000  # characters
+MODEL = os.environ["MODEL"]
+
+translator = pipeline("translation", model=MODEL, trust_remote_code=True)
+config = translator.model.config
+SOURCE = config.source_lang or "en"  # selects the rules of sentence ends
+targets = [token[2:-1] for token in sorted(translator.tokenizer.get_vocab()) if token.startswith("<2")]
+
+
+def translate(text: str, language: str | None) -> str:
+    """Sentence by sentence, with the spaces and line breaks of the text."""
+    pieces = [piece for line in text[:LONGEST].splitlines(keepends=True) for piece in segment(SOURCE, line)]
+    sentences = [piece.strip() for piece in pieces]
+    wanted = [sentence for sentence in sentences if sentence]
+    found = translator(wanted, tgt_lang=language, batch_size=16, truncation=True) if wanted else []
+    translations = dict(zip(wanted, (result["translation_text"] for result in found), strict=True))
+    return "".join(
+        piece.replace(sentence, translations[sentence], 1) if sentence else piece
+        for piece, sentence in zip(pieces, sentences, strict=True)
+    )
+
+
+demo = gradio.Interface(
+    translate,
+    inputs=[
+        gradio.Textbox(label="Text", lines=8, max_length=LONGEST),
+        gradio.Dropdown(targets or [config.target_lang], label="Language", visible=len(targets) > 1),
+    ],
+    outputs=gradio.Textbox(label="Translation", lines=8),
+    title=MODEL.rstrip("/").rpartition("/")[2],
+    flagging_mode="never",
+)
+
+if __name__ == "__main__":
+    demo.launch()
