@@ -38,13 +38,18 @@ typedef struct {
     const int32_t *lengths;
 } Table;
 
-// Heads are padded to a multiple of 32 values; `attention_width` holds all of them. Norms are those that follow: of
-// the same sub-layer in Post-LN, of the next one in Pre-LN.
+// The norms between a sub-layer and the next: of its output (Peri-LN), and of the sum, which is that of the same
+// sub-layer in Post-LN and of the next one in Pre-LN.
+typedef struct {
+    Norm output, sum;
+} Join;
+
+// Heads are padded to a multiple of 32 values; `attention_width` holds all of them.
 typedef struct {
     Linear query, key_value, attention_output;
     Linear cross_query, cross_key_value, cross_output;  // of the decoder
     Linear ffn_in, ffn_out;
-    Norm after_attention, after_cross, after_ffn;
+    Join after_attention, after_cross, after_ffn;
 } Layer;
 
 // An encoder, or a decoder with its output projection.

@@ -57,18 +57,20 @@ WITH_AVX512 void embed(const Stack *s, const Buffers *b, int rows, const int64_t
     add_norm(rows, s->width, s->stride, b->stream, NULL, &s->first_norm, s->keep_sum, NULL, 0, b->hidden, s->type);
 }
 
-static void join(const Stack *s, const Buffers *b, int rows, const Norm *norm) {
-    add_norm(rows, s->width, s->stride, b->stream, b->branch, norm, s->keep_sum, b->dual, s->dual_scale, b->hidden,
+static void join(const Stack *s, const Buffers *b, int rows, const Join *after) {
+    if (after->output.gain)
+        add_norm(rows, s->width, s->stride, b->branch, NULL, &after->output, 0, NULL, 0, NULL, s->type);
+    add_norm(rows, s->width, s->stride, b->stream, b->branch, &after->sum, s->keep_sum, b->dual, s->dual_scale, b->hidden,
              s->type);
 }
 
 void attend(const Stack *s, const Buffers *b, int rows, const Linear *query, const Linear *output, const void *cache,
-            const Table *table, const Norm *norm) {
+            const Table *table, const Join *after) {
     linear(query, rows, b->hidden, IDENTITY, b->query, s->type, b->linear);
     attention(rows, s->heads, s->head_size, s->attention_width, s->type, b->query, cache, table, s->attention_scale,
               b->context, b->scores);
     linear(output, rows, b->context, IDENTITY, b->branch, FLOAT32, b->linear);
-    join(s, b, rows, norm);
+    join(s, b, rows, after);
 }
 
 void feed_forward(const Stack *s, const Buffers *b, int rows, const Layer *layer) {

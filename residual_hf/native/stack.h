@@ -28,6 +28,6 @@ void *cache_entry(const Stack *s, const void *cache, int64_t index);
 int in_vocabulary(const Stack *s, int rows, const int64_t *tokens);
 void embed(const Stack *s, const Buffers *b, int rows, const int64_t *tokens, const int64_t *positions);
 void attend(const Stack *s, const Buffers *b, int rows, const Linear *query, const Linear *output, const void *cache,
-            const Table *table, const Norm *norm);
+            const Table *table, const Join *after);
 void feed_forward(const Stack *s, const Buffers *b, int rows, const Layer *layer);
 void end_stream(const Stack *s, const Buffers *b, int rows);

@@ -28,6 +28,10 @@ class Table(Structure):
     _fields_ = [("entries", c_void_p), ("stride", c_int64), ("line", c_void_p), ("lengths", c_void_p)]
 
 
+class Join(Structure):
+    _fields_ = [("output", Norm), ("sum", Norm)]
+
+
 class Layer(Structure):
     _fields_ = [
         ("query", Linear),
@@ -38,9 +42,9 @@ class Layer(Structure):
         ("cross_output", Linear),
         ("ffn_in", Linear),
         ("ffn_out", Linear),
-        ("after_attention", Norm),
-        ("after_cross", Norm),
-        ("after_ffn", Norm),
+        ("after_attention", Join),
+        ("after_cross", Join),
+        ("after_ffn", Join),
     ]
 
 

@@ -16,7 +16,7 @@ from .weights import ACTIVATIONS, DTYPES, LN_MODES
 LARGEST_HEAD = 128
 MODULES = {
     **dict.fromkeys(("q_proj", "k_proj", "v_proj", "out_proj", "fc1", "fc2"), (nn.Linear,)),
-    "norm": (nn.LayerNorm, RMSNorm),
+    **dict.fromkeys(("norm", "output_norm"), (nn.LayerNorm, RMSNorm)),
     "embed_norm": (nn.LayerNorm, RMSNorm, nn.Identity),
 }
 

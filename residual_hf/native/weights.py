@@ -7,12 +7,21 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import normalize, pad
 
-from .structures import Layer, Linear, Norm, Stack
+from .structures import Join, Layer, Linear, Norm, Stack
 
 PADDING, PANEL, HEAD_PADDING = 64, 32, 32
 DTYPES = ("float32", "bfloat16", "int8")
 ACTIVATIONS = {"relu": 1, "gelu": 2, "silu": 3, "swish": 3}
-LN_MODES = ("post_ln", "pre_ln", "resi_dual")
+
+# names of the norms of a connection: before its sub-layer, on the output of it, and after the addition
+LN_MODES: dict[str, tuple[str | None, str | None, str | None]] = {
+    "post_ln": (None, None, "norm"),
+    "resi_dual": (None, None, "norm"),
+    "pre_ln": ("norm", None, None),
+    "sandwich_ln": ("norm", "output_norm", None),
+    "peri_ln": ("norm", "output_norm", None),
+    "output_ln": (None, "norm", None),
+}
 
 
 def round_up(value: int, multiple: int = PADDING) -> int:
@@ -77,14 +86,25 @@ class Packer:
     def attention_output(self, projection: nn.Linear, heads: int) -> Linear:
         return self.linear(pad_heads(projection.weight.T, heads).T, projection.bias)
 
-    def norm(self, module: nn.LayerNorm | nn.RMSNorm) -> Norm:
+    def norm(self, module: nn.LayerNorm | nn.RMSNorm | None) -> Norm:
+        if module is None:
+            return Norm()
         width, centred = round_up(len(module.weight)), isinstance(module, nn.LayerNorm)
         bias = module.bias if centred else torch.zeros_like(module.weight)
         gain, bias = (self.address(pad_to(tensor.float(), width)) for tensor in (module.weight, bias))
         return Norm(gain, bias, module.eps, centred)
 
-    def layer(self, layer: nn.Module, heads: int, norms: list[Norm]) -> Layer:
-        """A layer with the norms that follow its sub-layers."""
+    def norms(self, stack: nn.Module, mode: str) -> tuple[Norm, list[Join]]:
+        """The norm before the first sub-layer, and the norms after each of them: before the next, or at the end."""
+        present = [c for layer in stack.layers for name, c in layer.named_children() if name.endswith("_residual")]
+        before, on_output, after = ([name and getattr(c, name) for c in present] for name in LN_MODES[mode])
+        end = None if mode == "resi_dual" else getattr(stack.boundary, "norm", None)
+        following = [first or second for first, second in zip(after, [*before[1:], end], strict=True)]
+        joins = [Join(self.norm(output), self.norm(total)) for output, total in zip(on_output, following, strict=True)]
+        return self.norm(before[0]), joins
+
+    def layer(self, layer: nn.Module, heads: int, joins: list[Join]) -> Layer:
+        """A layer with the norms after its sub-layers."""
         own, ffn = layer.self_attn, layer.ffn
         packed = Layer(
             query=self.attention_inputs([own.q_proj], heads),
@@ -92,15 +112,15 @@ class Packer:
             attention_output=self.attention_output(own.out_proj, heads),
             ffn_in=self.linear(ffn.fc1.weight, ffn.fc1.bias),
             ffn_out=self.linear(ffn.fc2.weight, ffn.fc2.bias),
-            after_attention=norms[0],
-            after_ffn=norms[-1],
+            after_attention=joins[0],
+            after_ffn=joins[-1],
         )
-        if len(norms) == 3:
+        if len(joins) == 3:
             cross = layer.encoder_attn
             packed.cross_query = self.attention_inputs([cross.q_proj], heads)
             packed.cross_key_value = self.attention_inputs([cross.k_proj, cross.v_proj], heads)
             packed.cross_output = self.attention_output(cross.out_proj, heads)
-            packed.after_cross = norms[1]
+            packed.after_cross = joins[1]
         return packed
 
     def stack(self, stack: nn.Module) -> Stack:
@@ -120,14 +140,12 @@ class Packer:
             attention_width=round_up(heads * round_up(head_size, HEAD_PADDING)),
             ffn_width=round_up(getattr(config, f"{name}_ffn_dim")),
             activation=ACTIVATIONS[config.activation_function],
-            keep_sum=mode == "pre_ln",
+            keep_sum=LN_MODES[mode][2] is None,
             embedding_scale=stack.embed_tokens.scale,
             attention_scale=head_size**-0.5,
         )
-        norms = [self.norm(connection.norm) for layer in stack.layers for connection in connections(layer)]
-        if mode == "pre_ln":
-            packed.first_norm, *norms = [*norms, self.norm(stack.boundary.norm)]
-        elif mode == "resi_dual":
+        packed.first_norm, joins = self.norms(stack, mode)
+        if mode == "resi_dual":
             packed.dual_norm = self.norm(stack.boundary.norm)
             packed.dual_scale, packed.main_scale = options.dual_scale, options.main_scale
         if config.embedding_norm:
@@ -137,15 +155,10 @@ class Packer:
         if stack.embed_positions is not None:
             packed.positions = self.address(position_table(stack.embed_positions).float())
         packed.layer = (Layer * len(stack.layers))()
+        per_layer = len(joins) // len(stack.layers)
         for i, layer in enumerate(stack.layers):
-            count = len(connections(layer))
-            packed.layer[i] = self.layer(layer, heads, norms[i * count : (i + 1) * count])
+            packed.layer[i] = self.layer(layer, heads, joins[i * per_layer : (i + 1) * per_layer])
         return packed
-
-
-def connections(layer: nn.Module) -> list[nn.Module]:
-    """The residual connections of a layer in the order of its sub-layers."""
-    return [child for name, child in layer.named_children() if name.endswith("_residual")]
 
 
 def position_table(positions: nn.Module) -> Tensor:

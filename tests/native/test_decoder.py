@@ -18,6 +18,7 @@ from residual_hf.native.weights import DTYPES
 pytestmark = needs_kernels
 PAD, BEAMS, STEPS = 1, 3, 9
 MODES = ["post_ln", "pre_ln", "resi_dual"]
+BRANCH_NORMS = ["output_ln", "peri_ln", "sandwich_ln"]
 FOLDING = ["admin", "deep_norm", "layer_scale", "ln_scaling"]
 SIZES = {
     "heads of 4": {},
@@ -87,7 +88,7 @@ def compare_encoder(model, decoder, side="right"):
 
 
 @pytest.mark.parametrize("side", ["left", "right"])
-@pytest.mark.parametrize("mode", MODES + FOLDING)
+@pytest.mark.parametrize("mode", MODES + BRANCH_NORMS + FOLDING)
 def test_fp32_has_the_logits_of_the_model(mode, side):
     model = model_of(mode)
     decoder = NativeDecoder(model)
