@@ -47,7 +47,7 @@ def _load() -> tuple[ctypes.CDLL | None, str]:
         return None, "none"
     loaded = ctypes.CDLL(str(path))
     if ctypes.c_uint32(loaded.interface_version()).value != interface_version():
-        logger.warning_once(f"{path} is of another version of residual_hf, install it again: PyTorch decodes.")
+        logger.warning_once(f"{path} is from another version of residual_hf; reinstall it. Decoding uses PyTorch.")
         return None, "none"
     declare_functions(loaded)
     used = INSTRUCTION_SETS[loaded.enable_instruction_set(INSTRUCTION_SETS.index(most))]
@@ -65,5 +65,5 @@ def _find() -> Path | None:
         if path.exists():
             return path
     if platform.machine() in ("x86_64", "AMD64"):
-        logger.warning_once("The native kernels were not built (no C compiler at installation): PyTorch decodes.")
+        logger.warning_once("The native kernels were not built (no C compiler?). Decoding uses PyTorch.")
     return None

@@ -37,7 +37,7 @@ int in_vocabulary(const Stack *s, int rows, const int64_t *tokens) {
     return 1;
 }
 
-// stream = scale * token + position (normalised in BART), dual = dual_scale * stream, and what the first layer reads.
+// stream = scale * token + position (normalized in BART), dual = dual_scale * stream, and what the first layer reads.
 WITH_AVX512 void embed(const Stack *s, const Buffers *b, int rows, const int64_t *tokens, const int64_t *positions) {
     for (int r = 0; r < rows; r++) {
         const float *token = s->tokens + tokens[r] * s->width;

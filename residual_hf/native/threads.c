@@ -1,5 +1,5 @@
 // Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
-// Parts of a batch on several cores. Threads live for one call: none is left behind for a fork to lose.
+// Parts of a batch on several cores. Threads live for one call, so that a fork loses none.
 
 #include <pthread.h>
 
