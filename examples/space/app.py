@@ -1,5 +1,5 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
-"""A Gradio Space that translates with one model. The variable MODEL names it; its code comes with its checkpoint."""
+"""A Gradio Space that translates with one model. The variable MODEL names it; the checkpoint has the model code."""
 
 from __future__ import annotations
 
