@@ -56,7 +56,7 @@ class Languages:
             config = translator.model.config
             if config.model_type != ResidualConfig.model_type:
                 raise InputError(f"{name}: a {config.model_type} model given; convert it by `residual-hf convert`")
-            tags = list(language_tags(translator.tokenizer)) if config.language_tags else []
+            tags = sorted(language_tags(translator.tokenizer)) if config.language_tags else []
             found = {
                 "source-lang": [config.source_lang] if config.source_lang else list(sources),
                 "target-lang": tags or [config.target_lang or target],
