@@ -322,6 +322,7 @@ def run_evaluate(options: argparse.Namespace) -> int:
         tokenize=settings.tokenize,
         baseline=baseline,
     )
+    assert scores is not None  # there is one process
     results = {name: metric.compute(translations, corpus.targets, corpus.sources) for name, metric in further.items()}
     print(json.dumps(scores | ({"metrics": results} if results else {}), indent=2))
     return 0

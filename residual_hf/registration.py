@@ -63,7 +63,7 @@ class _ImportWatch(MetaPathFinder):
             return None
         spec = PathFinder.find_spec(name, path, target)
         if spec is not None and spec.loader is not None:
-            spec.loader.exec_module = partial(self.execute, spec.loader)
+            spec.loader.exec_module = partial(self.execute, spec.loader)  # type: ignore[method-assign]
         return spec
 
     def execute(self, loader: Any, module: ModuleType) -> None:

@@ -156,6 +156,7 @@ class Drawing:
         left = scale_gap(layout, edge, self.columns)
         right = self.columns[self.columns.index(left) + 1]
         x, y = (self.x[left] + self.right[left] + self.x[right] - self.left[right]) / 2, points[-1][1]
+        assert edge.scale is not None
         self.shapes.append(svg.shape(edge.scale, x, y))
         half = svg.size(edge.scale)[0] / 2 * (1 if points[-2][0] < points[-1][0] else -1)
         return [*points[:-1], (x - half, y)], [(x + half, y), points[-1]]

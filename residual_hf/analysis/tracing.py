@@ -11,7 +11,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields, is_dataclass, replace
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, fx, nn
@@ -79,7 +79,7 @@ def name_constants(module: nn.Module) -> None:
     for name, value in list(vars(module).items()):
         if type(value) is float:
             vars(module)[name] = named(value, name)
-        elif name == "options" and is_dataclass(value):
+        elif name == "options" and is_dataclass(value) and not isinstance(value, type):
             floats = {f.name: getattr(value, f.name) for f in fields(value)}
             changed = {name: named(v, name) for name, v in floats.items() if type(v) is float}
             vars(module)[name] = replace(value, **changed)
@@ -98,7 +98,7 @@ class Branch(nn.Module):
         return hidden_states + 0.0
 
 
-class ScoredBranch(Branch):
+class ScoredBranch(nn.Module):
     """Attention whose scores are in the stream."""
 
     def forward(self, hidden_states: Tensor, previous: Tensor | None, divisor: float) -> tuple[Tensor, Tensor]:
@@ -199,7 +199,7 @@ class PartBuilder:
             return Coefficient(name, name)
         arguments = [self.argument(a) for a in node.args]
         if node.target is operator.getitem and isinstance(arguments[0], (list, Node)):
-            return self.member(arguments[0], node.args[1])
+            return self.member(arguments[0], cast(int, node.args[1]))
         if node.op == "call_module":
             return self.module(node, self.part.get_submodule(str(node.target)), arguments)
         if not self.is_state(node):
@@ -234,7 +234,7 @@ class PartBuilder:
 
     def module(self, node: fx.Node, module: nn.Module, arguments: list[Any]) -> Any:
         states = states_of(arguments)
-        if isinstance(module, Branch):
+        if isinstance(module, Branch | ScoredBranch):
             return self.add_node("branch", self.title, states)
         if not self.is_state(node):
             name = str(node.target).rsplit(".", 1)[-1]

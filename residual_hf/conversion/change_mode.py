@@ -115,7 +115,7 @@ def way_to(model: ResidualForConditionalGeneration, stack: str, mode: Mode) -> s
     )
 
 
-def check_options(mode: Mode, wanted: dict[str, Any]) -> None:
+def check_options(mode: Mode, wanted: Mapping[str, Any]) -> None:
     needed = vars(mode.Options()) if base_of(mode) == mode.name else mode.starting_options
     wrong = {name: value for name, value in needed.items() if wanted[name] != value}
     if wrong:
@@ -143,7 +143,7 @@ def starting_parameters(model: ResidualForConditionalGeneration, stack: str) -> 
 
 
 def start(
-    model: ResidualForConditionalGeneration, ln_mode: str, options: dict[str, Any], stacks: Sequence[str]
+    model: ResidualForConditionalGeneration, ln_mode: str, options: Mapping[str, Any], stacks: Sequence[str]
 ) -> ResidualForConditionalGeneration:
     """A copy in fp64 with `stacks` changed from a plain mode to one that contains it, or back to the plain mode."""
     config: ResidualConfig = config_with_modes(model.config, dict.fromkeys(stacks, (ln_mode, options)))

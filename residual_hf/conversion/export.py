@@ -9,7 +9,7 @@ import warnings
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import sacrebleu
 import torch
@@ -50,9 +50,6 @@ class Target(Protocol):
     def write(self, model: ResidualForConditionalGeneration, tokenizer: Any, folder: Path) -> None:
         """Write the model in float32."""
 
-    def quantize(self, model: ResidualForConditionalGeneration, tokenizer: Any, folder: Path) -> None:
-        """Replace the weights that `write` has written by int8."""
-
     def translate(
         self,
         model: ResidualForConditionalGeneration,
@@ -62,6 +59,14 @@ class Target(Protocol):
         limit: int,
     ) -> list[list[int]]:
         """Greedy translations of at most `limit` tokens by the exported model."""
+
+
+@runtime_checkable
+class QuantizingTarget(Target, Protocol):
+    """A runtime with int8 among its `dtypes`."""
+
+    def quantize(self, model: ResidualForConditionalGeneration, tokenizer: Any, folder: Path) -> None:
+        """Replace the weights that `write` has written by int8."""
 
 
 TARGETS: dict[str, Target] = {
@@ -166,10 +171,11 @@ def export(
             target.write(model, tokenizer, folder)
         exported = target.translate(model, tokenizer, folder, sources, limit)
         found = compare(model, sources, own, exported, to)
-        if dtype == "int8":
+        if dtype == "int8" and isinstance(target, QuantizingTarget):
             target.quantize(model, tokenizer, folder)
             exported = target.translate(model, tokenizer, folder, sources, limit)
-            found = measure_loss(found, *(to_text(tokenizer, ids) for ids in (own, exported)), reference_texts)
+            texts, exported_texts = to_text(tokenizer, own), to_text(tokenizer, exported)
+            found = measure_loss(found, texts, exported_texts, reference_texts)
         tokenizer.save_pretrained(folder)
         write_json(folder / "export.json", {"residual_hf": residual_hf.__version__, **asdict(found)})
     return found
@@ -186,7 +192,8 @@ def read_sentences(
         numbers = random.Random(0)
         longest = min(RANDOM_LENGTHS[1], config.max_position_embeddings - 1)
         lengths = [numbers.randint(min(RANDOM_LENGTHS[0], longest), longest) for _ in range(SENTENCES)]
-        return [[*numbers.choices(ordinary, k=length), config.eos_token_id] for length in lengths], None
+        end = end_tokens(config)[0]
+        return [[*numbers.choices(ordinary, k=length), end] for length in lengths], None
     lines, texts = list(iter_lines(path)), None if references is None else list(iter_lines(references))
     if texts is not None and len(texts) != len(lines):
         raise InputError(f"--reference: {references} has {len(texts)} lines, {path} has {len(lines)}")

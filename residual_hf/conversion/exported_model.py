@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -99,7 +100,8 @@ def translate_greedily(
 
 
 def end_tokens(config: ResidualConfig) -> list[int]:
-    return config.eos_token_id if isinstance(config.eos_token_id, list) else [config.eos_token_id]
+    ends: Any = config.eos_token_id
+    return ends if isinstance(ends, list) else [ends]
 
 
 def without_end(row: list[int], config: ResidualConfig) -> list[int]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -133,7 +134,7 @@ def convert_fairseq_state_dict(state_dict: Mapping[str, Tensor], config: Residua
     return converted
 
 
-def _tie(converted: dict[str, Tensor], config: ResidualConfig) -> None:
+def _tie(converted: dict[str, Any], config: ResidualConfig) -> None:
     """Add the missing names of tied tables, which a checkpoint may store under any of them."""
     encoder, decoder = "model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight"
     if config.share_encoder_decoder_embeddings:

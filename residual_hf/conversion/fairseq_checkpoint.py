@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -54,7 +53,7 @@ class MosesOptions:
         )
 
 
-def read_fairseq_checkpoint(path: str | os.PathLike) -> tuple[dict[str, Any], dict[str, Tensor]]:
+def read_fairseq_checkpoint(path: str | Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
     """Read settings (under the names of the command line) and weights of a checkpoint without running its pickle.
 
     Raises:
@@ -83,7 +82,7 @@ def simplify_history(weights: dict[str, Tensor]) -> dict[str, Tensor]:
     return renamed
 
 
-def load_fairseq_model(path: str | os.PathLike) -> ResidualForConditionalGeneration:
+def load_fairseq_model(path: str | Path) -> ResidualForConditionalGeneration:
     """Load the model of a checkpoint in fp32; `generate` uses fairseq's default search (beam 5).
 
     Raises:
@@ -94,7 +93,7 @@ def load_fairseq_model(path: str | os.PathLike) -> ResidualForConditionalGenerat
 
 
 def build_model(
-    config: ResidualConfig, weights: Mapping[str, Tensor], path: str | os.PathLike
+    config: ResidualConfig, weights: Mapping[str, Tensor], path: str | Path
 ) -> ResidualForConditionalGeneration:
     try:
         converted = convert_fairseq_state_dict(weights, config)
@@ -108,13 +107,13 @@ def build_model(
 
 
 def convert_fairseq_checkpoint(
-    checkpoint: str | os.PathLike,
-    output_dir: str | os.PathLike,
+    checkpoint: str | Path,
+    output_dir: str | Path,
     *,
-    source_dict: str | os.PathLike,
-    target_dict: str | os.PathLike,
-    bpe_codes: str | os.PathLike | None = None,
-    sentencepiece: str | os.PathLike | None = None,
+    source_dict: str | Path,
+    target_dict: str | Path,
+    bpe_codes: str | Path | None = None,
+    sentencepiece: str | Path | None = None,
     moses: MosesOptions | None = None,
     source_lang: str | None = None,
     target_lang: str | None = None,
@@ -154,7 +153,7 @@ def convert_fairseq_checkpoint(
     return save_checkpoint(model, tokenizer, output_dir, overwrite=overwrite)
 
 
-def check_dictionary(name: str, path: str | os.PathLike, tokens: list[str], rows: int) -> None:
+def check_dictionary(name: str, path: str | Path, tokens: list[str], rows: int) -> None:
     if len(tokens) != rows:
         raise InputError(
             f"{name}: {len(tokens)} tokens in {path}, including special tokens, but the checkpoint has {rows}; "

@@ -82,7 +82,7 @@ def model_settings(checkpoint: Mapping[str, Any]) -> dict[str, Any]:
     config, arguments = checkpoint.get("cfg"), checkpoint.get("args")
     if isinstance(config, Mapping) and isinstance(config.get("model"), Mapping):
         settings = dict(config["model"])
-        task = config.get("task") if isinstance(config.get("task"), Mapping) else {}
+        task = config["task"] if isinstance(config.get("task"), Mapping) else {}
         settings = {**{k: v for k, v in task.items() if settings.get(k) is None}, **_set(settings)}
         settings["arch"] = settings.get("arch") or config["model"].get("_name")
         settings["task"] = task.get("_name", settings.get("task"))
@@ -265,9 +265,9 @@ def _mode(architecture: str, stack: str, settings: Mapping[str, Any]) -> tuple[s
     clinic = str(settings.get("init_type") or "default")
     if clinic not in CLINIC:
         raise InputError(f"init_type: {clinic!r} in the checkpoint; supported are {', '.join(CLINIC)}")
-    if CLINIC[clinic]:
+    if mode := CLINIC[clinic]:
         _refuse_pre_norm(stack, pre_norm, f"init_type {clinic!r} (Transformer-Clinic)")
-        return CLINIC[clinic], {}
+        return mode, {}
     if not pre_norm:
         return "post_ln", {}
     if stack == "decoder" and settings.get("no_decoder_final_norm"):

@@ -12,6 +12,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
@@ -112,14 +113,14 @@ def fairseq_tokenizer(
     if (source_rules or target_rules) and bpe_codes is None:
         raise InputError("moses: given without bpe_codes, but segmented text cannot be tokenized again")
     dictionaries = [read_dictionary(path) for path in (source_dict, target_dict)]
-    if bpe_codes is None and sentencepiece is None:
+    if sentencepiece is not None:
+        sides = [wrap_tokenizer(sentencepiece_backend(d, sentencepiece)) for d in dictionaries]
+    elif bpe_codes is None:
         sides = [pretokenized_tokenizer(path) for path in (source_dict, target_dict)]
-    elif bpe_codes is not None:
+    else:
         merges = read_codes(bpe_codes)
         rules = (source_rules, target_rules)
         sides = [wrap_tokenizer(bpe_backend(d, merges, r)) for d, r in zip(dictionaries, rules, strict=True)]
-    else:
-        sides = [wrap_tokenizer(sentencepiece_backend(d, sentencepiece)) for d in dictionaries]
     source, target = sides
     known = [len(dictionary) for dictionary in dictionaries]
     complete = all(len(side) == number for side, number in zip(sides, known, strict=True))
@@ -142,7 +143,7 @@ def bpe_backend(
     tokenizer = Tokenizer(models.BPE(vocab, list(merges), unk_token=UNK, end_of_word_suffix=END))
     tokenizer.add_special_tokens(list(SPECIAL_TOKENS))
     tokenizer.pre_tokenizer = pre_tokenizers.Split(" ", "removed")
-    steps = [decoders.BPEDecoder(suffix=END)]
+    steps: list[Any] = [decoders.BPEDecoder(suffix=END)]
     if rules is not None:
         tokenizer.normalizer = normalizers.Sequence(rules.normalizers())
         steps += [decoders.Fuse(), *rules.decoders()]

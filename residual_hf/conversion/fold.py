@@ -12,16 +12,17 @@ Source: Liu et al. 2020 (Admin), appendix C, as corrected by the authors' code (
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from residual_hf.model.configuration_residual import ResidualConfig
-from residual_hf.model.connections import LN_MODES, STACKS, ResidualConnection, get_ln_mode
+from residual_hf.model.connections import LN_MODES, STACKS, ResidualConnection, SublayerPlace, get_ln_mode
 from residual_hf.model.embeddings import SinusoidalPositions
 from residual_hf.model.modeling_residual import ResidualForConditionalGeneration
+from residual_hf.model.stacks import ResidualStack
 
 Scale = Tensor | float
 READERS = {"self_attention": ("q_proj", "k_proj", "v_proj"), "cross_attention": ("q_proj",), "feed_forward": ("fc1",)}
@@ -43,8 +44,8 @@ def fold(model: ResidualForConditionalGeneration, stacks: Sequence[str] = STACKS
     """
     plain = {name: plain_mode(model.config, name) for name in stacks}
     scales = {name: [c.foldable_scales() for c in connections(model.model.get_submodule(name))] for name in stacks}
-    changed = {name: (mode, {}) for name, mode in plain.items() if model.config.stack_ln_mode(name) != mode}
-    config = config_with_modes(model.config, changed)
+    changed = [name for name, mode in plain.items() if model.config.stack_ln_mode(name) != mode]
+    config = config_with_modes(model.config, {name: (plain[name], {}) for name in changed})
     folded = copy_into(model, config, separate=scales_tables(model.config, scales))
     for name in stacks:
         move_scales(folded.model.get_submodule(name), scales[name])
@@ -69,7 +70,7 @@ def foldable_modes() -> list[str]:
     return sorted(name for name, mode in LN_MODES.items() if mode.folds_into is not None)
 
 
-def config_with_modes(config: ResidualConfig, changed: dict[str, tuple[str, dict[str, Any]]]) -> ResidualConfig:
+def config_with_modes(config: ResidualConfig, changed: Mapping[str, tuple[str, Mapping[str, Any]]]) -> ResidualConfig:
     """A copy of a config in which some stacks have another mode and options."""
     present = {name: (config.stack_ln_mode(name), vars(config.ln_options(name))) for name in STACKS}
     (encoder, encoder_options), (decoder, decoder_options) = copy.deepcopy({**present, **changed}).values()
@@ -120,25 +121,27 @@ def connections(stack: nn.Module) -> list[ResidualConnection]:
     return [module for module in stack.modules() if isinstance(module, ResidualConnection)]
 
 
-def move_scales(stack: nn.Module, scales: list[dict[str, Scale]]) -> None:
+def move_scales(stack: ResidualStack, scales: list[dict[str, Scale]]) -> None:
     """Multiply the `scales` of every connection of a stack into the adjacent weights."""
     # the norm that computes the input of the current sub-layer; None for embeddings without a norm
     norm = None if isinstance(stack.embed_norm, nn.Identity) else stack.embed_norm
     for connection, factors in zip(connections(stack), scales, strict=True):
-        place, factors = connection.place, {name: as_double(scale) for name, scale in factors.items()}
+        place, tensors = connection.place, {name: as_double(scale) for name, scale in factors.items()}
         sublayer = getattr(stack.layers[place.layer], SUBLAYERS[place.kind])
-        if "shortcut" in factors:
-            scale_shortcut(factors["shortcut"], norm, sublayer, stack, place)
-        if "branch" in factors:
+        if "shortcut" in tensors:
+            scale_shortcut(tensors["shortcut"], norm, sublayer, stack, place)
+        if "branch" in tensors:
             writer = getattr(sublayer, WRITERS[place.kind])
-            writer.weight.mul_(factors["branch"].unsqueeze(-1))
-            writer.bias.mul_(factors["branch"])
-        if "norm" in factors:
-            scale_norm(connection.norm, factors["norm"])
+            writer.weight.mul_(tensors["branch"].unsqueeze(-1))
+            writer.bias.mul_(tensors["branch"])
+        if "norm" in tensors:
+            scale_norm(connection.get_submodule("norm"), tensors["norm"])
         norm = getattr(connection, "norm", None)
 
 
-def scale_shortcut(scale: Tensor, norm: nn.Module | None, sublayer: nn.Module, stack: nn.Module, place) -> None:
+def scale_shortcut(
+    scale: Tensor, norm: nn.Module | None, sublayer: nn.Module, stack: ResidualStack, place: SublayerPlace
+) -> None:
     """Multiply the shortcut x by `scale` where x is computed, and divide the matrices that read x by it."""
     if is_one({"shortcut": scale}):
         return
@@ -149,18 +152,18 @@ def scale_shortcut(scale: Tensor, norm: nn.Module | None, sublayer: nn.Module, s
     else:
         stack.embed_tokens.weight.mul_(scale)
         if stack.embed_positions is not None:
-            stack.embed_positions.weight.mul_(scale)
+            stack.embed_positions.get_parameter("weight").mul_(scale)
     for name in READERS[place.kind]:
         getattr(sublayer, name).weight.div_(scale)
 
 
 def scale_norm(norm: nn.Module, scale: Tensor) -> None:
-    gain = getattr(norm, "weight", None)
+    gain, bias = getattr(norm, "weight", None), getattr(norm, "bias", None)
     if gain is None or (gain.numel() == 1 and scale.numel() > 1):
         raise ValueError(f"{type(norm).__name__} has no gain per dimension to multiply a scale into")
     gain.mul_(scale)
-    if getattr(norm, "bias", None) is not None:
-        norm.bias.mul_(scale)
+    if bias is not None:
+        bias.mul_(scale)
 
 
 def as_double(scale: Scale) -> Tensor:

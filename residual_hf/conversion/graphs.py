@@ -51,10 +51,10 @@ class GraphCache:
     def __init__(self, past: Sequence[Tensor] = ()):
         layers = range(len(past) // len(KEPT))
         states = [past[len(KEPT) * layer :][: len(KEPT)] for layer in layers]
-        self.self_attention_cache = TargetKeys({layer: tuple(states[layer][:2]) for layer in layers})
+        self.self_attention_cache = TargetKeys({layer: (key, value) for layer, (key, value, *_) in enumerate(states)})
         self.cross_attention_cache = SourceCache()
-        for layer in layers:
-            self.cross_attention_cache.update(*states[layer][2:], layer)
+        for layer, (_, _, key, value) in enumerate(states):
+            self.cross_attention_cache.update(key, value, layer)
         self.is_updated = dict.fromkeys(layers, True)
 
 

@@ -46,6 +46,8 @@ class Placeholder:
     """Replaces an object whose class is not loaded: the class's name `origin`, its arguments and its state."""
 
     origin = ""
+    arguments: tuple[Any, ...]
+    state: Any
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Placeholder:
         made = super().__new__(cls)
@@ -70,6 +72,8 @@ class _RefusedCall(Exception):
 class _Reference(type):
     """Class of placeholders for unknown packages. A pickle may name them and build objects, but not call them."""
 
+    origin: str
+
     def __call__(cls, *args: Any, **kwargs: Any) -> Any:
         raise _RefusedCall(cls.origin)
 
@@ -84,7 +88,7 @@ def load_pickle(path: str | Path) -> Any:
     path = Path(path).expanduser()
     try:
         with open(path, "rb") as file:
-            admitted = [(_stand_in(name), name) for name in _foreign_names(file, path)]
+            admitted: list[Any] = [(_stand_in(name), name) for name in _foreign_names(file, path)]
             file.seek(0)
             with torch.serialization.safe_globals(admitted), warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # about old storage classes and pickle protocols
@@ -168,11 +172,11 @@ def _names_in_pickle(file: BinaryIO, path: Path) -> Iterator[str]:
     strings: list[str] = []
     try:
         for opcode, argument, _ in pickletools.genops(file):
-            if isinstance(argument, str) and opcode.name not in ("GLOBAL", "INST"):
-                strings.append(argument)
-            elif opcode.name in ("GLOBAL", "INST"):
-                module, _, name = argument.partition(" ")
+            if opcode.name in ("GLOBAL", "INST"):
+                module, _, name = str(argument).partition(" ")
                 yield _modern_name(module, name)
+            elif isinstance(argument, str):
+                strings.append(argument)
             elif opcode.name == "STACK_GLOBAL":
                 yield _modern_name(*["?", "?", *strings][-2:])
             elif opcode.name.startswith("EXT"):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from torch import Tensor, nn
@@ -18,8 +18,9 @@ from residual_hf.conversion.fold import fold
 from residual_hf.errors import InputError
 from residual_hf.model.configuration_residual import ResidualConfig
 from residual_hf.model.connections import STACKS, get_ln_mode
-from residual_hf.model.embeddings import first_position, positions_padding
+from residual_hf.model.embeddings import SinusoidalPositions, first_position, positions_padding
 from residual_hf.model.modeling_residual import ResidualForConditionalGeneration
+from residual_hf.model.stacks import ResidualStack
 
 PRE_AND_POST = ("sandwich_ln", "peri_ln")
 PLAIN = ("post_ln", "pre_ln", *PRE_AND_POST)
@@ -40,8 +41,8 @@ ACTIVATIONS = {  # of Transformers, by their names in CTranslate2
 class CTranslate2Target:
     """A folder that `ctranslate2.Translator` loads. Weights are stored in float32 or int8."""
 
-    requires = ("ctranslate2",)
-    dtypes = ("float32", "int8")
+    requires: tuple[str, ...] = ("ctranslate2",)
+    dtypes: tuple[str, ...] = ("float32", "int8")
 
     def plain_mode(self, mode: str) -> str | None:
         """The mode as which a mode is exported, or None if CTranslate2 cannot represent it."""
@@ -113,7 +114,7 @@ def save_spec(
     spec.register_source_vocabulary(source_tokens)
     spec.register_target_vocabulary(target_tokens)
     spec.config.bos_token = tokenizer.bos_token or target_tokens[config.decoder_start_token_id]
-    spec.config.eos_token = target_tokens[config.eos_token_id]
+    spec.config.eos_token = target_tokens[cast(int, config.eos_token_id)]
     spec.config.unk_token = tokenizer.unk_token or target_tokens[config.pad_token_id]
     spec.config.decoder_start_token = target_tokens[config.decoder_start_token_id]
     spec.config.add_source_bos = spec.config.add_source_eos = False  # the tokenizer adds them
@@ -178,7 +179,7 @@ def stack_options(config: ResidualConfig, stack: str) -> dict[str, Any]:
     }
 
 
-def fill_embeddings(spec: Any, tokens: Any, stack: nn.Module, config: ResidualConfig) -> None:
+def fill_embeddings(spec: Any, tokens: Any, stack: ResidualStack, config: ResidualConfig) -> None:
     """Embeddings, positions and the norms before the first and after the last layer."""
     table = stack.embed_tokens
     tokens.weight = array(nn.functional.normalize(table.weight, dim=-1) if table.fix_norm else table.weight)
@@ -190,7 +191,7 @@ def fill_embeddings(spec: Any, tokens: Any, stack: nn.Module, config: ResidualCo
         fill_norm(spec.layer_norm, stack.boundary.norm)
 
 
-def position_table(positions: nn.Module | None, config: ResidualConfig) -> np.ndarray:
+def position_table(positions: SinusoidalPositions | nn.Embedding | None, config: ResidualConfig) -> np.ndarray:
     """Position vectors of the first, second, ... token; zeros without positions, which CTranslate2 does not know."""
     if positions is None:
         return np.zeros((config.max_position_embeddings, config.d_model), dtype=np.float32)
@@ -198,7 +199,7 @@ def position_table(positions: nn.Module | None, config: ResidualConfig) -> np.nd
     return array(table[first_position(positions_padding(config)) :])
 
 
-def fill_self_attention_and_ffn(spec: Any, layer: nn.Module) -> None:
+def fill_self_attention_and_ffn(spec: Any, layer: Any) -> None:
     attention, ffn = layer.self_attn, layer.ffn
     fill_linear(spec.self_attention.linear[0], attention.q_proj, attention.k_proj, attention.v_proj)
     fill_linear(spec.self_attention.linear[1], attention.out_proj)
@@ -220,7 +221,7 @@ def fill_linear(spec: Any, *linears: nn.Linear) -> None:
     spec.bias = np.concatenate([array(linear.bias) for linear in linears])
 
 
-def fill_norm(spec: Any, norm: nn.Module) -> None:
+def fill_norm(spec: Any, norm: Any) -> None:
     spec.gamma = array(norm.weight)
     if getattr(norm, "bias", None) is not None:
         spec.beta = array(norm.bias)
@@ -240,7 +241,5 @@ def vocabularies(tokenizer: Any, source_size: int, target_size: int) -> tuple[li
 
 
 def complete(tokens: Sequence[str | None], size: int) -> list[str]:
-    return [
-        tokens[number] if number < len(tokens) and tokens[number] is not None else f"<row {number}>"
-        for number in range(size)
-    ]
+    named = [*tokens[:size], *[None] * (size - len(tokens))]
+    return [f"<row {number}>" if token is None else token for number, token in enumerate(named)]

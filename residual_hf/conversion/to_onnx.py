@@ -21,8 +21,8 @@ LARGEST_FILE = 2**31 - 2**20  # of a protobuf message; the weights of larger mod
 class OnnxTarget:
     """Graphs for ONNX Runtime. Matrices are stored in float32 or int8."""
 
-    requires = ("onnx", "onnxruntime", "onnxscript")
-    dtypes = ("float32", "int8")
+    requires: tuple[str, ...] = ("onnx", "onnxruntime", "onnxscript")
+    dtypes: tuple[str, ...] = ("float32", "int8")
 
     def plain_mode(self, mode: str) -> str | None:
         return mode

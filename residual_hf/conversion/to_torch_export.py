@@ -17,8 +17,8 @@ from residual_hf.model.modeling_residual import ResidualForConditionalGeneration
 class TorchExportTarget:
     """Graphs as `torch.export.load` reads them."""
 
-    requires = ()
-    dtypes = ("float32",)
+    requires: tuple[str, ...] = ()
+    dtypes: tuple[str, ...] = ("float32",)
 
     def plain_mode(self, mode: str) -> str | None:
         return mode

@@ -23,7 +23,7 @@ from residual_hf.errors import InputError
 from residual_hf.files import check_output_folder
 from residual_hf.model.configuration_residual import ResidualConfig
 from residual_hf.model.connections import STACKS
-from residual_hf.model.embeddings import build_positions
+from residual_hf.model.embeddings import SinusoidalPositions, build_positions
 from residual_hf.model.modeling_residual import ResidualForConditionalGeneration
 
 
@@ -216,7 +216,9 @@ def convert_weights(model: PreTrainedModel, architecture: Architecture, config: 
 
 def check_table(table: Tensor, config: ResidualConfig) -> None:
     """Raise `InputError` if the fixed positions of a model are not those of its class."""
-    ours = build_positions(config).table
+    positions = build_positions(config)
+    assert isinstance(positions, SinusoidalPositions)
+    ours = positions.table
     rows = min(len(ours), len(table))
     tolerance = 1e-6 if table.dtype in (torch.float32, torch.float64) else 1e-2
     if not torch.allclose(table[:rows].float().cpu(), ours[:rows], atol=tolerance):

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from residual_hf.data.encoding import IGNORED, EncodedCorpus
+from residual_hf.data.encoding import IGNORED, EncodedCorpus, Lengths
 from residual_hf.errors import InputError
 from residual_hf.model.embeddings import shift_tokens_right
 
@@ -68,8 +68,8 @@ class TokenBudgetSampler:
 
     def __init__(
         self,
-        source_lengths: Sequence[int],
-        target_lengths: Sequence[int],
+        source_lengths: Lengths,
+        target_lengths: Lengths,
         max_tokens: int,
         *,
         shuffle: bool = True,

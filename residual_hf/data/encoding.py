@@ -21,6 +21,7 @@ from residual_hf.data.subword_regularization import Resegment
 from residual_hf.errors import InputError
 from residual_hf.files import atomic_file
 
+Lengths = Sequence[int] | np.ndarray
 IGNORED = -100  # label of positions without a loss
 CHUNK = 2000  # sentence pairs tokenized at a time
 ARGUMENTS = {"source": "text", "target": "text_target"}  # of the tokenizer, for each side
@@ -150,8 +151,14 @@ def encode_corpus(
         path = Path(cache_dir) / f"{name}-{_fingerprint(corpus, tokenizer, resegment or ())}.safetensors"
         if path.exists():
             return EncodedCorpus(load_file(path), resegment, **options)
-    bar = {"desc": f"tokenizing {name}", "unit_scale": CHUNK, "unit": " pairs", "leave": False, "disable": None}
-    starts = tqdm(range(0, len(corpus), CHUNK), **bar)
+    starts = tqdm(
+        range(0, len(corpus), CHUNK),
+        desc=f"tokenizing {name}",
+        unit_scale=CHUNK,
+        unit=" pairs",
+        leave=False,
+        disable=None,
+    )
     result = encode((corpus[start : start + CHUNK] for start in starts), tokenizer, resegment, **options)
     if path is not None:
         path.parent.mkdir(parents=True, exist_ok=True)

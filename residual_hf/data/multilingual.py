@@ -42,8 +42,9 @@ def tag_corpus(corpus: ParallelCorpus, side: str | None) -> ParallelCorpus:
     if corpus.target_lang is None:
         raise InputError(f"{corpus.name}: target_lang missing, which language tags need")
     tag = language_tag(corpus.target_lang)
-    lines = corpus.sources if side == "source" else corpus.targets
-    return replace(corpus, **{f"{side}s": [f"{tag} {line}" for line in lines]})
+    if side == "source":
+        return replace(corpus, sources=[f"{tag} {line}" for line in corpus.sources])
+    return replace(corpus, targets=[f"{tag} {line}" for line in corpus.targets])
 
 
 def training_pairs(corpus: ParallelCorpus, bidirectional: bool, tagged_side: str | None) -> ParallelCorpus:

@@ -163,7 +163,7 @@ def _load_dataset(spec: CorpusSpec, streaming: bool) -> Any:
 
 
 def _tsv_pair(line: str, spec: CorpusSpec, where: str) -> Pair:
-    first, second = (spec.source_column or 1) - 1, (spec.target_column or 2) - 1
+    first, second = int(spec.source_column or 1) - 1, int(spec.target_column or 2) - 1
     fields = line.split("\t")
     if spec.source_column is None and len(fields) != 2:
         raise InputError(
@@ -187,7 +187,7 @@ def _json_pair(line: str, spec: CorpusSpec, where: str) -> Pair:
 
 def _record_pair(record: Any, spec: CorpusSpec, where: str) -> Pair:
     """The texts of a JSON object or a row of a data set."""
-    keys = (spec.source_column, spec.target_column)
+    keys: tuple[object, object] = (spec.source_column, spec.target_column)
     if spec.source_column is None:
         record, keys = _value(record, "translation", where), (spec.source_lang, spec.target_lang)
         where = f"{where}, `translation`"
@@ -195,7 +195,7 @@ def _record_pair(record: Any, spec: CorpusSpec, where: str) -> Pair:
     return source, target
 
 
-def _text(record: Any, key: str, where: str) -> str:
+def _text(record: Any, key: object, where: str) -> str:
     text = _value(record, key, where)
     if not isinstance(text, str):
         raise InputError(f"{where}: `{key}` is {text!r}, must be a string")
@@ -206,7 +206,7 @@ def _text(record: Any, key: str, where: str) -> str:
     return text
 
 
-def _value(record: Any, key: str, where: str) -> Any:
+def _value(record: Any, key: object, where: str) -> Any:
     if not isinstance(record, dict):
         raise InputError(f"{where}: {record!r} is not an object with the key `{key}`")
     if key not in record:

@@ -101,8 +101,9 @@ def prepare(
             for name, corpora in references.items()
         }
         if not data.stream:
-            options = {"positions": positions, "max_length": max_length, "seed": seed, "cache_dir": cache}
-            encoded["train"] = encode_training(train, data, tokenizer, **options)
+            encoded["train"] = encode_training(
+                train, data, tokenizer, positions=positions, max_length=max_length, seed=seed, cache_dir=cache
+            )
             longest = np.maximum(encoded["train"].source_lengths, encoded["train"].target_lengths)
     return PreparedData(tokenizer, encoded, references, longest)
 
@@ -142,8 +143,11 @@ def encode_training(
     """The cleaned training corpora as one epoch, without pairs that have a side of more than `max_length` tokens."""
     pairs = [training_pairs(corpus, data.bidirectional, data.language_tags) for corpus in corpora]
     resegment = resegmenters(tokenizer, data.subword_regularization)
-    options = {"name": "train", "cache_dir": cache_dir, "seed": seed, "max_length": positions}
-    encoded = mix(encode_corpus(concatenate(pairs, "train"), tokenizer, resegment, **options), pairs, data, seed)
+    corpus = concatenate(pairs, "train")
+    whole = encode_corpus(
+        corpus, tokenizer, resegment, name="train", cache_dir=cache_dir, seed=seed, max_length=positions
+    )
+    encoded = mix(whole, pairs, data, seed)
     kept = encoded.drop_long(max_length)
     if not len(kept):
         raise InputError(f"data.max_length: no training pair has at most {max_length} tokens on both sides")
@@ -202,6 +206,7 @@ def get_tokenizer(
         return AutoTokenizer.from_pretrained(folder)
     train = partial(train_tokenizer, settings=settings, language_tags=tags)
     if settings.kind == "pretokenized":
+        assert settings.path is not None
         tokenizer = pretokenized_tokenizer(settings.path)
     elif settings.path is not None:
         tokenizer = AutoTokenizer.from_pretrained(settings.path)
@@ -218,11 +223,11 @@ def get_tokenizer(
 
 def mix(encoded: EncodedCorpus, corpora: Sequence[ParallelCorpus], data: DataSettings, seed: int) -> EncodedCorpus:
     """An epoch of several corpora, encoded one after the other, by their weights or by temperature."""
-    weights = [spec.weight for spec in data.train]
-    if len(corpora) == 1 or (data.temperature == 1 and weights[0] is None):
+    weights = [spec.weight for spec in data.train if spec.weight is not None]  # of all corpora or of none
+    if len(corpora) == 1 or (data.temperature == 1 and not weights):
         return encoded
     sizes = [len(corpus) for corpus in corpora]
-    shares = mixing_probabilities(sizes, None if weights[0] is None else weights, data.temperature)
+    shares = mixing_probabilities(sizes, weights or None, data.temperature)
     log_shares("mixing", [corpus.name for corpus in corpora], shares)
     return encoded.select(mixed_indices(sizes, shares, seed))
 

@@ -34,7 +34,7 @@ class _Block:
     """The encoded pairs of a block, the indices of each batch, and the positions in the corpora after it."""
 
     corpus: EncodedCorpus
-    batches: list[list[int]]
+    batches: list[list[int | None]]
     cursors: list[Cursor]
 
 
@@ -109,10 +109,10 @@ class StreamedBatches(IterableDataset):
     def _mixture(self) -> tuple[list[float], bool]:
         """The share of each corpus, and whether a block is one pass over all corpora."""
         corpora, temperature = self.data.train, self.data.temperature
-        weights = [spec.weight for spec in corpora]
         if len(corpora) == 1:
             return [1.0], _lines(corpora[0], self._pairs) <= self._pairs
-        if weights[0] is not None:
+        weights = [spec.weight for spec in corpora if spec.weight is not None]  # of all corpora or of none
+        if weights:
             return mixing_probabilities([1] * len(weights), weights), False
         sizes = [_lines(spec) for spec in corpora]
         if math.inf in sizes:
@@ -205,10 +205,17 @@ class StreamedBatches(IterableDataset):
         encoded = self.encode(self._texts(readers, number, check))
         corpus = encoded.drop_long(self.max_length)
         self.dropped["too many tokens"] += len(encoded) - len(corpus)
-        batches = []
+        batches: list[list[int | None]] = []
         if len(corpus):
-            options = {"seed": self.seed, "multiple": self.multiple, "order": self.order, "corpus": corpus}
-            sampler = TokenBudgetSampler(corpus.source_lengths, corpus.target_lengths, self.max_tokens, **options)
+            sampler = TokenBudgetSampler(
+                corpus.source_lengths,
+                corpus.target_lengths,
+                self.max_tokens,
+                seed=self.seed,
+                multiple=self.multiple,
+                order=self.order,
+                corpus=corpus,
+            )
             sampler.set_epoch(number)
             batches = list(sampler)
         return _Block(corpus, batches, [reader.cursor for reader in readers])
@@ -225,7 +232,7 @@ class StreamedBatches(IterableDataset):
             passes = reader.cursor.passes
             while share > 0 and not (self._block_is_pass and reader.cursor.passes > passes):
                 check()
-                chunk = corpus.with_pairs(reader.take(min(CHUNK, share)))
+                chunk = corpus.with_pairs(reader.take(int(min(CHUNK, share))))
                 share -= len(chunk)
                 if reason_to_drop is not None:
                     report = CleaningReport()

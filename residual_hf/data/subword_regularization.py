@@ -63,6 +63,7 @@ def _resegmenter(tokenizer: Tokenizer, settings: SubwordRegularizationSettings) 
         raise InputError(refusal("tokenizer.kind", kind, " or ".join(settings.tokenizer_kinds)))
     if settings.bpe_dropout is not None:
         return BpeDropout(tokenizer, settings.bpe_dropout)
+    assert settings.unigram_alpha is not None  # exactly one of the two is set
     return UnigramSampling(tokenizer, settings.unigram_alpha)
 
 
@@ -121,7 +122,7 @@ class _Vocabulary:
 
     def spell(self, character: str) -> Word:
         """The byte tokens of a character; none if the vocabulary lacks one of them."""
-        spelled = [self.ids.get(f"<0x{byte:02X}>") for byte in character.encode()]
+        spelled = [self.ids.get(f"<0x{byte:02X}>", -1) for byte in character.encode()]
         return tuple(spelled) if self.bytes.keys() >= set(spelled) else ()
 
 
@@ -218,7 +219,8 @@ class UnigramSampling:
         lattice: list[tuple[list[float], list[tuple[int, Word]]]] = [([], [])]
         total = [0.0]  # log of the summed weights of all segmentations of the first characters
         for end, (character, spelled) in enumerate(characters, start=1):
-            logs, choices = [], []
+            logs: list[float] = []
+            choices: list[tuple[int, Word]] = []
             for start in range(max(0, end - self._longest), end):
                 piece = "".join(text[start:end])
                 if piece in self._scores and total[start] > -math.inf:

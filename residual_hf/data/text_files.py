@@ -14,7 +14,7 @@ from typing import BinaryIO
 from residual_hf.errors import InputError
 
 
-def _decompressed(raw: BinaryIO, path: Path) -> BinaryIO:
+def _decompressed(raw: BinaryIO, path: Path) -> BinaryIO | gzip.GzipFile:
     """An open file, decompressed if its name or its first bytes say gzip."""
     compressed = path.suffix == ".gz" or raw.read(2) == b"\x1f\x8b"
     raw.seek(0)

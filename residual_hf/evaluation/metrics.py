@@ -12,6 +12,7 @@ from residual_hf.model.options import option
 
 if TYPE_CHECKING:
     from sacrebleu.metrics.base import Metric
+    from sacrebleu.significance import Result
 
 METRICS = ("bleu", "bleu_lowercase", "chrf", "chrf++", "ter")
 
@@ -113,7 +114,7 @@ def paired_bootstrap(
     Raises:
         InputError: no lines, a different number of lines, an unknown metric or tokenizer, or `samples` below 1.
     """
-    from sacrebleu.significance import PairedTest
+    from sacrebleu.significance import PairedTest, Result
 
     check_lines("system_a", system_a, references)
     check_lines("system_b", system_b, references)
@@ -127,16 +128,22 @@ def paired_bootstrap(
         )
         signatures, columns = test()
         ((title, signature),) = signatures.items()
-        a, b = columns[title]
+        a, b = (result for result in columns[title] if isinstance(result, Result))
         comparisons[name] = Comparison(
             a=float(a.score),
             b=float(b.score),
-            a_interval=(float(a.mean - a.ci), float(a.mean + a.ci)),
-            b_interval=(float(b.mean - b.ci), float(b.mean + b.ci)),
-            p_value=1.0 if identical else float(b.p_value),
+            a_interval=interval(a),
+            b_interval=interval(b),
+            p_value=1.0 if identical or b.p_value is None else float(b.p_value),
             signature=str(signature),
         )
     return comparisons
+
+
+def interval(result: Result) -> tuple[float, float]:
+    """The bounds of the confidence interval of a system under a bootstrap."""
+    assert result.mean is not None and result.ci is not None
+    return float(result.mean - result.ci), float(result.mean + result.ci)
 
 
 def check_lines(field: str, hypotheses: Sequence[str], references: Sequence[str]) -> None:
@@ -176,7 +183,7 @@ def sacrebleu_metrics(names: Sequence[str], lowercase: bool, tokenize: str) -> d
     return {name: makers[name]() for name in names}
 
 
-def detokenize(lines: Sequence[str], language: str) -> list[str]:
+def detokenize(lines: Sequence[str], language: str | None) -> list[str]:
     """Text of lines tokenized by Moses, also with its escapes such as `&apos;`."""
     try:
         from sacremoses import MosesDetokenizer

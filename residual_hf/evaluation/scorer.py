@@ -84,12 +84,14 @@ class Scorer:
         return scores
 
     def _compute(self, hypotheses: Sequence[str], metrics: Sequence[str]) -> dict[str, dict[str, Any]]:
-        return self._metric.compute(
+        scores = self._metric.compute(
             predictions=self._plain(hypotheses, self.corpus.target_lang),
             references=self.plain_references,
             metrics=metrics,
             tokenize=self.tokenize,
         )
+        assert scores is not None
+        return scores
 
     def _plain(self, lines: Sequence[str], language: str | None) -> Sequence[str]:
         return detokenize(lines, language) if self.pretokenized else lines

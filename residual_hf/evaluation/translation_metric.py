@@ -127,7 +127,7 @@ def compute_metrics_for(
         found = prediction.predictions
         ids = found[0] if isinstance(found, tuple) else found
         scores = metric.compute(predictions=text(ids), references=text(prediction.label_ids), **options)
-        return {name: score["value"] for name, score in scores.items()}
+        return {name: score["value"] for name, score in (scores or {}).items()}
 
     return compute_metrics
 

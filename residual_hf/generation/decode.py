@@ -14,7 +14,7 @@ from accelerate.utils import gather_object
 from tqdm.auto import tqdm
 
 from residual_hf.data.batching import Seq2SeqCollator, TokenBudgetSampler
-from residual_hf.data.encoding import EncodedCorpus
+from residual_hf.data.encoding import EncodedCorpus, Lengths
 from residual_hf.errors import InputSettings
 from residual_hf.model.decoding import DECODING_DTYPES, FastGenerationMixin
 from residual_hf.model.options import option
@@ -49,7 +49,7 @@ class DecodingSettings(InputSettings):
 
     def generate_arguments(self, max_new_tokens: int) -> dict[str, Any]:
         """Keyword arguments of `model.generate`."""
-        arguments = {"num_beams": self.num_beams, "do_sample": False, "max_new_tokens": max_new_tokens}
+        arguments: dict[str, Any] = {"num_beams": self.num_beams, "do_sample": False, "max_new_tokens": max_new_tokens}
         if self.num_beams > 1:
             arguments |= {"length_penalty": self.length_penalty, "early_stopping": self.early_stopping}
         return arguments
@@ -76,7 +76,7 @@ def translate_corpus(
     return to_text(tokenizer, [ids[row] for row in range(len(corpus))])
 
 
-def _rows_by_tag(model: Any, corpus: EncodedCorpus) -> Iterator[tuple[Sequence[int], dict[str, int]]]:
+def _rows_by_tag(model: Any, corpus: EncodedCorpus) -> Iterator[tuple[Sequence[int], dict[str, Any]]]:
     """Groups of sentences whose translations start with the same tag, and the argument of `generate` for it."""
     if model.config.language_tags != "target":
         yield range(len(corpus)), {}
@@ -92,14 +92,14 @@ def to_text(tokenizer: Any, rows: Sequence[Sequence[int]]) -> list[str]:
 
 
 def decoding_batches(
-    source_lengths: Sequence[int], settings: DecodingSettings, rows: Sequence[int] | None = None
+    source_lengths: Lengths, settings: DecodingSettings, rows: Sequence[int] | None = None
 ) -> list[list[int]]:
     """Batches of sentence indices, longest sentences first, of all sentences or of `rows`."""
     rows = range(len(source_lengths)) if rows is None else rows
-    lengths = [source_lengths[i] for i in rows]
+    lengths = [int(source_lengths[i]) for i in rows]
     budget = max(settings.max_tokens // settings.num_beams, max(lengths))
     sampler = TokenBudgetSampler(lengths, lengths, budget, shuffle=False, multiple=1)
-    return [[rows[i] for i in batch] for batch in sampler][::-1]
+    return [[rows[i] for i in batch if i is not None] for batch in sampler][::-1]
 
 
 class Candidate(NamedTuple):
@@ -116,7 +116,7 @@ class Candidate(NamedTuple):
 
 def generate_candidates(
     model: Any,
-    sources: Sequence[Sequence[int]],
+    sources: Sequence[Sequence[int] | np.ndarray],
     settings: DecodingSettings | None = None,
     *,
     count: int = 1,
@@ -157,7 +157,7 @@ def generate_candidates(
             yield index, [Candidate(_strip(row[1:], ends)[:limit], score) for row, score in found]
 
 
-def _as_list(value: int | list[int] | None) -> list[int]:
+def _as_list(value: int | list[int] | None) -> Sequence[int | None]:
     return value if isinstance(value, list) else [value]
 
 

@@ -61,7 +61,7 @@ class Translator:
         except (RuntimeError, AssertionError) as error:
             raise InputError(f"device {device!r}: {error}") from error
         generation = model.generation_config
-        chosen = {
+        chosen: dict[str, Any] = {
             "num_beams": generation.num_beams or 1,
             "length_penalty": 1.0 if generation.length_penalty is None else generation.length_penalty,
             "dtype": getattr(generation, "decoding_dtype", None) or "float32",

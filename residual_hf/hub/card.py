@@ -6,7 +6,6 @@ from __future__ import annotations
 import inspect
 import io
 import logging
-import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -55,14 +54,14 @@ class ScoreTable:
 
 
 def write_card(
-    run_folder: str | os.PathLike,
+    run_folder: str | Path,
     *,
     model_name: str | None = None,
-    baseline: str | os.PathLike | None = None,
+    baseline: str | Path | None = None,
     license: str | None = None,
     data_license: str | None = None,
     datasets: Sequence[str] = (),
-    output: str | os.PathLike | None = None,
+    output: str | Path | None = None,
     overwrite: bool = False,
 ) -> Path:
     """Write the card of a finished run and the picture of its learning curve; returns the path of the card.
@@ -120,7 +119,10 @@ def write_card(
         comparisons=comparisons,
         baseline=other,
         citations=_citations(run, other),
-        **{"text": text, "code": code, "block": block, "literal": literal},
+        text=text,
+        code=code,
+        block=block,
+        literal=literal,
     )
     path.parent.mkdir(parents=True, exist_ok=True)
     if curve:

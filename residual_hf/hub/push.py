@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import yaml
 from huggingface_hub import CommitOperationAdd, HfApi, ModelCard
@@ -22,7 +23,7 @@ from .card import write_card
 
 CARD = "README.md"
 PICTURE = re.compile(r"!\[[^\]]*\]\(([\w.-]+)\)")  # in Markdown, of a file in the same folder
-HTTPError = HfHubHTTPError.__mro__[1]  # of httpx, from huggingface_hub 2 on of httpx2
+HTTPError: Any = HfHubHTTPError.__mro__[1]  # of httpx, from huggingface_hub 2 on of httpx2
 REASONS = {
     401: "the token is missing or not valid: run `hf auth login` or set HF_TOKEN",
     403: "the token has no write access",

@@ -5,7 +5,7 @@
 
 import copy
 import os
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 from huggingface_hub.dataclasses import strict
 from transformers import PreTrainedConfig
@@ -19,6 +19,11 @@ from .norms import NORM_TYPES
 from .options import from_mapping
 from .presets import PRESETS
 from .self_contained import write_model_code
+
+if TYPE_CHECKING:
+    Required = Any  # `validate_residual` and `__post_init__` leave no None
+else:
+    Required = int | None
 
 RATES = (
     "dropout",
@@ -95,7 +100,7 @@ class ResidualConfig(PreTrainedConfig):
     }
 
     vocab_size: int = 32000
-    decoder_vocab_size: int | None = None
+    decoder_vocab_size: Required = None
     d_model: int = 512
     encoder_layers: int = 6
     decoder_layers: int = 6
@@ -138,14 +143,14 @@ class ResidualConfig(PreTrainedConfig):
     use_cache: bool = True
     is_encoder_decoder: bool = True
     bos_token_id: int | None = 0
-    pad_token_id: int | None = 1
+    pad_token_id: Required = 1
     eos_token_id: int | list[int] | None = 2
-    decoder_start_token_id: int | None = 2
+    decoder_start_token_id: Required = 2
     source_lang: str | None = None
     target_lang: str | None = None
     language_tags: str | None = None
 
-    def __post_init__(self, **kwargs: Any):
+    def __post_init__(self, **kwargs: Any) -> None:
         if not type(self).__module__.startswith("transformers_modules."):
             for remote_code in ("auto_map", "custom_pipelines"):  # the classes of the installed package are registered
                 kwargs.pop(remote_code, None)
@@ -205,7 +210,7 @@ class ResidualConfig(PreTrainedConfig):
 
     def stack_ln_mode(self, stack: str) -> str:
         """The mode of a stack, `"encoder"` or `"decoder"`."""
-        return getattr(self, f"{stack}_ln_mode") or self.ln_mode
+        return cast(str, getattr(self, f"{stack}_ln_mode") or self.ln_mode)
 
     def stack_norm_type(self, stack: str) -> str:
         """The norm type of a stack."""

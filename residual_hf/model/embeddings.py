@@ -9,14 +9,20 @@ sinusoids is [all sines | all cosines].
 from __future__ import annotations
 
 import math
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
 from transformers import initialization as init
 
+if TYPE_CHECKING:
+    from .configuration_residual import ResidualConfig
+
 
 class ScaledEmbedding(nn.Embedding):
     """Token embeddings, normalized to length 1 if `fix_norm`, times `scale` (sqrt(d_model) or 1)."""
+
+    table: str | None = None  # the stack, for `_init_weights`
 
     def __init__(
         self, num_embeddings: int, embedding_dim: int, padding_idx: int, scale: float, fix_norm: bool = False
@@ -53,6 +59,8 @@ def drop_words(embeddings: Tensor, rate: float, keep_first: bool) -> Tensor:
 
 class SinusoidalPositions(nn.Module):
     """Fixed table [sin(p*w_k) | cos(p*w_k)] with w_k = 10000^(-k / (d/2 - 1)), as in tensor2tensor. Not saved."""
+
+    table: Tensor
 
     def __init__(self, num_positions: int, dim: int, padding_idx: int | None):
         super().__init__()
@@ -109,12 +117,12 @@ def first_position(padding_idx: int | None) -> int:
     return 0 if padding_idx is None else padding_idx + 1
 
 
-def positions_padding(config) -> int | None:
+def positions_padding(config: ResidualConfig) -> int | None:
     """Position of padding tokens, or None if they are counted like other tokens."""
     return config.pad_token_id if config.position_counting == "real_tokens" else None
 
 
-def build_positions(config) -> nn.Module | None:
+def build_positions(config: ResidualConfig) -> SinusoidalPositions | LearnedPositions | None:
     kind = POSITION_EMBEDDINGS[config.position_embedding_type]
     return None if kind is None else kind(config.max_position_embeddings, config.d_model, positions_padding(config))
 

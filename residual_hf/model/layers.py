@@ -49,7 +49,7 @@ def eager_attention_forward(
 def projection(config: ResidualConfig, place: SublayerPlace, role: str, fan_in: int, fan_out: int) -> nn.Linear:
     """A linear map of a sub-layer, with its place and role for `_init_weights`."""
     linear = nn.Linear(fan_in, fan_out, bias=place.mode(config).linear_bias)
-    linear.place, linear.role = place, role
+    linear.place, linear.role = place, role  # type: ignore[assignment]
     return linear
 
 
@@ -99,7 +99,7 @@ class ResidualAttention(nn.Module):
     ) -> tuple[Tensor, ...]:
         """Map (batch, queries, d_model) to outputs of the same shape, attention weights, and scores if requested."""
         query = self._split_heads("query", self.q_proj(hidden_states))
-        source = encoder_hidden_states if self.is_cross_attention else hidden_states
+        source = hidden_states if encoder_hidden_states is None else encoder_hidden_states
         key, value = self._keys_and_values(source, past_key_values)
         if score_residual is not None:
             kwargs["score_residual"] = score_residual

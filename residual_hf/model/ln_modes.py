@@ -8,7 +8,7 @@ official code.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import torch
 from torch import Tensor
@@ -56,9 +56,9 @@ class PreLN(ResidualConnection):
 
     equation = "x <- x + f(LN(x));  out = LN(x)"
     source = "Xiong et al. 2020, On Layer Normalization in the Transformer Architecture; Wang et al. 2019"
-    bibtex = ("xiong2020layer", "wang2019learning")
+    bibtex: ClassVar[str | tuple[str, ...]] = ("xiong2020layer", "wang2019learning")
     warmup = "not needed"
-    Boundary = NormAtEnd
+    Boundary: ClassVar[type[StreamBoundary]] = NormAtEnd
 
     def __init__(self, config: ResidualConfig, place: SublayerPlace):
         super().__init__(config, place)
@@ -86,7 +86,7 @@ class DualStream(StreamBoundary):
         self.norm = build_norm(config, stack, eps=self.options.dual_layer_norm_eps)
 
     def starting_values(self) -> dict[str, Tensor | float]:
-        values = {f"norm.{name}": 0.0 for name, _ in self.norm.named_parameters()}
+        values: dict[str, Tensor | float] = {f"norm.{name}": 0.0 for name, _ in self.norm.named_parameters()}
         if not values:
             raise ValueError(f"{type(self.norm).__name__} has no gain to set to 0")
         return values

@@ -16,7 +16,7 @@ from transformers.utils import can_return_tuple
 
 from .configuration_residual import ResidualConfig
 from .decoding import FastGenerationMixin
-from .embeddings import shift_tokens_right
+from .embeddings import ScaledEmbedding, shift_tokens_right
 from .stacks import ResidualDecoder, ResidualEncoder, ResidualPreTrainedModel
 
 
@@ -35,7 +35,7 @@ class ResidualModel(ResidualPreTrainedModel):
     def get_input_embeddings(self) -> nn.Module:
         return self.encoder.embed_tokens
 
-    def set_input_embeddings(self, value: nn.Module) -> None:
+    def set_input_embeddings(self, value: ScaledEmbedding) -> None:
         self.encoder.embed_tokens = value
         if self.config.share_encoder_decoder_embeddings:
             self.decoder.embed_tokens = value
@@ -60,15 +60,17 @@ class ResidualModel(ResidualPreTrainedModel):
         if attention_mask is None and input_ids is not None:
             attention_mask = input_ids.ne(self.config.pad_token_id)
         if encoder_outputs is None:
-            encoder_outputs = self.encoder(
+            encoded = self.encoder(
                 input_ids=input_ids, attention_mask=attention_mask, inputs_embeds=inputs_embeds, **kwargs
             )
-        elif not isinstance(encoder_outputs, BaseModelOutput):
-            encoder_outputs = BaseModelOutput(*encoder_outputs)
+        elif isinstance(encoder_outputs, BaseModelOutput):
+            encoded = encoder_outputs
+        else:
+            encoded = BaseModelOutput(*encoder_outputs)
         decoder_outputs = self.decoder(
             input_ids=decoder_input_ids,
             attention_mask=decoder_attention_mask,
-            encoder_hidden_states=encoder_outputs.last_hidden_state,
+            encoder_hidden_states=encoded.last_hidden_state,
             encoder_attention_mask=attention_mask,
             past_key_values=past_key_values,
             inputs_embeds=decoder_inputs_embeds,
@@ -81,9 +83,9 @@ class ResidualModel(ResidualPreTrainedModel):
             decoder_hidden_states=decoder_outputs.hidden_states,
             decoder_attentions=decoder_outputs.attentions,
             cross_attentions=decoder_outputs.cross_attentions,
-            encoder_last_hidden_state=encoder_outputs.last_hidden_state,
-            encoder_hidden_states=encoder_outputs.hidden_states,
-            encoder_attentions=encoder_outputs.attentions,
+            encoder_last_hidden_state=encoded.last_hidden_state,
+            encoder_hidden_states=encoded.hidden_states,
+            encoder_attentions=encoded.attentions,
         )
 
 
@@ -99,7 +101,7 @@ class ResidualForConditionalGeneration(ResidualPreTrainedModel, FastGenerationMi
         super().__init__(config)
         self.model = ResidualModel(config)
         self.lm_head = nn.Linear(config.d_model, config.decoder_vocab_size, bias=config.output_bias)
-        self.lm_head.table = "output"  # for `_init_weights`
+        self.lm_head.table = "output"  # type: ignore[assignment]  # for `_init_weights`
         self.loss_type = "ForMaskedLM"  # the class name would select the causal loss, which shifts labels again
         self.criterion: Callable[..., Tensor] | None = None
         shared = config.share_encoder_decoder_embeddings
@@ -113,13 +115,13 @@ class ResidualForConditionalGeneration(ResidualPreTrainedModel, FastGenerationMi
     def get_input_embeddings(self) -> nn.Module:
         return self.model.get_input_embeddings()
 
-    def set_input_embeddings(self, value: nn.Module) -> None:
+    def set_input_embeddings(self, value: ScaledEmbedding) -> None:
         self.model.set_input_embeddings(value)
 
     def get_output_embeddings(self) -> nn.Module:
         return self.lm_head
 
-    def set_output_embeddings(self, value: nn.Module) -> None:
+    def set_output_embeddings(self, value: nn.Linear) -> None:
         self.lm_head = value
 
     @property

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -66,7 +66,7 @@ class ReZero(ResidualConnection):
 
     equation = "x <- x + alpha_l * a, initially alpha_l = 0"
     source = "Bachlechner et al. 2020, ReZero is All You Need"
-    bibtex = "bachlechner2020rezero"
+    bibtex: ClassVar[str | tuple[str, ...]] = "bachlechner2020rezero"
     warmup = "not needed"
     default_init_style = "fairseq_legacy"
     Options = GateOptions
@@ -118,7 +118,7 @@ class ReZeroPostLN(ReZero):
 class Shift(nn.Module):
     """z - b with one learned scalar b, initially 0."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         super().__init__()
         self.bias = nn.Parameter(torch.zeros(1))
 
@@ -132,7 +132,7 @@ class Shift(nn.Module):
 class Scale(nn.Module):
     """s * z with one learned scalar s, initially 1."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.ones(1))
 

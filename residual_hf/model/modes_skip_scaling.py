@@ -93,7 +93,7 @@ class AdminTorch(ResidualConnection):
         n = place.sublayers_per_layer * place.num_layers
         targets = {"log": math.sqrt((n + 1) / math.log(n + 1) - 1), "constant": math.sqrt(n), "linear": 1.0}
         self.initial_omega = targets[self.options.target]
-        self.omega = self.initial_omega
+        self.omega: nn.Parameter | float = self.initial_omega
         if self.options.learned:
             self.omega = nn.Parameter(torch.full((config.d_model,), self.initial_omega))
 

@@ -6,16 +6,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
+from transformers import PreTrainedModel
 
 from .modes_skip_scaling import Admin, profiled_omega
 
 
-def admin_connections(model: nn.Module) -> list[Admin]:
+def admin_connections(model: PreTrainedModel) -> list[Admin]:
     return [module for module in model.modules() if isinstance(module, Admin)]
 
 
-def wants_profile(model: nn.Module) -> bool:
+def wants_profile(model: PreTrainedModel) -> bool:
     """Whether the model has `"admin"` connections that are neither profiled nor trained.
 
     Trained, converted and loaded models are recognized by their weights: any update changes the gains and biases of
@@ -33,7 +34,7 @@ def is_untrained(connection: Admin) -> bool:
 
 
 @torch.no_grad()
-def set_profile(model: nn.Module, profile: list[float] | None) -> None:
+def set_profile(model: PreTrainedModel, profile: list[float] | None) -> None:
     """Set every omega from the values of a profile, and store them in the config."""
     model.config.admin_profile = profile
     for connection in admin_connections(model):
@@ -41,7 +42,7 @@ def set_profile(model: nn.Module, profile: list[float] | None) -> None:
 
 
 @torch.no_grad()
-def profile_admin(model: nn.Module, batch: Mapping[str, Tensor]) -> list[float]:
+def profile_admin(model: PreTrainedModel, batch: Mapping[str, Tensor]) -> list[float]:
     """Set every omega of an `"admin"` model from one batch and return the values, encoder first.
 
     This is the recursion of the official code, one forward pass in train mode with dropout. With r = 1 at the start of

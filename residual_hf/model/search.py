@@ -86,7 +86,8 @@ def greedy_search(decoder: Decoder, prompt: Tensor, settings: SearchSettings) ->
     found = prompt.new_full((len(prompt), int(settings.limits.max())), settings.fill_token_id)
     found[:, : prompt.shape[1]] = prompt
     sentence = torch.arange(len(prompt), device=prompt.device)
-    limits, sequences, recorded = settings.limits, prompt, []
+    limits, sequences = settings.limits, prompt
+    recorded: list[Tensor] = []
     ended = torch.zeros_like(sentence, dtype=torch.bool)
     for token in prompt.unbind(1)[:-1]:
         decoder.step(token)
@@ -107,7 +108,8 @@ def greedy_search(decoder: Decoder, prompt: Tensor, settings: SearchSettings) ->
 
 def beam_search(decoder: Decoder, prompt: Tensor, settings: SearchSettings) -> SearchResult:
     """The best hypotheses that a beam of `num_beams` finds, from a prompt (sentences, length)."""
-    search, closed_hypotheses, recorded = BeamSearch(prompt, settings), [], []
+    search, closed_hypotheses = BeamSearch(prompt, settings), []
+    recorded: list[Tensor] = []
     for token in prompt.unbind(1)[:-1]:
         decoder.step(token.repeat_interleave(settings.num_beams))
     while True:
@@ -152,8 +154,9 @@ def next_tokens(
     return top_k(scores, settings.candidates)
 
 
+@dataclass
 class TensorGroup:
-    """A dataclass of tensors that share their first dimension."""
+    """Tensors that share their first dimension."""
 
     def take(self, index: Tensor) -> Any:
         return type(self)(*(getattr(self, f.name)[index] for f in fields(self)))

@@ -14,9 +14,12 @@ import os
 import sys
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 from transformers.dynamic_module_utils import get_relative_import_files, get_relative_imports
 from transformers.utils import logging
+
+from .connections import ResidualConnection
 
 logger = logging.get_logger(__name__)
 
@@ -26,12 +29,19 @@ AUTO_MAP = {
     "AutoModel": "modeling_residual.ResidualModel",
     "AutoModelForSeq2SeqLM": "modeling_residual.ResidualForConditionalGeneration",
 }
-PIPELINE = {"impl": "pipeline_translation.TranslationPipeline", "pt": ["AutoModelForSeq2SeqLM"], "type": "text"}
+PIPELINE: dict[str, Any] = {
+    "impl": "pipeline_translation.TranslationPipeline",
+    "pt": ["AutoModelForSeq2SeqLM"],
+    "type": "text",
+}
 OTHER_FILES = "From a local folder, Transformers 5.4 only copies files that are named in this one:"
 
 
 def write_model_code(
-    folder: str | os.PathLike, modes: Iterable[type], source_lang: str | None, target_lang: str | None
+    folder: str | os.PathLike,
+    modes: Iterable[type[ResidualConnection]],
+    source_lang: str | None,
+    target_lang: str | None,
 ) -> None:
     """Write the model code into a folder, and its classes into the `config.json` of the folder.
 
@@ -69,7 +79,7 @@ def _model_files(home: Path) -> dict[str, str]:
     return files
 
 
-def _add_mode(files: dict[str, str], mode: type) -> None:
+def _add_mode(files: dict[str, str], mode: type[ResidualConnection]) -> None:
     """Add the file of a user's mode and import it in the configuration's file."""
     try:
         if mode.__module__ == "__main__":
@@ -103,15 +113,13 @@ def _with_relative_imports(text: str) -> str:
             )
         if not isinstance(node, ast.ImportFrom):
             continue
-        if node.level:
+        if node.level or node.module is None:
             raise ValueError(f"line {node.lineno} imports another file of its folder")
         if node.module.partition(".")[0] == package:
             indent = lines[node.lineno - 1][: node.col_offset]
             imports = [_import_of(node.module, alias, home) for alias in node.names]
-            lines[node.lineno - 1 : node.end_lineno] = [
-                "\n".join(indent + line for line in imports),
-                *[""] * (node.end_lineno - node.lineno),
-            ]
+            end = node.end_lineno or node.lineno
+            lines[node.lineno - 1 : end] = ["\n".join(indent + line for line in imports), *[""] * (end - node.lineno)]
     return "\n".join(lines) + "\n"
 
 

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -81,13 +81,15 @@ class ResidualPreTrainedModel(PreTrainedModel):
             init.zeros_(module.bias)  # of the output projection, whose weight may be tied
         if getattr(module, "is_tied", False):
             return
-        if hasattr(module, "role"):
-            gain = module.place.mode(self.config).init_gain(self.config, module.place, module.role)
-            INIT_STYLES[self.config.stack_init_style(module.place.stack)].linear(module, module.role, gain)
+        place: Any = getattr(module, "place", None)
+        role = getattr(module, "role", None)
+        if isinstance(module, nn.Linear) and role is not None:
+            gain = place.mode(self.config).init_gain(self.config, place, role)
+            INIT_STYLES[self.config.stack_init_style(place.stack)].linear(module, role, gain)
         elif isinstance(module, (nn.Embedding, nn.Linear)):
             init_embedding(module, self._embedding_gain(getattr(module, "table", None)), self.config.fix_norm)
-        elif hasattr(module, "init_parameters"):
-            module.init_parameters()
+        elif callable(initialize := getattr(module, "init_parameters", None)):
+            initialize()
         else:
             super()._init_weights(module)
 
@@ -143,13 +145,13 @@ class ResidualStack(ResidualPreTrainedModel):
 
     stack: str
 
-    def __init__(self, config: ResidualConfig, vocab_size: int, layers: list[nn.Module], layerdrop: float):
+    def __init__(self, config: ResidualConfig, vocab_size: int, layers: Sequence[nn.Module], layerdrop: float):
         super().__init__(config)
         scale = config.d_model**0.5 if config.scale_embedding else 1.0
         self.embed_tokens = ScaledEmbedding(vocab_size, config.d_model, config.pad_token_id, scale, config.fix_norm)
         self.embed_tokens.table = self.stack  # for `_init_weights`
         self.embed_positions = build_positions(config)
-        self.embed_norm = build_norm(config, self.stack) if config.embedding_norm else nn.Identity()
+        self.embed_norm: nn.Module = build_norm(config, self.stack) if config.embedding_norm else nn.Identity()
         self.layers = nn.ModuleList(layers)
         self.boundary = get_ln_mode(config.stack_ln_mode(self.stack)).Boundary(config, self.stack)
         self.word_dropout = getattr(config, f"{self.stack}_word_dropout")

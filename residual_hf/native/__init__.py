@@ -32,6 +32,13 @@ def library() -> ctypes.CDLL | None:
     return _load()[0]
 
 
+def loaded_library() -> ctypes.CDLL:
+    """The library of a `NativeDecoder`, which exists only where the library loads."""
+    loaded = library()
+    assert loaded is not None
+    return loaded
+
+
 def instruction_set() -> str:
     """The instruction set that the kernels use: "amx", "avx512", or "none" where PyTorch decodes."""
     return _load()[1]

@@ -7,14 +7,15 @@ from ctypes import byref
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from residual_hf.errors import InputError
 from residual_hf.model.embeddings import first_position, position_ids_from_mask, positions_padding
+from residual_hf.model.modeling_residual import ResidualForConditionalGeneration
 
-from . import library
+from . import loaded_library
 from .batch import Sentences, number_of_parts
-from .structures import Memory, Source, Step, Table
+from .structures import Memory, Source, Stack, Step, Table
 from .support import fold_where_needed, missing_support, unsupported_stack
 from .weights import Fingerprint, Packer, round_up
 
@@ -60,7 +61,7 @@ class NativeDecoder:
         InputError: `supports` gives a reason.
     """
 
-    def __init__(self, model: nn.Module, dtype: str = "float32"):
+    def __init__(self, model: ResidualForConditionalGeneration, dtype: str = "float32"):
         reason = self.supports(model, dtype)
         if reason is not None:
             raise InputError(reason)
@@ -76,11 +77,11 @@ class NativeDecoder:
             self.encoder = self.packer.stack(plain.model.encoder) if encoder_runs else None
 
     @staticmethod
-    def supports(model: nn.Module, dtype: str = "float32") -> str | None:
+    def supports(model: ResidualForConditionalGeneration, dtype: str = "float32") -> str | None:
         """Why the kernels cannot decode with this model, or None if they can."""
         return missing_support(model, dtype)
 
-    def is_current(self, model: nn.Module) -> bool:
+    def is_current(self, model: ResidualForConditionalGeneration) -> bool:
         """Are the weights of the model still those that were packed?"""
         return self.fingerprint.matches(model)
 
@@ -98,12 +99,14 @@ class NativeDecoder:
             positions = torch.arange(input_ids.shape[1]).expand_as(input_ids)
         else:
             positions = position_ids_from_mask(sentences.mask, input_ids.shape[1], padding_idx)
-        states = self.encode_sentences(sentences, sentences.pack(input_ids).long(), sentences.pack(positions))
+        states = self.encode_sentences(
+            self.encoder, sentences, sentences.pack(input_ids).long(), sentences.pack(positions)
+        )
         return sentences.unpack(states[:, : self.encoder.width].float())
 
-    def encode_sentences(self, sentences: Sentences, tokens: Tensor, positions: Tensor) -> Tensor:
+    def encode_sentences(self, stack: Stack, sentences: Sentences, tokens: Tensor, positions: Tensor) -> Tensor:
         """States (tokens, padded width) of tokens and their positions, (tokens,)."""
-        stack, rows = self.encoder, len(tokens)
+        rows = len(tokens)
         cache = torch.empty(rows, 2 * stack.attention_width, dtype=self.dtype)
         states = torch.empty(round_up(rows, ROW_PADDING), stack.stride, dtype=self.dtype)
         lines, lengths = sentences.sentence_of_token.data_ptr(), sentences.lengths.data_ptr()
@@ -112,8 +115,8 @@ class NativeDecoder:
         source = Source(*inputs, cache.data_ptr(), states.data_ptr())
         starts = sentences.part_starts()
         arguments = byref(stack), byref(source), len(starts) - 1, starts
-        scratch = torch.empty(library().encode_scratch_size(*arguments), dtype=torch.uint8)
-        if not library().encode(*arguments, scratch.data_ptr()):
+        scratch = torch.empty(loaded_library().encode_scratch_size(*arguments), dtype=torch.uint8)
+        if not loaded_library().encode(*arguments, scratch.data_ptr()):
             raise IndexError(f"input_ids: a token is outside the vocabulary of {stack.vocabulary}")
         return states[:rows]
 
@@ -148,54 +151,57 @@ class NativeDecoder:
         padded = torch.zeros(round_up(tokens, ROW_PADDING), stack.stride, dtype=self.dtype)
         padded[:tokens, : stack.width] = states
         cache = torch.empty(stack.layers, tokens, 2 * stack.attention_width, dtype=self.dtype)
-        size = library().linear_scratch_size(stack.layer[0].cross_key_value.type, tokens, stack.stride)
+        size = loaded_library().linear_scratch_size(stack.layer[0].cross_key_value.type, tokens, stack.stride)
         scratch = torch.empty(size, dtype=torch.uint8)
         for i, entries in enumerate(cache):
             projection = byref(stack.layer[i].cross_key_value)
             pointers = padded.data_ptr(), 0, entries.data_ptr(), stack.type, scratch.data_ptr()
-            library().linear(projection, tokens, *pointers)
+            loaded_library().linear(projection, tokens, *pointers)
         return cache
 
-    def step(self, state: DecoderState, tokens: Tensor, candidates: int = 0) -> Tensor | tuple[Tensor, Tensor]:
-        """Decode one token per row.
+    def step(self, state: DecoderState, tokens: Tensor) -> Tensor:
+        """Decode one token per row: logits (rows, vocabulary), which the next step overwrites.
 
         Args:
             tokens: (rows,), the newest token of each row.
-            candidates: how many of the best next tokens to return for each row.
-
-        Returns:
-            Log probabilities in descending order and token ids, (rows, candidates) each. For `candidates=0` the logits
-            (rows, vocabulary), which the next step overwrites.
 
         Raises:
             ValueError: more steps than `max_length` or `config.max_position_embeddings`.
         """
+        if state.logits is None:
+            state.logits = torch.empty(state.slots, self.decoder.logits.outputs)
+        self._decode(state, tokens, Step(logits=state.logits.data_ptr()))
+        return state.logits[: len(tokens), : self.config.decoder_vocab_size]
+
+    def best(self, state: DecoderState, tokens: Tensor, count: int) -> tuple[Tensor, Tensor]:
+        """Same as `step`, but return the `count` best next tokens of each row; all of them if there are fewer.
+
+        Returns:
+            Log probabilities in descending order and token ids, (rows, count) each.
+        """
+        count = min(count, self.config.decoder_vocab_size)
+        log_probs, ids = torch.empty(len(tokens), count), torch.empty(len(tokens), count, dtype=torch.long)
+        self._decode(state, tokens, Step(candidates=count, log_probs=log_probs.data_ptr(), ids=ids.data_ptr()))
+        return log_probs, ids
+
+    def _decode(self, state: DecoderState, tokens: Tensor, step: Step) -> None:
+        """Run the decoder; `step` says which outputs to write, and receives the inputs."""
         self.check_length(state.step + 1, "decoder")
         rows, max_length = state.ancestors.shape
         if state.step >= max_length:
             raise ValueError(f"max_length: {max_length} was given, and this is one step more")
         if len(tokens) != rows:
             raise ValueError(f"tokens: {len(tokens)} given for {rows} rows")
-        stack, vocabulary = self.decoder, self.config.decoder_vocab_size
-        position = first_position(positions_padding(self.config)) + state.step
-        count = min(candidates, vocabulary)
         tokens = tokens.long().contiguous()
-        step = Step(rows, state.step, count, position, tokens.data_ptr())
-        if count:
-            log_probs, ids = torch.empty(rows, count), torch.empty(rows, count, dtype=torch.long)
-            step.log_probs, step.ids = log_probs.data_ptr(), ids.data_ptr()
-        else:
-            if state.logits is None:
-                state.logits = torch.empty(state.slots, stack.logits.outputs)
-            step.logits = state.logits.data_ptr()
-        structures, parts = (byref(stack), byref(state.memory)), number_of_parts(rows)
-        size = library().decode_scratch_size(*structures, rows, parts)
+        step.rows, step.index, step.tokens = rows, state.step, tokens.data_ptr()
+        step.position = first_position(positions_padding(self.config)) + state.step
+        structures, parts = (byref(self.decoder), byref(state.memory)), number_of_parts(rows)
+        size = loaded_library().decode_scratch_size(*structures, rows, parts)
         if state.scratch is None or len(state.scratch) < size:
             state.scratch = torch.empty(size, dtype=torch.uint8)
-        if not library().decode(*structures, byref(step), parts, state.scratch.data_ptr()):
-            raise IndexError(f"tokens: one is outside the vocabulary of {stack.vocabulary}")
+        if not loaded_library().decode(*structures, byref(step), parts, state.scratch.data_ptr()):
+            raise IndexError(f"tokens: one is outside the vocabulary of {self.decoder.vocabulary}")
         state.step += 1
-        return (log_probs, ids) if count else state.logits[:rows, :vocabulary]
 
     def select(self, state: DecoderState, rows: Tensor) -> None:
         """Continue with these rows (new_rows,), in this order; a row may be taken several times or not at all."""

@@ -6,13 +6,15 @@ from __future__ import annotations
 from weakref import WeakKeyDictionary
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from transformers.utils import logging
+
+from residual_hf.model.modeling_residual import ResidualForConditionalGeneration
 
 from .decoder import DecoderState, NativeDecoder
 
 logger = logging.get_logger(__name__)
-_packed: WeakKeyDictionary[nn.Module, dict[str, NativeDecoder]] = WeakKeyDictionary()
+_packed: WeakKeyDictionary[ResidualForConditionalGeneration, dict[str, NativeDecoder]] = WeakKeyDictionary()
 
 
 class SearchDecoder:
@@ -25,14 +27,19 @@ class SearchDecoder:
         return self.decoder.step(self.state, tokens)
 
     def best(self, tokens: Tensor, count: int) -> tuple[Tensor, Tensor]:
-        return self.decoder.step(self.state, tokens, count)
+        return self.decoder.best(self.state, tokens, count)
 
     def select(self, rows: Tensor) -> None:
         self.decoder.select(self.state, rows)
 
 
 def decoder(
-    model: nn.Module, dtype: str | None, memory: Tensor, mask: Tensor | None, num_beams: int, max_length: int
+    model: ResidualForConditionalGeneration,
+    dtype: str | None,
+    memory: Tensor,
+    mask: Tensor | None,
+    num_beams: int,
+    max_length: int,
 ) -> SearchDecoder | None:
     """A decoder for one batch of encoder output, None where PyTorch must decode.
 
@@ -43,16 +50,20 @@ def decoder(
         max_length: most tokens of a sequence.
     """
     packed = packed_model(model, dtype)
-    return packed and SearchDecoder(packed, packed.start(memory, mask, num_beams, max_length))
+    if packed is None:
+        return None
+    return SearchDecoder(packed, packed.start(memory, mask, num_beams, max_length))
 
 
-def encode(model: nn.Module, dtype: str, input_ids: Tensor, attention_mask: Tensor) -> Tensor | None:
+def encode(
+    model: ResidualForConditionalGeneration, dtype: str, input_ids: Tensor, attention_mask: Tensor
+) -> Tensor | None:
     """Encoder output (sentences, length, d_model), None where PyTorch must encode."""
     packed = packed_model(model, dtype)
-    return packed and packed.encode(input_ids, attention_mask)
+    return None if packed is None else packed.encode(input_ids, attention_mask)
 
 
-def packed_model(model: nn.Module, dtype: str | None) -> NativeDecoder | None:
+def packed_model(model: ResidualForConditionalGeneration, dtype: str | None) -> NativeDecoder | None:
     """The weights of a model, packed for the kernels in this precision; None where the kernels cannot serve it."""
     chosen = dtype or "float32"
     if torch.is_autocast_enabled("cpu") or (chosen == "float32" and model.dtype != torch.float32):

@@ -8,20 +8,22 @@ from torch import nn
 
 from residual_hf.conversion.fold import as_double, connections, fold, scales_tables
 from residual_hf.model.connections import get_ln_mode
+from residual_hf.model.modeling_residual import ResidualForConditionalGeneration
 from residual_hf.model.norms import RMSNorm
+from residual_hf.model.stacks import ResidualStack
 
 from . import library
 from .weights import ACTIVATIONS, DTYPES, LN_MODES
 
 LARGEST_HEAD = 128
-MODULES = {
+MODULES: dict[str, tuple[type[nn.Module], ...]] = {
     **dict.fromkeys(("q_proj", "k_proj", "v_proj", "out_proj", "fc1", "fc2"), (nn.Linear,)),
     **dict.fromkeys(("norm", "output_norm"), (nn.LayerNorm, RMSNorm)),
     "embed_norm": (nn.LayerNorm, RMSNorm, nn.Identity),
 }
 
 
-def missing_support(model: nn.Module, dtype: str) -> str | None:
+def missing_support(model: ResidualForConditionalGeneration, dtype: str) -> str | None:
     """Why the kernels cannot decode with a model, or None if they can."""
     if library() is None:
         return "the native kernels were not built, are turned off, or need a CPU with AVX-512"
@@ -34,7 +36,7 @@ def missing_support(model: nn.Module, dtype: str) -> str | None:
     return unsupported_stack(model.model.decoder)
 
 
-def unsupported_stack(stack: nn.Module) -> str | None:
+def unsupported_stack(stack: ResidualStack) -> str | None:
     """Why the kernels cannot run an encoder or decoder, or None if they can."""
     config = stack.config
     mode = get_ln_mode(config.stack_ln_mode(stack.stack))
@@ -42,7 +44,7 @@ def unsupported_stack(stack: nn.Module) -> str | None:
         return f"ln_mode {mode.name!r} has no native kernels, and does not fold into one that has"
     if config.activation_function not in ACTIVATIONS:
         return f"activation_function {config.activation_function!r} has no native kernel"
-    head_size = stack.layers[0].self_attn.head_dim
+    head_size = config.d_model // config.stack_attention_heads(stack.stack)
     if head_size > LARGEST_HEAD:
         return f"heads of {head_size} values are larger than {LARGEST_HEAD}"
     for name, module in stack.named_modules():
@@ -52,7 +54,7 @@ def unsupported_stack(stack: nn.Module) -> str | None:
     return None if mode.name in LN_MODES else folding_problem(stack)
 
 
-def folding_problem(stack: nn.Module) -> str | None:
+def folding_problem(stack: ResidualStack) -> str | None:
     scales = [connection.foldable_scales() for connection in connections(stack)]
     if not scales:
         return f"ln_mode {stack.config.stack_ln_mode(stack.stack)!r} of a model with custom code does not fold"
@@ -65,7 +67,7 @@ def folding_problem(stack: nn.Module) -> str | None:
     return None
 
 
-def fold_where_needed(model: nn.Module) -> nn.Module:
+def fold_where_needed(model: ResidualForConditionalGeneration) -> ResidualForConditionalGeneration:
     """`model`, or a copy of it in which the stacks that the kernels run have modes of `LN_MODES`."""
     stacks = [model.model.encoder, model.model.decoder]
     modes = {stack.stack: model.config.stack_ln_mode(stack.stack) for stack in stacks if not unsupported_stack(stack)}

@@ -3,9 +3,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import normalize, pad
+
+from residual_hf.model.embeddings import SinusoidalPositions
+from residual_hf.model.stacks import ResidualStack
 
 from .structures import Join, Layer, Linear, Norm, Stack
 
@@ -86,7 +91,7 @@ class Packer:
     def attention_output(self, projection: nn.Linear, heads: int) -> Linear:
         return self.linear(pad_heads(projection.weight.T, heads).T, projection.bias)
 
-    def norm(self, module: nn.LayerNorm | nn.RMSNorm | None) -> Norm:
+    def norm(self, module: Any) -> Norm:
         if module is None:
             return Norm()
         width, centred = round_up(len(module.weight)), isinstance(module, nn.LayerNorm)
@@ -94,7 +99,7 @@ class Packer:
         gain, bias = (self.address(pad_to(tensor.float(), width)) for tensor in (module.weight, bias))
         return Norm(gain, bias, module.eps, centred)
 
-    def norms(self, stack: nn.Module, mode: str) -> tuple[Norm, list[Join]]:
+    def norms(self, stack: ResidualStack, mode: str) -> tuple[Norm, list[Join]]:
         """The norm before the first sub-layer, and the norms after each of them: before the next, or at the end."""
         present = [c for layer in stack.layers for name, c in layer.named_children() if name.endswith("_residual")]
         before, on_output, after = ([name and getattr(c, name) for c in present] for name in LN_MODES[mode])
@@ -103,7 +108,7 @@ class Packer:
         joins = [Join(self.norm(output), self.norm(total)) for output, total in zip(on_output, following, strict=True)]
         return self.norm(before[0]), joins
 
-    def layer(self, layer: nn.Module, heads: int, joins: list[Join]) -> Layer:
+    def layer(self, layer: Any, heads: int, joins: list[Join]) -> Layer:
         """A layer with the norms after its sub-layers."""
         own, ffn = layer.self_attn, layer.ffn
         packed = Layer(
@@ -123,7 +128,7 @@ class Packer:
             packed.after_cross = joins[1]
         return packed
 
-    def stack(self, stack: nn.Module) -> Stack:
+    def stack(self, stack: ResidualStack) -> Stack:
         """An encoder, or a decoder still without its output projection, of a mode among `LN_MODES`."""
         config, name = stack.config, stack.stack
         mode, options = config.stack_ln_mode(name), config.ln_options(name)
@@ -161,7 +166,7 @@ class Packer:
         return packed
 
 
-def position_table(positions: nn.Module) -> Tensor:
+def position_table(positions: nn.Embedding | SinusoidalPositions) -> Tensor:
     return positions.weight if isinstance(positions, nn.Embedding) else positions.table
 
 

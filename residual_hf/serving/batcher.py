@@ -70,7 +70,7 @@ class _Search(NamedTuple):
 
     translator: Translator
     target: str
-    count: int
+    count: int  # type: ignore[assignment]  # hides `tuple.count`
     again: bool = False
 
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from babel import Locale, UnknownLocaleError
 from py3langid.langid import MODEL_FILE, LanguageIdentifier
@@ -57,7 +58,7 @@ class Languages:
             if config.model_type != ResidualConfig.model_type:
                 raise InputError(f"{name}: a {config.model_type} model given; convert it by `residual-hf convert`")
             tags = sorted(language_tags(translator.tokenizer)) if config.language_tags else []
-            found = {
+            found: dict[str, list[Any]] = {
                 "source-lang": [config.source_lang] if config.source_lang else list(sources),
                 "target-lang": tags or [config.target_lang or target],
             }
@@ -73,7 +74,7 @@ class Languages:
         self._identifier = LanguageIdentifier.from_model_file(MODEL_FILE, norm_probs=True)
         self._identifier.set_languages(set(self.sources) & set(self._identifier.labels) or None)
 
-    def detect(self, text: str) -> list[dict[str, str | float]]:
+    def detect(self, text: str) -> list[dict[str, Any]]:
         """Source languages of the server by their likelihood for a text, in percent."""
         ranked = self._identifier.rank(text) if len(self.sources) > 1 else [(self.sources[0], 1.0)]
         return [
@@ -82,7 +83,7 @@ class Languages:
             if language in self.sources
         ] or [{"confidence": 0.0, "language": self.sources[0]}]
 
-    def listed(self) -> list[dict[str, str | list[str]]]:
+    def listed(self) -> list[dict[str, Any]]:
         """All languages with their English names and the languages they are translated to."""
         return [
             {

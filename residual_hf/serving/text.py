@@ -66,7 +66,9 @@ def is_copy(translation: str, source: str) -> bool:
 def _pieces(text: str, language: str, fits: Callable[[str], bool]) -> Iterator[Piece]:
     for line in LINE_BREAKS.split(text):
         for sentence in segment(language, line) if _has_letters(line) else [line]:
-            before, core, after = SENTENCE.fullmatch(sentence).groups()
+            found = SENTENCE.fullmatch(sentence)
+            assert found is not None  # it matches any text
+            before, core, after = found.groups()
             yield before, False
             for part in _parts(core, fits):
                 stripped = part.rstrip()

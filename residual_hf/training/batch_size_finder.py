@@ -5,18 +5,19 @@ from __future__ import annotations
 
 import gc
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import psutil
 import torch
 from accelerate import PartialState
 from torch import Tensor
 
+from residual_hf.data.encoding import Lengths
 from residual_hf.data.subword_regularization import GROWTH
 from residual_hf.errors import InputError
 
@@ -34,7 +35,7 @@ RESERVE = 0.1
 """Share of a GPU's memory to leave free."""
 
 
-def tokens_that_fit(model: Any, lengths: Sequence[int], *, ceiling: int = CEILING, autocast: Any = None) -> int:
+def tokens_that_fit(model: Any, lengths: Lengths, *, ceiling: int = CEILING, autocast: Any = None) -> int:
     """The largest `max_tokens` up to `ceiling`, in steps of 256, with which an update fits in memory.
 
     Measures forward and backward passes on sentences of maximum and of median length, with space for two moments of
@@ -134,7 +135,11 @@ def largest(holds: Callable[[int], bool], least: int, ceiling: int) -> int:
 
 
 def split_update(
-    tokens_per_update: int | None, max_tokens: int | str, update_freq: int, processes: int, found: int | None = None
+    tokens_per_update: int | None,
+    max_tokens: int | Literal["auto"],
+    update_freq: int,
+    processes: int,
+    found: int | None = None,
 ) -> tuple[int, int]:
     """`max_tokens` and `update_freq` for a number of processes.
 
@@ -144,11 +149,14 @@ def split_update(
     Raises:
         InputError: `tokens_per_update` is not a multiple of `max_tokens` times the number of processes.
     """
-    if tokens_per_update is None:
-        return (found if max_tokens == "auto" else max_tokens), update_freq
     if max_tokens == "auto":
+        assert found is not None
+        if tokens_per_update is None:
+            return found, update_freq
         times = -(-tokens_per_update // (found * processes))
         return tokens_per_update // (times * processes), times
+    if tokens_per_update is None:
+        return max_tokens, update_freq
     times, rest = divmod(tokens_per_update, max_tokens * processes)
     if rest or times == 0:
         raise InputError(
@@ -158,7 +166,7 @@ def split_update(
     return max_tokens, times
 
 
-def resolve_batch_size(recipe: Recipe, model: Any, lengths: Sequence[int], folder: Path) -> TrainingSettings:
+def resolve_batch_size(recipe: Recipe, model: Any, lengths: Lengths, folder: Path) -> TrainingSettings:
     """The settings with numbers for `max_tokens: auto` and `tokens_per_update`, which are also recorded.
 
     `lengths`: tokens of the longer side of each training pair. A resumed run keeps its batches.
@@ -170,13 +178,13 @@ def resolve_batch_size(recipe: Recipe, model: Any, lengths: Sequence[int], folde
         model.to(processes.device)
         autocast = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(settings.precision)
         most = CEILING if settings.tokens_per_update is None else settings.tokens_per_update // processes.num_processes
-        fitting = tokens_that_fit(
+        most_here = tokens_that_fit(
             model,
             lengths,
             ceiling=min(CEILING, most),
             autocast=None if autocast is None else (lambda: torch.autocast(processes.device.type, autocast)),
         )
-        fitting = torch.tensor(fitting, device=processes.device)
+        fitting = torch.tensor(most_here, device=processes.device)
         if processes.num_processes > 1:
             torch.distributed.all_reduce(fitting, torch.distributed.ReduceOp.MIN)
         found = int(int(fitting) / growth)

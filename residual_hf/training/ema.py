@@ -29,11 +29,11 @@ class EMACallback(TrainerCallback):
     def __init__(self, model: nn.Module, decay: float):
         self.decay = decay
         self.weights = {name: p for name, p in model.named_parameters() if p.requires_grad}
-        self.average: dict[str, Tensor] | None = None
+        self.average: dict[str, Tensor] = {}
 
     @torch.no_grad()
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        if self.average is None:
+        if not self.average:
             self.average = {name: weight.detach().clone() for name, weight in self.weights.items()}
 
     @torch.no_grad()
@@ -45,7 +45,7 @@ class EMACallback(TrainerCallback):
     @contextmanager
     def applied(self) -> Iterator[None]:
         """Context in which the model has the averaged weights, if training has begun."""
-        if self.average is None:
+        if not self.average:
             yield
             return
         own = {name: weight.detach().clone() for name, weight in self.weights.items()}
@@ -61,7 +61,7 @@ class EMACallback(TrainerCallback):
 
     def save(self, checkpoint: Path) -> None:
         """Write the average to a checkpoint."""
-        if self.average is not None:
+        if self.average:
             with atomic_file(checkpoint / EMA_FILE) as path:
                 save_file({name: tensor.contiguous() for name, tensor in self.average.items()}, path)
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from residual_hf.errors import InputError
@@ -82,11 +82,11 @@ class FairseqAdam(Optimizer):
                 self._update(group, parameters, torch.full((), float(step), device=device), step)
         return loss
 
-    def _update(self, group: dict[str, Any], parameters: list[nn.Parameter], step: torch.Tensor, count: int) -> None:
+    def _update(self, group: dict[str, Any], parameters: list[nn.Parameter], step: Tensor, count: int) -> None:
         beta1, beta2 = group["betas"]
         torch._fused_adamw_(
-            parameters,
-            [parameter.grad for parameter in parameters],
+            list[Tensor](parameters),
+            [parameter.grad for parameter in parameters if parameter.grad is not None],
             [self.state[parameter]["exp_avg"] for parameter in parameters],
             [self.state[parameter]["exp_avg_sq"] for parameter in parameters],
             [],

@@ -222,7 +222,7 @@ class _FusedLinearLoss(torch.autograd.Function):
         nll_sum = torch.zeros_like(smoothed)
         grad_hidden = torch.empty_like(hidden) if needs[0] else None
         grad_weight = torch.zeros_like(weight, dtype=dtype) if needs[1] else None
-        grad_bias = torch.zeros_like(bias, dtype=dtype) if needs[2] else None
+        grad_bias = torch.zeros_like(bias, dtype=dtype) if bias is not None and needs[2] else None
         with torch.autocast(hidden.device.type, enabled=False):
             matrix = weight.to(matmul_dtype)
             weight_sum = weight.sum(0, dtype=dtype)
@@ -257,7 +257,7 @@ class _FusedLinearLoss(torch.autograd.Function):
         ctx.save_for_backward(
             grad_hidden,
             None if grad_weight is None else grad_weight.to(weight.dtype),
-            None if grad_bias is None else grad_bias.to(bias.dtype),
+            None if bias is None or grad_bias is None else grad_bias.to(bias.dtype),
         )
         ctx.mark_non_differentiable(nll_sum)
         return smoothed, nll_sum

@@ -42,12 +42,12 @@ STAGES = {  # with their shares of the time in percent
 
 def quickstart_recipe(folder: Path) -> Recipe:
     """A ResiDual model of a million parameters, trained in about two minutes on a CPU."""
-    files = {name: [CorpusSpec(source=f"{folder}/{name}.en", target=f"{folder}/{name}.de")] for name in SIZES}
+    train, valid, test = ((CorpusSpec(source=f"{folder}/{name}.en", target=f"{folder}/{name}.de"),) for name in SIZES)
     return Recipe(
         source_lang="en",
         target_lang="de",
         output_dir=str(folder),
-        data=DataSettings(**files),
+        data=DataSettings(train=train, valid=valid, test=test),
         tokenizer=TokenizerSettings(kind="bpe", vocab_size=1000),
         model={
             "d_model": 128,

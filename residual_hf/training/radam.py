@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from residual_hf.errors import InputError
 
@@ -52,10 +52,11 @@ class RAdam(FairseqAdam):
         if betas[1] <= 2 / 3:
             raise InputError(f"betas: {betas} given, the second must be above 2/3, as radam makes no update below")
 
-    def _update(self, group: dict[str, Any], parameters: list[nn.Parameter], step: torch.Tensor, count: int) -> None:
+    def _update(self, group: dict[str, Any], parameters: list[nn.Parameter], step: Tensor, count: int) -> None:
         beta1, beta2 = group["betas"]
         lr = float(group["lr"])
-        gradients = [parameter.grad for parameter in parameters]
+        weights: list[Tensor] = list(parameters)
+        gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
         means = [self.state[parameter]["exp_avg"] for parameter in parameters]
         squares = [self.state[parameter]["exp_avg_sq"] for parameter in parameters]
         torch._foreach_mul_(means, beta1)
@@ -63,12 +64,12 @@ class RAdam(FairseqAdam):
         torch._foreach_mul_(squares, beta2)
         torch._foreach_addcmul_(squares, gradients, gradients, value=1 - beta2)
         if group["weight_decay"]:
-            torch._foreach_add_(parameters, parameters, alpha=-group["weight_decay"] * lr)
+            torch._foreach_add_(weights, weights, alpha=-group["weight_decay"] * lr)
         scale = rectified_scale(beta1, beta2, count)
         if scale:
             denominators = torch._foreach_sqrt(squares)
             torch._foreach_add_(denominators, group["eps"])
-            torch._foreach_addcdiv_(parameters, means, denominators, value=-lr * scale)
+            torch._foreach_addcdiv_(weights, means, denominators, value=-lr * scale)
 
 
 def rectified_scale(beta1: float, beta2: float, update: int) -> float:

@@ -176,7 +176,7 @@ class FinishedRun:
     @property
     def ln_modes(self) -> list[str]:
         """The modes of encoder and decoder; one if they are equal."""
-        names = (self.config.get(f"{s}_ln_mode") or self.config.get("ln_mode") for s in ("encoder", "decoder"))
+        names = (self.config.get(f"{s}_ln_mode") or self.config["ln_mode"] for s in ("encoder", "decoder"))
         return list(dict.fromkeys(names))
 
     @property
@@ -185,7 +185,7 @@ class FinishedRun:
         pairs = [(corpus.source_lang, corpus.target_lang) for corpus in self.record.data.train]
         if (self.recipe.get("data") or {}).get("bidirectional"):
             pairs = [direction for pair in pairs for direction in (pair, pair[::-1])]
-        return list(dict.fromkeys(pair for pair in pairs if None not in pair))
+        return list(dict.fromkeys((source, target) for source, target in pairs if source and target))
 
     def scored_text(self, split: str) -> tuple[list[str], list[str]]:
         """Translations and references of a split, both as they were scored. Raises `InputError` without them."""
@@ -204,7 +204,8 @@ def describe_corpora(corpora: Iterable[ParallelCorpus]) -> tuple[CorpusRecord, .
 def measured_emissions(callbacks: Iterable[Any]) -> Emissions | None:
     """The result of Transformers' `CodeCarbonCallback` after training; None without it (`report_to: [codecarbon]`)."""
     trackers = (getattr(callback, "tracker", None) for callback in callbacks)
-    data = next((t.final_emissions_data for t in trackers if hasattr(t, "final_emissions_data")), None)
+    found = (getattr(tracker, "final_emissions_data", None) for tracker in trackers)
+    data = next((emissions for emissions in found if emissions is not None), None)
     if data is None:
         return None
     return Emissions(1000 * data.emissions, data.energy_consumed, data.country_name or None, data.codecarbon_version)

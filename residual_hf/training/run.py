@@ -100,14 +100,13 @@ def train_on(
     data = prepare_data(recipe, texts, folder)
     model = build_model(recipe, data.tokenizer)
     settings = resolve_batch_size(recipe, model, data.longest, folder)
-    if recipe.data.stream:
-        data.encoded["train"] = training_stream(recipe, settings, data)
+    train = training_stream(recipe, settings, data) if recipe.data.stream else data.encoded["train"]
     scoring, interrupt = TranslationScoring(recipe, data), InterruptCallback()
     trainer = ResidualTrainer(
         model,
         settings,
         str(folder / "checkpoints"),
-        data.encoded["train"],
+        train,
         data.encoded["valid"],
         score=scoring.figures if settings.eval_bleu else None,
         processing_class=data.tokenizer,
@@ -153,7 +152,7 @@ def training_stream(recipe: Recipe, settings: TrainingSettings, data: PreparedDa
     return open_stream(
         recipe.data,
         data.tokenizer,
-        settings.max_tokens,
+        settings.token_budget,
         positions=recipe.build_config().max_position_embeddings,
         seed=settings.seed,
         multiple=settings.batch_size_multiple,

@@ -110,6 +110,12 @@ class TrainingSettings(InputSettings):
         (), help="trackers supported by Transformers, such as `tensorboard` or `wandb`"
     )
 
+    @property
+    def token_budget(self) -> int:
+        """`max_tokens` of a run, where `resolve_batch_size` has replaced "auto" by a number."""
+        assert self.max_tokens != "auto"
+        return self.max_tokens
+
     def check(self) -> None:
         self.require(self.max_updates or self.max_epochs, "max_updates", "given unless max_epochs is")
         self.require(

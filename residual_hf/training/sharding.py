@@ -17,6 +17,8 @@ from transformers import Seq2SeqTrainer
 class ShardedTrainer(Seq2SeqTrainer):
     """`Seq2SeqTrainer` that trains under FSDP2 as it does under DDP, and saves full weights in every checkpoint."""
 
+    model: Any
+
     def _prepare_for_training(self, *args: Any, **kwargs: Any) -> Any:
         if not self.is_fsdp_enabled:
             return super()._prepare_for_training(*args, **kwargs)
@@ -69,7 +71,7 @@ def is_sharded(model: Any) -> bool:
 @torch.no_grad()
 def gather_full_model(model: Any) -> Any:
     """A plain model with the full weights of a sharded one, in every process; all processes must call it."""
-    kind = next(kind for kind in type(model).__mro__ if not issubclass(kind, FSDPModule))
+    kind: Any = next(kind for kind in type(model).__mro__ if not issubclass(kind, FSDPModule))
     with torch.random.fork_rng(devices=[]):
         copy = kind(model.config)
     copy.to(model.device, model.dtype)

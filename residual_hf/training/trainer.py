@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from accelerate.utils import DistributedType, broadcast_object_list
 from torch.utils.data import DataLoader
-from transformers.trainer_callback import TrainerState
+from transformers.trainer_callback import TrainerControl, TrainerState
 from transformers.trainer_utils import TrainOutput
 
 from residual_hf.data.batching import Seq2SeqCollator, TokenBudgetSampler
@@ -51,6 +51,10 @@ class ResidualTrainer(ShardedTrainer):
     Raises:
         InputError: `ema_decay` with FSDP or DeepSpeed.
     """
+
+    optimizer: torch.optim.Optimizer | None
+    lr_scheduler: torch.optim.lr_scheduler.LRScheduler | None
+    control: TrainerControl
 
     def __init__(
         self,
@@ -182,7 +186,7 @@ class ResidualTrainer(ShardedTrainer):
         return metrics
 
     def _mean_loss(self, model: Any, data: EncodedCorpus) -> dict[str, float]:
-        budget = max(self.settings.max_tokens, int(max(data.source_lengths.max(), data.target_lengths.max())))
+        budget = max(self.settings.token_budget, int(max(data.source_lengths.max(), data.target_lengths.max())))
         batches = list(TokenBudgetSampler(data.source_lengths, data.target_lengths, budget, shuffle=False))
         for rows in batches[self.args.process_index :: self.args.world_size]:
             model(**self._prepare_inputs(self.data_collator([data[row] for row in rows])))
@@ -209,7 +213,7 @@ def train_sampler(corpus: EncodedCorpus, settings: TrainingSettings, processes: 
     sampler = TokenBudgetSampler(
         corpus.source_lengths,
         corpus.target_lengths,
-        settings.max_tokens,
+        settings.token_budget,
         seed=settings.seed,
         multiple=settings.batch_size_multiple,
         corpus=corpus,

@@ -175,7 +175,7 @@ def test_threads_share_the_rows_of_a_batch(dtype, monkeypatch):
         state = decoder.start(memory, mask, BEAMS, 3)
         outputs = [memory]
         for rows in (torch.arange(120).flip(0), torch.arange(95)):
-            outputs += decoder.step(state, torch.arange(len(state.sources)) % 30, candidates=4)
+            outputs += decoder.best(state, torch.arange(len(state.sources)) % 30, 4)
             decoder.select(state, rows)
         return [*outputs, decoder.step(state, torch.arange(95) % 30)]
 
@@ -191,7 +191,7 @@ def test_candidates_are_the_best_of_the_logits():
     for count in (1, 6, 29, 500):
         states = [decoder.start(decoder.encode(ids, mask), mask, 2, STEPS) for _ in range(2)]
         tokens = torch.arange(3, 11)
-        log_probs, found = decoder.step(states[0], tokens, candidates=count)
+        log_probs, found = decoder.best(states[0], tokens, count)
         expected = decoder.step(states[1], tokens).log_softmax(dim=-1)
         torch.testing.assert_close(log_probs, expected.topk(min(count, 30)).values)
         torch.testing.assert_close(log_probs, expected.gather(1, found))
