@@ -10,7 +10,7 @@ from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import psutil
 import torch
@@ -135,28 +135,21 @@ def largest(holds: Callable[[int], bool], least: int, ceiling: int) -> int:
 
 
 def split_update(
-    tokens_per_update: int | None,
-    max_tokens: int | Literal["auto"],
-    update_freq: int,
-    processes: int,
-    found: int | None = None,
+    tokens_per_update: int | None, max_tokens: int, update_freq: int, processes: int, *, adjustable: bool = False
 ) -> tuple[int, int]:
     """`max_tokens` and `update_freq` for a number of processes.
 
-    `found` is the size that fits, for `max_tokens: auto`. With `tokens_per_update`, an update has the same budget for
-    any number of processes: `update_freq` is computed from it, and `found` is lowered to a divisor of it.
+    With `tokens_per_update`, an update has the same budget for any number of processes: `update_freq` is computed from
+    it, and an `adjustable` `max_tokens` is lowered to a divisor of it.
 
     Raises:
         InputError: `tokens_per_update` is not a multiple of `max_tokens` times the number of processes.
     """
-    if max_tokens == "auto":
-        assert found is not None
-        if tokens_per_update is None:
-            return found, update_freq
-        times = -(-tokens_per_update // (found * processes))
-        return tokens_per_update // (times * processes), times
     if tokens_per_update is None:
         return max_tokens, update_freq
+    if adjustable:
+        times = -(-tokens_per_update // (max_tokens * processes))
+        return tokens_per_update // (times * processes), times
     times, rest = divmod(tokens_per_update, max_tokens * processes)
     if rest or times == 0:
         raise InputError(
@@ -171,33 +164,40 @@ def resolve_batch_size(recipe: Recipe, model: Any, lengths: Lengths, folder: Pat
 
     `lengths`: tokens of the longer side of each training pair. A resumed run keeps its batches.
     """
-    settings, growth = recipe.training, 1.0 if recipe.data.subword_regularization is None else GROWTH
-    processes = PartialState()
-    found = RunRecord.read(folder).max_tokens_found
-    if settings.max_tokens == "auto" and found is None:
-        model.to(processes.device)
-        autocast = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(settings.precision)
-        most = CEILING if settings.tokens_per_update is None else settings.tokens_per_update // processes.num_processes
-        most_here = tokens_that_fit(
-            model,
-            lengths,
-            ceiling=min(CEILING, most),
-            autocast=None if autocast is None else (lambda: torch.autocast(processes.device.type, autocast)),
-        )
-        fitting = torch.tensor(most_here, device=processes.device)
-        if processes.num_processes > 1:
-            torch.distributed.all_reduce(fitting, torch.distributed.ReduceOp.MIN)
-        found = int(int(fitting) / growth)
+    settings, processes = recipe.training, PartialState()
+    found = None
+    if settings.max_tokens == "auto":
+        found = RunRecord.read(folder).max_tokens_found or find_max_tokens(recipe, model, lengths)
     max_tokens, update_freq = split_update(
-        settings.tokens_per_update, settings.max_tokens, settings.update_freq, processes.num_processes, found
+        settings.tokens_per_update,
+        settings.token_budget if found is None else found,
+        settings.update_freq,
+        processes.num_processes,
+        adjustable=found is not None,
     )
     if processes.is_main_process:
-        parameters = sum(p.numel() for p in model.parameters())
         RunRecord.update(
             folder,
-            parameters=parameters,
+            parameters=sum(p.numel() for p in model.parameters()),
             max_tokens=max_tokens,
             max_tokens_found=found,
             tokens_per_update=max_tokens * update_freq * processes.num_processes,
         )
     return replace(settings, max_tokens=max_tokens, update_freq=update_freq, tokens_per_update=None)
+
+
+def find_max_tokens(recipe: Recipe, model: Any, lengths: Lengths) -> int:
+    """The size that fits on the devices of all processes, and leaves room for longer random segmentations."""
+    settings, processes = recipe.training, PartialState()
+    device = torch.device(processes.device or "cpu")
+    dtype = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(settings.precision)
+    ceiling = CEILING
+    if settings.tokens_per_update is not None:
+        ceiling = min(ceiling, settings.tokens_per_update // processes.num_processes)
+    autocast = None if dtype is None else partial(torch.autocast, device.type, dtype)
+    fitting = torch.tensor(
+        tokens_that_fit(model.to(device), lengths, ceiling=ceiling, autocast=autocast), device=device
+    )
+    if processes.num_processes > 1:
+        torch.distributed.all_reduce(fitting, torch.distributed.ReduceOp.MIN)
+    return int(fitting.item() / (1.0 if recipe.data.subword_regularization is None else GROWTH))

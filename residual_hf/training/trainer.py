@@ -126,16 +126,23 @@ class ResidualTrainer(ShardedTrainer):
         set_profile(self.model, broadcast_object_list(profile)[0])
 
     def get_train_dataloader(self) -> DataLoader:
-        data, options = self.train_dataset, {"pin_memory": self.args.dataloader_pin_memory}
+        data, pin_memory = self.train_dataset, self.args.dataloader_pin_memory
         if isinstance(data, StreamedBatches):  # distributes its batches over the processes by itself
-            # without a generator, each iteration would draw a seed from the generator of dropout
-            options |= {"batch_size": None, "generator": torch.Generator()}
-            return DataLoader(data, collate_fn=self.data_collator, **options)
+            generator = torch.Generator()  # without it, each iteration would draw a seed from the generator of dropout
+            return DataLoader(
+                data, batch_size=None, collate_fn=self.data_collator, pin_memory=pin_memory, generator=generator
+            )
         sampler = train_sampler(data, self.settings, self.args.world_size)
         # several processes that resume skip batches before accelerate sets the epoch of the sampler
         sampler.set_epoch(int(self.state.epoch or 0))
-        options |= {"batch_sampler": sampler, "num_workers": self.args.dataloader_num_workers}
-        return self.accelerator.prepare(DataLoader(data, collate_fn=self.data_collator, **options))
+        loader = DataLoader(
+            data,
+            batch_sampler=sampler,
+            collate_fn=self.data_collator,
+            num_workers=self.args.dataloader_num_workers,
+            pin_memory=pin_memory,
+        )
+        return self.accelerator.prepare(loader)
 
     def create_optimizer(self, model: Any = None) -> torch.optim.Optimizer:
         if self.optimizer is None:

@@ -47,18 +47,18 @@ def test_a_larger_model_gets_fewer_tokens(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "expected"),
+    ("arguments", "adjustable", "expected"),
     [
-        ((None, 4096, 2, 8), (4096, 2)),
-        ((32768, 4096, 1, 1), (4096, 8)),
-        ((32768, 4096, 1, 2), (4096, 4)),
-        ((32768, 4096, 1, 8), (4096, 1)),
-        ((32768, "auto", 1, 1, 20000), (16384, 2)),
-        ((32768, "auto", 1, 4, 65536), (8192, 1)),
+        ((None, 4096, 2, 8), False, (4096, 2)),
+        ((32768, 4096, 1, 1), False, (4096, 8)),
+        ((32768, 4096, 1, 2), False, (4096, 4)),
+        ((32768, 4096, 1, 8), False, (4096, 1)),
+        ((32768, 20000, 1, 1), True, (16384, 2)),
+        ((32768, 65536, 1, 4), True, (8192, 1)),
     ],
 )
-def test_an_update_has_the_same_tokens_on_any_number_of_processes(arguments, expected):
-    assert split_update(*arguments) == expected
+def test_an_update_has_the_same_tokens_on_any_number_of_processes(arguments, adjustable, expected):
+    assert split_update(*arguments, adjustable=adjustable) == expected
 
 
 def test_tokens_that_cannot_be_divided_are_refused():
