@@ -73,3 +73,16 @@ def test_loss_memory_shows_that_the_fused_loss_holds_no_logits():
     figures = json.loads(done.stdout)
     assert figures["logits_mb"] == 164
     assert figures["peak_mb"]["fused"] < figures["logits_mb"] < figures["peak_mb"]["plain"]
+
+
+def test_decode_speed_compares_candidates_of_one_size(tmp_path):
+    file, picture = tmp_path / "decode.json", tmp_path / "decode.svg"
+    options = "--size tiny --cases greedy encode --repeats 1 --candidates marian post_ln_pytorch resi_dual_float32"
+    done = run("decode_speed.py", *options.split(), "--json", str(file), "--plot", str(picture))
+    assert done.returncode == 0, done.stderr
+    cases = json.loads(file.read_text(encoding="utf-8"))["cases"]
+    assert list(cases) == ["greedy", "encode"]
+    for results in cases.values():
+        assert list(results) == ["marian", "post_ln_pytorch", "resi_dual_float32"]
+        assert results["marian"]["ratio"] == 1 and all(row["seconds"] > 0 for row in results.values())
+    assert picture.read_text(encoding="utf-8").startswith("<?xml")

@@ -1,0 +1,275 @@
+# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
+"""Decoding speed on a CPU compared with `MarianMTModel` and CTranslate2 (`pip install ctranslate2`).
+
+    python examples/benchmarks/decode_speed.py --size iwslt --threads 1 --json decode.json --plot decode.svg
+
+All candidates have the same sizes and random weights and generate the same number of tokens. See README.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import os
+import platform
+import resource
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import MarianConfig, MarianMTModel
+
+from residual_hf import ResidualConfig, ResidualForConditionalGeneration, native
+from residual_hf.files import write_atomically, write_json
+from residual_hf.model import decoding
+from residual_hf.training.launch import keep_freed_memory
+
+SIZES = {
+    "tiny": "multi30k_tiny",
+    "iwslt": "resi_dual_iwslt_de_en",
+    "base": "resi_dual_wmt_en_de",
+    "deep": "resi_dual_wmt_en_de_18l",
+}
+CASES = {"encode": (32, 0), "greedy": (32, 1), "beam": (32, 5), "single": (1, 5)}  # sentences, beams
+SOURCE_LENGTH, GENERATED = 25, 30
+DTYPES = ("float32", "bfloat16", "int8")
+OURS = [f"{mode}_{kind}" for mode in ("post_ln", "resi_dual") for kind in ("pytorch", *DTYPES)]
+CANDIDATES = ["marian", "ctranslate2_float32", "ctranslate2_int8", *OURS]
+Run = Callable[[], Any]
+
+
+def main() -> None:
+    options = parse_options()
+    torch.set_num_threads(options.threads)
+    keep_freed_memory()
+    if options.peak_memory_of is not None:
+        make_run(options.peak_memory_of, options.size, options.cases[0], options.threads)()
+        print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+        return
+    report: dict[str, Any] = {"size": options.size, "machine": machine(options.threads), "cases": {}}
+    for case in options.cases:
+        runs = {name: make_run(name, options.size, case, options.threads) for name in options.candidates}
+        report["cases"][case] = results = summarize(measure(runs, options.repeats), options.reference)
+        for name in runs if options.memory else ():
+            results[name]["peak_memory_mib"] = peak_memory(name, options, case) / 1024
+        print_table(case, results, options.reference)
+    if options.json is not None:
+        write_json(options.json, report)
+    if options.plot is not None:
+        plot(report, options.reference, options.plot)
+
+
+def parse_options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description="Decoding speed on a CPU.")
+    has_ctranslate2 = importlib.util.find_spec("ctranslate2") is not None
+    available = [name for name in CANDIDATES if has_ctranslate2 or not name.startswith("ctranslate2")]
+    parser.add_argument("--size", choices=SIZES, default="iwslt")
+    parser.add_argument("--cases", nargs="+", choices=CASES, default=list(CASES))
+    parser.add_argument("--candidates", nargs="+", choices=available, default=available)
+    parser.add_argument("--reference", help="the candidate that ratios refer to (default: CTranslate2 or Marian)")
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--repeats", type=int, default=7)
+    parser.add_argument("--memory", action="store_true", help="measure peak memory, each candidate in its own process")
+    parser.add_argument("--json", type=Path, help="write the figures to this file")
+    parser.add_argument("--plot", type=Path, help="draw the ratios into this file (needs matplotlib)")
+    parser.add_argument("--peak-memory-of", choices=available, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    options.reference = options.reference or options.candidates["ctranslate2_float32" in options.candidates]
+    if options.reference not in options.candidates:
+        parser.error(f"--reference: {options.reference!r} given, must be one of the candidates")
+    return options
+
+
+def make_run(name: str, size: str, case: str, threads: int) -> Run:
+    """A function that encodes or decodes one batch with a candidate."""
+    sentences, beams = CASES[case]
+    generator = torch.Generator().manual_seed(1)
+    preset = ResidualConfig.preset(SIZES[size])
+    sources = torch.randint(4, preset.vocab_size, (sentences, SOURCE_LENGTH), generator=generator)
+    sources[:, -1] = preset.eos_token_id
+    if name.startswith("ctranslate2"):
+        return ctranslate2_run(name.partition("_")[2], size, sources, beams, threads)
+    if name == "marian":
+        return transformers_run(make_marian(preset), sources, beams)
+    mode, _, kind = name.rpartition("_")
+    return transformers_run(make_model(size, mode), sources, beams, kind)
+
+
+def make_model(size: str, mode: str) -> ResidualForConditionalGeneration:
+    torch.manual_seed(0)
+    config = ResidualConfig.preset(SIZES[size], ln_mode=mode)
+    return ResidualForConditionalGeneration(config).eval()
+
+
+def make_marian(like: ResidualConfig) -> MarianMTModel:
+    names = ("vocab_size", "d_model", "encoder_layers", "decoder_layers", "encoder_ffn_dim", "decoder_ffn_dim")
+    heads = ("encoder_attention_heads", "decoder_attention_heads")
+    tokens = ("pad_token_id", "bos_token_id", "eos_token_id", "decoder_start_token_id")
+    shared = {name: getattr(like, name) for name in (*names, *heads, *tokens)}
+    config = MarianConfig(**shared, activation_function="relu", scale_embedding=True, forced_eos_token_id=None)
+    model = MarianMTModel(config).eval()
+    model.generation_config.forced_eos_token_id = model.generation_config.bad_words_ids = None
+    return model
+
+
+def transformers_run(model: Any, sources: Tensor, beams: int, kind: str | None = None) -> Run:
+    dtype = {} if kind in (None, "pytorch") else {"decoding_dtype": kind}
+    mask = torch.ones_like(sources)
+    search = {"early_stopping": True} if beams > 1 else {}
+
+    def run() -> Any:
+        decoding.kernels = no_kernels if kind == "pytorch" else KERNELS
+        with torch.inference_mode():
+            if not beams:
+                return encode(model, sources, mask, kind)
+            return model.generate(
+                input_ids=sources,
+                attention_mask=mask,
+                num_beams=beams,
+                do_sample=False,
+                min_new_tokens=GENERATED,
+                max_new_tokens=GENERATED,
+                **search,
+                **dtype,
+            )
+
+    return run
+
+
+KERNELS = decoding.kernels
+
+
+def no_kernels() -> None:
+    """In the place of the native kernels: PyTorch decodes."""
+
+
+def encode(model: Any, sources: Tensor, mask: Tensor, kind: str | None) -> Any:
+    kernels = KERNELS()
+    if kind in ("bfloat16", "int8") and kernels is not None:
+        return kernels.encode(model, kind, sources, mask)
+    return model.get_encoder()(sources, attention_mask=mask)
+
+
+def ctranslate2_run(dtype: str, size: str, sources: Tensor, beams: int, threads: int) -> Run:
+    """CTranslate2 with its fastest instruction set: by itself it selects AVX2 on some CPUs with AVX-512."""
+    if native.instruction_set() != "none":
+        os.environ.setdefault("CT2_FORCE_CPU_ISA", "AVX512")
+    import ctranslate2
+
+    from residual_hf.conversion.to_ctranslate2 import save_spec
+
+    model = make_model(size, "post_ln")
+    with tempfile.TemporaryDirectory() as folder:
+        quantization = None if dtype == "float32" else dtype
+        save_spec(model, NumberTokenizer(model.config.vocab_size), Path(folder), quantization=quantization)
+        kind = "float32" if dtype == "float32" else "int8_float32"
+        settings = {"compute_type": kind, "inter_threads": 1, "intra_threads": threads}
+        if not beams:
+            encoder = ctranslate2.Translator(folder, device="cpu", **settings)
+            return partial(ctranslate2_encode, encoder, sources)
+        translator = ctranslate2.Translator(folder, device="cpu", **settings)
+    words = [[str(token) for token in row] for row in sources.tolist()]
+    lengths = {"min_decoding_length": GENERATED, "max_decoding_length": GENERATED}
+    return partial(translator.translate_batch, words, beam_size=beams, max_batch_size=len(words), **lengths)
+
+
+def ctranslate2_encode(translator: Any, sources: Tensor) -> Any:
+    """CTranslate2 has no call for the encoder of a translation model: one decoding step is the closest."""
+    words = [[str(token) for token in row] for row in sources.tolist()]
+    return translator.translate_batch(words, beam_size=1, max_batch_size=len(words), max_decoding_length=1)
+
+
+class NumberTokenizer:
+    """Token i is the text of i."""
+
+    bos_token, unk_token = "0", "3"
+
+    def __init__(self, size: int):
+        self.size = size
+
+    def __len__(self) -> int:
+        return self.size
+
+    def convert_ids_to_tokens(self, ids: list[int]) -> list[str]:
+        return [str(i) for i in ids]
+
+
+def measure(runs: dict[str, Run], repeats: int) -> dict[str, list[float]]:
+    """CPU seconds of each candidate, which take turns; one round is not counted."""
+    seconds: dict[str, list[float]] = {name: [] for name in runs}
+    for repeat in range(repeats + 1):
+        for name, run in runs.items():
+            started = time.process_time()
+            run()
+            if repeat > 0:
+                seconds[name].append(time.process_time() - started)
+    return seconds
+
+
+def summarize(seconds: dict[str, list[float]], reference: str) -> dict[str, dict[str, float]]:
+    """Median seconds, and median and quartiles of the speed relative to the reference, round by round."""
+    found = {}
+    for name, times in seconds.items():
+        ratios = [other / own for other, own in zip(seconds[reference], times, strict=True)]
+        low, median, high = statistics.quantiles(ratios, n=4) if len(ratios) > 1 else 3 * ratios
+        found[name] = {"seconds": statistics.median(times), "ratio": median, "low": low, "high": high}
+    return found
+
+
+def peak_memory(name: str, options: argparse.Namespace, case: str) -> int:
+    """Peak resident memory of one run in a process of its own, in KiB."""
+    arguments = ["--size", options.size, "--cases", case, "--threads", str(options.threads)]
+    command = [sys.executable, __file__, *arguments, "--peak-memory-of", name]
+    return int(subprocess.run(command, check=True, capture_output=True, text=True).stdout.split()[-1])
+
+
+def machine(threads: int) -> dict[str, Any]:
+    processor = next((line.partition(":")[2].strip() for line in cpu_info() if line.startswith("model name")), "")
+    versions = SimpleNamespace(torch=torch.__version__, python=platform.python_version())
+    return {"processor": processor, "threads": threads, "kernels": native.instruction_set(), **vars(versions)}
+
+
+def cpu_info() -> list[str]:
+    path = Path("/proc/cpuinfo")
+    return path.read_text().splitlines() if path.exists() else []
+
+
+def print_table(case: str, results: dict[str, dict[str, float]], reference: str) -> None:
+    sentences, beams = CASES[case]
+    print(f"\n{case}: {sentences} sentences, {beams or 'no'} beams\n")
+    print(f"| | seconds | x {reference} | MiB |\n|---|---|---|---|")
+    for name, row in results.items():
+        memory = f"{row['peak_memory_mib']:.0f}" if "peak_memory_mib" in row else ""
+        ratio = f"{row['ratio']:.2f} ({row['low']:.2f}-{row['high']:.2f})"
+        print(f"| {name} | {row['seconds']:.4f} | {ratio} | {memory} |", flush=True)
+
+
+def plot(report: dict[str, Any], reference: str, path: Path) -> None:
+    import io
+
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(3.2 * len(report["cases"]), 3.6), layout="constrained")
+    axes = figure.subplots(1, len(report["cases"]), sharey=True, squeeze=False)[0]
+    for axis, (case, results) in zip(axes, report["cases"].items(), strict=True):
+        axis.barh(list(results), [row["ratio"] for row in results.values()])
+        axis.axvline(1, color="black", linewidth=0.8)
+        axis.set_title(case)
+        axis.invert_yaxis()
+    figure.suptitle(f"Speed relative to {reference}, size {report['size']}")
+    drawn = io.BytesIO()
+    figure.savefig(drawn, format=path.suffix.removeprefix(".") or "svg")
+    write_atomically(path, drawn.getvalue())
+
+
+if __name__ == "__main__":
+    main()
