@@ -40,10 +40,11 @@ class Sentences:
 
     def part_starts(self) -> Array:
         """The first tokens of parts for as many threads, of about equal size, and the end of the last one."""
-        ends = [0, *accumulate(self.lengths.tolist())]
+        ends = list(accumulate(self.lengths.tolist()))
         parts = number_of_parts(ends[-1])
-        goals = [ends[-1] * i / parts for i in range(parts + 1)]
-        starts = sorted({min(ends, key=lambda end: abs(end - goal)) for goal in goals})
+        goals = [ends[-1] * i / parts for i in range(1, parts)]
+        inner = {min(ends, key=lambda end: abs(end - goal)) for goal in goals} - {ends[-1]}
+        starts = [0, *sorted(inner), ends[-1]]
         return (c_int32 * len(starts))(*starts)
 
 

@@ -80,10 +80,9 @@ static void *decode_part(void *argument) {
     embed(s, &b, rows, step->tokens + first, buffers.positions);
     for (int i = 0; i < s->layers; i++) {
         const Layer *layer = s->layer + i;
-        void *self_cache = cache_entry(s, m->self_cache, (int64_t)i * m->max_length * m->slots);
         void *cross_cache = cache_entry(s, m->cross_cache, (int64_t)i * m->source_entries);
-        linear(&layer->key_value, rows, b.hidden, IDENTITY, cache_entry(s, self_cache, now), s->type, b.linear);
-        attend(s, &b, rows, &layer->query, &layer->attention_output, self_cache, &self, &layer->after_attention);
+        linear(&layer->key_value, rows, b.hidden, IDENTITY, cache_entry(s, m->self_cache[i], now), s->type, b.linear);
+        attend(s, &b, rows, &layer->query, &layer->attention_output, m->self_cache[i], &self, &layer->after_attention);
         attend(s, &b, rows, &layer->cross_query, &layer->cross_output, cross_cache, &cross, &layer->after_cross);
         feed_forward(s, &b, rows, layer);
     }
@@ -108,7 +107,8 @@ size_t decode_scratch_size(const Stack *s, const Memory *m, int rows, int parts)
     return parts * (sizeof(Part) + part_size(s, m, rows, parts));
 }
 
-// Fills the outputs of the step; parts of the rows run at the same time. Returns 0 if a token is not in the vocabulary.
+// Fills the outputs of the step. Parts of the rows run at the same time. Returns 0 if a token is not in the
+// vocabulary.
 int decode(const Stack *s, const Memory *m, const Step *step, int parts, void *scratch) {
     if (!in_vocabulary(s, step->rows, step->tokens)) return 0;
     size_t size = part_size(s, m, step->rows, parts);

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from ctypes import byref
+from ctypes import byref, c_void_p
 from dataclasses import dataclass
 
 import torch
@@ -20,6 +20,7 @@ from .support import fold_where_needed, missing_support, unsupported_stack
 from .weights import Fingerprint, Packer, round_up
 
 ROW_PADDING = 32
+FIRST_STEPS = 64  # for which the cache has room from the start
 
 
 @dataclass
@@ -30,7 +31,7 @@ class DecoderState:
     sentence, so that reordering beams and dropping sentences moves indices only.
     """
 
-    self_cache: Tensor  # (layers, max_length * slots, 2 * attention_width)
+    self_cache: list[Tensor]  # of each layer (steps * slots, 2 * attention_width), with room for steps to come
     cross_cache: Tensor  # (layers, source tokens, 2 * attention_width)
     ancestors: Tensor  # (rows, max_length), int32
     sources: Tensor  # (rows,), int32
@@ -43,9 +44,19 @@ class DecoderState:
 
     @property
     def memory(self) -> Memory:
-        names = ("self_cache", "cross_cache", "ancestors", "sources", "source_table", "source_lengths")
         sizes = (self.slots, self.ancestors.shape[1], self.source_table.shape[1], self.cross_cache.shape[1])
-        return Memory(*sizes, *(getattr(self, name).data_ptr() for name in names))
+        self_cache = (c_void_p * len(self.self_cache))(*(entries.data_ptr() for entries in self.self_cache))
+        others = (self.cross_cache, self.ancestors, self.sources, self.source_table, self.source_lengths)
+        return Memory(*sizes, self_cache, *(tensor.data_ptr() for tensor in others))
+
+    def reserve(self) -> None:
+        """Make room for the next step, in one layer after another: there is never a second copy of the cache."""
+        entries = self.step * self.slots
+        for layer, old in enumerate(self.self_cache):
+            if len(old) <= entries:
+                steps = min(2 * self.step, self.ancestors.shape[1])
+                self.self_cache[layer] = old.new_empty(steps * self.slots, old.shape[1])
+                self.self_cache[layer][:entries] = old
 
 
 class NativeDecoder:
@@ -135,8 +146,9 @@ class NativeDecoder:
             encoder_mask = torch.ones(encoder_hidden_states.shape[:2])
         sentences, stack = Sentences(encoder_mask), self.decoder
         slots = len(encoder_mask) * beams
+        room = slots * min(max_length, FIRST_STEPS)
         return DecoderState(
-            self_cache=torch.empty(stack.layers, max_length * slots, 2 * stack.attention_width, dtype=self.dtype),
+            self_cache=[torch.empty(room, 2 * stack.attention_width, dtype=self.dtype) for _ in range(stack.layers)],
             cross_cache=self.project_sources(sentences.pack(encoder_hidden_states)),
             ancestors=torch.zeros(slots, max_length, dtype=torch.int32),
             sources=torch.arange(len(encoder_mask), dtype=torch.int32).repeat_interleave(beams),
@@ -193,6 +205,7 @@ class NativeDecoder:
         if len(tokens) != rows:
             raise ValueError(f"tokens: {len(tokens)} given for {rows} rows")
         tokens = tokens.long().contiguous()
+        state.reserve()
         step.rows, step.index, step.tokens = rows, state.step, tokens.data_ptr()
         step.position = first_position(positions_padding(self.config)) + state.step
         structures, parts = (byref(self.decoder), byref(state.memory)), number_of_parts(rows)

@@ -6,6 +6,7 @@
 #include "gemm.h"
 
 #define WITH_AMX __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,amx-tile,amx-bf16,amx-int8")))
+#define INLINE_AMX WITH_AMX static inline __attribute__((always_inline))
 
 enum { TILE_BYTES = 64, TILE_ROWS = 16 };
 
@@ -26,9 +27,8 @@ WITH_AMX static void configure_tiles(void) {
 
 // Tiles 0 to 3 are the sums (upper left, upper right, lower left, lower right), 4 and 5 inputs, 6 and 7 weights.
 // With `ahead`, weights that many bytes further are fetched: hardware does not see where loads of tiles lead.
-WITH_AMX static inline __attribute__((always_inline)) void multiply_tiles(const Type type, const int both, const char *input,
-                                                                     size_t stride, const char *weights, size_t ahead,
-                                                                     int32_t sums[ROW_PADDING][PANEL]) {
+INLINE_AMX void multiply_tiles(const Type type, const int both, const char *input, size_t stride, const char *weights,
+                               size_t ahead, int32_t sums[ROW_PADDING][PANEL]) {
     _tile_zero(0);
     _tile_zero(1);
     _tile_zero(2);
@@ -59,8 +59,7 @@ WITH_AMX static inline __attribute__((always_inline)) void multiply_tiles(const 
     if (both) _tile_stored(3, &sums[TILE_ROWS][16], PANEL * 4);
 }
 
-WITH_AMX static inline __attribute__((always_inline)) void multiply(const Type type, const Linear *linear, int rows,
-                                                               const char *input, const Output *output) {
+INLINE_AMX void multiply(const Type type, const Linear *linear, int rows, const char *input, const Output *output) {
     size_t stride = weight_bytes(linear);
     int32_t sums[ROW_PADDING][PANEL] __attribute__((aligned(64)));
     for (int column = 0; column < linear->outputs; column += PANEL) {

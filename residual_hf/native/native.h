@@ -71,7 +71,7 @@ typedef struct {
 // What a decoder remembers: `slots` rows of each step. Row r of step t is entry t * slots + r of each layer's cache.
 typedef struct {
     int32_t slots, max_length, longest_source, source_entries;
-    void *self_cache;         // (layers, max_length * slots, 2 * attention_width), keys before values
+    void *const *self_cache;  // for each layer (at least steps * slots, 2 * attention_width), keys before values
     const void *cross_cache;  // (layers, source_entries, 2 * attention_width)
     int32_t *ancestors;       // (rows, max_length): the entries of each row
     const int32_t *sources;   // (rows): the line of each row in the following

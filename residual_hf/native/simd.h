@@ -18,11 +18,9 @@ INLINE __m512 widen(__m256i values) {
     return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(values), 16));
 }
 
-// To the nearest bfloat16, ties to even. In integers: the instruction for it is missing before Cooper Lake.
+// To the nearest bfloat16, the larger one of two. In integers: the instruction for it is missing before Cooper Lake.
 INLINE __m256i narrow(__m512 values) {
-    __m512i bits = _mm512_castps_si512(values);
-    __m512i odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
-    bits = _mm512_add_epi32(bits, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff)));
+    __m512i bits = _mm512_add_epi32(_mm512_castps_si512(values), _mm512_set1_epi32(0x8000));
     return _mm512_cvtepi32_epi16(_mm512_srli_epi32(bits, 16));
 }
 

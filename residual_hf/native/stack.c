@@ -60,8 +60,8 @@ WITH_AVX512 void embed(const Stack *s, const Buffers *b, int rows, const int64_t
 static void join(const Stack *s, const Buffers *b, int rows, const Join *after) {
     if (after->output.gain)
         add_norm(rows, s->width, s->stride, b->branch, NULL, &after->output, 0, NULL, 0, NULL, s->type);
-    add_norm(rows, s->width, s->stride, b->stream, b->branch, &after->sum, s->keep_sum, b->dual, s->dual_scale, b->hidden,
-             s->type);
+    add_norm(rows, s->width, s->stride, b->stream, b->branch, &after->sum, s->keep_sum, b->dual, s->dual_scale,
+             b->hidden, s->type);
 }
 
 void attend(const Stack *s, const Buffers *b, int rows, const Linear *query, const Linear *output, const void *cache,

@@ -66,7 +66,8 @@ class Stack(Structure):
 class Memory(Structure):
     _fields_ = [
         *((name, c_int32) for name in ("slots", "max_length", "longest_source", "source_entries")),
-        *((name, c_void_p) for name in ("self_cache", "cross_cache", "ancestors", "sources")),
+        ("self_cache", POINTER(c_void_p)),
+        *((name, c_void_p) for name in ("cross_cache", "ancestors", "sources")),
         *((name, c_void_p) for name in ("source_table", "source_lengths")),
     ]
 

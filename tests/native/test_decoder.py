@@ -12,6 +12,7 @@ from native.native_library import isa, needs_kernels  # noqa: F401
 from torch import nn
 
 from residual_hf.errors import InputError
+from residual_hf.native import decoder as decoder_module
 from residual_hf.native.decoder import NativeDecoder
 from residual_hf.native.weights import DTYPES
 
@@ -248,6 +249,30 @@ def test_replaced_modules_are_refused():
     assert "layers.1.ffn.fc1 is a Sequential" in NativeDecoder.supports(model)
     assert "float64" in NativeDecoder.supports(make("post_ln").double())
     assert "allowed are float32" in NativeDecoder.supports(make("post_ln"), "fp4")
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_the_cache_grows(dtype, monkeypatch):
+    decoder = NativeDecoder(model_of("pre_ln"), dtype)
+    ids, mask = sources()
+
+    def run():
+        state = decoder.start(decoder.encode(ids, mask), mask, 2, 9)
+        return [decoder.step(state, torch.arange(3, 11)).clone() for _ in range(9)]
+
+    roomy = run()
+    monkeypatch.setattr(decoder_module, "FIRST_STEPS", 2)
+    assert all(torch.equal(a, b) for a, b in zip(roomy, run(), strict=True))
+
+
+@torch.no_grad()
+def test_a_batch_of_padding_alone():
+    decoder = NativeDecoder(model_of("post_ln"))
+    ids = torch.full((2, 3), PAD)
+    memory = decoder.encode(ids)
+    assert not memory.any()
+    assert decoder.step(decoder.start(memory, ids.ne(PAD), 1, 1), torch.tensor([2, 2])).isfinite().all()
 
 
 @torch.no_grad()
