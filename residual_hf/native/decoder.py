@@ -3,8 +3,10 @@
 
 from __future__ import annotations
 
+import weakref
 from ctypes import byref, c_void_p
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -16,7 +18,7 @@ from residual_hf.model.modeling_residual import ResidualForConditionalGeneration
 from . import loaded_library
 from .batch import Sentences, number_of_parts
 from .structures import Memory, Source, Stack, Step, Table
-from .support import fold_where_needed, missing_support, unsupported_stack
+from .support import missing_support, plain_stack, unsupported_stack
 from .weights import Fingerprint, Packer, round_up
 
 ROW_PADDING = 32
@@ -80,12 +82,19 @@ class NativeDecoder:
         self.fingerprint = Fingerprint(model)
         self.dtype = torch.float32 if dtype == "float32" else torch.bfloat16
         self.packer = Packer(dtype)
+        self.model = weakref.ref(model)
         with torch.no_grad():
-            plain = fold_where_needed(model)
-            self.decoder = self.packer.stack(plain.model.decoder)
-            self.decoder.logits = self.packer.linear(plain.output_weight, plain.lm_head.bias, padding_bias=-torch.inf)
-            encoder_runs = unsupported_stack(model.model.encoder) is None
-            self.encoder = self.packer.stack(plain.model.encoder) if encoder_runs else None
+            self.decoder = self.packer.stack(plain_stack(model, "decoder"))
+            self.decoder.logits = self.packer.linear(model.output_weight, model.lm_head.bias, padding_bias=-torch.inf)
+
+    @cached_property
+    def encoder(self) -> Stack | None:
+        """The encoder, packed at first use: fp32 may do without. None where its mode has no kernels."""
+        model = self.model()
+        if model is None or unsupported_stack(model.model.encoder) is not None:
+            return None
+        with torch.no_grad():
+            return self.packer.stack(plain_stack(model, "encoder"))
 
     @staticmethod
     def supports(model: ResidualForConditionalGeneration, dtype: str = "float32") -> str | None:

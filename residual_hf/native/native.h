@@ -1,5 +1,5 @@
 // Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
-// Types and kernels of the native decoder. `decoder.py` mirrors the structures for ctypes.
+// Types and kernels of the native decoder. `structures.py` mirrors them for ctypes.
 //
 // Matrices are row-major and dense. Widths are padded with zeros to a multiple of PADDING values, so that no kernel
 // needs a tail; buffers that `linear` reads have rows up to a multiple of ROW_PADDING, whose content does not matter.
@@ -27,7 +27,7 @@ typedef struct {
 typedef struct {
     const float *gain, *bias;  // (width), padded; gain is NULL where there is no norm
     float epsilon;
-    int32_t centred;  // LayerNorm; an RMSNorm takes the mean to be 0
+    int32_t centered;  // LayerNorm; an RMSNorm takes the mean to be 0
 } Norm;
 
 // Which entries of a key/value cache a row attends to: entries[line[row] * stride + (0 .. lengths[line[row]] - 1)].
@@ -61,7 +61,7 @@ typedef struct {
     int32_t activation;
     int32_t keep_sum;  // Pre-LN: the stream is the sum, and only sub-layers see norms
     float embedding_scale, attention_scale;
-    float dual_scale, main_scale;  // ResiDual; dual_scale is 0 elsewhere
+    float dual_scale, main_scale;     // ResiDual; dual_scale is 0 elsewhere
     const float *tokens, *positions;  // (vocabulary, width), (positions, width) or NULL
     Norm embedding_norm, first_norm, dual_norm;
     const Layer *layer;
@@ -71,10 +71,10 @@ typedef struct {
 // What a decoder remembers: `slots` rows of each step. Row r of step t is entry t * slots + r of each layer's cache.
 typedef struct {
     int32_t slots, max_length, longest_source, source_entries;
-    void *const *self_cache;  // for each layer (at least steps * slots, 2 * attention_width), keys before values
-    const void *cross_cache;  // (layers, source_entries, 2 * attention_width)
-    int32_t *ancestors;       // (rows, max_length): the entries of each row
-    const int32_t *sources;   // (rows): the line of each row in the following
+    void *const *self_cache;        // for each layer (at least steps * slots, 2 * attention_width), keys before values
+    const void *cross_cache;        // (layers, source_entries, 2 * attention_width)
+    int32_t *ancestors;             // (rows, max_length): the entries of each row
+    const int32_t *sources;         // (rows): the line of each row in the following
     const int32_t *source_table;    // (sentences, longest_source)
     const int32_t *source_lengths;  // (sentences)
 } Memory;

@@ -6,7 +6,7 @@
 #include "simd.h"
 
 // row += branch, dual += dual_scale * branch; returns the mean of the row, or 0 for an RMSNorm.
-INLINE float add_branch(int width, float *row, const float *branch, float *dual, float dual_scale, int centred) {
+INLINE float add_branch(int width, float *row, const float *branch, float *dual, float dual_scale, int centered) {
     __m512 total = _mm512_setzero_ps();
     for (int i = 0; i < width; i += 16) {
         __m512 values = _mm512_loadu_ps(row + i);
@@ -20,14 +20,14 @@ INLINE float add_branch(int width, float *row, const float *branch, float *dual,
         }
         total = _mm512_add_ps(total, values);  // the padding adds zeros
     }
-    return centred ? _mm512_reduce_add_ps(total) / width : 0;
+    return centered ? _mm512_reduce_add_ps(total) / width : 0;
 }
 
 INLINE float variance(int width, const float *row, float mean) {
     __m512 total = _mm512_setzero_ps();
     for (int i = 0; i < width; i += 16) {
-        __m512 centred = _mm512_maskz_sub_ps(first_lanes(width - i), _mm512_loadu_ps(row + i), _mm512_set1_ps(mean));
-        total = _mm512_fmadd_ps(centred, centred, total);
+        __m512 centered = _mm512_maskz_sub_ps(first_lanes(width - i), _mm512_loadu_ps(row + i), _mm512_set1_ps(mean));
+        total = _mm512_fmadd_ps(centered, centered, total);
     }
     return _mm512_reduce_add_ps(total) / width;
 }
@@ -42,7 +42,7 @@ WITH_AVX512 void add_norm(int rows, int width, int stride, float *stream, const 
         int64_t start = (int64_t)r * stride;
         float *row = stream + start;
         float mean = add_branch(width, row, branch ? branch + start : NULL, dual ? dual + start : NULL, dual_scale,
-                                norm->centred);
+                                norm->centered);
         float scale = norm->gain ? 1 / sqrtf(variance(width, row, mean) + norm->epsilon) : 0;
         for (int i = 0; i < stride; i += 16) {
             __m512 values = _mm512_loadu_ps(row + i);

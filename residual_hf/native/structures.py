@@ -21,7 +21,7 @@ class Linear(Structure):
 
 
 class Norm(Structure):
-    _fields_ = [("gain", c_void_p), ("bias", c_void_p), ("epsilon", c_float), ("centred", c_int32)]
+    _fields_ = [("gain", c_void_p), ("bias", c_void_p), ("epsilon", c_float), ("centered", c_int32)]
 
 
 class Table(Structure):

@@ -67,9 +67,7 @@ def folding_problem(stack: ResidualStack) -> str | None:
     return None
 
 
-def fold_where_needed(model: ResidualForConditionalGeneration) -> ResidualForConditionalGeneration:
-    """`model`, or a copy of it in which the stacks that the kernels run have modes of `LN_MODES`."""
-    stacks = [model.model.encoder, model.model.decoder]
-    modes = {stack.stack: model.config.stack_ln_mode(stack.stack) for stack in stacks if not unsupported_stack(stack)}
-    other = [name for name, mode in modes.items() if mode not in LN_MODES]
-    return fold(model, other) if other else model
+def plain_stack(model: ResidualForConditionalGeneration, name: str) -> ResidualStack:
+    """The encoder or decoder of a model, or a copy of it that is folded to a mode of `LN_MODES`."""
+    model = model if model.config.stack_ln_mode(name) in LN_MODES else fold(model, [name])
+    return model.model.get_submodule(name)

@@ -94,10 +94,10 @@ class Packer:
     def norm(self, module: Any) -> Norm:
         if module is None:
             return Norm()
-        width, centred = round_up(len(module.weight)), isinstance(module, nn.LayerNorm)
-        bias = module.bias if centred else torch.zeros_like(module.weight)
+        width, centered = round_up(len(module.weight)), isinstance(module, nn.LayerNorm)
+        bias = module.bias if centered else torch.zeros_like(module.weight)
         gain, bias = (self.address(pad_to(tensor.float(), width)) for tensor in (module.weight, bias))
-        return Norm(gain, bias, module.eps, centred)
+        return Norm(gain, bias, module.eps, centered)
 
     def norms(self, stack: ResidualStack, mode: str) -> tuple[Norm, list[Join]]:
         """The norm before the first sub-layer, and the norms after each of them: before the next, or at the end."""

@@ -165,7 +165,8 @@ def test_a_sentence_has_the_same_logits_in_any_batch(isa, dtype):  # noqa: F811
 @torch.no_grad()
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_threads_share_the_rows_of_a_batch(dtype, monkeypatch):
-    decoder = NativeDecoder(model_of("resi_dual"), dtype)
+    model = model_of("resi_dual")
+    decoder = NativeDecoder(model, dtype)
     generator = torch.Generator().manual_seed(5)
     lengths = torch.randint(1, 16, (40,), generator=generator)
     mask = torch.arange(15) < lengths.unsqueeze(1)
@@ -187,7 +188,8 @@ def test_threads_share_the_rows_of_a_batch(dtype, monkeypatch):
 
 @torch.no_grad()
 def test_candidates_are_the_best_of_the_logits():
-    decoder = NativeDecoder(model_of("post_ln"))
+    model = model_of("post_ln")
+    decoder = NativeDecoder(model)
     ids, mask = sources()
     for count in (1, 6, 29, 500):
         states = [decoder.start(decoder.encode(ids, mask), mask, 2, STEPS) for _ in range(2)]
@@ -254,7 +256,8 @@ def test_replaced_modules_are_refused():
 @torch.no_grad()
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_the_cache_grows(dtype, monkeypatch):
-    decoder = NativeDecoder(model_of("pre_ln"), dtype)
+    model = model_of("pre_ln")
+    decoder = NativeDecoder(model, dtype)
     ids, mask = sources()
 
     def run():
@@ -268,7 +271,8 @@ def test_the_cache_grows(dtype, monkeypatch):
 
 @torch.no_grad()
 def test_a_batch_of_padding_alone():
-    decoder = NativeDecoder(model_of("post_ln"))
+    model = model_of("post_ln")
+    decoder = NativeDecoder(model)
     ids = torch.full((2, 3), PAD)
     memory = decoder.encode(ids)
     assert not memory.any()
