@@ -235,6 +235,6 @@ class NativeDecoder:
     def check_length(self, tokens: int, stack: str) -> None:
         if tokens > self.config.max_position_embeddings:
             raise ValueError(
-                f"the {stack} got {tokens} tokens, but max_position_embeddings is "
+                f"the {stack} received {tokens} tokens, but max_position_embeddings is "
                 f"{self.config.max_position_embeddings}: shorten the text (truncation=True, max_new_tokens)"
             )

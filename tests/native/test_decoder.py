@@ -289,7 +289,7 @@ def test_bad_calls():
         decoder.step(state, torch.tensor([2, 2, 2, 30]))
     with pytest.raises(IndexError, match="vocabulary of 30"):
         decoder.encode(ids + 25, mask)
-    with pytest.raises(ValueError, match="the encoder got 9 tokens"):
+    with pytest.raises(ValueError, match="the encoder received 9 tokens"):
         decoder.encode(torch.full((1, 9), 5))
     with pytest.raises(ValueError, match="3 given for 4 rows"):
         decoder.step(state, torch.full((3,), 2))
