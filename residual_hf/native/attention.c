@@ -7,7 +7,7 @@
 
 #include "simd.h"
 
-enum { KEYS = 4, PAIR = 32, MOST_PAIRS = 4 };
+enum { PAIR = 32, MOST_PAIRS = 4 };
 
 // 32 values: of bfloat16 the even ones and the odd ones, which are quicker to widen than the two halves.
 typedef struct {
@@ -50,67 +50,131 @@ INLINE __m128 sum_each(__m512 a, __m512 b, __m512 c, __m512 d) {
     return _mm_add_ps(_mm256_castps256_ps128(halves), _mm256_extractf128_ps(halves, 1));
 }
 
-// Scores of four keys at a time. The last group repeats the last key; `softmax` leaves those scores out.
-INLINE void score_keys(const int pairs, const Type type, const void *query, const void *keys, int64_t stride,
-                       const int32_t *entries, int length, float scale, float *scores) {
-    Pair q[MOST_PAIRS];
+// Scores of `queries` rows for each key, (keys, queries): four at a time, of four keys or of four rows. The last group
+// of keys repeats the last one; `softmax` leaves those scores out.
+INLINE void score_keys(const int queries, const int pairs, const Type type, const void *query, int64_t query_stride,
+                       const void *keys, int64_t stride, const int32_t *entries, int length, float scale,
+                       float *scores) {
+    Pair q[QUERIES][MOST_PAIRS];
 #pragma GCC unroll 4
-    for (int p = 0; p < pairs; p++) q[p] = scaled(load_pair(query, PAIR * p, type), _mm512_set1_ps(scale));
-    for (int j = 0; j < length; j += KEYS) {
-        __m512 sums[KEYS];
+    for (int i = 0; i < queries; i++)
 #pragma GCC unroll 4
-        for (int k = 0; k < KEYS; k++) {
+        for (int p = 0; p < pairs; p++)
+            q[i][p] = scaled(load_pair(query, i * query_stride + PAIR * p, type), _mm512_set1_ps(scale));
+    const int keys_together = 4 / queries;
+    for (int j = 0; j < length; j += keys_together) {
+        __m512 sums[4];
+#pragma GCC unroll 4
+        for (int k = 0; k < keys_together; k++) {
             int64_t key = entries[j + k < length ? j + k : length - 1] * stride;
-            sums[k] = _mm512_setzero_ps();
+#pragma GCC unroll 4
+            for (int i = 0; i < queries; i++) sums[k * queries + i] = _mm512_setzero_ps();
 #pragma GCC unroll 4
             for (int p = 0; p < pairs; p++) {
                 Pair values = load_pair(keys, key + PAIR * p, type);
-                sums[k] = _mm512_fmadd_ps(q[p].first, values.first, sums[k]);
-                sums[k] = _mm512_fmadd_ps(q[p].second, values.second, sums[k]);
+#pragma GCC unroll 4
+                for (int i = 0; i < queries; i++) {
+                    __m512 *sum = &sums[k * queries + i];
+                    *sum = _mm512_fmadd_ps(q[i][p].first, values.first, *sum);
+                    *sum = _mm512_fmadd_ps(q[i][p].second, values.second, *sum);
+                }
             }
         }
-        _mm_storeu_ps(scores + j, sum_each(sums[0], sums[1], sums[2], sums[3]));
+        _mm_storeu_ps(scores + j * queries, sum_each(sums[0], sums[1], sums[2], sums[3]));
     }
 }
 
-// exp(score - max) in place; returns the sum. `scores` has room up to a multiple of 16.
-INLINE float softmax(float *scores, int length) {
-    __m512 largest = _mm512_set1_ps(-INFINITY), total = _mm512_setzero_ps();
-    for (int j = 0; j < length; j += 16)
-        largest = _mm512_mask_max_ps(largest, first_lanes(length - j), largest, _mm512_loadu_ps(scores + j));
-    largest = _mm512_set1_ps(_mm512_reduce_max_ps(largest));
-    for (int j = 0; j < length; j += 16) {
+// The largest score of each row, in every lane of that row: lanes are (keys, queries) like scores.
+INLINE __m512 largest_of_rows(const int queries, __m512 x) {
+    x = _mm512_max_ps(x, _mm512_shuffle_f32x4(x, x, 0x4e));
+    x = _mm512_max_ps(x, _mm512_shuffle_f32x4(x, x, 0xb1));
+    if (queries == 4) return x;
+    x = _mm512_max_ps(x, _mm512_permute_ps(x, 0x4e));
+    return _mm512_max_ps(x, _mm512_permute_ps(x, 0xb1));
+}
+
+// The sum of each row's weights, as four floats, from `count` weights and zeros up to a multiple of 16. Whatever
+// `queries` is, it adds every fourth key first: a row has the same result in any company.
+INLINE __m128 sum_of_rows(const int queries, const float *weights, int count) {
+    if (queries == 1) {
+        __m128 sums = _mm_setzero_ps();
+        for (int j = 0; j < count; j += 4) sums = _mm_add_ps(sums, _mm_loadu_ps(weights + j));
+        sums = _mm_add_ps(sums, _mm_permute_ps(sums, 0x4e));
+        return _mm_add_ps(sums, _mm_permute_ps(sums, 0xb1));
+    }
+    __m512 sums = _mm512_setzero_ps();
+    for (int j = 0; j < count; j += 16) sums = _mm512_add_ps(sums, _mm512_loadu_ps(weights + j));
+    sums = _mm512_add_ps(sums, _mm512_shuffle_f32x4(sums, sums, 0x4e));
+    return _mm512_castps512_ps128(_mm512_add_ps(sums, _mm512_shuffle_f32x4(sums, sums, 0xb1)));
+}
+
+// exp(score - largest) in place, and zeros up to a multiple of 16; returns the sum of each row, as four floats.
+INLINE __m128 softmax(const int queries, float *scores, int length) {
+    int count = length * queries;
+    __m512 largest = _mm512_set1_ps(-INFINITY);
+    for (int j = 0; j < count; j += 16)
+        largest = _mm512_mask_max_ps(largest, first_lanes(count - j), largest, _mm512_loadu_ps(scores + j));
+    largest = largest_of_rows(queries, largest);
+    for (int j = 0; j < count; j += 16) {
         __m512 weights = exponential(_mm512_sub_ps(_mm512_loadu_ps(scores + j), largest));
-        weights = _mm512_maskz_mov_ps(first_lanes(length - j), weights);
-        _mm512_storeu_ps(scores + j, weights);
-        total = _mm512_add_ps(total, weights);
+        _mm512_storeu_ps(scores + j, _mm512_maskz_mov_ps(first_lanes(count - j), weights));
     }
-    return _mm512_reduce_add_ps(total);
+    return sum_of_rows(queries, scores, count);
 }
 
-// Two keys at a time into separate sums: twice as many independent additions.
-INLINE void average_values(const int pairs, const Type type, const void *values, int64_t stride,
-                           const int32_t *entries, int length, const float *weights, float total, void *output) {
-    Pair even[MOST_PAIRS], odd[MOST_PAIRS];
+// Averages of 32 values for each row. Keys take turns with two sums: twice as many independent additions.
+INLINE void average_values(const int queries, const Type type, const void *values, int64_t stride,
+                           const int32_t *entries, int length, const float *weights, const float *totals,
+                           void *output, int64_t output_stride) {
+    Pair sums[QUERIES][2];
 #pragma GCC unroll 4
-    for (int p = 0; p < pairs; p++) even[p] = odd[p] = (Pair){_mm512_setzero_ps(), _mm512_setzero_ps()};
-    for (int j = 0; j < length; j += 2) {  // the weight after the last one is 0
-        int64_t first = entries[j] * stride, second = entries[j + 1 < length ? j + 1 : j] * stride;
-        __m512 weight = _mm512_set1_ps(weights[j]), next = _mm512_set1_ps(weights[j + 1]);
+    for (int i = 0; i < queries; i++) sums[i][0] = sums[i][1] = (Pair){_mm512_setzero_ps(), _mm512_setzero_ps()};
+    for (int j = 0; j < length; j += 2)
+#pragma GCC unroll 2
+        for (int k = 0; k < 2; k++) {  // the weights of a key after the last one are 0
+            Pair pair = load_pair(values, entries[j + k < length ? j + k : j] * stride, type);
 #pragma GCC unroll 4
-        for (int p = 0; p < pairs; p++) {
-            even[p] = add_scaled(even[p], load_pair(values, first + PAIR * p, type), weight);
-            odd[p] = add_scaled(odd[p], load_pair(values, second + PAIR * p, type), next);
+            for (int i = 0; i < queries; i++)
+                sums[i][k] = add_scaled(sums[i][k], pair, _mm512_set1_ps(weights[(j + k) * queries + i]));
         }
-    }
-    __m512 factor = _mm512_set1_ps(length ? 1 / total : 0);
 #pragma GCC unroll 4
-    for (int p = 0; p < pairs; p++)
-        store_pair(output, PAIR * p, type, scaled(add_scaled(even[p], odd[p], _mm512_set1_ps(1)), factor));
+    for (int i = 0; i < queries; i++) {
+        Pair sum = add_scaled(sums[i][0], sums[i][1], _mm512_set1_ps(1));
+        store_pair(output, i * output_stride, type, scaled(sum, _mm512_set1_ps(length ? 1 / totals[i] : 0)));
+    }
 }
 
 INLINE const void *offset(const void *base, int64_t index, const Type type) {
     return (const char *)base + index * size_of(type);
+}
+
+typedef struct {
+    int heads, head_size, width;
+    const void *queries, *cache;
+    const Table *table;
+    float scale;
+    void *output;
+    float *scratch;
+} Attention;
+
+// `queries` rows from `row`, which share a line of the table.
+INLINE void attend(const int queries, const int pairs, const Type type, const Attention *a, int row) {
+    int line = a->table->line[row], length = a->table->lengths[line];
+    const int32_t *entries = a->table->entries + line * a->table->stride;
+    int64_t width = a->width, stride = 2 * width;
+    for (int64_t head = 0; head < PAIR * pairs * a->heads; head += PAIR * pairs) {
+        int64_t place = row * width + head;
+        score_keys(queries, pairs, type, offset(a->queries, place, type), width, offset(a->cache, head, type), stride,
+                   entries, length, a->scale, a->scratch);
+        float totals[4];
+        _mm_storeu_ps(totals, softmax(queries, a->scratch, length));
+        for (int64_t i = 0; i < PAIR * pairs; i += PAIR)
+            average_values(queries, type, offset(a->cache, width + head + i, type), stride, entries, length, a->scratch,
+                           totals, (void *)offset(a->output, place + i, type), width);
+    }
+    for (int i = 0; i < queries; i++)  // a linear map reads the padding, too
+        for (int64_t j = PAIR * pairs * a->heads; j < width; j += PAIR)
+            store_pair(a->output, (row + i) * width + j, type, (Pair){_mm512_setzero_ps(), _mm512_setzero_ps()});
 }
 
 // Entries of a line are far apart in memory: this fetches them while another line is at work.
@@ -121,44 +185,40 @@ INLINE void prefetch_entries(const Table *table, int line, const char *cache, si
             _mm_prefetch(cache + entries[j] * entry_size + byte, _MM_HINT_T1);
 }
 
-INLINE void attend(const int pairs, const Type type, int rows, int heads, int width, const void *queries,
-                   const void *cache, const Table *table, float scale, void *output, float *scratch) {
-    for (int r = 0; r < rows; r++) {
-        int line = table->line[r], length = table->lengths[line];
-        const int32_t *entries = table->entries + line * table->stride;
-        if (r + 1 < rows && table->line[r + 1] != line)
-            prefetch_entries(table, table->line[r + 1], cache, 2 * width * size_of(type));
-        for (int h = 0; h < heads; h++) {
-            int64_t head = PAIR * pairs * h, place = (int64_t)r * width + head;
-            const void *keys = offset(cache, head, type), *values = offset(cache, width + head, type);
-            score_keys(pairs, type, offset(queries, place, type), keys, 2 * width, entries, length, scale, scratch);
-            float total = softmax(scratch, length);
-            average_values(pairs, type, values, 2 * width, entries, length, scratch, total,
-                           (void *)offset(output, place, type));
-        }
-        for (int64_t i = PAIR * pairs * heads; i < width; i += PAIR)  // a linear map reads the padding, too
-            store_pair(output, (int64_t)r * width + i, type, (Pair){_mm512_setzero_ps(), _mm512_setzero_ps()});
+INLINE void attend_rows(const int pairs, const Type type, const Attention *a, int rows) {
+    const int32_t *line = a->table->line;
+    for (int r = 0; r < rows;) {
+        int together = 1;
+        while (r + together < rows && together < QUERIES && line[r + together] == line[r]) together++;
+        int next = r + together;
+        if (next < rows && line[next] != line[r])
+            prefetch_entries(a->table, line[next], a->cache, 2 * a->width * size_of(type));
+        if (together == QUERIES)
+            attend(QUERIES, pairs, type, a, r);
+        else
+            for (int i = r; i < next; i++) attend(1, pairs, type, a, i);
+        r = next;
     }
 }
 
-INLINE void attend_typed(const Type type, int rows, int heads, int head_size, int width, const void *queries,
-                         const void *cache, const Table *table, float scale, void *output, float *scratch) {
-    switch (head_size / PAIR) {
-    case 1: return attend(1, type, rows, heads, width, queries, cache, table, scale, output, scratch);
-    case 2: return attend(2, type, rows, heads, width, queries, cache, table, scale, output, scratch);
-    case 3: return attend(3, type, rows, heads, width, queries, cache, table, scale, output, scratch);
-    default: return attend(4, type, rows, heads, width, queries, cache, table, scale, output, scratch);
+INLINE void attend_typed(const Type type, const Attention *a, int rows) {
+    switch (a->head_size / PAIR) {
+    case 1: return attend_rows(1, type, a, rows);
+    case 2: return attend_rows(2, type, a, rows);
+    case 3: return attend_rows(3, type, a, rows);
+    default: return attend_rows(4, type, a, rows);
     }
 }
 
 // softmax(q K^T * scale) V for each row, over the entries of its line: cache (entries, 2 * width), keys before values.
 //
 // queries and output are (rows, width), of which heads * head_size count; head_size is a multiple of 32, at most 128.
-// `scratch` has room for the longest line of the table, up to a multiple of 16.
+// `scratch` has room for QUERIES times the longest line of the table, up to a multiple of 16.
 WITH_AVX512 void attention(int rows, int heads, int head_size, int width, Type type, const void *queries,
                            const void *cache, const Table *table, float scale, void *output, float *scratch) {
+    Attention a = {heads, head_size, width, queries, cache, table, scale, output, scratch};
     if (type == FLOAT32)
-        attend_typed(FLOAT32, rows, heads, head_size, width, queries, cache, table, scale, output, scratch);
+        attend_typed(FLOAT32, &a, rows);
     else
-        attend_typed(BFLOAT16, rows, heads, head_size, width, queries, cache, table, scale, output, scratch);
+        attend_typed(BFLOAT16, &a, rows);
 }

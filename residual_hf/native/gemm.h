@@ -4,6 +4,8 @@
 
 #include "simd.h"
 
+enum { AHEAD = 4096 };  // bytes by which weights are fetched before their use: they come from far
+
 typedef struct {
     void *values;  // (rows, linear->outputs)
     Type type;

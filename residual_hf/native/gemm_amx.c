@@ -26,17 +26,15 @@ WITH_AMX static void configure_tiles(void) {
 }
 
 // Tiles 0 to 3 are the sums (upper left, upper right, lower left, lower right), 4 and 5 inputs, 6 and 7 weights.
-// With `ahead`, weights that many bytes further are fetched: hardware does not see where loads of tiles lead.
 INLINE_AMX void multiply_tiles(const Type type, const int both, const char *input, size_t stride, const char *weights,
-                               size_t ahead, int32_t sums[ROW_PADDING][PANEL]) {
+                               int fetch, int32_t sums[ROW_PADDING][PANEL]) {
     _tile_zero(0);
     _tile_zero(1);
     _tile_zero(2);
     _tile_zero(3);
     for (size_t byte = 0; byte < stride; byte += TILE_BYTES, weights += TILE_ROWS * 128) {
-        if (ahead)
-            for (int line = 0; line < 2 * TILE_ROWS; line++)
-                _mm_prefetch(weights + ahead + line * TILE_BYTES, _MM_HINT_T1);
+        for (int line = 0; fetch && line < 2 * TILE_ROWS; line++)
+            _mm_prefetch(weights + AHEAD + line * TILE_BYTES, _MM_HINT_T0);
         _tile_loadd(4, input + byte, stride);
         _tile_loadd(6, weights, 128);
         _tile_loadd(7, weights + TILE_BYTES, 128);
@@ -66,11 +64,11 @@ INLINE_AMX void multiply(const Type type, const Linear *linear, int rows, const 
         const char *weights = (const char *)linear->weights + column * stride;
         for (int row = 0; row < rows; row += ROW_PADDING) {
             int count = rows - row < ROW_PADDING ? rows - row : ROW_PADDING;
-            size_t ahead = row == 0 && rows > TILE_ROWS ? PANEL * stride : 0;
+            int fetch = row == 0 && rows > TILE_ROWS;  // with fewer rows loads of tiles follow each other fast enough
             if (count > TILE_ROWS)
-                multiply_tiles(type, 1, input + row * stride, stride, weights, ahead, sums);
+                multiply_tiles(type, 1, input + row * stride, stride, weights, fetch, sums);
             else
-                multiply_tiles(type, 0, input + row * stride, stride, weights, ahead, sums);
+                multiply_tiles(type, 0, input + row * stride, stride, weights, fetch, sums);
             finish_block(linear, output, row, count, column, sums);
         }
     }

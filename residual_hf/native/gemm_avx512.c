@@ -7,7 +7,7 @@
 
 #include "gemm.h"
 
-enum { MOST_ROWS = 12, STEP = 128, AHEAD = 4096 };
+enum { MOST_ROWS = 12, STEP = 128 };
 
 INLINE __m512i multiply_add(__m512i sums, __m512i inputs, __m512i weights, const Type type) {
     if (type == INT8) return _mm512_dpbusd_epi32(sums, inputs, weights);
@@ -34,7 +34,7 @@ INLINE void multiply_block(const int rows, const Type type, const Linear *linear
     for (int r = 0; r < rows; r++) sums[r][0] = sums[r][1] = _mm512_setzero_si512();
     input += row * row_size;
     for (const char *end = input + row_size; input < end; weights += STEP) {
-        _mm_prefetch(weights + AHEAD, _MM_HINT_T0);  // weights come from far; hardware fetches them too late
+        _mm_prefetch(weights + AHEAD, _MM_HINT_T0);
         _mm_prefetch(weights + AHEAD + STEP / 2, _MM_HINT_T0);
         for (int second = 0; second < values_per_step; second++, input += 4) {
             __m512i left = load_weights(weights, type, second);

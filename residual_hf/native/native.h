@@ -8,7 +8,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-enum { PADDING = 64, ROW_PADDING = 32, PANEL = 32 };
+enum { PADDING = 64, ROW_PADDING = 32, PANEL = 32, QUERIES = 4 };
 
 typedef enum { NONE, AVX512, AMX } InstructionSet;
 typedef enum { FLOAT32, BFLOAT16, INT8 } Type;

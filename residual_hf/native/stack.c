@@ -21,7 +21,7 @@ size_t place_buffers(const Stack *s, int rows, int chunk, int longest, char *bas
     b->query = take(base, &used, some * s->attention_width * size);
     b->context = take(base, &used, some * s->attention_width * size);
     b->ffn = take(base, &used, some * s->ffn_width * size);
-    b->scores = take(base, &used, round_up(longest, 16) * sizeof(float));
+    b->scores = take(base, &used, QUERIES * round_up(longest, 16) * sizeof(float));
     int widest = most(s->stride, most(s->attention_width, s->ffn_width));
     b->linear = take(base, &used, linear_scratch_size(s->type, chunk, widest));
     return used;

@@ -97,21 +97,20 @@ def test_int8_of_zeros(isa):  # noqa: F811
 @pytest.mark.parametrize(("heads", "head_size"), [(1, 4), (3, 16), (4, 24), (2, 64), (5, 80), (2, 128)])
 @pytest.mark.parametrize("longest", [1, 3, 16, 37])
 def test_attention(dtype, heads, head_size, longest):
-    rows, entries, sentences = 7, 50, 3
+    rows, entries, sentences = 10, 50, 3
     padded_head = round_up(head_size, HEAD_PADDING)
     width = round_up(heads * padded_head)
     query, keys, values = torch.randn(rows, heads * head_size), *torch.randn(2, entries, heads * head_size)
     table = torch.randint(entries, (sentences, longest), dtype=torch.int32)
     lengths = torch.randint(1, longest + 1, (sentences,), dtype=torch.int32)
     lengths[0] = longest
-    lines = torch.randint(sentences, (rows,), dtype=torch.int32)
-    lines[:2] = 0
+    lines = torch.tensor([0, 0, 0, 0, 0, 1, 2, 2, 2, 2], dtype=torch.int32)
     scale = head_size**-0.5
 
     query, keys, values = (pad_heads(states.T, heads).T.to(dtype).contiguous() for states in (query, keys, values))
     cache = torch.cat([keys, values], dim=1)
     output = torch.full((rows, width), torch.nan, dtype=dtype)
-    scratch = torch.empty(round_up(longest, 16))
+    scratch = torch.empty(4 * round_up(longest, 16))
     pointers = byref(Table(table.data_ptr(), longest, lines.data_ptr(), lengths.data_ptr()))
     kind = TYPES.index(dtype)
     library().attention(
@@ -130,8 +129,21 @@ def test_attention(dtype, heads, head_size, longest):
     assert not output[:, heads * padded_head :].any()
 
 
+@pytest.mark.parametrize("dtype", TYPES)
+@pytest.mark.parametrize("length", [1, 6, 19])
+def test_attention_of_a_row_does_not_depend_on_the_others(dtype, length):
+    query, cache = torch.randn(1, 64, dtype=dtype).repeat(5, 1), torch.randn(length, 128, dtype=dtype)
+    entries, lengths = torch.arange(length, dtype=torch.int32), torch.tensor([length], dtype=torch.int32)
+    lines, output = torch.zeros(5, dtype=torch.int32), torch.empty(5, 64, dtype=dtype)
+    scratch = torch.empty(4 * round_up(length, 16))
+    table = Table(entries.data_ptr(), length, lines.data_ptr(), lengths.data_ptr())
+    pointers = query.data_ptr(), cache.data_ptr(), byref(table)
+    library().attention(5, 1, 64, 64, TYPES.index(dtype), *pointers, 0.125, output.data_ptr(), scratch.data_ptr())
+    assert torch.equal(output[:4], output[4:].repeat(4, 1))
+
+
 def test_attention_to_nothing_is_zero():
-    query, cache, output, scratch = torch.randn(1, 64), torch.randn(2, 128), torch.ones(1, 64), torch.empty(16)
+    query, cache, output, scratch = torch.randn(1, 64), torch.randn(2, 128), torch.ones(1, 64), torch.empty(64)
     zero = torch.zeros(1, dtype=torch.int32)
     table = Table(zero.data_ptr(), 1, zero.data_ptr(), zero.data_ptr())
     pointers = query.data_ptr(), cache.data_ptr(), byref(table)
