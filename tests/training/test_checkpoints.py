@@ -123,28 +123,33 @@ def test_averaging_more_than_is_kept_is_refused(tmp_path):
 def test_a_killed_run_resumes_to_the_same_weights(tmp_path):
     """kill -9 within an epoch: the resumed run ends in the weights of one that nobody killed, bit for bit."""
     settings = {"max_updates": 24, "eval_every": 5, "log_every": 1, "eval_bleu": False}
-    for name in ("whole", "killed"):
-        (tmp_path / name).mkdir()
-    whole, killed = (make_recipe(tmp_path / name, **settings) for name in ("whole", "killed"))
-    (tmp_path / "recipe.yaml").write_text(yaml.safe_dump(killed.as_dict()))
-    process = subprocess.Popen(
-        [sys.executable, "-m", "residual_hf.cli", "train", str(tmp_path / "recipe.yaml")],
-        env={**os.environ, "OMP_NUM_THREADS": "1", "TQDM_DISABLE": "1", "HF_HUB_OFFLINE": "1"},
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
-    records = tmp_path / "killed" / "run" / "metrics.jsonl"
+    killed, records = tmp_path / "killed" / "run", tmp_path / "killed" / "run" / "metrics.jsonl"
+    process = start_training(tmp_path / "killed", settings)
     deadline = time.time() + 120
     while time.time() < deadline and not (records.exists() and '"step": 7,' in records.read_text()):
         time.sleep(0.005)
     process.send_signal(signal.SIGKILL)
     process.wait()
-    assert not (tmp_path / "killed" / "run" / "metrics.json").exists()
-    reached = complete_checkpoints(tmp_path / "killed" / "run" / "checkpoints")
+    assert not (killed / "metrics.json").exists()
+    reached = complete_checkpoints(killed / "checkpoints")
     assert names(reached)[0] == "checkpoint-5"
     # what remains of a process that is killed while it saves
     (reached[-1].parent / "checkpoint-23").mkdir()
-    resumed, uninterrupted = train(killed, resume=True), train(whole)
-    assert resumed["updates"] == uninterrupted["updates"] == 24
-    weights = [load_file(tmp_path / name / "run" / "model" / "model.safetensors") for name in ("whole", "killed")]
+    assert start_training(tmp_path / "killed", settings, "--resume").wait() == 0
+    assert start_training(tmp_path / "whole", settings).wait() == 0
+    folders = [tmp_path / name / "run" for name in ("whole", "killed")]
+    assert [json.loads((folder / "metrics.json").read_text())["updates"] for folder in folders] == [24, 24]
+    weights = [load_file(folder / "model" / "model.safetensors") for folder in folders]
     assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0])
+
+
+def start_training(folder, settings, *options):
+    """`residual-hf train` in a process of its own, which no other test has touched."""
+    folder.mkdir(exist_ok=True)
+    (folder / "recipe.yaml").write_text(yaml.safe_dump(make_recipe(folder, **settings).as_dict()))
+    return subprocess.Popen(
+        [sys.executable, "-m", "residual_hf.cli", "train", str(folder / "recipe.yaml"), *options],
+        env={**os.environ, "OMP_NUM_THREADS": "1", "TQDM_DISABLE": "1", "HF_HUB_OFFLINE": "1"},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
