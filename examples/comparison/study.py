@@ -31,6 +31,7 @@ from residual_hf.commands import DIVERGED
 from residual_hf.commands.options import parse_overrides
 from residual_hf.evaluation.metrics import paired_bootstrap
 from residual_hf.files import write_atomically
+from residual_hf.model.connections import LN_MODES
 from residual_hf.training.recipe import load_recipe
 from residual_hf.training.records import RECORD, FinishedRun
 
@@ -38,7 +39,9 @@ FIGURES = {"bleu": "sacreBLEU", "tokenized_bleu": "tokenized BLEU", "nll": "NLL"
 
 parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
 parser.add_argument("recipe", type=Path)
-parser.add_argument("--modes", nargs="+", default=["resi_dual", "post_ln", "pre_ln", "admin", "deep_norm", "b2t"])
+parser.add_argument(
+    "--modes", nargs="+", default=["resi_dual", "post_ln", "pre_ln", "admin", "deep_norm", "b2t"], help="or `all`"
+)
 parser.add_argument("--layers", nargs="+", type=int, default=[None], help="of each stack (default: the recipe's)")
 parser.add_argument("--warmup", nargs="+", type=int, default=[None], help="updates (default: the recipe's)")
 parser.add_argument("--lr", nargs="+", type=float, default=[None], help="learning rates (default: the recipe's)")
@@ -210,6 +213,8 @@ def draw(results: Results, folder: Path) -> None:
 
 def main() -> None:
     options = parser.parse_args()
+    if options.modes == ["all"]:
+        options.modes = sorted(LN_MODES)
     columns = itertools.starmap(Column, itertools.product(options.layers, options.warmup, options.lr))
     runs = [
         Run(mode, column, seed, options.output_dir)
