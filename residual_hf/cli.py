@@ -13,24 +13,24 @@ from .commands import BAD_INPUT, BROKEN_PIPE, FAILED, INTERRUPTED, analysis, sha
 from .errors import InputError, is_panic
 
 VERBS = (
-    training.add_train,
+    training.add_quickstart,
     training.add_init,
+    analysis.add_check,
+    training.add_train,
     training.add_average,
+    training.add_distill,
+    using.add_evaluate,
     using.add_translate,
     using.add_serve,
-    using.add_evaluate,
-    training.add_distill,
     sharing.add_card,
-    analysis.add_modes,
-    analysis.add_figures,
-    analysis.add_stress,
-    analysis.add_check,
-    analysis.add_replay,
-    analysis.add_report,
     sharing.add_push,
     sharing.add_convert,
     sharing.add_export,
-    training.add_quickstart,
+    analysis.add_modes,
+    analysis.add_report,
+    analysis.add_replay,
+    analysis.add_figures,
+    analysis.add_stress,
 )
 """In the order of `residual-hf --help`."""
 
@@ -69,7 +69,9 @@ def run_verb(options: argparse.Namespace) -> int:
 
 
 def build_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="residual-hf", description="Train and use translation models.")
+    parser = argparse.ArgumentParser(
+        prog="residual-hf", description="Train, use and study Transformers with a choice of residual connections."
+    )
     parser.add_argument("--version", action="version", version=f"residual-hf {__version__}")
     verbs = parser.add_subparsers(dest="verb", required=True, metavar="VERB")
     for add_verb in VERBS:

@@ -10,17 +10,16 @@ from pathlib import Path
 
 from residual_hf.errors import InputError
 
-from .options import Verbs, add_overrides, parse_overrides
+from .options import Verbs, add_overrides, add_overwrite, add_verb, parse_overrides
 
 
 def add_modes(verbs: Verbs) -> None:
-    modes = verbs.add_parser("modes", help="list the residual connections, describe one, or draw some")
-    modes.add_argument("names", nargs="*", metavar="name", help="a mode, as in ln_mode; with --svg also several")
-    modes.add_argument("--svg", type=Path, metavar="FILE", help="draw the wiring of the modes, traced from their code")
-    modes.add_argument("--stack", choices=("encoder", "decoder"), default="encoder", help="what --svg draws")
+    modes = add_verb(verbs, "modes", run_modes, "list, describe or draw residual connections")
+    modes.add_argument("names", nargs="*", metavar="name", help="name of a mode; several with --svg")
+    modes.add_argument("--svg", type=Path, metavar="FILE", help="draw the wiring of the modes to an SVG file")
+    modes.add_argument("--stack", choices=("encoder", "decoder"), default="encoder", help="stack to draw with --svg")
     modes.add_argument("--import", dest="module", type=Path, metavar="FILE", help="Python file with modes of your own")
-    modes.add_argument("--overwrite", action="store_true", help="replace an SVG file that exists")
-    modes.set_defaults(run=run_modes)
+    add_overwrite(modes)
 
 
 def run_modes(options: argparse.Namespace) -> int:
@@ -52,19 +51,18 @@ def draw_svg(options: argparse.Namespace) -> None:
 
 
 def add_figures(verbs: Verbs) -> None:
-    figures = verbs.add_parser("figures", help="measure and draw the figures of the papers, of any mode")
+    figures = add_verb(verbs, "figures", run_figures, "measure and draw figures of the papers for any mode")
     figures.add_argument("names", nargs="+", metavar="name", help="such as resi_dual-2, admin-3 or theorems; or all")
-    figures.add_argument("--output-dir", type=Path, required=True, help="for NAME.png, NAME.svg and NAME.csv")
-    figures.add_argument("--modes", nargs="+", default=[], help="modes to add to those of the published figure")
-    figures.add_argument("--seeds", nargs="+", type=int, default=[1, 2, 3])
-    figures.add_argument("--full", action="store_true", help="the sizes of the paper where the default is smaller")
+    figures.add_argument("--output-dir", type=Path, required=True, help="folder for NAME.png, NAME.svg and NAME.csv")
+    figures.add_argument("--modes", nargs="+", default=[], help="modes in addition to those of the published figure")
+    figures.add_argument("--seeds", nargs="+", type=int, default=[1, 2, 3], help="default: 1 2 3")
+    figures.add_argument("--full", action="store_true", help="use the sizes of the paper")
     figures.add_argument(
         "--model",
-        help="draw this model: folder of a run or model, or name on the Hub; --modes are fresh ones of its size",
+        help="model to draw, as a folder or a name on the Hub; --modes are untrained models of its size",
     )
     figures.add_argument("--source", type=Path, help="text for --model (default: the validation set of the run)")
-    figures.add_argument("--reference", type=Path, help="its translations")
-    figures.set_defaults(run=run_figures)
+    figures.add_argument("--reference", type=Path, help="references for --source")
 
 
 def run_figures(options: argparse.Namespace) -> int:
@@ -101,16 +99,15 @@ def draw_figures_of_model(options: argparse.Namespace) -> int:
 
 
 def add_stress(verbs: Verbs) -> None:
-    stress = verbs.add_parser("stress", help="find the largest learning rate that each mode survives")
+    stress = add_verb(verbs, "stress", run_stress, "find the largest learning rate at which each mode trains")
     stress.add_argument("--output-dir", type=Path, required=True, help="for runs.jsonl (continued), table and plot")
-    stress.add_argument("--recipe", type=Path, help="train on the corpora of this recipe instead of generated text")
-    stress.add_argument("--modes", nargs="+", default=[], help="default: all")
-    stress.add_argument("--layers", nargs="+", type=int, default=[6, 18], help="of each stack (default: 6 18)")
-    stress.add_argument("--seeds", nargs="+", type=int, default=[1])
+    stress.add_argument("--recipe", type=Path, help="train on the corpora of this recipe (default: generated text)")
+    stress.add_argument("--modes", nargs="+", default=[], help="modes to test (default: all)")
+    stress.add_argument("--layers", nargs="+", type=int, default=[6, 18], help="layers of each stack (default: 6 18)")
+    stress.add_argument("--seeds", nargs="+", type=int, default=[1], help="default: 1")
     stress.add_argument("--width", type=int, default=64, help="d_model (default: 64)")
-    stress.add_argument("--updates", type=int, default=1000, help="of the ramp (default: 1000; published: 5000)")
-    stress.add_argument("--max-lr", type=float, default=5e-2, help="at the end of the ramp (default: 0.05)")
-    stress.set_defaults(run=run_stress)
+    stress.add_argument("--updates", type=int, default=1000, help="default: 1000; in the paper: 5000")
+    stress.add_argument("--max-lr", type=float, default=5e-2, help="last learning rate (default: 0.05)")
 
 
 def run_stress(options: argparse.Namespace) -> int:
@@ -132,17 +129,16 @@ def run_stress(options: argparse.Namespace) -> int:
 
 
 def add_report(verbs: Verbs) -> None:
-    report = verbs.add_parser("report", help="write one HTML page that shows and compares training runs")
+    report = add_verb(verbs, "report", run_report, "compare training runs on one HTML page")
     report.add_argument(
         "folders",
         nargs="+",
         type=Path,
         metavar="RUN_FOLDER",
-        help="output folder of `residual-hf train`; the others are compared with the first",
+        help="output folders of `residual-hf train`; the first is compared with the others",
     )
     report.add_argument("--output-file", type=Path, default=Path("report.html"), help="default: report.html")
-    report.add_argument("--overwrite", action="store_true", help="replace an existing file")
-    report.set_defaults(run=run_report)
+    add_overwrite(report)
 
 
 def run_report(options: argparse.Namespace) -> int:
@@ -153,12 +149,11 @@ def run_report(options: argparse.Namespace) -> int:
 
 
 def add_check(verbs: Verbs) -> None:
-    check = verbs.add_parser("check", help="judge in a minute whether a recipe will train, and which modes do better")
-    check.add_argument("recipe", type=Path)
+    check = add_verb(verbs, "check", run_check, "predict in a minute whether a recipe will train, and compare modes")
+    check.add_argument("recipe", type=Path, help="YAML file, see docs/recipe.md")
     add_overrides(check)
-    check.add_argument("--seconds", type=float, default=60.0, help="time for the measurements (default: 60)")
-    check.add_argument("--modes", nargs="+", default=[], help="modes to compare with (default: the best of all)")
-    check.set_defaults(run=run_check)
+    check.add_argument("--seconds", type=float, default=60.0, help="duration of the measurements (default: 60)")
+    check.add_argument("--modes", nargs="+", default=[], help="modes to compare with (default: the best of all modes)")
 
 
 def run_check(options: argparse.Namespace) -> int:
@@ -170,10 +165,9 @@ def run_check(options: argparse.Namespace) -> int:
 
 
 def add_replay(verbs: Verbs) -> None:
-    replay = verbs.add_parser("replay", help="go back to a spike of a run, with probes at every update")
-    replay.add_argument("folder", type=Path, metavar="RUN", help="the output folder of `residual-hf train`")
-    replay.add_argument("--at", type=int, metavar="UPDATE", help="default: the last spike (training.diagnostics)")
-    replay.set_defaults(run=run_replay)
+    replay = add_verb(verbs, "replay", run_replay, "repeat the updates before a loss spike and measure each of them")
+    replay.add_argument("folder", type=Path, metavar="RUN", help="output folder of `residual-hf train`")
+    replay.add_argument("--at", type=int, metavar="UPDATE", help="update of the spike (default: the last spike)")
 
 
 def run_replay(options: argparse.Namespace) -> int:

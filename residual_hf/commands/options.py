@@ -4,7 +4,8 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from argparse import ArgumentParser
+from collections.abc import Callable, Sequence
 from dataclasses import fields
 from typing import Any, TypeAlias
 
@@ -16,13 +17,24 @@ DECODING_DTYPES = ("float32", "bfloat16", "int8")
 SEARCH = ("num_beams", "length_penalty", "dtype")
 
 
+def add_verb(verbs: Verbs, name: str, run: Callable[[argparse.Namespace], int], summary: str) -> ArgumentParser:
+    """The parser of a verb that calls `run`; its summary is part of both `residual-hf --help` and its own."""
+    parser = verbs.add_parser(name, help=summary, description=f"{summary[0].upper()}{summary[1:]}.")
+    parser.set_defaults(run=run)
+    return parser
+
+
+def add_overwrite(parser: argparse._ActionsContainer) -> None:
+    parser.add_argument("--overwrite", action="store_true", help="replace existing output")
+
+
 def add_overrides(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--set",
         action="append",
         default=[],
         metavar="FIELD=VALUE",
-        help="replace a value of the recipe, as in training.seed=2; may be repeated",
+        help="override a field of the recipe, such as training.seed=2; repeatable",
     )
 
 
@@ -43,33 +55,33 @@ def parse_overrides(assignments: Sequence[str]) -> dict[str, Any]:
 
 
 def add_decoding(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--source-lang", metavar="CODE", help="source language, for a model of several")
-    parser.add_argument("--target-lang", metavar="CODE", help="target language, for a model of several")
+    parser.add_argument("--source-lang", metavar="CODE", help="source language of a multilingual model")
+    parser.add_argument("--target-lang", metavar="CODE", help="target language of a multilingual model")
     parser.add_argument(
         "--long",
         choices=LONG_TEXT,
         default="error",
-        help="lines with more tokens than the model has positions (default: error)",
+        help="how to handle lines with more tokens than the model has positions (default: error)",
     )
-    parser.add_argument("--overwrite", action="store_true", help="replace an output file that exists")
+    add_overwrite(parser)
     add_search(parser)
 
 
 def add_sampling(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--num-return-sequences", type=int, metavar="N", help="translations of a line (default: 1)")
-    parser.add_argument("--sample", action="store_true", help="draw translations at random, without a beam")
-    parser.add_argument("--top-k", type=int, metavar="K", help="sample from the K most probable tokens only")
-    parser.add_argument("--temperature", type=float, help="of sampling; below 1 prefers probable tokens")
-    parser.add_argument("--seed", type=int, help="of sampling (default: 1)")
+    parser.add_argument("--num-return-sequences", type=int, metavar="N", help="translations per line (default: 1)")
+    parser.add_argument("--sample", action="store_true", help="sample translations instead of searching")
+    parser.add_argument("--top-k", type=int, metavar="K", help="sample from the K most probable tokens")
+    parser.add_argument("--temperature", type=float, help="temperature of sampling (default: 1)")
+    parser.add_argument("--seed", type=int, help="seed of sampling (default: 1)")
 
 
 def add_search(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--num-beams", type=int, default=None, help="default: the model's generation config")
-    parser.add_argument("--length-penalty", type=float, default=None)
-    parser.add_argument("--batch-tokens", type=int, default=None, help="source tokens times beams in a batch")
-    parser.add_argument("--dtype", choices=DECODING_DTYPES, help="default: the model's; int8: on a CPU only")
-    parser.add_argument("--device", default=None, help="cpu, cuda, ... (default: a GPU where there is one)")
-    parser.add_argument("--trust-remote-code", action="store_true", help="run model code of the checkpoint")
+    parser.add_argument("--num-beams", type=int, metavar="N", help="beam size (default: that of the model)")
+    parser.add_argument("--length-penalty", type=float, help="exponent of the length (default: that of the model)")
+    parser.add_argument("--batch-tokens", type=int, metavar="N", help="source tokens times beams in a batch")
+    parser.add_argument("--dtype", choices=DECODING_DTYPES, help="default: that of the model; int8: CPU only")
+    parser.add_argument("--device", help="cpu, cuda, ... (default: a GPU if there is one)")
+    parser.add_argument("--trust-remote-code", action="store_true", help="run the code in the model folder")
 
 
 def load_translator(options: argparse.Namespace, model: str) -> Any:

@@ -10,22 +10,21 @@ from pathlib import Path
 from residual_hf.errors import InputError
 
 from . import FAILED
-from .options import Verbs
+from .options import Verbs, add_overwrite, add_verb
 
 EXPORT_TARGETS = ("ctranslate2", "onnx", "torch")
 
 
 def add_card(verbs: Verbs) -> None:
-    card = verbs.add_parser("card", help="write the model card of a finished run")
-    card.add_argument("folder", type=Path, metavar="RUN_FOLDER", help="the output folder of `residual-hf train`")
+    card = add_verb(verbs, "card", run_card, "write the model card of a finished run")
+    card.add_argument("folder", type=Path, metavar="RUN_FOLDER", help="output folder of `residual-hf train`")
     card.add_argument("--name", help="name of the model (default: the name of the folder)")
     card.add_argument("--baseline", type=Path, metavar="RUN_FOLDER", help="compare with this run on the same test set")
-    card.add_argument("--license", help="license of the weights, an identifier of the Hub such as apache-2.0")
-    card.add_argument("--data-license", help="license of the training data, any text")
-    card.add_argument("--dataset", action="append", default=[], help="id of the data on the Hub; may be repeated")
+    card.add_argument("--license", help="license of the weights: an identifier of the Hub, such as apache-2.0")
+    card.add_argument("--data-license", help="license of the training data")
+    card.add_argument("--dataset", action="append", default=[], help="id of the training data on the Hub; repeatable")
     card.add_argument("--output", type=Path, help="Markdown file (default: model/README.md of the run)")
-    card.add_argument("--overwrite", action="store_true", help="replace an existing card")
-    card.set_defaults(run=run_card)
+    add_overwrite(card)
 
 
 def run_card(options: argparse.Namespace) -> int:
@@ -46,13 +45,12 @@ def run_card(options: argparse.Namespace) -> int:
 
 
 def add_push(verbs: Verbs) -> None:
-    push = verbs.add_parser("push", help="upload a trained model to the Hugging Face Hub")
-    push.add_argument("folder", type=Path, help="the output folder of `residual-hf train`, or a saved model")
-    push.add_argument("repo_id", metavar="user/name")
+    push = add_verb(verbs, "push", run_push, "upload a model to the Hugging Face Hub")
+    push.add_argument("folder", type=Path, help="output folder of `residual-hf train`, or of a model")
+    push.add_argument("repo_id", metavar="user/name", help="repository on the Hub")
     push.add_argument("--private", action="store_true", help="make a new repository private")
     push.add_argument("--revision", help="branch to commit to, created if it does not exist (default: main)")
-    push.add_argument("--dry-run", action="store_true", help="check the folder and list the files, without a network")
-    push.set_defaults(run=run_push)
+    push.add_argument("--dry-run", action="store_true", help="list the files to upload; works offline")
 
 
 def run_push(options: argparse.Namespace) -> int:
@@ -64,7 +62,7 @@ def run_push(options: argparse.Namespace) -> int:
 
 
 def add_convert(verbs: Verbs) -> None:
-    convert = verbs.add_parser("convert", help="convert a fairseq or Transformers checkpoint to a model folder")
+    convert = add_verb(verbs, "convert", run_convert, "convert a fairseq or Transformers checkpoint")
     convert.add_argument(
         "checkpoint", help="a fairseq .pt file, or a folder or Hub name of a Marian, FSMT, M2M100, BART or mBART model"
     )
@@ -72,10 +70,10 @@ def add_convert(verbs: Verbs) -> None:
     convert.add_argument("--target-dict", type=Path, help="fairseq: dict.txt of the target")
     subwords = convert.add_mutually_exclusive_group()
     subwords.add_argument(
-        "--bpe-codes", type=Path, help="fairseq: codes of subword-nmt or fastBPE (default: input is already segmented)"
+        "--bpe-codes", type=Path, help="fairseq: codes of subword-nmt or fastBPE (default: input is segmented)"
     )
-    subwords.add_argument("--sentencepiece", type=Path, metavar="MODEL", help="fairseq: a .model file")
-    convert.add_argument("--moses", action="store_true", help="fairseq: text was normalized and tokenized with Moses")
+    subwords.add_argument("--sentencepiece", type=Path, metavar="MODEL", help="fairseq: SentencePiece .model file")
+    convert.add_argument("--moses", action="store_true", help="fairseq: the training text was tokenized by Moses")
     for name, question in (
         ("normalize", "Moses: was punctuation normalized? (default: yes)"),
         ("hyphens", "Moses: were hyphens split as @-@? (default: inferred from the dictionary)"),
@@ -83,11 +81,10 @@ def add_convert(verbs: Verbs) -> None:
         ("lowercase", "Moses: was the text lower-cased? (default: no)"),
     ):
         convert.add_argument(f"--moses-{name}", action=argparse.BooleanOptionalAction, default=None, help=question)
-    convert.add_argument("--source-lang", help="fairseq: instead of the language in the checkpoint")
-    convert.add_argument("--target-lang", help="fairseq: instead of the language in the checkpoint")
+    convert.add_argument("--source-lang", help="fairseq: override the source language in the checkpoint")
+    convert.add_argument("--target-lang", help="fairseq: override the target language in the checkpoint")
     convert.add_argument("--output-dir", type=Path, required=True, help="model folder to write")
-    convert.add_argument("--overwrite", action="store_true", help="replace an existing output folder")
-    convert.set_defaults(run=run_convert)
+    add_overwrite(convert)
 
 
 def run_convert(options: argparse.Namespace) -> int:
@@ -122,18 +119,15 @@ def run_convert(options: argparse.Namespace) -> int:
 
 
 def add_export(verbs: Verbs) -> None:
-    export = verbs.add_parser("export", help="write a model for another runtime, and compare its translations")
-    export.add_argument("model", help="a saved folder or a name on the Hub")
-    export.add_argument("--to", required=True, choices=EXPORT_TARGETS, help="runtime")
+    export = add_verb(verbs, "export", run_export, "export a model to CTranslate2, ONNX or torch.export")
+    export.add_argument("model", help="folder of a model or a run, or a name on the Hub")
+    export.add_argument("--to", required=True, choices=EXPORT_TARGETS, help="format")
     export.add_argument("--output-dir", type=Path, required=True, help="folder to write")
-    export.add_argument("--dtype", choices=("float32", "int8"), default="float32", help="weights (default: float32)")
-    export.add_argument(
-        "--verify-with", type=Path, metavar="FILE", help="source sentences to translate (default: random tokens)"
-    )
-    export.add_argument("--reference", type=Path, metavar="FILE", help="their translations, for the BLEU of int8")
-    export.add_argument("--trust-remote-code", action="store_true", help="run model code of the checkpoint")
-    export.add_argument("--overwrite", action="store_true", help="replace an existing output folder")
-    export.set_defaults(run=run_export)
+    export.add_argument("--dtype", choices=("float32", "int8"), default="float32", help="default: float32")
+    export.add_argument("--verify-with", type=Path, metavar="FILE", help="text to translate (default: random tokens)")
+    export.add_argument("--reference", type=Path, metavar="FILE", help="references, for BLEU of int8")
+    export.add_argument("--trust-remote-code", action="store_true", help="run the code in the model folder")
+    add_overwrite(export)
 
 
 def run_export(options: argparse.Namespace) -> int:

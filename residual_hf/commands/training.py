@@ -16,8 +16,10 @@ from .options import (
     SEARCH,
     Verbs,
     add_overrides,
+    add_overwrite,
     add_sampling,
     add_search,
+    add_verb,
     given_fields,
     load_translator,
     parse_overrides,
@@ -25,14 +27,13 @@ from .options import (
 
 
 def add_train(verbs: Verbs) -> None:
-    train = verbs.add_parser("train", help="train a model by a recipe (YAML)")
-    train.add_argument("recipe", type=Path)
-    train.add_argument("--output-dir", help="instead of the recipe's output_dir")
+    train = add_verb(verbs, "train", run_train, "train a model from a recipe")
+    train.add_argument("recipe", type=Path, help="YAML file, see docs/recipe.md")
+    train.add_argument("--output-dir", help="override output_dir of the recipe")
     add_overrides(train)
     existing = train.add_mutually_exclusive_group()
-    existing.add_argument("--overwrite", action="store_true", help="replace an earlier run in the output folder")
+    add_overwrite(existing)
     existing.add_argument("--resume", action="store_true", help="continue the run in the output folder")
-    train.set_defaults(run=run_train)
 
 
 def run_train(options: argparse.Namespace) -> int:
@@ -61,21 +62,14 @@ def run_train(options: argparse.Namespace) -> int:
 
 
 def add_init(verbs: Verbs) -> None:
-    init = verbs.add_parser("init", help="split two text files and write a recipe for them and this machine")
+    init = add_verb(verbs, "init", run_init, "write a recipe for two text files and this machine")
     init.add_argument("source", type=Path, help="text file with one sentence per line")
-    init.add_argument("target", type=Path, help="text file with its translation line by line")
-    init.add_argument("--output-dir", type=Path, help="folder for recipe and splits (default: as en-de)")
+    init.add_argument("target", type=Path, help="text file with the translation of each line")
+    init.add_argument("--output-dir", type=Path, help="folder for recipe and splits (default: such as en-de)")
     init.add_argument("--source-lang", metavar="CODE", help="default: the suffix of the file")
     init.add_argument("--target-lang", metavar="CODE", help="default: the suffix of the file")
-    init.add_argument(
-        "--trial",
-        type=float,
-        default=10,
-        metavar="SECONDS",
-        help="time to measure the speed of training (default: 10)",
-    )
-    init.add_argument("--overwrite", action="store_true", help="replace an existing output folder")
-    init.set_defaults(run=run_init)
+    init.add_argument("--trial", type=float, default=10, metavar="SECONDS", help="time to measure speed (default: 10)")
+    add_overwrite(init)
 
 
 def run_init(options: argparse.Namespace) -> int:
@@ -95,14 +89,13 @@ def run_init(options: argparse.Namespace) -> int:
 
 
 def add_average(verbs: Verbs) -> None:
-    average = verbs.add_parser("average", help="average checkpoints of a run and save the model")
-    average.add_argument("folder", type=Path, help="the output folder of `residual-hf train`")
+    average = add_verb(verbs, "average", run_average, "average checkpoints of a run")
+    average.add_argument("folder", type=Path, help="output folder of `residual-hf train`")
     which = average.add_mutually_exclusive_group(required=True)
-    which.add_argument("--last", type=int, metavar="N", help="the last N checkpoints")
-    which.add_argument("--best", type=int, metavar="N", help="the best N by the metric of the recipe")
+    which.add_argument("--last", type=int, metavar="N", help="average the last N")
+    which.add_argument("--best", type=int, metavar="N", help="average the best N by the metric of the recipe")
     average.add_argument("--output-dir", type=Path, required=True, help="model folder to write")
-    average.add_argument("--overwrite", action="store_true", help="replace an existing output folder")
-    average.set_defaults(run=run_average)
+    add_overwrite(average)
 
 
 def run_average(options: argparse.Namespace) -> int:
@@ -119,20 +112,17 @@ def run_average(options: argparse.Namespace) -> int:
 
 
 def add_distill(verbs: Verbs) -> None:
-    distill = verbs.add_parser("distill", help="write training text and a recipe for a student of a model")
+    distill = add_verb(
+        verbs, "distill", run_distill, "translate training text with a model and write the recipe of a student"
+    )
     distill.add_argument("teacher", help="folder of a run or of a model, or a name on the Hub")
-    distill.add_argument("--recipe", type=Path, help="whose training text to translate (default: that of the run)")
+    distill.add_argument("--recipe", type=Path, help="recipe of the training text (default: that of the run)")
     distill.add_argument("--output-dir", type=Path, required=True, help="folder for the text and the student's recipe")
-    distill.add_argument(
-        "--student", default="6+2", metavar="E+D", help="its encoder and decoder layers (default: 6+2)"
-    )
-    distill.add_argument(
-        "--closest", action="store_true", help="of several translations, use that closest to the target"
-    )
-    distill.add_argument("--resume", action="store_true", help="continue an interrupted call")
+    distill.add_argument("--student", default="6+2", metavar="E+D", help="layers of the student (default: 6+2)")
+    distill.add_argument("--closest", action="store_true", help="keep only the translation closest to the reference")
+    distill.add_argument("--resume", action="store_true", help="continue an interrupted run of this command")
     add_sampling(distill)
     add_search(distill)
-    distill.set_defaults(run=run_distill)
 
 
 def run_distill(options: argparse.Namespace) -> int:
@@ -162,10 +152,9 @@ def run_distill(options: argparse.Namespace) -> int:
 
 
 def add_quickstart(verbs: Verbs) -> None:
-    quickstart = verbs.add_parser("quickstart", help="train, save, reload and use a small model in minutes")
-    quickstart.add_argument("--output-dir", type=Path, default=Path("residual_hf_quickstart"))
-    quickstart.add_argument("--overwrite", action="store_true", help="replace an earlier run in the output folder")
-    quickstart.set_defaults(run=run_quickstart)
+    quickstart = add_verb(verbs, "quickstart", run_quickstart, "train, save, reload and use a small model in minutes")
+    quickstart.add_argument("--output-dir", type=Path, default=Path("residual_hf_quickstart"), help="folder to write")
+    add_overwrite(quickstart)
 
 
 def run_quickstart(options: argparse.Namespace) -> int:

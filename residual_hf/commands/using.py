@@ -12,21 +12,20 @@ from residual_hf.data.settings import BREAK_MODES
 from residual_hf.errors import InputError
 
 from . import imports
-from .options import SEARCH, Verbs, add_decoding, add_sampling, add_search, given_fields, load_translator
+from .options import SEARCH, Verbs, add_decoding, add_sampling, add_search, add_verb, given_fields, load_translator
 
 
 def add_translate(verbs: Verbs) -> None:
-    translate = verbs.add_parser("translate", help="translate lines of text from standard input or a file")
+    translate = add_verb(verbs, "translate", run_translate, "translate lines from a file or standard input")
     translate.add_argument("model", help="folder of a model or a run, or a name on the Hub")
-    translate.add_argument("--input", type=Path, help="text file instead of standard input")
-    translate.add_argument("--output", type=Path, help="text file instead of standard output")
+    translate.add_argument("--input", type=Path, help="text file to translate (default: standard input)")
+    translate.add_argument("--output", type=Path, help="file for the translations (default: standard output)")
     translate.add_argument("--resume", action="store_true", help="continue an interrupted translation to --output")
     translate.add_argument("--scores", action="store_true", help="write the score and a tab before each translation")
-    translate.add_argument("--window", type=int, help="lines that are read and written together (default: 2000)")
+    translate.add_argument("--window", type=int, help="lines in memory at a time (default: 2000)")
     translate.add_argument("--devices", type=int, default=1, metavar="N", help="number of GPUs or processes")
     add_sampling(translate)
     add_decoding(translate)
-    translate.set_defaults(run=run_translate)
 
 
 def run_translate(options: argparse.Namespace) -> int:
@@ -55,12 +54,12 @@ def run_translate(options: argparse.Namespace) -> int:
 
 
 def add_serve(verbs: Verbs) -> None:
-    serve = verbs.add_parser("serve", help="serve models by LibreTranslate's HTTP API, with a web page")
-    serve.add_argument("models", nargs="+", metavar="model", help="saved folders or names on the Hub")
+    serve = add_verb(verbs, "serve", run_serve, "serve models with LibreTranslate's HTTP API and a web page")
+    serve.add_argument("models", nargs="+", metavar="model", help="folders of models or runs, or names on the Hub")
     serve.add_argument("--host", help="address to listen on (default: 127.0.0.1, this machine only)")
     serve.add_argument("--port", type=int, help="port to listen on (default: 5000)")
-    serve.add_argument("--char-limit", type=int, help="most characters of a request (default: 5000)")
-    serve.add_argument("--max-queue", type=int, help="most requests that wait, further ones get 429 (default: 256)")
+    serve.add_argument("--char-limit", type=int, help="maximum characters of a request (default: 5000)")
+    serve.add_argument("--max-queue", type=int, help="maximum waiting requests, more get status 429 (default: 256)")
     serve.add_argument("--timeout", type=float, help="seconds until a request gets status 504 (default: 60)")
     serve.add_argument("--api-keys", type=Path, metavar="FILE", help="file with one API key per line")
     serve.add_argument(
@@ -68,11 +67,11 @@ def add_serve(verbs: Verbs) -> None:
         action="append",
         default=[],
         metavar="CODE",
-        help="source language of models whose config has none; may be repeated",
+        help="source language of models whose config has none; repeatable",
     )
     serve.add_argument("--target-lang", metavar="CODE", help="target language of models whose config has none")
     add_search(serve)
-    serve.set_defaults(run=run_serve, batch_tokens=4000)
+    serve.set_defaults(batch_tokens=4000)
 
 
 def run_serve(options: argparse.Namespace) -> int:
@@ -116,49 +115,42 @@ def run_evaluate_text(options: argparse.Namespace) -> int:
 
 
 def add_evaluate(verbs: Verbs) -> None:
-    evaluate = verbs.add_parser(
-        "evaluate", help="score a model on test sets: BLEU, chrF, TER, ROUGE, COMET, perplexity"
+    evaluate = add_verb(
+        verbs, "evaluate", run_evaluate, "score a model on test sets: BLEU, chrF, TER, COMET, perplexity"
     )
-    evaluate.add_argument("model", help="a saved folder or a name on the Hub")
+    evaluate.add_argument("model", help="folder of a model or a run, or a name on the Hub")
+    evaluate.add_argument("--source", type=Path, action="append", default=[], help="text to translate; repeatable")
     evaluate.add_argument(
-        "--source", type=Path, action="append", default=[], help="text to translate; repeatable for more test sets"
-    )
-    evaluate.add_argument(
-        "--reference", type=Path, action="append", default=[], help="its translations; as often as --source"
+        "--reference", type=Path, action="append", default=[], help="references; one file for each --source"
     )
     evaluate.add_argument(
-        "--text", type=Path, action="append", default=[], help="language model: text to predict; repeatable"
+        "--text", type=Path, action="append", default=[], help="language models: text to score; repeatable"
     )
-    evaluate.add_argument(
-        "--block-size", type=int, help="language model: tokens read at a time (default: its positions)"
-    )
+    evaluate.add_argument("--block-size", type=int, help="language models: tokens of a block")
     evaluate.add_argument(
         "--sample-break-mode",
         choices=BREAK_MODES,
         default="none",
-        help="language model: as in a recipe (default: none)",
+        help="language models: contents of a block (default: none)",
     )
     evaluate.add_argument(
         "--context-window",
         type=int,
         default=0,
         metavar="N",
-        help="language model: tokens before each block that are only read (default: 0)",
+        help="language models: context tokens of a block (default: 0)",
     )
-    evaluate.add_argument("--lowercase", action="store_true", help="score without case")
-    evaluate.add_argument("--tokenize", help="sacreBLEU's tokenizer (default: that of the target language)")
+    evaluate.add_argument("--lowercase", action="store_true", help="lowercase translations and references")
+    evaluate.add_argument("--tokenize", help="sacreBLEU tokenizer (default: that of the target language)")
     evaluate.add_argument(
         "--metric",
         action="append",
         default=[],
-        help="further metric: rouge, rouge:stem, comet, comet:MODEL, or a name or path for evaluate.load; repeatable",
+        help="such as rouge or comet, or a name or path for evaluate.load; repeatable",
     )
-    evaluate.add_argument(
-        "--baseline", metavar="OTHER", help="another model, or a file with its translations, for a significance test"
-    )
-    evaluate.add_argument("--output-dir", type=Path, help="folder for the scores, the translations and their time")
+    evaluate.add_argument("--baseline", metavar="OTHER", help="model, or file of its translations, to compare with")
+    evaluate.add_argument("--output-dir", type=Path, help="folder for scores and translations")
     add_decoding(evaluate)
-    evaluate.set_defaults(run=run_evaluate)
 
 
 def run_evaluate(options: argparse.Namespace) -> int:

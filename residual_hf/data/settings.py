@@ -25,20 +25,20 @@ class CorpusSpec(InputSettings):
     `dataset` with `text_column`. Text, TSV and JSONL files may be gzipped.
     """
 
-    text: str | Path | None = option(
-        None, help="text file of a language model, one line after the other; a blank line ends a document"
-    )
-    text_column: str | None = option(None, help="key of the lines of a language model in `jsonl` or `dataset`")
+    text: str | Path | None = option(None, help="language models: text file, in which a blank line ends a document")
+    text_column: str | None = option(None, help="language models: key of the text in `jsonl` or `dataset`")
     source: str | Path | None = option(None, help="text file with one sentence per line")
-    target: str | Path | None = option(None, help="text file with as many lines")
+    target: str | Path | None = option(None, help="text file with the translation of each line of `source`")
     tsv: str | Path | None = option(
-        None, help="tab-separated file of two columns, source and target; if there are more, name them below"
+        None, help="tab-separated file with columns source and target; for more columns set `source_column`"
     )
     jsonl: str | Path | None = option(
-        None, help='one object per line: `{"translation": {"en": ..., "de": ...}}`, or with the keys named below'
+        None,
+        help='one object per line: `{"translation": {"en": ..., "de": ...}}`, or with the keys `source_column`'
+        " and `target_column`",
     )
     dataset: str | Path | None = option(
-        None, help="name on the Hub or local folder for the `datasets` library; columns as in `jsonl`"
+        None, help="name on the Hub or local folder of a data set of the `datasets` library; columns as in `jsonl`"
     )
     dataset_config: str | None = option(None, help="configuration of the dataset")
     split: str = option("train", help="split of the dataset")
@@ -52,9 +52,11 @@ class CorpusSpec(InputSettings):
     tag: str | None = option(
         None, help="token such as `<BT>` before every source of this training corpus, to mark synthetic text"
     )
-    weight: float | None = option(None, above=0, help="share of the training pairs; for all training corpora or none")
+    weight: float | None = option(
+        None, above=0, help="relative share of the training pairs; set it for all training corpora or for none"
+    )
     raw_target: str | Path | None = option(
-        None, help="text file with the targets before tokenization, to score against"
+        None, help="text file with the references before tokenization, for sacreBLEU"
     )
 
     def check(self) -> None:
@@ -128,10 +130,10 @@ class CleaningSettings(InputSettings):
     Lengths are in words, see `residual_hf.data.scripts.words`.
     """
 
-    max_words: int | None = option(None, minimum=1, help="longest side")
-    min_words: int = option(1, minimum=1, help="shortest side")
-    max_ratio: float | None = option(None, minimum=1, help="longest side over shortest side")
-    max_characters_per_word: int | None = option(None, minimum=1, help="longest word")
+    max_words: int | None = option(None, minimum=1, help="maximum words of a side")
+    min_words: int = option(1, minimum=1, help="minimum words of a side")
+    max_ratio: float | None = option(None, minimum=1, help="maximum ratio of the longer to the shorter side")
+    max_characters_per_word: int | None = option(None, minimum=1, help="maximum length of a word")
     identical: bool = option(False, help="drop pairs whose sides are the same text")
     duplicates: str | None = option(
         None,
@@ -139,10 +141,10 @@ class CleaningSettings(InputSettings):
         help="keep only the first of equal pairs, sources or targets; in a stream, among `shuffle_buffer` pairs",
     )
     source_script: str | None = option(
-        None, help="Unicode script of the source, such as `Latin`, `Cyrillic` or `Han`; several are joined by `+`"
+        None, help="Unicode script of the source: `Latin`, `Cyrillic`, `Han+Hiragana+Katakana`, ..."
     )
     target_script: str | None = option(None, help="Unicode script of the target")
-    script_share: float = option(0.5, minimum=0, maximum=1, help="least share of letters in that script")
+    script_share: float = option(0.5, minimum=0, maximum=1, help="minimum share of letters in that script")
 
     def check(self) -> None:
         self.require(self.max_words is None or self.max_words >= self.min_words, "max_words", ">= min_words")
@@ -162,9 +164,9 @@ class SubwordRegularizationSettings(InputSettings):
     unigram_alpha: float | None = option(
         None,
         minimum=0,
-        help="smoothing of unigram sampling, usually 0.1 to 0.5; the lower the more random (Kudo 2018)",
+        help="smoothing of unigram sampling, usually 0.1 to 0.5; lower is more random (Kudo 2018)",
     )
-    sides: str = option("both", choices=SIDES, help="which text to segment at random")
+    sides: str = option("both", choices=SIDES, help="sides to segment at random")
 
     def check(self) -> None:
         bpe, unigram = self.bpe_dropout is not None, self.unigram_alpha is not None
@@ -184,25 +186,25 @@ class TokenizerSettings(InputSettings):
     kind: str = option(
         "bpe",
         choices=TOKENIZER_KINDS,
-        help="`pretokenized` takes tokens between spaces, with the ids of the fairseq dictionary `path`",
+        help="`pretokenized`: tokens are separated by spaces and have the ids of the fairseq dictionary `path`",
     )
     vocab_size: int = option(
-        10_000, above=260, help="vocabulary size, with 4 special tokens, 256 bytes and language tags"
+        10_000, above=260, help="vocabulary size, including 4 special tokens, 256 bytes and language tags"
     )
     joint: bool = option(True, help="one vocabulary for both languages")
     path: str | Path | None = option(
-        None, help="tokenizer folder to use instead of training one; for `pretokenized` a `dict.txt`"
+        None, help="folder of an existing tokenizer, instead of training one; for `pretokenized` a `dict.txt`"
     )
     min_frequency: int | None = option(
-        None, minimum=1, help="how often a BPE merge must occur in the text; default: 2"
+        None, minimum=1, help="minimum occurrences of a BPE merge in the text; default: 2"
     )
     max_token_length: int | None = option(
         None,
         minimum=1,
-        help="longest entry in characters (`byte_bpe`: bytes); default: 16 for `unigram`, else unlimited",
+        help="maximum characters of an entry (`byte_bpe`: bytes); default: 16 for `unigram`, else unlimited",
     )
     character_coverage: float = option(
-        1.0, above=0, maximum=1, help="share of the text's characters that get an entry; the rarest become bytes"
+        1.0, above=0, maximum=1, help="share of the characters of the text with an entry; others become bytes"
     )
 
     def check(self) -> None:
@@ -216,33 +218,29 @@ class TokenizerSettings(InputSettings):
 class DataSettings(InputSettings):
     """The corpora of a recipe and how training reads them."""
 
-    train: tuple[CorpusSpec, ...] = option(help="a corpus or a list of corpora, see below")
-    valid: tuple[CorpusSpec, ...] = option(
-        help="the same, for evaluation during training and the choice of the best checkpoint"
-    )
-    test: tuple[CorpusSpec, ...] | None = option(None, help="the same, scored once at the end")
+    train: tuple[CorpusSpec, ...] = option(help="a training corpus or a list of them, see below")
+    valid: tuple[CorpusSpec, ...] = option(help="validation corpora, which select the best checkpoint")
+    test: tuple[CorpusSpec, ...] | None = option(None, help="test corpora, scored once at the end")
     max_length: int | None = option(
         None,
         minimum=1,
-        help="most tokens per side of a training pair, longer pairs are dropped; default: what the model reads",
+        help="maximum tokens per side of a training pair; longer pairs are dropped; default: that of the model",
     )
     cleaning: CleaningSettings | None = option(None, help="which training pairs to drop, see below")
     temperature: float = option(
-        1.0, above=0, help="sample training corpora by size to the power 1/temperature; 1: in proportion to their size"
+        1.0, above=0, help="sample training corpora in proportion to size ** (1 / temperature)"
     )
-    bidirectional: bool = option(
-        False, old_name="both_directions", help="also train and evaluate from target to source"
-    )
+    bidirectional: bool = option(False, help="also train and evaluate from target to source")
     language_tags: str | None = option(
         None,
         choices=("source", "target"),
-        help="side that begins with a tag of the target language, as `<2de>`; required for several target languages",
+        help="add a tag of the target language, such as `<2de>`, before this side; required for several target "
+        "languages",
     )
     pretokenized: str | None = option(
         None,
         choices=("moses",),
-        old_name="text",
-        help="the text was tokenized by Moses: report BLEU of the tokens, and detokenize for sacreBLEU",
+        help="`moses`: the text is tokenized by Moses; report tokenized BLEU, and detokenize for sacreBLEU",
     )
     block_size: int | None = option(
         None,
@@ -253,18 +251,16 @@ class DataSettings(InputSettings):
     sample_break_mode: str = option(
         "none",
         choices=BREAK_MODES,
-        help="language models: how lines become examples, as in fairseq. `none`: filled up over lines and documents; "
-        "`complete`: of complete lines; `complete_doc`: of complete lines of one document; `eos`: one line each",
+        help="language models: what an example contains, as in fairseq. `none`: as many tokens as fit; `complete`: "
+        "complete lines; `complete_doc`: complete lines of one document; `eos`: one line",
     )
     stream: bool = option(
         False,
-        help="read training corpora from disk in blocks, if memory is too small; requires `training.max_updates`",
+        help="read training corpora that do not fit into memory from disk; requires `training.max_updates`",
     )
-    shuffle_buffer: int = option(
-        100_000, minimum=1, old_name="block", help="pairs of a stream that are read and shuffled together"
-    )
+    shuffle_buffer: int = option(100_000, minimum=1, help="number of pairs of a stream to read and shuffle together")
     subword_regularization: SubwordRegularizationSettings | None = option(
-        None, old_name="sampling", help="segment training text at random in every epoch, see below"
+        None, help="random segmentation of the training text, see below"
     )
 
     def check(self) -> None:

@@ -30,20 +30,20 @@ class EvaluationSettings(InputSettings):
 
     tokenize: str | None = option(
         None,
-        help="sacreBLEU's tokenizer for BLEU, such as `char`, `intl` or `flores200`; default: `zh`, `ja-mecab` or "
+        help="sacreBLEU tokenizer for BLEU, such as `char`, `intl` or `flores200`; default: `zh`, `ja-mecab` or "
         "`ko-mecab` for these target languages, `char` for Thai, Lao, Khmer, Burmese and Tibetan, else `13a`",
     )
     metrics: tuple[str, ...] = option(
         (),
-        help="further metrics of the final translations: `rouge`, also computed at evaluations, `rouge:stem`, "
-        "`comet`, `comet:MODEL`, or names or local paths for `evaluate.load`",
+        help="additional metrics of the final translations: `rouge` (also at evaluations), `rouge:stem`, `comet`, "
+        "`comet:MODEL`, or a name or local path for `evaluate.load`",
     )
 
     context_window: int = option(
         0,
         minimum=0,
-        help="language models: tokens before each block of `valid` and `test` that are only read; the higher, the "
-        "slower and the lower the perplexity",
+        help="language models: context tokens before each block of `valid` and `test` that are not scored; more are "
+        "slower and lower the perplexity",
     )
 
     def check(self) -> None:

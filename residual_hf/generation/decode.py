@@ -30,20 +30,20 @@ class DecodingSettings(InputSettings):
 
     num_beams: int = option(5, minimum=1, maximum=1000, help="beam size; 1: greedy search")
     length_penalty: float = option(
-        1.0, help="exponent of the length normalization; higher values prefer longer outputs"
+        1.0, help="exponent of the length normalization; higher values favor longer outputs"
     )
     early_stopping: bool = option(
         True, help="stop a sentence when `num_beams` hypotheses are finished, as fairseq does"
     )
     max_length_a: float = option(
-        2.0, minimum=0, help="a translation has at most `max_length_a * source length + max_length_b` tokens"
+        2.0, minimum=0, help="limit of a translation: `max_length_a * source length + max_length_b` tokens"
     )
     max_length_b: int = option(50, minimum=1, help="see `max_length_a`")
     max_tokens: int = option(12_000, minimum=1, help="source tokens times beams per batch")
     dtype: str = option(
         "float32",
         choices=DECODING_DTYPES,
-        help="precision on a CPU: `float32` finds the hypotheses of Transformers, `bfloat16` and `int8` are faster",
+        help="precision on a CPU; `float32`: the hypotheses of Transformers; `bfloat16`, `int8`: faster",
     )
 
     def length_limit(self, source_length: int, position_table: int | None) -> int:

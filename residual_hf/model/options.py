@@ -51,8 +51,6 @@ def option(
     below: float | None = None,
     maximum: float | None = None,
     choices: Iterable[Any] | None = None,
-    old_name: str | None = None,
-    old_choices: Mapping[str, str] | None = None,
 ) -> Any:
     """A dataclass field that declares what it accepts.
 
@@ -64,8 +62,6 @@ def option(
         above, below: exclusive bounds.
         minimum, maximum: inclusive bounds.
         choices: the allowed values.
-        old_name: former name of the field; using it is an error that gives the new one.
-        old_choices: former names of choices, and their new ones.
     """
     declared = {
         "help": help,
@@ -74,8 +70,6 @@ def option(
         "below": below,
         "maximum": maximum,
         "choices": None if choices is None else tuple(choices),
-        "old_name": old_name,
-        "old_choices": old_choices,
     }
     if isinstance(default, dict):
         return field(default_factory=default.copy, metadata=declared)
@@ -111,7 +105,7 @@ class NoOptions:
 def from_mapping(cls: type[T], values: Any, prefix: str = "") -> T:
     """An instance of a dataclass of declared fields, from a mapping of plain values.
 
-    Raises `cls.error` (`ValueError` if there is none) for an unknown, renamed or missing field and for a value that
+    Raises `cls.error` (`ValueError` if there is none) for an unknown or missing field and for a value that
     is not allowed. Messages begin with `prefix` and the dotted name of the field.
     """
     try:
@@ -132,9 +126,6 @@ def check_fields(settings: Any) -> None:
     error, cls = getattr(settings, "error", ValueError), settings.__class__
     for f in fields(settings):
         value, hint = getattr(settings, f.name), _type_hints(cls)[f.name]
-        renamed = f.metadata.get("old_choices") or {}
-        if isinstance(value, str) and value in renamed:
-            raise error(f"{f.name}: {value!r} was renamed to {renamed[value]!r}")
         converted = _convert(value, hint, f.metadata, f.name)
         if converted is MISSING:
             raise error(refusal(f.name, value, allowed_values(hint, f.metadata)) + _quoting(value, hint))
@@ -205,13 +196,12 @@ def _bounds(declared: Mapping[str, Any]) -> list[str]:
 
 def _check_names(cls: type, values: Mapping[Any, Any]) -> None:
     declared = {f.name: f for f in fields(cls)}
-    old_names = {f.metadata["old_name"]: f.name for f in declared.values() if f.metadata.get("old_name")}
     for name in values:
         if name not in declared:
-            renamed, inner = old_names.get(name), _inner_names(cls).get(name)
-            if inner:
-                raise ValueError(f"{name}: unknown field; did you mean {inner!r}?")
-            raise ValueError(f"{name}: renamed to {renamed!r}" if renamed else unknown_name(name, declared))
+            inner = _inner_names(cls).get(name)
+            raise ValueError(
+                f"{name}: unknown field; did you mean {inner!r}?" if inner else unknown_name(name, declared)
+            )
     for name, f in declared.items():
         if f.default is MISSING and f.default_factory is MISSING and name not in values:
             raise ValueError(refusal(name, None, allowed_values(_type_hints(cls)[name], f.metadata)))

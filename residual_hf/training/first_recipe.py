@@ -35,7 +35,7 @@ SAMPLE = 20_000
 LANGUAGE = re.compile(r"[a-z]{2,3}([_-]\w+)?")
 MOST_EPOCHS = 60
 FEW = 10_000
-"""Training pairs; with less, a model knows little else than their sentences."""
+"""Training pairs; with less, a model does not generalize to other sentences."""
 LONG = 24 * 3600
 """Seconds on a CPU that are worth a warning."""
 KEPT = 4
@@ -96,14 +96,14 @@ class Plan:
         found = []
         if self.split.train < FEW:
             found.append(
-                f"{self.split.train:,} pairs are few: a model of them translates little else than their sentences; "
+                f"{self.split.train:,} training pairs are too few for a model that translates new text; "
                 "add text, or start from a trained model (docs/continue_training.md)"
             )
         if self.device == "cpu" and self.seconds is not None and self.seconds > LONG:
             updates = int(self.size.max_updates * LONG / self.seconds)
             found.append(
-                f"this CPU needs about {duration(self.seconds)}. A GPU is many times as fast; a day of this CPU is "
-                f"{updates:,} updates (--set training.max_updates={updates}), and smaller models learn more in a day"
+                f"training takes about {duration(self.seconds)} on this CPU. Use a GPU, a smaller model, or the "
+                f"{updates:,} updates that fit into a day (--set training.max_updates={updates})"
             )
         if self.disk > self.free:
             found.append(f"the run needs about {gigabytes(self.disk)} of disk, but {gigabytes(self.free)} are free")
@@ -114,7 +114,7 @@ class Plan:
         epochs = size.max_updates * size.tokens_per_update / (self.split.train * self.tokens_per_sentence)
         lines = [
             f"data: {self.split}",
-            f"vocabulary: {size.vocab_size:,} tokens, of which a sentence has {self.tokens_per_sentence:.0f}",
+            f"vocabulary: {size.vocab_size:,} tokens; {self.tokens_per_sentence:.0f} tokens per sentence",
             f"model: {size.encoder_layers}+{size.decoder_layers} layers of width {size.d_model}, "
             f"{self.parameters / 1e6:.1f} million parameters",
             f"training: {size.max_updates:,} updates of {size.tokens_per_update:,} tokens, {epochs:.0f} epochs",

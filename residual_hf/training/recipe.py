@@ -29,23 +29,23 @@ TASKS = ("translation", "summarization", "language_modeling")
 class Recipe(InputSettings):
     """What to train on which data, and how."""
 
-    output_dir: str | Path = option(help="folder of the run; must be empty without `--overwrite` or `--resume`")
-    data: DataSettings = option(help="the corpora, see below")
-    task: str = option("translation", choices=TASKS, help="what the model is for")
+    output_dir: str | Path = option(help="folder of the run")
+    data: DataSettings = option(help="corpora, see below")
+    task: str = option("translation", choices=TASKS, help="task of the model")
     language: str | None = option(None, help="language of the text, for tasks other than `translation`")
-    source_lang: str | None = option(None, help="source language of every corpus that does not set its own")
-    target_lang: str | None = option(None, help="target language of every corpus that does not set its own")
+    source_lang: str | None = option(None, help="source language of all corpora without their own")
+    target_lang: str | None = option(None, help="target language of all corpora without their own")
     tokenizer: TokenizerSettings = option(
-        None, help="the tokenizer, see below; default with `model.from`: that of the model"
+        None, help="tokenizer, see below; default with `model.from`: that of the model"
     )
     model: dict = option(
         {},
-        help="any field of `ResidualConfig`, and `preset`, or `from`: a trained model to start from (a folder or a "
-        "name on the Hub), of which only `ln_mode` and dropout can change",
+        help="fields of `ResidualConfig`, and `preset`; or `from`: a trained model to start from (a folder or a name "
+        "on the Hub), whose `ln_mode` and dropout can be changed",
     )
     training: TrainingSettings = option(TrainingSettings(max_updates=10_000), help="hyperparameters, see below")
-    decoding: DecodingSettings = option(DecodingSettings(), help="search parameters, see below")
-    evaluation: EvaluationSettings = option(EvaluationSettings(), help="scores of the translations, see below")
+    decoding: DecodingSettings = option(DecodingSettings(), help="search, see below")
+    evaluation: EvaluationSettings = option(EvaluationSettings(), help="metrics, see below")
 
     def __post_init__(self) -> None:
         if self.tokenizer is None:

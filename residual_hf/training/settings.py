@@ -41,7 +41,7 @@ class TrainingSettings(InputSettings):
     max_tokens: int | Literal["auto"] = option(
         4096,
         minimum=1,
-        help="batch size per process, in padded tokens of the longer side; `auto`: what the device can hold",
+        help="batch size per process, in padded tokens of the longer side; `auto`: the largest that fits",
     )
     update_freq: int = option(1, minimum=1, help="batches per update (gradient accumulation)")
     tokens_per_update: int | None = option(
@@ -55,8 +55,8 @@ class TrainingSettings(InputSettings):
     schedule: str = option(
         "inverse_sqrt",
         choices=SCHEDULES,
-        help="decay after the warm-up; `linear` reaches 0 at the last update, `cosine` and the following are "
-        "those of `transformers.get_scheduler`",
+        help="decay after the warm-up; `linear` reaches 0 at the last update; `cosine` and the following are "
+        "schedules of `transformers.get_scheduler`",
     )
     schedule_options: dict = option(
         {}, help="arguments of a Transformers schedule, such as `{num_cycles: 2}` or `{lr_end: 1.0e-6, power: 2}`"
@@ -66,11 +66,11 @@ class TrainingSettings(InputSettings):
     timescale: int | None = option(
         None,
         minimum=1,
-        help="T in the decay `sqrt(T / (T + t))` of `inverse_sqrt`, t updates after the warm-up; default: "
-        "`warmup_updates`. T-Fixup: 4000 without warm-up",
+        help="T in `sqrt(T / (T + t))`, the decay of `inverse_sqrt` t updates after the warm-up; default: "
+        "`warmup_updates`",
     )
     optimizer: str = option(
-        "fairseq_adam", choices=OPTIMIZERS, help="`adamw` is torch's; `radam` is that of the Admin papers"
+        "fairseq_adam", choices=OPTIMIZERS, help="`adamw`: of PyTorch; `radam`: of the Admin papers"
     )
     betas: tuple[float, float] = option((0.9, 0.98), minimum=0, below=1, help="decay rates of Adam's two moments")
     eps: float = option(1e-8, above=0, help="epsilon of Adam")
@@ -78,48 +78,49 @@ class TrainingSettings(InputSettings):
     weight_decay_on: str = option(
         "all",
         choices=("all", "hf"),
-        help="`all` parameters, as in fairseq; `hf`: all but norms and biases; never those that the `ln_mode` exempts",
+        help="`all`: all parameters, as in fairseq; `hf`: all except norms and biases; a mode can exempt parameters "
+        "in both cases",
     )
-    clip_norm: float = option(0.0, minimum=0, help="largest gradient norm; 0: no clipping")
+    clip_norm: float = option(0.0, minimum=0, help="maximum gradient norm; 0: no clipping")
     label_smoothing: float = option(0.1, minimum=0, below=1, help="label smoothing")
     label_smoothing_form: str = option(
-        "fairseq", choices=SMOOTHING_FORMS, help="`fairseq` smooths over the other classes, `torch` over all"
+        "fairseq", choices=SMOOTHING_FORMS, help="`fairseq`: smooth over the other classes; `torch`: over all classes"
     )
     r_drop: float = option(
         0.0,
         minimum=0,
-        help="weight of R-Drop (Liang et al. 2021: 5): two passes with different dropout are to agree; an update "
-        "takes at least twice as long",
+        help="weight of R-Drop, 5 in Liang et al. 2021, which penalizes differences between two passes with "
+        "different dropout; doubles the time of an update",
     )
     simcut: float = option(
         0.0,
         minimum=0,
-        help="weight of SimCut (Gao et al. 2022: 3): a pass that lacks some embeddings is to agree with a full one; "
-        "an update takes at least twice as long",
+        help="weight of SimCut, 3 in Gao et al. 2022, which penalizes differences between a pass with and a pass "
+        "without dropped embeddings; doubles the time of an update",
     )
-    simcut_rate: float = option(0.05, above=0, below=1, help="share of the embeddings that a pass of SimCut lacks")
+    simcut_rate: float = option(0.05, above=0, below=1, help="share of embeddings that SimCut drops")
     precision: str = option(
         "fp32",
         choices=PRECISIONS,
-        help="`bf16` and `fp16` are autocast; on a CPU with AMX `bf16` rounds the operands of linear maps and of the "
-        "loss, on other CPUs it is fp32",
+        help="`bf16`, `fp16`: autocast; on a CPU with AMX, `bf16` rounds the operands of linear layers and of the "
+        "loss; on other CPUs it is fp32",
     )
     seed: int = option(1, minimum=0, maximum=2**32 - 1, help="seed of weights, batches and dropout")
-    eval_every: int = option(1000, minimum=1, help="updates between evaluations, each of which saves a checkpoint")
+    eval_every: int = option(1000, minimum=1, help="updates between evaluations; each saves a checkpoint")
     eval_bleu: bool = option(
         True, help="translate validation sentences at evaluations; `false`: only compute the loss"
     )
     eval_sentences: int | None = option(
         500,
         minimum=1,
-        help="validation sentences to translate at evaluations, evenly spaced over the corpora; `null`: all",
+        help="number of validation sentences to translate at evaluations, evenly spaced; `null`: all",
     )
     eval_beams: int = option(1, minimum=1, help="beam size at evaluations; the final scores use `decoding.num_beams`")
-    eval_samples: int = option(3, minimum=0, help="translations to write to the log at each evaluation")
+    eval_samples: int = option(3, minimum=0, help="number of translations in the log at each evaluation")
     metric: str = option("nll", choices=METRICS, help="metric that selects the best checkpoint")
     patience: int | None = option(None, minimum=1, help="stop after this many evaluations without improvement")
     divergence_factor: float = option(
-        4.0, minimum=0, help="stop if the NLL rises above this multiple of the lowest one, or is not finite; 0: never"
+        4.0, minimum=0, help="stop if the NLL is not finite or above this multiple of its minimum; 0: never"
     )
     keep_last: int = option(2, minimum=1, help="number of last checkpoints to keep")
     keep_best: int = option(1, minimum=1, help="number of best checkpoints to keep")
@@ -129,19 +130,18 @@ class TrainingSettings(InputSettings):
         0.0,
         minimum=0,
         below=1,
-        help="decay of an exponential moving average of the weights, to evaluate and save; 0: none",
+        help="decay of an exponential moving average of the weights, which is evaluated and saved; 0: none",
     )
     log_every: int = option(50, minimum=1, help="updates between log entries")
     batch_order: str = option(
         "length_bucketed",
         choices=BATCH_ORDERS,
-        old_choices={"tight": "length_bucketed"},
-        help="`length_bucketed` has the least padding; `fairseq` makes the batches of fairseq",
+        help="`length_bucketed`: least padding; `fairseq`: the batches of fairseq",
     )
     batch_size_multiple: int = option(8, minimum=1, help="make the number of sentences in a batch a multiple of this")
     pad_to_multiple_of: int | None = option(None, minimum=1, help="pad lengths to a multiple of this")
     freeze: tuple[str, ...] = option(
-        (), help="parameters that are not trained, by patterns of their names such as `model.encoder.*`"
+        (), help="names of parameters that are not trained, or patterns such as `model.encoder.*`"
     )
     gradient_checkpointing: bool = option(False, help="recompute activations in the backward pass to save memory")
     compile: bool = option(False, help="use `torch.compile`")
@@ -149,11 +149,11 @@ class TrainingSettings(InputSettings):
     deepspeed: str | Path | None = option(None, help="DeepSpeed configuration (JSON file)")
     diagnostics: DiagnosticsSettings | None = option(
         None,
-        help="measure each sub-layer during training and warn of spikes: `{every: 100}`, see below; writes "
-        "`diagnostics.jsonl`",
+        help="measure each sub-layer during training, warn of spikes and write `diagnostics.jsonl`: `{every: 100}`, "
+        "see below",
     )
     report_to: tuple[str, ...] = option(
-        (), help="trackers that are installed: `tensorboard`, `wandb`, `trackio` or another one of Transformers"
+        (), help="installed trackers: `tensorboard`, `wandb`, `trackio` or another tracker of Transformers"
     )
 
     @property

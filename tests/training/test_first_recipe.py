@@ -36,7 +36,7 @@ def test_two_files_become_a_recipe_that_trains(corpus, capsys):
     printed = capsys.readouterr().out
     assert "data: 360 training, 20 validation and 20 test pairs" in printed
     assert "time: about" in printed and "tokens per second" in printed and "GB free" in printed
-    assert "warning: 360 pairs are few" in printed
+    assert "warning: 360 training pairs are too few" in printed
     assert printed.splitlines()[-1] == "next: residual-hf train en-de/recipe.yaml"
     small = {"d_model": 16, "encoder_ffn_dim": 16, "decoder_ffn_dim": 16, "encoder_layers": 1, "decoder_layers": 1}
     overrides = {f"model.{name}": value for name, value in small.items()}
@@ -100,7 +100,7 @@ def test_file_name_without_a_language(name):
 def test_days_on_a_cpu_are_warned_about(corpus):
     plan = write_first_recipe(*corpus, trial_seconds=0)
     slow = replace(plan, device="cpu", trial=Trial(10.0, 10**7, 10**9, 5.0), free=0, disk=10**9)
-    assert "warning: this CPU needs about" in str(slow) and "--set training.max_updates=" in str(slow)
+    assert "warning: training takes about" in str(slow) and "--set training.max_updates=" in str(slow)
     assert "warning: the run needs about 1.0 GB of disk, but 0.0 GB are free" in str(slow)
     fast = replace(slow, trial=Trial(1e6, 10**7, None, 5.0), free=10**12)
     fast = replace(fast, split=replace(fast.split, train=10_000))

@@ -126,21 +126,6 @@ def test_bad_recipes_are_refused_by_field(tmp_path, content, message):
     assert "recipe.yaml" in str(error.value)
 
 
-@pytest.mark.parametrize(
-    ("section", "values", "message"),
-    [
-        ("data", {"sampling": {"bpe_dropout": 0.1}}, "data.sampling: renamed to 'subword_regularization'"),
-        ("data", {"both_directions": True}, "data.both_directions: renamed to 'bidirectional'"),
-        ("data", {"block": 100}, "data.block: renamed to 'shuffle_buffer'"),
-        ("data", {"text": "moses"}, "data.text: renamed to 'pretokenized'"),
-        ("training", {"batch_order": "tight"}, "training.batch_order: 'tight' was renamed to 'length_bucketed'"),
-    ],
-)
-def test_old_names_are_refused_with_the_new_ones(tmp_path, section, values, message):
-    with pytest.raises(InputError, match=message):
-        load_recipe(write(tmp_path, changed(**{section: {**MINIMAL[section], **values}})))
-
-
 def test_recipes_are_checked_in_python_too(tmp_path):
     recipe = load_recipe(write(tmp_path, MINIMAL))
     with pytest.raises(InputError, match="^source_lang: missing, must be given in the recipe or for every corpus"):

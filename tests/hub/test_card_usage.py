@@ -1,0 +1,75 @@
+# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from finished_run import content, corpus, edit_json, edit_recipe
+from huggingface_hub import ModelCard
+
+from residual_hf.hub.card import write_card
+
+BLOCKED = "import sys; sys.modules['residual_hf'] = None\n"
+
+
+def test_every_way_of_use_runs(make_run, monkeypatch, capsys):
+    """Next to a folder of the model's name; the first two in a process without residual_hf."""
+    run = make_run()
+    card = content(write_card(run, model_name="small"))
+    (run / "model").rename(run / "small")
+    *of_transformers, ours = re.findall(r"```python\n(.*?)```", card, re.DOTALL)
+    assert len(of_transformers) == 2
+    environment = {**os.environ, "HF_MODULES_CACHE": str(run / "modules"), "HF_HUB_OFFLINE": "1"}
+    # without the folders of remote code that other tests of this process have loaded
+    paths = [path for path in sys.path if path and not Path(path, "transformers_modules").exists()]
+    environment["PYTHONPATH"] = os.pathsep.join(paths)
+    done = subprocess.run(
+        [sys.executable, "-c", BLOCKED + "\n".join(of_transformers)],
+        cwd=run,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr
+    assert len(done.stdout.splitlines()) == 2
+    monkeypatch.chdir(run)
+    exec(ours, {})
+    assert len(capsys.readouterr().out.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("side", "call", "sentence"),
+    [
+        ("source", "max_new_tokens=64)", "<2en> A sentence"),
+        ("target", 'convert_tokens_to_ids("<2en>"))', "A sentence"),
+    ],
+)
+def test_use_of_a_multilingual_model(make_run, side, call, sentence):
+    run = make_run()
+    edit_json(run / "model" / "config.json", language_tags=side)
+    card = content(write_card(run))
+    assert 'tgt_lang="en"))' in card and 'target_lang="en"))' in card
+    assert call in card and f'tokenizer(["{sentence} in de."]' in card
+
+
+def test_card_of_a_model_for_headlines(make_run):
+    run = make_run()
+    edit_recipe(run, lambda recipe: recipe.update(task="summarization", language="en"))
+    english = {split: [corpus(split, source_lang="en")] for split in ("train", "test")}
+    edit_json(run / "run.json", data=english)
+    path = write_card(run)
+    data = ModelCard.load(path).data
+    assert (data.pipeline_tag, data.language) == ("summarization", ["en"])
+    assert {result.task_name for result in data.eval_results} == {"Summarization en-en"}
+    card = content(path)
+    assert "residual connections that summarizes text in `en`." in card and "translat" not in usage_of(card)
+    assert 'summarize = pipeline("summarization", model="run"' in card
+
+
+def usage_of(card):
+    return card.partition("## How to use")[2].partition("With residual_hf")[0]
