@@ -16,9 +16,9 @@ from typing import Any
 from latex2mathml.converter import convert
 
 from residual_hf import ResidualConfig, ResidualModel
-from residual_hf.analysis.diagram import draw_modes
-from residual_hf.analysis.equations import to_latex
-from residual_hf.analysis.svg import STYLE
+from residual_hf.analysis.diagrams.diagram import draw_modes
+from residual_hf.analysis.diagrams.equations import to_latex
+from residual_hf.analysis.diagrams.svg import STYLE
 from residual_hf.catalogue import connection_parameters, warmup
 from residual_hf.hub.citations import bibtex
 from residual_hf.model.connections import LN_MODES, ResidualConnection, build_connections

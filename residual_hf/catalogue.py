@@ -6,6 +6,7 @@ from __future__ import annotations
 import importlib.util
 import inspect
 import sys
+from collections.abc import Sequence
 from dataclasses import fields
 from pathlib import Path
 
@@ -33,6 +34,13 @@ def modes_table() -> str:
         count = f"{connection_parameters(name):,}"
         rows.append((f"`{name}`", f"`{mode.equation}`", count, folded, warmup(mode), options, mode.source))
     return "\n".join(f"| {' | '.join(row)} |" for row in rows)
+
+
+def check_modes(names: Sequence[str]) -> None:
+    """Raise `InputError` for a name that is not that of a mode."""
+    unknown = [name for name in names if name not in LN_MODES]
+    if unknown:
+        raise InputError(f"--modes: unknown {', '.join(unknown)}. Known: {', '.join(sorted(LN_MODES))}")
 
 
 def import_modes(path: Path) -> None:

@@ -1,4 +1,18 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
+import pytest
 import torch
 
 torch.set_num_threads(1)  # the tensors are tiny, and tests run side by side
+
+
+@pytest.fixture(scope="module")
+def small_generated_corpus():
+    """The corpus of short trainings, of 300 pairs and 400 tokens."""
+    from residual_hf.analysis.short_runs import training
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(training, "PAIRS", {"train": 300, "valid": 20, "test": 1})
+        patch.setattr(training, "VOCABULARY", 400)
+        training.generated_corpora.cache_clear()
+        yield
+        training.generated_corpora.cache_clear()

@@ -26,7 +26,7 @@ from pathlib import Path
 
 from tqdm.auto import tqdm
 
-from residual_hf.analysis.figures import Panel, Point, to_csv, to_pictures
+from residual_hf.analysis.output import Panel, Point, to_csv, to_pictures
 from residual_hf.commands import DIVERGED
 from residual_hf.commands.options import parse_overrides
 from residual_hf.evaluation.metrics import paired_bootstrap

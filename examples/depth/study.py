@@ -23,8 +23,8 @@ from typing import Any
 import torch
 from models import build
 
-from residual_hf.analysis.ablation import mean_loss
-from residual_hf.analysis.short_training import ShortCorpus
+from residual_hf.analysis.probes.ablation import mean_loss
+from residual_hf.analysis.short_runs.training import ShortCorpus
 from residual_hf.files import read_json_lines
 from residual_hf.model.branch_warmup import advance_branch_warmup
 from residual_hf.model.connections import LN_MODES

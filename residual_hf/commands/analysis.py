@@ -42,7 +42,7 @@ def run_modes(options: argparse.Namespace) -> int:
 
 
 def draw_svg(options: argparse.Namespace) -> None:
-    from residual_hf.analysis.diagram import draw_modes
+    from residual_hf.analysis.diagrams.diagram import draw_modes
     from residual_hf.files import check_output_file, write_atomically
 
     check_output_file(options.svg, overwrite=options.overwrite, field="--svg", suffix=".svg")
@@ -66,8 +66,8 @@ def add_figures(verbs: Verbs) -> None:
 
 
 def run_figures(options: argparse.Namespace) -> int:
-    from residual_hf.analysis.figures import draw_figure
-    from residual_hf.analysis.gallery import find_figures
+    from residual_hf.analysis.figures.figure import draw_figure
+    from residual_hf.analysis.figures.gallery import find_figures
 
     if options.model is not None:
         return draw_figures_of_model(options)
@@ -80,8 +80,8 @@ def run_figures(options: argparse.Namespace) -> int:
 
 
 def draw_figures_of_model(options: argparse.Namespace) -> int:
-    from residual_hf.analysis.gallery import find_figures
-    from residual_hf.analysis.own_model import OwnModel, draw_for_model
+    from residual_hf.analysis.figures.gallery import find_figures
+    from residual_hf.analysis.figures.own_model import OwnModel, draw_for_model
 
     figures = find_figures(options.names)
     if options.full:
@@ -111,8 +111,8 @@ def add_stress(verbs: Verbs) -> None:
 
 
 def run_stress(options: argparse.Namespace) -> int:
-    from residual_hf.analysis.figures import check_modes
-    from residual_hf.analysis.stress import StressSetting, corpus_of, stress, write_results
+    from residual_hf.analysis.short_runs.stress import StressSetting, corpus_of, stress, write_results
+    from residual_hf.catalogue import check_modes
     from residual_hf.model.connections import LN_MODES
     from residual_hf.training.recipe import load_recipe
 
@@ -142,7 +142,7 @@ def add_report(verbs: Verbs) -> None:
 
 
 def run_report(options: argparse.Namespace) -> int:
-    from residual_hf.analysis.report import write_report
+    from residual_hf.analysis.report.page import write_report
 
     print(write_report(options.folders, options.output_file, overwrite=options.overwrite))
     return 0
@@ -157,7 +157,7 @@ def add_check(verbs: Verbs) -> None:
 
 
 def run_check(options: argparse.Namespace) -> int:
-    from residual_hf.analysis.check import check
+    from residual_hf.analysis.short_runs.check import check
     from residual_hf.training.recipe import load_recipe
 
     print(check(load_recipe(options.recipe, parse_overrides(options.set)), options.seconds, options.modes))
@@ -171,7 +171,7 @@ def add_replay(verbs: Verbs) -> None:
 
 
 def run_replay(options: argparse.Namespace) -> int:
-    from residual_hf.analysis.replay import replay
+    from residual_hf.analysis.monitoring.replay import replay
     from residual_hf.training.launch import this_process
 
     found = replay(options.folder, options.at)

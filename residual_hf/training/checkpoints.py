@@ -16,7 +16,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 from transformers import TrainerCallback
 
-from residual_hf.analysis.diagnostics import spikes, update_of
+from residual_hf.analysis.monitoring.diagnostics import spikes, update_of
 from residual_hf.errors import InputError
 from residual_hf.files import check_output_folder, read_json
 

@@ -16,7 +16,7 @@ import yaml
 from accelerate.utils import broadcast_object_list
 from transformers import TrainerCallback, set_seed
 
-from residual_hf.analysis.diagnostics import DiagnosticsCallback
+from residual_hf.analysis.monitoring.diagnostics import DiagnosticsCallback
 from residual_hf.checkpoint import WEIGHT_FILES, save_checkpoint
 from residual_hf.data.corpus import describe_corpus
 from residual_hf.data.encoding import EncodedCorpus

@@ -11,8 +11,6 @@ from typing import Any
 import matplotlib
 import pytest
 
-from residual_hf.analysis import short_training
-
 NOTEBOOKS = Path(__file__).parents[2] / "examples" / "notebooks"
 
 
@@ -46,13 +44,10 @@ def test_translate_your_own(capsys):
     assert "on the test set" in capsys.readouterr().out
 
 
-def test_does_not_train(monkeypatch):
+def test_does_not_train(small_generated_corpus):
     """Smaller than there; the gradients of 8 layers already differ."""
     matplotlib.use("Agg")
-    monkeypatch.setattr(short_training, "PAIRS", {"train": 300, "valid": 20, "test": 1})
-    short_training.generated_corpora.cache_clear()
     names = run("does_not_train.ipynb", LAYERS=8, WIDTH=16, UPDATES=1)
-    short_training.generated_corpora.cache_clear()
     ratios = names["profiles"]["first / last gradient"]
     assert ratios["post_ln"] < 0.5 < ratios["pre_ln"]
     assert set(names["final"]) == set(names["modes"])

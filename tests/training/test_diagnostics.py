@@ -12,11 +12,11 @@ from test_trainer import make_corpus, make_model, make_trainer
 from transformers import BartConfig, BartForConditionalGeneration, Seq2SeqTrainer, Seq2SeqTrainingArguments
 
 from residual_hf import DiagnosticsCallback
-from residual_hf.analysis import spikes as spikes_module
-from residual_hf.analysis.diagnostics import spikes
-from residual_hf.analysis.replay import replay
-from residual_hf.analysis.representations import activation_ranges, branch_share
-from residual_hf.analysis.sites import sublayers
+from residual_hf.analysis.monitoring import spikes as spikes_module
+from residual_hf.analysis.monitoring.diagnostics import spikes
+from residual_hf.analysis.monitoring.replay import replay
+from residual_hf.analysis.probes.representations import activation_ranges, branch_share
+from residual_hf.analysis.probes.sites import sublayers
 from residual_hf.cli import main
 from residual_hf.data.batching import Seq2SeqCollator
 from residual_hf.errors import InputError

@@ -10,12 +10,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from residual_hf.analysis.output import Panel, Point
+from residual_hf.analysis.probes import adam, dependency, gradients, representations, stability, theory
+from residual_hf.analysis.probes.undisturbed import Batch
+from residual_hf.analysis.short_runs.training import new_model
 from residual_hf.model.profiling import wants_profile
 
-from . import adam, dependency, gradients, representations, stability, theory
-from .figures import Figure, Measure, Panel, Point, Probe
-from .short_training import new_model
-from .undisturbed import Batch
+from .figure import Figure, Measure, Probe
 
 VOCABULARY = 1000
 BASELINES = ("post_ln", "pre_ln", "resi_dual")

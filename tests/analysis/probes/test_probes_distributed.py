@@ -9,7 +9,7 @@ import torch
 from torch.nn.parallel import DistributedDataParallel
 
 from residual_hf import ResidualConfig, ResidualForConditionalGeneration
-from residual_hf.analysis import gradients, representations, stability
+from residual_hf.analysis.probes import gradients, representations, stability
 
 
 def make_model():

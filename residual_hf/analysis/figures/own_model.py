@@ -10,6 +10,9 @@ from typing import Any
 
 import torch
 
+from residual_hf.analysis.output import Point, check_matplotlib
+from residual_hf.analysis.probes.undisturbed import Batch
+from residual_hf.catalogue import check_modes
 from residual_hf.checkpoint import load_checkpoint
 from residual_hf.data.text_files import iter_lines
 from residual_hf.errors import InputError
@@ -17,8 +20,7 @@ from residual_hf.model.configuration_residual import ResidualConfig
 from residual_hf.model.modeling_residual import ResidualForConditionalGeneration
 from residual_hf.model.profiling import wants_profile
 
-from .figures import Figure, Point, check_matplotlib, check_modes, write_figure
-from .undisturbed import Batch
+from .figure import Figure, write_figure
 
 SENTENCES, LONGEST = 16, 128
 OF_A_MODE = ("ln_mode", "ln_mode_options", "norm_type", "init_style")

@@ -14,9 +14,9 @@ from torch import nn
 from torch.overrides import TorchFunctionMode
 
 from residual_hf import ResidualConfig, ResidualModel
-from residual_hf.analysis.diagram import draw, draw_modes
-from residual_hf.analysis.tracing import STATE, Node, Part
-from residual_hf.analysis.wiring import trace_stack
+from residual_hf.analysis.diagrams.diagram import draw, draw_modes
+from residual_hf.analysis.diagrams.tracing import STATE, Node, Part
+from residual_hf.analysis.diagrams.wiring import trace_stack
 from residual_hf.cli import main
 from residual_hf.errors import InputError
 from residual_hf.model.connections import LN_MODES, ResidualConnection, StreamBoundary, register_ln_mode
@@ -28,7 +28,7 @@ from residual_hf.model.layers import (
 )
 from residual_hf.model.norms import NORM_TYPES
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 OURS = sorted(name for name, mode in LN_MODES.items() if mode.__module__.startswith("residual_hf."))
 SVG = "{http://www.w3.org/2000/svg}"
 ADDITIONS = {torch.add, torch.Tensor.add, torch.Tensor.__add__, torch.Tensor.__radd__, torch.Tensor.__iadd__}

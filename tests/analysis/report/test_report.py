@@ -10,9 +10,9 @@ from html.parser import HTMLParser
 import pytest
 import yaml
 
-from residual_hf.analysis.charts import Axis, heat_map, line_chart
-from residual_hf.analysis.report import write_report
-from residual_hf.analysis.sampled_translations import Part, choose_samples, differences
+from residual_hf.analysis.report.charts import Axis, heat_map, line_chart
+from residual_hf.analysis.report.page import write_report
+from residual_hf.analysis.report.sampled_translations import Part, choose_samples, differences
 from residual_hf.cli import main
 from residual_hf.errors import InputError
 from residual_hf.evaluation.translation_metric import TranslationMetric

@@ -14,10 +14,11 @@ from typing import Any
 import torch
 from torch import Tensor, fx, nn
 
-from ..errors import InputError
-from ..model import catalogue as _  # noqa: F401  registers the modes
-from ..model.configuration_residual import ResidualConfig
-from ..model.connections import ResidualConnection, build_connections, get_ln_mode
+from residual_hf.errors import InputError
+from residual_hf.model import catalogue as _  # noqa: F401  registers the modes
+from residual_hf.model.configuration_residual import ResidualConfig
+from residual_hf.model.connections import ResidualConnection, build_connections, get_ln_mode
+
 from .tracing import STATE, Node, Part, PartBuilder, TracedPart, TracedSublayer, module_node, name_constants
 
 DEPTH = 4

@@ -16,7 +16,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from .replay import as_table
+from residual_hf.analysis.output import as_table
+
 from .stress import smoothed, spike
 
 RAMP = 4.0

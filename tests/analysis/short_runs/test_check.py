@@ -6,8 +6,8 @@ from __future__ import annotations
 import pytest
 import yaml
 
-from residual_hf.analysis import check
-from residual_hf.analysis.verdict import CheckReport, ModeCheck, judge
+from residual_hf.analysis.short_runs import check
+from residual_hf.analysis.short_runs.verdict import CheckReport, ModeCheck, judge
 from residual_hf.cli import main
 from residual_hf.data.generated import generate_corpus
 

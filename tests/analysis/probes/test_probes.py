@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from residual_hf import ResidualConfig, ResidualForConditionalGeneration
-from residual_hf.analysis import ablation, adam, dependency, gradients, mixing, representations, stability
+from residual_hf.analysis.probes import ablation, adam, dependency, gradients, mixing, representations, stability
 from residual_hf.errors import InputError
 
 KAPPA = {  # steps 1, 2, 5, 10, 20, 30, 40; figure 3 of ResiDual with the correct derivative

@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 import logging
 import tempfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 from transformers import TrainerCallback, set_seed
 
+from residual_hf.analysis.output import as_table
 from residual_hf.data.pipeline import read_corpora
 from residual_hf.errors import InputError
 from residual_hf.files import read_json_lines, write_atomically
@@ -231,10 +232,3 @@ def series(lines: Iterable[dict[str, Any]], name: str) -> dict[int, float]:
 
 def name_of(row: dict[str, Any]) -> str:
     return f"{row['stack']} {row['layer']} {row['sublayer']}"
-
-
-def as_table(rows: Sequence[Sequence[str]]) -> str:
-    """Rows of equally many cells as text, the first of them the header."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = ("  ".join(map(str.ljust, row, widths)) for row in rows)
-    return "\n".join(line.rstrip() for line in lines)

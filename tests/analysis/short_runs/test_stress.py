@@ -7,8 +7,7 @@ import math
 import pytest
 import yaml
 
-from residual_hf.analysis import short_training
-from residual_hf.analysis.stress import StressRun, StressSetting, survival, table
+from residual_hf.analysis.short_runs.stress import StressRun, StressSetting, survival, table
 from residual_hf.cli import main
 from residual_hf.data.generated import generate_corpus
 
@@ -56,14 +55,10 @@ def test_table_has_range_and_kind():
     assert "| `post_ln` | 0.1 (0-0.2) none, stagnation |" in table(results)
 
 
-def test_command_continues_its_runs(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(short_training, "PAIRS", {"train": 300, "valid": 20, "test": 1})
-    monkeypatch.setattr(short_training, "VOCABULARY", 400)
-    short_training.generated_corpora.cache_clear()
+def test_command_continues_its_runs(tmp_path, small_generated_corpus, capsys):
     arguments = ["stress", "--output-dir", str(tmp_path / "out"), "--layers", "1", "--width", "16", "--updates", "4"]
     assert main([*arguments, "--modes", "post_ln"]) == 0
     assert main([*arguments, "--modes", "post_ln", "resi_dual"]) == 0
-    short_training.generated_corpora.cache_clear()
     runs = [json.loads(line) for line in (tmp_path / "out" / "runs.jsonl").read_text().splitlines()]
     assert [run["mode"] for run in runs] == ["post_ln", "resi_dual"]
     assert all(len(run["losses"]) == 4 and math.isfinite(run["losses"][-1]) for run in runs)

@@ -16,8 +16,8 @@ from typing import Any, cast
 import torch
 from torch import Tensor, fx, nn
 
-from ..model.connections import ResidualConnection, StreamBoundary
-from ..model.norms import NORM_TYPES
+from residual_hf.model.connections import ResidualConnection, StreamBoundary
+from residual_hf.model.norms import NORM_TYPES
 
 STATE = (2, 3, 16)  # batch, length, d_model of the traced stack
 NORMS = (*NORM_TYPES.values(), nn.RMSNorm)

@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from residual_hf.analysis.equations import to_latex
+from residual_hf.analysis.diagrams.equations import to_latex
 from residual_hf.model import catalogue as _  # noqa: F401  registers the modes
 from residual_hf.model.connections import LN_MODES
 

@@ -23,6 +23,8 @@ from pathlib import Path
 
 from tqdm.auto import tqdm
 
+from residual_hf.analysis.output import Panel, Point, check_matplotlib, to_csv, to_pictures
+from residual_hf.catalogue import check_modes
 from residual_hf.data.pipeline import read_corpora
 from residual_hf.errors import InputError
 from residual_hf.files import read_json_lines, write_atomically
@@ -30,8 +32,7 @@ from residual_hf.training.building import tokenizer_fields
 from residual_hf.training.recipe import Recipe
 from residual_hf.training.run import prepare_data
 
-from .figures import Panel, Point, check_matplotlib, check_modes, to_csv, to_pictures
-from .short_training import ShortCorpus, new_model, train
+from .training import ShortCorpus, new_model, train
 
 GENERATED = "the generated corpus"
 WINDOW = 20

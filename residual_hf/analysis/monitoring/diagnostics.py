@@ -33,11 +33,11 @@ from torch.autograd import Variable
 from torch.distributed.tensor import DTensor
 from transformers import TrainerCallback
 
+from residual_hf.analysis.probes.site_statistics import SiteStatistics, SiteSums
+from residual_hf.analysis.probes.sites import sublayers
 from residual_hf.errors import InputError
 from residual_hf.files import atomic_file, read_json_lines, write_atomically, write_json
 
-from .site_statistics import SiteStatistics, SiteSums
-from .sites import sublayers
 from .spikes import THRESHOLD, WINDOW, first_mover, spike_scores
 
 logger = logging.getLogger(__name__)

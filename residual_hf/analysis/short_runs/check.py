@@ -27,6 +27,9 @@ import torch
 from torch import Tensor
 from tqdm.auto import tqdm
 
+from residual_hf.analysis.probes.gradients import GradientNorm, gradient_norms
+from residual_hf.analysis.probes.representations import activation_ranges
+from residual_hf.catalogue import check_modes
 from residual_hf.data.corpus import ParallelCorpus, read_parallel
 from residual_hf.data.pair_reader import PairReader
 from residual_hf.data.pipeline import PreparedData
@@ -39,10 +42,7 @@ from residual_hf.training.launch import keep_freed_memory
 from residual_hf.training.recipe import Recipe
 from residual_hf.training.run import prepare_data
 
-from .figures import check_modes
-from .gradients import GradientNorm, gradient_norms
-from .representations import activation_ranges
-from .short_training import ShortCorpus, train
+from .training import ShortCorpus, train
 from .verdict import RAMP, CheckReport, ModeCheck, judge
 
 PAIRS = 20_000

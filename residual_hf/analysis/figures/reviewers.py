@@ -10,14 +10,15 @@ from collections.abc import Iterator
 
 import torch
 
+from residual_hf.analysis.output import Panel, Point
+from residual_hf.analysis.probes import adam, gradients
+from residual_hf.analysis.short_runs.training import ShortCorpus, train
 from residual_hf.model.configuration_residual import ResidualConfig
 from residual_hf.model.modeling_single_stack import ResidualForCausalLM
 
-from . import adam, gradients
-from .figures import Figure, Panel, Point
-from .published import BASELINES, INITIAL, VOCABULARY, initial
-from .published_training import DIVERGED, TRAINED, final_nll, fresh, warmed_up
-from .short_training import ShortCorpus, train
+from .figure import Figure
+from .initial import BASELINES, INITIAL, VOCABULARY, initial
+from .trained import DIVERGED, TRAINED, final_nll, fresh, warmed_up
 
 LRS = (1e-3, 3e-3)
 SMALL = {"width": 64, "ffn": 128, "updates": 100}

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from residual_hf.analysis.monitoring.diagnostics import FILE, Alert
 from residual_hf.files import read_json_lines
 
 from .charts import heat_map
-from .diagnostics import FILE, Alert
 
 SHORT = {"self_attention": "self", "cross_attention": "cross", "feed_forward": "ffn"}
 

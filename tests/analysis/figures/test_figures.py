@@ -8,9 +8,10 @@ import pytest
 from tiny_translator import SENTENCES, tiny_model, tiny_tokenizer
 from transformers import BartConfig, BartForConditionalGeneration
 
-from residual_hf.analysis import figures, short_training, theory
-from residual_hf.analysis.gallery import FIGURES, find_figures
-from residual_hf.analysis.own_model import OwnModel, draw_for_model
+from residual_hf.analysis.figures import figure as drawing
+from residual_hf.analysis.figures.gallery import FIGURES, find_figures
+from residual_hf.analysis.figures.own_model import OwnModel, draw_for_model
+from residual_hf.analysis.probes import theory
 from residual_hf.checkpoint import save_checkpoint
 from residual_hf.cli import main
 from residual_hf.errors import InputError
@@ -20,14 +21,7 @@ QUICK = {"resi_dual-2", "resi_dual-3", "b2t-3", "b2t-4", "b2t-5", "admin-3", "ad
 REVIEWERS = {f"reviewer-{number}" for number in (1, 2, 4, 5, 6, 7, 9)}
 
 
-@pytest.fixture(autouse=True, scope="module")
-def small_corpus():
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(short_training, "PAIRS", {"train": 300, "valid": 20, "test": 1})
-        patch.setattr(short_training, "VOCABULARY", 400)
-        short_training.generated_corpora.cache_clear()
-        yield
-        short_training.generated_corpora.cache_clear()
+pytestmark = pytest.mark.usefixtures("small_generated_corpus")
 
 
 def test_names_are_those_of_the_papers():
@@ -42,7 +36,7 @@ def test_measured_values(name):
     figure = FIGURES[name]
     sizes = {key: TINY[key] for key in figure.sizes}
     sizes |= {"updates": 10} if name == "reviewer-9" else {}  # its curve has a point every ten
-    points = list(figures.measure_all(figure, figure.modes[:1] if name in REVIEWERS else figure.modes, [1], sizes))
+    points = list(drawing.measure_all(figure, figure.modes[:1] if name in REVIEWERS else figure.modes, [1], sizes))
     if name in REVIEWERS:
         assert {point.panel for point in points} == {panel.name for panel in figure.panels}
         return
@@ -56,7 +50,7 @@ def test_measured_values(name):
 def test_pictures_and_table(name, tmp_path):
     figure = FIGURES[name]
     figure = dataclasses.replace(figure, sizes={key: TINY[key] for key in figure.sizes})
-    paths = figures.draw_figure(figure, tmp_path / "figures", seeds=(1,))
+    paths = drawing.draw_figure(figure, tmp_path / "figures", seeds=(1,))
     assert [path.name for path in paths] == [f"{name}.{kind}" for kind in ("csv", "svg", "png")]
     assert {row["panel"] for row in csv.DictReader(paths[0].open())} == {panel.name for panel in figure.panels}
     assert "<svg" in paths[1].read_text() and paths[2].read_bytes().startswith(b"\x89PNG")
@@ -64,12 +58,12 @@ def test_pictures_and_table(name, tmp_path):
 
 def test_modes_and_sizes_of_the_user(tmp_path):
     figure = dataclasses.replace(FIGURES["admin-3"], sizes={"layers": 2, "width": 32, "ffn": 32})
-    (table, *_) = figures.draw_figure(figure, tmp_path, modes=("pre_ln", "mhc"), seeds=(1, 2))
+    (table, *_) = drawing.draw_figure(figure, tmp_path, modes=("pre_ln", "mhc"), seeds=(1, 2))
     rows = list(csv.DictReader(table.open()))
     assert {row["series"] for row in rows} == {"post_ln", "pre_ln", "admin", "mhc"}
     assert {row["seed"] for row in rows} == {"1", "2"}
     with pytest.raises(InputError, match="--modes: unknown postln"):
-        figures.draw_figure(figure, tmp_path, modes=("postln",))
+        drawing.draw_figure(figure, tmp_path, modes=("postln",))
 
 
 @pytest.fixture
@@ -83,7 +77,7 @@ def own_run(tmp_path):
 
 
 def test_figures_of_a_model(own_run, tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(figures, "to_pictures", lambda name, *rest: {"svg": b""})  # drawing all takes 20 seconds
+    monkeypatch.setattr(drawing, "to_pictures", lambda name, *rest: {"svg": b""})  # drawing all takes 20 seconds
     command = ["figures", "all", "--model", str(own_run), "--seeds", "1", "--output-dir", str(tmp_path / "out")]
     assert main([*command, "--modes", "admin"]) == 0
     assert {path.stem for path in (tmp_path / "out").iterdir()} == QUICK - {"admin-5"}

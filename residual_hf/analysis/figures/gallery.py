@@ -7,10 +7,10 @@ from collections.abc import Sequence
 
 from residual_hf.errors import InputError
 
-from . import published, published_training, reviewers
-from .figures import Figure
+from . import initial, reviewers, trained
+from .figure import Figure
 
-FIGURES = {figure.name: figure for figure in (*published.FIGURES, *published_training.FIGURES, *reviewers.FIGURES)}
+FIGURES = {figure.name: figure for figure in (*initial.FIGURES, *trained.FIGURES, *reviewers.FIGURES)}
 
 
 def find_figures(names: Sequence[str]) -> list[Figure]:

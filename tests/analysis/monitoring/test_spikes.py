@@ -3,7 +3,7 @@ import math
 
 import numpy as np
 
-from residual_hf.analysis.spikes import RECENT, THRESHOLD, first_mover, spike_scores
+from residual_hf.analysis.monitoring.spikes import RECENT, THRESHOLD, first_mover, spike_scores
 
 
 def noisy(updates, series, seed=0):

@@ -8,11 +8,13 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from . import gradients, representations
-from .ablation import mean_loss
-from .figures import Figure, Panel, Point
-from .short_training import ShortCorpus, new_model, train
-from .undisturbed import Batch
+from residual_hf.analysis.output import Panel, Point
+from residual_hf.analysis.probes import gradients, representations
+from residual_hf.analysis.probes.ablation import mean_loss
+from residual_hf.analysis.probes.undisturbed import Batch
+from residual_hf.analysis.short_runs.training import ShortCorpus, new_model, train
+
+from .figure import Figure
 
 PROJECTIONS = {"q_proj": "W^Q", "k_proj": "W^K", "v_proj": "W^V", "out_proj": "W^O"}
 LRS = (3e-4, 1e-3, 3e-3, 1e-2, 3e-2)
