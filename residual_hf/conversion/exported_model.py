@@ -14,7 +14,7 @@ from torch import Tensor
 from residual_hf.conversion.graphs import GRAPHS, Graph, trace
 from residual_hf.model.configuration_residual import ResidualConfig
 from residual_hf.model.modeling_residual import ResidualForConditionalGeneration
-from residual_hf.model.search import Decoder, SearchSettings, beam_search, greedy_search, top_k
+from residual_hf.model.search import Array, Decoder, SearchSettings, beam_search, best_tokens, greedy_search
 
 BATCH = 32
 GraphCall = Callable[..., Sequence[Tensor]]  # tensors in the order of the inputs of a graph
@@ -33,18 +33,19 @@ class GraphDecoder:
         self.first, self.later, self.memory, self.mask = first, later, memory, mask
         self.past: list[Tensor] = []  # four tensors per layer: keys and values of the target, then of the source
 
-    def step(self, tokens: Tensor) -> Tensor:
+    def step(self, tokens: Array) -> Tensor:
+        newest = torch.from_numpy(tokens)[:, None]
         if not self.past:
-            logits, *self.past = self.first(self.mask, tokens[:, None], self.memory)
+            logits, *self.past = self.first(self.mask, newest, self.memory)
         else:
-            logits, *target = self.later(self.mask, tokens[:, None], *self.past)
+            logits, *target = self.later(self.mask, newest, *self.past)
             self.past[0::4], self.past[1::4] = target[0::2], target[1::2]
         return logits[:, -1]
 
-    def best(self, tokens: Tensor, count: int) -> tuple[Tensor, Tensor]:
-        return top_k(torch.log_softmax(self.step(tokens), dim=-1), count)
+    def best(self, tokens: Array, count: int) -> tuple[Array, Array]:
+        return best_tokens(self.step(tokens), count)
 
-    def select(self, rows: Tensor) -> None:
+    def select(self, rows: Array) -> None:
         self.mask = self.mask[rows]
         self.past = [states[rows] for states in self.past]
 

@@ -87,7 +87,8 @@ def _rows_by_tag(model: Any, corpus: EncodedCorpus) -> Iterator[tuple[Sequence[i
 
 def to_text(tokenizer: Any, rows: Sequence[Sequence[int]]) -> list[str]:
     """The text of translations, without special tokens and language tags."""
-    return [without_tag(text) for text in tokenizer.batch_decode(rows, skip_special_tokens=True)]
+    texts = tokenizer.batch_decode(rows, skip_special_tokens=True) if rows else []  # no rows: taken for an empty one
+    return [without_tag(text) for text in texts]
 
 
 def decoding_batches(source_lengths: Lengths, settings: DecodingSettings, count: int = 1) -> list[list[int]]:

@@ -18,7 +18,7 @@ from residual_hf.model.decoding import FastGenerationMixin
 from residual_hf.model.options import refusal
 from residual_hf.model.translation_inputs import TranslationInputs
 
-from .decode import Candidate, DecodingSettings, search, to_text
+from .decode import DecodingSettings, search, to_text
 from .long_text import LONG_TEXT, split_text
 
 
@@ -168,7 +168,7 @@ class Translator:
         check_sentences(sentences)
         if long not in LONG_TEXT:
             raise InputError(refusal("long", long, f"one of {', '.join(map(repr, LONG_TEXT))}"))
-        encoded, arguments = self._encode(sentences, source_lang, target_lang)
+        encoded, arguments = self.encode(sentences, source_lang, target_lang)
         limit = self.inputs.positions
         parts = [[Part(ids)] if text.strip() else [] for text, ids in zip(sentences, encoded, strict=True)]
         for i, ids in enumerate(encoded):
@@ -180,26 +180,36 @@ class Translator:
                         "(max_position_embeddings); truncate, split or skip such sentences with the option long"
                     )
                 parts[i] = self._shortened(sentences[i], long, limit, source_lang, target_lang)
-        beams = 1 if generate_arguments.get("do_sample") else max(self.settings.num_beams, count)
-        found = search(
-            self.model,
-            [part.ids for row in parts for part in row],
-            dataclasses.replace(self.settings, num_beams=beams),
-            count=count,
-            scores=scores,
-            shared=shared,
-            progress=progress,
-            **{**arguments, **generate_arguments},
-        )
-        results = iter(found)
-        return [self._joined(row, [next(results) for _ in row], count) for row in parts]
+        sources = [part.ids for row in parts for part in row]
+        arguments |= {"scores": scores, "shared": shared, "progress": progress, **generate_arguments}
+        found = iter(self.translate_encoded(sources, count, **arguments))
+        return [joined(row, [next(found) for _ in row], count) for row in parts]
+
+    def translate_encoded(
+        self, sources: Sequence[Sequence[int]], count: int = 1, **arguments: Any
+    ) -> list[list[Hypothesis]]:
+        """The `count` best translations of sentences that `encode` has encoded, best first.
+
+        Args:
+            arguments: of `decode.search`, among them those that `encode` returned.
+        """
+        beams = 1 if arguments.get("do_sample") else max(self.settings.num_beams, count)
+        settings = dataclasses.replace(self.settings, num_beams=beams)
+        candidates = [c for best in search(self.model, sources, settings, count=count, **arguments) for c in best]
+        texts = to_text(self.tokenizer, [candidate.ids for candidate in candidates])
+        found = [Hypothesis(text, candidate.score) for text, candidate in zip(texts, candidates, strict=True)]
+        return [found[first : first + count] for first in range(0, len(found), count)]
 
     def source_lengths(self, sentences: Sequence[str]) -> list[int]:
         """Source tokens of each sentence, without a language tag."""
         return [len(ids) for ids in self.tokenizer(list(sentences))["input_ids"]] if sentences else []
 
-    def _encode(
-        self, sentences: Sequence[str], source_lang: str | None, target_lang: str | None, **options: Any
+    def encode(
+        self,
+        sentences: Sequence[str],
+        source_lang: str | None = None,
+        target_lang: str | None = None,
+        **options: Any,
     ) -> tuple[list[list[int]], dict[str, Any]]:
         """Source tokens of each sentence and the arguments of `generate` for the languages."""
         if not sentences:
@@ -215,26 +225,25 @@ class Translator:
         if long == "skip":
             return []
         if long == "truncate":
-            ((ids,), _) = self._encode([sentence], *languages, truncation=True, max_length=limit)
+            ((ids,), _) = self.encode([sentence], *languages, truncation=True, max_length=limit)
             return [Part(ids)]
 
         def encoded(text: str) -> list[int]:
-            return self._encode([text], *languages)[0][0]
+            return self.encode([text], *languages)[0][0]
 
         return [Part(encoded(part), space) for part, space in split_text(sentence, lambda p: len(encoded(p)) <= limit)]
 
-    def _joined(self, parts: list[Part], found: list[list[Candidate]], count: int) -> list[Hypothesis]:
-        """The k-th translation of a sentence has the k-th candidate of each part."""
-        if not parts:
-            return [Hypothesis("", 0.0)] * count
-        results = []
-        for rank in range(count):
-            texts = to_text(self.tokenizer, [candidates[rank].ids for candidates in found])
-            scores = [candidates[rank].score for candidates in found]
-            text = "".join(text + part.space for text, part in zip(texts, parts, strict=True))
-            known = [score for score in scores if score is not None]
-            results.append(Hypothesis(text, sum(known) / len(known) if known else None))
-        return results
+
+def joined(parts: list[Part], found: list[list[Hypothesis]], count: int) -> list[Hypothesis]:
+    """The k-th translation of a sentence has the k-th hypothesis of each part."""
+    if not parts:
+        return [Hypothesis("", 0.0)] * count
+    results = []
+    for rank in zip(*found, strict=True):
+        text = "".join(hypothesis.text + part.space for hypothesis, part in zip(rank, parts, strict=True))
+        known = [hypothesis.score for hypothesis in rank if hypothesis.score is not None]
+        results.append(Hypothesis(text, sum(known) / len(known) if known else None))
+    return results
 
 
 def check_sentences(sentences: Sequence[str]) -> None:

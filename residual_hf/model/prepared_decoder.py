@@ -19,7 +19,7 @@ from .beam_cache import SourceCache, TargetCache
 from .connections import ResidualConnection, Sublayer, slot
 from .fingerprint import Fingerprint
 from .layers import ResidualAttention, ResidualDecoderLayer, ResidualFeedForward, eager_attention_forward
-from .search import top_k
+from .search import Array, best_tokens
 
 Map = Callable[[Tensor], Tensor]
 Branch = Callable[..., tuple[Tensor, ...]]
@@ -153,8 +153,8 @@ class LayerDecoder:
             for sublayer in layer.sublayers(index, self.target, self.source)
         ]
 
-    def step(self, tokens: Tensor) -> Tensor:
-        embeddings = self.decoder.embed(tokens[:, None], None)
+    def step(self, tokens: Array) -> Tensor:
+        embeddings = self.decoder.embed(torch.from_numpy(tokens)[:, None], None)
         hidden_states = self.decoder.add_positions(embeddings, None, self.target.length)
         self.target.grow()
         stream = self.decoder.boundary.begin(hidden_states.view(-1, self.beams, hidden_states.shape[-1]))
@@ -162,14 +162,15 @@ class LayerDecoder:
             stream = connection(stream, sublayer)
         return self.logits(self.decoder.boundary.end(stream)).flatten(0, 1).float()
 
-    def best(self, tokens: Tensor, count: int) -> tuple[Tensor, Tensor]:
-        return top_k(torch.log_softmax(self.step(tokens), dim=-1), count)
+    def best(self, tokens: Array, count: int) -> tuple[Array, Array]:
+        return best_tokens(self.step(tokens), count)
 
-    def select(self, rows: Tensor) -> None:
-        sentences = rows[:: self.beams] // self.beams
+    def select(self, rows: Array) -> None:
+        selected = torch.from_numpy(rows)
+        sentences = selected[:: self.beams] // self.beams
         if len(sentences) < len(self.source.layers[0][0]):
             self.source.select(sentences)
-        self.target.select(rows)
+        self.target.select(selected)
 
 
 ROLES = ("query", "key", "value")

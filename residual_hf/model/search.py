@@ -23,15 +23,18 @@ Processor = Callable[[Tensor, Tensor], Tensor]
 
 
 class Decoder(Protocol):
-    """Decodes one token per row and step. Rows are the beams of the first sentence, of the second, and so forth."""
+    """Decodes one token per row and step. Rows are the beams of the first sentence, of the second, and so forth.
 
-    def step(self, tokens: Tensor) -> Tensor:
+    What a search sees of each step is small, and NumPy takes a fraction of PyTorch's time for small arrays.
+    """
+
+    def step(self, tokens: Array) -> Tensor:
         """Feed one token per row, (rows,); returns logits (rows, vocabulary) in float32."""
 
-    def best(self, tokens: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    def best(self, tokens: Array, count: int) -> tuple[Array, Array]:
         """Feed one token per row; returns log-probabilities and ids of the best next ones, (rows, count) each."""
 
-    def select(self, rows: Tensor) -> None:
+    def select(self, rows: Array) -> None:
         """Continue with these rows: beams are reordered, finished sentences leave."""
 
 
@@ -89,31 +92,32 @@ class SearchResult:
 def greedy_search(decoder: Decoder, prompt: Tensor, settings: SearchSettings) -> SearchResult:
     """The most probable token at each step, from a prompt (sentences, length)."""
     length = prompt.shape[1]
-    found = prompt.new_full((len(prompt), int(settings.limits.max())), settings.fill_token_id)
+    found = np.full((len(prompt), int(settings.limits.max())), settings.fill_token_id)
     found[:, :length] = prompt
-    sentence = torch.arange(len(prompt), device=prompt.device)
-    limits, sequences, ended = settings.limits, found.clone(), torch.zeros_like(sentence, dtype=torch.bool)
-    totals = torch.zeros(len(prompt), device=prompt.device)
+    sentence = np.arange(len(prompt))
+    limits, sequences, ended = settings.limits.numpy(), found.copy(), np.zeros(len(prompt), bool)
+    totals = np.zeros(len(prompt), np.float32)
     recorded: list[Tensor] = []
-    for token in prompt.unbind(1)[:-1]:
+    for token in prompt.numpy().T[:-1]:
         decoder.step(token)
     while True:
         log_probs, candidates = next_tokens(decoder, sequences[:, :length], settings, recorded)
-        log_probs, best = log_probs.max(dim=1, keepdim=True)
-        tokens = candidates.gather(1, best)[:, 0]
+        rows, best = np.arange(len(sentence)), log_probs.argmax(axis=1)
+        tokens = candidates[rows, best]
         if settings.record_scores:
-            tokens = tokens.masked_fill(ended, settings.fill_token_id)
+            tokens = np.where(ended, settings.fill_token_id, tokens)
         sequences[:, length] = tokens
-        totals[sentence] += log_probs[:, 0].masked_fill(ended, 0.0)
+        totals[sentence] += np.where(ended, np.float32(0), log_probs[rows, best])
         length += 1
         ended = ended | is_any_of(tokens, settings.eos_token_ids) | (length >= limits)
         if not ended.any():
             continue
         found[sentence] = sequences
         if ended.all():
-            return SearchResult(found[:, :length], log_probs=totals, scores=recorded)
+            tensors = torch.from_numpy(found[:, :length]), torch.from_numpy(totals)
+            return SearchResult(tensors[0], log_probs=tensors[1], scores=recorded)
         if not settings.record_scores:
-            kept = (~ended).nonzero()[:, 0]
+            kept = (~ended).nonzero()[0]
             decoder.select(kept)
             sentence, limits, sequences, ended = sentence[kept], limits[kept], sequences[kept], ended[kept]
 
@@ -122,11 +126,11 @@ def beam_search(decoder: Decoder, prompt: Tensor, settings: SearchSettings) -> S
     """The best hypotheses that a beam of `num_beams` finds, from a prompt (sentences, length)."""
     search, closed_hypotheses = BeamSearch(prompt, settings), []
     recorded: list[Tensor] = []
-    for token in prompt.unbind(1)[:-1]:
-        decoder.step(token.repeat_interleave(settings.num_beams))
+    for token in prompt.numpy().T[:-1]:
+        decoder.step(token.repeat(settings.num_beams))
     while True:
         values, tokens = next_tokens(decoder, search.sequences, settings, recorded)
-        rows = search.step(values.numpy(), tokens.numpy())
+        rows = search.step(values, tokens)
         is_open = search.beams.is_open
         if not is_open.all():
             if not is_open.any():
@@ -135,7 +139,7 @@ def beam_search(decoder: Decoder, prompt: Tensor, settings: SearchSettings) -> S
                 closed_hypotheses.append(search.hypotheses.take(~is_open))
                 rows = rows[is_open]
                 search.keep(is_open)
-        decoder.select(torch.from_numpy(rows.reshape(-1)))
+        decoder.select(rows.reshape(-1))
     found = Hypotheses.join([*closed_hypotheses, search.hypotheses])
     best = found.take(found.sentence.argsort()).best(settings.num_return_sequences)
     prompt_length, length = prompt.shape[1], prompt.shape[1] + int(best.lengths.max())
@@ -144,30 +148,32 @@ def beam_search(decoder: Decoder, prompt: Tensor, settings: SearchSettings) -> S
 
 
 def next_tokens(
-    decoder: Decoder, sequences: Tensor, settings: SearchSettings, recorded: list[Tensor]
-) -> tuple[Tensor, Tensor]:
+    decoder: Decoder, sequences: Array, settings: SearchSettings, recorded: list[Tensor]
+) -> tuple[Array, Array]:
     """Log-probabilities and ids of at least the best `settings.candidates` tokens to follow, (rows, candidates).
 
     Processors change log-probabilities in beam search, as in Transformers; in greedy search they change logits, and
     only the choice depends on them. `recorded` gets the scores of all tokens if the settings ask for it.
     """
-    length, newest, eos = sequences.shape[1], sequences[:, -1], settings.eos_token_ids
-    banned = eos if length < settings.min_length else ()
+    length, newest = sequences.shape[1], sequences[:, -1]
+    banned = settings.eos_token_ids if length < settings.min_length else ()
     processors = settings.processors(length)
     if not processors and not settings.record_scores:
         values, ids = decoder.best(newest, settings.candidates + len(banned))
-        return (values.masked_fill(is_any_of(ids, banned), -torch.inf) if banned else values), ids
+        if banned:
+            values[is_any_of(ids, banned)] = -np.inf
+        return values, ids
     logits = decoder.step(newest)
     log_probs = torch.log_softmax(logits, dim=-1)
     scores = log_probs if settings.num_beams > 1 else logits
-    for token in banned:
-        scores = scores.index_fill(1, torch.tensor(token, device=scores.device), -torch.inf)
+    if banned:
+        scores = scores.index_fill(1, torch.tensor(banned), -torch.inf)
     for processor in processors:
-        scores = processor(sequences, scores)
+        scores = processor(torch.from_numpy(sequences), scores)
     if settings.record_scores:
         recorded.append(scores.clone())
-    values, ids = top_k(scores, settings.candidates)
-    return (values if settings.num_beams > 1 else log_probs.gather(1, ids)), ids
+    best, chosen = top_k(scores, settings.candidates)
+    return (best if settings.num_beams > 1 else log_probs.gather(1, chosen)).numpy(), chosen.numpy()
 
 
 @dataclass
@@ -226,10 +232,7 @@ class Hypotheses(ArrayGroup):
 
 
 class BeamSearch:
-    """Which hypotheses run on and which are finished, for the sentences that are still in the batch.
-
-    The arrays are NumPy's: they are small, and an operation on a small tensor takes several times as long.
-    """
+    """Which hypotheses run on and which are finished, for the sentences that are still in the batch."""
 
     def __init__(self, prompt: Tensor, settings: SearchSettings):
         sentences, beams = len(prompt), settings.num_beams
@@ -247,9 +250,9 @@ class BeamSearch:
         self.beams = Beams(paths[..., : self.length], running, limits, scores[:, 0], is_open)
 
     @property
-    def sequences(self) -> Tensor:
+    def sequences(self) -> Array:
         """(rows, length)"""
-        return torch.from_numpy(self.beams.paths[:, :, 0]).flatten(0, 1)
+        return self.beams.paths[:, :, 0].reshape(-1, self.length)
 
     def keep(self, sentences: Array) -> None:
         self.beams, self.hypotheses = self.beams.take(sentences), self.hypotheses.take(sentences)
@@ -263,9 +266,7 @@ class BeamSearch:
         beams = self.beams
         parents, tokens, totals = self._best_continuations(values, tokens)
         self.length += 1
-        ends = np.repeat((self.length >= beams.limits)[:, None], tokens.shape[1], axis=1)
-        for eos in self.settings.eos_token_ids:
-            ends |= tokens == eos
+        ends = is_any_of(tokens, self.settings.eos_token_ids) | (self.length >= beams.limits)[:, None]
         if ends.any():
             self._finish(parents, tokens, totals, ends)
             totals = np.where(ends, totals + IMPOSSIBLE, totals)
@@ -318,14 +319,19 @@ class BeamSearch:
 
 def largest(values: Array, count: int) -> tuple[Array, Array]:
     """The `count` largest of each row, in descending order, and their places."""
-    found, places = torch.from_numpy(values).topk(count)
-    return found.numpy(), places.numpy()
+    places = (-values).argsort(axis=1, kind="stable")[:, :count]
+    return values[np.arange(len(values))[:, None], places], places
 
 
-def is_any_of(tokens: Tensor, ids: Sequence[int]) -> Tensor:
+def is_any_of(tokens: Array, ids: Sequence[int]) -> Array:
     """Which tokens are among `ids`."""
-    found = [tokens == token for token in ids] or [torch.zeros_like(tokens, dtype=torch.bool)]
-    return reduce(torch.logical_or, found)
+    return reduce(np.logical_or, [tokens == token for token in ids], np.zeros(tokens.shape, bool))
+
+
+def best_tokens(logits: Tensor, count: int) -> tuple[Array, Array]:
+    """Log-probabilities and ids of the best tokens of each row, from logits (rows, vocabulary)."""
+    values, ids = top_k(torch.log_softmax(logits, dim=-1), count)
+    return values.numpy(), ids.numpy()
 
 
 def top_k(scores: Tensor, count: int) -> tuple[Tensor, Tensor]:

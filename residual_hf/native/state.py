@@ -3,13 +3,15 @@
 
 from __future__ import annotations
 
-from ctypes import byref, c_void_p
+from ctypes import addressof, byref, c_char, c_void_p
 from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from residual_hf.model.embeddings import first_position, positions_padding
+from residual_hf.model.search import Array
 
 from . import loaded_library
 from .batch import Sentences, number_of_parts
@@ -38,18 +40,19 @@ class DecoderState:
         self.slots, self.max_length, self.steps = len(sentences.lengths) * beams, max_length, 0
         room = self.slots * min(max_length, FIRST_STEPS), 2 * self.stack.attention_width
         self.self_cache = [torch.empty(room, dtype=decoder.dtype) for _ in range(self.stack.layers)]
-        self.ancestors = torch.zeros(self.slots, max_length, dtype=torch.int32)
-        self.sources = torch.arange(len(sentences.lengths), dtype=torch.int32).repeat_interleave(beams)
+        self.ancestors = np.zeros((self.slots, max_length), np.int32)
+        self.sources = np.arange(len(sentences.lengths), dtype=np.int32).repeat(beams)
         self.source = cross_cache, sentences.entries, sentences.lengths
         self.addresses = (c_void_p * self.stack.layers)(*(entries.data_ptr() for entries in self.self_cache))
         sizes = (self.slots, max_length, sentences.longest, cross_cache.shape[1])
-        indices = (tensor.data_ptr() for tensor in (self.ancestors, self.sources, *self.source[1:]))
-        self.memory = Memory(*sizes, self.addresses, cross_cache.data_ptr(), *indices)
+        rows = address(self.ancestors), address(self.sources)
+        table = sentences.entries.data_ptr(), sentences.lengths.data_ptr()
+        self.memory = Memory(*sizes, self.addresses, cross_cache.data_ptr(), *rows, *table)
         self.arguments = byref(self.stack), byref(self.memory)
         self.scratch = torch.empty(0, dtype=torch.uint8)
         self.logits: Tensor | None = None  # (slots, padded vocabulary)
 
-    def step(self, tokens: Tensor) -> Tensor:
+    def step(self, tokens: Array) -> Tensor:
         """Decode one token per row: logits (rows, vocabulary), which the next step overwrites.
 
         Args:
@@ -63,25 +66,26 @@ class DecoderState:
         self._decode(tokens, Step(logits=self.logits.data_ptr()))
         return self.logits[: len(tokens), : self.vocabulary]
 
-    def best(self, tokens: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    def best(self, tokens: Array, count: int) -> tuple[Array, Array]:
         """Same as `step`, but return the `count` best next tokens of each row; all of them if there are fewer.
 
         Returns:
             Log probabilities in descending order and token ids, (rows, count) each.
         """
         count = min(count, self.vocabulary)
-        log_probs, ids = torch.empty(len(tokens), count), torch.empty(len(tokens), count, dtype=torch.long)
-        self._decode(tokens, Step(candidates=count, log_probs=log_probs.data_ptr(), ids=ids.data_ptr()))
+        shape = len(tokens), count
+        log_probs, ids = np.empty(shape, np.float32), np.empty(shape, np.int64)
+        self._decode(tokens, Step(candidates=count, log_probs=address(log_probs), ids=address(ids)))
         return log_probs, ids
 
-    def select(self, rows: Tensor) -> None:
+    def select(self, rows: Array) -> None:
         """Continue with these rows (new_rows,), in this order; a row may be taken several times or not at all."""
         if len(rows) > self.slots:
             raise ValueError(f"rows: {len(rows)} selected, and the state has room for {self.slots}")
-        self.ancestors, self.sources = self.ancestors.index_select(0, rows), self.sources.index_select(0, rows)
-        self.memory.ancestors, self.memory.sources = self.ancestors.data_ptr(), self.sources.data_ptr()
+        self.ancestors, self.sources = self.ancestors[rows], self.sources[rows]
+        self.memory.ancestors, self.memory.sources = address(self.ancestors), address(self.sources)
 
-    def _decode(self, tokens: Tensor, step: Step) -> None:
+    def _decode(self, tokens: Array, step: Step) -> None:
         """Run the decoder; `step` says which outputs to write, and receives the inputs."""
         rows = len(self.sources)
         if self.steps >= self.positions:
@@ -90,10 +94,10 @@ class DecoderState:
             raise ValueError(f"max_length: {self.max_length} was given, and this is one step more")
         if len(tokens) != rows:
             raise ValueError(f"tokens: {len(tokens)} given for {rows} rows")
-        tokens = tokens.long().contiguous()
+        tokens = np.ascontiguousarray(tokens, np.int64)
         if len(self.self_cache[0]) <= self.steps * self.slots:
             self._make_room()
-        step.rows, step.index, step.tokens = rows, self.steps, tokens.data_ptr()
+        step.rows, step.index, step.tokens = rows, self.steps, address(tokens)
         step.position = self.first_position + self.steps
         library, parts = loaded_library(), number_of_parts(rows)
         size = library.decode_scratch_size(*self.arguments, rows, parts)
@@ -110,3 +114,8 @@ class DecoderState:
             self.self_cache[layer] = old.new_empty(steps * self.slots, old.shape[1])
             self.self_cache[layer][: len(old)] = old
             self.addresses[layer] = self.self_cache[layer].data_ptr()
+
+
+def address(array: Array) -> int:
+    """Of the first value; `array.ctypes` takes several times as long."""
+    return addressof(c_char.from_buffer(array.data))

@@ -9,6 +9,7 @@ import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any, NamedTuple
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
@@ -68,8 +69,8 @@ class _Search(NamedTuple):
     """What sentences of one batch have in common."""
 
     translator: Translator
-    target: str
-    count: int  # type: ignore[assignment]  # hides `tuple.count`
+    arguments: dict[str, Any]
+    hypotheses: int
     again: bool = False
 
 
@@ -77,7 +78,7 @@ class _Search(NamedTuple):
 class _Sentence:
     request: Request
     text: str
-    length: int
+    ids: list[int]
     search: _Search
     hypotheses: list[Hypothesis] = field(default_factory=list)
     flag: str | None = None
@@ -188,19 +189,20 @@ class Batcher:
 
     def _prepare(self, request: Request) -> None:
         translator = self.translators[request.source, request.target]
-        longest = min(LONGEST_SENTENCE, translator.model.config.max_position_embeddings - 1)  # one for a language tag
-        search = _Search(translator, request.target, 1 + request.alternatives)
+        longest = min(LONGEST_SENTENCE, translator.inputs.positions or LONGEST_SENTENCE)
+
+        @cache
+        def encoded(sentence: str) -> tuple[list[int], _Search]:
+            (ids,), arguments = translator.encode([sentence], target_lang=request.target)
+            return ids, _Search(translator, arguments, 1 + request.alternatives)
 
         def fits(sentence: str) -> bool:
-            return translator.source_lengths([sentence])[0] <= longest
+            return len(encoded(sentence)[0]) <= longest
 
         for text in request.texts:
             document = Document(text, request.source, fits, markup=request.markup)
-            lengths = translator.source_lengths(document.sentences)
             request.documents.append(document)
-            request.sentences.append(
-                [_Sentence(request, *pair, search) for pair in zip(document.sentences, lengths, strict=True)]
-            )
+            request.sentences.append([_Sentence(request, text, *encoded(text)) for text in document.sentences])
             self._waiting += request.sentences[-1]
         if request.finished:  # nothing to translate in it
             _finish(request)
@@ -211,13 +213,13 @@ class Batcher:
         if not self._waiting:
             return []
         oldest = self._waiting[0]
-        settings, count = oldest.search.translator.settings, oldest.search.count
-        budget = settings.max_tokens // max(settings.num_beams, count)
+        settings = oldest.search.translator.settings
+        budget = settings.max_tokens // max(settings.num_beams, oldest.search.hypotheses)
         similar = [sentence for sentence in self._waiting if sentence.search == oldest.search]
-        similar.sort(key=lambda sentence: abs(sentence.length - oldest.length))
-        batch, longest = [oldest], oldest.length
+        similar.sort(key=lambda sentence: abs(len(sentence.ids) - len(oldest.ids)))
+        batch, longest = [oldest], len(oldest.ids)
         for sentence in similar:
-            longest = max(longest, sentence.length)
+            longest = max(longest, len(sentence.ids))
             if longest * (len(batch) + 1) > budget:
                 break
             if sentence is not oldest:
@@ -230,14 +232,12 @@ class Batcher:
         batch = self._next_batch()
         if not batch:
             return
-        search = batch[0].search
-        arguments: dict[str, Any] = {"no_repeat_ngram_size": 4} if search.again else {}
+        search, sources = batch[0].search, [sentence.ids for sentence in batch]
+        arguments = search.arguments | ({"no_repeat_ngram_size": 4} if search.again else {})
         self.metrics.batch_sentences.observe(len(batch))
         try:
             with self.metrics.batch_seconds.time():
-                found = search.translator.hypotheses(
-                    [sentence.text for sentence in batch], search.count, target_lang=search.target, **arguments
-                )
+                found = search.translator.translate_encoded(sources, search.hypotheses, scores=True, **arguments)
             for sentence, hypotheses in zip(batch, found, strict=True):
                 self._take(sentence, hypotheses)
         except Exception as error:
@@ -262,7 +262,7 @@ class Batcher:
         else:
             self.metrics.flags.labels(sentence.flag).inc()
             search = sentence.search
-            sentence.search = search._replace(count=max(search.count, SECOND_SEARCH), again=True)
+            sentence.search = search._replace(hypotheses=max(search.hypotheses, SECOND_SEARCH), again=True)
             self._waiting.append(sentence)
 
 

@@ -201,13 +201,14 @@ class Slow:
 
     def __init__(self, translator):
         self.model, self.tokenizer, self.settings = translator.model, translator.tokenizer, translator.settings
-        self.source_lengths, self.translator, self.free = translator.source_lengths, translator, threading.Event()
+        self.inputs, self.encode = translator.inputs, translator.encode
+        self.translator, self.free = translator, threading.Event()
 
-    def hypotheses(self, *args, **kwargs):
+    def translate_encoded(self, *args, **kwargs):
         self.free.wait(30)
         if self.translator is None:
             raise RuntimeError("a secret path")
-        return self.translator.hypotheses(*args, **kwargs)
+        return self.translator.translate_encoded(*args, **kwargs)
 
 
 def test_full_queue_timeout_and_internal_error(german):

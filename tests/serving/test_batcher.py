@@ -18,15 +18,17 @@ class Dictionary:
     """Stands in for a translator: a sentence becomes "en:" and upper case, or its entry in `words`."""
 
     def __init__(self, **words):
-        self.model = SimpleNamespace(config=SimpleNamespace(max_position_embeddings=20))
+        self.inputs = SimpleNamespace(positions=20)
         self.settings = DecodingSettings(num_beams=2, max_tokens=40)
-        self.words, self.batches, self.free = words, [], threading.Event()
+        self.words, self.encoded, self.batches, self.free = words, [], [], threading.Event()
         self.free.set()
 
-    def source_lengths(self, sentences):
-        return [len(sentence.split()) for sentence in sentences]
+    def encode(self, sentences, *, target_lang):
+        self.encoded += sentences
+        return [sentence.split() for sentence in sentences], {"target": target_lang}
 
-    def hypotheses(self, sentences, count, *, target_lang, **arguments):
+    def translate_encoded(self, sources, count, *, target, scores, **arguments):
+        sentences = [" ".join(source) for source in sources]
         self.free.wait()
         self.batches.append(list(sentences))
         if "crash" in sentences:
@@ -82,6 +84,7 @@ def test_sentences_that_wait_share_batches_of_similar_length(make):
     assert [future.result(5)[0].texts[0] for future in [first, *futures][:2]] == ["en:FIRST", "en:A B"]
     assert [future.result(5) for future in futures]
     assert translator.batches == [["first"], [short] * 3, [long] * 2]
+    assert translator.encoded == ["first", short, long, short, long, short]  # once each
 
 
 def test_a_text_is_joined_from_its_sentences_with_alternatives(make):
