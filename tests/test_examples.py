@@ -84,6 +84,21 @@ def test_depth_study_goes_on_where_it_stopped(tmp_path):
     )
 
 
+def test_verdicts_of_the_check_are_held_against_the_depth_study(tmp_path):
+    setting = {"width": 16, "updates": 3, "lr": 1e-3, "clip_norm": 0.0, "max_tokens": 512}
+    run = {"mode": "post_ln", "depth": 1, "warmup": 0, "seed": 1, "unigram_entropy": 5.0, "setting": setting}
+    runs, verdicts = tmp_path / "runs.jsonl", tmp_path / "verdicts.jsonl"
+    runs.write_text("".join(json.dumps(run | {"nll": nll, "warmup": i}) + "\n" for i, nll in enumerate((3.2, 5.1))))
+    measured = run | {"warmup": 1, "nll": 5.1, "outcome": "stuck", "verdict": "will not train", "findings": ["found"]}
+    verdicts.write_text(json.dumps(measured) + "\n")
+    output = run_here("depth/verdicts.py", runs, verdicts, "--seconds", 0.1, "--modes", "pre_ln")
+    lines = [json.loads(line) for line in verdicts.read_text().splitlines()]
+    assert [(line["warmup"], line["outcome"]) for line in lines] == [(1, "stuck"), (0, "trained")]
+    assert "| **will not train** | 0 | 1 | 0 |" in output
+    assert f"| **{lines[1]['verdict']}** | 1 | 0 | 0 |" in output
+    assert "| `post_ln` 1+1, warm-up 1, seed 1 | will not train | stuck (5.10) | found |" in output
+
+
 def test_comparison_trains_what_is_missing_and_prints_the_tables(tmp_path):
     for language, lines in (("en", ENGLISH), ("de", GERMAN)):
         (tmp_path / f"text.{language}").write_text("\n".join(lines * 8) + "\n", encoding="utf-8")

@@ -214,7 +214,7 @@ def draw(results: Results, folder: Path) -> None:
 def main() -> None:
     options = parser.parse_args()
     if options.modes == ["all"]:
-        options.modes = sorted(LN_MODES)
+        options.modes = list(dict.fromkeys([*parser.get_default("modes"), *sorted(LN_MODES)]))
     columns = itertools.starmap(Column, itertools.product(options.layers, options.warmup, options.lr))
     runs = [
         Run(mode, column, seed, options.output_dir)

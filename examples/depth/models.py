@@ -8,18 +8,13 @@ from typing import Any
 from residual_hf import ResidualConfig, ResidualForConditionalGeneration
 
 
+def shape(mode: str, depth: int, width: int) -> dict[str, Any]:
+    """Fields of `ResidualConfig` for `depth` layers in each stack."""
+    stacks = {"layers": depth, "ffn_dim": 2 * width, "attention_heads": 4}
+    sizes = {f"{stack}_{name}": size for stack in ("encoder", "decoder") for name, size in stacks.items()}
+    return {"ln_mode": mode, "d_model": width, **sizes}
+
+
 def build(mode: str, depth: int, width: int, **fields: Any) -> ResidualForConditionalGeneration:
-    """`depth` layers in each stack, in training mode; `fields` are those of `ResidualConfig`."""
-    config = ResidualConfig(
-        ln_mode=mode,
-        d_model=width,
-        encoder_layers=depth,
-        decoder_layers=depth,
-        encoder_ffn_dim=2 * width,
-        decoder_ffn_dim=2 * width,
-        encoder_attention_heads=4,
-        decoder_attention_heads=4,
-        scale_embedding=True,
-        **fields,
-    )
-    return ResidualForConditionalGeneration(config).train()
+    """A model of this shape, in training mode; `fields` are those of `ResidualConfig`."""
+    return ResidualForConditionalGeneration(ResidualConfig(**shape(mode, depth, width), **fields)).train()

@@ -88,7 +88,7 @@ def setting(args: argparse.Namespace) -> dict[str, Any]:
     return {name: getattr(args, name) for name in ("width", "updates", "lr", "clip_norm", "max_tokens")}
 
 
-def verdict(run: dict[str, Any]) -> str:
+def outcome(run: dict[str, Any]) -> str:
     """A run that predicts no better than word frequencies has not trained."""
     if run["nll"] is None:
         return "diverged"
@@ -105,7 +105,7 @@ def table(runs: list[dict[str, Any]]) -> str:
     def cell(group: list[dict[str, Any]]) -> str:
         texts = []
         for name in ("trained", "stuck", "diverged"):
-            these = [run["nll"] for run in group if verdict(run) == name]
+            these = [run["nll"] for run in group if outcome(run) == name]
             if these:
                 figure = "" if name == "diverged" else f" {sum(these) / len(these):.2f}"
                 spread = f" ({min(these):.2f}-{max(these):.2f})" if figure and len(these) > 1 else ""
@@ -158,7 +158,7 @@ def main() -> None:
         runs.append(run)
         with args.file.open("a") as file:
             file.write(json.dumps(run) + "\n")
-        print(f"{mode:20} {depth:3}+{depth:<3} warm-up {warmup:4} seed {seed}: {verdict(run)}, nll {run['nll']}")
+        print(f"{mode:20} {depth:3}+{depth:<3} warm-up {warmup:4} seed {seed}: {outcome(run)}, nll {run['nll']}")
     print("\n" + table(runs))
 
 

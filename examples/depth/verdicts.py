@@ -1,0 +1,114 @@
+# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
+"""How often `residual-hf check` is right: its verdict on each run of `study.py`, next to what the training did.
+
+    python examples/depth/study.py depth.jsonl --updates 200 --max-tokens 1024 --warmups 0 --seeds 1
+    python examples/depth/verdicts.py depth.jsonl verdicts.jsonl
+
+The check has the model, the corpus, the seed and the learning rate of the run, and its own number of updates. Every
+verdict is a line of the second file; when started again, the script continues after the last one.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import torch
+from models import shape
+from study import outcome, read_runs
+
+from residual_hf.analysis.check import Check
+from residual_hf.analysis.short_training import ShortCorpus, generated_corpora
+from residual_hf.data.settings import CorpusSpec, DataSettings, TokenizerSettings
+from residual_hf.training.recipe import Recipe
+from residual_hf.training.settings import TrainingSettings
+
+OUTCOMES = ("trained", "stuck", "diverged")
+VERDICTS = ("trains", "at risk", "will not train")
+CELL = ("mode", "depth", "warmup", "seed")
+
+
+def recipe_of(run: dict[str, Any]) -> Recipe:
+    setting = run["setting"]
+    text = CorpusSpec(source="generated.en", target="generated.de")  # not read: `Check` receives the corpus
+    return Recipe(
+        output_dir="unused",
+        data=DataSettings(train=(text,), valid=(text,)),
+        source_lang="en",
+        target_lang="de",
+        tokenizer=TokenizerSettings(),
+        model={**shape(run["mode"], run["depth"], setting["width"]), "dropout": 0.0, "max_position_embeddings": 128},
+        training=TrainingSettings(
+            max_updates=setting["updates"],
+            lr=setting["lr"],
+            warmup_updates=run["warmup"],
+            clip_norm=setting["clip_norm"],
+            seed=run["seed"],
+        ),
+    )
+
+
+def check(run: dict[str, Any], seconds: float, modes: list[str]) -> dict[str, Any]:
+    corpus = ShortCorpus.generated(run["setting"]["max_tokens"], "cuda" if torch.cuda.is_available() else "cpu")
+    report = Check(recipe_of(run), generated_corpora()[1], corpus).run(seconds, modes)
+    return {
+        **{name: run[name] for name in CELL},
+        "outcome": outcome(run),
+        "nll": run["nll"],
+        "verdict": report.verdict,
+        "findings": report.findings,
+        "gradient_ratio": report.own.gradient_ratio,
+        "lowest": report.own.lowest,
+        "updates": len(report.own.rates),
+        "better": [mode.mode for mode in report.better],
+        "check": report.setting,
+    }
+
+
+def tables(lines: list[dict[str, Any]]) -> str:
+    """How often each verdict met each outcome, and the verdicts one by one."""
+    counts = Counter((line["verdict"], line["outcome"]) for line in lines)
+    rows = [[f"**{verdict}**", *(str(counts[verdict, name]) for name in OUTCOMES)] for verdict in VERDICTS]
+    single = [
+        [
+            f"`{line['mode']}` {line['depth']}+{line['depth']}, warm-up {line['warmup']}, seed {line['seed']}",
+            line["verdict"],
+            line["outcome"] + ("" if line["nll"] is None else f" ({line['nll']:.2f})"),
+            "; ".join(line["findings"]),
+        ]
+        for line in lines
+    ]
+    return (
+        f"{markdown(['verdict', *OUTCOMES], rows)}\n\n{markdown(['run', 'verdict', 'training', 'findings'], single)}"
+    )
+
+
+def markdown(head: list[str], rows: list[list[str]]) -> str:
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in (head, ["---"] * len(head), *rows))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("runs", type=Path, help="the file of study.py")
+    parser.add_argument("file", type=Path, help="JSON lines, one per verdict; read first if it exists")
+    parser.add_argument("--seconds", type=float, default=60.0, help="time for each check")
+    parser.add_argument(
+        "--modes", nargs="+", default=[], help="the other modes of each check; default: its own choice"
+    )
+    args = parser.parse_args()
+    lines = read_runs(args.file)
+    done = {tuple(line[name] for name in CELL) for line in lines}
+    for run in read_runs(args.runs):
+        if tuple(run[name] for name in CELL) in done:
+            continue
+        lines.append(check(run, args.seconds, args.modes))
+        with args.file.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(lines[-1]) + "\n")
+    print(tables(lines))
+
+
+if __name__ == "__main__":
+    main()
