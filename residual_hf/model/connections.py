@@ -85,6 +85,10 @@ class SublayerPlace:
     def is_last_in_layer(self) -> bool:
         return self.position == self.sublayers_per_layer - 1
 
+    @property
+    def is_last_in_stack(self) -> bool:
+        return self.is_last_in_layer and self.layer == self.num_layers - 1
+
     def mode(self, config: ResidualConfig) -> type[ResidualConnection]:
         """The mode of the stack."""
         return get_ln_mode(config.stack_ln_mode(self.stack))

@@ -76,6 +76,11 @@ class ResiDualOptions:
     )
     main_scale: float = option(1.0, minimum=0.0, help="alpha, weight of the Post-LN stream in the output")
     dual_layer_norm_eps: float = option(1e-7, above=0.0, help="eps of the dual norm; other norms use layer_norm_eps")
+    output_gain: float = option(
+        1.0,
+        above=0.0,
+        help="initial gain of the two norms whose sum is the output; 0.5 gives the sum the size of one (official: 1)",
+    )
 
 
 class DualStream(StreamBoundary):
@@ -83,7 +88,8 @@ class DualStream(StreamBoundary):
 
     def __init__(self, config: ResidualConfig, stack: str):
         super().__init__(config, stack)
-        self.norm = build_norm(config, stack, eps=self.options.dual_layer_norm_eps)
+        eps, gain = self.options.dual_layer_norm_eps, self.options.output_gain
+        self.norm = build_norm(config, stack, eps=eps, initial_gain=gain)
 
     def starting_values(self) -> dict[str, Tensor | float]:
         values: dict[str, Tensor | float] = {f"norm.{name}": 0.0 for name, _ in self.norm.named_parameters()}
@@ -114,6 +120,11 @@ class ResiDual(PostLN):
     Boundary = DualStream
     starts_from = "post_ln"
     starting_options = {"main_scale": 1.0}
+
+    def __init__(self, config: ResidualConfig, place: SublayerPlace):
+        super().__init__(config, place)
+        if place.is_last_in_stack:
+            self.norm = build_norm(config, place.stack, initial_gain=self.options.output_gain)
 
     def forward(self, stream: Stream, sublayer: Sublayer) -> Stream:
         x, r = stream

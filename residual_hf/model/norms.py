@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -78,14 +78,22 @@ NORM_TYPES: dict[str, type[nn.Module]] = {
 }
 
 
-def build_norm(config: ResidualConfig, stack: str, size: int | None = None, eps: float | None = None) -> nn.Module:
+def build_norm(
+    config: ResidualConfig, stack: str, size: int | None = None, eps: float | None = None, initial_gain: float = 1.0
+) -> nn.Module:
     """A norm over the last dimension, of the `norm_type` of a stack ("encoder" or "decoder").
 
     Args:
         size: width of the last dimension (default `config.d_model`).
         eps: default `config.layer_norm_eps`.
+        initial_gain: factor on the learned gain at the start of training; not for `"ada_norm"`, which has none.
     """
     norm_type = config.stack_norm_type(stack)
     options = {"scale": config.ada_norm_scale} if norm_type == "ada_norm" else {}
     size = config.d_model if size is None else size
-    return NORM_TYPES[norm_type](size, eps=config.layer_norm_eps if eps is None else eps, **options)
+    norm: Any = NORM_TYPES[norm_type](size, eps=config.layer_norm_eps if eps is None else eps, **options)
+    if initial_gain != 1.0:
+        if norm_type == "ada_norm":
+            raise ValueError(f"norm_type: 'ada_norm' given, which has no gain that could start at {initial_gain:g}")
+        norm.initial_gain = initial_gain * (size**0.5 if norm_type == "scale_norm" else 1.0)  # for `_init_weights`
+    return norm

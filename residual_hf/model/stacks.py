@@ -96,6 +96,8 @@ class ResidualPreTrainedModel(PreTrainedModel):
             init_embedding(module, self._embedding_gain(getattr(module, "table", None)), self.config.fix_norm)
         else:
             super()._init_weights(module)
+        if hasattr(module, "initial_gain"):
+            init.constant_(module.weight, module.initial_gain)
 
     def _embedding_gain(self, table: str | None) -> float:
         """Factor on the initial scale of a token table (encoder, decoder or output), 1 for other tables.

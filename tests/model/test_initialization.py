@@ -92,3 +92,36 @@ def test_a_style_of_ones_own_law_is_kept_apart_from_the_mode():
     plain = make("post_ln", init_style="fairseq_main", **WIDE).model.encoder.layers[0].ffn.fc1.weight
     beta = 0.87 * (2**4 * 3) ** (-1 / 16)  # DeepNet, table 2: encoder of 2 layers, decoder of 3
     assert (deep.std() / plain.std()).item() == pytest.approx(beta, rel=0.01)
+
+
+@pytest.mark.parametrize("norm_type", ["layer_norm", "rms_norm", "scale_norm"])
+def test_output_gain_halves_the_initial_output_of_resi_dual_and_nothing_else(norm_type, tmp_path):
+    ids = torch.randint(3, WIDE["vocab_size"], (2, 7))
+
+    def outputs(gain):
+        options = {"output_gain": gain}
+        model = make("resi_dual", norm_type=norm_type, ln_mode_options=options, **WIDE).eval()
+        with torch.no_grad():
+            return model, model.model.encoder(ids).last_hidden_state
+
+    (official, full), (model, half) = outputs(1.0), outputs(0.5)
+    torch.testing.assert_close(half, full / 2)
+    changed = {
+        name: (parameter / other).unique().tolist()
+        for (name, parameter), other in zip(model.named_parameters(), official.parameters(), strict=True)
+        if not parameter.equal(other)
+    }
+    last = {"encoder": "layers.1.ffn_residual.norm", "decoder": "layers.2.ffn_residual.norm"}
+    assert changed == {f"model.{stack}.{last[stack]}.weight": [0.5] for stack in last} | {
+        f"model.{stack}.boundary.norm.weight": [0.5] for stack in last
+    }
+
+    with torch.no_grad():
+        model.model.encoder.boundary.norm.weight.fill_(3.0)
+    model.save_pretrained(tmp_path)
+    assert (type(model).from_pretrained(tmp_path).model.encoder.boundary.norm.weight == 3.0).all()
+
+
+def test_output_gain_needs_a_norm_with_a_gain():
+    with pytest.raises(ValueError, match="norm_type: 'ada_norm' given, which has no gain that could start at 0.5"):
+        make("resi_dual", norm_type="ada_norm", ln_mode_options={"output_gain": 0.5})
