@@ -20,8 +20,8 @@ import torch
 from models import shape
 from study import outcome, read_runs
 
-from residual_hf.analysis.check import Check
-from residual_hf.analysis.short_training import ShortCorpus, generated_corpora
+from residual_hf.analysis.short_runs.check import Check
+from residual_hf.analysis.short_runs.training import ShortCorpus, generated_corpora
 from residual_hf.data.settings import CorpusSpec, DataSettings, TokenizerSettings
 from residual_hf.training.recipe import Recipe
 from residual_hf.training.settings import TrainingSettings
