@@ -1,5 +1,5 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
-"""What modes there are, from the declarations of their classes."""
+"""The list of modes, from the declarations of their classes."""
 
 from __future__ import annotations
 

@@ -137,7 +137,7 @@ def load_checkpoint(
 
 
 def _check_before_loading(folder: Path, values: dict[str, Any]) -> None:
-    """Compare the headers of the weights with the config, before a model of its sizes is made."""
+    """Compare the shapes of the weights with the config before memory for the model is allocated."""
     _, shapes = _weight_shapes(folder)
     if "quantization_config" in values or not any(name.startswith("model.") for name in shapes):
         return  # other weights than those of the plain model
@@ -154,7 +154,7 @@ def saved_class(values: dict[str, Any]) -> tuple[type, Any]:
 
 
 def model_folder(name: str | Path) -> str | Path:
-    """The folder of the model, for the folder of a run; other names as they are, but for `~`."""
+    """The model folder of a run folder; other names unchanged, with `~` expanded."""
     name = type(name)(os.path.expanduser(name))
     of_run = Path(name, "model")
     holds_run = (of_run / "config.json").is_file() and not Path(name, "config.json").exists()
@@ -162,7 +162,7 @@ def model_folder(name: str | Path) -> str | Path:
 
 
 def weights_stamp(name: str | Path) -> dict[str, list[int]]:
-    """Size and time of change of the weights in the folder of a model or a run; empty for a name on the Hub."""
+    """Size and modification time of the weight files of a model or a run; empty for a name on the Hub."""
     found = {path.name: path.stat() for path in sorted(Path(model_folder(name)).glob("*.safetensors"))}
     return {path: [stat.st_size, stat.st_mtime_ns] for path, stat in found.items()}
 
@@ -201,7 +201,7 @@ def check_vocabulary_size(tokenizer: Any, source_rows: int, target_rows: int, wh
 
 
 def _check_presence(name: str | Path, where: str) -> None:
-    """Local folders only; other names are left to the Hub."""
+    """Check that a local folder has the files of a model; names on the Hub are not checked."""
     if not str(name).strip():
         raise InputError(f"model: {str(name)!r} given, must be a folder or a name on the Hub")
     folder = Path(name)

@@ -1,5 +1,5 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
-"""Reads YAML files as plain values. Refuses what would hide a mistake or take the memory of the machine."""
+"""Reads YAML files as plain values. Refuses duplicate keys, unbounded aliases and deep nesting."""
 
 from __future__ import annotations
 

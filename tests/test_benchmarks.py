@@ -4,10 +4,10 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
-import sys
 from pathlib import Path
+
+from processes import run_python
 
 ROOT = Path(__file__).parents[1]
 MODES = {"post_ln", "pre_ln", "resi_dual"}
@@ -16,12 +16,7 @@ NATIVE = {f"{mode}_native{suffix}" for mode in MODES for suffix in ("", "_bf16")
 
 
 def run(script: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, str(ROOT / "examples/benchmarks" / script), *arguments],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])},
-        capture_output=True,
-        text=True,
-    )
+    return run_python(ROOT / "examples/benchmarks" / script, *arguments, check=False)
 
 
 def test_train_speed_writes_positive_figures_of_models_of_one_size(tmp_path):

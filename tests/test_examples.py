@@ -7,16 +7,15 @@ import contextlib
 import io
 import json
 import math
-import os
 import re
 import runpy
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 import yaml
+from processes import run_python
 from tiny_translator import SENTENCES, tiny_model, tiny_tokenizer
 from transformers import pipeline
 
@@ -27,15 +26,7 @@ ROOT = Path(__file__).parents[1]
 
 
 def run(script, *arguments):
-    path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
-    done = subprocess.run(
-        [sys.executable, str(ROOT / "examples" / script), *map(str, arguments)],
-        env={**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1", "TQDM_DISABLE": "1", "HF_HUB_OFFLINE": "1"},
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    return done.stdout
+    return run_python(ROOT / "examples" / script, *arguments).stdout
 
 
 def run_here(script, *arguments):

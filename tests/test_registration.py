@@ -2,14 +2,12 @@
 from __future__ import annotations
 
 import importlib.util
-import os
-import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 import transformers
 import transformers.pipelines as pipelines
+from processes import run_python
 from tiny_translator import SENTENCES, tiny_model, tiny_tokenizer
 from transformers import AutoConfig, AutoModel, AutoModelForSeq2SeqLM, AutoTokenizer, pipeline
 
@@ -20,20 +18,11 @@ from residual_hf.model.pipeline_translation import SummarizationPipeline, Transl
 from residual_hf.model.tokenization_residual import ResidualTokenizer
 from residual_hf.registration import register
 
-ROOT = Path(residual_hf.__file__).parent.parent
 REMOVED = ("text2text-generation", "question-answering")
 
 
-def run_in_new_process(script):
-    path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
-    environment = {**os.environ, "PYTHONPATH": path, "HF_HUB_OFFLINE": "1"}
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, env=environment)
-    assert done.returncode == 0, done.stderr
-    return done
-
-
 def in_new_process(script):
-    return run_in_new_process(script).stdout.split()
+    return run_python("-c", script).stdout.split()
 
 
 @pytest.fixture(scope="module")
@@ -68,7 +57,7 @@ try:
 finally:
     print(*({{'torch', 'transformers', 'numpy'}} & set(sys.modules)), file=sys.stderr)
 """
-    done = run_in_new_process(script)
+    done = run_python("-c", script)
     assert done.stderr.split() == []
     assert ("residual-hf " + residual_hf.__version__ in done.stdout) == (argument == "--version")
 

@@ -1,5 +1,5 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
-"""Verbs that show what residual connections do."""
+"""Verbs that describe, compare and diagnose residual connections."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ SEARCH = ("num_beams", "length_penalty", "dtype")
 
 
 def add_verb(verbs: Verbs, name: str, run: Callable[[argparse.Namespace], int], summary: str) -> ArgumentParser:
-    """The parser of a verb that calls `run`; its summary is part of both `residual-hf --help` and its own."""
+    """A parser for the verb `name`, which calls `run`; `summary` is shown in both levels of `--help`."""
     parser = verbs.add_parser(name, help=summary, description=f"{summary[0].upper()}{summary[1:]}.")
     parser.set_defaults(run=run)
     return parser
@@ -99,6 +99,6 @@ def load_translator(options: argparse.Namespace, model: str) -> Any:
 
 
 def given_fields(cls: Any, options: argparse.Namespace) -> Any:
-    """Settings of a class from the options of their names; those that are absent or None keep their defaults."""
+    """An instance of `cls` from the options with the names of its fields; options that are None keep the defaults."""
     given = {field.name: getattr(options, field.name, None) for field in fields(cls)}
     return cls(**{name: value for name, value in given.items() if value is not None})

@@ -1,5 +1,5 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
-"""Verbs that carry models from and to other places."""
+"""Verbs that import, export and publish models."""
 
 from __future__ import annotations
 

@@ -130,16 +130,12 @@ def build_config(settings: Mapping[str, Any], weights: Mapping[str, Tensor]) -> 
         **_size(settings, weights, "encoder"),
         **_size(settings, weights, "decoder"),
         **_embeddings(settings, tables, weights),
-        **_rates(settings),
-        "activation_function": _activation(settings),
+        **_common(settings),
         "source_lang": settings.get("source_lang"),
         "target_lang": settings.get("target_lang"),
         **_modes(architecture, settings, weights),
     }
-    try:
-        return ResidualConfig(**fields)
-    except ValueError as error:
-        raise InputError(f"checkpoint: {error}") from error
+    return _checked_config(fields)
 
 
 def build_language_model_config(settings: Mapping[str, Any], weights: Mapping[str, Tensor]) -> ResidualConfig:
@@ -162,20 +158,21 @@ def build_language_model_config(settings: Mapping[str, Any], weights: Mapping[st
         "is_decoder_only": True,
         "d_model": width,
         **_size(settings, weights, "decoder"),
-        **_rates(settings),
+        **_common(settings),
         **_vocabulary(settings, weights),
         "encoder_layerdrop": 0.0,
-        "activation_function": _activation(settings),
         "position_embedding_type": "none" if settings.get("no_token_positional_embeddings") else kind,
         "max_position_embeddings": int(
             settings.get("max_target_positions") or settings.get("tokens_per_sample") or DEFAULT_POSITIONS
         ),
-        "scale_embedding": not settings.get("no_scale_embedding"),
-        "embedding_norm": bool(settings.get("layernorm_embedding")),
         "ln_mode": mode,
         "ln_mode_options": options or None,
         "final_norm": not without_norm,
     }
+    return _checked_config(fields)
+
+
+def _checked_config(fields: Mapping[str, Any]) -> ResidualConfig:
     try:
         return ResidualConfig(**fields)
     except ValueError as error:
@@ -286,23 +283,23 @@ def _embeddings(
         "tie_word_embeddings": tied,
         "position_embedding_type": kind,
         "max_position_embeddings": max(lengths),
-        "scale_embedding": not settings.get("no_scale_embedding"),
-        "embedding_norm": bool(settings.get("layernorm_embedding")),
     }
 
 
-def _rates(settings: Mapping[str, Any]) -> dict[str, float]:
+def _common(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Fields of translation and language models: rates, activation function and scale of the embeddings."""
+    activation = str(settings.get("activation_fn") or "relu")
+    if activation not in ACTIVATIONS:
+        raise InputError(f"activation_fn: {activation!r} in the checkpoint; supported are {', '.join(ACTIVATIONS)}")
     names = ("dropout", "attention_dropout", "activation_dropout", "encoder_layerdrop", "decoder_layerdrop")
     rates = {name: float(settings.get(name) or 0) for name in names}
     rates["activation_dropout"] = rates["activation_dropout"] or float(settings.get("relu_dropout") or 0)
-    return rates
-
-
-def _activation(settings: Mapping[str, Any]) -> str:
-    name = str(settings.get("activation_fn") or "relu")
-    if name not in ACTIVATIONS:
-        raise InputError(f"activation_fn: {name!r} in the checkpoint; supported are {', '.join(ACTIVATIONS)}")
-    return ACTIVATIONS[name]
+    return {
+        **rates,
+        "activation_function": ACTIVATIONS[activation],
+        "scale_embedding": not settings.get("no_scale_embedding"),
+        "embedding_norm": bool(settings.get("layernorm_embedding")),
+    }
 
 
 def _modes(architecture: str, settings: Mapping[str, Any], weights: Mapping[str, Tensor]) -> dict[str, Any]:

@@ -16,7 +16,7 @@ JOIN_TIMEOUT = 10.0  # seconds to wait for a cancelled call
 
 
 class BackgroundCall(Generic[T]):
-    """Starts `call(check)` in a thread. The call runs `check()` now and then, which raises once it is cancelled."""
+    """Runs `call(check)` in a thread; `call` must run `check()` regularly, which raises an error after `cancel`."""
 
     def __init__(self, call: Callable[[Callable[[], None]], T]):
         self._future: Future[T] = Future()

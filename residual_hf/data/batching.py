@@ -162,7 +162,7 @@ class TokenBudgetSampler:
 
 
 def evaluation_batches(corpus: EncodedCorpus, max_tokens: int) -> list[list[int | None]]:
-    """The rows of each batch of a corpus, which has all of its rows: a longer one raises the budget."""
+    """The rows of each batch of a corpus; the budget is raised to the longest row, so that none is dropped."""
     longest = int(max(corpus.source_lengths.max(), corpus.target_lengths.max()))
     budget = max(max_tokens, longest)
     return list(TokenBudgetSampler(corpus.source_lengths, corpus.target_lengths, budget, shuffle=False))

@@ -19,7 +19,7 @@ EXAMPLES = 5
 
 @dataclass
 class CleaningReport:
-    """How many pairs were dropped, by reason (the first that applies), with the line numbers of some of them."""
+    """The number of dropped pairs for each reason (the first that applies), with some line numbers as examples."""
 
     pairs: int = 0
     kept: int = 0
@@ -43,7 +43,7 @@ class CleaningReport:
             lines = ", ".join(f"{reason}: line {lines[0]}" for reason, lines in self.examples.items())
             logger.warning(
                 "%s: more than half of the pairs were dropped by data.cleaning (%s; for example %s): check its "
-                "limits, and that line n of both sides belongs together",
+                "limits, and that the lines of both sides are aligned",
                 corpus,
                 self,
                 lines,

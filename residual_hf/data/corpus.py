@@ -37,7 +37,7 @@ class ParallelCorpus(Sequence):
 
     @classmethod
     def empty(cls, spec: CorpusSpec) -> ParallelCorpus:
-        """Name, languages and tag of a corpus that is not read yet."""
+        """A corpus without pairs, with the name, languages and tag of `spec`."""
         return cls([], [], spec.title, spec.source_lang, spec.target_lang, tag=spec.tag)
 
     def __post_init__(self) -> None:

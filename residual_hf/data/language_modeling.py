@@ -99,7 +99,7 @@ def _spans(lengths: np.ndarray, size: int, break_mode: str) -> Iterator[Span]:
 
 
 def predicted_tokens(blocks: EncodedCorpus) -> int:
-    """The number of tokens that a model is to predict."""
+    """The number of tokens that a model predicts."""
     labels = blocks.arrays[f"{blocks.sides[-1]}_ids"]
     return int((labels != IGNORED).sum()) - (len(blocks) if blocks.sides == ("source",) else 0)
 

@@ -1,5 +1,5 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
-"""Tags before sentences, and both directions of a corpus: what makes corpora of several languages or origins one."""
+"""Language tags, tags of synthetic corpora, and both directions of a corpus."""
 
 from __future__ import annotations
 

@@ -137,14 +137,14 @@ class PairReader:
         self.skipped_empty += 1
 
     def location(self, row: int, side: int = 0) -> str:
-        """A row, for messages; of the file of side 0 or 1 if the sides are separate files."""
+        """File and line, or row, for messages; `side` selects the file if source and target are separate."""
         if not self._files:
             return f"{self.spec.title}: row {row}"
         return f"{self._files[side % len(self._files)].path}: line {row}"
 
 
 def locate_pair(spec: CorpusSpec, index: int, side: int) -> str:
-    """File and line, or row, of a pair of a corpus, which is read again up to there: empty pairs may be skipped."""
+    """File and line, or row, of a pair; reads the corpus up to this pair, because empty pairs may be skipped."""
     reader = PairReader(spec)
     reader.take(index + 1)
     return reader.location(reader.cursor.rows, side)

@@ -131,12 +131,12 @@ def prepare(
 
 
 def packing_of(data: DataSettings, max_length: int, context: int = 0) -> Callable[[EncodedCorpus], EncodedCorpus]:
-    """How the lines of a language model become examples of at most `max_length` tokens."""
+    """A function that packs the lines of a language model into examples of at most `max_length` tokens."""
     return partial(pack, block_size=data.block_size or max_length, break_mode=data.sample_break_mode, context=context)
 
 
 def joined(corpus: ParallelCorpus) -> ParallelCorpus:
-    """A corpus of whole words, as translations are."""
+    """The corpus with subwords joined to words, like translations."""
     sides = [[join_subwords(text) for text in side] for side in (corpus.sources, corpus.targets)]
     return replace(corpus, sources=sides[0], targets=sides[1])
 
@@ -220,7 +220,7 @@ def open_stream(
 def clean(
     corpora: Sequence[ParallelCorpus], settings: CleaningSettings, report_file: Path | None
 ) -> list[ParallelCorpus]:
-    """Clean the training corpora, each by itself, and write the report to a file, if given."""
+    """Clean each training corpus and write the report to `report_file`, if given."""
     cleaned, reports = [], {}
     for corpus in corpora:
         report = reports[corpus.name] = CleaningReport()
@@ -236,7 +236,7 @@ def clean(
 
 
 def first_pairs(data: DataSettings) -> Iterator[ParallelCorpus]:
-    """The first pairs of every training corpus, cleaned: those that the tokenizer of a stream is trained on."""
+    """The first pairs of every training corpus, cleaned, to train the tokenizer of a stream."""
     for spec in data.train:
         corpus = ParallelCorpus.empty(spec).with_pairs(PairReader(spec).take(SAMPLE // len(data.train)))
         if data.cleaning is not None:
@@ -247,7 +247,7 @@ def first_pairs(data: DataSettings) -> Iterator[ParallelCorpus]:
 
 
 def warn_about_overlap(train: Iterable[ParallelCorpus], held_out: Corpora) -> None:
-    """Warn about pairs of `valid` and `test` that are also training pairs, whose scores say nothing."""
+    """Warn about pairs of `valid` and `test` that are also training pairs."""
     pairs = {split: {pair for corpus in corpora for pair in corpus} for split, corpora in held_out.items()}
     every = set().union(*pairs.values())
     found = {pair for corpus in train for pair in corpus if pair in every}
@@ -301,7 +301,7 @@ def given_tokenizer(path: str | Path, kind: str) -> PreTrainedTokenizerBase:
 
 
 def mix(encoded: EncodedCorpus, sizes: Sequence[int], data: DataSettings, seed: int) -> EncodedCorpus:
-    """An epoch of corpora of these sizes, encoded one after the other, by their weights or by temperature."""
+    """An epoch of concatenated corpora of these sizes, sampled by their weights or by temperature."""
     weights = [spec.weight for spec in data.train if spec.weight is not None]  # of all corpora or of none
     if len(sizes) == 1 or (data.temperature == 1 and not weights):
         return encoded

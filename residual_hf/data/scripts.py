@@ -1,5 +1,5 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
-"""Writing systems: the words of a text, also where they are not separated by spaces, and the script of its letters."""
+"""Writing systems: words, also in scripts without spaces, and the script of letters."""
 
 from __future__ import annotations
 

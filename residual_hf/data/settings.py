@@ -19,7 +19,7 @@ TOKENIZER_KINDS = ("bpe", "byte_bpe", "unigram", "pretokenized")
 
 @dataclass(frozen=True)
 class CorpusSpec(InputSettings):
-    """Where a parallel corpus is and how to read it.
+    """Location and format of a corpus.
 
     Set `source` and `target`, or one of `tsv`, `jsonl` and `dataset`. For a language model, set `text`, or `jsonl` or
     `dataset` with `text_column`. Text, TSV and JSONL files may be gzipped.
@@ -175,7 +175,7 @@ class SubwordRegularizationSettings(InputSettings):
 
     @property
     def tokenizer_kinds(self) -> tuple[str, ...]:
-        """The kinds of tokenizer that can be sampled from in this way."""
+        """The kinds of tokenizers that support this regularization."""
         return ("bpe", "byte_bpe") if self.unigram_alpha is None else ("unigram",)
 
 

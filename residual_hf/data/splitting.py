@@ -94,7 +94,7 @@ def choose_held_out(keys: np.ndarray, random: np.random.Generator) -> tuple[np.n
 
 
 def sentence_key(text: str) -> str:
-    """What two sentences that differ only in case, punctuation and spaces have in common."""
+    """The sentence without case, punctuation and spaces."""
     return "".join(filter(str.isalnum, text.casefold())) or text
 
 

@@ -52,5 +52,5 @@ class Rouge:
         pairs = zip(references, predictions, strict=True)
         scores = [scorer.score(reference, prediction) for reference, prediction in pairs]
         if not any(scorer.score(reference, reference)["rouge1"].fmeasure for reference in references):
-            logger.warning("rouge: the references have no words of the letters a to z, which alone it compares")
+            logger.warning("rouge: no reference has a word with the letters a to z; ROUGE ignores all others")
         return {name: 100 * sum(score[name].fmeasure for score in scores) / len(scores) for name in TYPES}

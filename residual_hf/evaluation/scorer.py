@@ -153,7 +153,7 @@ def warn_about_spaces(scorer: Scorer) -> None:
     unspaced = LETTER.search(references) and share_of_script(references, WITHOUT_SPACES) > 0.5
     if unspaced and scorer.tokenize in ("13a", "intl") and not scorer.pretokenized:
         logger.warning(
-            "%s: the references are written without spaces, for which BLEU with the tokenizer %s has no meaning: set "
+            "%s: BLEU with the tokenizer %s has no meaning for references without spaces: set "
             "target_lang (%s), or tokenize to zh, ja-mecab or char",
             scorer.corpus.name,
             scorer.tokenize,

@@ -169,13 +169,13 @@ def card_metadata(
 
 
 def language_codes(languages: Iterable[str]) -> list[str] | None:
-    """The languages as the metadata of the Hub have them; others are left out."""
+    """Language codes for the metadata of the Hub, without languages that it does not accept."""
     codes = (re.fullmatch(r"([a-z]{2,3})([-_].*)?", language) for language in languages)
     return list(dict.fromkeys(found[1] for found in codes if found)) or None
 
 
 def usage(config: dict[str, Any], name: str, source: str, target: str, *, task: str = "translation") -> str:
-    """The section of a card with the code that loads a model and uses it for its task."""
+    """The usage section of a card: code that loads the model and uses it for its task."""
     template = Template((GENERATION if task == "text-generation" else USAGE).read_text(encoding="utf-8"))
     return template.render(config=config, name=name, source=source, target=target, task=task, literal=literal)
 
@@ -231,7 +231,7 @@ def score_tables(run: Run, comparisons: dict[str, Comparison]) -> list[ScoreTabl
 
 
 def sample_translations(run: FinishedRun) -> list[tuple[str, str, str]]:
-    """Some sources, translations and references of the split that the model is judged by."""
+    """Some sources, translations and references of the test set, or of the validation set without one."""
     try:
         return run.samples(run.split, SAMPLES)
     except InputError as error:
@@ -277,7 +277,7 @@ def compare(run: Run, baseline: Run | None) -> dict[str, Comparison]:
 
 
 def describe_mode(name: str) -> dict[str, str]:
-    """What the class of a mode says about itself; of a mode that is not imported, only the name."""
+    """Summary, equation and source of a mode; only the name of a mode that is not imported."""
     own = vars(LN_MODES[name]) if name in LN_MODES else {}
     summary = inspect.cleandoc(own.get("__doc__") or "").partition("\n")[0]
     return {"name": name, "summary": summary, "equation": own.get("equation", ""), "source": own.get("source", "")}

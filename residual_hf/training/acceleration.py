@@ -1,5 +1,5 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
-"""Training on a CPU with the native kernels: modules of a model compute the same in less time.
+"""Training on a CPU with the native kernels.
 
 `accelerated(model)` replaces the `forward` of dropouts and of the residual connections in `JOINS`. Masks have the same
 distribution as PyTorch's, but are other ones. With `precision="bf16"` linear maps and the criterion round the operands
@@ -28,7 +28,7 @@ logger = logging.getLogger(__name__)
 
 @contextmanager
 def accelerated(model: Any, precision: str = "fp32") -> Iterator[None]:
-    """Context in which a model on a CPU trains with the native kernels, as far as they can serve it.
+    """Context in which the modules of a model on a CPU that have native kernels use them for training.
 
     Args:
         model: with parameters in fp32; `model.criterion` is a loss, see `ResidualForConditionalGeneration`.
@@ -93,7 +93,7 @@ def has_bf16() -> bool:
 
 
 def faster_forward(module: nn.Module, bf16: bool) -> Callable[..., Any] | None:
-    """What computes the same as `type(module).forward`, if there is such a thing."""
+    """A faster function with the result of `type(module).forward`, or None."""
     if any(parameter.dtype != torch.float32 or not parameter.is_cpu for parameter in module.parameters(recurse=False)):
         return None
     if isinstance(module, ResidualConnection):
@@ -105,7 +105,7 @@ def faster_forward(module: nn.Module, bf16: bool) -> Callable[..., Any] | None:
 
 
 def serve(module: nn.Module, forward: Callable[..., Any], first: Tensor | Stream, *further: Any) -> Any:
-    """Call `forward`, or the module's own where it must run: other types, autocast, compilation, hooks of its norm."""
+    """Call `forward`; for other types, autocast, compilation and hooks on the norm call the forward of the module."""
     tensors = first if isinstance(first, tuple) else (first,)
     plain = (
         any(tensor.dtype != torch.float32 or not tensor.is_cpu for tensor in tensors)

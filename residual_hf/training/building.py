@@ -30,7 +30,7 @@ def build_config(recipe: Recipe, tokenizer: PreTrainedTokenizerBase) -> Residual
     for name, value in fields.items():
         if recipe.model.get(name, value) != value:
             given = recipe.model[name]
-            logger.warning("model.%s: %s in the recipe, %s in the model: the tokenizer decides", name, given, value)
+            logger.warning("model.%s: %s in the recipe, replaced by %s of the tokenizer", name, given, value)
     return scaled_for(recipe, recipe.build_config(**fields))
 
 
@@ -65,7 +65,7 @@ def model_class(recipe: Recipe) -> type[ResidualForConditionalGeneration] | type
 def build_model(
     recipe: Recipe, tokenizer: PreTrainedTokenizerBase, start: Start | None = None
 ) -> ResidualForConditionalGeneration | ResidualForCausalLM:
-    """The model that training begins with, with the generation settings of the recipe.
+    """The initial model, with the generation settings of the recipe.
 
     Args:
         recipe: of the run.

@@ -27,7 +27,7 @@ logger = logging.getLogger(__name__)
 
 
 class RecordCallback(TrainerCallback):
-    """Appends every log entry to a JSON Lines file and, with the time that is left, to the log."""
+    """Appends every log entry to a JSON Lines file and, with the remaining time, to the log."""
 
     def __init__(self, path: Path):
         self.path = path
@@ -77,7 +77,7 @@ def _step(line: str) -> float:
 
 
 def duration(seconds: float) -> str:
-    """A time in its largest unit, of which there are at least two: "90 s", "5 min", "30 h", "4 days"."""
+    """A time in the largest unit that gives at least 2: "90 s", "5 min", "30 h", "4 days"."""
     for unit, length in (("days", 86400), ("h", 3600), ("min", 60)):
         if seconds >= 2 * length:
             return f"{seconds / length:.0f} {unit}"
@@ -85,7 +85,7 @@ def duration(seconds: float) -> str:
 
 
 class EvaluationSummary(TrainerCallback):
-    """Logs the best evaluation so far, draws the learning curve, and says if evaluations take much of the time.
+    """Logs the best evaluation so far, draws the learning curve, and warns if evaluations take long.
 
     Args:
         picture: file of the learning curve, which needs matplotlib; drawn at most once in `PICTURE_SECONDS`.
@@ -128,8 +128,8 @@ class EvaluationSummary(TrainerCallback):
         spent, total = now - self.last_update, now - self.last_evaluation
         if not self.advised and spent > max(self.LARGEST_SHARE * total, 10):
             logger.warning(
-                "evaluation took %s, %.0f%% of the time since the last one; training.eval_every, eval_sentences and "
-                "eval_beams change this",
+                "evaluation took %s, %.0f%% of the time since the last one; to reduce it, raise training.eval_every "
+                "or lower eval_sentences or eval_beams",
                 duration(spent),
                 100 * spent / total,
             )
@@ -148,7 +148,7 @@ class ProgressBar(ProgressCallback):
 
 
 def show_progress(trainer: Trainer, progress: TrainerCallback | None = None) -> None:
-    """Replace what Transformers prints by `progress`, by default a bar unless bars are disabled."""
+    """Replace the output of Transformers by `progress`; default: a progress bar, unless bars are disabled."""
     if trainer.pop_callback(ProgressCallback) is not None or progress is not None:
         trainer.add_callback(progress or ProgressBar)
     trainer.remove_callback(PrinterCallback)
@@ -168,9 +168,9 @@ class WarnOfZeroBLEU(TrainerCallback):
         self.scores.append(metrics["eval_bleu"])
         if len(self.scores) == self.EVALUATIONS and max(self.scores) < self.ZERO:
             logger.warning(
-                "validation BLEU is still 0 at update %d. If it stays there while the NLL falls: does line n of the "
-                "target belong to line n of the source, in training and validation text? Is evaluation.tokenize right "
-                "for the target language? Is the text too long or the warm-up unfinished (training.warmup_updates)?",
+                "validation BLEU is still 0 at update %d. If the NLL falls, check that source and target are aligned "
+                "line by line, that evaluation.tokenize fits the target language, and that the warm-up is over "
+                "(training.warmup_updates)",
                 state.global_step,
             )
 
@@ -204,7 +204,7 @@ class StreamPosition(TrainerCallback, ExportableState):
 
 
 class AfterFirstUpdate(TrainerCallback):
-    """Calls a function when a new run has trained on its first batches, so that nothing is wrong with them."""
+    """Calls a function after the first update of a new run."""
 
     def __init__(self, action: Callable[[], None]):
         self.action = action
@@ -215,7 +215,7 @@ class AfterFirstUpdate(TrainerCallback):
 
 
 class BranchWarmupCallback(TrainerCallback):
-    """Counts updates for the branch warm-up of a model (`branch_warmup` in its config); any trainer needs it."""
+    """Counts updates for the branch warm-up of a model (`branch_warmup` in its config); for any `Trainer`."""
 
     def on_step_end(self, args: Any, state: Any, control: Any, model: Any = None, **kwargs: Any) -> None:
         advance_branch_warmup(model)

@@ -1,5 +1,5 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
-"""The checkpoints of a run: which are complete, which are kept, and their average."""
+"""The checkpoints of a run: list, delete and average them."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ class KeepCheckpoints(TrainerCallback):
 
 
 def delete(checkpoint: Path) -> None:
-    """Delete a checkpoint; if the process is killed meanwhile, what is left counts as incomplete."""
+    """Delete a checkpoint; if the process is killed meanwhile, the rest is an incomplete checkpoint."""
     (checkpoint / "trainer_state.json").unlink()
     shutil.rmtree(checkpoint)
 

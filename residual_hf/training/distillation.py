@@ -100,7 +100,7 @@ def distill(
 
 
 def begin(folder: Path, made_with: Mapping[str, Any], resume: bool) -> None:
-    """Make the folder, or check that it was made with the same."""
+    """Make the folder, or check that it was made with the same settings."""
     record = folder / RECORD
     if not (resume and record.exists()):
         check_output_folder(folder, overwrite=False, holds=[RECORD], options="--resume")

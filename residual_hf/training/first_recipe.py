@@ -1,5 +1,5 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
-"""A first recipe for two text files: splits, vocabulary, model and batch size, and how long training will take."""
+"""A first recipe for two text files: splits, vocabulary, model, batch size and training time."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ CPU_SIZES = (  # most of the time of training and of translating is spent in the
 
 @dataclass(frozen=True)
 class Plan:
-    """What `write_first_recipe` wrote and found out; its string is the report for the user."""
+    """The result of `write_first_recipe`; its string is the report for the user."""
 
     recipe: Path
     split: SplitReport

@@ -42,12 +42,12 @@ def check_launch(settings: TrainingSettings) -> None:
     if precision not in ("no", settings.precision):
         raise InputError(
             f"training.precision: the recipe has {settings.precision}, but accelerate launch was given "
-            f"mixed_precision {precision}; remove mixed_precision, the recipe decides"
+            f"mixed_precision {precision}; remove mixed_precision"
         )
 
 
 def this_process() -> PartialState:
-    """The state of this process under `torchrun` or `accelerate launch`, or of the only one."""
+    """The state of this process, also under `torchrun` or `accelerate launch`."""
     return PartialState(cpu=not torch.accelerator.is_available())
 
 

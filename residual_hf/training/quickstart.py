@@ -150,7 +150,7 @@ def quickstart(folder: str | Path = "residual_hf_quickstart", *, overwrite: bool
     print(f"{(time.time() - started) / 60:.1f} minutes; model in {folder / 'model'}")
     print(f'Try it: echo "The bear says that the owl found three hats." | residual-hf translate {folder / "model"}')
     if bleu < REQUIRED_BLEU:
-        print(f"\nFAILED: BLEU {bleu:.2f} is below {REQUIRED_BLEU}: the installation does not train as it should.")
+        print(f"\nFAILED: BLEU {bleu:.2f} is below {REQUIRED_BLEU}: the installation does not train correctly.")
     return bleu >= REQUIRED_BLEU
 
 

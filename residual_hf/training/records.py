@@ -181,7 +181,7 @@ class Run:
 
     @property
     def split(self) -> str:
-        """The split to judge the model by: `"test"`, or `"valid"` in a run without a test set."""
+        """The split to evaluate the model on: `"test"`, or `"valid"` in a run without a test set."""
         return "test" if "test" in self.metrics else "valid"
 
     @property
@@ -210,7 +210,7 @@ class Run:
         return list(dict.fromkeys((source, target) for source, target in pairs if source and target))
 
     def scored_text(self, split: str) -> tuple[list[str], list[str]]:
-        """Translations and references of a split, both as they were scored. Raises `InputError` without them."""
+        """Translations and references of a split, as scored. Raises `InputError` without them."""
         translations, references = (
             list(iter_lines(self.folder / f"{split}.{name}.txt")) for name in ("hypotheses", "references")
         )
@@ -219,7 +219,7 @@ class Run:
         return translations, references
 
     def samples(self, split: str, count: int | None = None) -> list[tuple[str, str, str]]:
-        """The first sources, translations and references of a split, or all; none without its files of text."""
+        """The first `count` sources, translations and references of a split; empty without its text files."""
         file = self.folder / f"{split}.sources.txt"
         if not file.is_file():
             return []

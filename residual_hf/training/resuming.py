@@ -1,5 +1,5 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
-"""What a run must have in common with its folder to be resumed, and whether its last checkpoint is intact."""
+"""Checks before a run is resumed: recipe, text and tokenizer are the same, and the last checkpoint is intact."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ TEXT = ("source", "target", "tsv", "jsonl", "raw_target", "name")
 
 
 def check_run_folder(folder: Path) -> None:
-    """Raise `InputError` unless `folder` is that of a run that was started."""
+    """Raise `InputError` unless `folder` is the folder of a run."""
     if not folder.is_dir():
         raise InputError(f"--resume: {folder}: no such folder; start the run without --resume")
     if not (folder / RECORD).is_file():

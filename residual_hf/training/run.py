@@ -262,7 +262,7 @@ def training_data(
 
 
 def bytes_to_write(model: Any, settings: TrainingSettings, checkpoints: Path) -> int:
-    """What the checkpoints and the final model take on the disk, without those that exist."""
+    """Disk space for the checkpoints and the final model, without those that exist."""
     weights = sum(p.numel() * p.element_size() for p in model.parameters())
     each = weights * (4 if settings.ema_decay else 3)  # with the two moments of Adam
     existing = sum(path.stat().st_size for path in checkpoints.rglob("*") if path.is_file())
@@ -382,7 +382,7 @@ def log_model(model: Any) -> None:
 
 
 def summary(metrics: dict[str, Any], folder: Path) -> str:
-    """A finished run in one line."""
+    """A summary of a finished run in one line."""
     parts = [f"{metrics['updates']} updates in {metrics['minutes']:.1f} minutes"]
     for split in ("valid", "test"):
         figures = metrics.get(split, {})

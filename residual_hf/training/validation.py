@@ -54,6 +54,6 @@ class Validation:
 
 
 def spread_rows(sizes: Sequence[int], limit: int | None) -> list[np.ndarray]:
-    """About `limit` rows of corpora of these sizes, as many of each and evenly spaced; all rows for None."""
+    """About `limit` rows of corpora of these sizes: evenly spaced, the same number from each; all rows for None."""
     share = max(sizes) if limit is None else -(-limit // len(sizes))
     return [np.linspace(0, size - 1, min(size, share)).round().astype(int) for size in sizes]

@@ -130,7 +130,7 @@ def vocabulary(tokenizer: Any, side: str) -> tuple[Any, dict[str, int]]:
 
 
 def _pieces(old: PreTrainedTokenizerBase, new: PreTrainedTokenizerBase, side: str) -> list[list[int]]:
-    """For each token of a new vocabulary, the ids that an old one has for it, none if it is unknown."""
+    """For each token of a new vocabulary, its ids in the old one; empty if it is unknown."""
     (backend, known), (_, tokens) = vocabulary(old, side), vocabulary(new, side)
     special = {
         getattr(new, name): getattr(old, f"{name}_id")

@@ -6,13 +6,11 @@ from __future__ import annotations
 import hashlib
 import itertools
 import json
-import os
 import random
 import re
-import subprocess
-import sys
 
 import pytest
+from processes import run_python
 
 from residual_hf.data.generated import MAX_PAIRS, corpus, generate_corpus, grammar
 from residual_hf.data.generated.grammar import (
@@ -291,45 +289,6 @@ def test_questions_and_fronting_invert_verb_and_subject() -> None:
     assert german(said) == "gestern hat die Eule den Bären angerufen"
 
 
-def noun_phrases() -> set[str]:
-    """Every determiner, adjective and noun that agree by the tables above."""
-    adjectives = {de for pairs in ADJECTIVES.values() for _, de in pairs}
-    found = set()
-    for row in DECLENSIONS:
-        singular, (plural, dative) = (half.split(", ") for half in row.split("; "))
-        nouns = {(("der", "die", "das").index(singular[0][:3]), case): form for case, form in enumerate(singular)}
-        nouns |= {(3, case): dative if case == DAT else plural for case in range(4)}
-        for table in TABLES.values():
-            rows = [row.split() for row in table.split(",")]
-            for (gender, case), form in nouns.items():
-                if gender < len(rows) and rows[gender]:
-                    determiner, old = rows[gender][2 * case : 2 * case + 2]
-                    described = {old.replace("alt", adjective) + " " for adjective in adjectives} | {""}
-                    found |= {f"{determiner} {adjective}{form.split()[1]}" for adjective in described}
-    return found
-
-
-def test_noun_phrases_of_the_corpus_agree_by_the_tables(generated) -> None:
-    allowed, counted = noun_phrases(), 0
-    nouns = "|".join({form.split()[1] for row in DECLENSIONS for form in re.split("[,;] ", row)})
-    adjectives = "|".join({de for pairs in ADJECTIVES.values() for _, de in pairs})
-    pattern = re.compile(rf"(?<!\bum )\b(\w+) ((?:(?:{adjectives})\w* )?(?:{nouns}))\b")
-    like_the_tables = [  # other words with the same endings
-        (r"^(im|am|vom)$", "dem"),
-        (r"^(ins|ans)$", "das"),
-        (r"^(mein|dein|sein|ihr)(?=e?[rnms]?$)", "unser"),
-        (r"^\w*(zwei|drei|vier|fünf|sechs|sieben|acht|neun|zehn|elf|zwölf|zig|ßig|hundert)$", "drei"),
-    ]
-    for _, de in generated["train"]:
-        for determiner, rest in pattern.findall(de):
-            determiner = determiner.lower()
-            for word, other in like_the_tables:
-                determiner = re.sub(word, other, determiner)
-            assert f"{determiner} {rest}" in allowed, de
-            counted += 1
-    assert counted > len(generated["train"])
-
-
 # Read and found right by a German: pattern, seed, English, German.
 GOLDEN = [
     (corpus.statement, 13, "The sad unicorn showed me fifty-nine lanterns at the lake last week.",
@@ -406,8 +365,7 @@ def test_the_same_in_every_process() -> None:
         "print(json.dumps(generate_corpus({'train': 1000})['train']))"
     )
     for hash_seed in ("1", "2"):
-        environment = {**os.environ, "PYTHONHASHSEED": hash_seed}
-        made = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, check=True)
+        made = run_python("-c", program, PYTHONHASHSEED=hash_seed)
         text = "\n".join("\t".join(pair) for pair in json.loads(made.stdout))
         assert hashlib.sha256(text.encode()).hexdigest()[:16] == FIRST_1000
 

@@ -10,11 +10,10 @@ import json
 import os
 import pickle
 import random
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from processes import run_python
 from transformers import AutoConfig, AutoTokenizer, PreTrainedConfig, PreTrainedTokenizerFast
 
 from residual_hf.data.settings import TokenizerSettings
@@ -177,8 +176,7 @@ def test_training_again_in_another_process_gives_the_same(tmp_path):
     corpus = tmp_path / "corpus.gz"
     lines = TEXTS["de"] + fuzz(TEXTS["de"])
     corpus.write_bytes(gzip.compress("".join(line.replace("\n", " ") + "\n" for line in lines).encode()))
-    command = [sys.executable, "-c", program, str(corpus)]
-    run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    run = run_python("-c", program, corpus)
     settings = [TokenizerSettings(kind=kind, vocab_size=330) for kind in KINDS]
     here = [train_tokenizer([corpus], one).backend_tokenizer.to_str() for one in settings]
     assert run.stdout.split() == [hashlib.sha256(text.encode()).hexdigest() for text in here]
@@ -359,10 +357,8 @@ def test_saved_separate_vocabularies_without_this_package(tmp_path, separate):
         "tokenizer.save_pretrained(sys.argv[1] + '/again')\n"
         "print(ids.input_ids, ids.labels)\n"
     )
-    environment = {**os.environ, "HF_MODULES_CACHE": str(tmp_path / "modules"), "HF_HUB_OFFLINE": "1"}
-    command = [sys.executable, "-c", program, str(folder), TEXTS["ru"][0]]
-    run = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
-    assert run.returncode == 0, run.stderr
+    modules = str(tmp_path / "modules")
+    run = run_python("-c", program, folder, TEXTS["ru"][0], cwd=tmp_path, HF_MODULES_CACHE=modules)
     ids = separate("boat", text_target=TEXTS["ru"][0])
     assert run.stdout.strip() == f"{ids.input_ids} {ids.labels}"
     assert (folder / "again" / "tokenization_residual.py").is_file()

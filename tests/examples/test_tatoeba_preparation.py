@@ -3,10 +3,9 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from pathlib import Path
+
+from processes import run_python
 
 from residual_hf.data.text_files import iter_lines
 
@@ -14,9 +13,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def prepare(*arguments):
-    path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
-    command = [sys.executable, str(ROOT / "examples" / "tatoeba_de_en" / "prepare.py"), *map(str, arguments)]
-    subprocess.run(command, env={**os.environ, "PYTHONPATH": path}, check=True, capture_output=True)
+    run_python(ROOT / "examples" / "tatoeba_de_en" / "prepare.py", *arguments)
 
 
 def test_no_sentence_is_in_two_parts(tmp_path):

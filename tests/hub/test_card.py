@@ -48,7 +48,7 @@ def test_card_says_what_the_run_recorded(make_run):
         f"| source | Satz 0 |\n| translation | {GOOD[0]} |\n| reference | {REFERENCES[0]} |",
         "| training | 30 | `train.de\\|train.en` |",
         "Cleaning kept 27 of 30 training pairs of `train.de|train.en`; removed: 3 duplicate.",
-        "Licence of the data: not stated.",
+        "Data: not stated.",
         "Weights: not stated.",
         "- 2 x NVIDIA H200, 12.0 minutes\n",
         "98,765 target tokens per second",

@@ -96,6 +96,6 @@ def test_command_writes_a_card_and_refuses_with_a_reason(make_run, capsys):
     arguments = ["card", str(run), "--name", "small", "--data-license", "CC BY 2.0 FR", "--output", str(output)]
     assert main(arguments) == 0
     assert capsys.readouterr().out == f"{output}\n"
-    assert "Licence of the data: CC BY 2.0 FR." in content(output)
+    assert "Data: CC BY 2.0 FR." in content(output)
     assert main(arguments) == 2
     assert "residual-hf card: output:" in capsys.readouterr().err

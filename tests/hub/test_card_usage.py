@@ -1,15 +1,12 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 from __future__ import annotations
 
-import os
 import re
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 from finished_run import content, corpus, edit_json, edit_recipe
 from huggingface_hub import ModelCard
+from processes import run_python
 
 from residual_hf.hub.card import write_card
 
@@ -23,19 +20,7 @@ def test_every_way_of_use_runs(make_run, monkeypatch, capsys):
     (run / "model").rename(run / "small")
     *of_transformers, ours = re.findall(r"```python\n(.*?)```", card, re.DOTALL)
     assert len(of_transformers) == 2
-    environment = {**os.environ, "HF_MODULES_CACHE": str(run / "modules"), "HF_HUB_OFFLINE": "1"}
-    # without the folders of remote code that other tests of this process have loaded
-    paths = [path for path in sys.path if path and not Path(path, "transformers_modules").exists()]
-    environment["PYTHONPATH"] = os.pathsep.join(paths)
-    done = subprocess.run(
-        [sys.executable, "-c", BLOCKED + "\n".join(of_transformers)],
-        cwd=run,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
-    assert done.returncode == 0, done.stderr
+    done = run_python("-c", BLOCKED + "\n".join(of_transformers), cwd=run, HF_MODULES_CACHE=str(run / "modules"))
     assert len(done.stdout.splitlines()) == 2
     monkeypatch.chdir(run)
     exec(ours, {})

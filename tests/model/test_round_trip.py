@@ -3,11 +3,10 @@
 
 from __future__ import annotations
 
-import os
 import runpy
-import subprocess
-import sys
 from pathlib import Path
+
+from processes import run_python
 
 ROOT = Path(__file__).parents[2]
 MAKE = runpy.run_path(str(ROOT / "examples/tiny_models/make.py"))
@@ -56,18 +55,6 @@ assert not loaded, loaded
 """
 
 
-def run_without_the_package(folder, place):
-    settings = {"HF_MODULES_CACHE": str(place / "modules"), "HF_HUB_OFFLINE": "1", "TQDM_DISABLE": "1"}
-    return subprocess.run(
-        [sys.executable, "-c", SCRIPT, str(folder), *MODES],
-        cwd=place,
-        capture_output=True,
-        text=True,
-        stdin=subprocess.DEVNULL,
-        env={**os.environ, **settings},
-    )
-
-
 def test_the_catalogue_is_complete():
     assert len(MODES) >= 30 and {"resi_dual", "post_ln", "pre_ln", "b2t", "admin", "hyper_connections"} < {*MODES}
 
@@ -78,8 +65,7 @@ def test_same_tokens_without_the_package(tmp_path):
     places += [tmp_path / "saved" / "causal_lm" / mode for mode in MODES]
     code = {tuple((path.name, path.read_bytes()) for path in sorted(place.glob("*.py"))) for place in places}
     assert len(code) == 1
-    done = run_without_the_package(tmp_path / "saved", tmp_path)
-    assert done.returncode == 0, done.stderr
+    run_python("-c", SCRIPT, tmp_path / "saved", *MODES, cwd=tmp_path, HF_MODULES_CACHE=str(tmp_path / "modules"))
     assert len({(place / "expected.json").read_text() for place in places}) == len(
         places
     )  # else one could pass for another

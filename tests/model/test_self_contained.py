@@ -4,12 +4,11 @@ from __future__ import annotations
 import ast
 import importlib
 import json
-import os
 import shutil
-import subprocess
 import sys
 
 import pytest
+from processes import run_python
 from tiny_translator import SENTENCES, tiny_model, tiny_tokenizer
 from transformers import AutoModelForSeq2SeqLM, pipeline
 from transformers.dynamic_module_utils import get_relative_imports
@@ -49,16 +48,7 @@ from transformers import AutoModel, AutoModelForSeq2SeqLM, AutoTokenizer, pipeli
 
 def without_the_package(script, place, **environment):
     """What the script prints as JSON, in a process that cannot import residual_hf and has no network."""
-    settings = {"HF_MODULES_CACHE": str(place / "modules"), "HF_HUB_OFFLINE": "1", "TQDM_DISABLE": "1"}
-    done = subprocess.run(
-        [sys.executable, "-c", BLOCKED + script],
-        cwd=place,
-        capture_output=True,
-        text=True,
-        stdin=subprocess.DEVNULL,
-        env={**os.environ, **settings, **environment},
-    )
-    assert done.returncode == 0, done.stderr
+    done = run_python("-c", BLOCKED + script, cwd=place, HF_MODULES_CACHE=str(place / "modules"), **environment)
     return json.loads(done.stdout.splitlines()[-1])
 
 

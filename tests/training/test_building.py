@@ -63,4 +63,4 @@ def test_a_vocabulary_size_that_the_tokenizer_does_not_have_is_reported(tmp_path
     recipe = make_recipe(tmp_path)
     recipe = replace(recipe, model=recipe.model | {"vocab_size": 500})
     assert build_config(recipe, Vocabulary()).vocab_size == 400
-    assert "model.vocab_size: 500 in the recipe, 400 in the model" in caplog.text
+    assert "model.vocab_size: 500 in the recipe, replaced by 400" in caplog.text

@@ -73,8 +73,8 @@ def test_evaluations_that_take_long_are_reported_once(tmp_path, clock, caplog):
         summary.on_evaluate(None, run_state(20, [{"step": 20, "eval_nll": 2.0}]), None, {"eval_nll": 2.0})
     warnings = [record.message for record in caplog.records if record.levelname == "WARNING"]
     assert warnings == [
-        "evaluation took 30 s, 33% of the time since the last one; training.eval_every, eval_sentences and "
-        "eval_beams change this"
+        "evaluation took 30 s, 33% of the time since the last one; to reduce it, raise training.eval_every "
+        "or lower eval_sentences or eval_beams"
     ]
 
 

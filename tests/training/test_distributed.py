@@ -5,15 +5,13 @@ from __future__ import annotations
 
 import importlib.util
 import json
-import os
 import socket
-import subprocess
-import sys
 from pathlib import Path
 
 import distributed_run
 import pytest
 import yaml
+from processes import run_python
 from safetensors.torch import load_file
 from test_run import make_recipe
 
@@ -22,18 +20,12 @@ from residual_hf.files import read_json_lines
 SCRIPT = Path(__file__).parent / "distributed_run.py"
 AS_GPUS = Path(__file__).parent / "launched_as_gpus.py"
 REPOSITORY = Path(__file__).parents[2]
+TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2")
 
 
 def run_in_two_processes(folder, settings, arguments=None, model=None):
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2", str(SCRIPT)]
-    done = subprocess.run(
-        [*command, str(folder), json.dumps(settings), json.dumps(arguments or {}), json.dumps(model or {})],
-        capture_output=True,
-        text=True,
-        env={**os.environ, "OMP_NUM_THREADS": "1", "TQDM_DISABLE": "1", "HF_HUB_OFFLINE": "1"},
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    return figures_in(done.stdout)
+    options = [json.dumps(given or {}) for given in (settings, arguments, model)]
+    return figures_in(run_python(*TORCHRUN, SCRIPT, folder, *options).stdout)
 
 
 def figures_in(printed):
@@ -96,19 +88,8 @@ def test_the_command_runs_under_torchrun(tmp_path):
     """One folder, one tokenizer, one log, one table of scores, whatever the number of processes."""
     recipe = make_recipe(tmp_path, max_updates=12, eval_every=6)
     (tmp_path / "recipe.yaml").write_text(yaml.safe_dump(recipe.as_dict()))
-    arguments = [str(tmp_path / "recipe.yaml"), "--set", "training.eval_bleu=true"]
-    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2"]
-
-    def launch(*more):
-        return subprocess.run(
-            [*launcher, "-m", "residual_hf.cli", "train", *arguments, *more],
-            capture_output=True,
-            text=True,
-            env={**os.environ, "OMP_NUM_THREADS": "1", "TQDM_DISABLE": "1", "HF_HUB_OFFLINE": "1"},
-        )
-
-    done = launch()
-    assert done.returncode == 0, done.stderr[-3000:]
+    command = ["-m", "residual_hf.cli", "train", tmp_path / "recipe.yaml", "--set", "training.eval_bleu=true"]
+    done = run_python(*TORCHRUN, *command)
     assert json.loads(done.stdout)["test"]["bleu"]["value"] >= 0
     run = tmp_path / "run"
     assert len((run / "test.hypotheses.txt").read_text().splitlines()) == 9
@@ -116,7 +97,7 @@ def test_the_command_runs_under_torchrun(tmp_path):
     assert [r["step"] for r in records if "eval_bleu" in r] == [6, 12]
     assert (run / "model" / "model.safetensors").exists()
     assert not list(run.rglob("*.tmp"))
-    again = launch()
+    again = run_python(*TORCHRUN, *command, check=False)
     assert again.returncode != 0
     assert "exists and is not empty; use --overwrite" in again.stderr
 
@@ -132,14 +113,8 @@ def accelerate(config, folder, command, **environment):
     config_file = str(REPOSITORY / "examples/launch" / config)
     launcher = ["accelerate.commands.launch", "--config_file", config_file, "--num_processes", "2"]
     launcher += ["--main_process_port", port]
-    done = subprocess.run(
-        [sys.executable, "-m", *launcher, *command, "train", str(folder / "recipe.yaml")],
-        capture_output=True,
-        text=True,
-        cwd=folder,  # the repository's would be imported before an installed package, which has the native kernels
-        env={**os.environ, "OMP_NUM_THREADS": "1", "TQDM_DISABLE": "1", "HF_HUB_OFFLINE": "1", **environment},
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
+    # in the repository its package would be imported before an installed one, which has the native kernels
+    run_python("-m", *launcher, *command, "train", folder / "recipe.yaml", cwd=folder, **environment)
     return folder / "run"
 
 

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import copy
 import math
 
 import pytest
@@ -95,42 +94,6 @@ def test_torchs_goes_by_the_momentum_meanwhile_and_makes_the_same_updates_afterw
             torch.testing.assert_close(steps[1], -LR * mean / (1 - 0.9**update), rtol=1e-9, atol=1e-15)
         else:
             torch.testing.assert_close(steps[0], steps[1], rtol=1e-9, atol=1e-15)
-
-
-@pytest.mark.parametrize("first", [3, 8])
-def test_training_goes_on_bit_for_bit_from_a_saved_state(first, tmp_path):
-    generator = torch.Generator().manual_seed(1)
-    gradients = torch.randn(14, 4, 4, generator=generator)
-
-    def steps(model, optimizer, some_gradients):
-        for gradient in some_gradients:
-            model.weight.grad = gradient.clone()
-            optimizer.step()
-
-    model = nn.Linear(4, 4, bias=False)
-    optimizer = build_optimizer(model, settings(weight_decay=DECAY))
-    steps(model, optimizer, gradients[:first])
-    torch.save(optimizer.state_dict(), tmp_path / "optimizer.pt")
-    resumed = copy.deepcopy(model)
-    steps(model, optimizer, gradients[first:])
-
-    optimizer = build_optimizer(resumed, settings(lr=1.0))
-    optimizer.load_state_dict(torch.load(tmp_path / "optimizer.pt", weights_only=True))
-    steps(resumed, optimizer, gradients[first:])
-    assert torch.equal(model.weight, resumed.weight)
-
-
-@pytest.mark.parametrize(("rule", "shrunk"), [("all", {"0.weight", "0.bias", "1.weight"}), ("hf", {"0.weight"})])
-def test_weight_decay_takes_the_parameters_of_the_rule(rule, shrunk):
-    model = nn.Sequential(nn.Linear(3, 3), nn.LayerNorm(3, bias=False))
-    nn.init.ones_(model[0].bias)
-    before = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
-    for parameter in model.parameters():
-        parameter.grad = torch.zeros_like(parameter)
-    build_optimizer(model, settings(weight_decay=DECAY, weight_decay_on=rule)).step()
-    for name, parameter in model.named_parameters():
-        factor = 1 - LR * DECAY if name in shrunk else 1.0
-        torch.testing.assert_close(parameter.detach(), before[name] * factor)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,29 @@
+# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
+"""New Python processes, for tests that need one; a test in this process is seconds faster."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import residual_hf
+
+PACKAGE = str(Path(residual_hf.__file__).parents[1])
+QUIET = {"OMP_NUM_THREADS": "1", "TQDM_DISABLE": "1", "HF_HUB_OFFLINE": "1"}
+
+
+def run_python(*arguments: object, cwd: Path | None = None, check: bool = True, **environment: str):
+    """Run Python with these arguments, the residual_hf of this process and no network; `check`: it must succeed."""
+    path = os.pathsep.join([PACKAGE, os.environ.get("PYTHONPATH", "")])
+    done = subprocess.run(
+        [sys.executable, *map(str, arguments)],
+        cwd=cwd,
+        env={**os.environ, "PYTHONPATH": path, **QUIET, **environment},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0 or not check, done.stderr[-3000:]
+    return done
