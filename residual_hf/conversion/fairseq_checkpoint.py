@@ -15,13 +15,12 @@ from residual_hf.conversion.fairseq import convert_fairseq_state_dict
 from residual_hf.conversion.fairseq_config import build_config, model_settings
 from residual_hf.conversion.fairseq_tokenizer import (
     fairseq_tokenizer,
-    read_dictionary,
     shows_aggressive_hyphens,
     shows_escapes,
 )
 from residual_hf.conversion.moses import MosesRules
 from residual_hf.conversion.pickles import load_pickle, to_plain
-from residual_hf.data.tokenizer import prepend_eos
+from residual_hf.data.tokenizer import prepend_eos, read_dictionary
 from residual_hf.errors import InputError
 from residual_hf.files import check_output_folder
 from residual_hf.model.configuration_residual import ResidualConfig

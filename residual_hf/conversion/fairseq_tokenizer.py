@@ -20,39 +20,18 @@ from transformers import PreTrainedTokenizerFast
 from residual_hf.conversion.fairseq_sentencepiece import sentencepiece_backend
 from residual_hf.conversion.moses import MosesRules
 from residual_hf.data.text_files import iter_lines
-from residual_hf.data.tokenizer import SPECIAL_TOKENS, append_eos, pretokenized_tokenizer, wrap_tokenizer
+from residual_hf.data.tokenizer import (
+    SPECIAL_TOKENS,
+    append_eos,
+    pretokenized_tokenizer,
+    read_dictionary,
+    wrap_tokenizer,
+)
 from residual_hf.errors import InputError
 from residual_hf.model.tokenization_residual import ResidualTokenizer
 
 UNK = SPECIAL_TOKENS[3]
 JOINER, END = "@@", "</w>"
-OVERWRITE = "#fairseq:overwrite"
-
-
-def read_dictionary(path: str | Path) -> list[str]:
-    """Read the tokens of a fairseq `dict.txt` in the order of their ids, special tokens first.
-
-    The last entry of a repeated token counts.
-
-    Raises:
-        InputError: a line is not "token count", optionally followed by `#fairseq:overwrite`, or a token is repeated
-            without that mark.
-    """
-    tokens = list(SPECIAL_TOKENS)
-    known = set(tokens)
-    for number, line in enumerate(iter_lines(path), start=1):
-        entry = line.rstrip()
-        overwrite = entry.endswith(f" {OVERWRITE}")
-        token, _, count = entry.removesuffix(f" {OVERWRITE}").rpartition(" ")
-        if not token or not count.isdecimal():
-            raise InputError(f"{path}: line {number} is {line!r}, must be a token, one space and its count")
-        if token in known and not overwrite:
-            raise InputError(f"{path}: line {number}: the token {token!r} is repeated without {OVERWRITE}")
-        tokens.append(token)
-        known.add(token)
-    if len(tokens) == len(SPECIAL_TOKENS):
-        raise InputError(f"{path}: the dictionary is empty")
-    return tokens
 
 
 def read_codes(path: str | Path) -> list[tuple[str, str]]:

@@ -1,5 +1,5 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
-"""Special tokens of our tokenizers, and a tokenizer for text that is already segmented."""
+"""Special tokens of our tokenizers, dictionaries of fairseq, and a tokenizer for text that is already segmented."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ from transformers import PreTrainedTokenizerFast
 from residual_hf.data.settings import SPECIAL_TOKENS
 from residual_hf.data.text_files import iter_lines
 from residual_hf.errors import InputError
+
+OVERWRITE = "#fairseq:overwrite"
 
 
 def wrap_tokenizer(tokenizer: Tokenizer, model_max_length: int | None = None) -> PreTrainedTokenizerFast:
@@ -52,39 +54,53 @@ def join_subwords(text: str) -> str:
     return re.sub(r"@@( |\Z)", "", text)
 
 
-def pretokenized_tokenizer(
-    dict_path: str | Path, *, remove_bpe_joiner: bool = True, model_max_length: int | None = None
-) -> PreTrainedTokenizerFast:
+def read_dictionary(path: str | Path) -> list[str]:
+    """Read the tokens of a fairseq `dict.txt` in the order of their ids, special tokens first.
+
+    The last entry of a repeated token counts.
+
+    Raises:
+        InputError: a line is not "token count", optionally followed by `#fairseq:overwrite`, or a token is repeated
+            without that mark.
+    """
+    tokens = list(SPECIAL_TOKENS)
+    known = set(tokens)
+    for number, line in enumerate(iter_lines(path), start=1):
+        entry = line.rstrip()
+        overwrite = entry.endswith(f" {OVERWRITE}")
+        token, _, count = entry.removesuffix(f" {OVERWRITE}").rpartition(" ")
+        if not token or not count.isdecimal():
+            raise InputError(f"{path}: line {number} is {line!r}, must be a token, one space and its count")
+        if token in known and not overwrite:
+            raise InputError(f"{path}: line {number}: the token {token!r} is repeated without {OVERWRITE}")
+        tokens.append(token)
+        known.add(token)
+    if len(tokens) == len(SPECIAL_TOKENS):
+        raise InputError(f"{path}: the dictionary is empty")
+    return tokens
+
+
+def pretokenized_tokenizer(dict_path: str | Path) -> PreTrainedTokenizerFast:
     """A tokenizer for text that is already segmented, with the ids of a fairseq dictionary.
 
     Text is split at spaces, tokens that are not in the dictionary become `<unk>`, and `</s>` is appended. Decoding
-    joins tokens with spaces.
+    joins tokens with spaces and merges the subwords of subword-nmt ("cot@@ ton" to "cotton").
 
     Args:
-        dict_path: fairseq's `dict.txt`, with lines "token count"; ids start at 4, after the special tokens.
-        remove_bpe_joiner: merge the subwords of subword-nmt when decoding ("cot@@ ton" to "cotton").
-        model_max_length: number of tokens to which `truncation=True` cuts.
+        dict_path: fairseq's `dict.txt`; ids start at 4, after the special tokens.
 
     Raises:
-        InputError: a malformed line or a repeated token, with file and line number.
+        InputError: as `read_dictionary`, or an overwritten token.
     """
-    vocab = {token: number for number, token in enumerate(SPECIAL_TOKENS)}
-    for number, line in enumerate(iter_lines(dict_path), start=1):
-        token, _, count = line.rpartition(" ")
-        if not token or " " in token or not count.isdecimal():
-            raise InputError(f"{dict_path}: line {number} is {line!r}, must be a token, a space and its count")
-        if token in vocab:
-            raise InputError(f"{dict_path}: line {number} repeats the token {token!r}")
-        vocab[token] = len(vocab)
-    if len(vocab) == len(SPECIAL_TOKENS):
-        raise InputError(f"{dict_path}: no tokens")
-
+    tokens = read_dictionary(dict_path)
+    vocab = {token: number for number, token in enumerate(tokens)}
+    if len(vocab) < len(tokens):
+        raise InputError(f"{dict_path}: a token is repeated ({OVERWRITE}), must be unique in segmented text")
     tokenizer = Tokenizer(models.WordLevel(vocab, unk_token=SPECIAL_TOKENS[3]))
     tokenizer.add_special_tokens(list(SPECIAL_TOKENS))
     tokenizer.pre_tokenizer = pre_tokenizers.Split(" ", "removed")
     tokenizer.post_processor = append_eos()
-    if remove_bpe_joiner:
-        # WordPiece puts a space before every token but the first and those with its prefix; no token holds a space.
-        spaced = decoders.WordPiece(prefix=" ", cleanup=False)
-        tokenizer.decoder = decoders.Sequence([spaced, decoders.Fuse(), decoders.Replace(Regex(r"@@( |\z)"), "")])
-    return wrap_tokenizer(tokenizer, model_max_length)
+    # WordPiece puts a space before every token but the first and those with its prefix; no token holds a space.
+    spaced = decoders.WordPiece(prefix=" ", cleanup=False)
+    tokenizer.decoder = decoders.Sequence([spaced, decoders.Fuse(), decoders.Replace(Regex(r"@@( |\z)"), "")])
+    return wrap_tokenizer(tokenizer)

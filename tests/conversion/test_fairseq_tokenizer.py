@@ -14,13 +14,12 @@ from transformers import AutoTokenizer
 from residual_hf.conversion.fairseq_tokenizer import (
     fairseq_tokenizer,
     read_codes,
-    read_dictionary,
     shows_aggressive_hyphens,
     shows_escapes,
 )
 from residual_hf.conversion.moses import MosesRules
 from residual_hf.data.generated.corpus import generate_corpus
-from residual_hf.data.tokenizer import pretokenized_tokenizer
+from residual_hf.data.tokenizer import pretokenized_tokenizer, read_dictionary
 from residual_hf.errors import InputError
 from residual_hf.model.tokenization_residual import ResidualTokenizer
 
