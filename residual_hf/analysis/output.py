@@ -103,6 +103,8 @@ def draw_lines(axis: Any, panel: Panel, points: Sequence[Point]) -> None:
     axis.set(title=panel.name, xlabel=panel.x, ylabel=panel.y)
     axis.set_yscale("log" if panel.log_y else "linear")
     axis.set_xscale("log" if panel.log_x else "linear")
+    if not panel.log_x and all(float(point.x).is_integer() for point in points):
+        axis.xaxis.get_major_locator().set_params(integer=True)
     axis.grid(alpha=0.25, linewidth=0.6)
     axis.spines[["top", "right"]].set_visible(False)
     axis.legend(frameon=False, fontsize=7)

@@ -302,10 +302,9 @@ class DiagnosticsCallback(TrainerCallback):
         shares = {(row.stack, row.layer, row.sublayer): row.share for row in sites.branch_shares()}
         rows = []
         for (part, _), gradient, (moved, size) in zip(self.parts, gradients, ratios.sqrt().tolist(), strict=True):
-            place = (part.stack, part.layer, part.kind)
-            share = shares.get(place)
+            share = shares.get(part.place)
             bits = None if share is None else bits_in_bf16(share)
-            rows.append(SublayerFigures(*place, float(gradient), moved / size if size else 0.0, share, bits))
+            rows.append(SublayerFigures(*part.place, float(gradient), moved / size if size else 0.0, share, bits))
         ranges = sites.activation_ranges()
         for stack in dict.fromkeys(row.stack for row in rows):
             norms = [row.gradient for row in rows if row.stack == stack]

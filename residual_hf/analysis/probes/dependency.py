@@ -12,7 +12,7 @@ from residual_hf.errors import InputError
 from residual_hf.model.connections import ResidualConnection
 
 from .representations import record, scaled
-from .sites import Site, Sublayer, sublayers
+from .sites import Sublayer, sublayers
 from .undisturbed import Batch
 
 
@@ -42,22 +42,18 @@ def dependency_matrix(model: nn.Module, batch: Batch, stack: str = "encoder") ->
     parts = [part for part in sublayers(model) if part.stack == stack]
     is_post = normalizes_sum(parts[0])
     states = record(model, batch, "input", "branch.output", "norm.input")
-    components = [states[site(parts[0], "input")]]
+    components = [states[parts[0].site("input")]]
     rows = []
     for i, part in enumerate(parts, start=1):
-        branch = states[site(part, "branch.output")]
+        branch = states[part.site("branch.output")]
         factors, branch = scaled(part.before, torch.ones_like(branch[:1]), branch)
         components = [component * factors for component in components] + [branch]
         if is_post:
-            total, norm = states[site(part, "norm.input")], part.norms["norm"]
+            total, norm = states[part.site("norm.input")], part.norms["norm"]
             gain = norm.get_parameter("weight") / total.std(dim=-1, keepdim=True, correction=0)
             components = [component * gain for component in components]
         rows += [Dependency(i, j, part.kind, beta) for j, beta in enumerate(shares(components))]
     return rows
-
-
-def site(part: Sublayer, location: str) -> Site:
-    return Site(part.stack, part.layer, part.kind, location)
 
 
 def normalizes_sum(part: Sublayer) -> bool:

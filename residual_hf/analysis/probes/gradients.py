@@ -47,17 +47,14 @@ def gradient_norms(model: nn.Module, batches: Batches, *, training: bool = False
         with watch(model, backward=collect):
             backward(model, batches)
         for part in sublayers(model):
-            site = Site(part.stack, part.layer, part.kind, "weights")
             gradients = [p.grad for p in part.branch_parameters() if p.grad is not None]
-            squares[site] = float(sum(g.float().square().sum() for g in gradients))
+            squares[part.site("weights")] = float(sum(g.float().square().sum() for g in gradients))
     largest: dict[str, float] = defaultdict(float)
     for site, square in squares.items():
         largest[site.location] = max(largest[site.location], square)
     return [
         GradientNorm(
-            site.stack,
-            site.layer,
-            site.sublayer,
+            *site.place,
             site.location,
             square**0.5,
             (square / (largest[site.location] or 1.0)) ** 0.5,

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from .site_statistics import ActivationRange, BranchShare, SiteStatistics, joining_factor, place
+from .site_statistics import ActivationRange, BranchShare, SiteStatistics, joining_factor
 from .sites import Site, sublayers, watch
 from .undisturbed import Batches, as_list, forward, undisturbed
 
@@ -112,12 +112,11 @@ def branch_share(model: nn.Module, batches: Batches) -> list[BranchShare]:
     states = record(model, batches, "input", "branch.output")
     rows = []
     for part in sublayers(model):
-        site = Site(part.stack, part.layer, part.kind, "input")
-        if site not in states:
+        if part.site("input") not in states:
             continue
-        shortcut, branch = scaled(part.before, states[site], states[Site(*place(site), "branch.output")])
+        shortcut, branch = scaled(part.before, states[part.site("input")], states[part.site("branch.output")])
         r, b = (float(x.std(dim=-1, correction=0).mean()) for x in (shortcut, branch))
-        rows.append(BranchShare(part.stack, part.layer, part.kind, b / (b + r)))
+        rows.append(BranchShare(*part.place, b / (b + r)))
     return rows
 
 

@@ -51,7 +51,7 @@ class SiteStatistics:
 
     def __init__(self, model: nn.Module):
         self.model = model
-        self.parts = {(part.stack, part.layer, part.kind): part for part in sublayers(model)}
+        self.parts = {part.place: part for part in sublayers(model)}
         self.squares: dict[Site, Tensor] = {}
         self.largest: dict[Site, Tensor] = {}
         self.counts: dict[Site, int] = defaultdict(int)
@@ -76,7 +76,7 @@ class SiteStatistics:
         self.largest[site] = torch.maximum(self.largest.get(site, largest), largest)
         self.counts[site] += values.numel()
         if site.location in ("input", "branch.output"):
-            before = self.parts[site.stack, site.layer, site.sublayer].before
+            before = self.parts[site.place].before
             values = values * joining_factor(before, "shortcut" if site.location == "input" else "branch")
             deviation = values.std(dim=-1, correction=0).sum()
             self.deviations[site] = self.deviations.get(site, 0) + deviation
@@ -106,7 +106,7 @@ class SiteSums(NamedTuple):
         rows = []
         for site, square, top in zip(self.sites, means, self.largest.tolist(), strict=False):
             headroom = math.log2(FP16_LARGEST / max(top, 1e-30)) if math.isfinite(top) else -math.inf
-            rows.append(ActivationRange(*place(site), site.location, top, square**0.5, headroom))
+            rows.append(ActivationRange(*site.place, site.location, top, square**0.5, headroom))
         return rows
 
     def branch_shares(self) -> list[BranchShare]:
@@ -115,16 +115,12 @@ class SiteSums(NamedTuple):
         deviations = dict(zip(self.joined, means, strict=True))
         rows = []
         for site, branch in deviations.items():
-            shortcut = deviations.get(Site(*place(site), "input"))
+            shortcut = deviations.get(Site(*site.place, "input"))
             if site.location == "branch.output" and shortcut is not None:
-                rows.append(BranchShare(*place(site), branch / (branch + shortcut)))
+                rows.append(BranchShare(*site.place, branch / (branch + shortcut)))
         return rows
 
 
 def joining_factor(connection: nn.Module | None, of: str) -> Tensor | float:
     """What a mode multiplies the "shortcut" or the "branch" by (Admin's omega, DeepNorm's alpha, LayerScale)."""
     return connection.foldable_scales().get(of, 1.0) if isinstance(connection, ResidualConnection) else 1.0
-
-
-def place(site: Site) -> tuple[str, int, str]:
-    return site.stack, site.layer, site.sublayer

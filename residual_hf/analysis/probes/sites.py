@@ -51,6 +51,11 @@ class Site:
     sublayer: str
     location: str
 
+    @property
+    def place(self) -> tuple[str, int, str]:
+        """Stack, layer and sub-layer."""
+        return self.stack, self.layer, self.sublayer
+
 
 @dataclass(frozen=True)
 class Sublayer:
@@ -64,18 +69,24 @@ class Sublayer:
     before: nn.Module | None = None  # its first input is the stream or hidden state before the sub-layer
     after: nn.Module | None = None  # its output is the one after the sub-layer
 
+    @property
+    def place(self) -> tuple[str, int, str]:
+        return self.stack, self.layer, self.kind
+
+    def site(self, location: str) -> Site:
+        return Site(*self.place, location)
+
     def sites(self) -> Iterator[tuple[Site, nn.Module, str]]:
         """Each site with the module that shows it, and whether as "input" or "output"."""
-        site = partial(Site, self.stack, self.layer, self.kind)
         if self.before is not None:
-            yield site("input"), self.before, "input"
-        yield site("branch.input"), self.branch[0], "input"
-        yield site("branch.output"), self.branch[-1], "output"
+            yield self.site("input"), self.before, "input"
+        yield self.site("branch.input"), self.branch[0], "input"
+        yield self.site("branch.output"), self.branch[-1], "output"
         for name, norm in self.norms.items():
-            yield site(f"{name}.input"), norm, "input"
-            yield site(f"{name}.output"), norm, "output"
+            yield self.site(f"{name}.input"), norm, "input"
+            yield self.site(f"{name}.output"), norm, "output"
         if self.after is not None:
-            yield site("output"), self.after, "output"
+            yield self.site("output"), self.after, "output"
 
     def branch_parameters(self) -> Iterator[nn.Parameter]:
         """Weights and biases of the branch, without norms and gates."""
