@@ -71,7 +71,7 @@ def to_pictures(name: str, panels: Sequence[Panel], points: Sequence[Point], cap
         if (found := dict.fromkeys(p.series for p in points if p.panel == panel.name))
         for series in (found if panel.heat else [None])
     ]
-    columns = min(3, len(cells))
+    columns = 2 if len(cells) == 4 else min(3, len(cells))
     rows = -(-len(cells) // columns)
     with matplotlib.rc_context({"svg.hashsalt": name, "font.size": 9}):
         canvas = Canvas(figsize=(4.4 * columns, 3.4 * rows + 0.9), dpi=150, layout="constrained")

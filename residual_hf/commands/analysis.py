@@ -107,6 +107,7 @@ def add_stress(verbs: Verbs) -> None:
     stress.add_argument("--seeds", nargs="+", type=int, default=[1], help="default: 1")
     stress.add_argument("--width", type=int, default=64, help="d_model (default: 64)")
     stress.add_argument("--updates", type=int, default=1000, help="default: 1000; in the paper: 5000")
+    stress.add_argument("--max-tokens", type=int, default=1024, help="padded tokens of a batch (default: 1024)")
     stress.add_argument("--max-lr", type=float, default=5e-2, help="last learning rate (default: 0.05)")
 
 
@@ -117,7 +118,7 @@ def run_stress(options: argparse.Namespace) -> int:
     from residual_hf.training.recipe import load_recipe
 
     check_modes(options.modes)
-    setting, corpus = StressSetting(width=options.width, updates=options.updates, max_lr=options.max_lr), None
+    setting, corpus = StressSetting(options.width, options.updates, options.max_lr, options.max_tokens), None
     if options.recipe is not None:
         name, corpus = corpus_of(load_recipe(options.recipe), options.output_dir / "corpora", setting.max_tokens)
         setting = replace(setting, corpus=name)

@@ -57,10 +57,12 @@ def test_table_has_range_and_kind():
 
 def test_command_continues_its_runs(tmp_path, small_generated_corpus, capsys):
     arguments = ["stress", "--output-dir", str(tmp_path / "out"), "--layers", "1", "--width", "16", "--updates", "4"]
+    arguments += ["--max-tokens", "128"]
     assert main([*arguments, "--modes", "post_ln"]) == 0
     assert main([*arguments, "--modes", "post_ln", "resi_dual"]) == 0
     runs = [json.loads(line) for line in (tmp_path / "out" / "runs.jsonl").read_text().splitlines()]
     assert [run["mode"] for run in runs] == ["post_ln", "resi_dual"]
+    assert runs[0]["setting"]["max_tokens"] == 128
     assert all(len(run["losses"]) == 4 and math.isfinite(run["losses"][-1]) for run in runs)
     assert "| `resi_dual` |" in capsys.readouterr().out
     assert (tmp_path / "out" / "stress.png").exists()
