@@ -7,6 +7,7 @@ Modules import at the top only what needs no PyTorch, so that `residual-hf --hel
 from __future__ import annotations
 
 import gc
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -16,7 +17,13 @@ FAILED, BAD_INPUT, DIVERGED, INTERRUPTED, BROKEN_PIPE = 1, 2, 3, 130, 141
 
 @contextmanager
 def imports() -> Iterator[None]:
-    """For slow imports: their modules stay, so that looking for garbage among them, now or later, only takes time."""
+    """For slow imports: their modules stay, so that looking for garbage among them, now or later, only takes time.
+
+    A process that has PyTorch already may hold other objects, which would never be collected again.
+    """
+    if "torch" in sys.modules:
+        yield
+        return
     gc.disable()
     try:
         yield
