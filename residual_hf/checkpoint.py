@@ -3,34 +3,26 @@
 
 from __future__ import annotations
 
-import ast
-import dataclasses
 import os
-import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import torch
-from huggingface_hub.errors import StrictDataclassError
-from safetensors import SafetensorError, safe_open
+from safetensors import SafetensorError
 from transformers import (
     AutoModelForCausalLM,
     AutoModelForMaskedLM,
     AutoModelForSeq2SeqLM,
     AutoModelForSequenceClassification,
-    AutoTokenizer,
-    GenerationConfig,
     PreTrainedConfig,
 )
-from transformers.dynamic_module_utils import get_relative_import_files
 
-import residual_hf  # registers the Auto classes
+import residual_hf  # noqa: F401  registers the Auto classes
+from residual_hf import checkpoint_checks as checks
+from residual_hf.checkpoint_checks import UNREADABLE, WEIGHT_FILES
 from residual_hf.errors import InputError
 from residual_hf.files import atomic_folder, check_output_folder, read_json
-from residual_hf.model import self_contained
 from residual_hf.model.configuration_residual import ResidualConfig
-from residual_hf.model.connections import ResidualConnection, get_ln_mode
 from residual_hf.model.modeling_residual import ResidualForConditionalGeneration
 from residual_hf.model.modeling_single_stack import (
     ResidualForCausalLM,
@@ -38,8 +30,6 @@ from residual_hf.model.modeling_single_stack import (
     ResidualForSequenceClassification,
 )
 
-WEIGHT_FILES = WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
-TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json")
 SAVED: dict[str, tuple[type, Any]] = {  # the classes of saved models, and the Auto classes that load them
     cls.__name__: (cls, auto_class)
     for cls, auto_class in (
@@ -49,9 +39,6 @@ SAVED: dict[str, tuple[type, Any]] = {  # the classes of saved models, and the A
         (ResidualForSequenceClassification, AutoModelForSequenceClassification),
     )
 }
-NOT_FIELDS = {"auto_map", "custom_pipelines", "model_type", "quantization_config"}
-UNREADABLE = (OSError, ValueError, TypeError, AttributeError, KeyError, StrictDataclassError)  # of Transformers
-SHOWN = 5  # weights in an error message
 
 
 def save_checkpoint(
@@ -74,7 +61,7 @@ def save_checkpoint(
             f"model: {type(model).__name__} given, must be one of {', '.join(SAVED)}; merge an adapter first "
             "(merge_and_unload)"
         )
-    check_vocabulary_size(tokenizer, model.config.vocab_size, model.config.decoder_vocab_size, "tokenizer")
+    checks.check_vocabulary_size(tokenizer, model.config.vocab_size, model.config.decoder_vocab_size, "tokenizer")
     check_output_folder(folder, overwrite=overwrite, holds=WEIGHT_FILES, field="folder", options="overwrite=True")
     with atomic_folder(folder) as new:
         model.save_pretrained(new)
@@ -101,15 +88,15 @@ def load_checkpoint(
     would use random weights, for weights that are not finite, and for a config of a newer version.
     """
     where = f"model {name}"
-    _check_presence(name := model_folder(name), where)
+    checks.check_presence(name := model_folder(name), where)
     try:
         values, _ = PreTrainedConfig.get_config_dict(name)
         ours = values.get("model_type") == ResidualConfig.model_type
-        if ours:
-            _check_fields(values, f"{where}: config.json")
-            if Path(name).is_dir():
-                _check_before_loading(Path(name), values)
         cls, auto_class = saved_class(values)
+        if ours:
+            checks.check_fields(values, f"{where}: config.json")
+            if Path(name).is_dir():
+                checks.check_shapes_before_loading(Path(name), cls, values)
         if ours and cls not in classes:
             allowed = " or ".join(accepted.__name__ for accepted in classes)
             raise InputError(f"{where}: a {cls.__name__}, must be a {allowed}")
@@ -121,31 +108,40 @@ def load_checkpoint(
     except (*UNREADABLE, RuntimeError, SafetensorError) as error:
         missing = "" if Path(name).exists() else "no such folder, and as a name on the Hub "
         raise InputError(f"{where}: {missing}cannot be loaded: {error}") from error
-    try:
-        tokenizer = AutoTokenizer.from_pretrained(name, trust_remote_code=trust_remote_code)
-    except Exception as error:  # the tokenizers library raises nothing narrower
-        raise InputError(f"{where}: the tokenizer cannot be loaded: {error}") from error
-    if ours:
-        _check_token_ids(model.generation_config, model.config, f"{where}: generation config")
-    _check_differences(
+    tokenizer = checks.load_tokenizer(name, where, trust_remote_code=trust_remote_code)
+    checks.check_differences(
         where, report["missing_keys"], report["unexpected_keys"] if ours else (), report["mismatched_keys"]
     )
-    _check_finite(where, model.named_parameters())
+    checks.check_finite(where, model.named_parameters())
     if ours:
-        _check_vocabulary(tokenizer, model.config, where)
+        checks.check_token_ids(model.generation_config, model.config, f"{where}: generation config")
+        checks.check_vocabulary(tokenizer, model.config, where)
     return model, tokenizer
 
 
-def _check_before_loading(folder: Path, values: dict[str, Any]) -> None:
-    """Compare the shapes of the weights with the config before memory for the model is allocated."""
-    _, shapes = _weight_shapes(folder)
-    if "quantization_config" in values or not any(name.startswith("model.") for name in shapes):
-        return  # other weights than those of the plain model
+def validate_model_folder(folder: str | os.PathLike) -> list[str]:
+    """Check a model folder without building the model; returns the names of its files, without the model card.
+
+    Raises `InputError` naming the file and field that would keep the model from loading elsewhere: an unreadable
+    config, generation config or tokenizer; weights that are damaged, not finite or do not match the config; a
+    vocabulary larger than the model's; model code that is missing or differs from the installed one.
+    """
+    folder = Path(folder)
+    path = folder / "config.json"
+    values = read_json(path)
+    if values.get("model_type") != ResidualConfig.model_type:
+        raise InputError(f"{path}: model_type is {values.get('model_type')!r}, must be {ResidualConfig.model_type!r}")
+    checks.check_fields(values, path)
     try:
         config = ResidualConfig.from_dict(values)
-    except UNREADABLE:
-        return  # invalid, or with a mode in the code of the checkpoint: for Transformers to decide
-    _check_shapes(folder, saved_class(values)[0], config, shapes)
+    except UNREADABLE as error:
+        raise InputError(f"{path}: {error}") from error
+    checks.check_generation_config(folder, config)
+    weights = checks.check_weights(folder, saved_class(values)[0], config)
+    tokenizer_files = checks.check_tokenizer(folder, config)
+    code = checks.check_code(folder, values, config)
+    checks.check_same_code(folder, {*code, *(name for name in tokenizer_files if name.endswith(".py"))}, config)
+    return ["config.json", "generation_config.json", *weights, *tokenizer_files, *code]
 
 
 def saved_class(values: dict[str, Any]) -> tuple[type, Any]:
@@ -165,267 +161,3 @@ def weights_stamp(name: str | Path) -> dict[str, list[int]]:
     """Size and modification time of the weight files of a model or a run; empty for a name on the Hub."""
     found = {path.name: path.stat() for path in sorted(Path(model_folder(name)).glob("*.safetensors"))}
     return {path: [stat.st_size, stat.st_mtime_ns] for path, stat in found.items()}
-
-
-def validate_model_folder(folder: str | os.PathLike) -> list[str]:
-    """Check a model folder without building the model; returns the names of its files, without the model card.
-
-    Raises `InputError` naming the file and field that would keep the model from loading elsewhere: an unreadable
-    config, generation config or tokenizer; weights that are damaged, not finite or do not match the config; a
-    vocabulary larger than the model's; model code that is missing or differs from the installed one.
-    """
-    folder = Path(folder)
-    path = folder / "config.json"
-    values = read_json(path)
-    if values.get("model_type") != ResidualConfig.model_type:
-        raise InputError(f"{path}: model_type is {values.get('model_type')!r}, must be {ResidualConfig.model_type!r}")
-    _check_fields(values, path)
-    try:
-        config = ResidualConfig.from_dict(values)
-    except UNREADABLE as error:
-        raise InputError(f"{path}: {error}") from error
-    _check_generation_config(folder, config)
-    weights = _check_weights(folder, saved_class(values)[0], config)
-    tokenizer_files = _check_tokenizer(folder, config)
-    code = _check_code(folder, values, config)
-    _check_same_code(folder, {*code, *(name for name in tokenizer_files if name.endswith(".py"))}, config)
-    return ["config.json", "generation_config.json", *weights, *tokenizer_files, *code]
-
-
-def check_vocabulary_size(tokenizer: Any, source_rows: int, target_rows: int, where: object) -> None:
-    """Raise `InputError` for a tokenizer with more tokens than the embedding tables have rows."""
-    target_tokens = getattr(tokenizer, "target_vocab_size", len(tokenizer))
-    for language, tokens, rows in (("source", len(tokenizer), source_rows), ("target", target_tokens, target_rows)):
-        if tokens > rows:
-            raise InputError(f"{where}: the tokenizer has {tokens} tokens for the {language}, the model has {rows}")
-
-
-def _check_presence(name: str | Path, where: str) -> None:
-    """Check that a local folder has the files of a model; names on the Hub are not checked."""
-    if not str(name).strip():
-        raise InputError(f"model: {str(name)!r} given, must be a folder or a name on the Hub")
-    folder = Path(name)
-    if not folder.is_dir():
-        if folder.exists():
-            raise InputError(f"{where}: must be a folder, not a file")
-        if str(name).startswith((".", "/", "~")):
-            raise InputError(f"{where}: no such folder")
-        return
-    if not (folder / "config.json").exists():
-        raise InputError(f"{where}: not a saved model: no config.json in it")
-    if not (folder / "tokenizer.json").exists() and not (folder / "tokenizer_config.json").exists():
-        raise InputError(f"{where}: no tokenizer (tokenizer.json) in it; save one with tokenizer.save_pretrained")
-    for file in ("config.json", "generation_config.json", "tokenizer_config.json"):
-        if (folder / file).exists():
-            read_json(folder / file)
-
-
-def _check_fields(values: dict[str, Any], where: object) -> None:
-    """Refuse fields that would be ignored: those of a newer version change what the model computes."""
-    known = {field.name for field in dataclasses.fields(ResidualConfig)} | {*ResidualConfig.attribute_map, *NOT_FIELDS}
-    unknown = sorted(name for name in values if name not in known and not name.startswith("_"))
-    if unknown:
-        raise InputError(
-            f"{where}: residual_hf {residual_hf.__version__} does not know the fields {', '.join(unknown)}: upgrade "
-            "residual_hf if a newer version saved the model, otherwise remove them"
-        )
-
-
-def _check_generation_config(folder: Path, config: ResidualConfig) -> None:
-    path = folder / "generation_config.json"
-    read_json(path)
-    try:
-        generation = GenerationConfig.from_pretrained(folder)
-        generation.validate()
-    except UNREADABLE as error:
-        raise InputError(f"{path}: {error}") from error
-    _check_token_ids(generation, config, path)
-
-
-def _check_token_ids(generation: GenerationConfig, config: ResidualConfig, where: object) -> None:
-    names = ("pad", "bos", "eos", "decoder_start", "forced_bos", "forced_eos")
-    for name in (f"{name}_token_id" for name in names):
-        value = getattr(generation, name)
-        for token in value if isinstance(value, list) else [value]:
-            if token is not None and not (isinstance(token, int) and 0 <= token < config.decoder_vocab_size):
-                limit = config.decoder_vocab_size
-                raise InputError(f"{where}: {name} is {token!r}, must be below {limit} target tokens")
-
-
-def _weight_shapes(folder: Path) -> tuple[list[str], dict[str, tuple[int, ...]]]:
-    """The weight files of a folder and the shape of every tensor in them, from the headers of the files."""
-    names = [WEIGHTS]
-    if not (folder / WEIGHTS).is_file() and (folder / INDEX).is_file():
-        shards = read_json(folder / INDEX).get("weight_map")
-        if not isinstance(shards, dict) or any(Path(str(name)).name != name for name in shards.values()):
-            raise InputError(f"{folder / INDEX}: no weight_map in it that names files of the same folder")
-        names = sorted(set(shards.values()))
-    shapes: dict[str, tuple[int, ...]] = {}
-    for name in names:
-        path = folder / name
-        if not path.is_file():
-            raise InputError(f"{path}: no such file; save the weights as safetensors with save_checkpoint")
-        try:
-            with safe_open(path, "pt") as file:
-                shapes |= {key: tuple(file.get_slice(key).get_shape()) for key in file.keys()}  # noqa: SIM118
-        except (SafetensorError, OSError) as error:
-            raise InputError(
-                f"{path}: damaged or truncated ({error}); copy or download the file again "
-                f"({path.stat().st_size} bytes)"
-            ) from error
-    return [*names, *([INDEX] if names != [WEIGHTS] else [])], shapes
-
-
-def _check_weights(folder: Path, cls: type, config: ResidualConfig) -> list[str]:
-    """The weight files, compared with the model that the config describes, one tensor in memory at a time."""
-    names, shapes = _weight_shapes(folder)
-    _check_shapes(folder, cls, config, shapes)
-    for path in (folder / name for name in names if name != INDEX):
-        with safe_open(path, "pt") as file:
-            _check_finite(path, ((name, file.get_tensor(name)) for name in file.keys()))  # noqa: SIM118
-    return names
-
-
-def _check_shapes(folder: Path, cls: type, config: ResidualConfig, found: dict[str, tuple[int, ...]]) -> None:
-    """Compare the names and shapes in the weight files with those of the model that the config describes."""
-    _check_sizes(folder, config, found)
-    with torch.device("meta"):
-        model = cls(config)
-    expected = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
-    tied = model.all_tied_weights_keys.keys()
-    _check_differences(
-        folder,
-        missing=expected.keys() - found.keys() - tied,
-        unknown=found.keys() - expected.keys() - tied,
-        mismatched=[(k, found[k], expected[k]) for k in sorted(found.keys() & expected) if found[k] != expected[k]],
-    )
-
-
-def _check_finite(where: object, weights: Iterable[tuple[str, torch.Tensor]]) -> None:
-    broken = [name for name, w in weights if not (w.float() if w.itemsize == 1 else w).isfinite().all()]  # float8
-    if broken:
-        raise InputError(f"{where}: not finite (NaN or infinite): {_shortened(broken)}; use an earlier checkpoint")
-
-
-def _shortened(names: list[str]) -> str:
-    more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
-    return ", ".join(names[:SHOWN]) + more
-
-
-def _check_sizes(folder: Path, config: ResidualConfig, shapes: dict[str, tuple[int, ...]]) -> None:
-    """Raise `InputError` if the config asks for a model that is deeper or wider than the weights: it may not fit in
-    memory."""
-    sizes = {"d_model": shapes.get(f"model.{config.stacks[0]}.embed_tokens.weight", (0, config.d_model))[-1]}
-    for stack in config.stacks:
-        layers = (re.match(rf"model\.{stack}\.layers\.(\d+)\.", name) for name in shapes)
-        sizes[f"{stack}_layers"] = 1 + max((int(found[1]) for found in layers if found), default=-1)
-    for name, size in sizes.items():
-        if getattr(config, name) != size:
-            raise InputError(
-                f"{folder}: the weights do not match config.json; {name} is {getattr(config, name)}, but the weights "
-                f"have {size}"
-            )
-
-
-def _check_differences(
-    where: object,
-    missing: Iterable[str],
-    unknown: Iterable[str],
-    mismatched: Iterable[tuple[str, Iterable[int], Iterable[int]]],
-) -> None:
-    """Raise `InputError` for weights that do not match the config; `mismatched` holds (name, shape, right shape)."""
-    shapes = [f"{name} {tuple(found)} instead of {tuple(expected)}" for name, found, expected in mismatched]
-    differences = {"missing": sorted(missing), "unknown": sorted(unknown), "of another shape": shapes}
-    parts = [f"{kind}: {_shortened(names)}" for kind, names in differences.items() if names]
-    if parts:
-        raise InputError(f"{where}: the weights do not match config.json; {'; '.join(parts)}")
-
-
-def _check_vocabulary(tokenizer: Any, config: ResidualConfig, where: object) -> None:
-    check_vocabulary_size(tokenizer, config.vocab_size, config.decoder_vocab_size, where)
-    if not isinstance(tokenizer.model_max_length, (int, float)):
-        raise InputError(f"{where}: tokenizer_config.json: model_max_length is {tokenizer.model_max_length!r}")
-    for name in ("pad_token_id", "eos_token_id"):
-        expected, found = getattr(config, name), getattr(tokenizer, name)
-        if found is not None and found not in (expected if isinstance(expected, list) else [expected]):
-            raise InputError(f"{where}: {name} is {found} in the tokenizer, {expected} in config.json")
-
-
-def _check_tokenizer(folder: Path, config: ResidualConfig) -> list[str]:
-    values = read_json(folder / "tokenizer_config.json")
-    try:
-        tokenizer = AutoTokenizer.from_pretrained(folder)
-    except Exception as error:  # the tokenizers library raises nothing narrower
-        raise InputError(f"{folder}: the tokenizer cannot be loaded: {error}") from error
-    _check_vocabulary(tokenizer, config, folder)
-    names = dict.fromkeys([*TOKENIZER_FILES, *tokenizer.vocab_files_names.values()])
-    auto_map = values.get("auto_map") or {}
-    if not isinstance(auto_map, dict) or any(not isinstance(pair, list) for pair in auto_map.values()):
-        raise InputError(f"{folder / 'tokenizer_config.json'}: auto_map: {auto_map!r} given, must be pairs of classes")
-    references = [reference for pair in auto_map.values() for reference in pair if reference]
-    code = [_check_reference(folder, reference, "tokenizer_config.json: auto_map") for reference in references]
-    return [name for name in names if (folder / name).is_file()] + code
-
-
-def _check_code(folder: Path, values: dict[str, Any], config: ResidualConfig) -> list[str]:
-    """The files of the model code: those that `auto_map` and `custom_pipelines` name, and those that they import."""
-    auto_map, pipelines = values.get("auto_map") or {}, values.get("custom_pipelines") or {}
-    if not isinstance(auto_map, dict):
-        raise InputError(f"{folder / 'config.json'}: auto_map: {auto_map!r} given, must be a mapping")
-    if not isinstance(pipelines, dict) or not all(isinstance(entry, dict) for entry in pipelines.values()):
-        raise InputError(
-            f"{folder / 'config.json'}: custom_pipelines: {pipelines!r} given, must be a mapping of mappings"
-        )
-    references = {f"auto_map: {name}": auto_map.get(name) for name in self_contained.auto_map(config.stacks)}
-    tasks = ["translation"] if config.is_encoder_decoder else []
-    references |= {
-        f"custom_pipelines: {task}": pipelines.get(task, {}).get("impl")
-        for task in dict.fromkeys([*tasks, *pipelines])
-    }
-    names: dict[str, None] = {}
-    for field, reference in references.items():
-        entry = _check_reference(folder, reference, f"config.json: {field}")
-        try:
-            imported = [Path(path).name for path in get_relative_import_files(folder / entry)]
-        except (OSError, SyntaxError) as error:
-            raise InputError(f"{folder / entry}: its imports cannot be followed: {error}") from error
-        names |= dict.fromkeys([entry, *imported])
-    for stack in config.stacks:
-        mode = get_ln_mode(config.stack_ln_mode(stack))
-        package, _, module = mode.__module__.rpartition(".")
-        if package != ResidualConnection.__module__.rpartition(".")[0] and f"{module}.py" not in names:
-            raise InputError(
-                f"{folder}: the code of ln_mode {mode.name!r} ({mode.__module__}) is missing, so that the model would "
-                "not load elsewhere: define the mode in a separate file, import it and save the model again"
-            )
-    return sorted(names)
-
-
-def _check_same_code(folder: Path, names: Iterable[str], config: ResidualConfig) -> None:
-    """Refuse code that this installation would not write: whoever loads the model executes it."""
-    known = {path.name: path.read_text("utf-8") for path in Path(self_contained.__file__).parent.glob("*.py")}
-    known |= self_contained.model_code({get_ln_mode(config.stack_ln_mode(stack)) for stack in config.stacks})
-    different = sorted(name for name in names if (folder / name).read_text("utf-8") != known.get(name))
-    if different:
-        raise InputError(
-            f"{folder}: the model code {', '.join(different)} differs from that of the installed residual_hf "
-            f"{residual_hf.__version__}; load_checkpoint and save_checkpoint write the installed code"
-        )
-
-
-def _check_reference(folder: Path, reference: Any, field: str) -> str:
-    """The name of the file that defines `module.Class`."""
-    module, _, name = str(reference or "").rpartition(".")
-    if not module.isidentifier() or not name.isidentifier():
-        raise InputError(
-            f"{folder}: {field} is {reference!r}, must be a class of a file in this folder; save the model again with "
-            "save_checkpoint, which writes the model code"
-        )
-    path = folder / f"{module}.py"
-    try:
-        classes = [node.name for node in ast.parse(path.read_text("utf-8")).body if isinstance(node, ast.ClassDef)]
-    except (OSError, SyntaxError, ValueError) as error:
-        raise InputError(f"{path}: the model code cannot be read: {error}") from error
-    if name not in classes:
-        raise InputError(f"{path}: no class {name} in it, which {field} names")
-    return path.name

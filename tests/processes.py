@@ -16,7 +16,7 @@ QUIET = {"OMP_NUM_THREADS": "1", "TQDM_DISABLE": "1", "HF_HUB_OFFLINE": "1"}
 
 def run_python(*arguments: object, cwd: Path | None = None, check: bool = True, **environment: str):
     """Run Python with these arguments, the residual_hf of this process and no network; `check`: it must succeed."""
-    path = os.pathsep.join([PACKAGE, os.environ.get("PYTHONPATH", "")])
+    path = os.pathsep.join(filter(None, [os.environ.get("PYTHONPATH"), PACKAGE]))  # other versions of libraries first
     done = subprocess.run(
         [sys.executable, *map(str, arguments)],
         cwd=cwd,
