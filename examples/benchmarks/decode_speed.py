@@ -82,7 +82,8 @@ def parse_options() -> argparse.Namespace:
     parser.add_argument("--plot", type=Path, help="draw the ratios into this file (needs matplotlib)")
     parser.add_argument("--peak-memory-of", choices=available, help=argparse.SUPPRESS)
     options = parser.parse_args()
-    options.reference = options.reference or options.candidates["ctranslate2_float32" in options.candidates]
+    default = "ctranslate2_float32" if "ctranslate2_float32" in options.candidates else options.candidates[0]
+    options.reference = options.reference or default
     if options.reference not in options.candidates:
         parser.error(f"--reference: {options.reference!r} given, must be one of the candidates")
     return options
