@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from ._version import __version__
 from .commands import BAD_INPUT, BROKEN_PIPE, FAILED, INTERRUPTED, analysis, sharing, training, using
 from .errors import InputError, is_panic
+from .files import signals_interrupt
 
 VERBS = (
     training.add_quickstart,
@@ -41,7 +42,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if not sys.stderr.isatty():
         os.environ.setdefault("TQDM_DISABLE", "1")  # no progress bars of libraries in files and pipes
     options = build_parser().parse_args(arguments, argparse.Namespace(arguments=arguments))
-    code = run_verb(options)
+    with signals_interrupt():
+        code = run_verb(options)
     if "RANK" in os.environ:
         from .training.launch import shutdown_process_group
 

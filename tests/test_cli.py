@@ -4,6 +4,7 @@ from __future__ import annotations
 import gc
 import json
 import os
+import signal
 import subprocess
 import sys
 
@@ -212,3 +213,21 @@ def test_modes_are_listed_without_slow_imports_and_a_pipe_gets_no_progress_bars(
     environment = {name: value for name, value in os.environ.items() if name != "TQDM_DISABLE"}
     finished = subprocess.run([sys.executable, "-c", STARTED], capture_output=True, text=True, env=environment)
     assert finished.stderr == "0 [] 1\n"
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_ends_every_command_in_order(number, tmp_path, monkeypatch, capsys):
+    """Temporary files and folders are deleted, which the default action of SIGTERM would leave."""
+    left, handler = tmp_path / "temporary", signal.getsignal(number)
+
+    def convert(*arguments):
+        left.touch()
+        try:
+            signal.raise_signal(number)
+        finally:
+            left.unlink()
+
+    monkeypatch.setattr("residual_hf.conversion.convert_transformers", convert)
+    assert main(["convert", str(tmp_path), "--output-dir", str(tmp_path / "out")]) == 130
+    assert capsys.readouterr().err == "residual-hf convert: interrupted\n"
+    assert not left.exists() and signal.getsignal(number) is handler

@@ -1,5 +1,5 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
-"""A function call in a thread that can be cancelled and does not outlive the program.
+"""Function calls in a thread that can be cancelled and do not outlive the program.
 
 At exit a `ThreadPoolExecutor` would wait for its call to finish, which takes a minute for a large block of a stream.
 """
@@ -16,12 +16,15 @@ JOIN_TIMEOUT = 10.0  # seconds to wait for a cancelled call
 
 
 class BackgroundCall(Generic[T]):
-    """Runs `call(check)` in a thread; `call` must run `check()` regularly, which raises an error after `cancel`."""
+    """Runs `call(check)` in a thread; `call` must run `check()` regularly, which raises an error after `cancel`.
 
-    def __init__(self, call: Callable[[Callable[[], None]], T]):
+    A `daemon` is abandoned at exit, within a function of a library that takes minutes.
+    """
+
+    def __init__(self, call: Callable[[Callable[[], None]], T], *, daemon: bool = False):
         self._future: Future[T] = Future()
         self._cancelled = threading.Event()
-        self._thread = threading.Thread(target=self._run, args=(call,), name="residual_hf-background")
+        self._thread = threading.Thread(target=self._run, args=(call,), name="residual_hf-background", daemon=daemon)
         self._thread.start()
 
     def _run(self, call: Callable[[Callable[[], None]], T]) -> None:
@@ -39,7 +42,20 @@ class BackgroundCall(Generic[T]):
         """Wait for the call; returns its result or raises its error."""
         return self._future.result()
 
-    def cancel(self) -> None:
+    def cancel(self, timeout: float = JOIN_TIMEOUT) -> None:
         """Stop the call at its next `check` and wait for it to end."""
         self._cancelled.set()
-        self._thread.join(JOIN_TIMEOUT)
+        self._thread.join(timeout)
+
+
+def interruptible(call: Callable[[Callable[[], None]], T]) -> T:
+    """The result of a call that a signal can interrupt, although it is in a function of a library for minutes.
+
+    Python runs signal handlers in the main thread only, between its own instructions.
+    """
+    background = BackgroundCall(call, daemon=True)
+    try:
+        return background.result()
+    except BaseException:
+        background.cancel(timeout=1.0)
+        raise

@@ -132,7 +132,7 @@ class PairReader:
             side = int(bool(pair[0].strip()))
             raise InputError(
                 f"{self.location(self._rows, side)} has an empty {('source', 'target')[side]}; "
-                "set skip_empty: true to drop such pairs"
+                "remove the pair, or set skip_empty: true for this corpus of a recipe"
             )
         self.skipped_empty += 1
 

@@ -189,7 +189,10 @@ class TokenizerSettings(InputSettings):
         help="`pretokenized`: tokens are separated by spaces and have the ids of the fairseq dictionary `path`",
     )
     vocab_size: int = option(
-        10_000, above=260, help="vocabulary size, including 4 special tokens, 256 bytes and language tags"
+        10_000,
+        above=260,
+        maximum=1_000_000,
+        help="vocabulary size, including 4 special tokens, 256 bytes and language tags",
     )
     joint: bool = option(True, help="one vocabulary for both languages")
     path: str | Path | None = option(

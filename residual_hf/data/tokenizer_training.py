@@ -20,13 +20,14 @@ import logging
 import re
 import sys
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
 import sentencepiece
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
+from residual_hf.data.background import interruptible
 from residual_hf.data.settings import TokenizerSettings
 from residual_hf.data.text_files import iter_lines
 from residual_hf.data.tokenizer import SPECIAL_TOKENS, append_eos, wrap_tokenizer
@@ -75,11 +76,8 @@ def train_tokenizer(
         sentences = _without_rare_characters(list(sentences), settings.character_coverage)
     if settings.kind != "byte_bpe":
         sentences = _checking_alphabet(sentences, settings.vocab_size, len(reserved))
-    trained: models.Model
-    if settings.kind == "unigram":
-        trained = _train_unigram(list(sentences), settings, reserved)
-    else:
-        trained = _train_bpe(sentences, settings, reserved)
+    train = _train_unigram if settings.kind == "unigram" else _train_bpe
+    trained = interruptible(lambda check: train(_checking(sentences, check), settings, reserved))
     tokenizer = _with_processing(trained, settings.kind)
     tokenizer.add_special_tokens(list(SPECIAL_TOKENS))
     tokenizer.add_tokens([AddedToken(tag, normalized=True) for tag in language_tags])
@@ -117,6 +115,12 @@ def _sentences(texts: Iterable[str | Path]) -> Iterator[str]:
             yield line[:LONGEST]
     if empty:
         raise InputError("texts: no text to train a tokenizer on")
+
+
+def _checking(sentences: Iterable[str], check: Callable[[], None]) -> Iterator[str]:
+    for sentence in sentences:
+        check()
+        yield sentence
 
 
 def _checking_alphabet(sentences: Iterable[str], vocab_size: int, reserved: int) -> Iterator[str]:
@@ -173,7 +177,7 @@ def _train_unigram(sentences: Iterable[str], settings: TokenizerSettings, reserv
     unsupported = dict.fromkeys(map(ord, "\0\t\n\u2585"), " ")  # SentencePiece leaves out sentences with these
     written = io.BytesIO()
     sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=(sentence.translate(unsupported) for sentence in sentences),
+        sentence_iterator=(sentence.translate(unsupported) for sentence in list(sentences)),
         model_writer=written,
         model_type="unigram",
         vocab_size=settings.vocab_size - len(reserved) + 1,  # its <unk> is dropped below

@@ -173,7 +173,7 @@ def search_batch(
     ends = torch.tensor([config.pad_token_id, *_as_list(generation.eos_token_id)], device=model.device)
     ended = torch.isin(output.sequences[:, 1:], ends)
     most = torch.tensor(limits, device=model.device).repeat_interleave(count).clamp(max=ended.shape[1])
-    lengths = torch.where(ended.any(1), ended.int().argmax(1), most).minimum(most)
+    lengths = (ended.cumsum(1) == 0).sum(1).minimum(most)  # 0 of a model that is not finite, which writes nothing
     found = output.get("sequences_scores")
     if scores and found is None:
         generated, log_probs = (lengths + 1).minimum(most), output.get("log_probs")

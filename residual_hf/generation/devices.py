@@ -8,11 +8,14 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Sequence
-from types import FrameType
+from contextlib import ExitStack, suppress
+from typing import Any
 
-POLL = 0.05  # seconds
+POLL, GRACE = 0.05, 1.0
+"""Seconds between looks at the processes, and for the first one to end by itself when another has failed."""
 
 
 def in_group() -> bool:
@@ -23,7 +26,8 @@ def in_group() -> bool:
 def run_on_devices(count: int, arguments: Sequence[str]) -> int:
     """Run a `residual-hf` command in `count` processes, as `torchrun` does; returns its exit code.
 
-    The first process has the input and output of this one. If one of them fails, the others are ended.
+    The first process has the input and output of this one. If one of them fails, the others are ended. Messages of
+    the others are shown if one of them failed and the first did not.
     """
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -31,27 +35,32 @@ def run_on_devices(count: int, arguments: Sequence[str]) -> int:
     threads = max(1, (os.cpu_count() or 1) // count)
     group = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(count)}
     environment = {"OMP_NUM_THREADS": str(threads), **os.environ, **group, "LOCAL_WORLD_SIZE": str(count)}
-    processes = []
-    for rank in range(count):
-        streams = None if rank == 0 else subprocess.DEVNULL
-        own = {"RANK": str(rank), "LOCAL_RANK": str(rank)}
-        command = [sys.executable, "-m", "residual_hf.cli", *arguments]
-        processes.append(subprocess.Popen(command, stdin=streams, stdout=streams, env=environment | own))
-    before = signal.signal(signal.SIGTERM, _exit), signal.signal(signal.SIGINT, signal.SIG_IGN)
-    try:
-        while any(process.poll() is None for process in processes):
-            if any(process.poll() for process in processes):
-                break
-            time.sleep(POLL)
-        return next((code for process in processes if (code := process.poll())), 0)
-    finally:
-        for process in processes:
-            process.terminate()
-        for process in processes:
-            process.wait()
-        signal.signal(signal.SIGTERM, before[0])
-        signal.signal(signal.SIGINT, before[1])
-
-
-def _exit(number: int, frame: FrameType | None) -> None:
-    sys.exit(128 + number)
+    processes: list[subprocess.Popen] = []
+    before = signal.getsignal(signal.SIGINT)
+    with ExitStack() as messages:
+        errors = [messages.enter_context(tempfile.TemporaryFile()) for _ in range(count)]
+        try:
+            for rank in range(count):
+                own = environment | {"RANK": str(rank), "LOCAL_RANK": str(rank)}
+                others: dict[str, Any] = dict.fromkeys(("stdin", "stdout"), subprocess.DEVNULL)
+                others["stderr"] = errors[rank]
+                command = [sys.executable, "-m", "residual_hf.cli", *arguments]
+                processes.append(subprocess.Popen(command, env=own, **(others if rank else {})))
+            signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C in a terminal reaches all processes
+            while any(process.poll() is None for process in processes):
+                if any(process.poll() for process in processes):
+                    break
+                time.sleep(POLL)
+            with suppress(subprocess.TimeoutExpired):
+                processes[0].wait(GRACE)
+            failed = next((rank for rank, process in enumerate(processes) if process.poll()), 0)
+            if failed:
+                errors[failed].seek(0)
+                print(errors[failed].read().decode(errors="replace"), end="", file=sys.stderr)
+            return processes[failed].poll() or 0
+        finally:
+            for process in processes:
+                process.terminate()
+            for process in processes:
+                process.wait()
+            signal.signal(signal.SIGINT, before)

@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from residual_hf.errors import InputError, InputSettings
-from residual_hf.files import check_output_file, read_json, write_json
+from residual_hf.files import check_output_file, read_json, write_atomically, write_json
+from residual_hf.lock import Lock
 from residual_hf.model.options import from_mapping, option
 
 
@@ -26,9 +27,10 @@ class Progress(InputSettings):
 
 
 class ResumableFile:
-    """Grows as `FILE.partial` and is renamed to `FILE` when it is complete.
+    """Context of a file that grows as `FILE.partial` and is renamed to `FILE` when it is complete.
 
-    `FILE.partial.json` records what the file is made with, and how many lines of the source it covers.
+    `FILE.partial.json` records what the file is made with, and how many lines of the source it covers. `lock` keeps
+    other processes out.
 
     Args:
         made_with: model and settings; a file is continued with the same ones only.
@@ -52,12 +54,30 @@ class ResumableFile:
         check_output_file(path, overwrite=overwrite or resume, inputs=inputs, field="--output")
         self.path, self.partial = path, path.with_name(f"{path.name}.partial")
         self.record, self.made_with = path.with_name(f"{self.partial.name}.json"), dict(made_with)
+        self.lock = Lock(path.with_name(f"{self.partial.name}.lock"), f"--output: {path}")
         self.lines, self.size, self.digest = 0, 0, hashlib.sha256()
-        if resume:
+        self.resume, self.overwrite = resume, overwrite
+
+    def __enter__(self) -> ResumableFile:
+        self.lock.__enter__()
+        try:
+            self._check_partial()
+        except BaseException:
+            self.lock.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *exception: Any) -> None:
+        self.lock.__exit__(*exception)
+
+    def _check_partial(self) -> None:
+        if self.resume:
             self._read_record()
-        else:
-            if self.record.exists() and not overwrite:
+        elif not self.overwrite:
+            if self.record.exists():
                 raise InputError(f"{self.partial} is from an interrupted run; use --resume or --overwrite")
+            if os.path.lexists(self.partial):
+                raise InputError(f"--output: {self.partial} exists, where the output would grow; use another file")
 
     def remaining(self, source: Iterator[str]) -> Iterator[str]:
         """The lines of the source that are not translated yet. Raises `InputError` if the others have changed."""
@@ -73,7 +93,9 @@ class ResumableFile:
     def append(self, source: Sequence[str], text: str) -> None:
         """Add the text for some lines of the source."""
         content = text.encode()
-        with open(self.partial, "r+b" if self.size else "wb") as file:
+        if not self.size:
+            self.partial.unlink(missing_ok=True)  # of a former run; a link is not followed
+        with open(self.partial, "r+b" if self.size else "xb") as file:
             file.seek(self.size)
             file.truncate()
             file.write(content)
@@ -85,7 +107,7 @@ class ResumableFile:
 
     def finish(self) -> None:
         if not self.lines:
-            self.partial.write_bytes(b"")
+            write_atomically(self.partial, "")
         os.replace(self.partial, self.path)
         self.record.unlink(missing_ok=True)
 

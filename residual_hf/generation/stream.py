@@ -7,7 +7,7 @@ import io
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from itertools import islice
@@ -90,26 +90,28 @@ def translate_file(
     lines = typed_lines() if typed else iter_lines(source)
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(encoding="utf-8")  # as files, in every locale
-    file = None
-    if output is not None and is_first:
-        made_with = {**(made_with or {}), **asdict(replace(settings, long="error", window=1))}
-        file = ResumableFile(output, made_with, resume=resume, overwrite=overwrite, inputs=[source, *inputs])
-        lines = file.remaining(lines)
-    if source is not None:
-        next(iter_lines(source), None)
-    translator = load()
-    total = check_lines(translator, source, settings) if source is not None and is_first else None
-    long = translate_stream(
-        translator,
-        lines,
-        write_to_stdout if file is None else file.append,
-        settings,
-        done=0 if file is None else file.lines,
-        total=total,
-        recover=typed,
-    )
-    if file is not None:
-        file.finish()
+    with ExitStack() as stack:
+        file = None
+        if output is not None and is_first:
+            made_with = {**(made_with or {}), **asdict(replace(settings, long="error", window=1))}
+            kept = [source, *inputs]
+            file = ResumableFile(output, made_with, resume=resume, overwrite=overwrite, inputs=kept)
+            lines = stack.enter_context(file).remaining(lines)
+        if source is not None:
+            next(iter_lines(source), None)
+        translator = load()
+        total = check_lines(translator, source, settings) if source is not None and is_first else None
+        long = translate_stream(
+            translator,
+            lines,
+            write_to_stdout if file is None else file.append,
+            settings,
+            done=0 if file is None else file.lines,
+            total=total,
+            recover=typed,
+        )
+        if file is not None:
+            file.finish()
     if long.count and is_first:
         print(long, file=sys.stderr)
 

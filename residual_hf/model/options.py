@@ -31,6 +31,7 @@ BOUNDS = {
     "below": (operator.lt, "<"),
     "maximum": (operator.le, "<="),
 }
+LARGEST = {int: 2**63 - 1, float: 3.4e38}  # what C code and float32 hold
 TYPE_NAMES = {
     int: "an integer",
     float: "a number",
@@ -263,6 +264,8 @@ def _convert_number(value: Any, hint: Any, declared: Mapping[str, Any]) -> Any:
         number = hint(value)
         finite = math.isfinite(number)
     except OverflowError:  # an integer of hundreds of digits
+        return MISSING
+    if abs(number) > LARGEST[hint]:
         return MISSING
     fits = number in (declared.get("choices") or (number,)) and finite
     for name, (holds, _) in BOUNDS.items():

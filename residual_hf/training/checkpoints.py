@@ -192,4 +192,8 @@ def load_average(model: torch.nn.Module, checkpoints: Sequence[Path]) -> None:
         raise InputError(
             f"{checkpoints[0]}: not the weights of this model: {sorted({*unexpected, *missing} - tied)[:5]}"
         )
-    logger.info("averaged %s", ", ".join(checkpoint.name for checkpoint in checkpoints))
+    logger.info(
+        "weights: %s%s",
+        "the average of " if len(checkpoints) > 1 else "",
+        ", ".join(checkpoint.name for checkpoint in checkpoints),
+    )

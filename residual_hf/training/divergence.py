@@ -22,9 +22,9 @@ class TrainingDivergedError(RuntimeError):
 class DivergenceGuard(TrainerCallback):
     """Raises `TrainingDivergedError` if a logged loss is not finite, or above `factor` times the lowest one so far.
 
-    `factor` 0 checks for finite values only. The loss is `nll` if it is logged, `loss` otherwise. With fp16 an
-    infinite gradient norm is normal: `GradScaler` skips that update and halves its scale. Then a logged `loss_scale`
-    below `MINIMUM_LOSS_SCALE` stops the run. Works with any `Trainer`.
+    `factor` 0 checks for finite values only, as it is done with the loss of evaluations. The loss is `nll` if it is
+    logged, `loss` otherwise. With fp16 an infinite gradient norm is normal: `GradScaler` skips that update and halves
+    its scale. Then a logged `loss_scale` below `MINIMUM_LOSS_SCALE` stops the run. Works with any `Trainer`.
     """
 
     def __init__(self, factor: float = 0.0):
@@ -40,7 +40,8 @@ class DivergenceGuard(TrainerCallback):
         train_dataloader: Any = None,
         **kwargs: Any,
     ) -> None:
-        reason = None if not logs or "loss" not in logs else self.reason(logs, state.log_history[:-1])
+        of_loss = logs and not logs.keys().isdisjoint(("loss", "eval_loss"))
+        reason = self.reason(logs, state.log_history[:-1]) if logs and of_loss else None
         if reason is None:
             return
         batch = None if train_dataloader is None else next(iter(train_dataloader))
@@ -55,14 +56,15 @@ class DivergenceGuard(TrainerCallback):
     def reason(self, logs: Mapping[str, float], history: list[dict[str, float]]) -> str | None:
         """Why a run with this entry in its log has diverged; None if it has not."""
         scale = logs.get("loss_scale")
-        for name in ("nll", "loss") if scale is not None else ("nll", "loss", "grad_norm"):
+        checked = ("nll", "loss", "eval_nll", "eval_loss")
+        for name in checked if scale is not None else (*checked, "grad_norm"):
             if not math.isfinite(logs.get(name, 0.0)):
                 return f"{name} is {logs[name]}"
         if scale is not None and scale < MINIMUM_LOSS_SCALE:
             return f"the loss scale of fp16 is {scale:g}, below {MINIMUM_LOSS_SCALE:g}; bf16 and fp32 do not overflow"
         name = "nll" if "nll" in logs else "loss"
         lowest = min((entry[name] for entry in history if name in entry), default=math.inf)
-        if self.factor and logs[name] > self.factor * lowest:
+        if self.factor and logs.get(name, 0.0) > self.factor * lowest:
             return f"{name} is {logs[name]:.3f} and was {lowest:.3f}: above divergence_factor {self.factor:g}"
         return None
 

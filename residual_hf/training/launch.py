@@ -7,11 +7,6 @@ import ctypes
 import gc
 import importlib.util
 import os
-import signal
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
-from types import FrameType
 
 import torch
 import torch.distributed.nn.functional
@@ -49,27 +44,6 @@ def check_launch(settings: TrainingSettings) -> None:
 def this_process() -> PartialState:
     """The state of this process, also under `torchrun` or `accelerate launch`."""
     return PartialState(cpu=not torch.accelerator.is_available())
-
-
-@contextmanager
-def signals_interrupt() -> Iterator[None]:
-    """Context in which SIGTERM and SIGHUP raise `KeyboardInterrupt` like Ctrl-C, so that contexts are left in order.
-
-    A SIGHUP that the process ignores stays ignored, as under `nohup`.
-    """
-    numbers = [signal.SIGTERM, signal.SIGHUP] if threading.current_thread() is threading.main_thread() else []
-    before = {number: handler for number in numbers if (handler := signal.getsignal(number)) is not signal.SIG_IGN}
-    for number in before:
-        signal.signal(number, _interrupt)
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-
-def _interrupt(number: int, frame: FrameType | None) -> None:
-    raise KeyboardInterrupt
 
 
 def shutdown_process_group() -> None:

@@ -28,9 +28,18 @@ from residual_hf.errors import InputError
 from residual_hf.evaluation.perplexity import word_perplexity
 from residual_hf.evaluation.scorer import full_report, make_scorers
 from residual_hf.evaluation.translation_metric import load_metric
-from residual_hf.files import RECORD, check_output_folder, check_space, emptied_folder, write_atomically, write_json
+from residual_hf.files import (
+    RECORD,
+    check_output_folder,
+    check_space,
+    emptied_folder,
+    signals_interrupt,
+    write_atomically,
+    write_json,
+)
 from residual_hf.generation.decode import translate_corpus
 from residual_hf.hub.card import write_card
+from residual_hf.lock import Lock
 
 from .batch_size_finder import resolve_batch_size
 from .building import build_model, model_class
@@ -45,17 +54,18 @@ from .callbacks import (
     show_progress,
 )
 from .checkpoints import KeepCheckpoints, choose_checkpoints, complete_checkpoints, disk_errors, load_average
-from .launch import check_launch, keep_freed_memory, signals_interrupt, this_process
+from .launch import check_launch, keep_freed_memory, this_process
 from .recipe import Recipe
 from .records import RunRecord, TerminalHandler, describe_data, log_to, measured_emissions, now
 from .resuming import check_run_folder, check_same_run, tokenizer_hashes
-from .run_lock import LOCK, RunLock
 from .settings import METRICS, TrainingSettings
 from .trainer import ResidualTrainer
 from .validation import Validation
 from .warm_start import Start, load_start
 
 logger = logging.getLogger(__name__)
+
+LOCK = "run.lock"
 
 
 class Interrupted(Exception):
@@ -138,7 +148,7 @@ def run_folder(folder: Path, *, resume: bool = False) -> Iterator[Callable[[], N
     emptied = nullcontext() if resume else emptied_folder(folder, keep=LOCK)
     with (
         signals_interrupt(),
-        RunLock(folder),
+        Lock(folder / LOCK, f"output_dir: {folder}"),
         emptied as delete_former,
         log_to(logging.FileHandler(folder / "train.log", encoding="utf-8")),
     ):

@@ -115,7 +115,9 @@ class TrainingSettings(InputSettings):
         minimum=1,
         help="number of validation sentences to translate at evaluations, evenly spaced; `null`: all",
     )
-    eval_beams: int = option(1, minimum=1, help="beam size at evaluations; the final scores use `decoding.num_beams`")
+    eval_beams: int = option(
+        1, minimum=1, maximum=1000, help="beam size at evaluations; the final scores use `decoding.num_beams`"
+    )
     eval_samples: int = option(3, minimum=0, help="number of translations in the log at each evaluation")
     metric: str = option("nll", choices=METRICS, help="metric that selects the best checkpoint")
     patience: int | None = option(None, minimum=1, help="stop after this many evaluations without improvement")
@@ -139,7 +141,7 @@ class TrainingSettings(InputSettings):
         help="`length_bucketed`: least padding; `fairseq`: the batches of fairseq",
     )
     batch_size_multiple: int = option(8, minimum=1, help="make the number of sentences in a batch a multiple of this")
-    pad_to_multiple_of: int | None = option(None, minimum=1, help="pad lengths to a multiple of this")
+    pad_to_multiple_of: int | None = option(None, minimum=1, maximum=1024, help="pad lengths to a multiple of this")
     freeze: tuple[str, ...] = option(
         (), help="names of parameters that are not trained, or patterns such as `model.encoder.*`"
     )

@@ -1,13 +1,16 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 from __future__ import annotations
 
+import os
+import signal
 import threading
 import time
 from concurrent.futures import CancelledError
 
 import pytest
 
-from residual_hf.data.background import BackgroundCall
+from residual_hf.data.background import BackgroundCall, interruptible
+from residual_hf.files import signals_interrupt
 
 
 def test_the_result_of_a_call_and_its_error_reach_the_caller():
@@ -39,3 +42,20 @@ def test_a_cancelled_call_ends_at_its_next_check():
     call.cancel()
     with pytest.raises(CancelledError):
         call.result()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_interrupts_a_call_within_a_library(number):
+    """As a minute of tokenizer training is, in which Python runs no handler."""
+    library, checked = threading.Event(), []
+
+    def call(check):
+        threading.Timer(0.1, os.kill, (os.getpid(), number)).start()
+        library.wait()
+        checked.append(True)
+        check()
+
+    with signals_interrupt(), pytest.raises(KeyboardInterrupt):
+        interruptible(call)
+    assert not checked
+    library.set()

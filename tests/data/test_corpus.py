@@ -112,7 +112,7 @@ def test_raw_targets(tmp_path):
         (b"a\nb\n", b"x\n", r"train\.en has 2 lines, but .*train\.de has 1"),
         (b"", b"x\n", r"train\.en has 0 lines, but .*train\.de has 1"),
         (b"", b"", r"train\.en: empty, must have at least one sentence pair"),
-        (b"a\n", b"\xef\xbb\xbf", r"train\.de: line 1 has an empty target; set skip_empty: true"),
+        (b"a\n", b"\xef\xbb\xbf", r"train\.de: line 1 has an empty target; remove the pair, or set skip_empty: true"),
         (b"a\nb\nc\nd\n", b"x\n\nz\n \t\n", r"train\.de: line 2 has an empty target"),
         (b"a\nb\xe4r\n", b"x\ny\n", r"train\.en: line 2, byte 2 \(0xE4\) is not UTF-8"),
         ("a\n".encode("utf-16"), b"x\n", r"train\.en: line 1, byte 1 \(0xFF\) is not UTF-8; .* UTF-16"),

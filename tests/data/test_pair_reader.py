@@ -74,7 +74,7 @@ def test_what_cannot_be_read_is_named(tmp_path):
     with pytest.raises(InputError, match="source has 2 lines, but .*target has 1"):
         PairReader(CorpusSpec(source=source, target=target)).take()
     target.write_text("eins\n\n")
-    with pytest.raises(InputError, match="target: line 2 has an empty target; set skip_empty"):
+    with pytest.raises(InputError, match="target: line 2 has an empty target; remove the pair, or set skip_empty"):
         PairReader(CorpusSpec(source=source, target=target)).take()
     target.write_text("\n\n")
     with pytest.raises(InputError, match="source: every pair has an empty side"):

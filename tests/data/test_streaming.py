@@ -324,7 +324,11 @@ def test_a_tokenizer_and_the_collator_through_a_data_loader(tmp_path, monkeypatc
         (b"1\n" * 30, b"1\n" * 29, r"a\.en has 30 lines, but .*a\.de has 29"),
         (b"1\n" * 29, b"1\n" * 30, r"a\.en has 29 lines, but .*a\.de has 30"),
         (b"1\n" * 30, b"1\n" * 25 + b"\xe4\n" * 5, r"a\.de: line 26, byte 1 \(0xE4\) is not UTF-8"),
-        (b"1\n" * 30, b"1\n" * 25 + b" \n" * 5, r"a\.de: line 26 has an empty target; set skip_empty"),
+        (
+            b"1\n" * 30,
+            b"1\n" * 25 + b" \n" * 5,
+            r"a\.de: line 26 has an empty target; remove the pair, or set skip_empty",
+        ),
         (b"1\n" * 25 + b"x\n" * 5, b"1\n" * 30, r"invalid literal for int.*'x'"),  # an error of `encode`
     ],
 )

@@ -15,7 +15,9 @@ from tiny_translator import SENTENCES, stdin, tiny_model, tiny_tokenizer
 
 from residual_hf.checkpoint import save_checkpoint
 from residual_hf.cli import main
+from residual_hf.generation.devices import run_on_devices
 from residual_hf.generation.translator import Translator
+from residual_hf.lock import Lock
 
 LINES = [*SENTENCES, "", *SENTENCES[::-1], "zwei"]
 LONG = " ".join(SENTENCES * 4)
@@ -197,6 +199,25 @@ def test_several_processes_write_what_one_writes(model, source, expected, tmp_pa
     with open(source) as lines:
         finished = subprocess.run(command, stdin=lines, capture_output=True, text=True, timeout=200)
     assert (finished.returncode, finished.stdout.splitlines()) == (0, expected), finished.stderr
+
+
+def test_an_error_in_several_processes_is_shown_once(capfd):
+    assert run_on_devices(3, ["translate"]) == 2
+    assert capfd.readouterr().err.count("the following arguments are required: model") == 1
+
+
+def test_an_output_is_kept_from_other_processes_and_files(translate, source, tmp_path):
+    output = tmp_path / "out"
+    with Lock(tmp_path / "out.partial.lock", "--output"):
+        code, _, error = translate("--input", source, "--output", output, "--overwrite")
+    assert code == 2 and f"--output: {output} is in use by" in error
+    (tmp_path / "notes").write_text("mine")
+    (tmp_path / "out.partial").symlink_to(tmp_path / "notes")
+    code, _, error = translate("--input", source, "--output", output)
+    assert code == 2 and "out.partial exists, where the output would grow" in error
+    assert translate("--input", source, "--output", output, "--overwrite")[0] == 0
+    assert (tmp_path / "notes").read_text() == "mine"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["in", "notes", "out"]
 
 
 def test_the_record_says_what_a_partial_file_is_made_with(translate, source, tmp_path, model):

@@ -99,6 +99,16 @@ def test_the_search_gives_the_scores_without_another_pass(plain, num_beams, monk
         assert found.score is not None
 
 
+@pytest.mark.parametrize("num_beams", [1, 2])
+def test_a_model_that_is_not_finite_translates_into_nothing(num_beams):
+    tokenizer = tiny_tokenizer()
+    model = tiny_model(tokenizer)
+    torch.nn.init.constant_(model.model.decoder.layers[0].ffn.fc1.bias, float("nan"))
+    sources = tokenizer(SENTENCES)["input_ids"]
+    found = search(model, sources, DecodingSettings(num_beams=num_beams))
+    assert [len(candidates) for candidates in found] == [1] * len(SENTENCES)
+
+
 def test_sampling_is_without_a_beam_and_follows_the_seed(plain):
     def draw(seed, **arguments):
         torch.manual_seed(seed)

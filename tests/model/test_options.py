@@ -53,6 +53,8 @@ def test_mappings_are_not_shared():
         ({}, "car.engine: missing, must be a mapping of fields"),
         ({"engine": 7}, "car.engine: 7 given, must be a mapping of fields"),
         ({"engine": {"power": 0}}, "car.engine.power: 0 given, must be an integer >= 1"),
+        ({"engine": {"power": 2**63}}, "car.engine.power: 9223372036854775808 given, must be an integer >= 1"),
+        ({"price": 1e300}, "car.price: 1e+300 given, must be a number > 0 and < 1e+06 or null"),
         ({"engine": {"power": 1.0}}, "car.engine.power: 1.0 given, must be an integer >= 1"),
         ({"engine": {"power": True}}, "car.engine.power: true given, must be an integer >= 1"),
         ({"spares": [ENGINE, {"power": "x"}]}, "car.spares[1].power: 'x' given, must be an integer >= 1"),

@@ -24,6 +24,12 @@ def test_a_loss_far_above_its_lowest_stops_the_run():
     assert DivergenceGuard().reason({"nll": 1e9}, [{"nll": 1.0}]) is None
 
 
+def test_an_evaluation_that_is_not_finite_stops_the_run():
+    guard, history = DivergenceGuard(4.0), [{"nll": 2.0, "loss": 2.0}]
+    assert guard.reason({"eval_nll": math.nan, "eval_loss": math.nan}, history) == "eval_nll is nan"
+    assert guard.reason({"eval_nll": 9.0, "eval_loss": 9.0}, history) is None
+
+
 def test_a_loss_scale_at_its_minimum_stops_a_run_in_fp16():
     guard, overflow = DivergenceGuard(4.0), {"nll": 2.0, "grad_norm": math.inf}
     assert guard.reason(overflow | {"loss_scale": 2.0}, []) is None  # GradScaler skips this update

@@ -17,13 +17,13 @@ from residual_hf.cli import main
 from residual_hf.data.pipeline import read_corpora
 from residual_hf.errors import InputError
 from residual_hf.files import read_json_lines, write_atomically
+from residual_hf.lock import Lock
 from residual_hf.training import run as run_module
 from residual_hf.training.callbacks import evaluations_since_best
 from residual_hf.training.checkpoints import complete_checkpoints
 from residual_hf.training.records import RunRecord
 from residual_hf.training.resuming import check_intact, check_same_run
 from residual_hf.training.run import train
-from residual_hf.training.run_lock import RunLock
 from residual_hf.training.trainer import ResidualTrainer, is_finished
 
 SMALL = {"max_updates": 4, "eval_every": 2, "eval_bleu": False, "warmup_updates": 1}
@@ -274,7 +274,7 @@ def test_inputs_of_a_run_are_not_overwritten(run):
 def test_two_runs_cannot_use_one_folder(run):
     recipe, folder = run
     before = content(folder)
-    with RunLock(folder):
+    with Lock(folder / "run.lock", "output_dir"):
         for options in ({"resume": True}, {"overwrite": True}):
             with pytest.raises(InputError, match="is in use by"):
                 train(recipe, **options)

@@ -1,5 +1,5 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
-"""The lock of a run folder: one process at a time trains in it."""
+"""The lock of an output that grows: one process at a time writes it."""
 
 from __future__ import annotations
 
@@ -18,22 +18,25 @@ import psutil
 from residual_hf.errors import InputError
 from residual_hf.files import read_json
 
-LOCK = "run.lock"
 
+class Lock:
+    """Context in which no other process holds the lock file `path`, whose folder is created if it does not exist.
 
-class RunLock:
-    """Context in which no other process trains in a run folder, which is created if it does not exist.
+    The file names its owner, and is renewed every `RENEWED` seconds. A lock is stale, and is taken over, if its
+    process on this machine has ended, or if another machine has not renewed it for `STALE` seconds.
 
-    The file `run.lock` names its owner, and is renewed every `RENEWED` seconds. A lock is stale, and is taken over, if
-    its process on this machine has ended, or if another machine has not renewed it for `STALE` seconds.
+    Args:
+        path: the lock file.
+        output: what it protects, in messages.
 
     Raises `InputError` naming the owner of a lock that is not stale.
     """
 
     RENEWED, STALE = 30, 300
 
-    def __init__(self, folder: Path):
-        self.path = folder / LOCK
+    def __init__(self, path: Path, output: str):
+        self.path, self.output = path, output
+        self.new_folder = False
         self.ended = threading.Event()
         self.owner = {
             "owner": _user(),
@@ -43,14 +46,13 @@ class RunLock:
         }
 
     def __enter__(self) -> None:
+        self.new_folder = not self.path.parent.exists()
         self.path.parent.mkdir(parents=True, exist_ok=True)
         while not self._create():
             holder = self._read()
             if not self._is_stale(holder):
                 user = "another process" if holder is None else "{owner} on {host}, process {pid}".format(**holder)
-                raise InputError(
-                    f"output_dir: {self.path.parent} is in use by {user}; if it has ended, delete {self.path}"
-                )
+                raise InputError(f"{self.output} is in use by {user}; if it has ended, delete {self.path}")
             self.path.unlink(missing_ok=True)
         threading.Thread(target=self._renew, daemon=True).start()
 
@@ -58,8 +60,9 @@ class RunLock:
         self.ended.set()
         if self._read() == self.owner:
             self.path.unlink()
-        with suppress(OSError):  # not empty
-            self.path.parent.rmdir()
+        if self.new_folder:
+            with suppress(OSError):  # not empty
+                self.path.parent.rmdir()
 
     def _create(self) -> bool:
         try:

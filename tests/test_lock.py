@@ -10,23 +10,29 @@ import time
 import pytest
 
 from residual_hf.errors import InputError
-from residual_hf.training.run_lock import LOCK, RunLock
+from residual_hf.lock import Lock
+
+LOCK = "run.lock"
+
+
+def lock_of(folder):
+    return Lock(folder / LOCK, f"output_dir: {folder}")
 
 
 def write_lock(folder, age=0, **fields):
     path = folder / LOCK
-    path.write_text(json.dumps(RunLock(folder).owner | fields))
+    path.write_text(json.dumps(lock_of(folder).owner | fields))
     os.utime(path, (time.time() - age,) * 2)
 
 
 def test_a_second_process_is_kept_out_and_sees_the_owner(tmp_path):
     with (
-        RunLock(tmp_path / "run"),
+        lock_of(tmp_path / "run"),
         pytest.raises(InputError, match=rf"run is in use by .+ on .+, process {os.getpid()}; .*delete .*run\.lock"),
     ):
-        RunLock(tmp_path / "run").__enter__()
+        lock_of(tmp_path / "run").__enter__()
     assert not (tmp_path / "run").exists()  # nothing was written to it
-    with RunLock(tmp_path / "run"):
+    with lock_of(tmp_path / "run"):
         (tmp_path / "run" / "log").touch()
     assert [path.name for path in (tmp_path / "run").iterdir()] == ["log"]
 
@@ -42,21 +48,21 @@ def test_a_stale_lock_is_taken_over(tmp_path, kind):
     elif kind == "no number":
         write_lock(tmp_path, pid="damaged")
     elif kind == "other machine":
-        write_lock(tmp_path, age=RunLock.STALE + 1, host="elsewhere")
+        write_lock(tmp_path, age=Lock.STALE + 1, host="elsewhere")
     else:
         (tmp_path / LOCK).touch()
         os.utime(tmp_path / LOCK, (1, 1))
-    with RunLock(tmp_path):
+    with lock_of(tmp_path):
         assert json.loads((tmp_path / LOCK).read_text())["pid"] == os.getpid()
 
 
 def test_the_lock_of_another_machine_is_kept_while_it_is_renewed(tmp_path, monkeypatch):
-    write_lock(tmp_path, age=RunLock.STALE - 60, host="elsewhere")
+    write_lock(tmp_path, age=Lock.STALE - 60, host="elsewhere")
     with pytest.raises(InputError, match="on elsewhere, process"):
-        RunLock(tmp_path).__enter__()
-    monkeypatch.setattr(RunLock, "RENEWED", 0.01)
+        lock_of(tmp_path).__enter__()
+    monkeypatch.setattr(Lock, "RENEWED", 0.01)
     (tmp_path / LOCK).unlink()
-    with RunLock(tmp_path):
+    with lock_of(tmp_path):
         os.utime(tmp_path / LOCK, (1, 1))
         deadline = time.time() + 10
         while (tmp_path / LOCK).stat().st_mtime == 1 and time.time() < deadline:
