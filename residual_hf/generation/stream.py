@@ -34,18 +34,20 @@ CHECKED_TOGETHER = 10_000  # lines
 class StreamSettings(InputSettings):
     """What is written for each line."""
 
-    source_lang: str | None = option(None, help="source language, for a model of several")
-    target_lang: str | None = option(None, help="target language, for a model of several")
-    num_return_sequences: int = option(1, minimum=1, help="translations of a line, each on its own line, best first")
+    source_lang: str | None = option(None, help="source language of a multilingual model")
+    target_lang: str | None = option(None, help="target language of a multilingual model")
+    num_return_sequences: int = option(1, minimum=1, help="translations per line, each on its own line, best first")
     scores: bool = option(False, help="write the score and a tab before each translation")
-    sample: bool = option(False, help="draw translations at random instead of searching for the best")
-    top_k: int | None = option(None, minimum=1, help="with `sample`: draw from the k most probable tokens only")
-    temperature: float | None = option(None, above=0, help="with `sample`: below 1 prefers probable tokens")
+    sample: bool = option(False, help="sample translations instead of searching")
+    top_k: int | None = option(None, minimum=1, help="with `sample`: sample from the k most probable tokens")
+    temperature: float | None = option(None, above=0, help="with `sample`: lower values favor probable tokens")
     seed: int = option(
         1, minimum=0, maximum=2**32 - 1, help="with `sample`: the same seed gives the same translations"
     )
-    long: str = option("error", choices=LONG_TEXT, help="lines with more tokens than the model has positions")
-    window: int = option(2000, minimum=1, help="lines that are read, sorted by length and written together")
+    long: str = option(
+        "error", choices=LONG_TEXT, help="how to handle lines with more tokens than the model has positions"
+    )
+    window: int = option(2000, minimum=1, help="number of lines to read, translate and write together")
 
     def check(self) -> None:
         for name in ("top_k", "temperature"):
