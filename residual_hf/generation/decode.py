@@ -30,7 +30,10 @@ class DecodingSettings(InputSettings):
 
     num_beams: int = option(5, minimum=1, maximum=1000, help="beam size; 1: greedy search")
     length_penalty: float = option(
-        1.0, help="exponent of the length normalization; higher values favor longer outputs"
+        1.0,
+        minimum=-10,
+        maximum=10,
+        help="exponent of the length normalization; higher values favor longer outputs",
     )
     early_stopping: bool = option(
         True, help="stop a sentence when `num_beams` hypotheses are finished, as fairseq does"

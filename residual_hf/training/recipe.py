@@ -83,7 +83,7 @@ class Recipe(InputSettings):
 
     def check(self) -> None:
         data, tokenizer = self.data, self.tokenizer
-        known = [f.name for f in dataclasses.fields(ResidualConfig)]
+        known = [*ResidualConfig.__annotations__]  # without those of Transformers, which it does not check
         for name in self.model:
             if name not in (*known, *ResidualConfig.attribute_map, "preset", "from"):
                 raise InputError(f"model.{unknown_name(name, ['preset', 'from', *known])}")

@@ -128,6 +128,8 @@ def train_in_folder(recipe: Recipe, overwrite: bool, resume: bool, inputs: Itera
             inputs=[*inputs, *recipe.input_paths],
             options="--overwrite, --resume",
         )
+    if ".." in folder.parts:
+        folder = folder.resolve()  # what is before ".." may be a part of an earlier run, which is moved
     logger.info("reading the corpora")
     texts = read_corpora(recipe.data)
     if resume:

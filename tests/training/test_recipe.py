@@ -88,6 +88,8 @@ def test_what_is_written_can_be_read_again(tmp_path):
             changed(training={"max_updates": 10, "metric": "bleu", "eval_bleu": False}),
             "training.eval_bleu: false given, must be true with metric 'bleu'",
         ),
+        (changed(model={"dtype": "x"}), r"model\.dtype: unknown field"),
+        (changed(decoding={"length_penalty": 1e9}), r"decoding\.length_penalty: .* given, must be a number >= -10"),
         (changed(model={"ln_mod": "pre_ln"}), r"model\.ln_mod: unknown field; did you mean 'ln_mode'"),
         (changed(model={"ln_mode": "mystery"}), "unknown ln_mode 'mystery'.*resi_dual"),
         (changed(model={"d_model": 100, "encoder_attention_heads": 7}), "encoder_attention_heads must divide d_model"),

@@ -231,11 +231,12 @@ def test_a_run_is_overwritten_only_when_everything_is_checked(run):
     assert not (folder / "notes").exists() and not list(folder.glob(".*"))
 
 
-@pytest.mark.parametrize("failing", ["freeze", "first batch", "SIGTERM", "SIGHUP"])
+@pytest.mark.parametrize("failing", ["freeze", "folder/..", "first batch", "SIGTERM", "SIGHUP"])
 def test_a_run_is_kept_if_the_new_one_fails_before_its_first_update(run, failing, monkeypatch):
     recipe, folder = run
     before = content(folder)
-    if failing == "freeze":
+    if failing in ("freeze", "folder/.."):
+        recipe = replace(recipe, output_dir=folder / "model" / ".." if failing == "folder/.." else folder)
         with pytest.raises(InputError, match=r"training\.freeze: \* matches all parameters"):
             train(changed(recipe, "training", freeze=("*",)), overwrite=True)
     elif failing == "first batch":
