@@ -231,7 +231,7 @@ class DataSettings(InputSettings):
     )
     cleaning: CleaningSettings | None = option(None, help="which training pairs to drop, see below")
     temperature: float = option(
-        1.0, above=0, help="sample training corpora in proportion to size ** (1 / temperature)"
+        1.0, above=0, help="sample training corpora in proportion to `size ** (1 / temperature)`"
     )
     bidirectional: bool = option(False, help="also train and evaluate from target to source")
     language_tags: str | None = option(
