@@ -224,9 +224,9 @@ def atomic_folder(folder: Path) -> Iterator[Path]:
 
 
 def write_atomically(path: Path, content: str | bytes) -> None:
-    """Write a file, text as UTF-8."""
+    """Write a file, text as UTF-8; bytes of file names that are not UTF-8 are escaped as in JSON."""
     with atomic_file(path) as temporary:
-        temporary.write_bytes(content.encode() if isinstance(content, str) else content)
+        temporary.write_bytes(content.encode(errors="backslashreplace") if isinstance(content, str) else content)
 
 
 def write_json(path: Path, value: Any) -> None:

@@ -185,3 +185,9 @@ def test_an_output_that_cannot_be_written_is_refused(output, tmp_path, monkeypat
         check_output_file(tmp_path / "text", overwrite=False)
     with pytest.raises(InputError, match="has 0 MiB free, must have 32"):
         check_output_folder(tmp_path / "new", overwrite=False, holds=["run.json"])
+
+
+def test_a_file_name_that_is_not_utf_8_can_be_recorded(tmp_path):
+    name = os.fsdecode(b"caf\xe9")
+    write_json(tmp_path / "run.json", {"command": name})
+    assert read_json(tmp_path / "run.json") == {"command": name}

@@ -200,6 +200,8 @@ def _json_pair(line: str, spec: CorpusSpec, where: str) -> Pair:
         record = json.loads(line)
     except json.JSONDecodeError as error:
         raise InputError(f"{where} is not JSON: {error.msg} at character {error.pos + 1}") from error
+    except (ValueError, RecursionError) as error:  # a number of thousands of digits, nested too deeply
+        raise InputError(f"{where} cannot be read as JSON: {error}") from error
     return _record_pair(record, spec, where)
 
 

@@ -95,3 +95,11 @@ def test_what_cannot_be_read_is_named(tmp_path):
     source.unlink()
     with pytest.raises(InputError, match="no such file: .*source, .*elsewhere"):
         check_files([CorpusSpec(source=source, target=target), CorpusSpec(tsv=tmp_path / "elsewhere")])
+
+
+@pytest.mark.parametrize("line", ["[" * 100_000 + "]" * 100_000, "9" * 5000], ids=["deep", "long number"])
+def test_json_that_python_does_not_read_is_named(tmp_path, line):
+    (tmp_path / "a.jsonl").write_text(line + "\n")
+    spec = CorpusSpec(jsonl=tmp_path / "a.jsonl", source_lang="en", target_lang="de")
+    with pytest.raises(InputError, match=r"a\.jsonl: line 1 cannot be read as JSON"):
+        PairReader(spec).take()
