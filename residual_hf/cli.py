@@ -39,6 +39,9 @@ VERBS = (
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one verb; returns the exit code: 0, 2 for bad input, 3 for diverged training, 130 when interrupted, or 1."""
     arguments = sys.argv[1:] if arguments is None else list(arguments)
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:  # closed, as by `2>&-`
+            setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115
     if not sys.stderr.isatty():
         os.environ.setdefault("TQDM_DISABLE", "1")  # no progress bars of libraries in files and pipes
     options = build_parser().parse_args(arguments, argparse.Namespace(arguments=arguments))

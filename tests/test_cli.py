@@ -231,3 +231,11 @@ def test_a_signal_ends_every_command_in_order(number, tmp_path, monkeypatch, cap
     assert main(["convert", str(tmp_path), "--output-dir", str(tmp_path / "out")]) == 130
     assert capsys.readouterr().err == "residual-hf convert: interrupted\n"
     assert not left.exists() and signal.getsignal(number) is handler
+
+
+@pytest.mark.parametrize("name", ["stdin", "stdout", "stderr"])
+def test_a_closed_stream_is_an_empty_one(model_folder, name, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "stdin", stdin(b"zwei Katzen\n"))
+    monkeypatch.setattr(sys, name, None)
+    assert main(["translate", str(model_folder)]) == 0
+    assert len(capsys.readouterr().out.splitlines()) == (name == "stderr")
