@@ -14,8 +14,9 @@ from collections.abc import Sequence
 from contextlib import ExitStack, suppress
 from typing import Any
 
-POLL, GRACE = 0.05, 1.0
-"""Seconds between looks at the processes, and for the first one to end by itself when another has failed."""
+POLL, GRACE, PATIENCE = 0.05, 1.0, 3.0
+"""Seconds between looks at the processes, for the first one to end by itself when another has failed, and for each to
+end after SIGTERM."""
 
 
 def in_group() -> bool:
@@ -62,5 +63,8 @@ def run_on_devices(count: int, arguments: Sequence[str]) -> int:
             for process in processes:
                 process.terminate()
             for process in processes:
+                with suppress(subprocess.TimeoutExpired):
+                    process.wait(PATIENCE)
+                process.kill()  # in a collective operation, which no signal interrupts
                 process.wait()
             signal.signal(signal.SIGINT, before)
