@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from ._version import __version__
 from .commands import BAD_INPUT, BROKEN_PIPE, FAILED, INTERRUPTED, analysis, sharing, training, using
 from .errors import InputError, is_panic
-from .files import signals_interrupt
+from .interrupts import signals_interrupt
 
 VERBS = (
     training.add_quickstart,
@@ -45,8 +45,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if not sys.stderr.isatty():
         os.environ.setdefault("TQDM_DISABLE", "1")  # no progress bars of libraries in files and pipes
     options = build_parser().parse_args(arguments, argparse.Namespace(arguments=arguments))
-    with signals_interrupt():
-        code = run_verb(options)
+    code = run_verb(options)
     if "RANK" in os.environ:
         from .training.launch import shutdown_process_group
 
@@ -55,22 +54,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def run_verb(options: argparse.Namespace) -> int:
+    signals: list[int] = []
     try:
-        return options.run(options)
+        with signals_interrupt() as signals:
+            return options.run(options)
     except InputError as error:
         print(f"residual-hf {options.verb}: {error}", file=sys.stderr)
         return BAD_INPUT
-    except KeyboardInterrupt:
-        print(f"residual-hf {options.verb}: interrupted", file=sys.stderr)
-        return INTERRUPTED
     except BrokenPipeError:  # what read the output has ended, `head` for example
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return BROKEN_PIPE
     except BaseException as error:
-        if not isinstance(error, OSError) and not is_panic(error):  # a full disk, a tokenizer that gives up
-            raise
-        print(f"residual-hf {options.verb}: {error}", file=sys.stderr)
-        return FAILED
+        if isinstance(error, OSError) or is_panic(error):  # a full disk, a tokenizer that gives up
+            print(f"residual-hf {options.verb}: {error}", file=sys.stderr)
+            return FAILED
+        if signals or isinstance(error, KeyboardInterrupt):
+            print(f"residual-hf {options.verb}: interrupted", file=sys.stderr)
+            return INTERRUPTED
+        raise
 
 
 def build_parser() -> argparse.ArgumentParser:

@@ -7,13 +7,10 @@ import json
 import os
 import secrets
 import shutil
-import signal
 import tempfile
-import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 from residual_hf.errors import InputError
@@ -158,27 +155,6 @@ def emptied_folder(folder: Path, keep: str) -> Iterator[Callable[[], None]]:
         raise
     if not replaced:
         delete_former()
-
-
-@contextmanager
-def signals_interrupt() -> Iterator[None]:
-    """Context in which SIGTERM and SIGHUP raise `KeyboardInterrupt` like Ctrl-C, so that contexts are left in order.
-
-    A SIGHUP that the process ignores stays ignored, as under `nohup`.
-    """
-    numbers = [signal.SIGTERM, signal.SIGHUP] if threading.current_thread() is threading.main_thread() else []
-    before = {number: handler for number in numbers if (handler := signal.getsignal(number)) is not signal.SIG_IGN}
-    for number in before:
-        signal.signal(number, _interrupt)
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-
-def _interrupt(number: int, frame: FrameType | None) -> None:
-    raise KeyboardInterrupt
 
 
 @contextmanager

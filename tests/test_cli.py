@@ -233,6 +233,18 @@ def test_a_signal_ends_every_command_in_order(number, tmp_path, monkeypatch, cap
     assert not left.exists() and signal.getsignal(number) is handler
 
 
+def test_ctrl_c_during_an_import_that_makes_another_error_of_it_ends_in_order(tmp_path, monkeypatch, capsys):
+    def convert(*arguments):
+        try:
+            signal.raise_signal(signal.SIGINT)
+        except KeyboardInterrupt:
+            raise SystemError("initialization of _C raised an unreported exception") from None
+
+    monkeypatch.setattr("residual_hf.conversion.convert_transformers", convert)
+    assert main(["convert", str(tmp_path), "--output-dir", str(tmp_path / "out")]) == 130
+    assert capsys.readouterr().err == "residual-hf convert: interrupted\n"
+
+
 @pytest.mark.parametrize("name", ["stdin", "stdout", "stderr"])
 def test_a_closed_stream_is_an_empty_one(model_folder, name, monkeypatch, capsys):
     monkeypatch.setattr(sys, "stdin", stdin(b"zwei Katzen\n"))

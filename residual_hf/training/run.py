@@ -28,17 +28,10 @@ from residual_hf.errors import InputError
 from residual_hf.evaluation.perplexity import word_perplexity
 from residual_hf.evaluation.scorer import full_report, make_scorers
 from residual_hf.evaluation.translation_metric import load_metric
-from residual_hf.files import (
-    RECORD,
-    check_output_folder,
-    check_space,
-    emptied_folder,
-    signals_interrupt,
-    write_atomically,
-    write_json,
-)
+from residual_hf.files import RECORD, check_output_folder, check_space, emptied_folder, write_atomically, write_json
 from residual_hf.generation.decode import translate_corpus
 from residual_hf.hub.card import write_card
+from residual_hf.interrupts import signals_interrupt
 from residual_hf.lock import Lock
 
 from .batch_size_finder import resolve_batch_size

@@ -1,0 +1,37 @@
+# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
+"""Ctrl-C, SIGTERM and SIGHUP."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+@contextmanager
+def signals_interrupt() -> Iterator[list[int]]:
+    """Context in which SIGTERM and SIGHUP raise `KeyboardInterrupt` like Ctrl-C, so that contexts are left in order.
+
+    A signal that the process ignores stays ignored, as under `nohup`. Yields a list that receives the numbers of the
+    signals: code that runs in the meantime, such as an import of PyTorch, may turn `KeyboardInterrupt` into another
+    error.
+    """
+    received: list[int] = []
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        received.append(number)
+        raise KeyboardInterrupt
+
+    numbers = SIGNALS if threading.current_thread() is threading.main_thread() else ()
+    before = {number: handler for number in numbers if (handler := signal.getsignal(number)) is not signal.SIG_IGN}
+    for number in before:
+        signal.signal(number, interrupt)
+    try:
+        yield received
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
