@@ -1,8 +1,11 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
+import signal
+
 import pytest
 import torch
 
 torch.set_num_threads(1)  # the tensors are tiny, and tests run side by side
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background inherits that it is ignored
 
 
 @pytest.fixture(scope="module")

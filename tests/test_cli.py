@@ -233,7 +233,7 @@ def test_a_signal_ends_every_command_in_order(number, tmp_path, monkeypatch, cap
     assert not left.exists() and signal.getsignal(number) is handler
 
 
-def test_ctrl_c_during_an_import_that_makes_another_error_of_it_ends_in_order(tmp_path, monkeypatch, capsys):
+def test_ctrl_c_that_an_import_turns_into_another_error(tmp_path, monkeypatch, capsys):
     def convert(*arguments):
         try:
             signal.raise_signal(signal.SIGINT)

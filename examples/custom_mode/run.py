@@ -46,7 +46,7 @@ training = replace(
     eval_every=options.updates,
     warmup_updates=options.updates // 10,
 )
-recipe = replace(recipe, model=recipe.model | {"ln_mode": "highway"}, training=training)
+recipe = replace(recipe, model=recipe.model | {"ln_mode": "highway", "ln_mode_options": None}, training=training)
 corpora = generate_corpus({"train": options.pairs, "valid": 100, "test": 100})
 texts = {
     name: [ParallelCorpus(*map(list, zip(*pairs, strict=True)), name, "en", "de")] for name, pairs in corpora.items()
