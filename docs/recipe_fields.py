@@ -10,6 +10,7 @@ from dataclasses import MISSING, Field, fields, is_dataclass
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
+from residual_hf.analysis.output import as_markdown
 from residual_hf.model.options import allowed_values
 from residual_hf.model.presets import PRESETS
 from residual_hf.training.recipe import Recipe
@@ -43,10 +44,10 @@ def dataclass_in(hint: Any) -> Any:
 
 def table(cls: type) -> str:
     hints = get_type_hints(cls)
-    rows = [("field", "values", "default", "meaning"), ("---",) * 4]
+    rows = [("field", "values", "default", "meaning")]
     for f in fields(cls):
         rows.append((f"`{f.name}`", values(hints[f.name], f), default(f), f.metadata["help"].replace("|", "\\|")))
-    return "".join(f"| {' | '.join(row)} |\n" for row in rows)
+    return as_markdown(rows) + "\n"
 
 
 def values(hint: Any, f: Field) -> str:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from torch import nn
 
+from .analysis.output import as_markdown
 from .errors import InputError
 from .model import catalogue as _  # noqa: F401  registers the modes
 from .model.configuration_residual import ResidualConfig
@@ -26,14 +27,14 @@ def modes_table() -> str:
 
     Parameters are those of connections and norms of 6+6 layers of width 512; the branches have the same in each mode.
     """
-    rows = [COLUMNS, ("---",) * len(COLUMNS)]
+    rows = [COLUMNS]
     for name in sorted(LN_MODES):
         mode = LN_MODES[name]
         folded = f"`{mode.folds_into}`" if mode.folds_into else ""
         options = ", ".join(f"`{f.name}`" for f in fields(mode.Options))
         count = f"{connection_parameters(name):,}"
         rows.append((f"`{name}`", f"`{mode.equation}`", count, folded, warmup(mode), options, mode.source))
-    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
+    return as_markdown(rows)
 
 
 def check_modes(names: Sequence[str]) -> None:

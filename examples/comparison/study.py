@@ -26,7 +26,7 @@ from pathlib import Path
 
 from tqdm.auto import tqdm
 
-from residual_hf.analysis.output import Panel, Point, to_csv, to_pictures
+from residual_hf.analysis.output import Panel, Point, as_markdown, to_csv, to_pictures
 from residual_hf.commands import DIVERGED
 from residual_hf.commands.options import parse_overrides
 from residual_hf.evaluation.metrics import paired_bootstrap
@@ -157,7 +157,7 @@ def table(results: Results, modes: Sequence[str], figure: str) -> str:
         [f"`{mode}`", *(cell(of(results, mode, c), of(results, modes[0], c), figure) for c in columns)]
         for mode in modes
     ]
-    return markdown(["`ln_mode`", *(column.title for column in columns)], rows)
+    return as_markdown([["`ln_mode`", *(column.title for column in columns)], *rows])
 
 
 def validation_nll(runs: Sequence[FinishedRun | None]) -> float:
@@ -174,11 +174,7 @@ def table_of_best_rates(results: Results, modes: Sequence[str], figure: str) -> 
             rates = [column for column in columns_of(results) if replace(column, lr=None) == setting]
             best = min(rates, key=lambda rate: validation_nll(of(results, mode, rate)))
             rows[-1].append(f"{cell(of(results, mode, best), [], figure)} at {best.lr:g}")
-    return markdown(["`ln_mode`", *(setting.title for setting in settings)], rows)
-
-
-def markdown(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    return "\n".join(f"| {' | '.join(line)} |" for line in (head, ["---"] * len(head), *rows))
+    return as_markdown([["`ln_mode`", *(setting.title for setting in settings)], *rows])
 
 
 def draw(results: Results, folder: Path) -> None:

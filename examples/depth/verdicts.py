@@ -20,6 +20,7 @@ import torch
 from models import shape
 from study import outcome, read_runs
 
+from residual_hf.analysis.output import as_markdown
 from residual_hf.analysis.short_runs.check import Check
 from residual_hf.analysis.short_runs.training import ShortCorpus, generated_corpora
 from residual_hf.data.settings import CorpusSpec, DataSettings, TokenizerSettings
@@ -71,8 +72,10 @@ def check(run: dict[str, Any], seconds: float, modes: list[str]) -> dict[str, An
 def tables(lines: list[dict[str, Any]]) -> str:
     """How often each verdict met each outcome, and the verdicts one by one."""
     counts = Counter((line["verdict"], line["outcome"]) for line in lines)
-    rows = [[f"**{verdict}**", *(str(counts[verdict, name]) for name in OUTCOMES)] for verdict in VERDICTS]
-    single = [
+    summary = [["verdict", *OUTCOMES]]
+    summary += [[f"**{verdict}**", *(str(counts[verdict, name]) for name in OUTCOMES)] for verdict in VERDICTS]
+    single = [["run", "verdict", "training", "findings"]]
+    single += [
         [
             f"`{line['mode']}` {line['depth']}+{line['depth']}, warm-up {line['warmup']}, seed {line['seed']}",
             line["verdict"],
@@ -81,13 +84,7 @@ def tables(lines: list[dict[str, Any]]) -> str:
         ]
         for line in lines
     ]
-    return (
-        f"{markdown(['verdict', *OUTCOMES], rows)}\n\n{markdown(['run', 'verdict', 'training', 'findings'], single)}"
-    )
-
-
-def markdown(head: list[str], rows: list[list[str]]) -> str:
-    return "\n".join(f"| {' | '.join(cells)} |" for cells in (head, ["---"] * len(head), *rows))
+    return f"{as_markdown(summary)}\n\n{as_markdown(single)}"
 
 
 def main() -> None:

@@ -52,6 +52,12 @@ def as_table(rows: Sequence[Sequence[str]]) -> str:
     return "\n".join(line.rstrip() for line in lines)
 
 
+def as_markdown(rows: Sequence[Sequence[str]]) -> str:
+    """The same as a Markdown table."""
+    head, *body = rows
+    return "\n".join(f"| {' | '.join(row)} |" for row in (head, ["---"] * len(head), *body))
+
+
 def to_csv(points: Sequence[Point]) -> bytes:
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from .connections import ResidualConnection, Stream, StreamBoundary, Sublayer, SublayerPlace, register_ln_mode
-from .norms import build_norm
+from .norms import build_norm, scale_initial_gain
 from .options import option
 
 if TYPE_CHECKING:
@@ -88,8 +88,8 @@ class DualStream(StreamBoundary):
 
     def __init__(self, config: ResidualConfig, stack: str):
         super().__init__(config, stack)
-        eps, gain = self.options.dual_layer_norm_eps, self.options.output_gain
-        self.norm = build_norm(config, stack, eps=eps, initial_gain=gain)
+        self.norm = build_norm(config, stack, eps=self.options.dual_layer_norm_eps)
+        scale_initial_gain(self.norm, self.options.output_gain)
 
     def starting_values(self) -> dict[str, Tensor | float]:
         values: dict[str, Tensor | float] = {f"norm.{name}": 0.0 for name, _ in self.norm.named_parameters()}
@@ -124,7 +124,7 @@ class ResiDual(PostLN):
     def __init__(self, config: ResidualConfig, place: SublayerPlace):
         super().__init__(config, place)
         if place.is_last_in_stack:
-            self.norm = build_norm(config, place.stack, initial_gain=self.options.output_gain)
+            scale_initial_gain(self.norm, self.options.output_gain)
 
     def forward(self, stream: Stream, sublayer: Sublayer) -> Stream:
         x, r = stream

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
-from transformers import initialization as init
 
 if TYPE_CHECKING:
     from .configuration_residual import ResidualConfig
@@ -36,12 +35,9 @@ class ScaleNorm(nn.Module):
 
     def __init__(self, size: int, eps: float = 1e-5):
         super().__init__()
-        self.size = size
         self.eps = eps
-        self.weight = nn.Parameter(torch.full((1,), size**0.5))
-
-    def init_parameters(self) -> None:
-        init.constant_(self.weight, self.size**0.5)
+        self.initial_gain = size**0.5  # for `_init_weights`
+        self.weight = nn.Parameter(torch.full((1,), self.initial_gain))
 
     def forward(self, hidden_states: Tensor) -> Tensor:
         x = hidden_states.to(at_least_fp32(hidden_states.dtype))
@@ -78,22 +74,23 @@ NORM_TYPES: dict[str, type[nn.Module]] = {
 }
 
 
-def build_norm(
-    config: ResidualConfig, stack: str, size: int | None = None, eps: float | None = None, initial_gain: float = 1.0
-) -> nn.Module:
+def build_norm(config: ResidualConfig, stack: str, size: int | None = None, eps: float | None = None) -> nn.Module:
     """A norm over the last dimension, of the `norm_type` of a stack ("encoder" or "decoder").
 
     Args:
         size: width of the last dimension (default `config.d_model`).
         eps: default `config.layer_norm_eps`.
-        initial_gain: factor on the learned gain at the start of training; not for `"ada_norm"`, which has none.
     """
     norm_type = config.stack_norm_type(stack)
     options = {"scale": config.ada_norm_scale} if norm_type == "ada_norm" else {}
     size = config.d_model if size is None else size
-    norm: Any = NORM_TYPES[norm_type](size, eps=config.layer_norm_eps if eps is None else eps, **options)
-    if initial_gain != 1.0:
-        if norm_type == "ada_norm":
-            raise ValueError(f"norm_type: 'ada_norm' given, which has no gain that could start at {initial_gain:g}")
-        norm.initial_gain = initial_gain * (size**0.5 if norm_type == "scale_norm" else 1.0)  # for `_init_weights`
-    return norm
+    return NORM_TYPES[norm_type](size, eps=config.layer_norm_eps if eps is None else eps, **options)
+
+
+def scale_initial_gain(norm: Any, factor: float) -> None:
+    """Multiply the gain with which a norm starts. Raises `ValueError` for AdaNorm, which has none, unless it is 1."""
+    if factor == 1.0:
+        return
+    if isinstance(norm, AdaNorm):
+        raise ValueError(f"norm_type: 'ada_norm' given, which has no gain that could start at {factor:g}")
+    norm.initial_gain = factor * getattr(norm, "initial_gain", 1.0)

@@ -19,6 +19,7 @@ from transformers.trainer_callback import ExportableState
 
 from residual_hf.errors import InputError
 from residual_hf.files import write_atomically
+from residual_hf.interrupts import SIGNALS
 from residual_hf.model.branch_warmup import advance_branch_warmup
 
 from .learning_curve import learning_curve
@@ -270,7 +271,7 @@ class InterruptCallback(TrainerCallback):
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         if threading.current_thread() is threading.main_thread():
-            for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            for number in SIGNALS:
                 if number != signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:
                     self._previous[number] = signal.signal(number, self._note)
 

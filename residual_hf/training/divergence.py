@@ -22,7 +22,7 @@ class TrainingDivergedError(RuntimeError):
 class DivergenceGuard(TrainerCallback):
     """Raises `TrainingDivergedError` if a logged loss is not finite, or above `factor` times the lowest one so far.
 
-    `factor` 0 checks for finite values only, as it is done with the loss of evaluations. The loss is `nll` if it is
+    `factor` 0 checks for finite values only, and so does every check of an evaluation. The loss is `nll` if it is
     logged, `loss` otherwise. With fp16 an infinite gradient norm is normal: `GradScaler` skips that update and halves
     its scale. Then a logged `loss_scale` below `MINIMUM_LOSS_SCALE` stops the run. Works with any `Trainer`.
     """
@@ -40,8 +40,9 @@ class DivergenceGuard(TrainerCallback):
         train_dataloader: Any = None,
         **kwargs: Any,
     ) -> None:
-        of_loss = logs and not logs.keys().isdisjoint(("loss", "eval_loss"))
-        reason = self.reason(logs, state.log_history[:-1]) if logs and of_loss else None
+        if not logs or logs.keys().isdisjoint(("loss", "eval_loss")):
+            return
+        reason = self.reason(logs, state.log_history[:-1])
         if reason is None:
             return
         batch = None if train_dataloader is None else next(iter(train_dataloader))
