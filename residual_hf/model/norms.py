@@ -36,6 +36,7 @@ class ScaleNorm(nn.Module):
     def __init__(self, size: int, eps: float = 1e-5):
         super().__init__()
         self.eps = eps
+        self.size = size
         self.initial_gain = size**0.5  # for `_init_weights`
         self.weight = nn.Parameter(torch.full((1,), self.initial_gain))
 
