@@ -169,11 +169,13 @@ def test_yaml_is_a_recipe_or_a_part_of_one(block):
 @pytest.mark.parametrize("page", PAGES)
 def test_overrides_in_the_text_are_those_of_recipes(page):
     text = FENCE.sub("", (ROOT / page).read_text(encoding="utf-8"))
-    for assignment in re.findall(r"--set (\S+=[^\s`]+)", text):
-        ((name, value),) = parse_overrides([assignment]).items()
-        for part in reversed(name.split(".")):
-            value = {part: value}
-        check_recipe(merged(complete_recipe(), value))
+    for code in re.findall(r"`([^`]+)`", text):
+        recipe = complete_recipe()
+        for name, value in parse_overrides(re.findall(r"--set (\S+=\S+)", code)).items():
+            for part in reversed(name.split(".")):
+                value = {part: value}
+            recipe = merged(recipe, value)
+        check_recipe(recipe)
 
 
 @pytest.mark.parametrize("page", PAGES)

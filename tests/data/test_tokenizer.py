@@ -394,7 +394,6 @@ def test_pretokenized_multi30k():
     entries = (SEGMENTED / "dict.txt").read_text(encoding="utf-8").split("\n")[:-1]
     ids = {line.split(" ")[0]: number for number, line in enumerate(entries, start=4)}
     tokenizer = pretokenized_tokenizer(SEGMENTED / "dict.txt")
-    exact = pretokenized_tokenizer(SEGMENTED / "dict.txt", remove_bpe_joiner=False)
 
     def read(name: str) -> list[str]:
         return gzip.decompress((SEGMENTED / name).read_bytes()).decode().split("\n")[:-1]
@@ -407,6 +406,5 @@ def test_pretokenized_multi30k():
         assert sum(row.count(3) for row in encoded) == unknown
         known = [(row, line) for row, line in zip(encoded, lines, strict=True) if 3 not in row]
         rows, lines = zip(*known, strict=True)
-        assert exact.batch_decode(rows, skip_special_tokens=True) == list(lines)
         joined = tokenizer.batch_decode(rows, skip_special_tokens=True)
         assert joined == [line.replace("@@ ", "") for line in lines]
