@@ -5,7 +5,8 @@
     python examples/depth/verdicts.py depth.jsonl verdicts.jsonl
 
 The check has the model, the corpus, the seed and the learning rate of the run, and its own number of updates. Every
-verdict is a line of the second file; when started again, the script continues after the last one.
+measurement is a line of the second file; when started again, the script continues after the last one. The rules of the
+verdict are applied when the tables are printed.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from __future__ import annotations
 import argparse
 import json
 from collections import Counter
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -23,12 +25,12 @@ from study import outcome, read_runs
 from residual_hf.analysis.output import as_markdown
 from residual_hf.analysis.short_runs.check import Check
 from residual_hf.analysis.short_runs.training import ShortCorpus, generated_corpora
+from residual_hf.analysis.short_runs.verdict import VERDICTS, ModeCheck, judge
 from residual_hf.data.settings import CorpusSpec, DataSettings, TokenizerSettings
 from residual_hf.training.recipe import Recipe
 from residual_hf.training.settings import TrainingSettings
 
 OUTCOMES = ("trained", "stuck", "diverged")
-VERDICTS = ("trains", "at risk", "will not train")
 CELL = ("mode", "depth", "warmup", "seed")
 
 
@@ -59,31 +61,25 @@ def check(run: dict[str, Any], seconds: float, modes: list[str]) -> dict[str, An
         **{name: run[name] for name in CELL},
         "outcome": outcome(run),
         "nll": run["nll"],
-        "verdict": report.verdict,
-        "findings": report.findings,
-        "gradient_ratio": report.own.gradient_ratio,
-        "lowest": report.own.lowest,
-        "updates": len(report.own.rates),
-        "better": [mode.mode for mode in report.better],
+        "unigram_entropy": report.unigram_entropy,
+        "modes": [asdict(mode) for mode in (report.own, *report.others)],
         "check": report.setting,
     }
 
 
 def tables(lines: list[dict[str, Any]]) -> str:
     """How often each verdict met each outcome, and the verdicts one by one."""
-    counts = Counter((line["verdict"], line["outcome"]) for line in lines)
+    counts: Counter[tuple[str, str]] = Counter()
+    single = [["run", "verdict", "training", "findings"]]
+    for line in lines:
+        own, *others = (ModeCheck(**mode) for mode in line["modes"])
+        verdict, findings = judge(own, others, line["unigram_entropy"], "fp32")
+        counts[verdict, line["outcome"]] += 1
+        cell = f"`{line['mode']}` {line['depth']}+{line['depth']}, warm-up {line['warmup']}, seed {line['seed']}"
+        nll = "" if line["nll"] is None else f" ({line['nll']:.2f})"
+        single.append([cell, verdict, line["outcome"] + nll, "; ".join(findings)])
     summary = [["verdict", *OUTCOMES]]
     summary += [[f"**{verdict}**", *(str(counts[verdict, name]) for name in OUTCOMES)] for verdict in VERDICTS]
-    single = [["run", "verdict", "training", "findings"]]
-    single += [
-        [
-            f"`{line['mode']}` {line['depth']}+{line['depth']}, warm-up {line['warmup']}, seed {line['seed']}",
-            line["verdict"],
-            line["outcome"] + ("" if line["nll"] is None else f" ({line['nll']:.2f})"),
-            "; ".join(line["findings"]),
-        ]
-        for line in lines
-    ]
     return f"{as_markdown(summary)}\n\n{as_markdown(single)}"
 
 

@@ -1,11 +1,13 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """The verdict of `residual-hf check`, by stated rules. Losses are means over `SMOOTH` updates.
 
-1. "will not train": the loss is not finite or spikes at the learning rate of the recipe; or it never gets below
-   `STUCK` times the entropy of the word frequencies, and another mode does;
-2. "at risk": the gradient ratio is below `VANISHING`; or the loss is not finite or spikes in the ramp; or fp16 has
-   less than `HEADROOM` doublings left with `precision: fp16`; or no mode got below that entropy;
-3. "trains".
+1. "will not train": the loss is not finite or spikes at the learning rate of the recipe; or nothing is learned: it
+   falls by less than `NOTHING` of the way to the entropy of the word frequencies, and that of another mode by half;
+2. "at risk": the loss never gets below `STUCK` times that entropy, and that of another mode does: a slow mode looks
+   like one that is stuck there; or the gradient ratio is below `VANISHING`; or the loss is not finite or spikes in
+   the ramp; or fp16 has less than `HEADROOM` doublings left with `precision: fp16`;
+3. "undecided": no mode got below that entropy, the updates were too few;
+4. "trains".
 
 A spike exceeds the minimum by a quarter of the progress made, at least half a nat, and does not return: see `stress`.
 """
@@ -23,8 +25,10 @@ from .stress import smoothed, spike
 RAMP = 4.0
 SMOOTH = 5
 STUCK = 0.97
+NOTHING = 0.1
 VANISHING = 0.05
 HEADROOM = 2.0
+VERDICTS = ("trains", "undecided", "at risk", "will not train")
 
 
 @dataclass(frozen=True)
@@ -57,6 +61,11 @@ class ModeCheck:
         """Lowest loss, that of the ramp included."""
         return min(smoothed(self.losses, SMOOTH), default=math.inf)
 
+    def learned(self, unigram_entropy: float) -> float:
+        """Share of the way from the first loss to the entropy of the word frequencies; above 1 is below it."""
+        first = max(self.losses[:1], default=math.inf)
+        return (first - self.lowest) / (first - unigram_entropy) if unigram_entropy < first < math.inf else 0.0
+
     @property
     def broken_at(self) -> int:
         """Updates before the loss left for good or was not finite; the number of updates if it did not."""
@@ -73,7 +82,7 @@ class CheckReport:
     """The verdict on a recipe with the findings that it rests on; `str` is the report.
 
     Attributes:
-        verdict: "trains", "at risk" or "will not train".
+        verdict: one of `VERDICTS`.
         findings: sentences.
         own, others: the mode of the recipe and those with a complete measurement.
         compared: number of modes that were tried at all.
@@ -119,26 +128,29 @@ def judge(
     own: ModeCheck, others: Sequence[ModeCheck], unigram_entropy: float, precision: str
 ) -> tuple[str, list[str]]:
     """The verdict and its findings, by the rules above."""
-    lr, bound = own.rates[own.ramp - 1], STUCK * unigram_entropy
+    lr, bound, updates = own.rates[own.ramp - 1], STUCK * unigram_entropy, len(own.rates)
     learned = ", ".join(m.mode for m in others if m.lowest < bound)
-    fatal, risks, good = [], [], []
+    halfway = [f"{m.mode} to {m.lowest:.2f}" for m in others if m.learned(unigram_entropy) > 0.5]
+    fell = f"the loss falls to {own.lowest:.2f} in {updates} updates"
+    fatal, risks, unclear, good = [], [], [], []
     if own.broken_at < own.ramp:
         fatal.append(f"the loss diverges at update {own.broken_at + 1}, at a learning rate of at most {lr:g}")
     elif own.lowest < bound:
-        good.append(f"the loss falls to {own.lowest:.2f} in {len(own.rates)} updates")
+        good.append(fell)
+    elif halfway and own.learned(unigram_entropy) < NOTHING:
+        fatal.append(f"nothing is learned: {fell}, that of {halfway[0]}")
     elif learned:
-        fatal.append(
-            f"the loss falls to {own.lowest:.2f} in {len(own.rates)} updates, not below {bound:.2f}; {learned} did"
-        )
+        risks.append(f"{fell}, not below {bound:.2f}; {learned} did. More --seconds tell slow from stuck")
     else:
-        risks.append(f"{len(own.rates)} updates are too few: no mode got below {bound:.2f}")
+        unclear.append(f"{updates} updates are too few: no mode got below {bound:.2f}")
     if own.gradient_ratio < VANISHING:
         risks.append(f"the gradient vanishes: {own.vanishing}, first layer {own.gradient_ratio:.2g} of the largest")
-    if own.ramp <= own.broken_at < len(own.rates):
+    if own.ramp <= own.broken_at < updates:
         risks.append(f"the loss diverges at {own.largest_lr / lr:.1f} times the learning rate of the recipe")
     elif own.broken_at >= own.ramp:
         good.append(f"the loss does not diverge at {RAMP:g} times the learning rate of the recipe")
     if precision == "fp16" and own.fp16_headroom < HEADROOM:
         risks.append(f"fp16 has {own.fp16_headroom:.1f} doublings left at the start")
-    verdict = "will not train" if fatal else "at risk" if risks else "trains"
-    return verdict, [*fatal, *risks, *good]
+    findings = [good, unclear, risks, fatal]
+    worst = max((i for i, found in enumerate(findings) if found), default=0)
+    return VERDICTS[worst], [finding for found in reversed(findings) for finding in found]
