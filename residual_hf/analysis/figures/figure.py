@@ -8,17 +8,43 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import torch
+from torch import Tensor
 from tqdm.auto import tqdm
 
 from residual_hf.analysis.output import Panel, Point, check_matplotlib, to_csv, to_pictures
 from residual_hf.analysis.probes.undisturbed import Batch
+from residual_hf.analysis.short_runs.training import new_model
 from residual_hf.catalogue import check_modes
 from residual_hf.files import write_atomically
+from residual_hf.model.profiling import wants_profile
+
+BASELINES = ("post_ln", "pre_ln", "resi_dual")
+INITIAL = "Fresh models without dropout, 16 sentences of 20 random tokens, mean cross-entropy of random targets."
+VOCABULARY = 1000
 
 Measure = Callable[[str, int, dict[str, int]], Iterable[Point]]
 """(mode, seed, sizes) to points."""
+Subject = Callable[[str, int, dict[str, int]], tuple[Any, Batch]]
+"""(mode, seed, sizes) to a model and a batch."""
 Probe = Callable[[Any, Batch, str, int], Iterable[Point]]
 """(model, batch, name of the series, seed) to points."""
+
+
+def fresh_model(mode: str, seed: int, sizes: dict[str, int]) -> tuple[Any, Batch]:
+    """A model at initialization and a random batch, of the sizes that ResiDual's figure 2 uses; Admin is profiled."""
+    fields = {"vocab_size": VOCABULARY, "decoder_layers": sizes.get("decoder_layers", sizes["layers"])}
+    model = new_model(mode, sizes["layers"], sizes["width"], ffn=sizes["ffn"], seed=seed, **fields)
+    batch = random_batch(seed)
+    if wants_profile(model):
+        model.profile_admin(batch)
+    return model, batch
+
+
+def random_batch(seed: int, sentences: int = 16, length: int = 20) -> dict[str, Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    source, target = torch.randint(4, VOCABULARY, (2, sentences, length), generator=generator)
+    return {"input_ids": source, "attention_mask": torch.ones_like(source), "labels": target}
 
 
 @dataclass(frozen=True)
@@ -26,22 +52,31 @@ class Figure:
     """A published figure and how to measure it.
 
     Args:
-        models, protocol: the caption: on which models by default, and what is measured.
-        modes: those of the published figure.
+        protocol, models: the caption: what is measured, and on which models by default.
         sizes: names and values by default; `full` those of the paper.
+        modes: those of the published figure.
         probe: draws the figure of a given model; None if it needs trainings of its own.
+        subject: makes the model and the batch for `probe`.
+        measure: what is measured by default, if it is not `probe` of `subject`.
     """
 
     name: str
     source: str
-    models: str
     protocol: str
-    modes: tuple[str, ...]
     panels: tuple[Panel, ...]
-    measure: Measure
-    sizes: dict[str, int] = field(default_factory=dict)
+    sizes: dict[str, int]
     full: dict[str, int] = field(default_factory=dict)
+    modes: tuple[str, ...] = BASELINES
+    models: str = INITIAL
     probe: Probe | None = None
+    subject: Subject = fresh_model
+    measure: Measure | None = None
+
+    def points(self, mode: str, seed: int, sizes: dict[str, int]) -> Iterable[Point]:
+        if self.measure is not None:
+            return self.measure(mode, seed, sizes)
+        assert self.probe is not None
+        return self.probe(*self.subject(mode, seed, sizes), mode, seed)
 
 
 def draw_figure(
@@ -87,7 +122,7 @@ def measure_all(figure: Figure, modes: Sequence[str], seeds: Sequence[int], size
         for mode in modes:
             for seed in seeds:
                 bar.set_postfix_str(mode)
-                yield from figure.measure(mode, seed, sizes)
+                yield from figure.points(mode, seed, sizes)
                 bar.update()
 
 

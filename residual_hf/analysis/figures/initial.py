@@ -7,49 +7,16 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-import torch
-from torch import Tensor
-
 from residual_hf.analysis.output import Panel, Point
 from residual_hf.analysis.probes import adam, dependency, gradients, representations, stability, theory
 from residual_hf.analysis.probes.undisturbed import Batch
-from residual_hf.analysis.short_runs.training import new_model
-from residual_hf.model.profiling import wants_profile
 
-from .figure import Figure, Measure, Probe
+from .figure import BASELINES, Figure, fresh_model
 
-VOCABULARY = 1000
-BASELINES = ("post_ln", "pre_ln", "resi_dual")
 SUBLAYERS = ("self_attention", "cross_attention", "feed_forward")
 STACKS = ("encoder", "decoder")
 STEPS = (1, 2, 3, 5, 7, 10, 15, 20, 25, 30, 35, 40)
 SIGMAS = (0.0, 1e-9, 3e-9, 1e-8, 3e-8, 1e-7)
-
-
-def random_batch(seed: int, sentences: int = 16, length: int = 20) -> dict[str, Tensor]:
-    """Random tokens of the sizes that ResiDual's figure 2 uses."""
-    generator = torch.Generator().manual_seed(seed)
-    source, target = torch.randint(4, VOCABULARY, (2, sentences, length), generator=generator)
-    return {"input_ids": source, "attention_mask": torch.ones_like(source), "labels": target}
-
-
-def initial(mode: str, seed: int, sizes: dict[str, int], **fields: Any) -> tuple[Any, dict[str, Tensor]]:
-    """A fresh model and a random batch; Admin is profiled."""
-    layers = sizes["layers"]
-    model = new_model(mode, layers, sizes["width"], ffn=sizes["ffn"], vocab_size=VOCABULARY, seed=seed, **fields)
-    batch = random_batch(seed)
-    if wants_profile(model):
-        model.profile_admin(batch)
-    return model, batch
-
-
-def at_start(probe: Probe) -> Measure:
-    """Measures fresh models with a probe."""
-
-    def measure(mode: str, seed: int, sizes: dict[str, int]) -> Iterator[Point]:
-        yield from probe(*initial(mode, seed, sizes), mode, seed)
-
-    return measure
 
 
 def gradients_and_changes(model: Any, batch: Batch, series: str, seed: int) -> Iterator[Point]:
@@ -69,7 +36,7 @@ def conditioning(mode: str, seed: int, sizes: dict[str, int]) -> Iterator[Point]
         for sigma in (1e-9, 1e-8, 1e-7, 1e-6, 1e-5, 1e-4, 1e-3):
             for step, kappa in zip((1, 5, 20), adam.condition_numbers(sigma, (1, 5, 20), seed=seed), strict=True):
                 yield Point("kappa over the scale of gradients", f"step {step}", seed, sigma, kappa)
-    yield from scales_of_gradients(*initial(mode, seed, sizes), mode, seed)
+    yield from scales_of_gradients(*fresh_model(mode, seed, sizes), mode, seed)
 
 
 def scales_of_gradients(model: Any, batch: Batch, series: str, seed: int) -> Iterator[Point]:
@@ -116,19 +83,10 @@ def output_changes(model: Any, batch: Batch, series: str, seed: int) -> Iterator
             yield Point(f"{kind} perturbation", series, seed, row.k + 1, row.change)
 
 
-def of_encoder(probe: Probe) -> Measure:
-    """Measures the encoders of fresh models with a probe."""
-
-    def measure(mode: str, seed: int, sizes: dict[str, int]) -> Iterator[Point]:
-        yield from probe(*initial(mode, seed, sizes, decoder_layers=1), mode, seed)
-
-    return measure
-
-
 def two_depths(mode: str, seed: int, sizes: dict[str, int]) -> Iterator[Point]:
-    for point in of_encoder(dependencies)(mode, seed, {**sizes, "layers": 6}):
+    for point in dependencies(*fresh_model(mode, seed, {**sizes, "layers": 6}), mode, seed):
         yield replace(point, panel="6 layers")
-    yield from of_encoder(dependencies)(mode, seed, sizes)
+    yield from dependencies(*fresh_model(mode, seed, sizes), mode, seed)
 
 
 def dependencies(model: Any, batch: Batch, series: str, seed: int) -> Iterator[Point]:
@@ -141,7 +99,7 @@ def theorems(mode: str, seed: int, sizes: dict[str, int]) -> Iterator[Point]:
     """What the theorem says, what its toy model does, and what the network does, for Post-LN and Pre-LN."""
     post, depth = mode == "post_ln", 2 * sizes["layers"]
     theorem = "3.6" if post else "3.3"
-    model, batch = initial(mode, seed, sizes)
+    model, batch = fresh_model(mode, seed, sizes)
     changes = [r.change for r in representations.representation_change(model, batch) if r.stack == "encoder"]
     simulated = theory.simulated_changes(post, depth, sigma_squared=1.0, size=20_000, seed=seed)
     for k in range(2, depth):
@@ -185,120 +143,103 @@ def sublayer_panels(title: str, y: str, log_y: bool = True) -> tuple[Panel, ...]
     return tuple(Panel(f"{stack}, {kind.replace('_', '-')}{title}", "layer", y, log_y) for stack, kind in kinds)
 
 
-INITIAL = "Fresh models without dropout, 16 sentences of 20 random tokens, mean cross-entropy of random targets."
-
 FIGURES = (
     Figure(
         "resi_dual-2",
         "ResiDual (Xie et al. 2023), figure 2",
-        INITIAL,
         "Gradient norm of the weights of each branch, and mean change of what consecutive branches read. "
         "The paper does not say which stack it shows: only a decoder with cross-attention vanishes.",
-        BASELINES,
         (
             *sublayer_panels(": |dL/dw|", "gradient norm"),
             *sublayer_panels(": change", "mean |x(k+1) - x(k)|", log_y=False),
         ),
-        at_start(gradients_and_changes),
         {"layers": 36, "width": 256, "ffn": 1024},
         probe=gradients_and_changes,
     ),
     Figure(
         "resi_dual-3",
         "ResiDual (Xie et al. 2023), figure 3",
-        INITIAL,
         "Norm of the derivative of Adam's update by the gradient (1,024 dimensions, lr 1e-4, eps 1e-6) for Gaussian "
         "gradients; then the root mean square of the gradient of each parameter of real models, in order.",
-        BASELINES,
         (
             Panel("kappa over steps", "step", "kappa", log_y=True),
             Panel("kappa over the scale of gradients", "sigma", "kappa", log_y=True, log_x=True),
             Panel("measured scale of gradients", "share of the parameters", "sigma", log_y=True),
         ),
-        conditioning,
         {"layers": 18, "width": 256, "ffn": 1024},
         probe=scales_of_gradients,
+        measure=conditioning,
     ),
     Figure(
         "b2t-3",
         "B2T connection (Takase et al. 2023), figure 3",
-        INITIAL,
         "Gradient norms per layer.",
-        ("post_ln", "pre_ln", "b2t"),
         tuple(
             Panel(f"{stack}: gradient of the layer's {what}", "layer", "gradient norm", log_y=True)
             for stack in STACKS
             for what in ("weights", "output")
         ),
-        at_start(layer_gradients),
         {"layers": 18, "width": 512, "ffn": 2048},
+        modes=("post_ln", "pre_ln", "b2t"),
         probe=layer_gradients,
     ),
     Figure(
         "b2t-4",
         "B2T connection (Takase et al. 2023), figures 4 and 7",
-        INITIAL,
         "Gradient norm before and after each norm of a decoder layer: 1, 2 of self-attention, 3, 4 of "
         "cross-attention, 5, 6 of the feed-forward.",
-        ("post_ln",),
         tuple(
             Panel(f"{which} decoder layer", "location", "gradient norm", log_y=True)
             for which in ("first", "middle", "last")
         ),
-        at_start(norm_by_norm),
         {"layers": 18, "width": 512, "ffn": 2048},
+        modes=("post_ln",),
         probe=norm_by_norm,
     ),
     Figure(
         "admin-3",
         "Admin (Liu et al. 2020), figure 3",
-        INITIAL,
         "Gradient norm of the output of each sub-layer, relative to the largest in the model.",
-        ("post_ln", "pre_ln", "admin"),
         sublayer_panels("", "relative gradient norm"),
-        at_start(relative_gradients),
         {"layers": 18, "width": 512, "ffn": 2048},
+        modes=("post_ln", "pre_ln", "admin"),
         probe=relative_gradients,
     ),
     Figure(
         "admin-4",
         "Admin (Liu et al. 2020), figure 4",
-        INITIAL,
         "Squared change of the input of each sub-layer of an encoder, divided by its deviation, when all "
         "weights but biases and norms move by 1e-4 in random directions, or by 1e-6 against the sign of the gradient.",
-        ("post_ln", "pre_ln", "admin"),
         tuple(Panel(f"{kind} perturbation", "sub-layers", "change") for kind in ("random", "update")),
-        of_encoder(output_changes),
-        {"layers": 100, "width": 128, "ffn": 256},
+        {"layers": 100, "decoder_layers": 1, "width": 128, "ffn": 256},
         {"width": 512, "ffn": 2048},
+        modes=("post_ln", "pre_ln", "admin"),
         probe=output_changes,
     ),
     Figure(
         "admin-7",
         "Admin (Liu et al. 2020), figures 7 and 8",
-        INITIAL,
         "Share of branch j in the input of sub-layer i + 1 of the encoder.",
-        ("post_ln", "pre_ln", "admin"),
         tuple(Panel(f"{layers} layers", "branch j", "sub-layer i", heat=True) for layers in ("6", "all")),
-        two_depths,
-        {"layers": 18, "width": 256, "ffn": 1024},
+        {"layers": 18, "decoder_layers": 1, "width": 256, "ffn": 1024},
         {"width": 512, "ffn": 2048},
+        modes=("post_ln", "pre_ln", "admin"),
         probe=dependencies,
+        measure=two_depths,
     ),
     Figure(
         "theorems",
         "ResiDual (Xie et al. 2023), theorems 3.1, 3.3 and 3.6; Admin (Liu et al. 2020), theorem 2",
-        INITIAL,
         "Closed form, simulation under its assumptions, and network. In theorem 3.1 x is the relative "
         "depth, and the simulation has sigma^2 = 0.5.",
-        ("post_ln", "pre_ln"),
         (
             Panel("theorem 3.6", "k", "mean change"),
             Panel("theorem 3.3", "k", "mean change", log_y=True),
             *(Panel(f"theorem 3.1, {m}", "depth", "gradient norm", log_y=True) for m in ("post_ln", "pre_ln")),
             *(Panel(f"Admin's theorem 2, {m}", "sub-layers", "relative change") for m in ("post_ln", "pre_ln")),
         ),
-        theorems,
         {"layers": 36, "width": 256, "ffn": 1024},
+        modes=("post_ln", "pre_ln"),
+        measure=theorems,
     ),
 )

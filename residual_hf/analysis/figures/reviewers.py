@@ -7,28 +7,31 @@ import math
 import statistics
 import time
 from collections.abc import Iterator
+from typing import Any
 
 import torch
 
 from residual_hf.analysis.output import Panel, Point
 from residual_hf.analysis.probes import adam, gradients
 from residual_hf.analysis.probes.ablation import mean_loss
-from residual_hf.analysis.short_runs.training import ShortCorpus, train
+from residual_hf.analysis.short_runs.training import shape, train
 from residual_hf.model.configuration_residual import ResidualConfig
 from residual_hf.model.modeling_single_stack import ResidualForCausalLM
 
-from .figure import Figure
-from .initial import BASELINES, INITIAL, VOCABULARY, initial
-from .trained import DIVERGED, TRAINED, final_nll, fresh, warmed_up
+from .figure import INITIAL, VOCABULARY, Figure, fresh_model
+from .trained import DIVERGED, SMALL, TRAINED, final_nll, untrained, warmed_up
 
 LRS = (1e-3, 3e-3)
-SMALL = {"width": 64, "ffn": 128, "updates": 100}
+SHORT = SMALL | {"updates": 100}
+GRADIENT = "gradient norm"
 
 
 def stacks_apart(mode: str, seed: int, sizes: dict[str, int]) -> Iterator[Point]:
     """Gradients of self-attention in an encoder, in a decoder with cross-attention, and in a decoder alone."""
-    model, batch = initial(mode, seed, sizes)
-    alone = ResidualForCausalLM(decoder_config(mode, sizes))
+    model, batch = fresh_model(mode, seed, sizes)
+    fields = shape(mode, sizes["layers"], sizes["width"], sizes["ffn"])
+    fields = {name: value for name, value in fields.items() if not name.startswith("encoder_")}
+    alone = ResidualForCausalLM(ResidualConfig(is_decoder_only=True, vocab_size=VOCABULARY, **fields))
     for name, network, inputs in (("", model, batch), ("decoder alone", alone, causal(batch["labels"]))):
         for row in gradients.gradient_norms(network, inputs):
             if (row.sublayer, row.location) == ("self_attention", "weights"):
@@ -36,27 +39,12 @@ def stacks_apart(mode: str, seed: int, sizes: dict[str, int]) -> Iterator[Point]
                 yield Point(place, mode, seed, row.layer, row.norm)
 
 
-def decoder_config(mode: str, sizes: dict[str, int]) -> ResidualConfig:
-    return ResidualConfig(
-        is_decoder_only=True,
-        ln_mode=mode,
-        d_model=sizes["width"],
-        decoder_layers=sizes["layers"],
-        decoder_ffn_dim=sizes["ffn"],
-        decoder_attention_heads=max(4, sizes["width"] // 64),
-        vocab_size=VOCABULARY,
-        dropout=0.0,
-        max_position_embeddings=64,
-    )
-
-
 def causal(tokens: torch.Tensor) -> dict[str, torch.Tensor]:
     return {"input_ids": tokens, "labels": tokens}
 
 
 def seeds_apart(mode: str, seed: int, sizes: dict[str, int]) -> Iterator[Point]:
-    corpus = ShortCorpus.generated()
-    model = fresh(mode, seed, sizes, corpus)
+    model, corpus = untrained(mode, seed, sizes)
     found: list[Point] = []
 
     def measure(update: int) -> None:
@@ -68,16 +56,14 @@ def seeds_apart(mode: str, seed: int, sizes: dict[str, int]) -> Iterator[Point]:
 
 
 def depths(mode: str, seed: int, sizes: dict[str, int]) -> Iterator[Point]:
-    corpus = ShortCorpus.generated()
     for layers in (2, 6, sizes["layers"]):
-        model = fresh(mode, seed, {**sizes, "layers": layers}, corpus)
+        model, corpus = untrained(mode, seed, {**sizes, "layers": layers})
         nll = final_nll(model, corpus, seed, sizes["updates"], warmed_up(sizes))
         yield Point("validation NLL", mode, seed, layers, nll)
 
 
 def scales_in_training(mode: str, seed: int, sizes: dict[str, int]) -> Iterator[Point]:
-    corpus = ShortCorpus.generated()
-    model = fresh(mode, seed, sizes, corpus)
+    model, corpus = untrained(mode, seed, sizes)
     batch = next(corpus.train(seed + 1000))
     every = max(1, sizes["updates"] // 5)
 
@@ -101,7 +87,7 @@ def scales_in_training(mode: str, seed: int, sizes: dict[str, int]) -> Iterator[
 def costs(mode: str, seed: int, sizes: dict[str, int]) -> Iterator[Point]:
     """Time of forward and backward pass relative to Post-LN, in pairs of one update each."""
     for width in (64, 128, 256):
-        pair = [initial(name, seed, {**sizes, "width": width, "ffn": 4 * width}) for name in ("post_ln", mode)]
+        pair = [fresh_model(name, seed, {**sizes, "width": width, "ffn": 4 * width}) for name in ("post_ln", mode)]
         times: list[list[float]] = [[], []]
         for _ in range(sizes["updates"]):
             for (model, batch), found in zip(pair, times, strict=True):
@@ -113,18 +99,16 @@ def costs(mode: str, seed: int, sizes: dict[str, int]) -> Iterator[Point]:
 
 
 def warm_ups(mode: str, seed: int, sizes: dict[str, int]) -> Iterator[Point]:
-    corpus = ShortCorpus.generated()
     for share, panel in ((0.0, "without warm-up"), (0.4, "warm-up of 40 % of the updates")):
         for lr in LRS:
-            model = fresh(mode, seed, sizes, corpus)
+            model, corpus = untrained(mode, seed, sizes)
             nll = final_nll(model, corpus, seed, sizes["updates"], warmed_up(sizes, lr, share))
             yield Point(panel, mode, seed, lr, nll)
 
 
 def starts_of_the_dual_stream(mode: str, seed: int, sizes: dict[str, int]) -> Iterator[Point]:
-    corpus = ShortCorpus.generated()
     for series, factor in (("from the embeddings", 1.0), ("from zero", 0.0)):
-        model = fresh(mode, seed, sizes, corpus)
+        model, corpus = untrained(mode, seed, sizes)
         for stack in (model.get_encoder(), model.get_decoder()):
             stack.boundary.begin = lambda hidden, factor=factor: (hidden, hidden * factor)
         for row in gradients.gradient_norms(model, next(corpus.valid())):
@@ -135,92 +119,82 @@ def starts_of_the_dual_stream(mode: str, seed: int, sizes: dict[str, int]) -> It
             yield Point("training NLL", series, seed, end, statistics.fmean(losses[end - 10 : end]))
 
 
-QUESTION = "Question {} of the reviewers of ResiDual (ICLR 2024)"
-GRADIENT = "gradient norm"
+def figure(number: int, title: str, protocol: str, panels: tuple[Panel, ...], **fields: Any) -> Figure:
+    """The figure for a question."""
+    source = f"Question {number} of the reviewers of ResiDual (ICLR 2024): {title}"
+    fields = {"sizes": {"layers": 6, **SHORT}, "models": TRAINED, **fields}
+    return Figure(f"reviewer-{number}", source, protocol, panels, **fields)
+
 
 FIGURES = (
-    Figure(
-        "reviewer-1",
-        QUESTION.format(1) + ": which stack figure 2(a) shows",
-        INITIAL,
+    figure(
+        1,
+        "which stack figure 2(a) shows",
         "Gradient norm of the weights of self-attention. The decoder alone predicts the next token.",
-        BASELINES,
         tuple(
             Panel(name, "layer", GRADIENT, log_y=True)
             for name in ("decoder with cross-attention", "decoder alone", "encoder")
         ),
-        stacks_apart,
-        {"layers": 36, "width": 256, "ffn": 1024},
+        sizes={"layers": 36, "width": 256, "ffn": 1024},
+        models=INITIAL,
+        measure=stacks_apart,
     ),
-    Figure(
-        "reviewer-2",
-        QUESTION.format(2) + ": seeds and standard deviation",
-        TRAINED,
+    figure(
+        2,
+        "seeds and standard deviation",
         "Validation NLL in nats per token; bands are the range over seeds.",
-        BASELINES,
         (Panel("validation NLL", "update", "nats per token"),),
-        seeds_apart,
-        {"layers": 6, **SMALL},
+        measure=seeds_apart,
     ),
-    Figure(
-        "reviewer-4",
-        QUESTION.format(4) + ": the scale of gradients in training",
-        TRAINED,
+    figure(
+        4,
+        "the scale of gradients in training",
         "Gradients of the mean loss per token of a batch that is not trained on, after an update; kappa of Adam as "
         "in theorem 3.2 (1,024 dimensions, lr 1e-4, eps 1e-6) for Gaussian gradients of that scale.",
-        BASELINES,
         (
             Panel("root mean square of the gradient", "update", "sigma", log_y=True),
             *(Panel(f"share of entries below {limit}", "update", "share") for limit in ("1e-6", "1e-4", "1e-3")),
             Panel("kappa at that scale", "update", "kappa", log_y=True),
         ),
-        scales_in_training,
-        {"layers": 6, **SMALL},
+        measure=scales_in_training,
     ),
-    Figure(
-        "reviewer-5",
-        QUESTION.format(5) + ": the cost",
-        "Fresh models without dropout, 16 sentences of 20 random tokens, in PyTorch without native kernels.",
+    figure(
+        5,
+        "the cost",
         "Time of forward and backward pass relative to Post-LN, in alternation: the median over updates.",
-        BASELINES,
         (Panel("time of an update", "width", "relative to Post-LN"),),
-        costs,
-        {"layers": 6, "updates": 12},
+        sizes={"layers": 6, "updates": 12},
+        models="Fresh models without dropout, 16 sentences of 20 random tokens, in PyTorch without native kernels.",
+        measure=costs,
     ),
-    Figure(
-        "reviewer-6",
-        QUESTION.format(6) + ": a curve over depth",
-        TRAINED,
+    figure(
+        6,
+        "a curve over depth",
         f"Validation NLL in nats per token, {DIVERGED:g} if the run diverged.",
-        BASELINES,
         (Panel("validation NLL", "layers in each stack", "nats per token"),),
-        depths,
-        {"layers": 12, **SMALL},
+        sizes={"layers": 12, **SHORT},
+        measure=depths,
     ),
-    Figure(
-        "reviewer-7",
-        QUESTION.format(7) + ": without warm-up",
-        "Trained on the generated corpus, 1,024 tokens per update, Adam at a constant rate after the warm-up.",
+    figure(
+        7,
+        "without warm-up",
         f"Validation NLL in nats per token, {DIVERGED:g} if the run diverged.",
-        BASELINES,
         tuple(
             Panel(name, "learning rate", "nats per token", log_x=True)
             for name in ("without warm-up", "warm-up of 40 % of the updates")
         ),
-        warm_ups,
-        {"layers": 6, **SMALL},
+        models="Trained on the generated corpus, 1,024 tokens per update, Adam at a constant rate after the warm-up.",
+        measure=warm_ups,
     ),
-    Figure(
-        "reviewer-9",
-        QUESTION.format(9) + ": where the dual stream starts",
-        TRAINED,
+    figure(
+        9,
+        "where the dual stream starts",
         "The official code starts the dual stream from the embeddings.",
-        ("resi_dual",),
         (
             Panel("decoder self-attention: |dL/dw| at the start", "layer", GRADIENT, log_y=True),
             Panel("training NLL", "update", "nats per token"),
         ),
-        starts_of_the_dual_stream,
-        {"layers": 6, **SMALL},
+        modes=("resi_dual",),
+        measure=starts_of_the_dual_stream,
     ),
 )

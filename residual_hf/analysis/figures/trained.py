@@ -20,10 +20,17 @@ PROJECTIONS = {"q_proj": "W^Q", "k_proj": "W^K", "v_proj": "W^V", "out_proj": "W
 LRS = (3e-4, 1e-3, 3e-3, 1e-2, 3e-2)
 BETAS2 = (0.99, 0.995, 0.999)
 DIVERGED = 20.0
+SMALL = {"width": 64, "ffn": 128, "updates": 200}
+TRAINED = (
+    "Trained on the generated corpus, 1,024 tokens per update, Adam at 1e-3 after a warm-up of a fifth of the updates."
+)
 
 
-def fresh(mode: str, seed: int, sizes: dict[str, int], corpus: ShortCorpus, **fields: Any) -> Any:
-    return new_model(mode, sizes["layers"], sizes["width"], ffn=sizes["ffn"], seed=seed, **corpus.fields, **fields)
+def untrained(mode: str, seed: int, sizes: dict[str, int], **fields: Any) -> tuple[Any, ShortCorpus]:
+    """A model for the generated corpus, and the corpus."""
+    corpus = ShortCorpus.generated()
+    fields |= corpus.fields
+    return new_model(mode, sizes["layers"], sizes["width"], ffn=sizes["ffn"], seed=seed, **fields), corpus
 
 
 def warmed_up(sizes: dict[str, int], lr: float = 1e-3, share: float = 0.2) -> Callable[[int], float]:
@@ -31,11 +38,10 @@ def warmed_up(sizes: dict[str, int], lr: float = 1e-3, share: float = 0.2) -> Ca
     return lambda update: lr * min(1.0, update / max(share * sizes["updates"], 1.0))
 
 
-def similarity_after_training(mode: str, seed: int, sizes: dict[str, int]) -> Iterator[Point]:
-    corpus = ShortCorpus.generated()
-    model = fresh(mode, seed, sizes, corpus)
+def trained_model(mode: str, seed: int, sizes: dict[str, int]) -> tuple[Any, Batch]:
+    model, corpus = untrained(mode, seed, sizes)
     train(model, corpus.train(seed), warmed_up(sizes), sizes["updates"])
-    yield from similarity(model, next(corpus.valid()), mode, seed)
+    return model, next(corpus.valid())
 
 
 def similarity(model: Any, batch: Batch, series: str, seed: int) -> Iterator[Point]:
@@ -45,8 +51,7 @@ def similarity(model: Any, batch: Batch, series: str, seed: int) -> Iterator[Poi
 
 def gradients_over_time(mode: str, seed: int, sizes: dict[str, int]) -> Iterator[Point]:
     """Relative gradient norm, and relative update since the last point, of the projections of the encoder."""
-    corpus = ShortCorpus.generated()
-    model = fresh(mode, seed, sizes, corpus)
+    model, corpus = untrained(mode, seed, sizes)
     every = max(1, sizes["updates"] // 20)
     weights = {
         (layer, role): getattr(module.self_attn, name).weight
@@ -77,24 +82,22 @@ def gradients_over_time(mode: str, seed: int, sizes: dict[str, int]) -> Iterator
 
 def learning_rates_and_betas(mode: str, seed: int, sizes: dict[str, int]) -> Iterator[Point]:
     """NLL at the end of a training without warm-up at each learning rate and beta_2; diverged runs have `DIVERGED`."""
-    corpus = ShortCorpus.generated()
     for x, lr in enumerate(LRS, start=1):
         for y, beta2 in enumerate(BETAS2, start=1):
-            model = fresh(mode, seed, sizes, corpus)
+            model, corpus = untrained(mode, seed, sizes)
             nll = final_nll(model, corpus, seed, sizes["updates"], warmed_up(sizes, lr, share=0), (0.9, beta2))
             yield Point("NLL", mode, seed, x, y, nll)
 
 
 def skip_scales(mode: str, seed: int, sizes: dict[str, int]) -> Iterator[Point]:
     """Gradient of each layer's output, and the NLL after a training, for shortcuts scaled by 1, 2 and 3."""
-    corpus = ShortCorpus.generated()
     option = "skip_order" if mode == "rskip_ln" else "skip_scale"
     for scale in (1, 2, 3):
         options = {option: scale} if mode in ("rskip_ln", "xskip", "xskip_ln") else {}
         if not options and scale > 1:
             continue
         series = f"{mode}, {scale}" if options else mode
-        model = fresh(mode, seed, sizes, corpus, ln_mode_options=options)
+        model, corpus = untrained(mode, seed, sizes, ln_mode_options=options)
         for row in gradients.gradient_norms(model, next(corpus.train(seed))):
             place = (row.stack, row.sublayer, row.location)
             if place == ("decoder", "feed_forward", "output") and math.isfinite(row.norm) and row.norm > 0:
@@ -122,64 +125,59 @@ def final_nll(
     return min(nll, DIVERGED) if math.isfinite(nll) else DIVERGED
 
 
-TRAINED = (
-    "Trained on the generated corpus, 1,024 tokens per update, Adam at 1e-3 after a warm-up of a fifth of the updates."
-)
-
 FIGURES = (
     Figure(
         "b2t-5",
         "B2T connection (Takase et al. 2023), figure 5",
-        TRAINED,
         "Mean cosine between the outputs of two layers over the tokens of a batch.",
-        ("post_ln", "pre_ln", "b2t"),
         tuple(Panel(stack, "layer", "layer", heat=True) for stack in ("encoder", "decoder")),
-        similarity_after_training,
-        {"layers": 6, "width": 64, "ffn": 128, "updates": 200},
+        {"layers": 6, **SMALL},
         {"width": 512, "ffn": 2048, "updates": 50000},
+        modes=("post_ln", "pre_ln", "b2t"),
+        models=TRAINED,
         probe=similarity,
+        subject=trained_model,
     ),
     Figure(
         "admin-5",
         "Admin (Liu et al. 2020), figures 5 and 11",
-        TRAINED,
         "Gradient norms, and changes of the weights between points, of the projections of encoder "
         "self-attention, relative to the largest.",
-        ("pre_ln",),
         tuple(
             Panel(f"relative {quantity} of {role}", "update", quantity, log_y=True)
             for quantity in ("gradient", "update")
             for role in PROJECTIONS.values()
         ),
-        gradients_over_time,
-        {"layers": 18, "width": 64, "ffn": 128, "updates": 200},
+        {"layers": 18, **SMALL},
         {"width": 512, "ffn": 2048, "updates": 50000},
+        modes=("pre_ln",),
+        models=TRAINED,
+        measure=gradients_over_time,
     ),
     Figure(
         "admin-10",
         "Admin (Liu et al. 2020), figure 10",
-        "Trained on the generated corpus without warm-up at a constant learning rate.",
-        "Validation NLL in nats per token, "
-        f" {DIVERGED:g} if the run diverged. Columns: learning rates {', '.join(f'{lr:g}' for lr in LRS)}. "
-        f"Rows: beta_2 {', '.join(map(str, BETAS2))}.",
-        ("post_ln", "pre_ln", "admin"),
+        f"Validation NLL in nats per token, {DIVERGED:g} if the run diverged. "
+        f"Columns: learning rates {', '.join(f'{lr:g}' for lr in LRS)}. Rows: beta_2 {', '.join(map(str, BETAS2))}.",
         (Panel("NLL", "learning rate", "beta_2", heat=True),),
-        learning_rates_and_betas,
         {"layers": 6, "width": 32, "ffn": 64, "updates": 60},
         {"width": 512, "ffn": 2048, "updates": 20000},
+        modes=("post_ln", "pre_ln", "admin"),
+        models="Trained on the generated corpus without warm-up at a constant learning rate.",
+        measure=learning_rates_and_betas,
     ),
     Figure(
         "skip-3",
         "Rethinking Skip Connection (Liu et al. 2020), figure 3",
-        TRAINED,
         "Gradient at the start and loss for shortcuts scaled by 1, 2 and 3; not the protocol of the paper.",
-        ("xskip", "xskip_ln", "rskip_ln"),
         (
             Panel("decoder: gradient of the layer's output", "layer", "gradient norm", log_y=True),
             Panel("training loss", "update", "loss"),
         ),
-        skip_scales,
-        {"layers": 6, "width": 64, "ffn": 128, "updates": 200},
+        {"layers": 6, **SMALL},
         {"width": 512, "ffn": 2048, "updates": 20000},
+        modes=("xskip", "xskip_ln", "rskip_ln"),
+        models=TRAINED,
+        measure=skip_scales,
     ),
 )

@@ -23,7 +23,7 @@ from pathlib import Path
 
 from tqdm.auto import tqdm
 
-from residual_hf.analysis.output import Panel, Point, check_matplotlib, to_csv, to_pictures
+from residual_hf.analysis.output import Panel, Point, as_markdown, check_matplotlib, to_csv, to_pictures
 from residual_hf.catalogue import check_modes
 from residual_hf.data.pipeline import read_corpora
 from residual_hf.errors import InputError
@@ -186,11 +186,11 @@ def slow_down(loss: Sequence[float], others: Sequence[Sequence[float]]) -> int |
 def table(results: Sequence[Survival]) -> str:
     """Markdown: modes by depth, mean of the largest rates over seeds, with their range and kinds of divergence."""
     depths = sorted({result.layers for result in results})
-    lines = ["| `ln_mode` | " + " | ".join(f"{n}+{n}" for n in depths) + " |", "|---" * (len(depths) + 1) + "|"]
+    rows = [["`ln_mode`", *(f"{n}+{n}" for n in depths)]]
     for mode in dict.fromkeys(result.mode for result in results):
         cells = [cell([r for r in results if (r.mode, r.layers) == (mode, n)]) for n in depths]
-        lines.append(f"| `{mode}` | " + " | ".join(cells) + " |")
-    return "\n".join(lines)
+        rows.append([f"`{mode}`", *cells])
+    return as_markdown(rows)
 
 
 def cell(results: Sequence[Survival]) -> str:

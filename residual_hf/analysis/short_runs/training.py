@@ -90,13 +90,16 @@ def generated_corpora() -> tuple[dict[str, EncodedCorpus], Any]:
 def new_model(
     mode: str, layers: int, width: int, *, ffn: int, seed: int, **fields: Any
 ) -> ResidualForConditionalGeneration:
-    """A fresh model without dropout, with `layers` in each stack unless `fields` says otherwise."""
+    """A fresh model of this shape, to which `fields` of the config are added."""
     torch.manual_seed(seed)
-    sizes = {f"{stack}_layers": layers for stack in ("encoder", "decoder")}
-    sizes |= {f"{stack}_ffn_dim": ffn for stack in ("encoder", "decoder")}
-    sizes |= {f"{stack}_attention_heads": max(4, width // 64) for stack in ("encoder", "decoder")}
-    fields = {"dropout": 0.0, "max_position_embeddings": 256, **sizes, **fields}
-    return ResidualForConditionalGeneration(ResidualConfig(ln_mode=mode, d_model=width, **fields))
+    return ResidualForConditionalGeneration(ResidualConfig(**{**shape(mode, layers, width, ffn), **fields}))
+
+
+def shape(mode: str, layers: int, width: int, ffn: int) -> dict[str, Any]:
+    """Fields of a config with two stacks of the same sizes and without dropout."""
+    stacks = {"layers": layers, "ffn_dim": ffn, "attention_heads": max(4, width // 64)}
+    sizes = {f"{stack}_{name}": size for stack in ("encoder", "decoder") for name, size in stacks.items()}
+    return {"ln_mode": mode, "d_model": width, "dropout": 0.0, "max_position_embeddings": 256, **sizes}
 
 
 def train(

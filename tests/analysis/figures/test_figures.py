@@ -16,7 +16,7 @@ from residual_hf.checkpoint import save_checkpoint
 from residual_hf.cli import main
 from residual_hf.errors import InputError
 
-TINY = {"layers": 2, "width": 32, "ffn": 32, "updates": 3}
+TINY = {"layers": 2, "decoder_layers": 1, "width": 32, "ffn": 32, "updates": 3}
 QUICK = {"resi_dual-2", "resi_dual-3", "b2t-3", "b2t-4", "b2t-5", "admin-3", "admin-4", "admin-5", "admin-7"}
 REVIEWERS = {f"reviewer-{number}" for number in (1, 2, 4, 5, 6, 7, 9)}
 
