@@ -12,8 +12,8 @@ from __future__ import annotations
 import argparse
 
 import torch
-from models import build
 
+from residual_hf.analysis.short_runs.training import new_model
 from residual_hf.model.connections import LN_MODES
 from residual_hf.model.profiling import wants_profile
 
@@ -56,8 +56,8 @@ def main() -> None:
     print(f"{args.layers}+{args.layers} layers of width {args.width}\n")
     print("| `ln_mode` | largest activation | gradient norm | fp32 | bf16 | fp16 |\n|---|---|---|---|---|---|")
     for mode in args.modes:
-        torch.manual_seed(0)
-        model = build(mode, args.layers, args.width, vocab_size=200, dropout=0.1).to(args.device)
+        fields = {"vocab_size": 200, "dropout": 0.1}
+        model = new_model(mode, args.layers, args.width, ffn=2 * args.width, seed=0, **fields).to(args.device).train()
         results = {name: check(model, dtype, args.device) for name, dtype in PRECISIONS.items()}
         _, largest, norm = results["fp32"]
         verdicts = " | ".join("finite" if finite else "**overflow**" for finite, _, _ in results.values())

@@ -21,55 +21,31 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from models import build
+from torch.nn.utils import clip_grad_norm_
 
+from residual_hf.analysis.output import as_markdown
 from residual_hf.analysis.probes.ablation import mean_loss
-from residual_hf.analysis.short_runs.training import ShortCorpus
+from residual_hf.analysis.short_runs.training import ShortCorpus, new_model, train
 from residual_hf.files import read_json_lines
-from residual_hf.model.branch_warmup import advance_branch_warmup
 from residual_hf.model.connections import LN_MODES
-from residual_hf.model.profiling import wants_profile
 from residual_hf.training.launch import keep_freed_memory
-from residual_hf.training.optimization import build_optimizer
-from residual_hf.training.schedules import build_schedule
-from residual_hf.training.settings import TrainingSettings
 
 
-def train(
-    mode: str, depth: int, warmup: int, seed: int, args: argparse.Namespace, data: ShortCorpus
-) -> dict[str, Any]:
-    """One run; it ends early if the loss is not finite."""
-    torch.manual_seed(seed)
+def run(mode: str, depth: int, warmup: int, seed: int, args: argparse.Namespace, data: ShortCorpus) -> dict[str, Any]:
+    """One training; it ends early if the loss is not finite."""
     fields = {**data.fields, "max_position_embeddings": 128}
-    model = build(mode, depth, args.width, dropout=0.0, **fields).to(data.device)
-    settings = TrainingSettings(
-        max_updates=args.updates,
-        lr=args.lr,
-        schedule="constant",
-        warmup_updates=warmup,
-        warmup_init_lr=0.0,
-        weight_decay=0.0,
-    )
-    optimizer = build_optimizer(model, settings)
-    schedule = build_schedule(settings, optimizer, args.updates)
-    batches = data.train(seed)
-    if wants_profile(model):
-        model.profile_admin(next(data.train(seed)))
-    started, largest_gradient = time.time(), 0.0
-    for _ in range(args.updates):
-        loss = model(**next(batches)).loss
-        if not loss.isfinite():
-            break
-        loss.backward()
-        norm = torch.nn.utils.clip_grad_norm_(model.parameters(), args.clip_norm or math.inf)
-        if not norm.isfinite():
-            break
-        largest_gradient = max(largest_gradient, norm.item())
-        optimizer.step()
-        schedule.step()
-        advance_branch_warmup(model)
-        optimizer.zero_grad()
-    nll = mean_loss(model.eval(), data.valid()) if loss.isfinite() else math.inf
+    model = new_model(mode, depth, args.width, ffn=2 * args.width, seed=seed, **fields).to(data.device)
+    gradients: list[float] = []
+
+    def lr(update: int) -> float:
+        return args.lr * min(1.0, (update - 1) / warmup) if warmup else args.lr
+
+    def clip(update: int) -> None:
+        gradients.append(clip_grad_norm_(model.parameters(), args.clip_norm or math.inf).item())
+
+    started = time.time()
+    losses = train(model, data.train(seed), lr, args.updates, after_backward=clip)
+    nll = mean_loss(model.eval(), data.valid()) if len(losses) == args.updates else math.inf
     return {
         "mode": mode,
         "depth": depth,
@@ -77,7 +53,7 @@ def train(
         "seed": seed,
         "nll": nll if math.isfinite(nll) else None,
         "unigram_entropy": data.unigram_entropy,
-        "largest_gradient": largest_gradient,
+        "largest_gradient": max(filter(math.isfinite, gradients), default=None),
         "seconds": round(time.time() - started, 1),
         "setting": setting(args),
     }
@@ -114,10 +90,10 @@ def table(runs: list[dict[str, Any]]) -> str:
         return ", ".join(texts)
 
     heads = [f"{depth}+{depth}, {f'warm-up {warmup}' if warmup else 'none'}" for depth, warmup in columns]
-    lines = ["| `ln_mode` | " + " | ".join(heads) + " |", "|---|" + "---|" * len(columns)]
-    for mode in sorted({mode for mode, _ in cells}):
-        lines.append(f"| `{mode}` | " + " | ".join(cell(cells.get((mode, c), [])) for c in columns) + " |")
-    return "\n".join(lines)
+    rows = [
+        [f"`{mode}`", *(cell(cells.get((mode, c), [])) for c in columns)] for mode in sorted({m for m, _ in cells})
+    ]
+    return as_markdown([["`ln_mode`", *heads], *rows])
 
 
 def read_runs(path: Path) -> list[dict[str, Any]]:
@@ -154,11 +130,11 @@ def main() -> None:
         seed, depth, warmup, mode = cell
         if (mode, depth, warmup, seed) in done:
             continue
-        run = train(mode, depth, warmup, seed, args, data)
-        runs.append(run)
+        found = run(mode, depth, warmup, seed, args, data)
+        runs.append(found)
         with args.file.open("a") as file:
-            file.write(json.dumps(run) + "\n")
-        print(f"{mode:20} {depth:3}+{depth:<3} warm-up {warmup:4} seed {seed}: {outcome(run)}, nll {run['nll']}")
+            file.write(json.dumps(found) + "\n")
+        print(f"{mode:20} {depth:3}+{depth:<3} warm-up {warmup:4} seed {seed}: {outcome(found)}, nll {found['nll']}")
     print("\n" + table(runs))
 
 

@@ -19,12 +19,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from models import shape
 from study import outcome, read_runs
 
 from residual_hf.analysis.output import as_markdown
 from residual_hf.analysis.short_runs.check import Check
-from residual_hf.analysis.short_runs.training import ShortCorpus, generated_corpora
+from residual_hf.analysis.short_runs.training import ShortCorpus, generated_corpora, shape
 from residual_hf.analysis.short_runs.verdict import VERDICTS, ModeCheck, judge
 from residual_hf.data.settings import CorpusSpec, DataSettings, TokenizerSettings
 from residual_hf.training.recipe import Recipe
@@ -43,7 +42,8 @@ def recipe_of(run: dict[str, Any]) -> Recipe:
         source_lang="en",
         target_lang="de",
         tokenizer=TokenizerSettings(),
-        model={**shape(run["mode"], run["depth"], setting["width"]), "dropout": 0.0, "max_position_embeddings": 128},
+        model=shape(run["mode"], run["depth"], setting["width"], ffn=2 * setting["width"])
+        | {"max_position_embeddings": 128},
         training=TrainingSettings(
             max_updates=setting["updates"],
             lr=setting["lr"],
