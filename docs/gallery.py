@@ -13,11 +13,11 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+from equations import to_latex
 from latex2mathml.converter import convert
 
 from residual_hf import ResidualConfig, ResidualModel
 from residual_hf.analysis.diagrams.diagram import draw_modes
-from residual_hf.analysis.diagrams.equations import to_latex
 from residual_hf.analysis.diagrams.svg import STYLE
 from residual_hf.catalogue import connection_parameters, warmup
 from residual_hf.hub.citations import bibtex

@@ -26,7 +26,7 @@ from pathlib import Path
 
 from tqdm.auto import tqdm
 
-from residual_hf.analysis.output import Panel, Point, as_markdown, to_csv, to_pictures
+from residual_hf.analysis.output import Panel, Point, as_markdown, write_points
 from residual_hf.commands import DIVERGED
 from residual_hf.commands.options import parse_overrides
 from residual_hf.evaluation.metrics import paired_bootstrap
@@ -202,9 +202,7 @@ def draw(results: Results, folder: Path) -> None:
     commits = sorted({str(finished.record.commit)[:12] for finished in results.values() if finished is not None})
     seeds = sorted({run.seed for run in results})
     caption = f"Commit {', '.join(commits)}. Seeds: {', '.join(map(str, seeds))}; lines are means, bands the range."
-    pictures = to_pictures("curves", panels, points, caption)
-    for kind, content in {"csv": to_csv(points), **pictures}.items():
-        write_atomically(folder / f"curves.{kind}", content)
+    write_points(folder, "curves", panels, points, caption)
 
 
 def main() -> None:

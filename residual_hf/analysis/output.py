@@ -10,9 +10,11 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import astuple, dataclass, fields
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 from residual_hf.errors import InputError
+from residual_hf.files import write_atomically
 
 
 @dataclass(frozen=True)
@@ -56,6 +58,17 @@ def as_markdown(rows: Sequence[Sequence[str]]) -> str:
     """The same as a Markdown table."""
     head, *body = rows
     return "\n".join(f"| {' | '.join(row)} |" for row in (head, ["---"] * len(head), *body))
+
+
+def write_points(
+    folder: Path, name: str, panels: Sequence[Panel], points: Sequence[Point], caption: str
+) -> list[Path]:
+    """Write NAME.csv, NAME.svg and NAME.png; returns their paths."""
+    folder.mkdir(parents=True, exist_ok=True)
+    contents = {"csv": to_csv(points), **to_pictures(name, panels, points, caption)}
+    for kind, content in contents.items():
+        write_atomically(folder / f"{name}.{kind}", content)
+    return [folder / f"{name}.{kind}" for kind in contents]
 
 
 def to_csv(points: Sequence[Point]) -> bytes:

@@ -1,2 +1,2 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
-"""Wiring diagrams and equations of modes, from their code."""
+"""Wiring diagrams of modes, from their code."""

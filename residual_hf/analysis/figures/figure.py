@@ -12,11 +12,10 @@ import torch
 from torch import Tensor
 from tqdm.auto import tqdm
 
-from residual_hf.analysis.output import Panel, Point, check_matplotlib, to_csv, to_pictures
+from residual_hf.analysis.output import Panel, Point, check_matplotlib, write_points
 from residual_hf.analysis.probes.undisturbed import Batch
 from residual_hf.analysis.short_runs.training import new_model
 from residual_hf.catalogue import check_modes
-from residual_hf.files import write_atomically
 from residual_hf.model.profiling import wants_profile
 
 BASELINES = ("post_ln", "pre_ln", "resi_dual")
@@ -103,17 +102,7 @@ def draw_figure(
     caption += f"Seeds: {', '.join(map(str, seeds))}."
     if not full and any(figure.sizes.get(name) != value for name, value in figure.full.items()):
         caption += f" Reduced; the paper has {describe(figure.full)}."
-    return write_figure(figure, points, caption, output_dir)
-
-
-def write_figure(figure: Figure, points: Sequence[Point], caption: str, output_dir: Path) -> list[Path]:
-    """Write the table and the pictures of measured points; returns their paths."""
-    output_dir.mkdir(parents=True, exist_ok=True)
-    pictures = {"csv": to_csv(points), **to_pictures(figure.name, figure.panels, points, caption)}
-    paths = [output_dir / f"{figure.name}.{kind}" for kind in pictures]
-    for path, content in zip(paths, pictures.values(), strict=True):
-        write_atomically(path, content)
-    return paths
+    return write_points(output_dir, figure.name, figure.panels, points, caption)
 
 
 def measure_all(figure: Figure, modes: Sequence[str], seeds: Sequence[int], sizes: dict[str, int]) -> Iterator[Point]:

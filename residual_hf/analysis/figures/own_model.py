@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from residual_hf.analysis.output import Point, check_matplotlib
+from residual_hf.analysis.output import Point, check_matplotlib, write_points
 from residual_hf.analysis.probes.undisturbed import Batch
 from residual_hf.catalogue import check_modes
 from residual_hf.checkpoint import load_checkpoint
@@ -20,7 +20,7 @@ from residual_hf.model.configuration_residual import ResidualConfig
 from residual_hf.model.modeling_residual import ResidualForConditionalGeneration
 from residual_hf.model.profiling import wants_profile
 
-from .figure import Figure, write_figure
+from .figure import Figure
 
 SENTENCES, LONGEST = 16, 128
 OF_A_MODE = ("ln_mode", "ln_mode_options", "norm_type", "init_style")
@@ -104,7 +104,8 @@ def draw_for_model(
     if figure.probe is None:
         raise InputError(f"{figure.name}: trains models of its own, so it has no --model")
     caption = f"As {figure.source}. {own.title} {figure.protocol} Seeds: {', '.join(map(str, seeds))}."
-    return write_figure(figure, list(measure(figure, own, modes, seeds)), caption, output_dir)
+    points = list(measure(figure, own, modes, seeds))
+    return write_points(output_dir, figure.name, figure.panels, points, caption)
 
 
 def measure(figure: Figure, own: OwnModel, modes: Sequence[str], seeds: Sequence[int]) -> Iterator[Point]:

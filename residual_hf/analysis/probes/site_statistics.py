@@ -100,19 +100,21 @@ class SiteSums(NamedTuple):
     sums: Tensor
     largest: Tensor
 
+    @property
+    def means(self) -> list[float]:
+        """Mean squares at `sites`, then mean deviations at `joined`."""
+        sums, counts = self.sums.chunk(2)
+        return (sums / counts).tolist()
+
     def activation_ranges(self) -> list[ActivationRange]:
-        half = len(self.sums) // 2
-        means = (self.sums[:half] / self.sums[half:]).tolist()
         rows = []
-        for site, square, top in zip(self.sites, means, self.largest.tolist(), strict=False):
+        for site, square, top in zip(self.sites, self.means, self.largest.tolist(), strict=False):
             headroom = math.log2(FP16_LARGEST / max(top, 1e-30)) if math.isfinite(top) else -math.inf
             rows.append(ActivationRange(*site.place, site.location, top, square**0.5, headroom))
         return rows
 
     def branch_shares(self) -> list[BranchShare]:
-        half = len(self.sums) // 2
-        means = (self.sums[:half] / self.sums[half:]).tolist()[len(self.sites) :]
-        deviations = dict(zip(self.joined, means, strict=True))
+        deviations = dict(zip(self.joined, self.means[len(self.sites) :], strict=True))
         rows = []
         for site, branch in deviations.items():
             shortcut = deviations.get(Site(*site.place, "input"))

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -206,10 +206,7 @@ def mark_best(metrics: Sequence[str], rows: list[list[Cell | None]]) -> list[lis
         better = min if name in LOWER_IS_BETTER else max
         best.append(better(values) if len(values) > 1 else None)
     return [
-        [
-            found and Cell(found.value, found.interval, found.difference, found.p_value, found.value == top)
-            for found, top in zip(row, best, strict=True)
-        ]
+        [found and replace(found, best=found.value == top) for found, top in zip(row, best, strict=True)]
         for row in rows
     ]
 

@@ -23,7 +23,7 @@ from pathlib import Path
 
 from tqdm.auto import tqdm
 
-from residual_hf.analysis.output import Panel, Point, as_markdown, check_matplotlib, to_csv, to_pictures
+from residual_hf.analysis.output import Panel, Point, as_markdown, check_matplotlib, write_points
 from residual_hf.catalogue import check_modes
 from residual_hf.data.pipeline import read_corpora
 from residual_hf.errors import InputError
@@ -212,9 +212,6 @@ def write_results(results: Sequence[Survival], setting: StressSetting, output_di
         f"{setting.max_lr:g} over {setting.updates} updates of {setting.max_tokens} tokens of "
         f"{setting.corpus}; the last before divergence. Width {setting.width}. Seeds: {', '.join(map(str, seeds))}."
     )
-    pictures = to_pictures("stress", [panel], points, caption)
-    contents = {"md": (table(results) + "\n").encode(), "csv": to_csv(points), **pictures}
-    paths = [output_dir / f"stress.{kind}" for kind in contents]
-    for path, content in zip(paths, contents.values(), strict=True):
-        write_atomically(path, content)
-    return paths
+    markdown = output_dir / "stress.md"
+    write_atomically(markdown, table(results) + "\n")
+    return [markdown, *write_points(output_dir, "stress", [panel], points, caption)]

@@ -8,6 +8,7 @@ import pytest
 from tiny_translator import SENTENCES, tiny_model, tiny_tokenizer
 from transformers import BartConfig, BartForConditionalGeneration
 
+from residual_hf.analysis import output
 from residual_hf.analysis.figures import figure as drawing
 from residual_hf.analysis.figures.gallery import FIGURES, find_figures
 from residual_hf.analysis.figures.own_model import OwnModel, draw_for_model
@@ -77,7 +78,7 @@ def own_run(tmp_path):
 
 
 def test_figures_of_a_model(own_run, tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(drawing, "to_pictures", lambda name, *rest: {"svg": b""})  # drawing all takes 20 seconds
+    monkeypatch.setattr(output, "to_pictures", lambda *arguments: {"svg": b""})  # drawing all takes 20 seconds
     command = ["figures", "all", "--model", str(own_run), "--seeds", "1", "--output-dir", str(tmp_path / "out")]
     assert main([*command, "--modes", "admin"]) == 0
     assert {path.stem for path in (tmp_path / "out").iterdir()} == QUICK - {"admin-5"}

@@ -1,14 +1,17 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
+"""The equations of the gallery, which the documentation makes of those of the modes."""
+
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import pytest
 
-from residual_hf.analysis.diagrams.equations import to_latex
 from residual_hf.model import catalogue as _  # noqa: F401  registers the modes
 from residual_hf.model.connections import LN_MODES
 
+DOCS = Path(__file__).parents[1] / "docs"
 LATEX = {
     "x <- LN(x + a)": [r"x \leftarrow \mathrm{LN} ( x + a )"],
     "r <- r + s*a;  out = alpha*x + LN(r)": [
@@ -30,13 +33,21 @@ LATEX = {
 }
 
 
+@pytest.fixture
+def to_latex(monkeypatch):
+    monkeypatch.syspath_prepend(str(DOCS))
+    from equations import to_latex
+
+    return to_latex
+
+
 @pytest.mark.parametrize("equation", LATEX)
-def test_plain_text_becomes_latex(equation):
+def test_plain_text_becomes_latex(equation, to_latex):
     assert to_latex(equation) == LATEX[equation]
 
 
 @pytest.mark.parametrize("name", sorted(LN_MODES))
-def test_equation_of_every_mode_is_complete_latex(name):
+def test_equation_of_every_mode_is_complete_latex(name, to_latex):
     """Nothing of the notation is left over, and no symbol has become a word."""
     for line in to_latex(LN_MODES[name].equation):
         assert line.count("{") == line.count("}")
@@ -46,6 +57,6 @@ def test_equation_of_every_mode_is_complete_latex(name):
             assert not re.search(r"[_^\d]|\b(alpha|beta|omega|lambda|sum|sqrt)\b", words), line
 
 
-def test_open_bracket_is_an_error():
+def test_open_bracket_is_an_error(to_latex):
     with pytest.raises(ValueError, match="not closed"):
         to_latex("x <- sqrt(x + a")
