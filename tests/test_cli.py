@@ -175,8 +175,9 @@ def test_evaluate_names_the_sentences_that_were_too_long(model_folder, tmp_path,
     for name, line in (("source", "Katzen " * 70), ("reference", "cats")):
         (tmp_path / name).write_text(f"zwei\n{line}\n", encoding="utf-8")
     arguments = ["--source", str(tmp_path / "source"), "--reference", str(tmp_path / "reference")]
-    assert main(["evaluate", str(model_folder), *arguments]) == 2
-    assert "line 2 has" in capsys.readouterr().err
+    short = ["--source", str(tmp_path / "reference"), "--reference", str(tmp_path / "reference")]
+    assert main(["evaluate", str(model_folder), *short, *arguments]) == 2
+    assert f"{tmp_path / 'source'}: line 2 has" in capsys.readouterr().err
     assert main(["evaluate", str(model_folder), *arguments, "--long", "truncate"]) == 0
     assert "truncated: 1 (line 2)" in caplog.text
 
@@ -191,6 +192,15 @@ def test_existing_output_file_is_kept_unless_asked(model_folder, tmp_path, monke
     assert output.read_text() == "precious\n"
     assert main([*arguments, "--overwrite"]) == 0
     assert output.read_text() != "precious\n"
+
+
+def test_home_is_known_by_its_short_name(model_folder, tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "in").write_text("zwei\n")
+    assert main(["translate", str(model_folder), "--input=~/in", "--output=~/out"]) == 0
+    files = ["--source=~/in", "--reference=~/in"]
+    assert main(["evaluate", str(model_folder), *files, "--output-dir=~/scores"]) == 0
+    assert (tmp_path / "out").is_file() and (tmp_path / "scores" / "scores.json").is_file()
 
 
 def test_the_command_is_installed():

@@ -17,6 +17,7 @@ from residual_hf.data.text_files import iter_lines, one_line
 from residual_hf.errors import InputError
 from residual_hf.files import write_atomically, write_json
 from residual_hf.generation.long_text import LongLines
+from residual_hf.generation.stream import check_lengths
 from residual_hf.generation.translator import Translator
 from residual_hf.training.records import command, commit, device_name, now, versions
 
@@ -76,6 +77,10 @@ def evaluate_model(
     corpora = [replace(corpus, target_lang=language) for corpus in test_sets]
     options: dict[str, Any] = {"source_lang": source_lang, "target_lang": target_lang, "long": long}
     scorers = make_scorers(corpora, None, settings, lowercase=lowercase)
+    names = [next(iter(corpus.sha256), corpus.name) for corpus in corpora]  # the file of the sources
+    for model in (model for model in (translator, baseline) if isinstance(model, Translator)):
+        for corpus, name in zip(corpora, names, strict=True):
+            check_lengths(model, corpus.sources, long, name)
     if isinstance(baseline, Translator):
         sources = [line for corpus in corpora for line in corpus.sources]
         lines_of_baseline: Sequence[str] | None = baseline.translate(sources, progress=progress, **options)
@@ -86,14 +91,14 @@ def evaluate_model(
         others = [lines for _, lines in by_corpus(scorers, lines_of_baseline)]
     translations: list[list[str]] = []
     reports: dict[str, dict[str, Any]] = {}
-    for scorer, other in zip(scorers, others, strict=True):
+    for scorer, other, name in zip(scorers, others, names, strict=True):
         started = time.perf_counter()
-        long_lines = LongLines(translator.inputs.positions, long)
+        long_lines = LongLines(translator.inputs.positions, long, name)
         on_long = partial(long_lines.add, 1)
         lines = translator.translate(scorer.corpus.sources, progress=progress, on_long=on_long, **options)
         seconds = round(time.perf_counter() - started, 3)
         if long_lines.count:
-            logger.warning("%s: %s", scorer.corpus.name, long_lines)
+            logger.warning("%s: %s", name, long_lines)
         translations.append(lines)
         reports[scorer.corpus.name] = {
             **scorer.report(lines, baseline=other),

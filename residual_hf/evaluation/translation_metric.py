@@ -157,6 +157,9 @@ def load_metric(name: str) -> SentenceMetric:
     kind, _, variant = name.partition(":")
     if kind in OWN:
         return OWN[kind](variant) if variant else OWN[kind]()
+    if kind in METRICS:
+        known = ", ".join(METRICS)
+        raise InputError(f"evaluation.metrics: {name!r} given, must be another than {known} of every report")
     try:
         metric = evaluate.load(name, keep_in_memory=True)
     except Exception as error:  # the script of a metric can raise anything

@@ -33,10 +33,11 @@ def split_text(text: str, fits: Callable[[str], bool]) -> Iterator[tuple[str, st
 
 @dataclass
 class LongLines:
-    """The lines that were too long for the model, and what was done with them."""
+    """The lines of a text that were too long for the model, and what was done with them."""
 
     positions: int | None
     treatment: str
+    name: str | None = None
     count: int = 0
     numbers: list[int] = field(default_factory=list)
 
@@ -44,8 +45,9 @@ class LongLines:
         """Note a line by its position in a window whose first line has the number `first`."""
         number = first + position
         if self.treatment == "error":
+            where = f"{self.name}: line" if self.name else "line"
             raise InputError(
-                f"line {number} has {tokens} tokens, but the model accepts at most {self.positions} "
+                f"{where} {number} has {tokens} tokens, but the model accepts at most {self.positions} "
                 "(max_position_embeddings): use --long truncate, split or skip"
             )
         self.count += 1

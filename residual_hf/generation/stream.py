@@ -102,7 +102,10 @@ def translate_file(
         if source is not None:
             next(iter_lines(source), None)
         translator = load()
-        total = check_lines(translator, source, settings) if source is not None and is_first else None
+        translator.encode([""], settings.source_lang, settings.target_lang)  # refuses languages
+        total = None
+        if source is not None and is_first:
+            total = check_lengths(translator, iter_lines(source), settings.long, str(source))
         long = translate_stream(
             translator,
             lines,
@@ -193,11 +196,11 @@ def formatted(best: Iterable[Hypothesis], scores: bool) -> Iterator[str]:
         yield (f"{hypothesis.score:.4f}\t" if scores else "") + one_line(hypothesis.text) + "\n"
 
 
-def check_lines(translator: Translator, path: Path, settings: StreamSettings) -> int:
-    """Number of lines of a file. Raises `InputError` for a line that cannot be read or is too long."""
-    long, first, lines = LongLines(translator.inputs.positions, settings.long), 1, iter_lines(path)
+def check_lengths(translator: Translator, lines: Iterable[str], treatment: str, name: str) -> int:
+    """Number of lines of the text `name`. Raises `InputError` for a line that cannot be read or is too long."""
+    long, first, lines = LongLines(translator.inputs.positions, treatment, name), 1, iter(lines)
     while window := list(islice(lines, CHECKED_TOGETHER)):
-        if long.positions is not None and settings.long == "error":
+        if long.positions is not None and treatment == "error":
             numbers = [i for i, line in enumerate(window) if len(line) > long.positions // 4]
             lengths = translator.source_lengths([window[i] for i in numbers])
             for i, tokens in zip(numbers, lengths, strict=True):

@@ -8,6 +8,7 @@ import logging
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, replace
+from functools import cache
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ import yaml
 from residual_hf.data.cleaning import CleaningReport, clean_corpus, pair_filter
 from residual_hf.data.corpus import ParallelCorpus, read_parallel
 from residual_hf.data.multilingual import directions
+from residual_hf.data.pair_reader import check_files
 from residual_hf.data.text_files import iter_lines, one_line
 from residual_hf.errors import InputError
 from residual_hf.files import check_output_folder, read_json, write_atomically, write_json
@@ -50,7 +52,7 @@ def distill(
 
     Args:
         recipe: that of the teacher, or of another student; its training corpora are cleaned as it says.
-        load_teacher: returns the teacher, called if there is something to translate.
+        load_teacher: returns the teacher; called once, and not if a resumed call has nothing to translate.
         student: layers of encoder and decoder, as "6+2".
         settings: of the translations. With several per sentence, each is a pair of its own.
         closest: of several translations, keep only the one with the highest sentence BLEU (sequence-level
@@ -66,16 +68,26 @@ def distill(
         InputError: a `student` of another form, `closest` with one translation, a folder that is not empty or has been
             made with something else, or what reading and translating raise.
     """
-    layers = re.fullmatch(r"([1-9]\d*)\+([1-9]\d*)", student)
-    if layers is None:
+    found = re.fullmatch(r"([1-9]\d*)\+([1-9]\d*)", student)
+    if found is None:
         raise InputError(f"student: {student!r} given, must be the layers of encoder and decoder, such as 6+2")
     if recipe.starts_from is not None:
         raise InputError("model.from: given in the recipe, must be absent: a student has other sizes")
     settings = settings or StreamSettings(long="skip")
     if closest and settings.num_return_sequences == 1:
         raise InputError("closest: true, must be false with num_return_sequences 1")
-    values = recipe.as_dict()
-    begin(folder, {**asdict(settings), **(made_with or {}), "closest": closest, "data": values["data"]}, resume)
+    layers = {"encoder_layers": int(found[1]), "decoder_layers": int(found[2])}
+    replace(recipe, model={**recipe.model, **layers}).build_config()  # refuses layers
+    check_files(recipe.data.train)
+    values, load_teacher = recipe.as_dict(), cache(load_teacher)
+    made_with = {**asdict(settings), **(made_with or {}), "closest": closest, "data": values["data"]}
+    if resume:
+        check_made_with(folder, made_with)
+    else:
+        check_output_folder(folder, overwrite=False, holds=[RECORD], options="--resume")
+        load_teacher()
+        folder.mkdir(parents=True, exist_ok=True)
+        write_json(folder / RECORD, made_with)
     several = recipe.data.language_tags is not None
     corpora = [asdict(spec) for spec in recipe.data.train if spec.tag is not None]
     for number, corpus in enumerate(training_text(recipe), start=1):
@@ -90,7 +102,7 @@ def distill(
     values["data"] |= {"train": corpora, "bidirectional": False, "stream": False, "temperature": 1.0}
     if recipe.data.cleaning is not None and recipe.data.cleaning.duplicates is not None:
         values["data"]["cleaning"] |= {"duplicates": "pair"}  # translations of a sentence may be several
-    values["model"] |= {"encoder_layers": int(layers[1]), "decoder_layers": int(layers[2])}
+    values["model"] |= layers
     values["output_dir"] = str(folder / "student")
     if tokenizer is not None:
         values["tokenizer"] |= {"path": str(tokenizer)}
@@ -99,14 +111,9 @@ def distill(
     return path
 
 
-def begin(folder: Path, made_with: Mapping[str, Any], resume: bool) -> None:
-    """Make the folder, or check that it was made with the same settings."""
-    record = folder / RECORD
-    if not (resume and record.exists()):
-        check_output_folder(folder, overwrite=False, holds=[RECORD], options="--resume")
-        folder.mkdir(parents=True, exist_ok=True)
-        write_json(record, made_with)
-    before, now = read_json(record), json.loads(json.dumps(made_with))
+def check_made_with(folder: Path, made_with: Mapping[str, Any]) -> None:
+    """Raise `InputError` unless a folder was made with these settings."""
+    before, now = read_json(folder / RECORD), json.loads(json.dumps(made_with))
     changed = [name for name in now if before.get(name) != now[name]]
     if changed:
         raise InputError(f"--resume: {folder} was made with other {', '.join(changed)}")

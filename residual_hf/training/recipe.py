@@ -4,11 +4,13 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import psutil
 from huggingface_hub.errors import StrictDataclassError
 
 from residual_hf.data.settings import CorpusSpec, DataSettings, TokenizerSettings
@@ -17,7 +19,7 @@ from residual_hf.evaluation.metrics import EvaluationSettings
 from residual_hf.evaluation.rouge import TYPES as ROUGE
 from residual_hf.generation.decode import DecodingSettings
 from residual_hf.model.configuration_residual import ResidualConfig
-from residual_hf.model.options import check_fields, from_mapping, option, shortened, unknown_name
+from residual_hf.model.options import check_fields, from_mapping, option, refusal, shortened, unknown_name
 from residual_hf.yaml_reader import read_yaml
 
 from .settings import TrainingSettings
@@ -48,8 +50,10 @@ class Recipe(InputSettings):
     evaluation: EvaluationSettings = option(EvaluationSettings(), help="metrics, see below")
 
     def __post_init__(self) -> None:
+        start = self.model.get("from") if isinstance(self.model, Mapping) else None
+        if start is not None and not (isinstance(start, (str, Path)) and str(start).strip()):
+            raise InputError(refusal("model.from", start, "a folder or a name on the Hub"))
         if self.tokenizer is None:
-            start = self.model.get("from") if isinstance(self.model, Mapping) else None
             object.__setattr__(self, "tokenizer", TokenizerSettings(path=start))
         check_fields(self)
         self._check_language()
@@ -175,16 +179,17 @@ class Recipe(InputSettings):
         return values
 
     def build_config(self, **overrides: Any) -> ResidualConfig:
-        """The configuration of a model without `from`. Raises `InputError` for a value that is not allowed."""
+        """The configuration of a model without `from`.
+
+        Raises `InputError` for a value that is not allowed, and for a model that this machine cannot hold.
+        """
         fields, preset = self.model_fields, self.model.get("preset")
         if self.task == "language_modeling":
             fields["is_decoder_only"] = True
-        try:
-            if preset is not None:
-                return ResidualConfig.preset(preset, **{**fields, **overrides})
-            return ResidualConfig(**{**fields, **overrides})
-        except (StrictDataclassError, ValueError, TypeError) as error:
-            raise InputError(f"model: {shortened(str(error.__cause__ or error), 1000)}") from error
+        make = ResidualConfig if preset is None else partial(ResidualConfig.preset, preset)
+        config = checked_config(make, {**fields, **overrides})
+        check_memory(config)
+        return config
 
     @property
     def starts_from(self) -> str | None:
@@ -195,6 +200,27 @@ class Recipe(InputSettings):
     def model_fields(self) -> dict[str, Any]:
         """The fields of `ResidualConfig` that the recipe sets itself."""
         return {name: value for name, value in self.model.items() if name not in ("preset", "from")}
+
+
+def checked_config(make: Callable[..., ResidualConfig], fields: Mapping[str, Any]) -> ResidualConfig:
+    """The result of `make` for fields of a recipe. Raises `InputError` for a value that is not allowed."""
+    try:
+        return make(**fields)
+    except (StrictDataclassError, ValueError, TypeError) as error:
+        raise InputError(f"model: {shortened(str(error.__cause__ or error), 1000)}") from error
+
+
+def check_memory(config: ResidualConfig) -> None:
+    """Raise `InputError` for a model whose matrices and positions alone are larger than the memory of this machine."""
+    width, total = config.d_model, psutil.virtual_memory().total
+    sizes = [config.stack_layers(s) * (4 * width + 2 * config.stack_ffn_dim(s)) for s in config.stacks]
+    needed = 4 * width * (sum(sizes) + config.max_position_embeddings)
+    if needed > total:
+        raise InputError(
+            f"model: d_model {width}, {'+'.join(str(config.stack_layers(s)) for s in config.stacks)} layers with FFNs "
+            f"of width {max(map(config.stack_ffn_dim, config.stacks))} and {config.max_position_embeddings} positions "
+            f"need {needed / 1e9:,.0f} GB, but this machine has {total / 1e9:.0f} GB of memory"
+        )
 
 
 def load_recipe(path: str | Path, overrides: Mapping[str, Any] | None = None) -> Recipe:

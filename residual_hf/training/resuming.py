@@ -10,6 +10,7 @@ from typing import Any
 
 from safetensors import SafetensorError, safe_open
 
+from residual_hf.checkpoint import WEIGHT_FILES
 from residual_hf.data.pipeline import Corpora
 from residual_hf.data.text_files import file_hash
 from residual_hf.errors import InputError
@@ -91,6 +92,13 @@ def check_same_run(recipe: Recipe, texts: Corpora, folder: Path) -> None:
         differences.append(f"{folder / 'tokenizer'}: other files")
     if differences:
         raise InputError(f"--resume: {folder} was started differently: {'; '.join(differences)}")
+
+
+def has_finished(recipe: Recipe, folder: Path) -> bool:
+    """Whether a run has its final model and scores, and was made with exactly this recipe."""
+    if RunRecord.read(folder).finished is None or read_recipe(folder) != recipe.as_dict():
+        return False
+    return (folder / "metrics.json").is_file() and any((folder / "model" / name).is_file() for name in WEIGHT_FILES)
 
 
 def tokenizer_hashes(folder: Path) -> dict[str, str]:

@@ -28,7 +28,15 @@ from residual_hf.errors import InputError
 from residual_hf.evaluation.perplexity import word_perplexity
 from residual_hf.evaluation.scorer import full_report, make_scorers
 from residual_hf.evaluation.translation_metric import load_metric
-from residual_hf.files import RECORD, check_output_folder, check_space, emptied_folder, write_atomically, write_json
+from residual_hf.files import (
+    RECORD,
+    check_output_folder,
+    check_space,
+    emptied_folder,
+    read_json,
+    write_atomically,
+    write_json,
+)
 from residual_hf.generation.decode import translate_corpus
 from residual_hf.hub.card import write_card
 from residual_hf.interrupts import signals_interrupt
@@ -50,7 +58,7 @@ from .checkpoints import KeepCheckpoints, choose_checkpoints, complete_checkpoin
 from .launch import check_launch, keep_freed_memory, this_process
 from .recipe import Recipe
 from .records import RunRecord, TerminalHandler, describe_data, log_to, measured_emissions, now
-from .resuming import check_run_folder, check_same_run, tokenizer_hashes
+from .resuming import check_run_folder, check_same_run, has_finished, tokenizer_hashes
 from .settings import METRICS, TrainingSettings
 from .trainer import ResidualTrainer
 from .validation import Validation
@@ -83,7 +91,7 @@ def train(
     Args:
         overwrite: replace an earlier run in the folder, which is deleted after the first update, see
             `check_output_folder`.
-        resume: continue the run in the folder, see `check_same_run`.
+        resume: continue the run in the folder, see `check_same_run`; one that `has_finished` stays as it is.
         inputs: files to keep in addition to those of the recipe, such as the recipe itself.
 
     Raises:
@@ -127,6 +135,9 @@ def train_in_folder(recipe: Recipe, overwrite: bool, resume: bool, inputs: Itera
     texts = read_corpora(recipe.data)
     if resume:
         check_same_run(recipe, texts, folder)
+        if has_finished(recipe, folder):
+            logger.info("%s has finished, and the recipe is the same: nothing to do", folder)
+            return read_json(folder / "metrics.json")
     processes.wait_for_everyone()  # all have checked the folder before the first one writes to it
     with run_folder(folder, resume=resume) if processes.is_main_process else nullcontext() as ready:
         processes.wait_for_everyone()

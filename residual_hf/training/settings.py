@@ -147,7 +147,7 @@ class TrainingSettings(InputSettings):
     )
     gradient_checkpointing: bool = option(False, help="recompute activations in the backward pass to save memory")
     compile: bool = option(False, help="use `torch.compile`")
-    num_workers: int = option(0, minimum=0, help="data loader processes")
+    num_workers: int = option(0, minimum=0, maximum=256, help="data loader processes")
     deepspeed: str | Path | None = option(None, help="DeepSpeed configuration (JSON file)")
     diagnostics: DiagnosticsSettings | None = option(
         None,

@@ -21,6 +21,8 @@ from residual_hf.model.connections import STACKS
 from residual_hf.model.modeling_residual import ResidualForConditionalGeneration
 from residual_hf.model.options import refusal
 
+from .recipe import checked_config
+
 logger = logging.getLogger(__name__)
 
 MODES = tuple(f"{stack}ln_mode{kind}" for stack in ("", "encoder_", "decoder_") for kind in ("", "_options"))
@@ -57,18 +59,13 @@ def load_start(source: str, fields: Mapping[str, Any], model_class: Any = Residu
         own = values.get(ResidualConfig.attribute_map.get(name, name))
         if name not in (*MODES, *RATES) and value != own:
             raise InputError(f"{refusal(f'model.{name}', value, repr(own))} as in {source} (model.from)")
-    return Start(with_modes(model, {name: fields[name] for name in MODES if name in fields}), tokenizer)
+    changes = {name: value for name, value in fields.items() if name in (*MODES, *RATES)}
+    target = checked_config(ResidualConfig, dict.fromkeys(MODES) | {"ln_mode": model.config.ln_mode} | changes)
+    return Start(with_modes_of(target, model) if changes.keys() & {*MODES} else model, tokenizer)
 
 
-def with_modes(model: ResidualForConditionalGeneration, modes: Mapping[str, Any]) -> ResidualForConditionalGeneration:
-    """The model with other modes and the same logits. Raises `InputError` naming the modes that are possible."""
-    if not modes:
-        return model
-    wanted = dict.fromkeys(MODES) | {"ln_mode": model.config.ln_mode} | dict(modes)
-    try:
-        target = ResidualConfig(**wanted)
-    except ValueError as error:
-        raise InputError(f"model: {error}") from error
+def with_modes_of(target: ResidualConfig, model: ResidualForConditionalGeneration) -> ResidualForConditionalGeneration:
+    """The model with the modes of a config and the same logits. Raises `InputError` naming the possible modes."""
     for stack in STACKS:
         before = model.config.stack_ln_mode(stack)
         mode, options = target.stack_ln_mode(stack), vars(target.ln_options(stack))

@@ -153,6 +153,8 @@ def test_other_metrics_are_loaded_from_a_path(tmp_path, monkeypatch):
 def test_a_metric_that_cannot_be_used_is_named(tmp_path):
     with pytest.raises(InputError, match="evaluation.metrics: 'not_there' cannot be loaded: "):
         load_metric("not_there")
+    with pytest.raises(InputError, match=r"'chrf\+\+' given, must be another than bleu, .* of every report"):
+        load_metric("chrf++")
     path = write_metric(tmp_path, "image", '"predictions": text, "images": text')
     with pytest.raises(InputError, match=r"image' needs \['images'\], must need predictions, references or sources"):
         load_metric(path)

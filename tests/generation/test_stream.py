@@ -154,6 +154,7 @@ def test_settings_are_checked(translate, source, model, tmp_path, arguments, mes
         tokenizer = tiny_tokenizer()
         tagged = tiny_model(tokenizer, source_lang="de", target_lang="en")
         model = save_checkpoint(tagged, tokenizer, tmp_path / "model")
+        source.write_text("")  # refused without a line to translate
     arguments = arguments if "--input" in arguments else ["--input", source, *arguments]
     code, lines, error = translate(*arguments, model=model)
     assert code == 2 and lines == [] and message in error
@@ -163,7 +164,7 @@ def test_long_lines(translate, source, expected, tmp_path):
     source.write_text("\n".join([SENTENCES[0], LONG, *SENTENCES[1:], LONG]))
     output = tmp_path / "out"
     code, lines, error = translate("--input", source, "--output", output, "--window", 2)
-    assert code == 2 and "line 2 has" in error and "use --long truncate, split or skip" in error
+    assert code == 2 and f"{source}: line 2 has" in error and "use --long truncate, split or skip" in error
     assert not output.with_name("out.partial").exists()  # found before the first translation
     code, lines, error = translate("--input", source, "--long", "skip", "--window", 2)
     assert lines == [expected[0], "", *expected[1:4], ""]

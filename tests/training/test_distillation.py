@@ -1,6 +1,8 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 from __future__ import annotations
 
+import copy
+
 import pytest
 from test_run import make_recipe
 from tiny_translator import tiny_model, tiny_tokenizer
@@ -59,11 +61,13 @@ def test_several_translations_are_pairs_of_their_own_or_the_closest_is_chosen(tm
 
 
 def test_an_interrupted_distillation_continues_and_does_not_mix_settings(tmp_path, recipe, teacher):
-    def stop():
+    def stop(*_, **__):
         raise KeyboardInterrupt
 
+    interrupted = copy.copy(teacher)
+    interrupted.hypotheses = stop
     with pytest.raises(KeyboardInterrupt):
-        distill(recipe, stop, tmp_path / "made")
+        distill(recipe, lambda: interrupted, tmp_path / "made")
     with pytest.raises(InputError, match="exists and is not empty"):
         distill(recipe, lambda: teacher, tmp_path / "made")
     sampled = StreamSettings(sample=True, top_k=3, long="skip")
@@ -78,6 +82,7 @@ def test_an_interrupted_distillation_continues_and_does_not_mix_settings(tmp_pat
     [
         ({"student": "6"}, "student: '6' given, must be the layers of encoder and decoder, such as 6"),
         ({"student": "6+0"}, r"student: '6\+0' given"),
+        ({"student": "20000+2"}, "model: encoder_layers must be at most 10000, not 20000"),
         ({"closest": True}, "closest: true, must be false with num_return_sequences 1"),
     ],
     ids=str,
@@ -92,3 +97,18 @@ def test_a_student_cannot_start_from_a_model_of_other_sizes(tmp_path, recipe):
     tuned = from_mapping(Recipe, recipe.as_dict() | {"model": {"from": "runs/my_run/model"}})
     with pytest.raises(InputError, match="model.from: given in the recipe, must be absent"):
         distill(tuned, lambda: None, tmp_path / "distilled")
+
+
+def test_what_cannot_start_leaves_no_folder(tmp_path, recipe):
+    def missing():
+        raise InputError("model nowhere: no such folder")
+
+    moved = recipe.data.train[0].files[0].rename(tmp_path / "moved")
+    with pytest.raises(InputError, match="no such file: "):
+        distill(recipe, missing, tmp_path / "made")
+    moved.rename(recipe.data.train[0].files[0])
+    with pytest.raises(InputError, match="model nowhere"):
+        distill(recipe, missing, tmp_path / "made")
+    with pytest.raises(InputError, match="distill.json: no such file"):
+        distill(recipe, missing, tmp_path / "made", resume=True)
+    assert not (tmp_path / "made").exists()

@@ -16,7 +16,7 @@ from transformers import TrainerState
 from residual_hf.cli import main
 from residual_hf.data.pipeline import read_corpora
 from residual_hf.errors import InputError
-from residual_hf.files import read_json_lines, write_atomically
+from residual_hf.files import read_json, read_json_lines, write_atomically
 from residual_hf.lock import Lock
 from residual_hf.training import run as run_module
 from residual_hf.training.callbacks import evaluations_since_best
@@ -214,6 +214,15 @@ def test_the_model_is_saved_before_it_is_scored_and_scoring_is_resumed(tmp_path,
     metrics = train(recipe, resume=True)
     assert metrics["updates"] == 4 and metrics["test"]["bleu"]
     assert (tmp_path / "run" / "model" / "model.safetensors").read_bytes() == weights
+
+
+def test_a_finished_run_stays_as_it_is_unless_something_has_changed(run, caplog):
+    recipe, folder = run
+    train(changed(recipe, "decoding", num_beams=1), resume=True)  # scores again
+    before = content(folder)
+    metrics = train(changed(recipe, "decoding", num_beams=1), resume=True)
+    assert content(folder) == before and metrics == read_json(folder / "metrics.json")
+    assert "has finished, and the recipe is the same" in caplog.text
 
 
 def test_a_run_is_overwritten_only_when_everything_is_checked(run):

@@ -76,6 +76,7 @@ def test_another_mode_keeps_the_logits(tmp_path, base):
         ({"ln_mode": "b2t"}, r"model\.ln_mode: the encoder is 'post_ln'.*Modes that contain 'post_ln': "),
         ({"d_model": 32}, r"model\.d_model: 32 given, must be 16 as in .*base \(model\.from\)"),
         ({"hidden_size": 32}, r"model\.hidden_size: 32 given, must be 16 as in"),
+        ({"dropout": 1.5}, "model: dropout must be at least 0 and below 1, not 1.5"),
         ({"from": "/no/such/model"}, "model /no/such/model: no such folder"),
     ],
 )
@@ -89,6 +90,12 @@ def test_what_the_model_cannot_become_is_refused_before_the_folder_is_made(tmp_p
 def test_preset_and_from_exclude_each_other(tmp_path, base):
     with pytest.raises(InputError, match="model.preset: not allowed with model.from"):
         recipe_from(tmp_path, base, {"preset": "multi30k_tiny"})
+
+
+@pytest.mark.parametrize("start", [3, ["base"], " "])
+def test_a_start_that_is_no_name_is_refused(tmp_path, start):
+    with pytest.raises(InputError, match=r"model\.from: .* given, must be a folder or a name on the Hub"):
+        recipe_from(tmp_path, "base", {"from": start})
 
 
 def test_known_tokens_keep_their_embeddings_and_new_ones_get_the_mean_of_their_parts(tmp_path, base):
