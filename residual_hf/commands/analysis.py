@@ -12,6 +12,9 @@ from residual_hf.errors import InputError
 
 from .options import Verbs, add_overrides, add_overwrite, add_verb, parse_overrides
 
+REDUCED = ("admin-4", "admin-5", "admin-7", "admin-10", "b2t-5", "skip-3", "reviewer-6", "reviewer-7")
+"""Figures with `full` sizes, which `--help` names without loading them."""
+
 
 def add_modes(verbs: Verbs) -> None:
     modes = add_verb(verbs, "modes", run_modes, "list, describe or draw residual connections")
@@ -56,7 +59,11 @@ def add_figures(verbs: Verbs) -> None:
     figures.add_argument("--output-dir", type=Path, required=True, help="folder for NAME.png, NAME.svg and NAME.csv")
     figures.add_argument("--modes", nargs="+", default=[], help="modes in addition to those of the published figure")
     figures.add_argument("--seeds", nargs="+", type=int, default=[1, 2, 3], help="default: 1 2 3")
-    figures.add_argument("--full", action="store_true", help="use the sizes of the paper")
+    figures.add_argument(
+        "--full",
+        action="store_true",
+        help=f"use the full sizes for {', '.join(REDUCED)}, which by default are smaller, to take minutes on a CPU",
+    )
     figures.add_argument(
         "--model",
         help="model to draw, as a folder or a name on the Hub; --modes are untrained models of its size",

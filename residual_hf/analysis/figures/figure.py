@@ -52,7 +52,8 @@ class Figure:
 
     Args:
         protocol, models: the caption: what is measured, and on which models by default.
-        sizes: names and values by default; `full` those of the paper.
+        sizes: names and values by default, at which a CPU with two cores needs less than five minutes; `full` those of
+            the paper, or of a run of half an hour.
         modes: those of the published figure.
         probe: draws the figure of a given model; None if it needs trainings of its own.
         subject: makes the model and the batch for `probe`.
@@ -89,7 +90,7 @@ def draw_figure(
 
     Args:
         modes: further modes, or other variants of them, next to those of the figure.
-        full: the sizes of the paper where the default ones are smaller.
+        full: the full sizes where the default ones are smaller.
 
     Raises:
         InputError: an unknown mode, or matplotlib is missing.
@@ -101,7 +102,7 @@ def draw_figure(
     caption = f"{figure.source}. {figure.models} {figure.protocol} Sizes: {describe(sizes)}. "
     caption += f"Seeds: {', '.join(map(str, seeds))}."
     if not full and any(figure.sizes.get(name) != value for name, value in figure.full.items()):
-        caption += f" Reduced; the paper has {describe(figure.full)}."
+        caption += f" Reduced: --full has {describe(figure.full)}."
     return write_points(output_dir, figure.name, figure.panels, points, caption)
 
 

@@ -122,11 +122,15 @@ def theorems(mode: str, seed: int, sizes: dict[str, int]) -> Iterator[Point]:
             )
             yield Point(panel, "theorem", seed, 1 - distance / depth, stated)
             yield Point(panel, "end of the proof", seed, 1 - distance / depth, proved)
-    rows = [row for row in gradients.gradient_norms(model, batch) if row.location == "weights"]
+    rows = gradients.gradient_norms(model, batch)
     for stack in STACKS:
-        norms = [row.norm for row in rows if row.stack == stack and row.sublayer == "feed_forward"]
+        norms = [r.norm for r in rows if (r.stack, r.sublayer, r.location) == (stack, "feed_forward", "weights")]
         for layer, norm in enumerate(norms, start=1):
             yield Point(panel, f"{mode} {stack}", seed, layer / len(norms), norm / norms[-1])
+        outputs = [row.norm**2 for row in rows if (row.stack, row.location) == (stack, "output")]
+        for k, square in enumerate(outputs, start=1):
+            yield Point("Admin's theorem 1", f"{mode} {stack}", seed, k / len(outputs), square / outputs[-1])
+    yield from (Point("Admin's theorem 1", "bound for Post-LN encoders", seed, x, 1.0) for x in (0.0, 1.0))
     betas = [row.beta for row in dependency.dependency_matrix(model, batch) if row.i == row.j]
     output = [row.change for row in stability.output_change(model, batch, seed=seed) if row.stack == "encoder"]
     for i in range(1, len(output)):
@@ -229,13 +233,15 @@ FIGURES = (
     ),
     Figure(
         "theorems",
-        "ResiDual (Xie et al. 2023), theorems 3.1, 3.3 and 3.6; Admin (Liu et al. 2020), theorem 2",
+        "ResiDual (Xie et al. 2023), theorems 3.1, 3.3 and 3.6; Admin (Liu et al. 2020), theorems 1 and 2",
         "Closed form, simulation under its assumptions, and network. In theorem 3.1 x is the relative "
-        "depth, and the simulation has sigma^2 = 0.5.",
+        "depth, and the simulation has sigma^2 = 0.5. Admin's theorem 1: variance of the gradient of the outputs of "
+        "sub-layers, relative to the last; it states that it does not fall towards the first of a Post-LN encoder.",
         (
             Panel("theorem 3.6", "k", "mean change"),
             Panel("theorem 3.3", "k", "mean change", log_y=True),
             *(Panel(f"theorem 3.1, {m}", "depth", "gradient norm", log_y=True) for m in ("post_ln", "pre_ln")),
+            Panel("Admin's theorem 1", "depth", "variance of the gradient", log_y=True),
             *(Panel(f"Admin's theorem 2, {m}", "sub-layers", "relative change") for m in ("post_ln", "pre_ln")),
         ),
         {"layers": 36, "width": 256, "ffn": 1024},

@@ -28,7 +28,7 @@ TRAINED = (
 
 def untrained(mode: str, seed: int, sizes: dict[str, int], **fields: Any) -> tuple[Any, ShortCorpus]:
     """A model for the generated corpus, and the corpus."""
-    corpus = ShortCorpus.generated()
+    corpus = ShortCorpus.generated(sizes.get("tokens", 1024))
     fields |= corpus.fields
     return new_model(mode, sizes["layers"], sizes["width"], ffn=sizes["ffn"], seed=seed, **fields), corpus
 
@@ -103,8 +103,9 @@ def skip_scales(mode: str, seed: int, sizes: dict[str, int]) -> Iterator[Point]:
             if place == ("decoder", "feed_forward", "output") and math.isfinite(row.norm) and row.norm > 0:
                 yield Point("decoder: gradient of the layer's output", series, seed, row.layer, row.norm)
         losses = train(model, corpus.train(seed), warmed_up(sizes), sizes["updates"])
-        for start in range(0, len(losses), 20):
-            part = losses[start : start + 20]
+        every = max(1, sizes["updates"] // 10)
+        for start in range(0, len(losses), every):
+            part = losses[start : start + every]
             mean = sum(part) / len(part)
             yield Point("training loss", series, seed, start + len(part), min(mean, DIVERGED))
         if len(losses) < sizes["updates"]:
@@ -160,8 +161,8 @@ FIGURES = (
         f"Validation NLL in nats per token, {DIVERGED:g} if the run diverged. "
         f"Columns: learning rates {', '.join(f'{lr:g}' for lr in LRS)}. Rows: beta_2 {', '.join(map(str, BETAS2))}.",
         (Panel("NLL", "learning rate", "beta_2", heat=True),),
-        {"layers": 6, "width": 32, "ffn": 64, "updates": 60},
-        {"width": 512, "ffn": 2048, "updates": 20000},
+        {"layers": 6, "width": 32, "ffn": 64, "updates": 50, "tokens": 256},
+        {"width": 512, "ffn": 2048, "updates": 20000, "tokens": 4096},
         modes=("post_ln", "pre_ln", "admin"),
         models="Trained on the generated corpus without warm-up at a constant learning rate.",
         measure=learning_rates_and_betas,
@@ -174,7 +175,7 @@ FIGURES = (
             Panel("decoder: gradient of the layer's output", "layer", "gradient norm", log_y=True),
             Panel("training loss", "update", "loss"),
         ),
-        {"layers": 6, **SMALL},
+        {"layers": 6, **SMALL, "updates": 60},
         {"width": 512, "ffn": 2048, "updates": 20000},
         modes=("xskip", "xskip_ln", "rskip_ln"),
         models=TRAINED,

@@ -15,9 +15,10 @@ from residual_hf.analysis.figures.own_model import OwnModel, draw_for_model
 from residual_hf.analysis.probes import theory
 from residual_hf.checkpoint import save_checkpoint
 from residual_hf.cli import main
+from residual_hf.commands.analysis import REDUCED
 from residual_hf.errors import InputError
 
-TINY = {"layers": 2, "decoder_layers": 1, "width": 32, "ffn": 32, "updates": 3}
+TINY = {"layers": 2, "decoder_layers": 1, "width": 32, "ffn": 32, "updates": 3, "tokens": 64}
 QUICK = {"resi_dual-2", "resi_dual-3", "b2t-3", "b2t-4", "b2t-5", "admin-3", "admin-4", "admin-5", "admin-7"}
 REVIEWERS = {f"reviewer-{number}" for number in (1, 2, 4, 5, 6, 7, 9)}
 
@@ -30,6 +31,10 @@ def test_names_are_those_of_the_papers():
     assert find_figures(["all"]) == list(FIGURES.values())
     with pytest.raises(InputError, match="unknown figure admin-99.*admin-3"):
         find_figures(["admin-99"])
+
+
+def test_help_names_the_figures_of_reduced_size():
+    assert set(REDUCED) == {figure.name for figure in FIGURES.values() if figure.full}
 
 
 @pytest.mark.parametrize("name", sorted(QUICK | REVIEWERS | {"skip-3", "theorems"}))
