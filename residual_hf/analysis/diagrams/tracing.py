@@ -54,13 +54,6 @@ class Part:
     outputs: list[Node]
     names: list[str] = field(default_factory=list)  # of the members of the stream, as the class calls them
 
-    def count(self, kind: str) -> int:
-        return sum(node.kind == kind for node in self.nodes)
-
-    @property
-    def additions(self) -> int:
-        return self.count("add") + sum(len(node.inputs) - 1 for node in self.nodes if node.kind == "mix")
-
     def signature(self) -> Any:
         """Equal for parts that are drawn alike."""
         index = {id(node): i for i, node in enumerate([*self.inputs, *self.nodes])}

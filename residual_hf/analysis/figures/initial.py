@@ -107,6 +107,11 @@ def theorems(mode: str, seed: int, sizes: dict[str, int]) -> Iterator[Point]:
         yield Point(f"theorem {theorem}", "theorem, sigma 1", seed, k, closed)
         yield Point(f"theorem {theorem}", "simulation, sigma 1", seed, k, simulated[k - 2])
         yield Point(f"theorem {theorem}", f"{mode} encoder", seed, k, changes[k - 2])
+    if post:
+        added = theory.simulated_output_changes(depth, size=20_000, seed=seed)
+        for n, change in enumerate(added, start=1):
+            yield Point("corollary 3.7", "lower bound, sigma 1", seed, n, theory.post_ln_change(1.0))
+            yield Point("corollary 3.7", "simulation of ResiDual, sigma 1", seed, n, change)
     panel = f"theorem 3.1, {mode}"
     for name, every in (("simulation", 0), ("simulation with cross-attention", 3)):
         blocks = (3 if every else 2) * sizes["layers"]
@@ -233,13 +238,15 @@ FIGURES = (
     ),
     Figure(
         "theorems",
-        "ResiDual (Xie et al. 2023), theorems 3.1, 3.3 and 3.6; Admin (Liu et al. 2020), theorems 1 and 2",
+        "ResiDual (Xie et al. 2023), theorems 3.1, 3.3, 3.6, corollary 3.7; Admin (Liu et al. 2020), theorems 1 and 2",
         "Closed form, simulation under its assumptions, and network. In theorem 3.1 x is the relative "
-        "depth, and the simulation has sigma^2 = 0.5. Admin's theorem 1: variance of the gradient of the outputs of "
-        "sub-layers, relative to the last; it states that it does not fall towards the first of a Post-LN encoder.",
+        "depth, and the simulation has sigma^2 = 0.5. Corollary 3.7 adds a sub-layer to N others. Admin's theorem 1: "
+        "variance of the gradient of the outputs of sub-layers, relative to the last; it states that it does not fall "
+        "towards the first of a Post-LN encoder.",
         (
             Panel("theorem 3.6", "k", "mean change"),
             Panel("theorem 3.3", "k", "mean change", log_y=True),
+            Panel("corollary 3.7", "N", "change of the output"),
             *(Panel(f"theorem 3.1, {m}", "depth", "gradient norm", log_y=True) for m in ("post_ln", "pre_ln")),
             Panel("Admin's theorem 1", "depth", "variance of the gradient", log_y=True),
             *(Panel(f"Admin's theorem 2, {m}", "sub-layers", "relative change") for m in ("post_ln", "pre_ln")),

@@ -47,6 +47,24 @@ def simulated_changes(
     return [float(np.abs(after - before).mean()) for before, after in zip(inputs, inputs[1:], strict=False)]
 
 
+def simulated_output_changes(
+    depth: int, sigma_squared: float = 1.0, size: int = 200_000, seed: int = 0
+) -> list[float]:
+    """Mean |y_(N+1) - y_N| for N = 1 ... depth - 1: how much one more sub-layer changes the output of ResiDual.
+
+    y_N = x_N + LN(d_N) with the Post-LN stream x and the sum d of all branches. `post_ln_change` is a lower bound.
+    ResiDual, corollary 3.7. For Pre-LN (corollary 3.5) it is `pre_ln_change` at N + 1.
+    """
+    generator = np.random.default_rng(seed)
+    stream = dual = generator.normal(0.0, 1.0, size)
+    outputs = []
+    for _ in range(depth):
+        branch = generator.normal(0.0, math.sqrt(sigma_squared), size)
+        stream, dual = normalize(stream + branch), dual + branch
+        outputs.append(stream + normalize(dual))
+    return [float(np.abs(after - before).mean()) for before, after in zip(outputs, outputs[1:], strict=False)]
+
+
 def normalize(x: np.ndarray) -> np.ndarray:
     return (x - x.mean()) / x.std()
 
@@ -102,10 +120,10 @@ def backward_norm(gradient: np.ndarray, x: np.ndarray) -> np.ndarray:
     return (gradient - gradient.mean() - y * (gradient * y).mean()) / x.std()
 
 
-def output_change_bound(betas: Sequence[float], change: float = 1.0) -> float:
-    """Var[F(x, W) - F(x, W*)] ~ sum_i beta_ii^2 C. Admin, theorem 2.
+def output_change_bound(betas: Sequence[float]) -> float:
+    """Var[F(x, W) - F(x, W*)] / C ~ sum_i beta_ii^2. Admin, theorem 2.
 
     With equal branches, beta_ii^2 is 1 / i in Pre-LN, so that the sum is the harmonic number H_N ~ ln N. In Post-LN it
     is constant, so that the sum is proportional to N.
     """
-    return change * sum(beta**2 for beta in betas)
+    return sum(beta**2 for beta in betas)

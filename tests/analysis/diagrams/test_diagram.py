@@ -90,9 +90,11 @@ def test_wiring_has_the_norms_branches_and_additions_of_a_model(name, stack):
     depth = sum(block.layers for block in wiring.blocks)
     times = [(wiring.begin, 1), *((p, b.layers) for b in wiring.blocks for p in b.parts), (wiring.end, 1)]
     drawn = Counter(
-        norms=sum(n * part.count("norm") for part, n in times),
-        branches=sum(n * part.count("branch") for part, n in times),
-        additions=sum(n * part.additions for part, n in times),
+        norms=sum(n * (node.kind == "norm") for part, n in times for node in part.nodes),
+        branches=sum(n * (node.kind == "branch") for part, n in times for node in part.nodes),
+        additions=sum(
+            n * (len(node.inputs) - 1) for part, n in times for node in part.nodes if node.kind in ("add", "mix")
+        ),
     )
     assert +drawn == +run_real_stack(name, stack, depth)
     check_drawing(draw(wiring), [part for part, _ in times])

@@ -126,6 +126,13 @@ def test_closed_forms_equal_simulations():
     )
 
 
+def test_a_sublayer_changes_the_output_of_resi_dual_more_than_that_of_pre_ln():
+    """Corollaries 3.5 and 3.7: the bound holds although the two parts of the difference are correlated."""
+    changes = theory.simulated_output_changes(37, size=20_000)
+    assert min(changes) > theory.post_ln_change(1.0)
+    assert theory.pre_ln_change(37) < 0.25 * changes[-1]
+
+
 def test_toy_gradients_vanish_only_with_cross_attention():
     """With sigma^2 = 0.5 the toy decoder of 36 layers falls as the official code's does, from 0.946 to 6.0e-4."""
     assert min(theory.simulated_gradients(True, 72, sigma_squared=0.5)) > 0.5
