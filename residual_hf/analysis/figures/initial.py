@@ -133,6 +133,7 @@ def theorems(mode: str, seed: int, sizes: dict[str, int]) -> Iterator[Point]:
         for layer, norm in enumerate(norms, start=1):
             yield Point(panel, f"{mode} {stack}", seed, layer / len(norms), norm / norms[-1])
         outputs = [row.norm**2 for row in rows if (row.stack, row.location) == (stack, "output")]
+        outputs.reverse()  # a backward pass meets the last sub-layer first
         for k, square in enumerate(outputs, start=1):
             yield Point("Admin's theorem 1", f"{mode} {stack}", seed, k / len(outputs), square / outputs[-1])
     yield from (Point("Admin's theorem 1", "bound for Post-LN encoders", seed, x, 1.0) for x in (0.0, 1.0))

@@ -126,6 +126,13 @@ def test_closed_forms_equal_simulations():
     )
 
 
+def test_gradients_of_theorem_1_are_relative_to_the_last_sublayer():
+    points = FIGURES["theorems"].points("post_ln", 1, {"layers": 2, "width": 32, "ffn": 32})
+    decoder = [p for p in points if (p.panel, p.series) == ("Admin's theorem 1", "post_ln decoder")]
+    assert [round(p.x * 6) for p in decoder] == [1, 2, 3, 4, 5, 6]
+    assert decoder[0].y < 0.9 and decoder[-1].y == 1.0
+
+
 def test_a_sublayer_changes_the_output_of_resi_dual_more_than_that_of_pre_ln():
     """Corollaries 3.5 and 3.7: the bound holds although the two parts of the difference are correlated."""
     changes = theory.simulated_output_changes(37, size=20_000)
