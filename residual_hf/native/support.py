@@ -23,6 +23,9 @@ MODULES: dict[str, tuple[type[nn.Module], ...]] = {
     "embed_norm": (nn.LayerNorm, RMSNorm, nn.Identity),
 }
 
+CHILDLESS = ("inner", "embed_tokens", "embed_positions")
+"""Modules without modules of their own, such as those of adapters."""
+
 
 def missing_support(model: ResidualForConditionalGeneration, dtype: str) -> str | None:
     """Why the kernels cannot decode with a model, or None if they can."""
@@ -53,7 +56,7 @@ def unsupported_stack(stack: ResidualStack) -> str | None:
         return f"heads of {head_size} values are larger than {LARGEST_HEAD}"
     for name, module in stack.named_modules():
         role = name.rpartition(".")[2]
-        if type(module) not in MODULES.get(role, (type(module),)) or (role == "inner" and len(module)):
+        if type(module) not in MODULES.get(role, (type(module),)) or (role in CHILDLESS and module._modules):
             return f"{stack.stack}.{name} is a {type(module).__name__}, for which there is no native kernel"
     return None if mode.name in LN_MODES else folding_problem(stack)
 

@@ -218,6 +218,27 @@ def test_adapted_embeddings_keep_their_scale(fields, adapter):
     torch.testing.assert_close(logits_of(adapted.merge_and_unload()), new, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.parametrize(
+    ("fields", "adapter"),
+    [
+        ({}, peft.LoraConfig(task_type="SEQ_2_SEQ_LM", r=2, target_modules=["embed_tokens"])),
+        (
+            {"position_embedding_type": "learned"},
+            peft.LoraConfig(task_type="SEQ_2_SEQ_LM", r=2, target_modules=["embed_positions"]),
+        ),
+        (SEPARATE, peft.TrainableTokensConfig(token_indices=[5, 6, 13], target_modules=["embed_tokens"])),
+    ],
+    ids=["tokens", "positions", "some tokens"],
+)
+def test_adapted_embeddings_are_used_by_the_search(fields, adapter):
+    model = randomise(make("resi_dual", **fields))
+    adapted = train_adapter(peft.get_peft_model(model, adapter))
+    source = torch.tensor([[5, 6, 13, 7, 2]])
+    found = adapted.generate(input_ids=source, num_beams=3)
+    model.generation_config.fast_decoding = False
+    assert torch.equal(found, adapted.generate(input_ids=source, num_beams=3))
+
+
 def test_adapters_that_would_skip_the_normalization_of_embeddings_are_refused():
     config = peft.LoraConfig(task_type="SEQ_2_SEQ_LM", r=2, target_modules=["embed_tokens"])
     adapted = peft.get_peft_model(make("resi_dual", fix_norm=True), config)
