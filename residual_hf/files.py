@@ -17,6 +17,8 @@ from residual_hf.errors import InputError
 
 RECORD = "run.json"
 """The record of a run, in its folder."""
+REPLACED = ".replaced."
+"""How the folder begins that has the former content of a folder, see `emptied_folder`."""
 RESERVE = 32 * 2**20
 """Bytes that must be free on the disk of an output."""
 
@@ -130,7 +132,7 @@ def emptied_folder(folder: Path, keep: str) -> Iterator[Callable[[], None]]:
     Yields a function that deletes the former content. If an error ends the context before it was called, the former
     content is put back in place of the new.
     """
-    former = Path(tempfile.mkdtemp(prefix=".replaced.", dir=folder))
+    former = Path(tempfile.mkdtemp(prefix=REPLACED, dir=folder))
     replaced = False
 
     def content() -> list[Path]:
@@ -139,7 +141,7 @@ def emptied_folder(folder: Path, keep: str) -> Iterator[Callable[[], None]]:
     def delete_former() -> None:
         nonlocal replaced
         replaced = True
-        shutil.rmtree(former)
+        delete_replaced(folder)
 
     try:
         for path in content():
@@ -155,6 +157,12 @@ def emptied_folder(folder: Path, keep: str) -> Iterator[Callable[[], None]]:
         raise
     if not replaced:
         delete_former()
+
+
+def delete_replaced(folder: Path) -> None:
+    """Delete the former content of a folder, also that which a killed process has left."""
+    for former in folder.glob(f"{REPLACED}*"):
+        shutil.rmtree(former)
 
 
 @contextmanager

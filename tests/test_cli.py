@@ -87,6 +87,8 @@ def test_evaluate_scores_several_test_sets_and_writes_translations_and_their_tim
     assert len(record["sha256"]) == 4
     assert main(["evaluate", str(model_folder), *files, *chosen]) == 2
     assert "--output-dir" in capsys.readouterr().err
+    assert main(["evaluate", str(model_folder), *files[:4], "--output-dir", str(scores), "--overwrite"]) == 0
+    assert {path.name for path in scores.iterdir()} == {"scores.json", "one.translations.txt"}
     assert main(["evaluate", str(model_folder), *files, "--baseline", str(tmp_path / "one.en")]) == 2
     assert "must be a model if there are several test sets" in capsys.readouterr().err
     assert main(["evaluate", str(model_folder), *files, "--source", str(tmp_path / "one.de")]) == 2

@@ -15,7 +15,7 @@ from residual_hf.data.corpus import ParallelCorpus, read_parallel
 from residual_hf.data.settings import CorpusSpec
 from residual_hf.data.text_files import iter_lines, one_line
 from residual_hf.errors import InputError
-from residual_hf.files import write_atomically, write_json
+from residual_hf.files import atomic_folder, write_atomically, write_json
 from residual_hf.generation.long_text import LongLines
 from residual_hf.generation.stream import check_lengths
 from residual_hf.generation.translator import Translator
@@ -119,11 +119,11 @@ def write_results(
     translator: Translator,
 ) -> None:
     """The files that `evaluate_model` describes."""
-    folder.mkdir(parents=True, exist_ok=True)
-    for scorer, lines in zip(scorers, translations, strict=True):
-        text = "".join(one_line(line) + "\n" for line in lines)
-        write_atomically(folder / f"{scorer.corpus.name}.translations.txt", text)
-    write_scores(folder, report, [scorer.corpus for scorer in scorers], decoding=asdict(translator.settings))
+    with atomic_folder(folder) as new:
+        for scorer, lines in zip(scorers, translations, strict=True):
+            text = "".join(one_line(line) + "\n" for line in lines)
+            write_atomically(new / f"{scorer.corpus.name}.translations.txt", text)
+        write_scores(new, report, [scorer.corpus for scorer in scorers], decoding=asdict(translator.settings))
 
 
 def write_scores(folder: Path, report: dict[str, Any], corpora: Sequence[ParallelCorpus], **settings: Any) -> None:

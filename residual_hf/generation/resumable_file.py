@@ -94,6 +94,7 @@ class ResumableFile:
         """Add the text for some lines of the source."""
         content = text.encode()
         if not self.size:
+            self._write_record()  # so that what a failure leaves is known to be partial
             self.partial.unlink(missing_ok=True)  # of a former run; a link is not followed
         with open(self.partial, "r+b" if self.size else "xb") as file:
             file.seek(self.size)
@@ -103,7 +104,7 @@ class ResumableFile:
         self.lines += len(source)
         for line in source:
             self._hash(line)
-        write_json(self.record, asdict(Progress(self.made_with, self.lines, self.size, self.digest.hexdigest())))
+        self._write_record()
 
     def finish(self) -> None:
         if not self.lines:
@@ -114,11 +115,14 @@ class ResumableFile:
     def _hash(self, line: str) -> None:
         self.digest.update(line.encode() + b"\n")
 
+    def _write_record(self) -> None:
+        write_json(self.record, asdict(Progress(self.made_with, self.lines, self.size, self.digest.hexdigest())))
+
     def _read_record(self) -> None:
-        if not self.record.exists() or not self.partial.exists():
-            raise InputError(f"--resume: nothing to continue, no {self.partial}")
+        if not self.record.exists():
+            raise InputError(f"--resume: nothing to continue, no {self.record}")
         record = from_mapping(Progress, read_json(self.record), f"--resume: {self.record}: ")
-        if self.partial.stat().st_size < record.bytes:
+        if (self.partial.stat().st_size if self.partial.exists() else 0) < record.bytes:
             raise InputError(f"--resume: {self.partial} is shorter than its record {self.record}; use --overwrite")
         before, now = record.made_with, self.made_with
         changed = [f"{name} {before.get(name)!r}, now {now[name]!r}" for name in now if before.get(name) != now[name]]

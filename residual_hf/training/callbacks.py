@@ -205,14 +205,15 @@ class StreamPosition(TrainerCallback, ExportableState):
 
 
 class AfterFirstUpdate(TrainerCallback):
-    """Calls a function after the first update of a new run."""
+    """Calls a function after the first update of this process."""
 
     def __init__(self, action: Callable[[], None]):
-        self.action = action
+        self.action: Callable[[], None] | None = action
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        if state.global_step == 1:
+        if self.action is not None:
             self.action()
+            self.action = None
 
 
 class BranchWarmupCallback(TrainerCallback):

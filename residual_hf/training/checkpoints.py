@@ -64,14 +64,16 @@ def disk_errors(folder: Path) -> Iterator[None]:
         if not WRITE_ERROR.search(str(error)):
             raise
         free = shutil.disk_usage(folder).free / 2**20
-        message = (
-            f"{folder}: a checkpoint could not be written, the disk has {free:.0f} MiB free; continue with --resume"
-        )
-        raise OSError(message) from error
+        more = "; continue with --resume" if complete_checkpoints(folder / "checkpoints") else ""
+        raise OSError(f"{folder}: a file could not be written, the disk has {free:.0f} MiB free{more}") from error
 
 
 class KeepCheckpoints(TrainerCallback):
-    """Deletes all checkpoints except the last `keep_last`, the best `keep_best`, and the last before a spike."""
+    """Deletes all checkpoints except the last `keep_last`, the best `keep_best`, and the last before a spike.
+
+    One without an evaluation, as of an interruption, is deleted after the next, so that a resumed run keeps and
+    averages the same checkpoints as one that was not interrupted.
+    """
 
     def __init__(self, folder: Path, keep_last: int, keep_best: int, metric: str, greater_is_better: bool):
         self.folder = folder
@@ -82,8 +84,9 @@ class KeepCheckpoints(TrainerCallback):
         if not state.is_world_process_zero:
             return
         checkpoints = complete_checkpoints(self.folder)
-        best = best_checkpoints(checkpoints, self.metric, self.greater_is_better)[: self.keep_best]
-        kept = {*checkpoints[-self.keep_last :], *best, Path(state.best_model_checkpoint or "")}
+        best = best_checkpoints(checkpoints, self.metric, self.greater_is_better)
+        regular = [checkpoint for checkpoint in checkpoints if checkpoint in best or checkpoint == checkpoints[-1]]
+        kept = {*regular[-self.keep_last :], *best[: self.keep_best], Path(state.best_model_checkpoint or "")}
         spike = max(map(update_of, spikes(self.folder.parent)), default=0)
         kept |= {*[checkpoint for checkpoint in checkpoints if step_of(checkpoint) < spike][-1:]}
         for checkpoint in checkpoints:

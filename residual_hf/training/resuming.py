@@ -95,10 +95,11 @@ def check_same_run(recipe: Recipe, texts: Corpora, folder: Path) -> None:
 
 
 def has_finished(recipe: Recipe, folder: Path) -> bool:
-    """Whether a run has its final model and scores, and was made with exactly this recipe."""
+    """Whether a run has its final model, scores and card, and was made with exactly this recipe."""
     if RunRecord.read(folder).finished is None or read_recipe(folder) != recipe.as_dict():
         return False
-    return (folder / "metrics.json").is_file() and any((folder / "model" / name).is_file() for name in WEIGHT_FILES)
+    written = all((folder / name).is_file() for name in ("metrics.json", "model/README.md"))
+    return written and any((folder / "model" / name).is_file() for name in WEIGHT_FILES)
 
 
 def tokenizer_hashes(folder: Path) -> dict[str, str]:

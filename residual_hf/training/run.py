@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,7 @@ from residual_hf.files import (
     RECORD,
     check_output_folder,
     check_space,
+    delete_replaced,
     emptied_folder,
     read_json,
     write_atomically,
@@ -141,17 +143,18 @@ def train_in_folder(recipe: Recipe, overwrite: bool, resume: bool, inputs: Itera
     processes.wait_for_everyone()  # all have checked the folder before the first one writes to it
     with run_folder(folder, resume=resume) if processes.is_main_process else nullcontext() as ready:
         processes.wait_for_everyone()
-        return train_on(recipe, texts, folder, start=start, resume=resume, ready=ready)
+        with disk_errors(folder):
+            return train_on(recipe, texts, folder, start=start, resume=resume, ready=ready)
 
 
 @contextmanager
-def run_folder(folder: Path, *, resume: bool = False) -> Iterator[Callable[[], None] | None]:
+def run_folder(folder: Path, *, resume: bool = False) -> Iterator[Callable[[], None]]:
     """Context in which this process has a run folder for itself and logs to it.
 
-    Unless `resume`, the folder is empty, and the context yields a function that deletes what was in it, see
+    Unless `resume`, the folder is empty. The context yields a function that deletes what was in it, see
     `emptied_folder`.
     """
-    emptied = nullcontext() if resume else emptied_folder(folder, keep=LOCK)
+    emptied = nullcontext(partial(delete_replaced, folder)) if resume else emptied_folder(folder, keep=LOCK)
     with (
         signals_interrupt(),
         Lock(folder / LOCK, f"output_dir: {folder}"),
@@ -224,16 +227,14 @@ def train_on(
         check_space(folder, bytes_to_write(model, settings, folder / "checkpoints"))
         RunRecord.update(folder, tokenizer=tokenizer_hashes(folder))
     try:
-        with disk_errors(folder):
-            trainer.train(resume_from_checkpoint=str(checkpoints[-1]) if resume and checkpoints else None)
+        trainer.train(resume_from_checkpoint=str(checkpoints[-1]) if resume and checkpoints else None)
     finally:
         interrupt.restore()
     if interrupt.interrupted:
         raise Interrupted(f"stopped at update {trainer.state.global_step}; use --resume to continue")
     choose_final_weights(trainer, folder / "checkpoints")
     if trainer.is_world_process_zero():
-        with disk_errors(folder):
-            save_checkpoint(trainer.model, data.tokenizer, folder / "model", overwrite=True)
+        save_checkpoint(trainer.model, data.tokenizer, folder / "model", overwrite=True)
     metrics = {"updates": trainer.state.global_step, "minutes": round((time.time() - started) / 60, 2)}
     metrics |= (perplexities if recipe.data.is_text else final_scores)(trainer, recipe, data, folder)
     if trainer.is_world_process_zero():

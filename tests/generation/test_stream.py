@@ -15,6 +15,7 @@ from tiny_translator import SENTENCES, stdin, tiny_model, tiny_tokenizer
 
 from residual_hf.checkpoint import save_checkpoint
 from residual_hf.cli import main
+from residual_hf.generation import resumable_file
 from residual_hf.generation.devices import run_on_devices
 from residual_hf.generation.translator import Translator
 from residual_hf.lock import Lock
@@ -117,6 +118,19 @@ def test_output_grows_and_an_interrupted_one_is_continued(translate, source, exp
     code, _, error = translate(*arguments, "--resume")
     assert code == 2 and "nothing to continue" in error
     assert translate("--input", source, "--resume")[0] == 2
+
+
+def test_a_first_window_that_could_not_be_written_is_continued(translate, source, expected, tmp_path, monkeypatch):
+    def fail(*arguments):
+        raise OSError(28, "No space left on device")
+
+    arguments = ["--input", source, "--output", tmp_path / "out"]
+    with monkeypatch.context() as patch:
+        patch.setattr(resumable_file, "open", fail, raising=False)
+        code, _, error = translate(*arguments)
+    assert code == 1 and "No space left on device" in error
+    assert translate(*arguments, "--resume") == (0, [], "")
+    assert (tmp_path / "out").read_text().splitlines() == expected
 
 
 def test_several_translations_with_scores(translate, source, expected):

@@ -10,10 +10,12 @@ from dataclasses import replace
 
 import pytest
 import yaml
+from safetensors import SafetensorError
 from test_run import changed, make_recipe
 from transformers import TrainerState
 
 from residual_hf.cli import main
+from residual_hf.data import encoding
 from residual_hf.data.pipeline import read_corpora
 from residual_hf.errors import InputError
 from residual_hf.files import read_json, read_json_lines, write_atomically
@@ -131,7 +133,9 @@ def test_entries_after_the_last_checkpoint_are_logged_once(run):
     file = folder / "metrics.jsonl"
     with file.open("a") as log:
         log.write('{"step": 5, "loss": 9.0}\n{"step": 6, "lo')  # as a killed process leaves it
+    (folder / ".replaced.killed").mkdir()  # by a process that was to overwrite the folder
     train(changed(recipe, "training", max_updates=6), resume=True)
+    assert not (folder / ".replaced.killed").exists()
     entries = read_json_lines(file)
     assert [entry["step"] for entry in entries] == sorted(entry["step"] for entry in entries)
     assert not any(entry.get("loss") == 9.0 for entry in entries)
@@ -309,11 +313,23 @@ def test_a_full_disk_is_named_and_the_run_resumes(tmp_path, capsys, limit, faili
         assert main(["train", str(path)]) == 1
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
-    assert "a checkpoint could not be written, the disk has" in capsys.readouterr().err
+    assert "a file could not be written, the disk has" in capsys.readouterr().err
     checkpoint = tmp_path / "run" / "checkpoints" / "checkpoint-2"
     assert (checkpoint / "optimizer.pt").exists() == (failing == "optimizer")
     assert signal.getsignal(signal.SIGTERM) is handler
     assert main(["train", str(path), "--resume"]) == 0
+
+
+def test_a_disk_that_fills_before_training_is_named(tmp_path, capsys, monkeypatch):
+    def fail(*arguments):
+        raise SafetensorError("I/O error: No space left on device (os error 28)")
+
+    path = tmp_path / "recipe.yaml"
+    path.write_text(yaml.safe_dump(make_recipe(tmp_path, **SMALL).as_dict()))
+    monkeypatch.setattr(encoding, "save_file", fail)
+    assert main(["train", str(path)]) == 1
+    assert "a file could not be written, the disk has" in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()
 
 
 def test_a_tokenizer_that_is_missing_is_named(tmp_path):

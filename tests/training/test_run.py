@@ -144,23 +144,32 @@ def test_existing_folder_is_refused_and_kept(finished):
     assert json.loads((folder / "run" / "metrics.json").read_text()) == metrics
 
 
-def test_interrupted_run_resumes_to_the_same_weights(tmp_path, finished, monkeypatch):
-    """A run that is interrupted after update 6 and resumed ends with bitwise the same weights."""
+@pytest.fixture
+def interrupted(monkeypatch):
+    """Trains a recipe, interrupted after a number of updates."""
     import signal
 
     from residual_hf.training import run as run_module
 
-    class InterruptAtSix(run_module.InterruptCallback):
-        def on_step_begin(self, args, state, control, **kwargs):
-            if state.global_step == 6:
-                signal.raise_signal(signal.SIGINT)
+    def run(recipe, updates):
+        class Interrupt(run_module.InterruptCallback):
+            def on_step_begin(self, args, state, control, **kwargs):
+                if state.global_step == updates:
+                    signal.raise_signal(signal.SIGINT)
 
+        with monkeypatch.context() as patch:
+            patch.setattr(run_module, "InterruptCallback", Interrupt)
+            with pytest.raises(run_module.Interrupted, match=f"stopped at update {updates + 1}; use --resume"):
+                train(recipe)
+
+    return run
+
+
+def test_interrupted_run_resumes_to_the_same_weights(tmp_path, finished, interrupted):
+    """A run that is interrupted after update 6 and resumed ends with bitwise the same weights."""
     recipe = make_recipe(tmp_path)
-    monkeypatch.setattr(run_module, "InterruptCallback", InterruptAtSix)
-    with pytest.raises(run_module.Interrupted, match="stopped at update 7; use --resume to continue"):
-        train(recipe)
+    interrupted(recipe, 6)
     assert not (tmp_path / "run" / "model").exists()
-    monkeypatch.undo()
     metrics = train(recipe, resume=True)
     assert metrics["updates"] == 60
     whole, resumed = (
@@ -168,6 +177,16 @@ def test_interrupted_run_resumes_to_the_same_weights(tmp_path, finished, monkeyp
         for folder in (finished[0], tmp_path)
     )
     assert all(torch.equal(whole[name], resumed[name]) for name in whole)
+
+
+def test_an_interrupted_run_averages_the_checkpoints_of_one_that_was_not(tmp_path, interrupted):
+    recipe = make_recipe(tmp_path, max_updates=6, eval_every=3, average=2, keep_last=2, eval_bleu=False)
+    train(recipe)
+    resumed = replace(recipe, output_dir=tmp_path / "resumed")
+    interrupted(resumed, 3)
+    train(resumed, resume=True)
+    whole, again = (load_file(tmp_path / name / "model" / "model.safetensors") for name in ("run", "resumed"))
+    assert all(torch.equal(whole[name], again[name]) for name in whole)
 
 
 def test_separate_vocabularies(tmp_path):
