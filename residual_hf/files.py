@@ -74,6 +74,10 @@ def check_output_folder(
         field: the setting that the message names.
         options: what the message offers to use instead of another folder.
     """
+    try:
+        str(folder).encode()
+    except UnicodeEncodeError:  # of libraries in Rust
+        raise InputError(f"{field}: {folder} given, must be a name in UTF-8") from None
     if folder.exists() and not folder.is_dir():
         raise InputError(f"{field}: {folder} is a file, must be a folder")
     if folder.is_symlink() and not folder.exists():

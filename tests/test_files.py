@@ -123,6 +123,7 @@ def test_only_an_earlier_output_is_overwritten(output, tmp_path, monkeypatch):
     refused(output / "deep", r"deep has no run\.json: it is not an earlier output")
     refused(output / "run.json", "is a file, must be a folder")
     refused(output / "run.json" / "deeper", "is a file, must be a folder")
+    refused(tmp_path / os.fsdecode(b"caf\xe9"), "given, must be a name in UTF-8")
     monkeypatch.setenv("HOME", str(output / "deep"))
     refused(output, "holds the home directory")
     monkeypatch.setenv("HOME", str(tmp_path / "nowhere"))

@@ -86,6 +86,7 @@ def translate_file(
     if resume and output is None:
         raise InputError("--resume: only with --output")
     is_first = os.environ.get("RANK", "0") == "0"
+    is_pipe = source is not None and (source.is_fifo() or source.is_char_device())  # can be read once
     typed = source is None and sys.stdin.isatty()
     if typed:
         settings = replace(settings, window=1)
@@ -99,12 +100,12 @@ def translate_file(
             kept = [source, *inputs]
             file = ResumableFile(output, made_with, resume=resume, overwrite=overwrite, inputs=kept)
             lines = stack.enter_context(file).remaining(lines)
-        if source is not None:
+        if source is not None and not is_pipe:
             next(iter_lines(source), None)
         translator = load()
         translator.encode([""], settings.source_lang, settings.target_lang)  # refuses languages
         total = None
-        if source is not None and is_first:
+        if source is not None and not is_pipe and is_first:
             total = check_lengths(translator, iter_lines(source), settings.long, str(source))
         long = translate_stream(
             translator,

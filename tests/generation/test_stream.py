@@ -7,8 +7,10 @@ import builtins
 import gzip
 import io
 import json
+import os
 import subprocess
 import sys
+import threading
 
 import pytest
 from tiny_translator import SENTENCES, stdin, tiny_model, tiny_tokenizer
@@ -69,6 +71,12 @@ def test_standard_input_is_read_as_files_are(translate, source, expected, monkey
     code, lines, error = translate("--window", 1)
     assert code == 2 and len(lines) == 1
     assert "standard input: line 2, byte 3 (0xFC) is not UTF-8" in error
+
+
+def test_a_named_pipe_is_read_once(translate, source, expected, tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    threading.Thread(target=lambda: (tmp_path / "pipe").write_bytes(source.read_bytes()), daemon=True).start()
+    assert translate("--input", tmp_path / "pipe") == (0, expected, "")
 
 
 def test_output_grows_and_an_interrupted_one_is_continued(translate, source, expected, tmp_path, monkeypatch):
