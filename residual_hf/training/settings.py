@@ -182,12 +182,14 @@ class TrainingSettings(InputSettings):
             installed = importlib.util.find_spec("deepspeed")
             self.require(installed, "deepspeed", "null without the library (pip install deepspeed)")
         if self.report_to:
-            from transformers.integrations.integration_utils import get_available_reporting_integrations
+            from transformers.integrations import integration_utils as trackers
 
-            installed = get_available_reporting_integrations()
+            installed = trackers.get_available_reporting_integrations()
             missing = [name for name in self.report_to if name not in installed]
-            advice = f"installed trackers, here: {', '.join(installed) or 'none'} (pip install {' '.join(missing)})"
-            self.require(not missing, "report_to", advice)
+            known = [name for name in missing if name in trackers.INTEGRATION_TO_CALLBACK]
+            advice = f" (pip install {' '.join(known)})" if known else ""
+            here = ", ".join(installed) or "none"
+            self.require(not missing, "report_to", f"installed trackers, here: {here}{advice}")
 
     def _check_schedule(self) -> None:
         name, kind = self.schedule, f"schedule {self.schedule!r}"
