@@ -12,7 +12,7 @@ from residual_hf.errors import InputError
 
 from .options import Verbs, add_overrides, add_overwrite, add_verb, parse_overrides
 
-REDUCED = ("admin-4", "admin-5", "admin-10", "b2t-5", "skip-3", "reviewer-6", "reviewer-7")
+REDUCED = ("admin-4", "admin-5", "admin-10", "b2t-5", "skip-3", "reviewer-7")
 """Figures with `full` sizes, which `--help` names without loading them."""
 
 

@@ -172,8 +172,7 @@ FIGURES = (
         "a curve over depth",
         f"Validation NLL in nats per token, {DIVERGED:g} if the run diverged.",
         (Panel("validation NLL", "layers in each stack", "nats per token"),),
-        sizes={"layers": 12, **SHORT, "updates": 60},
-        full={"updates": 100},
+        sizes={"layers": 12, **SHORT},
         measure=depths,
     ),
     figure(
@@ -185,7 +184,7 @@ FIGURES = (
             for name in ("without warm-up", "warm-up of 40 % of the updates")
         ),
         models="Trained on the generated corpus, 1,024 tokens per update, Adam at a constant rate after the warm-up.",
-        sizes={"layers": 6, **SHORT, "updates": 50},
+        sizes={"layers": 6, **SHORT, "updates": 80},
         full={"updates": 100},
         measure=warm_ups,
     ),

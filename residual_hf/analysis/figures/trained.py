@@ -175,7 +175,7 @@ FIGURES = (
             Panel("decoder: gradient of the layer's output", "layer", "gradient norm", log_y=True),
             Panel("training loss", "update", "loss"),
         ),
-        {"layers": 6, **SMALL, "updates": 60},
+        {"layers": 6, **SMALL, "updates": 100},
         {"width": 512, "ffn": 2048, "updates": 20000},
         modes=("xskip", "xskip_ln", "rskip_ln"),
         models=TRAINED,
