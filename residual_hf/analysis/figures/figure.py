@@ -53,7 +53,7 @@ class Figure:
     Args:
         protocol, models: the caption: what is measured, and on which models by default.
         sizes: names and values by default, at which a CPU with two cores needs less than five minutes; `full` those of
-            the paper, or of a run of half an hour.
+            the paper or of a longer run.
         modes: those of the published figure.
         probe: draws the figure of a given model; None if it needs trainings of its own.
         subject: makes the model and the batch for `probe`.
@@ -101,7 +101,7 @@ def draw_figure(
     points = list(measure_all(figure, list(dict.fromkeys([*figure.modes, *modes])), seeds, sizes))
     caption = f"{figure.source}. {figure.models} {figure.protocol} Sizes: {describe(sizes)}. "
     caption += f"Seeds: {', '.join(map(str, seeds))}."
-    if not full and any(figure.sizes.get(name) != value for name, value in figure.full.items()):
+    if figure.full and not full:
         caption += f" Reduced: --full has {describe(figure.full)}."
     return write_points(output_dir, figure.name, figure.panels, points, caption)
 
