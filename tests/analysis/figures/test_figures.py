@@ -62,6 +62,16 @@ def test_pictures_and_table(name, tmp_path):
     assert "<svg" in paths[1].read_text() and paths[2].read_bytes().startswith(b"\x89PNG")
 
 
+def test_caption_says_what_is_reduced(tmp_path, monkeypatch):
+    captions = []
+    monkeypatch.setattr(drawing, "write_points", lambda *arguments: captions.append(arguments[-1]))
+    figure = dataclasses.replace(FIGURES["b2t-4"], sizes={"layers": 1, "width": 32, "ffn": 32}, full={"width": 64})
+    for full in (False, True):
+        drawing.draw_figure(figure, tmp_path, seeds=(1,), full=full)
+    assert captions[0].endswith("Sizes: layers 1, width 32, ffn 32. Seeds: 1. Reduced: --full has width 64.")
+    assert captions[1].endswith("Sizes: layers 1, width 64, ffn 32. Seeds: 1.")
+
+
 def test_modes_and_sizes_of_the_user(tmp_path):
     figure = dataclasses.replace(FIGURES["admin-3"], sizes={"layers": 2, "width": 32, "ffn": 32})
     (table, *_) = drawing.draw_figure(figure, tmp_path, modes=("pre_ln", "mhc"), seeds=(1, 2))
