@@ -115,7 +115,8 @@ def test_comparison_trains_what_is_missing_and_prints_the_tables(tmp_path):
     first = run_here(*study, "--modes", "post_ln", "pre_ln", "--parallel", 2)
     metrics = tmp_path / "runs" / "post_ln_1l_s1" / "metrics.json"
     written = metrics.stat().st_mtime_ns
-    both = run_here(*study, "--modes", "post_ln", "--seeds", 1, 2)
+    wider = "post_ln model.d_model=32"
+    both = run_here(*study, "--modes", "post_ln", wider, "--seeds", 1, 2)
     assert metrics.stat().st_mtime_ns == written
     scores = [
         json.loads((tmp_path / "runs" / f"post_ln_1l_s{seed}" / "metrics.json").read_text())["valid"]["nll"]
@@ -125,6 +126,8 @@ def test_comparison_trains_what_is_missing_and_prints_the_tables(tmp_path):
     assert "| `ln_mode` | 1+1 |" in nll["first"]
     assert cells(nll["first"], "post_ln") == [f"{scores[0]:.2f}"] != cells(nll["first"], "pre_ln")
     assert cells(nll["both"], "post_ln") == ["{:.2f} ({:.2f}-{:.2f})".format(*statistics(scores))]
+    assert cells(nll["both"], wider) != cells(nll["both"], "post_ln")
+    assert (tmp_path / "runs" / "post_ln_d_model_32_1l_s2").is_dir()
     assert {path.suffix for path in (tmp_path / "runs").glob("curves.*")} == {".svg", ".png", ".csv"}
 
     finished = tmp_path / "runs" / "post_ln_1l_s1"

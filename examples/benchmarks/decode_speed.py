@@ -18,7 +18,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -99,18 +99,21 @@ def make_run(name: str, size: str, case: str, threads: int) -> Run:
     if name.startswith("ctranslate2"):
         return ctranslate2_run(name.partition("_")[2], size, sources, beams, threads)
     if name == "marian":
-        return transformers_run(make_marian(preset), sources, beams)
+        return transformers_run(make_marian(size), sources, beams)
     mode, _, kind = name.rpartition("_")
     return transformers_run(make_model(size, mode), sources, beams, kind)
 
 
+@cache
 def make_model(size: str, mode: str) -> ResidualForConditionalGeneration:
     torch.manual_seed(0)
     config = ResidualConfig.preset(SIZES[size], ln_mode=mode)
     return ResidualForConditionalGeneration(config).eval()
 
 
-def make_marian(like: ResidualConfig) -> MarianMTModel:
+@cache
+def make_marian(size: str) -> MarianMTModel:
+    like = ResidualConfig.preset(SIZES[size])
     names = ("vocab_size", "d_model", "encoder_layers", "decoder_layers", "encoder_ffn_dim", "decoder_ffn_dim")
     heads = ("encoder_attention_heads", "decoder_attention_heads")
     tokens = ("pad_token_id", "bos_token_id", "eos_token_id", "decoder_start_token_id")

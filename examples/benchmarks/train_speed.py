@@ -216,7 +216,9 @@ def quartiles(values: Any) -> dict[str, float]:
     return dict(zip(("q1", "median", "q3"), np.quantile(values, (0.25, 0.5, 0.75)).tolist(), strict=True))
 
 
-def rows(candidates: list[Candidate], tokens: np.ndarray, precision: str) -> list[dict[str, Any]]:
+def rows(
+    candidates: list[Candidate], tokens: np.ndarray, precision: str, references: list[str]
+) -> list[dict[str, Any]]:
     """One row of figures per candidate; `ratios[reference]` is how many times as fast as the reference it is."""
     seconds = {candidate.name: np.array(candidate.seconds) for candidate in candidates}
     return [
@@ -225,7 +227,7 @@ def rows(candidates: list[Candidate], tokens: np.ndarray, precision: str) -> lis
             "candidate": candidate.name,
             "parameters": candidate.parameters,
             "tokens_per_second": quartiles(tokens / own),
-            "ratios": {name: quartiles(seconds[name] / own) for name in REFERENCES if name in seconds},
+            "ratios": {name: quartiles(seconds[name] / own) for name in references if name in seconds},
             "mean_loss": float(np.mean(candidate.losses)),
         }
         for candidate, own in zip(candidates, seconds.values(), strict=True)
@@ -281,6 +283,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--precision", choices=PRECISIONS, nargs="+", default=list(PRECISIONS), help="bf16: autocast")
     parser.add_argument("--candidates", choices=CANDIDATES, nargs="+", default=list(CANDIDATES))
+    parser.add_argument("--references", choices=CANDIDATES, nargs="+", default=list(REFERENCES), help="of the ratios")
     parser.add_argument("--compile", action="store_true", help="every model through torch.compile(dynamic=True)")
     parser.add_argument("--batches", type=int, default=24, help="timed batches (default: %(default)s)")
     parser.add_argument("--warmup", type=int, default=3, help="batches before them (default: %(default)s)")
@@ -324,7 +327,7 @@ def main() -> None:
                 if native := NATIVE_PRECISIONS.get(split_name(candidate.name)[1]):
                     kernels.enter_context(accelerated(candidate.model, native))
             measure(candidates, batches, precision, args.device, args.warmup, args.seed)
-        table = rows(candidates, tokens, precision)
+        table = rows(candidates, tokens, precision, args.references)
         print_table(table)
         figures["rows"] += table
     if args.json is not None:

@@ -16,6 +16,7 @@ from __future__ import annotations
 import argparse
 import itertools
 import math
+import re
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
@@ -39,7 +40,10 @@ FIGURES = {"bleu": "sacreBLEU", "tokenized_bleu": "tokenized BLEU", "nll": "NLL"
 parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
 parser.add_argument("recipe", type=Path)
 parser.add_argument(
-    "--modes", nargs="+", default=["resi_dual", "post_ln", "pre_ln", "admin", "deep_norm", "b2t"], help="or `all`"
+    "--modes",
+    nargs="+",
+    default=["resi_dual", "post_ln", "pre_ln", "admin", "deep_norm", "b2t"],
+    help="or `all`; a mode in quotes may have settings of its own: 'resi_dual training.r_drop=5'",
 )
 parser.add_argument("--layers", nargs="+", type=int, default=[None], help="of each stack (default: the recipe's)")
 parser.add_argument("--warmup", nargs="+", type=int, default=[None], help="updates (default: the recipe's)")
@@ -61,7 +65,7 @@ class Column:
     @property
     def title(self) -> str:
         parts = {"{0}+{0}": self.layers, "warm-up {}": self.warmup, "learning rate {:g}": self.lr}
-        return ", ".join(text.format(value) for text, value in parts.items() if value is not None) or "score"
+        return ", ".join(text.format(value) for text, value in parts.items() if value is not None)
 
     @property
     def suffix(self) -> str:
@@ -79,17 +83,19 @@ class Column:
 
 @dataclass(frozen=True)
 class Run:
-    mode: str
+    mode: str  # and settings of its own, separated by spaces
     column: Column
     seed: int
     root: Path
 
     @property
     def folder(self) -> Path:
-        return self.root / f"{self.mode}{self.column.suffix}_s{self.seed}"
+        name = re.sub(r" \S*?([^.\s]+)=", r"_\1_", self.mode)
+        return self.root / f"{name}{self.column.suffix}_s{self.seed}"
 
     def settings(self, common: Sequence[str]) -> list[str]:
-        own = [f"model.ln_mode={self.mode}", f"training.seed={self.seed}", *self.column.fields()]
+        mode, *of_mode = self.mode.split()
+        own = [f"model.ln_mode={mode}", *of_mode, f"training.seed={self.seed}", *self.column.fields()]
         return [*common, *own, f"output_dir={self.folder}"]
 
     def train(self, recipe: Path, common: Sequence[str]) -> FinishedRun | None:
@@ -156,7 +162,7 @@ def table(results: Results, modes: Sequence[str], figure: str) -> str:
         [f"`{mode}`", *(cell(of(results, mode, c), of(results, modes[0], c), figure) for c in columns)]
         for mode in modes
     ]
-    return as_markdown([["`ln_mode`", *(column.title for column in columns)], *rows])
+    return as_markdown([["`ln_mode`", *(column.title or "score" for column in columns)], *rows])
 
 
 def validation_nll(runs: Sequence[FinishedRun | None]) -> float:
@@ -173,7 +179,7 @@ def table_of_best_rates(results: Results, modes: Sequence[str], figure: str) -> 
             rates = [column for column in columns_of(results) if replace(column, lr=None) == setting]
             best = min(rates, key=lambda rate: validation_nll(of(results, mode, rate)))
             rows[-1].append(f"{cell(of(results, mode, best), [], figure)} at {best.lr:g}")
-    return as_markdown([["`ln_mode`", *(setting.title for setting in settings)], *rows])
+    return as_markdown([["`ln_mode`", *(setting.title or "score" for setting in settings)], *rows])
 
 
 def draw(results: Results, folder: Path) -> None:
@@ -189,7 +195,7 @@ def draw(results: Results, folder: Path) -> None:
                     if math.isfinite(entry.get("eval_nll", math.nan))
                 ]
     for setting in dict.fromkeys(replace(column, lr=None) for column in columns_of(results)):
-        name = f"{setting.title}, final"
+        name = f"{setting.title}, final".removeprefix(", ")
         ends = [
             Point(name, run.mode, run.seed, run.column.lr, finished.metrics["valid"]["nll"])
             for run, finished in results.items()

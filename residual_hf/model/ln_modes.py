@@ -98,7 +98,8 @@ class DualStream(StreamBoundary):
         return values
 
     def begin(self, hidden_states: Tensor) -> Stream:
-        return hidden_states, hidden_states * self.options.dual_scale
+        scale = self.options.dual_scale
+        return hidden_states, hidden_states if scale == 1 else hidden_states * scale
 
     def end(self, stream: Stream) -> Tensor:
         x, r = stream

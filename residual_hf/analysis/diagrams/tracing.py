@@ -63,9 +63,17 @@ class Part:
 
 
 class Named(float):
-    """A constant of a mode that remembers its name through a trace."""
+    """A constant of a mode that remembers its name through a trace.
+
+    It equals no number, so that shortcuts for special values are not traced.
+    """
 
     name: str
+
+    def __eq__(self, other: object) -> bool:
+        return self is other
+
+    __hash__ = float.__hash__
 
 
 def name_constants(module: nn.Module) -> None:
