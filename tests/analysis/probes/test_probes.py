@@ -71,7 +71,6 @@ def test_gradients_vanish_only_in_a_post_ln_decoder(depth, seed, tolerance):
         assert norms["encoder", 1, "self_attention"] > norms["encoder", depth, "feed_forward"]
 
 
-
 def site(row):
     return row.stack, row.layer, row.sublayer, row.location
 
