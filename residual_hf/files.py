@@ -80,6 +80,9 @@ def check_output_folder(
         raise InputError(f"{field}: {folder} given, must be a name in UTF-8") from None
     if folder.exists() and not folder.is_dir():
         raise InputError(f"{field}: {folder} is a file, must be a folder")
+    for path in (folder, *folder.parents):
+        if path.name == ".." and not path.parent.is_dir():  # once that is created, `folder` may name a full folder
+            raise InputError(f"{field}: {folder}: no folder {path.parent}")
     if folder.is_symlink() and not folder.exists():
         raise InputError(f"{field}: {folder} is a link to a folder that does not exist")
     ancestor = next(path for path in (folder, *folder.absolute().parents) if path.exists())

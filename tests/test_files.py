@@ -150,6 +150,17 @@ def test_a_link_to_nothing_is_named(tmp_path):
     refused(tmp_path / "link", "link is a link to a folder that does not exist")
 
 
+@pytest.mark.parametrize("overwrite", [False, True])
+@pytest.mark.parametrize("start", ["nowhere", "nowhere/deeper/..", "link", "loop", "output/run.json"])
+def test_a_folder_is_not_reached_through_one_that_does_not_exist(output, tmp_path, start, overwrite):
+    (tmp_path / "link").symlink_to(tmp_path / "nowhere")
+    (tmp_path / "loop").symlink_to(tmp_path / "loop")
+    for end in ("..", "../output", "../new"):
+        with pytest.raises(InputError, match=rf"{start.split('/')[0]}.*: (no folder|.*is a file)"):
+            check_output_folder(tmp_path / start / end, overwrite=overwrite, holds=["run.json"])
+    check_output_folder(tmp_path / "output" / "../new", overwrite=overwrite, holds=["run.json"])
+
+
 def test_a_folder_is_emptied_when_its_new_content_is_accepted(output):
     (output / "lock").touch()
     with pytest.raises(RuntimeError), emptied_folder(output, keep="lock"):
