@@ -98,8 +98,7 @@ class DualStream(StreamBoundary):
         return values
 
     def begin(self, hidden_states: Tensor) -> Stream:
-        scale = self.options.dual_scale
-        return hidden_states, hidden_states if scale == 1 else hidden_states * scale
+        return hidden_states, hidden_states * self.options.dual_scale
 
     def end(self, stream: Stream) -> Tensor:
         x, r = stream

@@ -13,7 +13,7 @@ from residual_hf.training import batch_size_finder
 from residual_hf.training.batch_size_finder import largest, split_update, tokens_that_fit
 from residual_hf.training.run import train
 
-Memory = namedtuple("Memory", "available")
+Memory = namedtuple("Memory", "available total", defaults=[2**40])
 
 
 @pytest.mark.parametrize("limit", [100, 1000, 1023, 5000, 65536])

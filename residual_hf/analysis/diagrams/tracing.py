@@ -63,17 +63,9 @@ class Part:
 
 
 class Named(float):
-    """A constant of a mode that remembers its name through a trace.
-
-    It equals no number, so that shortcuts for special values are not traced.
-    """
+    """A constant of a mode that remembers its name through a trace."""
 
     name: str
-
-    def __eq__(self, other: object) -> bool:
-        return self is other
-
-    __hash__ = float.__hash__
 
 
 def name_constants(module: nn.Module) -> None:
