@@ -199,11 +199,8 @@ def atomic_folder(folder: Path) -> Iterator[Path]:
     with tempfile.TemporaryDirectory(prefix=f".{folder.name}.", dir=folder.parent) as workplace:
         new, old = Path(workplace, "new"), Path(workplace, "old")
         new.mkdir()
-        mode = new.stat().st_mode & 0o666
         yield new
-        for path in new.rglob("*"):
-            if path.is_file():
-                path.chmod(mode)
+        set_usual_mode(new)
         if folder.exists():
             os.replace(folder, old)
         try:
@@ -212,6 +209,14 @@ def atomic_folder(folder: Path) -> Iterator[Path]:
             if old.exists():
                 os.replace(old, folder)
             raise
+
+
+def set_usual_mode(folder: Path, pattern: str = "*") -> None:
+    """Give files in a new folder, at any depth, the mode of the umask; safetensors makes them private."""
+    mode = folder.stat().st_mode & 0o666
+    for path in folder.rglob(pattern):
+        if path.is_file():
+            path.chmod(mode)
 
 
 def write_atomically(path: Path, content: str | bytes) -> None:

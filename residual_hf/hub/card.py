@@ -89,6 +89,9 @@ def write_card(
     run = FinishedRun.read(run_folder)
     path = run.folder / "model" / "README.md" if output is None else Path(output)
     check_output_file(path, overwrite=overwrite, suffix=".md")
+    picture = path.with_name("training_curve.png") if output is None else path.with_suffix(".png")
+    if output is not None:
+        check_output_file(picture, overwrite=overwrite)
     name = model_name or run.folder.resolve().name
     for field, value in [("model_name", name), *(("datasets", dataset) for dataset in datasets)]:
         try:
@@ -102,7 +105,6 @@ def write_card(
         comparisons = compare(run, other)
         tables = score_tables(run, comparisons)
         curve = learning_curve(run.curve)
-        picture = path.with_name("training_curve.png" if output is None else f"{path.stem}.png")
         sections = ("tokenizer", "model", "training", "decoding", "evaluation")
         recipe = {name: run.recipe[name] for name in sections if name in run.recipe}
         card = ModelCard.from_template(

@@ -45,8 +45,8 @@ class RecordCallback(TrainerCallback):
 
     def _drop_after(self, step: int) -> None:
         """Delete the entries that an interrupted run wrote after the checkpoint from which it continues."""
-        lines = self.path.read_text(encoding="utf-8").splitlines() if self.path.exists() else []
-        kept = "".join(f"{line}\n" for line in lines if _step(line) <= step)
+        text = self.path.read_text(encoding="utf-8", errors="replace") if self.path.exists() else ""
+        kept = "".join(f"{line}\n" for line in text.splitlines() if _step(line) <= step)
         write_atomically(self.path, kept)
 
     def _time_left(self, state: Any) -> str:
@@ -70,10 +70,10 @@ class RecordCallback(TrainerCallback):
 
 
 def _step(line: str) -> float:
-    """The update of a log entry; infinite for one that was written in part."""
+    """The update of a log entry; infinite for one that was written in part or is damaged."""
     try:
-        return json.loads(line)["step"]
-    except (ValueError, KeyError, TypeError):
+        return float(json.loads(line)["step"])
+    except (ValueError, KeyError, TypeError, RecursionError):
         return math.inf
 
 

@@ -20,6 +20,7 @@ from residual_hf.data.batching import Seq2SeqCollator, TokenBudgetSampler, evalu
 from residual_hf.data.encoding import EncodedCorpus
 from residual_hf.data.streaming import StreamedBatches
 from residual_hf.errors import InputError
+from residual_hf.files import set_usual_mode
 from residual_hf.model.branch_warmup import branch_warmups
 from residual_hf.model.profiling import profile_admin, set_profile, wants_profile
 
@@ -179,8 +180,12 @@ class ResidualTrainer(ShardedTrainer):
 
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
         super().save_model(output_dir, _internal_call)
-        if self.ema is not None and self.args.should_save:
-            self.ema.save(Path(output_dir or self.args.output_dir))
+        if not self.args.should_save:
+            return
+        folder = Path(output_dir or self.args.output_dir)
+        if self.ema is not None:
+            self.ema.save(folder)
+        set_usual_mode(folder, "*.safetensors")
 
     def evaluate(
         self,

@@ -9,6 +9,7 @@ import pytest
 from finished_run import BAD, GOOD, REFERENCES, content, corpus, edit_json, edit_recipe, score, write_json
 from huggingface_hub import ModelCard
 
+from residual_hf.errors import InputError
 from residual_hf.hub.card import write_card
 from residual_hf.hub.markdown import public
 from residual_hf.model.connections import LN_MODES
@@ -144,6 +145,10 @@ def test_learning_curve_is_drawn(make_run):
     (run.parent / "cards").mkdir()
     path = write_card(run, output=run.parent / "cards" / "mine.md")
     assert "(mine.png)" in content(path) and path.with_name("mine.png").exists()
+    path.with_name("photo.png").write_text("mine")
+    with pytest.raises(InputError, match="photo.png exists; use --overwrite"):
+        write_card(run, output=path.with_name("photo.md"))
+    assert path.with_name("photo.png").read_text() == "mine" and not path.with_name("photo.md").exists()
 
 
 def test_card_without_matplotlib_has_no_picture(make_run, monkeypatch):

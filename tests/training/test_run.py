@@ -85,6 +85,8 @@ def test_run_folder_is_complete(finished):
     run = folder / "run"
     assert json.loads((run / "metrics.json").read_text()) == metrics
     assert metrics["updates"] == 60
+    weights = [*run.rglob("*.safetensors")]
+    assert {path.stat().st_mode for path in weights} == {(run / "run.json").stat().st_mode} and len(weights) > 1
     assert "ln_mode" in (run / "model" / "README.md").read_text()
     for split, size in (("valid", 12), ("test", 9)):
         assert "version:" in metrics[split]["bleu"]["signature"]
