@@ -85,9 +85,9 @@ def check_output_folder(
             raise InputError(f"{field}: {folder}: no folder {path.parent}")
     if folder.is_symlink() and not folder.exists():
         raise InputError(f"{field}: {folder} is a link to a folder that does not exist")
-    ancestor = next(path for path in (folder, *folder.absolute().parents) if path.exists())
+    ancestor = next(path for path in (folder, *folder.absolute().parents) if os.path.lexists(path))
     if not ancestor.is_dir():
-        raise InputError(f"{field}: {folder}: {ancestor} is a file, must be a folder")
+        raise InputError(f"{field}: {folder}: {ancestor} is not a folder")
     check_space(ancestor, field=field)
     if not folder.is_dir() or not any(folder.iterdir()):
         return

@@ -122,7 +122,7 @@ def test_only_an_earlier_output_is_overwritten(output, tmp_path, monkeypatch):
     refused(tmp_path / "link", "holds the input", inputs=[output / "deep"])
     refused(output / "deep", r"deep has no run\.json: it is not an earlier output")
     refused(output / "run.json", "is a file, must be a folder")
-    refused(output / "run.json" / "deeper", "is a file, must be a folder")
+    refused(output / "run.json" / "deeper", r"run\.json is not a folder")
     refused(tmp_path / os.fsdecode(b"caf\xe9"), "given, must be a name in UTF-8")
     monkeypatch.setenv("HOME", str(output / "deep"))
     refused(output, "holds the home directory")
@@ -148,6 +148,7 @@ def test_a_folder_that_holds_a_run_is_overwritten_by_none_but_that_run(output, t
 def test_a_link_to_nothing_is_named(tmp_path):
     (tmp_path / "link").symlink_to(tmp_path / "nowhere")
     refused(tmp_path / "link", "link is a link to a folder that does not exist")
+    refused(tmp_path / "link" / "new", "link is not a folder")
 
 
 @pytest.mark.parametrize("overwrite", [False, True])
@@ -156,7 +157,7 @@ def test_a_folder_is_not_reached_through_one_that_does_not_exist(output, tmp_pat
     (tmp_path / "link").symlink_to(tmp_path / "nowhere")
     (tmp_path / "loop").symlink_to(tmp_path / "loop")
     for end in ("..", "../output", "../new"):
-        with pytest.raises(InputError, match=rf"{start.split('/')[0]}.*: (no folder|.*is a file)"):
+        with pytest.raises(InputError, match="no folder|is not a folder|is a file"):
             check_output_folder(tmp_path / start / end, overwrite=overwrite, holds=["run.json"])
     check_output_folder(tmp_path / "output" / "../new", overwrite=overwrite, holds=["run.json"])
 

@@ -64,7 +64,9 @@ def read_fairseq_checkpoint(path: str | Path) -> tuple[dict[str, Any], dict[str,
     """
     loaded = load_pickle(path)
     weights = loaded.get("model") if isinstance(loaded, Mapping) else None
-    if not isinstance(weights, Mapping) or not all(isinstance(tensor, Tensor) for tensor in weights.values()):
+    if not isinstance(weights, Mapping) or not all(
+        isinstance(name, str) and isinstance(tensor, Tensor) for name, tensor in weights.items()
+    ):
         raise InputError(f"{path}: not a fairseq checkpoint: no weights under 'model'")
     size, stored = sum(tensor.nbytes for tensor in weights.values()), Path(path).expanduser().stat().st_size
     if size > MAX_SHARED * stored:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -64,6 +65,12 @@ def default_tokenizer(language: str | None) -> str:
     """sacreBLEU's tokenizer for a language code such as `zh`, `zh-TW` or `zho_Hant`."""
     code = (language or "").lower().replace("_", "-").partition("-")[0]
     return next((name for name, languages in TOKENIZERS.items() if code in languages), "13a")
+
+
+def tokenizer_of(signature: str) -> str:
+    """The tokenizer in a signature of BLEU, for MeCab without the version that `tok:ja-mecab-0.996-IPA` has."""
+    found = re.search(r"\btok:((?:ja|ko)-mecab|[^|]+)", signature)
+    return found[1] if found else "13a"
 
 
 @dataclass(frozen=True)

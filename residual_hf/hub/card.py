@@ -19,7 +19,7 @@ from huggingface_hub.utils import validate_repo_id
 from jinja2 import Template, TemplateError
 
 from residual_hf.errors import InputError
-from residual_hf.evaluation.metrics import METRICS, Comparison, paired_bootstrap
+from residual_hf.evaluation.metrics import METRICS, Comparison, paired_bootstrap, tokenizer_of
 from residual_hf.files import check_output_file, write_atomically
 from residual_hf.model import catalogue as _  # noqa: F401  registers the modes
 from residual_hf.model.connections import LN_MODES
@@ -265,8 +265,7 @@ def compare(run: Run, baseline: Run | None) -> dict[str, Comparison]:
     if others != references:
         raise InputError(f"baseline: {other.folder} was scored on other references of data.{split}")
     signature = run.metrics[split].get("bleu", {}).get("signature", "")
-    tokenizer = dict(part.partition(":")[::2] for part in signature.split("|")).get("tok", "13a")
-    comparisons = paired_bootstrap(theirs, ours, references, metrics=names, tokenize=tokenizer)
+    comparisons = paired_bootstrap(theirs, ours, references, metrics=names, tokenize=tokenizer_of(signature))
     for name, pair in comparisons.items():
         for one, value in ((other, pair.a), (run, pair.b)):
             recorded = one.metrics[split][name]["value"]

@@ -156,9 +156,10 @@ def test_what_cannot_be_converted_is_named(name, changes, message, tmp_path):
 
 
 def test_checkpoints_of_something_else_are_named(tmp_path):
-    torch.save({"state_dict": {}}, tmp_path / "other.pt")
-    with pytest.raises(InputError, match=r"other\.pt: not a fairseq checkpoint"):
-        load_fairseq_model(tmp_path / "other.pt")
+    for content in ({"state_dict": {}}, {"model": {5: torch.ones(1)}}):
+        torch.save(content, tmp_path / "other.pt")
+        with pytest.raises(InputError, match=r"other\.pt: not a fairseq checkpoint"):
+            load_fairseq_model(tmp_path / "other.pt")
     torch.save({"model": fairseq_weights(random_model(ln_mode="post_ln"))}, tmp_path / "bare.pt")
     with pytest.raises(InputError, match="neither args .* nor cfg"):
         load_fairseq_model(tmp_path / "bare.pt")

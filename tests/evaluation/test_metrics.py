@@ -9,7 +9,13 @@ import sys
 import pytest
 
 from residual_hf.errors import InputError
-from residual_hf.evaluation.metrics import EvaluationSettings, default_tokenizer, paired_bootstrap, tokenized_bleu
+from residual_hf.evaluation.metrics import (
+    EvaluationSettings,
+    default_tokenizer,
+    paired_bootstrap,
+    tokenized_bleu,
+    tokenizer_of,
+)
 from residual_hf.evaluation.translation_metric import TranslationMetric
 
 REFERENCES = ["the dog runs on wet grass", "two men talk in a small shop", "a girl reads the old red book"] * 20
@@ -74,6 +80,16 @@ def test_paired_bootstrap_is_repeatable():
 )
 def test_the_tokenizer_of_bleu_follows_the_language(language, tokenizer):
     assert default_tokenizer(language) == tokenizer
+
+
+@pytest.mark.parametrize(
+    ("recorded", "tokenizer"),
+    [("13a", "13a"), ("spBLEU-1K", "spBLEU-1K"), ("ja-mecab-0.996-IPA", "ja-mecab")]
+    + [("ko-mecab-0.996/ko-0.9.2-KO", "ko-mecab")],
+)
+def test_the_tokenizer_is_read_from_a_signature(recorded, tokenizer):
+    assert tokenizer_of(f"nrefs:1|case:mixed|eff:no|tok:{recorded}|smooth:exp|version:2.6.0") == tokenizer
+    assert tokenizer_of("") == "13a"
 
 
 def test_a_tokenizer_that_is_not_installed_is_named_with_its_extra(monkeypatch):
