@@ -76,7 +76,8 @@ def run_verb(options: argparse.Namespace) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return BROKEN_PIPE
     except BaseException as error:
-        if isinstance(error, OSError) or is_panic(error):  # a full disk, a tokenizer that gives up
+        in_rust = is_panic(error) or "(os error " in str(error)  # a tokenizer that gives up, a full disk
+        if isinstance(error, OSError) or in_rust:
             print(f"residual-hf {options.verb}: {error}", file=sys.stderr)
             return FAILED
         if signals or isinstance(error, KeyboardInterrupt):

@@ -263,3 +263,12 @@ def test_a_closed_stream_is_an_empty_one(model_folder, name, monkeypatch, capsys
     monkeypatch.setattr(sys, name, None)
     assert main(["translate", str(model_folder)]) == 0
     assert len(capsys.readouterr().out.splitlines()) == (name == "stderr")
+
+
+def test_a_disk_that_is_full_is_one_line_also_from_a_library_in_rust(monkeypatch, capsys):
+    def table():
+        raise Exception("No space left on device (os error 28)")  # as tokenizers does
+
+    monkeypatch.setattr("residual_hf.catalogue.modes_table", table)
+    assert main(["modes"]) == 1
+    assert capsys.readouterr().err == "residual-hf modes: No space left on device (os error 28)\n"
