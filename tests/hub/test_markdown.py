@@ -40,6 +40,7 @@ def test_recorded_text_is_escaped(make_run):
         ("/home/some one/secret/tokenizer", "tokenizer"),
         ("data.train={source: /home/someone/a.de, target: ~/texts/a.en}", "data.train={source: a.de, target: a.en}"),
         ("train '/home/some one/recipe.yaml' --output-dir runs/one", "train 'recipe.yaml' --output-dir runs/one"),
+        ("train --set 'output_dir=/home/some one/my run' x", "train --set 'output_dir=my run' x"),
         ("C:\\Users\\someone\\a.de", "a.de"),
         ("source=C:\\Users\\someone\\a.de", "source=a.de"),
         ("file:///home/someone/a.de", "a.de"),
