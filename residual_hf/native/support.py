@@ -56,7 +56,7 @@ def unsupported_stack(stack: ResidualStack) -> str | None:
         return f"heads of {head_size} values are larger than {LARGEST_HEAD}"
     for name, module in stack.named_modules():
         role = name.rpartition(".")[2]
-        if type(module) not in MODULES.get(role, (type(module),)) or (role in CHILDLESS and module._modules):
+        if type(module) not in MODULES.get(role, (type(module),)) or (role in CHILDLESS and [*module.children()]):
             return f"{stack.stack}.{name} is a {type(module).__name__}, for which there is no native kernel"
     return None if mode.name in LN_MODES else folding_problem(stack)
 
