@@ -25,6 +25,7 @@ from residual_hf.model.configuration_residual import ResidualConfig
 from residual_hf.model.connections import STACKS
 from residual_hf.model.embeddings import SinusoidalPositions, build_positions
 from residual_hf.model.modeling_residual import ResidualForConditionalGeneration
+from residual_hf.model.translation_inputs import languages_of
 
 
 @dataclass(frozen=True)
@@ -119,7 +120,7 @@ def convert_transformers(
     check_output_folder(output_dir, overwrite=overwrite, holds=WEIGHT_FILES, inputs=[os.fspath(name)])
     tokenizer = load(AutoTokenizer, name)
     model = load(AutoModelForSeq2SeqLM, name)
-    source_lang, target_lang = languages(model, tokenizer)
+    source_lang, target_lang = languages_of(model.config, tokenizer)
     converted = from_transformers(
         model, source_lang=source_lang, target_lang=target_lang, decoder_start_token_id=decoder_start_token_id
     )
@@ -132,16 +133,6 @@ def load(auto_class: Any, name: str | os.PathLike) -> Any:
         return auto_class.from_pretrained(name)
     except (OSError, ValueError, ImportError) as error:
         raise InputError(f"{name}: {auto_class.__name__} cannot load it: {error}") from error
-
-
-def languages(model: PreTrainedModel, tokenizer: Any) -> tuple[str | None, str | None]:
-    """Source and target language of a bilingual model: from the config of FSMT, or from Marian's tokenizer."""
-    if getattr(model.config, "langs", None):
-        source, target = model.config.langs
-        return source, target
-    if hasattr(tokenizer, "source_lang") and hasattr(tokenizer, "target_lang"):
-        return tokenizer.source_lang, tokenizer.target_lang
-    return None, None
 
 
 def architecture_of(model: Any) -> Architecture:

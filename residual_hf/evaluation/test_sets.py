@@ -19,6 +19,7 @@ from residual_hf.files import atomic_folder, write_atomically, write_json
 from residual_hf.generation.long_text import LongLines
 from residual_hf.generation.stream import check_lengths
 from residual_hf.generation.translator import Translator
+from residual_hf.model.translation_inputs import languages_of
 from residual_hf.training.records import command, commit, device_name, now, versions
 
 from .metrics import EvaluationSettings, check_lines
@@ -73,7 +74,7 @@ def evaluate_model(
         output_dir: folder for `NAME.translations.txt` of each test set and `scores.json`, which also has the command,
             the search parameters, versions and device.
     """
-    language = target_lang or getattr(translator.model.config, "target_lang", None)
+    language = target_lang or languages_of(translator.model.config, translator.tokenizer)[1]
     corpora = [replace(corpus, target_lang=language) for corpus in test_sets]
     options: dict[str, Any] = {"source_lang": source_lang, "target_lang": target_lang, "long": long}
     scorers = make_scorers(corpora, None, settings, lowercase=lowercase)

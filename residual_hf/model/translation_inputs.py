@@ -22,6 +22,15 @@ def language_tags(tokenizer: Any) -> dict[str, str]:
     return {match[1]: match[0] for match in matches if match}
 
 
+def languages_of(config: Any, tokenizer: Any) -> tuple[str | None, str | None]:
+    """Source and target language of a bilingual model: from its config, or from Marian's tokenizer."""
+    if getattr(config, "langs", None):  # FSMT
+        source, target = config.langs
+        return source, target
+    named = config if hasattr(config, "target_lang") else tokenizer
+    return getattr(named, "source_lang", None), getattr(named, "target_lang", None)
+
+
 def without_tag(text: str) -> str:
     """A translation without its leading language tag, if any."""
     tag = TAG_PATTERN.match(text)
@@ -89,39 +98,44 @@ class TranslationInputs:
         return {name: value for name, value in inputs.items() if name != "token_type_ids"}
 
     def check(self, src_lang: str | None, tgt_lang: str | None) -> None:
-        """Raise `ValueError` for languages that the model does not support, as far as its config tells."""
+        """Raise `ValueError` for languages that the model does not support; warn where it names none."""
         if self.has_own_codes:
             return
-        source = getattr(self.config, "source_lang", None)
-        target = getattr(self.config, "target_lang", None)
-        targets = sorted(self.tags) or ([target] if target else [])
-        wrong_source = src_lang and source and src_lang != source
-        wrong_target = tgt_lang and targets and tgt_lang not in targets
-        if wrong_source or wrong_target:
-            pairs = ", ".join(f"{source or 'any'} to {language}" for language in targets or ["any"])
-            raise ValueError(
-                f"this model does not translate {src_lang or source or 'any'} to {tgt_lang or target or 'any'}. "
-                f"Supported: {pairs}."
-            )
+        source, target = languages_of(self.config, self.tokenizer)
+        pairs: list[tuple[str | None, str | None]] = [(source, tag) for tag in sorted(self.tags)]
+        if not pairs and (source or target):
+            pairs = [(source, target)]
+        elif not pairs and (src_lang, tgt_lang) != self.languages(None, None):
+            pairs = list(self.prompts)
+            if not pairs:
+                given = tgt_lang or src_lang
+                logger.warning_once(
+                    f"The model names no languages: {given!r} is not checked and changes no translation."
+                )
+        if pairs and not any(_fits((src_lang, tgt_lang), pair) for pair in pairs):
+            asked = _named(source if src_lang is None else src_lang, target if tgt_lang is None else tgt_lang)
+            supported = ", ".join(_named(*pair) for pair in pairs)
+            raise ValueError(f"this model does not translate {asked}. Supported: {supported}.")
+
+    @cached_property
+    def prompts(self) -> dict[tuple[str, str], dict[str, Any]]:
+        """Prompt and generation arguments of the pairs in `config.task_specific_params` (T5)."""
+        tasks = getattr(self.config, "task_specific_params", None) or {}
+        named = {TASK_PATTERN.fullmatch(task): parameters for task, parameters in tasks.items()}
+        return {(match[1], match[2]): parameters for match, parameters in named.items() if match}
 
     def task_parameters(self, src_lang: str | None, tgt_lang: str | None) -> dict[str, Any]:
-        """Prompt and generation arguments of a pair in `config.task_specific_params` (T5)."""
-        known = {
-            task: parameters
-            for task, parameters in (getattr(self.config, "task_specific_params", None) or {}).items()
-            if task.startswith("summarization" if self.task == "summarization" else "translation")
-        }
-        if not known:
-            return {}
-        if src_lang is None and tgt_lang is None:
-            task = self.task if self.task in known else next(iter(known))
-            if task != self.task:
-                logger.warning_once(f"No languages given, using {task!r}. Known: {', '.join(known)}.")
-            return known[task]
-        task = f"translation_{src_lang}_to_{tgt_lang}"
-        if task not in known:
-            logger.warning_once(f"The model has no prompt for {task!r}, only for {', '.join(known)}. Using no prompt.")
-        return known.get(task, {})
+        """Prompt and generation arguments of the task in `config.task_specific_params` (T5)."""
+        if self.task == "summarization":
+            return (getattr(self.config, "task_specific_params", None) or {}).get("summarization", {})
+        fitting = [pair for pair in self.prompts if _fits((src_lang, tgt_lang), pair)]
+        if self.prompts and len(fitting) != 1:
+            prompt = f"that of {_named(*fitting[0])}" if fitting else "none"
+            known = ", ".join(_named(*pair) for pair in self.prompts)
+            logger.warning_once(
+                f"{len(fitting)} prompts fit {_named(src_lang, tgt_lang)}, using {prompt}. Known: {known}."
+            )
+        return self.prompts[fitting[0]] if fitting else {}
 
     def _target_tag(self, src_lang: str | None, tgt_lang: str | None) -> str:
         self.check(src_lang, tgt_lang)
@@ -152,3 +166,12 @@ class TranslationInputs:
         if target_id in nothing or (target_id == token_id(tgt_lang) and token_id(src_lang) in nothing):
             raise ValueError(f"{unknown}. Special tokens: {', '.join(self.tokenizer.all_special_tokens)}")
         return inputs
+
+
+def _fits(given: tuple[str | None, str | None], pair: tuple[str | None, str | None]) -> bool:
+    """Whether languages are those of a pair, as far as both are named."""
+    return all(one is None or other is None or one == other for one, other in zip(given, pair, strict=True))
+
+
+def _named(source: str | None, target: str | None) -> str:
+    return " to ".join("any" if language is None else language or "''" for language in (source, target))

@@ -192,6 +192,16 @@ def test_other_families_translate_as_generate_does(family, tmp_path):
         Translator.from_pretrained(tmp_path, dtype="int8")
 
 
+def test_the_languages_of_the_tokenizer_of_marian():
+    tokenizer = tiny_tokenizer()
+    tokenizer.source_lang, tokenizer.target_lang = "de", "en"
+    pair = Translator(marian(tokenizer).eval(), tokenizer, SETTINGS)
+    assert pair.translate("zwei", target_lang="en") == pair.translate("zwei")
+    for language in ("fr", ""):
+        with pytest.raises(InputError, match=f"de to {language or repr(language)}. Supported: de to en"):
+            pair.translate("zwei", target_lang=language)
+
+
 def test_a_model_whose_tokenizer_has_language_codes(tmp_path):
     import json
 

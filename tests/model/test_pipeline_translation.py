@@ -219,9 +219,12 @@ def test_languages_of_the_model(tokenizer):
             TranslationPipeline(model, tokenizer=tokenizer, device="cpu", **settings)
 
 
-def test_unstated_languages_are_believed(model, tokenizer, translate):
+def test_unstated_languages_are_believed(model, tokenizer, translate, caplog):
     pair = TranslationPipeline(model, tokenizer=tokenizer, device="cpu", task="translation_xx_to_yy")
     assert pair(SENTENCES[0]) == translate(SENTENCES[0])
+    assert caplog.text == ""
+    assert translate(SENTENCES[0], tgt_lang="zz") == pair(SENTENCES[0])
+    assert "The model names no languages: 'zz' is not checked" in caplog.text
 
 
 def test_language_tags():
@@ -262,6 +265,12 @@ def test_t5_prompts(tokenizer):
     translate = TranslationPipeline(model, tokenizer=tokenizer, device="cpu", task="translation")
     assert texts(translate(SENTENCES[1], src_lang="en", tgt_lang="fr")) == french
     assert texts(translate(SENTENCES[1])) == german  # the first, as in Transformers 4
+    assert texts(translate(SENTENCES[1], tgt_lang="fr")) == french
+    with pytest.raises(ValueError, match="any to it.*en to de, en to fr"):
+        translate(SENTENCES[1], tgt_lang="it")
+    own = TranslationPipeline(model, tokenizer=tokenizer, device="cpu", task="translation_en_to_it")
+    plain = by_hand(model, tokenizer, SENTENCES[1], max_new_tokens=9)  # fine-tuned for another pair
+    assert texts(own(SENTENCES[1], max_new_tokens=9)) == plain
     longer = by_hand(model, tokenizer, f"a fr: {SENTENCES[1]}", num_beams=2, max_new_tokens=9)
     assert texts(named(SENTENCES[1], max_new_tokens=9)) == longer
 
