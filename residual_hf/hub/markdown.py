@@ -10,7 +10,7 @@ from typing import Any
 PATH = re.compile(r"(file://)?(~|\.\.?)?[/\\]|[A-Za-z]:[/\\]")
 START = r"(?:(?!https?:)[a-z][a-z0-9+.-]*://|[A-Za-z]:[/\\]|\\\\|~?/(?=[^\s/]+/)|\.\.?[/\\])"
 PATHS = re.compile(  # in quotes, also FIELD=PATH; not in quotes; relative, of more parts than a name on the Hub has
-    rf"""(?<=['"])([\w.-]+=)?{START}[^'"\n]+"""
+    rf"""(?<=")([\w.-]+=)?{START}[^"\n]+|(?<=')([\w.-]+=)?{START}(?:[^'\n]|'"'"')+"""
     rf"""|(?<![\w.:/\\)~-]){START}[^\s=,:;|{{}}'"`()]+"""
     r"""|(?<![\w.:/\\)~-])[\w.-]+(?:[/\\][\w.-]+){2,}"""
 )
@@ -62,7 +62,7 @@ def public(value: Any) -> Any:
     value = SECRETS.sub("***", NAMED_SECRETS.sub(r"\1***", value))
     if PATH.match(value) and "\n" not in value:
         return file_name(value)
-    return PATHS.sub(lambda match: (match[1] or "") + file_name(match[0]), value)
+    return PATHS.sub(lambda match: (match[1] or match[2] or "") + file_name(match[0]), value)
 
 
 def file_name(path: str) -> str:

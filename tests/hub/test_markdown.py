@@ -54,6 +54,8 @@ def test_recorded_text_is_escaped(make_run):
         ("key ghp_0123456789abcdef, sk-0123456789abcdef and AKIA0123456789ABCDEF", "key ***, *** and ***"),
         ("Authorization: Bearer abc.def", "Authorization: Bearer ***"),
         ("https://host/a?access_token=abc&b=1", "https://host/a?access_token=***&b=1"),
+        ("train --set 'a=/home/o'\"'\"'neil/x y' z", "train --set 'a=x y' z"),
+        ("no file \"/home/o'neil/a.de\"", 'no file "a.de"'),
         ('"C:\\Users\\Some One\\a.de" and "/home/some one/b.de"', '"a.de" and "b.de"'),
         ("C:/Users/someone/a.de", "a.de"),
         ("source=\\\\server\\share\\a.de", "source=a.de"),
