@@ -36,6 +36,7 @@ from residual_hf.data.pipeline import PreparedData
 from residual_hf.errors import InputError
 from residual_hf.model.connections import LN_MODES
 from residual_hf.model.modeling_residual import ResidualForConditionalGeneration
+from residual_hf.model.options import refusal
 from residual_hf.model.profiling import wants_profile
 from residual_hf.training.building import build_config
 from residual_hf.training.launch import keep_freed_memory
@@ -67,9 +68,11 @@ def check(recipe: Recipe, seconds: float = 60.0, modes: Sequence[str] = ()) -> C
             allows, and the best `FINALISTS` to the end.
 
     Raises:
-        InputError: input that cannot be read, an unknown mode, `model.from`, or another `task`.
+        InputError: input that cannot be read, an unknown mode, `seconds` <= 0, `model.from`, or another `task`.
     """
     check_modes(modes)
+    if not seconds > 0:
+        raise InputError(refusal("seconds", seconds, "more than 0"))
     if recipe.task != "translation":
         raise InputError(f"task: {recipe.task!r} given, but the check is for 'translation'")
     if recipe.starts_from is not None:

@@ -102,3 +102,5 @@ def test_command(tmp_path, capsys, monkeypatch):
     assert "admin " in printed and "modes tried, 2 to the end" in printed and "6 updates of 300 tokens" in printed
     assert not (tmp_path / "run").exists()
     assert main([*arguments, "--modes", "postln"]) == 2
+    assert main([*arguments[:2], "--seconds", "0"]) == 2
+    assert "seconds: 0.0 given, must be more than 0" in capsys.readouterr().err
