@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -39,6 +39,8 @@ Corpora = dict[str, list[ParallelCorpus]]
 
 SAMPLE = 200_000
 """Pairs of a stream, over all corpora, that a tokenizer is trained on."""
+MOST_UNKNOWN = 0.02
+"""Share of unknown tokens above which a text gets a warning."""
 
 
 @dataclass
@@ -125,6 +127,7 @@ def prepare(
             )
         if not data.stream:
             longest = np.maximum(encoded["train"].source_lengths, encoded["train"].target_lengths)
+    warn_about_unknown_tokens(encoded, tokenizer)
     if tokenizer_settings.kind == "pretokenized":
         references = {name: [joined(corpus) for corpus in corpora] for name, corpora in references.items()}
     return PreparedData(tokenizer, encoded, references, longest)
@@ -244,6 +247,21 @@ def first_pairs(data: DataSettings) -> Iterator[ParallelCorpus]:
             corpus = clean_corpus(corpus, pair_filter(data.cleaning), report)
             report.warn_if_most_is_gone(f"the first pairs of {corpus.name}")
         yield corpus
+
+
+def warn_about_unknown_tokens(encoded: Mapping[str, EncodedCorpus], tokenizer: PreTrainedTokenizerBase) -> None:
+    """Warn about text that the tokenizer was not made for."""
+    for name, corpus in encoded.items():
+        for side in corpus.sides:
+            share = float(np.mean(corpus.arrays[f"{side}_ids"] == tokenizer.unk_token_id))
+            if share > MOST_UNKNOWN:
+                logger.warning(
+                    "data.%s: %.0f %% of the %s tokens are unknown to the tokenizer: the text must be segmented and "
+                    "normalized like the text that it was made from",
+                    name,
+                    100 * share,
+                    side,
+                )
 
 
 def warn_about_overlap(train: Iterable[ParallelCorpus], held_out: Corpora) -> None:

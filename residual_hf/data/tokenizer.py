@@ -100,7 +100,11 @@ def pretokenized_tokenizer(dict_path: str | Path) -> PreTrainedTokenizerFast:
     tokenizer.add_special_tokens(list(SPECIAL_TOKENS))
     tokenizer.pre_tokenizer = pre_tokenizers.Split(" ", "removed")
     tokenizer.post_processor = append_eos()
-    # WordPiece puts a space before every token but the first and those with its prefix; no token holds a space.
-    spaced = decoders.WordPiece(prefix=" ", cleanup=False)
-    tokenizer.decoder = decoders.Sequence([spaced, decoders.Fuse(), decoders.Replace(Regex(r"@@( |\z)"), "")])
+    tokenizer.decoder = decoders.Sequence([spaced(), decoders.Fuse(), decoders.Replace(Regex(r"@@( |\z)"), "")])
     return wrap_tokenizer(tokenizer)
+
+
+def spaced() -> decoders.Decoder:
+    """Joins tokens with spaces, which leaves subwords as a `pretokenized_tokenizer` reads them."""
+    # WordPiece puts a space before every token but the first and those with its prefix; no token holds a space.
+    return decoders.WordPiece(prefix=" ", cleanup=False)

@@ -8,7 +8,7 @@ import logging
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, replace
-from functools import cache
+from functools import cache, partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from residual_hf.data.corpus import ParallelCorpus, read_parallel
 from residual_hf.data.multilingual import directions
 from residual_hf.data.pair_reader import check_files
 from residual_hf.data.text_files import iter_lines, one_line
+from residual_hf.data.tokenizer import spaced
 from residual_hf.errors import InputError
 from residual_hf.files import check_output_folder, read_json, write_atomically, write_json
 from residual_hf.generation.stream import StreamSettings, translate_file
@@ -79,7 +80,7 @@ def distill(
     layers = {"encoder_layers": int(found[1]), "decoder_layers": int(found[2])}
     replace(recipe, model={**recipe.model, **layers}).build_config()  # refuses layers
     check_files(recipe.data.train)
-    values, load_teacher = recipe.as_dict(), cache(load_teacher)
+    values, load_teacher = recipe.as_dict(), cache(partial(with_subwords, load_teacher, recipe))
     made_with = {**asdict(settings), **(made_with or {}), "closest": closest, "data": values["data"]}
     if resume:
         check_made_with(folder, made_with)
@@ -109,6 +110,14 @@ def distill(
     path = folder / "recipe.yaml"
     write_atomically(path, yaml.safe_dump(values, sort_keys=False, allow_unicode=True))
     return path
+
+
+def with_subwords(load_teacher: Callable[[], Translator], recipe: Recipe) -> Translator:
+    """The teacher, which translates segmented text to segmented text."""
+    teacher = load_teacher()
+    if recipe.tokenizer.kind == "pretokenized":
+        teacher.tokenizer.backend_tokenizer.decoder = spaced()
+    return teacher
 
 
 def check_made_with(folder: Path, made_with: Mapping[str, Any]) -> None:

@@ -68,6 +68,21 @@ def test_references_of_segmented_text_are_whole_words(tmp_path, corpora):
     assert [word for word in decoded if word in WORDS] == [word for word in lines[0].split() if word in WORDS]
 
 
+def test_text_of_which_the_tokenizer_knows_little(tmp_path, corpora, caplog):
+    dictionary = {"kind": "pretokenized", "path": str(tmp_path / "dict.txt")}
+    known = [*WORDS, "train", "valid", "test"]
+    (tmp_path / "dict.txt").write_text("".join(f"{word} 1\n" for word in known))
+    prepared(tmp_path / "known", corpora, tokenizer=dictionary)
+    assert "unknown" not in caplog.text
+    target = tmp_path / "train.target"
+    target.write_text(target.read_text().replace("train", "zug"))
+    data = prepared(tmp_path / "unknown", corpora, tokenizer=dictionary)
+    words = target.read_text().split()
+    share = 100 * words.count("zug") / (len(words) + len(data.encoded["train"]))  # and `</s>` of each line
+    assert f"data.train: {share:.0f} % of the target tokens are unknown" in caplog.text
+    assert caplog.text.count("unknown to") == 1
+
+
 @pytest.mark.parametrize("stream", [False, True])
 def test_pairs_in_training_and_evaluation_are_counted(tmp_path, corpora, caplog, stream):
     prepared(tmp_path / "apart", corpora, stream=stream)

@@ -7,8 +7,9 @@ import pytest
 from test_run import make_recipe
 from tiny_translator import tiny_model, tiny_tokenizer
 
+from residual_hf.data.tokenizer import pretokenized_tokenizer
 from residual_hf.errors import InputError
-from residual_hf.generation.decode import DecodingSettings
+from residual_hf.generation.decode import DecodingSettings, search
 from residual_hf.generation.stream import StreamSettings
 from residual_hf.generation.translator import Translator
 from residual_hf.model.options import from_mapping
@@ -48,6 +49,24 @@ def test_the_student_is_trained_on_the_translations_of_the_teacher(tmp_path, rec
     expected = [(s, t) for s, t in zip(original, teacher.translate(original), strict=True) if t]
     assert list(zip(sources, targets, strict=True)) == expected
     assert student.data.valid == recipe.data.valid and student.data.cleaning.duplicates == "pair"
+
+
+def test_segmented_text_has_segmented_translations(tmp_path, recipe):
+    entries = ["tiger", "ti@@", "ger", *(f"w@@{i}" for i in range(20)), *"abcdefghij"]
+    (tmp_path / "dict.txt").write_text("".join(f"{entry} 1\n" for entry in entries))
+    tokenizer = pretokenized_tokenizer(tmp_path / "dict.txt")
+    decoding = DecodingSettings(num_beams=2, max_length_b=6, max_length_a=0.0)
+    teacher = Translator(tiny_model(tokenizer), tokenizer, decoding)
+    sources = ["tiger ti@@ ger", "a b c ti@@ ger", "a"]
+    tokens = [c[0].ids for c in search(teacher.model, tokenizer(sources).input_ids, decoding)]
+    expected = [" ".join(tokenizer.convert_ids_to_tokens([i for i in row if i > 3])) for row in tokens]
+    assert "@@" in "".join(expected)
+    for path in recipe.data.train[0].files:
+        path.write_text("".join(f"{line}\n" for line in sources))
+    segmented = {"kind": "pretokenized", "path": str(tmp_path / "dict.txt")}
+    recipe = from_mapping(Recipe, recipe.as_dict() | {"tokenizer": segmented})
+    distill(recipe, lambda: teacher, tmp_path / "distilled")
+    assert lines(tmp_path / "distilled/train1.target") == expected
 
 
 def test_several_translations_are_pairs_of_their_own_or_the_closest_is_chosen(tmp_path, recipe, teacher):
