@@ -111,11 +111,13 @@ class Check:
         per_update = self.seconds_per_update()
         shares = 1 + (len(modes) or FINALISTS)
         updates = int(min(max(0.7 * seconds / shares / per_update, UPDATES[0]), UPDATES[1]))
+        own_started = time.perf_counter()
         own = self.measure(None, own_name, updates)
+        per_mode = time.perf_counter() - own_started
         tried, chosen = list(modes), list(modes)
         if not modes:
-            left = seconds - (time.perf_counter() - started) - FINALISTS * updates * per_update
-            tried, chosen = self.choose(own_name, left, per_update)
+            left = seconds - (time.perf_counter() - started) - FINALISTS * per_mode
+            tried, chosen = self.choose(own_name, left, per_mode / updates)
         others = [self.measure(mode, mode, updates) for mode in tqdm(chosen, desc="check", unit="mode", disable=None)]
         entropy = self.corpus.unigram_entropy
         verdict, findings = judge(own, others, entropy, self.settings.precision)
