@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -26,6 +26,7 @@ from residual_hf.data.pair_reader import PairReader, locate_pair
 from residual_hf.data.settings import CleaningSettings, DataSettings, TokenizerSettings
 from residual_hf.data.streaming import StreamedBatches
 from residual_hf.data.subword_regularization import resegmenters
+from residual_hf.data.text_warnings import warn_about_overlap, warn_about_unknown_tokens
 from residual_hf.data.tokenizer import join_subwords, pretokenized_tokenizer
 from residual_hf.data.tokenizer_training import train_tokenizer
 from residual_hf.errors import InputError
@@ -39,8 +40,6 @@ Corpora = dict[str, list[ParallelCorpus]]
 
 SAMPLE = 200_000
 """Pairs of a stream, over all corpora, that a tokenizer is trained on."""
-MOST_UNKNOWN = 0.02
-"""Share of unknown tokens above which a text gets a warning."""
 
 
 @dataclass
@@ -127,7 +126,8 @@ def prepare(
             )
         if not data.stream:
             longest = np.maximum(encoded["train"].source_lengths, encoded["train"].target_lengths)
-    warn_about_unknown_tokens(encoded, tokenizer)
+    if processes.is_main_process:
+        warn_about_unknown_tokens(encoded, tokenizer)
     if tokenizer_settings.kind == "pretokenized":
         references = {name: [joined(corpus) for corpus in corpora] for name, corpora in references.items()}
     return PreparedData(tokenizer, encoded, references, longest)
@@ -247,37 +247,6 @@ def first_pairs(data: DataSettings) -> Iterator[ParallelCorpus]:
             corpus = clean_corpus(corpus, pair_filter(data.cleaning), report)
             report.warn_if_most_is_gone(f"the first pairs of {corpus.name}")
         yield corpus
-
-
-def warn_about_unknown_tokens(encoded: Mapping[str, EncodedCorpus], tokenizer: PreTrainedTokenizerBase) -> None:
-    """Warn about text that the tokenizer was not made for."""
-    for name, corpus in encoded.items():
-        for side in corpus.sides:
-            share = float(np.mean(corpus.arrays[f"{side}_ids"] == tokenizer.unk_token_id))
-            if share > MOST_UNKNOWN:
-                logger.warning(
-                    "data.%s: %.0f %% of the %s tokens are unknown to the tokenizer: the text must be segmented and "
-                    "normalized like the text that it was made from",
-                    name,
-                    100 * share,
-                    side,
-                )
-
-
-def warn_about_overlap(train: Iterable[ParallelCorpus], held_out: Corpora) -> None:
-    """Warn about pairs of `valid` and `test` that are also training pairs."""
-    pairs = {split: {pair for corpus in corpora for pair in corpus} for split, corpora in held_out.items()}
-    every = set().union(*pairs.values())
-    found = {pair for corpus in train for pair in corpus if pair in every}
-    for split, own in pairs.items():
-        if shared := len(own & found):
-            logger.warning(
-                "data.%s: %d of %d pairs are also training pairs, which makes the scores too high: remove them from "
-                "the training corpora",
-                split,
-                shared,
-                len(own),
-            )
 
 
 def get_tokenizer(

@@ -1,0 +1,49 @@
+# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
+"""Warnings about text that makes scores too high or translations too bad."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping, Sequence
+
+import numpy as np
+from transformers import PreTrainedTokenizerBase
+
+from residual_hf.data.corpus import ParallelCorpus
+from residual_hf.data.encoding import EncodedCorpus
+
+logger = logging.getLogger(__name__)
+
+MOST_UNKNOWN = 0.02
+"""Share of unknown tokens above which a text gets a warning."""
+
+
+def warn_about_unknown_tokens(encoded: Mapping[str, EncodedCorpus], tokenizer: PreTrainedTokenizerBase) -> None:
+    """Warn about text that the tokenizer was not made for."""
+    for name, corpus in encoded.items():
+        for side in corpus.sides:
+            share = float(np.mean(corpus.arrays[f"{side}_ids"] == tokenizer.unk_token_id))
+            if share > MOST_UNKNOWN:
+                logger.warning(
+                    "data.%s: %.0f %% of the %s tokens are unknown to the tokenizer: the text must be segmented and "
+                    "normalized like the text that it was made from",
+                    name,
+                    100 * share,
+                    side,
+                )
+
+
+def warn_about_overlap(train: Iterable[ParallelCorpus], held_out: Mapping[str, Sequence[ParallelCorpus]]) -> None:
+    """Warn about pairs of `valid` and `test` that are also training pairs."""
+    pairs = {split: {pair for corpus in corpora for pair in corpus} for split, corpora in held_out.items()}
+    every = set().union(*pairs.values())
+    found = {pair for corpus in train for pair in corpus if pair in every}
+    for split, own in pairs.items():
+        if shared := len(own & found):
+            logger.warning(
+                "data.%s: %d of %d pairs are also training pairs, which makes the scores too high: remove them from "
+                "the training corpora",
+                split,
+                shared,
+                len(own),
+            )
