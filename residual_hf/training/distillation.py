@@ -58,7 +58,8 @@ def distill(
         settings: of the translations. With several per sentence, each is a pair of its own.
         closest: of several translations, keep only the one with the highest sentence BLEU (sequence-level
             interpolation).
-        tokenizer: folder of the tokenizer that the student shares with the teacher; None: it gets its own.
+        tokenizer: folder of the tokenizer that the student shares with the teacher; None: it gets its own. Segmented
+            text keeps its dictionary.
         made_with: what identifies the teacher.
         resume: continue an interrupted call with the same arguments.
 
@@ -80,7 +81,8 @@ def distill(
     layers = {"encoder_layers": int(found[1]), "decoder_layers": int(found[2])}
     replace(recipe, model={**recipe.model, **layers}).build_config()  # refuses layers
     check_files(recipe.data.train)
-    values, load_teacher = recipe.as_dict(), cache(partial(with_subwords, load_teacher, recipe))
+    segmented = recipe.tokenizer.kind == "pretokenized"
+    values, load_teacher = recipe.as_dict(), cache(partial(with_subwords, load_teacher) if segmented else load_teacher)
     made_with = {**asdict(settings), **(made_with or {}), "closest": closest, "data": values["data"]}
     if resume:
         check_made_with(folder, made_with)
@@ -105,18 +107,17 @@ def distill(
         values["data"]["cleaning"] |= {"duplicates": "pair"}  # translations of a sentence may be several
     values["model"] |= layers
     values["output_dir"] = str(folder / "student")
-    if tokenizer is not None:
+    if tokenizer is not None and not segmented:
         values["tokenizer"] |= {"path": str(tokenizer)}
     path = folder / "recipe.yaml"
     write_atomically(path, yaml.safe_dump(values, sort_keys=False, allow_unicode=True))
     return path
 
 
-def with_subwords(load_teacher: Callable[[], Translator], recipe: Recipe) -> Translator:
-    """The teacher, which translates segmented text to segmented text."""
+def with_subwords(load_teacher: Callable[[], Translator]) -> Translator:
+    """A teacher that translates segmented text to segmented text."""
     teacher = load_teacher()
-    if recipe.tokenizer.kind == "pretokenized":
-        teacher.tokenizer.backend_tokenizer.decoder = spaced()
+    teacher.tokenizer.backend_tokenizer.decoder = spaced()
     return teacher
 
 

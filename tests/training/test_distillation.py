@@ -65,8 +65,9 @@ def test_segmented_text_has_segmented_translations(tmp_path, recipe):
         path.write_text("".join(f"{line}\n" for line in sources))
     segmented = {"kind": "pretokenized", "path": str(tmp_path / "dict.txt")}
     recipe = from_mapping(Recipe, recipe.as_dict() | {"tokenizer": segmented})
-    distill(recipe, lambda: teacher, tmp_path / "distilled")
+    path = distill(recipe, lambda: teacher, tmp_path / "distilled", tokenizer=tmp_path / "run/tokenizer")
     assert lines(tmp_path / "distilled/train1.target") == expected
+    assert load_recipe(path).tokenizer == recipe.tokenizer
 
 
 def test_several_translations_are_pairs_of_their_own_or_the_closest_is_chosen(tmp_path, recipe, teacher):
