@@ -8,6 +8,7 @@ from dataclasses import replace
 from itertools import chain
 
 from residual_hf.data.corpus import ParallelCorpus
+from residual_hf.data.settings import CorpusSpec
 from residual_hf.errors import InputError
 
 
@@ -29,6 +30,23 @@ def directions(corpus: ParallelCorpus, bidirectional: bool) -> list[ParallelCorp
         raw_targets=None,
     )
     return [corpus, back]
+
+
+def reverse_spec(spec: CorpusSpec) -> CorpusSpec:
+    """The location of a corpus, read from target to source."""
+    columns = (spec.target_column, spec.source_column)
+    if spec.tsv is not None and spec.source_column is None:
+        columns = (2, 1)
+    return replace(
+        spec,
+        source=spec.target,
+        target=spec.source,
+        source_column=columns[0],
+        target_column=columns[1],
+        source_lang=spec.target_lang,
+        target_lang=spec.source_lang,
+        raw_target=None,
+    )
 
 
 def tag_corpus(corpus: ParallelCorpus, side: str | None) -> ParallelCorpus:

@@ -17,8 +17,9 @@ import yaml
 
 from residual_hf.data.cleaning import CleaningReport, clean_corpus, pair_filter
 from residual_hf.data.corpus import ParallelCorpus, read_parallel
-from residual_hf.data.multilingual import directions
+from residual_hf.data.multilingual import directions, reverse_spec
 from residual_hf.data.pair_reader import check_files
+from residual_hf.data.settings import CorpusSpec
 from residual_hf.data.text_files import iter_lines, one_line
 from residual_hf.data.tokenizer import spaced
 from residual_hf.errors import InputError
@@ -93,16 +94,19 @@ def distill(
         write_json(folder / RECORD, made_with)
     several = recipe.data.language_tags is not None
     corpora = [asdict(spec) for spec in recipe.data.train if spec.tag is not None]
-    for number, corpus in enumerate(training_text(recipe), start=1):
+    for number, (spec, corpus) in enumerate(training_text(recipe), start=1):
         source, target = (folder / f"train{number}.{side}" for side in ("source", "target"))
         if not target.exists():
             own = settings
             if several:
                 own = replace(settings, source_lang=corpus.source_lang, target_lang=corpus.target_lang)
             write_targets(corpus, load_teacher, source, target, own, closest)
-        files = {"source": str(source), "target": str(target)}
+        files = {"source": str(source), "target": str(target), "weight": spec.weight}
         corpora.append({**files, "source_lang": corpus.source_lang, "target_lang": corpus.target_lang})
-    values["data"] |= {"train": corpora, "bidirectional": False, "stream": False, "temperature": 1.0}
+    values["data"] |= {"train": corpora, "bidirectional": False, "stream": False}
+    for split in ("valid", "test") if recipe.data.bidirectional else ():
+        specs = getattr(recipe.data, split) or ()
+        values["data"][split] = [asdict(each) for spec in specs for each in (spec, reverse_spec(spec))] or None
     if recipe.data.cleaning is not None and recipe.data.cleaning.duplicates is not None:
         values["data"]["cleaning"] |= {"duplicates": "pair"}  # translations of a sentence may be several
     values["model"] |= layers
@@ -129,15 +133,16 @@ def check_made_with(folder: Path, made_with: Mapping[str, Any]) -> None:
         raise InputError(f"--resume: {folder} was made with other {', '.join(changed)}")
 
 
-def training_text(recipe: Recipe) -> Iterator[ParallelCorpus]:
-    """The training corpora, cleaned, in every direction."""
+def training_text(recipe: Recipe) -> Iterator[tuple[CorpusSpec, ParallelCorpus]]:
+    """The training corpora, cleaned, in every direction, with their specifications."""
     for spec in recipe.data.train:
         if spec.tag is not None:
             continue
         corpus = read_parallel(spec)
         if recipe.data.cleaning is not None:
             corpus = clean_corpus(corpus, pair_filter(recipe.data.cleaning), CleaningReport())
-        yield from directions(corpus, recipe.data.bidirectional)
+        for direction in directions(corpus, recipe.data.bidirectional):
+            yield spec, direction
 
 
 def write_targets(

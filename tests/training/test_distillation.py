@@ -7,6 +7,8 @@ import pytest
 from test_run import make_recipe
 from tiny_translator import tiny_model, tiny_tokenizer
 
+from residual_hf.data.corpus import read_parallel
+from residual_hf.data.multilingual import directions
 from residual_hf.data.tokenizer import pretokenized_tokenizer
 from residual_hf.errors import InputError
 from residual_hf.generation.decode import DecodingSettings, search
@@ -68,6 +70,35 @@ def test_segmented_text_has_segmented_translations(tmp_path, recipe):
     path = distill(recipe, lambda: teacher, tmp_path / "distilled", tokenizer=tmp_path / "run/tokenizer")
     assert lines(tmp_path / "distilled/train1.target") == expected
     assert load_recipe(path).tokenizer == recipe.tokenizer
+
+
+@pytest.mark.parametrize(("weights", "temperature"), [((3.0, 1.0), 1.0), ((None, None), 5.0)])
+def test_the_mixture_of_corpora_stays(tmp_path, recipe, teacher, weights, temperature):
+    values = recipe.as_dict()
+    for corpus, weight in zip(values["data"]["train"], weights, strict=True):
+        corpus["weight"] = weight
+    values["data"]["temperature"] = temperature
+    student = load_recipe(distill(from_mapping(Recipe, values), lambda: teacher, tmp_path / "distilled"))
+    assert {corpus.tag: corpus.weight for corpus in student.data.train} == dict(
+        zip((None, "<BT>"), weights, strict=True)
+    )
+    assert student.data.temperature == temperature
+
+
+def test_both_directions_of_a_teacher(tmp_path, recipe):
+    tokenizer = tiny_tokenizer("<2de>", "<2en>")
+    decoding = DecodingSettings(num_beams=1, max_length_b=6, max_length_a=0.0)
+    both = Translator(tiny_model(tokenizer, language_tags="source"), tokenizer, decoding)
+    values = recipe.as_dict()
+    values["data"] |= {"bidirectional": True, "language_tags": "source", "test": None}
+    recipe = from_mapping(Recipe, values)
+    student = load_recipe(distill(recipe, lambda: both, tmp_path / "distilled"))
+    assert [(c.source_lang, c.target_lang) for c in student.data.train[1:]] == [("en", "de"), ("de", "en")]
+    (valid,) = recipe.data.valid
+    assert [list(read_parallel(c)) for c in student.data.valid] == [
+        list(c) for c in directions(read_parallel(valid), True)
+    ]
+    assert student.data.test is None
 
 
 def test_several_translations_are_pairs_of_their_own_or_the_closest_is_chosen(tmp_path, recipe, teacher):
