@@ -47,10 +47,10 @@ def set_profile(model: PreTrainedModel, profile: list[float] | None) -> None:
 def profile_admin(model: PreTrainedModel, batch: Mapping[str, Tensor]) -> list[float]:
     """Set every omega of an `"admin"` model from one batch and return the values, encoder first.
 
-    This is the recursion of the official code, one forward pass in train mode with dropout. With r = 1 at the start of
-    each stack, every sub-layer sets omega <- r, runs, and sets r <- sqrt(Var(omega * x) + Var(a)), with population
-    variances over all elements, including padding. The values are stored in `config.admin_profile`. Call this once on
-    an untrained model, with the same batch in every process.
+    This is the recursion of the official code, one forward pass in train mode with dropout, without LayerDrop. With
+    r = 1 at the start of each stack, every sub-layer sets omega <- r, runs, and sets r <- sqrt(Var(omega * x) +
+    Var(a)), with population variances over all elements, including padding. The values are stored in
+    `config.admin_profile`. Call this once on an untrained model, with the same batch in every process.
 
     Raises `ValueError` if no stack has `ln_mode` "admin".
     Source: Liu et al. 2020, Transformer-Clinic (`--init-type adaptive-profiling`).
@@ -78,6 +78,9 @@ def profile_admin(model: PreTrainedModel, batch: Mapping[str, Tensor]) -> list[f
         is_token[:, 0] = True  # in Marian the decoder starts with the padding token
         batch.setdefault("decoder_attention_mask", is_token)
     was_training = model.training
+    layerdrop = {stack: stack.layerdrop for stack in model.modules() if hasattr(stack, "layerdrop")}
+    for stack in layerdrop:
+        stack.layerdrop = 0.0  # a layer that is dropped has no variances
     model.train()
     for connection in connections:
         connection.observer = observe
@@ -87,6 +90,8 @@ def profile_admin(model: PreTrainedModel, batch: Mapping[str, Tensor]) -> list[f
     finally:
         for connection in connections:
             connection.observer = None
+        for stack, rate in layerdrop.items():
+            stack.layerdrop = rate
         model.train(was_training)
     sublayers = [(stack, i) for stack in model.config.stacks for i in range(num_sublayers(model.config, stack))]
     values = [profile.get(place, 1.0) for place in sublayers]

@@ -291,15 +291,12 @@ class ResidualDecoder(ResidualStack):
     ) -> BaseModelOutputWithPastAndCrossAttentions:
         """Map target tokens (batch, length) and the encoder output to hidden states (batch, length, d_model).
 
-        `position_ids` (batch, length) count from 0 within each text, so that texts packed into a row are told apart.
+        `position_ids` (batch, length) count from 0 within each text, so that texts packed into a row are told apart
+        if there is no `attention_mask`; by flash attention in a batch of one row only.
         """
         if self.config.is_encoder_decoder and encoder_hidden_states is None:
             raise ValueError("the decoder needs encoder_hidden_states for its cross-attention")
         embeddings = self.embed(input_ids, inputs_embeds)
-        if use_cache and past_key_values is None:
-            past_key_values = DynamicCache(config=self.config)
-            if self.config.is_encoder_decoder:
-                past_key_values = EncoderDecoderCache(past_key_values, DynamicCache(config=self.config))
         past_length = past_key_values.get_seq_length() if past_key_values is not None else 0
 
         dense = attention_mask if isinstance(attention_mask, Tensor) else None  # not a flex BlockMask
@@ -313,6 +310,12 @@ class ResidualDecoder(ResidualStack):
             past_key_values=None if past_key_values is None else self_attention_cache(past_key_values),
             position_ids=position_ids,
         )
+        if use_cache and past_key_values is None:  # after the mask: with a cache it does not tell packed texts apart
+            past_key_values = DynamicCache(config=self.config)
+            if self.config.is_encoder_decoder:
+                past_key_values = EncoderDecoderCache(past_key_values, DynamicCache(config=self.config))
+        if position_ids is not None:
+            kwargs["position_ids"] = position_ids  # by which flash attention tells packed texts apart
         memory: tuple[Tensor, ...] = ()
         if self.config.is_encoder_decoder:
             assert encoder_hidden_states is not None

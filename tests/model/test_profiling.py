@@ -42,6 +42,13 @@ def test_a_model_is_built_again_from_its_config(tmp_path):
     assert sorted(omegas) == pytest.approx(sorted(profile))
 
 
+def test_layer_drop_drops_no_layer_of_the_profile():
+    batch = {"input_ids": SOURCE, "attention_mask": SOURCE.ne(1), "labels": TARGET}
+    plain, dropping = (make("admin", encoder_layerdrop=rate, decoder_layerdrop=rate) for rate in (0.0, 0.9))
+    assert dropping.profile_admin(batch) == plain.profile_admin(batch)
+    assert dropping.get_encoder().layerdrop == 0.9
+
+
 def test_other_modes_have_no_profile():
     fixture = Fixture("post_ln")
     with pytest.raises(ValueError, match="requires ln_mode 'admin'"):

@@ -7,6 +7,7 @@ import pytest
 import torch
 from huggingface_hub.errors import StrictDataclassError
 from transformers import (
+    AttentionInterface,
     AutoConfig,
     AutoModel,
     AutoModelForCausalLM,
@@ -124,14 +125,30 @@ def test_a_criterion_replaces_the_loss():
         assert torch.allclose(model(ids, labels=ids).loss, loss)
 
 
-def test_texts_packed_into_a_row_do_not_see_each_other():
+@pytest.mark.parametrize("use_cache", [True, False])
+def test_texts_packed_into_a_row_do_not_see_each_other(use_cache):
     model, (ids, _) = causal(), left_padded()
     first, second = ids[1, :5], ids[1, 5:]
     positions = torch.cat([torch.arange(5), torch.arange(3)])[None]
     with torch.no_grad():
-        packed = model(ids[1:], position_ids=positions, use_cache=False).logits[0]
+        packed = model(ids[1:], position_ids=positions, use_cache=use_cache).logits[0]
         apart = torch.cat([model(text[None]).logits[0] for text in (first, second)])
     assert torch.allclose(packed, apart, rtol=0, atol=1e-5)
+
+
+def test_attention_functions_receive_the_positions_of_packed_texts():
+    """Flash attention has no mask in which texts could be told apart."""
+    received = []
+
+    def attention(module, query, key, value, mask, position_ids=None, **kwargs):
+        received.append(position_ids)
+        return query.transpose(1, 2).contiguous(), None
+
+    AttentionInterface.register("recording", attention)
+    model, positions = causal(), torch.tensor([[0, 1, 2, 0, 1]])
+    model.set_attn_implementation("recording")
+    model(torch.arange(4, 9)[None], position_ids=positions)
+    assert len(received) == 2 and all(torch.equal(given, positions) for given in received)
 
 
 @pytest.mark.parametrize("padding", ["left", "right"])
