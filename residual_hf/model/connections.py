@@ -219,6 +219,10 @@ class ResidualConnection(nn.Module):
         """Factors that `folds_into` lacks: on the `shortcut`, on the `branch`, or on the `norm` before it."""
         return {}
 
+    def joining_scales(self) -> dict[str, Tensor | float]:
+        """Factors on the `shortcut` and on the `branch` where they are added, for probes."""
+        return self.foldable_scales()
+
     def starting_values(self) -> dict[str, Tensor | float]:
         """Values of parameters, by name, at which this mode equals `starts_from` (or `folds_into`)."""
         return {}

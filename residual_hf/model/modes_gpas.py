@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -35,8 +35,18 @@ class GPAS(ResidualConnection):
 
     def __init__(self, config: ResidualConfig, place: SublayerPlace):
         super().__init__(config, place)
+        self.owner: tuple[Any, ...] = (self,)  # of the gate; a tuple, so that it is registered only there
         if place.is_first_in_layer:
             self.gate = nn.Parameter(torch.zeros(1))
+
+    def share(self, first: ResidualConnection) -> None:
+        self.owner = (first,)
+
+    def joining_scales(self) -> dict[str, Tensor | float]:
+        scales = super().foldable_scales()
+        if self.scales_shortcut:
+            scales["shortcut"] = scales.get("shortcut", 1.0) * (1 - nn.functional.silu(self.owner[0].gate))
+        return scales
 
     def init_parameters(self) -> None:
         super().init_parameters()

@@ -190,6 +190,9 @@ class Fixup(ResidualConnection):
         self.shift = Shift()
         self.scale = Scale()
 
+    def joining_scales(self) -> dict[str, Tensor | float]:
+        return {"branch": self.scale.weight}
+
     def forward(self, stream: Stream, sublayer: Sublayer) -> Stream:
         (x,) = stream
         return (x + self.scale(sublayer(self.shift(x))),)

@@ -195,6 +195,9 @@ class Keel(ResidualConnection):
         if place.layer == 0:
             self.alpha = 1.0
 
+    def joining_scales(self) -> dict[str, Tensor | float]:
+        return {"shortcut": self.alpha}
+
     def forward(self, stream: Stream, sublayer: Sublayer) -> Stream:
         (x,) = stream
         return (self.norm(self.alpha * x + sublayer(self.input_norm(x))),)
@@ -236,6 +239,9 @@ class XSkip(ResidualConnection):
     source = "Liu et al. 2020, Rethinking Skip Connection with Layer Normalization"
     bibtex = "liu2020rethinking"
     Options = PlainSkipScaleOptions
+
+    def joining_scales(self) -> dict[str, Tensor | float]:
+        return {"shortcut": self.options.skip_scale}
 
     def forward(self, stream: Stream, sublayer: Sublayer) -> Stream:
         (x,) = stream

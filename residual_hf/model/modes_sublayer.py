@@ -66,6 +66,9 @@ class NormFormer(PreLN):
         if self.w is not None:
             init.ones_(self.w)
 
+    def joining_scales(self) -> dict[str, Tensor | float]:
+        return {} if self.w is None else {"shortcut": self.w}
+
     def forward(self, stream: Stream, sublayer: Sublayer) -> Stream:
         (x,) = stream
         a = sublayer(self.norm(x))

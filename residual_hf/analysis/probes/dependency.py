@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from residual_hf.errors import InputError
 from residual_hf.model.connections import ResidualConnection
 
-from .representations import record, scaled
+from .representations import record
 from .sites import Sublayer, sublayers
 from .undisturbed import Batch
 
@@ -45,9 +45,8 @@ def dependency_matrix(model: nn.Module, batch: Batch, stack: str = "encoder") ->
     components = [states[parts[0].site("input")]]
     rows = []
     for i, part in enumerate(parts, start=1):
-        branch = states[part.site("branch.output")]
-        factors, branch = scaled(part.before, torch.ones_like(branch[:1]), branch)
-        components = [component * factors for component in components] + [branch]
+        branch = states[part.site("branch.output")] * part.factor("branch")
+        components = [component * part.factor("shortcut") for component in components] + [branch]
         if is_post:
             total, norm = states[part.site("norm.input")], part.norms["norm"]
             gain = norm.get_parameter("weight") / total.std(dim=-1, keepdim=True, correction=0)

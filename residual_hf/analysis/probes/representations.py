@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from .site_statistics import ActivationRange, BranchShare, SiteStatistics, joining_factor
+from .site_statistics import ActivationRange, BranchShare, SiteStatistics
 from .sites import Site, sublayers, watch
 from .undisturbed import Batches, as_list, forward, undisturbed
 
@@ -109,20 +109,17 @@ def effective_rank(model: nn.Module, batches: Batches) -> list[EffectiveRank]:
 
 def branch_share(model: nn.Module, batches: Batches) -> list[BranchShare]:
     """Share of each branch in the sum with its shortcut, constant and learned factors included."""
-    states = record(model, batches, "input", "branch.output")
+    parts = sublayers(model)
+    states = record(model, batches, "input", *{part.joins for part in parts})
     rows = []
-    for part in sublayers(model):
+    for part in parts:
         if part.site("input") not in states:
             continue
-        shortcut, branch = scaled(part.before, states[part.site("input")], states[part.site("branch.output")])
+        shortcut = states[part.site("input")] * part.factor("shortcut")
+        branch = states[part.site(part.joins)] * part.factor("branch")
         r, b = (float(x.std(dim=-1, correction=0).mean()) for x in (shortcut, branch))
         rows.append(BranchShare(*part.place, b / (b + r)))
     return rows
-
-
-def scaled(connection: nn.Module | None, shortcut: Tensor, branch: Tensor) -> tuple[Tensor, Tensor]:
-    """Shortcut and branch with the factors that a mode puts on them."""
-    return shortcut * joining_factor(connection, "shortcut"), branch * joining_factor(connection, "branch")
 
 
 def activation_ranges(model: nn.Module, batches: Batches) -> list[ActivationRange]:

@@ -13,8 +13,6 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from residual_hf.model.connections import ResidualConnection
-
 from .sites import Site, sublayers, watch
 
 FP16_LARGEST = torch.finfo(torch.float16).max
@@ -75,9 +73,9 @@ class SiteStatistics:
         largest = torch.linalg.vector_norm(values, math.inf)
         self.largest[site] = torch.maximum(self.largest.get(site, largest), largest)
         self.counts[site] += values.numel()
-        if site.location in ("input", "branch.output"):
-            before = self.parts[site.place].before
-            values = values * joining_factor(before, "shortcut" if site.location == "input" else "branch")
+        part = self.parts[site.place]
+        if site.location in ("input", part.joins):
+            values = values * part.factor("shortcut" if site.location == "input" else "branch")
             deviation = values.std(dim=-1, correction=0).sum()
             self.deviations[site] = self.deviations.get(site, 0) + deviation
             self.tokens[site] += values.numel() // values.size(-1)
@@ -118,11 +116,6 @@ class SiteSums(NamedTuple):
         rows = []
         for site, branch in deviations.items():
             shortcut = deviations.get(Site(*site.place, "input"))
-            if site.location == "branch.output" and shortcut is not None:
+            if site.location != "input" and shortcut is not None:
                 rows.append(BranchShare(*site.place, branch / (branch + shortcut)))
         return rows
-
-
-def joining_factor(connection: nn.Module | None, of: str) -> Tensor | float:
-    """What a mode multiplies the "shortcut" or the "branch" by (Admin's omega, DeepNorm's alpha, LayerScale)."""
-    return connection.foldable_scales().get(of, 1.0) if isinstance(connection, ResidualConnection) else 1.0

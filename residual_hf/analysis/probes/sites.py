@@ -19,12 +19,14 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from torch.utils.weak import WeakIdKeyDictionary
 from transformers import PreTrainedModel
 
 from residual_hf.errors import InputError
-from residual_hf.model.connections import SUBLAYERS
+from residual_hf.model.branch_warmup import BranchWarmup
+from residual_hf.model.connections import SUBLAYERS, ResidualConnection
 from residual_hf.model.norms import NORM_TYPES
 from residual_hf.model.stacks import ResidualStack
 
@@ -68,6 +70,7 @@ class Sublayer:
     norms: dict[str, nn.Module] = field(default_factory=dict)
     before: nn.Module | None = None  # its first input is the stream or hidden state before the sub-layer
     after: nn.Module | None = None  # its output is the one after the sub-layer
+    warmup: BranchWarmup | None = None
 
     @property
     def place(self) -> tuple[str, int, str]:
@@ -87,6 +90,20 @@ class Sublayer:
             yield self.site(f"{name}.output"), norm, "output"
         if self.after is not None:
             yield self.site("output"), self.after, "output"
+
+    @property
+    def joins(self) -> str:
+        """The location of what is added to the shortcut: the output of the branch, or of the norm on it."""
+        norm = getattr(self.before, "norm_on_branch", None)
+        return f"{norm}.output" if norm in self.norms else "branch.output"
+
+    @torch.no_grad()
+    def factor(self, of: str) -> Tensor | float:
+        """What multiplies the "shortcut" or the "branch" where they are added: Admin's omega, DeepNorm's alpha,
+        LayerScale, branch warm-up."""
+        scales = self.before.joining_scales() if isinstance(self.before, ResidualConnection) else {}
+        warmup = self.warmup() if self.warmup is not None and of == "branch" else 1.0
+        return scales.get(of, 1.0) * warmup
 
     def branch_parameters(self) -> Iterator[nn.Parameter]:
         """Weights and biases of the branch, without norms and gates."""
@@ -116,7 +133,7 @@ def _ours(stack: ResidualStack, index: int, layer: Any) -> Iterator[Sublayer]:
             continue
         connection = getattr(layer, f"{BRANCHES[kind]}_residual")
         norms = {name: module for name, module in connection.named_modules() if type(module) in NORMS}
-        yield Sublayer(stack.stack, index + 1, kind, [branch], norms, connection, connection)
+        yield Sublayer(stack.stack, index + 1, kind, [branch], norms, connection, connection, layer.branch_warmup)
 
 
 def _foreign(model: Any, name: str) -> Iterator[Sublayer]:

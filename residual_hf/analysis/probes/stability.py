@@ -14,7 +14,7 @@ from torch import nn
 from .representations import record
 from .undisturbed import Batch, backward, undisturbed, weights_restored
 
-EXEMPT = ("bias", "norm", "ratio")
+EXEMPT = ("bias", "norm", "omega")
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,10 @@ from torch import nn
 
 from residual_hf import ResidualConfig, ResidualForConditionalGeneration
 from residual_hf.analysis.probes import ablation, adam, dependency, gradients, mixing, representations, stability
+from residual_hf.analysis.probes.site_statistics import SiteStatistics
+from residual_hf.analysis.probes.sites import sublayers
 from residual_hf.errors import InputError
+from residual_hf.model.branch_warmup import advance_branch_warmup
 
 KAPPA = {  # steps 1, 2, 5, 10, 20, 30, 40; figure 3 of ResiDual with the correct derivative
     0.0: (3200, 1684.2, 781.4, 491.3, 364.3, 334.2, 324.8),
@@ -177,6 +180,38 @@ def test_branch_share_counts_the_factor_of_the_shortcut():
         for scale in (1.0, 2.0)
     )
     assert doubled / (1 - doubled) == pytest.approx(plain / (1 - plain) / 2, rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("mode", "options", "total"),
+    [
+        ("sandwich_ln", {}, "output"),
+        ("output_ln", {}, "output"),
+        ("branch_norm", {}, "norm.input"),
+        ("keel", {}, "norm.input"),
+        ("deep_norm_gpas", {}, "norm.input"),
+        ("fixup", {}, "output"),
+        ("xskip", {"skip_scale": 2.0}, "output"),
+        ("normformer", {"scale_residual": True}, "output"),
+    ],
+)
+def test_shares_are_those_of_the_sum(mode, options, total):
+    model, batch = model_of(mode, ln_mode_options=options), random_batch(2, 5)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(torch.randn_like(parameter), alpha=0.2)
+    for _ in range(1000):
+        advance_branch_warmup(model)
+    part = next(p for p in sublayers(model) if (p.stack, p.layer, p.kind) == ("encoder", 2, "feed_forward"))
+    states = representations.record(model, batch, "input", total)
+    shortcut = states[part.site("input")] * part.factor("shortcut")
+    branch = states[part.site(total)] - shortcut
+    b, r = (float(x.std(-1, correction=0).mean()) for x in (branch, shortcut))
+    with torch.no_grad(), SiteStatistics(model) as statistics:
+        model(**batch)
+    for rows in (representations.branch_share(model, batch), statistics.tensors().branch_shares()):
+        (share,) = [row.share for row in rows if (row.stack, row.layer, row.sublayer) == part.place]
+        assert share == pytest.approx(b / (b + r), rel=1e-3)
 
 
 def test_range_and_rank():
