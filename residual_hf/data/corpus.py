@@ -77,6 +77,12 @@ class ParallelCorpus(Sequence):
         return replace(self, sources=sources, targets=targets, raw_targets=None)
 
 
+def numbered(names: Sequence[str]) -> list[str]:
+    """The names of corpora, with a number after those that occurred before."""
+    earlier = [names[:place].count(name) for place, name in enumerate(names)]
+    return [f"{name} ({count + 1})" if count else name for name, count in zip(names, earlier, strict=True)]
+
+
 def describe_corpus(spec: CorpusSpec) -> ParallelCorpus:
     """A corpus with the hashes of its files, without its text; reads every file once."""
     return replace(ParallelCorpus.empty(spec), sha256={str(path): file_hash(path) for path in spec.files})

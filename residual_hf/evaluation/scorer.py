@@ -9,7 +9,7 @@ from dataclasses import asdict
 from functools import cached_property
 from typing import Any
 
-from residual_hf.data.corpus import ParallelCorpus
+from residual_hf.data.corpus import ParallelCorpus, numbered
 from residual_hf.data.scripts import LETTER, WITHOUT_SPACES, share_of_script
 from residual_hf.errors import InputError
 
@@ -131,6 +131,7 @@ def make_scorers(
 ) -> list[Scorer]:
     """A scorer for each corpus; if there are several, it is named by the corpus and its languages."""
     metrics = {name: load_metric(name) for name in settings.metrics}
+    names = numbered([f"{corpus.name} {corpus.source_lang}-{corpus.target_lang}" for corpus in corpora])
     scorers = [
         Scorer(
             corpus,
@@ -138,9 +139,9 @@ def make_scorers(
             tokenize=settings.tokenize,
             metrics=metrics,
             lowercase=lowercase,
-            name="" if len(corpora) == 1 else f"{corpus.name} {corpus.source_lang}-{corpus.target_lang}",
+            name="" if len(corpora) == 1 else name,
         )
-        for corpus in corpora
+        for corpus, name in zip(corpora, names, strict=True)
     ]
     for scorer in scorers:
         warn_about_spaces(scorer)

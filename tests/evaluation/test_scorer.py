@@ -103,3 +103,11 @@ def test_bad_options_are_named():
         Scorer(corpus(MOSES, language=None), pretokenized="moses")
     with pytest.raises(InputError, match="tokenize: '14b' given, must be one of .*'13a'"):
         EvaluationSettings(tokenize="14b")
+
+
+def test_corpora_of_the_same_name_have_scores_of_their_own():
+    scorers = make_scorers([corpus(RAW[:1]), corpus(RAW[1:])], None, EvaluationSettings())
+    report = full_report(scorers, [RAW[0], "nothing alike", "at all here"])
+    assert list(report["corpora"]) == ["test de-en", "test de-en (2)"]
+    assert report["corpora"]["test de-en"]["bleu"]["value"] == pytest.approx(100)
+    assert 0 < report["bleu"]["value"] < 60
