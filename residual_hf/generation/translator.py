@@ -59,8 +59,8 @@ class Translator:
         Args:
             name: folder of a model or of a run, or name on the Hub.
             device: by default a GPU if there is one; under `torchrun`, the one of this process.
-            settings: fields of `DecodingSettings`; None keeps the default. `num_beams`, `length_penalty` and `dtype`
-                default to the generation config of the model.
+            settings: fields of `DecodingSettings`; None keeps the default. All except `max_tokens` default to the
+                generation config of the model, if it has them.
 
         Raises:
             InputError: the folder is missing, incomplete or damaged; weights, config and vocabulary do not match; the
@@ -75,6 +75,9 @@ class Translator:
             "length_penalty": 1.0 if generation.length_penalty is None else generation.length_penalty,
             "dtype": getattr(generation, "decoding_dtype", None) or "float32",
         }
+        for key in ("early_stopping", "max_length_a", "max_length_b"):
+            value = getattr(generation, key, None)
+            chosen |= {key: value} if value is not None and value != "never" else {}
         chosen |= {key: value for key, value in settings.items() if value is not None}
         decoding = dataclasses.replace(DecodingSettings(), **chosen)
         try:

@@ -75,6 +75,10 @@ def build_model(
     if start is None:
         model = model_class(recipe)(build_config(recipe, tokenizer))
     else:
+        tags = start.model.config.language_tags
+        if tags not in (None, recipe.data.language_tags):
+            given = recipe.data.language_tags
+            logger.warning("data.language_tags: %s, but the model of model.from was trained with %r", given, tags)
         rates = {name: recipe.model[name] for name in RATES if name in recipe.model}
         config = start_config(start, tokenizer, rates | tokenizer_fields(recipe, tokenizer))
         model = with_vocabulary(start, tokenizer, scaled_for(recipe, config))
@@ -86,6 +90,7 @@ def build_model(
     generation = model.generation_config
     generation.num_beams = recipe.decoding.num_beams
     generation.decoding_dtype = recipe.decoding.dtype
+    generation.max_length_a, generation.max_length_b = recipe.decoding.max_length_a, recipe.decoding.max_length_b
     of_beams = recipe.decoding if generation.num_beams > 1 else GenerationConfig()
     generation.length_penalty, generation.early_stopping = of_beams.length_penalty, of_beams.early_stopping
     return model

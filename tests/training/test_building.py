@@ -5,11 +5,14 @@ from dataclasses import replace
 
 import pytest
 import torch
-from test_run import make_recipe
+from test_run import changed, make_recipe
+from tiny_translator import tiny_tokenizer
 
+from residual_hf.checkpoint import save_checkpoint
+from residual_hf.generation.translator import Translator
 from residual_hf.model.configuration_residual import ResidualConfig
 from residual_hf.model.modeling_residual import ResidualForConditionalGeneration
-from residual_hf.training.building import build_config, scale_dual_stream
+from residual_hf.training.building import build_config, build_model, scale_dual_stream
 
 SIZES = {"vocab_size": 40, "d_model": 16, "encoder_ffn_dim": 32, "decoder_ffn_dim": 32, "max_position_embeddings": 32}
 SIZES |= {"encoder_attention_heads": 2, "decoder_attention_heads": 2, "dropout": 0.0}
@@ -64,3 +67,13 @@ def test_a_vocabulary_size_that_the_tokenizer_does_not_have_is_reported(tmp_path
     recipe = replace(recipe, model=recipe.model | {"vocab_size": 500})
     assert build_config(recipe, Vocabulary()).vocab_size == 400
     assert "model.vocab_size: 500 in the recipe, replaced by 400" in caplog.text
+
+
+@pytest.mark.parametrize("beams", [1, 3])
+def test_the_saved_model_has_the_search_of_the_recipe(tmp_path, beams):
+    search = {"num_beams": beams, "length_penalty": 0.6 if beams > 1 else 1.0, "early_stopping": beams == 1}
+    recipe = changed(make_recipe(tmp_path), "decoding", **search, max_length_a=0.5, max_length_b=7)
+    tokenizer = tiny_tokenizer()
+    folder = save_checkpoint(build_model(recipe, tokenizer), tokenizer, tmp_path / "model")
+    assert Translator.from_pretrained(folder).settings == recipe.decoding
+    assert Translator.from_pretrained(folder, max_length_b=9).settings.max_length_b == 9

@@ -118,7 +118,7 @@ def test_saved_model_is_the_one_that_was_scored(finished):
     folder, metrics = finished
     model = AutoModelForSeq2SeqLM.from_pretrained(folder / "run" / "model")
     tokenizer = AutoTokenizer.from_pretrained(folder / "run" / "model")
-    translator = residual_hf.Translator.from_pretrained(folder / "run" / "model", max_length_a=0.0, max_length_b=40)
+    translator = residual_hf.Translator.from_pretrained(folder / "run" / "model")
     sources = (folder / "test.en").read_text().splitlines()
     hypotheses = (folder / "run" / "test.hypotheses.txt").read_text().split("\n")[:-1]
     assert translator.translate(sources) == hypotheses

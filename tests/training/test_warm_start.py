@@ -70,6 +70,16 @@ def test_another_mode_keeps_the_logits(tmp_path, base):
     torch.testing.assert_close(logits(model, start.tokenizer), logits(own, start.tokenizer), atol=1e-5, rtol=0)
 
 
+def test_tags_of_the_starting_model_that_the_recipe_lacks_are_reported(tmp_path, base, caplog):
+    recipe = recipe_from(tmp_path, base)
+    start = start_of(recipe)
+    build_model(recipe, start.tokenizer, start)
+    assert "language_tags" not in caplog.text
+    start.model.config.language_tags = "source"
+    build_model(recipe, start.tokenizer, start)
+    assert "data.language_tags: None, but the model of model.from was trained with 'source'" in caplog.text
+
+
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
