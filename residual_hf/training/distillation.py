@@ -92,7 +92,7 @@ def distill(
         load_teacher()
         folder.mkdir(parents=True, exist_ok=True)
         write_json(folder / RECORD, made_with)
-    several = recipe.data.language_tags is not None
+    several, both = recipe.data.language_tags is not None, recipe.data.bidirectional
     corpora = [asdict(spec) for spec in recipe.data.train if spec.tag is not None]
     for number, (spec, corpus) in enumerate(training_text(recipe), start=1):
         source, target = (folder / f"train{number}.{side}" for side in ("source", "target"))
@@ -101,14 +101,17 @@ def distill(
             if several:
                 own = replace(settings, source_lang=corpus.source_lang, target_lang=corpus.target_lang)
             write_targets(corpus, load_teacher, source, target, own, closest)
-        files = {"source": str(source), "target": str(target), "weight": spec.weight}
+        weight = spec.weight and spec.weight / (1 + both)  # that of one direction
+        files = {"source": str(source), "target": str(target), "weight": weight}
         corpora.append({**files, "source_lang": corpus.source_lang, "target_lang": corpus.target_lang})
     values["data"] |= {"train": corpora, "bidirectional": False, "stream": False}
-    for split in ("valid", "test") if recipe.data.bidirectional else ():
+    for split in ("valid", "test") if both else ():
         specs = getattr(recipe.data, split) or ()
         values["data"][split] = [asdict(each) for spec in specs for each in (spec, reverse_spec(spec))] or None
     if recipe.data.cleaning is not None and recipe.data.cleaning.duplicates is not None:
         values["data"]["cleaning"] |= {"duplicates": "pair"}  # translations of a sentence may be several
+    if recipe.data.cleaning is not None and both:
+        values["data"]["cleaning"] |= {"source_script": None, "target_script": None}  # those of one direction
     values["model"] |= layers
     values["output_dir"] = str(folder / "student")
     if tokenizer is not None and not segmented:

@@ -101,6 +101,20 @@ def test_both_directions_of_a_teacher(tmp_path, recipe):
     assert student.data.test is None
 
 
+def test_the_directions_of_a_corpus_share_its_weight_and_are_not_cleaned_by_script(tmp_path, recipe):
+    tokenizer = tiny_tokenizer("<2de>", "<2en>")
+    decoding = DecodingSettings(num_beams=1, max_length_b=6, max_length_a=0.0)
+    both = Translator(tiny_model(tokenizer, language_tags="source"), tokenizer, decoding)
+    values = recipe.as_dict()
+    for corpus in values["data"]["train"]:
+        corpus["weight"] = 2.0
+    scripts = {"source_script": "Latin", "script_share": 0.9}
+    values["data"] |= {"bidirectional": True, "language_tags": "source", "cleaning": scripts}
+    student = load_recipe(distill(from_mapping(Recipe, values), lambda: both, tmp_path / "distilled"))
+    assert [(c.tag, c.weight) for c in student.data.train] == [("<BT>", 2.0), (None, 1.0), (None, 1.0)]
+    assert student.data.cleaning.source_script is None
+
+
 def test_several_translations_are_pairs_of_their_own_or_the_closest_is_chosen(tmp_path, recipe, teacher):
     several = StreamSettings(num_return_sequences=2, long="skip")
     distill(recipe, lambda: teacher, tmp_path / "all", settings=several)
