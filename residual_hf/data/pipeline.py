@@ -17,7 +17,7 @@ from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from residual_hf.checkpoint import model_folder
 from residual_hf.data.cleaning import CleaningReport, clean_corpus, pair_filter
-from residual_hf.data.corpus import ParallelCorpus, read_parallel
+from residual_hf.data.corpus import ParallelCorpus, numbered, read_parallel
 from residual_hf.data.encoding import EncodedCorpus, encode, encode_corpus
 from residual_hf.data.language_modeling import encode_chunks, encode_texts, pack
 from residual_hf.data.mixing import mixed_indices, mixing_probabilities
@@ -225,13 +225,13 @@ def clean(
 ) -> list[ParallelCorpus]:
     """Clean each training corpus and write the report to `report_file`, if given."""
     cleaned, reports = [], {}
-    for corpus in corpora:
-        report = reports[corpus.name] = CleaningReport()
+    for name, corpus in zip(numbered([corpus.name for corpus in corpora]), corpora, strict=True):
+        report = reports[name] = CleaningReport()
         cleaned.append(clean_corpus(corpus, pair_filter(settings), report))
-        logger.info("%s: cleaning: %s", corpus.name, report)
-        report.warn_if_most_is_gone(corpus.name)
+        logger.info("%s: cleaning: %s", name, report)
+        report.warn_if_most_is_gone(name)
         if not report.kept:
-            raise InputError(f"data.cleaning: no pair of {corpus.name} is left: {report}")
+            raise InputError(f"data.cleaning: no pair of {name} is left: {report}")
     if report_file is not None:
         content = {name: vars(report) for name, report in reports.items()}
         write_json(report_file, content if len(content) > 1 else next(iter(content.values())))
@@ -294,6 +294,15 @@ def mix(encoded: EncodedCorpus, sizes: Sequence[int], data: DataSettings, seed: 
         return encoded
     shares = mixing_probabilities(sizes, weights or None, data.temperature)
     log_shares("mixing", [spec.title for spec in data.train], shares)
+    for spec, size, share in zip(data.train, sizes, shares, strict=True):
+        if (used := round(share * sum(sizes))) < size:
+            logger.warning(
+                "%s: only %d of %d training examples are used, the same in every epoch, because of weight or "
+                "temperature; with data.stream: true, all are read in turn",
+                spec.title,
+                used,
+                size,
+            )
     return encoded.select(mixed_indices(sizes, shares, seed))
 
 

@@ -214,8 +214,11 @@ class Run:
         translations, references = (
             list(iter_lines(self.folder / f"{split}.{name}.txt")) for name in ("hypotheses", "references")
         )
-        if (self.recipe.get("data") or {}).get("pretokenized"):
-            translations = detokenize(translations, self.directions[0][1])
+        data, start = self.recipe.get("data") or {}, 0
+        for corpus in getattr(self.record.data, split) if data.get("pretokenized") else ():
+            for language in (corpus.target_lang, corpus.source_lang)[: 1 + bool(data.get("bidirectional"))]:
+                rows = slice(start, start := start + (corpus.pairs or 0))
+                translations[rows] = detokenize(translations[rows], language)
         return translations, references
 
     def samples(self, split: str, count: int | None = None) -> list[tuple[str, str, str]]:

@@ -54,6 +54,14 @@ def test_the_splits_become_ids_and_the_tokenizer_is_saved(tmp_path, corpora):
     assert again.tokenizer.get_vocab() == data.tokenizer.get_vocab()
 
 
+def test_corpora_of_the_same_name_are_reported_apart(tmp_path, corpora):
+    twice = {**corpora, "train": [{**corpora["train"], "limit": limit} for limit in (20, 40)]}
+    prepared(tmp_path, twice, cleaning={"max_words": 9})
+    reports = json.loads((tmp_path / "run" / "cleaning.json").read_text())
+    names = ["train.source|train.target", "train.source|train.target (2)"]
+    assert {name: report["pairs"] for name, report in reports.items()} == dict(zip(names, (20, 40), strict=True))
+
+
 def test_references_of_segmented_text_are_whole_words(tmp_path, corpora):
     """Translations are decoded without the marks of subword-nmt, so that references must not have them."""
     target = tmp_path / "test.target"

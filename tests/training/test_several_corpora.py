@@ -17,6 +17,7 @@ from residual_hf.data.settings import CorpusSpec, DataSettings
 from residual_hf.errors import InputError
 from residual_hf.model.options import from_mapping
 from residual_hf.training.recipe import Recipe
+from residual_hf.training.records import CorpusRecord, DataRecord, Run, RunRecord
 from residual_hf.training.run import train
 
 
@@ -68,7 +69,7 @@ def test_several_target_languages_need_tags(tmp_path):
         from_mapping(Recipe, values)
 
 
-def test_weights_and_temperature_decide_how_often_a_pair_comes():
+def test_weights_and_temperature_decide_how_often_a_pair_comes(caplog):
     encoded = EncodedCorpus.from_ids([[1]] * 30 + [[2]] * 10, [[3]] * 40)
     plain, weighted = (
         DataSettings(
@@ -85,16 +86,19 @@ def test_weights_and_temperature_decide_how_often_a_pair_comes():
     assert mix(encoded, [30, 10], plain, seed=1) is encoded
     assert small(replace(plain, temperature=1e9)) == (40, 20)
     assert small(weighted) == (40, 30)
+    assert "x: only 20 of 30 training examples are used" in caplog.text
+    assert "x: only 10 of 30 training examples are used" in caplog.text and "y: only" not in caplog.text
 
 
 def test_text_that_moses_has_tokenised_is_scored_as_tokens_and_as_text(tmp_path):
-    recipe = make_recipe(tmp_path, max_updates=2, eval_every=2, metric="tokenized_bleu")
+    recipe = make_recipe(tmp_path, max_updates=2, eval_every=2)
     raw = tmp_path / "test.raw.de"
     lines = (tmp_path / "test.de").read_text().splitlines()
     (tmp_path / "test.de").write_text("".join(f"{line} &apos;\n" for line in lines))
     raw.write_text("".join(f"{line} '\n" for line in lines))
     values = recipe.as_dict()
     values["data"] |= {"pretokenized": "moses"}
+    values["training"]["metric"] = "tokenized_bleu"
     values["data"]["test"]["raw_target"] = str(raw)
     metrics = train(from_mapping(Recipe, values))
     assert metrics["test"]["references"] == "raw" and metrics["valid"]["references"] == "detokenized"
@@ -108,3 +112,14 @@ def test_raw_targets_of_another_length_are_refused(tmp_path):
     values["data"]["test"]["raw_target"] = str(tmp_path / "train.de")
     with pytest.raises(InputError, match="corpus.raw_target: .*300 lines for 9 pairs"):
         train(from_mapping(Recipe, values))
+
+
+def test_translations_are_detokenized_by_the_rules_of_their_language(tmp_path):
+    texts = {"hypotheses": ["l&apos; homme", "it &apos;s"], "references": ["l'homme", "it's"]}
+    for name, lines in texts.items():
+        (tmp_path / f"test.{name}.txt").write_text("".join(f"{line}\n" for line in lines))
+    test = (CorpusRecord("one", 1, "en", "fr"),)
+    record = RunRecord(data=DataRecord(train=(CorpusRecord("all", 9, "en", "de"), *test), test=test))
+    recipe = {"data": {"pretokenized": "moses", "bidirectional": True}}
+    run = Run(tmp_path, recipe, config={}, metrics={}, curve=[], record=record, cleaning={})
+    assert run.scored_text("test")[0] == texts["references"]
