@@ -173,7 +173,9 @@ def average_run(
     from .recipe import load_recipe
     from .settings import METRICS
 
-    metric = load_recipe(run_folder / "recipe.yaml").training.metric
+    settings = load_recipe(run_folder / "recipe.yaml").training
+    settings.require(not settings.ema_decay, "ema_decay", "0: a run with it evaluates and keeps other weights")
+    metric = settings.metric
     chosen = choose_checkpoints(
         run_folder / "checkpoints", last=last, best=best, metric=metric, greater_is_better=METRICS[metric]
     )

@@ -103,6 +103,9 @@ class Recipe(InputSettings):
         self._check_task()
         if data.stream:
             self.require(self.training.max_updates, "training.max_updates", "given with data.stream")
+            self.require(not self.training.max_epochs, "training.max_epochs", "null with data.stream")
+        if self.training.metric == "tokenized_bleu":
+            self.require(data.pretokenized, "data.pretokenized", "given for training.metric 'tokenized_bleu'")
         if self.training.metric in ROUGE:
             scored = "rouge" in {name.partition(":")[0] for name in self.evaluation.metrics}
             self.require(scored, "evaluation.metrics", f"with rouge for training.metric {self.training.metric!r}")
@@ -120,6 +123,8 @@ class Recipe(InputSettings):
             if name in self.model:
                 raise InputError(f"model.{name}: not allowed in a recipe, whose task decides on it")
         is_text, allowed = self.task == "language_modeling", f"with task {self.task!r}"
+        if self.task == "summarization":  # both directions have the same language, and no tag tells them apart
+            self.require(not self.data.bidirectional, "data.bidirectional", f"false {allowed}")
         if self.data.is_text != is_text:
             wanted, given = ("text", "sentence pairs") if is_text else ("source and target", "text")
             raise InputError(f"data.train: {given} given, must be {wanted} {allowed}")

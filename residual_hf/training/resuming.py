@@ -47,7 +47,7 @@ MAY_CHANGE = {
     ),
 }
 """The fields of each section of a recipe that may differ when a run is resumed."""
-TEXT = ("source", "target", "tsv", "jsonl", "raw_target", "name")
+TEXT = ("text", "source", "target", "tsv", "jsonl", "raw_target", "name")
 """Fields of a corpus that may differ if the text is the same."""
 
 

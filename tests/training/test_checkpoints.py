@@ -119,6 +119,14 @@ def test_command(run, tmp_path, capsys):
         assert main(arguments) == 2 and "--overwrite would delete" in capsys.readouterr().err
 
 
+def test_checkpoints_of_a_moving_average_are_not_averaged(run, tmp_path, capsys):
+    recipe = yaml.safe_load((run / "recipe.yaml").read_text())
+    recipe["training"] |= {"ema_decay": 0.9, "average": 0}
+    (tmp_path / "recipe.yaml").write_text(yaml.safe_dump(recipe))
+    assert main(["average", str(tmp_path), "--last", "1", "--output-dir", str(tmp_path / "model")]) == 2
+    assert "ema_decay: 0.9 given, must be 0" in capsys.readouterr().err
+
+
 def test_averaging_more_than_is_kept_is_refused(tmp_path):
     with pytest.raises(InputError, match=r"training.average: 5 given, must be <= keep_last \(2\)"):
         make_recipe(tmp_path, average=5)

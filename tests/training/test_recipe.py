@@ -110,6 +110,10 @@ def test_what_is_written_can_be_read_again(tmp_path):
             changed(training={"max_updates": 10, "metric": "rougeL"}),
             r"evaluation.metrics: \(\) given, must be with rouge for training.metric",
         ),
+        (
+            changed(training={"max_updates": 10, "metric": "tokenized_bleu"}),
+            "data.pretokenized: missing, must be given for training.metric 'tokenized_bleu'",
+        ),
         (changed(seed=1), "seed: unknown field; did you mean 'training.seed'"),
         (
             changed(target_lang=False),
@@ -136,6 +140,12 @@ def test_recipes_are_checked_in_python_too(tmp_path):
         Recipe(output_dir="out", data=replace(recipe.data, test={"tsv": "c.tsv"}))
     with pytest.raises(InputError, match="^training.max_updates: missing, must be given with data.stream"):
         replace(recipe, data=replace(recipe.data, stream=True), training=TrainingSettings(max_epochs=1))
+    with pytest.raises(InputError, match="^training.max_epochs: 1 given, must be null with data.stream"):
+        limits = TrainingSettings(max_epochs=1, max_updates=9, warmup_updates=1)
+        replace(recipe, data=replace(recipe.data, stream=True), training=limits)
+    with pytest.raises(InputError, match="^data.bidirectional: true given, must be false with task 'summarization'"):
+        both = {"data": replace(recipe.data, bidirectional=True), "task": "summarization", "language": "en"}
+        Recipe(output_dir="out", **both)
 
 
 def test_missing_file():

@@ -20,9 +20,11 @@ from residual_hf.data.pipeline import read_corpora
 from residual_hf.errors import InputError
 from residual_hf.files import read_json, read_json_lines, write_atomically
 from residual_hf.lock import Lock
+from residual_hf.model.options import from_mapping
 from residual_hf.training import run as run_module
 from residual_hf.training.callbacks import evaluations_since_best
 from residual_hf.training.checkpoints import complete_checkpoints
+from residual_hf.training.recipe import Recipe
 from residual_hf.training.records import RunRecord
 from residual_hf.training.resuming import check_intact, check_same_run
 from residual_hf.training.run import train
@@ -59,6 +61,20 @@ def test_what_may_change_is_taken(run):
     more = {"max_updates": 9, "max_epochs": 3, "patience": 5, "eval_every": 3, "keep_last": 4}
     recipe = changed(changed(recipe, "training", **more), "decoding", num_beams=1)
     check(changed(recipe, "data", test=None), folder)
+
+
+def test_the_text_of_a_language_model_may_be_elsewhere(tmp_path):
+    path, values = tmp_path / "a", make_recipe(tmp_path).as_dict()
+    path.write_text("a dog\n")
+    corpus = {"text": str(path)}
+    values |= {"task": "language_modeling", "language": "en", "source_lang": None, "target_lang": None}
+    values |= {"data": {"train": corpus, "valid": corpus}, "training": {"max_updates": 1, "label_smoothing": 0.0}}
+    values |= {"training": values["training"] | {"warmup_updates": 0, "max_tokens": 64}}
+    before = from_mapping(Recipe, values)
+    (tmp_path / "run").mkdir()
+    run_module.record_start(before, read_corpora(before.data), tmp_path / "run")
+    corpus["text"] = str(path.rename(tmp_path / "b"))
+    check(from_mapping(Recipe, values), tmp_path / "run")
 
 
 def test_differences_are_listed_and_nothing_is_written(run):

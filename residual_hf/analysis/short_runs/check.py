@@ -19,7 +19,6 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -91,7 +90,7 @@ def sample(recipe: Recipe, folder: Path) -> PreparedData:
     """The first pairs of the training text, and the validation text, as token ids."""
     specs = recipe.data.train
     train = [
-        ParallelCorpus.empty(spec).with_pairs(islice(PairReader(spec).take(), PAIRS // len(specs))) for spec in specs
+        ParallelCorpus.empty(spec).with_pairs(PairReader(spec).take(max(1, PAIRS // len(specs)))) for spec in specs
     ]
     recipe = replace(recipe, data=replace(recipe.data, stream=False))
     texts = {"train": train, "valid": [read_parallel(spec) for spec in recipe.data.valid]}

@@ -10,6 +10,8 @@ from residual_hf.analysis.short_runs import check
 from residual_hf.analysis.short_runs.verdict import CheckReport, ModeCheck, judge
 from residual_hf.cli import main
 from residual_hf.data.generated import generate_corpus
+from residual_hf.model.options import from_mapping
+from residual_hf.training.recipe import Recipe
 
 RATES = [1e-3] * 40 + [1e-3 * 4 ** ((i + 1) / 20) for i in range(20)]
 HEALTHY = [6.0 - 3.0 * update / 60 for update in range(60)]
@@ -104,3 +106,13 @@ def test_command(tmp_path, capsys, monkeypatch):
     assert main([*arguments, "--modes", "postln"]) == 2
     assert main([*arguments[:2], "--seconds", "0"]) == 2
     assert "seconds: 0.0 given, must be more than 0" in capsys.readouterr().err
+
+
+def test_only_the_first_pairs_are_read(tmp_path, monkeypatch):
+    (tmp_path / "text").write_text("a b\tc d\n" * 9 + "not a pair\n")
+    corpus = {"tsv": str(tmp_path / "text"), "limit": 9}
+    data = {"train": {"tsv": corpus["tsv"]}, "valid": corpus, "stream": True}
+    values = {"output_dir": "run", "source_lang": "en", "target_lang": "de", "data": data}
+    recipe = from_mapping(Recipe, values | {"tokenizer": {"vocab_size": 280}})
+    monkeypatch.setattr(check, "PAIRS", 8)
+    assert len(check.sample(recipe, tmp_path).encoded["train"]) == 8
