@@ -106,7 +106,7 @@ def write_card(
         tables = score_tables(run, comparisons)
         curve = learning_curve(run.curve)
         sections = ("tokenizer", "model", "training", "decoding", "evaluation")
-        recipe = {name: run.recipe[name] for name in sections if name in run.recipe}
+        recipe = data_settings(run) | {name: run.recipe[name] for name in sections if name in run.recipe}
         card = ModelCard.from_template(
             card_metadata(run, tables, name, license, datasets),
             template_path=str(TEMPLATE),
@@ -210,6 +210,15 @@ def _specs(run: FinishedRun, split: str) -> list[dict[str, Any]]:
     """The corpora of a split as the recipe declares them."""
     specs = (run.recipe.get("data") or {}).get(split) or []
     return [spec for spec in (specs if isinstance(specs, list) else [specs]) if isinstance(spec, dict)]
+
+
+def data_settings(run: FinishedRun) -> dict[str, Any]:
+    """The section `data` of the recipe, of the training corpora only what marks and mixes them."""
+    data = {name: value for name, value in (run.recipe.get("data") or {}).items() if name not in SPLITS}
+    marks = ("tag", "weight", "limit")
+    mixture = [{name: spec[name] for name in marks if name in spec} for spec in _specs(run, "train")]
+    data |= {"train": mixture} if any(mixture) else {}
+    return {"data": data} if data else {}
 
 
 def _hub_id(name: str | None) -> str | None:

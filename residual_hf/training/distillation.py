@@ -68,12 +68,14 @@ def distill(
         The recipe of the student.
 
     Raises:
-        InputError: a `student` of another form, `closest` with one translation, a folder that is not empty or has been
-            made with something else, or what reading and translating raise.
+        InputError: a recipe of a language model, a `student` of another form, `closest` with one translation, a folder
+            that is not empty or has been made with something else, or what reading and translating raise.
     """
     found = re.fullmatch(r"([1-9]\d*)\+([1-9]\d*)", student)
     if found is None:
         raise InputError(f"student: {student!r} given, must be the layers of encoder and decoder, such as 6+2")
+    if recipe.data.is_text:
+        raise InputError(f"task: {recipe.task!r} given, must be 'translation' or 'summarization'")
     if recipe.starts_from is not None:
         raise InputError("model.from: given in the recipe, must be absent: a student has other sizes")
     settings = settings or StreamSettings(long="skip")

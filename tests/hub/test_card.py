@@ -62,6 +62,20 @@ def test_card_says_what_the_run_recorded(make_run):
     assert "someone" not in card and "\n\n\n" not in card
 
 
+def test_card_says_how_the_text_was_prepared_and_mixed(make_run):
+    def prepare(recipe):
+        genuine, synthetic = {"source": "/home/someone/a.de", "weight": 2.0}, {"tag": "<BT>", "weight": 1.0}
+        recipe["data"] = {"pretokenized": "moses", "train": [genuine, synthetic], "valid": genuine}
+        recipe["tokenizer"] = {"kind": "pretokenized", "path": "/home/someone/dict.txt"}
+
+    assert "Moses" not in content(write_card(run := make_run()))
+    edit_recipe(run, prepare)
+    card = content(write_card(run, overwrite=True))
+    for fact in ("text tokenized by Moses", "segmented into subwords", "train:\n", "- weight: 2.0\n", "- tag: <BT>\n"):
+        assert fact in card, fact
+    assert "someone" not in card
+
+
 def test_interval_contains_the_score(make_run):
     tables = content(write_card(make_run())).split("**Validation set**")
     rows = re.findall(r"\| (BLEU|chrF|TER) \| ([\d.]+) \| ([\d.]+) to ([\d.]+) \|", tables[0])

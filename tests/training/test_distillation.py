@@ -164,6 +164,15 @@ def test_a_student_cannot_start_from_a_model_of_other_sizes(tmp_path, recipe):
         distill(tuned, lambda: None, tmp_path / "distilled")
 
 
+def test_a_language_model_has_no_students(tmp_path, recipe):
+    values, corpus = recipe.as_dict(), {"text": str(recipe.data.train[0].files[0])}
+    values |= {"task": "language_modeling", "language": "en", "source_lang": None, "target_lang": None}
+    values |= {"data": {"train": corpus, "valid": corpus}}
+    values["training"]["label_smoothing"] = 0.0
+    with pytest.raises(InputError, match="task: 'language_modeling' given, must be 'translation'"):
+        distill(from_mapping(Recipe, values), lambda: None, tmp_path / "made")
+
+
 def test_what_cannot_start_leaves_no_folder(tmp_path, recipe):
     def missing():
         raise InputError("model nowhere: no such folder")
