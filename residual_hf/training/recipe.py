@@ -112,6 +112,14 @@ class Recipe(InputSettings):
         targets = self.target_languages
         for language in targets:
             self.evaluation.tokenizer_for(language)
+        if data.language_tags is not None and self.starts_from is None:
+            tagless = [spec for spec in data.train if spec.tag is None] if data.bidirectional else []
+            trained = {spec.target_lang for spec in data.train} | {spec.source_lang for spec in tagless}
+            if unseen := [language for language in targets if language not in trained]:
+                allowed = ", ".join(sorted(map(str, trained)))
+                raise InputError(
+                    f"target_lang: {', '.join(unseen)} of data.valid or data.test, must be in data.train: {allowed}"
+                )
         if len(targets) > 1:
             several = f"with the target languages {', '.join(targets)}"
             self.require(data.language_tags, "data.language_tags", f"'source' or 'target' {several}")

@@ -19,7 +19,7 @@ from residual_hf.model.options import from_mapping
 
 from .launch import this_process
 from .recipe import Recipe
-from .records import DataRecord, RunRecord, describe_data, read_recipe
+from .records import DataRecord, RunRecord, describe_corpora, describe_data, read_recipe
 
 MAY_CHANGE = {
     "": ("output_dir", "decoding", "evaluation"),
@@ -94,9 +94,12 @@ def check_same_run(recipe: Recipe, texts: Corpora, folder: Path) -> None:
         raise InputError(f"--resume: {folder} was started differently: {'; '.join(differences)}")
 
 
-def has_finished(recipe: Recipe, folder: Path) -> bool:
-    """Whether a run has its final model, scores and card, and was made with exactly this recipe."""
-    if RunRecord.read(folder).finished is None or read_recipe(folder) != recipe.as_dict():
+def has_finished(recipe: Recipe, texts: Corpora, folder: Path) -> bool:
+    """Whether a run has its final model, scores and card, and was made with exactly this recipe and test text."""
+    record = RunRecord.read(folder)
+    if record.finished is None or read_recipe(folder) != recipe.as_dict():
+        return False
+    if record.data.test != describe_corpora(texts.get("test", ())):
         return False
     written = all((folder / name).is_file() for name in ("metrics.json", "model/README.md"))
     return written and any((folder / "model" / name).is_file() for name in WEIGHT_FILES)

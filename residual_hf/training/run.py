@@ -137,7 +137,7 @@ def train_in_folder(recipe: Recipe, overwrite: bool, resume: bool, inputs: Itera
     texts = read_corpora(recipe.data)
     if resume:
         check_same_run(recipe, texts, folder)
-        if has_finished(recipe, folder):
+        if has_finished(recipe, texts, folder):
             logger.info("%s has finished, and the recipe is the same: nothing to do", folder)
             return read_json(folder / "metrics.json")
     processes.wait_for_everyone()  # all have checked the folder before the first one writes to it

@@ -117,7 +117,10 @@ class ResidualTrainer(ShardedTrainer):
             if self.ema is not None:
                 self.ema.load(checkpoint)
             if is_finished(self.state, self.settings):
-                load_average(self.model, [Path(self.state.best_model_checkpoint or checkpoint)])
+                best = Path(self.state.best_model_checkpoint or checkpoint)
+                best = checkpoint.with_name(best.name)  # the run may have been moved or copied
+                self.state.best_model_checkpoint = str(best)
+                load_average(self.model, [best])
                 return TrainOutput(self.state.global_step, math.nan, {})
             check_intact(checkpoint)
         elif wants_profile(self.model):

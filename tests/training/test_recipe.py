@@ -148,6 +148,17 @@ def test_recipes_are_checked_in_python_too(tmp_path):
         Recipe(output_dir="out", **both)
 
 
+def test_languages_of_tags_are_those_of_the_training_corpora(tmp_path):
+    recipe = load_recipe(write(tmp_path, MINIMAL))
+    other = replace(recipe.data.valid[0], source_lang="de", target_lang="fr")
+    data = replace(recipe.data, language_tags="source", test=(other,))
+    with pytest.raises(InputError, match="target_lang: fr of data.valid or data.test, must be in data.train: de$"):
+        replace(recipe, data=data)
+    replace(recipe, data=data, model={"from": "runs/a_model_of_french"})
+    back = replace(other, target_lang="en")
+    assert replace(recipe, data=replace(data, test=(back,), bidirectional=True)).target_languages == ["de", "en"]
+
+
 def test_missing_file():
     with pytest.raises(InputError, match=r"nowhere\.yaml: no such file"):
         load_recipe("nowhere.yaml")

@@ -3,14 +3,17 @@
 
 from __future__ import annotations
 
+import json
 import resource
 import shutil
 import signal
 from dataclasses import replace
 
 import pytest
+import torch
 import yaml
 from safetensors import SafetensorError
+from safetensors.torch import load_file
 from test_run import changed, make_recipe
 from transformers import TrainerState
 
@@ -243,6 +246,21 @@ def test_a_finished_run_stays_as_it_is_unless_something_has_changed(run, caplog)
     metrics = train(changed(recipe, "decoding", num_beams=1), resume=True)
     assert content(folder) == before and metrics == read_json(folder / "metrics.json")
     assert "has finished, and the recipe is the same" in caplog.text
+    text = folder.parent / "test.de"
+    text.write_text(text.read_text().replace("Hund", "Wolf"))
+    assert train(changed(recipe, "decoding", num_beams=1), resume=True)["test"] != metrics["test"]
+
+
+def test_a_run_that_was_moved_keeps_its_best_checkpoint(run):
+    recipe, folder = run
+    for state in folder.glob("checkpoints/*/trainer_state.json"):
+        elsewhere = {"best_model_checkpoint": "/nowhere/run/checkpoints/checkpoint-2", "best_global_step": 2}
+        write_atomically(state, json.dumps(read_json(state) | elsewhere))
+    train(changed(recipe, "decoding", num_beams=1), resume=True)  # scores again
+    kept, final = (folder / name / "model.safetensors" for name in ("checkpoints/checkpoint-2", "model"))
+    assert final.read_bytes() != (folder / "checkpoints/checkpoint-4/model.safetensors").read_bytes()
+    assert load_file(final).keys() == load_file(kept).keys()
+    assert all(torch.equal(weight, load_file(kept)[name]) for name, weight in load_file(final).items())
 
 
 def test_a_run_is_overwritten_only_when_everything_is_checked(run):
