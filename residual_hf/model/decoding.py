@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import copy
 import importlib
 import sys
 from collections.abc import Callable, Sequence
@@ -104,6 +105,8 @@ class FastGenerationMixin(GenerationMixin):
             native, dtype = kernels(), decoding_dtype or getattr(settings, "decoding_dtype", None)
             pack = cache(lambda: native and native.packed_model(self, dtype))
             encoded = self._encode(tokens, kwargs, pack) if dtype not in (None, "float32") else {}
+            if kwargs.get("encoder_outputs") is not None:  # Transformers repeats its states for the beams in place
+                encoded = {"encoder_outputs": copy.copy(kwargs["encoder_outputs"])}
             try:
                 loop = partial(decode, length_limits=length_limits, pack=pack)
                 # the loop has its own cache: without this, Transformers makes one that nothing reads

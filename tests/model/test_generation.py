@@ -145,6 +145,15 @@ def test_encoder_outputs_may_be_given(models):
     assert torch.equal(given, generate(model))
 
 
+def test_encoder_outputs_serve_a_search_that_transformers_finishes(models):
+    model = models("resi_dual")
+    encoder_outputs = model.get_encoder()(SOURCE, attention_mask=SOURCE.ne(1))
+    settings = {"attention_mask": SOURCE.ne(1), "num_beams": 2, "max_new_tokens": 8, "do_sample": False}
+    ours = model.generate(encoder_outputs=encoder_outputs, **settings)
+    theirs = model.generate(encoder_outputs=encoder_outputs, output_attentions=True, **settings)
+    assert torch.equal(ours, theirs)
+
+
 def test_generation_goes_on_behind_a_given_beginning(models):
     whole = generate(models("resi_dual"), SOURCE[:1])
     for beams in (1, 2):
