@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from residual_hf.errors import InputError
 from residual_hf.model.connections import ResidualConnection
+from residual_hf.model.norms import AdaNorm, RMSNorm
 
 from .representations import record
 from .sites import Sublayer, sublayers
@@ -33,11 +34,12 @@ def dependency_matrix(model: nn.Module, batch: Batch, stack: str = "encoder") ->
     """beta_ij of a stack of Post-LN, Pre-LN or what folds into them, by the exact recursion.
 
     Component j of the hidden state starts as the output of branch j. Each later shortcut scales it; each norm after an
-    addition divides all components by the standard deviation of the sum and multiplies them by its gain.
+    addition divides all components by the standard deviation of the sum (or what else it divides by) and multiplies
+    them by its gain.
     beta_ij = std(c_j) / sqrt(sum_k std(c_k)^2), with the standard deviation over features and the mean over tokens.
 
     Raises:
-        InputError: the mode of the stack is none of these.
+        InputError: the mode of the stack is none of these, or its norms are AdaNorms, which do not scale.
     """
     parts = [part for part in sublayers(model) if part.stack == stack]
     is_post = normalizes_sum(parts[0])
@@ -48,9 +50,8 @@ def dependency_matrix(model: nn.Module, batch: Batch, stack: str = "encoder") ->
         branch = states[part.site("branch.output")] * part.factor("branch")
         components = [component * part.factor("shortcut") for component in components] + [branch]
         if is_post:
-            total, norm = states[part.site("norm.input")], part.norms["norm"]
-            gain = norm.get_parameter("weight") / total.std(dim=-1, keepdim=True, correction=0)
-            components = [component * gain for component in components]
+            factors = gain(part.norms["norm"], states[part.site("norm.input")])
+            components = [component * factors for component in components]
         rows += [Dependency(i, j, part.kind, beta) for j, beta in enumerate(shares(components))]
     return rows
 
@@ -64,6 +65,18 @@ def normalizes_sum(part: Sublayer) -> bool:
     if base in ("post_ln", "pre_ln", "resi_dual"):
         return base != "pre_ln"
     raise InputError(f"{connection.name}: the dependency matrix is defined for Post-LN and Pre-LN")
+
+
+def gain(norm: nn.Module, total: Tensor) -> Tensor:
+    """What a norm multiplies a sum (tokens, d_model) by, apart from its mean."""
+    if isinstance(norm, AdaNorm):
+        raise InputError("norm_type: the dependency matrix is not defined for 'ada_norm'")
+    size = total.norm(dim=-1, keepdim=True)
+    if isinstance(norm, nn.LayerNorm):
+        size = total.std(dim=-1, keepdim=True, correction=0)
+    elif isinstance(norm, RMSNorm):
+        size = size / total.shape[-1] ** 0.5
+    return norm.get_parameter("weight") / size
 
 
 def shares(components: list[Tensor]) -> list[float]:

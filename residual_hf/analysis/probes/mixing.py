@@ -13,12 +13,13 @@ from residual_hf.errors import InputError
 from residual_hf.model.modes_cross_layer import LayerMix
 from residual_hf.model.modes_multi_stream import DepthAttention, MultiStream
 
-from .undisturbed import Batches, forward, undisturbed
+from .representations import real_tokens
+from .undisturbed import Batches, as_list, forward, undisturbed
 
 
 @dataclass(frozen=True)
 class MixingWeight:
-    """Weight of `source` in what a module reads (`use`: read, mix or write), mean over tokens.
+    """Weight of `source` in what a module reads (`use`: read, mix or write), mean over tokens without padding.
 
     DLCL: sources are the embeddings (0) and the layers. Attention residuals: the embeddings (0) and the earlier
     blocks. Hyper-connections: the streams, and for "mix" the pair (from, to) as from * n + to.
@@ -38,14 +39,17 @@ def mixing_weights(model: nn.Module, batches: Batches) -> list[MixingWeight]:
     """
     names = {module: name for name, module in model.named_modules()}
     sums: dict[tuple[str, str], Tensor] = {}
-    counts: dict[str, int] = {}
+    counts: dict[tuple[str, str], int] = {}
+    masks: dict[str, Tensor] = {}
 
     def see(module: Any, arguments: tuple[Any, ...]) -> None:
         name, stream = names[module], arguments[0]
-        counts[name] = counts.get(name, 0) + 1
+        mask = next((masks[part] for part in name.split(".") if part in masks), None)
         for use, weights in weights_of(module, stream).items():
-            mean = weights.detach().float().flatten(0, -2).mean(0) if weights.ndim > 1 else weights.detach().float()
-            sums[name, use] = sums.get((name, use), 0) + mean
+            if mask is not None and len(weights) == mask.numel():
+                weights = weights[mask.flatten()]
+            sums[name, use] = sums.get((name, use), 0) + weights.detach().float().sum(0)
+            counts[name, use] = counts.get((name, use), 0) + len(weights)
 
     kinds = (LayerMix, DepthAttention, MultiStream)
     handles = [module.register_forward_pre_hook(see) for module in names if isinstance(module, kinds)]
@@ -53,23 +57,25 @@ def mixing_weights(model: nn.Module, batches: Batches) -> list[MixingWeight]:
         raise InputError("mixing weights: no layer of this model reads several earlier outputs")
     try:
         with undisturbed(model, training=False):
-            forward(model, batches)
+            for batch in as_list(batches):
+                masks = real_tokens(batch)
+                forward(model, batch)
     finally:
         for handle in handles:
             handle.remove()
     return [
         MixingWeight(name, use, source, weight)
         for (name, use), total in sums.items()
-        for source, weight in enumerate((total / counts[name]).tolist())
+        for source, weight in enumerate((total / counts[name, use]).tolist())
     ]
 
 
 def weights_of(module: Any, stream: tuple[Tensor, ...]) -> dict[str, Tensor]:
-    """Weights (sources,) or (..., sources) by use."""
+    """Weights (tokens, sources), or (1, sources) if they are the same for all tokens, by use."""
     if isinstance(module, LayerMix):
-        return {"read": module.weight}
+        return {"read": module.weight[None]}
     if isinstance(module, DepthAttention):
-        return {"read": module.probabilities(stream).flip(-1)}  # the newest member is first in the stream
+        return {"read": module.probabilities(stream).flip(-1).flatten(0, -2)}  # the newest is first in the stream
     read, mix, write = module.weights(stream)
     n = len(stream)
     return {"read": read.reshape(-1, n), "mix": torch.as_tensor(mix).reshape(-1, n * n), "write": write.reshape(-1, n)}

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from .site_statistics import ActivationRange, BranchShare, SiteStatistics
 from .sites import Site, sublayers, watch
-from .undisturbed import Batches, as_list, forward, undisturbed
+from .undisturbed import Batch, Batches, as_list, forward, undisturbed
 
 
 def record(model: nn.Module, batches: Batches, *locations: str) -> dict[Site, Tensor]:
@@ -30,11 +30,15 @@ def record(model: nn.Module, batches: Batches, *locations: str) -> dict[Site, Te
 
     with undisturbed(model, training=False), watch(model, forward=keep, locations=locations.__contains__):
         for batch in batches:
-            masks = {"decoder": batch["labels"].ne(-100)}
-            if "attention_mask" in batch:
-                masks["encoder"] = batch["attention_mask"].bool()
+            masks = real_tokens(batch)
             forward(model, batch)
     return {site: torch.cat(tensors) for site, tensors in found.items()}
+
+
+def real_tokens(batch: Batch) -> dict[str, Tensor]:
+    """By stack, which tokens of a batch are no padding, (batch, length)."""
+    masks = {"decoder": batch["labels"].ne(-100)}
+    return masks | ({"encoder": batch["attention_mask"].bool()} if "attention_mask" in batch else {})
 
 
 @dataclass(frozen=True)

@@ -168,6 +168,30 @@ def test_dependency_of_the_first_sublayer_follows_from_branch_and_shortcut():
     assert first == pytest.approx(float(branch / (shortcut**2 + branch**2).sqrt()), abs=2e-3)
 
 
+def test_dependencies_with_other_norms():
+    """RMSNorm and ScaleNorm with the gain sqrt(d) are the same function."""
+    batch = random_batch(2, 5)
+    rms, scaled = (
+        [row.beta for row in dependency.dependency_matrix(model_of("post_ln", norm_type=norm_type), batch)]
+        for norm_type in ("rms_norm", "scale_norm")
+    )
+    assert scaled == pytest.approx(rms, abs=1e-3)
+    with pytest.raises(InputError, match="ada_norm"):
+        dependency.dependency_matrix(model_of("post_ln", norm_type="ada_norm"), batch)
+
+
+@pytest.mark.parametrize("mode", ["attention_residuals", "hyper_connections"])
+def test_padding_does_not_count_in_mixing_weights(mode):
+    model, batch = model_of(mode), random_batch(2, 5)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(torch.randn_like(parameter), alpha=0.2)
+    padding = {"input_ids": model.config.pad_token_id, "attention_mask": 0, "labels": -100}
+    padded = {name: nn.functional.pad(values, (0, 4), value=padding[name]) for name, values in batch.items()}
+    plain, others = (mixing.mixing_weights(model, batches) for batches in (batch, [padded, batch]))
+    assert [row.weight for row in others] == pytest.approx([row.weight for row in plain], abs=1e-5)
+
+
 def test_dependency_matrix_is_refused_for_other_modes():
     with pytest.raises(InputError, match="mhc.*Post-LN and Pre-LN"):
         dependency.dependency_matrix(model_of("mhc"), random_batch(2, 5))
