@@ -13,7 +13,7 @@ from typing import Any, Protocol, runtime_checkable
 
 import sacrebleu
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 import residual_hf
 from residual_hf.checkpoint import load_checkpoint
@@ -163,6 +163,7 @@ def export(
         raise InputError(f"model {name}: {type(model).__name__} given, must be a ResidualForConditionalGeneration")
     model = model.float().eval()
     target.check(model.config)
+    forbid_tokens(model)
     sources, reference_texts = read_sentences(model, tokenizer, verify_with, references)
     limit = DecodingSettings().length_limit(max(map(len, sources)), model.config.max_position_embeddings)
     own = translate(model, sources, limit)
@@ -180,6 +181,19 @@ def export(
         tokenizer.save_pretrained(folder)
         write_json(folder / REPORT, {"residual_hf": residual_hf.__version__, **asdict(found)})
     return found
+
+
+def forbid_tokens(model: ResidualForConditionalGeneration) -> None:
+    """Give the tokens that the generation config forbids, such as padding in Marian, a bias that excludes them."""
+    generation = model.generation_config
+    words = generation.bad_words_ids or []
+    forbidden = {*(word[0] for word in words if len(word) == 1), *(generation.suppress_tokens or [])}
+    if not forbidden:
+        return
+    if model.lm_head.bias is None:
+        model.lm_head.bias = nn.Parameter(model.lm_head.weight.new_zeros(len(model.lm_head.weight)))
+        model.config.output_bias = True
+    model.lm_head.bias[list(forbidden)] = torch.finfo(torch.float16).min
 
 
 def read_sentences(

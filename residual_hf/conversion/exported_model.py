@@ -10,6 +10,7 @@ from typing import Any, Protocol
 
 import torch
 from torch import Tensor
+from transformers import ForcedBOSTokenLogitsProcessor, GenerationConfig
 
 from residual_hf.conversion.graphs import GRAPHS, Graph, trace
 from residual_hf.model.configuration_residual import ResidualConfig
@@ -53,8 +54,16 @@ class GraphDecoder:
 class ExportedModel:
     """The graphs of an exported model: `encoder_model`, `decoder_model`, `decoder_with_past_model`."""
 
-    def __init__(self, config: ResidualConfig, encoder: GraphCall, first: GraphCall, later: GraphCall):
-        self.config, self.encoder, self.first, self.later = config, encoder, first, later
+    def __init__(
+        self,
+        config: ResidualConfig,
+        generation_config: GenerationConfig,
+        encoder: GraphCall,
+        first: GraphCall,
+        later: GraphCall,
+    ):
+        self.config, self.generation_config = config, generation_config
+        self.encoder, self.first, self.later = encoder, first, later
 
     def decoder(self, input_ids: Tensor, attention_mask: Tensor, num_beams: int = 1) -> GraphDecoder:
         """A decoder with `num_beams` rows for each sentence."""
@@ -72,8 +81,15 @@ class ExportedModel:
         num_beams: int = 1,
         length_penalty: float = 1.0,
         early_stopping: bool | str = False,
+        forced_bos_token_id: int | None = None,
     ) -> Tensor:
-        """Target tokens (sentences, length) of source tokens (sentences, length), as from `model.generate`."""
+        """Target tokens (sentences, length) of source tokens (sentences, length), as from `model.generate`.
+
+        `forced_bos_token_id` is the first token, such as the tag of a language; default: that of the generation
+        config, whose other fields are not used.
+        """
+        forced = self.generation_config.forced_bos_token_id if forced_bos_token_id is None else forced_bos_token_id
+        first = [] if forced is None else [ForcedBOSTokenLogitsProcessor(forced)]
         prompt = torch.full((len(input_ids), 1), self.config.decoder_start_token_id)
         settings = SearchSettings(
             limits=torch.full((len(input_ids),), 1 + max_new_tokens),
@@ -82,6 +98,7 @@ class ExportedModel:
             num_beams=num_beams,
             length_penalty=length_penalty,
             early_stopping=early_stopping,
+            processors=lambda length: first if length == 1 else (),
         )
         search = beam_search if num_beams > 1 else greedy_search
         return search(self.decoder(input_ids, attention_mask.long(), num_beams), prompt, settings).sequences
@@ -126,8 +143,8 @@ class GraphTarget(Protocol):
 
 
 def load_graphs(folder: Path, suffix: str, graph_call: Callable[[Path], GraphCall]) -> ExportedModel:
-    config = ResidualConfig.from_pretrained(folder)
-    return ExportedModel(config, *(graph_call(folder / f"{name}{suffix}") for name in GRAPHS))
+    configs = ResidualConfig.from_pretrained(folder), GenerationConfig.from_pretrained(folder)
+    return ExportedModel(*configs, *(graph_call(folder / f"{name}{suffix}") for name in GRAPHS))
 
 
 def translate_greedily(

@@ -91,6 +91,26 @@ def test_ctranslate2_reads_text_with_the_tokenizer_of_the_folder(tmp_path):
     assert tokenizer.batch_decode(rows, skip_special_tokens=True) == expected
 
 
+def without_usual_token(folder, **settings):
+    """Forbid what a saved model generates most, as Marian forbids padding; returns its sources and this token."""
+    model, tokenizer = load_checkpoint(folder)
+    sources = tokenizer(SENTENCES, return_tensors="pt", padding=True)["input_ids"]
+    generated = model.generate(sources, max_new_tokens=12, do_sample=False)[:, 1:]
+    usual = int(generated[generated > 3].mode().values)
+    model.generation_config.update(bad_words_ids=[[usual]], **settings)
+    save_checkpoint(model, tokenizer, folder, overwrite=True)
+    return [row[row.ne(model.config.pad_token_id)].tolist() for row in sources], usual
+
+
+def test_ctranslate2_excludes_forbidden_tokens(tmp_path):
+    needs("ctranslate2")
+    folder = saved(tmp_path / "model", ln_mode="post_ln")
+    sources, forbidden = without_usual_token(folder)
+    export(folder, "ctranslate2", tmp_path / "exported")
+    found = TARGETS["ctranslate2"].translate(*load_checkpoint(folder), tmp_path / "exported", sources, 12)
+    assert not any(forbidden in row for row in found)
+
+
 LOADERS = {"onnx": load_onnx, "torch": load_torch_export}
 
 
@@ -98,6 +118,8 @@ LOADERS = {"onnx": load_onnx, "torch": load_torch_export}
 def test_graphs_search_like_generate(target, mode, tmp_path):
     needs(target)
     folder = saved(tmp_path / "model", ln_mode=mode, encoder_layers=1, decoder_layers=1)
+    if target == "torch":
+        without_usual_token(folder, forced_bos_token_id=9)
     assert export(folder, target, tmp_path / "exported").identical == 20
     model, tokenizer = load_checkpoint(folder)
     exported = LOADERS[target](tmp_path / "exported")
