@@ -99,14 +99,21 @@ def prepare(
     max_length = min(data.max_length or positions, positions, max_tokens or positions)
     longest = np.array([max_length])
     with processes.main_process_first():
-        tags = [language_tag(language) for language in target_languages] if data.language_tags else []
-        tags += sorted({spec.tag for spec in data.train if spec.tag is not None})
+        languages = [language_tag(language) for language in target_languages] if data.language_tags else []
+        tags = languages + sorted({spec.tag for spec in data.train if spec.tag is not None})
         sample = first_pairs(data) if data.stream else train
         if processes.is_main_process and not (folder / "tokenizer").exists():  # at the first start of a run
             sample = list(sample)
             if not data.is_text:  # of which many lines are blank or short
                 warn_about_overlap(sample, {name: corpora for name, corpora in texts.items() if name != "train"})
         tokenizer = get_tokenizer(tokenizer_settings, sample, tags, positions, folder / "tokenizer")
+        targets = getattr(tokenizer, "target_tokenizer", tokenizer.backend_tokenizer)
+        ids = [targets.token_to_id(tag) for tag in languages]
+        if data.language_tags == "target" and ids != tokenizer.convert_tokens_to_ids(languages):
+            raise InputError(
+                f"data.language_tags: 'target' given, must be 'source' with tokenizer.path {tokenizer_settings.path}: "
+                f"none can be added to its separate target vocabulary, which lacks {', '.join(languages)}"
+            )
         encoded = {}
         for name, corpora in references.items():
             if data.is_text:
