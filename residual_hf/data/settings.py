@@ -278,8 +278,9 @@ class DataSettings(InputSettings):
         self._check_text()
         for name in ("valid", "test"):
             for number, spec in enumerate(getattr(self, name) or ()):
-                if spec.tag is not None:
-                    raise self.error(f"{name}[{number}].tag: {spec.tag!r} given, must be null outside of train")
+                for field in ("tag", "weight"):
+                    if (value := getattr(spec, field)) is not None:
+                        raise self.error(f"{name}[{number}].{field}: {value!r} given, must be null outside of train")
 
     @property
     def is_text(self) -> bool:
