@@ -25,6 +25,7 @@ from residual_hf.data.text_files import iter_lines, sample_hash
 from residual_hf.errors import InputError
 from residual_hf.evaluation.metrics import detokenize
 from residual_hf.files import RECORD, read_json, read_json_lines, write_json
+from residual_hf.model.connections import STACKS
 from residual_hf.model.options import Settings, from_mapping
 from residual_hf.yaml_reader import read_yaml
 
@@ -197,8 +198,9 @@ class Run:
 
     @property
     def ln_modes(self) -> list[str]:
-        """The modes of encoder and decoder; one if they are equal."""
-        names = (self.config.get(f"{s}_ln_mode") or self.config["ln_mode"] for s in ("encoder", "decoder"))
+        """The modes of the stacks; one if they are equal."""
+        stacks = ("decoder",) if self.config.get("is_decoder_only") else STACKS
+        names = (self.config.get(f"{stack}_ln_mode") or self.config["ln_mode"] for stack in stacks)
         return list(dict.fromkeys(names))
 
     @property

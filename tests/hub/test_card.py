@@ -185,6 +185,18 @@ def test_mode_that_is_not_imported_is_only_named(make_run):
     assert "`ln_mode: of_someone`." in content(path) and "Source:" not in content(path)
 
 
+def test_what_stacks_have_of_their_own_is_named(make_run):
+    run, options = make_run(), {"dual_scale": 0.5}
+    config = run / "model" / "config.json"
+    edit_json(config, norm_type=None, decoder_norm_type="rms_norm", decoder_ln_mode_options=options)
+    card = content(write_card(run))
+    for row in ("| decoder norm | rms_norm |\n", "| decoder mode options | \\{'dual_scale': 0.5\\} |\n"):
+        assert row in card
+    edit_json(config, is_decoder_only=True, decoder_ln_mode="pre_ln")
+    path = write_card(run, overwrite=True)
+    assert ModelCard.load(path).data.tags == ["residual_hf", "pre_ln"] and "resi_dual" not in content(path)
+
+
 def test_several_corpora_are_scored_separately(make_run):
     run = make_run()
     edit_recipe(run, lambda recipe: recipe["data"].update(bidirectional=True))
