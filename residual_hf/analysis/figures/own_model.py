@@ -15,10 +15,12 @@ from residual_hf.analysis.probes.undisturbed import Batch
 from residual_hf.catalogue import check_modes
 from residual_hf.checkpoint import load_checkpoint
 from residual_hf.data.text_files import iter_lines
+from residual_hf.data.text_warnings import MOST_UNKNOWN
 from residual_hf.errors import InputError
 from residual_hf.model.configuration_residual import ResidualConfig
 from residual_hf.model.modeling_residual import ResidualForConditionalGeneration
 from residual_hf.model.profiling import wants_profile
+from residual_hf.model.translation_inputs import language_tags
 
 from .figure import Figure
 
@@ -46,7 +48,8 @@ class OwnModel:
             source, reference: text files; default: the validation or test set of the run.
 
         Raises:
-            InputError: no text, files of different length, or a model that cannot be loaded.
+            InputError: no text, files of different length, text without the language tags of the model or with many
+                unknown tokens, or a model that cannot be loaded.
         """
         given = [path for path in (source, reference) if path is not None]
         of_run = [[Path(name, file) for file in files] for files in TEXTS]
@@ -60,6 +63,7 @@ class OwnModel:
         if not pairs:
             raise InputError(f"{files[0]}: no lines")
         model, tokenizer = load_checkpoint(name)
+        check_text(model.config, tokenizer, files, pairs)
         short = Path(name).resolve().name or name
         title = f"Model {short}, {min(SENTENCES, len(pairs))} sentence pairs of {files[0].name}, without dropout."
         return cls(short, title, model, tokenizer, pairs)
@@ -86,6 +90,24 @@ class OwnModel:
         if wants_profile(model):
             model.profile_admin(self.batch(seed))
         return model
+
+
+def check_text(config: Any, tokenizer: Any, files: Sequence[Path], pairs: Sequence[tuple[str, str]]) -> None:
+    """Raise `InputError` for text that a model does not read or write in training, such as that of a run whose
+    corpora get language tags or have segmented text."""
+    tagged = getattr(config, "language_tags", None)
+    for side, texts in zip(("source", "target"), zip(*pairs, strict=True), strict=True):
+        file, tags = files[side == "target"], tuple(language_tags(tokenizer).values())
+        if tagged == side and not all(text.startswith(tags) for text in texts):
+            raise InputError(f"{file}: a line without a language tag, must start with one, such as {tags[0]}")
+        ids = tokenizer(**{"text" if side == "source" else "text_target": list(texts[:SENTENCES])})["input_ids"]
+        tokens = [token for row in ids for token in row]
+        unknown = tokens.count(tokenizer.unk_token_id) / len(tokens)
+        if unknown > MOST_UNKNOWN:
+            raise InputError(
+                f"{file}: {100 * unknown:.0f} % of the tokens are unknown to the tokenizer, must be text segmented "
+                "and normalized like that of the training (--source, --reference)"
+            )
 
 
 def draw_for_model(

@@ -120,6 +120,20 @@ def test_text_and_modes_for_a_model_are_checked(own_run, tmp_path):
     assert draw_for_model(FIGURES["admin-3"], bart, tmp_path, seeds=(1,))
 
 
+@pytest.mark.parametrize(("side", "name"), [("source", "sources"), ("target", "references")])
+def test_text_for_a_model_has_its_tags_and_no_unknown_tokens(side, name, own_run):
+    tokenizer = tiny_tokenizer("<2de>", "<2en>")
+    save_checkpoint(tiny_model(tokenizer, language_tags=side), tokenizer, own_run / "model", overwrite=True)
+    with pytest.raises(InputError, match=rf"valid\.{name}\.txt: a line without a language tag.* <2"):
+        OwnModel.load(str(own_run))
+    text = own_run / f"valid.{name}.txt"
+    text.write_text("".join(f"<2de> {line}\n" if line else "\n" for line in text.read_text().splitlines()))
+    assert OwnModel.load(str(own_run)).batch(1)["labels"].shape[0] == 2
+    text.write_text("<2de> \u4e00\n\n<2de> \u4e01\n")
+    with pytest.raises(InputError, match=rf"valid\.{name}\.txt: .* % of the tokens are unknown"):
+        OwnModel.load(str(own_run))
+
+
 def test_closed_forms_equal_simulations():
     """Values of theorems 3.3 and 3.6 in the paper's form, and within the error of sampling."""
     assert [theory.pre_ln_change(k) for k in (2, 3, 5, 10, 18, 36, 72)] == pytest.approx(
