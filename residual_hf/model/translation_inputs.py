@@ -69,8 +69,10 @@ class TranslationInputs:
 
     @cached_property
     def tags(self) -> dict[str, str]:
-        """Map target languages to their tags in the vocabulary."""
-        return language_tags(self.tokenizer)
+        """Map target languages to their tags in the vocabulary; empty for a model of one pair, trained without them."""
+        config = self.config
+        bilingual = getattr(config, "language_tags", "source") is None and config.source_lang and config.target_lang
+        return {} if bilingual else language_tags(self.tokenizer)
 
     def languages(self, src_lang: str | None, tgt_lang: str | None) -> tuple[str | None, str | None]:
         """The given languages, by default those of the task name."""

@@ -231,6 +231,15 @@ def test_a_model_whose_tokenizer_has_language_codes(tmp_path):
             several.translate(SENTENCES, **languages)
 
 
+def test_a_model_of_one_language_with_a_multilingual_tokenizer_gets_no_tags():
+    tokenizer = tiny_tokenizer("<2de>", "<2en>")
+    model = tiny_model(tokenizer, source_lang="en", target_lang="de")
+    ids, arguments = Translator(model, tokenizer).encode(["a dog"], target_lang="de")
+    assert ids == tokenizer(["a dog"]).input_ids and not arguments
+    with pytest.raises(InputError, match="does not translate en to fr. Supported: en to de"):
+        Translator(model, tokenizer).encode(["a dog"], target_lang="fr")
+
+
 def test_the_folder_of_a_run_is_its_model(plain, tmp_path):
     folder = save_checkpoint(plain.model, plain.tokenizer, tmp_path / "run" / "model")
     assert model_folder(tmp_path / "run") == folder == model_folder(folder)
