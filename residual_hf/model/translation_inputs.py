@@ -69,7 +69,7 @@ class TranslationInputs:
 
     @cached_property
     def tags(self) -> dict[str, str]:
-        """Map target languages to their tags in the vocabulary; empty for a model of one pair, trained without them."""
+        """Map target languages to their tags in the vocabulary; empty for a model of one pair that reads none."""
         config = self.config
         bilingual = getattr(config, "language_tags", "source") is None and config.source_lang and config.target_lang
         return {} if bilingual else language_tags(self.tokenizer)
