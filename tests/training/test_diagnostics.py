@@ -14,7 +14,7 @@ from transformers import BartConfig, BartForConditionalGeneration, Seq2SeqTraine
 from residual_hf import DiagnosticsCallback
 from residual_hf.analysis.monitoring import spikes as spikes_module
 from residual_hf.analysis.monitoring.diagnostics import spikes
-from residual_hf.analysis.monitoring.replay import replay
+from residual_hf.analysis.monitoring.replay import Replay, replay
 from residual_hf.analysis.probes.representations import activation_ranges, branch_share
 from residual_hf.analysis.probes.sites import sublayers
 from residual_hf.cli import main
@@ -202,6 +202,13 @@ def test_replay_repeats_the_updates_before_a_spike(tmp_path, capsys, monkeypatch
     assert list(measured(lines))[-5:] == [21, 22, 23, 24, 25]
     assert series(lines, "losses")[:24] == pytest.approx(series(before, "losses")[:24], rel=1e-5)
     assert {path: path.stat().st_mtime_ns for path in files} == files
+
+
+def test_a_layer_that_was_dropped_in_an_update_has_no_activations(tmp_path):
+    place = {"stack": "decoder", "layer": 2, "sublayer": "feed_forward"}
+    row = {**place, "gradient": 0.0, "update_ratio": 0.1, "branch_share": None}
+    lines = [{"step": 6, "losses": [2.0], "grad_norms": [1.0], "sublayers": [row], "activations": []}]
+    assert "decoder 2 feed_forward" in Replay(0, 6, lines, {6: 2.0}, tmp_path).sublayers()
 
 
 def test_replay_refuses_what_it_cannot_find(tmp_path):

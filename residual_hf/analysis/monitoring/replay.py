@@ -117,7 +117,7 @@ class Replay:
         ]
         for row in sorted(line["sublayers"], key=lambda row: -growth[name_of(row)])[:SHOWN]:
             share, name = row["branch_share"], name_of(row)
-            figures = (row["gradient"], growth[name], row["update_ratio"], share, headroom[name])
+            figures = (row["gradient"], growth[name], row["update_ratio"], share, headroom.get(name))
             rows.append((name, *("" if value is None else f"{value:.3g}" for value in figures)))
         return as_table(rows)
 
