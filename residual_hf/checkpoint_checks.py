@@ -25,7 +25,7 @@ from residual_hf.model.connections import ResidualConnection, get_ln_mode
 
 WEIGHT_FILES = WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json")
-NOT_FIELDS = {"auto_map", "custom_pipelines", "model_type", "quantization_config"}
+NOT_FIELDS = {"auto_map", "custom_pipelines", "model_type", "prefix", "quantization_config", "task_specific_params"}
 UNREADABLE = (OSError, ValueError, TypeError, AttributeError, KeyError, StrictDataclassError)  # of Transformers
 SHOWN = 5  # weights in an error message
 

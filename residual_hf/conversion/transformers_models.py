@@ -58,6 +58,7 @@ SAME_FIELDS = (
     "bos_token_id",
     "eos_token_id",
 )
+OF_PIPELINES = ("prefix", "task_specific_params")  # prompts and settings of tasks, such as BART's of summarization
 RATES = ("dropout", "attention_dropout", "activation_dropout", "encoder_layerdrop", "decoder_layerdrop")
 
 
@@ -84,6 +85,7 @@ def from_transformers(
         model = load(AutoModelForSeq2SeqLM, model)
     architecture = architecture_of(model)
     fields = config_fields(model, architecture)
+    fields |= {name: value for name in OF_PIPELINES if (value := getattr(model.config, name, None)) is not None}
     if decoder_start_token_id is not None:
         fields["decoder_start_token_id"] = decoder_start_token_id
     try:

@@ -24,6 +24,7 @@ from transformers import (
     pipeline,
 )
 
+from residual_hf.checkpoint import load_checkpoint
 from residual_hf.cli import main
 from residual_hf.conversion.transformers_models import convert_transformers, from_transformers
 from residual_hf.errors import InputError
@@ -223,7 +224,9 @@ def test_config_values_that_cannot_be_held_are_refused():
 def test_a_folder_is_converted_with_its_tokenizer(tmp_path):
     tokenizer = tiny_tokenizer()
     fields = {**FAIRSEQ, "vocab_size": len(tokenizer), "max_position_embeddings": 64}
-    original = BartForConditionalGeneration(BartConfig(**{**SIZES, **fields})).eval()
+    task = {"summarization": {"min_length": 12, "max_length": 14, "num_beams": 2, "prefix": "two "}}
+    config = BartConfig(**{**SIZES, **fields}, task_specific_params=task)
+    original = BartForConditionalGeneration(config).eval()
     original.save_pretrained(tmp_path / "bart")
     tokenizer.save_pretrained(tmp_path / "bart")
     folder = convert_transformers(tmp_path / "bart", tmp_path / "converted")
@@ -234,6 +237,11 @@ def test_a_folder_is_converted_with_its_tokenizer(tmp_path):
     ours, theirs = (pipeline("translation", model=str(f))(SENTENCES, **settings) for f in (folder, tmp_path / "bart"))
     for a, b in zip(ours, theirs, strict=True):
         assert torch.equal(a["translation_token_ids"], b["translation_token_ids"])
+    assert load_checkpoint(folder)[0].config.task_specific_params == task
+    ours, theirs = (
+        pipeline("summarization", model=str(f), return_tensors=True)(SENTENCES[0]) for f in (folder, tmp_path / "bart")
+    )
+    assert torch.equal(ours[0]["summary_token_ids"], theirs[0]["summary_token_ids"])
 
 
 def test_what_does_not_load_is_named(tmp_path):
