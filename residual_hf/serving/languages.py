@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -48,7 +49,8 @@ class Languages:
         target: target language of the models whose config has no `target_lang`.
 
     Raises:
-        InputError: the languages of a model are not known, or the model is not of this package.
+        InputError: the languages of a model are not known or not two, as of summarization, or the model is not of this
+            package.
     """
 
     def __init__(self, translators: dict[str, Translator], sources: Sequence[str] = (), target: str | None = None):
@@ -65,10 +67,12 @@ class Languages:
             for field, languages in found.items():
                 if not all(languages) or not languages:
                     raise InputError(f"--{field}: missing, required because the config of {name} names none")
-            for source in found["source-lang"]:
-                for language in found["target-lang"]:
-                    if source != language:
-                        self.translators.setdefault((source, language), translator)
+            pairs = [pair for pair in itertools.product(*found.values()) if len(set(pair)) == 2]
+            if not pairs:
+                only = found["target-lang"][0]
+                raise InputError(f"{name}: source and target language are {only!r}, but a server translates")
+            for pair in pairs:
+                self.translators.setdefault(pair, translator)
         self.sources = list(dict.fromkeys(source for source, _ in self.translators))
         self.targets = list(dict.fromkeys(target for _, target in self.translators))
         self._identifier = LanguageIdentifier.from_model_file(MODEL_FILE, norm_probs=True)

@@ -275,6 +275,8 @@ def test_settings_and_languages_are_checked_before_the_start(german, tmp_path, c
     with pytest.raises(InputError, match="--source-lang: missing, required because the config of a names none"):
         Languages({"a": unknown})
     assert list(Languages({"a": unknown}, ["de"], "en").translators) == [("de", "en")]
+    with pytest.raises(InputError, match="a: source and target language are 'en', but a server translates"):
+        Languages({"a": unknown}, ["en"], "en")
     assert main(["serve", "nowhere", "--port", "70000"]) == 2
     assert "port: 70000 given" in capsys.readouterr().err
     assert main(["serve", "nowhere", "--api-keys", str(tmp_path / "none")]) == 2
