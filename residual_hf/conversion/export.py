@@ -29,6 +29,7 @@ from residual_hf.model.configuration_residual import ResidualConfig
 from residual_hf.model.connections import get_ln_mode
 from residual_hf.model.modeling_residual import ResidualForConditionalGeneration
 from residual_hf.model.prepared_decoder import LayerDecoder, prepared_decoder
+from residual_hf.model.translation_inputs import language_tags
 
 REPORT = "export.json"
 SENTENCES = 200  # that are compared
@@ -212,6 +213,9 @@ def read_sentences(
     lines, texts = list(iter_lines(path)), None if references is None else list(iter_lines(references))
     if texts is not None and len(texts) != len(lines):
         raise InputError(f"--reference: {references} has {len(texts)} lines, {path} has {len(lines)}")
+    tags = tuple(language_tags(tokenizer).values()) if config.language_tags == "source" else ("",)
+    if not all(line.startswith(tags) for line in lines if line.strip()):
+        raise InputError(f"--verify-with: {path} has a line without a language tag, must start with one, as {tags[0]}")
     encoded = tokenizer(lines, return_attention_mask=False)["input_ids"] if lines else []
     chosen = [
         row

@@ -138,6 +138,13 @@ def test_graphs_search_like_generate(target, mode, tmp_path):
         assert sizes != [path.stat().st_size for path in sorted(files.glob("*model*"))]
 
 
+def test_text_for_a_model_with_tags_has_them(tmp_path):
+    tagged = saved(tmp_path / "model", tiny_tokenizer("<2de>", "<2en>"), ln_mode="post_ln", language_tags="source")
+    (tmp_path / "text").write_text("<2de> a dog\n\ntwo cats\n")
+    with pytest.raises(InputError, match="--verify-with: .*text has a line without a language tag.*<2"):
+        export(tagged, "torch", tmp_path / "exported", verify_with=tmp_path / "text")
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("target", LOADERS)
 @pytest.mark.parametrize("mode", sorted(LN_MODES))
