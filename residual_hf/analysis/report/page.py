@@ -24,7 +24,8 @@ from .layer_maps import layer_maps
 from .sampled_translations import Sample, choose_samples
 
 TEMPLATE = Path(__file__).with_name("report.html.jinja")
-LOWER_IS_BETTER = ("ter", "nll", "ppl")
+PER_TOKEN = ("nll", "ppl")  # comparable with the same vocabulary only
+LOWER_IS_BETTER = ("ter", "word_ppl", *PER_TOKEN)
 SIGNIFICANT = 0.05
 
 
@@ -102,7 +103,7 @@ def write_report(folders: Sequence[str | Path], output: str | Path, *, overwrite
         facts=[facts(run) for run in runs],
         curves=curves(runs),
         scores=score_sections(runs, names, notes),
-        labels=LABELS | {"nll": "NLL", "ppl": "perplexity"},
+        labels=LABELS | {"nll": "NLL", "ppl": "perplexity", "word_ppl": "perplexity per word"},
         maps=layer_maps([run.folder for run in runs]),
         samples=samples(runs),
         differing=differing,
@@ -159,6 +160,8 @@ def score_sections(runs: Sequence[Run], names: Sequence[str], notes: list[str]) 
     for number, run in enumerate(runs):
         for table in score_tables(run, {}):
             tables.setdefault((table.split, table.corpus), {})[number] = table.figures
+    vocabularies = {run.config.get("decoder_vocab_size", run.config.get("vocab_size")) for run in runs if run.config}
+    unmarked = PER_TOKEN if len(vocabularies) > 1 else ()
     sections = []
     for (split, corpus), figures in sorted(tables.items(), key=lambda item: item[0][0] != "test"):
         values = {number: plain_scores(found) for number, found in figures.items()}
@@ -170,7 +173,7 @@ def score_sections(runs: Sequence[Run], names: Sequence[str], notes: list[str]) 
             found = values.get(number, {})
             rows.append([cell(found.get(name), pairs.get(name), number > 0) for name in metrics])
         title = {"test": "Test set", "valid": "Validation set"}[split] + (f": {corpus}" if corpus != split else "")
-        sections.append(Scores(public(title), metrics, mark_best(metrics, rows)))
+        sections.append(Scores(public(title), metrics, mark_best(metrics, rows, unmarked)))
     return sections
 
 
@@ -187,7 +190,8 @@ def comparison(run: Run, baseline: Run, name: str, notes: list[str]) -> dict[str
 
 def plain_scores(figures: Mapping[str, Any]) -> dict[str, float]:
     values = {name: entry["value"] if isinstance(entry, dict) else entry for name, entry in figures.items()}
-    known = {name for name, entry in figures.items() if isinstance(entry, dict) and "value" in entry} | {"nll", "ppl"}
+    known = {name for name, entry in figures.items() if isinstance(entry, dict) and "value" in entry}
+    known |= {"word_ppl", *PER_TOKEN}
     return {name: float(value) for name, value in values.items() if name in known}
 
 
@@ -198,13 +202,15 @@ def cell(value: float | None, pair: Comparison | None, is_other: bool) -> Cell |
     return Cell(value, interval, pair.b - pair.a, pair.p_value) if is_other else Cell(value, interval)
 
 
-def mark_best(metrics: Sequence[str], rows: list[list[Cell | None]]) -> list[list[Cell | None]]:
-    """The rows with the best score of each metric marked, if there is more than one."""
+def mark_best(
+    metrics: Sequence[str], rows: list[list[Cell | None]], unmarked: Sequence[str]
+) -> list[list[Cell | None]]:
+    """The rows with the best score of each metric, but those in `unmarked`, marked, if there is more than one."""
     best = []
     for name, column in zip(metrics, zip(*rows, strict=True), strict=True):
         values = [found.value for found in column if found is not None]
         better = min if name in LOWER_IS_BETTER else max
-        best.append(better(values) if len(values) > 1 else None)
+        best.append(better(values) if len(values) > 1 and name not in unmarked else None)
     return [
         [found and replace(found, best=found.value == top) for found, top in zip(row, best, strict=True)]
         for row in rows

@@ -99,6 +99,20 @@ def test_two_runs_are_compared(make_run, tmp_path, capsys):
     assert differing.index("training.lr") < differing.index("settings that are equal") < differing.index("seed")
 
 
+@pytest.mark.parametrize("sizes", [(100, 100), (100, 200)])
+def test_perplexity_per_token_is_best_among_equal_vocabularies_only(sizes, make_run, tmp_path):
+    runs = [make_run(name, GOOD) for name in ("a", "b")]
+    for run, size, word_ppl in zip(runs, sizes, (90.25, 80.25), strict=True):
+        (run / "model").mkdir()
+        (run / "model" / "config.json").write_text(json.dumps({"ln_mode": "post_ln", "vocab_size": size}))
+        scores = json.loads((run / "metrics.json").read_text())
+        scores["test"] |= {"nll": 2.25, "word_ppl": word_ppl}
+        (run / "metrics.json").write_text(json.dumps(scores))
+    html = write_report(runs, tmp_path / "report.html").read_text()
+    assert ("<b>2.25</b>" in html) == (sizes == (100, 100))
+    assert "<b>80.25</b>" in html and "<b>90.25</b>" not in html and "perplexity per word ↓" in html
+
+
 def test_run_that_has_not_finished(make_run, tmp_path):
     page = read(write_report([make_run("run")], tmp_path / "report.html"))
     assert "not finished, last entry at update 195" in page.texts
