@@ -32,7 +32,8 @@ stacks contain no code for individual modes. Each feature of a mode has one plac
   and place, `embedding_gain`, and `init_parameters` for the parameters of the connection;
 - weight decay: `no_weight_decay` names the parameters that the paper exempts, on any module of the mode;
 - a simpler mode that it contains (Admin and ResiDual: Post-LN; LayerScale: Pre-LN): `folds_into` with
-  `foldable_scales` to convert to it, `starts_from` with `starting_values` to convert from it, with equal outputs.
+  `foldable_scales` to convert to it, `starts_from` with `starting_values` to convert from it, with equal outputs;
+- other constants or weights on the shortcut or the branch (Keel's alpha): `joining_scales`, for probes.
 
 Layers take and return only tensors, so gradient checkpointing, `torch.compile`, caches and beam reordering work for
 any mode.
