@@ -36,7 +36,9 @@ class StreamSettings(InputSettings):
 
     source_lang: str | None = option(None, help="source language of a multilingual model")
     target_lang: str | None = option(None, help="target language of a multilingual model")
-    num_return_sequences: int = option(1, minimum=1, help="translations per line, each on its own line, best first")
+    num_return_sequences: int = option(
+        1, minimum=1, help="translations per line, each on its own line, best first unless sampled"
+    )
     scores: bool = option(False, help="write the score and a tab before each translation")
     sample: bool = option(False, help="sample translations instead of searching")
     top_k: int | None = option(None, minimum=1, help="with `sample`: sample from the k most probable tokens")

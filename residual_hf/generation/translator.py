@@ -117,8 +117,8 @@ class Translator:
 
         Returns:
             A translation for one sentence, a list in the order of the sentences for several. With
-            `num_return_sequences` above 1 each translation is a list, best first. Empty sentences have empty
-            translations.
+            `num_return_sequences` above 1 each translation is a list, best first unless sampled. Empty sentences have
+            empty translations.
 
         Raises:
             InputError: a language is missing or not one of the model, or a sentence is too long.

@@ -78,7 +78,8 @@ def two(tmp_path):
 def stream_of(corpora, encode=encode, max_tokens=24, **options):
     options = {"shuffle_buffer": 10, "multiple": 2} | options
     reading = {field.name: options.pop(field.name) for field in fields(DataSettings) if field.name in options}
-    return StreamedBatches(DataSettings(train=corpora, valid=corpora, **reading), encode, max_tokens, **options)
+    valid = [replace(spec, weight=None) for spec in corpora]
+    return StreamedBatches(DataSettings(train=corpora, valid=valid, **reading), encode, max_tokens, **options)
 
 
 def test_batches_come_again_and_respect_the_budget(two):
