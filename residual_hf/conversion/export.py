@@ -21,6 +21,7 @@ from residual_hf.conversion.exported_model import end_tokens, translate_greedily
 from residual_hf.conversion.to_ctranslate2 import CTranslate2Target
 from residual_hf.conversion.to_onnx import OnnxTarget
 from residual_hf.conversion.to_torch_export import TorchExportTarget
+from residual_hf.data.multilingual import check_tagged
 from residual_hf.data.text_files import iter_lines
 from residual_hf.errors import InputError
 from residual_hf.files import atomic_folder, check_output_folder, write_json
@@ -29,7 +30,6 @@ from residual_hf.model.configuration_residual import ResidualConfig
 from residual_hf.model.connections import get_ln_mode
 from residual_hf.model.modeling_residual import ResidualForConditionalGeneration
 from residual_hf.model.prepared_decoder import LayerDecoder, prepared_decoder
-from residual_hf.model.translation_inputs import language_tags
 
 REPORT = "export.json"
 SENTENCES = 200  # that are compared
@@ -213,9 +213,8 @@ def read_sentences(
     lines, texts = list(iter_lines(path)), None if references is None else list(iter_lines(references))
     if texts is not None and len(texts) != len(lines):
         raise InputError(f"--reference: {references} has {len(texts)} lines, {path} has {len(lines)}")
-    tags = tuple(language_tags(tokenizer).values()) if config.language_tags == "source" else ("",)
-    if not all(line.startswith(tags) for line in lines if line.strip()):
-        raise InputError(f"--verify-with: {path} has a line without a language tag, must start with one, as {tags[0]}")
+    if config.language_tags == "source":
+        check_tagged(filter(str.strip, lines), tokenizer, f"--verify-with: {path} has a line")
     encoded = tokenizer(lines, return_attention_mask=False)["input_ids"] if lines else []
     chosen = [
         row

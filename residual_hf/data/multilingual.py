@@ -3,13 +3,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from itertools import chain
+from typing import Any
 
 from residual_hf.data.corpus import ParallelCorpus
 from residual_hf.data.settings import CorpusSpec
 from residual_hf.errors import InputError
+from residual_hf.model.translation_inputs import language_tags
 
 
 def language_tag(language: str) -> str:
@@ -47,6 +49,13 @@ def reverse_spec(spec: CorpusSpec) -> CorpusSpec:
         target_lang=spec.source_lang,
         raw_target=None,
     )
+
+
+def check_tagged(lines: Iterable[str], tokenizer: Any, subject: str) -> None:
+    """Raise `InputError`, which names `subject`, unless all lines start with a language tag of the vocabulary."""
+    tags = tuple(language_tags(tokenizer).values())
+    if not all(line.startswith(tags) for line in lines):
+        raise InputError(f"{subject} without a language tag, must start with one, such as {tags[0]}")
 
 
 def tag_corpus(corpus: ParallelCorpus, side: str | None) -> ParallelCorpus:

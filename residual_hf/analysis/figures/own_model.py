@@ -14,13 +14,13 @@ from residual_hf.analysis.output import Point, check_matplotlib, write_points
 from residual_hf.analysis.probes.undisturbed import Batch
 from residual_hf.catalogue import check_modes
 from residual_hf.checkpoint import load_checkpoint
+from residual_hf.data.multilingual import check_tagged
 from residual_hf.data.text_files import iter_lines
 from residual_hf.data.text_warnings import MOST_UNKNOWN
 from residual_hf.errors import InputError
 from residual_hf.model.configuration_residual import ResidualConfig
 from residual_hf.model.modeling_residual import ResidualForConditionalGeneration
 from residual_hf.model.profiling import wants_profile
-from residual_hf.model.translation_inputs import language_tags
 
 from .figure import Figure
 
@@ -97,9 +97,9 @@ def check_text(config: Any, tokenizer: Any, files: Sequence[Path], pairs: Sequen
     corpora get language tags or have segmented text."""
     tagged = getattr(config, "language_tags", None)
     for side, texts in zip(("source", "target"), zip(*pairs, strict=True), strict=True):
-        file, tags = files[side == "target"], tuple(language_tags(tokenizer).values())
-        if tagged == side and not all(text.startswith(tags) for text in texts):
-            raise InputError(f"{file}: a line without a language tag, must start with one, such as {tags[0]}")
+        file = files[side == "target"]
+        if tagged == side:
+            check_tagged(texts, tokenizer, f"{file}: a line")
         ids = tokenizer(**{"text" if side == "source" else "text_target": list(texts[:SENTENCES])})["input_ids"]
         tokens = [token for row in ids for token in row]
         unknown = tokens.count(tokenizer.unk_token_id) / len(tokens)

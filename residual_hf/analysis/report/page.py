@@ -104,6 +104,7 @@ def write_report(folders: Sequence[str | Path], output: str | Path, *, overwrite
         curves=curves(runs),
         scores=score_sections(runs, names, notes),
         labels=LABELS | {"nll": "NLL", "ppl": "perplexity", "word_ppl": "perplexity per word"},
+        lower_is_better=LOWER_IS_BETTER,
         maps=layer_maps([run.folder for run in runs]),
         samples=samples(runs),
         differing=differing,
