@@ -183,10 +183,15 @@ def table_of_best_rates(results: Results, modes: Sequence[str], figure: str) -> 
 
 
 def draw(results: Results, folder: Path) -> None:
-    """Write curves.svg, .png and .csv: the validation NLL over updates, and over learning rates if several."""
+    """Write curves.svg, .png and .csv: the validation NLL over updates, and over learning rates if several.
+
+    More than ten modes with learning rates have a row of dots each instead of curves.
+    """
     panels, points = [], []
+    many = len({run.mode for run in results}) > 10 and all(run.column.lr for run in results)
     for column in columns_of(results):
-        panels.append(Panel(column.title, "updates", "validation NLL"))
+        if not many:
+            panels.append(Panel(column.title, "updates", "validation NLL"))
         for run, finished in results.items():
             if finished is not None and run.column == column:
                 points += [
@@ -202,11 +207,12 @@ def draw(results: Results, folder: Path) -> None:
             if finished is not None and run.column.lr is not None and replace(run.column, lr=None) == setting
         ]
         if ends:
-            panels.append(Panel(name, "learning rate", "validation NLL", log_x=True))
+            panels.append(Panel(name, "learning rate", "validation NLL", log_x=True, rows=many))
             points += ends
     commits = sorted({str(finished.record.commit)[:12] for finished in results.values() if finished is not None})
     seeds = sorted({run.seed for run in results})
-    caption = f"Commit {', '.join(commits)}. Seeds: {', '.join(map(str, seeds))}; lines are means, bands the range."
+    drawn = "a dot is a run" if many else "lines are means, bands the range"
+    caption = f"Commit {', '.join(commits)}. Seeds: {', '.join(map(str, seeds))}; {drawn}."
     write_points(folder, "curves", panels, points, caption)
 
 

@@ -31,7 +31,7 @@ class Point:
 
 @dataclass(frozen=True)
 class Panel:
-    """Axes of one part of a figure. With `heat`, every series has a map of its own."""
+    """Axes of one part of a figure. With `heat`, every series has a map of its own, with `rows` a row of dots."""
 
     name: str
     x: str
@@ -39,6 +39,7 @@ class Panel:
     log_y: bool = False
     log_x: bool = False
     heat: bool = False
+    rows: bool = False
 
 
 def check_matplotlib() -> None:
@@ -92,12 +93,17 @@ def to_pictures(name: str, panels: Sequence[Panel], points: Sequence[Point], cap
     ]
     columns = 2 if len(cells) == 4 else min(3, len(cells))
     rows = -(-len(cells) // columns)
+    height = max(3.4, *(0.17 * len({p.series for p in points}) for panel in panels if panel.rows), 0)
     with matplotlib.rc_context({"svg.hashsalt": name, "font.size": 9}):
-        canvas = Canvas(figsize=(4.4 * columns, 3.4 * rows + 0.9), dpi=150, layout="constrained")
+        canvas = Canvas(figsize=(4.4 * columns, height * rows + 0.9), dpi=150, layout="constrained")
         axes = list(canvas.subplots(rows, columns, squeeze=False).flat)
         for axis, (panel, series) in zip(axes, cells, strict=False):
             chosen = [p for p in points if p.panel == panel.name and series in (None, p.series)]
-            (draw_map if panel.heat else draw_lines)(axis, panel, chosen)
+            draw = draw_map if panel.heat else draw_rows if panel.rows else draw_lines
+            draw(axis, panel, chosen)
+            if not panel.heat:
+                axis.grid(alpha=0.25, linewidth=0.6)
+                axis.spines[["top", "right"]].set_visible(False)
         for axis in axes[len(cells) :]:
             axis.axis("off")
         canvas.supxlabel(textwrap.fill(caption, 72 * columns), fontsize=7, ha="left", x=0.02)
@@ -124,9 +130,21 @@ def draw_lines(axis: Any, panel: Panel, points: Sequence[Point]) -> None:
     axis.set_xscale("log" if panel.log_x else "linear")
     if not panel.log_x and all(float(point.x).is_integer() for point in points):
         axis.xaxis.get_major_locator().set_params(integer=True)
-    axis.grid(alpha=0.25, linewidth=0.6)
-    axis.spines[["top", "right"]].set_visible(False)
     axis.legend(frameon=False, fontsize=7)
+
+
+def draw_rows(axis: Any, panel: Panel, points: Sequence[Point]) -> None:
+    """A row of dots per series, the one with the lowest y on top: y on the horizontal axis, x as the colour."""
+    lowest = sorted({p.series for p in points}, key=lambda series: min(p.y for p in points if p.series == series))
+    row = {series: len(lowest) - position for position, series in enumerate(lowest)}
+    for x in sorted({point.x for point in points}):
+        chosen = [point for point in points if point.x == x]
+        axis.plot([p.y for p in chosen], [row[p.series] for p in chosen], "o", markersize=4, alpha=0.8, label=f"{x:g}")
+    axis.set(title=panel.name, xlabel=panel.y)
+    axis.set_yticks(list(row.values()), list(row), fontsize=7)
+    axis.set_ylim(0.3, len(row) + 0.7)
+    axis.set_xscale("log" if panel.log_y else "linear")
+    axis.legend(title=panel.x, frameon=False, fontsize=7, title_fontsize=7)
 
 
 def draw_map(axis: Any, panel: Panel, points: Sequence[Point]) -> None:
