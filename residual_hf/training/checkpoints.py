@@ -143,10 +143,11 @@ def choose_checkpoints(
     best: int | None = None,
     metric: str = "nll",
     greater_is_better: bool = False,
+    fewer: bool = False,
 ) -> list[Path]:
     """The last or the best checkpoints of a run, in the order of training.
 
-    Raises `InputError` if there are fewer.
+    Raises `InputError` if there are fewer; with `fewer`, only if there is none.
     """
     checkpoints = complete_checkpoints(folder)
     wanted, found = last or best, checkpoints
@@ -156,9 +157,10 @@ def choose_checkpoints(
         found = checkpoints[-last:]
     if not found or len(found) < (wanted or 1):
         kind = f"best by {metric}" if best else "last"
-        raise InputError(
-            f"{folder}: {wanted} {kind} checkpoints requested, but only {len(found)} were kept (keep_last, keep_best)"
-        )
+        problem = f"{folder}: {wanted} {kind} checkpoints requested, but only {len(found)} were kept"
+        if not found or not fewer:
+            raise InputError(f"{problem} (keep_last, keep_best)")
+        logger.warning("%s: averaging these", problem)
     return sorted(found, key=step_of)
 
 

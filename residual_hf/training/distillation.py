@@ -110,10 +110,11 @@ def distill(
     for split in ("valid", "test") if both else ():
         specs = getattr(recipe.data, split) or ()
         values["data"][split] = [asdict(each) for spec in specs for each in (spec, reverse_spec(spec))] or None
-    if recipe.data.cleaning is not None and recipe.data.cleaning.duplicates is not None:
-        values["data"]["cleaning"] |= {"duplicates": "pair"}  # translations of a sentence may be several
-    if recipe.data.cleaning is not None and both:
-        values["data"]["cleaning"] |= {"source_script": None, "target_script": None}  # those of one direction
+    if cleaning := values["data"]["cleaning"]:
+        if cleaning["duplicates"] is not None:
+            cleaning["duplicates"] = "pair"  # translations of a sentence may be several
+        if both:
+            cleaning["source_script"] = cleaning["target_script"] = None  # those of one direction
     values["model"] |= layers
     values["output_dir"] = str(folder / "student")
     if tokenizer is not None and not segmented:

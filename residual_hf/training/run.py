@@ -310,6 +310,7 @@ def choose_final_weights(trainer: ResidualTrainer, checkpoints: Path) -> None:
             checkpoints,
             metric=settings.metric,
             greater_is_better=METRICS[settings.metric],
+            fewer=True,
             **{settings.average_of: settings.average},
         )
         load_average(model, chosen)

@@ -191,6 +191,16 @@ def test_an_interrupted_run_averages_the_checkpoints_of_one_that_was_not(tmp_pat
     assert all(torch.equal(whole[name], again[name]) for name in whole)
 
 
+def test_a_short_run_averages_the_checkpoints_it_has(tmp_path, caplog):
+    recipe = make_recipe(tmp_path, max_updates=4, eval_every=2, average=5, keep_last=5, eval_bleu=False)
+    train(recipe)
+    assert "5 last checkpoints requested, but only 2 were kept: averaging these" in caplog.text
+    checkpoints = sorted((tmp_path / "run" / "checkpoints").glob("checkpoint-*"))
+    one, two, mean = (load_file(f / "model.safetensors") for f in (*checkpoints, tmp_path / "run" / "model"))
+    name = "model.encoder.layers.0.self_attn.q_proj.weight"
+    torch.testing.assert_close(mean[name], (one[name] + two[name]) / 2)
+
+
 def test_separate_vocabularies(tmp_path):
     recipe = make_recipe(tmp_path, max_updates=2, eval_every=2)
     train(changed(recipe, "tokenizer", joint=False, min_frequency=10_000))
