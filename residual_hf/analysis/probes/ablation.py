@@ -13,8 +13,10 @@ from torch import nn
 
 from residual_hf.errors import InputError
 from residual_hf.model.connections import get_ln_mode
+from residual_hf.model.stacks import ResidualStack
 
-from .undisturbed import Batch, Batches, as_list, undisturbed
+from .sites import layers_attribute, stacks
+from .undisturbed import Batch, Batches, as_list, count_targets, undisturbed
 
 
 @dataclass(frozen=True)
@@ -34,39 +36,49 @@ def layer_removal(model: Any, batches: Batches, score: Callable[[Any], float] | 
         InputError: layers of the mode depend on the number of layers before them (`supports_layerdrop = False`).
     """
     batches = as_list(batches)
-    rows = []
+    found, rows = stacks(model), []
+    for name, stack in found.items():
+        mode = get_ln_mode(stack.config.stack_ln_mode(name)) if isinstance(stack, ResidualStack) else None
+        if mode is not None and not mode.supports_layerdrop:
+            raise InputError(f"{mode.name}: its layers cannot be removed")
     with undisturbed(model, training=False):
-        for name in ("encoder", "decoder"):
-            stack = getattr(model, f"get_{name}")()
-            mode = get_ln_mode(model.config.stack_ln_mode(name)) if hasattr(model.config, "stack_ln_mode") else None
-            if mode is not None and not mode.supports_layerdrop:
-                raise InputError(f"{mode.name}: its layers cannot be removed")
-            attribute = "layers" if hasattr(stack, "layers") else "block"
-            for index in range(len(getattr(stack, attribute)) + 1):
-                if index == 0 and name == "decoder":
-                    continue  # measured for the encoder
-                with without_layer(stack, attribute, index - 1):
+        for name, stack in found.items():
+            for number in range(len(getattr(stack, layers_attribute(stack))) + 1):
+                if number == 0 and rows:
+                    continue  # measured for the first stack
+                with without_layer(stack, number):
                     figure = None if score is None else score(model)
-                    rows.append(LayerRemoval(name, index, mean_loss(model, batches), figure))
+                    rows.append(LayerRemoval(name, number, mean_loss(model, batches), figure))
     return rows
 
 
 @contextmanager
-def without_layer(stack: Any, attribute: str, index: int) -> Iterator[None]:
-    """Remove a layer; -1 removes none."""
+def without_layer(stack: nn.Module, number: int) -> Iterator[None]:
+    """Remove a layer, from 1; 0 removes none. The others are renumbered, since caches find their layers by number."""
+    attribute = layers_attribute(stack)
     layers = getattr(stack, attribute)
-    setattr(stack, attribute, nn.ModuleList(layer for i, layer in enumerate(layers) if i != index))
+    kept = nn.ModuleList(layer for i, layer in enumerate(layers, start=1) if i != number)
+    setattr(stack, attribute, kept)
+    renumber(kept)
     try:
         yield
     finally:
         setattr(stack, attribute, layers)
+        renumber(layers)
+
+
+def renumber(layers: nn.ModuleList) -> None:
+    for number, layer in enumerate(layers):
+        for module in layer.modules():
+            if hasattr(module, "layer_idx"):
+                module.layer_idx = number  # type: ignore[assignment]
 
 
 @torch.no_grad()
 def mean_loss(model: nn.Module, batches: Iterable[Batch]) -> float:
     total = tokens = 0.0
     for batch in batches:
-        count = int(batch["labels"].ne(-100).sum())
+        count = count_targets(model, batch)
         total += float(model(**batch, use_cache=False).loss) * count
         tokens += count
     return total / tokens

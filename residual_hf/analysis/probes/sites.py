@@ -111,43 +111,58 @@ class Sublayer:
             yield from module.parameters()
 
 
+def stacks(model: nn.Module) -> dict[str, nn.Module]:
+    """The stacks of a model by name.
+
+    Raises:
+        InputError: the model is neither of residual_hf nor an encoder-decoder of Transformers.
+    """
+    model = getattr(model, "module", model)  # DistributedDataParallel
+    ours = {module.stack: module for module in model.modules() if isinstance(module, ResidualStack)}
+    if not ours and not (isinstance(model, PreTrainedModel) and model.config.is_encoder_decoder):
+        raise InputError(f"{type(model).__name__}: probes need an encoder-decoder or a model of residual_hf")
+    return ours or {"encoder": model.get_encoder(), "decoder": model.get_decoder()}
+
+
+def layers_attribute(stack: nn.Module) -> str:
+    """The attribute with the layers of a stack. Raises `InputError` for one that is not named as in BART or T5."""
+    for name in ("layers", "block"):
+        if hasattr(stack, name):
+            return name
+    raise InputError(f"{type(stack).__name__}: has neither `layers` nor `block`")
+
+
 def sublayers(model: nn.Module) -> list[Sublayer]:
     """The sub-layers of a model, encoder first, in the order in which they run.
 
     Raises:
         InputError: the layers are neither ours nor named as in BART or T5.
     """
-    model = getattr(model, "module", model)  # DistributedDataParallel
-    stacks = [module for module in model.modules() if isinstance(module, ResidualStack)]
-    if stacks:
-        return [found for stack in stacks for i, layer in enumerate(stack.layers) for found in _ours(stack, i, layer)]
-    if not isinstance(model, PreTrainedModel) or not model.config.is_encoder_decoder:
-        raise InputError(f"{type(model).__name__}: probes need an encoder-decoder or a model of residual_hf")
-    return [found for name in ("encoder", "decoder") for found in _foreign(model, name)]
+    return [
+        part
+        for name, stack in stacks(model).items()
+        for number, layer in enumerate(getattr(stack, layers_attribute(stack)), start=1)
+        for part in (_ours if isinstance(stack, ResidualStack) else _foreign)(name, number, layer)
+    ]
 
 
-def _ours(stack: ResidualStack, index: int, layer: Any) -> Iterator[Sublayer]:
-    for kind in SUBLAYERS[stack.stack]:
+def _ours(stack: str, number: int, layer: Any) -> Iterator[Sublayer]:
+    for kind in SUBLAYERS[stack]:
         branch = getattr(layer, BRANCHES[kind], None)
         if branch is None:
             continue
         connection = getattr(layer, f"{BRANCHES[kind]}_residual")
         norms = {name: module for name, module in connection.named_modules() if type(module) in NORMS}
-        yield Sublayer(stack.stack, index + 1, kind, [branch], norms, connection, connection, layer.branch_warmup)
+        yield Sublayer(stack, number, kind, [branch], norms, connection, connection, layer.branch_warmup)
 
 
-def _foreign(model: Any, name: str) -> Iterator[Sublayer]:
-    stack = model.get_encoder() if name == "encoder" else model.get_decoder()
-    layers = getattr(stack, "layers", None) or getattr(stack, "block", None)
-    if layers is None:
-        raise InputError(f"{type(model).__name__}: its {name} has neither `layers` nor `block`")
-    for index, layer in enumerate(layers):
-        parts = list(_t5_parts(layer.layer) if hasattr(layer, "layer") else _bart_parts(layer))
-        if not parts:
-            raise InputError(f"{type(layer).__name__}: its sub-layers are not named as in BART or T5")
-        for i, (kind, branch, norm) in enumerate(parts):
-            before, after = layer if i == 0 else None, layer if i == len(parts) - 1 else None
-            yield Sublayer(name, index + 1, kind, branch, {"norm": norm}, before, after)
+def _foreign(stack: str, number: int, layer: Any) -> Iterator[Sublayer]:
+    parts = list(_t5_parts(layer.layer) if hasattr(layer, "layer") else _bart_parts(layer))
+    if not parts:
+        raise InputError(f"{type(layer).__name__}: its sub-layers are not named as in BART or T5")
+    for i, (kind, branch, norm) in enumerate(parts):
+        before, after = layer if i == 0 else None, layer if i == len(parts) - 1 else None
+        yield Sublayer(stack, number, kind, branch, {"norm": norm}, before, after)
 
 
 def _bart_parts(layer: nn.Module) -> Iterator[tuple[str, list[nn.Module], nn.Module]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -56,13 +57,20 @@ def weights_restored(model: nn.Module) -> Iterator[None]:
 def backward(model: nn.Module, batches: Batches) -> float:
     """Accumulate the gradients of the mean loss per target token over the batches; return that loss."""
     batches = as_list(batches)
-    counts = [int(batch["labels"].ne(-100).sum()) for batch in batches]
+    counts = [count_targets(model, batch) for batch in batches]
     total = 0.0
     for batch, count in zip(batches, counts, strict=True):
         loss = model(**batch).loss * (count / sum(counts))
         loss.backward()
         total += loss.item()
     return total
+
+
+def count_targets(model: nn.Module, batch: Batch) -> int:
+    """The labels that the loss of a batch is the mean of. A language model predicts all but the first token."""
+    config: Any = getattr(getattr(model, "module", model), "config", None)
+    labels = batch["labels"][:, 1:] if getattr(config, "is_decoder_only", False) else batch["labels"]
+    return int(labels.ne(-100).sum())
 
 
 def forward(model: nn.Module, batches: Batches) -> None:

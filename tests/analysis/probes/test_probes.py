@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from residual_hf import ResidualConfig, ResidualForConditionalGeneration
+from residual_hf import ResidualConfig, ResidualForCausalLM, ResidualForConditionalGeneration
 from residual_hf.analysis.probes import ablation, adam, dependency, gradients, mixing, representations, stability
 from residual_hf.analysis.probes.site_statistics import SiteStatistics
 from residual_hf.analysis.probes.sites import sublayers
@@ -260,12 +260,43 @@ def test_removed_layer():
     assert [(r.stack, r.layer) for r in rows] == [("encoder", i) for i in range(3)] + [("decoder", i) for i in (1, 2)]
     assert rows[0].loss == pytest.approx(model.eval()(**batch).loss.item())
     assert [r.score for r in rows] == [2, 2, 2, 1, 1]
-    layer = model.model.decoder.layers[1]
+    silence(model.model.decoder.layers[1])
+    unused = ablation.layer_removal(model, batch)[-1]
+    assert unused.loss == pytest.approx(model(**batch).loss.item(), rel=1e-5)
+
+
+def silence(layer):
+    """Make a Pre-LN layer the identity."""
     for module in (layer.self_attn.out_proj, layer.encoder_attn.out_proj, layer.ffn.fc2):
         nn.init.zeros_(module.weight)
         nn.init.zeros_(module.bias)
-    unused = ablation.layer_removal(model, batch)[-1]
-    assert unused.loss == pytest.approx(model(**batch).loss.item(), rel=1e-5)
+
+
+def test_translations_without_the_first_layer():
+    """In the loop of Transformers, whose cache counts the tokens in its first layer."""
+    model, batch = model_of("pre_ln", tie_word_embeddings=False), random_batch(2, 5)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(torch.randn_like(parameter), alpha=0.3)
+    silence(model.model.decoder.layers[0])
+    model.generation_config.fast_decoding = False
+
+    def translations(model):
+        return model.generate(batch["input_ids"], max_new_tokens=8).tolist()
+
+    rows = {(row.stack, row.layer): row.score for row in ablation.layer_removal(model, batch, translations)}
+    assert rows["decoder", 1] == rows["encoder", 0] == translations(model)
+    assert rows["decoder", 2] != rows["encoder", 0]
+
+
+def test_losses_of_a_language_model_are_means_over_predicted_tokens():
+    sizes = {"d_model": 16, "decoder_layers": 2, "decoder_ffn_dim": 16, "decoder_attention_heads": 2, "dropout": 0.0}
+    model = ResidualForCausalLM(ResidualConfig(is_decoder_only=True, vocab_size=1000, **sizes)).eval()
+    texts = [random_batch(2, length)["labels"] for length in (9, 2)]
+    rows = ablation.layer_removal(model, [{"input_ids": text, "labels": text} for text in texts])
+    nll = [model(input_ids=text).logits[:, :-1].log_softmax(-1).gather(-1, text[:, 1:, None]) for text in texts]
+    assert [(row.stack, row.layer) for row in rows] == [("decoder", 0), ("decoder", 1), ("decoder", 2)]
+    assert rows[0].loss == pytest.approx(-torch.cat([part.flatten() for part in nll]).mean().item(), rel=1e-5)
 
 
 def test_mixing_weights_of_a_new_model():
