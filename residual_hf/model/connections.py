@@ -33,7 +33,8 @@ stacks contain no code for individual modes. Each feature of a mode has one plac
 - weight decay: `no_weight_decay` names the parameters that the paper exempts, on any module of the mode;
 - a simpler mode that it contains (Admin and ResiDual: Post-LN; LayerScale: Pre-LN): `folds_into` with
   `foldable_scales` to convert to it, `starts_from` with `starting_values` to convert from it, with equal outputs;
-- other constants or weights on the shortcut or the branch (Keel's alpha): `joining_scales`, for probes.
+- other constants or weights on the shortcut or the branch (Keel's alpha): `joining_scales`, for probes;
+- a shortcut that is not the first member of the stream (HybridNorm, SiameseNorm, DLCL): `shortcut_at`, for probes.
 
 Layers take and return only tensors, so gradient checkpointing, `torch.compile`, caches and beam reordering work for
 any mode.
@@ -193,6 +194,8 @@ class ResidualConnection(nn.Module):
     supports_layerdrop: ClassVar[bool] = True
     default_branch_warmup: ClassVar[BranchWarmupSettings | None] = None
     norm_on_branch: ClassVar[str | None] = None  # attribute of the norm in `sublayer(z, norm)`
+    # location (see `analysis.probes.sites`) of what the branch is added to; None: at none, as with n streams
+    shortcut_at: str | None = "input"
     # parameters of this module that the paper or its code exempts from weight decay; any module may declare them
     no_weight_decay: ClassVar[tuple[str, ...]] = ()
 

@@ -61,6 +61,7 @@ class DLCLPost(PostLN):
     bibtex = "wang2019learning"
     default_init_style = "fairseq_legacy"
     supports_layerdrop = False
+    shortcut_at = "branch.input"
     Boundary = History
 
     def __init__(self, config: ResidualConfig, place: SublayerPlace):
@@ -88,6 +89,7 @@ class DLCLPre(PreLN):
     bibtex = "wang2019learning"
     default_init_style = "fairseq_legacy"
     supports_layerdrop = False
+    shortcut_at = "norm.input"
     Boundary = History
 
     def __init__(self, config: ResidualConfig, place: SublayerPlace):

@@ -112,6 +112,7 @@ class SpanNorm(PostLN):
     def __init__(self, config: ResidualConfig, place: SublayerPlace):
         super().__init__(config, place)
         self.input_norm = build_norm(config, place.stack) if place.index == 0 else nn.Identity()
+        self.shortcut_at = None if place.is_last_in_layer else "input"
 
     def forward(self, stream: Stream, sublayer: Sublayer) -> Stream:
         x, x_inp = (*stream, stream[0])[:2]

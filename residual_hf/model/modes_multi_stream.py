@@ -42,6 +42,7 @@ class MultiStream(PreLN):
     """n streams h_1..h_n with weights for reading (input of the branch), mixing, and writing (its output)."""
 
     Boundary = CopiedStream
+    shortcut_at = None
 
     def weights(self, stream: Stream) -> tuple[Tensor, Tensor, Tensor]:
         """Reading m (..., n), mixing A (..., from, to) and writing b (..., n)."""
@@ -315,6 +316,7 @@ class AttentionResiduals(PreLN):
     bibtex = "kimi2026attention"
     Options = AttentionResidualOptions
     Boundary = DepthAttentionAtEnd
+    shortcut_at = None
 
     def __init__(self, config: ResidualConfig, place: SublayerPlace):
         super().__init__(config, place)

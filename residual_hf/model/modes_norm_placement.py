@@ -120,6 +120,7 @@ class HybridNorm(ResidualConnection):
         self.is_pre = self.options.star and place.layer == 0
         if self.is_pre or place.kind == "feed_forward":
             self.norm = build_norm(config, place.stack)
+        self.shortcut_at = "input" if self.is_pre else "branch.input"
 
     def forward(self, stream: Stream, sublayer: Sublayer) -> Stream:
         (x,) = stream
@@ -167,6 +168,7 @@ class SiameseNorm(ResidualConnection):
     source = "Li et al. 2026, SiameseNorm: Breaking the Barrier to Reconciling Pre/Post-Norm"
     bibtex = "li2026siamesenorm"
     Boundary = SiameseBoundary
+    shortcut_at = "post_norm.output"
 
     def __init__(self, config: ResidualConfig, place: SublayerPlace):
         super().__init__(config, place)
@@ -174,6 +176,9 @@ class SiameseNorm(ResidualConnection):
         self.pre_norm = build_norm(config, place.stack)
         self.input_norm = build_norm(config, place.stack)
         self.branch_scale = (place.sublayers_per_layer * (place.layer + 1)) ** -0.5
+
+    def joining_scales(self) -> dict[str, Tensor | float]:
+        return {"branch": self.branch_scale}
 
     def forward(self, stream: Stream, sublayer: Sublayer) -> Stream:
         x, y = stream

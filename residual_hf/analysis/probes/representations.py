@@ -112,14 +112,17 @@ def effective_rank(model: nn.Module, batches: Batches) -> list[EffectiveRank]:
 
 
 def branch_share(model: nn.Module, batches: Batches) -> list[BranchShare]:
-    """Share of each branch in the sum with its shortcut, constant and learned factors included."""
+    """Share of each branch in the sum with its shortcut, constant and learned factors included.
+
+    Sub-layers have no row where no recorded tensor is the shortcut, see `ResidualConnection.shortcut_at`.
+    """
     parts = sublayers(model)
-    states = record(model, batches, "input", *{part.joins for part in parts})
+    states = record(model, batches, *{place for part in parts for place in (part.shortcut, part.joins) if place})
     rows = []
     for part in parts:
-        if part.site("input") not in states:
+        if part.shortcut is None or part.site(part.shortcut) not in states:
             continue
-        shortcut = states[part.site("input")] * part.factor("shortcut")
+        shortcut = states[part.site(part.shortcut)] * part.factor("shortcut")
         branch = states[part.site(part.joins)] * part.factor("branch")
         r, b = (float(x.std(dim=-1, correction=0).mean()) for x in (shortcut, branch))
         rows.append(BranchShare(*part.place, b / (b + r)))

@@ -74,11 +74,11 @@ class SiteStatistics:
         self.largest[site] = torch.maximum(self.largest.get(site, largest), largest)
         self.counts[site] += values.numel()
         part = self.parts[site.place]
-        if site.location in ("input", part.joins):
-            values = values * part.factor("shortcut" if site.location == "input" else "branch")
-            deviation = values.std(dim=-1, correction=0).sum()
-            self.deviations[site] = self.deviations.get(site, 0) + deviation
-            self.tokens[site] += values.numel() // values.size(-1)
+        for term, location in (("shortcut", part.shortcut), ("branch", part.joins)):
+            if site.location == location:
+                deviation = (values * part.factor(term)).std(dim=-1, correction=0).sum()
+                self.deviations[part.site(term)] = self.deviations.get(part.site(term), 0) + deviation
+                self.tokens[part.site(term)] += values.numel() // values.size(-1)
 
     def tensors(self) -> SiteSums:
         """The sums as tensors on the device, which processes can add up."""
@@ -91,7 +91,8 @@ class SiteStatistics:
 
 
 class SiteSums(NamedTuple):
-    """Sites, sites of the joins, sums over tokens (squares, deviations, and their counts) and largest values."""
+    """Sites, terms of the joins ("shortcut" or "branch" of a sub-layer), sums over tokens (squares, deviations, and
+    their counts) and largest values."""
 
     sites: tuple[Site, ...]
     joined: tuple[Site, ...]
@@ -100,7 +101,7 @@ class SiteSums(NamedTuple):
 
     @property
     def means(self) -> list[float]:
-        """Mean squares at `sites`, then mean deviations at `joined`."""
+        """Mean squares at `sites`, then mean deviations of `joined`."""
         sums, counts = self.sums.chunk(2)
         return (sums / counts).tolist()
 
@@ -115,7 +116,7 @@ class SiteSums(NamedTuple):
         deviations = dict(zip(self.joined, self.means[len(self.sites) :], strict=True))
         rows = []
         for site, branch in deviations.items():
-            shortcut = deviations.get(Site(*site.place, "input"))
-            if site.location != "input" and shortcut is not None:
+            shortcut = deviations.get(Site(*site.place, "shortcut"))
+            if site.location == "branch" and shortcut is not None:
                 rows.append(BranchShare(*site.place, branch / (branch + shortcut)))
         return rows

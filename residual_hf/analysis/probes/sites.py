@@ -97,6 +97,11 @@ class Sublayer:
         norm = getattr(self.before, "norm_on_branch", None)
         return f"{norm}.output" if norm in self.norms else "branch.output"
 
+    @property
+    def shortcut(self) -> str | None:
+        """The location of what that is added to; None if the mode has no such tensor."""
+        return getattr(self.before, "shortcut_at", "input")
+
     @torch.no_grad()
     def factor(self, of: str) -> Tensor | float:
         """What multiplies the "shortcut" or the "branch" where they are added: Admin's omega, DeepNorm's alpha,

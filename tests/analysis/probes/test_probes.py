@@ -207,35 +207,52 @@ def test_branch_share_counts_the_factor_of_the_shortcut():
 
 
 @pytest.mark.parametrize(
-    ("mode", "options", "total"),
+    ("mode", "options", "kind", "total"),
     [
-        ("sandwich_ln", {}, "output"),
-        ("output_ln", {}, "output"),
-        ("branch_norm", {}, "norm.input"),
-        ("keel", {}, "norm.input"),
-        ("deep_norm_gpas", {}, "norm.input"),
-        ("fixup", {}, "output"),
-        ("xskip", {"skip_scale": 2.0}, "output"),
-        ("normformer", {"scale_residual": True}, "output"),
+        ("sandwich_ln", {}, "feed_forward", "output"),
+        ("output_ln", {}, "feed_forward", "output"),
+        ("branch_norm", {}, "feed_forward", "norm.input"),
+        ("keel", {}, "feed_forward", "norm.input"),
+        ("deep_norm_gpas", {}, "feed_forward", "norm.input"),
+        ("fixup", {}, "feed_forward", "output"),
+        ("xskip", {"skip_scale": 2.0}, "feed_forward", "output"),
+        ("normformer", {"scale_residual": True}, "feed_forward", "output"),
+        ("hybrid_norm", {}, "feed_forward", "output"),
+        ("hybrid_norm", {}, "self_attention", "output"),
+        ("siamese_norm", {}, "self_attention", "output"),
+        ("dlcl_post", {}, "self_attention", "norm.input"),
+        ("dlcl_pre", {}, "self_attention", "output"),
     ],
 )
-def test_shares_are_those_of_the_sum(mode, options, total):
+def test_shares_are_those_of_the_sum(mode, options, kind, total):
     model, batch = model_of(mode, ln_mode_options=options), random_batch(2, 5)
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.add_(torch.randn_like(parameter), alpha=0.2)
     for _ in range(1000):
         advance_branch_warmup(model)
-    part = next(p for p in sublayers(model) if (p.stack, p.layer, p.kind) == ("encoder", 2, "feed_forward"))
-    states = representations.record(model, batch, "input", total)
-    shortcut = states[part.site("input")] * part.factor("shortcut")
-    branch = states[part.site(total)] - shortcut
+    part = next(p for p in sublayers(model) if (p.stack, p.layer, p.kind) == ("encoder", 2, kind))
+    states = representations.record(model, batch, part.joins, total)
+    branch = states[part.site(part.joins)] * part.factor("branch")
+    shortcut = states[part.site(total)] - branch
     b, r = (float(x.std(-1, correction=0).mean()) for x in (branch, shortcut))
-    with torch.no_grad(), SiteStatistics(model) as statistics:
-        model(**batch)
-    for rows in (representations.branch_share(model, batch), statistics.tensors().branch_shares()):
+    for rows in shares(model, batch):
         (share,) = [row.share for row in rows if (row.stack, row.layer, row.sublayer) == part.place]
         assert share == pytest.approx(b / (b + r), rel=1e-3)
+
+
+def shares(model, batch):
+    """As measured by the probe, and in any forward pass."""
+    with torch.no_grad(), SiteStatistics(model) as statistics:
+        model(**batch)
+    return representations.branch_share(model, batch), statistics.tensors().branch_shares()
+
+
+@pytest.mark.parametrize("mode", ["hyper_connections", "mhc", "attention_residuals", "span_norm"])
+def test_a_branch_has_no_share_where_the_first_stream_is_not_what_it_is_added_to(mode):
+    attention = {"self_attention", "cross_attention"} if mode == "span_norm" else set()
+    for rows in shares(model_of(mode), random_batch(2, 5)):
+        assert {row.sublayer for row in rows} == attention
 
 
 def test_range_and_rank():
