@@ -4,11 +4,14 @@
 from __future__ import annotations
 
 import io
+import json
+from pathlib import Path
 from typing import Any
 
+import sentencepiece
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
-from transformers import PreTrainedTokenizerFast
+from transformers import M2M100Tokenizer, PreTrainedTokenizerFast
 
 from residual_hf.model.configuration_residual import ResidualConfig
 from residual_hf.model.modeling_residual import ResidualForConditionalGeneration
@@ -46,6 +49,18 @@ def tiny_tokenizer(*tags: str, max_length: int = 64, end: bool = True) -> PreTra
         unk_token="<unk>",
         model_max_length=max_length,
     )
+
+
+def coded_tokenizer(folder: Path) -> M2M100Tokenizer:
+    """A tokenizer of 42 pieces that adds the codes of languages itself, made from files in `folder`."""
+    (folder / "text").write_text("\n".join(SENTENCES * 9))
+    sentencepiece.SentencePieceTrainer.train(
+        input=str(folder / "text"), model_prefix=str(folder / "m"), vocab_size=38, minloglevel=2
+    )
+    pieces = sentencepiece.SentencePieceProcessor(str(folder / "m.model"))
+    names = dict.fromkeys(["<s>", "<pad>", "</s>", "<unk>", *(pieces.id_to_piece(i) for i in range(38))])
+    (folder / "vocab.json").write_text(json.dumps({name: i for i, name in enumerate(names)}))
+    return M2M100Tokenizer(str(folder / "vocab.json"), str(folder / "m.model"))
 
 
 def tiny_model(tokenizer: PreTrainedTokenizerFast, **fields: Any) -> ResidualForConditionalGeneration:

@@ -193,7 +193,7 @@ class Batcher:
 
         @cache
         def encoded(sentence: str) -> tuple[list[int], _Search]:
-            (ids,), arguments = translator.encode([sentence], target_lang=request.target)
+            (ids,), arguments = translator.encode([sentence], request.source, request.target)
             return ids, _Search(translator, arguments, 1 + request.alternatives)
 
         def fits(sentence: str) -> bool:

@@ -4,7 +4,8 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+import re
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -72,19 +73,22 @@ class Languages:
                 only = found["target-lang"][0]
                 raise InputError(f"{name}: source and target language are {only!r}, but a server translates")
             for pair in pairs:
+                translator.encode([""], *pair)  # refuses languages
                 self.translators.setdefault(pair, translator)
         self.sources = list(dict.fromkeys(source for source, _ in self.translators))
         self.targets = list(dict.fromkeys(target for _, target in self.translators))
         self._identifier = LanguageIdentifier.from_model_file(MODEL_FILE, norm_probs=True)
-        self._identifier.set_languages(set(self.sources) & set(self._identifier.labels) or None)
+        labels = set(self._identifier.labels)
+        self._by_label = {detected_as(source, labels): source for source in reversed(self.sources)}
+        self._identifier.set_languages(set(self._by_label) & labels or None)
 
     def detect(self, text: str) -> list[dict[str, Any]]:
-        """Source languages of the server by their likelihood for a text, in percent."""
-        ranked = self._identifier.rank(text) if len(self.sources) > 1 else [(self.sources[0], 1.0)]
+        """Source languages of the server by their likelihood for a text, in percent; one of each without regions."""
+        ranked = self._identifier.rank(text) if len(self._by_label) > 1 else [(next(iter(self._by_label)), 1.0)]
         return [
-            {"confidence": round(100 * float(confidence), 1), "language": language}
-            for language, confidence in ranked
-            if language in self.sources
+            {"confidence": round(100 * float(confidence), 1), "language": self._by_label[label]}
+            for label, confidence in ranked
+            if label in self._by_label
         ] or [{"confidence": 0.0, "language": self.sources[0]}]
 
     def listed(self) -> list[dict[str, Any]]:
@@ -97,6 +101,15 @@ class Languages:
             }
             for code in dict.fromkeys([*self.sources, *self.targets])
         ]
+
+
+def detected_as(code: str, labels: Collection[str]) -> str:
+    """The label for a language among those of a detector: `pt` for `pt-BR` and `por_Latn`."""
+    language = re.split("[-_]", code)[0].lower()
+    try:
+        return language if language in labels else Locale.parse(language).language
+    except (UnknownLocaleError, ValueError):
+        return language
 
 
 def language_name(code: str) -> str:

@@ -4,11 +4,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from tiny_translator import SENTENCES, tiny_model, tiny_tokenizer
+from tiny_translator import SENTENCES, coded_tokenizer, tiny_model, tiny_tokenizer
 from transformers import (
     M2M100Config,
     M2M100ForConditionalGeneration,
-    M2M100Tokenizer,
     MarianConfig,
     MarianMTModel,
     T5Config,
@@ -203,18 +202,7 @@ def test_the_languages_of_the_tokenizer_of_marian():
 
 
 def test_a_model_whose_tokenizer_has_language_codes(tmp_path):
-    import json
-
-    import sentencepiece
-
-    (tmp_path / "text").write_text("\n".join(SENTENCES * 9))
-    sentencepiece.SentencePieceTrainer.train(
-        input=str(tmp_path / "text"), model_prefix=str(tmp_path / "m"), vocab_size=38, minloglevel=2
-    )
-    pieces = sentencepiece.SentencePieceProcessor(str(tmp_path / "m.model"))
-    names = dict.fromkeys(["<s>", "<pad>", "</s>", "<unk>", *(pieces.id_to_piece(i) for i in range(38))])
-    (tmp_path / "vocab.json").write_text(json.dumps({name: i for i, name in enumerate(names)}))
-    tokenizer = M2M100Tokenizer(str(tmp_path / "vocab.json"), str(tmp_path / "m.model"))
+    tokenizer = coded_tokenizer(tmp_path)
     torch.manual_seed(0)
     size = max(tokenizer.lang_code_to_id.values()) + 1
     config = M2M100Config(**SIZES, **HEADS, vocab_size=size, max_position_embeddings=64, decoder_start_token_id=2)

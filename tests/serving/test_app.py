@@ -17,7 +17,7 @@ from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
 import pytest
-from tiny_translator import SENTENCES, tiny_model, tiny_tokenizer
+from tiny_translator import SENTENCES, coded_tokenizer, tiny_model, tiny_tokenizer
 
 pytest.importorskip("fastapi", reason="needs the extra 'serve'")
 pytest.importorskip("libretranslatepy")
@@ -183,6 +183,25 @@ def test_several_models_detection_and_keys(several):
     for key in ("", "wrong", "ü"):
         assert several.translate("x", api_key=key)[0] == 403
     assert several.request("frontend/settings")[2]["keyRequired"] is True
+
+
+def test_languages_are_detected_without_their_regions():
+    regional = translator(tags=("<2de>",), language_tags="source")
+    detect = Languages({"regional": regional}, ["pt-BR", "eng_Latn", "pt-PT"]).detect
+    assert detect("Os dois gatos dormem no sofá")[0]["language"] == "pt-BR"
+    assert [guess["language"] for guess in detect("two cats sleep on the sofa")] == ["eng_Latn", "pt-BR"]
+
+
+def test_a_tokenizer_that_adds_codes_gets_both_languages(tmp_path):
+    tokenizer = coded_tokenizer(tmp_path)
+    model = tiny_model(tokenizer, vocab_size=max(tokenizer.lang_code_to_id.values()) + 1)
+    coded = Translator(model, tokenizer, DecodingSettings(num_beams=2, max_length_a=0, max_length_b=5))
+    with pytest.raises(InputError, match="does not know the languages 'de' to 'xx'"):
+        Languages({"coded": coded}, ["de"], "xx")
+    server = Server(Languages({"coded": coded}, ["de"], "en"))
+    (expected,) = coded.translate([SENTENCES[0]], source_lang="de", target_lang="en")
+    assert server.translate(SENTENCES[0])[2]["translatedText"] == expected
+    server.close()
 
 
 def test_health_metrics_and_page(server):

@@ -23,7 +23,7 @@ class Dictionary:
         self.words, self.encoded, self.batches, self.free = words, [], [], threading.Event()
         self.free.set()
 
-    def encode(self, sentences, *, target_lang):
+    def encode(self, sentences, source_lang, target_lang):
         self.encoded += sentences
         return [sentence.split() for sentence in sentences], {"target": target_lang}
 
