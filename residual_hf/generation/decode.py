@@ -19,7 +19,7 @@ from residual_hf.data.encoding import EncodedCorpus, Lengths
 from residual_hf.errors import InputError, InputSettings
 from residual_hf.model.decoding import DECODING_DTYPES, FastGenerationMixin
 from residual_hf.model.options import option
-from residual_hf.model.translation_inputs import without_tag
+from residual_hf.model.translation_inputs import position_limit, without_tag
 
 SCORED_TOGETHER = 16  # sequences whose logits are in memory at a time
 
@@ -163,8 +163,7 @@ def search_batch(
     config, generation = model.config, model.generation_config
     collate = Seq2SeqCollator(config.pad_token_id, generation.decoder_start_token_id)
     inputs = {name: values.to(model.device) for name, values in collate([{"input_ids": s} for s in sources]).items()}
-    positions = getattr(config, "max_position_embeddings", None)
-    limits = [settings.length_limit(len(source), positions) for source in sources]
+    limits = [settings.length_limit(len(source), position_limit(config)) for source in sources]
     arguments = settings.generate_arguments(max(limits)) | {"num_return_sequences": count} | generate_arguments
     if isinstance(model, FastGenerationMixin):
         arguments |= {"length_limits": torch.tensor(limits), "decoding_dtype": settings.dtype}

@@ -41,7 +41,8 @@ class TranslationPipeline(Pipeline):
         batch_size, num_workers: as in all pipelines. All arguments of `generate` are accepted too.
 
     Unless the caller or the model's generation config sets them, `num_beams` is 4 and the maximum length is
-    2 * source length + 50 new tokens, limited by the positions of the model. With `num_return_sequences` above 1 the
+    2 * source length + 50 new tokens (`max_length_a` and `max_length_b` of the generation config), limited by the
+    positions of the model. With `num_return_sequences` above 1 the
     result of each sentence is a list. The translation of an empty text is empty.
 
     Raises `ValueError` for languages that the model does not support and for sentences longer than the positions of
@@ -189,7 +190,8 @@ class TranslationPipeline(Pipeline):
         }
         known = {**_given(**self.model.generation_config.to_dict()), **added, **caller}
         if "max_length" not in known and "max_new_tokens" not in known:
-            longest, positions = 2 * source_length + 50, self.texts.positions
+            longest = int(known.get("max_length_a", 2) * source_length + known.get("max_length_b", 50))
+            positions = self.texts.positions
             added["max_new_tokens"] = longest if positions is None else min(longest, max(1, positions - 1))
         elif source_length > 0.9 * known.get("max_length", float("inf")):
             logger.warning(

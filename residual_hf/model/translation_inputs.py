@@ -37,6 +37,13 @@ def without_tag(text: str) -> str:
     return text[tag.end() :].removeprefix(" ") if tag else text
 
 
+def position_limit(config: Any) -> int | None:
+    """Maximum length of a source or target in tokens, or None for a model without a position table."""
+    if getattr(config, "position_embedding_type", None) == "none":
+        return None
+    return getattr(config, "max_position_embeddings", None)
+
+
 class TranslationInputs:
     """Encodes texts for a pair of languages as the model was trained to read them.
 
@@ -49,13 +56,7 @@ class TranslationInputs:
 
     def __init__(self, config: Any, tokenizer: Any, task: str | None = None):
         self.config, self.tokenizer, self.task = config, tokenizer, task
-
-    @property
-    def positions(self) -> int | None:
-        """Maximum source length in tokens, or None for a model without a position table."""
-        if getattr(self.config, "position_embedding_type", None) == "none":
-            return None
-        return getattr(self.config, "max_position_embeddings", None)
+        self.positions = position_limit(config)
 
     @property
     def has_own_codes(self) -> bool:

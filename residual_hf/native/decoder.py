@@ -14,6 +14,7 @@ from residual_hf.errors import InputError
 from residual_hf.model.embeddings import position_ids_from_mask, positions_padding
 from residual_hf.model.fingerprint import Fingerprint
 from residual_hf.model.modeling_residual import ResidualForConditionalGeneration
+from residual_hf.model.translation_inputs import position_limit
 
 from . import loaded_library
 from .batch import Sentences
@@ -136,8 +137,9 @@ class NativeDecoder:
         return cache
 
     def check_length(self, tokens: int, stack: str) -> None:
-        if tokens > self.config.max_position_embeddings:
+        limit = position_limit(self.config)
+        if limit is not None and tokens > limit:
             raise ValueError(
-                f"the {stack} received {tokens} tokens, but max_position_embeddings is "
-                f"{self.config.max_position_embeddings}: shorten the text (truncation=True, max_new_tokens)"
+                f"the {stack} received {tokens} tokens, but max_position_embeddings is {limit}: shorten the text "
+                "(truncation=True, max_new_tokens)"
             )

@@ -35,7 +35,7 @@ class DecoderState:
 
     def __init__(self, decoder: NativeDecoder, cross_cache: Tensor, sentences: Sentences, beams: int, max_length: int):
         self.decoder, self.stack, config = decoder, decoder.decoder, decoder.config
-        self.vocabulary, self.positions = config.decoder_vocab_size, config.max_position_embeddings
+        self.vocabulary = config.decoder_vocab_size
         self.first_position = first_position(positions_padding(config))
         self.slots, self.max_length, self.steps = len(sentences.lengths) * beams, max_length, 0
         room = self.slots * min(max_length, FIRST_STEPS), 2 * self.stack.attention_width
@@ -88,8 +88,7 @@ class DecoderState:
     def _decode(self, tokens: Array, step: Step) -> None:
         """Run the decoder; `step` says which outputs to write, and receives the inputs."""
         rows = len(self.sources)
-        if self.steps >= self.positions:
-            self.decoder.check_length(self.steps + 1, "decoder")
+        self.decoder.check_length(self.steps + 1, "decoder")
         if self.steps >= self.max_length:
             raise ValueError(f"max_length: {self.max_length} was given, and this is one step more")
         if len(tokens) != rows:

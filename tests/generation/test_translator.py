@@ -228,6 +228,16 @@ def test_a_model_of_one_language_with_a_multilingual_tokenizer_gets_no_tags():
         Translator(model, tokenizer).encode(["a dog"], target_lang="fr")
 
 
+@pytest.mark.parametrize("fast", [True, False])
+def test_without_positions_the_length_has_no_limit(fast):
+    endless = translator(ln_mode="post_ln", position_embedding_type="none", max_position_embeddings=8)
+    endless.model.generation_config.suppress_tokens = [2]
+    endless.model.generation_config.fast_decoding = fast
+    (ids,), _ = endless.encode([LONG])
+    ((best,),) = search(endless.model, [ids], SETTINGS)
+    assert len(ids) > 8 and len(best.ids) == len(ids) + 3
+
+
 def test_the_folder_of_a_run_is_its_model(plain, tmp_path):
     folder = save_checkpoint(plain.model, plain.tokenizer, tmp_path / "run" / "model")
     assert model_folder(tmp_path / "run") == folder == model_folder(folder)

@@ -141,13 +141,16 @@ def test_outputs_in_a_dict(translate):
     assert translate(SENTENCES[0], max_new_tokens=5, return_dict_in_generate=True, output_scores=True) == plain
 
 
-def test_length_without_a_setting(translate, tokenizer):
+def test_length_without_a_setting(translate, tokenizer, monkeypatch):
     def new_tokens(text):
         (result,) = translate(text, suppress_tokens=[2], return_tensors=True)  # never ends by itself
         return len(result["translation_token_ids"]) - 1
 
     assert new_tokens("a") == 2 * len(tokenizer("a")["input_ids"]) + 50
     assert new_tokens(" ".join(SENTENCES)) == 63  # the model has 64 positions, one for the start
+    for name, value in {"max_length_a": 1.5, "max_length_b": 3}.items():  # those of a recipe
+        monkeypatch.setattr(translate.model.generation_config, name, value, raising=False)
+    assert new_tokens("a") == int(1.5 * len(tokenizer("a")["input_ids"]) + 3)
 
 
 def test_model_settings_win_over_defaults(model, tokenizer, generated, monkeypatch):
