@@ -14,6 +14,10 @@ from residual_hf.errors import InputError
 from . import imports
 from .options import SEARCH, Verbs, add_decoding, add_sampling, add_search, add_verb, given_fields, load_translator
 
+OF_TRANSLATIONS = ("baseline", "metric", "tokenize", "lowercase", "source_lang", "target_lang", *SEARCH)
+OF_TEXT = ("block_size", "context_window")
+"""Options of `evaluate` that only one kind of model has."""
+
 
 def add_translate(verbs: Verbs) -> None:
     translate = add_verb(verbs, "translate", run_translate, "translate lines from a file or standard input")
@@ -92,9 +96,9 @@ def run_evaluate_text(options: argparse.Namespace) -> int:
     from residual_hf.evaluation.perplexity import evaluate_text
     from residual_hf.model.modeling_single_stack import ResidualForCausalLM
 
-    for name in ("baseline", "metric", "tokenize", "lowercase"):
+    for name in OF_TRANSLATIONS:
         if getattr(options, name):
-            raise InputError(f"--{name}: given with --text, which is scored by perplexity")
+            raise InputError(f"--{name.replace('_', '-')}: given with --text, which is scored by perplexity")
     model, tokenizer = load_checkpoint(
         options.model, trust_remote_code=options.trust_remote_code, classes=(ResidualForCausalLM,)
     )
@@ -172,6 +176,9 @@ def run_evaluate(options: argparse.Namespace) -> int:
         )
     if options.text:
         return run_evaluate_text(options)
+    for name in OF_TEXT:
+        if getattr(options, name):
+            raise InputError(f"--{name.replace('_', '-')}: only with --text")
     settings = EvaluationSettings(tokenize=options.tokenize, metrics=tuple(options.metric))
     for name in settings.metrics:
         load_metric(name)

@@ -14,7 +14,7 @@ import torch
 from tqdm.auto import tqdm
 
 from residual_hf.data.batching import Seq2SeqCollator, evaluation_batches
-from residual_hf.data.corpus import read_parallel
+from residual_hf.data.corpus import numbered, read_parallel
 from residual_hf.data.encoding import EncodedCorpus
 from residual_hf.data.language_modeling import count_words, encode_texts, pack, predicted_tokens
 from residual_hf.data.settings import CorpusSpec
@@ -75,11 +75,11 @@ def evaluate_text(
     model.to(device or ("cuda" if torch.cuda.is_available() else "cpu"))
     corpora = [read_parallel(CorpusSpec(text=file)) for file in files]
     reports = {}
-    for corpus in corpora:
+    for name, corpus in zip(numbered([corpus.name for corpus in corpora]), corpora, strict=True):
         started = time.perf_counter()
-        (blocks,) = encode_texts([corpus], tokenizer, packing, name=corpus.name)
+        (blocks,) = encode_texts([corpus], tokenizer, packing, name=name)
         nll = mean_nll(model, blocks, max_tokens or 4096, progress=progress)
-        reports[corpus.name] = {
+        reports[name] = {
             "nll": nll,
             "ppl": math.exp(min(nll, 700)),
             **word_perplexity(nll, predicted_tokens(blocks), count_words([corpus], break_mode)),

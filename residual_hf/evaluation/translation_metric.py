@@ -127,10 +127,11 @@ def compute_metrics_for(
     """
     metric, own = TranslationMetric(), [name for name in metrics if name in METRICS]
     others = [load_metric(name) for name in metrics if name not in METRICS]
+    of_sources = {"use_source_tokenizer": True} if hasattr(tokenizer, "target_vocab_size") else {}
 
-    def text(ids: np.ndarray) -> list[str]:
+    def text(ids: np.ndarray, **options: Any) -> list[str]:
         ids = np.where(ids < 0, tokenizer.pad_token_id, ids)
-        return [without_tag(line) for line in tokenizer.batch_decode(ids, skip_special_tokens=True)]
+        return [without_tag(line) for line in tokenizer.batch_decode(ids, skip_special_tokens=True, **options)]
 
     def compute_metrics(prediction: EvalPrediction) -> dict[str, float]:
         found = prediction.predictions
@@ -138,7 +139,7 @@ def compute_metrics_for(
         texts = text(ids), text(prediction.label_ids)
         scores = metric.compute(predictions=texts[0], references=texts[1], metrics=own, **options)
         figures = {name: score["value"] for name, score in (scores or {}).items()}
-        sources = [] if prediction.inputs is None else text(prediction.inputs)
+        sources = [] if prediction.inputs is None else text(prediction.inputs, **of_sources)
         for other in others:
             figures |= other.compute(*texts, sources)
         return figures

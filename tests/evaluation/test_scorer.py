@@ -1,6 +1,8 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 from sacrebleu.metrics import BLEU
 
@@ -64,6 +66,13 @@ def test_further_metrics_and_the_tokenizer_of_bleu_are_in_the_report(tmp_path):
     report = scorer.report(MOSES)
     assert report["metrics"] == {str(tmp_path / "length.py"): {"characters": float(sum(map(len, RAW)))}}
     assert "tok:char" in report["bleu"]["signature"]
+
+
+def test_lower_case_holds_for_all_metrics():
+    metric = SimpleNamespace(is_fast=False, compute=lambda ours, theirs, sources: {"equal": ours == theirs})
+    scorer = Scorer(corpus(RAW), metrics={"exact": metric}, lowercase=True)
+    report = scorer.report([line.upper() for line in RAW])
+    assert report["bleu"]["value"] == pytest.approx(100) and report["metrics"] == {"exact": {"equal": True}}
 
 
 METRIC = """

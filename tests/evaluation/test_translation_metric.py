@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import multiprocessing
+from types import SimpleNamespace
 
 import evaluate
 import numpy as np
@@ -12,8 +13,12 @@ import pytest
 from tiny_translator import tiny_tokenizer
 from transformers import EvalPrediction
 
+from residual_hf.data.settings import TokenizerSettings
+from residual_hf.data.tokenizer_training import train_tokenizer
 from residual_hf.errors import InputError
+from residual_hf.evaluation import translation_metric
 from residual_hf.evaluation.translation_metric import TranslationMetric, compute_metrics_for, load_metric
+from residual_hf.model.tokenization_residual import ResidualTokenizer
 
 REFERENCES = ["the dog runs on wet grass", "two men talk in a small shop", "a girl reads the old red book"] * 20
 GOOD = ["the dog runs on wet grass", "two men talk in a small store", "a girl reads the old red book"] * 20
@@ -117,6 +122,18 @@ def test_compute_metrics_adds_metrics_that_are_not_sacrebleus():
     labels = tokenizer(text_target=lines, padding=True, return_tensors="np")["input_ids"]
     figures = compute_metrics_for(tokenizer, metrics=("chrf", "rouge"))(EvalPrediction(labels, labels))
     assert figures == pytest.approx({"chrf": 100, "rouge1": 100, "rouge2": 100, "rougeL": 100})
+
+
+def test_compute_metrics_reads_sources_by_their_own_vocabulary(tmp_path, monkeypatch):
+    seen = []
+    metric = SimpleNamespace(compute=lambda *texts: seen.append(texts) or {})
+    monkeypatch.setattr(translation_metric, "load_metric", lambda name: metric)
+    source, target = (train_tokenizer([line], TokenizerSettings(vocab_size=300)) for line in ("abc cab", "xyz zyx"))
+    tokenizer = ResidualTokenizer.from_pair(source, target)
+    pair = tokenizer(["abc cab"], text_target=["xyz zyx"], return_tensors="np")
+    prediction = EvalPrediction(pair["labels"], pair["labels"], inputs=pair["input_ids"])
+    compute_metrics_for(tokenizer, metrics=("chrf", "comet"))(prediction)
+    assert seen == [(["xyz zyx"], ["xyz zyx"], ["abc cab"])]
 
 
 SCRIPT = """

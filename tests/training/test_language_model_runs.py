@@ -149,6 +149,16 @@ def test_context_lowers_the_perplexity_of_the_same_tokens(finished, capsys):
     assert found[1]["nll"] < found[0]["nll"] and found[1]["tokens"] == found[0]["tokens"]
 
 
+def test_files_of_the_same_name_are_scored_both(finished, tmp_path, capsys):
+    folder, _ = finished
+    shutil.copy(folder / "valid", tmp_path / "test")
+    assert (
+        main(["evaluate", str(folder / "run"), "--text", str(folder / "test"), "--text", str(tmp_path / "test")]) == 0
+    )
+    report = json.loads(capsys.readouterr().out)
+    assert list(report) == ["test", "test (2)"] and report["test"]["nll"] != report["test (2)"]["nll"]
+
+
 @pytest.mark.parametrize("data", [{}, {"stream": True, "shuffle_buffer": 40}], ids=["in memory", "stream"])
 def test_interrupted_run_resumes_to_the_same_weights(tmp_path, monkeypatch, data):
     complete = make_recipe(tmp_path / "complete", data, max_updates=16, eval_every=8)
@@ -258,6 +268,8 @@ def test_evaluate_names_what_does_not_fit(finished, tmp_path, capsys):
         (["--text", text, "--source", text, "--reference", text], "--text: must be given for a language model, --sou"),
         ([], "--text: must be given for a language model, --source and"),
         (["--text", text, "--metric", "rouge"], "--metric: given with --text, which is scored by perplexity"),
+        (["--text", text, "--dtype", "int8"], "--dtype: given with --text"),
+        (["--source", text, "--reference", text, "--block-size", "9"], "--block-size: only with --text"),
         (["--text", text, "--context-window", "63"], "context_window: 63 given"),
     ):
         assert main(["evaluate", model, *arguments]) == 2
