@@ -13,6 +13,7 @@ from . import FAILED
 from .options import Verbs, add_overwrite, add_verb
 
 EXPORT_TARGETS = ("ctranslate2", "onnx", "torch")
+OF_FAIRSEQ = ("source_dict", "target_dict", "bpe_codes", "sentencepiece", "moses", "source_lang", "target_lang")
 
 
 def add_card(verbs: Verbs) -> None:
@@ -91,17 +92,20 @@ def run_convert(options: argparse.Namespace) -> int:
     from residual_hf.conversion import convert_transformers
     from residual_hf.conversion.fairseq_checkpoint import MosesOptions, convert_fairseq_checkpoint
 
+    chosen = {name: getattr(options, f"moses_{name}") for name in ("normalize", "hyphens", "escape", "lowercase")}
+    chosen = {name: value for name, value in chosen.items() if value is not None}
+    if chosen and not options.moses:
+        raise InputError(f"--moses-{next(iter(chosen))}: given without --moses")
     if not options.checkpoint.endswith(".pt") and not Path(options.checkpoint).is_file():
+        for name in OF_FAIRSEQ:
+            if getattr(options, name):
+                raise InputError(f"--{name.replace('_', '-')}: only for a fairseq checkpoint (.pt)")
         folder = convert_transformers(options.checkpoint, options.output_dir, options.overwrite)
         print(f"{folder}: converted; try residual-hf translate {folder}")
         return 0
     for name in ("source_dict", "target_dict"):
         if getattr(options, name) is None:
             raise InputError(f"--{name.replace('_', '-')}: missing, required for a fairseq checkpoint")
-    chosen = {name: getattr(options, f"moses_{name}") for name in ("normalize", "hyphens", "escape", "lowercase")}
-    chosen = {name: value for name, value in chosen.items() if value is not None}
-    if chosen and not options.moses:
-        raise InputError(f"--moses-{next(iter(chosen))}: given without --moses")
     folder = convert_fairseq_checkpoint(
         Path(options.checkpoint),
         options.output_dir,

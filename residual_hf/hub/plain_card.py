@@ -4,11 +4,13 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from huggingface_hub import ModelCard, ModelCardData
 
 from residual_hf.files import write_atomically
 from residual_hf.model.configuration_residual import ResidualConfig
+from residual_hf.model.translation_inputs import language_tags
 
 from .card import describe_mode, language_codes, usage
 from .markdown import block, code, text
@@ -16,7 +18,7 @@ from .markdown import block, code, text
 TEMPLATE = Path(__file__).with_name("plain_card.md.jinja")
 
 
-def write_plain_card(folder: Path, config: ResidualConfig, name: str, origin: str) -> None:
+def write_plain_card(folder: Path, config: ResidualConfig, tokenizer: Any, name: str, origin: str) -> None:
     """Write `README.md` of a model folder.
 
     Args:
@@ -24,11 +26,14 @@ def write_plain_card(folder: Path, config: ResidualConfig, name: str, origin: st
         origin: where the weights are from, a sentence.
     """
     modes = list(dict.fromkeys(config.stack_ln_mode(stack) for stack in config.stacks))
-    task = "text-generation" if config.is_decoder_only else "translation"
-    languages = [language for language in (config.source_lang, config.target_lang) if language]
+    source, target = config.source_lang, config.target_lang
+    tags = sorted(language_tags(tokenizer)) if config.language_tags else []
+    task = "summarization" if source and source == target else "translation"
+    task = "text-generation" if config.is_decoder_only else task
+    shown = source or "the source language", target or next(iter(tags), "en")
     card = ModelCard.from_template(
         ModelCardData(
-            language=language_codes(languages),
+            language=language_codes(filter(None, (source, target, *tags))),
             library_name="transformers",
             pipeline_tag=task,
             tags=["residual_hf", *modes],
@@ -37,13 +42,11 @@ def write_plain_card(folder: Path, config: ResidualConfig, name: str, origin: st
         template_path=str(TEMPLATE),
         name=name,
         connections=[describe_mode(mode) for mode in modes],
-        source=config.source_lang,
-        target=config.target_lang,
+        source=source,
+        target=target,
         origin=text(origin),
-        usage=usage(
-            config.to_dict(), name, config.source_lang or "the source language", config.target_lang or "en", task=task
-        ),
-        language_model=config.is_decoder_only,
+        usage=usage(config.to_dict(), name, *shown, task=task),
+        task=task,
         text=text,
         code=code,
         block=block,

@@ -256,5 +256,7 @@ def test_command_takes_folders_and_asks_for_the_dictionaries_of_fairseq(tmp_path
     tokenizer.save_pretrained(tmp_path / "bart")
     assert main(["convert", str(tmp_path / "bart"), "--output-dir", str(tmp_path / "ours")]) == 0
     assert (tmp_path / "ours" / "modeling_residual.py").exists()
+    assert main(["convert", str(tmp_path / "bart"), "--output-dir", str(tmp_path / "x"), "--source-lang", "de"]) == 2
+    assert "--source-lang: only for a fairseq checkpoint" in capsys.readouterr().err
     assert main(["convert", "checkpoint_best.pt", "--output-dir", str(tmp_path / "x")]) == 2
     assert "--source-dict: missing" in capsys.readouterr().err

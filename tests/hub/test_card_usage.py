@@ -7,7 +7,9 @@ import pytest
 from finished_run import content, corpus, edit_json, edit_recipe
 from huggingface_hub import ModelCard
 from processes import run_python
+from tiny_translator import tiny_model, tiny_tokenizer
 
+from residual_hf.checkpoint import save_checkpoint
 from residual_hf.hub.card import write_card
 
 BLOCKED = "import sys; sys.modules['residual_hf'] = None\n"
@@ -54,6 +56,25 @@ def test_card_of_a_model_for_headlines(make_run):
     card = content(path)
     assert "residual connections that summarizes text in `en`." in card and "translat" not in usage_of(card)
     assert 'summarize = pipeline("summarization", model="run"' in card
+
+
+@pytest.mark.parametrize(
+    ("fields", "tags", "shown"),
+    [
+        (
+            {"language_tags": "source"},
+            ("<2fr>", "<2de>"),
+            ['tgt_lang="de"', "- de", "- fr", "pipeline_tag: translation"],
+        ),
+        ({"source_lang": "en", "target_lang": "en"}, (), ["summarizes text in `en`.", "pipeline_tag: summarization"]),
+    ],
+    ids=["multilingual", "summarization"],
+)
+def test_card_of_an_averaged_model(tmp_path, fields, tags, shown):
+    tokenizer = tiny_tokenizer(*tags)
+    folder = save_checkpoint(tiny_model(tokenizer, **fields), tokenizer, tmp_path / "model", origin="An average.")
+    card = content(folder / "README.md")
+    assert all(text in card for text in shown)
 
 
 def usage_of(card):
