@@ -100,10 +100,10 @@ class Scorer:
         return scores
 
     def _further(self, metric: SentenceMetric, hypotheses: Sequence[str]) -> dict[str, float]:
-        texts = [self._plain(hypotheses, self.corpus.target_lang), self.plain_references]
+        ours, references = self._plain(hypotheses, self.corpus.target_lang), self.plain_references
         if self.lowercase:
-            texts = [[line.lower() for line in lines] for lines in texts]
-        return metric.compute(*texts, self._plain(self.corpus.sources, self.corpus.source_lang))
+            ours, references = ([line.lower() for line in lines] for lines in (ours, references))
+        return metric.compute(ours, references, self._plain(self.corpus.sources, self.corpus.source_lang))
 
     def _compute(
         self, hypotheses: Sequence[str], metrics: Sequence[str], baseline: Sequence[str] | None = None

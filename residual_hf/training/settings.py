@@ -126,7 +126,9 @@ class TrainingSettings(InputSettings):
     )
     keep_last: int = option(2, minimum=1, help="number of last checkpoints to keep")
     keep_best: int = option(1, minimum=1, help="number of best checkpoints to keep")
-    average: int = option(0, minimum=0, help="average this many checkpoints, or all if fewer, into the model; 0: use the best")
+    average: int = option(
+        0, minimum=0, help="average this many checkpoints, or all if fewer, into the model; 0: use the best"
+    )
     average_of: str = option("last", choices=("last", "best"), help="which checkpoints to average")
     ema_decay: float = option(
         0.0,
