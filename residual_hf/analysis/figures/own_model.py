@@ -25,7 +25,7 @@ from residual_hf.model.profiling import wants_profile
 from .figure import Figure
 
 SENTENCES, LONGEST = 16, 128
-OF_A_MODE = ("ln_mode", "ln_mode_options", "norm_type", "init_style")
+OF_A_MODE = ("ln_mode", "ln_mode_options", "norm_type", "init_style", "branch_warmup")
 TEXTS = [[f"{split}.{side}.txt" for side in ("sources", "references")] for split in ("valid", "test")]
 
 

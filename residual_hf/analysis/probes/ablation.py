@@ -36,7 +36,8 @@ def layer_removal(model: Any, batches: Batches, score: Callable[[Any], float] | 
         InputError: layers of the mode depend on the number of layers before them (`supports_layerdrop = False`).
     """
     batches = as_list(batches)
-    found, rows = stacks(model), []
+    found = stacks(model)
+    rows: list[LayerRemoval] = []
     for name, stack in found.items():
         mode = get_ln_mode(stack.config.stack_ln_mode(name)) if isinstance(stack, ResidualStack) else None
         if mode is not None and not mode.supports_layerdrop:

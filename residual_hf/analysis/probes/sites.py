@@ -116,7 +116,7 @@ class Sublayer:
             yield from module.parameters()
 
 
-def stacks(model: nn.Module) -> dict[str, nn.Module]:
+def stacks(model: Any) -> dict[str, Any]:
     """The stacks of a model by name.
 
     Raises:

@@ -53,7 +53,7 @@ UPDATES = (24, 150)
 FEWEST_FIRST = 3
 FINALISTS = 2
 OF_MODE = {f"{stack}{name}" for stack in ("", "encoder_", "decoder_") for name in ("ln_mode", "ln_mode_options")}
-"""Fields of a config that belong to a mode."""
+"""Fields of a config that belong to a mode, also of a preset."""
 
 
 def check(recipe: Recipe, seconds: float = 60.0, modes: Sequence[str] = ()) -> CheckReport:
@@ -106,7 +106,8 @@ class Check:
 
     def run(self, seconds: float, modes: Sequence[str]) -> CheckReport:
         started = time.perf_counter()
-        own_name = build_config(self.recipe, self.tokenizer).stack_ln_mode("decoder")
+        config = build_config(self.recipe, self.tokenizer)
+        own_name = "/".join(dict.fromkeys(config.stack_ln_mode(stack) for stack in config.stacks))
         per_update = self.seconds_per_update()
         shares = 1 + (len(modes) or FINALISTS)
         updates = int(min(max(0.7 * seconds / shares / per_update, UPDATES[0]), UPDATES[1]))
@@ -130,8 +131,7 @@ class Check:
         """The model of the recipe, or the same with another mode."""
         recipe = self.recipe
         if mode is not None:
-            kept = {name: value for name, value in recipe.model.items() if name not in OF_MODE}
-            recipe = replace(recipe, model=kept | {"ln_mode": mode})
+            recipe = replace(recipe, model={**recipe.model, **dict.fromkeys(OF_MODE), "ln_mode": mode})
         config = build_config(recipe, self.tokenizer)
         torch.manual_seed(self.settings.seed)
         return ResidualForConditionalGeneration(config).to(self.corpus.device)

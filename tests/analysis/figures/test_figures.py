@@ -105,6 +105,15 @@ def test_figures_of_a_model(own_run, tmp_path, capsys, monkeypatch):
     assert main(["figures", "theorems", *command[2:]]) == 2
 
 
+def test_fresh_models_have_no_branch_warmup_of_the_model(own_run):
+    """Its factor would be 0, and with it all gradients of the branches."""
+    tokenizer = tiny_tokenizer()
+    save_checkpoint(tiny_model(tokenizer, branch_warmup={"updates": 5}), tokenizer, own_run / "model", overwrite=True)
+    own = OwnModel.load(str(own_run))
+    points = FIGURES["b2t-3"].probe(own.fresh("post_ln", 1), own.batch(1), "fresh post_ln", 1)
+    assert min(point.y for point in points) > 0
+
+
 def test_text_and_modes_for_a_model_are_checked(own_run, tmp_path):
     with pytest.raises(InputError, match="--source, --reference: missing"):
         OwnModel.load(str(own_run / "model"))

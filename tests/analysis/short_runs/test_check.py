@@ -3,8 +3,11 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 import yaml
+from tiny_translator import tiny_tokenizer
 
 from residual_hf.analysis.short_runs import check
 from residual_hf.analysis.short_runs.verdict import CheckReport, ModeCheck, judge
@@ -106,6 +109,17 @@ def test_command(tmp_path, capsys, monkeypatch):
     assert main([*arguments, "--modes", "postln"]) == 2
     assert main([*arguments[:2], "--seconds", "0"]) == 2
     assert "seconds: 0.0 given, must be more than 0" in capsys.readouterr().err
+
+
+def test_other_modes_do_not_have_the_options_of_a_preset():
+    sizes = {"d_model": 16, "encoder_layers": 1, "decoder_layers": 1, "decoder_ln_mode": "b2t"}
+    data = {split: {"tsv": f"{split}.tsv"} for split in ("train", "valid")}
+    values = {"output_dir": "run", "source_lang": "en", "target_lang": "de", "data": data}
+    recipe = from_mapping(Recipe, {**values, "model": {"preset": "resi_dual_opus100", **sizes}})
+    assert recipe.build_config().ln_mode_options == {"dual_scale": 0.05}
+    measurements = check.Check(recipe, tiny_tokenizer(), SimpleNamespace(device="cpu"))
+    config = measurements.model("keel").config
+    assert [config.stack_ln_mode(stack) for stack in config.stacks] == ["keel", "keel"]
 
 
 def test_only_the_first_pairs_are_read(tmp_path, monkeypatch):
