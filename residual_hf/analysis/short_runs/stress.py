@@ -86,8 +86,10 @@ def corpus_of(recipe: Recipe, folder: Path, max_tokens: int) -> tuple[str, Short
     """The corpora and the tokenizer of a recipe, which are kept in `folder`, and a name that identifies them.
 
     Raises:
-        InputError: a recipe with `data.stream`, or files that cannot be read.
+        InputError: a recipe with `data.stream` or of a language model, or files that cannot be read.
     """
+    if recipe.data.is_text:
+        raise InputError(f"task: {recipe.task!r} given, but the stress test is for models with source and target")
     if recipe.data.stream:
         raise InputError("data.stream: true given, must be false for a stress test")
     texts = read_corpora(recipe.data)

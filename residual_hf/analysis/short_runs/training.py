@@ -61,7 +61,8 @@ class ShortCorpus:
     def train(self, seed: int) -> Iterator[dict[str, Tensor]]:
         """Shuffled batches without end."""
         corpus = self.corpora["train"]
-        sampler = TokenBudgetSampler(corpus.source_lengths, corpus.target_lengths, self.max_tokens, seed=seed)
+        lengths = corpus.source_lengths, corpus.target_lengths
+        sampler = TokenBudgetSampler(*lengths, self.max_tokens, seed=seed, corpus=corpus)
         for epoch in itertools.count():
             sampler.set_epoch(epoch)
             yield from (self._batch(corpus, rows) for rows in sampler)

@@ -3,13 +3,19 @@
 
 import json
 import math
+from types import SimpleNamespace
 
 import pytest
 import yaml
 
-from residual_hf.analysis.short_runs.stress import StressRun, StressSetting, survival, table
+from residual_hf.analysis.short_runs.stress import StressRun, StressSetting, corpus_of, survival, table
+from residual_hf.analysis.short_runs.training import ShortCorpus
 from residual_hf.cli import main
+from residual_hf.data.encoding import EncodedCorpus
 from residual_hf.data.generated import generate_corpus
+from residual_hf.errors import InputError
+from residual_hf.model.options import from_mapping
+from residual_hf.training.recipe import Recipe
 
 SETTING = StressSetting(updates=200, max_lr=0.2)  # the rate at update t is t / 1000
 HEALTHY = [6.0 - 4.0 * min(1.0, update / 100) for update in range(200)]
@@ -86,3 +92,24 @@ def test_corpus_of_a_recipe(tmp_path, capsys):
     assert "| `pre_ln` |" in (tmp_path / "out" / "stress.md").read_text()
     (tmp_path / "recipe.yaml").write_text(yaml.safe_dump({**recipe, "data": {**data, "stream": True}}))
     assert main(arguments) == 2 and "data.stream" in capsys.readouterr().err
+
+
+def test_language_models_are_refused(tmp_path):
+    """The stress test trains encoder-decoders, which would learn to copy the text."""
+    recipe = {"output_dir": "unused", "task": "language_modeling", "language": "en"}
+    recipe["data"] = {split: {"text": f"{split}.txt"} for split in ("train", "valid")}
+    recipe["training"] = {"label_smoothing": 0, "max_epochs": 1}
+    with pytest.raises(InputError, match="task: 'language_modeling' given, but the stress test"):
+        corpus_of(from_mapping(Recipe, recipe), tmp_path, 128)
+
+
+def test_each_epoch_has_its_own_segmentation():
+    class Segmented(EncodedCorpus):
+        def __getitem__(self, index):
+            return super().__getitem__(index) | {"labels": [4 + self.epoch]}
+
+    corpus = Segmented.from_ids([[5, 2]], [[4, 2]])
+    corpora = {"train": corpus, "valid": EncodedCorpus.from_ids([[5, 2]], [[4, 2]])}
+    tokenizer = SimpleNamespace(pad_token_id=1, eos_token_id=2)
+    batches = ShortCorpus(corpora, tokenizer, {}).train(seed=1)
+    assert [next(batches)["labels"].tolist() for _ in range(3)] == [[[4]], [[5]], [[6]]]
