@@ -144,13 +144,42 @@ def test_spike_is_noted_with_layer_and_batch(tmp_path, caplog):
 def test_resumed_run_continues_the_file(tmp_path):
     _, lines = diagnosed(tmp_path / "full", max_updates=6, eval_every=3, log_every=2)
     diagnosed(tmp_path / "parts", max_updates=6, eval_every=3, log_every=2)
+    for update in (2, 5):
+        (tmp_path / "parts" / "spikes" / f"update-{update}").mkdir(parents=True)
     trainer = make_trainer(tmp_path / "parts", make_model(), max_updates=6, eval_every=3, log_every=2)
     trainer.add_callback(DiagnosticsCallback(tmp_path / "parts", 2))
     trainer.train(resume_from_checkpoint=str(tmp_path / "parts" / "checkpoint-3"))
+    assert [path.name for path in spikes(tmp_path / "parts")] == ["update-2"]
     resumed = read_json_lines(tmp_path / "parts" / "diagnostics.jsonl")
     assert [line["step"] for line in resumed if "losses" in line][-1] == 6
     assert series(resumed, "losses") == pytest.approx(series(lines, "losses"), rel=1e-5)
     assert measured(resumed).keys() == measured(lines).keys()
+
+
+def test_summary_is_of_the_sublayers_that_were_trained(tmp_path):
+    """Neither a frozen encoder nor dropped layers have vanishing gradients."""
+    model = make_model(decoder_layers=4, decoder_layerdrop=0.7)
+    model.get_encoder().requires_grad_(False)
+    trainer, lines = diagnosed(tmp_path, model=model, max_updates=1, warmup_updates=0)
+    (line,) = measured(lines).values()
+    assert 0 < sum(row["gradient"] == 0 for row in line["sublayers"] if row["stack"] == "decoder") < 12
+    figures = next(entry for entry in trainer.state.log_history if "update_ratio" in entry)
+    assert figures["decoder_gradient_ratio"] > 0 and figures["update_ratio"] > 0
+    assert "encoder_gradient_ratio" not in figures
+
+
+def test_batches_are_not_those_that_r_drop_doubles(tmp_path):
+    kept = []
+
+    class Keep(DiagnosticsCallback):
+        def on_step_end(self, *arguments, **kwargs):
+            kept.extend(self.update.batches)
+            super().on_step_end(*arguments, **kwargs)
+
+    trainer = make_trainer(tmp_path, make_model(dropout=0.1), max_updates=1, r_drop=1.0)
+    trainer.add_callback(Keep(tmp_path))
+    trainer.train()
+    assert torch.equal(kept[0]["input_ids"], next(iter(trainer.get_train_dataloader()))["input_ids"])
 
 
 def test_other_models_and_trainers(tmp_path):

@@ -154,19 +154,23 @@ class DiagnosticsCallback(TrainerCallback):
             self.series.extend(zip(line.get("losses", ()), line.get("grad_norms", ()), strict=True))
 
     def _earlier_lines(self, state: Any) -> list[dict[str, Any]]:
-        """The lines of the updates before this start; the process that writes drops the others."""
+        """The lines of the updates before this start; the process that writes drops the others, and their spikes."""
         path = self.folder / FILE
         lines = read_json_lines(path) if path.exists() and state.global_step else []
         kept = [line for line in lines if line["step"] <= state.global_step]
         if state.is_world_process_zero:
             self.folder.mkdir(parents=True, exist_ok=True)
             write_atomically(path, "".join(json.dumps(line) + "\n" for line in kept))
+            for spike in spikes(self.folder):
+                if update_of(spike) > state.global_step:
+                    shutil.rmtree(spike)
         return kept
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         self.update = _Update(state.global_step + 1, random_states=random_states())
         self.hooks = [
-            self.model.register_forward_pre_hook(self._before_forward, with_kwargs=True),
+            # before that of R-Drop and SimCut, which doubles the batch
+            self.model.register_forward_pre_hook(self._before_forward, prepend=True, with_kwargs=True),
             self.model.register_forward_hook(self._after_forward),
         ]
         if self.update.step == 1 or self.update.step % self.every == 0:
@@ -300,16 +304,22 @@ class DiagnosticsCallback(TrainerCallback):
             if self.is_sharded:
                 torch.distributed.all_reduce(ratios)
         shares = {(row.stack, row.layer, row.sublayer): row.share for row in sites.branch_shares()}
-        rows = []
-        for (part, _), gradient, (moved, size) in zip(self.parts, gradients, ratios.sqrt().tolist(), strict=True):
+        ran = {site.place for site in sites.sites}
+        rows, trained = [], []
+        for (part, weights), gradient, (moved, size) in zip(
+            self.parts, gradients, ratios.sqrt().tolist(), strict=True
+        ):
             share = shares.get(part.place)
             bits = None if share is None else bits_in_bf16(share)
-            rows.append(SublayerFigures(*part.place, float(gradient), moved / size if size else 0.0, share, bits))
+            row = SublayerFigures(*part.place, float(gradient), moved / size if size else 0.0, share, bits)
+            rows.append(row)
+            if weights and part.place in ran:  # neither frozen nor dropped
+                trained.append(row)
         ranges = sites.activation_ranges()
-        for stack in dict.fromkeys(row.stack for row in rows):
-            norms = [row.gradient for row in rows if row.stack == stack]
+        for stack in dict.fromkeys(row.stack for row in trained):
+            norms = [row.gradient for row in trained if row.stack == stack]
             self.figures[f"{stack}_gradient_ratio"] = min(norms) / max(norms) if max(norms) > 0 else 0.0
-        self.figures["update_ratio"] = median(row.update_ratio for row in rows)
+        self.figures["update_ratio"] = median(row.update_ratio for row in trained or rows)
         self.figures["fp16_headroom"] = min(row.fp16_headroom for row in ranges)
         return {
             "step": update.step,
