@@ -70,15 +70,24 @@ def layer_maps(folders: Sequence[Path]) -> list[LayerMaps]:
 
 
 def read_grids(lines: Sequence[Mapping[str, Any]], quantity: Quantity) -> dict[str, Grid]:
-    """The values of a quantity by stack; of an update that was measured twice, by a resumed run, the later ones."""
+    """The values of a quantity by stack; of an update that was measured twice, by a resumed run, the later ones.
+
+    Logarithmic colors have none for 0, such as the gradient of a layer that was dropped.
+    """
     grids: dict[str, Grid] = {}
     for line in lines:
+        for row in line.get("sublayers", ()):  # in their order; there are no activations of dropped layers
+            grids.setdefault(row["stack"], {}).setdefault(name_of(row), {})
         for row in line.get(quantity.rows, ()):
             value = row.get(quantity.name)
-            if value is not None and quantity.location in (None, row.get("location")):
-                name = f"{row['layer']} {SHORT.get(row['sublayer'], row['sublayer'])}"
-                grids.setdefault(row["stack"], {}).setdefault(name, {})[float(line["step"])] = float(value)
+            here = quantity.location in (None, row.get("location"))
+            if here and value is not None and (value > 0 or not quantity.log):
+                grids[row["stack"]][name_of(row)][float(line["step"])] = float(value)
     return grids
+
+
+def name_of(row: Mapping[str, Any]) -> str:
+    return f"{row['layer']} {SHORT[row['sublayer']]}"
 
 
 def sentence(text: str) -> str:

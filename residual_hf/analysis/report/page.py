@@ -161,8 +161,7 @@ def score_sections(runs: Sequence[Run], names: Sequence[str], notes: list[str]) 
     for number, run in enumerate(runs):
         for table in score_tables(run, {}):
             tables.setdefault((table.split, table.corpus), {})[number] = table.figures
-    vocabularies = {run.config.get("decoder_vocab_size", run.config.get("vocab_size")) for run in runs if run.config}
-    unmarked = PER_TOKEN if len(vocabularies) > 1 else ()
+    unmarked = PER_TOKEN if len({vocabulary(run) for run in runs if run.config}) > 1 else ()
     sections = []
     for (split, corpus), figures in sorted(tables.items(), key=lambda item: item[0][0] != "test"):
         values = {number: plain_scores(found) for number, found in figures.items()}
@@ -176,6 +175,12 @@ def score_sections(runs: Sequence[Run], names: Sequence[str], notes: list[str]) 
         title = {"test": "Test set", "valid": "Validation set"}[split] + (f": {corpus}" if corpus != split else "")
         sections.append(Scores(public(title), metrics, mark_best(metrics, rows, unmarked)))
     return sections
+
+
+def vocabulary(run: Run) -> tuple[Any, ...]:
+    """Equal in runs whose figures per token can be compared: its size, and the files of the tokenizer."""
+    files = {name: sha256 for name, sha256 in run.record.tokenizer.items() if name != "tokenizer_config.json"}
+    return run.config.get("decoder_vocab_size", run.config.get("vocab_size")), *sorted(files.items())
 
 
 def comparison(run: Run, baseline: Run, name: str, notes: list[str]) -> dict[str, Comparison]:

@@ -11,6 +11,7 @@ import pytest
 import yaml
 
 from residual_hf.analysis.report.charts import Axis, heat_map, line_chart
+from residual_hf.analysis.report.layer_maps import QUANTITIES, read_grids
 from residual_hf.analysis.report.page import write_report
 from residual_hf.analysis.report.sampled_translations import Part, choose_samples, differences
 from residual_hf.cli import main
@@ -99,17 +100,19 @@ def test_two_runs_are_compared(make_run, tmp_path, capsys):
     assert differing.index("training.lr") < differing.index("settings that are equal") < differing.index("seed")
 
 
-@pytest.mark.parametrize("sizes", [(100, 100), (100, 200)])
-def test_perplexity_per_token_is_best_among_equal_vocabularies_only(sizes, make_run, tmp_path):
+@pytest.mark.parametrize(("sizes", "tokenizers"), [((100, 100), "aa"), ((100, 200), "aa"), ((100, 100), "ab")])
+def test_perplexity_per_token_is_best_among_equal_vocabularies_only(sizes, tokenizers, make_run, tmp_path):
     runs = [make_run(name, GOOD) for name in ("a", "b")]
-    for run, size, word_ppl in zip(runs, sizes, (90.25, 80.25), strict=True):
+    for run, size, tokenizer, word_ppl in zip(runs, sizes, tokenizers, (90.25, 80.25), strict=True):
+        hashes = {"tokenizer.json": tokenizer, "tokenizer_config.json": run.name}
+        (run / "run.json").write_text(json.dumps({"seed": 7, "finished": "2026-01-01", "tokenizer": hashes}))
         (run / "model").mkdir()
         (run / "model" / "config.json").write_text(json.dumps({"ln_mode": "post_ln", "vocab_size": size}))
         scores = json.loads((run / "metrics.json").read_text())
         scores["test"] |= {"nll": 2.25, "word_ppl": word_ppl}
         (run / "metrics.json").write_text(json.dumps(scores))
     html = write_report(runs, tmp_path / "report.html").read_text()
-    assert ("<b>2.25</b>" in html) == (sizes == (100, 100))
+    assert ("<b>2.25</b>" in html) == ((sizes, tokenizers) == ((100, 100), "aa"))
     assert "<b>80.25</b>" in html and "<b>90.25</b>" not in html and "perplexity per word ↓" in html
 
 
@@ -134,6 +137,20 @@ def test_maps_of_the_layers(make_run, tmp_path):
     assert {"1 ffn, update 1: 0.1", "2 ffn, update 100: 0.01"} <= set(page.texts)
     assert any("decoder layer 2 feed_forward moved first, at update 119" in text for text in page.texts)
     assert not any("share of the branch" in text for text in page.texts)
+
+
+def test_dropped_layers_have_no_color_and_keep_their_place():
+    """A gradient of 0 would make the colors of all layers and runs linear."""
+    lines = []
+    for step, dropped in ((1, 1), (2, 2)):
+        rows = [{"stack": "decoder", "sublayer": "feed_forward", "layer": layer} for layer in (1, 2)]
+        gradients = [{**row, "gradient": 0.0 if row["layer"] == dropped else 0.1} for row in rows]
+        outputs = [{**row, "location": "output", "rms": 1.0} for row in rows if row["layer"] != dropped]
+        lines.append({"step": step, "sublayers": gradients, "activations": outputs})
+    for quantity in QUANTITIES[0], QUANTITIES[3]:
+        value = 0.1 if quantity.name == "gradient" else 1.0
+        grid = read_grids(lines, quantity)["decoder"]
+        assert list(grid.items()) == [("1 ffn", {2.0: value}), ("2 ffn", {1.0: value})]
 
 
 def test_runs_on_other_test_sets_are_not_compared(make_run, tmp_path):
