@@ -185,11 +185,11 @@ def make_trainer(recipe: Recipe, record: RunRecord, run: Path, work: Path) -> Re
     for name in ("tokenizer", "cache"):
         if (run / name).exists():
             (work / name).symlink_to((run / name).resolve())
-    keep_freed_memory()
-    set_seed(recipe.training.seed)
     start = None
     if recipe.starts_from is not None:
         start = load_start(recipe.starts_from, recipe.model_fields, model_class(recipe))
+    keep_freed_memory()
+    set_seed(recipe.training.seed)  # after the start, as in training: a change of its mode draws random numbers
     data = prepare_data(recipe, read_corpora(recipe.data), work, start)
     model = build_model(recipe, data.tokenizer, start)
     settings = recorded_settings(recipe.training, record)

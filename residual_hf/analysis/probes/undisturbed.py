@@ -10,6 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from residual_hf.model.modeling_residual import ResidualLanguageModel
+
 Batch = Mapping[str, Tensor]
 Batches = Batch | Iterable[Batch]
 
@@ -22,14 +24,19 @@ def as_list(batches: Batches) -> list[Batch]:
 def undisturbed(model: nn.Module, training: bool | None = None) -> Iterator[None]:
     """Restore gradients, train or eval mode of each module, and the random state.
 
+    The loss is the mean over labels, without the criterion of a trainer: no label smoothing, and none of its sums.
+
     Args:
         training: mode for the block, None to keep the present one.
     """
     gradients = [(parameter, parameter.grad) for parameter in model.parameters()]
     modes = [(module, module.training) for module in model.modules()]
+    criteria = [(module, module.criterion) for module in model.modules() if isinstance(module, ResidualLanguageModel)]
     devices = {parameter.device for parameter, _ in gradients if parameter.device.type == "cuda"}
     for parameter, _ in gradients:
         parameter.grad = None
+    for module, _ in criteria:
+        module.criterion = None
     if training is not None:
         model.train(training)
     try:
@@ -40,6 +47,8 @@ def undisturbed(model: nn.Module, training: bool | None = None) -> Iterator[None
             parameter.grad = gradient
         for module, mode in modes:
             module.training = mode
+        for module, criterion in criteria:
+            module.criterion = criterion
 
 
 @contextmanager

@@ -13,6 +13,7 @@ from residual_hf.analysis.probes.site_statistics import SiteStatistics
 from residual_hf.analysis.probes.sites import sublayers
 from residual_hf.errors import InputError
 from residual_hf.model.branch_warmup import advance_branch_warmup
+from residual_hf.training.loss import LossMeter
 
 KAPPA = {  # steps 1, 2, 5, 10, 20, 30, 40; figure 3 of ResiDual with the correct derivative
     0.0: (3200, 1684.2, 781.4, 491.3, 364.3, 334.2, 324.8),
@@ -314,6 +315,15 @@ def test_losses_of_a_language_model_are_means_over_predicted_tokens():
     nll = [model(input_ids=text).logits[:, :-1].log_softmax(-1).gather(-1, text[:, 1:, None]) for text in texts]
     assert [(row.stack, row.layer) for row in rows] == [("decoder", 0), ("decoder", 1), ("decoder", 2)]
     assert rows[0].loss == pytest.approx(-torch.cat([part.flatten() for part in nll]).mean().item(), rel=1e-5)
+
+
+def test_losses_are_those_without_the_criterion_of_a_trainer():
+    model, batch = model_of("pre_ln"), random_batch(2, 5)
+    before, norms = ablation.layer_removal(model, batch), gradients.gradient_norms(model, batch)
+    model.criterion = LossMeter(0.1, "fairseq")
+    assert [row.loss for row in ablation.layer_removal(model, batch)] == [row.loss for row in before]
+    assert [row.norm for row in gradients.gradient_norms(model, batch)] == [row.norm for row in norms]
+    assert isinstance(model.criterion, LossMeter) and model.criterion.read() == {}
 
 
 def test_mixing_weights_of_a_new_model():
