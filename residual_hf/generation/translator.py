@@ -75,19 +75,23 @@ class Translator:
             "length_penalty": 1.0 if generation.length_penalty is None else generation.length_penalty,
             "dtype": getattr(generation, "decoding_dtype", None) or "float32",
         }
-        for key in ("early_stopping", "max_length_a", "max_length_b"):
+        if generation.early_stopping is not None:
+            chosen["early_stopping"] = generation.early_stopping is True  # "never" is closest to False
+        for key in ("max_length_a", "max_length_b"):
             value = getattr(generation, key, None)
-            chosen |= {key: value} if value is not None and value != "never" else {}
+            chosen |= {key: value} if value is not None else {}
         chosen |= {key: value for key, value in settings.items() if value is not None}
         decoding = dataclasses.replace(DecodingSettings(), **chosen)
         try:
             if torch.device(device).type == "meta":
                 raise RuntimeError("it computes nothing")
             model.to(device)
-            if model.device.type != "cpu" or not isinstance(model, FastGenerationMixin):
-                if decoding.dtype == "int8":
-                    raise InputError("dtype: int8 given, only supported for models of this package on a CPU")
-                model.to(getattr(torch, decoding.dtype))
+            dtype = decoding.dtype
+            if model.device.type == "cpu" and isinstance(model, FastGenerationMixin):
+                dtype = "float32"  # `generate` decodes in `decoding.dtype`
+            elif dtype == "int8":
+                raise InputError("dtype: int8 given, only supported for models of this package on a CPU")
+            model.to(getattr(torch, dtype))
         except (RuntimeError, AssertionError) as error:
             raise InputError(f"device {device!r}: {error}") from error
         return cls(model, tokenizer, decoding)

@@ -244,3 +244,13 @@ def test_the_folder_of_a_run_is_its_model(plain, tmp_path):
     assert model_folder("user/name") == "user/name"
     loaded = Translator.from_pretrained(tmp_path / "run", num_beams=3, max_length_a=1.0, max_length_b=3)
     assert loaded.translate(SENTENCES) == plain.translate(SENTENCES)
+
+
+def test_weights_in_half_precision_are_decoded_in_that_of_the_settings(tmp_path):
+    tokenizer = tiny_tokenizer()
+    model = tiny_model(tokenizer).half()
+    model.generation_config.num_beams, model.generation_config.early_stopping = 2, "never"
+    save_checkpoint(model, tokenizer, tmp_path / "half")
+    loaded = Translator.from_pretrained(tmp_path / "half")
+    assert loaded.settings.dtype == "float32" and loaded.model.dtype == torch.float32
+    assert loaded.settings.early_stopping is False
