@@ -11,6 +11,7 @@ from typing import Any
 
 from residual_hf.data.corpus import ParallelCorpus, numbered
 from residual_hf.data.scripts import LETTER, WITHOUT_SPACES, share_of_script
+from residual_hf.data.tokenizer import join_subwords
 from residual_hf.errors import InputError
 
 from .metrics import EvaluationSettings, detokenize, tokenized_bleu
@@ -146,12 +147,18 @@ def make_scorers(
         for corpus, name in zip(corpora, names, strict=True)
     ]
     for scorer in scorers:
-        warn_about_spaces(scorer)
+        warn_about_references(scorer)
     return scorers
 
 
-def warn_about_spaces(scorer: Scorer) -> None:
-    """Warn if BLEU would take each sentence of the references for one word."""
+def warn_about_references(scorer: Scorer) -> None:
+    """Warn if BLEU would take each sentence of the references for one word, or their subwords for words."""
+    if any(join_subwords(line) != line for line in scorer.corpus.targets[:SAMPLE]):
+        logger.warning(
+            "%s: the references are segmented (@@), but translations have complete words: join the subwords, for "
+            "example by sed -r 's/@@( |$)//g'",
+            scorer.corpus.name,
+        )
     references = "".join(scorer.corpus.targets[:SAMPLE])
     unspaced = LETTER.search(references) and share_of_script(references, WITHOUT_SPACES) > 0.5
     if unspaced and scorer.tokenize in ("13a", "intl") and not scorer.pretokenized:

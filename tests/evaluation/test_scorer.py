@@ -105,6 +105,11 @@ def test_a_tokenizer_that_finds_no_words_is_warned_about(caplog):
     assert "BLEU with the tokenizer 13a has no meaning for references without spaces" in caplog.text
 
 
+def test_segmented_references_are_warned_about(caplog):
+    make_scorers([corpus(["a@@ b c"])], None, EvaluationSettings())
+    assert "the references are segmented (@@)" in caplog.text
+
+
 def test_bad_options_are_named():
     with pytest.raises(InputError, match="pretokenized: 'spacy' given, must be 'moses' or null"):
         Scorer(corpus(RAW), pretokenized="spacy")
