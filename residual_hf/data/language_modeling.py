@@ -24,17 +24,25 @@ def encode_texts(
     """The blocks of each corpus. Arguments as in `encode_corpus`; `packing` is a `pack` with its options."""
     check_line_ends(tokenizer)
     options: dict[str, Any] = {"name": name, "cache_dir": cache_dir, "sides": ("source",)}
-    return [packing(encode_corpus(corpus, tokenizer, **options)) for corpus in corpora]
+    return [packing(ended(encode_corpus(corpus, tokenizer, **options), tokenizer)) for corpus in corpora]
 
 
 def encode_chunks(chunks: Iterable[ParallelCorpus], tokenizer: Any, packing: Packing) -> EncodedCorpus:
     """The blocks of corpora that are read in chunks; no block has text of two corpora."""
     corpora = groupby(chunks, key=lambda chunk: chunk.name)
-    return EncodedCorpus.joined([packing(encode(text, tokenizer, sides=("source",))) for _, text in corpora])
+    encoded = (ended(encode(text, tokenizer, sides=("source",)), tokenizer) for _, text in corpora)
+    return EncodedCorpus.joined([packing(lines) for lines in encoded])
+
+
+def ended(lines: EncodedCorpus, tokenizer: Any) -> EncodedCorpus:
+    """The lines with `</s>` at the end of each; the tokenizer of a converted model writes it at the beginning."""
+    if tokenizer("a")["input_ids"][-1] == tokenizer.eos_token_id:
+        return lines
+    return EncodedCorpus({**lines.arrays, "source_ids": np.roll(lines.arrays["source_ids"], -1)})
 
 
 def check_line_ends(tokenizer: Any) -> None:
-    """Raise `InputError` for a tokenizer that does not end lines with `</s>`, or adds anything else to them."""
+    """Raise `InputError` for a tokenizer that does not separate lines by `</s>`, or adds anything else to them."""
     found, end = tokenizer("")["input_ids"], tokenizer.eos_token_id
     if found != [end]:
         raise InputError(f"tokenizer: a blank line has the tokens {found}, must be {[end]}, the end of the line")

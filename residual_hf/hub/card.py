@@ -176,10 +176,17 @@ def language_codes(languages: Iterable[str]) -> list[str] | None:
     return list(dict.fromkeys(found[1] for found in codes if found)) or None
 
 
-def usage(config: dict[str, Any], name: str, source: str, target: str, *, task: str = "translation") -> str:
-    """The usage section of a card: code that loads the model and uses it for its task."""
+def usage(
+    config: dict[str, Any], name: str, source: str, target: str, *, task: str = "translation", ends_text: bool = True
+) -> str:
+    """The usage section of a card: code that loads the model and uses it for its task.
+
+    `ends_text`: the tokenizer of a language model adds `</s>` at the end of a text, not at the beginning.
+    """
     template = Template((GENERATION if task == "text-generation" else USAGE).read_text(encoding="utf-8"))
-    return template.render(config=config, name=name, source=source, target=target, task=task, literal=literal)
+    return template.render(
+        config=config, name=name, source=source, target=target, task=task, ends_text=ends_text, literal=literal
+    )
 
 
 def _results(run: FinishedRun, table: ScoreTable) -> list[EvalResult]:

@@ -31,6 +31,7 @@ def write_plain_card(folder: Path, config: ResidualConfig, tokenizer: Any, name:
     task = "summarization" if source and source == target else "translation"
     task = "text-generation" if config.is_decoder_only else task
     shown = source or "the source language", target or next(iter(tags), "en")
+    ends_text = tokenizer("a")["input_ids"][-1] == config.eos_token_id
     card = ModelCard.from_template(
         ModelCardData(
             language=language_codes(filter(None, (source, target, *tags))),
@@ -45,7 +46,7 @@ def write_plain_card(folder: Path, config: ResidualConfig, tokenizer: Any, name:
         source=source,
         target=target,
         origin=text(origin),
-        usage=usage(config.to_dict(), name, *shown, task=task),
+        usage=usage(config.to_dict(), name, *shown, task=task, ends_text=ends_text),
         task=task,
         text=text,
         code=code,

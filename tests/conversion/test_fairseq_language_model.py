@@ -56,7 +56,7 @@ def test_a_checkpoint_becomes_a_folder_for_text_generation(tmp_path):
     with torch.no_grad():
         assert torch.allclose(model(**batch).logits, tensors["output/log_probs"][:1], rtol=0, atol=1e-5)
     card = (folder / "README.md").read_text()
-    assert "pipeline_tag: text-generation" in card
+    assert "pipeline_tag: text-generation" in card and 'generate("The", max_new_tokens=40' in card
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ from residual_hf.data.encoding import EncodedCorpus
 from residual_hf.data.language_modeling import count_words, encode_chunks, encode_texts, pack, predicted_tokens
 from residual_hf.data.pair_reader import Cursor, PairReader
 from residual_hf.data.settings import CorpusSpec, DataSettings
+from residual_hf.data.tokenizer import prepend_eos
 from residual_hf.errors import InputError
 
 END = 2
@@ -140,6 +141,10 @@ def test_a_stream_in_chunks_has_the_blocks_of_the_text(tmp_path):
     (cached,) = encode_texts([corpus], tokenizer, packing, name="train", cache_dir=tmp_path)
     found = encode_chunks([corpus[:2], corpus[2:7], corpus[7:]], tokenizer, packing)
     assert rows_of(found) == rows_of(expected) == rows_of(cached)
+    begins = tiny_tokenizer()  # as of a converted model
+    begins.backend_tokenizer.post_processor = prepend_eos()
+    assert rows_of(encode_texts([corpus], begins, packing, name="train")[0]) == rows_of(expected)
+    assert rows_of(encode_chunks([corpus[:2], corpus[2:]], begins, packing)) == rows_of(expected)
     assert expected.select([1]).joined([expected, found])[len(expected)]["labels"].tolist() == rows_of(found)[0]
     assert np.array_equal(expected.target_lengths, expected.source_lengths)
 
