@@ -35,8 +35,8 @@ def undisturbed(model: nn.Module, training: bool | None = None) -> Iterator[None
     devices = {parameter.device for parameter, _ in gradients if parameter.device.type == "cuda"}
     for parameter, _ in gradients:
         parameter.grad = None
-    for module, _ in criteria:
-        module.criterion = None
+    for owner, _ in criteria:
+        owner.criterion = None
     if training is not None:
         model.train(training)
     try:
@@ -47,8 +47,8 @@ def undisturbed(model: nn.Module, training: bool | None = None) -> Iterator[None
             parameter.grad = gradient
         for module, mode in modes:
             module.training = mode
-        for module, criterion in criteria:
-            module.criterion = criterion
+        for owner, criterion in criteria:
+            owner.criterion = criterion
 
 
 @contextmanager

@@ -159,6 +159,12 @@ def test_closed_forms_equal_simulations():
     )
 
 
+def test_other_modes_have_no_theorems():
+    """The curves of ResiDual would be shown next to the theorem on Pre-LN."""
+    with pytest.raises(InputError, match="theorems: resi_dual given"):
+        list(FIGURES["theorems"].points("resi_dual", 1, {"layers": 2, "width": 32, "ffn": 32}))
+
+
 def test_gradients_of_theorem_1_are_relative_to_the_last_sublayer():
     points = FIGURES["theorems"].points("post_ln", 1, {"layers": 2, "width": 32, "ffn": 32})
     decoder = [p for p in points if (p.panel, p.series) == ("Admin's theorem 1", "post_ln decoder")]
