@@ -57,8 +57,7 @@ def seeds_apart(mode: str, seed: int, sizes: dict[str, int]) -> Iterator[Point]:
 
 def depths(mode: str, seed: int, sizes: dict[str, int]) -> Iterator[Point]:
     for layers in (2, 6, sizes["layers"]):
-        model, corpus = untrained(mode, seed, {**sizes, "layers": layers})
-        nll = final_nll(model, corpus, seed, sizes["updates"], warmed_up(sizes))
+        nll = final_nll(mode, seed, {**sizes, "layers": layers}, warmed_up(sizes))
         yield Point("validation NLL", mode, seed, layers, nll)
 
 
@@ -101,8 +100,7 @@ def costs(mode: str, seed: int, sizes: dict[str, int]) -> Iterator[Point]:
 def warm_ups(mode: str, seed: int, sizes: dict[str, int]) -> Iterator[Point]:
     for share, panel in ((0.0, "without warm-up"), (0.4, "warm-up of 40 % of the updates")):
         for lr in LRS:
-            model, corpus = untrained(mode, seed, sizes)
-            nll = final_nll(model, corpus, seed, sizes["updates"], warmed_up(sizes, lr, share))
+            nll = final_nll(mode, seed, sizes, warmed_up(sizes, lr, share))
             yield Point(panel, mode, seed, lr, nll)
 
 

@@ -84,8 +84,7 @@ def learning_rates_and_betas(mode: str, seed: int, sizes: dict[str, int]) -> Ite
     """NLL at the end of a training without warm-up at each learning rate and beta_2; diverged runs have `DIVERGED`."""
     for x, lr in enumerate(LRS, start=1):
         for y, beta2 in enumerate(BETAS2, start=1):
-            model, corpus = untrained(mode, seed, sizes)
-            nll = final_nll(model, corpus, seed, sizes["updates"], warmed_up(sizes, lr, share=0), (0.9, beta2))
+            nll = final_nll(mode, seed, sizes, warmed_up(sizes, lr, share=0), (0.9, beta2))
             yield Point("NLL", mode, seed, x, y, nll)
 
 
@@ -113,16 +112,16 @@ def skip_scales(mode: str, seed: int, sizes: dict[str, int]) -> Iterator[Point]:
 
 
 def final_nll(
-    model: Any,
-    corpus: ShortCorpus,
+    mode: str,
     seed: int,
-    updates: int,
+    sizes: dict[str, int],
     lr: Callable[[int], float],
     betas: tuple[float, float] = (0.9, 0.98),
 ) -> float:
     """NLL per token of the validation set after a training with `lr(update)`; at most `DIVERGED`."""
-    losses = train(model, corpus.train(seed), lr, updates, betas=betas)
-    nll = mean_loss(model.eval(), corpus.valid()) if len(losses) == updates else math.inf
+    model, corpus = untrained(mode, seed, sizes)
+    losses = train(model, corpus.train(seed), lr, sizes["updates"], betas=betas)
+    nll = mean_loss(model.eval(), corpus.valid()) if len(losses) == sizes["updates"] else math.inf
     return min(nll, DIVERGED) if math.isfinite(nll) else DIVERGED
 
 

@@ -116,21 +116,15 @@ def branch_share(model: nn.Module, batches: Batches) -> list[BranchShare]:
 
     Sub-layers have no row where no recorded tensor is the shortcut, see `ResidualConnection.shortcut_at`.
     """
-    parts = sublayers(model)
-    states = record(model, batches, *{place for part in parts for place in (part.shortcut, part.joins) if place})
-    rows = []
-    for part in parts:
-        if part.shortcut is None or part.site(part.shortcut) not in states:
-            continue
-        shortcut = states[part.site(part.shortcut)] * part.factor("shortcut")
-        branch = states[part.site(part.joins)] * part.factor("branch")
-        r, b = (float(x.std(dim=-1, correction=0).mean()) for x in (shortcut, branch))
-        rows.append(BranchShare(*part.place, b / (b + r)))
-    return rows
+    with undisturbed(model, training=False), SiteStatistics(model) as statistics:
+        for batch in as_list(batches):
+            statistics.masks = real_tokens(batch)
+            forward(model, batch)
+    return statistics.tensors().branch_shares()
 
 
 def activation_ranges(model: nn.Module, batches: Batches) -> list[ActivationRange]:
-    """Range of the activations at all locations, over all batches. bf16 has the range of fp32."""
+    """Range of the activations at all locations, over all batches, padding included. bf16 has the range of fp32."""
     with undisturbed(model, training=False), SiteStatistics(model) as statistics:
         forward(model, batches)
     return statistics.tensors().activation_ranges()

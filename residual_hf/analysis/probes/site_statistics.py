@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
+from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from types import TracebackType
@@ -42,13 +43,17 @@ class BranchShare:
 
 
 class SiteStatistics:
-    """Context that watches the forward passes of a model; tokens include padding.
+    """Context that watches the forward passes of a model.
 
     Locations as in `sites`. The statistics of several passes (accumulated batches, recomputed layers) add up.
+
+    Attributes:
+        masks: the tokens that count, (batch, length), by stack; those of other stacks all count, padding included.
     """
 
     def __init__(self, model: nn.Module):
         self.model = model
+        self.masks: Mapping[str, Tensor] = {}
         self.parts = {part.place: part for part in sublayers(model)}
         self.squares: dict[Site, Tensor] = {}
         self.largest: dict[Site, Tensor] = {}
@@ -68,7 +73,8 @@ class SiteStatistics:
 
     @torch.no_grad()
     def _see(self, site: Site, tensor: Tensor) -> None:
-        values = tensor.float()
+        mask = self.masks.get(site.stack)
+        values = (tensor if mask is None else tensor[mask]).float()
         self.squares[site] = self.squares.get(site, 0) + torch.linalg.vector_norm(values).square()
         largest = torch.linalg.vector_norm(values, math.inf)
         self.largest[site] = torch.maximum(self.largest.get(site, largest), largest)

@@ -9,7 +9,6 @@ from torch import nn
 
 from residual_hf import ResidualConfig, ResidualForCausalLM, ResidualForConditionalGeneration
 from residual_hf.analysis.probes import ablation, adam, dependency, gradients, mixing, representations, stability
-from residual_hf.analysis.probes.site_statistics import SiteStatistics
 from residual_hf.analysis.probes.sites import sublayers
 from residual_hf.errors import InputError
 from residual_hf.model.branch_warmup import advance_branch_warmup
@@ -237,23 +236,16 @@ def test_shares_are_those_of_the_sum(mode, options, kind, total):
     branch = states[part.site(part.joins)] * part.factor("branch")
     shortcut = states[part.site(total)] - branch
     b, r = (float(x.std(-1, correction=0).mean()) for x in (branch, shortcut))
-    for rows in shares(model, batch):
-        (share,) = [row.share for row in rows if (row.stack, row.layer, row.sublayer) == part.place]
-        assert share == pytest.approx(b / (b + r), rel=1e-3)
-
-
-def shares(model, batch):
-    """As measured by the probe, and in any forward pass."""
-    with torch.no_grad(), SiteStatistics(model) as statistics:
-        model(**batch)
-    return representations.branch_share(model, batch), statistics.tensors().branch_shares()
+    rows = representations.branch_share(model, batch)
+    (share,) = [row.share for row in rows if (row.stack, row.layer, row.sublayer) == part.place]
+    assert share == pytest.approx(b / (b + r), rel=1e-3)
 
 
 @pytest.mark.parametrize("mode", ["hyper_connections", "mhc", "attention_residuals", "span_norm"])
 def test_a_branch_has_no_share_where_the_first_stream_is_not_what_it_is_added_to(mode):
     attention = {"self_attention", "cross_attention"} if mode == "span_norm" else set()
-    for rows in shares(model_of(mode), random_batch(2, 5)):
-        assert {row.sublayer for row in rows} == attention
+    rows = representations.branch_share(model_of(mode), random_batch(2, 5))
+    assert {row.sublayer for row in rows} == attention
 
 
 def test_range_and_rank():
@@ -267,6 +259,10 @@ def test_padding_is_not_measured():
     model, batch = model_of("post_ln"), random_batch(2, 6)
     batch["attention_mask"][1, 3:] = 0
     batch["labels"][1, 2:] = -100
+    shares = [row.share for row in representations.branch_share(model, batch)]
+    batch["input_ids"][1, 3:] = 7
+    batch["labels"] = torch.cat([batch["labels"], torch.full((2, 3), -100)], dim=1)
+    assert [row.share for row in representations.branch_share(model, batch)] == pytest.approx(shares, rel=1e-5)
     states = representations.record(model, batch, "output")
     assert {len(tensor) for site, tensor in states.items() if site.stack == "encoder"} == {9}
     assert {len(tensor) for site, tensor in states.items() if site.stack == "decoder"} == {8}
