@@ -71,13 +71,9 @@ def check_same_run(recipe: Recipe, texts: Corpora, folder: Path) -> None:
         old, new = (before.setdefault(section, {}), now[section]) if section else (before, now)
         old |= {name: new[name] for name in names}
     before = from_mapping(Recipe, before, f"{folder / 'recipe.yaml'}: ").as_dict()
-    differences, found = [], describe_data(recipe.data, texts)
+    differences = [f"data.{split}: other text" for split in other_text(recipe, texts, record)]
     for split in ("train", "valid"):
-        streamed = split == "train" and recipe.data.stream
-        recorded, present = (_fingerprints(data, split, streamed) for data in (record.data, found))
-        if any(recorded) and recorded != present:
-            differences.append(f"data.{split}: other text")
-        for values in () if streamed else (before, now):
+        for values in () if split == "train" and recipe.data.stream else (before, now):
             values["data"][split] = _without_names(values["data"][split])
     old, new = dict(_leaves(before)), dict(_leaves(now))
     differences += [
@@ -92,6 +88,17 @@ def check_same_run(recipe: Recipe, texts: Corpora, folder: Path) -> None:
         differences.append(f"{folder / 'tokenizer'}: other files")
     if differences:
         raise InputError(f"--resume: {folder} was started differently: {'; '.join(differences)}")
+
+
+def other_text(recipe: Recipe, texts: Corpora, record: RunRecord) -> list[str]:
+    """Those of `train` and `valid` whose text is not the recorded one."""
+    found, other = describe_data(recipe.data, texts), []
+    for split in ("train", "valid"):
+        streamed = split == "train" and recipe.data.stream
+        recorded, present = (_fingerprints(data, split, streamed) for data in (record.data, found))
+        if any(recorded) and recorded != present:
+            other.append(split)
+    return other
 
 
 def has_finished(recipe: Recipe, texts: Corpora, folder: Path) -> bool:

@@ -249,3 +249,8 @@ def test_replay_refuses_what_it_cannot_find(tmp_path):
         replay(tmp_path / "run")
     with pytest.raises(InputError, match="--at: 3 given, must be an update of the run, from 1 to 2"):
         replay(tmp_path / "run", 3)
+    (source,) = tmp_path.glob("train*.en")
+    lines = source.read_text().splitlines(keepends=True)
+    source.write_text("".join([*lines[1:], lines[0]]))
+    with pytest.raises(InputError, match="data.train of .*run: other text than that of the run"):
+        replay(tmp_path / "run", 2)

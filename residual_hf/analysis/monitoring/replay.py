@@ -26,6 +26,7 @@ from residual_hf.training.checkpoints import complete_checkpoints, step_of
 from residual_hf.training.launch import keep_freed_memory, this_process
 from residual_hf.training.recipe import Recipe, load_recipe
 from residual_hf.training.records import RECORD, RunRecord
+from residual_hf.training.resuming import other_text
 from residual_hf.training.run import prepare_data, training_data
 from residual_hf.training.settings import TrainingSettings
 from residual_hf.training.trainer import ResidualTrainer
@@ -146,7 +147,7 @@ def replay(run: Path, at: int | None = None) -> Replay:
         at: the update; default: that of the last spike.
 
     Raises:
-        InputError: no such run or update, no spike, or another number of processes than that of the run.
+        InputError: no such run or update, no spike, or another text or number of processes than that of the run.
     """
     if not (run / RECORD).is_file():
         raise InputError(f"{run} has no {RECORD}, must be the folder of a run")
@@ -185,12 +186,15 @@ def make_trainer(recipe: Recipe, record: RunRecord, run: Path, work: Path) -> Re
     for name in ("tokenizer", "cache"):
         if (run / name).exists():
             (work / name).symlink_to((run / name).resolve())
+    texts = read_corpora(recipe.data)
+    for split in other_text(recipe, texts, record):
+        raise InputError(f"data.{split} of {run}: other text than that of the run")
     start = None
     if recipe.starts_from is not None:
         start = load_start(recipe.starts_from, recipe.model_fields, model_class(recipe))
     keep_freed_memory()
     set_seed(recipe.training.seed)  # after the start, as in training: a change of its mode draws random numbers
-    data = prepare_data(recipe, read_corpora(recipe.data), work, start)
+    data = prepare_data(recipe, texts, work, start)
     model = build_model(recipe, data.tokenizer, start)
     settings = recorded_settings(recipe.training, record)
     train = training_data(recipe, settings, data, model)
