@@ -106,7 +106,8 @@ class Candidate(NamedTuple):
 
     Attributes:
         ids: target tokens up to the first special token.
-        score: sum of log-probabilities over length ** length_penalty; None unless scores are wanted.
+        score: sum of log-probabilities over length ** length_penalty; None unless scores are wanted. A tag of the
+            target language has probability 1.
     """
 
     ids: list[int]
@@ -180,7 +181,8 @@ def search_batch(
     if scores and found is None:
         generated, log_probs = (lengths + 1).minimum(most), output.get("log_probs")
         if log_probs is None:  # Transformers' loop: sampling, for example
-            log_probs = sequence_log_probs(model, inputs, output.sequences, generated)
+            first = generate_arguments.get("forced_bos_token_id", generation.forced_bos_token_id)
+            log_probs = sequence_log_probs(model, inputs, output.sequences, generated, forced=int(first is not None))
         found = log_probs / generated**settings.length_penalty
     values = [None] * len(lengths) if found is None else found.tolist()
     rows = [row[1 : 1 + n] for row, n in zip(output.sequences.tolist(), lengths.tolist(), strict=True)]
@@ -188,16 +190,20 @@ def search_batch(
     return [candidates[first : first + count] for first in range(0, len(candidates), count)]
 
 
-def sequence_log_probs(model: Any, inputs: dict[str, Tensor], sequences: Tensor, lengths: Tensor) -> Tensor:
+def sequence_log_probs(
+    model: Any, inputs: dict[str, Tensor], sequences: Tensor, lengths: Tensor, *, forced: int = 0
+) -> Tensor:
     """Sums of the log-probabilities of targets, (targets,).
 
     Args:
         inputs: `input_ids` and `attention_mask` of the sources.
         sequences: start token, targets and padding, (targets, length); equally many targets for each source.
         lengths: tokens of the targets, with the one that ends a target, (targets,).
+        forced: tokens at the beginning, such as a language tag, that are not counted, as in beam search.
     """
     labels, count = sequences[:, 1:], len(sequences) // len(inputs["input_ids"])
-    counted = torch.arange(labels.shape[1], device=labels.device) < lengths[:, None]
+    places = torch.arange(labels.shape[1], device=labels.device)
+    counted = (places >= forced) & (places < lengths[:, None])
     memory = model.get_encoder()(**inputs).last_hidden_state
     totals = []
     for rows in torch.arange(len(sequences), device=labels.device).split(SCORED_TOGETHER):

@@ -78,7 +78,8 @@ class SearchResult:
         sequences: (sentences * num_return_sequences, length), the best of each sentence first.
         sequences_scores: sums of log-probabilities over length ** length_penalty; beam search only.
         beam_indices: the row that each generated token was chosen from, -1 after the end; beam search only.
-        log_probs: sums of the log-probabilities of the tokens, before processors; greedy search only.
+        log_probs: sums of the log-probabilities of the tokens, before processors, 0 for a token that processors force;
+            greedy search only.
         scores: for each step the processed scores of all rows, if recorded.
     """
 
@@ -153,7 +154,8 @@ def next_tokens(
     """Log-probabilities and ids of at least the best `settings.candidates` tokens to follow, (rows, candidates).
 
     Processors change log-probabilities in beam search, as in Transformers; in greedy search they change logits, and
-    only the choice depends on them. `recorded` gets the scores of all tokens if the settings ask for it.
+    only the choice depends on them, except that a token without alternatives has probability 1, too. `recorded` gets
+    the scores of all tokens if the settings ask for it.
     """
     length, newest = sequences.shape[1], sequences[:, -1]
     banned = settings.eos_token_ids if length < settings.min_length else ()
@@ -173,7 +175,10 @@ def next_tokens(
     if settings.record_scores:
         recorded.append(scores.clone())
     best, chosen = top_k(scores, settings.candidates)
-    return (best if settings.num_beams > 1 else log_probs.gather(1, chosen)).numpy(), chosen.numpy()
+    if settings.num_beams == 1:
+        forced = scores.isneginf().sum(dim=1, keepdim=True) == scores.shape[1] - 1
+        best = log_probs.gather(1, chosen).masked_fill(forced, 0.0)
+    return best.numpy(), chosen.numpy()
 
 
 @dataclass

@@ -98,6 +98,21 @@ def test_the_search_gives_the_scores_without_another_pass(plain, num_beams, monk
         assert found.score is not None
 
 
+@pytest.mark.parametrize("num_beams", [1, 3])
+def test_scores_leave_out_the_tag_of_the_language(num_beams):
+    tagged = translator("<2de>", language_tags="target")
+    (ids,), forced = tagged.encode([SENTENCES[0]], target_lang="de")
+    settings, scores = DecodingSettings(num_beams=num_beams, max_length_a=0, max_length_b=6), []
+    for fast in (True, False):  # False: as on a GPU
+        tagged.model.generation_config.fast_decoding = fast
+        (((target, score),),) = search(tagged.model, [ids], settings, scores=True, **forced)
+        scores.append(score)
+    labels = torch.tensor([target])
+    with torch.no_grad():
+        chosen = tagged.model(torch.tensor([ids]), labels=labels).logits.log_softmax(-1).gather(2, labels[..., None])
+    assert len(target) == 6 and scores == pytest.approx([chosen[0, 1:].sum().item() / 6] * 2)
+
+
 @pytest.mark.parametrize("num_beams", [1, 2])
 def test_a_model_that_is_not_finite_translates_into_nothing(num_beams):
     tokenizer = tiny_tokenizer()
