@@ -113,7 +113,7 @@ class Sublayer:
     def branch_parameters(self) -> Iterator[nn.Parameter]:
         """Weights and biases of the branch, without norms and gates."""
         for module in self.branch:
-            yield from module.parameters()
+            yield from (p for name, p in module.named_parameters() if not name.startswith("inner."))
 
 
 def stacks(model: Any) -> dict[str, Any]:

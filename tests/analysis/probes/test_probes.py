@@ -74,6 +74,13 @@ def test_gradients_vanish_only_in_a_post_ln_decoder(depth, seed, tolerance):
         assert norms["encoder", 1, "self_attention"] > norms["encoder", depth, "feed_forward"]
 
 
+@pytest.mark.parametrize("mode", ["normformer", "hybrid_norm", "fixup"])
+def test_weights_of_a_branch_are_those_of_its_linear_maps(mode):
+    for part in sublayers(model_of(mode)):
+        maps = [module for module in part.branch[0].modules() if isinstance(module, nn.Linear)]
+        assert {*part.branch_parameters()} == {p for module in maps for p in module.parameters()}
+
+
 def site(row):
     return row.stack, row.layer, row.sublayer, row.location
 
