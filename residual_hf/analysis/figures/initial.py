@@ -11,11 +11,10 @@ from residual_hf.analysis.output import Panel, Point
 from residual_hf.analysis.probes import adam, dependency, gradients, representations, stability, theory
 from residual_hf.analysis.probes.undisturbed import Batch
 from residual_hf.errors import InputError
+from residual_hf.model.connections import STACKS, SUBLAYERS
 
 from .figure import BASELINES, Figure, fresh_model
 
-SUBLAYERS = ("self_attention", "cross_attention", "feed_forward")
-STACKS = ("encoder", "decoder")
 STEPS = (1, 2, 3, 5, 7, 10, 15, 20, 25, 30, 35, 40)
 SIGMAS = (0.0, 1e-9, 3e-9, 1e-8, 3e-8, 1e-7)
 
@@ -61,7 +60,7 @@ def norm_by_norm(model: Any, batch: Batch, series: str, seed: int) -> Iterator[P
     rows = [row for row in gradients.gradient_norms(model, batch) if row.stack == "decoder"]
     last = max(row.layer for row in rows)
     shown = {1: "first", (last + 1) // 2: "middle", last: "last"}
-    points = [(kind, f"norm.{side}") for kind in SUBLAYERS for side in ("input", "output")]
+    points = [(kind, f"norm.{side}") for kind in SUBLAYERS["decoder"] for side in ("input", "output")]
     for row in rows:
         place = (row.sublayer, row.location)
         if row.layer in shown and place in points:
@@ -150,10 +149,11 @@ def theorems(mode: str, seed: int, sizes: dict[str, int]) -> Iterator[Point]:
 
 def sublayer_panels(title: str, y: str, log_y: bool = True) -> tuple[Panel, ...]:
     """A panel over layers for each kind of sub-layer of each stack."""
-    kinds = [
-        (stack, kind) for stack in STACKS for kind in SUBLAYERS if (stack, kind) != ("encoder", "cross_attention")
-    ]
-    return tuple(Panel(f"{stack}, {kind.replace('_', '-')}{title}", "layer", y, log_y) for stack, kind in kinds)
+    return tuple(
+        Panel(f"{stack}, {kind.replace('_', '-')}{title}", "layer", y, log_y)
+        for stack, kinds in SUBLAYERS.items()
+        for kind in kinds
+    )
 
 
 FIGURES = (

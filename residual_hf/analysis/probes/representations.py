@@ -10,6 +10,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from residual_hf.model.connections import STACKS
+
 from .site_statistics import ActivationRange, BranchShare, SiteStatistics
 from .sites import Site, sublayers, watch
 from .undisturbed import Batch, Batches, as_list, forward, undisturbed
@@ -56,7 +58,7 @@ def representation_change(model: nn.Module, batches: Batches) -> list[Representa
     """How much each sub-layer changes what the next one reads. ResiDual (Xie et al. 2023), figure 2(b)."""
     inputs = record(model, batches, "branch.input")
     rows = []
-    for stack in ("encoder", "decoder"):
+    for stack in STACKS:
         sites = [site for site in inputs if site.stack == stack]
         for k, (site, following) in enumerate(zip(sites, sites[1:], strict=False)):
             change = float((inputs[following] - inputs[site]).abs().mean())

@@ -3,13 +3,15 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+import numpy as np
 import torch
 from torch import nn
+
+from residual_hf.model.connections import STACKS
 
 from .representations import record
 from .undisturbed import Batch, backward, undisturbed, weights_restored
@@ -55,7 +57,7 @@ def output_change(
                         parameter.sub_(step * direction.sign())
         after = record(model, batch, "branch.input")
     rows = []
-    for stack in ("encoder", "decoder"):
+    for stack in STACKS:
         for k, site in enumerate(site for site in before if site.stack == stack):
             x, y = (states[site] / states[site].std(dim=-1, keepdim=True) for states in (before, after))
             rows.append(OutputChange(stack, k, float((x - y).square().sum())))
@@ -73,14 +75,10 @@ class Fit:
 
 def growth(values: Sequence[float]) -> dict[str, Fit]:
     """Fits of values at k = 1, 2, ... against k ("linear") and against ln k ("logarithmic")."""
-    k = torch.arange(1, len(values) + 1, dtype=torch.float64)
-    return {"linear": fit(k, values), "logarithmic": fit(k.log(), values)}
+    k = np.arange(1, len(values) + 1)
+    return {"linear": fit(k, values), "logarithmic": fit(np.log(k), values)}
 
 
-def fit(x: torch.Tensor, values: Sequence[float]) -> Fit:
-    y = torch.tensor(values, dtype=torch.float64)
-    dx, dy = x - x.mean(), y - y.mean()
-    slope = float((dx * dy).sum() / dx.square().sum())
-    residual = float((dy - slope * dx).square().sum())
-    total = float(dy.square().sum())
-    return Fit(slope, float(y.mean() - slope * x.mean()), 1 - residual / total if total > 0 else math.nan)
+def fit(x: np.ndarray, values: Sequence[float]) -> Fit:
+    slope, intercept = np.polyfit(x, values, 1)
+    return Fit(float(slope), float(intercept), float(np.corrcoef(x, values)[0, 1] ** 2))

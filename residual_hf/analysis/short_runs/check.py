@@ -41,6 +41,7 @@ from residual_hf.training.building import build_config
 from residual_hf.training.launch import keep_freed_memory
 from residual_hf.training.recipe import Recipe
 from residual_hf.training.run import prepare_data
+from residual_hf.training.warm_start import MODES
 
 from .training import ShortCorpus, train
 from .verdict import RAMP, CheckReport, ModeCheck, judge
@@ -52,8 +53,6 @@ UPDATES = (24, 150)
 """Fewest and most updates of the short training."""
 FEWEST_FIRST = 3
 FINALISTS = 2
-OF_MODE = {f"{stack}{name}" for stack in ("", "encoder_", "decoder_") for name in ("ln_mode", "ln_mode_options")}
-"""Fields of a config that belong to a mode, also of a preset."""
 
 
 def check(recipe: Recipe, seconds: float = 60.0, modes: Sequence[str] = ()) -> CheckReport:
@@ -131,7 +130,7 @@ class Check:
         """The model of the recipe, or the same with another mode."""
         recipe = self.recipe
         if mode is not None:
-            recipe = replace(recipe, model={**recipe.model, **dict.fromkeys(OF_MODE), "ln_mode": mode})
+            recipe = replace(recipe, model={**recipe.model, **dict.fromkeys(MODES), "ln_mode": mode})
         config = build_config(recipe, self.tokenizer)
         torch.manual_seed(self.settings.seed)
         return ResidualForConditionalGeneration(config).to(self.corpus.device)
