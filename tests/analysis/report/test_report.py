@@ -116,6 +116,14 @@ def test_perplexity_per_token_is_best_among_equal_vocabularies_only(sizes, token
     assert "<b>80.25</b>" in html and "<b>90.25</b>" not in html and "perplexity per word ↓" in html
 
 
+def test_a_resumed_run_has_no_time(make_run, tmp_path):
+    """The record has that of the last start only."""
+    runs = [make_run(name) for name in ("once", "resumed")]
+    for run, resumed in zip(runs, ([], ["2026-01-02"]), strict=True):
+        (run / "run.json").write_text(json.dumps({"seconds": 90.0, "resumed": resumed}))
+    assert read(write_report(runs, tmp_path / "report.html")).texts.count("time") == 1
+
+
 def test_run_that_has_not_finished(make_run, tmp_path):
     page = read(write_report([make_run("run")], tmp_path / "report.html"))
     assert "not finished, last entry at update 195" in page.texts
