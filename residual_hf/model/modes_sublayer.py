@@ -145,5 +145,4 @@ class RealFormer(PostLN):
         previous = scores[kind] if kind < len(scores) else None
         divisor = self.place.layer + 1.0 if self.options.running_mean else 1.0
         a, summed = sublayer.with_scores(x, previous, divisor)
-        scores[kind : kind + 1] = [summed]
-        return (self.norm(x + a), *scores)
+        return (self.norm(x + a), *scores[:kind], summed, *scores[kind + 1 :])
