@@ -127,6 +127,8 @@ def draw_for_model(
         raise InputError(f"{figure.name}: trains models of its own, so it has no --model")
     caption = f"As {figure.source}. {own.title} {figure.protocol} Seeds: {', '.join(map(str, seeds))}."
     points = list(measure(figure, own, modes, seeds))
+    if not points:
+        raise InputError(f"{figure.name}: {own.name} has none of the norms or sub-layers that it shows")
     return write_points(output_dir, figure.name, figure.panels, points, caption)
 
 

@@ -103,6 +103,10 @@ def test_figures_of_a_model(own_run, tmp_path, capsys, monkeypatch):
     assert {row["series"] for row in rows} == {"run", "fresh admin"}
     assert max(float(row["x"]) for row in rows if row["panel"].startswith("decoder")) == 2
     assert main(["figures", "theorems", *command[2:]]) == 2
+    tokenizer = tiny_tokenizer()
+    save_checkpoint(tiny_model(tokenizer, ln_mode="t_fixup"), tokenizer, own_run / "model", overwrite=True)
+    assert main(["figures", "b2t-4", *command[2:]]) == 2
+    assert "b2t-4: run has none of the norms" in capsys.readouterr().err
 
 
 def test_fresh_models_have_no_branch_warmup_of_the_model(own_run):
