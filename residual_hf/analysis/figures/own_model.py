@@ -66,7 +66,7 @@ class OwnModel:
         check_text(model.config, tokenizer, files, pairs)
         short = Path(name).resolve().name or name
         title = f"Model {short}, {min(SENTENCES, len(pairs))} sentence pairs of {files[0].name}, without dropout."
-        return cls(short, title, model, tokenizer, pairs)
+        return cls(short, title, model.float(), tokenizer, pairs)
 
     def batch(self, seed: int) -> Batch:
         """Some of the pairs, drawn at random, cut to `LONGEST` tokens."""

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from residual_hf.errors import InputError
 from residual_hf.model.connections import STACKS
 
 from .representations import record
@@ -42,7 +43,12 @@ def output_change(
         size: default 1e-4 (random) and 1e-6 (update), as in the official code.
 
     Biases and norms do not move. Dropout is off. The model keeps its weights.
+
+    Raises:
+        InputError: weights in half precision, which would round the move away.
     """
+    for dtype in {p.dtype for p in model.parameters()} & {torch.float16, torch.bfloat16}:
+        raise InputError(f"output_change: weights in {dtype} given, must be in fp32: model.float()")
     step = size if size is not None else {"random": 1e-4, "update": 1e-6}[perturbation]
     before = record(model, batch, "branch.input")
     with undisturbed(model, training=False), weights_restored(model):

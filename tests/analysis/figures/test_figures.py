@@ -118,6 +118,13 @@ def test_fresh_models_have_no_branch_warmup_of_the_model(own_run):
     assert min(point.y for point in points) > 0
 
 
+def test_models_in_half_precision_are_measured_in_fp32(own_run):
+    tokenizer = tiny_tokenizer()
+    save_checkpoint(tiny_model(tokenizer).bfloat16(), tokenizer, own_run / "model", overwrite=True)
+    own = OwnModel.load(str(own_run))
+    assert all(point.y > 0 for point in FIGURES["admin-4"].probe(own.model, own.batch(1), "run", 1))
+
+
 def test_text_and_modes_for_a_model_are_checked(own_run, tmp_path):
     with pytest.raises(InputError, match="--source, --reference: missing"):
         OwnModel.load(str(own_run / "model"))

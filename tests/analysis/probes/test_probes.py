@@ -275,6 +275,11 @@ def test_padding_is_not_measured():
     assert {len(tensor) for site, tensor in states.items() if site.stack == "decoder"} == {8}
 
 
+def test_moves_that_half_precision_rounds_away_are_refused():
+    with pytest.raises(InputError, match=r"weights in torch.bfloat16 given, must be in fp32"):
+        stability.output_change(model_of("post_ln").bfloat16(), random_batch(2, 5), "update")
+
+
 def test_removed_layer():
     model, batch = model_of("pre_ln"), random_batch(2, 5)
     rows = ablation.layer_removal(model, batch, score=lambda model: float(len(model.model.decoder.layers)))
