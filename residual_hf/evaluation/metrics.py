@@ -6,7 +6,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from residual_hf.errors import InputError, InputSettings
 from residual_hf.model.options import option
@@ -39,7 +39,6 @@ class EvaluationSettings(InputSettings):
         help="additional metrics of the final translations: `rouge` (also at evaluations), `rouge:stem`, `comet`, "
         "`comet:MODEL`, or a name or local path for `evaluate.load`",
     )
-
     context_window: int = option(
         0,
         minimum=0,
@@ -129,6 +128,34 @@ def tokenized_bleu(hyp_tokens: Sequence[str], ref_tokens: Sequence[str]) -> Toke
     return TokenizedBLEU(
         result.score, tuple(result.precisions), result.bp, result.sys_len, result.ref_len, str(metric.get_signature())
     )
+
+
+def corpus_scores(
+    predictions: Sequence[str],
+    references: Sequence[str],
+    metrics: Sequence[str],
+    lowercase: bool,
+    tokenize: str,
+    baseline: Sequence[str] | None = None,
+    samples: int = 1000,
+) -> dict[str, dict[str, Any]]:
+    """The values of sacreBLEU's metrics and their signatures, as `TranslationMetric` returns them."""
+    check_lines("predictions", predictions, references)
+    scores: dict[str, dict[str, Any]] = {}
+    for name, metric in sacrebleu_metrics(metrics, lowercase, tokenize).items():
+        value = metric.corpus_score(predictions, [references]).score
+        scores[name] = {"value": value, "signature": str(metric.get_signature())}
+    if baseline is not None:
+        pairs = paired_bootstrap(baseline, predictions, references, metrics, lowercase, tokenize, samples)
+        for name, pair in pairs.items():
+            scores[name] |= {
+                "interval": pair.b_interval,
+                "baseline": pair.a,
+                "baseline_interval": pair.a_interval,
+                "p_value": pair.p_value,
+                "signature": pair.signature,
+            }
+    return scores
 
 
 def paired_bootstrap(

@@ -14,8 +14,8 @@ from residual_hf.data.scripts import LETTER, WITHOUT_SPACES, share_of_script
 from residual_hf.data.tokenizer import join_subwords
 from residual_hf.errors import InputError
 
-from .metrics import EvaluationSettings, detokenize, tokenized_bleu
-from .translation_metric import SentenceMetric, TranslationMetric, load_metric
+from .metrics import EvaluationSettings, corpus_scores, detokenize, tokenized_bleu
+from .translation_metric import SentenceMetric, load_metric
 
 logger = logging.getLogger(__name__)
 
@@ -65,7 +65,6 @@ class Scorer:
         self.metrics = metrics or {}
         self.lowercase = lowercase
         self.name = name
-        self._metric = TranslationMetric()
 
     def __len__(self) -> int:
         return len(self.corpus)
@@ -109,17 +108,9 @@ class Scorer:
     def _compute(
         self, hypotheses: Sequence[str], metrics: Sequence[str], baseline: Sequence[str] | None = None
     ) -> dict[str, dict[str, Any]]:
-        language = self.corpus.target_lang
-        scores = self._metric.compute(
-            predictions=self._plain(hypotheses, language),
-            references=self.plain_references,
-            metrics=metrics,
-            lowercase=self.lowercase,
-            tokenize=self.tokenize,
-            baseline=None if baseline is None else self._plain(baseline, language),
-        )
-        assert scores is not None
-        return scores
+        ours = self._plain(hypotheses, self.corpus.target_lang)
+        theirs = None if baseline is None else self._plain(baseline, self.corpus.target_lang)
+        return corpus_scores(ours, self.plain_references, metrics, self.lowercase, self.tokenize, theirs)
 
     def _plain(self, lines: Sequence[str], language: str | None) -> Sequence[str]:
         return detokenize(lines, language) if self.pretokenized else lines

@@ -19,7 +19,7 @@ from residual_hf.errors import InputError
 from residual_hf.model.translation_inputs import without_tag
 
 from .comet import Comet
-from .metrics import METRICS, check_lines, default_tokenizer, paired_bootstrap, sacrebleu_metrics
+from .metrics import METRICS, check_lines, corpus_scores, default_tokenizer
 from .rouge import Rouge
 
 USAGE = """
@@ -96,22 +96,8 @@ class TranslationMetric(evaluate.Metric):
         baseline: Sequence[str] | None = None,
         samples: int = 1000,
     ) -> dict[str, dict[str, Any]]:
-        scores: dict[str, dict[str, Any]] = {}
         tokenize = tokenize or default_tokenizer(target_lang)
-        for name, metric in sacrebleu_metrics(metrics, lowercase, tokenize).items():
-            value = metric.corpus_score(predictions, [references]).score
-            scores[name] = {"value": value, "signature": str(metric.get_signature())}
-        if baseline is not None:
-            pairs = paired_bootstrap(baseline, predictions, references, metrics, lowercase, tokenize, samples)
-            for name, pair in pairs.items():
-                scores[name] |= {
-                    "interval": pair.b_interval,
-                    "baseline": pair.a,
-                    "baseline_interval": pair.a_interval,
-                    "p_value": pair.p_value,
-                    "signature": pair.signature,
-                }
-        return scores
+        return corpus_scores(predictions, references, metrics, lowercase, tokenize, baseline, samples)
 
 
 def compute_metrics_for(
