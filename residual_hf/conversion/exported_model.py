@@ -109,14 +109,20 @@ class GraphTarget(Protocol):
 
     requires: tuple[str, ...]
     dtypes: tuple[str, ...]
+    suffix: str  # of the files
 
     @abstractmethod
-    def write_graph(self, graph: Graph, name: str, folder: Path) -> None:
+    def write_graph(self, graph: Graph, path: Path) -> None:
         """Write a graph in float32."""
 
     @abstractmethod
+    def load_graph(self, path: Path) -> GraphCall:
+        """A graph as a function of its tensors."""
+
     def load(self, folder: Path) -> ExportedModel:
         """Load what `write` has written."""
+        configs = ResidualConfig.from_pretrained(folder), GenerationConfig.from_pretrained(folder)
+        return ExportedModel(*configs, *(self.load_graph(folder / f"{name}{self.suffix}") for name in GRAPHS))
 
     def plain_mode(self, mode: str) -> str | None:
         return mode
@@ -127,7 +133,7 @@ class GraphTarget(Protocol):
 
     def write(self, model: ResidualForConditionalGeneration, tokenizer: Any, folder: Path) -> None:
         for name, graph in trace(model).items():
-            self.write_graph(graph, name, folder)
+            self.write_graph(graph, folder / f"{name}{self.suffix}")
         model.config.to_json_file(folder / "config.json")
         model.generation_config.save_pretrained(folder)
 
@@ -140,11 +146,6 @@ class GraphTarget(Protocol):
         limit: int,
     ) -> list[list[int]]:
         return translate_greedily(model.config, sources, limit, self.load(folder).decoder)
-
-
-def load_graphs(folder: Path, suffix: str, graph_call: Callable[[Path], GraphCall]) -> ExportedModel:
-    configs = ResidualConfig.from_pretrained(folder), GenerationConfig.from_pretrained(folder)
-    return ExportedModel(*configs, *(graph_call(folder / f"{name}{suffix}") for name in GRAPHS))
 
 
 def translate_greedily(

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from residual_hf.conversion.exported_model import ExportedModel, GraphCall, GraphTarget, load_graphs
+from residual_hf.conversion.exported_model import ExportedModel, GraphCall, GraphTarget
 from residual_hf.conversion.graphs import GRAPHS, Graph
 from residual_hf.files import atomic_file
 from residual_hf.model.modeling_residual import ResidualForConditionalGeneration
@@ -22,12 +22,13 @@ class OnnxTarget(GraphTarget):
 
     requires: tuple[str, ...] = ("onnx", "onnxruntime", "onnxscript")
     dtypes: tuple[str, ...] = ("float32", "int8")
+    suffix: str = ".onnx"
 
-    def write_graph(self, graph: Graph, name: str, folder: Path) -> None:
+    def write_graph(self, graph: Graph, path: Path) -> None:
         size = sum(weight.numel() * weight.element_size() for weight in graph.program.state_dict.values())
         torch.onnx.export(
             graph.program,
-            f=folder / f"{name}.onnx",
+            f=path,
             input_names=graph.inputs,
             output_names=graph.outputs,
             external_data=size > LARGEST_FILE,
@@ -39,28 +40,23 @@ class OnnxTarget(GraphTarget):
         from onnxruntime.quantization import QuantType, quantize_dynamic
 
         for name in GRAPHS:
-            path = folder / f"{name}.onnx"
+            path = folder / f"{name}{self.suffix}"
             with atomic_file(path) as smaller:
                 quantize_dynamic(path, smaller, per_channel=True, weight_type=QuantType.QInt8)
 
-    def load(self, folder: Path) -> ExportedModel:
-        return load_onnx(folder)
+    def load_graph(self, path: Path) -> GraphCall:
+        import onnxruntime
+
+        session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+        names = [given.name for given in session.get_inputs()]
+
+        def call(*tensors: Tensor) -> list[Tensor]:
+            arrays = {name: tensor.numpy() for name, tensor in zip(names, tensors, strict=True)}
+            return [torch.from_numpy(found) for found in session.run(None, arrays)]
+
+        return call
 
 
 def load_onnx(folder: str | Path) -> ExportedModel:
     """Load a folder that `residual-hf export --to onnx` has written."""
-    return load_graphs(Path(folder), ".onnx", graph_call)
-
-
-def graph_call(path: Path) -> GraphCall:
-    """A graph as a function of its tensors."""
-    import onnxruntime
-
-    session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
-    names = [given.name for given in session.get_inputs()]
-
-    def call(*tensors: Tensor) -> list[Tensor]:
-        arrays = {name: tensor.numpy() for name, tensor in zip(names, tensors, strict=True)}
-        return [torch.from_numpy(found) for found in session.run(None, arrays)]
-
-    return call
+    return OnnxTarget().load(Path(folder))

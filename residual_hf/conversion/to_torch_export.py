@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from residual_hf.conversion.exported_model import ExportedModel, GraphCall, GraphTarget, load_graphs
+from residual_hf.conversion.exported_model import ExportedModel, GraphCall, GraphTarget
 from residual_hf.conversion.graphs import Graph
 
 
@@ -17,25 +17,21 @@ class TorchExportTarget(GraphTarget):
 
     requires: tuple[str, ...] = ()
     dtypes: tuple[str, ...] = ("float32",)
+    suffix: str = ".pt2"
 
-    def write_graph(self, graph: Graph, name: str, folder: Path) -> None:
-        torch.export.save(graph.program, folder / f"{name}.pt2")
+    def write_graph(self, graph: Graph, path: Path) -> None:
+        torch.export.save(graph.program, path)
 
-    def load(self, folder: Path) -> ExportedModel:
-        return load_torch_export(folder)
+    def load_graph(self, path: Path) -> GraphCall:
+        module = torch.export.load(path).module()
+
+        def call(*tensors: Tensor) -> list[Tensor]:  # those after the third fixed one are the list of keys and values
+            found = module(*tensors) if len(tensors) <= 3 else module(*tensors[:2], list(tensors[2:]))
+            return [found] if isinstance(found, Tensor) else list(found)
+
+        return call
 
 
 def load_torch_export(folder: str | Path) -> ExportedModel:
     """Load a folder that `residual-hf export --to torch` has written."""
-    return load_graphs(Path(folder), ".pt2", graph_call)
-
-
-def graph_call(path: Path) -> GraphCall:
-    """A graph as a function of its tensors; those after the third fixed one are the list of keys and values."""
-    module = torch.export.load(path).module()
-
-    def call(*tensors: Tensor) -> list[Tensor]:
-        found = module(*tensors) if len(tensors) <= 3 else module(*tensors[:2], list(tensors[2:]))
-        return [found] if isinstance(found, Tensor) else list(found)
-
-    return call
+    return TorchExportTarget().load(Path(folder))
