@@ -82,9 +82,8 @@ def model_settings(checkpoint: Mapping[str, Any]) -> dict[str, Any]:
     """
     config, arguments = checkpoint.get("cfg"), checkpoint.get("args")
     if isinstance(config, Mapping) and isinstance(config.get("model"), Mapping):
-        settings = dict(config["model"])
         task = config["task"] if isinstance(config.get("task"), Mapping) else {}
-        settings = {**{k: v for k, v in task.items() if settings.get(k) is None}, **_set(settings)}
+        settings = {**task, **{name: value for name, value in config["model"].items() if value is not None}}
         settings["arch"] = settings.get("arch") or config["model"].get("_name")
         settings["task"] = task.get("_name", settings.get("task"))
     elif isinstance(arguments, Mapping):
@@ -99,10 +98,6 @@ def model_settings(checkpoint: Mapping[str, Any]) -> dict[str, Any]:
             nested = settings.pop(name)
             settings |= {f"{prefix}{key}": value for key, value in nested.items() if not key.startswith("_")}
     return settings
-
-
-def _set(settings: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in settings.items() if value is not None}
 
 
 def build_config(settings: Mapping[str, Any], weights: Mapping[str, Tensor]) -> ResidualConfig:

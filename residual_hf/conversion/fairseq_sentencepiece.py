@@ -84,7 +84,11 @@ def sentencepiece_backend(dictionary: Sequence[str], path: str | Path) -> Tokeni
     for piece, (_, kind) in model.pieces.items():
         if kind in (NORMAL, USER_DEFINED, BYTE):
             vocab.setdefault(piece, scores.get(piece, 0.0))
-    tokenizer = Tokenizer(_unigram(vocab, model) if model.model_type == UNIGRAM else _bpe(vocab, scores, model))
+    if model.model_type == UNIGRAM:
+        unk_id = SPECIAL_TOKENS.index(UNK)
+        tokenizer = Tokenizer(models.Unigram(list(vocab.items()), unk_id=unk_id, byte_fallback=model.byte_fallback))
+    else:
+        tokenizer = Tokenizer(_bpe(vocab, scores, model))
     tokenizer.add_special_tokens(list(SPECIAL_TOKENS))
     runs = _unknown_runs(dictionary, scores, model) if not model.byte_fallback else []
     tokenizer.normalizer = normalizers.Sequence([*_normalizers(model), *runs])
@@ -101,10 +105,6 @@ def sentencepiece_backend(dictionary: Sequence[str], path: str | Path) -> Tokeni
     )
     tokenizer.post_processor = append_eos()
     return tokenizer
-
-
-def _unigram(vocab: dict[str, float], model: SentencePieceModel) -> models.Unigram:
-    return models.Unigram(list(vocab.items()), unk_id=SPECIAL_TOKENS.index(UNK), byte_fallback=model.byte_fallback)
 
 
 def _bpe(vocab: dict[str, float], scores: dict[str, float], model: SentencePieceModel) -> models.BPE:

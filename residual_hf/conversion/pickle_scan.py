@@ -74,7 +74,7 @@ def _names(file: BinaryIO, path: Path) -> Iterator[str]:
             if opcode.name == "MARK":
                 stack.append(None)
             elif "PUT" in opcode.name or opcode.name == "MEMOIZE":
-                memo[len(memo) if argument is None else argument] = _top(stack)
+                memo[len(memo) if argument is None else argument] = stack[-1] or _Value()
             elif opcode.name in ("GET", "BINGET", "LONG_BINGET"):
                 stack.append(memo[argument])
             else:
@@ -87,10 +87,6 @@ def _names(file: BinaryIO, path: Path) -> Iterator[str]:
                     yield f"copyreg.extension {argument}"
     except (ValueError, IndexError, KeyError) as error:
         raise InputError(f"{path}: damaged pickle: {error}") from error
-
-
-def _top(stack: list[_Value | None]) -> _Value:
-    return stack[-1] or _Value()
 
 
 def _take(stack: list[_Value | None], opcode: pickletools.OpcodeInfo) -> list[_Value]:

@@ -173,7 +173,8 @@ def search_batch(
         output = model.generate(**inputs, **arguments, return_dict_in_generate=True, synced_gpus=False)
     except ValueError as error:  # an argument, or a value of the generation config
         raise InputError(f"generate: {error}") from error
-    ends = torch.tensor([config.pad_token_id, *_as_list(generation.eos_token_id)], device=model.device)
+    eos: int | list[int] = generation.eos_token_id
+    ends = torch.tensor([config.pad_token_id, *(eos if isinstance(eos, list) else [eos])], device=model.device)
     ended = torch.isin(output.sequences[:, 1:], ends)
     most = torch.tensor(limits, device=model.device).repeat_interleave(count).clamp(max=ended.shape[1])
     lengths = (ended.cumsum(1) == 0).sum(1).minimum(most)  # 0 of a model that is not finite, which writes nothing
@@ -216,7 +217,3 @@ def sequence_log_probs(
         chosen = logits.float().log_softmax(-1).gather(2, labels[rows, :, None])[:, :, 0]
         totals.append((chosen * counted[rows]).sum(1))
     return torch.cat(totals)
-
-
-def _as_list(value: int | list[int]) -> list[int]:
-    return value if isinstance(value, list) else [value]
