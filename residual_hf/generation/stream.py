@@ -153,6 +153,9 @@ def translate_stream(
         The lines that were too long.
     """
     process, long = PartialState(), LongLines(translator.inputs.positions, settings.long)
+    start = [done]
+    broadcast_object_list(start)  # only the first process knows it, and the seeds of all depend on it
+    (done,) = start
     hidden = None if process.is_main_process and not recover else True  # None: without a terminal
     with tqdm(desc="translating", unit=" sentences", initial=done, total=total, disable=hidden) as bar:
         for window in shared_windows(lines, settings.window):

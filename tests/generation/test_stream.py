@@ -11,14 +11,16 @@ import os
 import subprocess
 import sys
 import threading
+from types import SimpleNamespace
 
 import pytest
 from tiny_translator import SENTENCES, stdin, tiny_model, tiny_tokenizer
 
 from residual_hf.checkpoint import save_checkpoint
 from residual_hf.cli import main
-from residual_hf.generation import resumable_file
+from residual_hf.generation import resumable_file, stream
 from residual_hf.generation.devices import run_on_devices
+from residual_hf.generation.stream import StreamSettings, translate_stream
 from residual_hf.generation.translator import Translator
 from residual_hf.lock import Lock
 
@@ -222,6 +224,16 @@ def test_several_processes_write_what_one_writes(model, source, expected, tmp_pa
     with open(source) as lines:
         finished = subprocess.run(command, stdin=lines, capture_output=True, text=True, timeout=200)
     assert (finished.returncode, finished.stdout.splitlines()) == (0, expected), finished.stderr
+
+
+def test_every_process_continues_the_samples_of_an_interrupted_run(monkeypatch):
+    messages, seeds = iter([6, ["zwei"], []]), []  # of the first process: lines that are done, and windows
+    monkeypatch.setattr(stream, "broadcast_object_list", lambda values: values.__setitem__(0, next(messages)))
+    monkeypatch.setattr(stream, "PartialState", lambda: SimpleNamespace(is_main_process=False, process_index=1))
+    monkeypatch.setattr(stream.torch, "manual_seed", seeds.append)
+    translator = SimpleNamespace(inputs=SimpleNamespace(positions=8), hypotheses=lambda *args, **options: None)
+    translate_stream(translator, iter([]), print, StreamSettings(sample=True, seed=3))
+    assert seeds == [3 + 6 + (1 << 32)]
 
 
 def test_an_error_in_several_processes_is_shown_once(capfd):
