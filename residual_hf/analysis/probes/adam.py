@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from torch import nn
 
-from .undisturbed import Batches, backward, undisturbed
+from .undisturbed import Batches, backward, gradient, undisturbed
 
 
 def condition_numbers(
@@ -62,7 +62,7 @@ def gradient_scales(model: nn.Module, batches: Batches) -> list[GradientScale]:
     """sigma_g of each parameter for the mean loss per token: is it in the regime (< 1e-6) of the theorem?"""
     with undisturbed(model, training=False):
         backward(model, batches)
-        gradients = {name: p.grad.float() for name, p in model.named_parameters() if p.grad is not None}
+        gradients = {name: g for name, p in model.named_parameters() if (g := gradient(p)) is not None}
     return [
         GradientScale(
             name,

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from torch import Tensor, nn
 
 from .sites import Site, sublayers, watch
-from .undisturbed import Batches, backward, undisturbed
+from .undisturbed import Batches, backward, gradient, undisturbed
 
 
 @dataclass(frozen=True)
@@ -35,8 +35,8 @@ def gradient_norms(model: nn.Module, batches: Batches, *, training: bool = False
         batches: model inputs with `labels`; gradients are those of the mean loss per target token over all batches.
         training: with dropout.
 
-    Activation gradients of several batches are summed as squares. Under DistributedDataParallel the gradients of the
-    weights are those of all processes, the others those of this one.
+    Activation gradients of several batches are summed as squares. Under DistributedDataParallel and FSDP2 the
+    gradients of the weights are those of all processes, the others those of this one.
     """
     squares: dict[Site, float] = defaultdict(float)
 
@@ -47,8 +47,8 @@ def gradient_norms(model: nn.Module, batches: Batches, *, training: bool = False
         with watch(model, backward=collect):
             backward(model, batches)
         for part in sublayers(model):
-            gradients = [p.grad for p in part.branch_parameters() if p.grad is not None]
-            squares[part.site("weights")] = float(sum(g.float().square().sum() for g in gradients))
+            gradients = [g for p in part.branch_parameters() if (g := gradient(p)) is not None]
+            squares[part.site("weights")] = float(sum(g.square().sum() for g in gradients))
     largest: dict[str, float] = defaultdict(float)
     for site, square in squares.items():
         largest[site.location] = max(largest[site.location], square)

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
 
 from residual_hf.model.modeling_residual import ResidualLanguageModel
 
@@ -80,6 +81,14 @@ def count_targets(model: nn.Module, batch: Batch) -> int:
     config: Any = getattr(getattr(model, "module", model), "config", None)
     labels = batch["labels"][:, 1:] if getattr(config, "is_decoder_only", False) else batch["labels"]
     return int(labels.ne(-100).sum())
+
+
+def gradient(parameter: nn.Parameter) -> Tensor | None:
+    """The gradient of a parameter in fp32, with the shards of all processes (FSDP2)."""
+    found = parameter.grad
+    if isinstance(found, DTensor):
+        found = found.full_tensor()
+    return None if found is None else found.float()
 
 
 def forward(model: nn.Module, batches: Batches) -> None:

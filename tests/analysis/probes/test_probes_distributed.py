@@ -1,15 +1,17 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
-"""Probes under DistributedDataParallel, in two forked processes: their figures, and what they leave behind."""
+"""Probes under DistributedDataParallel and FSDP2, in two processes: their figures, and what they leave behind."""
 
 import multiprocessing
 import os
 import socket
 
 import torch
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 from residual_hf import ResidualConfig, ResidualForConditionalGeneration
-from residual_hf.analysis.probes import gradients, representations, stability
+from residual_hf.analysis.probes import adam, gradients, representations, stability
 
 
 def make_model():
@@ -56,7 +58,11 @@ def measure(rank, port, results):
     norms = [row.norm for row in gradients.gradient_norms(model, batch) if row.location == "weights"]
     changes = [row.change for row in representations.representation_change(model, batch)]
     stability.output_change(model, batch, "update")
-    results.put((rank, norms, changes, equal(before, state_of(model))))
+    untouched = equal(before, state_of(model))
+    sharded = fully_shard(make_model(), mesh=init_device_mesh("cpu", (2,)))
+    norms_of_shards = [row.norm for row in gradients.gradient_norms(sharded, batch) if row.location == "weights"]
+    shares = [row.below_1e_3 for row in adam.gradient_scales(sharded, batch)]
+    results.put((rank, norms, changes, untouched, norms_of_shards, shares))
     results.close()
     results.join_thread()
     torch.distributed.barrier()
@@ -81,6 +87,9 @@ def test_probes_of_two_processes():
     both = {name: torch.cat([batch_of(0)[name], batch_of(1)[name]]) for name in batch_of(0)}
     alone = [row.norm for row in gradients.gradient_norms(model, both) if row.location == "weights"]
     torch.testing.assert_close(norms, alone, rtol=1e-4, atol=1e-6)
-    for rank, _, changes, untouched in found:
+    shares = [row.below_1e_3 for row in adam.gradient_scales(model, both)]
+    for rank, _, changes, untouched, norms_of_shards, shares_of_shards in found:
+        torch.testing.assert_close(norms_of_shards, alone, rtol=1e-4, atol=1e-6)
+        torch.testing.assert_close(shares_of_shards, shares, rtol=0, atol=1e-2)
         assert changes == [row.change for row in representations.representation_change(model, batch_of(rank))]
         assert untouched == dict.fromkeys(untouched, True)
