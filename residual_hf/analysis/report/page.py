@@ -29,24 +29,16 @@ LOWER_IS_BETTER = ("ter", "word_ppl", *PER_TOKEN)
 SIGNIFICANT = 0.05
 
 
-@dataclass(frozen=True)
-class Curve:
-    """An entry of `metrics.jsonl` and how to draw it."""
-
-    name: str
-    title: str
-    log: bool = False
-
-
-CURVES = (
-    Curve("nll", "Training NLL per token (nats)"),
-    Curve("eval_nll", "Validation NLL per token (nats)"),
-    Curve("eval_bleu", "Validation BLEU"),
-    Curve("eval_chrf", "Validation chrF"),
-    Curve("grad_norm", "Gradient norm before clipping", log=True),
-    Curve("learning_rate", "Learning rate"),
-    Curve("tokens_per_second", "Tokens per second"),
-)
+CURVES = {
+    "nll": "Training NLL per token (nats)",
+    "eval_nll": "Validation NLL per token (nats)",
+    "eval_bleu": "Validation BLEU",
+    "eval_chrf": "Validation chrF",
+    "grad_norm": "Gradient norm before clipping",
+    "learning_rate": "Learning rate",
+    "tokens_per_second": "Tokens per second",
+}
+"""Titles of the charts by entry of `metrics.jsonl`."""
 
 
 @dataclass(frozen=True)
@@ -145,12 +137,12 @@ def facts(run: Run) -> dict[str, str]:
 def curves(runs: Sequence[Run]) -> list[str]:
     """The charts that any of the runs has values for."""
     charts = []
-    for curve in CURVES:
+    for name, title in CURVES.items():
         values = {
-            number: {float(step): float(value) for step, value in series(run.curve, curve.name).items()}
+            number: {float(step): float(value) for step, value in series(run.curve, name).items()}
             for number, run in enumerate(runs)
         }
-        charts.append(line_chart(curve.title, "update", values, curve.log))
+        charts.append(line_chart(title, "update", values, log=name == "grad_norm"))
     return [chart for chart in charts if chart]
 
 
