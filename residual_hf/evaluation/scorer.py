@@ -15,7 +15,7 @@ from residual_hf.data.tokenizer import join_subwords
 from residual_hf.errors import InputError
 
 from .metrics import EvaluationSettings, corpus_scores, detokenize, tokenized_bleu
-from .translation_metric import SentenceMetric, load_metric
+from .translation_metric import SentenceMetric, add_results, load_metric
 
 logger = logging.getLogger(__name__)
 
@@ -80,9 +80,9 @@ class Scorer:
         figures = {name: score["value"] for name, score in scores.items()}
         if self.pretokenized:
             figures["tokenized_bleu"] = tokenized_bleu(hypotheses, self.corpus.targets).value
-        for metric in self.metrics.values():
+        for name, metric in self.metrics.items():
             if metric.is_fast:
-                figures |= self._further(metric, hypotheses)
+                add_results(figures, name, self._further(metric, hypotheses))
         return figures
 
     def report(self, hypotheses: Sequence[str], *, baseline: Sequence[str] | None = None) -> dict[str, Any]:

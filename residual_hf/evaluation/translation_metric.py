@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from numbers import Real
@@ -112,7 +112,7 @@ def compute_metrics_for(
         options: further arguments of `TranslationMetric.compute`, such as `tokenize`.
     """
     metric, own = TranslationMetric(), [name for name in metrics if name in METRICS]
-    others = [load_metric(name) for name in metrics if name not in METRICS]
+    others = {name: load_metric(name) for name in metrics if name not in METRICS}
     of_sources = {"use_source_tokenizer": True} if hasattr(tokenizer, "target_vocab_size") else {}
 
     def text(ids: np.ndarray, **options: Any) -> list[str]:
@@ -126,11 +126,16 @@ def compute_metrics_for(
         scores = metric.compute(predictions=texts[0], references=texts[1], metrics=own, **options)
         figures = {name: score["value"] for name, score in (scores or {}).items()}
         sources = [] if prediction.inputs is None else text(prediction.inputs, **of_sources)
-        for other in others:
-            figures |= other.compute(*texts, sources)
+        for name, other in others.items():
+            add_results(figures, name, other.compute(*texts, sources))
         return figures
 
     return compute_metrics
+
+
+def add_results(figures: dict[str, float], metric: str, results: Mapping[str, float]) -> None:
+    """Add the results of a metric; one that another metric has, too, is named by both: `rouge:stem rougeL`."""
+    figures |= {f"{metric} {name}" if name in figures else name: value for name, value in results.items()}
 
 
 @cache

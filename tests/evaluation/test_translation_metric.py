@@ -122,6 +122,9 @@ def test_compute_metrics_adds_metrics_that_are_not_sacrebleus():
     labels = tokenizer(text_target=lines, padding=True, return_tensors="np")["input_ids"]
     figures = compute_metrics_for(tokenizer, metrics=("chrf", "rouge"))(EvalPrediction(labels, labels))
     assert figures == pytest.approx({"chrf": 100, "rouge1": 100, "rouge2": 100, "rougeL": 100})
+    other = tokenizer(text_target=["ein Hund", "a small dog run"], padding=True, return_tensors="np")["input_ids"]
+    figures = compute_metrics_for(tokenizer, metrics=("rouge", "rouge:stem"))(EvalPrediction(other, labels))
+    assert figures["rouge1"] < figures["rouge:stem rouge1"] == pytest.approx(100)
 
 
 def test_compute_metrics_reads_sources_by_their_own_vocabulary(tmp_path, monkeypatch):
