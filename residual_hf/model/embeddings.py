@@ -117,30 +117,16 @@ class LearnedPositions(nn.Embedding):
         super().__init__(num_positions + first_position(padding_idx), dim, padding_idx)
 
 
-class RotaryPositions(nn.Module):
-    """cos and sin of p * theta^(-2k / head_dim), by which attention turns queries and keys. Not saved.
+def rotary_positions(config: ResidualConfig, position_ids: Tensor) -> tuple[Tensor, Tensor]:
+    """cos and sin of p * theta^(-2k / head_dim), by which attention turns queries and keys.
 
-    Su et al. 2021, RoFormer, in the layout of Llama: dimension k is turned with dimension k + head_dim / 2.
+    Maps positions (batch, length) to (batch, 1, length, head_dim). The frequencies are no buffer, which `model.half()`
+    would round. Su et al. 2021, RoFormer, in the layout of Llama: dimension k is turned with k + head_dim / 2.
     """
-
-    frequencies: Tensor
-
-    def __init__(self, config: ResidualConfig, stack: str):
-        super().__init__()
-        self.head_dim = config.d_model // config.stack_attention_heads(stack)
-        self.theta = config.rope_theta
-        self.register_buffer("frequencies", self.make_frequencies(), persistent=False)
-
-    def make_frequencies(self) -> Tensor:
-        return self.theta ** -(torch.arange(0, self.head_dim, 2, dtype=torch.float32, device="cpu") / self.head_dim)
-
-    def init_parameters(self) -> None:
-        init.copy_(self.frequencies, self.make_frequencies())
-
-    def forward(self, position_ids: Tensor) -> tuple[Tensor, Tensor]:
-        """Map positions (batch, length) to cos and sin (batch, 1, length, head_dim)."""
-        angles = (position_ids[..., None].float() * self.frequencies.float()).repeat(1, 1, 2).unsqueeze(1)
-        return angles.cos(), angles.sin()
+    head_dim = config.d_model // config.num_attention_heads
+    exponents = torch.arange(0, head_dim, 2, dtype=torch.float32, device=position_ids.device) / head_dim
+    angles = (position_ids[..., None].float() * config.rope_theta**-exponents).repeat(1, 1, 2).unsqueeze(1)
+    return angles.cos(), angles.sin()
 
 
 def rotate(states: Tensor, rotary: tuple[Tensor, Tensor]) -> Tensor:

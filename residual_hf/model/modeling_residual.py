@@ -143,7 +143,7 @@ class ResidualLanguageModel(ResidualPreTrainedModel):
         super().__init__(config)
         self.model = ResidualModel(config)
         self.lm_head: Any = build_projection(config)
-        self.loss_type = "ForMaskedLM"  # the class name could select the causal loss, which shifts labels again
+        self.loss_type = "ForMaskedLM"  # of labels that are not shifted; the class name does not select one
         self.criterion: Callable[..., Tensor] | None = None
         first, last = config.stacks[0], config.stacks[-1]
         shared = config.share_encoder_decoder_embeddings
@@ -202,7 +202,10 @@ class ResidualLanguageModel(ResidualPreTrainedModel):
         if labels is None:
             return None, logits
         size = self.config.decoder_vocab_size
-        return self.loss_function(logits, labels, vocab_size=size, num_items_in_batch=num_items), logits
+        loss = self.loss_function(  # the causal loss would shift labels that are not `shift_labels`
+            logits, labels, vocab_size=size, num_items_in_batch=num_items, shift_labels=labels
+        )
+        return loss, logits
 
 
 class ResidualForConditionalGeneration(ResidualLanguageModel, FastGenerationMixin):

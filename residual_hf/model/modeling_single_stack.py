@@ -25,6 +25,7 @@ class ResidualForCausalLM(ResidualLanguageModel, GenerationMixin):
     def __init__(self, config: ResidualConfig):
         require_stacks(self, config, "decoder")
         super().__init__(config)
+        self.loss_type = "ForCausalLM"  # `Trainer` does not count the first labels, which are not predicted
 
     @can_return_tuple
     def forward(  # type: ignore[misc]  # Transformers' type of kwargs has position_ids too
@@ -94,6 +95,8 @@ class ResidualForMaskedLM(ResidualLanguageModel):
 
 class ResidualForSequenceClassification(ResidualPreTrainedModel):
     """An encoder and a linear map of its pooled states to classes (`is_encoder_only`)."""
+
+    accepts_loss_kwargs = False  # the loss is a mean over texts, which `Trainer` divides by the accumulation steps
 
     def __init__(self, config: ResidualConfig):
         require_stacks(self, config, "encoder")

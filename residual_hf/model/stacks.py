@@ -22,13 +22,13 @@ from .adaptive import AdaptiveEmbedding
 from .configuration_residual import ResidualConfig
 from .connections import get_ln_mode
 from .embeddings import (
-    RotaryPositions,
     ScaledEmbedding,
     build_positions,
     drop_words,
     first_position,
     position_ids_from_mask,
     positions_padding,
+    rotary_positions,
 )
 from .initialization import INIT_STYLES, init_embedding
 from .layers import ResidualAttention, ResidualDecoderLayer, ResidualEncoderLayer, self_attention_cache
@@ -93,7 +93,8 @@ class ResidualPreTrainedModel(PreTrainedModel):
         elif callable(initialize := getattr(module, "init_parameters", None)):
             initialize()
         elif isinstance(module, (nn.Embedding, nn.Linear)):
-            init_embedding(module, self._embedding_gain(getattr(module, "table", None)), self.config.fix_norm)
+            table = getattr(module, "table", None)  # None: positions and classes
+            init_embedding(module, self._embedding_gain(table), self.config.fix_norm and table is not None)
         else:
             super()._init_weights(module)
         if hasattr(module, "initial_gain"):
@@ -165,7 +166,6 @@ class ResidualStack(ResidualPreTrainedModel):
         for table in (m for m in self.embed_tokens.modules() if isinstance(m, nn.Embedding)):
             table.table = self.stack  # type: ignore[assignment]  # for `_init_weights`
         self.embed_positions = build_positions(config)
-        self.rotary = RotaryPositions(config, self.stack) if config.position_embedding_type == "rotary" else None
         self.embed_norm: nn.Module = build_norm(config, self.stack) if config.embedding_norm else nn.Identity()
         self.dropout = nn.Dropout(config.dropout)
         self.layers = nn.ModuleList(layers)
@@ -247,14 +247,19 @@ class ResidualEncoder(ResidualStack):
         """Map source tokens (batch, length) to hidden states (batch, length, d_model).
 
         Without `attention_mask`, tokens equal to `pad_token_id` are padding, as in fairseq.
+
+        Raises `ValueError` for `position_ids`: an encoder numbers its tokens itself.
         """
+        if kwargs.get("position_ids") is not None:
+            raise ValueError("the encoder has no position_ids: do not pack several texts into a row")
         embeddings = self.embed(input_ids, inputs_embeds)
         if attention_mask is None and input_ids is not None:
             attention_mask = input_ids.ne(self.config.pad_token_id)
         real = attention_mask if attention_mask is not None and attention_mask.ndim == 2 else None
         hidden_states = self.add_positions(embeddings, real, 0)
-        if self.rotary is not None:
-            kwargs["rotary"] = self.rotary(self.number(embeddings, real, 0, None))  # type: ignore[typeddict-unknown-key]
+        if self.config.position_embedding_type == "rotary":
+            numbers = self.number(embeddings, real, 0, None)
+            kwargs["rotary"] = rotary_positions(self.config, numbers)  # type: ignore[typeddict-unknown-key]
         if real is not None:
             hidden_states = hidden_states * real.unsqueeze(-1).to(hidden_states.dtype)
         mask = create_bidirectional_mask(config=self.config, inputs_embeds=embeddings, attention_mask=attention_mask)
@@ -301,8 +306,9 @@ class ResidualDecoder(ResidualStack):
 
         dense = attention_mask if isinstance(attention_mask, Tensor) else None  # not a flex BlockMask
         hidden_states = self.add_positions(embeddings, dense, past_length, position_ids)
-        if self.rotary is not None:
-            kwargs["rotary"] = self.rotary(self.number(embeddings, dense, past_length, position_ids))
+        if self.config.position_embedding_type == "rotary":
+            numbers = self.number(embeddings, dense, past_length, position_ids)
+            kwargs["rotary"] = rotary_positions(self.config, numbers)
         causal_mask = create_causal_mask(
             config=self.config,
             inputs_embeds=embeddings,

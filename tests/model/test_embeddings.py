@@ -190,6 +190,12 @@ def test_fix_norm_keeps_directions_only(share, tie, tmp_path):
     assert torch.equal(logits_of(ResidualForConditionalGeneration.from_pretrained(tmp_path)), logits_of(model))
 
 
+def test_fix_norm_does_not_shrink_learned_positions():
+    model = build(True, True, fix_norm=True, position_embedding_type="learned")
+    width = model.config.d_model
+    assert model.model.encoder.embed_positions.weight.std().item() == pytest.approx(width**-0.5, rel=0.3)
+
+
 def test_fix_norm_trains_through_the_criterion_too():
     model = make("pre_ln", fix_norm=True, norm_type="scale_norm", init_style="small_init")
     assert 0.009 < model.get_input_embeddings().weight.abs().max() <= 0.01

@@ -36,6 +36,16 @@ def test_model_saves_and_decodes_with_a_cache(fields, tmp_path):
     assert all(p.grad is not None and p.grad.isfinite().all() for p in model.parameters())
 
 
+def test_rotary_positions_of_a_model_in_bf16_are_not_rounded():
+    model = causal(d_model=64, num_attention_heads=1, max_position_embeddings=512, **MODERN)
+    ids = torch.arange(512)[None] % 46 + 4
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.copy_(parameter.bfloat16())
+        expected = model(ids).logits
+        assert torch.equal(model.bfloat16().float()(ids).logits, expected)
+
+
 def test_rotary_positions_and_gate_are_those_of_llama():
     config = LlamaConfig(
         vocab_size=50, hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=32,

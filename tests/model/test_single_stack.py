@@ -151,6 +151,12 @@ def test_attention_functions_receive_the_positions_of_packed_texts():
     assert len(received) == 2 and all(torch.equal(given, positions) for given in received)
 
 
+def test_an_encoder_refuses_packed_texts():
+    model = ResidualForMaskedLM(ResidualConfig(is_encoder_only=True, **SIZES))
+    with pytest.raises(ValueError, match="the encoder has no position_ids"):
+        model(torch.arange(4, 9)[None], position_ids=torch.tensor([[0, 1, 2, 0, 1]]))
+
+
 @pytest.mark.parametrize("padding", ["left", "right"])
 @pytest.mark.parametrize("pooling", ["mean", "first"])
 def test_padding_does_not_change_the_class(pooling, padding):

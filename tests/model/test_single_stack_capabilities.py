@@ -9,6 +9,8 @@ from test_single_stack import MODES, SIZES, causal, disturbed, left_padded
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import (
     DataCollatorForLanguageModeling,
+    LlamaConfig,
+    LlamaForCausalLM,
     PreTrainedTokenizerFast,
     Trainer,
     TrainingArguments,
@@ -167,6 +169,36 @@ def test_label_smoothing_of_the_trainer_shifts_the_labels(tokenizer, tmp_path):
         log_probabilities = model(ids).logits[:, :-1].log_softmax(-1)
     nll = -log_probabilities.gather(-1, ids[:, 1:, None]).mean()
     assert torch.allclose(loss, 0.9 * nll - 0.1 * log_probabilities.mean(), atol=1e-5)
+
+
+def test_the_trainer_counts_labels_as_for_other_language_models(tmp_path):
+    """The first label of a text is not predicted; Transformers 5.4 counts it."""
+    sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
+    ids, ratios = left_padded()[0], []
+    for model in (causal(), LlamaForCausalLM(LlamaConfig(vocab_size=50, **sizes))):
+        settings = TrainingArguments(tmp_path, max_steps=1, logging_steps=1, report_to=[], use_cpu=True)
+        own = model(ids, labels=ids).loss.item()
+        trainer = Trainer(model, settings, train_dataset=[{"input_ids": row, "labels": row} for row in ids])
+        trainer.train()
+        ratios.append(trainer.state.log_history[0]["loss"] / own)
+    assert ratios[0] == pytest.approx(ratios[1], rel=1e-3)
+
+
+def test_accumulated_batches_of_a_classifier_have_the_loss_of_one(tmp_path):
+    ids, _ = left_padded()
+    losses = []
+    for size in (2, 1):
+        torch.manual_seed(0)
+        model = disturbed(ResidualForSequenceClassification(ResidualConfig(is_encoder_only=True, **SIZES)))
+        settings = TrainingArguments(
+            tmp_path, max_steps=1, per_device_train_batch_size=size, gradient_accumulation_steps=2 // size,
+            logging_steps=1, report_to=[], use_cpu=True,
+        )  # fmt: skip
+        rows = [{"input_ids": row, "labels": i} for i, row in enumerate(ids)]
+        trainer = Trainer(model, settings, train_dataset=rows)
+        trainer.train()
+        losses.append(trainer.state.log_history[0]["loss"])
+    assert losses[1] == pytest.approx(losses[0], rel=1e-3)
 
 
 def test_an_encoder_is_pretrained_and_then_classifies(tokenizer, tmp_path):
