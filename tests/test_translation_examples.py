@@ -49,9 +49,10 @@ def test_lora_trains_a_part_and_leaves_an_adapter_and_a_merged_model(tmp_path, t
 
 def test_a_language_is_added_and_the_old_one_kept(tmp_path, text):
     english, german = text
+    model = base(tmp_path / "base", branch_warmup={"updates": 8})
     output = run(
         "translation/add_language.py",
-        *("--model", base(tmp_path / "base"), "--language", "en", "--keep", "de", english, german),
+        *("--model", model, "--language", "en", "--keep", "de", english, german),
         *("--train", german, english, "--valid", german, english, "--output-dir", tmp_path / "out", *STEPS),
     )
     assert losses(output)[-1] < losses(output)[0]
@@ -60,6 +61,7 @@ def test_a_language_is_added_and_the_old_one_kept(tmp_path, text):
     assert tokenizer(f"<2en> {GERMAN[0]}")["input_ids"][0] == tags[0]
     model = AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "out")
     assert model.config.vocab_size == len(tokenizer) == max(tags) + 1
+    assert all(layer.branch_warmup.is_finished for layer in model.model.encoder.layers)
     translate = pipeline("translation", model=str(tmp_path / "out"), max_new_tokens=8)
     assert translate(GERMAN[0], tgt_lang="en") and translate(ENGLISH[0], tgt_lang="de")
     with pytest.raises(ValueError, match="does not translate any to fr"):

@@ -20,6 +20,7 @@ from transformers import (
 )
 
 import residual_hf  # registers the model with the Auto classes
+from residual_hf.data.text_files import iter_lines
 from residual_hf.evaluation.translation_metric import compute_metrics_for
 
 
@@ -38,9 +39,8 @@ def build_parser(description: str) -> argparse.ArgumentParser:
 
 def read(source: str, target: str, tag: str = "") -> dict[str, list[str]]:
     """Two text files as columns; a language tag goes before every source."""
-    with open(source, encoding="utf-8") as s, open(target, encoding="utf-8") as t:
-        sources, targets = s.read().splitlines(), t.read().splitlines()
-    return {"source": [f"{tag} {line}" if tag else line for line in sources], "target": targets}
+    sources = [f"{tag} {line}" if tag else line for line in iter_lines(source)]
+    return {"source": sources, "target": list(iter_lines(target))}
 
 
 def build_trainer(
@@ -87,6 +87,7 @@ def build_trainer(
         eval_dataset=encoded(valid),
         processing_class=tokenizer,
         compute_metrics=compute_metrics_for(tokenizer, metrics=("bleu", "chrf")),
+        callbacks=[residual_hf.BranchWarmupCallback()],
     )
 
 
