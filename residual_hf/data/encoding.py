@@ -89,7 +89,8 @@ class EncodedCorpus(Dataset):
     def __getitem__(self, index: int | None) -> dict[str, np.ndarray]:
         """A pair; for None a row without labels, which contributes nothing to the loss."""
         if index is None:
-            return {"input_ids": self._row("source", 0), "labels": np.full(1, IGNORED, dtype=np.int32)}
+            row = self._row("source", 0)
+            return {"input_ids": row, "labels": np.full_like(row, IGNORED)}
         random = Random(((self.seed << 32 | self.epoch) << 32) | int(index)) if self.resegment else None
         return {"input_ids": self._row("source", index, random), "labels": self._row(self.sides[-1], index, random)}
 

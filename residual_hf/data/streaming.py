@@ -6,7 +6,7 @@ from __future__ import annotations
 import math
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -16,7 +16,7 @@ from torch.utils.data import IterableDataset, get_worker_info
 from residual_hf.data.background import BackgroundCall
 from residual_hf.data.batching import TokenBudgetSampler
 from residual_hf.data.cleaning import CleaningReport, clean_corpus, pair_filter
-from residual_hf.data.corpus import ParallelCorpus
+from residual_hf.data.corpus import ParallelCorpus, numbered
 from residual_hf.data.encoding import CHUNK, EncodedCorpus
 from residual_hf.data.mixing import mixing_probabilities
 from residual_hf.data.multilingual import training_pairs
@@ -103,6 +103,7 @@ class StreamedBatches(IterableDataset):
         self.world_size = world_size
         self.dropped: Counter[str] = Counter()
         self._pairs = max(1, data.shuffle_buffer // (2 if data.bidirectional else 1))
+        self._views = [1 + (data.bidirectional and spec.tag is None) for spec in data.train]  # pairs of each line
         self.probabilities, self._block_is_pass = self._mixture()
         self._block_starts: deque[dict[str, Any]] = deque(maxlen=HISTORY)
         self._begin_with({"batches": 0, "block": 0, "skip": 0, "corpora": [asdict(Cursor()) for _ in data.train]})
@@ -115,11 +116,12 @@ class StreamedBatches(IterableDataset):
         weights = [spec.weight for spec in corpora if spec.weight is not None]  # of all corpora or of none
         if weights:
             return mixing_probabilities([1] * len(weights), weights), False
-        sizes = [_lines(spec) for spec in corpora]
-        if math.inf in sizes:
-            unknown = corpora[sizes.index(math.inf)]
+        lines = [_lines(spec) for spec in corpora]
+        if math.inf in lines:
+            unknown = corpora[lines.index(math.inf)]
             raise InputError(f"corpus.weight: missing for {unknown.title}, a data set of unknown size")
-        return mixing_probabilities(sizes, temperature=temperature), temperature == 1 and sum(sizes) <= self._pairs
+        sizes = [count * views for count, views in zip(lines, self._views, strict=True)]
+        return mixing_probabilities(sizes, temperature=temperature), temperature == 1 and sum(lines) <= self._pairs
 
     def __iter__(self) -> Iterator[list[dict[str, np.ndarray]]]:
         worker = get_worker_info()
@@ -228,9 +230,11 @@ class StreamedBatches(IterableDataset):
         shares: list[float] = [math.inf] * len(readers)
         if not self._block_is_pass:
             pairs = min(self._pairs, FIRST_BLOCK * 2 ** min(number, 32))
-            shares = np.random.default_rng([self.seed, number]).multinomial(pairs, self.probabilities).tolist()
-        for reader, share in zip(readers, shares, strict=True):
-            corpus = ParallelCorpus.empty(reader.spec)
+            lines = np.divide(self.probabilities, self._views)
+            shares = np.random.default_rng([self.seed, number]).multinomial(pairs, lines / lines.sum()).tolist()
+        names = numbered([spec.title for spec in self.data.train])
+        for name, reader, share in zip(names, readers, shares, strict=True):
+            corpus = replace(ParallelCorpus.empty(reader.spec), name=name)
             reason_to_drop = None if self.data.cleaning is None else pair_filter(self.data.cleaning)
             passes = reader.cursor.passes
             while share > 0 and not (self._block_is_pass and reader.cursor.passes > passes):

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+from itertools import islice
 
 import datasets
 import numpy as np
@@ -15,6 +16,7 @@ from residual_hf.data.corpus import read_parallel
 from residual_hf.data.encoding import EncodedCorpus
 from residual_hf.data.language_modeling import count_words, encode_chunks, encode_texts, pack, predicted_tokens
 from residual_hf.data.pair_reader import Cursor, PairReader
+from residual_hf.data.pipeline import open_stream
 from residual_hf.data.settings import CorpusSpec, DataSettings
 from residual_hf.data.tokenizer import prepend_eos
 from residual_hf.errors import InputError
@@ -147,6 +149,25 @@ def test_a_stream_in_chunks_has_the_blocks_of_the_text(tmp_path):
     assert rows_of(encode_chunks([corpus[:2], corpus[2:]], begins, packing)) == rows_of(expected)
     assert expected.select([1]).joined([expected, found])[len(expected)]["labels"].tolist() == rows_of(found)[0]
     assert np.array_equal(expected.target_lengths, expected.source_lengths)
+
+
+def test_no_block_of_a_stream_has_text_of_two_corpora(tmp_path):
+    tokenizer = tiny_tokenizer()
+    specs = []
+    for folder in ("one", "two"):  # with files of the same name
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "text").write_text(f"{SENTENCES[0]}\n", encoding="utf-8")
+        specs.append(CorpusSpec(text=tmp_path / folder / "text"))
+    data = DataSettings(train=tuple(specs), valid=tuple(specs[:1]), stream=True)
+    stream = open_stream(data, tokenizer, 1000, positions=1000, seed=1)
+    (batch,) = islice(stream, 1)
+    line = tokenizer(SENTENCES[0])["input_ids"]
+    assert [row["input_ids"].tolist() for row in batch] == [[tokenizer.eos_token_id, *line]] * 2
+
+
+def test_a_row_that_fills_up_the_batches_of_the_processes_has_no_loss():
+    batch = Seq2SeqCollator(1, None)([pack(lines(), 7, "none")[None]])
+    assert batch["labels"].shape == batch["input_ids"].shape and batch["labels"].eq(-100).all()
 
 
 @pytest.mark.parametrize(

@@ -78,7 +78,7 @@ def two(tmp_path):
 def stream_of(corpora, encode=encode, max_tokens=24, **options):
     options = {"shuffle_buffer": 10, "multiple": 2} | options
     reading = {field.name: options.pop(field.name) for field in fields(DataSettings) if field.name in options}
-    valid = [replace(spec, weight=None) for spec in corpora]
+    valid = [replace(spec, weight=None, tag=None) for spec in corpora]
     return StreamedBatches(DataSettings(train=corpora, valid=valid, **reading), encode, max_tokens, **options)
 
 
@@ -228,6 +228,16 @@ def test_corpora_are_drawn_in_the_shares_asked_for(two):
     assert len(from_first) / len(seen) == pytest.approx(0.2, abs=0.04)  # four standard deviations
     rounds = [from_first.count(n) for n in range(1000, 1023)]
     assert max(rounds) - min(rounds) == 1
+
+
+def test_a_corpus_in_both_directions_has_its_share_of_the_pairs(two):
+    two = [replace(two[0], weight=1), replace(two[1], weight=1, tag="<BT>")]
+
+    def encode_tagged(corpora):
+        return encode([corpus.with_pairs((s.removeprefix("<BT> "), t) for s, t in corpus) for corpus in corpora])
+
+    seen = numbers(first(stream_of(two, encode_tagged, shuffle_buffer=500, bidirectional=True), 500))[:1500]
+    assert sum(n < 2000 for n in seen) / len(seen) == pytest.approx(0.5, abs=0.05)
 
 
 def test_limit_skip_empty_cleaning_and_long_pairs(tmp_path):
