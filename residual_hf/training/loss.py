@@ -180,6 +180,7 @@ class LossMeter:
             cost = self.passes.cost(*self.weights(weight.size(0)))
             sums = _fused(pairwise(hidden), weight, pairwise(labels), cost, bias)
             sums = sums._replace(tokens=sums.tokens // 2)
+            self.passes.active = False  # the hooks of a sharded model do not see its full copy, which evaluates
         else:
             sums = self.loss(hidden, weight, labels, bias=bias)
         batch = (sums.smoothed.detach(), sums.nll, sums.tokens)

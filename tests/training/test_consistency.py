@@ -14,6 +14,7 @@ from residual_hf.errors import InputError
 from residual_hf.training.consistency import TwoPasses
 from residual_hf.training.loss import LossMeter, smoothed_cross_entropy
 from residual_hf.training.settings import TrainingSettings
+from residual_hf.training.sharding import gather_full_model
 
 METHODS = {"r_drop": (5.0, None), "simcut": (3.0, 0.05)}
 
@@ -120,3 +121,13 @@ def test_what_makes_no_sense_is_refused(tmp_path):
         TrainingSettings(max_updates=1, r_drop=1.0, simcut=3.0)
     with pytest.raises(InputError, match="training.r_drop: the model has no dropout"):
         make_trainer(tmp_path, make_model(), r_drop=5.0)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_copy_of_a_sharded_model_is_evaluated_in_one_pass(method):
+    model = make_model(dropout=0.1)
+    model.criterion = LossMeter(0.0, "fairseq", TwoPasses(model, *METHODS[method]))
+    batch = {"input_ids": torch.arange(4, 16).view(2, 6), "labels": torch.arange(5, 17).view(2, 6)}
+    expected = model.eval()(**batch).loss
+    model.train()(**batch)
+    torch.testing.assert_close(gather_full_model(model).eval()(**batch).loss, expected)
