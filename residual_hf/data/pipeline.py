@@ -27,7 +27,7 @@ from residual_hf.data.settings import CleaningSettings, DataSettings, TokenizerS
 from residual_hf.data.streaming import StreamedBatches
 from residual_hf.data.subword_regularization import resegmenters
 from residual_hf.data.text_warnings import warn_about_overlap, warn_about_unknown_tokens
-from residual_hf.data.tokenizer import join_subwords, pretokenized_tokenizer
+from residual_hf.data.tokenizer import join_subwords, pretokenized_tokenizer, reads_segmented_text, target_backend
 from residual_hf.data.tokenizer_training import train_tokenizer
 from residual_hf.errors import InputError
 from residual_hf.files import atomic_folder, write_json
@@ -107,8 +107,7 @@ def prepare(
             if not data.is_text:  # of which many lines are blank or short
                 warn_about_overlap(sample, {name: corpora for name, corpora in texts.items() if name != "train"})
         tokenizer = get_tokenizer(tokenizer_settings, sample, tags, positions, folder / "tokenizer")
-        targets = getattr(tokenizer, "target_tokenizer", tokenizer.backend_tokenizer)
-        ids = [targets.token_to_id(tag) for tag in languages]
+        ids = [target_backend(tokenizer).token_to_id(tag) for tag in languages]
         if data.language_tags == "target" and ids != tokenizer.convert_tokens_to_ids(languages):
             raise InputError(
                 f"data.language_tags: 'target' given, must be 'source' with tokenizer.path {tokenizer_settings.path}: "
@@ -135,7 +134,7 @@ def prepare(
             longest = np.maximum(encoded["train"].source_lengths, encoded["train"].target_lengths)
     if processes.is_main_process:
         warn_about_unknown_tokens(encoded, tokenizer)
-    if tokenizer_settings.kind == "pretokenized":
+    if reads_segmented_text(tokenizer):
         references = {name: [joined(corpus) for corpus in corpora] for name, corpora in references.items()}
     return PreparedData(tokenizer, encoded, references, longest)
 

@@ -20,6 +20,7 @@ from tokenizers import Tokenizer
 from tokenizers import models as token_models
 
 from residual_hf.data.settings import SIDES, SubwordRegularizationSettings
+from residual_hf.data.tokenizer import target_backend
 from residual_hf.errors import InputError
 from residual_hf.model.options import refusal
 
@@ -49,8 +50,7 @@ def resegmenters(tokenizer: Any, settings: SubwordRegularizationSettings | None)
     """
     if settings is None:
         return {}
-    source = tokenizer.backend_tokenizer
-    backends = {"source": source, "target": getattr(tokenizer, "target_tokenizer", source)}
+    backends = {"source": tokenizer.backend_tokenizer, "target": target_backend(tokenizer)}
     chosen = {side: _resegmenter(backends[side], settings) for side in SIDES[settings.sides]}
     return {} if settings.bpe_dropout == 0 else chosen
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any
 
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, processors
-from transformers import PreTrainedTokenizerFast
+from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from residual_hf.data.settings import SPECIAL_TOKENS
 from residual_hf.data.text_files import iter_lines
@@ -102,6 +103,16 @@ def pretokenized_tokenizer(dict_path: str | Path) -> PreTrainedTokenizerFast:
     tokenizer.post_processor = append_eos()
     tokenizer.decoder = decoders.Sequence([spaced(), decoders.Fuse(), decoders.Replace(Regex(r"@@( |\z)"), "")])
     return wrap_tokenizer(tokenizer)
+
+
+def reads_segmented_text(tokenizer: PreTrainedTokenizerBase) -> bool:
+    """Whether this is a `pretokenized_tokenizer`, or a pair of them."""
+    return isinstance(target_backend(tokenizer).model, models.WordLevel)
+
+
+def target_backend(tokenizer: Any) -> Tokenizer:
+    """The tokenizer of the target side, its own with separate vocabularies."""
+    return getattr(tokenizer, "target_tokenizer", tokenizer.backend_tokenizer)
 
 
 def spaced() -> decoders.Decoder:

@@ -21,7 +21,7 @@ from residual_hf.data.multilingual import directions, reverse_spec
 from residual_hf.data.pair_reader import check_files
 from residual_hf.data.settings import CorpusSpec
 from residual_hf.data.text_files import iter_lines, one_line
-from residual_hf.data.tokenizer import spaced
+from residual_hf.data.tokenizer import reads_segmented_text, spaced, target_backend
 from residual_hf.errors import InputError
 from residual_hf.files import check_output_folder, read_json, write_atomically, write_json
 from residual_hf.generation.stream import StreamSettings, translate_file
@@ -85,7 +85,7 @@ def distill(
     replace(recipe, model={**recipe.model, **layers}).build_config()  # refuses layers
     check_files(recipe.data.train)
     segmented = recipe.tokenizer.kind == "pretokenized"
-    values, load_teacher = recipe.as_dict(), cache(partial(with_subwords, load_teacher) if segmented else load_teacher)
+    values, load_teacher = recipe.as_dict(), cache(partial(with_subwords, load_teacher))
     made_with = {**asdict(settings), **(made_with or {}), "closest": closest, "data": values["data"]}
     if resume:
         check_made_with(folder, made_with)
@@ -125,9 +125,10 @@ def distill(
 
 
 def with_subwords(load_teacher: Callable[[], Translator]) -> Translator:
-    """A teacher that translates segmented text to segmented text."""
+    """A teacher, which translates segmented text to segmented text if it reads such text."""
     teacher = load_teacher()
-    teacher.tokenizer.backend_tokenizer.decoder = spaced()
+    if reads_segmented_text(teacher.tokenizer):
+        target_backend(teacher.tokenizer).decoder = spaced()
     return teacher
 
 

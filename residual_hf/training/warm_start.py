@@ -15,6 +15,7 @@ from transformers import PreTrainedTokenizerBase
 
 from residual_hf.checkpoint import load_checkpoint
 from residual_hf.conversion.change_mode import change_ln_mode
+from residual_hf.data.tokenizer import target_backend
 from residual_hf.errors import InputError
 from residual_hf.model.configuration_residual import RATES, ResidualConfig
 from residual_hf.model.connections import STACKS
@@ -102,7 +103,10 @@ def with_vocabulary(
     """
     model, old, new = start.model, start.tokenizer, tokenizer
     made = type(model)(config)
-    if vocabulary(old, "target")[1] == vocabulary(new, "target")[1]:
+    known, wanted = (vocabulary(tokenizer, "target")[1].items() for tokenizer in (old, new))
+    if config.adaptive_cutoffs and known != wanted:
+        raise InputError("tokenizer: another vocabulary, must be that of model.from, whose adaptive_cutoffs sort it")
+    if known <= wanted:  # tags may have been added
         made.generation_config = copy.deepcopy(model.generation_config)
     own = made.state_dict()
     tables = {"source": "model.encoder.embed_tokens.weight", "target": "model.decoder.embed_tokens.weight"}
@@ -113,21 +117,21 @@ def with_vocabulary(
     for name, side in rows.items():
         if name in own and name in trained:
             _fill(own[name], trained[name], pieces[side])
-    kept = sum(len(ids) == 1 for ids in pieces["target"])
+    kept = sum(len(ids) == 1 for ids in pieces["target"].values())
     logger.info("vocabulary: %d of %d target tokens are those of the model", kept, len(pieces["target"]))
     return made
 
 
 def vocabulary(tokenizer: Any, side: str) -> tuple[Any, dict[str, int]]:
     """The `tokenizers.Tokenizer` of a side, `"source"` or `"target"`, and its tokens with their ids."""
-    separate = hasattr(tokenizer, "target_tokenizer")
-    backend = tokenizer.target_tokenizer if separate and side == "target" else tokenizer.backend_tokenizer
-    size = tokenizer.target_vocab_size if separate and side == "target" else len(tokenizer)
+    backend, size = tokenizer.backend_tokenizer, len(tokenizer)
+    if side == "target":
+        backend, size = target_backend(tokenizer), getattr(tokenizer, "target_vocab_size", size)
     return backend, {token: row for token, row in backend.get_vocab().items() if row < size}
 
 
-def _pieces(old: PreTrainedTokenizerBase, new: PreTrainedTokenizerBase, side: str) -> list[list[int]]:
-    """For each token of a new vocabulary, its ids in the old one; empty if it is unknown."""
+def _pieces(old: PreTrainedTokenizerBase, new: PreTrainedTokenizerBase, side: str) -> dict[int, list[int]]:
+    """For the id of each token of a new vocabulary, its ids in the old one; empty if it is unknown."""
     (backend, known), (_, tokens) = vocabulary(old, side), vocabulary(new, side)
     special = {
         getattr(new, name): getattr(old, f"{name}_id")
@@ -145,10 +149,10 @@ def _pieces(old: PreTrainedTokenizerBase, new: PreTrainedTokenizerBase, side: st
         found = [piece.id for piece in backend.model.tokenize(token)]
         return [] if unknown in found else found
 
-    return [divide(token) for token in sorted(tokens, key=lambda token: tokens[token])]
+    return {row: divide(token) for token, row in tokens.items()}
 
 
-def _fill(table: Tensor, trained: Tensor, pieces: list[list[int]]) -> None:
-    for row, ids in enumerate(pieces):
+def _fill(table: Tensor, trained: Tensor, pieces: Mapping[int, list[int]]) -> None:
+    for row, ids in pieces.items():
         if ids:
             table[row] = trained[ids].mean(0)

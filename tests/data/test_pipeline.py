@@ -69,6 +69,8 @@ def test_references_of_segmented_text_are_whole_words(tmp_path, corpora):
     target.write_text("".join(f"{line.replace('red', 'r@@ ed')} do@@\n" for line in lines))
     (tmp_path / "dict.txt").write_text("".join(f"{word} 1\n" for word in [*WORDS, "r@@", "ed", "do@@"]))
     data = prepared(tmp_path, corpora, tokenizer={"kind": "pretokenized", "path": str(tmp_path / "dict.txt")})
+    again = prepared(tmp_path / "again", corpora, tokenizer={"path": str(tmp_path / "run/tokenizer")})
+    assert again.references == data.references
     (test,) = data.references["test"]
     assert test.targets == [f"{line} do" for line in lines]
     labels = data.encoded["test"][0]["labels"]

@@ -16,11 +16,15 @@ from residual_hf.checkpoint import save_checkpoint
 from residual_hf.data.settings import TokenizerSettings
 from residual_hf.data.tokenizer_training import train_tokenizer
 from residual_hf.errors import InputError
+from residual_hf.model.configuration_residual import ResidualConfig
+from residual_hf.model.modeling_single_stack import ResidualForCausalLM
 from residual_hf.model.options import from_mapping
 from residual_hf.training.building import build_model, freeze
 from residual_hf.training.recipe import Recipe
 from residual_hf.training.run import train
 from residual_hf.training.warm_start import Start, load_start
+
+ADAPTIVE = {"is_decoder_only": True, "adaptive_cutoffs": [40], "d_model": 16, "decoder_layers": 1}
 
 
 def bpe(lines, size=320):
@@ -204,3 +208,19 @@ def test_a_greedy_run_starts_from_a_model_with_a_beam(tmp_path, base):
     generation = build_model(recipe, start.tokenizer, start).generation_config
     generation.validate(strict=True)  # as at each checkpoint
     assert generation.num_beams == 1 and not generation.early_stopping
+
+
+def test_tokens_that_are_added_keep_what_the_model_may_not_write(tmp_path):
+    old, new = tiny_tokenizer(), tiny_tokenizer("<BT>")
+    model = tiny_model(old)
+    model.generation_config.suppress_tokens = [7]
+    built = build_model(recipe_from(tmp_path, tmp_path), new, Start(model, old))
+    assert built.generation_config.suppress_tokens == [7] and len(built.lm_head.weight) == len(new)
+
+
+def test_an_adaptive_vocabulary_cannot_be_replaced(tmp_path):
+    old, new = tiny_tokenizer(), bpe(SENTENCES)
+    model = ResidualForCausalLM(ResidualConfig(**ADAPTIVE, vocab_size=len(old)))
+    recipe = recipe_from(tmp_path, tmp_path)
+    with pytest.raises(InputError, match="tokenizer: another vocabulary, must be that of model.from, whose adaptive"):
+        build_model(recipe, new, Start(model, old))
