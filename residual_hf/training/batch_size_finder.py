@@ -84,11 +84,10 @@ def tokens_that_fit(model: Any, lengths: Lengths, *, ceiling: int = CEILING, aut
 
 def random_batch(config: Any, rows: int, width: int, device: torch.device) -> dict[str, Tensor]:
     """Sentence pairs, or the text of a decoder alone, of random tokens, all of the same length."""
-    first = max(config.pad_token_id, config.bos_token_id or 0, 3) + 1
-    source = torch.randint(first, config.vocab_size, (rows, width), device=device)
+    source = torch.randint(4, config.vocab_size, (rows, width), device=device)
     if config.is_decoder_only:
         return {"input_ids": source, "labels": source}
-    labels = torch.randint(first, config.decoder_vocab_size, (rows, width), device=device)
+    labels = torch.randint(4, config.decoder_vocab_size, (rows, width), device=device)
     return {
         "input_ids": source,
         "attention_mask": torch.ones_like(source),

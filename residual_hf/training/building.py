@@ -14,6 +14,7 @@ from torch import nn
 from transformers import GenerationConfig, PreTrainedTokenizerBase
 
 from residual_hf.errors import InputError
+from residual_hf.generation.decode import DecodingSettings
 from residual_hf.model.configuration_residual import RATES, ResidualConfig
 from residual_hf.model.modeling_residual import ResidualForConditionalGeneration
 from residual_hf.model.modeling_single_stack import ResidualForCausalLM
@@ -85,15 +86,20 @@ def build_model(
     freeze(model, recipe.training.freeze)
     if recipe.training.gradient_checkpointing:
         model.gradient_checkpointing_enable()
-    if model.config.is_decoder_only:
-        return model
-    generation = model.generation_config
-    generation.num_beams = recipe.decoding.num_beams
-    generation.decoding_dtype = recipe.decoding.dtype
-    generation.max_length_a, generation.max_length_b = recipe.decoding.max_length_a, recipe.decoding.max_length_b
-    of_beams = recipe.decoding if generation.num_beams > 1 else GenerationConfig()
-    generation.length_penalty, generation.early_stopping = of_beams.length_penalty, of_beams.early_stopping
+    set_search(model, recipe.decoding)
     return model
+
+
+def set_search(model: Any, decoding: DecodingSettings) -> None:
+    """Make the `decoding` of a recipe the default search of a model; a decoder alone has none."""
+    if model.config.is_decoder_only:
+        return
+    generation = model.generation_config
+    generation.num_beams = decoding.num_beams
+    generation.decoding_dtype = decoding.dtype
+    generation.max_length_a, generation.max_length_b = decoding.max_length_a, decoding.max_length_b
+    of_beams = decoding if generation.num_beams > 1 else GenerationConfig()
+    generation.length_penalty, generation.early_stopping = of_beams.length_penalty, of_beams.early_stopping
 
 
 def freeze(model: nn.Module, patterns: Sequence[str]) -> None:

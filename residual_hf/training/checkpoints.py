@@ -172,10 +172,12 @@ def average_run(
 
     from residual_hf.checkpoint import WEIGHT_FILES, save_checkpoint, saved_class
 
+    from .building import set_search
     from .recipe import load_recipe
     from .settings import METRICS
 
-    settings = load_recipe(run_folder / "recipe.yaml").training
+    recipe = load_recipe(run_folder / "recipe.yaml")
+    settings = recipe.training
     settings.require(not settings.ema_decay, "ema_decay", "0: a run with it evaluates and keeps other weights")
     metric = settings.metric
     chosen = choose_checkpoints(
@@ -185,6 +187,7 @@ def average_run(
     model_class: Any = saved_class(read_json(chosen[-1] / "config.json"))[0]
     model = model_class.from_pretrained(chosen[-1])
     load_average(model, chosen)
+    set_search(model, recipe.decoding)  # which may have changed after the checkpoints
     tokenizer = AutoTokenizer.from_pretrained(run_folder / "tokenizer")
     origin = f"The weights are the average of {', '.join(path.name for path in chosen)} of one run."
     save_checkpoint(model, tokenizer, output_dir, overwrite=overwrite, origin=origin)

@@ -351,7 +351,8 @@ def final_scores(trainer: ResidualTrainer, recipe: Recipe, data: PreparedData, f
             sources = [line for scorer in scorers for line in scorer.corpus.sources]
             references = [line for scorer in scorers for line in scorer.plain_references]
             for kind, lines in (("sources", sources), ("hypotheses", hypotheses), ("references", references)):
-                write_atomically(folder / f"{split}.{kind}.txt", "\n".join(lines) + "\n")
+                text = "".join(line.replace("\n", " ") + "\n" for line in lines)
+                write_atomically(folder / f"{split}.{kind}.txt", text)
             report = [{**full_report(scorers, hypotheses), "sentences": len(hypotheses), "seconds": round(seconds, 3)}]
         metrics[split] = {name.removeprefix(f"{split}_"): value for name, value in figures.items()}
         metrics[split] |= broadcast_object_list(report)[0]

@@ -254,4 +254,5 @@ def is_finished(state: TrainerState, settings: TrainingSettings) -> bool:
     """Whether a run in this state has reached its last update; Transformers would make one more after a resume."""
     since_best = evaluations_since_best(state.log_history, settings.metric, METRICS[settings.metric])
     stopped = settings.patience is not None and since_best >= settings.patience
-    return stopped or state.global_step >= (settings.max_updates or math.inf)
+    epochs = settings.max_epochs or math.inf
+    return stopped or state.global_step >= (settings.max_updates or math.inf) or (state.epoch or 0) >= epochs

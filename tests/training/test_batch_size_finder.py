@@ -5,12 +5,13 @@ import json
 from collections import namedtuple
 
 import pytest
+import torch
 from test_run import changed, make_recipe
 from test_trainer import make_model
 
 from residual_hf.errors import InputError
 from residual_hf.training import batch_size_finder
-from residual_hf.training.batch_size_finder import largest, split_update, tokens_that_fit
+from residual_hf.training.batch_size_finder import largest, random_batch, split_update, tokens_that_fit
 from residual_hf.training.run import train
 
 Memory = namedtuple("Memory", "available total", defaults=[2**40])
@@ -39,6 +40,12 @@ def test_on_a_cpu_the_budget_grows_with_the_free_memory(monkeypatch):
     assert with_memory(2**45) == batch_size_finder.CEILING
     with pytest.raises(InputError, match="a sentence of 20 tokens does not fit into the memory of cpu"):
         with_memory(2**10)
+
+
+def test_a_vocabulary_may_end_with_padding():
+    config = make_model().config
+    config.pad_token_id = config.vocab_size - 1  # as in Marian
+    assert random_batch(config, 2, 5, torch.device("cpu"))["input_ids"].shape == (2, 5)
 
 
 def test_a_larger_model_gets_fewer_tokens(monkeypatch):

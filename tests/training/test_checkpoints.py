@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -13,11 +14,12 @@ import torch
 import yaml
 from safetensors.torch import load_file, save_file
 from test_run import make_recipe
-from transformers import AutoModelForSeq2SeqLM
+from transformers import AutoModelForSeq2SeqLM, GenerationConfig
 
 from residual_hf.cli import main
 from residual_hf.errors import InputError
 from residual_hf.training.checkpoints import (
+    average_run,
     average_weights,
     best_checkpoints,
     choose_checkpoints,
@@ -117,6 +119,16 @@ def test_command(run, tmp_path, capsys):
     for target in (run, run / "checkpoints" / "checkpoint-60", run / "tokenizer"):
         arguments = ["average", str(run), "--last", "1", "--output-dir", str(target), "--overwrite"]
         assert main(arguments) == 2 and "--overwrite would delete" in capsys.readouterr().err
+
+
+def test_an_average_searches_as_the_recipe_says_at_last(run, tmp_path):
+    shutil.copytree(run, tmp_path / "run")
+    recipe = yaml.safe_load((run / "recipe.yaml").read_text())
+    recipe["decoding"] |= {"num_beams": 3, "length_penalty": 0.7}
+    (tmp_path / "run" / "recipe.yaml").write_text(yaml.safe_dump(recipe))
+    average_run(tmp_path / "run", tmp_path / "model", last=2, best=None, overwrite=False)
+    generation = GenerationConfig.from_pretrained(tmp_path / "model")
+    assert (generation.num_beams, generation.length_penalty) == (3, 0.7)
 
 
 def test_checkpoints_of_a_moving_average_are_not_averaged(run, tmp_path, capsys):

@@ -237,7 +237,12 @@ def test_bad_corpora_are_refused_before_training(tmp_path, damage, message):
 
 def test_training_corpus_is_cleaned_and_the_report_written(tmp_path):
     recipe = make_recipe(tmp_path, max_updates=2, eval_every=2, eval_bleu=False)
-    train(changed(recipe, "data", cleaning={"min_words": 3, "duplicates": "pair"}))
+    pairs = [{"translation": {"en": f"a\ndog {n}", "de": f"ein\nHund {n}"}} for n in range(3)]
+    (tmp_path / "test.jsonl").write_text("".join(json.dumps(pair) + "\n" for pair in pairs))
+    test = {"jsonl": str(tmp_path / "test.jsonl"), "source_lang": "en", "target_lang": "de"}
+    train(changed(recipe, "data", cleaning={"min_words": 3, "duplicates": "pair"}, test=test))
+    texts = [(tmp_path / "run" / f"test.{kind}.txt").read_text() for kind in ("sources", "references", "hypotheses")]
+    assert [text.count("\n") for text in texts] == [3, 3, 3] and texts[0].startswith("a dog 0\n")
     report = json.loads((tmp_path / "run" / "cleaning.json").read_text())
     assert report["pairs"] == 300 and report["kept"] < 300
     assert set(report["dropped"]) == {"too short", "duplicate"}
@@ -320,7 +325,15 @@ def test_updates_or_epochs_whichever_comes_first(tmp_path, updates, epochs, expe
     assert train(recipe)["updates"] == expected
 
 
-@pytest.mark.parametrize("settings", [{}, {"ema_decay": 0.5}, {"patience": 1, "lr": 1e-7, "max_updates": 90}])
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"ema_decay": 0.5},
+        {"patience": 1, "lr": 1e-7, "max_updates": 90},
+        {"max_epochs": 1, "max_updates": 90},
+    ],
+)
 def test_a_run_killed_after_its_last_checkpoint_ends_with_the_same_weights(tmp_path, settings):
     recipe = make_recipe(tmp_path, **{"max_updates": 12, "eval_every": 6, "eval_bleu": False, **settings})
     whole = train(recipe)
