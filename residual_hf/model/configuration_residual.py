@@ -4,8 +4,11 @@
 # no `from __future__ import annotations`: @strict does not check annotations that are strings
 
 import copy
+import difflib
 import math
 import os
+from collections.abc import Iterable
+from dataclasses import fields
 from typing import TYPE_CHECKING, Any, cast
 
 from huggingface_hub.dataclasses import strict
@@ -18,7 +21,7 @@ from .embeddings import POSITION_COUNTING, POSITION_EMBEDDINGS
 from .initialization import INIT_STYLES
 from .ln_modes import NormAtEnd
 from .norms import NORM_TYPES
-from .options import from_mapping
+from .options import from_mapping, unknown_name
 from .presets import PRESETS
 from .self_contained import write_model_code
 
@@ -111,8 +114,8 @@ class ResidualConfig(PreTrainedConfig):
         language_tags: `"source"` or `"target"` if the tag of the target language, such as `<2de>`, starts the source
             or the target text of a multilingual model.
 
-    Raises `huggingface_hub.errors.StrictDataclassError` (`ValueError` for an unknown mode) naming the field, its value
-    and the allowed values.
+    Raises `huggingface_hub.errors.StrictDataclassError` (`ValueError` for an unknown mode or a misspelled field) naming
+    the field, its value and the allowed values.
     """
 
     model_type = "residual"
@@ -193,7 +196,18 @@ class ResidualConfig(PreTrainedConfig):
             self._record_defaults("init_style")
         if self.decoder_vocab_size is None:
             self.decoder_vocab_size = self.vocab_size
+        self._refuse_misspelled(kwargs)
         super().__post_init__(**kwargs)
+
+    def _refuse_misspelled(self, names: Iterable[str]) -> None:
+        """Refuse misspelled fields and options of the modes, which Transformers would keep unused."""
+        known = [field.name for field in fields(self)]
+        options = [f.name for stack in self.stacks for f in fields(get_ln_mode(self.stack_ln_mode(stack)).Options)]
+        for name in names:
+            if name in options:
+                raise ValueError(f"{name}: unknown field; did you mean ln_mode_options={{{name!r}: ...}}?")
+            if not hasattr(self, name) and difflib.get_close_matches(name, known, cutoff=0.92):
+                raise ValueError(unknown_name(name, known))
 
     def _record_defaults(self, field: str) -> None:
         """Set a field to the defaults of the modes: `field` if the stacks agree, otherwise one field per stack."""

@@ -104,6 +104,8 @@ def test_trainer_leaves_the_cache_out_of_predictions():
 
 
 BAD = [
+    ({"ln_mod": "pre_ln"}, "ln_mod: unknown field; did you mean 'ln_mode'"),
+    ({"dual_scale": 0.05}, "dual_scale: unknown field; did you mean ln_mode_options={'dual_scale': ...}"),
     ({"ln_mode": "pre"}, "unknown ln_mode 'pre'. Known: .*post_ln, pre_ln"),
     ({"ln_mode": None}, "unknown ln_mode None"),
     ({"decoder_ln_mode": "post"}, "unknown ln_mode 'post'"),
