@@ -35,7 +35,8 @@ class ShardedTrainer(Seq2SeqTrainer):
             return
         sharded, self.model = self.model, gather_full_model(self.model)
         try:
-            self._save(output_dir)
+            if self.args.should_save:
+                self._save(output_dir)
         finally:
             self.model = sharded
 
@@ -79,7 +80,7 @@ def gather_full_model(model: Any) -> Any:
     for name, shard in {**dict(model.named_parameters()), **dict(model.named_buffers())}.items():
         with _gathered(shard) as full:
             targets[name].copy_(full)
-    copy.criterion = model.criterion
+    copy.criterion, copy.generation_config = model.criterion, model.generation_config
     return copy.train(model.training)
 
 

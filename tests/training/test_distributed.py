@@ -15,7 +15,7 @@ from processes import run_python
 from safetensors.torch import load_file
 from test_run import make_recipe
 
-from residual_hf.files import read_json_lines
+from residual_hf.files import read_json, read_json_lines
 
 SCRIPT = Path(__file__).parent / "distributed_run.py"
 AS_GPUS = Path(__file__).parent / "launched_as_gpus.py"
@@ -139,6 +139,8 @@ def test_fsdp2_splits_the_weights_and_trains_the_same_model(launched, tmp_path):
     assert evaluations(run) == pytest.approx(evaluations(launched), rel=1e-5)
     compare_diagnostics(*(read_json_lines(folder / "diagnostics.jsonl") for folder in (launched, run)))
     assert (run / "test.hypotheses.txt").read_text() == (launched / "test.hypotheses.txt").read_text()
+    search, expected = (read_json(folder / "model" / "generation_config.json") for folder in (run, launched))
+    assert search == expected and expected["num_beams"] == 2
     full, expected = (load_file(folder / "model" / "model.safetensors") for folder in (run, launched))
     assert {n: w.shape for n, w in full.items()} == {n: w.shape for n, w in expected.items()}
     for name, weight in expected.items():
