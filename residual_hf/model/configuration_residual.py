@@ -114,8 +114,8 @@ class ResidualConfig(PreTrainedConfig):
         language_tags: `"source"` or `"target"` if the tag of the target language, such as `<2de>`, starts the source
             or the target text of a multilingual model.
 
-    Raises `huggingface_hub.errors.StrictDataclassError` (`ValueError` for an unknown mode or a misspelled field) naming
-    the field, its value and the allowed values.
+    Raises `huggingface_hub.errors.StrictDataclassError` (`ValueError` for an unknown mode or field) naming the field,
+    its value and the allowed values.
     """
 
     model_type = "residual"
