@@ -6,18 +6,16 @@ from __future__ import annotations
 import contextlib
 import io
 import json
-import math
-import re
 import runpy
 import shutil
 import sys
 from pathlib import Path
+from unittest.mock import MagicMock
 
 import pytest
 import yaml
 from processes import run_python
 from tiny_translator import SENTENCES, tiny_model, tiny_tokenizer
-from transformers import pipeline
 
 from residual_hf.checkpoint import save_checkpoint
 
@@ -139,18 +137,17 @@ def test_comparison_trains_what_is_missing_and_prints_the_tables(tmp_path):
     assert cells(rates.split("best learning rate")[1], "post_ln") == ["4.00 at 0.2"]
 
 
-def test_stock_trainer_fine_tunes_a_saved_model(tmp_path):
-    """With nothing of ours but the model class; what it saves goes through the pipeline."""
-    tokenizer = tiny_tokenizer()
-    save_checkpoint(tiny_model(tokenizer, dropout=0.0), tokenizer, tmp_path / "model")
-    for language, lines in (("en", ENGLISH), ("de", GERMAN)):
-        (tmp_path / f"text.{language}").write_text("\n".join(lines * 8) + "\n", encoding="utf-8")
-    text = [tmp_path / "text.en", tmp_path / "text.de"]
-    output = run(
-        "translation/finetune.py",
-        *("--model", tmp_path / "model", "--train", *text, "--valid", *text, "--output-dir", tmp_path / "tuned"),
-        *("--max-steps", 40, "--batch-size", 8, "--lr", 0.01),
-    )
-    losses = [float(value) for value in re.findall(r"'eval_loss': '?([\d.]+)", output)]
-    assert losses[-1] < losses[0] < math.log(len(tokenizer)) + 1
-    assert pipeline("translation", model=str(tmp_path / "tuned"))(ENGLISH[0], max_new_tokens=8)
+@pytest.mark.parametrize(("language_tags", "choices"), [("source", ["de", "en"]), (None, ["de"])])
+def test_space_offers_the_languages_of_its_model(language_tags, choices, tmp_path, monkeypatch):
+    """`<2` may be a word of the vocabulary, and a model of one pair may have tags that it does not read."""
+    tokenizer = tiny_tokenizer("<2", "<2en>", "<2de>")
+    languages = {"source_lang": "en", "target_lang": "de"} if language_tags is None else {}
+    model = tiny_model(tokenizer, language_tags=language_tags, **languages)
+    save_checkpoint(model, tokenizer, tmp_path / "model")
+    gradio = MagicMock()
+    monkeypatch.setitem(sys.modules, "gradio", gradio)
+    monkeypatch.setenv("MODEL", str(tmp_path / "model"))
+    run_here("space/app.py")
+    assert gradio.Dropdown.call_args.args[0] == choices
+    translate = gradio.Interface.call_args.args[0]
+    assert translate(f"{ENGLISH[0]}\n", choices[0]).endswith("\n")

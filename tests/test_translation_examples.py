@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 
 import pytest
@@ -68,12 +69,14 @@ def test_a_language_is_added_and_the_old_one_kept(tmp_path, text):
         translate(ENGLISH[0], tgt_lang="fr")
 
 
-def test_mode_is_changed_and_training_goes_on_from_equal_loss(tmp_path, text):
+def test_a_model_is_tuned_and_after_a_change_of_mode_goes_on_from_equal_loss(tmp_path, text):
     arguments = ("--train", *text, "--valid", *text, *STEPS)
     first = run(
         "translation/finetune.py",
         *("--model", base(tmp_path / "base", ln_mode="post_ln"), "--output-dir", tmp_path / "post_ln", *arguments),
     )
+    assert losses(first)[-1] < losses(first)[0] < math.log(len(tiny_tokenizer())) + 1
+    assert pipeline("translation", model=str(tmp_path / "post_ln"))(ENGLISH[0], max_new_tokens=8)
     output = run(
         "translation/change_mode.py",
         *("--model", tmp_path / "post_ln", "--ln-mode", "resi_dual", "--ln-mode-options", '{"dual_scale": 0.5}'),

@@ -15,7 +15,7 @@ MODEL = os.environ["MODEL"]
 translator = pipeline("translation", model=MODEL, trust_remote_code=True)
 config = translator.model.config
 SOURCE = config.source_lang or "en"  # selects the rules of sentence ends
-targets = [token[2:-1] for token in sorted(translator.tokenizer.get_vocab()) if token.startswith("<2")]
+targets = sorted(translator.texts.tags)
 
 
 def translate(text: str, language: str | None) -> str:
