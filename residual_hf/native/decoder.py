@@ -30,17 +30,17 @@ class NativeDecoder:
     """Encoder and decoder of a model on the native kernels.
 
     Args:
-        model: a `ResidualForConditionalGeneration` on the CPU that `supports` accepts.
+        model: a `ResidualForConditionalGeneration` on the CPU, without a reason of `missing_support`.
         dtype: of weights and activations: "float32" gives the logits of the model; "bfloat16"; "int8" has weights of 8
             bits with a scale per output, inputs of linear maps rounded to 8 bits with a scale per row, and other
             activations in bfloat16.
 
     Raises:
-        InputError: `supports` gives a reason.
+        InputError: `missing_support` gives a reason.
     """
 
     def __init__(self, model: ResidualForConditionalGeneration, dtype: str = "float32"):
-        reason = self.supports(model, dtype)
+        reason = missing_support(model, dtype)
         if reason is not None:
             raise InputError(reason)
         self.config = model.config
@@ -60,15 +60,6 @@ class NativeDecoder:
             return None
         with torch.no_grad():
             return self.packer.stack(plain_stack(model, "encoder"))
-
-    @staticmethod
-    def supports(model: ResidualForConditionalGeneration, dtype: str = "float32") -> str | None:
-        """Why the kernels cannot decode with this model, or None if they can."""
-        return missing_support(model, dtype)
-
-    def is_current(self, model: ResidualForConditionalGeneration) -> bool:
-        """Are the weights of the model still those that were packed?"""
-        return self.fingerprint.matches(model)
 
     def encode(self, input_ids: Tensor, attention_mask: Tensor | None = None) -> Tensor | None:
         """Encoder states (batch, length, d_model) in fp32, zero at padding, from source tokens (batch, length).

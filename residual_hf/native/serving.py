@@ -11,6 +11,7 @@ from transformers.utils import logging
 from residual_hf.model.modeling_residual import ResidualForConditionalGeneration
 
 from .decoder import NativeDecoder
+from .support import missing_support
 
 logger = logging.get_logger(__name__)
 _packed: WeakKeyDictionary[ResidualForConditionalGeneration, dict[str, NativeDecoder]] = WeakKeyDictionary()
@@ -26,8 +27,8 @@ def packed_model(model: ResidualForConditionalGeneration, dtype: str | None) -> 
     if torch.is_autocast_enabled("cpu") or (chosen == "float32" and model.dtype != torch.float32):
         return None
     found = _packed.setdefault(model, {}).get(chosen)
-    if found is None or not found.is_current(model):
-        reason = NativeDecoder.supports(model, chosen)
+    if found is None or not found.fingerprint.matches(model):
+        reason = missing_support(model, chosen)
         if reason is not None:
             if chosen != "float32":
                 logger.warning_once(f"decoding_dtype: {dtype} is not used: {reason}")

@@ -27,7 +27,7 @@ CHILDLESS = ("inner", "embed_tokens", "embed_positions")
 """Modules without modules of their own, such as those of adapters."""
 
 
-def missing_support(model: ResidualForConditionalGeneration, dtype: str) -> str | None:
+def missing_support(model: ResidualForConditionalGeneration, dtype: str = "float32") -> str | None:
     """Why the kernels cannot decode with a model, or None if they can."""
     if library() is None:
         return "the native kernels were not built, are turned off, or need a CPU with AVX-512"

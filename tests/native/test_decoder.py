@@ -15,6 +15,7 @@ from torch import nn
 from residual_hf.errors import InputError
 from residual_hf.native import state as state_module
 from residual_hf.native.decoder import NativeDecoder
+from residual_hf.native.support import missing_support
 from residual_hf.native.weights import DTYPES
 
 pytestmark = needs_kernels
@@ -223,11 +224,11 @@ def test_beams_that_begin_as_one_row():
 def test_changed_weights_are_noticed(fused):
     model = model_of("post_ln")
     decoder = NativeDecoder(model)
-    assert decoder.is_current(model)
+    assert decoder.fingerprint.matches(model)
     optimizer = torch.optim.AdamW(model.parameters(), fused=fused)  # a fused one leaves `_version` as it is
     model(input_ids=sources()[0], labels=sources()[0]).loss.backward()
     optimizer.step()
-    assert not decoder.is_current(model)
+    assert not decoder.fingerprint.matches(model)
 
 
 @pytest.mark.parametrize(
@@ -241,7 +242,7 @@ def test_changed_weights_are_noticed(fused):
 )
 def test_what_has_no_kernels_is_refused(change, reason):
     model = make(**{"ln_mode": "post_ln", **change})
-    assert reason in NativeDecoder.supports(model)
+    assert reason in missing_support(model)
     with pytest.raises(InputError, match=reason):
         NativeDecoder(model)
 
@@ -249,9 +250,9 @@ def test_what_has_no_kernels_is_refused(change, reason):
 def test_replaced_modules_are_refused():
     model = make("post_ln")
     model.model.decoder.layers[1].ffn.fc1 = nn.Sequential(model.model.decoder.layers[1].ffn.fc1)
-    assert "layers.1.ffn.fc1 is a Sequential" in NativeDecoder.supports(model)
-    assert "float64" in NativeDecoder.supports(make("post_ln").double())
-    assert "allowed are float32" in NativeDecoder.supports(make("post_ln"), "fp4")
+    assert "layers.1.ffn.fc1 is a Sequential" in missing_support(model)
+    assert "float64" in missing_support(make("post_ln").double())
+    assert "allowed are float32" in missing_support(make("post_ln"), "fp4")
 
 
 @torch.no_grad()
