@@ -32,7 +32,7 @@ class Lock:
     Raises `InputError` naming the owner of a lock that is not stale.
     """
 
-    RENEWED, STALE = 30, 300
+    RENEWED, STALE, CLOCK = 30, 300, 60  # seconds
 
     def __init__(self, path: Path, output: str):
         self.path, self.output = path, output
@@ -87,7 +87,8 @@ class Lock:
             except FileNotFoundError:
                 return True
         try:
-            return psutil.Process(holder.get("pid")).create_time() != holder.get("process_started")
+            started = psutil.Process(holder.get("pid")).create_time()  # moves when the clock of the machine is set
+            return abs(started - holder["process_started"]) > self.CLOCK
         except (psutil.NoSuchProcess, TypeError, ValueError, OverflowError):  # ended, or no process identifier
             return True
 

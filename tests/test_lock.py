@@ -56,6 +56,12 @@ def test_a_stale_lock_is_taken_over(tmp_path, kind):
         assert json.loads((tmp_path / LOCK).read_text())["pid"] == os.getpid()
 
 
+def test_a_clock_that_is_set_releases_no_lock(tmp_path):
+    write_lock(tmp_path, process_started=lock_of(tmp_path).owner["process_started"] + 2)
+    with pytest.raises(InputError, match=f"in use by .*process {os.getpid()}"):
+        lock_of(tmp_path).__enter__()
+
+
 def test_the_lock_of_another_machine_is_kept_while_it_is_renewed(tmp_path, monkeypatch):
     write_lock(tmp_path, age=Lock.STALE - 60, host="elsewhere")
     with pytest.raises(InputError, match="on elsewhere, process"):
