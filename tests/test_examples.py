@@ -77,7 +77,9 @@ def test_verdicts_of_the_check_are_held_against_the_depth_study(tmp_path):
     setting = {"width": 16, "updates": 3, "lr": 1e-3, "clip_norm": 0.0, "max_tokens": 512}
     run = {"mode": "post_ln", "depth": 1, "warmup": 0, "seed": 1, "unigram_entropy": 5.0, "setting": setting}
     runs, verdicts = tmp_path / "runs.jsonl", tmp_path / "verdicts.jsonl"
-    runs.write_text("".join(json.dumps(run | {"nll": nll, "warmup": i}) + "\n" for i, nll in enumerate((3.2, 5.1))))
+    cells = [{"nll": 3.2, "warmup": 0}, {"nll": 5.1, "warmup": 1}]
+    cells.append({"nll": 3.2, "warmup": 1, "setting": setting | {"lr": 2e-3}})  # another run of the same mode and seed
+    runs.write_text("".join(json.dumps(run | cell) + "\n" for cell in cells))
     mode = {"mode": "post_ln", "gradient_ratio": 1.0, "vanishing": "", "fp16_headroom": 9.0, "rates": [1e-3] * 3}
     modes = [
         mode | {"losses": [7.0, 7.0, 7.0], "ramp": 2},
@@ -87,7 +89,7 @@ def test_verdicts_of_the_check_are_held_against_the_depth_study(tmp_path):
     verdicts.write_text(json.dumps(measured) + "\n")
     output = run_here("depth/verdicts.py", runs, verdicts, "--seconds", 0.1, "--modes", "pre_ln")
     lines = [json.loads(line) for line in verdicts.read_text().splitlines()]
-    assert [(line["warmup"], line["outcome"]) for line in lines] == [(1, "stuck"), (0, "trained")]
+    assert [(line["warmup"], line["outcome"]) for line in lines] == [(1, "stuck"), (0, "trained"), (1, "trained")]
     assert [mode["mode"] for mode in lines[1]["modes"]] == ["post_ln", "pre_ln"]
     assert "| **will not train** | 0 | 1 | 0 |" in output
     assert "| `post_ln` 1+1, warm-up 1, seed 1 | will not train | stuck (5.10) | nothing is learned: " in output

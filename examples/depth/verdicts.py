@@ -30,7 +30,7 @@ from residual_hf.training.recipe import Recipe
 from residual_hf.training.settings import TrainingSettings
 
 OUTCOMES = ("trained", "stuck", "diverged")
-CELL = ("mode", "depth", "warmup", "seed")
+RUN = ("mode", "depth", "warmup", "seed", "setting")  # what tells runs apart
 
 
 def recipe_of(run: dict[str, Any]) -> Recipe:
@@ -58,7 +58,7 @@ def check(run: dict[str, Any], seconds: float, modes: list[str]) -> dict[str, An
     corpus = ShortCorpus.generated(run["setting"]["max_tokens"], "cuda" if torch.cuda.is_available() else "cpu")
     report = Check(recipe_of(run), generated_corpora()[1], corpus).run(seconds, modes)
     return {
-        **{name: run[name] for name in CELL},
+        **{name: run[name] for name in RUN},
         "outcome": outcome(run),
         "nll": run["nll"],
         "unigram_entropy": report.unigram_entropy,
@@ -93,9 +93,9 @@ def main() -> None:
     )
     args = parser.parse_args()
     lines = read_runs(args.file)
-    done = {tuple(line[name] for name in CELL) for line in lines}
+    done = [[line.get(name) for name in RUN] for line in lines]
     for run in read_runs(args.runs):
-        if tuple(run[name] for name in CELL) in done:
+        if [run[name] for name in RUN] in done:
             continue
         lines.append(check(run, args.seconds, args.modes))
         with args.file.open("a", encoding="utf-8") as file:
