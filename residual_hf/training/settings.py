@@ -235,7 +235,6 @@ class TrainingSettings(InputSettings):
             torch_compile=self.compile,
             dataloader_num_workers=self.num_workers,
             dataloader_pin_memory=torch.cuda.is_available(),
-            ddp_find_unused_parameters=False,
             remove_unused_columns=False,
             report_to=list(self.report_to) or "none",
             run_name=Path(output_dir).parent.name,

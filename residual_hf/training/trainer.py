@@ -73,10 +73,13 @@ class ResidualTrainer(ShardedTrainer):
         **kwargs: Any,
     ):
         streamed = isinstance(train, StreamedBatches)
+        drops_layers = any(getattr(model.config, f"{stack}_layerdrop") for stack in model.config.stacks)
         set_matmul_precision(settings.precision)
         super().__init__(
             model=model,
-            args=settings.to_arguments(output_dir, ignore_data_skip=streamed),
+            args=settings.to_arguments(
+                output_dir, ignore_data_skip=streamed, ddp_find_unused_parameters=drops_layers
+            ),
             train_dataset=train,
             eval_dataset=valid,
             data_collator=Seq2SeqCollator(

@@ -75,8 +75,9 @@ def compare_diagnostics(lines, others):
 
 
 def test_processes_share_one_profile(tmp_path, capsys):
-    """Admin is profiled by itself before the first update, with dropout, to the same values everywhere."""
-    model = {"ln_mode": "admin", "dropout": 0.1}
+    """Admin is profiled by itself before the first update, with dropout, to the same values everywhere. Each process
+    then drops layers of its own."""
+    model = {"ln_mode": "admin", "dropout": 0.1, "encoder_layerdrop": 0.5}
     distributed_run.main(str(tmp_path / "alone"), json.dumps({"update_freq": 2}), model=json.dumps(model))
     alone = figures_in(capsys.readouterr().out)
     together = run_in_two_processes(tmp_path / "together", {}, model=model)
