@@ -77,9 +77,7 @@ class ResidualTrainer(ShardedTrainer):
         set_matmul_precision(settings.precision)
         super().__init__(
             model=model,
-            args=settings.to_arguments(
-                output_dir, ignore_data_skip=streamed, ddp_find_unused_parameters=drops_layers
-            ),
+            args=settings.to_arguments(output_dir, ignore_data_skip=streamed, ddp_find_unused_parameters=drops_layers),
             train_dataset=train,
             eval_dataset=valid,
             data_collator=Seq2SeqCollator(
