@@ -20,20 +20,11 @@ def mixing_probabilities(
     al. 2019).
 
     Raises:
-        InputError: no corpus, a size below 1, weights that are not positive or not as many, a temperature not above 0.
+        InputError: a size below 1.
     """
-    if len(sizes) == 0:
-        raise InputError("sizes: empty, must have at least one corpus")
     for index, size in enumerate(sizes):
         if not size >= 1:
             raise InputError(f"sizes[{index}]: {size} given, must be at least 1")
-    if weights is not None and len(weights) != len(sizes):
-        raise InputError(f"weights: {len(weights)} given for {len(sizes)} corpora, must be as many")
-    for index, weight in enumerate(weights or ()):
-        if not 0 < weight < math.inf:
-            raise InputError(f"weights[{index}]: {weight} given, must be above 0")
-    if not temperature > 0:
-        raise InputError(f"temperature: {temperature} given, must be above 0")
     if weights is None:
         largest = max(sizes)
         weights = [(size / largest) ** (1 / temperature) for size in sizes]

@@ -123,14 +123,14 @@ def prepare(
                 encoded[name] = encode_references(
                     corpora, data, tokenizer, name=name, positions=positions, cache_dir=cache
                 )
-        if data.is_text and not data.stream:
-            parts = encode_texts(train, tokenizer, packing_of(data, max_length), name="train", cache_dir=cache)
-            encoded["train"] = mix(EncodedCorpus.joined(parts), [len(part) for part in parts], data, seed)
-        elif not data.stream:
-            encoded["train"] = encode_training(
-                train, data, tokenizer, positions=positions, max_length=max_length, seed=seed, cache_dir=cache
-            )
         if not data.stream:
+            if data.is_text:
+                parts = encode_texts(train, tokenizer, packing_of(data, max_length), name="train", cache_dir=cache)
+                encoded["train"] = mix(EncodedCorpus.joined(parts), [len(part) for part in parts], data, seed)
+            else:
+                encoded["train"] = encode_training(
+                    train, data, tokenizer, positions=positions, max_length=max_length, seed=seed, cache_dir=cache
+                )
             longest = np.maximum(encoded["train"].source_lengths, encoded["train"].target_lengths)
     if processes.is_main_process:
         warn_about_unknown_tokens(encoded, tokenizer)

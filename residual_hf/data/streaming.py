@@ -67,8 +67,8 @@ class StreamedBatches(IterableDataset):
         rank, world_size: number of this process and number of processes.
 
     Raises:
-        InputError: invalid arguments or a missing file, at once; a line that cannot be used, when its block is read;
-            corpora of which no pair is left.
+        InputError: a missing file, or a data set of unknown size without weights, at once; a line that cannot be used,
+            when its block is read; corpora of which no pair is left.
     """
 
     def __init__(
@@ -84,13 +84,6 @@ class StreamedBatches(IterableDataset):
         rank: int = 0,
         world_size: int = 1,
     ) -> None:
-        for name, value in (("max_tokens", max_tokens), ("positions", positions)):
-            if value is not None and value < 1:
-                raise InputError(f"{name}: {value} given, must be at least 1")
-        if seed < 0:
-            raise InputError(f"seed: {seed} given, must be at least 0")
-        if not 0 <= rank < world_size:
-            raise InputError(f"rank: {rank} given, must be at least 0 and less than world_size ({world_size})")
         check_files(data.train)
         self.data = data
         self.encode = encode

@@ -156,18 +156,15 @@ def show_progress(trainer: Trainer, progress: TrainerCallback | None = None) -> 
 
 
 class WarnOfZeroBLEU(TrainerCallback):
-    """Warns once if validation BLEU is still 0 at the third evaluation, or a later one."""
+    """Warns if validation BLEU is still 0 at the third evaluation."""
 
     EVALUATIONS, ZERO = 3, 0.05
-
-    def __init__(self) -> None:
-        self.scores: list[float] = []
 
     def on_evaluate(self, args: Any, state: Any, control: Any, metrics: dict[str, Any], **kwargs: Any) -> None:
         if "eval_bleu" not in metrics or not state.is_world_process_zero:
             return
-        self.scores.append(metrics["eval_bleu"])
-        if len(self.scores) == self.EVALUATIONS and max(self.scores) < self.ZERO:
+        scores = [entry["eval_bleu"] for entry in state.log_history if "eval_bleu" in entry]
+        if len(scores) == self.EVALUATIONS and max(scores) < self.ZERO:
             logger.warning(
                 "validation BLEU is still 0 at update %d. If the NLL falls, check that source and target are aligned "
                 "line by line, that evaluation.tokenize fits the target language, and that the warm-up is over "

@@ -364,20 +364,6 @@ def test_corpora_without_any_use(tmp_path):
         next(iter(stream_of([write(tmp_path, "c", [])])))
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"positions": 0}, "positions: 0 given"),
-        ({"seed": -1}, "seed: -1 given"),
-        ({"rank": 2, "world_size": 2}, "rank: 2 given, must be at least 0 and less than world_size (2)"),
-    ],
-)
-def test_bad_arguments(two, options, message):
-    with pytest.raises(InputError) as caught:
-        stream_of(two, **options)
-    assert message in str(caught.value)
-
-
 def test_a_missing_file_is_named_at_once(two, tmp_path):
     two[0].source.unlink()
     with pytest.raises(InputError, match=r"no such file: .*a\.en"):
