@@ -135,8 +135,8 @@ def scale_dual_stream(config: ResidualConfig) -> ResidualConfig:
     would differ by up to 8e-5 at s = 0.05.
     """
     changes: dict[str, Any] = {}
-    for stack, layers in (("encoder", config.encoder_layers), ("decoder", config.decoder_layers)):
-        options = config.ln_options(stack)
+    for stack in config.stacks:
+        options, layers = config.ln_options(stack), config.stack_layers(stack)
         if getattr(options, "dual_scale", None) == 1.0 and layers > 1:
             scale = 2.0 ** -math.ceil(math.log2(layers))
             epsilon = options.dual_layer_norm_eps * scale**2

@@ -46,6 +46,8 @@ def test_a_scale_that_is_given_and_other_modes_stay():
     hybrid = ResidualConfig(encoder_ln_mode="resi_dual", decoder_ln_mode="pre_ln", **SIZES)
     assert scale_dual_stream(hybrid).decoder_ln_mode_options is None
     assert scale_dual_stream(hybrid).ln_options("encoder").dual_scale == 1 / 8
+    alone = ResidualConfig(is_decoder_only=True, decoder_layers=2)
+    assert scale_dual_stream(alone).ln_options("decoder").dual_scale == 1 / 2
 
 
 class Vocabulary:
