@@ -52,20 +52,7 @@ def register() -> None:
     AutoModelForCausalLM.register(ResidualConfig, ResidualForCausalLM, exist_ok=True)
     AutoModelForMaskedLM.register(ResidualConfig, ResidualForMaskedLM, exist_ok=True)
     AutoModelForSequenceClassification.register(ResidualConfig, ResidualForSequenceClassification, exist_ok=True)
-    name_classes()
     register_pipeline()
-
-
-def name_classes() -> None:
-    """Add the classes to the tables of names in which `Trainer` (label smoothing) and pipelines look them up."""
-    from transformers.models.auto import modeling_auto as tables
-
-    for task, name in {
-        "CAUSAL_LM": "ResidualForCausalLM",
-        "MASKED_LM": "ResidualForMaskedLM",
-        "SEQUENCE_CLASSIFICATION": "ResidualForSequenceClassification",
-    }.items():
-        getattr(tables, f"MODEL_FOR_{task}_MAPPING_NAMES").setdefault("residual", name)
 
 
 def register_when_needed() -> None:

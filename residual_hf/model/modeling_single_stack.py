@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from transformers import GenerationMixin
 from transformers.cache_utils import Cache
 from transformers.modeling_outputs import CausalLMOutputWithPast, MaskedLMOutput, SequenceClassifierOutput
+from transformers.models.auto import modeling_auto
 from transformers.utils import TransformersKwargs, can_return_tuple
 from typing_extensions import Unpack
 
@@ -147,5 +148,13 @@ class ResidualForSequenceClassification(ResidualPreTrainedModel):
             loss=loss, logits=logits, hidden_states=outputs.hidden_states, attentions=outputs.attentions
         )
 
+
+# the tables in which `Trainer` (does label smoothing shift the labels?) and pipelines look up the name of a class
+for task, model in {
+    "CAUSAL_LM": ResidualForCausalLM,
+    "MASKED_LM": ResidualForMaskedLM,
+    "SEQUENCE_CLASSIFICATION": ResidualForSequenceClassification,
+}.items():
+    getattr(modeling_auto, f"MODEL_FOR_{task}_MAPPING_NAMES").setdefault("residual", model.__name__)
 
 __all__ = ["ResidualForCausalLM", "ResidualForMaskedLM", "ResidualForSequenceClassification"]
