@@ -174,7 +174,7 @@ class LayerDecoder:
 
 
 ROLES = ("query", "key", "value")
-no_dropout: Any = nn.Identity()
+no_dropout: Any = nn.Identity().eval()  # `training.acceleration` asks whether dropout is active
 
 
 def linear(*modules: nn.Module) -> Map:

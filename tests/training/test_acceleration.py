@@ -52,6 +52,16 @@ def test_the_modes_that_have_a_joint_kernel():
 
 
 @needs_kernels
+def test_the_search_in_pytorch_runs_during_training():
+    """As at an evaluation, with a mode whose decoder has no kernels."""
+    model = model_of("sub_ln", dropout=0.3).eval()
+    options = {"attention_mask": SOURCE.ne(1), "max_new_tokens": 5, "num_beams": 2}
+    expected = model.generate(SOURCE, **options)
+    with accelerated(model):
+        assert torch.equal(model.generate(SOURCE, **options), expected)
+
+
+@needs_kernels
 def test_dropout_is_random_and_repeats_with_the_seed():
     model = model_of("resi_dual", dropout=0.3, activation_dropout=0.2, attention_dropout=0.1)
     with accelerated(model):
