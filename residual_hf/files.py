@@ -48,7 +48,7 @@ def check_output_file(
         for given in (Path(given) for given in inputs if given is not None):
             if given.is_dir() and _contains(given, path):
                 raise InputError(f"{field}: {path} is a file of the input {given}; use another file")
-            if _is_same(path, given):
+            if given.exists() and path.samefile(given):
                 raise InputError(f"{field}: {path} is an input; use another file")
     if path.exists() and not overwrite:
         raise InputError(f"{field}: {path} exists; use --overwrite or another file")
@@ -122,10 +122,6 @@ def check_space(folder: Path, needed: int = RESERVE, *, field: str = "output_dir
         raise InputError(
             f"{field}: the disk of {folder} has {free / 2**20:.0f} MiB free, must have {needed / 2**20:.0f}"
         )
-
-
-def _is_same(path: Path, other: Path) -> bool:
-    return other.exists() and path.samefile(other)
 
 
 def _contains(folder: Path, path: Path) -> bool:

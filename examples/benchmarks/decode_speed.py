@@ -20,7 +20,6 @@ import time
 from collections.abc import Callable
 from functools import cache, partial
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -242,14 +241,15 @@ def own_peak_memory() -> int:
 
 
 def machine(threads: int) -> dict[str, Any]:
-    processor = next((line.partition(":")[2].strip() for line in cpu_info() if line.startswith("model name")), "")
-    versions = SimpleNamespace(torch=torch.__version__, python=platform.python_version())
-    return {"processor": processor, "threads": threads, "kernels": native.instruction_set(), **vars(versions)}
-
-
-def cpu_info() -> list[str]:
     path = Path("/proc/cpuinfo")
-    return path.read_text().splitlines() if path.exists() else []
+    lines = path.read_text().splitlines() if path.exists() else []
+    return {
+        "processor": next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), ""),
+        "threads": threads,
+        "kernels": native.instruction_set(),
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+    }
 
 
 def print_table(case: str, results: dict[str, dict[str, float]], reference: str) -> None:
