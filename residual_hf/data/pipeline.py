@@ -288,9 +288,15 @@ def given_tokenizer(path: str | Path, kind: str) -> PreTrainedTokenizerBase:
     try:
         if kind == "pretokenized":
             return pretokenized_tokenizer(path)
-        return AutoTokenizer.from_pretrained(model_folder(path))
+        tokenizer = AutoTokenizer.from_pretrained(model_folder(path))
     except Exception as error:  # the tokenizers library raises nothing narrower
         raise InputError(f"tokenizer.path: {path} cannot be loaded: {error}") from error
+    if hasattr(tokenizer, "_build_translation_inputs"):
+        raise InputError(
+            f"tokenizer.path: {path} has a {type(tokenizer).__name__}, which adds codes of languages that a recipe "
+            "does not set: fine-tune this model with Seq2SeqTrainer"
+        )
+    return tokenizer
 
 
 def mix(encoded: EncodedCorpus, sizes: Sequence[int], data: DataSettings, seed: int) -> EncodedCorpus:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, processors
-from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
+from transformers import PreTrainedTokenizerFast
 
 from residual_hf.data.settings import SPECIAL_TOKENS
 from residual_hf.data.text_files import iter_lines
@@ -105,13 +105,14 @@ def pretokenized_tokenizer(dict_path: str | Path) -> PreTrainedTokenizerFast:
     return wrap_tokenizer(tokenizer)
 
 
-def reads_segmented_text(tokenizer: PreTrainedTokenizerBase) -> bool:
+def reads_segmented_text(tokenizer: Any) -> bool:
     """Whether this is a `pretokenized_tokenizer`, or a pair of them."""
-    return isinstance(target_backend(tokenizer).model, models.WordLevel)
+    in_rust = hasattr(tokenizer, "backend_tokenizer")
+    return in_rust and isinstance(target_backend(tokenizer).model, models.WordLevel)
 
 
 def target_backend(tokenizer: Any) -> Tokenizer:
-    """The tokenizer of the target side, its own with separate vocabularies."""
+    """The `tokenizers.Tokenizer` of the target side, which has its own with separate vocabularies."""
     return getattr(tokenizer, "target_tokenizer", tokenizer.backend_tokenizer)
 
 

@@ -123,7 +123,12 @@ def with_vocabulary(
 
 
 def vocabulary(tokenizer: Any, side: str) -> tuple[Any, dict[str, int]]:
-    """The `tokenizers.Tokenizer` of a side, `"source"` or `"target"`, and its tokens with their ids."""
+    """The `tokenizers.Tokenizer` of a side, `"source"` or `"target"`, and its tokens with their ids.
+
+    A tokenizer written in Python, such as Marian's, has no `tokenizers.Tokenizer`.
+    """
+    if not hasattr(tokenizer, "backend_tokenizer"):
+        return None, tokenizer.get_vocab()
     backend, size = tokenizer.backend_tokenizer, len(tokenizer)
     if side == "target":
         backend, size = target_backend(tokenizer), getattr(tokenizer, "target_vocab_size", size)
@@ -146,6 +151,10 @@ def _pieces(old: PreTrainedTokenizerBase, new: PreTrainedTokenizerBase, side: st
             return [known[token]]
         if token in new.get_added_vocab():
             return []
+        if backend is None:
+            raise InputError(
+                f"tokenizer: must be that of model.from, as a {type(old).__name__} cannot divide {token!r}"
+            )
         found = [piece.id for piece in backend.model.tokenize(token)]
         return [] if unknown in found else found
 

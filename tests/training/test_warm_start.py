@@ -9,8 +9,8 @@ from dataclasses import replace
 import pytest
 import torch
 from test_run import changed, make_recipe
-from tiny_translator import SENTENCES, tiny_model, tiny_tokenizer
-from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
+from tiny_translator import SENTENCES, coded_tokenizer, tiny_model, tiny_tokenizer
+from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, MarianTokenizer
 
 from residual_hf.checkpoint import save_checkpoint
 from residual_hf.data.settings import TokenizerSettings
@@ -224,3 +224,26 @@ def test_an_adaptive_vocabulary_cannot_be_replaced(tmp_path):
     recipe = recipe_from(tmp_path, tmp_path)
     with pytest.raises(InputError, match="tokenizer: another vocabulary, must be that of model.from, whose adaptive"):
         build_model(recipe, new, Start(model, old))
+
+
+def test_a_converted_marian_model_keeps_its_tokenizer_in_python(tmp_path):
+    coded = coded_tokenizer(tmp_path)
+    names = dict.fromkeys(["</s>", "<unk>", *coded.get_vocab(), "<pad>"])
+    (tmp_path / "vocab.json").write_text(json.dumps({name: row for row, name in enumerate(names)}))
+    pieces = str(tmp_path / "m.model")
+    tokenizer = MarianTokenizer(pieces, pieces, str(tmp_path / "vocab.json"), source_lang="en", target_lang="de")
+    ids = {"pad_token_id": tokenizer.pad_token_id, "eos_token_id": 0, "bos_token_id": None}
+    model = tiny_model(tokenizer, position_counting="all_tokens", decoder_start_token_id=ids["pad_token_id"], **ids)
+    save_checkpoint(model, tokenizer, tmp_path / "marian")
+    recipe = recipe_from(tmp_path, tmp_path / "marian", max_updates=1, eval_every=1, eval_bleu=False)
+    assert train(recipe)["updates"] == 1
+    assert isinstance(AutoTokenizer.from_pretrained(tmp_path / "data" / "run" / "model"), MarianTokenizer)
+    with pytest.raises(InputError, match="tokenizer: must be that of model.from, as a MarianTokenizer cannot divide"):
+        build_model(recipe, bpe(SENTENCES), start_of(recipe))
+
+
+def test_a_tokenizer_that_adds_codes_of_languages_is_refused(tmp_path):
+    coded_tokenizer(tmp_path).save_pretrained(tmp_path / "coded")
+    settings = TokenizerSettings(path=str(tmp_path / "coded"))
+    with pytest.raises(InputError, match="tokenizer.path: .* has a M2M100Tokenizer, which adds codes of languages"):
+        train(replace(make_recipe(tmp_path / "data"), tokenizer=settings))
