@@ -107,6 +107,11 @@ def prepare(
             if not data.is_text:  # of which many lines are blank or short
                 warn_about_overlap(sample, {name: corpora for name, corpora in texts.items() if name != "train"})
         tokenizer = get_tokenizer(tokenizer_settings, sample, tags, positions, folder / "tokenizer")
+        if not data.is_text and tokenizer(text_target="a")["input_ids"][-1] != tokenizer.eos_token_id:
+            raise InputError(
+                f"tokenizer.path: {tokenizer_settings.path} does not end a text with {tokenizer.eos_token}, from "
+                "which a model learns where translations end"
+            )
         ids = [target_backend(tokenizer).token_to_id(tag) for tag in languages]
         if data.language_tags == "target" and ids != tokenizer.convert_tokens_to_ids(languages):
             raise InputError(

@@ -8,6 +8,7 @@ import random
 from itertools import chain, islice
 
 import pytest
+from tiny_translator import tiny_tokenizer
 
 from residual_hf.data.pipeline import open_stream, prepare, read_corpora
 from residual_hf.data.settings import DataSettings, TokenizerSettings
@@ -76,6 +77,12 @@ def test_references_of_segmented_text_are_whole_words(tmp_path, corpora):
     labels = data.encoded["test"][0]["labels"]
     decoded = data.tokenizer.decode(labels, skip_special_tokens=True).split()
     assert [word for word in decoded if word in WORDS] == [word for word in lines[0].split() if word in WORDS]
+
+
+def test_a_tokenizer_that_does_not_end_texts_is_refused(tmp_path, corpora):
+    tiny_tokenizer(end=False).save_pretrained(tmp_path / "endless")
+    with pytest.raises(InputError, match="tokenizer.path: .*endless does not end a text with </s>"):
+        prepared(tmp_path, corpora, tokenizer={"path": str(tmp_path / "endless")})
 
 
 def test_text_of_which_the_tokenizer_knows_little(tmp_path, corpora, caplog):
