@@ -141,7 +141,7 @@ def cell(runs: Sequence[FinishedRun | None], baseline: Sequence[FinishedRun | No
     if not values:
         return "diverged"
     spread = f" ({min(values):.2f}-{max(values):.2f})" if len(values) > 1 else ""
-    star = "*" if figure == "bleu" and all(map(differ, runs, baseline)) else ""
+    star = "*" if figure == "bleu" and baseline and all(map(differ, runs, baseline)) else ""
     return f"{sum(values) / len(values):.2f}{star}{spread}{diverged}"
 
 
@@ -185,10 +185,10 @@ def table_of_best_rates(results: Results, modes: Sequence[str], figure: str) -> 
 def draw(results: Results, folder: Path) -> None:
     """Write curves.svg, .png and .csv: the validation NLL over updates, and over learning rates if several.
 
-    More than ten modes with learning rates have a row of dots each instead of curves.
+    More than eight modes with learning rates have a row of dots each instead of curves.
     """
     panels, points = [], []
-    many = len({run.mode for run in results}) > 10 and all(run.column.lr for run in results)
+    many = len({run.mode for run in results}) > 8 and all(run.column.lr for run in results)
     for column in columns_of(results):
         if not many:
             panels.append(Panel(column.title, "updates", "validation NLL"))
