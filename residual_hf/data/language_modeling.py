@@ -12,6 +12,7 @@ import numpy as np
 
 from residual_hf.data.corpus import ParallelCorpus
 from residual_hf.data.encoding import IGNORED, EncodedCorpus, encode, encode_corpus
+from residual_hf.data.tokenizer import ends_text
 from residual_hf.errors import InputError
 
 Packing = Callable[[EncodedCorpus], EncodedCorpus]
@@ -36,7 +37,7 @@ def encode_chunks(chunks: Iterable[ParallelCorpus], tokenizer: Any, packing: Pac
 
 def ended(lines: EncodedCorpus, tokenizer: Any) -> EncodedCorpus:
     """The lines with `</s>` at the end of each; the tokenizer of a converted model writes it at the beginning."""
-    if tokenizer("a")["input_ids"][-1] == tokenizer.eos_token_id:
+    if ends_text(tokenizer):
         return lines
     return EncodedCorpus({**lines.arrays, "source_ids": np.roll(lines.arrays["source_ids"], -1)})
 

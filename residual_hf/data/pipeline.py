@@ -27,7 +27,13 @@ from residual_hf.data.settings import CleaningSettings, DataSettings, TokenizerS
 from residual_hf.data.streaming import StreamedBatches
 from residual_hf.data.subword_regularization import resegmenters
 from residual_hf.data.text_warnings import warn_about_overlap, warn_about_unknown_tokens
-from residual_hf.data.tokenizer import join_subwords, pretokenized_tokenizer, reads_segmented_text, target_backend
+from residual_hf.data.tokenizer import (
+    ends_text,
+    join_subwords,
+    pretokenized_tokenizer,
+    reads_segmented_text,
+    target_backend,
+)
 from residual_hf.data.tokenizer_training import train_tokenizer
 from residual_hf.errors import InputError
 from residual_hf.files import atomic_folder, write_json
@@ -107,7 +113,7 @@ def prepare(
             if not data.is_text:  # of which many lines are blank or short
                 warn_about_overlap(sample, {name: corpora for name, corpora in texts.items() if name != "train"})
         tokenizer = get_tokenizer(tokenizer_settings, sample, tags, positions, folder / "tokenizer")
-        if not data.is_text and tokenizer(text_target="a")["input_ids"][-1] != tokenizer.eos_token_id:
+        if not data.is_text and not ends_text(tokenizer, "text_target"):
             raise InputError(
                 f"tokenizer.path: {tokenizer_settings.path} does not end a text with {tokenizer.eos_token}, from "
                 "which a model learns where translations end"

@@ -111,6 +111,11 @@ def reads_segmented_text(tokenizer: Any) -> bool:
     return in_rust and isinstance(target_backend(tokenizer).model, models.WordLevel)
 
 
+def ends_text(tokenizer: Any, argument: str = "text") -> bool:
+    """Whether `</s>` is the last token of a text; with `argument` "text_target", of a target."""
+    return tokenizer(**{argument: "a"})["input_ids"][-1] == tokenizer.eos_token_id
+
+
 def target_backend(tokenizer: Any) -> Tokenizer:
     """The `tokenizers.Tokenizer` of the target side, which has its own with separate vocabularies."""
     return getattr(tokenizer, "target_tokenizer", tokenizer.backend_tokenizer)

@@ -8,6 +8,7 @@ from typing import Any
 
 from huggingface_hub import ModelCard, ModelCardData
 
+from residual_hf.data.tokenizer import ends_text
 from residual_hf.files import write_atomically
 from residual_hf.model.configuration_residual import ResidualConfig
 from residual_hf.model.translation_inputs import language_tags
@@ -31,7 +32,6 @@ def write_plain_card(folder: Path, config: ResidualConfig, tokenizer: Any, name:
     task = "summarization" if source and source == target else "translation"
     task = "text-generation" if config.is_decoder_only else task
     shown = source or "the source language", target or next(iter(tags), "en")
-    ends_text = tokenizer("a")["input_ids"][-1] == config.eos_token_id
     card = ModelCard.from_template(
         ModelCardData(
             language=language_codes(filter(None, (source, target, *tags))),
@@ -46,7 +46,7 @@ def write_plain_card(folder: Path, config: ResidualConfig, tokenizer: Any, name:
         source=source,
         target=target,
         origin=text(origin),
-        usage=usage(config.to_dict(), name, *shown, task=task, ends_text=ends_text),
+        usage=usage(config.to_dict(), name, *shown, task=task, ends_text=ends_text(tokenizer)),
         task=task,
         text=text,
         code=code,

@@ -42,8 +42,8 @@ class TranslationPipeline(Pipeline):
 
     Unless the caller or the model's generation config sets them, `num_beams` is 4 and the maximum length is
     2 * source length + 50 new tokens (`max_length_a` and `max_length_b` of the generation config), limited by the
-    positions of the model. With `num_return_sequences` above 1 the
-    result of each sentence is a list. The translation of an empty text is empty.
+    positions of the model. With `num_return_sequences` above 1 the result of each sentence is a list. The translation
+    of an empty text is empty.
 
     Raises `ValueError` for languages that the model does not support and for sentences longer than the positions of
     the model, and `TypeError` for inputs that are not text.
