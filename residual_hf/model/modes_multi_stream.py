@@ -28,6 +28,12 @@ def weighted_sum(weights: Tensor, members: Stream) -> Tensor:
     return mixed
 
 
+def weighted_sums(weights: Tensor, members: Tensor) -> Tensor:
+    """sum_k w_jk v_k for all j, (..., m, d_model), with weights (..., m, n) and members v (..., n, d_model)."""
+    with torch.autocast(members.device.type, enabled=False):  # in the precision of the stream
+        return weights.to(members.dtype) @ members
+
+
 class CopiedStream(NormAtEnd):
     """n copies of the embeddings at the start, the norm of the sum of the streams at the end."""
 
@@ -44,14 +50,16 @@ class MultiStream(PreLN):
     Boundary = CopiedStream
     shortcut_at = None
 
-    def weights(self, stream: Stream) -> tuple[Tensor, Tensor, Tensor]:
-        """Reading m (..., n), mixing A (..., from, to) and writing b (..., n)."""
+    def weights(self, states: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Reading m (..., n), mixing A (..., from, to) and writing b (..., n), of states (..., n, d_model)."""
         raise NotImplementedError(f"{type(self).__name__} must implement weights")
 
     def forward(self, stream: Stream, sublayer: Sublayer) -> Stream:
-        read, mix, write = self.weights(stream)
-        a = sublayer(self.norm(weighted_sum(read, stream)))
-        return tuple(weighted_sum(mix[..., j], stream) + write[..., j, None] * a for j in range(len(stream)))
+        states = torch.stack(stream, dim=-2)
+        read, mix, write = self.weights(states)
+        a = sublayer(self.norm(weighted_sums(read[..., None, :], states).squeeze(-2)))
+        mix_and_write = torch.cat([mix, write[..., None, :]], dim=-2).transpose(-1, -2)
+        return weighted_sums(mix_and_write, torch.stack((*stream, a), dim=-2)).unbind(-2)
 
 
 @dataclass(frozen=True)
@@ -107,11 +115,10 @@ class HyperConnections(MultiStream):
         }
         return {**values, "dynamic_weight": 0.0} if self.options.dynamic else values
 
-    def weights(self, stream: Stream) -> tuple[Tensor, Tensor, Tensor]:
+    def weights(self, states: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         if not self.options.dynamic:
             return self.static_read, self.static_mix, self.static_write
-        normed = self.weights_norm(torch.stack(stream, dim=-2))
-        dynamic = torch.tanh(nn.functional.linear(normed, self.dynamic_weight))
+        dynamic = torch.tanh(nn.functional.linear(self.weights_norm(states), self.dynamic_weight))
         reading, writing = self.dynamic_scale
         return (
             self.static_read + reading * dynamic[..., 0],
@@ -247,20 +254,17 @@ class MHC(MultiStream):
         init.zeros_(self.dynamic_weight)
         init.constant_(self.dynamic_scale, 0.01)
 
-    def weights(self, stream: Stream) -> tuple[Tensor, Tensor, Tensor]:
-        return self.weights_of(torch.cat(stream, dim=-1))
-
     @torch.compiler.nested_compile_region  # compiled once and not for every sub-layer
-    def weights_of(self, states: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def weights(self, states: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         n = self.options.streams
-        dynamic = nn.functional.linear(self.weights_norm(states), self.dynamic_weight)
+        dynamic = nn.functional.linear(self.weights_norm(states.flatten(-2)), self.dynamic_weight)
         read, write, mix = dynamic.split((n, n, self.static_mix.numel()), dim=-1)
         reading, writing, mixing = (self.dynamic_scale[i] for i in range(3))
         logits = self.static_mix + mixing * mix.unflatten(-1, self.static_mix.shape)
         matrix = kronecker(logits) if self.options.mixing == "kronecker" else sinkhorn(logits)
         return (
             torch.sigmoid(self.static_read + reading * read),
-            matrix.to(read.dtype).transpose(-1, -2),
+            matrix.transpose(-1, -2),
             2 * torch.sigmoid(self.static_write + writing * write),
         )
 

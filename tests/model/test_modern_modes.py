@@ -306,7 +306,7 @@ def mixing_mhc():
 
 def test_fresh_mhc_reads_one_stream_most_and_hardly_mixes():
     connection = make("mhc").model.encoder.layers[0].ffn_residual
-    read, mix, write = connection.weights(tuple(torch.randn(4, 2, 3, 16)))
+    read, mix, write = connection.weights(torch.randn(2, 3, 4, 16))
     low, high = torch.sigmoid(torch.tensor([-1.0, 1.0])).tolist()
     torch.testing.assert_close(read, torch.tensor([low, high, low, low]).expand(2, 3, 4))
     torch.testing.assert_close(write, 2 * read)
@@ -314,7 +314,7 @@ def test_fresh_mhc_reads_one_stream_most_and_hardly_mixes():
 
 
 def test_mhc_weights_keep_their_ranges_and_depend_on_the_token():
-    read, mix, write = mixing_mhc().weights(tuple(torch.randn(4, 2, 3, 16)))
+    read, mix, write = mixing_mhc().weights(torch.randn(2, 3, 4, 16))
     assert read.min() > 0 and read.max() < 1 and write.min() > 0 and write.max() < 2 and mix.min() >= 0
     for dim in (-1, -2):
         torch.testing.assert_close(mix.sum(dim), torch.ones(2, 3, 4), rtol=0, atol=1e-3)

@@ -184,8 +184,8 @@ def test_kronecker_mixing_follows_its_formula(streams):
 def test_fresh_kromhc_hardly_mixes_and_has_half_of_the_parameters():
     full, cheap = make("mhc"), make("mhc", ln_mode_options={"mixing": "kronecker"})
     connections = [model.model.encoder.layers[0].ffn_residual for model in (full, cheap)]
-    stream = tuple(torch.randn(4, 2, 3, WIDTH))
-    (read, _, write), (cheap_read, mix, cheap_write) = (connection.weights(stream) for connection in connections)
+    states = torch.randn(2, 3, 4, WIDTH)
+    (read, _, write), (cheap_read, mix, cheap_write) = (connection.weights(states) for connection in connections)
     assert torch.equal(cheap_read, read) and torch.equal(cheap_write, write)
     torch.testing.assert_close(mix, torch.eye(4).expand(2, 3, 4, 4), rtol=0, atol=2e-3)
     sizes = [connection.dynamic_weight.shape[0] for connection in connections]

@@ -76,6 +76,6 @@ def weights_of(module: Any, stream: tuple[Tensor, ...]) -> dict[str, Tensor]:
         return {"read": module.weight[None]}
     if isinstance(module, DepthAttention):
         return {"read": module.probabilities(stream).flip(-1).flatten(0, -2)}  # the newest is first in the stream
-    read, mix, write = module.weights(stream)
+    read, mix, write = module.weights(torch.stack(stream, dim=-2))
     n = len(stream)
     return {"read": read.reshape(-1, n), "mix": torch.as_tensor(mix).reshape(-1, n * n), "write": write.reshape(-1, n)}
