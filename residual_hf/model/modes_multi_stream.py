@@ -28,6 +28,7 @@ def weighted_sum(weights: Tensor, members: Stream) -> Tensor:
     return mixed
 
 
+@torch.fx.wrap
 def weighted_sums(weights: Tensor, members: Tensor) -> Tensor:
     """sum_k w_jk v_k for all j, (..., m, d_model), with weights (..., m, n) and members v (..., n, d_model)."""
     with torch.autocast(members.device.type, enabled=False):  # in the precision of the stream

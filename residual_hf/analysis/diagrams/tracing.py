@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, fx, nn
 
 from residual_hf.model.connections import ResidualConnection, StreamBoundary
+from residual_hf.model.modes_multi_stream import weighted_sums
 from residual_hf.model.norms import NORM_TYPES
 
 STATE = (2, 3, 16)  # batch, length, d_model of the traced stack
@@ -40,7 +41,6 @@ class Node:
     label: str = ""
     inputs: list[Node] = field(default_factory=list)
     inner: dict[str, list[Node]] = field(default_factory=dict)  # of a branch: the modules in its slots
-    factor: Any = None  # of a scale
     is_state: bool = True  # False: attention scores
 
 
@@ -187,10 +187,10 @@ class PartBuilder:
         outputs: list[Node] = []
         for node in self.graph.nodes:
             if node.op == "output":
-                outputs = [self.found[v] for v in node.args[0] if isinstance(self.found[v], Node)]
+                outputs = [value for value in self.argument(node.args[0]) if isinstance(value, Node)]
             else:
                 self.found[node] = self.visit(node)
-        return Part(self.title, self.inputs, used(weighted_sums(self.nodes, outputs), outputs), outputs)
+        return Part(self.title, self.inputs, used(self.nodes, outputs), outputs)
 
     def visit(self, node: fx.Node) -> Any:
         if node.op == "placeholder":
@@ -203,6 +203,13 @@ class PartBuilder:
             return self.member(arguments[0], cast(int, node.args[1]))
         if node.op == "call_module":
             return self.module(node, self.part.get_submodule(str(node.target)), arguments)
+        if node.target is torch.stack:
+            return arguments[0]
+        if node.target is weighted_sums:
+            count = self.values[node].shape[-2]
+            return [self.add_node("mix", f"Σ {label_of(arguments[0])}", arguments[1]) for _ in range(count)]
+        if node.target in ("unbind", "squeeze") and isinstance(arguments[0], list):
+            return arguments[0] if node.target == "unbind" else arguments[0][0]
         if not self.is_state(node):
             return self.coefficient(node, arguments)
         if node.target in UNCHANGED:
@@ -251,6 +258,9 @@ class PartBuilder:
             expression = expression_of(arguments[0])
         elif sign:
             expression = f" {sign} ".join(expression_of(a) for a in arguments)
+        elif node.target is torch.cat:
+            expression = ", ".join(nearest_name(a) for a in arguments[0])
+            return Coefficient(expression, expression, states_of(arguments))
         else:
             expression = f"{function_name(node)}({', '.join(expression_of(a) for a in arguments[:1])})"
         return Coefficient(expression, nearest_name(arguments) or expression, states_of(arguments))
@@ -279,9 +289,7 @@ class PartBuilder:
     def scaled(self, state: Node, factor: Any) -> Node:
         if type(factor) in (int, float) and factor == 1:
             return state
-        scale = self.add_node("scale", f"× {label_of(factor)}", [state])
-        scale.factor = factor
-        return scale
+        return self.add_node("scale", f"× {label_of(factor)}", [state])
 
 
 def states_of(value: Any) -> list[Node]:
@@ -318,21 +326,6 @@ def function_name(node: fx.Node) -> str:
 def module_node(module: nn.Module) -> Node:
     label = "LN" if isinstance(module, nn.LayerNorm) else type(module).__name__
     return Node("norm" if isinstance(module, NORMS) else "module", label)
-
-
-def weighted_sums(nodes: list[Node], outputs: list[Node]) -> list[Node]:
-    """Merges additions of states that members of one learned tensor scale into a single node, sum_k w_k h_k."""
-    uses = [i for node in nodes for i in node.inputs] + outputs
-    for node in nodes:
-        if node.kind != "add":
-            continue
-        first, second = node.inputs
-        members = {id(term.factor) for term in (first, second) if isinstance(term.factor, Coefficient)}
-        alike = first.label.lstrip("Σ×") == second.label.lstrip("×") and first.kind in ("scale", "mix")
-        if alike and second.kind == "scale" and len(members) == 2 and uses.count(first) == uses.count(second) == 1:
-            node.kind, node.label, node.factor = "mix", second.label.replace("×", "Σ"), first.factor
-            node.inputs = [*first.inputs, *second.inputs]
-    return nodes
 
 
 def used(nodes: list[Node], outputs: list[Node]) -> list[Node]:

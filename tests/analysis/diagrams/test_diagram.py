@@ -66,6 +66,9 @@ class Watch(TorchFunctionMode):
         states = [a for a in args if isinstance(a, torch.Tensor) and tuple(a.shape) == STATE]
         if self.depth == 0 and function in ADDITIONS and len(states) == 2:
             self.found["additions"] += 1
+        if self.depth == 0 and function is torch.Tensor.matmul:
+            weights, members = args
+            self.found["additions"] += weights.shape[-2] * (members.shape[-2] - 1)
         return result
 
 
