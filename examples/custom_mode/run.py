@@ -16,9 +16,8 @@ import highway  # noqa: F401  registers the mode
 
 from residual_hf.data.corpus import ParallelCorpus
 from residual_hf.data.generated import generate_corpus
-from residual_hf.files import check_output_folder
+from residual_hf.files import RECORD, check_output_folder
 from residual_hf.training.quickstart import quickstart_recipe
-from residual_hf.training.records import RECORD
 from residual_hf.training.run import run_folder, train_on
 
 ELSEWHERE = """

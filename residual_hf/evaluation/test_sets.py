@@ -20,7 +20,7 @@ from residual_hf.generation.long_text import LongLines
 from residual_hf.generation.stream import check_lengths
 from residual_hf.generation.translator import Translator
 from residual_hf.model.translation_inputs import languages_of
-from residual_hf.training.records import command, commit, device_name, now, versions
+from residual_hf.training.environment import command, commit, device_name, now, versions
 
 from .metrics import EvaluationSettings, check_lines
 from .scorer import Scorer, by_corpus, make_scorers, mean_of_reports

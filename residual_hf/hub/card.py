@@ -24,7 +24,7 @@ from residual_hf.files import check_output_file, write_atomically
 from residual_hf.model import catalogue as _  # noqa: F401  registers the modes
 from residual_hf.model.connections import LN_MODES
 from residual_hf.training.learning_curve import learning_curve
-from residual_hf.training.records import FinishedRun, Run
+from residual_hf.training.run_folder import FinishedRun, Run
 
 from .citations import bibtex, papers
 from .markdown import block, code, file_name, literal, public, text

@@ -23,8 +23,9 @@ from residual_hf.generation.decode import translate_corpus
 from residual_hf.hub.card import write_card
 
 from .checkpoints import choose_checkpoints, load_average
+from .environment import now
 from .recipe import Recipe
-from .records import RunRecord, measured_emissions, now
+from .records import RunRecord, measured_emissions
 from .settings import METRICS
 from .trainer import ResidualTrainer
 

@@ -19,7 +19,8 @@ from residual_hf.model.options import from_mapping
 
 from .launch import this_process
 from .recipe import Recipe
-from .records import DataRecord, RunRecord, describe_corpora, describe_data, read_recipe
+from .records import DataRecord, RunRecord, describe_corpora, describe_data
+from .run_folder import read_recipe
 
 MAY_CHANGE = {
     "": ("output_dir", "decoding", "evaluation"),

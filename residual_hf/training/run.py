@@ -48,8 +48,9 @@ from .callbacks import (
 from .checkpoints import KeepCheckpoints, complete_checkpoints, disk_errors
 from .final_model import choose_final_weights, final_scores, perplexities, record_end
 from .launch import check_launch, keep_freed_memory, this_process
+from .logs import TerminalHandler, log_to
 from .recipe import Recipe
-from .records import RunRecord, TerminalHandler, describe_data, log_to
+from .records import RunRecord, describe_data
 from .resuming import check_run_folder, check_same_run, has_finished, tokenizer_hashes
 from .settings import METRICS, TrainingSettings
 from .trainer import ResidualTrainer

@@ -16,7 +16,7 @@ from residual_hf.training.callbacks import (
     WarnOfZeroBLEU,
     duration,
 )
-from residual_hf.training.records import TerminalHandler
+from residual_hf.training.logs import TerminalHandler
 
 
 @pytest.fixture

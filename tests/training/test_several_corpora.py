@@ -17,8 +17,9 @@ from residual_hf.data.settings import CorpusSpec, DataSettings
 from residual_hf.errors import InputError
 from residual_hf.model.options import from_mapping
 from residual_hf.training.recipe import Recipe
-from residual_hf.training.records import CorpusRecord, DataRecord, Run, RunRecord
+from residual_hf.training.records import CorpusRecord, DataRecord, RunRecord
 from residual_hf.training.run import train
+from residual_hf.training.run_folder import Run
 
 
 def in_two_directions(folder, side, **training):

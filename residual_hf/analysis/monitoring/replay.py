@@ -19,13 +19,13 @@ from transformers import TrainerCallback, set_seed
 from residual_hf.analysis.output import as_table
 from residual_hf.data.pipeline import read_corpora
 from residual_hf.errors import InputError
-from residual_hf.files import read_json_lines, write_atomically
+from residual_hf.files import RECORD, read_json_lines, write_atomically
 from residual_hf.training.building import build_model, model_class
 from residual_hf.training.callbacks import show_progress
 from residual_hf.training.checkpoints import complete_checkpoints, step_of
 from residual_hf.training.launch import keep_freed_memory, this_process
 from residual_hf.training.recipe import Recipe, load_recipe
-from residual_hf.training.records import RECORD, RunRecord
+from residual_hf.training.records import RunRecord
 from residual_hf.training.resuming import other_text
 from residual_hf.training.run import prepare_data, training_data
 from residual_hf.training.settings import TrainingSettings

@@ -17,7 +17,7 @@ from residual_hf.hub.card import LABELS, compare, score_tables
 from residual_hf.hub.markdown import public
 from residual_hf.training.callbacks import duration
 from residual_hf.training.learning_curve import series
-from residual_hf.training.records import Run
+from residual_hf.training.run_folder import Run
 
 from .charts import line_chart
 from .layer_maps import layer_maps

@@ -1,0 +1,63 @@
+# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
+"""What a record says about this process: command, time, commit, versions and device."""
+
+from __future__ import annotations
+
+import platform
+import shlex
+import subprocess
+import sys
+from datetime import datetime, timezone
+from pathlib import Path
+
+import torch
+
+
+def command() -> str:
+    """The command line of this process, as a user types it."""
+    program = Path(sys.argv[0])
+    name = "residual-hf" if program.parts[-2:] == ("residual_hf", "cli.py") else program.name
+    return shlex.join([name, *sys.argv[1:]])
+
+
+def now() -> str:
+    return datetime.now(timezone.utc).isoformat(timespec="seconds")
+
+
+def commit() -> str | None:
+    """The commit of the package's source folder, with `+` if files in it were changed; None outside of git."""
+    source = Path(__file__).resolve().parents[2]
+    if not (source / ".git").exists():
+        return None
+    try:
+        head, changed = (
+            subprocess.run(["git", "-C", str(source), *command], capture_output=True, text=True, check=True).stdout
+            for command in (["rev-parse", "HEAD"], ["status", "--porcelain", "--untracked-files=no"])
+        )
+    except (OSError, subprocess.CalledProcessError):
+        return None
+    return head.strip() + ("+" if changed.strip() else "")
+
+
+def versions() -> dict[str, str]:
+    import accelerate
+    import tokenizers
+    import transformers
+
+    from residual_hf import __version__
+
+    return {
+        "residual_hf": __version__,
+        "torch": torch.__version__,
+        "transformers": transformers.__version__,
+        "accelerate": accelerate.__version__,
+        "tokenizers": tokenizers.__version__,
+        "python": platform.python_version(),
+    }
+
+
+def device_name() -> str:
+    if torch.cuda.is_available():
+        return torch.cuda.get_device_name()
+    threads = torch.get_num_threads()
+    return f"{platform.processor() or platform.machine()} CPU, {threads} thread{'s' if threads > 1 else ''}"
