@@ -304,6 +304,15 @@ def mixing_mhc():
     return connection
 
 
+def test_streams_keep_their_precision_under_autocast():
+    connection = make("hyper_connections").model.encoder.layers[0].ffn_residual
+    stream = tuple(torch.randn(4, 2, 3, 16))
+    with torch.autocast("cpu", torch.bfloat16):
+        mixed = connection(stream, lambda h: torch.zeros_like(h, dtype=torch.bfloat16))
+    for before, after in zip(stream, mixed, strict=True):  # a fresh model does not mix
+        assert torch.equal(before, after)
+
+
 def test_fresh_mhc_reads_one_stream_most_and_hardly_mixes():
     connection = make("mhc").model.encoder.layers[0].ffn_residual
     read, mix, write = connection.weights(torch.randn(2, 3, 4, 16))
