@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from residual_hf.model.connections import ResidualConnection, Stream, Sublayer
 from residual_hf.model.decoding import has_hooks
 from residual_hf.model.ln_modes import PostLN, PreLN, ResiDual
+from residual_hf.model.modes_skip_scaling import DeepNorm, Keel
 from residual_hf.model.norms import RMSNorm
 from residual_hf.native import autograd, instruction_set, library
 
@@ -126,12 +127,22 @@ def linear(module: nn.Linear, inputs: Tensor) -> Tensor:
 
 def post_ln(connection: PostLN, stream: Stream, sublayer: Sublayer) -> Stream:
     (x,) = stream
-    return add_norm(connection, x, sublayer)[:1]
+    return add_norm(connection, x, x, sublayer)[:1]
+
+
+def deep_norm(connection: DeepNorm, stream: Stream, sublayer: Sublayer) -> Stream:
+    (x,) = stream
+    return add_norm(connection, x, connection.alpha * x, sublayer)[:1]
+
+
+def keel(connection: Keel, stream: Stream, sublayer: Sublayer) -> Stream:
+    (x,) = stream
+    return add_norm(connection, connection.input_norm(x), connection.alpha * x, sublayer)[:1]
 
 
 def resi_dual(connection: ResiDual, stream: Stream, sublayer: Sublayer) -> Stream:
     x, r = stream
-    return add_norm(connection, x, sublayer, dual=r, dual_scale=connection.options.dual_scale)
+    return add_norm(connection, x, x, sublayer, dual=r, dual_scale=connection.options.dual_scale)
 
 
 def pre_ln(connection: PreLN, stream: Stream, sublayer: Sublayer) -> Stream:
@@ -143,15 +154,17 @@ JOINS: dict[Callable[..., Stream], Callable[..., Stream]] = {
     PostLN.forward: post_ln,
     PreLN.forward: pre_ln,
     ResiDual.forward: resi_dual,
+    DeepNorm.forward: deep_norm,
+    Keel.forward: keel,
 }
 """By the `forward` of a mode, which its subclasses may share."""
 
 
-def add_norm(connection: Any, x: Tensor, sublayer: Sublayer, **dual: Any) -> Any:
+def add_norm(connection: Any, read: Tensor, shortcut: Tensor, sublayer: Sublayer, **dual: Any) -> Any:
     norm = connection.norm
     return autograd.dropout_add_norm(
-        sublayer.scaled(x),
-        x,
+        sublayer.scaled(read),
+        shortcut,
         rate_of(sublayer.dropout),
         norm.weight,
         getattr(norm, "bias", None),
