@@ -86,7 +86,6 @@ static void *decode_part(void *argument) {
         attend(s, &b, rows, &layer->cross_query, &layer->cross_output, cross_cache, &cross, &layer->after_cross);
         feed_forward(s, &b, rows, layer);
     }
-    end_stream(s, &b, rows);
 
     int64_t outputs = s->logits.outputs, candidates = step->candidates;
     if (candidates)

@@ -20,7 +20,7 @@ from . import loaded_library
 from .batch import Sentences
 from .state import DecoderState
 from .structures import Source, Stack, Table
-from .support import missing_support, plain_stack, unsupported_stack
+from .support import missing_support, unsupported_stack
 from .weights import Packer, round_up
 
 ROW_PADDING = 32
@@ -49,7 +49,7 @@ class NativeDecoder:
         self.packer = Packer(dtype)
         self.model = weakref.ref(model)
         with torch.no_grad():
-            self.decoder = self.packer.stack(plain_stack(model, "decoder"))
+            self.decoder = self.packer.stack(model.model.decoder)
             self.decoder.logits = self.packer.linear(model.output_weight, model.lm_head.bias, padding_bias=-torch.inf)
 
     @cached_property
@@ -59,7 +59,7 @@ class NativeDecoder:
         if model is None or unsupported_stack(model.model.encoder) is not None:
             return None
         with torch.no_grad():
-            return self.packer.stack(plain_stack(model, "encoder"))
+            return self.packer.stack(model.model.encoder)
 
     def encode(self, input_ids: Tensor, attention_mask: Tensor | None = None) -> Tensor | None:
         """Encoder states (batch, length, d_model) in fp32, zero at padding, from source tokens (batch, length).

@@ -36,7 +36,6 @@ static void *encode_part(void *argument) {
             feed_forward(s, &b, rows, layer);
         }
     }
-    end_stream(s, &all, part->rows);
     return NULL;
 }
 

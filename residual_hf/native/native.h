@@ -38,18 +38,38 @@ typedef struct {
     const int32_t *lengths;
 } Table;
 
-// The norms between a sub-layer and the next: of its output (Peri-LN), and of the sum, which is that of the same
-// sub-layer in Post-LN and of the next one in Pre-LN.
+// In a sum of vectors: weight * number * weights * a vector. In a function of numbers: the sum over the values of that.
+enum { NOWHERE = -1, BRANCH = -2 };
 typedef struct {
-    Norm output, sum;
-} Join;
+    int32_t source;  // a register, BRANCH (the output of the sub-layer), or NOWHERE: ones, or the number alone
+    int32_t number;  // a register, or NOWHERE: 1
+    float weight;
+    const float *weights;  // (width), padded, or NULL: ones
+} Term;
+
+typedef enum { SUM, NUMBER, TANH, SIGMOID, EXP, LOG_SUM_EXP } Function;
+
+// Of each row. A SUM of vectors, its norm, or both go to registers (or NOWHERE); other functions make a number.
+typedef struct {
+    int32_t function, terms;
+    const Term *term;
+    Norm norm;
+    int32_t sum, output;
+    int32_t hidden;  // whether the output is what the next sub-layer reads
+} Operation;
+
+// The residual connections between two sub-layers: `programs.py` finds the operations.
+typedef struct {
+    int32_t operations;
+    const Operation *operation;
+} Program;
 
 // Heads are padded to a multiple of 32 values; `attention_width` holds all of them.
 typedef struct {
     Linear query, key_value, attention_output;
     Linear cross_query, cross_key_value, cross_output;  // of the decoder
     Linear ffn_in, ffn_out;
-    Join after_attention, after_cross, after_ffn;
+    Program after_attention, after_cross, after_ffn;
 } Layer;
 
 // An encoder, or a decoder with its output projection.
@@ -59,11 +79,10 @@ typedef struct {
     int32_t width, stride;  // d_model, and padded
     int32_t heads, head_size, attention_width, ffn_width;
     int32_t activation;
-    int32_t keep_sum;  // Pre-LN: the stream is the sum, and only sub-layers see norms
+    int32_t vectors, registers;  // of the stream of a row: vectors of `stride` values, and values with all numbers
     float embedding_scale, attention_scale;
-    float dual_scale, main_scale;     // ResiDual; dual_scale is 0 elsewhere
     const float *tokens, *positions;  // (vocabulary, width), (positions, width) or NULL
-    Norm embedding_norm, first_norm, dual_norm;
+    Program start;                    // before the first sub-layer
     const Layer *layer;
     Linear logits;
 } Stack;
@@ -131,9 +150,6 @@ void linear(const Linear *linear, int rows, const void *input, Activation activa
 
 void attention(int rows, int heads, int head_size, int width, Type type, const void *queries, const void *cache,
                const Table *table, float scale, void *output, float *scratch);
-
-void add_norm(int rows, int width, int stride, float *stream, const float *branch, const Norm *norm, int keep_sum,
-              float *dual, float dual_scale, void *output, Type output_type);
 
 // Of a row: the largest logit, the sum of exp(logit - largest), and how many candidates there are.
 typedef struct {

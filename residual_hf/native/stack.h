@@ -5,9 +5,10 @@
 #include "gemm.h"
 
 typedef struct {
-    float *stream, *dual;   // (rows, stride); dual is NULL where there is none
+    float *stream;          // (rows, registers)
     void *hidden;           // (rows, stride), what the next sub-layer reads
     float *branch;          // (rows, stride), what it returns
+    float *work;            // (stride)
     void *query, *context;  // (rows, attention_width)
     void *ffn;              // (rows, ffn_width)
     float *scores;
@@ -28,6 +29,6 @@ void *cache_entry(const Stack *s, const void *cache, int64_t index);
 int in_vocabulary(const Stack *s, int rows, const int64_t *tokens);
 void embed(const Stack *s, const Buffers *b, int rows, const int64_t *tokens, const int64_t *positions);
 void attend(const Stack *s, const Buffers *b, int rows, const Linear *query, const Linear *output, const void *cache,
-            const Table *table, const Join *after);
+            const Table *table, const Program *after);
 void feed_forward(const Stack *s, const Buffers *b, int rows, const Layer *layer);
-void end_stream(const Stack *s, const Buffers *b, int rows);
+void update_stream(const Stack *s, const Buffers *b, int rows, const Program *program);

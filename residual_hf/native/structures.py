@@ -28,8 +28,21 @@ class Table(Structure):
     _fields_ = [("entries", c_void_p), ("stride", c_int64), ("line", c_void_p), ("lengths", c_void_p)]
 
 
-class Join(Structure):
-    _fields_ = [("output", Norm), ("sum", Norm)]
+class Term(Structure):
+    _fields_ = [("source", c_int32), ("number", c_int32), ("weight", c_float), ("weights", c_void_p)]
+
+
+class Operation(Structure):
+    _fields_ = [
+        *((name, c_int32) for name in ("function", "terms")),
+        ("term", POINTER(Term)),
+        ("norm", Norm),
+        *((name, c_int32) for name in ("sum", "output", "hidden")),
+    ]
+
+
+class Program(Structure):
+    _fields_ = [("operations", c_int32), ("operation", POINTER(Operation))]
 
 
 class Layer(Structure):
@@ -42,22 +55,20 @@ class Layer(Structure):
         ("cross_output", Linear),
         ("ffn_in", Linear),
         ("ffn_out", Linear),
-        ("after_attention", Join),
-        ("after_cross", Join),
-        ("after_ffn", Join),
+        ("after_attention", Program),
+        ("after_cross", Program),
+        ("after_ffn", Program),
     ]
 
 
 class Stack(Structure):
     _fields_ = [
         *((name, c_int32) for name in ("type", "layers", "vocabulary", "width", "stride", "heads", "head_size")),
-        *((name, c_int32) for name in ("attention_width", "ffn_width", "activation", "keep_sum")),
-        *((name, c_float) for name in ("embedding_scale", "attention_scale", "dual_scale", "main_scale")),
+        *((name, c_int32) for name in ("attention_width", "ffn_width", "activation", "vectors", "registers")),
+        *((name, c_float) for name in ("embedding_scale", "attention_scale")),
         ("tokens", c_void_p),
         ("positions", c_void_p),
-        ("embedding_norm", Norm),
-        ("first_norm", Norm),
-        ("dual_norm", Norm),
+        ("start", Program),
         ("layer", POINTER(Layer)),
         ("logits", Linear),
     ]
@@ -113,7 +124,6 @@ ARGUMENTS = {
     "linear": [c_void_p, c_int, c_void_p, c_int, c_void_p, c_int, c_void_p],
     "linear_scratch_size": [c_int, c_int, c_int],
     "attention": [c_int] * 5 + [c_void_p] * 3 + [c_float] + [c_void_p] * 2,
-    "add_norm": [c_int] * 3 + [c_void_p] * 3 + [c_int, c_void_p, c_float, c_void_p, c_int],
     "start_candidates": [c_int, c_int, c_void_p, c_void_p, c_void_p],
     "add_candidates": [c_int, c_int, c_int64, c_void_p, c_int, c_void_p, c_void_p, c_void_p],
     "finish_candidates": [c_int, c_int, c_void_p, c_void_p],

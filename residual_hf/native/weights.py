@@ -10,23 +10,18 @@ from torch import Tensor, nn
 from torch.nn.functional import normalize, pad
 
 from residual_hf.model.embeddings import SinusoidalPositions
+from residual_hf.model.search import Array
 from residual_hf.model.stacks import ResidualStack
 
-from .structures import Join, Layer, Linear, Norm, Stack
+from . import recorder
+from .programs import StackPrograms
+from .structures import Layer, Linear, Norm, Operation, Program, Stack, Term
 
 PADDING, PANEL, HEAD_PADDING = 64, 32, 32
 DTYPES = ("float32", "bfloat16", "int8")
 ACTIVATIONS = {"relu": 1, "gelu": 2, "silu": 3, "swish": 3}
 
-# names of the norms of a connection: before its sub-layer, on the output of it, and after the addition
-LN_MODES: dict[str, tuple[str | None, str | None, str | None]] = {
-    "post_ln": (None, None, "norm"),
-    "resi_dual": (None, None, "norm"),
-    "pre_ln": ("norm", None, None),
-    "sandwich_ln": ("norm", "output_norm", None),
-    "peri_ln": ("norm", "output_norm", None),
-    "output_ln": (None, "norm", None),
-}
+FUNCTIONS = ("sum", "number", "tanh", "sigmoid", "exp", "log_sum_exp")
 
 
 def round_up(value: int, multiple: int = PADDING) -> int:
@@ -91,25 +86,33 @@ class Packer:
     def attention_output(self, projection: nn.Linear, heads: int) -> Linear:
         return self.linear(pad_heads(projection.weight.T, heads).T, projection.bias)
 
-    def norm(self, module: Any) -> Norm:
-        if module is None:
+    def norm(self, weights: recorder.NormWeights | None) -> Norm:
+        if weights is None:
             return Norm()
-        width, centered = round_up(len(module.weight)), isinstance(module, nn.LayerNorm)
-        bias = module.bias if centered else torch.zeros_like(module.weight)
-        gain, bias = (self.address(pad_to(tensor.float(), width)) for tensor in (module.weight, bias))
-        return Norm(gain, bias, module.eps, centered)
+        bias = torch.zeros_like(weights.gain) if weights.bias is None else weights.bias
+        return Norm(self.vector(weights.gain), self.vector(bias), weights.epsilon, weights.centered)
 
-    def norms(self, stack: ResidualStack, mode: str) -> tuple[Norm, list[Join]]:
-        """The norm before the first sub-layer, and the norms after each of them: before the next, or at the end."""
-        present = [c for layer in stack.layers for name, c in layer.named_children() if name.endswith("_residual")]
-        before, on_output, after = ([name and getattr(c, name) for c in present] for name in LN_MODES[mode])
-        end = None if mode == "resi_dual" else getattr(stack.boundary, "norm", None)
-        following = [first or second for first, second in zip(after, [*before[1:], end], strict=True)]
-        joins = [Join(self.norm(output), self.norm(total)) for output, total in zip(on_output, following, strict=True)]
-        return self.norm(before[0]), joins
+    def vector(self, values: Tensor) -> int:
+        return self.address(pad_to(values.float(), round_up(len(values))))
 
-    def layer(self, layer: Any, heads: int, joins: list[Join]) -> Layer:
-        """A layer with the norms after its sub-layers."""
+    def term(self, key: recorder.Key, weight: Array) -> Term:
+        """A weight times registers, see `recorder.Cell`."""
+        if weight.ndim == 0:
+            return Term(*key, float(weight))
+        return Term(*key, 1.0, self.vector(torch.tensor(weight)))
+
+    def program(self, operations: list[recorder.Operation]) -> Program:
+        """What happens to the stream between two sub-layers."""
+        packed = (Operation * len(operations))()
+        for i, operation in enumerate(operations):
+            function = FUNCTIONS.index(operation.function)
+            terms = (Term * len(operation.terms))(*(self.term(*term) for term in operation.terms))
+            results = operation.sum, operation.output, operation.hidden
+            packed[i] = Operation(function, len(terms), terms, self.norm(operation.norm), *results)
+        return Program(len(operations), packed)
+
+    def layer(self, layer: Any, heads: int, after: list[Program]) -> Layer:
+        """A layer with what follows its sub-layers."""
         own, ffn = layer.self_attn, layer.ffn
         packed = Layer(
             query=self.attention_inputs([own.q_proj], heads),
@@ -117,52 +120,48 @@ class Packer:
             attention_output=self.attention_output(own.out_proj, heads),
             ffn_in=self.linear(ffn.fc1.weight, ffn.fc1.bias),
             ffn_out=self.linear(ffn.fc2.weight, ffn.fc2.bias),
-            after_attention=joins[0],
-            after_ffn=joins[-1],
+            after_attention=after[0],
+            after_ffn=after[-1],
         )
-        if len(joins) == 3:
+        if len(after) == 3:
             cross = layer.encoder_attn
             packed.cross_query = self.attention_inputs([cross.q_proj], heads)
             packed.cross_key_value = self.attention_inputs([cross.k_proj, cross.v_proj], heads)
             packed.cross_output = self.attention_output(cross.out_proj, heads)
-            packed.after_cross = joins[1]
+            packed.after_cross = after[1]
         return packed
 
     def stack(self, stack: ResidualStack) -> Stack:
-        """An encoder, or a decoder still without its output projection, of a mode among `LN_MODES`."""
+        """An encoder, or a decoder still without its output projection. Raises `NoKernel`, see `StackPrograms`."""
         config, name = stack.config, stack.stack
-        mode, options = config.stack_ln_mode(name), config.ln_options(name)
+        recorded = StackPrograms(stack)
         heads = getattr(config, f"{name}_attention_heads")
-        head_size = config.d_model // heads
+        head_size, stride = config.d_model // heads, round_up(config.d_model)
         packed = Stack(
             type=int(self.dtype != "float32"),
             layers=len(stack.layers),
             vocabulary=stack.embed_tokens.num_embeddings,
             width=config.d_model,
-            stride=round_up(config.d_model),
+            stride=stride,
             heads=heads,
             head_size=round_up(head_size, HEAD_PADDING),
             attention_width=round_up(heads * round_up(head_size, HEAD_PADDING)),
             ffn_width=round_up(getattr(config, f"{name}_ffn_dim")),
             activation=ACTIVATIONS[config.activation_function],
-            keep_sum=LN_MODES[mode][2] is None,
+            vectors=recorded.vectors,
+            registers=recorded.vectors * stride + round_up(recorded.numbers),
             embedding_scale=stack.embed_tokens.scale,
             attention_scale=head_size**-0.5,
         )
-        packed.first_norm, joins = self.norms(stack, mode)
-        if mode == "resi_dual":
-            packed.dual_norm = self.norm(stack.boundary.norm)
-            packed.dual_scale, packed.main_scale = options.dual_scale, options.main_scale
-        if config.embedding_norm:
-            packed.embedding_norm = self.norm(stack.embed_norm)
         tokens = stack.embed_tokens.weight.float()
         packed.tokens = self.address(normalize(tokens, dim=-1) if config.fix_norm else tokens)
         if stack.embed_positions is not None:
             packed.positions = self.address(position_table(stack.embed_positions).float())
+        packed.start, *after = (self.program(operations) for operations in recorded.programs)
         packed.layer = (Layer * len(stack.layers))()
-        per_layer = len(joins) // len(stack.layers)
+        per_layer = len(after) // len(stack.layers)
         for i, layer in enumerate(stack.layers):
-            packed.layer[i] = self.layer(layer, heads, joins[i * per_layer : (i + 1) * per_layer])
+            packed.layer[i] = self.layer(layer, heads, after[i * per_layer : (i + 1) * per_layer])
         return packed
 
 

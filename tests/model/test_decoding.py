@@ -126,7 +126,7 @@ needs_kernels = pytest.mark.skipif(native.library() is None, reason="no native k
 
 
 @needs_kernels
-@pytest.mark.parametrize("mode", ["post_ln", "pre_ln", "resi_dual", "deep_norm"])
+@pytest.mark.parametrize("mode", ["post_ln", "pre_ln", "resi_dual", "deep_norm", "keel", "b2t", "hyper_connections"])
 def test_kernels_give_the_hypotheses_of_pytorch(mode, monkeypatch):
     model, generator = make_model(mode), random.Random(mode)
     requests = [random_request(generator, number) for number in range(10)]

@@ -3,17 +3,15 @@
 
 from __future__ import annotations
 
-import copy
 from ctypes import byref
 
 import pytest
 import torch
 from native.native_library import isa, needs_kernels  # noqa: F401
-from torch import nn
 from torch.nn.functional import gelu, linear, relu, silu
 
 from residual_hf.native import library
-from residual_hf.native.structures import Norm, Table, Tally
+from residual_hf.native.structures import Table, Tally
 from residual_hf.native.weights import DTYPES, HEAD_PADDING, Packer, pad_heads, pad_to, round_up
 
 pytestmark = needs_kernels
@@ -149,33 +147,6 @@ def test_attention_to_nothing_is_zero():
     pointers = query.data_ptr(), cache.data_ptr(), byref(table)
     library().attention(1, 1, 64, 64, 0, *pointers, 0.125, output.data_ptr(), scratch.data_ptr())
     assert not output.any()
-
-
-@pytest.mark.parametrize("dtype", TYPES)
-@pytest.mark.parametrize("keep_sum", [False, True])
-@pytest.mark.parametrize("norm_class", [nn.LayerNorm, nn.RMSNorm, None])
-@pytest.mark.parametrize("dual_scale", [0.0, 0.5])
-@pytest.mark.parametrize("width", [3, 100, 256])
-def test_add_norm(dtype, keep_sum, norm_class, dual_scale, width):
-    rows, stride = 5, round_up(width)
-    module = norm_class(width, eps=1e-3) if norm_class else nn.Identity()
-    module.requires_grad_(False)
-    for parameter in module.parameters():
-        parameter.normal_()
-    packer = Packer("float32")
-    norm = packer.norm(module) if norm_class else Norm()
-    stream, branch, dual = (pad_to(torch.randn(rows, width), rows, stride) for _ in range(3))
-    total = (stream + branch)[:, :width].double()
-    expected = copy.deepcopy(module).double()(total)
-    expected_dual = (dual + dual_scale * branch).double()
-
-    output = torch.full((rows, stride), torch.nan, dtype=dtype)
-    pointers = stream.data_ptr(), branch.data_ptr(), byref(norm), keep_sum, dual.data_ptr() if dual_scale else None
-    library().add_norm(rows, width, stride, *pointers, dual_scale, output.data_ptr(), TYPES.index(dtype))
-    assert_near(output[:, :width], expected, 1e-6 if dtype == torch.float32 else 4e-3)
-    assert_near(stream[:, :width], total if keep_sum else expected, 1e-6)
-    assert_near(dual, expected_dual if dual_scale else dual.double(), 1e-6)
-    assert not output[:, width:].any() and not stream[:, width:].any()
 
 
 def top_candidates(logits, count, parts=1):

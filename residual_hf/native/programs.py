@@ -1,0 +1,129 @@
+# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
+"""The residual connections of a stack as operations for the kernels, whatever its mode.
+
+The connections run once on symbols. What they do between two sub-layers becomes a list of operations on the registers
+of a row: sums, norms, and functions of numbers. Nothing here knows a mode.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from typing import Any
+
+import torch
+from torch import nn
+
+from residual_hf.model.connections import ResidualConnection, Sublayer, slot
+from residual_hf.model.stacks import ResidualStack
+
+from .recorder import NOWHERE, NoKernel, Operation, Recorder
+from .symbols import Symbol
+
+
+class StackPrograms:
+    """The operations before the first sub-layer and after each of them.
+
+    Attributes:
+        programs: lists of operations. The last one ends with the output of the stack as `hidden`.
+        vectors, numbers: how many registers they need. Register 0 holds the embeddings at the start.
+
+    Raises:
+        NoKernel: a connection does something that the kernels cannot.
+    """
+
+    @torch.no_grad()
+    def __init__(self, stack: ResidualStack):
+        recorder = Recorder(stack.config.d_model)
+        stream: Any = stack.boundary.begin(stack.embed_norm(Symbol(recorder.embeddings(), is_vector=True)))
+        for connection, sublayer in sublayers(stack, recorder):
+            stream = connection(stream, sublayer)
+        output: Any = stack.boundary.end(stream)
+        recorder.read(output.cell)
+        self.programs = recorder.programs
+        remove_unused(self.programs)
+        self.vectors, self.numbers = assign_registers(self.programs)
+
+
+def sublayers(stack: ResidualStack, recorder: Recorder) -> Iterator[tuple[ResidualConnection, Sublayer]]:
+    """The connections of a stack, each with a sub-layer that ends a list of operations."""
+    no_dropout: Any = nn.Identity()
+    layers: Any = stack.layers
+    for layer in layers:
+        for name, connection in layer.named_children():
+            if name.endswith("_residual"):
+                inner = getattr(layer, name.removesuffix("_residual")).inner
+                yield connection, Sublayer(partial(branch, recorder, inner), no_dropout, layer.branch_factor())
+
+
+def branch(recorder: Recorder, inner: nn.ModuleDict, states: Any, **options: Any) -> tuple[Any]:
+    """The output of a sub-layer, and what its last slot does to it."""
+    if options:
+        raise NoKernel(f"a sub-layer with {', '.join(options)}")
+    output: Any = Symbol(recorder.branch(states.cell), is_vector=True)
+    return (slot(inner, "output", output),)
+
+
+def remove_unused(programs: list[list[Operation]]) -> None:
+    """Remove results that nothing reads, and operations without results."""
+    vectors: set[int] = set()
+    numbers: set[int] = set()
+    for program in reversed(programs):
+        for operation in reversed(program):
+            made = vectors if operation.function == "sum" else numbers
+            operation.sum = operation.sum if operation.sum in vectors else NOWHERE
+            operation.output = operation.output if operation.output in made else NOWHERE
+            if has_result(operation):
+                vectors.update(source for (source, _), _ in operation.terms)
+                numbers.update(number for (_, number), _ in operation.terms)
+        program[:] = filter(has_result, program)
+
+
+def has_result(operation: Operation) -> bool:
+    return operation.hidden or (operation.sum, operation.output) != (NOWHERE, NOWHERE)
+
+
+class Registers:
+    """Registers that are used again when nothing reads their value any more."""
+
+    def __init__(self) -> None:
+        self.places: dict[int, int] = {}
+        self.free: list[int] = []
+        self.count = 0
+
+    def take(self, name: int) -> int:
+        if name == NOWHERE:
+            return NOWHERE
+        if not self.free:
+            self.free.append(self.count)
+            self.count += 1
+        self.places[name] = self.free.pop()
+        return self.places[name]
+
+    def release(self, names: set[int]) -> None:
+        self.free += sorted((self.places.pop(name) for name in names if name in self.places), reverse=True)
+
+    def __getitem__(self, name: int) -> int:
+        return self.places.get(name, name)
+
+
+def assign_registers(programs: list[list[Operation]]) -> tuple[int, int]:
+    """Replace the numbers of values by those of registers; returns how many of vectors and of numbers there are."""
+    operations = [operation for program in programs for operation in program]
+    last_reads: tuple[dict[int, Operation], dict[int, Operation]] = ({}, {})
+    for operation in operations:
+        for key, _ in operation.terms:
+            for name, last in zip(key, last_reads, strict=True):
+                last[name] = operation
+    vectors, numbers = Registers(), Registers()
+    vectors.take(0)
+    for operation in operations:
+        terms = [((vectors[source], numbers[number]), weight) for (source, number), weight in operation.terms]
+        for kind, registers in enumerate((vectors, numbers)):
+            registers.release({key[kind] for key, _ in operation.terms if last_reads[kind][key[kind]] is operation})
+        operation.terms = terms
+        if operation.function == "sum":
+            operation.sum, operation.output = vectors.take(operation.sum), vectors.take(operation.output)
+        else:
+            operation.output = numbers.take(operation.output)
+    return vectors.count, numbers.count

@@ -1,0 +1,239 @@
+# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
+"""Symbols in place of hidden states: what a connection computes from them is recorded.
+
+`torch` calls `Symbol.__torch_function__` for its functions, and finds here those that connections use.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from residual_hf.model.search import Array
+
+from .recorder import Cell, NoKernel, NormWeights, Recorder
+
+
+class Symbol:
+    """A tensor (batch, length, ...) without its first two dimensions, as an array of cells.
+
+    Args:
+        is_vector: each cell holds the last dimension, d_model.
+    """
+
+    dtype, device = torch.float32, torch.device("cpu")
+    is_cpu = False  # for `training.acceleration`: there is nothing to accelerate
+
+    def __init__(self, cells: Any, is_vector: bool):
+        self.cells: Any = as_array(cells)
+        self.is_vector = is_vector
+
+    @property
+    def cell(self) -> Cell:
+        if self.cells.ndim or not self.is_vector:
+            raise NoKernel("a sub-layer that reads something else than one hidden state")
+        return self.cells[()]
+
+    def axis(self, dim: int) -> int:
+        """The axis of the cells for a dimension, counted from the end."""
+        axis = dim + self.is_vector
+        if axis >= 0:
+            raise NoKernel(f"dimension {dim} of hidden states")
+        return axis
+
+    def map(self, function: Callable[[Cell], Cell], is_vector: bool) -> Symbol:
+        cells = np.empty(self.cells.shape, dtype=object)
+        for index in np.ndindex(cells.shape):
+            cells[index] = function(self.cells[index])
+        return Symbol(cells, is_vector)
+
+    def __getattr__(self, name: str) -> Any:
+        if name not in FUNCTIONS:
+            raise AttributeError(f"{name} of hidden states")
+        return partial(FUNCTIONS[name], self)
+
+    @classmethod
+    def __torch_function__(cls, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if function.__name__ not in FUNCTIONS:
+            raise NoKernel(f"{function.__name__} of hidden states")
+        return FUNCTIONS[function.__name__](*args, **(kwargs or {}))
+
+    def __bool__(self) -> bool:
+        raise NoKernel("a decision that depends on the hidden states")
+
+    def __getitem__(self, index: Any) -> Symbol:
+        index = index if isinstance(index, tuple) else (index,)
+        if index[0] is not Ellipsis or (self.is_vector and index[-1] not in (Ellipsis, slice(None))):
+            raise NoKernel("single rows or values of hidden states")
+        return Symbol(self.cells[index[:-1] if self.is_vector else index], self.is_vector)
+
+    def __add__(self, other: Any) -> Symbol:
+        return add(self, other)
+
+    def __sub__(self, other: Any) -> Symbol:
+        return subtract(self, other)
+
+    def __rsub__(self, other: Any) -> Symbol:
+        return subtract(other, self)
+
+    def __mul__(self, other: Any) -> Symbol:
+        return multiply(self, other)
+
+    def __truediv__(self, other: Any) -> Symbol:
+        return divide(self, other)
+
+    def __matmul__(self, other: Any) -> Symbol:
+        return matmul(self, other)
+
+    def __neg__(self) -> Symbol:
+        return multiply(self, -1.0)
+
+    __radd__, __rmul__ = __add__, __mul__
+
+
+def as_array(cells: Any) -> Array:
+    """Arrays as they are, and a cell as an array without dimensions."""
+    if isinstance(cells, np.ndarray):
+        return cells
+    array = np.empty((), dtype=object)
+    array[()] = cells
+    return array
+
+
+def operand(value: Any, is_vector: bool, recorder: Recorder) -> Array:
+    """The cells of a symbol, tensor or number in a calculation with vectors or with numbers."""
+    if isinstance(value, Symbol):
+        if value.is_vector == is_vector:
+            return value.cells
+        if value.cells.shape[-1:] != (1,):
+            raise NoKernel("numbers in place of the values of hidden states")
+        return value.cells[..., 0]
+    constants = value.detach().double().numpy() if isinstance(value, Tensor) else np.array(float(value))
+    if is_vector and constants.shape[-1:] == (1,):
+        constants = constants[..., 0]
+        is_vector = False
+    cells = np.empty(constants.shape[:-1] if is_vector else constants.shape, dtype=object)
+    for index in np.ndindex(cells.shape):
+        cells[index] = recorder.constant(np.asarray(constants[index]), is_number=not is_vector)
+    return cells
+
+
+def elementwise(operation: Callable[[Array, Array], Any], a: Any, b: Any) -> Symbol:
+    symbols = [value for value in (a, b) if isinstance(value, Symbol)]
+    is_vector, recorder = any(s.is_vector for s in symbols), symbols[0].cells.flat[0].recorder
+    return Symbol(operation(operand(a, is_vector, recorder), operand(b, is_vector, recorder)), is_vector)
+
+
+def add(a: Any, b: Any, alpha: Any = 1.0) -> Symbol:
+    return elementwise(np.add, a, b if alpha == 1.0 else multiply(b, alpha))
+
+
+def subtract(a: Any, b: Any, alpha: Any = 1.0) -> Symbol:
+    return elementwise(np.subtract, a, b if alpha == 1.0 else multiply(b, alpha))
+
+
+def multiply(a: Any, b: Any) -> Symbol:
+    return elementwise(np.multiply, a, b)
+
+
+def divide(a: Any, b: Any) -> Symbol:
+    return elementwise(np.true_divide, a, b)
+
+
+def matmul(weights: Any, members: Any) -> Symbol:
+    """Sums of vectors: weights (..., m, n) and vectors (..., n, d_model)."""
+    if not (isinstance(members, Symbol) and members.is_vector):
+        raise NoKernel("a matrix product of numbers")
+    recorder = members.cells.flat[0].recorder
+    return Symbol(np.matmul(operand(weights, False, recorder), members.cells), is_vector=True)
+
+
+def linear(values: Symbol, weight: Tensor, bias: Tensor | None = None) -> Symbol:
+    """Numbers (..., m) of vectors."""
+    if not values.is_vector:
+        raise NoKernel("a linear map of numbers")
+    outputs = stack([(values * row).map(Cell.sum, is_vector=False) for row in weight], -1)
+    return outputs if bias is None else outputs + bias
+
+
+def total(values: Symbol, dim: int, keepdim: bool = False) -> Symbol:
+    """The sum over the values of vectors."""
+    if not values.is_vector or dim != -1:
+        raise NoKernel("a sum over another dimension than d_model")
+    numbers = function("number", values.map(Cell.sum, is_vector=False))
+    return Symbol(numbers.cells[..., None], False) if keepdim else numbers
+
+
+def function(name: str, values: Symbol) -> Symbol:
+    if values.is_vector:
+        raise NoKernel(f"{name} of hidden states")
+    return values.map(lambda cell: cell.recorder.function(name, [cell]), is_vector=False)
+
+
+def softmax(values: Symbol, dim: int, dtype: Any = None) -> Symbol:
+    if values.is_vector or dim != -1:
+        raise NoKernel("softmax over another dimension than the last one of numbers")
+    cells = np.empty(values.cells.shape, dtype=object)
+    for index in np.ndindex(cells.shape[:-1]):
+        row = values.cells[index]
+        recorder = row[0].recorder
+        for cell in row:
+            recorder.number(cell)
+        total = recorder.function("log_sum_exp", row)
+        for i, cell in enumerate(row):
+            cells[(*index, i)] = recorder.function("exp", [cell - total])
+    return Symbol(cells, is_vector=False)
+
+
+def norm(values: Symbol, weight: Any, bias: Any, eps: Any, centered: bool) -> Symbol:
+    if not values.is_vector or not isinstance(weight, Tensor):
+        raise NoKernel("a norm of numbers, or without a gain")
+    weights = NormWeights(weight, bias, torch.finfo(torch.float32).eps if eps is None else eps, centered)
+    return values.map(lambda cell: cell.recorder.norm(cell, weights), is_vector=True)
+
+
+def layer_norm(values: Symbol, shape: Any, weight: Any = None, bias: Any = None, eps: Any = 1e-5) -> Symbol:
+    return norm(values, weight, bias, eps, centered=True)
+
+
+def rms_norm(values: Symbol, shape: Any, weight: Any = None, eps: Any = None) -> Symbol:
+    return norm(values, weight, None, eps, centered=False)
+
+
+def stack(values: Sequence[Symbol], dim: int = 0) -> Symbol:
+    return Symbol(np.stack([value.cells for value in values], values[0].axis(dim)), values[0].is_vector)
+
+
+def concatenate(values: Sequence[Symbol], dim: int = 0) -> Symbol:
+    return Symbol(np.concatenate([value.cells for value in values], values[0].axis(dim)), values[0].is_vector)
+
+
+def unbind(values: Symbol, dim: int = 0) -> list[Symbol]:
+    return [Symbol(member, values.is_vector) for member in np.moveaxis(values.cells, values.axis(dim), 0)]
+
+
+def squeeze(values: Symbol, dim: int) -> Symbol:
+    return Symbol(values.cells.squeeze(values.axis(dim)), values.is_vector)
+
+
+def transpose(values: Symbol, a: int, b: int) -> Symbol:
+    return Symbol(values.cells.swapaxes(values.axis(a), values.axis(b)), values.is_vector)
+
+
+def unchanged(values: Symbol, *args: Any, **kwargs: Any) -> Symbol:
+    return values
+
+
+FUNCTIONS: dict[str, Callable] = {
+    **{"add": add, "sub": subtract, "mul": multiply, "div": divide, "matmul": matmul, "linear": linear},
+    **{"layer_norm": layer_norm, "rms_norm": rms_norm, "sum": total, "softmax": softmax},
+    **{name: partial(function, name) for name in ("tanh", "sigmoid", "exp")},
+    **{"stack": stack, "cat": concatenate, "unbind": unbind, "squeeze": squeeze, "transpose": transpose},
+    **dict.fromkeys(("to", "float", "type_as", "detach", "clone", "contiguous"), unchanged),
+}
+"""By the names that PyTorch gives them."""

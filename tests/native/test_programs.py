@@ -1,0 +1,123 @@
+# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
+"""Connections that are recorded as operations of the kernels: modes of users, and what is refused."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from model.test_mode_invariants import make, randomise
+from native.native_library import needs_kernels
+from native.test_decoder import compare_encoder, compare_steps
+from torch import nn
+
+from residual_hf.model.branch_warmup import branch_warmups
+from residual_hf.model.connections import LN_MODES, ResidualConnection, StreamBoundary
+from residual_hf.model.norms import build_norm
+from residual_hf.native.decoder import NativeDecoder
+from residual_hf.native.programs import StackPrograms
+from residual_hf.native.support import missing_support
+from residual_hf.training.acceleration import accelerated
+
+pytestmark = needs_kernels
+
+
+@pytest.fixture
+def model_with(monkeypatch):
+    """Makes a model of a new mode that has parameters to compute with."""
+
+    def of(forward, boundary=StreamBoundary):
+        class Mine(ResidualConnection):
+            name = "mine"
+            Boundary = boundary
+
+            def __init__(self, config, place):
+                super().__init__(config, place)
+                self.norm = build_norm(config, place.stack)
+                self.vector = nn.Parameter(torch.ones(config.d_model))
+                self.gates = nn.Parameter(torch.zeros(3, config.d_model))
+
+        Mine.forward = forward
+        monkeypatch.setitem(LN_MODES, "mine", Mine)
+        return randomise(make("mine"))
+
+    return of
+
+
+def gated(self, stream, sublayer):
+    (x,) = stream
+    gates = torch.sigmoid(nn.functional.linear(x, self.gates))
+    a = sublayer(self.norm(x - 0.5) / 2)
+    return (self.norm(gates[..., 0, None] * x + (1 - gates[..., 1, None]) * a * self.vector + gates[..., 2, None]),)
+
+
+def exponential(self, stream, sublayer):
+    (x,) = stream
+    a = sublayer(x)
+    return (torch.sub(self.vector, -x, alpha=0.5) + a * torch.exp((0.1 * a * self.vector).sum(-1, keepdim=True)),)
+
+
+def in_both_streams(self, stream, sublayer):
+    x, y = stream
+    a = sublayer(torch.stack([x, y], dim=-2).unbind(-2)[1])
+    return self.norm(y + a), torch.cat([x[..., None, :], a[..., None, :]], dim=-2)[..., 0, :] + y
+
+
+class TwoStreams(StreamBoundary):
+    def begin(self, hidden_states):
+        return hidden_states, 2 * hidden_states
+
+    def end(self, stream):
+        return stream[0] + stream[1]
+
+
+@pytest.mark.parametrize("forward", [gated, exponential])
+def test_a_mode_of_a_user(model_with, forward):
+    model = model_with(forward)
+    decoder = NativeDecoder(model)
+    assert compare_encoder(model, decoder) < 1e-5
+    assert compare_steps(model, decoder) < 1e-5
+
+
+def test_several_streams(model_with):
+    model = model_with(in_both_streams, TwoStreams)
+    assert compare_steps(model, NativeDecoder(model)) < 1e-5
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (lambda self, x: x if x.sum(-1) else -x, "a decision"),
+        (lambda self, x: x * x, "a product of two values"),
+        (lambda self, x: self.vector / x, "a division"),
+        (lambda self, x: torch.relu(x), "relu of hidden states"),
+        (lambda self, x: torch.tanh(x), "tanh of hidden states"),
+        (lambda self, x: x.mean(-1, keepdim=True), "mean of hidden states"),
+        (lambda self, x: x[:, :1], "single rows"),
+        (lambda self, x: x[..., :1], "single rows or values"),
+        (lambda self, x: nn.functional.linear(x, torch.eye(16)) * x, "in place of the values"),
+        (lambda self, x: torch.cat([x[:, :1], x[:, 1:]], dim=1), "single rows"),
+        (lambda self, x: torch.stack([x, x])[0], "dimension 0"),
+        (lambda self, x: nn.functional.layer_norm(x, (16,)), "without a gain"),
+    ],
+)
+def test_what_is_left_to_pytorch(model_with, change, reason):
+    model = model_with(lambda self, stream, sublayer: (sublayer(change(self, stream[0])),))
+    assert reason in missing_support(model)
+
+
+def test_a_branch_warm_up_that_is_not_finished():
+    model = randomise(make("peri_ln", branch_warmup={"schedule": "linear", "updates": 10}))
+    for warmup in branch_warmups(model):
+        warmup.updates.fill_(7)
+    assert compare_steps(model, NativeDecoder(model)) < 1e-5
+
+
+def test_during_an_accelerated_training():
+    model = randomise(make("resi_dual"))
+    with accelerated(model):
+        assert compare_steps(model, NativeDecoder(model)) < 1e-5
+
+
+@pytest.mark.parametrize(("mode", "vectors"), [("post_ln", 1), ("resi_dual", 2), ("siamese_norm", 3), ("dlcl_pre", 4)])
+def test_registers_are_used_again(mode, vectors):
+    assert StackPrograms(make(mode).model.decoder).vectors == vectors
