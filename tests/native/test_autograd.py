@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 import torch
 import torch.nn.functional as F
-from native.native_library import needs_kernels
+from native.native_library import needs_amx, needs_kernels
 
 from residual_hf.native import autograd
 
@@ -148,6 +148,7 @@ def test_other_types_are_refused():
         autograd.dropout(torch.ones(4, dtype=torch.float64), 0.5)
 
 
+@needs_amx
 @pytest.mark.parametrize("rows", [40, 200])
 def test_linear_in_bf16(rows):
     inputs, weight, bias = leaves((2, rows, 50), (70, 50), 70)

@@ -9,7 +9,7 @@ import logging
 import pytest
 import torch
 from model.test_mode_invariants import SOURCE, TARGET, make, randomise
-from native.native_library import needs_kernels
+from native.native_library import needs_amx, needs_kernels
 from torch import nn
 
 from residual_hf.model.connections import LN_MODES
@@ -88,9 +88,8 @@ def test_gradient_checkpointing_repeats_the_masks(reentrant):
         torch.testing.assert_close(step(model), expected, rtol=1e-5, atol=1e-6)  # gradients add up in another order
 
 
-@needs_kernels
-def test_bf16_is_near_fp32_and_keeps_fp32_weights(monkeypatch):
-    monkeypatch.setattr(acceleration, "instruction_set", lambda: "amx")
+@needs_amx
+def test_bf16_is_near_fp32_and_keeps_fp32_weights():
     model = make("resi_dual", d_model=64).train()  # its norms amplify nothing, unlike random ones
     model.criterion = LossMeter(0.1, "fairseq")
     loss, gradients = step(model)
