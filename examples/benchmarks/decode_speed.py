@@ -29,6 +29,7 @@ from transformers import MarianConfig, MarianMTModel
 from residual_hf import ResidualConfig, ResidualForConditionalGeneration, native
 from residual_hf.files import write_atomically, write_json
 from residual_hf.model import decoding
+from residual_hf.model.connections import LN_MODES
 from residual_hf.training.launch import keep_freed_memory
 
 SIZES = {
@@ -40,8 +41,8 @@ SIZES = {
 CASES = {"encode": (32, 0), "greedy": (32, 1), "beam": (32, 5), "single": (1, 5)}  # sentences, beams
 SOURCE_LENGTH, GENERATED = 25, 30
 DTYPES = ("float32", "bfloat16", "int8")
-OURS = [f"{mode}_{kind}" for mode in ("post_ln", "resi_dual") for kind in ("pytorch", *DTYPES)]
-CANDIDATES = ["marian", "ctranslate2_float32", "ctranslate2_int8", *OURS]
+USUAL = ("post_ln", "resi_dual")
+OTHERS = ["marian", "ctranslate2_float32", "ctranslate2_int8"]
 Run = Callable[[], Any]
 
 
@@ -69,20 +70,30 @@ def main() -> None:
 def parse_options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Decoding speed on a CPU.")
     has_ctranslate2 = importlib.util.find_spec("ctranslate2") is not None
-    available = [name for name in CANDIDATES if has_ctranslate2 or not name.startswith("ctranslate2")]
+    others = [name for name in OTHERS if has_ctranslate2 or not name.startswith("ctranslate2")]
+    usual, ours = (
+        [f"{mode}_{kind}" for mode in modes for kind in ("pytorch", *DTYPES)] for modes in (USUAL, LN_MODES)
+    )
+    available = {"choices": [*others, *ours], "metavar": "NAME"}
     parser.add_argument("--size", choices=SIZES, default="iwslt")
     parser.add_argument("--cases", nargs="+", choices=CASES, default=list(CASES))
-    parser.add_argument("--candidates", nargs="+", choices=available, default=available)
+    parser.add_argument(
+        "--candidates",
+        nargs="+",
+        **available,
+        default=[*others, *usual],
+        help=f"{', '.join(others)}, or a mode with _pytorch, _float32, _bfloat16 or _int8",
+    )
     parser.add_argument("--reference", help="the candidate that ratios refer to (default: CTranslate2 or Marian)")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--repeats", type=int, default=7)
     parser.add_argument("--memory", action="store_true", help="measure peak memory, each candidate in its own process")
     parser.add_argument("--json", type=Path, help="write the figures to this file")
     parser.add_argument("--plot", type=Path, help="draw the ratios into this file (needs matplotlib)")
-    parser.add_argument("--peak-memory-of", choices=available, help=argparse.SUPPRESS)
+    parser.add_argument("--peak-memory-of", **available, help=argparse.SUPPRESS)
     options = parser.parse_args()
-    default = "ctranslate2_float32" if "ctranslate2_float32" in options.candidates else options.candidates[0]
-    options.reference = options.reference or default
+    first = "ctranslate2_float32" if "ctranslate2_float32" in options.candidates else options.candidates[0]
+    options.reference = options.reference or first
     if options.reference not in options.candidates:
         parser.error(f"--reference: {options.reference!r} given, must be one of the candidates")
     return options

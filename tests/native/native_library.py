@@ -8,9 +8,7 @@ import pytest
 from residual_hf.native import INSTRUCTION_SETS, instruction_set, library
 
 needs_kernels = pytest.mark.skipif(library() is None, reason="the native kernels were not built or cannot run here")
-needs_amx = pytest.mark.skipif(
-    instruction_set() != "amx", reason="PyTorch rounds to bf16 with AMX only"
-)
+needs_amx = pytest.mark.skipif(instruction_set() != "amx", reason="PyTorch rounds to bf16 with AMX only")
 AVAILABLE = INSTRUCTION_SETS[1 : INSTRUCTION_SETS.index(instruction_set()) + 1]
 
 
