@@ -184,9 +184,9 @@ def softmax(values: Symbol, dim: int, dtype: Any = None) -> Symbol:
         recorder = row[0].recorder
         for cell in row:
             recorder.number(cell)
-        total = recorder.function("log_sum_exp", row)
+        normalizer = recorder.function("log_sum_exp", row)
         for i, cell in enumerate(row):
-            cells[(*index, i)] = recorder.function("exp", [cell - total])
+            cells[(*index, i)] = recorder.function("exp", [cell - normalizer])
     return Symbol(cells, is_vector=False)
 
 
