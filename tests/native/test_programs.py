@@ -10,7 +10,6 @@ from native.native_library import needs_kernels
 from native.test_decoder import compare_encoder, compare_steps
 from torch import nn
 
-from residual_hf.model.branch_warmup import branch_warmups
 from residual_hf.model.connections import LN_MODES, ResidualConnection, StreamBoundary
 from residual_hf.model.norms import build_norm
 from residual_hf.native.decoder import NativeDecoder
@@ -103,13 +102,6 @@ def test_several_streams(model_with):
 def test_what_is_left_to_pytorch(model_with, change, reason):
     model = model_with(lambda self, stream, sublayer: (sublayer(change(self, stream[0])),))
     assert reason in missing_support(model)
-
-
-def test_a_branch_warm_up_that_is_not_finished():
-    model = randomise(make("peri_ln", branch_warmup={"schedule": "linear", "updates": 10}))
-    for warmup in branch_warmups(model):
-        warmup.updates.fill_(7)
-    assert compare_steps(model, NativeDecoder(model)) < 1e-5
 
 
 def test_during_an_accelerated_training():
