@@ -49,16 +49,16 @@ class Lock:
         self.new_folder = not self.path.parent.exists()
         self.path.parent.mkdir(parents=True, exist_ok=True)
         while not self._create():
-            holder = self._read()
+            holder = self._read(self.path)
             if not self._is_stale(holder):
                 user = "another process" if holder is None else "{owner} on {host}, process {pid}".format(**holder)
                 raise InputError(f"{self.output} is in use by {user}; if it has ended, delete {self.path}")
-            self.path.unlink(missing_ok=True)
+            self._remove(holder)
         threading.Thread(target=self._renew, daemon=True).start()
 
     def __exit__(self, *exception: Any) -> None:
         self.ended.set()
-        if self._read() == self.owner:
+        if self._read(self.path) == self.owner:
             self.path.unlink()
         if self.new_folder:
             with suppress(OSError):  # not empty
@@ -72,10 +72,20 @@ class Lock:
             return False
         return True
 
-    def _read(self) -> dict[str, Any] | None:
-        """The owner of the lock; None for a file that is missing, not written yet or damaged."""
+    def _remove(self, holder: dict[str, Any] | None) -> None:
+        """Remove the lock of `holder`, but not that of a process which has taken it over since."""
+        aside = self.path.with_name(f"{self.path.name}.{os.getpid()}")
+        with suppress(FileNotFoundError):
+            self.path.rename(aside)
+            if self._read(aside) == holder:
+                aside.unlink()
+            else:
+                aside.rename(self.path)
+
+    def _read(self, path: Path) -> dict[str, Any] | None:
+        """The owner of a lock; None for a file that is missing, not written yet or damaged."""
         try:
-            holder = read_json(self.path)
+            holder = read_json(path)
         except InputError:
             return None
         return holder if holder.keys() >= self.owner.keys() else None

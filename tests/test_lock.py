@@ -56,6 +56,24 @@ def test_a_stale_lock_is_taken_over(tmp_path, kind):
         assert json.loads((tmp_path / LOCK).read_text())["pid"] == os.getpid()
 
 
+def test_one_process_takes_over_a_stale_lock(tmp_path, monkeypatch):
+    write_lock(tmp_path, process_started=1.0)
+    first, second = lock_of(tmp_path), lock_of(tmp_path)
+    is_stale = second._is_stale
+
+    def first_is_faster(holder):
+        monkeypatch.setattr(second, "_is_stale", is_stale)
+        stale = is_stale(holder)
+        first.__enter__()
+        return stale
+
+    monkeypatch.setattr(second, "_is_stale", first_is_faster)
+    with pytest.raises(InputError, match="in use by"):
+        second.__enter__()
+    assert [path.name for path in tmp_path.iterdir()] == [LOCK]
+    first.__exit__()
+
+
 def test_a_clock_that_is_set_releases_no_lock(tmp_path):
     write_lock(tmp_path, process_started=lock_of(tmp_path).owner["process_started"] + 2)
     with pytest.raises(InputError, match=f"in use by .*process {os.getpid()}"):
