@@ -177,15 +177,30 @@ def language_codes(languages: Iterable[str]) -> list[str] | None:
 
 
 def usage(
-    config: dict[str, Any], name: str, source: str, target: str, *, task: str = "translation", ends_text: bool = True
+    config: dict[str, Any],
+    name: str,
+    source: str,
+    target: str,
+    *,
+    task: str = "translation",
+    ends_text: bool = True,
+    codes: bool = False,
 ) -> str:
     """The usage section of a card: code that loads the model and uses it for its task.
 
     `ends_text`: the tokenizer of a language model adds `</s>` at the end of a text, not at the beginning.
+    `codes`: the languages are codes that the tokenizer adds to translations.
     """
     template = Template((GENERATION if task == "text-generation" else USAGE).read_text(encoding="utf-8"))
     return template.render(
-        config=config, name=name, source=source, target=target, task=task, ends_text=ends_text, literal=literal
+        config=config,
+        name=name,
+        source=source,
+        target=target,
+        task=task,
+        ends_text=ends_text,
+        codes=codes,
+        literal=literal,
     )
 
 

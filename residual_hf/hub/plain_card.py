@@ -11,12 +11,14 @@ from huggingface_hub import ModelCard, ModelCardData
 from residual_hf.data.tokenizer import ends_text
 from residual_hf.files import write_atomically
 from residual_hf.model.configuration_residual import ResidualConfig
-from residual_hf.model.translation_inputs import language_tags
+from residual_hf.model.translation_inputs import TranslationInputs, language_tags
 
 from .card import describe_mode, language_codes, usage
 from .markdown import block, code, text
 
 TEMPLATE = Path(__file__).with_name("plain_card.md.jinja")
+EXAMPLES = {("en", "de"): "__{}__", ("eng_Latn", "deu_Latn"): "{}", ("en_XX", "de_DE"): "{}"}
+"""Codes of M2M100, NLLB and mBART, and their tokens."""
 
 
 def write_plain_card(folder: Path, config: ResidualConfig, tokenizer: Any, name: str, origin: str) -> None:
@@ -31,7 +33,8 @@ def write_plain_card(folder: Path, config: ResidualConfig, tokenizer: Any, name:
     tags = sorted(language_tags(tokenizer)) if config.language_tags else []
     task = "summarization" if source and source == target else "translation"
     task = "text-generation" if config.is_decoder_only else task
-    shown = source or "the source language", target or next(iter(tags), "en")
+    codes = example_codes(TranslationInputs(config, tokenizer, task))
+    shown = codes or (source or "the source language", target or next(iter(tags), "en"))
     card = ModelCard.from_template(
         ModelCardData(
             language=language_codes(filter(None, (source, target, *tags))),
@@ -46,10 +49,20 @@ def write_plain_card(folder: Path, config: ResidualConfig, tokenizer: Any, name:
         source=source,
         target=target,
         origin=text(origin),
-        usage=usage(config.to_dict(), name, *shown, task=task, ends_text=ends_text(tokenizer)),
+        usage=usage(config.to_dict(), name, *shown, task=task, ends_text=ends_text(tokenizer), codes=bool(codes)),
         task=task,
         text=text,
         code=code,
         block=block,
     )
     write_atomically(folder / "README.md", f"{card}\n")
+
+
+def example_codes(texts: TranslationInputs) -> tuple[str, str] | None:
+    """Two language codes for an example, if the tokenizer adds codes to translations and knows these."""
+    tokenizer = texts.tokenizer
+    for codes, token in EXAMPLES.items() if texts.has_own_codes else ():
+        ids = tokenizer.convert_tokens_to_ids([token.format(code) for code in codes])
+        if not {None, tokenizer.unk_token_id} & set(ids):
+            return codes
+    return None

@@ -7,7 +7,7 @@ import pytest
 from finished_run import content, corpus, edit_json, edit_recipe
 from huggingface_hub import ModelCard
 from processes import run_python
-from tiny_translator import tiny_model, tiny_tokenizer
+from tiny_translator import coded_tokenizer, tiny_model, tiny_tokenizer
 
 from residual_hf.checkpoint import save_checkpoint
 from residual_hf.hub.card import write_card
@@ -75,6 +75,19 @@ def test_card_of_an_averaged_model(tmp_path, fields, tags, shown):
     folder = save_checkpoint(tiny_model(tokenizer, **fields), tokenizer, tmp_path / "model", origin="An average.")
     card = content(folder / "README.md")
     assert all(text in card for text in shown)
+
+
+def test_card_of_a_model_whose_tokenizer_adds_language_codes(tmp_path, monkeypatch, capsys):
+    """Its code runs: first that without residual_hf, then that with it."""
+    tokenizer = coded_tokenizer(tmp_path)
+    model = tiny_model(tokenizer, vocab_size=max(tokenizer.lang_code_to_id.values()) + 1)
+    folder = save_checkpoint(model, tokenizer, tmp_path / "several", origin="Converted.")
+    of_transformers, ours = re.findall(r"```python\n(.*?)```", content(folder / "README.md"), re.DOTALL)
+    assert 'src_lang="en", tgt_lang="de"' in of_transformers
+    run_python("-c", BLOCKED + of_transformers, cwd=tmp_path, HF_MODULES_CACHE=str(tmp_path / "modules"))
+    monkeypatch.chdir(tmp_path)
+    exec(ours, {})
+    assert len(capsys.readouterr().out.splitlines()) == 1
 
 
 def usage_of(card):
