@@ -72,29 +72,6 @@ class Symbol:
             raise NoKernel("single rows or values of hidden states")
         return Symbol(self.cells[index[:-1] if self.is_vector else index], self.is_vector)
 
-    def __add__(self, other: Any) -> Symbol:
-        return add(self, other)
-
-    def __sub__(self, other: Any) -> Symbol:
-        return subtract(self, other)
-
-    def __rsub__(self, other: Any) -> Symbol:
-        return subtract(other, self)
-
-    def __mul__(self, other: Any) -> Symbol:
-        return multiply(self, other)
-
-    def __truediv__(self, other: Any) -> Symbol:
-        return divide(self, other)
-
-    def __matmul__(self, other: Any) -> Symbol:
-        return matmul(self, other)
-
-    def __neg__(self) -> Symbol:
-        return multiply(self, -1.0)
-
-    __radd__, __rmul__ = __add__, __mul__
-
 
 def as_array(cells: Any) -> Array:
     """Arrays as they are, and a cell as an array without dimensions."""
@@ -157,8 +134,8 @@ def linear(values: Symbol, weight: Tensor, bias: Tensor | None = None) -> Symbol
     """Numbers (..., m) of vectors."""
     if not values.is_vector:
         raise NoKernel("a linear map of numbers")
-    outputs = stack([(values * row).map(Cell.sum, is_vector=False) for row in weight], -1)
-    return outputs if bias is None else outputs + bias
+    outputs = stack([multiply(values, row).map(Cell.sum, is_vector=False) for row in weight], -1)
+    return outputs if bias is None else add(outputs, bias)
 
 
 def total(values: Symbol, dim: int, keepdim: bool = False) -> Symbol:
@@ -237,3 +214,12 @@ FUNCTIONS: dict[str, Callable] = {
     **dict.fromkeys(("to", "float", "type_as", "detach", "clone", "contiguous"), unchanged),
 }
 """By the names that PyTorch gives them."""
+
+OPERATORS: dict[str, Callable] = {
+    **dict.fromkeys(("add", "radd"), add),
+    **dict.fromkeys(("mul", "rmul"), multiply),
+    **{"sub": subtract, "rsub": lambda a, b: subtract(b, a), "neg": lambda a: multiply(a, -1.0)},
+    **{"truediv": divide, "matmul": matmul},
+}
+for name, operator in OPERATORS.items():
+    setattr(Symbol, f"__{name}__", operator)
