@@ -8,10 +8,10 @@ from weakref import WeakKeyDictionary
 import torch
 from transformers.utils import logging
 
+from residual_hf.errors import InputError
 from residual_hf.model.modeling_residual import ResidualForConditionalGeneration
 
 from .decoder import NativeDecoder
-from .support import missing_support
 
 logger = logging.get_logger(__name__)
 _packed: WeakKeyDictionary[ResidualForConditionalGeneration, dict[str, NativeDecoder]] = WeakKeyDictionary()
@@ -28,10 +28,10 @@ def packed_model(model: ResidualForConditionalGeneration, dtype: str | None) -> 
         return None
     found = _packed.setdefault(model, {}).get(chosen)
     if found is None or not found.fingerprint.matches(model):
-        reason = missing_support(model, chosen)
-        if reason is not None:
+        try:
+            found = _packed[model][chosen] = NativeDecoder(model, chosen)
+        except InputError as reason:
             if chosen != "float32":
                 logger.warning_once(f"decoding_dtype: {dtype} is not used: {reason}")
             return None
-        found = _packed[model][chosen] = NativeDecoder(model, chosen)
     return found

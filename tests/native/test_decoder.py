@@ -245,7 +245,7 @@ def test_changed_weights_are_noticed(fused):
     ("change", "reason"),
     [
         ({"ln_mode": "mhc"}, "ln_mode 'mhc' computes flatten of hidden states"),
-        ({"ln_mode": "sub_ln"}, r"modules inside a sub-layer \(heads\)"),
+        ({"ln_mode": "sub_ln"}, "modules inside a sub-layer (heads)"),
         ({"norm_type": "scale_norm"}, "norm of hidden states"),
         ({"activation_function": "gelu_new"}, "gelu_new"),
         ({"d_model": 264, "decoder_attention_heads": 2}, "heads of 132"),
@@ -253,8 +253,8 @@ def test_changed_weights_are_noticed(fused):
 )
 def test_what_has_no_kernels_is_refused(change, reason):
     model = make(**{"ln_mode": "post_ln", **change})
-    assert re.search(reason, missing_support(model))
-    with pytest.raises(InputError, match=reason):
+    assert reason in missing_support(model)
+    with pytest.raises(InputError, match=re.escape(reason)):
         NativeDecoder(model)
 
 
