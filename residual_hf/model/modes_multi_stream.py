@@ -130,7 +130,7 @@ class HyperConnections(MultiStream):
 
 # a namespace for each copy of this file: checkpoints have their own
 OPERATORS = re.sub(r"\W", "_", __name__)
-SINKHORN_STEPS = (-2, -1) * 20  # the dimensions that are normalized in turn
+SINKHORN_STEPS = (0, 1) * 20  # the dimensions that are normalized in turn
 
 
 def sinkhorn(logits: Tensor) -> Tensor:
@@ -140,13 +140,15 @@ def sinkhorn(logits: Tensor) -> Tensor:
     entries differ by orders of magnitude. For `torch.compile` the steps are one operator, since as a graph they take
     longer to compile than the rest of a model; an export contains them.
     """
-    logits = logits.to(at_least_fp32(logits.dtype))
+    # entries of all matrices side by side: norms over contiguous dimensions of size n are slow
+    logits = logits.to(at_least_fp32(logits.dtype)).movedim((-2, -1), (0, 1)).contiguous()
     opaque = torch.compiler.is_dynamo_compiling() and not torch.compiler.is_exporting()
-    return sinkhorn_operator(logits) if opaque else sinkhorn_steps(logits)[-1].exp()
+    matrices = sinkhorn_operator(logits) if opaque else sinkhorn_steps(logits)[-1].exp()
+    return matrices.movedim((0, 1), (-2, -1))
 
 
 def sinkhorn_steps(logits: Tensor) -> list[Tensor]:
-    """The logarithm of the matrices after each step."""
+    """The logarithm of the matrices (n, n, ...) after each step."""
     steps = []
     for dim in SINKHORN_STEPS:
         logits = logits.log_softmax(dim)
