@@ -220,17 +220,6 @@ class BranchWarmupCallback(TrainerCallback):
         advance_branch_warmup(model)
 
 
-class StopAfterEpochs(TrainerCallback):
-    """Stops after a number of epochs. With both limits given, Transformers itself stops at the number of updates."""
-
-    def __init__(self, epochs: int):
-        self.epochs = epochs
-
-    def on_epoch_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        if round(state.epoch) >= self.epochs:
-            control.should_evaluate = control.should_save = control.should_training_stop = True
-
-
 class StopWithoutImprovement(TrainerCallback):
     """Stops after `patience` evaluations without improvement of `metric`.
 

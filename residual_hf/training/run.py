@@ -40,7 +40,6 @@ from .callbacks import (
     EvaluationSummary,
     InterruptCallback,
     RecordCallback,
-    StopAfterEpochs,
     StopWithoutImprovement,
     WarnOfZeroBLEU,
     show_progress,
@@ -283,8 +282,6 @@ def checkpoint_callbacks(settings: TrainingSettings, checkpoints: Path) -> list[
     callbacks: list[TrainerCallback] = [
         KeepCheckpoints(checkpoints, settings.keep_last, settings.keep_best, settings.metric, better)
     ]
-    if settings.max_updates is not None and settings.max_epochs is not None:
-        callbacks.append(StopAfterEpochs(settings.max_epochs))
     if settings.patience is not None:
         callbacks.append(StopWithoutImprovement(settings.patience, settings.metric, better))
     return callbacks

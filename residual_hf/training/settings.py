@@ -50,7 +50,11 @@ class TrainingSettings(InputSettings):
     max_updates: int | None = option(
         None, minimum=1, help="stop after this many updates; required if `max_epochs` is not set"
     )
-    max_epochs: int | None = option(None, minimum=1, help="stop after this many epochs; not with `data.stream`")
+    max_epochs: int | None = option(
+        None,
+        minimum=1,
+        help="stop after this many epochs, if `max_updates` is not reached before; not with `data.stream`",
+    )
     lr: float = option(5e-4, above=0, help="peak learning rate")
     schedule: str = option(
         "inverse_sqrt",

@@ -161,6 +161,14 @@ class ResidualTrainer(ShardedTrainer):
         )
         return self.accelerator.prepare(loader)
 
+    def set_initial_training_values(self, args: Any, dataloader: Any) -> Any:
+        """Like `Trainer`'s. With both limits given, updates, schedule and progress end at the one reached first."""
+        epochs, updates = self.settings.max_epochs, self.settings.max_updates
+        if epochs and updates:
+            of_an_epoch = math.ceil(len(dataloader) / args.gradient_accumulation_steps)
+            args.max_steps = min(updates, epochs * of_an_epoch)
+        return super().set_initial_training_values(args, dataloader)
+
     def create_optimizer(self, model: Any = None) -> torch.optim.Optimizer:
         if self.optimizer is None:
             self.optimizer = build_optimizer(self.model if model is None else model, self.settings)

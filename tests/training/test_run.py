@@ -321,8 +321,12 @@ def test_further_metrics_of_a_recipe_are_in_the_final_scores(tmp_path):
 
 @pytest.mark.parametrize(("updates", "epochs", "expected"), [(100, 2, 14), (9, 2, 9)])
 def test_updates_or_epochs_whichever_comes_first(tmp_path, updates, epochs, expected):
-    recipe = make_recipe(tmp_path, max_updates=updates, max_epochs=epochs, eval_every=50, eval_bleu=False)
-    assert train(recipe)["updates"] == expected
+    limits = {"max_updates": updates, "max_epochs": epochs}
+    schedule = {"schedule": "linear", "warmup_updates": 1, "log_every": 1}
+    assert train(make_recipe(tmp_path, **limits, **schedule, eval_every=50, eval_bleu=False))["updates"] == expected
+    log = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    rates = [entry["learning_rate"] for entry in log if "loss" in entry]
+    assert rates[-1] == pytest.approx(rates[1] / (expected - 1))  # the schedule ends where training does
 
 
 @pytest.mark.parametrize(
