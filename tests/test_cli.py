@@ -95,6 +95,18 @@ def test_evaluate_scores_several_test_sets_and_writes_translations_and_their_tim
     assert "--reference: 2 files given for 3 of --source" in capsys.readouterr().err
 
 
+def test_evaluate_detokenizes_text_of_moses(model_folder, tmp_path, capsys):
+    texts = {"source": SENTENCES[0], "reference": "the cat &apos;s milk , warm .", "other": "the cat's milk, warm."}
+    for name, line in texts.items():
+        (tmp_path / name).write_text(f"{line}\n", encoding="utf-8")
+    files = ["--source", str(tmp_path / "source"), "--reference", str(tmp_path / "reference")]
+    options = ["--target-lang", "en", "--baseline", str(tmp_path / "other"), "--pretokenized", "moses"]
+    assert main(["evaluate", str(model_folder), *files, *options]) == 0
+    scores = json.loads(capsys.readouterr().out)
+    assert scores["references"] == "detokenized" and scores["tokenized_bleu"]["reference_length"] == 7
+    assert scores["ter"]["baseline"] == 0
+
+
 METRIC = """
 import datasets
 import evaluate

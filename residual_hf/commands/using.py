@@ -14,7 +14,8 @@ from residual_hf.errors import InputError
 from . import imports
 from .options import SEARCH, Verbs, add_decoding, add_sampling, add_search, add_verb, given_fields, load_translator
 
-OF_TRANSLATIONS = ("baseline", "metric", "tokenize", "lowercase", "source_lang", "target_lang", *SEARCH)
+LANGUAGES = ("source_lang", "target_lang")
+OF_TRANSLATIONS = ("baseline", "metric", "pretokenized", "tokenize", "lowercase", *LANGUAGES, *SEARCH)
 OF_TEXT = ("block_size", "context_window")
 """Options of `evaluate` that only one kind of model has."""
 
@@ -144,6 +145,11 @@ def add_evaluate(verbs: Verbs) -> None:
         metavar="N",
         help="language models: context tokens of a block (default: 0)",
     )
+    evaluate.add_argument(
+        "--pretokenized",
+        choices=("moses",),
+        help="the text is tokenized by Moses: report tokenized BLEU, and detokenize for the other scores",
+    )
     evaluate.add_argument("--lowercase", action="store_true", help="lowercase translations and references")
     evaluate.add_argument("--tokenize", help="sacreBLEU tokenizer (default: that of the target language)")
     evaluate.add_argument(
@@ -195,6 +201,7 @@ def run_evaluate(options: argparse.Namespace) -> int:
         source_lang=options.source_lang,
         target_lang=options.target_lang,
         long=options.long,
+        pretokenized=options.pretokenized,
         lowercase=options.lowercase,
         baseline=load_translator(options, baseline) if isinstance(baseline, str) else baseline,
         output_dir=options.output_dir,

@@ -7,6 +7,7 @@ import hashlib
 import logging
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 from residual_hf.data.pair_reader import Pair, PairReader
@@ -104,4 +105,5 @@ def read_parallel(spec: CorpusSpec) -> ParallelCorpus:
     raw_targets = list(iter_lines(spec.raw_target))[: spec.limit]
     if len(raw_targets) != len(corpus):
         raise InputError(f"corpus.raw_target: {spec.raw_target} has {len(raw_targets)} lines for {len(corpus)} pairs")
-    return replace(corpus, raw_targets=raw_targets)
+    hashes = corpus.sha256 | {str(spec.raw_target): file_hash(Path(spec.raw_target))}
+    return replace(corpus, raw_targets=raw_targets, sha256=hashes)

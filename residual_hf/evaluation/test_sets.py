@@ -57,6 +57,7 @@ def evaluate_model(
     source_lang: str | None = None,
     target_lang: str | None = None,
     long: str = "error",
+    pretokenized: str | None = None,
     lowercase: bool = False,
     baseline: Translator | Sequence[str] | None = None,
     output_dir: Path | None = None,
@@ -69,15 +70,17 @@ def evaluate_model(
 
     Args:
         source_lang, target_lang, long: as in `Translator.translate`.
+        pretokenized: "moses" if Moses has tokenized the test sets and what the model translates, see `Scorer`.
         lowercase: score without case.
         baseline: another model, or its translations of all test sets in order, to compare with by paired bootstrap.
         output_dir: folder for `NAME.translations.txt` of each test set and `scores.json`, which also has the command,
             the search parameters, versions and device.
     """
-    language = target_lang or languages_of(translator.model.config, translator.tokenizer)[1]
-    corpora = [replace(corpus, target_lang=language) for corpus in test_sets]
+    source, target = languages_of(translator.model.config, translator.tokenizer)
+    source, target = source_lang or source, target_lang or target
+    corpora = [replace(corpus, source_lang=source, target_lang=target) for corpus in test_sets]
     options: dict[str, Any] = {"source_lang": source_lang, "target_lang": target_lang, "long": long}
-    scorers = make_scorers(corpora, None, settings, lowercase=lowercase)
+    scorers = make_scorers(corpora, pretokenized, settings, lowercase=lowercase)
     names = [next(iter(corpus.sha256), corpus.name) for corpus in corpora]  # the file of the sources
     for model in (model for model in (translator, baseline) if isinstance(model, Translator)):
         for corpus, name in zip(corpora, names, strict=True):

@@ -101,6 +101,7 @@ def test_raw_targets(tmp_path):
     corpus = read_parallel(CorpusSpec(**files, raw_target=tmp_path / "raw", limit=2))
     assert (corpus.targets, corpus.raw_targets) == (["x &apos;", "y"], ["x'", "y"])
     assert corpus[1:].raw_targets == ["y"]
+    assert corpus.sha256[str(tmp_path / "raw")] == hashlib.sha256(b"x'\ny\nz\n").hexdigest()
     (tmp_path / "raw").write_text("x'\ny\n")
     with pytest.raises(InputError, match=r"corpus.raw_target: .*raw has 2 lines for 3 pairs"):
         read_parallel(CorpusSpec(**files, raw_target=tmp_path / "raw"))
