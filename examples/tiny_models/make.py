@@ -17,10 +17,9 @@ from residual_hf.data.generated import generate_corpus
 from residual_hf.data.settings import TokenizerSettings
 from residual_hf.data.tokenizer_training import train_tokenizer
 from residual_hf.files import write_json
-from residual_hf.model.catalogue import __all__ as CLASSES
 from residual_hf.model.connections import LN_MODES
 
-MODES = sorted(name for name, mode in LN_MODES.items() if mode.__name__ in CLASSES)
+MODES = sorted(LN_MODES)
 NEW_TOKENS = 8
 COMMON = {"d_model": 16, "max_position_embeddings": 64, "dropout": 0.0}
 DECODER = {"decoder_layers": 2, "decoder_attention_heads": 2, "decoder_ffn_dim": 32}

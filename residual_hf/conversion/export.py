@@ -9,7 +9,7 @@ import warnings
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import sacrebleu
 import torch
@@ -26,7 +26,6 @@ from residual_hf.data.text_files import iter_lines
 from residual_hf.errors import InputError
 from residual_hf.files import atomic_folder, check_output_folder, write_json
 from residual_hf.generation.decode import DecodingSettings, to_text
-from residual_hf.model.configuration_residual import ResidualConfig
 from residual_hf.model.connections import get_ln_mode
 from residual_hf.model.modeling_residual import ResidualForConditionalGeneration
 from residual_hf.model.prepared_decoder import LayerDecoder, prepared_decoder
@@ -37,41 +36,7 @@ RANDOM_LENGTHS = (3, 20)  # without a text, sequences of random tokens are compa
 TIE = 1e-3  # log-probabilities that differ by less may change places through rounding
 
 
-class Target(Protocol):
-    """A runtime that models are exported to."""
-
-    requires: tuple[str, ...]  # packages of the extra with the name of the target
-    dtypes: tuple[str, ...]
-
-    def plain_mode(self, mode: str) -> str | None:
-        """The mode as which a mode is exported, or None."""
-
-    def check(self, config: ResidualConfig) -> None:
-        """Raise `InputError` for a model that cannot be exported."""
-
-    def write(self, model: ResidualForConditionalGeneration, tokenizer: Any, folder: Path) -> None:
-        """Write the model in float32."""
-
-    def translate(
-        self,
-        model: ResidualForConditionalGeneration,
-        tokenizer: Any,
-        folder: Path,
-        sources: list[list[int]],
-        limit: int,
-    ) -> list[list[int]]:
-        """Greedy translations of at most `limit` tokens by the exported model."""
-
-
-@runtime_checkable
-class QuantizingTarget(Target, Protocol):
-    """A runtime with int8 among its `dtypes`."""
-
-    def quantize(self, model: ResidualForConditionalGeneration, tokenizer: Any, folder: Path) -> None:
-        """Replace the weights that `write` has written by int8."""
-
-
-TARGETS: dict[str, Target] = {
+TARGETS: dict[str, CTranslate2Target | OnnxTarget | TorchExportTarget] = {
     "ctranslate2": CTranslate2Target(),
     "onnx": OnnxTarget(),
     "torch": TorchExportTarget(),
@@ -174,7 +139,7 @@ def export(
             target.write(model, tokenizer, folder)
         exported = target.translate(model, tokenizer, folder, sources, limit)
         found = compare(model, sources, own, exported, to)
-        if dtype == "int8" and isinstance(target, QuantizingTarget):
+        if dtype == "int8" and not isinstance(target, TorchExportTarget):
             target.quantize(model, tokenizer, folder)
             exported = target.translate(model, tokenizer, folder, sources, limit)
             texts, exported_texts = to_text(tokenizer, own), to_text(tokenizer, exported)

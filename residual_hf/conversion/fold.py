@@ -22,13 +22,13 @@ from residual_hf.model.branch_warmup import branch_warmups
 from residual_hf.model.configuration_residual import ResidualConfig
 from residual_hf.model.connections import LN_MODES, STACKS, ResidualConnection, SublayerPlace, get_ln_mode
 from residual_hf.model.embeddings import SinusoidalPositions
+from residual_hf.model.layers import BRANCHES
 from residual_hf.model.modeling_residual import ResidualForConditionalGeneration
 from residual_hf.model.stacks import ResidualStack
 
 Scale = Tensor | float
 READERS = {"self_attention": ("q_proj", "k_proj", "v_proj"), "cross_attention": ("q_proj",), "feed_forward": ("fc1",)}
 WRITERS = {"self_attention": "out_proj", "cross_attention": "out_proj", "feed_forward": "fc2"}
-SUBLAYERS = {"self_attention": "self_attn", "cross_attention": "encoder_attn", "feed_forward": "ffn"}
 
 
 @torch.no_grad()
@@ -79,7 +79,7 @@ def fold_branch_warmup(model: ResidualForConditionalGeneration) -> ResidualForCo
         for layer, scaled in zip(layers, scaled_layers, strict=True):
             factor = as_double(1.0 if layer.branch_warmup is None else layer.branch_warmup())
             for connection in connections(scaled):
-                scale_branch(connection, getattr(scaled, SUBLAYERS[connection.place.kind]), factor)
+                scale_branch(connection, getattr(scaled, BRANCHES[connection.place.kind]), factor)
     return folded.to(model.dtype).train(model.training)
 
 
@@ -161,7 +161,7 @@ def move_scales(stack: ResidualStack, scales: list[dict[str, Scale]]) -> None:
     norm = None if isinstance(stack.embed_norm, nn.Identity) else stack.embed_norm
     for connection, factors in zip(connections(stack), scales, strict=True):
         place, tensors = connection.place, {name: as_double(scale) for name, scale in factors.items()}
-        sublayer = getattr(stack.layers[place.layer], SUBLAYERS[place.kind])
+        sublayer = getattr(stack.layers[place.layer], BRANCHES[place.kind])
         if "shortcut" in tensors:
             scale_shortcut(tensors["shortcut"], norm, sublayer, stack, place)
         if "branch" in tensors:

@@ -1,5 +1,6 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """All residual connections of the package. Importing this module registers them."""
+# ruff: noqa: F401
 
 from __future__ import annotations
 
@@ -13,47 +14,3 @@ from .modes_norm_free import Fixup, ReZero, ReZeroPostLN, TFixup
 from .modes_norm_placement import HybridNorm, MixLN, OutputLN, PeriLN, SandwichLN, SiameseNorm
 from .modes_skip_scaling import Admin, AdminTorch, DeepNorm, Keel, RSkipLN, WSkipLN, XSkip, XSkipLN
 from .modes_sublayer import NormFormer, RealFormer, SubLN
-
-__all__ = [
-    "B2T",
-    "MHC",
-    "Admin",
-    "AdminTorch",
-    "AttentionResiduals",
-    "B2TNoLN",
-    "BranchNorm",
-    "DLCLPost",
-    "DLCLPre",
-    "DeepNorm",
-    "DeepNormGPAS",
-    "Fixup",
-    "HybridNorm",
-    "HyperConnections",
-    "Keel",
-    "LNScaling",
-    "LayerScale",
-    "MixLN",
-    "MixLNGPAS",
-    "NormFormer",
-    "OutputLN",
-    "PeriLN",
-    "PostLN",
-    "PreLN",
-    "PreLNGPAS",
-    "RSkipLN",
-    "ReZero",
-    "ReZeroPostLN",
-    "RealFormer",
-    "ResiDual",
-    "SandwichLN",
-    "SandwichLNGPAS",
-    "ScaledBranch",
-    "SiameseNorm",
-    "SkipInit",
-    "SpanNorm",
-    "SubLN",
-    "TFixup",
-    "WSkipLN",
-    "XSkip",
-    "XSkipLN",
-]

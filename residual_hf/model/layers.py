@@ -20,6 +20,9 @@ from .connections import Sublayer, SublayerPlace, build_connections, slot
 from .embeddings import rotate
 from .norms import at_least_fp32
 
+BRANCHES = {"self_attention": "self_attn", "cross_attention": "encoder_attn", "feed_forward": "ffn"}
+"""The attribute of a layer that has the branch of each sub-layer."""
+
 
 def eager_attention_forward(
     module: ResidualAttention,

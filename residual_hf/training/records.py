@@ -11,21 +11,15 @@ from typing import Any
 from residual_hf.data.corpus import ParallelCorpus
 from residual_hf.data.settings import DataSettings
 from residual_hf.data.text_files import sample_hash
-from residual_hf.errors import InputError
+from residual_hf.errors import InputSettings
 from residual_hf.files import RECORD, read_json, write_json
-from residual_hf.model.options import Settings, from_mapping
+from residual_hf.model.options import from_mapping
 
 from .environment import command, commit, device_name, now, versions
 
 
-class Record(Settings):
-    """A part of `run.json`, checked when it is read."""
-
-    error = InputError
-
-
 @dataclass(frozen=True)
-class CorpusRecord(Record):
+class CorpusRecord(InputSettings):
     """A corpus as it was read; `sha256` maps the path of each file to the hash of its bytes.
 
     The `pairs` of a streamed corpus are not counted; `bytes` maps its files to their sizes, `sampled_sha256` to the
@@ -42,7 +36,7 @@ class CorpusRecord(Record):
 
 
 @dataclass(frozen=True)
-class DataRecord(Record):
+class DataRecord(InputSettings):
     """The corpora of each split."""
 
     train: tuple[CorpusRecord, ...] = ()
@@ -51,7 +45,7 @@ class DataRecord(Record):
 
 
 @dataclass(frozen=True)
-class Emissions(Record):
+class Emissions(InputSettings):
     """What codecarbon measured during training; `country` is where it located the machine."""
 
     grams: float
@@ -61,7 +55,7 @@ class Emissions(Record):
 
 
 @dataclass(frozen=True)
-class RunRecord(Record):
+class RunRecord(InputSettings):
     """The content of `run.json`. Fields that are None are not known, or not known yet.
 
     `commit` ends in `+` if the source files had uncommitted changes. `resumed` lists the later starts of a run.

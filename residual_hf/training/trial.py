@@ -30,7 +30,6 @@ class Trial:
     """`tokens_per_second` counts tokens of the longer side; `memory` is in bytes, None for a GPU, which is filled."""
 
     tokens_per_second: float
-    parameters: int
     memory: int | None
     seconds: float
 
@@ -69,12 +68,11 @@ def measure(recipe: Recipe, vocab_size: int, width: int, seconds: float) -> Tria
         while updates < FEWEST or now - started < seconds:
             now = update()
             updates += 1
-    parameters = sum(p.numel() for p in model.parameters())
     if settings.max_tokens != "auto":  # weights, gradients and two moments; twice what is kept for the backward pass
+        parameters = sum(p.numel() for p in model.parameters())
         memory += 16 * parameters + round(2 * kept * settings.max_tokens)
     return Trial(
         tokens_per_second=updates * rows * width / (now - begun),
-        parameters=parameters,
         memory=None if settings.max_tokens == "auto" else memory,
         seconds=now - started,
     )

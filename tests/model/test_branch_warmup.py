@@ -13,9 +13,9 @@ from test_mode_invariants import SOURCE, TARGET, logits, make, randomise
 
 from residual_hf import ResidualForConditionalGeneration
 from residual_hf.conversion import change_ln_mode, fold_branch_warmup
-from residual_hf.conversion.fold import SUBLAYERS
 from residual_hf.model.branch_warmup import BranchWarmupSettings, advance_branch_warmup, branch_warmups
 from residual_hf.model.connections import LN_MODES, ResidualConnection
+from residual_hf.model.layers import BRANCHES
 from residual_hf.model.profiling import profile_admin
 from residual_hf.native.serving import packed_model
 
@@ -51,7 +51,7 @@ def scale_branches(model, factor):
 
     for connection in [m for m in model.modules() if isinstance(m, ResidualConnection)]:
         layer = getattr(model.model, connection.place.stack).layers[connection.place.layer]
-        last = getattr(layer, SUBLAYERS[connection.place.kind])
+        last = getattr(layer, BRANCHES[connection.place.kind])
         if connection.norm_on_branch:
             last = getattr(connection, connection.norm_on_branch)
         by = factor(connection.place.layer + 1)

@@ -24,10 +24,9 @@ from residual_hf import (
 )
 from residual_hf.conversion import change_ln_mode, fold
 from residual_hf.errors import InputError
-from residual_hf.model import catalogue
 from residual_hf.model.connections import LN_MODES
 
-MODES = sorted(name for name, mode in LN_MODES.items() if mode.__name__ in catalogue.__all__)
+MODES = sorted(name for name, mode in LN_MODES.items() if mode.__module__.startswith("residual_hf."))
 SIZES = {
     "vocab_size": 50,
     "d_model": 16,

@@ -99,10 +99,10 @@ def test_file_name_without_a_language(name):
 
 def test_days_on_a_cpu_are_warned_about(corpus):
     plan = write_first_recipe(*corpus, trial_seconds=0)
-    slow = replace(plan, device="cpu", trial=Trial(10.0, 10**7, 10**9, 5.0), free=0, disk=10**9)
+    slow = replace(plan, device="cpu", trial=Trial(10.0, 10**9, 5.0), free=0, disk=10**9)
     assert "warning: training takes about" in str(slow) and "--set training.max_updates=" in str(slow)
     assert "warning: the run needs about 1.0 GB of disk, but 0.0 GB are free" in str(slow)
-    fast = replace(slow, trial=Trial(1e6, 10**7, None, 5.0), free=10**12)
+    fast = replace(slow, trial=Trial(1e6, None, 5.0), free=10**12)
     fast = replace(fast, split=replace(fast.split, train=10_000))
     assert "warning" not in str(fast)
 

@@ -27,11 +27,11 @@ from transformers import PreTrainedModel
 from residual_hf.errors import InputError
 from residual_hf.model.branch_warmup import BranchWarmup
 from residual_hf.model.connections import SUBLAYERS, ResidualConnection
+from residual_hf.model.layers import BRANCHES
 from residual_hf.model.norms import NORM_TYPES
 from residual_hf.model.stacks import ResidualStack
 
 NORMS = set(NORM_TYPES.values())
-BRANCHES = {"self_attention": "self_attn", "cross_attention": "encoder_attn", "feed_forward": "ffn"}
 BART_NAMES = {
     "self_attention": (("self_attn",), "self_attn_layer_norm"),
     "cross_attention": (("encoder_attn",), "encoder_attn_layer_norm"),
