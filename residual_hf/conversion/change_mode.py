@@ -51,7 +51,8 @@ def change_ln_mode(
         model: the model to change; it is not modified.
         ln_mode: name of the new mode.
         options: options of the new mode. Missing options have their defaults.
-        stack: `"encoder"` or `"decoder"` to change one stack only. None changes both.
+        stack: `"encoder"` or `"decoder"` to change one stack only; a branch warm-up that is not finished is folded in
+            both. None changes both.
 
     Raises:
         InputError: an unknown mode or option, or a mode that cannot represent the function of the model. The message

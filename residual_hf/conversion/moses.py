@@ -166,7 +166,8 @@ class MosesRules:
         elif self.language in ("fr", "it", "ga"):
             yield r"(?<=\p{Alphabetic}') (?=\p{Alphabetic})", ""
         for quote in ("'", '["„“”]'):
-            alone = rf"(?<!\S){quote}(?!\S)"
+            before = r"(?<!\S)" if quote == "'" else r"(?<![^\s'])"  # may follow a single quote attached to it
+            alone = rf"{before}{quote}(?!\S)"
             # odd occurrences are marked and attach to the next word, even ones to the previous word
             yield rf"(?:\A|\G(?!\A).*?{alone}).*?{alone}\K", MARK
             yield rf" (?={quote}(?!\S))", ""

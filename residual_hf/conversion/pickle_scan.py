@@ -19,7 +19,7 @@ from typing import Any, BinaryIO, NamedTuple
 
 from residual_hf.errors import InputError
 
-LEGACY_PICKLES = 4  # magic number, protocol, system, and the object itself
+LEGACY_PICKLES = 5  # magic number, protocol, system, the object itself, and the keys of its storages
 MAX_OPCODES = 1_000_000
 MAX_TUPLE = 2_000  # values in a tuple and the tuples in it
 MAX_DEPTH = 50  # of tuples in tuples

@@ -295,8 +295,12 @@ def compare(run: Run, baseline: Run | None) -> dict[str, Comparison]:
         return {}
     if others != references:
         raise InputError(f"baseline: {other.folder} was scored on other references of data.{split}")
-    signature = run.metrics[split].get("bleu", {}).get("signature", "")
-    comparisons = paired_bootstrap(theirs, ours, references, metrics=names, tokenize=tokenizer_of(signature))
+    tokenize, theirs_by = (
+        tokenizer_of(one.metrics[split].get("bleu", {}).get("signature", "")) for one in (run, other)
+    )
+    if tokenize != theirs_by:
+        raise InputError(f"baseline: {other.folder} has BLEU of the tokenizer {theirs_by!r}, must be {tokenize!r}")
+    comparisons = paired_bootstrap(theirs, ours, references, metrics=names, tokenize=tokenize)
     for name, pair in comparisons.items():
         for one, value in ((other, pair.a), (run, pair.b)):
             recorded = one.metrics[split][name]["value"]

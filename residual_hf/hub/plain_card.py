@@ -17,6 +17,11 @@ from .card import describe_mode, language_codes, usage
 from .markdown import block, code, text
 
 TEMPLATE = Path(__file__).with_name("plain_card.md.jinja")
+KINDS = {
+    "text-generation": "A decoder-only",
+    "fill-mask": "An encoder-only",
+    "text-classification": "An encoder-only",
+}
 EXAMPLES = {("en", "de"): "__{}__", ("eng_Latn", "deu_Latn"): "{}", ("en_XX", "de_DE"): "{}"}
 """Codes of M2M100, NLLB and mBART, and their tokens."""
 
@@ -33,6 +38,9 @@ def write_plain_card(folder: Path, config: ResidualConfig, tokenizer: Any, name:
     tags = sorted(language_tags(tokenizer)) if config.language_tags else []
     task = "summarization" if source and source == target else "translation"
     task = "text-generation" if config.is_decoder_only else task
+    if config.is_encoder_only:
+        is_masked = "ResidualForMaskedLM" in (config.architectures or ())
+        task = "fill-mask" if is_masked else "text-classification"
     codes = example_codes(TranslationInputs(config, tokenizer, task))
     shown = codes or (source or "the source language", target or next(iter(tags), "en"))
     card = ModelCard.from_template(
@@ -45,11 +53,14 @@ def write_plain_card(folder: Path, config: ResidualConfig, tokenizer: Any, name:
         ),
         template_path=str(TEMPLATE),
         name=name,
+        kind=KINDS.get(task, "An encoder-decoder"),
         connections=[describe_mode(mode) for mode in modes],
         source=source,
         target=target,
         origin=text(origin),
-        usage=usage(config.to_dict(), name, *shown, task=task, ends_text=ends_text(tokenizer), codes=bool(codes)),
+        usage=""
+        if config.is_encoder_only
+        else usage(config.to_dict(), name, *shown, task=task, ends_text=ends_text(tokenizer), codes=bool(codes)),
         task=task,
         text=text,
         code=code,

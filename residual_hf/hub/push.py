@@ -20,6 +20,7 @@ from residual_hf.checkpoint import validate_model_folder
 from residual_hf.errors import InputError
 
 from .card import write_card
+from .markdown import literal
 
 CARD = "README.md"
 PICTURE = re.compile(r"!\[[^\]]*\]\(([\w.-]+)\)")  # in Markdown, of a file in the same folder
@@ -67,7 +68,8 @@ def push_run(
     """Upload the model of a run, or a model folder, to `repo_id` ("user/name") as one commit.
 
     Only the config, weights, tokenizer, model code and card are uploaded, never a pickle. Other files of the
-    repository are kept. A run without a card gets one.
+    repository are kept. A run without a card gets one. In the uploaded card, the code that loads the model names
+    `repo_id` instead of the local folder.
 
     Args:
         folder: the output folder of `residual-hf train`, or a folder of `save_checkpoint`.
@@ -110,7 +112,8 @@ def push_run(
             raise InputError(f"{repo_id}: exists and is public; make it private in its settings on the Hub first")
         if revision is not None:
             api.create_branch(repo_id, branch=revision, exist_ok=True)
-        operations = [CommitOperationAdd(name, path) for name, path in files.items()]
+        operations = [CommitOperationAdd(name, path) for name, path in files.items() if name != CARD]
+        operations.append(CommitOperationAdd(CARD, loading_from(repo_id, readme).encode()))
         commit = api.create_commit(repo_id, operations, commit_message="Upload model", revision=revision)
     url = str(repository) if revision is None else f"{repository}/tree/{revision}"
     return Push(repo_id, files, left_out, url, commit.oid)
@@ -133,6 +136,16 @@ def _find_card(folder: Path, model: Path, repo_id: str) -> Path:
     if folder == model:
         raise InputError(f"{folder}: no card ({CARD}) in it; push the run folder, from which the card is generated")
     return write_card(folder, model_name=repo_id)
+
+
+def loading_from(repo_id: str, readme: Path) -> str:
+    """A card whose code loads the model from the Hub instead of from the name in its title, that of a folder."""
+    card = readme.read_text(encoding="utf-8")
+    title = re.search(r"^# (.+)$", card, re.MULTILINE)
+    name = literal(title[1]) if title else literal(repo_id)
+    for call in ("from_pretrained(", "model="):
+        card = card.replace(call + name, call + literal(repo_id))
+    return card
 
 
 def _read_card(path: Path) -> ModelCard:

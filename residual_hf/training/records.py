@@ -99,6 +99,10 @@ class RunRecord(InputSettings):
             processes=processes,
             data=data,
             finished=None,
+            updates=None,
+            seconds=None,
+            tokens_per_second=None,
+            emissions=None,
         )
         write_json(folder / RECORD, asdict(record))
 

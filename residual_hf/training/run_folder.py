@@ -85,10 +85,12 @@ class Run:
 
     @property
     def ln_modes(self) -> list[str]:
-        """The modes of the stacks; one if they are equal."""
-        stacks = ("decoder",) if self.config.get("is_decoder_only") else STACKS
-        names = (self.config.get(f"{stack}_ln_mode") or self.config["ln_mode"] for stack in stacks)
-        return list(dict.fromkeys(names))
+        """The modes of the stacks; one if they are equal. Without a config, those that the recipe names."""
+        fields = self.config or self.recipe.get("model") or {}
+        alone = self.config.get("is_decoder_only") or self.task == "text-generation"
+        stacks = ("decoder",) if alone else STACKS
+        names = (fields.get(f"{stack}_ln_mode") or fields.get("ln_mode") for stack in stacks)
+        return list(dict.fromkeys(filter(None, names)))
 
     @property
     def directions(self) -> list[tuple[str, str]]:
@@ -124,6 +126,13 @@ class FinishedRun(Run):
 
     FILES = (*Run.FILES, "metrics.json", "model/config.json")
     KIND = "finished run"
+
+    @classmethod
+    def read(cls, folder: str | Path) -> Self:
+        run = super().read(folder)
+        if run.record.resumed and not run.record.finished:
+            raise InputError(f"run folder: {folder} was resumed and has not finished again; use --resume")
+        return run
 
 
 def read_recipe(folder: Path) -> dict[str, Any]:

@@ -222,6 +222,18 @@ def test_small_files_that_would_take_memory_or_time_are_refused(case, zipped, tm
         load_pickle(path)
 
 
+def test_the_keys_of_storages_in_legacy_files_are_scanned(tmp_path):
+    path = tmp_path / "greedy.pt"
+    torch.save({}, path, _use_new_zipfile_serialization=False)
+    keys = pickle.dumps([], protocol=2)
+    bomb = b"\x80\x02}K\x01" + 60 * b"q\x00h\x00\x86" + b"K\x01s."
+    whole = path.read_bytes()
+    assert whole.endswith(keys)
+    path.write_bytes(whole.removesuffix(keys) + bomb)
+    with pytest.raises(InputError, match="a tuple of more than"):
+        load_pickle(path)
+
+
 def test_compressed_and_overlapping_records_are_refused(tmp_path):
     torch.save({"model": {"a": torch.zeros(1000)}}, tmp_path / "good.pt")
     with zipfile.ZipFile(tmp_path / "good.pt") as good:

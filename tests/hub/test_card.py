@@ -115,9 +115,17 @@ def test_unknown_fields_are_omitted(make_run):
 
 def test_a_resumed_run_states_no_duration(make_run):
     run = make_run()
-    edit_json(run / "run.json", resumed=["2026-01-01T00:00:00+00:00"], emissions={"grams": 1.0, "kilowatt_hours": 1.0})
+    emissions = {"grams": 1.0, "kilowatt_hours": 1.0}
+    edit_json(run / "run.json", resumed=["2026-01-01T00:00:00+00:00"], finished="2026-01-02", emissions=emissions)
     card = content(write_card(run))
     assert "12.0 minutes" not in card and "Emissions" not in card
+
+
+def test_a_run_that_is_extended_has_no_card_until_it_finishes(make_run):
+    run = make_run()
+    edit_json(run / "run.json", resumed=["2026-01-01T00:00:00+00:00"], finished=None)
+    with pytest.raises(InputError, match="was resumed and has not finished again"):
+        write_card(run)
 
 
 def test_measured_emissions(make_run):

@@ -9,6 +9,7 @@ from huggingface_hub import ModelCard
 from processes import run_python
 from tiny_translator import coded_tokenizer, tiny_model, tiny_tokenizer
 
+from residual_hf import ResidualConfig, ResidualForMaskedLM
 from residual_hf.checkpoint import save_checkpoint
 from residual_hf.hub.card import write_card
 
@@ -75,6 +76,14 @@ def test_card_of_an_averaged_model(tmp_path, fields, tags, shown):
     folder = save_checkpoint(tiny_model(tokenizer, **fields), tokenizer, tmp_path / "model", origin="An average.")
     card = content(folder / "README.md")
     assert all(text in card for text in shown)
+
+
+def test_card_of_an_encoder(tmp_path):
+    tokenizer = tiny_tokenizer()
+    config = ResidualConfig(is_encoder_only=True, vocab_size=len(tokenizer), d_model=16, encoder_layers=1)
+    folder = save_checkpoint(ResidualForMaskedLM(config), tokenizer, tmp_path / "model", origin="Trained elsewhere.")
+    card = content(folder / "README.md")
+    assert "An encoder-only Transformer" in card and "pipeline_tag: fill-mask" in card and "Seq2Seq" not in card
 
 
 def test_card_of_a_model_whose_tokenizer_adds_language_codes(tmp_path, monkeypatch, capsys):

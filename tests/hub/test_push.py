@@ -133,6 +133,11 @@ def test_a_model_without_records_gets_a_card_that_says_where_it_is_from(tmp_path
         'model="my model"',
     ):
         assert shown in card, shown
+    uploaded = push.loading_from("somebody/a", folder / "README.md")
+    assert (
+        "my model" in card.replace("# my model", "") and uploaded.count("my model") == card.count("name: my model") + 1
+    )
+    assert 'model="somebody/a"' in uploaded and 'from_pretrained("somebody/a"' in uploaded
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 
 import pytest
@@ -249,6 +250,12 @@ def test_replay_refuses_what_it_cannot_find(tmp_path):
         replay(tmp_path / "run")
     with pytest.raises(InputError, match="--at: 3 given, must be an update of the run, from 1 to 2"):
         replay(tmp_path / "run", 3)
+    record = json.loads((tmp_path / "run" / "run.json").read_text())
+    (tmp_path / "run" / "run.json").write_text(json.dumps(record | {"updates": None}))
+    text = (tmp_path / "run" / "recipe.yaml").read_text().replace("max_updates: 2", "max_updates: null")
+    (tmp_path / "run" / "recipe.yaml").write_text(text.replace("max_epochs: null", "max_epochs: 1"))
+    with pytest.raises(InputError, match="--at: 9 given, but training ends after 7 updates"):
+        replay(tmp_path / "run", 9)
     (source,) = tmp_path.glob("train*.en")
     lines = source.read_text().splitlines(keepends=True)
     source.write_text("".join([*lines[1:], lines[0]]))

@@ -21,6 +21,7 @@ from residual_hf.errors import InputError
 from residual_hf.model.configuration_residual import ResidualConfig
 from residual_hf.model.modeling_residual import ResidualForConditionalGeneration
 from residual_hf.model.profiling import wants_profile
+from residual_hf.model.translation_inputs import position_limit
 
 from .figure import Figure
 
@@ -70,9 +71,10 @@ class OwnModel:
 
     def batch(self, seed: int) -> Batch:
         """Some of the pairs, drawn at random, cut to `LONGEST` tokens."""
+        longest = min(LONGEST, position_limit(self.model.config) or LONGEST)
         order = torch.randperm(len(self.pairs), generator=torch.Generator().manual_seed(seed))[:SENTENCES].tolist()
         sources, targets = zip(*(self.pairs[i] for i in order), strict=True)
-        shape = {"padding": True, "truncation": True, "max_length": LONGEST, "return_tensors": "pt"}
+        shape = {"padding": True, "truncation": True, "max_length": longest, "return_tensors": "pt"}
         encoded = self.tokenizer(list(sources), text_target=list(targets), **shape)
         labels = encoded["labels"].masked_fill(encoded["labels"] == self.tokenizer.pad_token_id, -100)
         return {"input_ids": encoded["input_ids"], "attention_mask": encoded["attention_mask"], "labels": labels}

@@ -157,7 +157,7 @@ def replay(run: Path, at: int | None = None) -> Replay:
         if not found:
             raise InputError(f"{run} has no spikes (training.diagnostics); name an update by --at")
         at = update_of(found[-1])
-    last = recipe.training.max_updates
+    last = record.updates or recipe.training.max_updates
     if at < 1 or (last is not None and at > last):
         raise InputError(f"--at: {at} given, must be an update of the run, from 1 to {last or 'the last one'}")
     processes = this_process().num_processes
@@ -178,6 +178,8 @@ def replay(run: Path, at: int | None = None) -> Replay:
         trainer.add_callback(DiagnosticsCallback(folder, every=1))
         trainer.add_callback(StopAt(at))
         trainer.train(resume_from_checkpoint=str(checkpoints[-1]) if checkpoints else None)
+    if trainer.state.global_step < at:
+        raise InputError(f"--at: {at} given, but training ends after {trainer.state.global_step} updates")
     return Replay(start, at, read_json_lines(folder / FILE), series(earlier, "losses"), folder)
 
 

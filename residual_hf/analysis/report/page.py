@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ from residual_hf.errors import InputError
 from residual_hf.evaluation.metrics import METRICS, Comparison
 from residual_hf.files import check_output_file, write_atomically
 from residual_hf.hub.card import LABELS, compare, score_tables
-from residual_hf.hub.markdown import public
+from residual_hf.hub.markdown import file_name, public
 from residual_hf.training.callbacks import duration
 from residual_hf.training.learning_curve import series
 from residual_hf.training.run_folder import Run
@@ -34,6 +34,7 @@ CURVES = {
     "eval_nll": "Validation NLL per token (nats)",
     "eval_bleu": "Validation BLEU",
     "eval_chrf": "Validation chrF",
+    "eval_rougeL": "Validation ROUGE-L",
     "grad_norm": "Gradient norm before clipping",
     "learning_rate": "Learning rate",
     "tokens_per_second": "Tokens per second",
@@ -122,7 +123,7 @@ def facts(run: Run) -> dict[str, str]:
     layers = "+".join(str(model[f"{s}_layers"]) for s in ("encoder", "decoder") if model.get(f"{s}_layers"))
     last = max((entry["step"] for entry in run.curve), default=0)
     found = {
-        "mode": ", ".join(run.ln_modes) if run.config else model.get("ln_mode"),
+        "mode": ", ".join(run.ln_modes),
         "layers": layers,
         "parameters": f"{record.parameters:,}" if record.parameters else None,
         "updates": f"{record.updates or last:,}",
@@ -153,7 +154,7 @@ def score_sections(runs: Sequence[Run], names: Sequence[str], notes: list[str]) 
     for number, run in enumerate(runs):
         for table in score_tables(run, {}):
             tables.setdefault((table.split, table.corpus), {})[number] = table.figures
-    unmarked = PER_TOKEN if len({vocabulary(run) for run in runs if run.config}) > 1 else ()
+    one_vocabulary = len({vocabulary(run) for run in runs if run.config}) == 1
     sections = []
     for (split, corpus), figures in sorted(tables.items(), key=lambda item: item[0][0] != "test"):
         values = {number: plain_scores(found) for number, found in figures.items()}
@@ -165,8 +166,24 @@ def score_sections(runs: Sequence[Run], names: Sequence[str], notes: list[str]) 
             found = values.get(number, {})
             rows.append([cell(found.get(name), pairs.get(name), number > 0) for name in metrics])
         title = {"test": "Test set", "valid": "Validation set"}[split] + (f": {corpus}" if corpus != split else "")
-        sections.append(Scores(public(title), metrics, mark_best(metrics, rows, unmarked)))
+        marked = []
+        if len({text_of(runs[number], split) for number in figures}) == 1:
+            marked = [name for name in metrics if one_signature(figures.values(), name)]
+            marked += ["word_ppl", *(PER_TOKEN if one_vocabulary else ())]
+        sections.append(Scores(public(title), metrics, mark_best(metrics, rows, marked)))
     return sections
+
+
+def text_of(run: Run, split: str) -> tuple[Any, ...]:
+    """Equal in runs that were scored on the same text."""
+    return tuple((corpus.pairs, *corpus.sha256.values()) for corpus in getattr(run.record.data, split))
+
+
+def one_signature(figures: Iterable[Mapping[str, Any]], name: str) -> bool:
+    """Whether a score was computed in the same way, and is one of those that are higher or lower if better."""
+    scores = [found[name] for found in figures if name in found]
+    signatures = {str(score.get("signature")) for score in scores if isinstance(score, dict)}
+    return name in LABELS and len(signatures) == 1
 
 
 def vocabulary(run: Run) -> tuple[Any, ...]:
@@ -187,10 +204,12 @@ def comparison(run: Run, baseline: Run, name: str, notes: list[str]) -> dict[str
 
 
 def plain_scores(figures: Mapping[str, Any]) -> dict[str, float]:
-    values = {name: entry["value"] if isinstance(entry, dict) else entry for name, entry in figures.items()}
-    known = {name for name, entry in figures.items() if isinstance(entry, dict) and "value" in entry}
-    known |= {"word_ppl", *PER_TOKEN}
-    return {name: float(value) for name, value in values.items() if name in known}
+    """The scores of a corpus by name; a result of a further metric, such as ROUGE, has both names."""
+    values = {name: entry["value"] for name, entry in figures.items() if isinstance(entry, dict) and "value" in entry}
+    values |= {name: figures[name] for name in ("word_ppl", *PER_TOKEN) if name in figures}
+    for metric, results in (figures.get("metrics") or {}).items():
+        values |= {f"{file_name(metric)} {name}": value for name, value in results.items()}
+    return {name: float(value) for name, value in values.items()}
 
 
 def cell(value: float | None, pair: Comparison | None, is_other: bool) -> Cell | None:
@@ -200,15 +219,13 @@ def cell(value: float | None, pair: Comparison | None, is_other: bool) -> Cell |
     return Cell(value, interval, pair.b - pair.a, pair.p_value) if is_other else Cell(value, interval)
 
 
-def mark_best(
-    metrics: Sequence[str], rows: list[list[Cell | None]], unmarked: Sequence[str]
-) -> list[list[Cell | None]]:
-    """The rows with the best score of each metric, but those in `unmarked`, marked, if there is more than one."""
+def mark_best(metrics: Sequence[str], rows: list[list[Cell | None]], marked: Sequence[str]) -> list[list[Cell | None]]:
+    """The rows with the best score of each metric in `marked`, if there is more than one."""
     best = []
     for name, column in zip(metrics, zip(*rows, strict=True), strict=True):
         values = [found.value for found in column if found is not None]
         better = min if name in LOWER_IS_BETTER else max
-        best.append(better(values) if len(values) > 1 and name not in unmarked else None)
+        best.append(better(values) if len(values) > 1 and name in marked else None)
     return [
         [found and replace(found, best=found.value == top) for found, top in zip(row, best, strict=True)]
         for row in rows

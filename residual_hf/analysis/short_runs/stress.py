@@ -150,10 +150,11 @@ def survival(run: StressRun, runs: Sequence[StressRun], setting: StressSetting) 
     loss = smoothed(run.losses)
     best = [smoothed(other.losses) for other in runs if other.layers == run.layers]
     found: list[tuple[int, str]] = []
-    if len(loss) < setting.updates:
-        found.append((len(loss), "spike"))
-    if (update := spike(loss)) is not None:
-        found.append((update, "spike"))
+    broken = spike(loss)
+    if broken is None and len(loss) < setting.updates:
+        broken = len(loss)
+    if broken is not None:
+        found.append((broken, "spike"))
     if min(loss, default=math.inf) > 0.95 * run.unigram_entropy:
         found.append((0, "stagnation"))
     if (update := slow_down(loss, best)) is not None:

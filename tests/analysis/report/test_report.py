@@ -116,6 +116,32 @@ def test_perplexity_per_token_is_best_among_equal_vocabularies_only(sizes, token
     assert "<b>80.25</b>" in html and "<b>90.25</b>" not in html and "perplexity per word ↓" in html
 
 
+def test_further_metrics_and_means_of_corpora_are_shown(make_run, tmp_path):
+    runs = [make_run(name, GOOD) for name in ("a", "b")]
+    for run, value in zip(runs, (33.25, 44.5), strict=True):
+        scores = json.loads((run / "metrics.json").read_text())
+        scores["test"]["metrics"] = {"rouge": {"rougeL": value}}
+        (run / "metrics.json").write_text(json.dumps({**scores, "valid": {"corpora": {"x": {}, "y": {}}, "nll": 2.0}}))
+    html = write_report(runs, tmp_path / "report.html").read_text()
+    assert "rouge rougeL" in html and "33.25" in html and "<b>44.50</b>" not in html  # lower may be better
+
+
+def test_scores_of_other_tokenizers_are_not_compared(make_run, tmp_path):
+    runs = [make_run(name, GOOD) for name in ("words", "characters")]
+    scores = json.loads((runs[1] / "metrics.json").read_text())
+    chars = TranslationMetric().compute(predictions=GOOD, references=REFERENCES, tokenize="char")
+    (runs[1] / "metrics.json").write_text(json.dumps({"test": {**scores["test"], **chars}}))
+    page = read(write_report(runs, tmp_path / "report.html"))
+    assert any("BLEU of the tokenizer '13a', must be 'char'" in text for text in page.texts)
+
+
+def test_modes_of_the_stacks_of_a_run_that_has_not_finished(make_run, tmp_path):
+    run = make_run("run")
+    model = {"encoder_ln_mode": "deep_norm", "decoder_ln_mode": "pre_ln"}
+    (run / "recipe.yaml").write_text(yaml.safe_dump({"model": model}))
+    assert "deep_norm, pre_ln" in read(write_report([run], tmp_path / "report.html")).texts
+
+
 def test_a_resumed_run_has_no_time(make_run, tmp_path):
     """The record has that of the last start only."""
     runs = [make_run(name) for name in ("once", "resumed")]

@@ -46,6 +46,10 @@ def test_loss_that_is_not_finite():
     assert result.divergence == "spike" and result.largest_lr == pytest.approx(0.08)
 
 
+def test_loss_that_left_its_range_before_it_was_not_finite():
+    assert judge(HEALTHY[:80] + [20.0] * 100).largest_lr == pytest.approx(0.08, abs=0.005)
+
+
 def test_stagnation():
     result = judge([6.0 - 0.5 * min(1.0, update / 50) for update in range(200)])
     assert (result.divergence, result.largest_lr) == ("stagnation", 0.0)
