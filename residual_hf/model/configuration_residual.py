@@ -360,9 +360,13 @@ class ResidualConfig(PreTrainedConfig):
             mode, layerdrop = get_ln_mode(self.stack_ln_mode(stack)), getattr(self, f"{stack}_layerdrop")
             if layerdrop and not mode.supports_layerdrop:
                 raise ValueError(f"{stack}_layerdrop must be 0 with ln_mode {mode.name!r}, not {layerdrop}")
+            if self.stack_init_style(stack) == "looklinear" and self.stack_ffn_dim(stack) % 2:
+                raise ValueError(f"{stack}_ffn_dim must be even for looklinear, not {self.stack_ffn_dim(stack)}")
         sublayers = sum(num_sublayers(self, stack) for stack in self.stacks)
         if self.admin_profile and len(self.admin_profile) != sublayers:
             raise ValueError(f"admin_profile has {len(self.admin_profile)} values for {sublayers} sub-layers")
+        if not all(map(math.isfinite, self.admin_profile or ())):
+            raise ValueError(f"admin_profile must have finite values, not {self.admin_profile}")
 
     def _validate_choices(self) -> None:
         norm_types, init_styles = (None, *NORM_TYPES), (None, *INIT_STYLES)

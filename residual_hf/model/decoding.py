@@ -96,21 +96,25 @@ class FastGenerationMixin(GenerationMixin):
             decoding_dtype: "float32" (the same hypotheses), "bfloat16" or "int8" (faster, nearly the same) where the
                 native kernels can; default: `generation_config.decoding_dtype`.
         """
-        settings = generation_config or self.generation_config
         kwargs = {"inputs": inputs, "generation_config": generation_config, **kwargs}
         tokens = kwargs.get("input_ids", inputs)
         if tokens is not None and kwargs.get("attention_mask") is None and kwargs.get("encoder_outputs") is None:
             kwargs["attention_mask"] = tokens.ne(self.config.pad_token_id)
-        if self._serves(settings, kwargs):
-            native, dtype = kernels(), decoding_dtype or getattr(settings, "decoding_dtype", None)
+        if isinstance(kwargs.get("encoder_outputs"), tuple):
+            kwargs["encoder_outputs"] = BaseModelOutput(*kwargs["encoder_outputs"])
+        if length_limits is not None and (length_limits < 1).any():
+            raise ValueError(f"length_limits: {int(length_limits.min())} given, must be at least 1")
+        if self._serves(kwargs):
+            native, dtype = kernels(), decoding_dtype or self._setting("decoding_dtype", kwargs)
             pack = cache(lambda: native and native.packed_model(self, dtype))
             encoded = self._encode(tokens, kwargs, pack) if dtype not in (None, "float32") else {}
             if kwargs.get("encoder_outputs") is not None:  # Transformers repeats its states for the beams in place
                 encoded = {"encoder_outputs": copy.copy(kwargs["encoder_outputs"])}
             try:
                 loop = partial(decode, length_limits=length_limits, pack=pack)
-                # the loop has its own cache: without this, Transformers makes one that nothing reads
-                return super().generate(custom_generate=loop, **{**kwargs, **encoded, "use_cache": False})
+                return super().generate(
+                    custom_generate=loop, **{**kwargs, **encoded, **without_cache(generation_config)}
+                )
             except NotServed:
                 pass
         return super().generate(**kwargs)
@@ -122,18 +126,42 @@ class FastGenerationMixin(GenerationMixin):
         states = packed.encode(tokens, kwargs["attention_mask"])
         return {} if states is None else {"encoder_outputs": BaseModelOutput(states)}
 
-    def _serves(self, settings: Any, kwargs: dict[str, Any]) -> bool:
+    def _setting(self, name: str, kwargs: dict[str, Any]) -> Any:
+        """An argument of `generate`, from the given config where it has none, else from that of the model."""
+        configs = (config for config in (kwargs["generation_config"], self.generation_config) if config is not None)
+        values = (kwargs.get(name), *(getattr(config, name, None) for config in configs))
+        return next((value for value in values if value is not None), None)
+
+    def _serves(self, kwargs: dict[str, Any]) -> bool:
         """Whether our search can serve a request, as far as its arguments show."""
         return (
             self.device.type == "cpu"
             and not self.training
-            and not kwargs.get("do_sample", settings.do_sample)
-            and kwargs.get("use_cache", settings.use_cache) is not False
-            and getattr(settings, "fast_decoding", True)
+            and not self._setting("do_sample", kwargs)
+            and self._setting("use_cache", kwargs) is not False
+            and self._setting("fast_decoding", kwargs) is not False
+            and not computes_otherwise(self)
             and self.config._attn_implementation in ("eager", "sdpa")
             and all(kwargs.get(name) is None or kwargs[name] is False for name in ONLY_TRANSFORMERS)
             and not any(map(has_hooks, submodules(self)))
         )
+
+
+def computes_otherwise(model: FastGenerationMixin) -> bool:
+    """Whether a subclass or an adapter has its own `forward` or inputs of a step."""
+    own = next(cls for cls in type(model).__mro__ if FastGenerationMixin in cls.__bases__)
+    names = ("forward", "prepare_inputs_for_generation")
+    replaced = any(getattr(type(model), name) is not getattr(own, name) for name in names)
+    return replaced or "prepare_inputs_for_generation" in vars(model)
+
+
+def without_cache(generation_config: Any) -> dict[str, Any]:
+    """Arguments with which Transformers does not make a cache: the loop has its own."""
+    if generation_config is None:
+        return {"use_cache": False}
+    generation_config = copy.deepcopy(generation_config)
+    generation_config.use_cache = False
+    return {"generation_config": generation_config}
 
 
 def has_hooks(module: nn.Module) -> bool:

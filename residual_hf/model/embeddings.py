@@ -15,6 +15,8 @@ import torch
 from torch import Tensor, nn
 from transformers import initialization as init
 
+from .norms import at_least_fp32
+
 if TYPE_CHECKING:
     from .configuration_residual import ResidualConfig
 
@@ -41,7 +43,7 @@ class ScaledEmbedding(nn.Embedding):
     def forward(self, input_ids: Tensor) -> Tensor:
         embeddings = super().forward(input_ids)
         if self.fix_norm:
-            embeddings = nn.functional.normalize(embeddings, dim=-1)
+            embeddings = unit_vectors(embeddings)
         return embeddings * self.scale if self.scale != 1.0 else embeddings
 
 
@@ -49,7 +51,12 @@ class NormalizedLinear(nn.Linear):
     """The output projection with `fix_norm`: every row of the matrix is normalized to length 1."""
 
     def forward(self, hidden_states: Tensor) -> Tensor:
-        return nn.functional.linear(hidden_states, nn.functional.normalize(self.weight, dim=-1), self.bias)
+        return nn.functional.linear(hidden_states, unit_vectors(self.weight), self.bias)
+
+
+def unit_vectors(vectors: Tensor) -> Tensor:
+    """Vectors of length 1, or of 0 where they are zero, also in fp16, in which the epsilon of PyTorch is 0."""
+    return nn.functional.normalize(vectors.to(at_least_fp32(vectors.dtype)), dim=-1).to(vectors.dtype)
 
 
 def shift_tokens_right(labels: Tensor, pad_token_id: int, decoder_start_token_id: int) -> Tensor:
@@ -143,6 +150,7 @@ POSITION_EMBEDDINGS = {
     "rotary": None,  # in attention
     "none": None,
 }
+HIDDEN = -1e3  # an additive mask with this or less hides a key
 POSITION_COUNTING = ("real_tokens", "all_tokens")
 
 
@@ -169,7 +177,7 @@ def position_ids_from_mask(mask: Tensor, length: int, padding_idx: int) -> Tenso
     keys is the position.
     """
     if mask.ndim == 4:
-        seen = mask if mask.dtype == torch.bool else mask > torch.finfo(mask.dtype).min
+        seen = mask if mask.dtype == torch.bool else mask > HIDDEN
         return seen[:, 0].sum(dim=-1) + padding_idx
     mask = mask.long()
     return ((mask.cumsum(dim=1) * mask) + padding_idx)[:, -length:]

@@ -14,13 +14,13 @@ from typing import Any
 from torch import Tensor, nn
 from transformers.cache_utils import Cache
 from transformers.modeling_outputs import BaseModelOutput, Seq2SeqLMOutput, Seq2SeqModelOutput
-from transformers.utils import TransformersKwargs, can_return_tuple
+from transformers.utils import ModelOutput, TransformersKwargs, can_return_tuple
 from typing_extensions import Unpack
 
 from .adaptive import AdaptiveSoftmax, tied_weights
 from .configuration_residual import ResidualConfig
 from .decoding import FastGenerationMixin
-from .embeddings import NormalizedLinear, shift_tokens_right
+from .embeddings import NormalizedLinear, shift_tokens_right, unit_vectors
 from .stacks import ResidualDecoder, ResidualEncoder, ResidualPreTrainedModel, ResidualStack
 
 
@@ -94,7 +94,7 @@ class ResidualModel(ResidualPreTrainedModel):
             encoded = self.encoder(
                 input_ids=input_ids, attention_mask=attention_mask, inputs_embeds=inputs_embeds, **kwargs
             )
-        elif isinstance(encoder_outputs, BaseModelOutput):
+        elif isinstance(encoder_outputs, ModelOutput):
             encoded = encoder_outputs
         else:
             encoded = BaseModelOutput(*encoder_outputs)
@@ -171,7 +171,7 @@ class ResidualLanguageModel(ResidualPreTrainedModel):
     def output_weight(self) -> Tensor:
         """The matrix that maps states to logits, (vocabulary, d_model)."""
         weight = self.lm_head.weight
-        return nn.functional.normalize(weight, dim=-1) if self.config.fix_norm else weight
+        return unit_vectors(weight) if self.config.fix_norm else weight
 
     def _get_resized_lm_head(self, old_lm_head: nn.Linear, *args: Any, **kwargs: Any) -> nn.Linear:
         """Resize the module itself, as Transformers does for embeddings: a new one would be a plain `nn.Linear`."""

@@ -11,17 +11,17 @@ import torch
 from torch import Tensor
 
 from residual_hf.errors import InputError
+from residual_hf.model.connections import STACKS
 from residual_hf.model.embeddings import position_ids_from_mask, positions_padding
 from residual_hf.model.fingerprint import Fingerprint
 from residual_hf.model.modeling_residual import ResidualForConditionalGeneration
-from residual_hf.model.translation_inputs import position_limit
 
 from . import loaded_library
 from .batch import Sentences
 from .state import DecoderState
 from .structures import Source, Stack, Table
 from .support import missing_support, unsupported_stack
-from .weights import Packer, round_up
+from .weights import Packer, last_position, round_up
 
 ROW_PADDING = 32
 
@@ -48,6 +48,7 @@ class NativeDecoder:
         self.dtype = torch.float32 if dtype == "float32" else torch.bfloat16
         self.packer = Packer(dtype)
         self.model = weakref.ref(model)
+        self.positions = {stack: last_position(model.model.get_submodule(stack)) for stack in STACKS}
         with torch.no_grad():
             self.decoder = self.packer.stack(model.model.decoder)
             self.decoder.logits = self.packer.linear(model.output_weight, model.lm_head.bias, padding_bias=-torch.inf)
@@ -128,7 +129,7 @@ class NativeDecoder:
         return cache
 
     def check_length(self, tokens: int, stack: str) -> None:
-        limit = position_limit(self.config)
+        limit = self.positions[stack]
         if limit is not None and tokens > limit:
             raise ValueError(
                 f"the {stack} received {tokens} tokens, but max_position_embeddings is {limit}: shorten the text "

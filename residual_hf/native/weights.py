@@ -7,9 +7,9 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import normalize, pad
+from torch.nn.functional import pad
 
-from residual_hf.model.embeddings import SinusoidalPositions
+from residual_hf.model.embeddings import SinusoidalPositions, first_position, positions_padding, unit_vectors
 from residual_hf.model.search import Array
 from residual_hf.model.stacks import ResidualStack
 
@@ -154,7 +154,7 @@ class Packer:
             attention_scale=head_size**-0.5,
         )
         tokens = stack.embed_tokens.weight.float()
-        packed.tokens = self.address(normalize(tokens, dim=-1) if config.fix_norm else tokens)
+        packed.tokens = self.address(unit_vectors(tokens) if config.fix_norm else tokens)
         if stack.embed_positions is not None:
             packed.positions = self.address(position_table(stack.embed_positions).float())
         packed.start, *after = (self.program(operations) for operations in recorded.programs)
@@ -163,6 +163,13 @@ class Packer:
         for i, layer in enumerate(stack.layers):
             packed.layer[i] = self.layer(layer, heads, after[i * per_layer : (i + 1) * per_layer])
         return packed
+
+
+def last_position(stack: ResidualStack) -> int | None:
+    """The largest number of tokens that a stack has positions for; None if it has no table."""
+    if stack.embed_positions is None:
+        return None
+    return len(position_table(stack.embed_positions)) - first_position(positions_padding(stack.config))
 
 
 def position_table(positions: nn.Embedding | SinusoidalPositions) -> Tensor:

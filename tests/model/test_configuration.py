@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import json
+import math
 
 import pytest
 import torch
@@ -136,6 +137,8 @@ BAD = [
     ({"eos_token_id": 32000}, "eos_token_id 32000 is outside the vocabulary of 32000"),
     ({"pad_token_id": None}, "pad_token_id must be set"),
     ({"admin_profile": [1.0]}, "admin_profile has 1 values for 30 sub-layers"),
+    ({"ln_mode": "admin", "admin_profile": [math.nan] * 30}, "admin_profile must have finite values"),
+    ({"init_style": "looklinear", "decoder_ffn_dim": 47}, "decoder_ffn_dim must be even for looklinear, not 47"),
     ({"d_model": "512"}, "'d_model' expected int, got str"),
     ({"vocab_size": 99.5}, "'vocab_size' expected int, got float"),
     ({"dropout": "0.1"}, "'dropout' with value '0.1'"),

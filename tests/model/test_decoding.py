@@ -8,7 +8,8 @@ import random
 import pytest
 import torch
 from test_modeling_residual import every_mode
-from transformers import LogitsProcessor, LogitsProcessorList
+from transformers import GenerationConfig, LogitsProcessor, LogitsProcessorList
+from transformers.modeling_outputs import BaseModelOutputWithPooling
 
 from residual_hf import ResidualConfig, ResidualForConditionalGeneration, native
 from residual_hf.model import decoding
@@ -202,6 +203,52 @@ def test_everything_else_is_left_to_transformers(request_, served):
     model, sources = make_model("resi_dual"), make_sources(random.Random(3), 2, left_padded=False)
     model.generate(sources, max_new_tokens=4, **request_)
     assert served == []
+
+
+class Eleven(ResidualForConditionalGeneration):
+    def forward(self, *args, **kwargs):
+        outputs = super().forward(*args, **kwargs)
+        outputs.logits[..., 11] = 1e4
+        return outputs
+
+
+def test_subclasses_and_adapters_of_the_inputs_are_left_to_transformers(served):
+    model, sources = make_model("resi_dual"), make_sources(random.Random(3), 2, left_padded=False)
+    calls = []
+    inputs = model.prepare_inputs_for_generation
+    model.prepare_inputs_for_generation = lambda *args, **kwargs: calls.append(1) or inputs(*args, **kwargs)  # as PEFT
+    model.generate(sources, max_new_tokens=4, min_new_tokens=4)
+    assert served == [] and len(calls) == 4
+    del model.prepare_inputs_for_generation
+    model.__class__ = Eleven
+    assert model.generate(sources, max_new_tokens=2)[0].tolist() == [2, 11, 11] and served == []
+
+
+def test_a_given_config_keeps_the_decoding_of_the_model(served, monkeypatch, recwarn):
+    model, sources = make_model("resi_dual"), make_sources(random.Random(3), 2, left_padded=False)
+    dtypes = []
+    monkeypatch.setattr(serving, "packed_model", lambda model, dtype: dtypes.append(dtype))
+    model.generation_config.decoding_dtype = "bfloat16"
+    given = GenerationConfig(max_new_tokens=3)
+    model.generate(sources, generation_config=given)
+    assert dtypes == ["bfloat16"] and served == ["greedy_search"] and given.use_cache is not False
+    assert not [warning for warning in recwarn if "use_cache" in str(warning.message)]
+    model.generation_config.fast_decoding = False
+    model.generate(sources, generation_config=given)
+    assert served == ["greedy_search"]
+
+
+def test_encoder_outputs_of_other_classes(served):
+    model, sources = make_model("resi_dual"), make_sources(random.Random(3), 2, left_padded=False)
+    mask = sources.ne(1)
+    states = model.get_encoder()(sources, attention_mask=mask).last_hidden_state
+    expected = model.generate(sources, max_new_tokens=5)
+    for encoded in ((states,), BaseModelOutputWithPooling(last_hidden_state=states)):
+        assert torch.equal(model.generate(encoder_outputs=encoded, attention_mask=mask, max_new_tokens=5), expected)
+        step = {"attention_mask": mask, "decoder_input_ids": expected}
+        assert torch.equal(model(encoder_outputs=encoded, **step).logits, model(sources, **step).logits)
+    with pytest.raises(ValueError, match="length_limits: 0 given, must be at least 1"):
+        model.generate(sources, length_limits=torch.tensor([0, 3]))
 
 
 def test_hooks_and_a_switch_in_the_generation_config_leave_it_to_transformers(served, tmp_path):

@@ -148,6 +148,9 @@ def test_positions_count_real_tokens_only():
     mask = torch.tensor([[0, 0, 1, 1], [1, 1, 1, 0]])
     assert position_ids_from_mask(mask, 4, 1).tolist() == [[1, 1, 2, 3], [2, 3, 4, 1]]
     assert position_ids_from_mask(mask, 1, 1).tolist() == [[3], [1]]
+    causal = torch.ones(1, 1, 3, 3).tril().log()
+    for hidden in (-1e9, -1e4, torch.finfo(torch.bfloat16).min, torch.finfo(torch.float32).min, -torch.inf):
+        assert position_ids_from_mask(causal.clamp(min=hidden), 3, 1).tolist() == [[2, 3, 4]]
 
 
 @pytest.mark.parametrize("kind", ["sinusoidal", "learned", "none"])
@@ -188,6 +191,12 @@ def test_fix_norm_keeps_directions_only(share, tie, tmp_path):
     torch.testing.assert_close(logits_of(model), old, rtol=1e-5, atol=1e-5)
     model.save_pretrained(tmp_path)
     assert torch.equal(logits_of(ResidualForConditionalGeneration.from_pretrained(tmp_path)), logits_of(model))
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_fix_norm_in_half_precision(dtype):
+    model = build(True, True, fix_norm=True).eval().to(dtype)
+    assert not model.get_input_embeddings().weight[1].any() and logits_of(model).isfinite().all()
 
 
 def test_fix_norm_does_not_shrink_learned_positions():

@@ -258,11 +258,28 @@ def test_what_has_no_kernels_is_refused(change, reason):
         NativeDecoder(model)
 
 
+class AdaptedNorm(nn.Module):
+    """A norm as PEFT wraps it."""
+
+    active_adapters = ("default",)
+
+    def __init__(self, base_layer):
+        super().__init__()
+        self.base_layer = base_layer
+
+    def forward(self, states):
+        return self.base_layer(states)
+
+
 def test_replaced_modules_are_refused():
     model = make("post_ln")
     model.model.decoder.layers[1].ffn.fc1 = nn.Sequential(model.model.decoder.layers[1].ffn.fc1)
     assert "layers.1.ffn.fc1 is a Sequential" in missing_support(model)
     assert "float64" in missing_support(make("post_ln").double())
+    model = make("post_ln")
+    connection = model.model.decoder.layers[1].ffn_residual
+    connection.norm = AdaptedNorm(connection.norm)
+    assert "layers.1.ffn_residual.norm is an adapter (AdaptedNorm)" in missing_support(model)
     assert "allowed are float32" in missing_support(make("post_ln"), "fp4")
 
 
@@ -304,6 +321,9 @@ def test_bad_calls():
         decoder.encode(ids + 25, mask)
     with pytest.raises(ValueError, match="the encoder received 9 tokens"):
         decoder.encode(torch.full((1, 9), 5))
+    model.config.max_position_embeddings = 4000  # the table still ends at 8
+    with pytest.raises(ValueError, match="the encoder received 9 tokens, but max_position_embeddings is 8"):
+        NativeDecoder(model).encode(torch.full((1, 9), 5))
     with pytest.raises(ValueError, match="3 given for 4 rows"):
         state.step(np.full(3, 2))
     with pytest.raises(ValueError, match="5 selected"):
