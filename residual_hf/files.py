@@ -23,6 +23,11 @@ RESERVE = 32 * 2**20
 """Bytes that must be free on the disk of an output."""
 
 
+def expanded(path: str | Path) -> Path:
+    """A path with the home directory for `~`; the path of an unknown user as it is."""
+    return Path(os.path.expanduser(path))
+
+
 def check_output_file(
     path: Path | None,
     *,
@@ -189,14 +194,22 @@ def atomic_file(path: Path) -> Iterator[Path]:
 def atomic_folder(folder: Path) -> Iterator[Path]:
     """Context with a new, empty folder, which replaces `folder` at the end, or is deleted after an error.
 
-    Its files get the file mode of the user's umask.
+    A `folder` that is empty is filled instead: the working directory and mounts cannot be replaced. The files get the
+    file mode of the user's umask.
     """
     folder.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=f".{folder.name}.", dir=folder.parent) as workplace:
+    is_empty = folder.is_dir() and not any(folder.iterdir())
+    with tempfile.TemporaryDirectory(
+        prefix=f".{folder.name}.", dir=folder if is_empty else folder.parent
+    ) as workplace:
         new, old = Path(workplace, "new"), Path(workplace, "old")
         new.mkdir()
         yield new
         set_usual_mode(new)
+        if is_empty:
+            for path in new.iterdir():
+                os.replace(path, folder / path.name)
+            return
         if folder.exists():
             os.replace(folder, old)
         try:

@@ -1,5 +1,8 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
+import os
 import signal
+
+os.environ["TQDM_DISABLE"] = "1"  # before tqdm is imported; as the command line does where no terminal shows bars
 
 import pytest
 import torch

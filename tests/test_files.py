@@ -45,6 +45,20 @@ def test_files_and_folders_get_the_mode_of_the_umask(tmp_path, umask):
     assert mode(tmp_path / "folder") == 0o750
 
 
+def test_an_empty_folder_is_filled_because_mounts_cannot_be_replaced(tmp_path, monkeypatch):
+    place = tmp_path / "here"
+    place.mkdir()
+    monkeypatch.chdir(place)
+    with pytest.raises(RuntimeError), atomic_folder(Path()):
+        raise RuntimeError
+    assert not any(place.iterdir())
+    inode = place.stat().st_ino
+    with atomic_folder(Path()) as new:
+        (new / "weights").touch()
+        (new / "code").mkdir()
+    assert sorted(path.name for path in place.iterdir()) == ["code", "weights"] and place.stat().st_ino == inode
+
+
 def test_a_link_is_replaced_and_not_followed(tmp_path):
     (tmp_path / "precious").write_text("mine")
     (tmp_path / "link").symlink_to(tmp_path / "precious")

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -125,6 +126,14 @@ def run_stress(options: argparse.Namespace) -> int:
     from residual_hf.training.recipe import load_recipe
 
     check_modes(options.modes)
+    for name in ("width", "updates", "max_tokens", "layers"):
+        value = getattr(options, name)
+        if min(value if isinstance(value, list) else [value]) < 1:
+            raise InputError(f"--{name.replace('_', '-')}: {value} given, must be at least 1")
+    if options.width % (heads := max(4, options.width // 64)):
+        raise InputError(f"--width: {options.width} given, must be a multiple of {heads}, the number of heads")
+    if not 0 < options.max_lr < math.inf:
+        raise InputError(f"--max-lr: {options.max_lr} given, must be above 0")
     setting, corpus = StressSetting(options.width, options.updates, options.max_lr, options.max_tokens), None
     if options.recipe is not None:
         name, corpus = corpus_of(load_recipe(options.recipe), options.output_dir / "corpora", setting.max_tokens)

@@ -16,7 +16,7 @@ from .options import SEARCH, Verbs, add_decoding, add_sampling, add_search, add_
 
 LANGUAGES = ("source_lang", "target_lang")
 OF_TRANSLATIONS = ("baseline", "metric", "pretokenized", "tokenize", "lowercase", *LANGUAGES, *SEARCH)
-OF_TEXT = ("block_size", "context_window")
+OF_TEXT = ("block_size", "context_window", "sample_break_mode")
 """Options of `evaluate` that only one kind of model has."""
 
 
@@ -109,7 +109,7 @@ def run_evaluate_text(options: argparse.Namespace) -> int:
         options.text,
         device=options.device,
         block_size=options.block_size,
-        break_mode=options.sample_break_mode,
+        break_mode=options.sample_break_mode or "none",
         context_window=options.context_window,
         max_tokens=options.batch_tokens,
         output_dir=options.output_dir,
@@ -135,7 +135,6 @@ def add_evaluate(verbs: Verbs) -> None:
     evaluate.add_argument(
         "--sample-break-mode",
         choices=BREAK_MODES,
-        default="none",
         help="language models: contents of a block (default: none)",
     )
     evaluate.add_argument(

@@ -22,7 +22,7 @@ from residual_hf.conversion.moses import MosesRules
 from residual_hf.conversion.pickles import load_pickle, to_plain
 from residual_hf.data.tokenizer import prepend_eos, read_dictionary
 from residual_hf.errors import InputError
-from residual_hf.files import check_output_folder
+from residual_hf.files import check_output_folder, expanded
 from residual_hf.model.configuration_residual import ResidualConfig
 from residual_hf.model.modeling_residual import ResidualForConditionalGeneration
 from residual_hf.model.modeling_single_stack import ResidualForCausalLM
@@ -68,7 +68,7 @@ def read_fairseq_checkpoint(path: str | Path) -> tuple[dict[str, Any], dict[str,
         isinstance(name, str) and isinstance(tensor, Tensor) for name, tensor in weights.items()
     ):
         raise InputError(f"{path}: not a fairseq checkpoint: no weights under 'model'")
-    size, stored = sum(tensor.nbytes for tensor in weights.values()), Path(path).expanduser().stat().st_size
+    size, stored = sum(tensor.nbytes for tensor in weights.values()), expanded(path).stat().st_size
     if size > MAX_SHARED * stored:
         raise InputError(f"{path}: the weights under 'model' would take {size:,} bytes, the file has {stored:,}")
     plain = {name: to_plain(loaded.get(name)) for name in ("args", "cfg")}

@@ -15,6 +15,7 @@ from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_toke
 from residual_hf.conversion.moses import char_class
 from residual_hf.data.tokenizer import SPECIAL_TOKENS, append_eos
 from residual_hf.errors import InputError
+from residual_hf.files import expanded
 
 UNK = SPECIAL_TOKENS[3]
 MARK = "\ufdd0"  # prefix of entries that no text maps to
@@ -46,7 +47,7 @@ def read_sentencepiece(path: str | Path) -> SentencePieceModel:
     """
     model = SentencePieceModel()
     try:
-        for number, value in _fields(Path(path).expanduser().read_bytes()):
+        for number, value in _fields(expanded(path).read_bytes()):
             if number == 1:
                 piece = {1: b"", 2: 0.0, 3: NORMAL, **dict(_fields(value))}
                 model.pieces[piece[1].decode("utf-8")] = (piece[2], piece[3])

@@ -20,6 +20,7 @@ from typing import Any, BinaryIO
 import torch
 
 from residual_hf.errors import InputError
+from residual_hf.files import expanded
 
 from .pickle_scan import pickled_names
 
@@ -84,7 +85,7 @@ def load_pickle(path: str | Path) -> Any:
         InputError: the file is missing, damaged or has another format, or the pickle names a function or class that
             could run code.
     """
-    path = Path(path).expanduser()
+    path = expanded(path)
     try:
         with open(path, "rb") as file:
             admitted: list[Any] = [(_stand_in(name), name) for name in _foreign_names(file, path)]

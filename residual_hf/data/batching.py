@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -181,13 +182,18 @@ class Seq2SeqCollator:
         decoder_start_token_id: first decoder input of every row, `</s>` in fairseq's convention; None for a decoder
             alone.
         pad_to_multiple_of: round lengths up to a multiple of this number.
+        max_length: do not pad beyond this length, the positions of the model.
 
     Raises:
         InputError: no features, or `labels` in some features only.
     """
 
     def __init__(
-        self, pad_token_id: int, decoder_start_token_id: int | None, pad_to_multiple_of: int | None = None
+        self,
+        pad_token_id: int,
+        decoder_start_token_id: int | None,
+        pad_to_multiple_of: int | None = None,
+        max_length: int | None = None,
     ) -> None:
         start = 0 if decoder_start_token_id is None else decoder_start_token_id
         for name, value in (("pad_token_id", pad_token_id), ("decoder_start_token_id", start)):
@@ -198,6 +204,7 @@ class Seq2SeqCollator:
         self.pad_token_id = pad_token_id
         self.decoder_start_token_id = decoder_start_token_id
         self.pad_to_multiple_of = pad_to_multiple_of
+        self.max_length = math.inf if max_length is None else max_length
 
     def __call__(self, features: Sequence[Mapping[str, Any]]) -> dict[str, torch.Tensor]:
         if not features:
@@ -222,7 +229,7 @@ class Seq2SeqCollator:
         lengths = np.array([len(row) for row in rows])
         width = int(lengths.max())
         if self.pad_to_multiple_of is not None:
-            width += -width % self.pad_to_multiple_of
+            width = max(width, int(min(width + -width % self.pad_to_multiple_of, self.max_length)))
         is_token = np.arange(width) < lengths[:, None]
         padded = np.full((len(rows), width), fill, dtype=np.int64)
         padded[is_token] = np.concatenate([np.asarray(row, dtype=np.int64) for row in rows])

@@ -19,7 +19,7 @@ EXAMPLES = 5
 
 @dataclass
 class CleaningReport:
-    """The number of dropped pairs for each reason (the first that applies), with some line numbers as examples."""
+    """The number of dropped pairs for each reason (the first that applies), with the numbers of some as examples."""
 
     pairs: int = 0
     kept: int = 0
@@ -33,20 +33,20 @@ class CleaningReport:
             self.kept += 1
             return
         self.dropped[reason] = self.dropped.get(reason, 0) + 1
-        lines = self.examples.setdefault(reason, [])
-        if len(lines) < EXAMPLES:
-            lines.append(self.pairs)
+        numbers = self.examples.setdefault(reason, [])
+        if len(numbers) < EXAMPLES:
+            numbers.append(self.pairs)
 
     def warn_if_most_is_gone(self, corpus: str) -> None:
         """Log a warning if more than half of the pairs were dropped."""
         if self.kept < self.pairs / 2:
-            lines = ", ".join(f"{reason}: line {lines[0]}" for reason, lines in self.examples.items())
+            examples = ", ".join(f"{reason}: pair {numbers[0]}" for reason, numbers in self.examples.items())
             logger.warning(
                 "%s: more than half of the pairs were dropped by data.cleaning (%s; for example %s): check its "
                 "limits, and that the lines of both sides are aligned",
                 corpus,
                 self,
-                lines,
+                examples,
             )
 
     def __str__(self) -> str:

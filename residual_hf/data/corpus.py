@@ -7,13 +7,13 @@ import hashlib
 import logging
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
 from residual_hf.data.pair_reader import Pair, PairReader
 from residual_hf.data.settings import CorpusSpec
 from residual_hf.data.text_files import file_hash, iter_lines
 from residual_hf.errors import InputError
+from residual_hf.files import expanded
 
 logger = logging.getLogger(__name__)
 
@@ -105,5 +105,5 @@ def read_parallel(spec: CorpusSpec) -> ParallelCorpus:
     raw_targets = list(iter_lines(spec.raw_target))[: spec.limit]
     if len(raw_targets) != len(corpus):
         raise InputError(f"corpus.raw_target: {spec.raw_target} has {len(raw_targets)} lines for {len(corpus)} pairs")
-    hashes = corpus.sha256 | {str(spec.raw_target): file_hash(Path(spec.raw_target))}
+    hashes = corpus.sha256 | {str(spec.raw_target): file_hash(expanded(spec.raw_target))}
     return replace(corpus, raw_targets=raw_targets, sha256=hashes)

@@ -7,12 +7,12 @@ import json
 from collections.abc import Iterable, Iterator, Sequence, Sized
 from dataclasses import dataclass
 from itertools import islice, zip_longest
-from pathlib import Path
 from typing import Any
 
 from residual_hf.data.settings import CorpusSpec
 from residual_hf.data.text_files import LineReader, count_lines, one_line
 from residual_hf.errors import InputError
+from residual_hf.files import expanded
 
 Pair = tuple[str, str]
 
@@ -104,7 +104,7 @@ class PairReader:
                 self._skip_empty(pair)
                 continue
             self._kept += not blank
-            yield pair
+            yield ("", "") if blank else pair
             if self._kept == self.spec.limit:
                 return
 
@@ -164,12 +164,15 @@ def _load_dataset(spec: CorpusSpec, streaming: bool) -> Any:
     import datasets  # takes a second, which reading files need not wait for
     from datasets import packaged_modules
 
-    name, folder = str(spec.dataset), Path(str(spec.dataset)).expanduser()
+    name, folder = str(spec.dataset), expanded(str(spec.dataset))
     if name in getattr(packaged_modules, "_PACKAGED_DATASETS_MODULES", ()) and not folder.is_dir():
         raise InputError(f"corpus.dataset: {name!r} is a file format, must be a name on the Hub or a local folder")
     try:
         if (folder / "state.json").is_file():
-            return datasets.load_from_disk(str(folder))
+            data = datasets.load_from_disk(str(folder))
+            if spec.split != (own := str(data.split or "train")):
+                raise InputError(f"corpus.split: {spec.split!r} given, but {name} is one saved data set, {own!r}")
+            return data
         if (folder / "dataset_dict.json").is_file():
             return datasets.load_from_disk(str(folder))[spec.split]
         name = str(folder) if folder.is_dir() else name

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import copy
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -226,6 +227,7 @@ def open_stream(
     **options: Any,
 ) -> StreamedBatches:
     """The training batches of a stream; `options` as in `StreamedBatches`."""
+    tokenizer = copy.deepcopy(tokenizer)  # a thread encodes; tokenizers with two vocabularies switch between them
     if data.is_text:
         packing = packing_of(data, min(positions, max_tokens))
         encode_text: Callable[..., EncodedCorpus] = partial(encode_chunks, tokenizer=tokenizer, packing=packing)

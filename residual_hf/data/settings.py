@@ -9,6 +9,7 @@ from pathlib import Path
 
 from residual_hf.data.scripts import is_script
 from residual_hf.errors import InputSettings
+from residual_hf.files import expanded
 from residual_hf.model.options import option
 
 SIDES = {"both": ("source", "target"), "source": ("source",), "target": ("target",)}
@@ -113,7 +114,7 @@ class CorpusSpec(InputSettings):
     def files(self) -> tuple[Path, ...]:
         """The files to read; empty for a dataset."""
         named = (self.source, self.target, self.tsv, self.jsonl, self.text)
-        return tuple(Path(path).expanduser() for path in named if path is not None)
+        return tuple(expanded(path) for path in named if path is not None)
 
     @property
     def title(self) -> str:

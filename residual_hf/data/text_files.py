@@ -15,6 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from residual_hf.errors import InputError
+from residual_hf.files import expanded
+
+DAMAGED = (gzip.BadGzipFile, EOFError, zlib.error)
+"""Errors of a damaged gzip file."""
 
 
 def _decompressed(raw: BufferedReader, path: Path) -> BufferedReader | gzip.GzipFile:
@@ -34,7 +38,7 @@ class LineReader:
     """
 
     def __init__(self, path: str | Path | None, number: int = 0, offset: int = 0):
-        self.path = Path("standard input" if path is None else path).expanduser()
+        self.path = Path("standard input") if path is None else expanded(path)
         self._is_stdin = path is None
         self.number = number
         self.offset = offset
@@ -61,7 +65,7 @@ class LineReader:
                             f"{path}: line {self.number}, byte {error.start + 1} (0x{line[error.start]:02X}) is not "
                             "UTF-8" + ("; the file looks like UTF-16" if utf16 else "")
                         ) from error
-        except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+        except DAMAGED as error:
             raise InputError(f"{path}: damaged gzip file, cannot be read past line {self.number}: {error}") from error
         except FileNotFoundError:
             raise InputError(f"no such file: {path}") from None
@@ -84,8 +88,11 @@ def count_lines(path: Path, most: float = math.inf) -> int:
     lines, last = 0, b"\n"
     with open(path, "rb") as raw:
         file = _decompressed(raw, path)
-        while lines <= most and (block := file.read(1 << 20)):
-            lines, last = lines + block.count(b"\n"), block[-1:]
+        try:
+            while lines <= most and (block := file.read(1 << 20)):
+                lines, last = lines + block.count(b"\n"), block[-1:]
+        except DAMAGED as error:
+            raise InputError(f"{path}: damaged gzip file, cannot be read past line {lines}: {error}") from error
     return lines + (last != b"\n")
 
 

@@ -129,7 +129,7 @@ def _checking_alphabet(sentences: Iterable[str], vocab_size: int, reserved: int)
     for sentence in sentences:
         alphabet.update(sentence)
         yield sentence
-    entries = len(alphabet | {_MARK, *(_ESCAPED_MARK if _MARK in alphabet else "")} - {" "})
+    entries = len((alphabet | {_MARK, *(_ESCAPED_MARK if _MARK in alphabet else "")}) - {" "})
     if reserved + entries > vocab_size:
         allowed = f">= {reserved + entries} for the {len(alphabet)} different characters of the text"
         advice = "raise it, lower character_coverage or use the kind byte_bpe"

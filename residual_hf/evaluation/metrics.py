@@ -111,9 +111,9 @@ class Comparison:
     signature: str
 
 
-def tokenized_bleu(hyp_tokens: Sequence[str], ref_tokens: Sequence[str]) -> TokenizedBLEU:
-    """BLEU4 of tokenized lines, as computed by multi-bleu.perl and fairseq-generate: cased, without smoothing, tokens
-    separated by spaces.
+def tokenized_bleu(hyp_tokens: Sequence[str], ref_tokens: Sequence[str], lowercase: bool = False) -> TokenizedBLEU:
+    """BLEU4 of tokenized lines, as computed by multi-bleu.perl and fairseq-generate: cased unless `lowercase`, without
+    smoothing, tokens separated by spaces.
 
     Only comparable between systems with identical tokenization; use `TranslationMetric` for anything else.
 
@@ -123,7 +123,7 @@ def tokenized_bleu(hyp_tokens: Sequence[str], ref_tokens: Sequence[str]) -> Toke
     from sacrebleu.metrics import BLEU
 
     check_lines("hyp_tokens", hyp_tokens, ref_tokens)
-    metric = BLEU(tokenize="none", smooth_method="none", force=True)
+    metric = BLEU(lowercase=lowercase, tokenize="none", smooth_method="none", force=True)
     result = metric.corpus_score(hyp_tokens, [ref_tokens])
     return TokenizedBLEU(
         result.score, tuple(result.precisions), result.bp, result.sys_len, result.ref_len, str(metric.get_signature())

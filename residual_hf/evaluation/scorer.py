@@ -14,7 +14,7 @@ from residual_hf.data.scripts import LETTER, WITHOUT_SPACES, share_of_script
 from residual_hf.data.tokenizer import join_subwords
 from residual_hf.errors import InputError
 
-from .metrics import EvaluationSettings, corpus_scores, detokenize, tokenized_bleu
+from .metrics import EvaluationSettings, TokenizedBLEU, corpus_scores, detokenize, tokenized_bleu
 from .translation_metric import SentenceMetric, add_results, load_metric
 
 logger = logging.getLogger(__name__)
@@ -79,7 +79,7 @@ class Scorer:
         scores = self._compute(hypotheses, ("bleu", "chrf"))
         figures = {name: score["value"] for name, score in scores.items()}
         if self.pretokenized:
-            figures["tokenized_bleu"] = tokenized_bleu(hypotheses, self.corpus.targets).value
+            figures["tokenized_bleu"] = self._tokenized_bleu(hypotheses).value
         for name, metric in self.metrics.items():
             if metric.is_fast:
                 add_results(figures, name, self._further(metric, hypotheses))
@@ -92,12 +92,15 @@ class Scorer:
         """
         scores: dict[str, Any] = self._compute(hypotheses, REPORTED, baseline)
         if self.pretokenized:
-            result = tokenized_bleu(hypotheses, self.corpus.targets)
+            result = self._tokenized_bleu(hypotheses)
             scores["tokenized_bleu"] = {**asdict(result), "line": str(result)}
             scores["references"] = "detokenized" if self.corpus.raw_targets is None else "raw"
         if self.metrics:
             scores["metrics"] = {name: self._further(metric, hypotheses) for name, metric in self.metrics.items()}
         return scores
+
+    def _tokenized_bleu(self, hypotheses: Sequence[str]) -> TokenizedBLEU:
+        return tokenized_bleu(hypotheses, self.corpus.targets, self.lowercase)
 
     def _further(self, metric: SentenceMetric, hypotheses: Sequence[str]) -> dict[str, float]:
         ours, references = self._plain(hypotheses, self.corpus.target_lang), self.plain_references

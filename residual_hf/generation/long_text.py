@@ -20,12 +20,12 @@ def split_text(text: str, fits: Callable[[str], bool]) -> Iterator[tuple[str, st
 
     Yields each part and the space that follows it.
     """
-    if len(text) < 2 or fits(text):
-        part = text.rstrip()
+    part = text.rstrip()
+    if len(part) < 2 or fits(part):
         yield part, text[len(part) :]
         return
-    middle = len(text) // 2
-    sentences, spaces = ([m.end() for m in p.finditer(text) if m.end() < len(text)] for p in (SENTENCE_END, SPACE))
+    middle = len(part) // 2
+    sentences, spaces = ([m.end() for m in p.finditer(part) if m.end() < len(part)] for p in (SENTENCE_END, SPACE))
     cut = min(sentences or spaces or [middle], key=lambda position: abs(position - middle))
     yield from split_text(text[:cut], fits)
     yield from split_text(text[cut:], fits)

@@ -207,7 +207,7 @@ def check_lengths(translator: Translator, lines: Iterable[str], treatment: str, 
     long, first, lines = LongLines(translator.inputs.positions, treatment, name), 1, iter(lines)
     while window := list(islice(lines, CHECKED_TOGETHER)):
         if long.positions is not None and treatment == "error":
-            numbers = [i for i, line in enumerate(window) if len(line) > long.positions // 4]
+            numbers = [i for i, line in enumerate(window) if len(line.strip()) > long.positions // 4]
             lengths = translator.source_lengths([window[i] for i in numbers])
             for i, tokens in zip(numbers, lengths, strict=True):
                 if tokens > long.positions:

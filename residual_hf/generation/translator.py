@@ -179,7 +179,7 @@ class Translator:
         limit = self.inputs.positions
         parts = [[Part(ids)] if text.strip() else [] for text, ids in zip(sentences, encoded, strict=True)]
         for i, ids in enumerate(encoded):
-            if limit is not None and len(ids) > limit:
+            if limit is not None and parts[i] and len(ids) > limit:
                 on_long(i, len(ids))
                 if long == "error":
                     raise InputError(
@@ -238,7 +238,13 @@ class Translator:
         def encoded(text: str) -> list[int]:
             return self.encode([text], *languages)[0][0]
 
-        return [Part(encoded(part), space) for part, space in split_text(sentence, lambda p: len(encoded(p)) <= limit)]
+        parts: list[Part] = []
+        for part, space in split_text(sentence, lambda p: len(encoded(p)) <= limit):
+            if part:
+                parts.append(Part(encoded(part), space))
+            elif parts:
+                parts[-1] = Part(parts[-1].ids, parts[-1].space + space)
+        return parts
 
 
 def joined(parts: list[Part], found: list[list[Hypothesis]], count: int) -> list[Hypothesis]:

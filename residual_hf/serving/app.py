@@ -26,6 +26,7 @@ from residual_hf._version import __version__
 from .batcher import Batcher, ClosingError, Metrics, QueueFullError
 from .batcher import Request as TranslationRequest
 from .languages import Languages, ServerSettings, language_name
+from .text import visible_text
 
 CLIENT_CLOSED_REQUEST = 499  # status of nginx, for the metrics
 SWITCH_INTERVAL = 0.0005  # seconds after which reading requests yields to translating; Python's default is 0.005
@@ -131,7 +132,8 @@ def create_app(languages: Languages, settings: ServerSettings) -> FastAPI:
         detected = None
         source = body.source
         if source == "auto":
-            detected = await asyncio.to_thread(languages.detect, "\n".join(texts))
+            shown = map(visible_text, texts) if body.format == "html" else texts
+            detected = await asyncio.to_thread(languages.detect, "\n".join(shown))
             source = str(detected[0]["language"])
         if (source, body.target) not in languages.translators:
             pairs = ", ".join(f"{source} to {target}" for source, target in languages.translators)

@@ -17,6 +17,8 @@ MARKER = r"(?:[-*+•–—#>]+\s+)*"  # of lists, headings and quotations
 SENTENCE = re.compile(rf"(\s*{MARKER})(.*?)(\s*)", re.DOTALL)
 LOOP = re.compile(r"(.{2,60}?)\1{3,}", re.DOTALL)
 VERBATIM = ("code", "kbd", "pre", "samp", "script", "style", "svg", "textarea", "var")
+VOID = ("area", "base", "br", "col", "embed", "hr", "img", "input", "link", "meta", "source", "track", "wbr")
+"""Elements without an end tag."""
 FIRST_IDEOGRAPH = "\u2e80"
 
 Piece = tuple[str, bool]  # text, and whether it is a sentence to translate
@@ -93,6 +95,11 @@ def _escape(text: str) -> str:
     return html.escape(text, quote=False)
 
 
+def visible_text(text: str) -> str:
+    """The text of HTML without its markup and without what is not translated."""
+    return " ".join(part for part, is_text in _html_parts(text) if is_text)
+
+
 def _html_parts(text: str) -> list[Piece]:
     parser = _HTMLParts()
     parser.feed(text)
@@ -109,7 +116,8 @@ class _HTMLParts(HTMLParser):
         self._verbatim: list[str] = []  # open elements of the name of the outermost one that is not translated
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        if self._verbatim[:1] == [tag] or (not self._verbatim and (tag in VERBATIM or ("translate", "no") in attrs)):
+        begins = not self._verbatim and (tag in VERBATIM or ("translate", "no") in attrs)
+        if (begins or self._verbatim[:1] == [tag]) and tag not in VOID:
             self._verbatim.append(tag)
         self._keep(self.get_starttag_text() or "")
 
@@ -137,7 +145,7 @@ class _HTMLParts(HTMLParser):
         self._keep(f"<?{data}>")
 
     def unknown_decl(self, data: str) -> None:
-        self._keep(f"<![{data}]>")
+        self._keep(f"<![{data}]]>" if data.startswith("CDATA[") else f"<![{data}]>")
 
     def _keep(self, text: str) -> None:
         self.parts.append((text, False))

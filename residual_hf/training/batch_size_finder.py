@@ -176,6 +176,11 @@ def resolve_batch_size(recipe: Recipe, model: Any, lengths: Lengths, folder: Pat
         processes.num_processes,
         adjustable=found is not None,
     )
+    if found is not None and max_tokens < (longest := int(max(lengths))):
+        raise InputError(
+            f"training.tokens_per_update: {settings.tokens_per_update} given, leaves batches of {max_tokens} tokens, "
+            f"but a sentence has {longest}"
+        )
     if processes.is_main_process:
         RunRecord.update(
             folder,

@@ -197,6 +197,11 @@ def write_first_recipe(
         text = Environment(undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True)
         write_atomically(new / "recipe.yaml", text.from_string(TEMPLATE.read_text(encoding="utf-8")).render(values))
         recipe = load_recipe(new / "recipe.yaml")
+        longest = recipe.build_config().max_position_embeddings
+        if tokens > longest:
+            raise InputError(
+                f"{source}: its lines have {tokens:.0f} tokens on average, must be sentences of <= {longest}"
+            )
         trial = measure(recipe, size.vocab_size, round(tokens), trial_seconds) if trial_seconds else None
     with torch.device("meta"):
         model = ResidualForConditionalGeneration(recipe.build_config(vocab_size=size.vocab_size))

@@ -17,6 +17,7 @@ from residual_hf.data.settings import CorpusSpec, DataSettings, TokenizerSetting
 from residual_hf.errors import InputError, InputSettings
 from residual_hf.evaluation.metrics import EvaluationSettings
 from residual_hf.evaluation.rouge import TYPES as ROUGE
+from residual_hf.files import expanded
 from residual_hf.generation.decode import DecodingSettings
 from residual_hf.model.configuration_residual import ResidualConfig
 from residual_hf.model.options import check_fields, from_mapping, option, refusal, shortened, unknown_name
@@ -171,7 +172,7 @@ class Recipe(InputSettings):
         named = [self.tokenizer.path, self.training.deepspeed, self.starts_from]
         for spec in self.corpora:
             named += [*spec.files, spec.raw_target, spec.dataset]
-        return [path for name in named if name is not None and (path := Path(name).expanduser()).exists()]
+        return [path for name in named if name is not None and (path := expanded(name)).exists()]
 
     @property
     def target_languages(self) -> list[str]:

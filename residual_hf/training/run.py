@@ -27,6 +27,7 @@ from residual_hf.files import (
     check_space,
     delete_replaced,
     emptied_folder,
+    expanded,
     read_json,
     write_atomically,
 )
@@ -108,7 +109,7 @@ def train_in_folder(recipe: Recipe, overwrite: bool, resume: bool, inputs: Itera
         start = load_start(recipe.starts_from, recipe.model_fields, model_class(recipe))
     if recipe.tokenizer.path is not None:
         given_tokenizer(recipe.tokenizer.path, recipe.tokenizer.kind)
-    folder, processes = Path(recipe.output_dir).expanduser(), this_process()
+    folder, processes = expanded(recipe.output_dir), this_process()
     if resume:
         check_run_folder(folder)
         check_space(folder)

@@ -126,7 +126,7 @@ class TrainingSettings(InputSettings):
     metric: str = option("nll", choices=METRICS, help="metric that selects the best checkpoint")
     patience: int | None = option(None, minimum=1, help="stop after this many evaluations without improvement")
     divergence_factor: float = option(
-        4.0, minimum=0, help="stop if the NLL is not finite or above this multiple of its minimum; 0: never"
+        4.0, minimum=0, help="stop if the NLL is above this multiple of its minimum; 0: only if it is not finite"
     )
     keep_last: int = option(2, minimum=1, help="number of last checkpoints to keep")
     keep_best: int = option(1, minimum=1, help="number of best checkpoints to keep")

@@ -23,6 +23,7 @@ from residual_hf.errors import InputError
 from residual_hf.files import set_usual_mode
 from residual_hf.model.branch_warmup import branch_warmups
 from residual_hf.model.profiling import profile_admin, set_profile, wants_profile
+from residual_hf.model.translation_inputs import position_limit
 
 from .acceleration import accelerated
 from .callbacks import BranchWarmupCallback, StreamPosition, evaluations_since_best
@@ -84,6 +85,7 @@ class ResidualTrainer(ShardedTrainer):
                 model.config.pad_token_id,
                 model.config.decoder_start_token_id,
                 pad_to_multiple_of=settings.pad_to_multiple_of,
+                max_length=position_limit(model.config),
             ),
             **kwargs,
         )

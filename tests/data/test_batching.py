@@ -192,6 +192,11 @@ def test_collator_rounds_lengths_up():
         "decoder_input_ids": (2, 8),
     }
     assert batch["attention_mask"].sum().item() == 5
+    shapes = [
+        tuple(Seq2SeqCollator(1, 2, pad_to_multiple_of=8, max_length=longest)(FEATURES)["labels"].shape)
+        for longest in (2, 6, 9)
+    ]
+    assert shapes == [(2, 4), (2, 6), (2, 8)]
     assert (batch["labels"] != -100).sum().item() == 6
 
 

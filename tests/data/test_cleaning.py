@@ -78,7 +78,7 @@ def test_a_corpus_that_is_mostly_dropped_is_warned_about(caplog):
     report.warn_if_most_is_gone("pairs")
     (message,) = caplog.messages
     assert message.startswith("pairs: more than half of the pairs were dropped by data.cleaning (kept 3 of 9 pairs")
-    assert "too long: line 1" in message
+    assert "too long: pair 1" in message
     run(min_words=2)[1].warn_if_most_is_gone("pairs")
     assert len(caplog.messages) == 1
 

@@ -12,7 +12,7 @@ import pytest
 from residual_hf.data.corpus import ParallelCorpus, read_parallel
 from residual_hf.data.pair_reader import check_files
 from residual_hf.data.settings import CorpusSpec
-from residual_hf.data.text_files import iter_lines
+from residual_hf.data.text_files import count_lines, iter_lines
 from residual_hf.errors import InputError
 
 PAIRS = [("A dog.", "Ein Hund."), ("Two  cats ", "\tZwei Katzen"), ("ﬁve\u00a0“x”", "fünf\u2028„y“\x85\x0b\x0c\x1e")]
@@ -95,7 +95,7 @@ def test_limit_and_skip_empty(tmp_path, caplog):
     assert list(read_parallel(CorpusSpec(**files, skip_empty=True, limit=2))) == [("a", "v"), ("d", "y")]
 
 
-def test_raw_targets(tmp_path):
+def test_raw_targets(tmp_path, monkeypatch):
     files = write_pair(tmp_path, b"a\nb\nc\n", b"x &apos;\ny\nz\n")
     (tmp_path / "raw").write_text("x'\ny\nz\n")
     corpus = read_parallel(CorpusSpec(**files, raw_target=tmp_path / "raw", limit=2))
@@ -103,6 +103,10 @@ def test_raw_targets(tmp_path):
     assert corpus[1:].raw_targets == ["y"]
     assert corpus.sha256[str(tmp_path / "raw")] == hashlib.sha256(b"x'\ny\nz\n").hexdigest()
     (tmp_path / "raw").write_text("x'\ny\n")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert read_parallel(CorpusSpec(**files, raw_target="~/raw", limit=2)).raw_targets == ["x'", "y"]
+    with pytest.raises(InputError, match="no such file: ~nobody-here/x"):
+        read_parallel(CorpusSpec(source="~nobody-here/x", target=files["target"]))
     with pytest.raises(InputError, match=r"corpus.raw_target: .*raw has 2 lines for 3 pairs"):
         read_parallel(CorpusSpec(**files, raw_target=tmp_path / "raw"))
 
@@ -131,6 +135,9 @@ def test_corrupt_gzip(tmp_path, damage):
     files = write_pair(tmp_path, data, damage(data), ".gz")
     with pytest.raises(InputError, match=r"train\.de\.gz: damaged gzip file, cannot be read past line \d+"):
         read_parallel(CorpusSpec(**files))
+    if data.startswith(damage(data)[:9]):
+        with pytest.raises(InputError, match=r"train\.de\.gz: damaged gzip file"):
+            count_lines(tmp_path / "train.de.gz")
 
 
 def test_every_missing_file_is_named_before_reading(tmp_path):
@@ -215,6 +222,10 @@ def test_dataset_saved_to_disk(tmp_path, datasets):
     assert list(read_parallel(CorpusSpec(dataset=tmp_path / "splits", split="test", **languages))) == PAIRS[2:]
     with pytest.raises(InputError, match="corpus.split: .*splits has no split 'dev'"):
         read_parallel(CorpusSpec(dataset=tmp_path / "splits", split="dev", **languages))
+    with pytest.raises(
+        InputError, match=r"corpus.split: 'train\[:2\]' given, but .*one is one saved data set, 'train'"
+    ):
+        read_parallel(CorpusSpec(dataset=tmp_path / "one", split="train[:2]", **languages))
     with pytest.raises(InputError, match="row 1, `translation`: no key `fr`; the keys are 'en', 'de'"):
         read_parallel(CorpusSpec(dataset=tmp_path / "one", source_lang="en", target_lang="fr"))
 

@@ -45,6 +45,13 @@ def test_tokenised_and_sacrebleu_are_two_figures():
     assert Scorer(corpus(MOSES), pretokenized="moses").report(hypotheses)["references"] == "detokenized"
 
 
+def test_lowercase_is_for_all_scores():
+    scorer = Scorer(corpus(MOSES), pretokenized="moses", lowercase=True)
+    report = scorer.report([line.lower() for line in MOSES])
+    assert report["tokenized_bleu"]["value"] == pytest.approx(100) == report["bleu"]["value"]
+    assert "case:lc" in report["tokenized_bleu"]["signature"]
+
+
 def test_several_corpora_have_the_mean_of_their_scores():
     scorers = make_scorers([corpus(RAW[:1], name="one"), corpus(RAW[1:], name="two")], None, EvaluationSettings())
     hypotheses = [RAW[0], "nothing alike", "at all here"]

@@ -145,6 +145,10 @@ def test_long_sentences(plain):
     assert plain.translate(LONG, long="truncate") == plain.translate(plain.tokenizer.decode(truncated))
     parts = list(split_text(LONG, lambda text: len(plain.tokenizer(text)["input_ids"]) <= 64))
     assert len(parts) > 1 and "".join(part + space for part, space in parts) == LONG
+    spaced = SENTENCES[0] + 200 * " " + SENTENCES[1]
+    first, second = plain.translate(SENTENCES[:2])
+    assert plain.translate(["", 300 * " ", spaced], long="split") == ["", "", first + 200 * " " + second]
+    assert plain.translate(300 * " ") == ""
     assert plain.translate(LONG, long="split") == " ".join(plain.translate([part for part, _ in parts]))
 
 

@@ -179,6 +179,9 @@ def test_several_models_detection_and_keys(several):
     assert [guess["language"] for guess in client.detect("Zwei Katzen schlafen auf dem Sofa")] == ["de", "en"]
     _, _, answer = several.translate("two cats sleep in the park", source="auto", target="fr", api_key=KEY)
     assert answer["detectedLanguage"]["language"] == "en"
+    markup = '<p class="the cat and the dog">Zwei Katzen schlafen</p><script>if (the) return of the function</script>'
+    _, _, answer = several.translate(markup, source="auto", target="en", format="html", api_key=KEY)
+    assert answer["detectedLanguage"]["language"] == "de"
     assert several.translate("x", target="fr", api_key=KEY)[0] == 400
     for key in ("", "wrong", "ü"):
         assert several.translate("x", api_key=key)[0] == 403

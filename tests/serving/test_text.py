@@ -5,7 +5,7 @@ import pytest
 
 pytest.importorskip("sentencex", reason="needs the extra 'serve'")
 
-from residual_hf.serving.text import Document, is_copy, repeats
+from residual_hf.serving.text import Document, is_copy, repeats, visible_text
 
 LAYOUT = "# Title\n\n  - Hello Dr. Smith.  How are you? \r\n  - Fine!\n\n----\n\t3.14 \n"
 
@@ -43,6 +43,17 @@ def test_html_keeps_tags_entities_code_and_untranslated_elements():
     found = document(source, markup=True)
     assert found.sentences == ["Ham & eggs.", "and <more>"]
     assert found.join(["A < B", "C"]) == source.replace("Ham &amp; eggs.", "A &lt; B").replace("and &lt;more&gt;", "C")
+
+
+def test_elements_without_an_end_tag_end_nothing():
+    source = '<img translate="no" src="x">Guten Tag!<br translate="no">Ja.<![CDATA[x y]]>'
+    found = document(source, markup=True)
+    assert found.sentences == ["Guten Tag!", "Ja."] and found.join(found.sentences) == source
+
+
+def test_visible_text_has_neither_markup_nor_code():
+    source = '<p class="intro">Guten Tag!</p><script>return the(element)</script><code>for the</code> Ja &amp; nein'
+    assert visible_text(source).split() == ["Guten", "Tag!", "Ja", "&", "nein"]
 
 
 def test_repetition_is_a_passage_four_times_in_a_row_that_the_source_has_not():

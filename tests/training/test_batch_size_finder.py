@@ -83,6 +83,9 @@ def test_auto_in_a_recipe_is_recorded_and_kept_on_resuming(tmp_path, monkeypatch
     train(recipe)
     record = json.loads((tmp_path / "run" / "run.json").read_text())
     assert record["tokens_per_update"] == 600 and record["max_tokens"] == 600
+    small = changed(recipe, "training", tokens_per_update=4)
+    with pytest.raises(InputError, match=r"training.tokens_per_update: 4 given, leaves batches of 4 tokens, but"):
+        train(small, overwrite=True)
     monkeypatch.setattr(batch_size_finder.psutil, "virtual_memory", lambda: Memory(0))
     train(changed(recipe, "training", max_updates=4), resume=True)
     assert json.loads((tmp_path / "run" / "metrics.json").read_text())["updates"] == 4

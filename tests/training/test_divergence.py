@@ -22,6 +22,8 @@ def test_a_loss_far_above_its_lowest_stops_the_run():
     assert guard.reason({"nll": 6.1}, history) == "nll is 6.100 and was 2.000: above divergence_factor 3"
     assert guard.reason({"loss": 6.1}, history) == "loss is 6.100 and was 2.000: above divergence_factor 3"
     assert DivergenceGuard().reason({"nll": 1e9}, [{"nll": 1.0}]) is None
+    assert guard.reason({"nll": 0.4}, [{"nll": 0.04}]) is None  # as while a few sentences are learned by heart
+    assert guard.reason({"nll": 0.6}, [{"nll": 0.0}]) is not None
 
 
 def test_an_evaluation_that_is_not_finite_stops_the_run():

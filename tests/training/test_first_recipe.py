@@ -75,6 +75,16 @@ def test_unusable_input_is_refused(corpus, arguments, message):
     assert not Path("en-de").exists()
 
 
+def test_documents_are_refused(corpus):
+    for file in corpus:
+        lines = file.read_text().split("\n")
+        file.write_text("".join(" ".join(lines[i : i + 100]) + "\n" for i in range(120)))
+    with pytest.raises(
+        InputError, match=r"corpus.en: its lines have \d+ tokens on average, must be sentences of <= 512"
+    ):
+        write_first_recipe(*corpus, trial_seconds=0)
+
+
 def test_the_vocabulary_is_what_the_text_yields_and_disk_needs_no_trial(corpus):
     plan = write_first_recipe(*corpus, Path("my corpus: {a, b} #1"), trial_seconds=0)
     assert 1000 < plan.size.vocab_size < 4000

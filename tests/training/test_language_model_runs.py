@@ -270,6 +270,10 @@ def test_evaluate_names_what_does_not_fit(finished, tmp_path, capsys):
         (["--text", text, "--metric", "rouge"], "--metric: given with --text, which is scored by perplexity"),
         (["--text", text, "--dtype", "int8"], "--dtype: given with --text"),
         (["--source", text, "--reference", text, "--block-size", "9"], "--block-size: only with --text"),
+        (
+            ["--source", text, "--reference", text, "--sample-break-mode", "eos"],
+            "--sample-break-mode: only with --text",
+        ),
         (["--text", text, "--context-window", "63"], "context_window: 63 given"),
     ):
         assert main(["evaluate", model, *arguments]) == 2

@@ -65,6 +65,20 @@ def test_table_has_range_and_kind():
     assert "| `post_ln` | 0.1 (0-0.2) none, stagnation |" in table(results)
 
 
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--layers", "6", "0"], r"--layers: [6, 0] given, must be at least 1"),
+        (["--updates", "0"], "--updates: 0 given, must be at least 1"),
+        (["--width", "30"], "--width: 30 given, must be a multiple of 4"),
+        (["--max-lr", "nan"], "--max-lr: nan given, must be above 0"),
+    ],
+)
+def test_numbers_are_checked(options, message, tmp_path, capsys):
+    assert main(["stress", "--output-dir", str(tmp_path / "out"), *options]) == 2
+    assert message in capsys.readouterr().err and not (tmp_path / "out").exists()
+
+
 def test_command_continues_its_runs(tmp_path, small_generated_corpus, capsys):
     arguments = ["stress", "--output-dir", str(tmp_path / "out"), "--layers", "1", "--width", "16", "--updates", "4"]
     arguments += ["--max-tokens", "128"]
