@@ -170,8 +170,8 @@ def _load_dataset(spec: CorpusSpec, streaming: bool) -> Any:
     try:
         if (folder / "state.json").is_file():
             data = datasets.load_from_disk(str(folder))
-            if spec.split != (own := str(data.split or "train")):
-                raise InputError(f"corpus.split: {spec.split!r} given, but {name} is one saved data set, {own!r}")
+            if spec.split not in ("train", str(data.split)):  # "train" is the default
+                raise InputError(f"corpus.split: {spec.split!r} given, but {name} is a single saved data set")
             return data
         if (folder / "dataset_dict.json").is_file():
             return datasets.load_from_disk(str(folder))[spec.split]

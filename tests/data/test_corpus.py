@@ -222,9 +222,7 @@ def test_dataset_saved_to_disk(tmp_path, datasets):
     assert list(read_parallel(CorpusSpec(dataset=tmp_path / "splits", split="test", **languages))) == PAIRS[2:]
     with pytest.raises(InputError, match="corpus.split: .*splits has no split 'dev'"):
         read_parallel(CorpusSpec(dataset=tmp_path / "splits", split="dev", **languages))
-    with pytest.raises(
-        InputError, match=r"corpus.split: 'train\[:2\]' given, but .*one is one saved data set, 'train'"
-    ):
+    with pytest.raises(InputError, match=r"corpus.split: 'train\[:2\]' given, but .*one is a single saved"):
         read_parallel(CorpusSpec(dataset=tmp_path / "one", split="train[:2]", **languages))
     with pytest.raises(InputError, match="row 1, `translation`: no key `fr`; the keys are 'en', 'de'"):
         read_parallel(CorpusSpec(dataset=tmp_path / "one", source_lang="en", target_lang="fr"))
