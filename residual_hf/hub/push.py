@@ -141,10 +141,10 @@ def _find_card(folder: Path, model: Path, repo_id: str) -> Path:
 def loading_from(repo_id: str, readme: Path) -> str:
     """A card whose code loads the model from the Hub instead of from the name in its title, that of a folder."""
     card = readme.read_text(encoding="utf-8")
-    title = re.search(r"^# (.+)$", card, re.MULTILINE)
-    name = literal(title[1]) if title else literal(repo_id)
-    for call in ("from_pretrained(", "model="):
-        card = card.replace(call + name, call + literal(repo_id))
+    for title in re.findall(r"^# (.+)$", card, re.MULTILINE)[:1]:
+        name = literal(re.sub(r"\\(.)", r"\1", title))
+        for call in ("from_pretrained(", "model="):
+            card = card.replace(call + name, call + literal(repo_id))
     return card
 
 

@@ -154,7 +154,7 @@ def score_sections(runs: Sequence[Run], names: Sequence[str], notes: list[str]) 
     for number, run in enumerate(runs):
         for table in score_tables(run, {}):
             tables.setdefault((table.split, table.corpus), {})[number] = table.figures
-    one_vocabulary = len({vocabulary(run) for run in runs if run.config}) == 1
+    one_vocabulary = len({vocabulary(run) for run in runs if run.config}) <= 1
     sections = []
     for (split, corpus), figures in sorted(tables.items(), key=lambda item: item[0][0] != "test"):
         values = {number: plain_scores(found) for number, found in figures.items()}
