@@ -4,26 +4,21 @@
 from __future__ import annotations
 
 import json
-import subprocess
 from pathlib import Path
 
-from processes import run_python
+from processes import run_here, run_python
 
-ROOT = Path(__file__).parents[1]
+BENCHMARKS = Path(__file__).parents[1] / "examples/benchmarks"
 MODES = {"post_ln", "pre_ln", "resi_dual"}
 OURS = MODES | {"post_ln_fused_loss", "resi_dual_fused_loss"}
 NATIVE = {f"{mode}_native{suffix}" for mode in MODES for suffix in ("", "_bf16")}
-
-
-def run(script: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-    return run_python(ROOT / "examples/benchmarks" / script, *arguments, check=False)
 
 
 def test_train_speed_writes_positive_figures_of_models_of_one_size(tmp_path):
     file = tmp_path / "speed.json"
     options = "--device cpu --batches 2 --warmup 0 --max-tokens 64 --threads 1 --json"
     arguments = (*options.split(), str(file))
-    done = run("train_speed.py", *arguments)
+    done = run_here(BENCHMARKS / "train_speed.py", *arguments)
     assert done.returncode == 0, done.stderr
     figures = json.loads(file.read_text(encoding="utf-8"))
 
@@ -42,14 +37,14 @@ def test_train_speed_writes_positive_figures_of_models_of_one_size(tmp_path):
         assert row["parameters"] == marian["parameters"] + norms_at_the_ends
     assert rows["fp32", "marian"]["ratios"]["marian"]["median"] == 1
 
-    again = run("train_speed.py", *arguments)
+    again = run_here(BENCHMARKS / "train_speed.py", *arguments)
     assert again.returncode == 2
     assert str(file) in again.stderr
 
 
 def test_streaming_writes_a_corpus_and_positive_figures(tmp_path):
     arguments = ("--pairs", "3000", "--batches", "20", "--vocab-size", "400", "--json", str(tmp_path / "figures.json"))
-    done = run("streaming.py", str(tmp_path / "corpus"), *arguments)
+    done = run_python(BENCHMARKS / "streaming.py", str(tmp_path / "corpus"), *arguments)
     assert done.returncode == 0, done.stderr
     figures = json.loads((tmp_path / "figures.json").read_text(encoding="utf-8"))
     assert json.loads(done.stdout) == figures
@@ -60,13 +55,13 @@ def test_streaming_writes_a_corpus_and_positive_figures(tmp_path):
         assert figures[name] > 0
     assert figures["peak_memory_mib"] > figures["peak_memory_mib_before"] > 0
 
-    again = run("streaming.py", str(tmp_path / "corpus"), "--pairs", "10")
+    again = run_here(BENCHMARKS / "streaming.py", str(tmp_path / "corpus"), "--pairs", "10")
     assert again.returncode == 2
     assert "must be new" in again.stderr
 
 
 def test_loss_memory_shows_that_the_fused_loss_holds_no_logits():
-    done = run("loss_memory.py", "--tokens", "2048", "--vocab-size", "20000", "--width", "16")
+    done = run_python(BENCHMARKS / "loss_memory.py", "--tokens", "2048", "--vocab-size", "20000", "--width", "16")
     assert done.returncode == 0, done.stderr
     figures = json.loads(done.stdout)
     assert figures["logits_mb"] == 164
@@ -76,7 +71,7 @@ def test_loss_memory_shows_that_the_fused_loss_holds_no_logits():
 def test_decode_speed_compares_candidates_of_one_size(tmp_path):
     file, picture = tmp_path / "decode.json", tmp_path / "decode.svg"
     options = "--size tiny --cases greedy encode --repeats 1 --candidates marian post_ln_pytorch resi_dual_float32"
-    done = run("decode_speed.py", *options.split(), "--json", str(file), "--plot", str(picture))
+    done = run_here(BENCHMARKS / "decode_speed.py", *options.split(), "--json", str(file), "--plot", str(picture))
     assert done.returncode == 0, done.stderr
     cases = json.loads(file.read_text(encoding="utf-8"))["cases"]
     assert list(cases) == ["greedy", "encode"]

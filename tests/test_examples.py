@@ -3,10 +3,7 @@
 
 from __future__ import annotations
 
-import contextlib
-import io
 import json
-import runpy
 import shutil
 import sys
 from pathlib import Path
@@ -14,7 +11,7 @@ from unittest.mock import MagicMock
 
 import pytest
 import yaml
-from processes import run_python
+from processes import run_here, run_python
 from tiny_translator import SENTENCES, tiny_model, tiny_tokenizer
 
 from residual_hf.checkpoint import save_checkpoint
@@ -24,17 +21,10 @@ ROOT = Path(__file__).parents[1]
 
 
 def run(script, *arguments):
-    return run_python(ROOT / "examples" / script, *arguments).stdout
-
-
-def run_here(script, *arguments):
-    """What a script prints, in this process: a new one takes seconds to import."""
-    path, printed = ROOT / "examples" / script, io.StringIO()
-    with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(printed):
-        patch.setattr(sys, "argv", [str(path), *map(str, arguments)])
-        patch.syspath_prepend(str(path.parent))
-        runpy.run_path(str(path), run_name="__main__")
-    return printed.getvalue()
+    """What a script prints."""
+    done = run_here(ROOT / "examples" / script, *arguments)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
 
 
 def statistics(values):
@@ -47,7 +37,8 @@ def cells(output, mode):
 
 
 def test_custom_mode_trains_and_comes_back_through_remote_code(tmp_path):
-    output = run("custom_mode/run.py", tmp_path / "run", "--updates", 5, "--pairs", 500)
+    script = ROOT / "examples/custom_mode/run.py"  # its mode would stay in the catalogue of this process
+    output = run_python(script, tmp_path / "run", "--updates", 5, "--pairs", 500).stdout
     assert "ln_mode: highway" in output
     assert "translation_text" in output
 
@@ -62,8 +53,8 @@ def test_deep_models_are_checked_at_their_start():
 def test_depth_study_goes_on_where_it_stopped(tmp_path):
     file = tmp_path / "runs.jsonl"
     small = ("--depths", 2, "--warmups", 0, "--updates", 3, "--max-tokens", 128, "--width", 16, "--device", "cpu")
-    run_here("depth/study.py", file, "--modes", "post_ln", "--seeds", 1, *small)
-    output = run_here("depth/study.py", file, "--modes", "post_ln", "admin", "--seeds", 1, 2, *small)
+    run("depth/study.py", file, "--modes", "post_ln", "--seeds", 1, *small)
+    output = run("depth/study.py", file, "--modes", "post_ln", "admin", "--seeds", 1, 2, *small)
     runs = [json.loads(line) for line in file.read_text().splitlines()]
     assert [(r["mode"], r["seed"]) for r in runs] == [("post_ln", 1), ("admin", 1), ("post_ln", 2), ("admin", 2)]
     assert all(0 < r["nll"] < 20 for r in runs)
@@ -75,19 +66,19 @@ def test_depth_study_goes_on_where_it_stopped(tmp_path):
 
 def test_verdicts_of_the_check_are_held_against_the_depth_study(tmp_path):
     setting = {"width": 16, "updates": 3, "lr": 1e-3, "clip_norm": 0.0, "max_tokens": 512}
-    run = {"mode": "post_ln", "depth": 1, "warmup": 0, "seed": 1, "unigram_entropy": 5.0, "setting": setting}
+    trained = {"mode": "post_ln", "depth": 1, "warmup": 0, "seed": 1, "unigram_entropy": 5.0, "setting": setting}
     runs, verdicts = tmp_path / "runs.jsonl", tmp_path / "verdicts.jsonl"
     cells = [{"nll": 3.2, "warmup": 0}, {"nll": 5.1, "warmup": 1}]
     cells.append({"nll": 3.2, "warmup": 1, "setting": setting | {"lr": 2e-3}})  # another run of the same mode and seed
-    runs.write_text("".join(json.dumps(run | cell) + "\n" for cell in cells))
+    runs.write_text("".join(json.dumps(trained | cell) + "\n" for cell in cells))
     mode = {"mode": "post_ln", "gradient_ratio": 1.0, "vanishing": "", "fp16_headroom": 9.0, "rates": [1e-3] * 3}
     modes = [
         mode | {"losses": [7.0, 7.0, 7.0], "ramp": 2},
         mode | {"mode": "b2t", "losses": [7.0] + [1.0] * 9, "ramp": 2},
     ]
-    measured = run | {"warmup": 1, "nll": 5.1, "outcome": "stuck", "modes": modes}
+    measured = trained | {"warmup": 1, "nll": 5.1, "outcome": "stuck", "modes": modes}
     verdicts.write_text(json.dumps(measured) + "\n")
-    output = run_here("depth/verdicts.py", runs, verdicts, "--seconds", 0.1, "--modes", "pre_ln")
+    output = run("depth/verdicts.py", runs, verdicts, "--seconds", 0.1, "--modes", "pre_ln")
     lines = [json.loads(line) for line in verdicts.read_text().splitlines()]
     assert [(line["warmup"], line["outcome"]) for line in lines] == [(1, "stuck"), (0, "trained"), (1, "trained")]
     assert [mode["mode"] for mode in lines[1]["modes"]] == ["post_ln", "pre_ln"]
@@ -113,10 +104,10 @@ def test_comparison_trains_what_is_missing_and_prints_the_tables(tmp_path):
     (tmp_path / "recipe.yaml").write_text(yaml.safe_dump(recipe), encoding="utf-8")
     study = ["comparison/study.py", tmp_path / "recipe.yaml", "--output-dir", tmp_path / "runs", "--layers", 1]
     wider = "post_ln model.d_model=32"
-    first = run_here(*study, "--modes", "post_ln", wider, "--parallel", 2)
+    first = run(*study, "--modes", "post_ln", wider, "--parallel", 2)
     metrics = tmp_path / "runs" / "post_ln_1l_s1" / "metrics.json"
     written = metrics.stat().st_mtime_ns
-    both = run_here(*study, "--modes", "post_ln", "--seeds", 1, 2)
+    both = run(*study, "--modes", "post_ln", "--seeds", 1, 2)
     assert metrics.stat().st_mtime_ns == written
     scores = [
         json.loads((tmp_path / "runs" / f"post_ln_1l_s{seed}" / "metrics.json").read_text())["valid"]["nll"]
@@ -133,7 +124,7 @@ def test_comparison_trains_what_is_missing_and_prints_the_tables(tmp_path):
     for rate, nll in ((0.1, 9.0), (0.2, 4.0)):
         copy = shutil.copytree(finished, tmp_path / "runs" / f"post_ln_1l_lr{rate}_s1")
         (copy / "metrics.json").write_text(json.dumps({"valid": {"nll": nll, "bleu": {"value": 1.0}}}))
-    rates = run_here(*study, "--modes", "post_ln", "--lr", 0.1, 0.2)
+    rates = run(*study, "--modes", "post_ln", "--lr", 0.1, 0.2)
     bleu, best_bleu, nll, best_nll = (cells(table, "post_ln") for table in rates.split(":\n\n")[1:])
     assert nll == ["9.00", "4.00"] and best_nll == ["4.00 at 0.2"]
     assert bleu == ["1.00", "1.00"] and best_bleu == ["1.00 at 0.2"]  # compared with no other mode: no star
@@ -149,7 +140,7 @@ def test_space_offers_the_languages_of_its_model(language_tags, choices, tmp_pat
     gradio = MagicMock()
     monkeypatch.setitem(sys.modules, "gradio", gradio)
     monkeypatch.setenv("MODEL", str(tmp_path / "model"))
-    run_here("space/app.py")
+    run("space/app.py")
     assert gradio.Dropdown.call_args.args[0] == choices
     translate = gradio.Interface.call_args.args[0]
     assert translate(f"{ENGLISH[0]}\n", choices[0]).endswith("\n")

@@ -85,24 +85,6 @@ def test_processes_share_one_profile(tmp_path, capsys):
     assert together["admin_profile"] == alone["admin_profile"]
 
 
-def test_the_command_runs_under_torchrun(tmp_path):
-    """One folder, one tokenizer, one log, one table of scores, whatever the number of processes."""
-    recipe = make_recipe(tmp_path, max_updates=12, eval_every=6)
-    (tmp_path / "recipe.yaml").write_text(yaml.safe_dump(recipe.as_dict()))
-    command = ["-m", "residual_hf.cli", "train", tmp_path / "recipe.yaml", "--set", "training.eval_bleu=true"]
-    done = run_python(*TORCHRUN, *command)
-    assert json.loads(done.stdout)["test"]["bleu"]["value"] >= 0
-    run = tmp_path / "run"
-    assert len((run / "test.hypotheses.txt").read_text().splitlines()) == 9
-    records = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-    assert [r["step"] for r in records if "eval_bleu" in r] == [6, 12]
-    assert (run / "model" / "model.safetensors").exists()
-    assert not list(run.rglob("*.tmp"))
-    again = run_python(*TORCHRUN, *command, check=False)
-    assert again.returncode != 0
-    assert "exists and is not empty; use --overwrite" in again.stderr
-
-
 def accelerate(config, folder, command, **environment):
     """`residual-hf train` of the small recipe by a file of examples/launch, in two processes."""
     diagnostics = None if "deepspeed" in config else {"every": 4}
@@ -120,8 +102,7 @@ def accelerate(config, folder, command, **environment):
 
 
 def evaluations(run):
-    records = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-    return [r["eval_nll"] for r in records if "eval_nll" in r]
+    return [r["eval_nll"] for r in read_json_lines(run / "metrics.jsonl") if "eval_nll" in r]
 
 
 @pytest.fixture(scope="module")
@@ -130,8 +111,20 @@ def launched(tmp_path_factory):
 
 
 def test_accelerate_launches_the_command(launched):
-    assert json.loads((launched / "run.json").read_text())["processes"] == 2
-    assert len(evaluations(launched)) == 2
+    """One folder, one tokenizer, one log, one table of scores, whatever the number of processes."""
+    assert read_json(launched / "run.json")["processes"] == 2
+    assert read_json(launched / "metrics.json")["test"]["bleu"]["value"] >= 0
+    assert len((launched / "test.hypotheses.txt").read_text().splitlines()) == 9
+    assert [r["step"] for r in read_json_lines(launched / "metrics.jsonl") if "eval_bleu" in r] == [6, 12]
+    assert (launched / "model" / "model.safetensors").exists()
+    assert not list(launched.rglob("*.tmp"))
+
+
+def test_torchrun_refuses_the_folder_of_a_run(launched):
+    recipe = launched.parent / "recipe.yaml"
+    again = run_python(*TORCHRUN, "-m", "residual_hf.cli", "train", recipe, cwd=recipe.parent, check=False)
+    assert again.returncode != 0
+    assert "exists and is not empty; use --overwrite" in again.stderr
 
 
 def test_fsdp2_splits_the_weights_and_trains_the_same_model(launched, tmp_path):

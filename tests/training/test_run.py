@@ -332,7 +332,6 @@ def test_updates_or_epochs_whichever_comes_first(tmp_path, updates, epochs, expe
 @pytest.mark.parametrize(
     "settings",
     [
-        {},
         {"ema_decay": 0.5},
         {"patience": 1, "lr": 1e-7, "max_updates": 90},
         {"max_epochs": 1, "max_updates": 90},
