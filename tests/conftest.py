@@ -1,4 +1,5 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
+import gc
 import os
 import signal
 
@@ -22,3 +23,9 @@ def small_generated_corpus():
         training.generated_corpora.cache_clear()
         yield
         training.generated_corpora.cache_clear()
+
+
+def pytest_collection_finish():
+    """Collections of garbage, of which every training makes some, leave out what the libraries have loaded."""
+    gc.collect()
+    gc.freeze()
