@@ -8,9 +8,9 @@ resuming have the effect they have on `torch.nn.functional.dropout`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from ctypes import byref
+from ctypes import Array, byref, c_void_p
 from typing import Any
 
 import torch
@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from . import loaded_library
-from .structures import DropoutNorm
+from .structures import DropoutNorm, WeightedSums
 
 SEEDS = 2**62
 VALUES_PER_THREAD = 1 << 16  # fewer are not worth a thread
@@ -192,6 +192,51 @@ def pointer(tensor: Tensor) -> int:
     if tensor.dtype != torch.float32 or not tensor.is_cpu or not tensor.is_contiguous():
         raise TypeError(f"the kernels need contiguous fp32 on the CPU, not {tensor.dtype} on {tensor.device}")
     return tensor.data_ptr()
+
+
+def weighted_sums(weights: Tensor, members: Sequence[Tensor]) -> tuple[Tensor, ...]:
+    """sum_k w_jk v_k for all j, with weights (..., m, n) or (m, n) and n members v, each (..., width)."""
+    weights = weights.expand(*members[0].shape[:-1], *weights.shape[-2:])
+    return _WeightedSums.apply(weights, *members)
+
+
+class _WeightedSums(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, weights: Tensor, *members: Tensor) -> tuple[Tensor, ...]:
+        weights, members = weights.contiguous(), tuple(member.contiguous() for member in members)
+        outputs = tuple(torch.empty_like(members[0]) for _ in range(weights.shape[-2]))
+        loaded_library().weighted_sums_forward(byref(sums(weights, members, output=outputs)))
+        ctx.save_for_backward(weights, *members)
+        return outputs
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, ...]:
+        weights, *members = ctx.saved_tensors
+        gradients = tuple(gradient.contiguous() for gradient in gradients)
+        grad_weights, grad_members = torch.empty_like(weights), [torch.empty_like(member) for member in members]
+        arguments = sums(weights, members, grad_output=gradients, grad_member=grad_members, grad_weights=grad_weights)
+        loaded_library().weighted_sums_backward(byref(arguments))
+        return grad_weights, *grad_members
+
+
+def sums(weights: Tensor, members: Sequence[Tensor], **fields: Sequence[Tensor] | Tensor) -> WeightedSums:
+    """The arguments of the kernel, with arrays of pointers to sequences of tensors."""
+    width = members[0].shape[-1]
+    return WeightedSums(
+        rows=members[0].numel() // width,
+        width=width,
+        members=len(members),
+        outputs=weights.shape[-2],
+        threads=threads_for(members[0]),
+        weights=pointer(weights),
+        member=pointers(members),
+        **{name: pointer(value) if isinstance(value, Tensor) else pointers(value) for name, value in fields.items()},
+    )
+
+
+def pointers(tensors: Sequence[Tensor]) -> Array[c_void_p]:
+    return (c_void_p * len(tensors))(*map(pointer, tensors))
 
 
 def softmax_(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:

@@ -134,6 +134,18 @@ typedef struct {
     float *grad_gain, *grad_bias;          // (threads, width up to a multiple of 16), zeros
 } DropoutNorm;
 
+// Of training: output[j] = sum_k weights[j][k] * member[k] with weights of each row. Tensors are (rows, width).
+typedef struct {
+    int64_t rows;
+    int32_t width, members, outputs, threads;
+    const float *weights;  // (rows, outputs, members)
+    const float *const *member;
+    float *const *output;
+    const float *const *grad_output;
+    float *const *grad_member;
+    float *grad_weights;
+} WeightedSums;
+
 size_t encode_scratch_size(const Stack *stack, const Source *source, int parts, const int32_t *starts);
 int encode(const Stack *stack, const Source *source, int parts, const int32_t *starts, void *scratch);
 size_t decode_scratch_size(const Stack *stack, const Memory *memory, int rows, int parts);
@@ -165,5 +177,7 @@ void finish_candidates(int rows, int count, float *log_probs, const Tally *talli
 void dropout(int64_t count, int threads, const float *input, uint64_t seed, float rate, float *output);
 void dropout_norm_forward(const DropoutNorm *join);
 void dropout_norm_backward(const DropoutNorm *join);
+void weighted_sums_forward(const WeightedSums *sums);
+void weighted_sums_backward(const WeightedSums *sums);
 void label_softmax(int64_t rows, int64_t classes, int threads, float *logits, const int64_t *labels, float *nll,
                    float *log_prob_sums);

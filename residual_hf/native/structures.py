@@ -119,6 +119,16 @@ class DropoutNorm(Structure):
     ]
 
 
+class WeightedSums(Structure):
+    _fields_ = [
+        ("rows", c_int64),
+        *((name, c_int32) for name in ("width", "members", "outputs", "threads")),
+        ("weights", c_void_p),
+        *((name, POINTER(c_void_p)) for name in ("member", "output", "grad_output", "grad_member")),
+        ("grad_weights", c_void_p),
+    ]
+
+
 ARGUMENTS = {
     "enable_instruction_set": [c_int],
     "linear": [c_void_p, c_int, c_void_p, c_int, c_void_p, c_int, c_void_p],
@@ -134,6 +144,8 @@ ARGUMENTS = {
     "dropout": [c_int64, c_int, c_void_p, c_uint64, c_float, c_void_p],
     "dropout_norm_forward": [c_void_p],
     "dropout_norm_backward": [c_void_p],
+    "weighted_sums_forward": [c_void_p],
+    "weighted_sums_backward": [c_void_p],
     "label_softmax": [c_int64, c_int64, c_int, c_void_p, c_void_p, c_void_p, c_void_p],
 }
 RESULTS = {"enable_instruction_set": c_int, "encode": c_int, "decode": c_int}

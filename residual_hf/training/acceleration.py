@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from residual_hf.model.connections import ResidualConnection, Stream, Sublayer
 from residual_hf.model.decoding import has_hooks
 from residual_hf.model.ln_modes import PostLN, PreLN, ResiDual
+from residual_hf.model.modes_multi_stream import MultiStream
 from residual_hf.model.modes_skip_scaling import DeepNorm, Keel
 from residual_hf.model.norms import RMSNorm
 from residual_hf.native import autograd, instruction_set, library
@@ -150,12 +151,21 @@ def pre_ln(connection: PreLN, stream: Stream, sublayer: Sublayer) -> Stream:
     return (autograd.dropout_add(sublayer.scaled(connection.norm(x)), x, rate_of(sublayer.dropout)),)
 
 
+def multi_stream(connection: MultiStream, stream: Stream, sublayer: Sublayer) -> Stream:
+    read, mix, write = connection.weights(torch.stack(stream, dim=-2))
+    (h,) = autograd.weighted_sums(read[..., None, :], stream)
+    a = sublayer(connection.norm(h))
+    mix_and_write = torch.cat([mix, write[..., None, :]], dim=-2).transpose(-1, -2)
+    return autograd.weighted_sums(mix_and_write, (*stream, a))
+
+
 JOINS: dict[Callable[..., Stream], Callable[..., Stream]] = {
     PostLN.forward: post_ln,
     PreLN.forward: pre_ln,
     ResiDual.forward: resi_dual,
     DeepNorm.forward: deep_norm,
     Keel.forward: keel,
+    MultiStream.forward: multi_stream,
 }
 """By the `forward` of a mode, which its subclasses may share."""
 

@@ -85,6 +85,15 @@ def test_dropout_add(width, rate):
     assert_same((output,), (stream + branch * mask,), (branch, stream))
 
 
+@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize(("outputs", "members"), [(1, 4), (4, 5), (1, 1)])
+@pytest.mark.parametrize("rows", [(3, 5), ()], ids=["of each row", "of all rows"])
+def test_weighted_sums(rows, outputs, members, width):
+    weights, *vectors = leaves((*rows, outputs, members), *[(3, 5, width)] * members)
+    expected = (weights @ torch.stack(vectors, dim=-2)).unbind(-2)
+    assert_same(autograd.weighted_sums(weights, vectors), expected, (weights, *vectors))
+
+
 @pytest.mark.parametrize("count", [1, 15, 16, 33, 1000])
 def test_dropout(count):
     (values,) = leaves(count)

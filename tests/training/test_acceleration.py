@@ -17,6 +17,8 @@ from residual_hf.training import acceleration
 from residual_hf.training.acceleration import JOINS, accelerated
 from residual_hf.training.loss import LossMeter
 
+SERVED = ["post_ln", "pre_ln", "resi_dual", "deep_norm", "keel", "hyper_connections", "mhc"]
+
 
 def step(model):
     """Loss and gradients of one batch."""
@@ -34,7 +36,7 @@ def model_of(ln_mode, **fields):
 
 @needs_kernels
 @pytest.mark.parametrize("norm_type", ["layer_norm", "rms_norm"])
-@pytest.mark.parametrize("ln_mode", ["post_ln", "pre_ln", "resi_dual", "deep_norm", "keel", "b2t", "hybrid_norm"])
+@pytest.mark.parametrize("ln_mode", SERVED + ["b2t", "hybrid_norm"])
 def test_gradients_equal_those_without_kernels(ln_mode, norm_type):
     options = {"ln_mode_options": {"dual_scale": 0.3}} if ln_mode == "resi_dual" else {}
     model = model_of(ln_mode, norm_type=norm_type, **options)
@@ -47,7 +49,7 @@ def test_gradients_equal_those_without_kernels(ln_mode, norm_type):
 @needs_kernels
 def test_the_modes_that_have_a_joint_kernel():
     served = {name for name, mode in LN_MODES.items() if mode.forward in JOINS}
-    assert {"post_ln", "pre_ln", "resi_dual", "deep_norm", "keel"} <= served
+    assert {*SERVED} <= served
     assert not served & {"admin", "b2t", "mix_ln"}
 
 

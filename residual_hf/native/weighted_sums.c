@@ -1,0 +1,79 @@
+// Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
+// Training: sums of several streams with weights that differ from row to row, forward and backward.
+
+#include "simd.h"
+
+// Rows of one thread.
+typedef struct {
+    const WeightedSums *sums;
+    int64_t first, end;
+} Part;
+
+// sum_i weights[i * stride] * vectors[i], of 16 values.
+INLINE __m512 combine(int count, const float *weights, int stride, const float *const *vectors, int64_t at,
+                      __mmask16 lanes) {
+    __m512 total = _mm512_setzero_ps();
+    for (int i = 0; i < count; i++)
+        total = _mm512_fmadd_ps(_mm512_set1_ps(weights[i * stride]), _mm512_maskz_loadu_ps(lanes, vectors[i] + at),
+                                total);
+    return total;
+}
+
+INLINE float dot(const float *a, const float *b, int width) {
+    __m512 total = _mm512_setzero_ps();
+    for (int i = 0; i < width; i += 16) {
+        __mmask16 lanes = first_lanes(width - i);
+        total = _mm512_fmadd_ps(_mm512_maskz_loadu_ps(lanes, a + i), _mm512_maskz_loadu_ps(lanes, b + i), total);
+    }
+    return _mm512_reduce_add_ps(total);
+}
+
+WITH_AVX512 static void *forward_part(void *argument) {
+    const Part *part = argument;
+    const WeightedSums *sums = part->sums;
+    for (int64_t row = part->first; row < part->end; row++) {
+        const float *weights = sums->weights + row * sums->outputs * sums->members;
+        for (int i = 0; i < sums->width; i += 16) {
+            __mmask16 lanes = first_lanes(sums->width - i);
+            int64_t at = row * sums->width + i;
+            for (int j = 0; j < sums->outputs; j++) {
+                __m512 sum = combine(sums->members, weights + j * sums->members, 1, sums->member, at, lanes);
+                _mm512_mask_storeu_ps(sums->output[j] + at, lanes, sum);
+            }
+        }
+    }
+    return NULL;
+}
+
+WITH_AVX512 static void *backward_part(void *argument) {
+    const Part *part = argument;
+    const WeightedSums *sums = part->sums;
+    int members = sums->members, outputs = sums->outputs;
+    for (int64_t row = part->first; row < part->end; row++) {
+        const float *weights = sums->weights + row * outputs * members;
+        float *gradients = sums->grad_weights + row * outputs * members;
+        int64_t start = row * sums->width;
+        for (int i = 0; i < sums->width; i += 16) {
+            __mmask16 lanes = first_lanes(sums->width - i);
+            for (int k = 0; k < members; k++) {
+                __m512 gradient = combine(outputs, weights + k, members, sums->grad_output, start + i, lanes);
+                _mm512_mask_storeu_ps(sums->grad_member[k] + start + i, lanes, gradient);
+            }
+        }
+        for (int j = 0; j < outputs; j++)
+            for (int k = 0; k < members; k++)
+                gradients[j * members + k] = dot(sums->grad_output[j] + start, sums->member[k] + start, sums->width);
+    }
+    return NULL;
+}
+
+static void run_rows(const WeightedSums *sums, void *(*run)(void *part)) {
+    Part parts[MOST_THREADS];
+    int count = sums->threads < MOST_THREADS ? sums->threads : MOST_THREADS;
+    for (int i = 0; i < count; i++) parts[i] = (Part){sums, sums->rows * i / count, sums->rows * (i + 1) / count};
+    run_parts(count, parts, sizeof(Part), run);
+}
+
+void weighted_sums_forward(const WeightedSums *sums) { run_rows(sums, forward_part); }
+
+void weighted_sums_backward(const WeightedSums *sums) { run_rows(sums, backward_part); }
