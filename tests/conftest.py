@@ -10,6 +10,8 @@ import torch
 
 torch.set_num_threads(1)  # the tensors are tiny, and tests run side by side
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background inherits that it is ignored
+if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:  # under nohup; the commands, which leave it ignored, must see it
+    signal.signal(signal.SIGHUP, lambda *_: None)
 
 
 @pytest.fixture(scope="module")
