@@ -8,10 +8,10 @@ resuming have the effect they have on `torch.nn.functional.dropout`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from ctypes import Array, byref, c_void_p
-from typing import Any
+from ctypes import byref, c_void_p
+from typing import Any, TypeVar
 
 import torch
 import torch.nn.functional as F
@@ -19,10 +19,11 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from . import loaded_library
-from .structures import DropoutNorm, WeightedSums
+from .structures import DepthAttention, DropoutNorm, WeightedSums
 
 SEEDS = 2**62
 VALUES_PER_THREAD = 1 << 16  # fewer are not worth a thread
+Arguments = TypeVar("Arguments")
 
 
 def draw_seed(rate: float) -> int:
@@ -184,7 +185,7 @@ def join(rate: float, seed: int, *, centered: bool = True, **fields: Any) -> Dro
         rate=rate,
         seed=seed,
         centered=centered,
-        **{name: pointer(value) if isinstance(value, Tensor) else value for name, value in fields.items()},
+        **{name: argument(value) for name, value in fields.items()},
     )
 
 
@@ -205,7 +206,8 @@ class _WeightedSums(torch.autograd.Function):
     def forward(ctx: Any, weights: Tensor, *members: Tensor) -> tuple[Tensor, ...]:
         weights, members = weights.contiguous(), tuple(member.contiguous() for member in members)
         outputs = tuple(torch.empty_like(members[0]) for _ in range(weights.shape[-2]))
-        loaded_library().weighted_sums_forward(byref(sums(weights, members, output=outputs)))
+        arguments = of_members(WeightedSums, members, outputs=len(outputs), weights=weights, output=outputs)
+        loaded_library().weighted_sums_forward(byref(arguments))
         ctx.save_for_backward(weights, *members)
         return outputs
 
@@ -215,28 +217,76 @@ class _WeightedSums(torch.autograd.Function):
         weights, *members = ctx.saved_tensors
         gradients = tuple(gradient.contiguous() for gradient in gradients)
         grad_weights, grad_members = torch.empty_like(weights), [torch.empty_like(member) for member in members]
-        arguments = sums(weights, members, grad_output=gradients, grad_member=grad_members, grad_weights=grad_weights)
+        arguments = of_members(
+            WeightedSums,
+            members,
+            outputs=len(gradients),
+            weights=weights,
+            grad_output=gradients,
+            grad_member=grad_members,
+            grad_weights=grad_weights,
+        )
         loaded_library().weighted_sums_backward(byref(arguments))
         return grad_weights, *grad_members
 
 
-def sums(weights: Tensor, members: Sequence[Tensor], **fields: Sequence[Tensor] | Tensor) -> WeightedSums:
-    """The arguments of the kernel, with arrays of pointers to sequences of tensors."""
+def depth_attention(members: Sequence[Tensor], query: Tensor, epsilon: float) -> Tensor:
+    """sum_k p_k v_k with p = softmax_k(query . v_k / sqrt(mean(v_k^2) + epsilon)) of members v, each (..., width)."""
+    return _DepthAttention.apply(query, epsilon, *members)
+
+
+class _DepthAttention(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, query: Tensor, epsilon: float, *members: Tensor) -> Tensor:
+        query, members = query.contiguous(), tuple(member.contiguous() for member in members)
+        output = torch.empty_like(members[0])
+        reads = output.new_empty(*output.shape[:-1], len(members), 3)
+        ctx.epsilon = epsilon
+        ctx.save_for_backward(query, reads, *members)
+        arguments = of_members(DepthAttention, members, epsilon=epsilon, query=query, reads=reads, output=output)
+        loaded_library().depth_attention_forward(byref(arguments))
+        return output
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        query, reads, *members = ctx.saved_tensors
+        gradient, width = gradient.contiguous(), len(query)
+        grad_members, products = [torch.empty_like(member) for member in members], reads.new_empty(reads.shape[:-1])
+        grad_query = query.new_zeros(threads_for(members[0]), -(-width // 16) * 16)
+        arguments = of_members(
+            DepthAttention,
+            members,
+            epsilon=ctx.epsilon,
+            query=query,
+            reads=reads,
+            grad_output=gradient,
+            grad_member=grad_members,
+            grad_query=grad_query,
+            products=products,
+        )
+        loaded_library().depth_attention_backward(byref(arguments))
+        return grad_query.sum(0)[:width], None, *grad_members
+
+
+def of_members(kind: Callable[..., Arguments], members: Sequence[Tensor], **fields: Any) -> Arguments:
+    """The arguments of a kernel: numbers, tensors, and sequences of tensors by name. The caller keeps the tensors."""
     width = members[0].shape[-1]
-    return WeightedSums(
+    return kind(
         rows=members[0].numel() // width,
         width=width,
         members=len(members),
-        outputs=weights.shape[-2],
         threads=threads_for(members[0]),
-        weights=pointer(weights),
-        member=pointers(members),
-        **{name: pointer(value) if isinstance(value, Tensor) else pointers(value) for name, value in fields.items()},
+        member=argument(members),
+        **{name: argument(value) for name, value in fields.items()},
     )
 
 
-def pointers(tensors: Sequence[Tensor]) -> Array[c_void_p]:
-    return (c_void_p * len(tensors))(*map(pointer, tensors))
+def argument(value: Any) -> Any:
+    """A tensor as a pointer, a sequence of tensors as an array of pointers."""
+    if isinstance(value, Tensor):
+        return pointer(value)
+    return (c_void_p * len(value))(*map(pointer, value)) if isinstance(value, Sequence) else value
 
 
 def softmax_(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:

@@ -146,6 +146,21 @@ typedef struct {
     float *grad_weights;
 } WeightedSums;
 
+// Of training, see depth_attention.c. Tensors are (rows, width).
+typedef struct {
+    int64_t rows;
+    int32_t width, members, threads;
+    float epsilon;
+    const float *query;  // (width), times the gain of the norm
+    const float *const *member;
+    float *output;
+    float *reads;  // (rows, members, 3), for backward
+    const float *grad_output;
+    float *const *grad_member;
+    float *grad_query;  // (threads, width up to a multiple of 16), zeros
+    float *products;    // (rows, members), scratch
+} DepthAttention;
+
 size_t encode_scratch_size(const Stack *stack, const Source *source, int parts, const int32_t *starts);
 int encode(const Stack *stack, const Source *source, int parts, const int32_t *starts, void *scratch);
 size_t decode_scratch_size(const Stack *stack, const Memory *memory, int rows, int parts);
@@ -179,5 +194,7 @@ void dropout_norm_forward(const DropoutNorm *join);
 void dropout_norm_backward(const DropoutNorm *join);
 void weighted_sums_forward(const WeightedSums *sums);
 void weighted_sums_backward(const WeightedSums *sums);
+void depth_attention_forward(const DepthAttention *attention);
+void depth_attention_backward(const DepthAttention *attention);
 void label_softmax(int64_t rows, int64_t classes, int threads, float *logits, const int64_t *labels, float *nll,
                    float *log_prob_sums);

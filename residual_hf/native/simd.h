@@ -14,6 +14,15 @@ typedef uint16_t bf16;
 
 INLINE __mmask16 first_lanes(int count) { return count >= 16 ? 0xffff : (__mmask16)((1u << count) - 1); }
 
+INLINE float dot(const float *a, const float *b, int width) {
+    __m512 total = _mm512_setzero_ps();
+    for (int i = 0; i < width; i += 16) {
+        __mmask16 lanes = first_lanes(width - i);
+        total = _mm512_fmadd_ps(_mm512_maskz_loadu_ps(lanes, a + i), _mm512_maskz_loadu_ps(lanes, b + i), total);
+    }
+    return _mm512_reduce_add_ps(total);
+}
+
 INLINE __m512 widen(__m256i values) {
     return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(values), 16));
 }

@@ -129,6 +129,19 @@ class WeightedSums(Structure):
     ]
 
 
+class DepthAttention(Structure):
+    _fields_ = [
+        ("rows", c_int64),
+        *((name, c_int32) for name in ("width", "members", "threads")),
+        ("epsilon", c_float),
+        ("query", c_void_p),
+        ("member", POINTER(c_void_p)),
+        *((name, c_void_p) for name in ("output", "reads", "grad_output")),
+        ("grad_member", POINTER(c_void_p)),
+        *((name, c_void_p) for name in ("grad_query", "products")),
+    ]
+
+
 ARGUMENTS = {
     "enable_instruction_set": [c_int],
     "linear": [c_void_p, c_int, c_void_p, c_int, c_void_p, c_int, c_void_p],
@@ -146,6 +159,8 @@ ARGUMENTS = {
     "dropout_norm_backward": [c_void_p],
     "weighted_sums_forward": [c_void_p],
     "weighted_sums_backward": [c_void_p],
+    "depth_attention_forward": [c_void_p],
+    "depth_attention_backward": [c_void_p],
     "label_softmax": [c_int64, c_int64, c_int, c_void_p, c_void_p, c_void_p, c_void_p],
 }
 RESULTS = {"enable_instruction_set": c_int, "encode": c_int, "decode": c_int}

@@ -19,15 +19,6 @@ INLINE __m512 combine(int count, const float *weights, int stride, const float *
     return total;
 }
 
-INLINE float dot(const float *a, const float *b, int width) {
-    __m512 total = _mm512_setzero_ps();
-    for (int i = 0; i < width; i += 16) {
-        __mmask16 lanes = first_lanes(width - i);
-        total = _mm512_fmadd_ps(_mm512_maskz_loadu_ps(lanes, a + i), _mm512_maskz_loadu_ps(lanes, b + i), total);
-    }
-    return _mm512_reduce_add_ps(total);
-}
-
 WITH_AVX512 static void *forward_part(void *argument) {
     const Part *part = argument;
     const WeightedSums *sums = part->sums;

@@ -1,9 +1,10 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """Training on a CPU with the native kernels.
 
-`accelerated(model)` replaces the `forward` of dropouts and of the residual connections in `JOINS`. Masks have the same
-distribution as PyTorch's, but are other ones. With `precision="bf16"` linear maps and the criterion round the operands
-of their matrix products to bf16. Weights, sums, attention, norms and gradients remain in fp32.
+`accelerated(model)` replaces the `forward` of dropouts, of attention over the depth, and of the residual connections
+in `JOINS`. Masks have the same distribution as PyTorch's, but are other ones. With `precision="bf16"` linear maps and
+the criterion round the operands of their matrix products to bf16. Weights, sums, attention, norms and gradients remain
+in fp32.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from torch import Tensor, nn
 from residual_hf.model.connections import ResidualConnection, Stream, Sublayer
 from residual_hf.model.decoding import has_hooks
 from residual_hf.model.ln_modes import PostLN, PreLN, ResiDual
-from residual_hf.model.modes_multi_stream import MultiStream
+from residual_hf.model.modes_multi_stream import DepthAttention, MultiStream
 from residual_hf.model.modes_skip_scaling import DeepNorm, Keel
 from residual_hf.model.norms import RMSNorm
 from residual_hf.native import autograd, instruction_set, library
@@ -103,6 +104,8 @@ def faster_forward(module: nn.Module, bf16: bool) -> Callable[..., Any] | None:
         return join if join is not None and type(module.norm) in (nn.LayerNorm, RMSNorm) else None
     if type(module) is nn.Dropout:
         return dropout
+    if type(module) is DepthAttention:
+        return depth_attention
     return linear if bf16 and type(module) is nn.Linear else None
 
 
@@ -157,6 +160,11 @@ def multi_stream(connection: MultiStream, stream: Stream, sublayer: Sublayer) ->
     a = sublayer(connection.norm(h))
     mix_and_write = torch.cat([mix, write[..., None, :]], dim=-2).transpose(-1, -2)
     return autograd.weighted_sums(mix_and_write, (*stream, a))
+
+
+def depth_attention(attention: Any, members: Stream) -> Tensor:
+    norm = attention.norm
+    return autograd.depth_attention(members, norm.weight * attention.query, norm.eps)
 
 
 JOINS: dict[Callable[..., Stream], Callable[..., Stream]] = {

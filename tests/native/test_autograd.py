@@ -94,6 +94,16 @@ def test_weighted_sums(rows, outputs, members, width):
     assert_same(autograd.weighted_sums(weights, vectors), expected, (weights, *vectors))
 
 
+@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize("members", [1, 4])
+def test_depth_attention(members, width):
+    query, *vectors = leaves(width, *[(3, 5, width)] * members)
+    normed = [F.rms_norm(vector, (width,), None, 1e-3) for vector in vectors]
+    probabilities = torch.stack([vector @ query for vector in normed], dim=-1).softmax(-1)
+    expected = (probabilities[..., None, :] @ torch.stack(vectors, dim=-2)).squeeze(-2)
+    assert_same((autograd.depth_attention(vectors, query, 1e-3),), (expected,), (query, *vectors))
+
+
 @pytest.mark.parametrize("count", [1, 15, 16, 33, 1000])
 def test_dropout(count):
     (values,) = leaves(count)

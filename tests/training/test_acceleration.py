@@ -36,7 +36,7 @@ def model_of(ln_mode, **fields):
 
 @needs_kernels
 @pytest.mark.parametrize("norm_type", ["layer_norm", "rms_norm"])
-@pytest.mark.parametrize("ln_mode", SERVED + ["b2t", "hybrid_norm"])
+@pytest.mark.parametrize("ln_mode", [*SERVED, "attention_residuals", "b2t", "hybrid_norm"])
 def test_gradients_equal_those_without_kernels(ln_mode, norm_type):
     options = {"ln_mode_options": {"dual_scale": 0.3}} if ln_mode == "resi_dual" else {}
     model = model_of(ln_mode, norm_type=norm_type, **options)
