@@ -98,6 +98,7 @@ def test_weighted_sums(rows, outputs, members, width):
 @pytest.mark.parametrize("members", [1, 4])
 def test_depth_attention(members, width):
     query, *vectors = leaves(width, *[(3, 5, width)] * members)
+    query.data /= width**0.5  # logits of size 1
     normed = [F.rms_norm(vector, (width,), None, 1e-3) for vector in vectors]
     probabilities = torch.stack([vector @ query for vector in normed], dim=-1).softmax(-1)
     expected = (probabilities[..., None, :] @ torch.stack(vectors, dim=-2)).squeeze(-2)
