@@ -105,7 +105,7 @@ def faster_forward(module: nn.Module, bf16: bool) -> Callable[..., Any] | None:
     if type(module) is nn.Dropout:
         return dropout
     if type(module) is DepthAttention:
-        return depth_attention
+        return depth_attention if type(module.norm) is RMSNorm else None
     return linear if bf16 and type(module) is nn.Linear else None
 
 

@@ -151,14 +151,18 @@ def test_plain_modules_run_where_kernels_cannot():
 
 
 @needs_kernels
-def test_a_custom_norm_stays_in_use():
-    model = model_of("post_ln")
+@pytest.mark.parametrize(
+    ("ln_mode", "place"), [("post_ln", "ffn_residual"), ("attention_residuals", "ffn_residual.depth_attention")]
+)
+def test_a_custom_norm_stays_in_use(ln_mode, place):
+    model = model_of(ln_mode)
+    module = model.model.encoder.layers[0].get_submodule(place)
 
-    class Loud(nn.LayerNorm):
+    class Loud(type(module.norm)):
         def forward(self, values):
             return 2 * super().forward(values)
 
-    model.model.encoder.layers[0].ffn_residual.norm = Loud(16)
+    module.norm = Loud(16)
     expected = step(model)
     with accelerated(model):
         torch.testing.assert_close(step(model), expected, rtol=1e-4, atol=1e-5)
