@@ -10,7 +10,6 @@ import pytest
 import torch
 from model.test_mode_invariants import SOURCE, TARGET, make, randomise
 from native.native_library import needs_amx, needs_kernels
-from torch import nn
 
 from residual_hf.model.connections import LN_MODES
 from residual_hf.training import acceleration
