@@ -85,10 +85,9 @@ void dropout(int64_t count, int threads, const float *input, uint64_t seed, floa
     run_parts(used, parts, sizeof(Values), dropout_part);
 }
 
-// Rows of one thread.
+// What one thread adds up.
 typedef struct {
     const DropoutNorm *join;
-    int64_t first, end;
     float *grad_gain, *grad_bias;
 } Part;
 
@@ -168,10 +167,10 @@ INLINE void norm_row(const DropoutNorm *join, int64_t row, float mean) {
 }
 
 WITH_AVX512 static void *forward_part(void *argument) {
-    const Part *part = argument;
-    const DropoutNorm *join = part->join;
+    const Rows *rows = argument;
+    const DropoutNorm *join = rows->work;
     Dropout dropout = make_dropout(join->seed, join->rate);
-    for (int64_t row = part->first; row < part->end; row++) {
+    for (int64_t row = rows->first; row < rows->end; row++) {
         fetch_forward(join, row);
         float mean = add_row(join, &dropout, row);
         if (join->gain) norm_row(join, row, mean);
@@ -231,30 +230,18 @@ INLINE void backward_row(const Part *part, const Dropout *dropout, int64_t row) 
 }
 
 WITH_AVX512 static void *backward_part(void *argument) {
-    const Part *part = argument;
-    Dropout dropout = make_dropout(part->join->seed, part->join->rate);
-    for (int64_t row = part->first; row < part->end; row++) {
-        fetch_backward(part->join, row);
-        backward_row(part, &dropout, row);
+    const Rows *rows = argument;
+    const DropoutNorm *join = rows->work;
+    int64_t offset = rows->thread * ((join->width + 15) / 16 * 16);
+    Part part = {join, join->grad_gain ? join->grad_gain + offset : NULL, join->grad_bias ? join->grad_bias + offset : NULL};
+    Dropout dropout = make_dropout(join->seed, join->rate);
+    for (int64_t row = rows->first; row < rows->end; row++) {
+        fetch_backward(join, row);
+        backward_row(&part, &dropout, row);
     }
     return NULL;
 }
 
-static void run_rows(const DropoutNorm *join, void *(*run)(void *part)) {
-    Part parts[MOST_THREADS];
-    int count = join->threads < MOST_THREADS ? join->threads : MOST_THREADS;
-    int64_t stride = (join->width + 15) / 16 * 16;
-    for (int i = 0; i < count; i++)
-        parts[i] = (Part){
-            .join = join,
-            .first = join->rows * i / count,
-            .end = join->rows * (i + 1) / count,
-            .grad_gain = join->grad_gain ? join->grad_gain + i * stride : NULL,
-            .grad_bias = join->grad_bias ? join->grad_bias + i * stride : NULL,
-        };
-    run_parts(count, parts, sizeof(Part), run);
-}
+void dropout_norm_forward(const DropoutNorm *join) { run_rows(join, join->rows, join->threads, forward_part); }
 
-void dropout_norm_forward(const DropoutNorm *join) { run_rows(join, forward_part); }
-
-void dropout_norm_backward(const DropoutNorm *join) { run_rows(join, backward_part); }
+void dropout_norm_backward(const DropoutNorm *join) { run_rows(join, join->rows, join->threads, backward_part); }

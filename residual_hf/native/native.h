@@ -167,6 +167,15 @@ size_t decode_scratch_size(const Stack *stack, const Memory *memory, int rows, i
 int decode(const Stack *stack, const Memory *memory, const Step *step, int parts, void *scratch);
 void run_parts(int count, void *parts, size_t size, void *(*run)(void *part));
 
+// Rows of one thread.
+typedef struct {
+    const void *work;
+    int64_t first, end;
+    int thread;
+} Rows;
+
+void run_rows(const void *work, int64_t rows, int threads, void *(*run)(void *rows));
+
 uint32_t interface_version(void);
 InstructionSet enable_instruction_set(InstructionSet most);
 InstructionSet instruction_set(void);

@@ -23,6 +23,16 @@ INLINE float dot(const float *a, const float *b, int width) {
     return _mm512_reduce_add_ps(total);
 }
 
+// sum_i weights[i * stride] * vectors[i], of 16 values.
+INLINE __m512 combine(int count, const float *weights, int stride, const float *const *vectors, int64_t at,
+                      __mmask16 lanes) {
+    __m512 total = _mm512_setzero_ps();
+    for (int i = 0; i < count; i++)
+        total = _mm512_fmadd_ps(_mm512_set1_ps(weights[i * stride]), _mm512_maskz_loadu_ps(lanes, vectors[i] + at),
+                                total);
+    return total;
+}
+
 INLINE __m512 widen(__m256i values) {
     return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(values), 16));
 }

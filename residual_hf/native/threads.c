@@ -19,3 +19,11 @@ void run_parts(int count, void *parts, size_t size, void *(*run)(void *part)) {
     run(parts);
     for (int i = 0; i < started; i++) pthread_join(threads[i], NULL);
 }
+
+// Call `run` on the `Rows` of each thread.
+void run_rows(const void *work, int64_t rows, int threads, void *(*run)(void *rows)) {
+    Rows parts[MOST_THREADS];
+    int count = threads < MOST_THREADS ? threads : MOST_THREADS;
+    for (int i = 0; i < count; i++) parts[i] = (Rows){work, rows * i / count, rows * (i + 1) / count, i};
+    run_parts(count, parts, sizeof(Rows), run);
+}

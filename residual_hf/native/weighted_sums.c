@@ -3,26 +3,10 @@
 
 #include "simd.h"
 
-// Rows of one thread.
-typedef struct {
-    const WeightedSums *sums;
-    int64_t first, end;
-} Part;
-
-// sum_i weights[i * stride] * vectors[i], of 16 values.
-INLINE __m512 combine(int count, const float *weights, int stride, const float *const *vectors, int64_t at,
-                      __mmask16 lanes) {
-    __m512 total = _mm512_setzero_ps();
-    for (int i = 0; i < count; i++)
-        total = _mm512_fmadd_ps(_mm512_set1_ps(weights[i * stride]), _mm512_maskz_loadu_ps(lanes, vectors[i] + at),
-                                total);
-    return total;
-}
-
 WITH_AVX512 static void *forward_part(void *argument) {
-    const Part *part = argument;
-    const WeightedSums *sums = part->sums;
-    for (int64_t row = part->first; row < part->end; row++) {
+    const Rows *rows = argument;
+    const WeightedSums *sums = rows->work;
+    for (int64_t row = rows->first; row < rows->end; row++) {
         const float *weights = sums->weights + row * sums->outputs * sums->members;
         for (int i = 0; i < sums->width; i += 16) {
             __mmask16 lanes = first_lanes(sums->width - i);
@@ -37,10 +21,10 @@ WITH_AVX512 static void *forward_part(void *argument) {
 }
 
 WITH_AVX512 static void *backward_part(void *argument) {
-    const Part *part = argument;
-    const WeightedSums *sums = part->sums;
+    const Rows *rows = argument;
+    const WeightedSums *sums = rows->work;
     int members = sums->members, outputs = sums->outputs;
-    for (int64_t row = part->first; row < part->end; row++) {
+    for (int64_t row = rows->first; row < rows->end; row++) {
         const float *weights = sums->weights + row * outputs * members;
         float *gradients = sums->grad_weights + row * outputs * members;
         int64_t start = row * sums->width;
@@ -58,13 +42,6 @@ WITH_AVX512 static void *backward_part(void *argument) {
     return NULL;
 }
 
-static void run_rows(const WeightedSums *sums, void *(*run)(void *part)) {
-    Part parts[MOST_THREADS];
-    int count = sums->threads < MOST_THREADS ? sums->threads : MOST_THREADS;
-    for (int i = 0; i < count; i++) parts[i] = (Part){sums, sums->rows * i / count, sums->rows * (i + 1) / count};
-    run_parts(count, parts, sizeof(Part), run);
-}
+void weighted_sums_forward(const WeightedSums *sums) { run_rows(sums, sums->rows, sums->threads, forward_part); }
 
-void weighted_sums_forward(const WeightedSums *sums) { run_rows(sums, forward_part); }
-
-void weighted_sums_backward(const WeightedSums *sums) { run_rows(sums, backward_part); }
+void weighted_sums_backward(const WeightedSums *sums) { run_rows(sums, sums->rows, sums->threads, backward_part); }
