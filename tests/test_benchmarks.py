@@ -44,7 +44,7 @@ def test_train_speed_writes_positive_figures_of_models_of_one_size(tmp_path):
 
 def test_streaming_writes_a_corpus_and_positive_figures(tmp_path):
     arguments = ("--pairs", "3000", "--batches", "20", "--vocab-size", "400", "--json", str(tmp_path / "figures.json"))
-    done = run_python(BENCHMARKS / "streaming.py", str(tmp_path / "corpus"), *arguments)
+    done = run_here(BENCHMARKS / "streaming.py", str(tmp_path / "corpus"), *arguments)
     assert done.returncode == 0, done.stderr
     figures = json.loads((tmp_path / "figures.json").read_text(encoding="utf-8"))
     assert json.loads(done.stdout) == figures

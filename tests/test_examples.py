@@ -11,10 +11,11 @@ from unittest.mock import MagicMock
 
 import pytest
 import yaml
-from processes import run_here, run_python
+from processes import run_here
 from tiny_translator import SENTENCES, tiny_model, tiny_tokenizer
 
 from residual_hf.checkpoint import save_checkpoint
+from residual_hf.model.connections import LN_MODES
 
 GERMAN, ENGLISH = SENTENCES[::2], SENTENCES[1::2]
 ROOT = Path(__file__).parents[1]
@@ -36,9 +37,12 @@ def cells(output, mode):
     return [cell.strip() for cell in line.strip("|").split("|")][1:]
 
 
-def test_custom_mode_trains_and_comes_back_through_remote_code(tmp_path):
-    script = ROOT / "examples/custom_mode/run.py"  # its mode would stay in the catalogue of this process
-    output = run_python(script, tmp_path / "run", "--updates", 5, "--pairs", 500).stdout
+def test_custom_mode_trains_and_comes_back_through_remote_code(tmp_path, capfd):
+    try:
+        run("custom_mode/run.py", tmp_path / "run", "--updates", 5, "--pairs", 500)
+    finally:
+        del LN_MODES["highway"], sys.modules["highway"]
+    output = capfd.readouterr().out  # of the process that loads the model
     assert "ln_mode: highway" in output
     assert "translation_text" in output
 
@@ -86,6 +90,11 @@ def test_verdicts_of_the_check_are_held_against_the_depth_study(tmp_path):
     assert "| `post_ln` 1+1, warm-up 1, seed 1 | will not train | stuck (5.10) | nothing is learned: " in output
 
 
+def with_metrics(run, copy, nll):
+    shutil.copytree(run, copy)
+    (copy / "metrics.json").write_text(json.dumps({"valid": {"nll": nll, "bleu": {"value": 1.0}}}))
+
+
 def test_comparison_trains_what_is_missing_and_prints_the_tables(tmp_path):
     for language, lines in (("en", ENGLISH), ("de", GERMAN)):
         (tmp_path / f"text.{language}").write_text("\n".join(lines * 8) + "\n", encoding="utf-8")
@@ -105,25 +114,19 @@ def test_comparison_trains_what_is_missing_and_prints_the_tables(tmp_path):
     study = ["comparison/study.py", tmp_path / "recipe.yaml", "--output-dir", tmp_path / "runs", "--layers", 1]
     wider = "post_ln model.d_model=32"
     first = run(*study, "--modes", "post_ln", wider, "--parallel", 2)
-    metrics = tmp_path / "runs" / "post_ln_1l_s1" / "metrics.json"
-    written = metrics.stat().st_mtime_ns
-    both = run(*study, "--modes", "post_ln", "--seeds", 1, 2)
-    assert metrics.stat().st_mtime_ns == written
-    scores = [
-        json.loads((tmp_path / "runs" / f"post_ln_1l_s{seed}" / "metrics.json").read_text())["valid"]["nll"]
-        for seed in (1, 2)
-    ]
+    finished = tmp_path / "runs" / "post_ln_1l_s1"
+    score = json.loads((finished / "metrics.json").read_text())["valid"]["nll"]
+    with_metrics(finished, tmp_path / "runs" / "post_ln_1l_s2", nll=score + 2)
+    both = run(*study, "--modes", "post_ln", "--seeds", 1, 2)  # trains nothing again
     nll = {name: text.split("NLL, valid:")[1] for name, text in (("first", first), ("both", both))}
     assert "| `ln_mode` | 1+1 |" in nll["first"]
-    assert cells(nll["first"], "post_ln") == [f"{scores[0]:.2f}"] != cells(nll["first"], wider)
-    assert cells(nll["both"], "post_ln") == ["{:.2f} ({:.2f}-{:.2f})".format(*statistics(scores))]
+    assert cells(nll["first"], "post_ln") == [f"{score:.2f}"] != cells(nll["first"], wider)
+    assert cells(nll["both"], "post_ln") == ["{:.2f} ({:.2f}-{:.2f})".format(*statistics([score, score + 2]))]
     assert (tmp_path / "runs" / "post_ln_d_model_32_1l_s1").is_dir()
     assert {path.suffix for path in (tmp_path / "runs").glob("curves.*")} == {".svg", ".png", ".csv"}
 
-    finished = tmp_path / "runs" / "post_ln_1l_s1"
     for rate, nll in ((0.1, 9.0), (0.2, 4.0)):
-        copy = shutil.copytree(finished, tmp_path / "runs" / f"post_ln_1l_lr{rate}_s1")
-        (copy / "metrics.json").write_text(json.dumps({"valid": {"nll": nll, "bleu": {"value": 1.0}}}))
+        with_metrics(finished, tmp_path / "runs" / f"post_ln_1l_lr{rate}_s1", nll)
     rates = run(*study, "--modes", "post_ln", "--lr", 0.1, 0.2)
     bleu, best_bleu, nll, best_nll = (cells(table, "post_ln") for table in rates.split(":\n\n")[1:])
     assert nll == ["9.00", "4.00"] and best_nll == ["4.00 at 0.2"]

@@ -34,7 +34,7 @@ from residual_hf.data.tokenizer_training import train_tokenizer
 from residual_hf.files import write_json
 
 WORDS = 50_000
-SENTENCES = 100_000  # different ones of a side; the corpus pairs them anew again and again
+SENTENCES = 100_000  # at most so many different ones of a side; the corpus pairs them anew again and again
 SIDES = ("en", "de")
 
 
@@ -48,16 +48,17 @@ def made_up_sentences(rng: np.random.Generator, lengths: np.ndarray) -> list[str
 
 def write_corpus(folder: Path, pairs: int, vocab_size: int, seed: int) -> None:
     rng = np.random.default_rng(seed)
-    lengths = rng.lognormal(np.log(18), 0.6, SENTENCES).round().astype(int).clip(1, 150)
-    other = (lengths * rng.lognormal(0, 0.2, SENTENCES)).round().astype(int).clip(1, 150)
+    sentences = min(pairs, SENTENCES)
+    lengths = rng.lognormal(np.log(18), 0.6, sentences).round().astype(int).clip(1, 150)
+    other = (lengths * rng.lognormal(0, 0.2, sentences)).round().astype(int).clip(1, 150)
     sides = [made_up_sentences(rng, lengths), made_up_sentences(rng, other)]
     train_tokenizer(sides[0][:10_000] + sides[1][:10_000], TokenizerSettings(vocab_size=vocab_size)).save_pretrained(
         folder / "tokenizer"
     )
     lines = [[f"{sentence}\n".encode() for sentence in side] for side in sides]
     with open(folder / f"train.{SIDES[0]}", "wb") as source, open(folder / f"train.{SIDES[1]}", "wb") as target:
-        for start in range(0, pairs, SENTENCES):
-            order = rng.permutation(SENTENCES)[: pairs - start].tolist()
+        for start in range(0, pairs, sentences):
+            order = rng.permutation(sentences)[: pairs - start].tolist()
             for file, side in zip((source, target), lines, strict=True):
                 file.writelines(side[i] for i in order)
 

@@ -75,34 +75,7 @@ def test_with_the_package_no_flag_is_needed(folder, expected):
 
 
 def test_without_the_package(folder, expected, tmp_path):
-    script = (
-        TRANSLATE
-        + """
-folder, again, third = FOLDER, "again", "third"
-answers = [translate("translation", folder), translate("translation_de_to_en", folder)]
-model = AutoModel.from_pretrained(folder, **trusted)
-pipeline("translation", model=folder, device="cpu", **trusted).save_pretrained(again)
-answers.append(translate("translation_de_to_en", again))
-AutoModelForSeq2SeqLM.from_pretrained(again, **trusted).save_pretrained(third)
-AutoTokenizer.from_pretrained(again, **trusted).save_pretrained(third)
-answers.append(translate("translation", third))
-try:
-    pipeline(model=folder, **trusted)
-except RuntimeError as error:
-    print(json.dumps([answers, type(model).__name__, str(error)]))
-"""
-    )
-    answers, base, error = without_the_package(script.replace("FOLDER", repr(str(folder))), tmp_path)
-    assert answers == [expected] * 4
-    assert base == "ResidualModel"
-    assert "translation, translation_de_to_en" in error  # more than one task: it must be named
-    for copy in ("again", "third"):
-        assert {path.name for path in (tmp_path / copy).iterdir()} == {path.name for path in folder.iterdir()}
-        translate = pipeline("translation", model=str(tmp_path / copy), device="cpu")
-        assert translate(SENTENCES, max_new_tokens=8) == expected
-
-
-def test_without_the_package_from_the_hub(folder, expected, tmp_path):
+    """From a folder, the models saved from it, and the Hub."""
     repository = tmp_path / "hub" / "models--somebody--de-en.small"
     shutil.copytree(folder, repository / "snapshots" / COMMIT)
     (repository / "refs").mkdir()
@@ -110,15 +83,32 @@ def test_without_the_package_from_the_hub(folder, expected, tmp_path):
     script = (
         TRANSLATE
         + """
-name = "somebody/de-en.small"
-answers = [translate("translation", name), translate("translation_de_to_en", name)]
-pipeline("translation", model=name, device="cpu", **trusted).save_pretrained("again")
-print(json.dumps([*answers, translate("translation", "again")]))
+def copied(name, copy):
+    pipeline("translation", model=name, device="cpu", **trusted).save_pretrained(copy)
+    return [translate("translation", name), translate("translation_de_to_en", name), translate("translation", copy)]
+
+folder, hub = FOLDER, "somebody/de-en.small"
+answers = copied(folder, "again") + copied(hub, "from_hub")
+model = AutoModel.from_pretrained(folder, **trusted)
+AutoModelForSeq2SeqLM.from_pretrained("again", **trusted).save_pretrained("third")
+AutoTokenizer.from_pretrained("again", **trusted).save_pretrained("third")
+answers.append(translate("translation", "third"))
+try:
+    pipeline(model=folder, **trusted)
+except RuntimeError as error:
+    print(json.dumps([answers, type(model).__name__, str(error)]))
 """
     )
-    answers = without_the_package(script, tmp_path, HF_HUB_CACHE=str(tmp_path / "hub"))
-    assert answers == [expected] * 3
-    config = json.loads((tmp_path / "again" / "config.json").read_text())
+    script = script.replace("FOLDER", repr(str(folder)))
+    answers, base, error = without_the_package(script, tmp_path, HF_HUB_CACHE=str(tmp_path / "hub"))
+    assert answers == [expected] * 7
+    assert base == "ResidualModel"
+    assert "translation, translation_de_to_en" in error  # more than one task: it must be named
+    for copy in ("again", "third", "from_hub"):
+        assert {path.name for path in (tmp_path / copy).iterdir()} == {path.name for path in folder.iterdir()}
+        translate = pipeline("translation", model=str(tmp_path / copy), device="cpu")
+        assert translate(SENTENCES, max_new_tokens=8) == expected
+    config = json.loads((tmp_path / "from_hub" / "config.json").read_text())
     assert "somebody" not in json.dumps([config["auto_map"], config["custom_pipelines"]])
 
 

@@ -15,7 +15,7 @@ from native.native_library import needs_kernels
 from residual_hf.native.structures import interface_version
 
 ROOT = Path(__file__).parents[2]
-FLAGS = "-g -O1 -std=gnu11 -shared -fPIC -pthread -fsanitize=address,undefined -fno-sanitize-recover=all"
+FLAGS = "-g1 -Og -std=gnu11 -shared -fPIC -pthread -fsanitize=address,undefined -fno-sanitize-recover=all"
 
 
 def sanitizer_runtime() -> str | None:

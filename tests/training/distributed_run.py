@@ -1,9 +1,7 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
-"""A short training run that test_distributed.py starts in one process or several; prints the figures as JSON.
+"""Short training runs that test_distributed.py starts in one process or several; prints their figures as JSON.
 
-    python distributed_run.py FOLDER '{"update_freq": 2}' '{"gradient_checkpointing": true}'
-
-The second argument goes to `TrainingSettings`, the third to `Seq2SeqTrainingArguments`, the fourth to the config.
+python distributed_run.py FOLDER '{"ddp": {"settings": {"update_freq": 2}}}'
 """
 
 from __future__ import annotations
@@ -14,12 +12,14 @@ from dataclasses import replace
 from pathlib import Path
 
 import torch
+from accelerate import PartialState
 from accelerate.utils import DistributedType
 from safetensors.torch import save_file
 from test_trainer import Words, make_corpus, make_model
 from transformers import TrainerCallback
 
 from residual_hf import DiagnosticsCallback
+from residual_hf.cli import main
 from residual_hf.generation.decode import translate_corpus
 from residual_hf.training.launch import shutdown_process_group
 from residual_hf.training.settings import TrainingSettings
@@ -47,19 +47,19 @@ class KeepGradient(TrainerCallback):
             KeepGradient.first = {name: p.grad.clone() for name, p in named if p.grad is not None}
 
 
-def main(folder: str, settings: str, arguments: str = "{}", model: str = "{}") -> None:
-    torch.set_num_threads(1)
-    Settings.arguments = json.loads(arguments)
+def train(folder: Path, settings=None, arguments=None, model=None) -> dict:
+    """Figures of a run with these `TrainingSettings`, `Seq2SeqTrainingArguments` and fields of the config."""
+    KeepGradient.first, Settings.arguments = {}, arguments or {}
     base = {"max_tokens": 60, "max_updates": 6, "warmup_updates": 2, "lr": 1e-2, "eval_every": 6, "log_every": 1}
-    chosen = Settings(**{**base, "eps": 1e-3, "eval_bleu": False, **json.loads(settings)})
+    chosen = Settings(**{**base, "eps": 1e-3, "eval_bleu": False, **(settings or {})})
     corpora = (make_corpus(), make_corpus(21, seed=1))
-    trainer = ResidualTrainer(make_model(**json.loads(model)), chosen, folder, *corpora)
+    trainer = ResidualTrainer(make_model(**(model or {})), chosen, folder, *corpora)
     trainer.add_callback(KeepGradient())
     if trainer.accelerator.distributed_type != DistributedType.DEEPSPEED:
         trainer.add_callback(DiagnosticsCallback(folder, every=2))
     trainer.train()
     if trainer.is_world_process_zero() and KeepGradient.first:
-        save_file(KeepGradient.first, Path(folder) / "gradient.safetensors")
+        save_file(KeepGradient.first, folder / "gradient.safetensors")
     history = [record for record in trainer.state.log_history if "loss" in record]
     figures = {
         "processes": trainer.accelerator.num_processes,
@@ -71,12 +71,16 @@ def main(folder: str, settings: str, arguments: str = "{}", model: str = "{}") -
     }
     with trainer.inference() as translator:
         figures["translations"] = translate_corpus(translator, Words(), corpora[1])
-    if trainer.is_world_process_zero():
-        print("FIGURES", json.dumps(figures))
+    return figures
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    torch.set_num_threads(1)
+    folder, runs = Path(sys.argv[1]), json.loads(sys.argv[2])
+    figures = {name: train(folder / name, **run) for name, run in runs.items()}
+    if PartialState().is_main_process:
+        print("FIGURES", json.dumps(figures))
+    assert main(["train", str(folder / "recipe.yaml")]) == 2  # says on stderr why not
     shutdown_process_group()
     threads = [path.read_text().strip() for path in Path("/proc/self/task").glob("*/comm")]
     assert not any("gloo" in name for name in threads), threads

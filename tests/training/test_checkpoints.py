@@ -159,20 +159,20 @@ def test_a_killed_run_resumes_to_the_same_weights(tmp_path):
     assert names(reached)[0] == "checkpoint-5"
     # what remains of a process that is killed while it saves
     (reached[-1].parent / "checkpoint-23").mkdir()
-    assert start_training(tmp_path / "killed", settings, "--resume").wait() == 0
-    assert start_training(tmp_path / "whole", settings).wait() == 0
+    assert main(["train", str(tmp_path / "killed" / "recipe.yaml"), "--resume"]) == 0
+    train(make_recipe(tmp_path / "whole", **settings))
     folders = [tmp_path / name / "run" for name in ("whole", "killed")]
     assert [json.loads((folder / "metrics.json").read_text())["updates"] for folder in folders] == [24, 24]
     weights = [load_file(folder / "model" / "model.safetensors") for folder in folders]
     assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0])
 
 
-def start_training(folder, settings, *options):
-    """`residual-hf train` in a process of its own, which no other test has touched."""
+def start_training(folder, settings):
+    """`residual-hf train` in a process of its own, which can be killed."""
     folder.mkdir(exist_ok=True)
     (folder / "recipe.yaml").write_text(yaml.safe_dump(make_recipe(folder, **settings).as_dict()))
     return subprocess.Popen(
-        [sys.executable, "-m", "residual_hf.cli", "train", str(folder / "recipe.yaml"), *options],
+        [sys.executable, "-m", "residual_hf.cli", "train", str(folder / "recipe.yaml")],
         env={**os.environ, "OMP_NUM_THREADS": "1", "TQDM_DISABLE": "1", "HF_HUB_OFFLINE": "1"},
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,

@@ -23,40 +23,43 @@ REPOSITORY = Path(__file__).parents[2]
 TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2")
 
 
-def run_in_two_processes(folder, settings, arguments=None, model=None):
-    options = [json.dumps(given or {}) for given in (settings, arguments, model)]
-    return figures_in(run_python(*TORCHRUN, SCRIPT, folder, *options).stdout)
-
-
-def figures_in(printed):
-    figures = next(line for line in printed.splitlines() if line.startswith("FIGURES"))
-    return json.loads(figures.removeprefix("FIGURES"))
-
-
 SIMCUT = {"simcut": 3.0, "simcut_rate": 1 - 1e-9}  # lacks all embeddings: the passes differ alike in every process
+RUNS = {
+    "ddp": {},
+    "simcut": {"settings": SIMCUT, "arguments": {"gradient_checkpointing": True}},
+    "admin": {"model": {"ln_mode": "admin", "dropout": 0.1, "encoder_layerdrop": 0.5}},
+}
 
 
-@pytest.mark.parametrize(
-    ("settings", "arguments"),
-    [({}, {}), (SIMCUT, {"gradient_checkpointing": True})],
-    ids=["ddp", "simcut-checkpointing"],
-)
-def test_two_processes_equal_two_accumulated_batches(settings, arguments, tmp_path, capsys):
-    distributed_run.KeepGradient.first = {}
-    distributed_run.main(str(tmp_path / "one"), json.dumps(settings | {"update_freq": 2}))
-    one, two = figures_in(capsys.readouterr().out), run_in_two_processes(tmp_path / "two", settings, arguments)
+@pytest.fixture(scope="module")
+def in_two_processes(tmp_path_factory):
+    """Folder and figures of `RUNS` in two processes, which are then refused the folder `run`, and what they print."""
+    folder = tmp_path_factory.mktemp("two")
+    (folder / "recipe.yaml").write_text(yaml.safe_dump(make_recipe(folder).as_dict()))
+    (folder / "run").mkdir()
+    (folder / "run" / "mine").write_text("mine")
+    done = run_python(*TORCHRUN, SCRIPT, folder, json.dumps(RUNS))
+    figures = next(line for line in done.stdout.splitlines() if line.startswith("FIGURES"))
+    return folder, json.loads(figures.removeprefix("FIGURES")), done.stderr
+
+
+@pytest.mark.parametrize("name", ["ddp", "simcut"])
+def test_two_processes_equal_two_accumulated_batches(name, in_two_processes, tmp_path):
+    settings = RUNS[name].get("settings", {})
+    one = distributed_run.train(tmp_path, settings | {"update_freq": 2})
+    folder, two = in_two_processes[0] / name, in_two_processes[1][name]
     assert (one["processes"], two["processes"]) == (1, 2)
     assert len(two["loss"]) == 6
-    for name in ("loss", "nll", "grad_norm", "eval_nll"):
-        assert two[name] == pytest.approx(one[name], rel=1e-4 if name == "nll" else 1e-5), name
+    for figure in ("loss", "nll", "grad_norm", "eval_nll"):
+        assert two[figure] == pytest.approx(one[figure], rel=1e-4 if figure == "nll" else 1e-5), figure
     assert two["translations"] == one["translations"]
     assert not settings or two["loss"][0] > two["nll"][0] + 0.1
-    compare_diagnostics(*(read_json_lines(tmp_path / name / "diagnostics.jsonl") for name in ("one", "two")))
-    gradients, others = (load_file(tmp_path / name / "gradient.safetensors") for name in ("one", "two"))
+    compare_diagnostics(*(read_json_lines(place / "diagnostics.jsonl") for place in (tmp_path, folder)))
+    gradients, others = (load_file(place / "gradient.safetensors") for place in (tmp_path, folder))
     assert gradients.keys() == others.keys()
     assert max(gradient.abs().max() for gradient in gradients.values()) > 1e-3
-    for name, gradient in gradients.items():
-        assert (gradient - others[name]).abs().max() < 1e-6, name
+    for weight, gradient in gradients.items():
+        assert (gradient - others[weight]).abs().max() < 1e-6, weight
 
 
 def compare_diagnostics(lines, others):
@@ -74,15 +77,18 @@ def compare_diagnostics(lines, others):
                 ]
 
 
-def test_processes_share_one_profile(tmp_path, capsys):
+def test_processes_share_one_profile(in_two_processes, tmp_path):
     """Admin is profiled by itself before the first update, with dropout, to the same values everywhere. Each process
     then drops layers of its own."""
-    model = {"ln_mode": "admin", "dropout": 0.1, "encoder_layerdrop": 0.5}
-    distributed_run.main(str(tmp_path / "alone"), json.dumps({"update_freq": 2}), model=json.dumps(model))
-    alone = figures_in(capsys.readouterr().out)
-    together = run_in_two_processes(tmp_path / "together", {}, model=model)
-    assert len(set(alone["admin_profile"])) > 3
-    assert together["admin_profile"] == alone["admin_profile"]
+    alone = distributed_run.train(tmp_path, {"update_freq": 2}, **RUNS["admin"])["admin_profile"]
+    assert len(set(alone)) > 3
+    assert in_two_processes[1]["admin"]["admin_profile"] == alone
+
+
+def test_processes_refuse_the_folder_of_a_run(in_two_processes):
+    folder, _, errors = in_two_processes
+    assert "exists and is not empty; use --overwrite" in errors
+    assert [path.name for path in (folder / "run").iterdir()] == ["mine"]
 
 
 def accelerate(config, folder, command, **environment):
@@ -118,13 +124,6 @@ def test_accelerate_launches_the_command(launched):
     assert [r["step"] for r in read_json_lines(launched / "metrics.jsonl") if "eval_bleu" in r] == [6, 12]
     assert (launched / "model" / "model.safetensors").exists()
     assert not list(launched.rglob("*.tmp"))
-
-
-def test_torchrun_refuses_the_folder_of_a_run(launched):
-    recipe = launched.parent / "recipe.yaml"
-    again = run_python(*TORCHRUN, "-m", "residual_hf.cli", "train", recipe, cwd=recipe.parent, check=False)
-    assert again.returncode != 0
-    assert "exists and is not empty; use --overwrite" in again.stderr
 
 
 def test_fsdp2_splits_the_weights_and_trains_the_same_model(launched, tmp_path):
