@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from huggingface_hub import EvalResult, ModelCard, ModelCardData
+from huggingface_hub import EvalResult, ModelCardData
 from huggingface_hub.errors import HFValidationError
 from huggingface_hub.utils import validate_repo_id
-from jinja2 import Template, TemplateError
+from jinja2 import TemplateError
 
 from residual_hf.errors import InputError
 from residual_hf.evaluation.metrics import METRICS, Comparison, paired_bootstrap, tokenizer_of
@@ -27,13 +27,11 @@ from residual_hf.training.learning_curve import learning_curve
 from residual_hf.training.run_folder import FinishedRun, Run
 
 from .citations import bibtex, papers
-from .markdown import block, code, file_name, literal, public, text
+from .markdown import file_name, public
+from .templates import render, render_card
 
 logger = logging.getLogger(__name__)
 
-TEMPLATE, USAGE, GENERATION = (
-    Path(__file__).with_name(f"{name}.md.jinja") for name in ("model_card", "usage", "usage_generation")
-)
 SPLITS = ("train", "valid", "test")
 LABELS = {
     "bleu": "BLEU",
@@ -107,9 +105,9 @@ def write_card(
         curve = learning_curve(run.curve)
         sections = ("tokenizer", "model", "training", "decoding", "evaluation")
         recipe = data_settings(run) | {name: run.recipe[name] for name in sections if name in run.recipe}
-        card = ModelCard.from_template(
+        card = render_card(
+            "model_card",
             card_metadata(run, tables, name, license, datasets),
-            template_path=str(TEMPLATE),
             run=run,
             name=name,
             license=license,
@@ -126,10 +124,6 @@ def write_card(
             comparisons=comparisons,
             baseline=other,
             citations=_citations(run, other),
-            text=text,
-            code=code,
-            block=block,
-            literal=literal,
         )
     if curve:
         write_atomically(picture, curve)
@@ -191,8 +185,8 @@ def usage(
     `ends_text`: the tokenizer of a language model adds `</s>` at the end of a text, not at the beginning.
     `codes`: the languages are codes that the tokenizer adds to translations.
     """
-    template = Template((GENERATION if task == "text-generation" else USAGE).read_text(encoding="utf-8"))
-    return template.render(
+    return render(
+        "usage_generation" if task == "text-generation" else "usage",
         config=config,
         name=name,
         source=source,
@@ -200,7 +194,6 @@ def usage(
         task=task,
         ends_text=ends_text,
         codes=codes,
-        literal=literal,
     )
 
 

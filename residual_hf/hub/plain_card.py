@@ -6,7 +6,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from huggingface_hub import ModelCard, ModelCardData
+from huggingface_hub import ModelCardData
 
 from residual_hf.data.tokenizer import ends_text
 from residual_hf.files import write_atomically
@@ -14,9 +14,9 @@ from residual_hf.model.configuration_residual import ResidualConfig
 from residual_hf.model.translation_inputs import TranslationInputs, language_tags
 
 from .card import describe_mode, language_codes, usage
-from .markdown import block, code, text
+from .markdown import text
+from .templates import render_card
 
-TEMPLATE = Path(__file__).with_name("plain_card.md.jinja")
 KINDS = {
     "text-generation": "A decoder-only",
     "fill-mask": "An encoder-only",
@@ -43,7 +43,8 @@ def write_plain_card(folder: Path, config: ResidualConfig, tokenizer: Any, name:
         task = "fill-mask" if is_masked else "text-classification"
     codes = example_codes(TranslationInputs(config, tokenizer, task))
     shown = codes or (source or "the source language", target or next(iter(tags), "en"))
-    card = ModelCard.from_template(
+    card = render_card(
+        "plain_card",
         ModelCardData(
             language=language_codes(filter(None, (source, target, *tags))),
             library_name="transformers",
@@ -51,7 +52,6 @@ def write_plain_card(folder: Path, config: ResidualConfig, tokenizer: Any, name:
             tags=["residual_hf", *modes],
             model_name=name,
         ),
-        template_path=str(TEMPLATE),
         name=name,
         kind=KINDS.get(task, "An encoder-decoder"),
         connections=[describe_mode(mode) for mode in modes],
@@ -62,9 +62,6 @@ def write_plain_card(folder: Path, config: ResidualConfig, tokenizer: Any, name:
         if config.is_encoder_only
         else usage(config.to_dict(), name, *shown, task=task, ends_text=ends_text(tokenizer), codes=bool(codes)),
         task=task,
-        text=text,
-        code=code,
-        block=block,
     )
     write_atomically(folder / "README.md", f"{card}\n")
 

@@ -1,0 +1,25 @@
+# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
+"""The templates of model cards, each compiled once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from huggingface_hub import ModelCard, ModelCardData
+from jinja2 import Environment, FileSystemLoader
+
+from .markdown import block, code, literal, text
+
+TEMPLATES = Environment(loader=FileSystemLoader(Path(__file__).parent))
+TEMPLATES.globals.update(block=block, code=code, literal=literal, text=text)
+
+
+def render(template: str, /, **values: Any) -> str:
+    """The Markdown of `TEMPLATE.md.jinja` with these values."""
+    return TEMPLATES.get_template(f"{template}.md.jinja").render(values)
+
+
+def render_card(template: str, metadata: ModelCardData, /, **values: Any) -> str:
+    """The same with the metadata, which `ModelCard` checks."""
+    return str(ModelCard(render(template, **(metadata.to_dict() | values), card_data=metadata.to_yaml())))
