@@ -52,10 +52,12 @@ def test_the_list_of_modes():
     assert {name: LN_MODES[name].folds_into for name in ours} == PLAIN
 
 
-@pytest.mark.parametrize("positions", ["sinusoidal", "learned", "none"])
 @pytest.mark.parametrize(("share", "tie"), TYING)
-@pytest.mark.parametrize("mode", PLAIN)
-def test_folded_model_has_the_same_logits(mode, share, tie, positions):
+@pytest.mark.parametrize(
+    ("mode", "positions"),
+    [*((mode, "sinusoidal") for mode in PLAIN), *itertools.product(("admin", "rezero_post_ln"), ("learned", "none"))],
+)
+def test_folded_model_has_the_same_logits(mode, positions, share, tie):
     fields = {"share_encoder_decoder_embeddings": share, "tie_word_embeddings": tie}
     model = build(mode, position_embedding_type=positions, scale_embedding=True, **fields)
     folded = fold(model)
