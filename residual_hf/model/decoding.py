@@ -75,8 +75,8 @@ class FastGenerationMixin(GenerationMixin):
     """`generate` with the results of `GenerationMixin`, several times as fast on a CPU.
 
     Greedy and beam search run in `search.py`. Everything else - sampling, streamers, processors and stopping criteria
-    of the user, attention outputs, hooks, other devices - and `generate(custom_generate=...)` run in Transformers, and
-    so does every request with `generation_config.fast_decoding = False`.
+    of the user, attention outputs, hooks, a replaced `forward`, other devices - and `generate(custom_generate=...)`
+    run in Transformers, and so does every request with `generation_config.fast_decoding = False`.
     """
 
     def generate(
@@ -143,7 +143,7 @@ class FastGenerationMixin(GenerationMixin):
             and not computes_otherwise(self)
             and self.config._attn_implementation in ("eager", "sdpa")
             and all(kwargs.get(name) is None or kwargs[name] is False for name in ONLY_TRANSFORMERS)
-            and not any(map(has_hooks, submodules(self)))
+            and not any(map(is_changed, submodules(self)))
         )
 
 
@@ -164,9 +164,12 @@ def without_cache(generation_config: Any) -> dict[str, Any]:
     return {"generation_config": generation_config}
 
 
-def has_hooks(module: nn.Module) -> bool:
-    """Whether something watches or changes the calls of a module."""
-    return bool(module._forward_hooks or module._forward_pre_hooks or "_hf_hook" in module.__dict__)
+def is_changed(module: nn.Module) -> bool:
+    """Whether hooks or a `forward` of its own, with other results than that of its class, belong to a module."""
+    forward = vars(module).get("forward")
+    replaced = forward is not None and getattr(forward, "__func__", None) is not type(module).forward
+    same = getattr(forward, "has_same_results", False)
+    return bool(module._forward_hooks or module._forward_pre_hooks or (replaced and not same))
 
 
 def decode(

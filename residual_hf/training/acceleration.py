@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from residual_hf.model.connections import ResidualConnection, Stream, Sublayer
-from residual_hf.model.decoding import has_hooks
+from residual_hf.model.decoding import is_changed
 from residual_hf.model.ln_modes import PostLN, PreLN, ResiDual
 from residual_hf.model.modes_multi_stream import DepthAttention, MultiStream
 from residual_hf.model.modes_skip_scaling import DeepNorm, Keel
@@ -49,7 +49,9 @@ def accelerated(model: Any, precision: str = "fp32") -> Iterator[None]:
 def faster_modules(model: nn.Module, bf16: bool) -> Iterator[None]:
     replaced = {module: forward for module in model.modules() if (forward := faster_forward(module, bf16))}
     for module, forward in replaced.items():
-        module.forward = partial(serve, module, forward)
+        served: Any = partial(serve, module, forward)
+        served.has_same_results = True  # so that validation decodes with the native kernels
+        module.forward = served
     try:
         yield
     finally:
@@ -116,7 +118,7 @@ def serve(module: nn.Module, forward: Callable[..., Any], first: Tensor | Stream
         any(tensor.dtype != torch.float32 or not tensor.is_cpu for tensor in tensors)
         or torch.is_autocast_enabled("cpu")
         or torch.compiler.is_compiling()
-        or any(has_hooks(norm) for norm in module.children())
+        or any(is_changed(norm) for norm in module.children())
     )
     return (type(module).forward if plain else forward)(module, first, *further)
 

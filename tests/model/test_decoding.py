@@ -15,6 +15,7 @@ from residual_hf import ResidualConfig, ResidualForConditionalGeneration, native
 from residual_hf.model import decoding
 from residual_hf.model.search import top_k
 from residual_hf.native import serving
+from residual_hf.training.acceleration import accelerated
 
 VOCABULARY = 200
 
@@ -266,6 +267,17 @@ def test_hooks_and_a_switch_in_the_generation_config_leave_it_to_transformers(se
     model.generation_config.fast_decoding = True
     model.generate(sources, max_new_tokens=4)
     assert served == ["greedy_search"]
+
+
+def test_a_replaced_forward_is_called(served):
+    model, sources = make_model("resi_dual"), make_sources(random.Random(4), 2, left_padded=False)
+    before, branch = model.generate(sources, max_new_tokens=4), model.model.decoder.layers[1].ffn
+    branch.forward = lambda states: 9 * states
+    assert not torch.equal(model.generate(sources, max_new_tokens=4), before) and served == ["greedy_search"]
+    branch.forward = type(branch).forward.__get__(branch)  # as accelerate leaves it when it removes a hook
+    assert torch.equal(model.generate(sources, max_new_tokens=4), before) and len(served) == 2
+    with accelerated(model):
+        assert torch.equal(model.generate(sources, max_new_tokens=4), before) and len(served) == 3
 
 
 @pytest.mark.parametrize("columns", [37, 640, 10_007])
