@@ -173,6 +173,7 @@ def start_training(folder, settings):
     (folder / "recipe.yaml").write_text(yaml.safe_dump(make_recipe(folder, **settings).as_dict()))
     return subprocess.Popen(
         [sys.executable, "-m", "residual_hf.cli", "train", str(folder / "recipe.yaml")],
+        cwd=folder,  # in the repository its package would be imported before an installed one, which has the kernels
         env={**os.environ, "OMP_NUM_THREADS": "1", "TQDM_DISABLE": "1", "HF_HUB_OFFLINE": "1"},
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
