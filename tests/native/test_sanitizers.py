@@ -53,6 +53,7 @@ def run(environment, *command):
     return subprocess.run([sys.executable, *command], cwd=ROOT, env=environment, capture_output=True, text=True)
 
 
+@pytest.mark.slow
 @needs_kernels
 def test_kernels_stay_within_their_buffers(checked_library):
     names = "test_kernels.py", "test_decoder.py", "test_programs.py", "test_autograd.py"

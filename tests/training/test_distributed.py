@@ -126,6 +126,7 @@ def test_accelerate_launches_the_command(launched):
     assert not list(launched.rglob("*.tmp"))
 
 
+@pytest.mark.slow
 def test_fsdp2_splits_the_weights_and_trains_the_same_model(launched, tmp_path):
     run = accelerate("fsdp2.yaml", tmp_path, [str(AS_GPUS)])
     assert (run / "checkpoints" / "checkpoint-12" / "pytorch_model_fsdp_0").is_dir()  # else it was DDP
