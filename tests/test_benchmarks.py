@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
 from processes import run_here, run_python
 
 BENCHMARKS = Path(__file__).parents[1] / "examples/benchmarks"
@@ -14,6 +15,7 @@ OURS = MODES | {"post_ln_fused_loss", "resi_dual_fused_loss"}
 NATIVE = {f"{mode}_native{suffix}" for mode in MODES for suffix in ("", "_bf16")}
 
 
+@pytest.mark.slow
 def test_train_speed_writes_positive_figures_of_models_of_one_size(tmp_path):
     file = tmp_path / "speed.json"
     options = "--device cpu --batches 2 --warmup 0 --max-tokens 64 --threads 1 --json"
@@ -42,6 +44,7 @@ def test_train_speed_writes_positive_figures_of_models_of_one_size(tmp_path):
     assert str(file) in again.stderr
 
 
+@pytest.mark.slow
 def test_streaming_writes_a_corpus_and_positive_figures(tmp_path):
     arguments = ("--pairs", "3000", "--batches", "20", "--vocab-size", "400", "--json", str(tmp_path / "figures.json"))
     done = run_here(BENCHMARKS / "streaming.py", str(tmp_path / "corpus"), *arguments)
@@ -60,6 +63,7 @@ def test_streaming_writes_a_corpus_and_positive_figures(tmp_path):
     assert "must be new" in again.stderr
 
 
+@pytest.mark.slow
 def test_loss_memory_shows_that_the_fused_loss_holds_no_logits():
     done = run_python(BENCHMARKS / "loss_memory.py", "--tokens", "2048", "--vocab-size", "20000", "--width", "16")
     assert done.returncode == 0, done.stderr

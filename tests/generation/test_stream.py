@@ -219,6 +219,7 @@ def test_the_folder_of_a_run(translate, source, expected, model):
     assert translate("--input", source, model=model.parent)[:2] == (0, expected)
 
 
+@pytest.mark.slow
 def test_several_processes_write_what_one_writes(model, source, expected, tmp_path):
     command = [sys.executable, "-m", "residual_hf.cli", "translate", str(model), "--devices", "2", "--window", "6"]
     with open(source) as lines:

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 import torch
@@ -148,7 +149,8 @@ def test_a_killed_run_resumes_to_the_same_weights(tmp_path):
     """kill -9 within an epoch: the resumed run ends in the weights of one that nobody killed, bit for bit."""
     settings = {"max_updates": 24, "eval_every": 5, "log_every": 1, "eval_bleu": False}
     killed, records = tmp_path / "killed" / "run", tmp_path / "killed" / "run" / "metrics.jsonl"
-    process = start_training(tmp_path / "killed", settings)
+    recipes = [write_recipe(tmp_path / name, settings) for name in ("whole", "killed")]
+    process = start_training(*recipes)
     deadline = time.time() + 120
     while time.time() < deadline and not (records.exists() and '"step": 7,' in records.read_text()):
         time.sleep(0.005)
@@ -159,21 +161,31 @@ def test_a_killed_run_resumes_to_the_same_weights(tmp_path):
     assert names(reached)[0] == "checkpoint-5"
     # what remains of a process that is killed while it saves
     (reached[-1].parent / "checkpoint-23").mkdir()
-    assert main(["train", str(tmp_path / "killed" / "recipe.yaml"), "--resume"]) == 0
-    train(make_recipe(tmp_path / "whole", **settings))
+    assert start_training(f"{recipes[1]} --resume").wait() == 0
     folders = [tmp_path / name / "run" for name in ("whole", "killed")]
     assert [json.loads((folder / "metrics.json").read_text())["updates"] for folder in folders] == [24, 24]
     weights = [load_file(folder / "model" / "model.safetensors") for folder in folders]
     assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0])
 
 
-def start_training(folder, settings):
-    """`residual-hf train` in a process of its own, which can be killed."""
-    folder.mkdir(exist_ok=True)
+def write_recipe(folder, settings):
+    folder.mkdir()
     (folder / "recipe.yaml").write_text(yaml.safe_dump(make_recipe(folder, **settings).as_dict()))
+    return str(folder / "recipe.yaml")
+
+
+TRAIN = """
+import sys
+from residual_hf.cli import main
+sys.exit(any([main(["train", *arguments.split()]) for arguments in sys.argv[1:]]))
+"""
+
+
+def start_training(*runs):
+    """`residual-hf train` with the arguments of one run after another, in a process that no other test has touched."""
     return subprocess.Popen(
-        [sys.executable, "-m", "residual_hf.cli", "train", str(folder / "recipe.yaml")],
-        cwd=folder,  # in the repository its package would be imported before an installed one, which has the kernels
+        [sys.executable, "-c", TRAIN, *runs],
+        cwd=Path(runs[0]).parent,  # in the repository the package there would be imported, without kernels
         env={**os.environ, "OMP_NUM_THREADS": "1", "TQDM_DISABLE": "1", "HF_HUB_OFFLINE": "1"},
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
