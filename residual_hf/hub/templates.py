@@ -21,5 +21,5 @@ def render(template: str, /, **values: Any) -> str:
 
 
 def render_card(template: str, metadata: ModelCardData, /, **values: Any) -> str:
-    """The same with the metadata, which `ModelCard` checks."""
+    """The Markdown of a card with its metadata, which `ModelCard` checks."""
     return str(ModelCard(render(template, **(metadata.to_dict() | values), card_data=metadata.to_yaml())))

@@ -165,7 +165,7 @@ def without_cache(generation_config: Any) -> dict[str, Any]:
 
 
 def is_changed(module: nn.Module) -> bool:
-    """Whether hooks or a `forward` of its own, with other results than that of its class, belong to a module."""
+    """Whether a module has hooks, or a `forward` of its own with other results than that of its class."""
     forward = vars(module).get("forward")
     replaced = forward is not None and getattr(forward, "__func__", None) is not type(module).forward
     same = getattr(forward, "has_same_results", False)

@@ -88,11 +88,11 @@ def test_forward_is_one_graph():
 def test_layers_of_a_mode_are_one_graph(mode):
     """The layers and the boundary of the stream: the rest of a model is the same for all modes."""
     torch._dynamo.reset()
-    stack = randomise(make(mode, None, encoder_layers=2, decoder_layers=1)).model.encoder
-    states = torch.randn(2, 4, 16)
+    stack = randomise(make(mode, None, encoder_layers=1, decoder_layers=2)).model.decoder
+    states, memory = torch.randn(2, 2, 4, 16)
     compiled = torch.compile(stack.run_layers, fullgraph=True, backend="eager")
     with torch.no_grad():
-        assert torch.equal(compiled(states), stack.run_layers(states))
+        assert torch.equal(compiled(states, memory), stack.run_layers(states, memory))
 
 
 @pytest.mark.parametrize("mode", ["resi_dual", "pre_ln"])

@@ -85,7 +85,7 @@ def test_processes_share_one_profile(in_two_processes, tmp_path):
     assert in_two_processes[1]["admin"]["admin_profile"] == alone
 
 
-def test_processes_refuse_the_folder_of_a_run(in_two_processes):
+def test_processes_refuse_a_folder_that_is_not_empty(in_two_processes):
     folder, _, errors = in_two_processes
     assert "exists and is not empty; use --overwrite" in errors
     assert [path.name for path in (folder / "run").iterdir()] == ["mine"]

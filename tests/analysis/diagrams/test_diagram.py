@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import re
+import sys
 import xml.etree.ElementTree as ElementTree
 from collections import Counter
 from pathlib import Path
@@ -201,6 +202,7 @@ def own_modes():
     yield
     LN_MODES.clear()
     LN_MODES.update(known)
+    sys.modules.pop("highway", None)  # from --import; a later import would not register its mode again
 
 
 def test_mode_of_a_user_is_drawn(own_modes):
