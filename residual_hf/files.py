@@ -141,7 +141,7 @@ def emptied_folder(folder: Path, keep: str) -> Iterator[Callable[[], None]]:
     content is put back in place of the new.
     """
     former = Path(tempfile.mkdtemp(prefix=REPLACED, dir=folder))
-    replaced = False
+    emptied = replaced = False
 
     def content() -> list[Path]:
         return [path for path in folder.iterdir() if path not in (former, folder / keep)]
@@ -154,10 +154,11 @@ def emptied_folder(folder: Path, keep: str) -> Iterator[Callable[[], None]]:
     try:
         for path in content():
             path.rename(former / path.name)
+        emptied = True
         yield delete_former
     except BaseException:
         if not replaced:
-            for path in content():
+            for path in content() if emptied else ():
                 shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
             for path in former.iterdir():
                 path.rename(folder / path.name)
@@ -210,12 +211,12 @@ def atomic_folder(folder: Path) -> Iterator[Path]:
             for path in new.iterdir():
                 os.replace(path, folder / path.name)
             return
-        if folder.exists():
-            os.replace(folder, old)
         try:
+            if folder.exists():
+                os.replace(folder, old)
             os.replace(new, folder)
-        except OSError:
-            if old.exists():
+        except BaseException:
+            if old.exists() and not folder.exists():
                 os.replace(old, folder)
             raise
 

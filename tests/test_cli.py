@@ -14,6 +14,7 @@ from tiny_translator import SENTENCES, stdin, tiny_model, tiny_tokenizer
 from residual_hf.checkpoint import save_checkpoint
 from residual_hf.cli import main
 from residual_hf.commands import imports
+from residual_hf.training.run import Interrupted
 
 
 @pytest.fixture(scope="module")
@@ -255,6 +256,15 @@ def test_a_signal_ends_every_command_in_order(number, tmp_path, monkeypatch, cap
     assert main(["convert", str(tmp_path), "--output-dir", str(tmp_path / "out")]) == 130
     assert capsys.readouterr().err == "residual-hf convert: interrupted\n"
     assert not left.exists() and signal.getsignal(number) is handler
+
+
+def test_ctrl_c_in_the_training_of_quickstart(tmp_path, monkeypatch, capsys):
+    def interrupted(*arguments, **options):
+        raise Interrupted("stopped at update 4; use --resume to continue")
+
+    monkeypatch.setattr("residual_hf.training.quickstart.quickstart", interrupted)
+    assert main(["quickstart", "--output-dir", str(tmp_path / "out")]) == 130
+    assert capsys.readouterr().err == "residual-hf quickstart: interrupted\n"
 
 
 def test_ctrl_c_that_an_import_turns_into_another_error(tmp_path, monkeypatch, capsys):

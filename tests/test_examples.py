@@ -128,10 +128,15 @@ def test_comparison_trains_what_is_missing_and_prints_the_tables(tmp_path):
     for rate, nll in ((0.1, 9.0), (0.2, 4.0)):
         copy = shutil.copytree(finished, tmp_path / "runs" / f"post_ln_1l_lr{rate}_s1")
         (copy / "metrics.json").write_text(json.dumps({"valid": {"nll": nll, "bleu": {"value": 1.0}}}))
+        values = yaml.safe_load((copy / "recipe.yaml").read_text())
+        values["training"]["lr"] = rate
+        (copy / "recipe.yaml").write_text(yaml.safe_dump(values))
     rates = run(*study, "--modes", "post_ln", "--lr", 0.1, 0.2)
     bleu, best_bleu, nll, best_nll = (cells(table, "post_ln") for table in rates.split(":\n\n")[1:])
     assert nll == ["9.00", "4.00"] and best_nll == ["4.00 at 0.2"]
     assert bleu == ["1.00", "1.00"] and best_bleu == ["1.00 at 0.2"]  # compared with no other mode: no star
+    with pytest.raises(SystemExit, match="post_ln_1l_s1: a finished run of another recipe"):
+        run(*study, "--modes", "post_ln", "--set", "training.max_updates=3")
 
 
 @pytest.mark.parametrize(("language_tags", "choices"), [("source", ["de", "en"]), (None, ["de"])])

@@ -86,6 +86,31 @@ def test_an_error_leaves_the_old_file_and_folder(tmp_path):
     assert (tmp_path / "text").read_text() == "old" and (tmp_path / "folder" / "notes").read_text() == "mine"
 
 
+def test_ctrl_c_while_a_folder_is_replaced_leaves_the_old_one(output, monkeypatch):
+    def interrupted(self, target):
+        if self.name == "run.json":
+            raise KeyboardInterrupt
+        os.rename(self, target)
+
+    content = sorted(output.rglob("*"))
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(Path, "rename", interrupted)
+        with emptied_folder(output, keep="lock"):
+            pass
+    assert sorted(output.rglob("*")) == content
+
+    def replace_once(source, target):
+        os.rename(source, target)
+        if Path(target).name == "old":
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(files.os, "replace", replace_once)
+        with atomic_folder(output):
+            pass
+    assert sorted(output.rglob("*")) == content
+
+
 def test_json(tmp_path):
     write_json(tmp_path / "a.json", {"ä": [1]})
     assert read_json(tmp_path / "a.json") == {"ä": [1]}

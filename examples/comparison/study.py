@@ -227,7 +227,11 @@ def main() -> None:
         for column, mode, seed in itertools.product(columns, options.modes, options.seeds)
     ]
     for run in runs:  # all recipes are checked before the first run starts
-        load_recipe(options.recipe, parse_overrides(run.settings(options.set)))
+        recipe = load_recipe(options.recipe, parse_overrides(run.settings(options.set)))
+        if (run.folder / "metrics.json").exists():
+            before = load_recipe(run.folder / "recipe.yaml", {"output_dir": str(recipe.output_dir)})
+            if before.as_dict() != recipe.as_dict():
+                raise SystemExit(f"{run.folder}: a finished run of another recipe; use another --output-dir")
     finished = train_all(runs, options)
     results = {run: finished[run] for run in runs}
     complete = [result for result in results.values() if result is not None]

@@ -24,6 +24,9 @@ def add_card(verbs: Verbs) -> None:
     card.add_argument("--license", help="license of the weights: an identifier of the Hub, such as apache-2.0")
     card.add_argument("--data-license", help="license of the training data")
     card.add_argument("--dataset", action="append", default=[], help="id of the training data on the Hub; repeatable")
+    card.add_argument(
+        "--samples", type=int, default=3, metavar="N", help="sample translations of the test set (default: 3); 0: none"
+    )
     card.add_argument("--output", type=Path, help="Markdown file (default: model/README.md of the run)")
     add_overwrite(card)
 
@@ -38,6 +41,7 @@ def run_card(options: argparse.Namespace) -> int:
         license=options.license,
         data_license=options.data_license,
         datasets=options.dataset,
+        samples=options.samples,
         output=options.output,
         overwrite=options.overwrite,
     )

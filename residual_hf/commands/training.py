@@ -101,12 +101,11 @@ def add_average(verbs: Verbs) -> None:
 def run_average(options: argparse.Namespace) -> int:
     from residual_hf.training.checkpoints import average_run
 
-    for name in ("last", "best"):
-        if getattr(options, name) is not None and getattr(options, name) < 1:
-            raise InputError(f"--{name}: {getattr(options, name)} given, must be at least 1")
-    chosen = average_run(
-        options.folder, options.output_dir, last=options.last, best=options.best, overwrite=options.overwrite
-    )
+    of = "last" if options.best is None else "best"
+    count = getattr(options, of)
+    if count < 1:
+        raise InputError(f"--{of}: {count} given, must be at least 1")
+    chosen = average_run(options.folder, options.output_dir, count, of=of, overwrite=options.overwrite)
     print(f"{options.output_dir}: the average of {', '.join(path.name for path in chosen)}")
     return 0
 

@@ -176,7 +176,7 @@ def run_evaluate(options: argparse.Namespace) -> int:
             options.output_dir,
             overwrite=options.overwrite,
             holds=[SCORES],
-            inputs=[*pairs, *options.text, options.baseline],
+            inputs=[*pairs, *options.text, options.model, options.baseline],
             field="--output-dir",
         )
     if options.text:

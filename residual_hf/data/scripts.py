@@ -42,7 +42,7 @@ def words(text: str) -> list[str]:
 
 
 def _class(script: str) -> str:
-    return "".join(rf"\p{{Script={name}}}" for name in script.split("+"))
+    return "".join(rf"\p{{Script_Extensions={name}}}" for name in script.split("+"))
 
 
 @lru_cache(maxsize=1)

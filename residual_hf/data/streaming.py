@@ -228,10 +228,11 @@ class StreamedBatches(IterableDataset):
         names = numbered([spec.title for spec in self.data.train])
         for name, reader, share in zip(names, readers, shares, strict=True):
             corpus = replace(ParallelCorpus.empty(reader.spec), name=name)
-            reason_to_drop = None if self.data.cleaning is None else pair_filter(self.data.cleaning)
-            passes = reader.cursor.passes
-            while share > 0 and not (self._block_is_pass and reader.cursor.passes > passes):
+            first, passes, reason_to_drop = reader.cursor.passes, None, None
+            while share > 0 and not (self._block_is_pass and reader.cursor.passes > first):
                 check()
+                if self.data.cleaning is not None and passes != reader.cursor.passes:
+                    passes, reason_to_drop = reader.cursor.passes, pair_filter(self.data.cleaning)
                 chunk = corpus.with_pairs(reader.take(int(min(CHUNK, share))))
                 share -= len(chunk)
                 if reason_to_drop is not None:

@@ -7,11 +7,15 @@ import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
+import regex
+
+from residual_hf.data.scripts import WITHOUT_SPACES, letters_of
 from residual_hf.errors import InputError
 
 LONG_TEXT = ("error", "truncate", "split", "skip")
 SHOWN = 10  # line numbers in a message
 SPACE = re.compile(r"\s+")
+UNSPACED = regex.compile(rf"{letters_of(WITHOUT_SPACES).pattern}|[\u3000-\u303f\uff01-\uff0f\uff1a-\uff20]")
 SENTENCE_END = re.compile(r"[.!?;…]['\"»”’)\]]*\s+|[。！？；]")
 
 
@@ -29,6 +33,17 @@ def split_text(text: str, fits: Callable[[str], bool]) -> Iterator[tuple[str, st
     cut = min(sentences or spaces or [middle], key=lambda position: abs(position - middle))
     yield from split_text(text[:cut], fits)
     yield from split_text(text[cut:], fits)
+
+
+def space_between(source: str, space: str, before: str, after: str) -> str:
+    """The space between the translations of two parts of a text, the first of which is `source`, followed by `space`.
+
+    Scripts without spaces have none, others have one even if those of the source have none.
+    """
+    unspaced, *translated = (bool(UNSPACED.match(character)) for character in (source[-1:], before[-1:], after[:1]))
+    if all(translated):
+        return space.removeprefix(" ")
+    return space or " " * (unspaced and not any(translated))
 
 
 @dataclass

@@ -51,9 +51,14 @@ class ResumableFile:
         overwrite: bool = False,
         inputs: Iterable[Path | str | None] = (),
     ):
-        check_output_file(path, overwrite=overwrite or resume, inputs=inputs, field="--output")
+        if path.suffix == ".gz":
+            raise InputError(f"--output: {path} given, must be the name of an uncompressed file")
         self.path, self.partial = path, path.with_name(f"{path.name}.partial")
         self.record, self.made_with = path.with_name(f"{self.partial.name}.json"), dict(made_with)
+        inputs = list(inputs)
+        check_output_file(path, overwrite=overwrite or resume, inputs=inputs, field="--output")
+        for own in (self.partial, self.record):
+            check_output_file(own, overwrite=True, inputs=inputs, field="--output")
         self.lock = Lock(path.with_name(f"{self.partial.name}.lock"), f"--output: {path}")
         self.lines, self.size, self.digest = 0, 0, hashlib.sha256()
         self.resume, self.overwrite = resume, overwrite

@@ -43,8 +43,11 @@ class StreamSettings(InputSettings):
     sample: bool = option(False, help="sample translations instead of searching")
     top_k: int | None = option(None, minimum=1, help="with `sample`: sample from the k most probable tokens")
     temperature: float | None = option(None, above=0, help="with `sample`: lower values favor probable tokens")
-    seed: int = option(
-        1, minimum=0, maximum=2**32 - 1, help="with `sample`: the same seed gives the same translations"
+    seed: int | None = option(
+        None,
+        minimum=0,
+        maximum=2**32 - 1,
+        help="with `sample`: the same seed (default: 1) gives the same translations",
     )
     long: str = option(
         "error", choices=LONG_TEXT, help="how to handle lines with more tokens than the model has positions"
@@ -52,7 +55,7 @@ class StreamSettings(InputSettings):
     window: int = option(2000, minimum=1, help="number of lines to read, translate and write together")
 
     def check(self) -> None:
-        for name in ("top_k", "temperature"):
+        for name in ("top_k", "temperature", "seed"):
             self.require(self.sample or getattr(self, name) is None, name, "absent without `sample`")
 
     @property
@@ -160,7 +163,8 @@ def translate_stream(
     with tqdm(desc="translating", unit=" sentences", initial=done, total=total, disable=hidden) as bar:
         for window in shared_windows(lines, settings.window):
             if settings.sample:
-                torch.manual_seed(settings.seed + done + (process.process_index << 32))
+                seed = 1 if settings.seed is None else settings.seed
+                torch.manual_seed(seed + done + (process.process_index << 32))
             try:
                 found = translator.hypotheses(
                     window,

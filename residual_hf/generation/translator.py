@@ -19,7 +19,7 @@ from residual_hf.model.options import refusal
 from residual_hf.model.translation_inputs import TranslationInputs
 
 from .decode import DecodingSettings, search, to_text
-from .long_text import LONG_TEXT, split_text
+from .long_text import LONG_TEXT, space_between, split_text
 
 
 class Hypothesis(NamedTuple):
@@ -33,6 +33,7 @@ class Part(NamedTuple):
     """A part of a sentence, in most cases all of it, and the space that follows it in the sentence."""
 
     ids: list[int]
+    text: str = ""
     space: str = ""
 
 
@@ -89,6 +90,8 @@ class Translator:
             dtype = decoding.dtype
             if model.device.type == "cpu" and isinstance(model, FastGenerationMixin):
                 dtype = "float32"  # `generate` decodes in `decoding.dtype`
+            elif dtype == "int8" and settings.get("dtype") is None:
+                dtype = "float32"  # the model names its precision on a CPU
             elif dtype == "int8":
                 raise InputError("dtype: int8 given, only supported for models of this package on a CPU")
             model.to(getattr(torch, dtype))
@@ -241,9 +244,9 @@ class Translator:
         parts: list[Part] = []
         for part, space in split_text(sentence, lambda p: len(encoded(p)) <= limit):
             if part:
-                parts.append(Part(encoded(part), space))
+                parts.append(Part(encoded(part), part, space))
             elif parts:
-                parts[-1] = Part(parts[-1].ids, parts[-1].space + space)
+                parts[-1] = parts[-1]._replace(space=parts[-1].space + space)
         return parts
 
 
@@ -253,7 +256,10 @@ def joined(parts: list[Part], found: list[list[Hypothesis]], count: int) -> list
         return [Hypothesis("", 0.0)] * count
     results = []
     for rank in zip(*found, strict=True):
-        text = "".join(hypothesis.text + part.space for hypothesis, part in zip(rank, parts, strict=True))
+        texts = [hypothesis.text for hypothesis in rank]
+        pairs = zip(parts, texts, texts[1:], strict=False)
+        spaces = [space_between(part.text, part.space, before, after) for part, before, after in pairs]
+        text = "".join(map(str.__add__, texts, [*spaces, parts[-1].space]))
         known = [hypothesis.score for hypothesis in rank if hypothesis.score is not None]
         results.append(Hypothesis(text, sum(known) / len(known) if known else None))
     return results

@@ -41,7 +41,6 @@ LABELS = {
     "bleu_lowercase": "BLEU, lower case",
     "tokenized_bleu": "BLEU of the tokens",
 }
-SAMPLES = 3
 
 
 @dataclass(frozen=True)
@@ -62,6 +61,7 @@ def write_card(
     license: str | None = None,
     data_license: str | None = None,
     datasets: Sequence[str] = (),
+    samples: int = 3,
     output: str | Path | None = None,
     overwrite: bool = False,
 ) -> Path:
@@ -76,6 +76,7 @@ def write_card(
         license: of the weights, an identifier of the Hub such as `apache-2.0`; the Hub checks it when pushing.
         data_license: of the training data, any text.
         datasets: ids of the training data on the Hub; the ids in the recipe are added.
+        samples: number of sample translations of the test set.
         output: a Markdown file; None is `model/README.md` of the run. The picture is `training_curve.png` in the same
             folder, or `NAME.png` for another file `NAME.md`.
         overwrite: replace an existing card.
@@ -84,6 +85,8 @@ def write_card(
         InputError: a folder that is not a finished run, a card that exists, a baseline that cannot be compared, or an
             invalid name.
     """
+    if samples < 0:
+        raise InputError(f"samples: {samples} given, must be >= 0")
     run = FinishedRun.read(run_folder)
     path = run.folder / "model" / "README.md" if output is None else Path(output)
     check_output_file(path, overwrite=overwrite, suffix=".md")
@@ -120,7 +123,7 @@ def write_card(
             hyperparameters=yaml.safe_dump(public(recipe), sort_keys=False, allow_unicode=True),
             labels=LABELS,
             scores=tables,
-            samples=sample_translations(run),
+            samples=sample_translations(run, samples),
             comparisons=comparisons,
             baseline=other,
             citations=_citations(run, other),
@@ -256,10 +259,10 @@ def score_tables(run: Run, comparisons: dict[str, Comparison]) -> list[ScoreTabl
     return tables
 
 
-def sample_translations(run: FinishedRun) -> list[tuple[str, str, str]]:
-    """Some sources, translations and references of the test set, or of the validation set without one."""
+def sample_translations(run: FinishedRun, count: int) -> list[tuple[str, str, str]]:
+    """The first sources, translations and references of the test set, or of the validation set without one."""
     try:
-        return run.samples(run.split, SAMPLES)
+        return run.samples(run.split, count)
     except InputError as error:
         logger.warning("the card has no sample translations: %s", error)
         return []

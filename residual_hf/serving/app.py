@@ -19,6 +19,7 @@ from fastapi.responses import HTMLResponse, JSONResponse
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from pydantic import BaseModel, BeforeValidator, Field, ValidationError
 from starlette.exceptions import HTTPException as StarletteHTTPException
+from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from residual_hf._version import __version__
@@ -28,7 +29,7 @@ from .batcher import Request as TranslationRequest
 from .languages import Languages, ServerSettings, language_name
 from .text import visible_text
 
-CLIENT_CLOSED_REQUEST = 499  # status of nginx, for the metrics
+DISCONNECTED = 499, "The client has disconnected"  # status of nginx, for the metrics
 SWITCH_INTERVAL = 0.0005  # seconds after which reading requests yields to translating; Python's default is 0.005
 MAX_ALTERNATIVES = 5
 MAX_TEXTS = 500  # in a list
@@ -245,7 +246,9 @@ async def read(request: Request, model: type[Body]) -> Body:
         first = error.errors(include_url=False, include_input=False, include_context=False)[0]
         field = ".".join(str(part) for part in first["loc"][:1]) or "body"
         raise HTTPException(400, f"{field}: {first['msg']}") from None
-    except UnicodeDecodeError as error:
+    except ClientDisconnect:
+        raise HTTPException(*DISCONNECTED) from None
+    except UnicodeError as error:
         raise HTTPException(400, f"body: {error}") from None
 
 
@@ -258,7 +261,7 @@ async def finished(translation: asyncio.Future[T], request: Request, timeout: fl
         if translation.done():
             return translation.result()
         if client.done():
-            raise HTTPException(CLIENT_CLOSED_REQUEST, "The client has disconnected")
+            raise HTTPException(*DISCONNECTED)
         raise HTTPException(504, f"Not translated within {timeout:g} seconds")
     finally:
         translation.cancel()

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import itertools
 import re
+from codecs import BOM_UTF8
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -37,7 +38,7 @@ class ServerSettings(InputSettings):
 
     def read_keys(self) -> list[bytes]:
         """The API keys, empty if none is required."""
-        lines = [] if self.api_keys is None else self.api_keys.read_bytes().splitlines()
+        lines = [] if self.api_keys is None else self.api_keys.read_bytes().removeprefix(BOM_UTF8).splitlines()
         return [line.strip() for line in lines if line.strip()]
 
 

@@ -10,7 +10,7 @@ from html.parser import HTMLParser
 
 from sentencex import segment
 
-from residual_hf.generation.long_text import split_text
+from residual_hf.generation.long_text import space_between, split_text
 
 LINE_BREAKS = re.compile(r"([\r\n\v\f\x85\u2028\u2029]+)")
 MARKER = r"(?:[-*+•–—#>]+\s+)*"  # of lists, headings and quotations
@@ -19,6 +19,15 @@ LOOP = re.compile(r"(.{2,60}?)\1{3,}", re.DOTALL)
 VERBATIM = ("code", "kbd", "pre", "samp", "script", "style", "svg", "textarea", "var")
 VOID = ("area", "base", "br", "col", "embed", "hr", "img", "input", "link", "meta", "source", "track", "wbr")
 """Elements without an end tag."""
+CELL = ("td", "th", "tr", "tbody", "tfoot")
+BLOCKS = (
+    *("address", "article", "aside", "blockquote", "dd", "details", "dialog", "div", "dl", "dt", "fieldset"),
+    *("figcaption", "figure", "footer", "form", "h1", "h2", "h3", "h4", "h5", "h6", "header", "hr", "li", "main"),
+    *("menu", "nav", "ol", "p", "pre", "search", "section", "table", "ul"),
+)
+ENDED_BY = {"p": BLOCKS, "li": ("li",), "dt": ("dt", "dd"), "dd": ("dt", "dd"), "option": ("option", "optgroup")}
+ENDED_BY |= {"td": CELL, "th": CELL, "tr": CELL[2:]}
+"""Elements whose end tag may be left out, and the start tags that end them; so does the end of their parent."""
 FIRST_IDEOGRAPH = "\u2e80"
 
 Piece = tuple[str, bool]  # text, and whether it is a sentence to translate
@@ -51,7 +60,16 @@ class Document:
     def join(self, translations: Sequence[str]) -> str:
         """The text with a translation for each of `sentences`."""
         following = iter(translations)
-        return "".join(self._encode(next(following)) if wanted else piece for piece, wanted in self._pieces)
+        text = space = source = translation = ""
+        for piece, is_sentence in self._pieces:
+            if not is_sentence:
+                space += piece
+                continue
+            before, translation = translation, next(following)
+            between = space_between(source, space, before, translation) if before and not space.strip() else space
+            text += between + self._encode(translation)
+            source, space = piece, ""
+        return text + space
 
 
 def repeats(translation: str, source: str) -> bool:
@@ -104,7 +122,7 @@ def _html_parts(text: str) -> list[Piece]:
     parser = _HTMLParts()
     parser.feed(text)
     parser.close()
-    return parser.parts
+    return [*parser.parts, (parser.rawdata, False)]  # the rest of a script without its end tag
 
 
 class _HTMLParts(HTMLParser):
@@ -113,11 +131,13 @@ class _HTMLParts(HTMLParser):
     def __init__(self) -> None:
         super().__init__(convert_charrefs=True)
         self.parts: list[Piece] = []
-        self._verbatim: list[str] = []  # open elements of the name of the outermost one that is not translated
+        self._verbatim: list[str] = []  # an element that is not translated, and the open ones in it
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        begins = not self._verbatim and (tag in VERBATIM or ("translate", "no") in attrs)
-        if (begins or self._verbatim[:1] == [tag]) and tag not in VOID:
+        while self._verbatim and tag in ENDED_BY.get(self._verbatim[-1], ()):
+            self._verbatim.pop()
+        marked = any(name == "translate" and (value or "").lower() == "no" for name, value in attrs)
+        if (self._verbatim or marked or tag in VERBATIM) and tag not in VOID:
             self._verbatim.append(tag)
         self._keep(self.get_starttag_text() or "")
 
@@ -125,13 +145,19 @@ class _HTMLParts(HTMLParser):
         self._keep(self.get_starttag_text() or "")
 
     def handle_endtag(self, tag: str) -> None:
-        if self._verbatim[:1] == [tag]:
-            self._verbatim.pop()
+        if tag in self._verbatim:
+            while self._verbatim.pop() != tag:
+                pass
+        elif self._verbatim and self._verbatim[0] in ENDED_BY:
+            self._verbatim.clear()
         self._keep(f"</{tag}>")
 
     def handle_data(self, data: str) -> None:
         if self._verbatim:
-            self._keep(data if self.cdata_elem else _escape(data))
+            in_script = self.cdata_elem not in (None, "textarea", "title")  # whose entities newer Pythons resolve
+            self._keep(data if in_script else _escape(data))
+        elif self.parts and self.parts[-1][1]:
+            self.parts[-1] = (self.parts[-1][0] + data, True)  # HTMLParser ends a run at `<` alone
         else:
             self.parts.append((data, True))
 

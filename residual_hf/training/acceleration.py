@@ -37,7 +37,7 @@ def accelerated(model: Any, precision: str = "fp32") -> Iterator[None]:
         model: with parameters in fp32; `model.criterion` is a loss, see `ResidualForConditionalGeneration`.
         precision: "fp32", or "bf16" for matrix products on AMX; without AMX, it is fp32 and a line is logged.
     """
-    bf16 = precision == "bf16" and has_bf16()
+    bf16 = cpu_precision(precision) == "bf16"
     if library() is None or model.device.type != "cpu":
         yield
         return
@@ -91,10 +91,14 @@ def bf16_criterion(model: Any) -> Iterator[None]:
         model.criterion = criterion
 
 
-def has_bf16() -> bool:
-    if instruction_set() != "amx":
-        logger.warning("precision bf16 needs native kernels and AMX on a CPU: training in fp32")
-    return instruction_set() == "amx"
+def cpu_precision(precision: str) -> str:
+    """The precision in which a CPU trains where `precision` is requested."""
+    if precision == "bf16" and instruction_set() == "amx":
+        return precision
+    if precision != "fp32":
+        needs = "native kernels and AMX on a CPU" if precision == "bf16" else "a GPU"
+        logger.warning("precision %s needs %s: training in fp32", precision, needs)
+    return "fp32"
 
 
 def faster_forward(module: nn.Module, bf16: bool) -> Callable[..., Any] | None:

@@ -177,8 +177,9 @@ def resolve_batch_size(recipe: Recipe, model: Any, lengths: Lengths, folder: Pat
         adjustable=found is not None,
     )
     if found is not None and max_tokens < (longest := int(max(lengths))):
+        field = "max_tokens" if settings.tokens_per_update is None else "tokens_per_update"
         raise InputError(
-            f"training.tokens_per_update: {settings.tokens_per_update} given, leaves batches of {max_tokens} tokens, "
+            f"training.{field}: {getattr(settings, field)} given, leaves batches of {max_tokens} tokens, "
             f"but a sentence has {longest}"
         )
     if processes.is_main_process:

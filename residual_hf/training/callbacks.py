@@ -23,6 +23,7 @@ from residual_hf.interrupts import SIGNALS
 from residual_hf.model.branch_warmup import advance_branch_warmup
 
 from .learning_curve import learning_curve
+from .settings import METRICS
 
 logger = logging.getLogger(__name__)
 
@@ -91,15 +92,13 @@ class EvaluationSummary(TrainerCallback):
     Args:
         picture: file of the learning curve, which needs matplotlib; drawn at most once in `PICTURE_SECONDS`.
         metric: of the best checkpoint.
-        greater_is_better: of the metric.
     """
 
     PICTURE_SECONDS = 10.0
     LARGEST_SHARE = 0.1
 
-    def __init__(self, picture: Path, metric: str, greater_is_better: bool):
-        self.picture = picture
-        self.metric, self.better = metric, max if greater_is_better else min
+    def __init__(self, picture: Path, metric: str):
+        self.picture, self.metric = picture, metric
         self.last_picture = self.last_update = self.last_evaluation = time.monotonic()
         self.advised = False
 
@@ -112,9 +111,8 @@ class EvaluationSummary(TrainerCallback):
         name = f"eval_{self.metric}"
         if not state.is_world_process_zero or not metrics or name not in metrics:
             return
-        values = {entry["step"]: entry[name] for entry in state.log_history if name in entry}
-        best = self.better(values, key=lambda step: values[step])
-        logger.info("%s %.4g, best %.4g at update %d", self.metric, metrics[name], values[best], best)
+        step, best = min(evaluations(state.log_history, self.metric).items(), key=lambda entry: entry[1])
+        logger.info("%s %.4g, best %.4g at update %d", self.metric, metrics[name], abs(best), step)
         self._draw(state)
         self._advise()
 
@@ -227,20 +225,31 @@ class StopWithoutImprovement(TrainerCallback):
     restores that of the checkpoint.
     """
 
-    def __init__(self, patience: int, metric: str, greater_is_better: bool):
-        self.patience, self.metric, self.greater_is_better = patience, metric, greater_is_better
+    def __init__(self, patience: int, metric: str):
+        self.patience, self.metric = patience, metric
 
     def on_evaluate(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        since = evaluations_since_best(state.log_history, self.metric, self.greater_is_better)
-        control.should_training_stop |= since >= self.patience
+        control.should_training_stop |= evaluations_since_best(state.log_history, self.metric) >= self.patience
 
 
-def evaluations_since_best(history: Iterable[Mapping[str, Any]], metric: str, greater_is_better: bool) -> int:
+def evaluations_since_best(history: Iterable[Mapping[str, Any]], metric: str) -> int:
     """The number of evaluations in a log after the first one with the best value of `metric`."""
-    sign = -1 if greater_is_better else 1
-    values = [sign * entry[f"eval_{metric}"] for entry in history if f"eval_{metric}" in entry]
-    values = [math.inf if math.isnan(value) else value for value in values]
+    values = list(evaluations(history, metric).values())
     return len(values) - 1 - values.index(min(values)) if values else 0
+
+
+def evaluations(history: Iterable[Mapping[str, Any]], metric: str) -> dict[int, float]:
+    """`metric` of each evaluation in a log by its update, negative if greater is better; infinite instead of NaN."""
+    name, sign = f"eval_{metric}", -1 if METRICS[metric] else 1
+    values = {entry["step"]: sign * entry[name] for entry in history if name in entry}
+    return {step: math.inf if math.isnan(value) else value for step, value in values.items()}
+
+
+class StepsOfTheSettings(TrainerCallback):
+    """Logs, evaluates and saves as often as the settings say; by default a resumed run does as before."""
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        state.compute_steps(args, state.max_steps)
 
 
 class InterruptCallback(TrainerCallback):

@@ -20,6 +20,8 @@ from residual_hf.analysis.monitoring.diagnostics import spikes, update_of
 from residual_hf.errors import InputError
 from residual_hf.files import check_output_folder, read_json
 
+from .callbacks import evaluations
+
 logger = logging.getLogger(__name__)
 
 WRITE_ERROR = re.compile(r"PytorchStreamWriter failed|iostream error|unexpected pos|I/O error|os error \d+")
@@ -43,16 +45,19 @@ def step_of(checkpoint: Path) -> int:
     return int(checkpoint.name.split("-")[-1])
 
 
-def best_checkpoints(checkpoints: Sequence[Path], metric: str, greater_is_better: bool) -> list[Path]:
-    """The evaluated checkpoints from best to worst by `metric` (`nll`, `bleu`, ...); ties from early to late."""
+def updates_from_best(checkpoints: Sequence[Path], metric: str) -> list[int]:
+    """The updates of all evaluations of a run, from best to worst by `metric` (`nll`, `bleu`, ...); ties from early to
+    late."""
     if not checkpoints:
         return []
-    history = (read_state(checkpoints[-1]) or {}).get("log_history", [])
-    scores = {record["step"]: record[f"eval_{metric}"] for record in history if f"eval_{metric}" in record}
-    sign = -1 if greater_is_better else 1
-    return sorted(
-        (c for c in checkpoints if step_of(c) in scores), key=lambda c: (sign * scores[step_of(c)], step_of(c))
-    )
+    found = evaluations((read_state(checkpoints[-1]) or {}).get("log_history", []), metric)
+    return sorted(found, key=lambda step: (found[step], step))
+
+
+def best_checkpoints(checkpoints: Sequence[Path], metric: str) -> list[Path]:
+    """The evaluated checkpoints from best to worst by `metric`."""
+    ranks = {step: rank for rank, step in enumerate(updates_from_best(checkpoints, metric))}
+    return sorted((c for c in checkpoints if step_of(c) in ranks), key=lambda c: ranks[step_of(c)])
 
 
 @contextmanager
@@ -75,16 +80,16 @@ class KeepCheckpoints(TrainerCallback):
     averages the same checkpoints as one that was not interrupted.
     """
 
-    def __init__(self, folder: Path, keep_last: int, keep_best: int, metric: str, greater_is_better: bool):
+    def __init__(self, folder: Path, keep_last: int, keep_best: int, metric: str):
         self.folder = folder
         self.keep_last, self.keep_best = keep_last, keep_best
-        self.metric, self.greater_is_better = metric, greater_is_better
+        self.metric = metric
 
     def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         if not state.is_world_process_zero:
             return
         checkpoints = complete_checkpoints(self.folder)
-        best = best_checkpoints(checkpoints, self.metric, self.greater_is_better)
+        best = best_checkpoints(checkpoints, self.metric)
         regular = [checkpoint for checkpoint in checkpoints if checkpoint in best or checkpoint == checkpoints[-1]]
         kept = {*regular[-self.keep_last :], *best[: self.keep_best], Path(state.best_model_checkpoint or "")}
         spike = max(map(update_of, spikes(self.folder.parent)), default=0)
@@ -138,51 +143,45 @@ def read_weights(checkpoint: Path) -> dict[str, Tensor]:
 
 def choose_checkpoints(
     folder: Path,
+    count: int,
     *,
-    last: int | None = None,
-    best: int | None = None,
+    of: str = "last",
     metric: str = "nll",
-    greater_is_better: bool = False,
     fewer: bool = False,
 ) -> list[Path]:
-    """The last or the best checkpoints of a run, in the order of training.
+    """The last or the best (`of`) checkpoints of a run by evaluations, in the order of training.
 
-    Raises `InputError` if there are fewer; with `fewer`, only if there is none.
+    Raises `InputError` if not all of them were kept; with `fewer`, only if none was.
     """
     checkpoints = complete_checkpoints(folder)
-    wanted, found = last or best, checkpoints
-    if best:
-        found = best_checkpoints(checkpoints, metric, greater_is_better)[:best]
-    elif last:
-        found = checkpoints[-last:]
-    if not found or len(found) < (wanted or 1):
-        kind = f"best by {metric}" if best else "last"
-        problem = f"{folder}: {wanted} {kind} checkpoints requested, but only {len(found)} were kept"
+    updates = updates_from_best(checkpoints, metric)
+    if of == "last":
+        updates = sorted({*updates, *map(step_of, checkpoints)}, reverse=True)
+    found = [checkpoint for checkpoint in checkpoints if step_of(checkpoint) in updates[:count]]
+    if len(found) < count:
+        kind = f"best by {metric}" if of == "best" else "last"
+        problem = f"{folder}: {count} {kind} checkpoints requested, but only {len(found)} were kept"
         if not found or not fewer:
             raise InputError(f"{problem} (keep_last, keep_best)")
         logger.warning("%s: averaging these", problem)
-    return sorted(found, key=step_of)
+    return found
 
 
 def average_run(
-    run_folder: Path, output_dir: Path, *, last: int | None, best: int | None, overwrite: bool
+    run_folder: Path, output_dir: Path, count: int, *, of: str = "last", overwrite: bool = False
 ) -> list[Path]:
-    """Average checkpoints of a run folder and save the model; returns the checkpoints."""
+    """Average the last or the best checkpoints of a run folder and save the model; returns the checkpoints."""
     from transformers import AutoTokenizer
 
     from residual_hf.checkpoint import WEIGHT_FILES, save_checkpoint, saved_class
 
     from .building import set_search
     from .recipe import load_recipe
-    from .settings import METRICS
 
     recipe = load_recipe(run_folder / "recipe.yaml")
     settings = recipe.training
     settings.require(not settings.ema_decay, "ema_decay", "0: a run with it evaluates and keeps other weights")
-    metric = settings.metric
-    chosen = choose_checkpoints(
-        run_folder / "checkpoints", last=last, best=best, metric=metric, greater_is_better=METRICS[metric]
-    )
+    chosen = choose_checkpoints(run_folder / "checkpoints", count, of=of, metric=settings.metric)
     check_output_folder(output_dir, overwrite=overwrite, holds=WEIGHT_FILES, inputs=[run_folder, *chosen])
     model_class: Any = saved_class(read_json(chosen[-1] / "config.json"))[0]
     model = model_class.from_pretrained(chosen[-1])

@@ -56,7 +56,7 @@ class TwoPasses:
         return PairCost(nll_weight, sum_weight, self.alpha, self.cutoff is None)
 
     def _double(self, model: Any, arguments: tuple[Any, ...], named: dict[str, Any]) -> tuple[Any, Any] | None:
-        self.active = model.training and named.get("labels") is not None
+        self.active = model.training and torch.is_grad_enabled() and named.get("labels") is not None
         if not self.active:
             return None
         twice = {name: torch.cat([named[name]] * 2) for name in BATCHED if named.get(name) is not None}

@@ -26,7 +26,6 @@ from .checkpoints import choose_checkpoints, load_average
 from .environment import now
 from .recipe import Recipe
 from .records import RunRecord, measured_emissions
-from .settings import METRICS
 from .trainer import ResidualTrainer
 
 logger = logging.getLogger(__name__)
@@ -41,10 +40,10 @@ def choose_final_weights(trainer: ResidualTrainer, checkpoints: Path) -> None:
     if settings.average:
         chosen = choose_checkpoints(
             checkpoints,
+            settings.average,
+            of=settings.average_of,
             metric=settings.metric,
-            greater_is_better=METRICS[settings.metric],
             fewer=True,
-            **{settings.average_of: settings.average},
         )
         load_average(model, chosen)
     if trainer.ema is not None:

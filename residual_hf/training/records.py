@@ -59,9 +59,9 @@ class RunRecord(InputSettings):
     """The content of `run.json`. Fields that are None are not known, or not known yet.
 
     `commit` ends in `+` if the source files had uncommitted changes. `resumed` lists the later starts of a run.
-    `tokenizer` maps the files of the tokenizer to their hashes.
-    `max_tokens_found` is the batch size that the search found, `max_tokens` the one that was used. `seconds`,
-    `tokens_per_second` and `emissions` cover the last start.
+    `tokenizer` maps the files of the tokenizer to their hashes. `precision` is the one that was used: a CPU without
+    AMX trains in fp32 if the recipe has bf16. `max_tokens_found` is the batch size that the search found, `max_tokens`
+    the one that was used. `tokens_per_second` is the median over all starts; `seconds` and `emissions` cover the last.
     """
 
     command: str | None = None
@@ -75,6 +75,7 @@ class RunRecord(InputSettings):
     processes: int = 1
     data: DataRecord = field(default_factory=DataRecord)
     tokenizer: dict = field(default_factory=dict)
+    precision: str | None = None
     parameters: int | None = None
     max_tokens: int | None = None
     max_tokens_found: int | None = None

@@ -52,7 +52,7 @@ from .logs import TerminalHandler, log_to
 from .recipe import Recipe
 from .records import RunRecord, describe_data
 from .resuming import check_run_folder, check_same_run, has_finished, tokenizer_hashes
-from .settings import METRICS, TrainingSettings
+from .settings import TrainingSettings
 from .trainer import ResidualTrainer
 from .validation import Validation
 from .warm_start import Start, load_start
@@ -62,7 +62,7 @@ logger = logging.getLogger(__name__)
 LOCK = "run.lock"
 
 
-class Interrupted(Exception):
+class Interrupted(KeyboardInterrupt):
     """Training was stopped by the user; it can be resumed from a checkpoint."""
 
 
@@ -202,7 +202,7 @@ def train_on(
         processing_class=data.tokenizer,
         callbacks=[
             RecordCallback(folder / "metrics.jsonl"),
-            EvaluationSummary(folder / "learning_curve.png", settings.metric, METRICS[settings.metric]),
+            EvaluationSummary(folder / "learning_curve.png", settings.metric),
             WarnOfZeroBLEU(),
             interrupt,
             *([] if ready is None else [AfterFirstUpdate(ready)]),
@@ -216,7 +216,7 @@ def train_on(
     checkpoints = complete_checkpoints(folder / "checkpoints")
     if trainer.is_world_process_zero():
         check_space(folder, bytes_to_write(model, settings, folder / "checkpoints"))
-        RunRecord.update(folder, tokenizer=tokenizer_hashes(folder))
+        RunRecord.update(folder, tokenizer=tokenizer_hashes(folder), precision=trainer.precision)
     try:
         trainer.train(resume_from_checkpoint=str(checkpoints[-1]) if resume and checkpoints else None)
     finally:
@@ -279,12 +279,11 @@ def bytes_to_write(model: Any, settings: TrainingSettings, checkpoints: Path) ->
 
 def checkpoint_callbacks(settings: TrainingSettings, checkpoints: Path) -> list[TrainerCallback]:
     """Callbacks that delete checkpoints, and that stop training."""
-    better = METRICS[settings.metric]
     callbacks: list[TrainerCallback] = [
-        KeepCheckpoints(checkpoints, settings.keep_last, settings.keep_best, settings.metric, better)
+        KeepCheckpoints(checkpoints, settings.keep_last, settings.keep_best, settings.metric)
     ]
     if settings.patience is not None:
-        callbacks.append(StopWithoutImprovement(settings.patience, settings.metric, better))
+        callbacks.append(StopWithoutImprovement(settings.patience, settings.metric))
     return callbacks
 
 

@@ -68,7 +68,9 @@ class PairCost(NamedTuple):
         self, logits: Tensor, labels: Tensor, dtype: torch.dtype, gradient: bool
     ) -> tuple[Tensor, Tensor, Tensor | None]:
         """As in `SmoothedCost`; the NLL is the mean of both passes, or that of the first one."""
-        first, second = (logits[row::2].to(dtype).contiguous() for row in (0, 1))
+        first, second = (
+            logits[row::2].to(dtype, copy=True, memory_format=torch.contiguous_format) for row in (0, 1)
+        )  # `softmax` overwrites them, while `grad` overwrites the logits
         label = labels[0::2].contiguous()
         d = first - second
         p, nll, log_prob_sum = softmax(first, label, dtype)

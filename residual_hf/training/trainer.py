@@ -25,8 +25,8 @@ from residual_hf.model.branch_warmup import branch_warmups
 from residual_hf.model.profiling import profile_admin, set_profile, wants_profile
 from residual_hf.model.translation_inputs import position_limit
 
-from .acceleration import accelerated
-from .callbacks import BranchWarmupCallback, StreamPosition, evaluations_since_best
+from .acceleration import accelerated, cpu_precision
+from .callbacks import BranchWarmupCallback, StepsOfTheSettings, StreamPosition, evaluations_since_best
 from .checkpoints import complete_checkpoints, load_average
 from .consistency import TwoPasses
 from .divergence import DivergenceGuard
@@ -36,7 +36,7 @@ from .loss import LossMeter
 from .optimization import build_optimizer
 from .resuming import check_intact
 from .schedules import build_schedule
-from .settings import METRICS, TrainingSettings
+from .settings import TrainingSettings
 from .sharding import ShardedTrainer, gather_full_model, is_sharded
 
 logger = logging.getLogger(__name__)
@@ -90,6 +90,8 @@ class ResidualTrainer(ShardedTrainer):
             **kwargs,
         )
         self.settings = settings
+        self.is_native = self.args.device.type == "cpu" and not settings.compile
+        self.precision = cpu_precision(settings.precision) if self.is_native else settings.precision
         self.score = score
         passes = None
         if alpha := settings.r_drop or settings.simcut:
@@ -101,7 +103,7 @@ class ResidualTrainer(ShardedTrainer):
         stream_position = StreamPosition() if streamed else None
         warmup = BranchWarmupCallback() if branch_warmups(model) else None
         guard = DivergenceGuard(settings.divergence_factor)
-        for callback in filter(None, (warmup, self.ema, stream_position, guard)):
+        for callback in filter(None, (StepsOfTheSettings(), warmup, self.ema, stream_position, guard)):
             self.add_callback(callback)
         if self.accelerator.distributed_type != DistributedType.DEEPSPEED:
             # the loss is already divided by all tokens of an update; Transformers 5.4 lets accelerate divide it again
@@ -129,8 +131,7 @@ class ResidualTrainer(ShardedTrainer):
         elif wants_profile(self.model):
             self._profile_admin()
         self.meter.reset()
-        native = self.args.device.type == "cpu" and not self.settings.compile
-        with accelerated(self.model, self.settings.precision) if native else nullcontext():
+        with accelerated(self.model, self.precision) if self.is_native else nullcontext():
             return super().train(resume_from_checkpoint, *args, **kwargs)
 
     def _profile_admin(self) -> None:
@@ -263,7 +264,7 @@ def train_sampler(corpus: EncodedCorpus, settings: TrainingSettings, processes: 
 
 def is_finished(state: TrainerState, settings: TrainingSettings) -> bool:
     """Whether a run in this state has reached its last update; Transformers would make one more after a resume."""
-    since_best = evaluations_since_best(state.log_history, settings.metric, METRICS[settings.metric])
+    since_best = evaluations_since_best(state.log_history, settings.metric)
     stopped = settings.patience is not None and since_best >= settings.patience
     epochs = settings.max_epochs or math.inf
     return stopped or state.global_step >= (settings.max_updates or math.inf) or (state.epoch or 0) >= epochs

@@ -60,16 +60,26 @@ def load_start(source: str, fields: Mapping[str, Any], model_class: Any = Residu
         own = values.get(ResidualConfig.attribute_map.get(name, name))
         if name not in (*MODES, *RATES) and value != own:
             raise InputError(f"{refusal(f'model.{name}', value, repr(own))} as in {source} (model.from)")
-    changes = {name: value for name, value in fields.items() if name in (*MODES, *RATES)}
-    target = checked_config(ResidualConfig, dict.fromkeys(MODES) | {"ln_mode": model.config.ln_mode} | changes)
-    return Start(with_modes_of(target, model) if changes.keys() & {*MODES} else model, tokenizer)
+    changes = {name: value for name, value in fields.items() if name in (*MODES, *RATES) and value is not None}
+    kept = {} if "ln_mode" in changes else {f"{name}_ln_mode": model.config.stack_ln_mode(name) for name in STACKS}
+    target = checked_config(
+        ResidualConfig, {**dict.fromkeys(MODES), "ln_mode": model.config.ln_mode, **kept, **changes}
+    )
+    return Start(with_modes_of(target, changes, model), tokenizer)
 
 
-def with_modes_of(target: ResidualConfig, model: ResidualForConditionalGeneration) -> ResidualForConditionalGeneration:
-    """The model with the modes of a config and the same logits. Raises `InputError` naming the possible modes."""
-    for stack in STACKS:
+def with_modes_of(
+    target: ResidualConfig, changes: Mapping[str, Any], model: ResidualForConditionalGeneration
+) -> ResidualForConditionalGeneration:
+    """The model with the modes of a config that are among the changes, and the same logits.
+
+    Raises `InputError` naming the possible modes.
+    """
+    for stack in model.config.stacks:
         before = model.config.stack_ln_mode(stack)
         mode, options = target.stack_ln_mode(stack), vars(target.ln_options(stack))
+        if mode == before and not changes.keys() & {"ln_mode_options", f"{stack}_ln_mode_options"}:
+            continue
         try:
             model = change_ln_mode(model, mode, options, stack=stack)
         except InputError as error:

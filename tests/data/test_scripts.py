@@ -25,6 +25,7 @@ def test_words_are_letters_where_a_script_has_no_spaces(text, expected):
 def test_share_of_script():
     assert share_of_script("abc где 123 !", "Latin") == 0.5
     assert share_of_script("日本語のテキスト", "Han+Hiragana+Katakana") == 1.0
+    assert share_of_script("コーヒー", "Katakana") == share_of_script("スーパー", "Han+Hiragana+Katakana") == 1.0
     assert share_of_script("12 : 34", "Greek") == 1.0
 
 

@@ -199,6 +199,12 @@ def test_duplicates_are_dropped_within_a_block_and_corpus(tmp_path):
     assert numbers(first(alone, 4)) == [1, 1, 2, 3]
 
 
+def test_cleaning_keeps_the_share_of_a_corpus_that_is_read_several_times_in_a_block(tmp_path):
+    specs = [write(tmp_path, "a", numbered(1000, 400), weight=1), write(tmp_path, "b", numbered(2000, 20), weight=1)]
+    seen = numbers(first(stream_of(specs, shuffle_buffer=200, cleaning=CleaningSettings(duplicates="pair")), 30))
+    assert sum(n >= 2000 for n in seen) / len(seen) == pytest.approx(0.5, abs=0.1)
+
+
 def test_both_directions_are_cleaned_before_they_are_reversed_and_tagged(tmp_path):
     pairs = [("a dog", "собака"), ("собака", "a dog"), ("a cat", "кошка")]
     spec = write(tmp_path, "a", pairs, source_lang="en", target_lang="ru")

@@ -166,6 +166,8 @@ def test_sampling_follows_the_seed_and_its_settings(translate, source):
     ("arguments", "message"),
     [
         (["--top-k", 3], "top_k: 3 given, must be absent without `sample`"),
+        (["--seed", 3], "seed: 3 given, must be absent without `sample`"),
+        (["--output", "out.gz"], "--output: out.gz given, must be the name of an uncompressed file"),
         (["--num-return-sequences", 0], "num_return_sequences: 0 given, must be an integer >= 1"),
         (["--window", 0], "window: 0 given"),
         (["--devices", 0], "--devices: 0 given, must be at least 1"),
@@ -254,6 +256,13 @@ def test_an_output_is_kept_from_other_processes_and_files(translate, source, tmp
     assert translate("--input", source, "--output", output, "--overwrite")[0] == 0
     assert (tmp_path / "notes").read_text() == "mine"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["in", "notes", "out"]
+
+
+def test_an_input_with_the_name_of_the_partial_output_is_kept(translate, tmp_path):
+    source = tmp_path / "out.partial"
+    source.write_text(SENTENCES[0])
+    code, _, error = translate("--input", source, "--output", tmp_path / "out", "--overwrite")
+    assert code == 2 and "out.partial is an input" in error and source.read_text() == SENTENCES[0]
 
 
 def test_the_record_says_what_a_partial_file_is_made_with(translate, source, tmp_path, model):

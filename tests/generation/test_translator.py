@@ -1,6 +1,8 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 from __future__ import annotations
 
+import json
+
 import numpy as np
 import pytest
 import torch
@@ -19,7 +21,8 @@ from residual_hf.errors import InputError
 from residual_hf.generation import decode
 from residual_hf.generation.decode import DecodingSettings, search
 from residual_hf.generation.long_text import split_text
-from residual_hf.generation.translator import Translator
+from residual_hf.generation.translator import Hypothesis, Translator, joined
+from residual_hf.model.modeling_residual import ResidualForConditionalGeneration
 from residual_hf.model.pipeline_translation import TranslationPipeline
 
 SETTINGS = DecodingSettings(num_beams=3, max_length_a=1, max_length_b=3)
@@ -150,6 +153,24 @@ def test_long_sentences(plain):
     assert plain.translate(["", 300 * " ", spaced], long="split") == ["", "", first + 200 * " " + second]
     assert plain.translate(300 * " ") == ""
     assert plain.translate(LONG, long="split") == " ".join(plain.translate([part for part, _ in parts]))
+
+
+def test_parts_of_a_text_without_spaces_get_them_in_other_scripts(plain, monkeypatch):
+    monkeypatch.setattr(plain, "encode", lambda texts, *a, **b: ([[5] * len(text) for text in texts], {}))
+    parts = plain._shortened("你好。我很好。", "split", 4)
+    assert [part.text for part in parts] == ["你好。", "我很好。"]
+    (found,) = joined(parts, [[Hypothesis("Hello.", -1.0)], [Hypothesis("I am fine.", -3.0)]], 1)
+    assert found == Hypothesis("Hello. I am fine.", -2.0)
+
+
+def test_a_model_that_asks_for_int8_on_a_cpu_decodes_in_float32_elsewhere(plain, tmp_path, monkeypatch):
+    save_checkpoint(plain.model, plain.tokenizer, tmp_path / "model")
+    generation = json.loads((tmp_path / "model" / "generation_config.json").read_text())
+    (tmp_path / "model" / "generation_config.json").write_text(json.dumps(generation | {"decoding_dtype": "int8"}))
+    monkeypatch.setattr(ResidualForConditionalGeneration, "device", torch.device("cuda"))
+    assert Translator.from_pretrained(tmp_path / "model").model.dtype == torch.float32
+    with pytest.raises(InputError, match="dtype: int8 given, only supported for models of this package on a CPU"):
+        Translator.from_pretrained(tmp_path / "model", dtype="int8")
 
 
 def test_a_text_is_split_at_the_ends_of_sentences_then_at_spaces_then_anywhere():

@@ -113,12 +113,30 @@ def test_unknown_fields_are_omitted(make_run):
     assert "license" not in ModelCard.load(run / "model" / "README.md").data.to_dict()
 
 
+def test_precision_that_was_used_is_named(make_run):
+    run = make_run()
+    edit_json(run / "run.json", precision="fp32")
+    edit_recipe(run, lambda recipe: recipe["training"].update(precision="bf16"))
+    assert "\n- in fp32 (the recipe has bf16, for which this CPU lacks AMX)\n" in content(write_card(run))
+    edit_json(run / "run.json", precision="bf16")
+    assert "\n- in bf16\n" in content(write_card(run, overwrite=True))
+
+
+def test_sentences_of_the_test_set_can_be_left_out(make_run):
+    run = make_run()
+    assert content(write_card(run, samples=2)).count("| reference |") == 2
+    card = content(write_card(run, samples=0, overwrite=True))
+    assert "The first sentences" not in card and REFERENCES[0] not in card
+    with pytest.raises(InputError, match="samples: -1 given, must be >= 0"):
+        write_card(run, samples=-1, overwrite=True)
+
+
 def test_a_resumed_run_states_no_duration(make_run):
     run = make_run()
     emissions = {"grams": 1.0, "kilowatt_hours": 1.0}
     edit_json(run / "run.json", resumed=["2026-01-01T00:00:00+00:00"], finished="2026-01-02", emissions=emissions)
     card = content(write_card(run))
-    assert "12.0 minutes" not in card and "Emissions" not in card
+    assert not any(text in card for text in ("12.0 minutes", "tokens per second", "Emissions"))
 
 
 def test_a_run_that_is_extended_has_no_card_until_it_finishes(make_run):

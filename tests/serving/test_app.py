@@ -8,6 +8,7 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -34,6 +35,7 @@ from residual_hf.serving.app import create_app
 from residual_hf.serving.languages import Languages, ServerSettings
 
 KEY = "a secret"
+FORM = b'--x\r\nContent-Disposition: form-data; name="q"\r\n\r\n\xff\r\n--x--\r\n'
 
 
 def translator(**fields):
@@ -55,6 +57,12 @@ class Server:
         while not self.uvicorn.started:
             time.sleep(0.01)
         self.url = f"http://127.0.0.1:{self.uvicorn.servers[0].sockets[0].getsockname()[1]}/"
+
+    def wait_for(self, metric):
+        deadline = time.time() + 30
+        while metric not in (metrics := self.request("metrics")[2]):
+            assert time.time() < deadline, metrics
+            time.sleep(0.01)
 
     def close(self):
         self.uvicorn.should_exit = True
@@ -158,6 +166,7 @@ def test_bad_requests_name_the_field(server, fields, status, message):
         (b"q=%FF%FE", "application/x-www-form-urlencoded", 400),
         (b"nonsense", "multipart/form-data; boundary=x", 400),
         (b"nonsense", "multipart/form-data", 400),
+        (FORM, "multipart/form-data; boundary=x; charset=undefined", 400),
         (b"q", "text/plain", 415),
         (b"", "", 415),
     ],
@@ -252,14 +261,14 @@ def test_a_client_that_disconnects_frees_its_place_in_the_queue(german):
     body = json.dumps({"q": "Hund", "source": "de", "target": "en"})
     gone = http.client.HTTPConnection("127.0.0.1", int(server.url.rpartition(":")[2].strip("/")))
     gone.request("POST", "/translate", body, {"Content-Type": "application/json"})
-    while "\nwaiting_requests 1.0" not in server.request("metrics")[2]:
-        time.sleep(0.01)
+    server.wait_for("\nwaiting_requests 1.0")
     gone.close()
-    while "\nwaiting_requests 0.0" not in server.request("metrics")[2]:
-        time.sleep(0.01)
+    server.wait_for("\nwaiting_requests 0.0")
     slow.free.set()
     assert server.translate("Hund")[0] == 200
-    assert 'requests_total{path="/translate",status="499"} 1.0' in server.request("metrics")[2]
+    with socket.create_connection((gone.host, gone.port)) as upload:
+        upload.sendall(b"POST /translate HTTP/1.1\r\nContent-Type: application/json\r\nContent-Length: 99\r\n\r\n{")
+    server.wait_for('requests_total{path="/translate",status="499"} 2.0')
     server.close()
 
 
@@ -299,6 +308,8 @@ def test_settings_and_languages_are_checked_before_the_start(german, tmp_path, c
     assert list(Languages({"a": unknown}, ["de"], "en").translators) == [("de", "en")]
     with pytest.raises(InputError, match="a: source and target language are 'en', but a server translates"):
         Languages({"a": unknown}, ["en"], "en")
+    (tmp_path / "keys").write_text("secret\n", encoding="utf-8-sig")
+    assert ServerSettings(api_keys=tmp_path / "keys").read_keys() == [b"secret"]
     assert main(["serve", "nowhere", "--port", "70000"]) == 2
     assert "port: 70000 given" in capsys.readouterr().err
     assert main(["serve", "nowhere", "--api-keys", str(tmp_path / "none")]) == 2

@@ -51,6 +51,33 @@ def test_elements_without_an_end_tag_end_nothing():
     assert found.sentences == ["Guten Tag!", "Ja."] and found.join(found.sentences) == source
 
 
+@pytest.mark.parametrize(
+    ("source", "sentences"),
+    [
+        ("<li translate=no>Foo bar<li>Second item</ul><p>The rest", ["Second item", "The rest"]),
+        ("<ul><li translate='NO'>Foo bar</ul><p>The rest", ["The rest"]),
+        ("<div translate=no><p>a b<p>c d</div>The rest", ["The rest"]),
+        ("<li translate=no>a<ul><li>b c</li></ul></li>The rest", ["The rest"]),
+        ("<tr><td translate=no>a b<tr><td>c d", ["c d"]),
+        ("If a < b then c is small.", ["If a < b then c is small."]),
+    ],
+)
+def test_elements_may_lack_their_end_tag(source, sentences):
+    assert document(source, markup=True).sentences == sentences
+
+
+def test_text_that_is_not_translated_stays_escaped():
+    source = "<textarea>&lt;/textarea&gt;&lt;img onerror=x&gt;</textarea><script>a < b"
+    assert document(source, markup=True).join([]) == source
+
+
+def test_sentences_have_spaces_between_them_as_their_language_writes():
+    chinese, english = "你好。我很好。", "Hello. I am fine."
+    assert Document(chinese, "zh", lambda sentence: True).join(["Hello.", "I am fine."]) == english
+    assert document(english).join(["你好。", "我很好。"]) == chinese
+    assert Document(chinese, "zh", lambda sentence: True).join(["你好。", "我很好。"]) == chinese
+
+
 def test_visible_text_has_neither_markup_nor_code():
     source = '<p class="intro">Guten Tag!</p><script>return the(element)</script><code>for the</code> Ja &amp; nein'
     assert visible_text(source).split() == ["Guten", "Tag!", "Ja", "&", "nein"]

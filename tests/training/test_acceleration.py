@@ -111,6 +111,13 @@ def test_without_amx_bf16_is_fp32_and_says_so(monkeypatch, caplog):
     assert len(caplog.messages) == 1 and "fp32" in caplog.messages[0]
 
 
+def test_other_precisions_of_a_cpu_are_fp32(caplog):
+    assert [acceleration.cpu_precision(precision) for precision in ("fp32", "tf32", "fp16")] == ["fp32"] * 3
+    assert [message.split(":")[0] for message in caplog.messages] == [
+        f"precision {precision} needs a GPU" for precision in ("tf32", "fp16")
+    ]
+
+
 def test_without_kernels_the_model_is_untouched(monkeypatch):
     monkeypatch.setattr(acceleration, "library", lambda: None)
     model = model_of("resi_dual", dropout=0.3)

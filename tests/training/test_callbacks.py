@@ -60,7 +60,7 @@ def test_damaged_entries_are_dropped_when_a_run_continues(tmp_path):
 
 def test_evaluation_names_the_best_so_far_and_draws_the_curve(tmp_path, clock, caplog):
     pytest.importorskip("matplotlib", reason="the extra [card] is not installed")
-    summary = EvaluationSummary(tmp_path / "learning_curve.png", "bleu", True)
+    summary = EvaluationSummary(tmp_path / "learning_curve.png", "bleu")
     history = [{"step": 10, "eval_nll": 3.0, "eval_bleu": 20.0}, {"step": 20, "eval_nll": 2.0, "eval_bleu": 18.0}]
     clock.now = 60.0
     summary.on_step_end(None, run_state(20), None)
@@ -73,7 +73,7 @@ def test_evaluation_names_the_best_so_far_and_draws_the_curve(tmp_path, clock, c
 
 
 def test_evaluations_that_take_long_are_reported_once(tmp_path, clock, caplog):
-    summary = EvaluationSummary(tmp_path / "learning_curve.png", "nll", False)
+    summary = EvaluationSummary(tmp_path / "learning_curve.png", "nll")
     for updates_until, evaluated_at in ((60, 90), (150, 180)):
         clock.now = updates_until
         summary.on_step_end(None, run_state(20), None)

@@ -48,15 +48,26 @@ def names(checkpoints):
 def test_choosing(tmp_path):
     folder = make_checkpoints(tmp_path, [3.0, 1.0, 2.0, 1.0])
     assert names(complete_checkpoints(folder)) == [f"checkpoint-{n}" for n in (5, 10, 15, 20)]
-    assert names(best_checkpoints(complete_checkpoints(folder), "nll", False)[:3]) == [
+    assert names(best_checkpoints(complete_checkpoints(folder), "nll")[:3]) == [
         "checkpoint-10",
         "checkpoint-20",
         "checkpoint-15",
     ]
-    assert names(choose_checkpoints(folder, last=2)) == ["checkpoint-15", "checkpoint-20"]
-    assert names(choose_checkpoints(folder, best=2)) == ["checkpoint-10", "checkpoint-20"]
+    assert names(choose_checkpoints(folder, 2)) == ["checkpoint-15", "checkpoint-20"]
+    assert names(choose_checkpoints(folder, 2, of="best")) == ["checkpoint-10", "checkpoint-20"]
     with pytest.raises(InputError, match="5 last checkpoints requested, but only 4 were kept"):
-        choose_checkpoints(folder, last=5)
+        choose_checkpoints(folder, 5)
+
+
+def test_checkpoints_that_were_not_kept_are_not_replaced_by_others(tmp_path, caplog):
+    folder = make_checkpoints(tmp_path, [3.0, 1.0, 1.5, 2.0, 2.5])
+    for deleted in (1, 3):
+        shutil.rmtree(folder / f"checkpoint-{5 * deleted}")
+    with pytest.raises(InputError, match="3 last checkpoints requested, but only 2 were kept"):
+        choose_checkpoints(folder, 3)
+    with pytest.raises(InputError, match="3 best by nll checkpoints requested, but only 2 were kept"):
+        choose_checkpoints(folder, 3, of="best")
+    assert names(choose_checkpoints(folder, 3, fewer=True)) == ["checkpoint-20", "checkpoint-25"]
 
 
 def test_a_checkpoint_that_was_cut_off_is_not_whole(tmp_path):
@@ -127,7 +138,7 @@ def test_an_average_searches_as_the_recipe_says_at_last(run, tmp_path):
     recipe = yaml.safe_load((run / "recipe.yaml").read_text())
     recipe["decoding"] |= {"num_beams": 3, "length_penalty": 0.7}
     (tmp_path / "run" / "recipe.yaml").write_text(yaml.safe_dump(recipe))
-    average_run(tmp_path / "run", tmp_path / "model", last=2, best=None, overwrite=False)
+    average_run(tmp_path / "run", tmp_path / "model", 2)
     generation = GenerationConfig.from_pretrained(tmp_path / "model")
     assert (generation.num_beams, generation.length_penalty) == (3, 0.7)
 

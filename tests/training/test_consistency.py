@@ -57,6 +57,30 @@ def test_loss_and_gradients_are_those_of_the_formula(method, form, bias, monkeyp
 
 
 @pytest.mark.parametrize("method", METHODS)
+def test_the_last_chunk_may_have_one_token(method):
+    """In fp32, where the kernels write probabilities over logits, of which a single pair is contiguous."""
+    alpha, cutoff = METHODS[method]
+    passes = TwoPasses(make_model(dropout=0.1), alpha, cutoff)
+    passes.active = True
+    hidden, weight = (torch.randn(shape).requires_grad_() for shape in ((2, 1, 12), (53, 12)))
+    labels = torch.tensor([[7]])
+    loss = LossMeter(0.1, "fairseq", passes)(hidden, weight, labels.repeat(2, 1), num_items=1)
+    expected = formula(F.linear(hidden, weight), labels, alpha, method == "r_drop")
+    for mine, theirs in zip(*(torch.autograd.grad(each, (hidden, weight)) for each in (loss, expected)), strict=True):
+        torch.testing.assert_close(mine, theirs, rtol=1e-4, atol=1e-4)
+
+
+def test_the_profile_of_admin_is_that_of_one_pass(tmp_path):
+    profiles = []
+    for settings in ({}, {"simcut": 3.0, "simcut_rate": 0.9}):
+        torch.manual_seed(1)
+        trainer = make_trainer(tmp_path, make_model(ln_mode="admin"), max_updates=1, **settings)
+        trainer.train()
+        profiles.append(trainer.model.config.admin_profile)
+    assert profiles[0] == profiles[1] is not None
+
+
+@pytest.mark.parametrize("method", METHODS)
 def test_an_update_divides_by_the_tokens_of_the_text_over_all_accumulated_batches(method, tmp_path):
     seen = []
     trainer = make_trainer(

@@ -177,11 +177,20 @@ def test_a_run_stopped_by_patience_goes_on_with_more(tmp_path):
     assert train(changed(recipe, "training", patience=3), resume=True)["updates"] == 8
 
 
+def test_a_resumed_run_evaluates_and_logs_as_often_as_its_recipe_says(run):
+    recipe, folder = run
+    train(changed(recipe, "training", max_updates=12, eval_every=4, log_every=3, keep_last=9), resume=True)
+    entries = read_json_lines(folder / "metrics.jsonl")
+    assert [entry["step"] for entry in entries if "eval_nll" in entry] == [2, 4, 8, 12]
+    assert [entry["step"] for entry in entries if "loss" in entry and entry["step"] > 4] == [6, 9, 12]
+
+
 def test_evaluations_since_the_best():
-    history = [{"eval_nll": value} for value in (3.0, 2.0, float("nan"), 2.0, 2.5)] + [{"loss": 1.0}]
-    assert evaluations_since_best(history, "nll", False) == 3
-    assert evaluations_since_best(history[:2], "nll", True) == 1
-    assert evaluations_since_best([], "nll", False) == 0
+    values = enumerate((3.0, 2.0, float("nan"), 2.0, 2.5), start=1)
+    history = [{"step": step, "eval_nll": value, "eval_bleu": value} for step, value in values] + [{"loss": 1.0}]
+    assert evaluations_since_best(history, "nll") == 3
+    assert evaluations_since_best(history[:2], "bleu") == 1
+    assert evaluations_since_best([], "nll") == 0
     state = TrainerState(log_history=history, global_step=5)
     settings = [make_settings(patience) for patience in (3, 4, None)]
     assert [is_finished(state, each) for each in settings] == [True, False, False]

@@ -74,6 +74,39 @@ def test_another_mode_keeps_the_logits(tmp_path, base):
     torch.testing.assert_close(logits(model, start.tokenizer), logits(own, start.tokenizer), atol=1e-5, rtol=0)
 
 
+@pytest.mark.parametrize(
+    ("own", "fields", "modes"),
+    [
+        (
+            {"ln_mode": "resi_dual", "ln_mode_options": {"dual_scale": 0.5}},
+            {"ln_mode": "resi_dual"},
+            ["resi_dual"] * 2,
+        ),
+        (
+            {"ln_mode": "post_ln", "decoder_ln_mode": "pre_ln"},
+            {"encoder_ln_mode": "resi_dual"},
+            ["resi_dual", "pre_ln"],
+        ),
+        ({"ln_mode": "post_ln", "decoder_ln_mode": "pre_ln"}, {"encoder_ln_mode": "post_ln"}, ["post_ln", "pre_ln"]),
+    ],
+)
+def test_a_stack_that_the_recipe_does_not_change_keeps_its_mode_and_options(tmp_path, own, fields, modes):
+    tokenizer = bpe(SENTENCES)
+    trained = tiny_model(tokenizer, source_lang="en", target_lang="de", **own)
+    save_checkpoint(trained, tokenizer, tmp_path / "own")
+    model = load_start(str(tmp_path / "own"), fields).model
+    assert [model.config.stack_ln_mode(stack) for stack in ("encoder", "decoder")] == modes
+    torch.testing.assert_close(logits(model, tokenizer), logits(trained, tokenizer))
+
+
+def test_a_language_model_may_restate_its_mode(tmp_path):
+    tokenizer = bpe(SENTENCES)
+    config = ResidualConfig(vocab_size=len(tokenizer), is_decoder_only=True, ln_mode="pre_ln", d_model=16)
+    save_checkpoint(ResidualForCausalLM(config), tokenizer, tmp_path / "lm")
+    model = load_start(str(tmp_path / "lm"), {"ln_mode": "pre_ln", "d_model": 16}, ResidualForCausalLM).model
+    assert model.config.ln_mode == "pre_ln"
+
+
 def test_tags_of_the_starting_model_that_the_recipe_lacks_are_reported(tmp_path, base, caplog):
     recipe = recipe_from(tmp_path, base)
     start = start_of(recipe)
