@@ -227,7 +227,7 @@ def open_stream(
     **options: Any,
 ) -> StreamedBatches:
     """The training batches of a stream; `options` as in `StreamedBatches`."""
-    tokenizer = copy.deepcopy(tokenizer)  # a thread encodes; tokenizers with two vocabularies switch between them
+    tokenizer = copy.deepcopy(tokenizer)  # a thread encodes; tokenizers keep truncation and padding as state
     if data.is_text:
         packing = packing_of(data, min(positions, max_tokens))
         encode_text: Callable[..., EncodedCorpus] = partial(encode_chunks, tokenizer=tokenizer, packing=packing)

@@ -19,8 +19,10 @@ from transformers.generation.utils import GenerateBeamEncoderDecoderOutput, Gene
 from transformers.modeling_outputs import BaseModelOutput
 
 from .fingerprint import submodules
+from .layers import ResidualAttention, ResidualDecoderLayer, ResidualFeedForward
 from .prepared_decoder import prepared_decoder
 from .search import Decoder, SearchSettings, beam_search, greedy_search
+from .stacks import ResidualDecoder
 
 PROCESSORS = (  # those whose result for a row depends on that row alone
     logits_process.ExponentialDecayLengthPenalty,
@@ -59,6 +61,7 @@ ONLY_TRANSFORMERS = (
     "stopping_criteria",
     "streamer",
     "synced_gpus",
+    "tokenizer",
 )
 
 
@@ -88,7 +91,7 @@ class FastGenerationMixin(GenerationMixin):
         decoding_dtype: str | None = None,
         **kwargs: Any,
     ) -> Any:
-        """As `GenerationMixin.generate`.
+        """As `GenerationMixin.generate`. Writes to weights through `.data` after a call may go unnoticed.
 
         Args:
             length_limits: most new tokens of each sentence, (sentences,). Transformers' loop knows only
@@ -112,9 +115,8 @@ class FastGenerationMixin(GenerationMixin):
                 encoded = {"encoder_outputs": copy.copy(kwargs["encoder_outputs"])}
             try:
                 loop = partial(decode, length_limits=length_limits, pack=pack)
-                return super().generate(
-                    custom_generate=loop, **{**kwargs, **encoded, **without_cache(generation_config)}
-                )
+                prepared = {**kwargs, **encoded, **without_cache(generation_config), "custom_generate": loop}
+                return super().generate(**prepared)
             except NotServed:
                 pass
         return super().generate(**kwargs)
@@ -136,23 +138,32 @@ class FastGenerationMixin(GenerationMixin):
         """Whether our search can serve a request, as far as its arguments show."""
         return (
             self.device.type == "cpu"
-            and not self.training
             and not self._setting("do_sample", kwargs)
             and self._setting("use_cache", kwargs) is not False
             and self._setting("fast_decoding", kwargs) is not False
             and not computes_otherwise(self)
             and self.config._attn_implementation in ("eager", "sdpa")
             and all(kwargs.get(name) is None or kwargs[name] is False for name in ONLY_TRANSFORMERS)
-            and not any(map(is_changed, submodules(self)))
+            and not any(module.training or is_changed(module) for module in submodules(self))
         )
 
 
 def computes_otherwise(model: FastGenerationMixin) -> bool:
-    """Whether a subclass or an adapter has its own `forward` or inputs of a step."""
+    """Whether a subclass, an adapter or a module of another class has its own `forward`, inputs of a step or loop."""
     own = next(cls for cls in type(model).__mro__ if FastGenerationMixin in cls.__bases__)
-    names = ("forward", "prepare_inputs_for_generation")
+    names = ("forward", "prepare_inputs_for_generation", "_sample", "_beam_search")
     replaced = any(getattr(type(model), name) is not getattr(own, name) for name in names)
-    return replaced or "prepare_inputs_for_generation" in vars(model)
+    return replaced or "prepare_inputs_for_generation" in vars(model) or has_other_branches(model.get_decoder())
+
+
+def has_other_branches(decoder: Any) -> bool:
+    """Whether a part of the decoder that the search computes is not of the class that it computes."""
+    classes = {"self_attn": ResidualAttention, "encoder_attn": ResidualAttention, "ffn": ResidualFeedForward}
+    return type(decoder) is not ResidualDecoder or any(
+        type(layer) is not ResidualDecoderLayer
+        or any(type(getattr(layer, name)) is not branch for name, branch in classes.items())
+        for layer in decoder.layers
+    )
 
 
 def without_cache(generation_config: Any) -> dict[str, Any]:

@@ -10,10 +10,13 @@ import copy
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
 
 from tokenizers import Tokenizer
 from transformers import BatchEncoding, PreTrainedTokenizerFast
+
+IN_TARGET: ContextVar[bool] = ContextVar("in_target", default=False)  # the vocabulary that this thread uses
 
 
 class ResidualTokenizer(PreTrainedTokenizerFast):
@@ -53,11 +56,18 @@ class ResidualTokenizer(PreTrainedTokenizerFast):
         super().__init__(*args, known_tokens=known_tokens, **kwargs)
         self.known_tokens = known_tokens
         self.target_tokenizer = target
-        self._source_tokenizer = self._tokenizer
         for name, token in self.special_tokens_map.items():
             source_id, target_id = self._source_tokenizer.token_to_id(token), target.token_to_id(token)
             if source_id != target_id:
                 raise ValueError(f"{name} {token} has the id {source_id} in the source, {target_id} in the target")
+
+    @property
+    def _tokenizer(self) -> Tokenizer:
+        return self.target_tokenizer if IN_TARGET.get() else self._source_tokenizer
+
+    @_tokenizer.setter
+    def _tokenizer(self, tokenizer: Tokenizer) -> None:
+        self._source_tokenizer = tokenizer
 
     @classmethod
     def from_pair(
@@ -101,7 +111,7 @@ class ResidualTokenizer(PreTrainedTokenizerFast):
         return None if known is None else known[side]
 
     def _known_ids(self, ids: list[int]) -> list[int]:
-        known = self._known(int(self._tokenizer is self.target_tokenizer))
+        known = self._known(int(IN_TARGET.get()))
         if known is None or max(ids, default=0) < known:
             return ids
         return [i if i < known else self.unk_token_id for i in ids]
@@ -115,10 +125,10 @@ class ResidualTokenizer(PreTrainedTokenizerFast):
         return self._known_ids([super()._convert_token_to_id_with_added_voc(token)])[0]
 
     def _switch_to_target_mode(self) -> None:
-        self._tokenizer = self.target_tokenizer
+        IN_TARGET.set(True)
 
     def _switch_to_input_mode(self) -> None:
-        self._tokenizer = self._source_tokenizer
+        IN_TARGET.set(False)
 
     @contextmanager
     def _vocabulary(self, use_source_tokenizer: bool) -> Iterator[None]:

@@ -85,7 +85,7 @@ class NativeDecoder:
         """States (tokens, padded width) of tokens and their positions, (tokens,)."""
         rows = len(tokens)
         cache = torch.empty(rows, 2 * stack.attention_width, dtype=self.dtype)
-        states = torch.empty(round_up(rows, ROW_PADDING), stack.stride, dtype=self.dtype)
+        states = torch.empty(rows + ROW_PADDING, stack.stride, dtype=self.dtype)  # for the tiles of a part at its end
         lines, lengths = sentences.sentence_of_token.data_ptr(), sentences.lengths.data_ptr()
         table = Table(sentences.entries.data_ptr(), sentences.longest, lines, lengths)
         inputs = tokens.data_ptr(), positions.data_ptr(), table, sentences.longest

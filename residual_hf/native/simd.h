@@ -60,7 +60,7 @@ INLINE void store(void *base, int64_t index, const Type type, __m512 values) {
 
 // e^x with a relative error of 1e-7: 2^n * e^r with |r| <= ln(2) / 2, polynomial of Cephes' expf.
 INLINE __m512 exponential(__m512 x) {
-    x = _mm512_max_ps(x, _mm512_set1_ps(-87.3f));
+    x = _mm512_max_ps(_mm512_set1_ps(-87.3f), x); // in this order NaN remains NaN
     __m512 n = _mm512_roundscale_ps(_mm512_mul_ps(x, _mm512_set1_ps(1.44269504088896341f)), 0);
     __m512 r = _mm512_fnmadd_ps(n, _mm512_set1_ps(0.693359375f), x);
     r = _mm512_fnmadd_ps(n, _mm512_set1_ps(-2.12194440e-4f), r);
@@ -93,7 +93,7 @@ INLINE __m512 activate(__m512 x, Activation activation) {
     __m512 one = _mm512_set1_ps(1.0f);
     switch (activation) {
     case RELU:
-        return _mm512_max_ps(x, _mm512_setzero_ps());
+        return _mm512_max_ps(_mm512_setzero_ps(), x);
     case GELU: {
         __m512 erf = error_function(_mm512_mul_ps(x, _mm512_set1_ps(0.70710678118654752f)));
         return _mm512_mul_ps(_mm512_mul_ps(x, _mm512_set1_ps(0.5f)), _mm512_add_ps(erf, one));

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import torch
 from torch import nn
+from transformers.activations import ACT2FN
 
 from residual_hf.model.embeddings import NormalizedLinear
 from residual_hf.model.modeling_residual import ResidualForConditionalGeneration
@@ -17,7 +18,11 @@ from .weights import ACTIVATIONS, DTYPES
 
 LARGEST_HEAD = 128
 LINEAR_MAPS = ("q_proj", "k_proj", "v_proj", "out_proj", "fc1", "fc2")
-TABLES = ("embed_tokens", "embed_positions")  # without modules of their own, such as those of adapters
+TABLES = {
+    "embed_tokens": ("ScaledEmbedding",),
+    "embed_positions": ("SinusoidalPositions", "MarianPositions", "LearnedPositions"),
+}
+"""Names of classes, also in the code of a checkpoint; without modules of their own, such as those of adapters."""
 
 
 def missing_support(model: ResidualForConditionalGeneration, dtype: str = "float32") -> str | None:
@@ -44,9 +49,11 @@ def unsupported_stack(stack: ResidualStack) -> str | None:
     head_size = config.d_model // config.stack_attention_heads(stack.stack)
     if head_size > LARGEST_HEAD:
         return f"heads of {head_size} values are larger than {LARGEST_HEAD}"
+    classes = {**dict.fromkeys(LINEAR_MAPS, nn.Linear), "activation": type(ACT2FN[config.activation_function])}
     for name, module in stack.named_modules():
-        role = name.rpartition(".")[2]
-        if (role in LINEAR_MAPS and type(module) is not nn.Linear) or (role in TABLES and [*module.children()]):
+        role, kind = name.rpartition(".")[2], type(module)
+        other_table = role in TABLES and (kind.__name__ not in TABLES[role] or [*module.children()])
+        if other_table or kind is not classes.get(role, kind):
             return f"{stack.stack}.{name} is a {type(module).__name__}, for which there is no native kernel"
         if name and hasattr(module, "active_adapters"):
             return f"{stack.stack}.{name} is an adapter ({type(module).__name__})"

@@ -10,6 +10,7 @@ import json
 import os
 import pickle
 import random
+import threading
 from pathlib import Path
 
 import pytest
@@ -295,6 +296,28 @@ def test_separate_vocabularies_survive_pickle_copy_and_refused_targets(separate)
     with pytest.raises((ValueError, TypeError)):
         separate("boat", text_target=[1])
     assert separate.encode("boat") == train("en").encode("boat")
+
+
+def test_threads_use_the_two_vocabularies_at_the_same_time(separate):
+    text = TEXTS["en"][0]
+    ids, translation = separate(text)["input_ids"], separate(text_target=TEXTS["ru"][0])["input_ids"]
+    expected = separate.decode(translation)
+    found = []
+
+    def decode(entered, encoded):
+        with separate._vocabulary(use_source_tokenizer=False):
+            entered.set()
+            encoded.wait(10)
+        found.append(separate.decode(translation))
+
+    entered, encoded = threading.Event(), threading.Event()
+    thread = threading.Thread(target=decode, args=(entered, encoded))
+    thread.start()
+    entered.wait(10)
+    assert separate(text)["input_ids"] == ids
+    encoded.set()
+    thread.join()
+    assert found == [expected]
 
 
 def test_separate_vocabularies_must_agree_on_special_tokens(tmp_path):

@@ -8,11 +8,15 @@ import random
 import pytest
 import torch
 from test_modeling_residual import every_mode
+from tiny_translator import SENTENCES
 from transformers import GenerationConfig, LogitsProcessor, LogitsProcessorList
 from transformers.modeling_outputs import BaseModelOutputWithPooling
 
 from residual_hf import ResidualConfig, ResidualForConditionalGeneration, native
+from residual_hf.data.settings import TokenizerSettings
+from residual_hf.data.tokenizer_training import train_tokenizer
 from residual_hf.model import decoding
+from residual_hf.model.layers import ResidualDecoderLayer
 from residual_hf.model.search import top_k
 from residual_hf.native import serving
 from residual_hf.training.acceleration import accelerated
@@ -278,6 +282,68 @@ def test_a_replaced_forward_is_called(served):
     assert torch.equal(model.generate(sources, max_new_tokens=4), before) and len(served) == 2
     with accelerated(model):
         assert torch.equal(model.generate(sources, max_new_tokens=4), before) and len(served) == 3
+
+
+class Skipping(ResidualDecoderLayer):
+    def forward(self, *stream, **kwargs):
+        return tuple(-x for x in stream[:-1])
+
+
+class Adapter(torch.nn.Module):
+    def __init__(self, branch):
+        super().__init__()
+        self.branch = branch
+
+    def forward(self, states):
+        return (9 * self.branch(states)[0],)
+
+
+def replace_layer(model):
+    model.model.decoder.layers[0].__class__ = Skipping
+
+
+def replace_branch(model):
+    model.model.decoder.layers[1].ffn = Adapter(model.model.decoder.layers[1].ffn)
+
+
+def replace_activation(model):
+    for layer in model.model.decoder.layers:
+        layer.ffn.activation = torch.nn.Tanh()
+
+
+def keep_dropout(model):
+    for module in model.modules():
+        if isinstance(module, torch.nn.Dropout):
+            module.p = module.train().p or 0.5
+
+
+@pytest.mark.parametrize("change", [replace_layer, replace_branch, replace_activation, keep_dropout])
+def test_modules_that_are_replaced_or_in_training_mode_compute_what_is_decoded(change):
+    model, sources = make_model("post_ln"), make_sources(random.Random(4), 2, left_padded=False)
+    change(model)
+    found = []
+    for model.generation_config.fast_decoding in (False, True):
+        torch.manual_seed(0)
+        found.append(model.generate(sources, max_new_tokens=6))
+    assert torch.equal(*found)
+
+
+def test_arguments_that_transformers_takes_out_before_the_loop():
+    model, sources = make_model("post_ln"), make_sources(random.Random(4), 1, left_padded=False)
+    expected = model.generate(sources, max_new_tokens=3)
+    assert torch.equal(model.generate(sources, max_new_tokens=3, custom_generate=None), expected)
+    tokenizer = train_tokenizer(SENTENCES, TokenizerSettings(kind="byte_bpe", vocab_size=270), model_max_length=64)
+    stopped = {"stop_strings": ["a dog"], "tokenizer": tokenizer}
+    assert torch.equal(model.generate(sources, max_new_tokens=3, **stopped), expected)
+
+
+@pytest.mark.parametrize("place", ["ffn.fc1", "encoder_attn.k_proj"])
+def test_weights_that_are_not_finite_are_not_hidden_by_the_kernels(place):
+    model, sources = make_model("post_ln"), make_sources(random.Random(4), 1, left_padded=False)
+    with torch.no_grad():
+        model.model.decoder.layers[0].get_submodule(place).bias[0] = torch.nan
+    found = model.generate(sources, max_new_tokens=2, output_scores=True, return_dict_in_generate=True)
+    assert not found.scores[0].isfinite().all()
 
 
 @pytest.mark.parametrize("columns", [37, 640, 10_007])
