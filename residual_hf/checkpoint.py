@@ -69,7 +69,7 @@ def save_checkpoint(
         if origin:
             from residual_hf.hub.plain_card import write_plain_card
 
-            write_plain_card(new, model.config, tokenizer, folder.name, origin)
+            write_plain_card(new, model.config, tokenizer, folder.resolve().name, origin)
     return folder
 
 

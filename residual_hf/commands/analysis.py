@@ -6,8 +6,10 @@ from __future__ import annotations
 import argparse
 import math
 import sys
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from residual_hf.errors import InputError
 
@@ -75,15 +77,27 @@ def add_figures(verbs: Verbs) -> None:
 
 def run_figures(options: argparse.Namespace) -> int:
     from residual_hf.analysis.figures.figure import draw_figure
-    from residual_hf.analysis.figures.gallery import find_figures
 
     if options.model is not None:
         return draw_figures_of_model(options)
     if options.source is not None or options.reference is not None:
         raise InputError("--source, --reference: given without --model")
-    for figure in find_figures(options.names):
-        for path in draw_figure(figure, options.output_dir, options.modes, options.seeds, options.full):
-            print(path)
+    modes, seeds, full = options.modes, options.seeds, options.full
+    return draw_each(options.names, lambda figure: draw_figure(figure, options.output_dir, modes, seeds, full))
+
+
+def draw_each(names: Sequence[str], draw: Callable[[Any], Iterable[Path]]) -> int:
+    """Draw the figures of these names; of all, those that can be drawn."""
+    from residual_hf.analysis.figures.gallery import find_figures
+
+    for figure in find_figures(names):
+        try:
+            for path in draw(figure):
+                print(path)
+        except InputError as error:
+            if "all" not in names:
+                raise
+            print(f"residual-hf figures: left out: {error}", file=sys.stderr)
     return 0
 
 
@@ -91,19 +105,11 @@ def draw_figures_of_model(options: argparse.Namespace) -> int:
     from residual_hf.analysis.figures.gallery import find_figures
     from residual_hf.analysis.figures.own_model import OwnModel, draw_for_model
 
-    figures = find_figures(options.names)
+    find_figures(options.names)  # refuses names before the model is loaded
     if options.full:
         raise InputError("--full: a model has its own size")
-    own = OwnModel.load(options.model, options.source, options.reference)
-    for figure in figures:
-        try:
-            for path in draw_for_model(figure, own, options.output_dir, options.modes, options.seeds):
-                print(path)
-        except InputError as error:
-            if "all" not in options.names:
-                raise
-            print(f"residual-hf figures: left out: {error}", file=sys.stderr)
-    return 0
+    own, modes, seeds = OwnModel.load(options.model, options.source, options.reference), options.modes, options.seeds
+    return draw_each(options.names, lambda figure: draw_for_model(figure, own, options.output_dir, modes, seeds))
 
 
 def add_stress(verbs: Verbs) -> None:

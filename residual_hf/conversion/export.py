@@ -24,6 +24,7 @@ from residual_hf.conversion.to_torch_export import TorchExportTarget
 from residual_hf.data.multilingual import check_tagged
 from residual_hf.data.text_files import iter_lines
 from residual_hf.errors import InputError
+from residual_hf.evaluation.metrics import default_tokenizer
 from residual_hf.files import atomic_folder, check_output_folder, write_json
 from residual_hf.generation.decode import DecodingSettings, to_text
 from residual_hf.model.connections import get_ln_mode
@@ -143,7 +144,8 @@ def export(
             target.quantize(model, tokenizer, folder)
             exported = target.translate(model, tokenizer, folder, sources, limit)
             texts, exported_texts = to_text(tokenizer, own), to_text(tokenizer, exported)
-            found = measure_loss(found, texts, exported_texts, reference_texts)
+            tokenize = default_tokenizer(model.config.target_lang)
+            found = measure_loss(found, texts, exported_texts, reference_texts, tokenize)
         tokenizer.save_pretrained(folder)
         write_json(folder / REPORT, {"residual_hf": residual_hf.__version__, **asdict(found)})
     return found
@@ -234,9 +236,13 @@ def is_tie(
 
 
 def measure_loss(
-    found: Verification, own: list[str], exported: list[str], references: list[str] | None
+    found: Verification, own: list[str], exported: list[str], references: list[str] | None, tokenize: str
 ) -> Verification:
     """Add the loss of BLEU of an int8 export."""
+
+    def bleu(translations: list[str], references: list[str]) -> float:
+        return sacrebleu.corpus_bleu(translations, [references], tokenize=tokenize).score
+
     if references is None:
         found.bleu_loss = bleu(own, own) - bleu(exported, own)
     else:
@@ -244,7 +250,3 @@ def measure_loss(
         found.bleu_loss = bleu(own, references) - found.bleu
     found.dtype = "int8"
     return found
-
-
-def bleu(translations: list[str], references: list[str]) -> float:
-    return sacrebleu.corpus_bleu(translations, [references]).score

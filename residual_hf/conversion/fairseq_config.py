@@ -52,6 +52,9 @@ REFUSED: dict[str, tuple[Any, ...]] = {
     "decay_inner_residual": (),
     "subln": (),
     "deepnorm": (),
+    "encoder_langtok": (),
+    "decoder_langtok": (),
+    "add_bos_token": (),
 }
 ACTIVATIONS = {
     "relu": "relu",

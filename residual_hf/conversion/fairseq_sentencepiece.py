@@ -43,9 +43,10 @@ def read_sentencepiece(path: str | Path) -> SentencePieceModel:
     """Read a `.model` file.
 
     Raises:
-        InputError: the file is not a SentencePiece model, or a model of words or characters.
+        InputError: the file is not a SentencePiece model, or one of words or characters, of symbols that its users
+            defined, or of text with other marks of spaces.
     """
-    model = SentencePieceModel()
+    model, marks_words = SentencePieceModel(), True
     try:
         for number, value in _fields(expanded(path).read_bytes()):
             if number == 1:
@@ -55,11 +56,13 @@ def read_sentencepiece(path: str | Path) -> SentencePieceModel:
                 trainer = dict(_fields(value))
                 model.model_type = trainer.get(3, UNIGRAM)
                 model.byte_fallback = bool(trainer.get(35, 0))
+                marks_words &= not trainer.get(24, 0)  # treat_whitespace_as_suffix
             elif number == 3:
                 normalizer = dict(_fields(value))
                 model.charsmap = normalizer.get(2, b"")
                 model.add_dummy_prefix = bool(normalizer.get(3, 1))
                 model.remove_extra_whitespaces = bool(normalizer.get(4, 1))
+                marks_words &= bool(normalizer.get(5, 1))  # escape_whitespaces
     except FileNotFoundError:
         raise InputError(f"no such file: {path}") from None
     except (OSError, ValueError, IndexError, struct.error, AttributeError, TypeError) as error:
@@ -68,6 +71,13 @@ def read_sentencepiece(path: str | Path) -> SentencePieceModel:
         raise InputError(f"{path}: not a SentencePiece model: it has no pieces")
     if model.model_type not in (UNIGRAM, BPE):
         raise InputError(f"{path}: a SentencePiece model of words or characters, must be unigram or bpe")
+    if not marks_words:
+        raise InputError(f"{path}: a SentencePiece model in which words do not begin with ▁")
+    normal, own = ({piece for piece, (_, kind) in model.pieces.items() if kind == k} for k in (NORMAL, USER_DEFINED))
+    if model.model_type == UNIGRAM:  # which finds those of known characters
+        own = {piece for piece in own if not normal.issuperset(piece)}
+    if own:
+        raise InputError(f"{path}: a SentencePiece model with user_defined_symbols ({', '.join(sorted(own))})")
     return model
 
 

@@ -43,6 +43,7 @@ class OnnxTarget(GraphTarget):
             path = folder / f"{name}{self.suffix}"
             with atomic_file(path) as smaller:
                 quantize_dynamic(path, smaller, per_channel=True, weight_type=QuantType.QInt8)
+            Path(f"{path}.data").unlink(missing_ok=True)  # of the float32 weights
 
     def load_graph(self, path: Path) -> GraphCall:
         import onnxruntime

@@ -169,7 +169,7 @@ def paired_bootstrap(
 ) -> dict[str, Comparison]:
     """Compare two systems by paired bootstrap resampling of the lines (Koehn 2004), as implemented in sacreBLEU.
 
-    Identical systems get p = 1; sacreBLEU gives them its lowest p-value.
+    Systems with the same score get p = 1; sacreBLEU gives them its lowest p-value.
 
     Args:
         system_a: translations of the baseline.
@@ -189,7 +189,6 @@ def paired_bootstrap(
     check_lines("system_b", system_b, references)
     if samples < 1:
         raise InputError(f"samples: {samples} given, must be at least 1")
-    identical = list(system_a) == list(system_b)
     comparisons = {}
     for name, metric in sacrebleu_metrics(metrics, lowercase, tokenize).items():
         test = PairedTest(
@@ -203,7 +202,7 @@ def paired_bootstrap(
             b=float(b.score),
             a_interval=interval(a),
             b_interval=interval(b),
-            p_value=1.0 if identical or b.p_value is None else float(b.p_value),
+            p_value=1.0 if a.score == b.score or b.p_value is None else float(b.p_value),
             signature=str(signature),
         )
     return comparisons
@@ -227,7 +226,10 @@ def check_lines(field: str, hypotheses: Sequence[str], references: Sequence[str]
 
 
 def sacrebleu_metrics(names: Sequence[str], lowercase: bool, tokenize: str) -> dict[str, Metric]:
-    """sacreBLEU's objects by the names of `METRICS`; TER, too, is cased unless `lowercase`."""
+    """sacreBLEU's objects by the names of `METRICS`.
+
+    TER, too, is cased unless `lowercase`, and counts characters instead of words of Chinese and Japanese.
+    """
     from sacrebleu.metrics import BLEU, CHRF, TER
 
     unknown = [name for name in names if name not in METRICS]
@@ -235,6 +237,8 @@ def sacrebleu_metrics(names: Sequence[str], lowercase: bool, tokenize: str) -> d
         raise InputError(f"metrics: {names!r} given, must be a sequence of names out of {list(METRICS)}")
     if tokenize not in BLEU.TOKENIZERS:
         raise InputError(f"tokenize: {tokenize!r} given, must be one of {sorted(BLEU.TOKENIZERS)}")
+
+    in_characters = tokenize in ("zh", "ja-mecab")
 
     def bleu(lowercase: bool) -> Metric:
         try:
@@ -249,7 +253,7 @@ def sacrebleu_metrics(names: Sequence[str], lowercase: bool, tokenize: str) -> d
         "bleu_lowercase": lambda: bleu(True),
         "chrf": lambda: CHRF(lowercase=lowercase),
         "chrf++": lambda: CHRF(lowercase=lowercase, word_order=2),
-        "ter": lambda: TER(case_sensitive=not lowercase),
+        "ter": lambda: TER(case_sensitive=not lowercase, normalized=in_characters, asian_support=in_characters),
     }
     return {name: makers[name]() for name in names}
 

@@ -189,5 +189,10 @@ def mean_of_reports(reports: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
     if len(reports) == 1:
         return next(iter(reports.values()))
     scored = [figure for figure in FIGURES if all(figure in report for report in reports.values())]
-    means = {f: {"value": sum(r[f]["value"] for r in reports.values()) / len(reports)} for f in scored}
+    means: dict[str, Any] = {}
+    for figure in scored:
+        scores = [report[figure] for report in reports.values()]
+        means[figure] = {"value": sum(score["value"] for score in scores) / len(scores)}
+        if signatures := dict.fromkeys(score["signature"] for score in scores if "signature" in score):
+            means[figure]["signature"] = " / ".join(signatures)
     return {**means, "corpora": dict(reports)}

@@ -18,6 +18,7 @@ from huggingface_hub.errors import HFValidationError
 from huggingface_hub.utils import validate_repo_id
 from jinja2 import TemplateError
 
+from residual_hf.data.tokenizer import ends_text
 from residual_hf.errors import InputError
 from residual_hf.evaluation.metrics import METRICS, Comparison, paired_bootstrap, tokenizer_of
 from residual_hf.files import check_output_file, write_atomically
@@ -116,7 +117,7 @@ def write_card(
             license=license,
             data_license=data_license,
             picture=picture.name if curve else None,
-            usage=usage(run.config, name, *run.directions[0], task=run.task),
+            usage=usage(run.config, name, *run.directions[0], task=run.task, ends_text=has_end(run)),
             start=run.starts_from,
             connections=[describe_mode(mode) for mode in run.ln_modes],
             hashes=_hashes(run),
@@ -198,6 +199,15 @@ def usage(
         ends_text=ends_text,
         codes=codes,
     )
+
+
+def has_end(run: FinishedRun) -> bool:
+    """Whether the tokenizer of a language model ends texts with `</s>`; a converted one begins them with it."""
+    if run.task != "text-generation" or run.starts_from is None:
+        return True
+    from transformers import AutoTokenizer
+
+    return ends_text(AutoTokenizer.from_pretrained(run.folder / "model"))
 
 
 def _results(run: FinishedRun, table: ScoreTable) -> list[EvalResult]:

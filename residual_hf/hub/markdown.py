@@ -19,7 +19,8 @@ NAMED_SECRETS = re.compile(
     rf"""(?<![\w-])({SECRET_NAME}["']?\s*[=:]\s*|--{SECRET_NAME}\s+)(?:"[^"\n]*"|'[^'\n]*'|[^\s'",}}&]+)"""
 )
 SECRETS = re.compile(  # of Hugging Face, GitHub, GitLab, Slack, OpenAI, AWS; web tokens; logins in URLs
-    r"\b(?:hf|api_org|gh[opsu]|github_pat|glpat|xox[abp]|sk)[_-][\w-]{8,}|\bAKIA\w{12,}|\beyJ[\w-]{10,}\.[\w.-]+"
+    r"\b(?:hf|api_org)_[A-Za-z0-9]{8,}|\b(?:gh[opsu]|github_pat|glpat|xox[abp])[_-][\w-]{8,}"
+    r"|\bsk-(?:proj-)?(?=\w*\d)\w{16,}[\w-]*|\bAKIA\w{12,}|\beyJ[\w-]{10,}\.[\w.-]+"
     r"|(?<=://)[^\s/@]+(?=@)|(?<=Bearer )\S+"
 )
 SPECIAL = re.compile(r"([\\`*{}\[\]<>#|!~$&]|(?<!\w)_|_(?!\w))")
@@ -27,7 +28,12 @@ SPECIAL = re.compile(r"([\\`*{}\[\]<>#|!~$&]|(?<!\w)_|_(?!\w))")
 
 def text(value: Any) -> str:
     """Plain text in a line or a cell of a table."""
-    return SPECIAL.sub(r"\\\1", " ".join(public(str(value)).split()))
+    return escaped(public(str(value)))
+
+
+def escaped(value: str) -> str:
+    """As `text`, with paths and whatever looks like one: sentences are no records of a machine."""
+    return SPECIAL.sub(r"\\\1", " ".join(value.split()))
 
 
 def code(value: Any, cell: bool = False) -> str:
@@ -46,8 +52,8 @@ def block(value: Any, language: str = "") -> str:
 
 
 def literal(value: str) -> str:
-    """A string literal of Python."""
-    return json.dumps(public(value), ensure_ascii=False).replace("`", "'")
+    """A string literal of Python, such as the name of a model."""
+    return json.dumps(value, ensure_ascii=False).replace("`", "'")
 
 
 def public(value: Any) -> Any:

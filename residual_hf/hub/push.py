@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from collections.abc import Iterator
@@ -145,6 +146,7 @@ def loading_from(repo_id: str, readme: Path) -> str:
         name = literal(re.sub(r"\\(.)", r"\1", title))
         for call in ("from_pretrained(", "model="):
             card = card.replace(call + name, call + literal(repo_id))
+        card = card.replace(f"residual-hf evaluate {json.loads(name)}", f"residual-hf evaluate {repo_id}")
     return card
 
 

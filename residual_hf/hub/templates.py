@@ -9,10 +9,10 @@ from typing import Any
 from huggingface_hub import ModelCard, ModelCardData
 from jinja2 import Environment, FileSystemLoader
 
-from .markdown import block, code, literal, text
+from .markdown import block, code, escaped, literal, text
 
 TEMPLATES = Environment(loader=FileSystemLoader(Path(__file__).parent))
-TEMPLATES.globals.update(block=block, code=code, literal=literal, text=text)
+TEMPLATES.globals.update(block=block, code=code, escaped=escaped, literal=literal, text=text)
 
 
 def render(template: str, /, **values: Any) -> str:

@@ -31,12 +31,14 @@ from .trainer import ResidualTrainer
 logger = logging.getLogger(__name__)
 
 
-def choose_final_weights(trainer: ResidualTrainer, checkpoints: Path) -> None:
+def choose_final_weights(trainer: ResidualTrainer, checkpoints: Path) -> int | None:
     """Load the final weights into the model: an average of checkpoints, the EMA, or the best checkpoint.
+
+    Returns the number of checkpoints in the average.
 
     With `load_best_model_at_end`, the trainer has already loaded the last of these.
     """
-    model, settings = trainer.gather_model(), trainer.settings
+    model, settings, averaged = trainer.gather_model(), trainer.settings, None
     if settings.average:
         chosen = choose_checkpoints(
             checkpoints,
@@ -46,10 +48,12 @@ def choose_final_weights(trainer: ResidualTrainer, checkpoints: Path) -> None:
             fewer=True,
         )
         load_average(model, chosen)
+        averaged = len(chosen)
     if trainer.ema is not None:
         trainer.ema.load(Path(trainer.state.best_model_checkpoint))
         trainer.ema.apply()
         trainer.ema = None
+    return averaged
 
 
 def perplexities(trainer: ResidualTrainer, recipe: Recipe, data: PreparedData, folder: Path) -> dict[str, Any]:

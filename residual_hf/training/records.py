@@ -81,6 +81,7 @@ class RunRecord(InputSettings):
     max_tokens_found: int | None = None
     tokens_per_update: int | None = None
     updates: int | None = None
+    averaged: int | None = None
     seconds: float | None = None
     tokens_per_second: float | None = None
     emissions: Emissions | None = None

@@ -223,8 +223,9 @@ def train_on(
         interrupt.restore()
     if interrupt.interrupted:
         raise Interrupted(f"stopped at update {trainer.state.global_step}; use --resume to continue")
-    choose_final_weights(trainer, folder / "checkpoints")
+    averaged = choose_final_weights(trainer, folder / "checkpoints")
     if trainer.is_world_process_zero():
+        RunRecord.update(folder, averaged=averaged)
         save_checkpoint(trainer.model, data.tokenizer, folder / "model", overwrite=True)
     metrics = {"updates": trainer.state.global_step, "minutes": round((time.time() - started) / 60, 2)}
     metrics |= (perplexities if recipe.data.is_text else final_scores)(trainer, recipe, data, folder)

@@ -288,6 +288,31 @@ def test_sentencepiece_is_equal_to_sentencepiece(kind, byte_fallback, lines, tmp
     assert [decoded[i] for i in whole] == [official.decode(official.encode(texts[i])) for i in whole]
 
 
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (
+            {"model_type": "bpe", "user_defined_symbols": ["<BT>"]},
+            r"spm\.model: .* with user_defined_symbols \(<BT>\)",
+        ),
+        ({"user_defined_symbols": ["<2de>"]}, r"with user_defined_symbols \(<2de>\)"),
+        ({"treat_whitespace_as_suffix": True}, "in which words do not begin with ▁"),
+    ],
+)
+def test_sentencepiece_models_that_cut_text_otherwise_are_refused(options, message, lines, tmp_path):
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(lines[:200]),
+        model_prefix=str(tmp_path / "spm"),
+        vocab_size=200,
+        hard_vocab_limit=False,
+        minloglevel=2,
+        **options,
+    )
+    dictionary = write_dictionary(tmp_path / "dict.txt", ["a"])
+    with pytest.raises(InputError, match=message):
+        fairseq_tokenizer(dictionary, dictionary, sentencepiece=tmp_path / "spm.model")
+
+
 def test_other_files_are_no_sentencepiece_models(tmp_path):
     dictionary = write_dictionary(tmp_path / "dict.txt")
     with pytest.raises(InputError, match=r"dict\.txt: not a SentencePiece model"):

@@ -249,6 +249,16 @@ def test_compressed_and_overlapping_records_are_refused(tmp_path):
             load_pickle(tmp_path / name)
 
 
+def test_the_pickle_that_torch_would_read_is_the_one_that_is_scanned(tmp_path):
+    torch.save({"model": {}}, tmp_path / "good.pt")
+    with zipfile.ZipFile(tmp_path / "good.pt") as good, zipfile.ZipFile(tmp_path / "two.pt", "w") as two:
+        for name in good.namelist():
+            two.writestr(name, good.read(name))
+        two.writestr("good/DATA.PKL", pickle.dumps("another"))
+    with pytest.raises(InputError, match="not a zip file written by torch.save"):
+        load_pickle(tmp_path / "two.pt")
+
+
 def test_settings_that_repeat_themselves_are_refused(tmp_path):
     nested, doubled, cycle = [], [1], []
     cycle.append(cycle)

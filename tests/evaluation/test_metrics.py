@@ -60,6 +60,8 @@ def test_paired_bootstrap_tells_a_better_system_from_luck():
 def test_paired_bootstrap_does_not_tell_equals_apart():
     same = paired_bootstrap(GOOD, list(GOOD), REFERENCES, metrics=("bleu",), samples=200)["bleu"]
     assert same.a == same.b and same.p_value == 1.0
+    spaced = [line.replace(" ", "  ") for line in GOOD]
+    assert paired_bootstrap(GOOD, spaced, REFERENCES, metrics=("bleu",), samples=200)["bleu"].p_value == 1.0
     references = [f"word{i} a b c d e f g" for i in range(60)]
     wrong = [line.replace(" d ", " x ") for line in references]
     first = [line if i % 2 else wrong[i] for i, line in enumerate(references)]

@@ -9,7 +9,14 @@ from sacrebleu.metrics import BLEU
 from residual_hf.data.corpus import ParallelCorpus
 from residual_hf.errors import InputError
 from residual_hf.evaluation.metrics import EvaluationSettings, detokenize
-from residual_hf.evaluation.scorer import Scorer, by_corpus, full_report, make_scorers, mean_figures
+from residual_hf.evaluation.scorer import (
+    Scorer,
+    by_corpus,
+    full_report,
+    make_scorers,
+    mean_figures,
+    mean_of_reports,
+)
 
 RAW = ["I don't know, do you?", '"Tom & Anna" left at 5 o\'clock.', "A well-known song (of hers)."]
 MOSES = [
@@ -64,6 +71,10 @@ def test_several_corpora_have_the_mean_of_their_scores():
     report = full_report(scorers, hypotheses)
     assert report["bleu"]["value"] == pytest.approx((100 + second) / 2)
     assert report["corpora"]["two de-en"] == scorers[1].report(hypotheses[1:])
+    assert report["bleu"]["signature"] == scorers[0].report(hypotheses[:1])["bleu"]["signature"]
+    other = Scorer(corpus(RAW[:1]), tokenize="char").report(RAW[:1])
+    mixed = mean_of_reports({"one": scorers[0].report(hypotheses[:1]), "other": other})["bleu"]["signature"]
+    assert "tok:13a" in mixed and " / " in mixed and "tok:char" in mixed
 
 
 def test_further_metrics_and_the_tokenizer_of_bleu_are_in_the_report(tmp_path):
@@ -101,6 +112,7 @@ def test_text_without_spaces_is_scored_by_the_tokenizer_of_its_language():
     references = ["我们明天早上去北京。"]
     report = Scorer(corpus(references, language="zh")).report(["我们明天晚上去北京。"])
     assert "tok:zh" in report["bleu"]["signature"] and 40 < report["bleu"]["value"] < 80
+    assert 0 < report["ter"]["value"] < 30 and "norm:yes" in report["ter"]["signature"]
     assert "tok:13a" in Scorer(corpus(references, language="xx")).report(references)["bleu"]["signature"]
 
 

@@ -122,6 +122,18 @@ def test_precision_that_was_used_is_named(make_run):
     assert "\n- in bf16\n" in content(write_card(run, overwrite=True))
 
 
+def test_what_the_model_was_trained_on_and_averaged_from(make_run):
+    run = make_run()
+    edit_recipe(run, lambda recipe: recipe["training"].update(average=10, average_of="last"))
+    edit_json(run / "run.json", averaged=3)
+    card = content(write_card(run))
+    assert "was trained only on the data below and reproduces its errors" in card
+    assert "- weights: average of the 3 last checkpoints" in card
+    edit_recipe(run, lambda recipe: recipe.update(model={"from": "user/base"}))
+    card = content(write_card(run, overwrite=True))
+    assert "was trained on the data below, after the training of `user/base`, and reproduces their errors" in card
+
+
 def test_sentences_of_the_test_set_can_be_left_out(make_run):
     run = make_run()
     assert content(write_card(run, samples=2)).count("| reference |") == 2

@@ -52,6 +52,7 @@ def test_recorded_text_is_escaped(make_run):
             "--set training.hub_token=*** --hub-token *** max_tokens=4096",
         ),
         ("key ghp_0123456789abcdef, sk-0123456789abcdef and AKIA0123456789ABCDEF", "key ***, *** and ***"),
+        ("user/hf-marian-deen, user/sk-cs-transformer_2", "user/hf-marian-deen, user/sk-cs-transformer_2"),
         ("Authorization: Bearer abc.def", "Authorization: Bearer ***"),
         ("https://host/a?access_token=abc&b=1", "https://host/a?access_token=***&b=1"),
         ("train --set 'a=/home/o'\"'\"'neil/x y' z", "train --set 'a=x y' z"),
@@ -68,6 +69,14 @@ def test_recorded_text_is_escaped(make_run):
 def test_folders_and_tokens_are_removed(recorded, shown):
     assert public(recorded) == shown
     assert public({"a": [recorded]}) == {"a": [shown]}
+
+
+def test_samples_and_names_are_shown_as_they_are(make_run):
+    run = make_run()
+    line = "On 12/05/2020 he/she/it said: the password: letmein"
+    (run / "test.sources.txt").write_text(f"{line}\n" * 30, encoding="utf-8")
+    card = content(write_card(run, model_name="user/sk-en-transformer1234567"))
+    assert f"| source | {line} |" in card and 'from_pretrained("user/sk-en-transformer1234567")' in card
 
 
 def test_values_with_the_name_of_a_secret_are_masked():

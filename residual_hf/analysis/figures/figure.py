@@ -16,6 +16,7 @@ from residual_hf.analysis.output import Panel, Point, check_matplotlib, write_po
 from residual_hf.analysis.probes.undisturbed import Batch
 from residual_hf.analysis.short_runs.training import new_model
 from residual_hf.catalogue import check_modes
+from residual_hf.errors import InputError
 from residual_hf.model.profiling import wants_profile
 
 BASELINES = ("post_ln", "pre_ln", "resi_dual")
@@ -35,9 +36,14 @@ def fresh_model(mode: str, seed: int, sizes: dict[str, int]) -> tuple[Any, Batch
     fields = {"vocab_size": VOCABULARY, "decoder_layers": sizes.get("decoder_layers", sizes["layers"])}
     model = new_model(mode, sizes["layers"], sizes["width"], ffn=sizes["ffn"], seed=seed, **fields)
     batch = random_batch(seed)
+    return profiled(model, batch), batch
+
+
+def profiled(model: Any, batch: Batch) -> Any:
+    """The model, with the profile of a batch if its mode is Admin."""
     if wants_profile(model):
         model.profile_admin(batch)
-    return model, batch
+    return model
 
 
 def random_batch(seed: int, sentences: int = 16, length: int = 20) -> dict[str, Tensor]:
@@ -55,6 +61,7 @@ class Figure:
         sizes: names and values by default, at which a CPU with two cores needs less than five minutes; `full` those of
             the paper or of a longer run.
         modes: those of the published figure.
+        any_mode: whether further modes can be shown.
         probe: draws the figure of a given model; None if it needs trainings of its own.
         subject: makes the model and the batch for `probe`.
         measure: what is measured by default, if it is not `probe` of `subject`.
@@ -67,6 +74,7 @@ class Figure:
     sizes: dict[str, int]
     full: dict[str, int] = field(default_factory=dict)
     modes: tuple[str, ...] = BASELINES
+    any_mode: bool = True
     models: str = INITIAL
     probe: Probe | None = None
     subject: Subject = fresh_model
@@ -93,9 +101,11 @@ def draw_figure(
         full: the full sizes where the default ones are smaller.
 
     Raises:
-        InputError: an unknown mode, or matplotlib is missing.
+        InputError: an unknown mode or one that the figure cannot show, or matplotlib is missing.
     """
     check_modes(modes)
+    if not figure.any_mode and not {*modes} <= {*figure.modes}:
+        raise InputError(f"{figure.name}: {', '.join(modes)} given, but it shows {' and '.join(figure.modes)} only")
     check_matplotlib()
     sizes = {**figure.sizes, **(figure.full if full else {})}
     points = list(measure_all(figure, list(dict.fromkeys([*figure.modes, *modes])), seeds, sizes))

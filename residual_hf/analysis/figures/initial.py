@@ -10,7 +10,6 @@ from typing import Any
 from residual_hf.analysis.output import Panel, Point
 from residual_hf.analysis.probes import adam, dependency, gradients, representations, stability, theory
 from residual_hf.analysis.probes.undisturbed import Batch
-from residual_hf.errors import InputError
 from residual_hf.model.connections import STACKS, SUBLAYERS
 
 from .figure import BASELINES, Figure, fresh_model
@@ -97,8 +96,6 @@ def dependencies(model: Any, batch: Batch, series: str, seed: int) -> Iterator[P
 
 def theorems(mode: str, seed: int, sizes: dict[str, int]) -> Iterator[Point]:
     """What the theorem says, what its toy model does, and what the network does, for Post-LN and Pre-LN."""
-    if mode not in ("post_ln", "pre_ln"):
-        raise InputError(f"theorems: {mode} given, but the theorems are about post_ln and pre_ln")
     post, depth = mode == "post_ln", 2 * sizes["layers"]
     theorem = "3.6" if post else "3.3"
     model, batch = fresh_model(mode, seed, sizes)
@@ -256,6 +253,7 @@ FIGURES = (
         ),
         {"layers": 36, "width": 256, "ffn": 1024},
         modes=("post_ln", "pre_ln"),
+        any_mode=False,
         measure=theorems,
     ),
 )

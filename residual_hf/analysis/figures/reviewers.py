@@ -18,7 +18,7 @@ from residual_hf.analysis.short_runs.training import shape, train
 from residual_hf.model.configuration_residual import ResidualConfig
 from residual_hf.model.modeling_single_stack import ResidualForCausalLM
 
-from .figure import INITIAL, VOCABULARY, Figure, fresh_model
+from .figure import INITIAL, VOCABULARY, Figure, fresh_model, profiled
 from .trained import DIVERGED, SMALL, TRAINED, final_nll, untrained, warmed_up
 
 LRS = (1e-3, 3e-3)
@@ -32,7 +32,8 @@ def stacks_apart(mode: str, seed: int, sizes: dict[str, int]) -> Iterator[Point]
     fields = shape(mode, sizes["layers"], sizes["width"], sizes["ffn"])
     fields = {name: value for name, value in fields.items() if not name.startswith("encoder_")}
     alone = ResidualForCausalLM(ResidualConfig(is_decoder_only=True, vocab_size=VOCABULARY, **fields))
-    for name, network, inputs in (("", model, batch), ("decoder alone", alone, causal(batch["labels"]))):
+    tokens = causal(batch["labels"])
+    for name, network, inputs in (("", model, batch), ("decoder alone", profiled(alone, tokens), tokens)):
         for row in gradients.gradient_norms(network, inputs):
             if (row.sublayer, row.location) == ("self_attention", "weights"):
                 place = name or {"encoder": "encoder", "decoder": "decoder with cross-attention"}[row.stack]
@@ -195,6 +196,7 @@ FIGURES = (
             Panel("training NLL", "update", "nats per token"),
         ),
         modes=("resi_dual",),
+        any_mode=False,
         measure=starts_of_the_dual_stream,
     ),
 )

@@ -170,10 +170,17 @@ def test_closed_forms_equal_simulations():
     )
 
 
-def test_other_modes_have_no_theorems():
+def test_other_modes_have_no_theorems(tmp_path, capsys, monkeypatch):
     """The curves of ResiDual would be shown next to the theorem on Pre-LN."""
-    with pytest.raises(InputError, match="theorems: resi_dual given"):
-        list(FIGURES["theorems"].points("resi_dual", 1, {"layers": 2, "width": 32, "ffn": 32}))
+    with pytest.raises(InputError, match="theorems: resi_dual given, but it shows post_ln and pre_ln only"):
+        drawing.draw_figure(FIGURES["theorems"], tmp_path, ["resi_dual"])
+    with pytest.raises(InputError, match="reviewer-9: b2t given, but it shows resi_dual only"):
+        drawing.draw_figure(FIGURES["reviewer-9"], tmp_path, ["b2t"])
+    monkeypatch.setattr(drawing.Figure, "points", lambda figure, mode, seed, sizes: [])
+    monkeypatch.setattr(drawing, "write_points", lambda *arguments: [])
+    assert main(["figures", "all", "--modes", "b2t", "--seeds", "1", "--output-dir", str(tmp_path)]) == 0
+    left_out = [line for line in capsys.readouterr().err.splitlines() if "left out" in line]
+    assert [line.split(": ")[2] for line in left_out] == ["theorems", "reviewer-9"]
 
 
 def test_gradients_of_theorem_1_are_relative_to_the_last_sublayer():
