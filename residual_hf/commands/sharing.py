@@ -69,7 +69,8 @@ def run_push(options: argparse.Namespace) -> int:
 def add_convert(verbs: Verbs) -> None:
     convert = add_verb(verbs, "convert", run_convert, "convert a fairseq or Transformers checkpoint")
     convert.add_argument(
-        "checkpoint", help="a fairseq .pt file, or a folder or Hub name of a Marian, FSMT, M2M100, BART or mBART model"
+        "checkpoint",
+        help="a fairseq .pt file, or a folder or Hub name of a Marian, FSMT, M2M100, NLLB, BART or mBART model",
     )
     convert.add_argument("--source-dict", type=Path, help="fairseq: dict.txt of the source")
     convert.add_argument("--target-dict", type=Path, help="fairseq: dict.txt of the target")

@@ -14,6 +14,8 @@ from collections.abc import Sequence
 from contextlib import ExitStack, suppress
 from typing import Any
 
+from residual_hf.commands import BAD_INPUT
+
 POLL, GRACE, PATIENCE = 0.05, 1.0, 3.0
 """Seconds between looks at the processes, for the first one to end by itself when another has failed, and for each to
 end after SIGTERM."""
@@ -27,8 +29,8 @@ def in_group() -> bool:
 def run_on_devices(count: int, arguments: Sequence[str]) -> int:
     """Run a `residual-hf` command in `count` processes, as `torchrun` does; returns its exit code.
 
-    The first process has the input and output of this one. If one of them fails, the others are ended. Messages of
-    the others are shown if one of them failed and the first did not.
+    The first process has the input and output of this one. If one fails, the others are ended, and its messages are
+    shown: the first process may only say that it has lost another.
     """
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -52,9 +54,11 @@ def run_on_devices(count: int, arguments: Sequence[str]) -> int:
                 if any(process.poll() for process in processes):
                     break
                 time.sleep(POLL)
+            failed = next((rank for rank, process in enumerate(processes) if process.poll()), 0)
             with suppress(subprocess.TimeoutExpired):
                 processes[0].wait(GRACE)
-            failed = next((rank for rank, process in enumerate(processes) if process.poll()), 0)
+            if processes[0].poll() == processes[failed].poll() == BAD_INPUT:
+                failed = 0  # each process has named the same input
             if failed:
                 errors[failed].seek(0)
                 print(errors[failed].read().decode(errors="replace"), end="", file=sys.stderr)

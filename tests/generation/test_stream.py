@@ -244,6 +244,16 @@ def test_an_error_in_several_processes_is_shown_once(capfd):
     assert capfd.readouterr().err.count("the following arguments are required: model") == 1
 
 
+def test_the_process_that_failed_first_is_the_one_that_is_shown(capfd, monkeypatch):
+    code = "import os, sys, time; rank = int(os.environ['RANK']); time.sleep(0.5 * (not rank)); "
+    code += "sys.exit(f'lost another' if rank == 0 else 'the disk is full')"
+    popen = subprocess.Popen
+    started = lambda command, **options: popen([sys.executable, "-c", code], **options)  # noqa: E731
+    monkeypatch.setattr("residual_hf.generation.devices.subprocess.Popen", started)
+    assert run_on_devices(2, ["translate"]) == 1
+    assert "the disk is full" in capfd.readouterr().err
+
+
 def test_an_output_is_kept_from_other_processes_and_files(translate, source, tmp_path):
     output = tmp_path / "out"
     with Lock(tmp_path / "out.partial.lock", "--output"):

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import re
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -172,3 +173,12 @@ def test_initial_standard_deviations(name):
     for kind, pairs in by_kind.items():
         mine, theirs = np.mean(pairs, axis=0)
         assert mine == pytest.approx(theirs, rel=0.03, abs=1e-12), kind
+
+
+def test_the_documentation_names_the_modes_with_official_outputs():
+    modes = {
+        Fixture(name).config().stack_ln_mode(stack) for name in OFFICIAL_MODELS for stack in ("encoder", "decoder")
+    }
+    text = (Path(__file__).parents[2] / "docs" / "modes.md").read_text(encoding="utf-8")
+    named = re.search(r"Tests compare the outputs of (.*?) with those of official code", text, re.DOTALL)[1]
+    assert re.findall(r"`(\w+)`", named) == sorted(modes)
