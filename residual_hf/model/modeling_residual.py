@@ -155,18 +155,6 @@ class ResidualLanguageModel(ResidualPreTrainedModel):
         self._mark_tied_modules()
         self.post_init()
 
-    def get_input_embeddings(self) -> nn.Module:
-        return self.model.get_input_embeddings()
-
-    def set_input_embeddings(self, value: nn.Module) -> None:
-        self.model.set_input_embeddings(value)
-
-    def get_output_embeddings(self) -> nn.Module:
-        return self.lm_head
-
-    def set_output_embeddings(self, value: nn.Linear) -> None:
-        self.lm_head = value
-
     @property
     def output_weight(self) -> Tensor:
         """The matrix that maps states to logits, (vocabulary, d_model)."""

@@ -108,12 +108,6 @@ class ResidualForSequenceClassification(ResidualPreTrainedModel):
         self.score = nn.Linear(config.d_model, config.num_labels)
         self.post_init()
 
-    def get_input_embeddings(self) -> nn.Module:
-        return self.model.get_input_embeddings()
-
-    def set_input_embeddings(self, value: nn.Module) -> None:
-        self.model.set_input_embeddings(value)
-
     def pool(self, hidden_states: Tensor, mask: Tensor | None) -> Tensor:
         """The mean of the states of real tokens, or the state of the first one, (batch, d_model)."""
         if mask is None:
