@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from sacrebleu.metrics.base import Metric
     from sacrebleu.significance import Result
 
-METRICS = ("bleu", "bleu_lowercase", "chrf", "chrf++", "ter")
+METRICS = ("bleu", "chrf", "chrf++", "ter", "bleu_lowercase")
 TOKENIZERS = {
     "zh": ("zh", "zho", "chi", "cmn", "yue", "wuu", "lzh"),
     "ja-mecab": ("ja", "jpn"),
@@ -211,7 +211,7 @@ def paired_bootstrap(
 def interval(result: Result) -> tuple[float, float]:
     """The bounds of the confidence interval of a system under a bootstrap."""
     assert result.mean is not None and result.ci is not None
-    return float(result.mean - result.ci), float(result.mean + result.ci)
+    return max(float(result.mean - result.ci), 0.0), float(result.mean + result.ci)
 
 
 def check_lines(field: str, hypotheses: Sequence[str], references: Sequence[str]) -> None:

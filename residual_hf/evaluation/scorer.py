@@ -14,7 +14,7 @@ from residual_hf.data.scripts import LETTER, WITHOUT_SPACES, share_of_script
 from residual_hf.data.tokenizer import join_subwords
 from residual_hf.errors import InputError
 
-from .metrics import EvaluationSettings, TokenizedBLEU, corpus_scores, detokenize, tokenized_bleu
+from .metrics import METRICS, EvaluationSettings, TokenizedBLEU, corpus_scores, detokenize, tokenized_bleu
 from .translation_metric import SentenceMetric, add_results, load_metric
 
 logger = logging.getLogger(__name__)
@@ -23,9 +23,6 @@ SAMPLE = 100  # references whose script is looked at
 
 FIGURES = ("bleu", "chrf", "tokenized_bleu")
 """Computed at every evaluation, as are fast metrics; `tokenized_bleu` for tokenized text only."""
-
-REPORTED = ("bleu", "chrf", "chrf++", "ter", "bleu_lowercase")
-"""Computed of the final translations."""
 
 
 class Scorer:
@@ -90,7 +87,7 @@ class Scorer:
 
         `baseline`: translations of another system, to compare with by paired bootstrap.
         """
-        scores: dict[str, Any] = self._compute(hypotheses, REPORTED, baseline)
+        scores: dict[str, Any] = self._compute(hypotheses, METRICS, baseline)
         if self.pretokenized:
             result = self._tokenized_bleu(hypotheses)
             scores["tokenized_bleu"] = {**asdict(result), "line": str(result)}

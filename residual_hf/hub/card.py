@@ -264,7 +264,7 @@ def score_tables(run: Run, comparisons: dict[str, Comparison]) -> list[ScoreTabl
         if len(reports) > 1:
             reports = {**reports, f"mean of {len(reports)} corpora": figures}
         shown = comparisons if split == run.split else {}
-        intervals = {name: (max(pair.b_interval[0], 0.0), pair.b_interval[1]) for name, pair in shown.items()}
+        intervals = {name: pair.b_interval for name, pair in shown.items()}
         tables += [ScoreTable(split, corpus, report, intervals) for corpus, report in reports.items()]
     return tables
 

@@ -215,8 +215,7 @@ def plain_scores(figures: Mapping[str, Any]) -> dict[str, float]:
 def cell(value: float | None, pair: Comparison | None, is_other: bool) -> Cell | None:
     if value is None or pair is None:
         return None if value is None else Cell(value)
-    interval = (max(pair.b_interval[0], 0.0), pair.b_interval[1])
-    return Cell(value, interval, pair.b - pair.a, pair.p_value) if is_other else Cell(value, interval)
+    return Cell(value, pair.b_interval, *((pair.b - pair.a, pair.p_value) if is_other else ()))
 
 
 def mark_best(metrics: Sequence[str], rows: list[list[Cell | None]], marked: Sequence[str]) -> list[list[Cell | None]]:
