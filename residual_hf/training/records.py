@@ -59,9 +59,10 @@ class RunRecord(InputSettings):
     """The content of `run.json`. Fields that are None are not known, or not known yet.
 
     `commit` ends in `+` if the source files had uncommitted changes. `resumed` lists the later starts of a run.
-    `tokenizer` maps the files of the tokenizer to their hashes. `precision` is the one that was used: a CPU without
-    AMX trains in fp32 if the recipe has bf16. `max_tokens_found` is the batch size that the search found, `max_tokens`
-    the one that was used. `tokens_per_second` is the median over all starts; `seconds` and `emissions` cover the last.
+    `tokenizer` maps the files of the tokenizer to their hashes. `precision` is the one that was used, or those of all
+    starts: a CPU without AMX trains in fp32 if the recipe has bf16. `max_tokens_found` is the batch size that the
+    search found, `max_tokens` the one that was used. `tokens_per_second` is the median over all starts; `seconds` and
+    `emissions` cover the last.
     """
 
     command: str | None = None
@@ -117,6 +118,12 @@ class RunRecord(InputSettings):
     def update(cls, folder: Path, **fields: Any) -> None:
         """Set fields of the record of a run folder."""
         write_json(folder / RECORD, asdict(replace(cls.read(folder), **fields)))
+
+    @classmethod
+    def add_precision(cls, folder: Path, precision: str) -> None:
+        """Set the precision; of a run that is resumed in another one, "fp32, then bf16"."""
+        before = cls.read(folder).precision or precision
+        cls.update(folder, precision=before if before.endswith(precision) else f"{before}, then {precision}")
 
 
 def describe_corpora(corpora: Iterable[ParallelCorpus]) -> tuple[CorpusRecord, ...]:

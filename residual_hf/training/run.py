@@ -216,7 +216,8 @@ def train_on(
     checkpoints = complete_checkpoints(folder / "checkpoints")
     if trainer.is_world_process_zero():
         check_space(folder, bytes_to_write(model, settings, folder / "checkpoints"))
-        RunRecord.update(folder, tokenizer=tokenizer_hashes(folder), precision=trainer.precision)
+        RunRecord.update(folder, tokenizer=tokenizer_hashes(folder))
+        RunRecord.add_precision(folder, trainer.precision)
     try:
         trainer.train(resume_from_checkpoint=str(checkpoints[-1]) if resume and checkpoints else None)
     finally:

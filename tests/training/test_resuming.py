@@ -177,6 +177,16 @@ def test_a_run_stopped_by_patience_goes_on_with_more(tmp_path):
     assert train(changed(recipe, "training", patience=3), resume=True)["updates"] == 8
 
 
+def test_the_precisions_of_all_starts_are_recorded(run, monkeypatch):
+    recipe, folder = run
+    assert RunRecord.read(folder).precision == "fp32"
+    monkeypatch.setattr("residual_hf.training.trainer.cpu_precision", lambda precision: "bf16")
+    monkeypatch.setattr("residual_hf.training.acceleration.cpu_precision", lambda precision: "fp32")
+    for updates in (6, 8):
+        train(changed(recipe, "training", max_updates=updates), resume=True)
+        assert RunRecord.read(folder).precision == "fp32, then bf16"
+
+
 def test_a_resumed_run_evaluates_and_logs_as_often_as_its_recipe_says(run):
     recipe, folder = run
     train(changed(recipe, "training", max_updates=12, eval_every=4, log_every=3, keep_last=9), resume=True)
