@@ -135,8 +135,10 @@ def test_comparison_trains_what_is_missing_and_prints_the_tables(tmp_path):
     bleu, best_bleu, nll, best_nll = (cells(table, "post_ln") for table in rates.split(":\n\n")[1:])
     assert nll == ["9.00", "4.00"] and best_nll == ["4.00 at 0.2"]
     assert bleu == ["1.00", "1.00"] and best_bleu == ["1.00 at 0.2"]  # compared with no other mode: no star
-    with pytest.raises(SystemExit, match="post_ln_1l_s1: a finished run of another recipe"):
-        run(*study, "--modes", "post_ln", "--set", "training.max_updates=3")
+    refused = run_here(
+        ROOT / "examples" / study[0], *study[1:], "--modes", "post_ln", "--set", "training.max_updates=3"
+    )
+    assert refused.returncode and "post_ln_1l_s1: a finished run of another recipe" in refused.stderr
 
 
 @pytest.mark.parametrize(("language_tags", "choices"), [("source", ["de", "en"]), (None, ["de"])])
