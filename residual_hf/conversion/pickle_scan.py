@@ -55,8 +55,8 @@ def pickled_names(file: BinaryIO, path: Path) -> Iterator[str]:
 def _zipped_pickle(file: BinaryIO, path: Path) -> bytes:
     with zipfile.ZipFile(file) as archive:
         records = archive.infolist()
-        names = [record.filename.rpartition("/")[2].lower() for record in records]  # torch ignores case
-        pickles = [record for record, name in zip(records, names, strict=True) if name == "data.pkl"]
+        # torch ignores case
+        pickles = [record for record in records if record.filename.rpartition("/")[2].lower() == "data.pkl"]
         if len(pickles) != 1:
             raise InputError(f"{path}: not a zip file written by torch.save: it has no data.pkl")
         compressed = any(record.compress_type != zipfile.ZIP_STORED for record in records)

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from collections.abc import Iterator
@@ -143,10 +142,10 @@ def loading_from(repo_id: str, readme: Path) -> str:
     """A card whose code loads the model from the Hub instead of from the name in its title, that of a folder."""
     card = readme.read_text(encoding="utf-8")
     for title in re.findall(r"^# (.+)$", card, re.MULTILINE)[:1]:
-        name = literal(re.sub(r"\\(.)", r"\1", title))
+        name = re.sub(r"\\(.)", r"\1", title)
         for call in ("from_pretrained(", "model="):
-            card = card.replace(call + name, call + literal(repo_id))
-        card = card.replace(f"residual-hf evaluate {json.loads(name)}", f"residual-hf evaluate {repo_id}")
+            card = card.replace(call + literal(name), call + literal(repo_id))
+        card = card.replace(f"residual-hf evaluate {name}", f"residual-hf evaluate {repo_id}")
     return card
 
 

@@ -37,8 +37,9 @@ def accelerated(model: Any, precision: str = "fp32") -> Iterator[None]:
         model: with parameters in fp32; `model.criterion` is a loss, see `ResidualForConditionalGeneration`.
         precision: "fp32", or "bf16" for matrix products on AMX; without AMX, it is fp32 and a line is logged.
     """
-    bf16 = cpu_precision(precision) == "bf16"
-    if library() is None or model.device.type != "cpu":
+    on_cpu = model.device.type == "cpu"
+    bf16 = on_cpu and cpu_precision(precision) == "bf16"
+    if library() is None or not on_cpu:
         yield
         return
     with faster_modules(model, bf16), attention_with_dropout(model), bf16_criterion(model) if bf16 else nullcontext():

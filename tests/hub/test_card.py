@@ -117,7 +117,7 @@ def test_precision_that_was_used_is_named(make_run):
     run = make_run()
     edit_json(run / "run.json", precision="fp32")
     edit_recipe(run, lambda recipe: recipe["training"].update(precision="bf16"))
-    assert "\n- in fp32 (the recipe has bf16, for which this CPU lacks AMX)\n" in content(write_card(run))
+    assert "\n- in fp32 (the recipe has bf16, in which this CPU does not train)\n" in content(write_card(run))
     edit_json(run / "run.json", precision="bf16")
     assert "\n- in bf16\n" in content(write_card(run, overwrite=True))
 

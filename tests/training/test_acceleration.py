@@ -116,6 +116,10 @@ def test_other_precisions_of_a_cpu_are_fp32(caplog):
     assert [message.split(":")[0] for message in caplog.messages] == [
         f"precision {precision} needs a GPU" for precision in ("tf32", "fp16")
     ]
+    caplog.clear()
+    for precision in ("bf16", "tf32", "fp16"):
+        with accelerated(model_of("post_ln").to("meta"), precision):  # on another device, which has them
+            assert not caplog.messages
 
 
 def test_without_kernels_the_model_is_untouched(monkeypatch):
