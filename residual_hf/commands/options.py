@@ -60,7 +60,6 @@ def add_decoding(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--long",
         choices=LONG_TEXT,
-        default="error",
         help="how to handle lines with more tokens than the model has positions (default: error)",
     )
     add_overwrite(parser)
@@ -96,6 +95,15 @@ def load_translator(options: argparse.Namespace, model: str) -> Any:
         max_tokens=options.batch_tokens,
         dtype=options.dtype,
     )
+
+
+def stream_settings(options: argparse.Namespace) -> Any:
+    """The `StreamSettings` of a verb with `add_sampling` and `add_search`."""
+    from residual_hf.generation.stream import StreamSettings
+
+    if options.sample and options.num_beams is not None:
+        raise InputError(f"--num-beams: {options.num_beams} given, must be absent with --sample")
+    return given_fields(StreamSettings, options)
 
 
 def given_fields(cls: Any, options: argparse.Namespace) -> Any:

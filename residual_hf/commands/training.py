@@ -20,9 +20,9 @@ from .options import (
     add_sampling,
     add_search,
     add_verb,
-    given_fields,
     load_translator,
     parse_overrides,
+    stream_settings,
 )
 
 
@@ -126,7 +126,6 @@ def add_distill(verbs: Verbs) -> None:
 
 def run_distill(options: argparse.Namespace) -> int:
     from residual_hf.checkpoint import weights_stamp
-    from residual_hf.generation.stream import StreamSettings
     from residual_hf.training.distillation import distill
     from residual_hf.training.recipe import load_recipe
 
@@ -140,7 +139,7 @@ def run_distill(options: argparse.Namespace) -> int:
         lambda: load_translator(options, options.teacher),
         options.output_dir,
         student=options.student,
-        settings=given_fields(StreamSettings, options),
+        settings=stream_settings(options),
         closest=options.closest,
         tokenizer=tokenizer,
         made_with={name: getattr(options, name) for name in SEARCH} | {"weights": weights_stamp(options.teacher)},

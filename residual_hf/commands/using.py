@@ -12,10 +12,20 @@ from residual_hf.data.settings import BREAK_MODES
 from residual_hf.errors import InputError
 
 from . import imports
-from .options import SEARCH, Verbs, add_decoding, add_sampling, add_search, add_verb, given_fields, load_translator
+from .options import (
+    SEARCH,
+    Verbs,
+    add_decoding,
+    add_sampling,
+    add_search,
+    add_verb,
+    given_fields,
+    load_translator,
+    stream_settings,
+)
 
 LANGUAGES = ("source_lang", "target_lang")
-OF_TRANSLATIONS = ("baseline", "metric", "pretokenized", "tokenize", "lowercase", *LANGUAGES, *SEARCH)
+OF_TRANSLATIONS = ("baseline", "metric", "pretokenized", "tokenize", "lowercase", "long", *LANGUAGES, *SEARCH)
 OF_TEXT = ("block_size", "context_window", "sample_break_mode")
 """Options of `evaluate` that only one kind of model has."""
 
@@ -40,14 +50,14 @@ def run_translate(options: argparse.Namespace) -> int:
         import residual_hf.generation.translator  # noqa: F401
         from residual_hf.checkpoint import model_folder, weights_stamp
         from residual_hf.generation.devices import in_group, run_on_devices
-        from residual_hf.generation.stream import StreamSettings, translate_file
+        from residual_hf.generation.stream import translate_file
 
     if options.devices > 1 and not in_group():
         return run_on_devices(options.devices, options.arguments)
     search = {name: getattr(options, name) for name in SEARCH}
     translate_file(
         lambda: load_translator(options, options.model),
-        given_fields(StreamSettings, options),
+        stream_settings(options),
         source=options.input,
         output=options.output,
         made_with={"model": options.model, **search, "weights": weights_stamp(options.model)},
@@ -199,7 +209,7 @@ def run_evaluate(options: argparse.Namespace) -> int:
         settings,
         source_lang=options.source_lang,
         target_lang=options.target_lang,
-        long=options.long,
+        long=options.long or "error",
         pretokenized=options.pretokenized,
         lowercase=options.lowercase,
         baseline=load_translator(options, baseline) if isinstance(baseline, str) else baseline,

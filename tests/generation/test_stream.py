@@ -166,6 +166,7 @@ def test_sampling_follows_the_seed_and_its_settings(translate, source):
     ("arguments", "message"),
     [
         (["--top-k", 3], "top_k: 3 given, must be absent without `sample`"),
+        (["--sample", "--num-beams", 3], "--num-beams: 3 given, must be absent with --sample"),
         (["--seed", 3], "seed: 3 given, must be absent without `sample`"),
         (["--output", "out.gz"], "--output: out.gz given, must be the name of an uncompressed file"),
         (["--num-return-sequences", 0], "num_return_sequences: 0 given, must be an integer >= 1"),

@@ -268,6 +268,7 @@ def test_evaluate_names_what_does_not_fit(finished, tmp_path, capsys):
         (["--text", text, "--source", text, "--reference", text], "--text: must be given for a language model, --sou"),
         ([], "--text: must be given for a language model, --source and"),
         (["--text", text, "--metric", "rouge"], "--metric: given with --text, which is scored by perplexity"),
+        (["--text", text, "--long", "skip"], "--long: given with --text"),
         (["--text", text, "--dtype", "int8"], "--dtype: given with --text"),
         (["--source", text, "--reference", text, "--block-size", "9"], "--block-size: only with --text"),
         (
