@@ -209,7 +209,7 @@ def draw(results: Results, folder: Path) -> None:
         ]
         if ends:
             panels.append(Panel(name, "learning rate", "validation NLL", log_x=True, rows=many))
-            points += ends
+            points += sorted(ends, key=lambda end: min(p.y for p in ends if p.series == end.series))
     commits = sorted({str(finished.record.commit)[:12] for finished in results.values() if finished is not None})
     seeds = sorted({run.seed for run in results})
     drawn = "a dot is a run" if many else "lines are means, bands the range"

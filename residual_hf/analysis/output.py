@@ -134,12 +134,13 @@ def draw_lines(axis: Any, panel: Panel, points: Sequence[Point]) -> None:
 
 
 def draw_rows(axis: Any, panel: Panel, points: Sequence[Point]) -> None:
-    """A row of dots per series, the one with the lowest y on top: y on the horizontal axis, x as the colour."""
-    lowest = sorted({p.series for p in points}, key=lambda series: min(p.y for p in points if p.series == series))
-    row = {series: len(lowest) - position for position, series in enumerate(lowest)}
-    for x in sorted({point.x for point in points}):
-        chosen = [point for point in points if point.x == x]
-        axis.plot([p.y for p in chosen], [row[p.series] for p in chosen], "o", markersize=4, alpha=0.8, label=f"{x:g}")
+    """A row of dots per series, in their order: y on the horizontal axis, x as the colour and the size."""
+    series = list(dict.fromkeys(point.series for point in points))
+    row = {name: len(series) - position for position, name in enumerate(series)}
+    xs = sorted({point.x for point in points})
+    for size, x in zip(range(2 + 2 * len(xs), 2, -2), xs, strict=True):
+        at = [(point.y, row[point.series]) for point in points if point.x == x]
+        axis.plot(*zip(*at, strict=True), "o", markersize=size, alpha=0.8, label=f"{x:g}")
     axis.set(title=panel.name, xlabel=panel.y)
     axis.set_yticks(list(row.values()), list(row), fontsize=7)
     axis.set_ylim(0.3, len(row) + 0.7)

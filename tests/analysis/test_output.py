@@ -4,10 +4,10 @@ import re
 from residual_hf.analysis.output import Panel, Point, to_pictures
 
 
-def test_rows_of_dots_are_sorted_by_their_lowest_value():
+def test_rows_of_dots_keep_their_order():
     nll = {"post_ln": (7.0, 6.0), "pre_ln": (4.0, 5.0), "b2t": (4.5, 9.0)}
     points = [Point("6+6", mode, 1, rate, ys[i]) for mode, ys in nll.items() for i, rate in enumerate((0.1, 0.2))]
     panels = [Panel("6+6", "learning rate", "validation NLL", rows=True)]
     svg = to_pictures("rows", panels, points, "caption")["svg"].decode()
-    assert re.findall("<!-- (post_ln|pre_ln|b2t) -->", svg) == ["pre_ln", "b2t", "post_ln"]
+    assert re.findall("<!-- (post_ln|pre_ln|b2t) -->", svg) == ["post_ln", "pre_ln", "b2t"]
     assert re.findall("<!-- (0.1|0.2|learning rate) -->", svg)[-3:] == ["learning rate", "0.1", "0.2"]

@@ -20,6 +20,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from statistics import fmean
 
 from tqdm.auto import tqdm
 
@@ -29,6 +30,7 @@ from residual_hf.data.pipeline import read_corpora
 from residual_hf.errors import InputError
 from residual_hf.files import read_json_lines, write_atomically
 from residual_hf.training.building import tokenizer_fields
+from residual_hf.training.environment import commit
 from residual_hf.training.recipe import Recipe
 from residual_hf.training.run import prepare_data
 
@@ -62,24 +64,24 @@ class StressRun:
     seed: int
     losses: list[float]
     unigram_entropy: float
+    commit: str | None = None
 
 
 @dataclass(frozen=True)
 class Survival:
-    """Largest learning rate that a run survived, and how it diverged (None: it did not)."""
+    """Largest learning rate that a run survived, how it diverged (None: it did not), and its lowest mean loss."""
 
-    mode: str
-    layers: int
-    seed: int
+    run: StressRun
     largest_lr: float
     divergence: str | None
+    lowest_loss: float
 
 
 def stress_run(mode: str, layers: int, seed: int, setting: StressSetting, corpus: ShortCorpus) -> StressRun:
     """Train one model while the learning rate rises."""
     model = new_model(mode, layers, setting.width, ffn=2 * setting.width, seed=seed, **corpus.fields)
     losses = train(model, corpus.train(seed), setting.lr, setting.updates)
-    return StressRun(mode, layers, seed, losses, corpus.unigram_entropy)
+    return StressRun(mode, layers, seed, losses, corpus.unigram_entropy, commit())
 
 
 def corpus_of(recipe: Recipe, folder: Path, max_tokens: int) -> tuple[str, ShortCorpus]:
@@ -134,7 +136,7 @@ def stress(
         with file.open("a", encoding="utf-8") as stream:
             stream.write(json.dumps({"setting": asdict(setting), **asdict(run)}) + "\n")
     chosen = [run for run in runs if run.mode in modes and run.layers in layers and run.seed in seeds]
-    return [survival(run, runs, setting) for run in chosen]
+    return ranked([survival(run, runs, setting) for run in chosen])
 
 
 def read_runs(file: Path, setting: StressSetting) -> list[StressRun]:
@@ -160,7 +162,17 @@ def survival(run: StressRun, runs: Sequence[StressRun], setting: StressSetting) 
     if (update := slow_down(loss, best)) is not None:
         found.append((update, "slow-down"))
     update, divergence = found[0] if found else (setting.updates, None)
-    return Survival(run.mode, run.layers, run.seed, setting.lr(update), divergence)
+    return Survival(run, setting.lr(update), divergence, min(loss, default=math.nan))
+
+
+def ranked(results: Sequence[Survival]) -> list[Survival]:
+    """Modes by the mean of their largest rates, highest first, equal ones by that of their lowest losses."""
+
+    def rank(mode: str) -> tuple[float, float]:
+        of_mode = [result for result in results if result.run.mode == mode]
+        return -fmean(result.largest_lr for result in of_mode), fmean(result.lowest_loss for result in of_mode)
+
+    return sorted(results, key=lambda result: rank(result.run.mode))
 
 
 def smoothed(losses: Sequence[float], window: int = WINDOW) -> list[float]:
@@ -187,11 +199,11 @@ def slow_down(loss: Sequence[float], others: Sequence[Sequence[float]]) -> int |
 
 
 def table(results: Sequence[Survival]) -> str:
-    """Markdown: modes by depth, mean of the largest rates over seeds, with their range and kinds of divergence."""
-    depths = sorted({result.layers for result in results})
-    rows = [["`ln_mode`", *(f"{n}+{n}" for n in depths)]]
-    for mode in dict.fromkeys(result.mode for result in results):
-        cells = [cell([r for r in results if (r.mode, r.layers) == (mode, n)]) for n in depths]
+    """Markdown: modes by depth; the largest rate, the kinds of divergence and the lowest loss, means over seeds."""
+    depths = sorted({result.run.layers for result in results})
+    rows = [["`ln_mode`", *(f"{n}+{n}, lowest loss" for n in depths)]]
+    for mode in dict.fromkeys(result.run.mode for result in results):
+        cells = [cell([r for r in results if (r.run.mode, r.run.layers) == (mode, n)]) for n in depths]
         rows.append([f"`{mode}`", *cells])
     return as_markdown(rows)
 
@@ -202,18 +214,21 @@ def cell(results: Sequence[Survival]) -> str:
     rates = [result.largest_lr for result in results]
     spread = f" ({min(rates):.2g}-{max(rates):.2g})" if len(rates) > 1 else ""
     kinds = ", ".join(dict.fromkeys(result.divergence or "none" for result in results))
-    return f"{sum(rates) / len(rates):.2g}{spread} {kinds}"
+    return f"{fmean(rates):.2g}{spread} {kinds}, {fmean(result.lowest_loss for result in results):.2f}"
 
 
 def write_results(results: Sequence[Survival], setting: StressSetting, output_dir: Path) -> list[Path]:
     """Write stress.md (the table), and stress.csv, stress.svg and stress.png (the rate over depth)."""
-    panel = Panel("largest learning rate that survives", "layers in each stack", "learning rate", log_y=True)
-    points = [Point(panel.name, r.mode, r.seed, r.layers, r.largest_lr) for r in results]
-    seeds = sorted({result.seed for result in results})
+    many = len({result.run.mode for result in results}) > 8
+    panel = Panel("largest learning rate that survives", "layers", "learning rate", rows=many)
+    points = [Point(panel.name, r.run.mode, r.run.seed, r.run.layers, r.largest_lr) for r in results]
+    seeds = sorted({result.run.seed for result in results})
+    commits = sorted({str(result.run.commit)[:12] for result in results})
     caption = (
         "Stress test of Keel (Chen & Wei 2026), section 5.1. The learning rate rises linearly to "
         f"{setting.max_lr:g} over {setting.updates} updates of {setting.max_tokens} tokens of "
-        f"{setting.corpus}; the last before divergence. Width {setting.width}. Seeds: {', '.join(map(str, seeds))}."
+        f"{setting.corpus}; the last before divergence. Width {setting.width}. Seeds: {', '.join(map(str, seeds))}. "
+        f"Commit {', '.join(commits)}."
     )
     markdown = output_dir / "stress.md"
     write_atomically(markdown, table(results) + "\n")

@@ -8,13 +8,14 @@ from types import SimpleNamespace
 import pytest
 import yaml
 
-from residual_hf.analysis.short_runs.stress import StressRun, StressSetting, corpus_of, survival, table
+from residual_hf.analysis.short_runs.stress import StressRun, StressSetting, corpus_of, ranked, survival, table
 from residual_hf.analysis.short_runs.training import ShortCorpus
 from residual_hf.cli import main
 from residual_hf.data.encoding import EncodedCorpus
 from residual_hf.data.generated import generate_corpus
 from residual_hf.errors import InputError
 from residual_hf.model.options import from_mapping
+from residual_hf.training.environment import commit
 from residual_hf.training.recipe import Recipe
 
 SETTING = StressSetting(updates=200, max_lr=0.2)  # the rate at update t is t / 1000
@@ -62,7 +63,13 @@ def test_silent_slow_down():
 
 def test_table_has_range_and_kind():
     results = [judge(HEALTHY), judge([6.0 - 0.5 * min(1.0, update / 50) for update in range(200)])]
-    assert "| `post_ln` | 0.1 (0-0.2) none, stagnation |" in table(results)
+    assert "| `post_ln` | 0.1 (0-0.2) none, stagnation, 3.75 |" in table(results)
+
+
+def test_modes_are_ranked_by_rate_and_then_by_loss():
+    spiked, worse = HEALTHY[:150] + [6.0] * 50, [loss + 0.1 for loss in HEALTHY]
+    results = [judge(losses, mode) for mode, losses in {"b2t": spiked, "keel": worse, "post_ln": HEALTHY}.items()]
+    assert [result.run.mode for result in ranked(results)] == ["post_ln", "keel", "b2t"]
 
 
 @pytest.mark.parametrize(
@@ -85,7 +92,7 @@ def test_command_continues_its_runs(tmp_path, small_generated_corpus, capsys):
     assert main([*arguments, "--modes", "post_ln"]) == 0
     assert main([*arguments, "--modes", "post_ln", "resi_dual"]) == 0
     runs = [json.loads(line) for line in (tmp_path / "out" / "runs.jsonl").read_text().splitlines()]
-    assert [run["mode"] for run in runs] == ["post_ln", "resi_dual"]
+    assert [run["mode"] for run in runs] == ["post_ln", "resi_dual"] and runs[0]["commit"] == commit()
     assert runs[0]["setting"]["max_tokens"] == 128
     assert all(len(run["losses"]) == 4 and math.isfinite(run["losses"][-1]) for run in runs)
     assert "| `resi_dual` |" in capsys.readouterr().out
