@@ -62,7 +62,7 @@ class DecoderState:
             ValueError: more steps than `max_length` or `config.max_position_embeddings`.
         """
         if self.logits is None:
-            self.logits = torch.empty(self.slots, self.stack.logits.outputs)
+            self.logits = torch.empty(self.slots, self.stack.logits.outputs, dtype=torch.float32)
         self._decode(tokens, Step(logits=self.logits.data_ptr()))
         return self.logits[: len(tokens), : self.vocabulary]
 

@@ -300,6 +300,20 @@ def test_the_cache_grows(dtype, monkeypatch):
 
 
 @torch.no_grad()
+def test_logits_are_of_fp32_whatever_the_default_type_is():
+    model = model_of("post_ln")
+    decoder = NativeDecoder(model)
+    ids, mask = sources()
+    states = [decoder.start(decoder.encode(ids, mask), mask, 1, 1) for _ in range(2)]
+    expected = states[0].step(np.full(4, 2))
+    torch.set_default_dtype(torch.float64)
+    try:
+        assert torch.equal(states[1].step(np.full(4, 2)), expected)
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
+@torch.no_grad()
 def test_a_batch_of_padding_alone():
     model = model_of("post_ln")
     decoder = NativeDecoder(model)
