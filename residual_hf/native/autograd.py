@@ -298,7 +298,7 @@ def softmax_(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
     if rows and not 0 <= int(labels.min()) <= int(labels.max()) < classes:
         raise IndexError(f"labels from {int(labels.min())} to {int(labels.max())}, must be in 0 to {classes - 1}")
     nll, log_prob_sums = logits.new_empty(2, rows)
-    labels = labels.contiguous()  # keeps the memory of the pointer
+    labels = labels.long().contiguous()  # keeps the memory of the pointer
     pointers = pointer(logits), labels.data_ptr(), pointer(nll), pointer(log_prob_sums)
     loaded_library().label_softmax(rows, classes, threads_for(logits), *pointers)
     return nll.sum(), log_prob_sums.sum()

@@ -201,3 +201,9 @@ def test_softmax_of_extreme_logits():
 def test_labels_that_do_not_exist_are_refused(label):
     with pytest.raises(IndexError, match="must be in 0 to 2"):
         autograd.softmax_(torch.zeros(1, 3), torch.tensor([label]))
+
+
+def test_labels_of_32_bits():
+    logits, labels = torch.randn(4, 3), torch.tensor([1, 0, 2, 0, 0, 0, 0, 0], dtype=torch.int32)[:4]
+    expected = F.nll_loss(logits.log_softmax(1), labels.long(), reduction="sum")
+    torch.testing.assert_close(autograd.softmax_(logits, labels)[0], expected)
