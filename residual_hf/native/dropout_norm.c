@@ -32,7 +32,7 @@ INLINE Dropout make_dropout(uint64_t seed, float rate) {
                                        _mm512_set1_epi64((int64_t)0x9e3779b97f4a7c15u));
     return (Dropout){
         .first = _mm512_add_epi64(_mm512_set1_epi64((int64_t)seed), lanes),
-        .threshold = _mm512_set1_epi16((int16_t)(uint16_t)lrintf(rate * 65536)),
+        .threshold = _mm512_set1_epi16((int16_t)(uint16_t)lrintf(fminf(rate * 65536, 65535))),
         .scale = _mm512_set1_ps(1 / (1 - rate)),
         .active = rate > 0,
     };

@@ -54,8 +54,9 @@ class Packer:
         self.tensors: list[Tensor] = []
 
     def address(self, tensor: Tensor) -> int:
-        self.tensors.append(tensor.detach().contiguous())
-        return self.tensors[-1].data_ptr()
+        kept = tensor.detach().contiguous()
+        self.tensors.append(kept)
+        return kept.data_ptr()
 
     def linear(self, weight: Tensor, bias: Tensor | None, padding_bias: float = 0.0) -> Linear:
         """A linear map of `weight` (outputs, inputs), with `padding_bias` on outputs that are padding."""

@@ -132,6 +132,10 @@ def test_masks_are_random(rate):
         assert abs(float(correlation)) < 6e-3
 
 
+def test_rates_near_one_drop_nearly_all():
+    assert int(autograd.dropout(torch.ones(100_000), 1 - 1e-6).ne(0).sum()) < 100
+
+
 def test_masks_follow_the_generator_of_torch():
     ones = torch.ones(1000)
     torch.manual_seed(1)
