@@ -1,5 +1,5 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
-"""Whether the weights of a model are still those that were prepared for decoding."""
+"""Whether the modules and weights of a model are still those that were prepared for decoding."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .branch_warmup import BranchWarmup
 
 
 class Fingerprint:
-    """Tells whether a parameter of a model was replaced or written to.
+    """Tells whether a module of a model was replaced, or a parameter replaced or written to.
 
     Besides addresses and version counters it compares a sample of the values: fused optimizers and writes to `.data`
     do not count as versions.
@@ -21,6 +21,7 @@ class Fingerprint:
     SAMPLES = 64  # of each parameter
 
     def __init__(self, model: nn.Module):
+        self.modules = submodules(model)[1:]  # without the model, which the prepared weights must not keep alive
         self.versions = versions(model)
         # quantized weights may have no views
         plain = (parameter for parameter in parameters_of(model) if type(parameter) in (nn.Parameter, Tensor))
@@ -29,7 +30,8 @@ class Fingerprint:
         self.values = torch.cat(self.samples)
 
     def matches(self, model: nn.Module) -> bool:
-        return self.versions == versions(model) and torch.equal(self.values, torch.cat(self.samples))
+        same = self.modules == submodules(model)[1:] and self.versions == versions(model)
+        return same and torch.equal(self.values, torch.cat(self.samples))
 
 
 def parameters_of(model: nn.Module) -> Iterator[Tensor]:

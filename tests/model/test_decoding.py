@@ -284,6 +284,20 @@ def test_a_replaced_forward_is_called(served):
         assert torch.equal(model.generate(sources, max_new_tokens=4), before) and len(served) == 3
 
 
+@pytest.mark.parametrize("native_kernels", [pytest.param(True, marks=needs_kernels), False])
+def test_a_module_without_weights_that_is_replaced_after_a_search_is_noticed(native_kernels, served, monkeypatch):
+    if not native_kernels:
+        monkeypatch.setattr(decoding, "kernels", lambda: None)
+    model, sources = make_model("pre_ln"), make_sources(random.Random(4), 2, left_padded=False)
+    settings = {"max_new_tokens": 6, "output_scores": True, "return_dict_in_generate": True}
+    model.generate(sources, **settings)
+    for layer in model.model.decoder.layers:
+        layer.ffn.activation = torch.nn.Tanh().eval()
+    ours, theirs = model.generate(sources, **settings), model.generate(sources, use_cache=False, **settings)
+    torch.testing.assert_close(ours.scores, theirs.scores, rtol=1e-4, atol=1e-4)
+    assert served == ["greedy_search", "greedy_search"]
+
+
 class Skipping(ResidualDecoderLayer):
     def forward(self, *stream, **kwargs):
         return tuple(-x for x in stream[:-1])
