@@ -143,6 +143,7 @@ class FastGenerationMixin(GenerationMixin):
             and self._setting("fast_decoding", kwargs) is not False
             and not computes_otherwise(self)
             and self.config._attn_implementation in ("eager", "sdpa")
+            and not nn.modules.module._has_any_global_hook()  # as in `FlopCounterMode`
             and all(kwargs.get(name) is None or kwargs[name] is False for name in ONLY_TRANSFORMERS)
             and not any(module.training or is_changed(module) for module in submodules(self))
         )

@@ -9,6 +9,7 @@ import pytest
 import torch
 from test_modeling_residual import every_mode
 from tiny_translator import SENTENCES
+from torch.utils.flop_counter import FlopCounterMode
 from transformers import GenerationConfig, LogitsProcessor, LogitsProcessorList
 from transformers.modeling_outputs import BaseModelOutputWithPooling
 
@@ -282,6 +283,16 @@ def test_a_replaced_forward_is_called(served):
     assert torch.equal(model.generate(sources, max_new_tokens=4), before) and len(served) == 2
     with accelerated(model):
         assert torch.equal(model.generate(sources, max_new_tokens=4), before) and len(served) == 3
+
+
+def test_hooks_on_all_modules_leave_it_to_transformers(served):
+    model, sources = make_model("resi_dual"), make_sources(random.Random(4), 2, left_padded=False)
+    flops = []
+    for model.generation_config.fast_decoding in (True, False):
+        with FlopCounterMode(display=False) as counter:
+            model.generate(sources, max_new_tokens=4)
+        flops.append(counter.get_total_flops())
+    assert flops[0] == flops[1] and served == []
 
 
 @pytest.mark.parametrize("native_kernels", [pytest.param(True, marks=needs_kernels), False])
