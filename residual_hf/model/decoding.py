@@ -103,7 +103,7 @@ class FastGenerationMixin(GenerationMixin):
         tokens = kwargs.get("input_ids", inputs)
         if tokens is not None and kwargs.get("attention_mask") is None and kwargs.get("encoder_outputs") is None:
             kwargs["attention_mask"] = tokens.ne(self.config.pad_token_id)
-        if isinstance(kwargs.get("encoder_outputs"), tuple):
+        if isinstance(kwargs.get("encoder_outputs"), (tuple, list)):
             kwargs["encoder_outputs"] = BaseModelOutput(*kwargs["encoder_outputs"])
         if length_limits is not None and (length_limits < 1).any():
             raise ValueError(f"length_limits: {int(length_limits.min())} given, must be at least 1")

@@ -249,7 +249,7 @@ def test_encoder_outputs_of_other_classes(served):
     mask = sources.ne(1)
     states = model.get_encoder()(sources, attention_mask=mask).last_hidden_state
     expected = model.generate(sources, max_new_tokens=5)
-    for encoded in ((states,), BaseModelOutputWithPooling(last_hidden_state=states)):
+    for encoded in ((states,), [states], BaseModelOutputWithPooling(last_hidden_state=states)):
         assert torch.equal(model.generate(encoder_outputs=encoded, attention_mask=mask, max_new_tokens=5), expected)
         step = {"attention_mask": mask, "decoder_input_ids": expected}
         assert torch.equal(model(encoder_outputs=encoded, **step).logits, model(sources, **step).logits)
