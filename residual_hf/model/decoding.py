@@ -93,6 +93,8 @@ class FastGenerationMixin(GenerationMixin):
     ) -> Any:
         """As `GenerationMixin.generate`. Writes to weights through `.data` after a call may go unnoticed.
 
+        With `return_dict_in_generate` there are no `past_key_values`, unless Transformers' loop runs.
+
         Args:
             length_limits: most new tokens of each sentence, (sentences,). Transformers' loop knows only
                 `max_new_tokens`.
