@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import dataclasses
+import json
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -183,7 +185,7 @@ class Recipe(InputSettings):
 
     def as_dict(self) -> dict[str, Any]:
         """The recipe as plain values for YAML, without the unset fields of corpora."""
-        values = _plain(self)
+        values = json.loads(json.dumps(dataclasses.asdict(self), default=os.fspath))
         for split in ("train", "valid", "test"):
             specs = [
                 {name: value for name, value in spec.items() if value is not None}
@@ -268,11 +270,3 @@ def _override(values: Any, name: str, value: Any) -> None:
         where = ".".join(parents)
         raise InputError(f"{name}: {where} is not a section of the recipe" if where else "must be a mapping of fields")
     values[last] = value
-
-
-def _plain(value: Any) -> Any:
-    if dataclasses.is_dataclass(value):
-        return {f.name: _plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
-    if isinstance(value, (list, tuple)):
-        return [_plain(entry) for entry in value]
-    return str(value) if isinstance(value, Path) else value

@@ -9,6 +9,7 @@ import yaml
 
 from residual_hf.commands.options import parse_overrides
 from residual_hf.errors import InputError
+from residual_hf.model.options import from_mapping
 from residual_hf.training.recipe import Recipe, load_recipe
 from residual_hf.training.settings import TrainingSettings
 
@@ -71,6 +72,12 @@ def test_overrides_by_dotted_name(tmp_path):
 def test_what_is_written_can_be_read_again(tmp_path):
     recipe = load_recipe(write(tmp_path, MINIMAL))
     assert load_recipe(write(tmp_path, recipe.as_dict())) == recipe
+
+
+def test_a_recipe_made_in_python_is_plain_values(tmp_path):
+    made = from_mapping(Recipe, changed(model={"from": tmp_path / "model", "dropout": 0.2}, output_dir=tmp_path))
+    read = load_recipe(write(tmp_path, made.as_dict()))
+    assert (read.model, read.output_dir) == ({"from": str(tmp_path / "model"), "dropout": 0.2}, str(tmp_path))
 
 
 @pytest.mark.parametrize(
