@@ -3,12 +3,12 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from torch import nn
 from torch.optim import AdamW, Optimizer
+from transformers.trainer_pt_utils import get_parameter_names
 
 from residual_hf.errors import InputError
 
@@ -18,7 +18,7 @@ from .radam import RAdam
 if TYPE_CHECKING:
     from .settings import TrainingSettings
 
-NAMES_WITHOUT_DECAY = re.compile(r"bias|layernorm|rmsnorm|(?:^|\.)norm(?:$|\.)|_norm(?:$|\.)", re.IGNORECASE)
+NAMES_WITHOUT_DECAY = [r"bias", r"layernorm", r"rmsnorm", r"(?:^|\.)norm(?:$|\.)", r"_norm(?:$|\.)"]
 """Names that the Transformers Trainer excludes from weight decay, in addition to `nn.LayerNorm` parameters."""
 
 
@@ -47,7 +47,9 @@ def build_optimizer(model: nn.Module, settings: TrainingSettings) -> Optimizer:
     trainable = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
     if not trainable:
         raise InputError("model: no parameter requires a gradient")
-    exempt = _exempted_by_modes(model) | (_norms_and_biases(model) if settings.weight_decay_on == "hf" else set())
+    exempt = _exempted_by_modes(model)
+    if settings.weight_decay_on == "hf":
+        exempt |= trainable.keys() - get_parameter_names(model, [nn.LayerNorm], NAMES_WITHOUT_DECAY)
     groups: list[dict[str, Any]] = [
         {"params": [parameter for key, parameter in trainable.items() if key not in exempt]},
         {"params": [parameter for key, parameter in trainable.items() if key in exempt], "weight_decay": 0.0},
@@ -63,14 +65,3 @@ def _exempted_by_modes(model: nn.Module) -> set[str]:
         for prefix, module in model.named_modules()
         for name in getattr(module, "no_weight_decay", ())
     }
-
-
-def _norms_and_biases(model: nn.Module) -> set[str]:
-    in_layer_norms = {
-        f"{prefix}.{name}".lstrip(".")
-        for prefix, module in model.named_modules()
-        if isinstance(module, nn.LayerNorm)
-        for name, _ in module.named_parameters(recurse=False)
-    }
-    by_name = {name for name, _ in model.named_parameters() if NAMES_WITHOUT_DECAY.search(name)}
-    return in_layer_norms | by_name
