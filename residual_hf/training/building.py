@@ -116,14 +116,11 @@ def freeze(model: nn.Module, patterns: Sequence[str]) -> None:
         for name in found:
             named[name].requires_grad = False
     if patterns:
-        trained, total = (sum(p.numel() for p in ps) for ps in (filter(_trains, named.values()), named.values()))
+        trained = sum(p.numel() for p in named.values() if p.requires_grad)
         if not trained:
             raise InputError(f"training.freeze: {', '.join(patterns)} matches all parameters, so that none is trained")
+        total = sum(p.numel() for p in named.values())
         logger.info("training %d of %d parameters, the others are frozen", trained, total)
-
-
-def _trains(parameter: nn.Parameter) -> bool:
-    return parameter.requires_grad
 
 
 def scale_dual_stream(config: ResidualConfig) -> ResidualConfig:
