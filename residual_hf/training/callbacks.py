@@ -33,16 +33,12 @@ class RecordCallback(TrainerCallback):
 
     def __init__(self, path: Path):
         self.path = path
-        self.started: tuple[float, int] | None = None
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        self.started = time.monotonic(), state.global_step
+        self.started, self.first = time.monotonic(), state.global_step
         if state.is_world_process_zero:
             self._drop_after(state.global_step)
             logger.info("training: update %d to %d", state.global_step + 1, state.max_steps)
-
-    def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        self.started = None
 
     def _drop_after(self, step: int) -> None:
         """Delete the entries that an interrupted run wrote after the checkpoint from which it continues."""
@@ -51,9 +47,7 @@ class RecordCallback(TrainerCallback):
         write_atomically(self.path, kept)
 
     def _time_left(self, state: Any) -> str:
-        if self.started is None or state.global_step <= self.started[1]:
-            return ""
-        per_update = (time.monotonic() - self.started[0]) / (state.global_step - self.started[1])
+        per_update = (time.monotonic() - self.started) / (state.global_step - self.first)
         return f" of {state.max_steps}, {duration(per_update * (state.max_steps - state.global_step))} left"
 
     def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, Any] | None = None, **kwargs: Any) -> None:
