@@ -16,7 +16,12 @@ LETTER = regex.compile(r"\p{L}")
 @lru_cache(maxsize=64)
 def letters_of(script: str) -> regex.Pattern:
     """A pattern of one letter of the Unicode scripts, joined by `+`. Raises `regex.error` for an unknown script."""
-    return regex.compile(rf"(?=\p{{L}})[{_class(script)}]")
+    scripts = "".join(rf"\p{{Script_Extensions={name}}}" for name in script.split("+"))
+    return regex.compile(rf"(?=\p{{L}})[{scripts}]")
+
+
+UNSPACED = letters_of(WITHOUT_SPACES)
+WORD = regex.compile(rf"{UNSPACED.pattern}\p{{M}}*|(?:(?!{UNSPACED.pattern})\S)+")
 
 
 def is_script(script: str) -> bool:
@@ -36,21 +41,4 @@ def share_of_script(text: str, script: str) -> float:
 
 def words(text: str) -> list[str]:
     """The words between spaces; in the scripts of `WITHOUT_SPACES` every letter, with its marks, is a word."""
-    if text.isascii() or not _unspaced().search(text):
-        return text.split()
-    return _words().findall(text)
-
-
-def _class(script: str) -> str:
-    return "".join(rf"\p{{Script_Extensions={name}}}" for name in script.split("+"))
-
-
-@lru_cache(maxsize=1)
-def _unspaced() -> regex.Pattern:
-    return letters_of(WITHOUT_SPACES)
-
-
-@lru_cache(maxsize=1)
-def _words() -> regex.Pattern:
-    letter = _unspaced().pattern
-    return regex.compile(rf"{letter}\p{{M}}*|(?:(?!{letter})\S)+")
+    return text.split() if text.isascii() or not UNSPACED.search(text) else WORD.findall(text)
