@@ -168,11 +168,8 @@ def write_first_recipe(
     device = "cuda" if torch.cuda.is_available() else "cpu"
     with atomic_folder(folder) as new:
         split = split_corpus(source, target, new, languages)
-        sample = ParallelCorpus([], [], "sample").with_pairs(
-            PairReader(CorpusSpec(source=new / f"train.{languages[0]}", target=new / f"train.{languages[1]}")).take(
-                SAMPLE
-            )
-        )
+        train = CorpusSpec(source=new / f"train.{languages[0]}", target=new / f"train.{languages[1]}")
+        sample = ParallelCorpus.empty(train).with_pairs(PairReader(train).take(SAMPLE))
         unspaced = any(
             share_of_script("".join(side[:100]), WITHOUT_SPACES) > 0.5 for side in (sample.sources, sample.targets)
         )
