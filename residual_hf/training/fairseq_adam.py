@@ -78,11 +78,12 @@ class FairseqAdam(Optimizer):
                     state["exp_avg_sq"] = torch.zeros_like(parameter, memory_format=torch.preserve_format)
                 state["step"] += 1
                 alike[parameter.device, parameter.dtype, state["step"]].append(parameter)
-            for (device, _, step), parameters in alike.items():
-                self._update(group, parameters, torch.full((), float(step), device=device), step)
+            for (_, _, step), parameters in alike.items():
+                self._update(group, parameters, step)
         return loss
 
-    def _update(self, group: dict[str, Any], parameters: list[nn.Parameter], step: Tensor, count: int) -> None:
+    def _update(self, group: dict[str, Any], parameters: list[nn.Parameter], step: int) -> None:
+        """Make update `step` of parameters of one device and type."""
         beta1, beta2 = group["betas"]
         torch._fused_adamw_(
             list[Tensor](parameters),
@@ -90,11 +91,11 @@ class FairseqAdam(Optimizer):
             [self.state[parameter]["exp_avg"] for parameter in parameters],
             [self.state[parameter]["exp_avg_sq"] for parameter in parameters],
             [],
-            [step] * len(parameters),
+            [torch.full((), float(step), device=parameters[0].device)] * len(parameters),
             lr=float(group["lr"]),
             beta1=beta1,
             beta2=beta2,
-            eps=group["eps"] / math.sqrt(1.0 - beta2**count),
+            eps=group["eps"] / math.sqrt(1.0 - beta2**step),
             weight_decay=group["weight_decay"],
             amsgrad=False,
             maximize=False,

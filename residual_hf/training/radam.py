@@ -52,7 +52,7 @@ class RAdam(FairseqAdam):
         if betas[1] <= 2 / 3:
             raise InputError(f"betas: {betas} given, the second must be above 2/3, as radam makes no update below")
 
-    def _update(self, group: dict[str, Any], parameters: list[nn.Parameter], step: Tensor, count: int) -> None:
+    def _update(self, group: dict[str, Any], parameters: list[nn.Parameter], step: int) -> None:
         beta1, beta2 = group["betas"]
         lr = float(group["lr"])
         weights: list[Tensor] = list(parameters)
@@ -65,7 +65,7 @@ class RAdam(FairseqAdam):
         torch._foreach_addcmul_(squares, gradients, gradients, value=1 - beta2)
         if group["weight_decay"]:
             torch._foreach_add_(weights, weights, alpha=-group["weight_decay"] * lr)
-        scale = rectified_scale(beta1, beta2, count)
+        scale = rectified_scale(beta1, beta2, step)
         if scale:
             denominators = torch._foreach_sqrt(squares)
             torch._foreach_add_(denominators, group["eps"])
