@@ -27,7 +27,7 @@ from residual_hf.files import check_output_folder, read_json, write_atomically, 
 from residual_hf.generation.stream import StreamSettings, translate_file
 from residual_hf.generation.translator import Translator
 
-from .recipe import Recipe
+from .recipe import Recipe, plain
 
 logger = logging.getLogger(__name__)
 
@@ -95,7 +95,7 @@ def distill(
         folder.mkdir(parents=True, exist_ok=True)
         write_json(folder / RECORD, made_with)
     several, both = recipe.data.language_tags is not None, recipe.data.bidirectional
-    corpora = [asdict(spec) for spec in recipe.data.train if spec.tag is not None]
+    corpora = [plain(spec) for spec in recipe.data.train if spec.tag is not None]
     for number, (spec, corpus) in enumerate(training_text(recipe), start=1):
         source, target = (folder / f"train{number}.{side}" for side in ("source", "target"))
         if not target.exists():
@@ -109,7 +109,7 @@ def distill(
     values["data"] |= {"train": corpora, "bidirectional": False, "stream": False}
     for split in ("valid", "test") if both else ():
         specs = getattr(recipe.data, split) or ()
-        values["data"][split] = [asdict(each) for spec in specs for each in (spec, reverse_spec(spec))] or None
+        values["data"][split] = [plain(each) for spec in specs for each in (spec, reverse_spec(spec))] or None
     if cleaning := values["data"]["cleaning"]:
         if cleaning["duplicates"] is not None:
             cleaning["duplicates"] = "pair"  # translations of a sentence may be several

@@ -185,7 +185,7 @@ class Recipe(InputSettings):
 
     def as_dict(self) -> dict[str, Any]:
         """The recipe as plain values for YAML, without the unset fields of corpora."""
-        values = json.loads(json.dumps(dataclasses.asdict(self), default=os.fspath))
+        values = plain(self)
         for split in ("train", "valid", "test"):
             specs = [
                 {name: value for name, value in spec.items() if value is not None}
@@ -216,6 +216,11 @@ class Recipe(InputSettings):
     def model_fields(self) -> dict[str, Any]:
         """The fields of `ResidualConfig` that the recipe sets itself."""
         return {name: value for name, value in self.model.items() if name not in ("preset", "from")}
+
+
+def plain(settings: Any) -> dict[str, Any]:
+    """A dataclass as values for YAML: lists instead of tuples, text instead of paths."""
+    return json.loads(json.dumps(dataclasses.asdict(settings), default=os.fspath))
 
 
 def checked_config(make: Callable[..., ResidualConfig], fields: Mapping[str, Any]) -> ResidualConfig:

@@ -2,6 +2,8 @@
 from __future__ import annotations
 
 import copy
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from test_run import make_recipe
@@ -51,6 +53,14 @@ def test_the_student_is_trained_on_the_translations_of_the_teacher(tmp_path, rec
     expected = [(s, t) for s, t in zip(original, teacher.translate(original), strict=True) if t]
     assert list(zip(sources, targets, strict=True)) == expected
     assert student.data.valid == recipe.data.valid and student.data.cleaning.duplicates == "pair"
+
+
+def test_a_recipe_made_in_python_has_paths(tmp_path, recipe, teacher):
+    synthetic = recipe.data.train[1]
+    files = {"source": Path(synthetic.source), "target": Path(synthetic.target)}
+    data = replace(recipe.data, train=(recipe.data.train[0], replace(synthetic, **files)))
+    student = load_recipe(distill(replace(recipe, data=data), lambda: teacher, tmp_path / "distilled"))
+    assert student.data.train[0] == synthetic
 
 
 def test_segmented_text_has_segmented_translations(tmp_path, recipe):
