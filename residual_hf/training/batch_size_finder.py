@@ -15,6 +15,7 @@ from typing import Any
 import psutil
 import torch
 from accelerate import PartialState
+from accelerate.utils import gather_object
 from torch import Tensor
 
 from residual_hf.data.encoding import Lengths
@@ -35,7 +36,9 @@ RESERVE = 0.1
 """Share of a GPU's memory to leave free."""
 
 
-def tokens_that_fit(model: Any, lengths: Lengths, *, ceiling: int = CEILING, autocast: Any = None) -> int:
+def tokens_that_fit(
+    model: Any, lengths: Lengths, *, ceiling: int = CEILING, autocast: Callable[[], Any] = nullcontext
+) -> int:
     """The largest `max_tokens` up to `ceiling`, in steps of 256, with which an update fits in memory.
 
     Measures forward and backward passes on sentences of maximum and of median length, with space for two moments of
@@ -45,7 +48,7 @@ def tokens_that_fit(model: Any, lengths: Lengths, *, ceiling: int = CEILING, aut
     Args:
         model: on its device, in the precision of training.
         lengths: tokens of the longer side of each training pair.
-        autocast: context manager of mixed precision.
+        autocast: makes the context of mixed precision.
 
     Raises:
         InputError: the longest sentence does not fit.
@@ -53,10 +56,9 @@ def tokens_that_fit(model: Any, lengths: Lengths, *, ceiling: int = CEILING, aut
     lengths = sorted(lengths)
     widths = sorted({int(lengths[-1]), int(lengths[len(lengths) // 2])})
     device = next(model.parameters()).device
-    context = autocast if autocast is not None else nullcontext
 
     def step(tokens: int, width: int) -> None:
-        with context():
+        with autocast():
             loss = model(**random_batch(model.config, max(1, tokens // width), width, device)).loss
         loss.backward()
         model.zero_grad(set_to_none=True)
@@ -202,11 +204,7 @@ def find_max_tokens(recipe: Recipe, model: Any, lengths: Lengths) -> int:
     ceiling = CEILING
     if settings.tokens_per_update is not None:
         ceiling = min(ceiling, settings.tokens_per_update // processes.num_processes)
-    autocast = None if dtype is None or device.type == "cpu" else partial(torch.autocast, device.type, dtype)
-    fitting = torch.tensor(
-        tokens_that_fit(model.to(device), lengths, ceiling=ceiling, autocast=autocast), device=device
-    )
-    if processes.num_processes > 1:
-        torch.distributed.all_reduce(fitting, torch.distributed.ReduceOp.MIN)
+    autocast = nullcontext if dtype is None or device.type == "cpu" else partial(torch.autocast, device.type, dtype)
+    fitting = min(gather_object([tokens_that_fit(model.to(device), lengths, ceiling=ceiling, autocast=autocast)]))
     growth = 1.0 if recipe.data.subword_regularization is None else GROWTH
-    return int(fitting.item() / growth / (2 if settings.r_drop or settings.simcut else 1))
+    return int(fitting / growth / (2 if settings.r_drop or settings.simcut else 1))

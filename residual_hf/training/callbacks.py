@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-import torch
+from accelerate.utils import gather_object
 from transformers import PrinterCallback, ProgressCallback, Trainer, TrainerCallback
 from transformers.trainer_callback import ExportableState
 
@@ -280,9 +280,7 @@ class InterruptCallback(TrainerCallback):
         if args.world_size > 1:
             if state.global_step % self.AGREE_EVERY:
                 return
-            interrupted = torch.tensor(float(self.interrupted), device=args.device)
-            torch.distributed.all_reduce(interrupted, torch.distributed.ReduceOp.MAX)
-            self.interrupted = bool(interrupted.item())
+            self.interrupted = any(gather_object([self.interrupted]))
         if self.interrupted:
             control.should_save = True
             control.should_training_stop = True
