@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
 from residual_hf.checkpoint import load_checkpoint
@@ -126,7 +125,9 @@ def with_vocabulary(
     pieces = {side: _pieces(old, new, side) for side in tables}
     for name, side in rows.items():
         if name in own and name in trained:
-            _fill(own[name], trained[name], pieces[side])
+            for row, ids in pieces[side].items():
+                if ids:
+                    own[name][row] = trained[name][ids].mean(0)
     kept = sum(len(ids) == 1 for ids in pieces["target"].values())
     logger.info("vocabulary: %d of %d target tokens are those of the model", kept, len(pieces["target"]))
     return made
@@ -169,9 +170,3 @@ def _pieces(old: PreTrainedTokenizerBase, new: PreTrainedTokenizerBase, side: st
         return [] if unknown in found else found
 
     return {row: divide(token) for token, row in tokens.items()}
-
-
-def _fill(table: Tensor, trained: Tensor, pieces: Mapping[int, list[int]]) -> None:
-    for row, ids in pieces.items():
-        if ids:
-            table[row] = trained[ids].mean(0)
