@@ -18,6 +18,7 @@ import math
 import shutil
 from collections import deque
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
@@ -34,7 +35,7 @@ from torch.distributed.tensor import DTensor
 from transformers import TrainerCallback
 
 from residual_hf.analysis.probes.site_statistics import SiteStatistics, SiteSums
-from residual_hf.analysis.probes.sites import sublayers
+from residual_hf.analysis.probes.sites import sublayers, watch
 from residual_hf.errors import InputError
 from residual_hf.files import atomic_file, read_json_lines, write_atomically, write_json
 
@@ -134,7 +135,7 @@ class DiagnosticsCallback(TrainerCallback):
         self.pending: list[_Update] = []
         self.update: _Update | None = None
         self.statistics: SiteStatistics | None = None
-        self.hooks: list[Any] = []
+        self.hooks = ExitStack()
 
     def on_train_begin(self, args: Any, state: Any, control: Any, model: Any = None, **kwargs: Any) -> None:
         if args.torch_compile or AcceleratorState().distributed_type == DistributedType.DEEPSPEED:
@@ -168,13 +169,15 @@ class DiagnosticsCallback(TrainerCallback):
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         self.update = _Update(state.global_step + 1, random_states=random_states())
-        self.hooks = [
+        for hook in (
             # before that of R-Drop and SimCut, which doubles the batch
             self.model.register_forward_pre_hook(self._before_forward, prepend=True, with_kwargs=True),
             self.model.register_forward_hook(self._after_forward),
-        ]
+        ):
+            self.hooks.enter_context(hook)
         if self.update.step == 1 or self.update.step % self.every == 0:
-            self.statistics = SiteStatistics(self.model).__enter__()
+            self.statistics = SiteStatistics(self.model)
+            self.hooks.enter_context(watch(self.model, forward=self.statistics.add))
 
     def _before_forward(self, model: nn.Module, arguments: Any, batch: dict[str, Any]) -> None:
         if self.update is not None:
@@ -208,7 +211,7 @@ class DiagnosticsCallback(TrainerCallback):
         assert self.update is not None
         scaler = getattr(optimizer, "scaler", None)
         self.update.scale = 1.0 if scaler is None else scaler.get_scale()
-        self._unhook()
+        self.hooks.close()
         if self.statistics is not None:
             self.update.sites = self.statistics.tensors()
             self.weights = self._sampled_weights()
@@ -231,13 +234,6 @@ class DiagnosticsCallback(TrainerCallback):
             empty = torch.zeros(1, device=self.parameters[0].device)
             sampled.append(torch.cat([empty, *(e[:: max(1, len(e) // SAMPLE)].float() for e in entries)]))
         return sampled
-
-    def _unhook(self) -> None:
-        for hook in self.hooks:
-            hook.remove()
-        self.hooks = []
-        if self.statistics is not None:
-            self.statistics.__exit__(None, None, None)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         if self.update is not None:

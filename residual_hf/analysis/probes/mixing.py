@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
@@ -52,17 +53,15 @@ def mixing_weights(model: nn.Module, batches: Batches) -> list[MixingWeight]:
             counts[name, use] = counts.get((name, use), 0) + len(weights)
 
     kinds = (LayerMix, DepthAttention, MultiStream)
-    handles = [module.register_forward_pre_hook(see) for module in names if isinstance(module, kinds)]
-    if not handles:
+    readers = [module for module in names if isinstance(module, kinds)]
+    if not readers:
         raise InputError("mixing weights: no layer of this model reads several earlier outputs")
-    try:
-        with undisturbed(model, training=False):
-            for batch in as_list(batches):
-                masks = real_tokens(batch)
-                forward(model, batch)
-    finally:
-        for handle in handles:
-            handle.remove()
+    with undisturbed(model, training=False), ExitStack() as hooks:
+        for module in readers:
+            hooks.enter_context(module.register_forward_pre_hook(see))
+        for batch in as_list(batches):
+            masks = real_tokens(batch)
+            forward(model, batch)
     return [
         MixingWeight(name, use, source, weight)
         for (name, use), total in sums.items()

@@ -118,7 +118,8 @@ def branch_share(model: nn.Module, batches: Batches) -> list[BranchShare]:
 
     Sub-layers have no row where no recorded tensor is the shortcut, see `ResidualConnection.shortcut_at`.
     """
-    with undisturbed(model, training=False), SiteStatistics(model) as statistics:
+    statistics = SiteStatistics(model)
+    with undisturbed(model, training=False), watch(model, forward=statistics.add):
         for batch in as_list(batches):
             statistics.masks = real_tokens(batch)
             forward(model, batch)
@@ -127,6 +128,7 @@ def branch_share(model: nn.Module, batches: Batches) -> list[BranchShare]:
 
 def activation_ranges(model: nn.Module, batches: Batches) -> list[ActivationRange]:
     """Range of the activations at all locations, over all batches, padding included. bf16 has the range of fp32."""
-    with undisturbed(model, training=False), SiteStatistics(model) as statistics:
+    statistics = SiteStatistics(model)
+    with undisturbed(model, training=False), watch(model, forward=statistics.add):
         forward(model, batches)
     return statistics.tensors().activation_ranges()

@@ -6,15 +6,13 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Mapping
-from contextlib import ExitStack
 from dataclasses import dataclass
-from types import TracebackType
 from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from .sites import Site, sublayers, watch
+from .sites import Site, sublayers
 
 FP16_LARGEST = torch.finfo(torch.float16).max
 
@@ -43,7 +41,7 @@ class BranchShare:
 
 
 class SiteStatistics:
-    """Context that watches the forward passes of a model.
+    """Sums over the tensors of forward passes, which `add` receives from `watch`.
 
     Locations as in `sites`. The statistics of several passes (accumulated batches, recomputed layers) add up.
 
@@ -52,7 +50,6 @@ class SiteStatistics:
     """
 
     def __init__(self, model: nn.Module):
-        self.model = model
         self.masks: Mapping[str, Tensor] = {}
         self.parts = {part.place: part for part in sublayers(model)}
         self.squares: dict[Site, Tensor] = {}
@@ -60,19 +57,9 @@ class SiteStatistics:
         self.counts: dict[Site, int] = defaultdict(int)
         self.deviations: dict[Site, Tensor] = {}
         self.tokens: dict[Site, int] = defaultdict(int)
-        self._hooks = ExitStack()
-
-    def __enter__(self) -> SiteStatistics:
-        self._hooks.enter_context(watch(self.model, forward=self._see))
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._hooks.close()
 
     @torch.no_grad()
-    def _see(self, site: Site, tensor: Tensor) -> None:
+    def add(self, site: Site, tensor: Tensor) -> None:
         mask = self.masks.get(site.stack)
         values = (tensor if mask is None else tensor[mask]).float()
         self.squares[site] = self.squares.get(site, 0) + torch.linalg.vector_norm(values).square()

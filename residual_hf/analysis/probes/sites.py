@@ -14,7 +14,7 @@ last sub-layer of a layer, and those of `branch` and `norm`.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -79,17 +79,12 @@ class Sublayer:
     def site(self, location: str) -> Site:
         return Site(*self.place, location)
 
-    def sites(self) -> Iterator[tuple[Site, nn.Module, str]]:
-        """Each site with the module that shows it, and whether as "input" or "output"."""
-        if self.before is not None:
-            yield self.site("input"), self.before, "input"
-        yield self.site("branch.input"), self.branch[0], "input"
-        yield self.site("branch.output"), self.branch[-1], "output"
-        for name, norm in self.norms.items():
-            yield self.site(f"{name}.input"), norm, "input"
-            yield self.site(f"{name}.output"), norm, "output"
-        if self.after is not None:
-            yield self.site("output"), self.after, "output"
+    def modules(self) -> dict[str, nn.Module]:
+        """By location, the module whose input or output it is."""
+        ends = {"input": self.before, "output": self.after}
+        branch = {"branch.input": self.branch[0], "branch.output": self.branch[-1]}
+        norms = {f"{name}.{side}": norm for name, norm in self.norms.items() for side in ("input", "output")}
+        return {location: module for location, module in (ends | branch | norms).items() if module is not None}
 
     @property
     def joins(self) -> str:
@@ -207,22 +202,18 @@ def watch(
             watched[tensor].add(site)
             tensor.register_hook(partial(backward, site))
 
-    handles = []
-    for sublayer in sublayers(model):
-        for site, module, side in sublayer.sites():
-            if not locations(site.location):
-                continue
-            if side == "input":
-                handles.append(
-                    module.register_forward_pre_hook(
+    with ExitStack() as hooks:
+        for sublayer in sublayers(model):
+            for location, module in sublayer.modules().items():
+                if not locations(location):
+                    continue
+                site = sublayer.site(location)
+                if location.endswith("input"):
+                    hook = module.register_forward_pre_hook(
                         lambda module, args, kwargs, site=site: see(site, args or kwargs["hidden_states"]),
                         with_kwargs=True,
                     )
-                )
-            else:
-                handles.append(module.register_forward_hook(lambda module, args, output, site=site: see(site, output)))
-    try:
+                else:
+                    hook = module.register_forward_hook(lambda module, args, output, site=site: see(site, output))
+                hooks.enter_context(hook)
         yield
-    finally:
-        for handle in handles:
-            handle.remove()
