@@ -17,7 +17,7 @@ import logging
 import math
 import shutil
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
 from functools import partial
@@ -185,7 +185,7 @@ class DiagnosticsCallback(TrainerCallback):
 
     def _after_forward(self, model: nn.Module, arguments: Any, output: Any) -> None:
         loss = getattr(output, "loss", None)
-        start = next(_tensors(output)) if loss is None else loss
+        start = output[0] if loss is None else loss
         if start.requires_grad:
             start.register_hook(partial(self._on_backward, None if loss is None else loss.detach().clone()))
 
@@ -388,8 +388,3 @@ def random_states() -> list[Tensor]:
 def _local(tensor: Any) -> Tensor:
     """What this process has of a tensor."""
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor
-
-
-def _tensors(output: Any) -> Iterator[Tensor]:
-    values = output if isinstance(output, tuple) else output.values()
-    return (value for value in values if isinstance(value, Tensor))
