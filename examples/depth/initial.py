@@ -13,9 +13,8 @@ import argparse
 
 import torch
 
-from residual_hf.analysis.short_runs.training import new_model
+from residual_hf.analysis.short_runs.training import new_model, profiled
 from residual_hf.model.connections import LN_MODES
-from residual_hf.model.profiling import wants_profile
 
 PRECISIONS = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
@@ -30,8 +29,7 @@ def check(model: torch.nn.Module, dtype: torch.dtype, device: str) -> tuple[bool
 
     torch.manual_seed(1)
     source, labels = (torch.randint(4, 200, (8, n), device=device) for n in (12, 10))
-    if wants_profile(model):
-        model.profile_admin({"input_ids": source, "labels": labels})
+    profiled(model, {"input_ids": source, "labels": labels})
     hooks = [
         m.register_forward_hook(watch) for stack in (model.model.encoder, model.model.decoder) for m in stack.layers
     ]

@@ -14,10 +14,9 @@ from tqdm.auto import tqdm
 
 from residual_hf.analysis.output import Panel, Point, check_matplotlib, write_points
 from residual_hf.analysis.probes.undisturbed import Batch
-from residual_hf.analysis.short_runs.training import new_model
+from residual_hf.analysis.short_runs.training import new_model, profiled
 from residual_hf.catalogue import check_modes
 from residual_hf.errors import InputError
-from residual_hf.model.profiling import wants_profile
 
 BASELINES = ("post_ln", "pre_ln", "resi_dual")
 INITIAL = "Fresh models without dropout, 16 sentences of 20 random tokens, mean cross-entropy of random targets."
@@ -37,13 +36,6 @@ def fresh_model(mode: str, seed: int, sizes: dict[str, int]) -> tuple[Any, Batch
     model = new_model(mode, sizes["layers"], sizes["width"], ffn=sizes["ffn"], seed=seed, **fields)
     batch = random_batch(seed)
     return profiled(model, batch), batch
-
-
-def profiled(model: Any, batch: Batch) -> Any:
-    """The model, with the profile of a batch if its mode is Admin."""
-    if wants_profile(model):
-        model.profile_admin(batch)
-    return model
 
 
 def random_batch(seed: int, sentences: int = 16, length: int = 20) -> dict[str, Tensor]:

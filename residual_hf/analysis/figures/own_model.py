@@ -12,6 +12,7 @@ import torch
 
 from residual_hf.analysis.output import Point, check_matplotlib, write_points
 from residual_hf.analysis.probes.undisturbed import Batch
+from residual_hf.analysis.short_runs.training import profiled
 from residual_hf.catalogue import check_modes
 from residual_hf.checkpoint import load_checkpoint
 from residual_hf.data.multilingual import check_tagged
@@ -20,7 +21,6 @@ from residual_hf.data.text_warnings import MOST_UNKNOWN
 from residual_hf.errors import InputError
 from residual_hf.model.configuration_residual import ResidualConfig
 from residual_hf.model.modeling_residual import ResidualForConditionalGeneration
-from residual_hf.model.profiling import wants_profile
 from residual_hf.model.translation_inputs import position_limit
 
 from .figure import Figure
@@ -89,9 +89,7 @@ class OwnModel:
             values |= {name: None, f"encoder_{name}": None, f"decoder_{name}": None}
         values = {key: value for key, value in values.items() if hasattr(ResidualConfig, key)}
         model = ResidualForConditionalGeneration(ResidualConfig(**{**values, "ln_mode": mode, "admin_profile": None}))
-        if wants_profile(model):
-            model.profile_admin(self.batch(seed))
-        return model
+        return profiled(model, self.batch(seed))
 
 
 def check_text(config: Any, tokenizer: Any, files: Sequence[Path], pairs: Sequence[tuple[str, str]]) -> None:

@@ -14,11 +14,11 @@ import torch
 from residual_hf.analysis.output import Panel, Point
 from residual_hf.analysis.probes import adam, gradients
 from residual_hf.analysis.probes.ablation import mean_loss
-from residual_hf.analysis.short_runs.training import shape, train
+from residual_hf.analysis.short_runs.training import profiled, shape, train
 from residual_hf.model.configuration_residual import ResidualConfig
 from residual_hf.model.modeling_single_stack import ResidualForCausalLM
 
-from .figure import INITIAL, VOCABULARY, Figure, fresh_model, profiled
+from .figure import INITIAL, VOCABULARY, Figure, fresh_model
 from .trained import DIVERGED, SMALL, TRAINED, final_nll, untrained, warmed_up
 
 LRS = (1e-3, 3e-3)

@@ -36,14 +36,13 @@ from residual_hf.errors import InputError
 from residual_hf.model.connections import LN_MODES
 from residual_hf.model.modeling_residual import ResidualForConditionalGeneration
 from residual_hf.model.options import refusal
-from residual_hf.model.profiling import wants_profile
 from residual_hf.training.building import build_config
 from residual_hf.training.launch import keep_freed_memory
 from residual_hf.training.recipe import Recipe
 from residual_hf.training.run import prepare_data
 from residual_hf.training.warm_start import MODES
 
-from .training import ShortCorpus, train
+from .training import ShortCorpus, profiled, train
 from .verdict import RAMP, CheckReport, ModeCheck, judge
 
 PAIRS = 20_000
@@ -193,9 +192,7 @@ class Check:
     def measure(self, mode: str | None, name: str, updates: int) -> ModeCheck:
         model, settings = self.model(mode), self.settings
         batch = next(self.batches())
-        if wants_profile(model):
-            model.profile_admin(batch)
-        norms = gradient_norms(model, batch)
+        norms = gradient_norms(profiled(model, batch), batch)
         ratio, where = vanishing(norms)
         headroom = min(row.fp16_headroom for row in activation_ranges(model, batch))
         ramp = round(2 / 3 * updates)

@@ -96,6 +96,13 @@ def new_model(
     return ResidualForConditionalGeneration(ResidualConfig(**{**shape(mode, layers, width, ffn), **fields}))
 
 
+def profiled(model: Any, batch: Mapping[str, Tensor]) -> Any:
+    """The model, with the profile of a batch if its mode is Admin and it is neither profiled nor trained."""
+    if wants_profile(model):
+        model.profile_admin(batch)
+    return model
+
+
 def shape(mode: str, layers: int, width: int, ffn: int) -> dict[str, Any]:
     """Fields of a config with two stacks of the same sizes and without dropout."""
     stacks = {"layers": layers, "ffn_dim": ffn, "attention_heads": max(4, width // 64)}
@@ -124,8 +131,8 @@ def train(
     losses: list[float] = []
     model.train()
     for update, batch in enumerate(itertools.islice(batches, updates), start=1):
-        if update == 1 and wants_profile(model):
-            model.profile_admin(batch)
+        if update == 1:
+            profiled(model, batch)
         loss = model(**batch).loss
         if not math.isfinite(value := loss.item()):
             break
