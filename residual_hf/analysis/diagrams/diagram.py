@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from . import svg
 from .layout import Edge, Layout, branch_column, lay_out
 from .svg import Point
-from .tracing import Node
+from .tracing import Node, Part
 from .wiring import Wiring, trace_stack
 
 ROW_GAP, COLUMN_GAP, MARGIN, TRACK = 16.0, 30.0, 14.0, 8.0
@@ -55,14 +55,14 @@ class Drawing:
             self.layouts.append(lay_out(part, lanes, branch))
             lanes = self.layouts[-1].lanes
         self.x = self.place_columns()
-        bounds = dict(zip(map(id, parts), self.place_parts(wiring), strict=True))
+        bounds = dict(zip(parts, self.place_parts(wiring), strict=True))
         self.wanted = wanted_outputs(wiring)
         for layout in self.layouts:
             starts = any(layout.part is block.parts[0] for block in wiring.blocks)
-            self.draw_part(layout, *bounds[id(layout.part)], padding=12 if starts else 0)
+            self.draw_part(layout, *bounds[layout.part], padding=12 if starts else 0)
         for block in wiring.blocks:
-            self.draw_panel(block.title, bounds[id(block.parts[-1])][0], bounds[id(block.parts[0])][1])
-        self.draw_ends(bounds[id(wiring.begin)][1], bounds[id(wiring.end)][0], wiring.note)
+            self.draw_panel(block.title, bounds[block.parts[-1]][0], bounds[block.parts[0]][1])
+        self.draw_ends(bounds[wiring.begin][1], bounds[wiring.end][0], wiring.note)
 
     def place_columns(self) -> dict[float, float]:
         """The middle of each column, wide enough for its nodes and for what is drawn on edges to the next one."""
@@ -94,15 +94,15 @@ class Drawing:
     def place_parts(self, wiring: Wiring) -> list[Point]:
         """Top and bottom of each part, from the beginning of the stack at the bottom."""
         heights = [self.row_heights(layout) for layout in self.layouts]
-        blocks = {id(block.parts[0]) for block in wiring.blocks}
-        ends = {id(block.parts[-1]) for block in wiring.blocks}
+        blocks = {block.parts[0] for block in wiring.blocks}
+        ends = {block.parts[-1] for block in wiring.blocks}
         y = 22.0
         bounds: list[Point] = []
         for layout, rows in zip(reversed(self.layouts), reversed(heights), strict=True):
             top = y
-            y += 26 if id(layout.part) in ends else 0  # the title of a panel
+            y += 26 if layout.part in ends else 0  # the title of a panel
             y += sum(rows) + ROW_GAP * (len(rows) + 0.7 if rows else 0)
-            y += 12 if id(layout.part) in blocks else 0
+            y += 12 if layout.part in blocks else 0
             bounds.append((top, y))
         self.height = y + 24
         return bounds[::-1]
@@ -132,7 +132,7 @@ class Drawing:
                 routes += [(edge.source, before, edge.scale), (edge.scale, after, edge.target)]
             elif edge.target.kind != "tap":
                 routes.append((edge.source, points, edge.target))
-        for output, wanted in zip(layout.outputs, self.wanted[id(layout.part)], strict=True):
+        for output, wanted in zip(layout.outputs, self.wanted[layout.part], strict=True):
             if not wanted:
                 continue
             start = next((p for e, p in paths.items() if e.target is output and output.kind == "tap"), None)
@@ -236,15 +236,15 @@ class Drawing:
             self.shapes.append(svg.text(self.width - svg.text_width(note) / 2 - 4, bottom + 14, note, "small"))
 
 
-def wanted_outputs(wiring: Wiring) -> dict[int, list[bool]]:
+def wanted_outputs(wiring: Wiring) -> dict[Part, list[bool]]:
     """For each part which of its outputs the part after it reads, or the same layer when it is repeated."""
-    wanted: dict[int, list[bool]] = {}
-    repeated = {id(block.parts[-1]) for block in wiring.blocks if block.layers > 1}
+    wanted: dict[Part, list[bool]] = {}
+    repeated = {block.parts[-1] for block in wiring.blocks if block.layers > 1}
     parts = list(wiring.parts)
     for part, following in zip(parts, parts[1:], strict=False):
         read = {node for reader in following.nodes for node in reader.inputs}.union(following.outputs)
-        wanted[id(part)] = [node in read or id(part) in repeated for node in following.inputs]
-    wanted[id(parts[-1])] = [True]
+        wanted[part] = [node in read or part in repeated for node in following.inputs]
+    wanted[parts[-1]] = [True]
     return wanted
 
 

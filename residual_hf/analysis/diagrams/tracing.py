@@ -44,7 +44,7 @@ class Node:
     is_state: bool = True  # False: attention scores
 
 
-@dataclass
+@dataclass(eq=False)
 class Part:
     """What happens to the stream in one sub-layer, or at the beginning or end of a stack."""
 
@@ -56,10 +56,10 @@ class Part:
 
     def signature(self) -> Any:
         """Equal for parts that are drawn alike."""
-        index = {id(node): i for i, node in enumerate([*self.inputs, *self.nodes])}
-        inner = {id(n): [(slot, [m.label for m in modules]) for slot, modules in n.inner.items()] for n in self.nodes}
-        nodes = [(n.kind, n.label, inner[id(n)], [index[id(i)] for i in n.inputs]) for n in self.nodes]
-        return len(self.inputs), nodes, [index[id(node)] for node in self.outputs]
+        index = {node: i for i, node in enumerate([*self.inputs, *self.nodes])}
+        inner = {n: [(slot, [m.label for m in modules]) for slot, modules in n.inner.items()] for n in self.nodes}
+        nodes = [(n.kind, n.label, inner[n], [index[i] for i in n.inputs]) for n in self.nodes]
+        return len(self.inputs), nodes, [index[node] for node in self.outputs]
 
 
 class Named(float):
@@ -133,18 +133,6 @@ class LeafTracer(fx.Tracer):
         return not isinstance(m, (ResidualConnection, StreamBoundary, TracedSublayer))
 
 
-class Recorder(fx.Interpreter):
-    """Runs a trace and keeps every value."""
-
-    def __init__(self, module: fx.GraphModule):
-        super().__init__(module)
-        self.values: dict[fx.Node, Any] = {}
-
-    def run_node(self, n: fx.Node) -> Any:
-        self.values[n] = super().run_node(n)
-        return self.values[n]
-
-
 @dataclass
 class Coefficient:
     """A value that is not a hidden state: a short expression, its nearest parameter, the states it depends on."""
@@ -168,9 +156,9 @@ class PartBuilder:
     def __init__(self, part: TracedPart, title: str, values: tuple[Tensor, ...], inner: dict[str, list[Node]]):
         self.title, self.inner, self.part = title, inner, part
         graph = LeafTracer().trace(part)
-        recorder = Recorder(fx.GraphModule(part, graph))
-        self.results = recorder.run(values)
-        self.values = recorder.values
+        interpreter = fx.Interpreter(fx.GraphModule(part, graph), garbage_collect_values=False)
+        self.results = interpreter.run(values)
+        self.values = interpreter.env
         self.graph = graph
         self.found: dict[fx.Node, Any] = {}
         self.nodes: list[Node] = []
@@ -330,11 +318,11 @@ def module_node(module: nn.Module) -> Node:
 
 def used(nodes: list[Node], outputs: list[Node]) -> list[Node]:
     """Without those that nothing is made of."""
-    needed: set[int] = set()
+    needed: set[Node] = set()
     waiting = list(outputs)
     while waiting:
         node = waiting.pop()
-        if id(node) not in needed:
-            needed.add(id(node))
+        if node not in needed:
+            needed.add(node)
             waiting += node.inputs
-    return [node for node in nodes if id(node) in needed]
+    return [node for node in nodes if node in needed]

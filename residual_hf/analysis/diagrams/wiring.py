@@ -74,7 +74,7 @@ def stream_names(mode: type[ResidualConnection], size: int) -> list[str]:
     return []
 
 
-def trace_stack(name: str, stack: str = "encoder", depth: int = DEPTH, **options: Any) -> Wiring:
+def trace_stack(name: str, stack: str = "encoder", depth: int = DEPTH) -> Wiring:
     """The wiring of a stack of `depth` layers; neighbors that are alike are one block.
 
     Modes whose layers all differ, because each reads what the layers before it left, are shown with two layers.
@@ -84,7 +84,7 @@ def trace_stack(name: str, stack: str = "encoder", depth: int = DEPTH, **options
     few = {f.name: FEW[f.name] for f in fields(mode.Options) if f.name in FEW}
     config = ResidualConfig(
         ln_mode=name,
-        ln_mode_options={**few, **options},
+        ln_mode_options=few,
         d_model=STATE[2],
         encoder_layers=depth,
         decoder_layers=depth,
@@ -100,7 +100,7 @@ def trace_stack(name: str, stack: str = "encoder", depth: int = DEPTH, **options
     except (fx.proxy.TraceError, TypeError, AttributeError, RuntimeError) as error:
         raise InputError(f"ln_mode {name!r}: torch.fx cannot trace {mode.__name__}.forward: {error}") from error
     if depth > 2 and len(wiring.blocks) > 2:
-        return trace_stack(name, stack, 2, **options)
+        return trace_stack(name, stack, 2)
     wiring.note = ", ".join(f"{option} = {value}" for option, value in few.items())
     return wiring
 
