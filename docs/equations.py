@@ -17,7 +17,6 @@ FUNCTIONS = {
     "SA",
     "CA",
     "FF",
-    "D",
     "softmax",
     "sigmoid",
     "Sinkhorn",
@@ -28,12 +27,12 @@ FUNCTIONS = {
     "detach",
 }
 COMMANDS = {"exp", "ln", "min", "max"}
-SYMBOLS = {"<-": r"\leftarrow", "*": r"\,", " . ": r"\cdot", "<": "<", "in": r"\in", "scale_heads": r"\mathrm{scale}"}
+SYMBOLS = {"<-": r"\leftarrow", "*": r"\,", ".": r"\cdot", "in": r"\in", "scale_heads": r"\mathrm{scale}"}
 SCRIPT = r"\{[^}]*\}|-?[\d.]*\d|[A-Za-z]+"
 TOKEN = re.compile(
-    rf"(?P<space>\s+)|(?P<arrow><-)|(?P<number>\d+(?:\.\d+)?)|(?P<prose>[A-Za-z]+-[A-Za-z]+)"
+    rf"(?P<space>\s+)|<-|\d+(?:\.\d+)?|(?P<prose>[A-Za-z]+-[A-Za-z]+)"
     rf"|(?P<name>scale_heads|[A-Za-z]+?(?=\d|_|\^|\b))(?P<digit>\d?)(?:_(?P<sub>{SCRIPT}))?(?:\^(?P<sup>{SCRIPT}))?"
-    rf"|(?P<dot>\.)|(?P<sign>.)"
+    rf"|."
 )
 
 
@@ -73,11 +72,8 @@ def piece(match: re.Match[str]) -> tuple[str, str]:
         return "space", " "
     if match["prose"]:
         return "text", match["prose"]
-    if match["dot"]:
-        return "math", r"\cdot"
     if match["name"] is None:
-        sign = match["arrow"] or match["number"] or match["sign"]
-        return "math", SYMBOLS.get(sign, sign)
+        return "math", SYMBOLS.get(match[0], match[0])
     name = match["name"]
     scripts = match["digit"] or match["sub"] or match["sup"]
     if name == "sum":
@@ -86,7 +82,7 @@ def piece(match: re.Match[str]) -> tuple[str, str]:
         base = f"\\{name}"
     elif name in SYMBOLS:
         base = SYMBOLS[name]
-    elif name in FUNCTIONS and len(name) > 1:
+    elif name in FUNCTIONS:
         base = rf"\mathrm{{{name}}}"
     elif name == "R" and match["sup"]:
         base = r"\mathbb{R}"
