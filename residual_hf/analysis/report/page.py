@@ -80,9 +80,7 @@ def write_report(folders: Sequence[str | Path], output: str | Path, *, overwrite
         InputError: a folder that is not that of a run, one that is given twice, or an output that exists.
     """
     path = Path(output)
-    if path.suffix != ".html":
-        raise InputError(f"--output-file: {path} given, must be a file *.html")
-    check_output_file(path, overwrite=overwrite, field="--output-file")
+    check_output_file(path, overwrite=overwrite, field="--output-file", suffix=".html")
     if len({Path(folder).resolve() for folder in folders}) < len(folders):
         raise InputError(f"run folders: {', '.join(map(str, folders))} given, must differ")
     runs = [Run.read(folder) for folder in folders]

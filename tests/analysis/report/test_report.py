@@ -196,7 +196,7 @@ def test_runs_on_other_test_sets_are_not_compared(make_run, tmp_path):
 
 def test_input_is_checked(make_run, tmp_path):
     run = make_run("run")
-    with pytest.raises(InputError, match=r"must be a file \*.html"):
+    with pytest.raises(InputError, match=r"must end in .html"):
         write_report([run], tmp_path / "report.md")
     with pytest.raises(InputError, match="must differ"):
         write_report([run, run / "."], tmp_path / "report.html")
