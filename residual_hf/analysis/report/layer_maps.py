@@ -51,7 +51,10 @@ def layer_maps(folders: Sequence[Path]) -> list[LayerMaps]:
     """Maps of the runs that have diagnostics. All runs have the same colors, so that they can be compared."""
     files = {number: folder / FILE for number, folder in enumerate(folders)}
     lines = {number: read_json_lines(file) for number, file in files.items() if file.is_file()}
-    charts: dict[int, list[str]] = {number: [] for number in lines}
+    maps = {
+        number: LayerMaps(number, [], [sentence(str(Alert(**line["alert"]))) for line in found if "alert" in line])
+        for number, found in lines.items()
+    }
     for quantity in QUANTITIES:
         grids = {number: read_grids(found, quantity) for number, found in lines.items()}
         values = [
@@ -60,13 +63,9 @@ def layer_maps(folders: Sequence[Path]) -> list[LayerMaps]:
         for number, stacks in grids.items():
             for stack, grid in stacks.items():
                 title = f"{stack.capitalize()}: {quantity.title}"
-                charts[number].append(heat_map(title, "update", grid, quantity.log, values))
-    alerts = {
-        number: [sentence(str(Alert(**line["alert"]))) for line in found if "alert" in line]
-        for number, found in lines.items()
-    }
-    maps = (LayerMaps(number, [chart for chart in found if chart], alerts[number]) for number, found in charts.items())
-    return [found for found in maps if found.charts or found.alerts]
+                if chart := heat_map(title, "update", grid, quantity.log, values):
+                    maps[number].charts.append(chart)
+    return [found for found in maps.values() if found.charts or found.alerts]
 
 
 def read_grids(lines: Sequence[Mapping[str, Any]], quantity: Quantity) -> dict[str, Grid]:
