@@ -186,19 +186,11 @@ def ctranslate2_run(dtype: str, size: str, sources: Tensor, beams: int, threads:
         save_spec(model, NumberTokenizer(model.config.vocab_size), Path(folder), quantization=quantization)
         kind = "float32" if dtype == "float32" else "int8_float32"
         settings = {"compute_type": kind, "inter_threads": 1, "intra_threads": threads}
-        if not beams:
-            encoder = ctranslate2.Translator(folder, device="cpu", **settings)
-            return partial(ctranslate2_encode, encoder, sources)
         translator = ctranslate2.Translator(folder, device="cpu", **settings)
     words = [[str(token) for token in row] for row in sources.tolist()]
-    lengths = {"min_decoding_length": GENERATED, "max_decoding_length": GENERATED}
-    return partial(translator.translate_batch, words, beam_size=beams, max_batch_size=len(words), **lengths)
-
-
-def ctranslate2_encode(translator: Any, sources: Tensor) -> Any:
-    """CTranslate2 has no call for the encoder of a translation model: one decoding step is the closest."""
-    words = [[str(token) for token in row] for row in sources.tolist()]
-    return translator.translate_batch(words, beam_size=1, max_batch_size=len(words), max_decoding_length=1)
+    steps = GENERATED if beams else 1  # it has no call for the encoder alone: one decoding step is the closest
+    lengths = {"min_decoding_length": steps, "max_decoding_length": steps}
+    return partial(translator.translate_batch, words, beam_size=beams or 1, max_batch_size=len(words), **lengths)
 
 
 class NumberTokenizer:
