@@ -21,11 +21,10 @@ from residual_hf.analysis.diagrams.diagram import draw_modes
 from residual_hf.analysis.diagrams.svg import STYLE
 from residual_hf.catalogue import connection_parameters, warmup
 from residual_hf.hub.citations import bibtex
-from residual_hf.model.connections import LN_MODES, ResidualConnection, build_connections
+from residual_hf.model.connections import LN_MODES, STACKS, ResidualConnection, build_connections
 from residual_hf.model.options import describe_option
 
 ROOT = Path(__file__).parents[1]
-STACKS = ("encoder", "decoder")
 PLACES = {  # the modules of a layer or stack that hold parameters of a mode
     "self_attn_residual": "self-attention",
     "encoder_attn_residual": "cross-attention",
