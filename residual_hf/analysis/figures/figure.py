@@ -24,8 +24,6 @@ VOCABULARY = 1000
 
 Measure = Callable[[str, int, dict[str, int]], Iterable[Point]]
 """(mode, seed, sizes) to points."""
-Subject = Callable[[str, int, dict[str, int]], tuple[Any, Batch]]
-"""(mode, seed, sizes) to a model and a batch."""
 Probe = Callable[[Any, Batch, str, int], Iterable[Point]]
 """(model, batch, name of the series, seed) to points."""
 
@@ -55,8 +53,7 @@ class Figure:
         modes: those of the published figure.
         any_mode: whether further modes can be shown.
         probe: draws the figure of a given model; None if it needs trainings of its own.
-        subject: makes the model and the batch for `probe`.
-        measure: what is measured by default, if it is not `probe` of `subject`.
+        measure: what is measured by default, if it is not `probe` of a `fresh_model`.
     """
 
     name: str
@@ -69,14 +66,13 @@ class Figure:
     any_mode: bool = True
     models: str = INITIAL
     probe: Probe | None = None
-    subject: Subject = fresh_model
     measure: Measure | None = None
 
     def points(self, mode: str, seed: int, sizes: dict[str, int]) -> Iterable[Point]:
         if self.measure is not None:
             return self.measure(mode, seed, sizes)
         assert self.probe is not None
-        return self.probe(*self.subject(mode, seed, sizes), mode, seed)
+        return self.probe(*fresh_model(mode, seed, sizes), mode, seed)
 
 
 def draw_figure(

@@ -38,15 +38,15 @@ def warmed_up(sizes: dict[str, int], lr: float = 1e-3, share: float = 0.2) -> Ca
     return lambda update: lr * min(1.0, update / max(share * sizes["updates"], 1.0))
 
 
-def trained_model(mode: str, seed: int, sizes: dict[str, int]) -> tuple[Any, Batch]:
-    model, corpus = untrained(mode, seed, sizes)
-    train(model, corpus.train(seed), warmed_up(sizes), sizes["updates"])
-    return model, next(corpus.valid())
-
-
 def similarity(model: Any, batch: Batch, series: str, seed: int) -> Iterator[Point]:
     for row in representations.layer_cosines(model, batch):
         yield Point(row.stack, series, seed, row.layer, row.other, row.cosine)
+
+
+def similarity_after_training(mode: str, seed: int, sizes: dict[str, int]) -> Iterator[Point]:
+    model, corpus = untrained(mode, seed, sizes)
+    train(model, corpus.train(seed), warmed_up(sizes), sizes["updates"])
+    yield from similarity(model, next(corpus.valid()), mode, seed)
 
 
 def gradients_over_time(mode: str, seed: int, sizes: dict[str, int]) -> Iterator[Point]:
@@ -136,7 +136,7 @@ FIGURES = (
         modes=("post_ln", "pre_ln", "b2t"),
         models=TRAINED,
         probe=similarity,
-        subject=trained_model,
+        measure=similarity_after_training,
     ),
     Figure(
         "admin-5",
