@@ -355,7 +355,7 @@ class DiagnosticsCallback(TrainerCallback):
             torch.save({"batches": batches, "random_states": update.random_states}, path)
         if rank == 0:
             write_json(folder / "alert.json", asdict(alert))
-            for old in sorted(spikes(self.folder), key=update_of)[:-MOST_SPIKES]:
+            for old in spikes(self.folder)[:-MOST_SPIKES]:
                 shutil.rmtree(old)
         return folder
 
@@ -366,8 +366,9 @@ def as_line(row: Any) -> dict[str, Any]:
 
 
 def spikes(folder: Path) -> list[Path]:
-    """The folders of the alerts of a run."""
-    return [path for path in (folder / SPIKES).glob("update-*") if path.name.split("-")[-1].isdigit()]
+    """The folders of the alerts of a run, the first one first."""
+    found = (path for path in (folder / SPIKES).glob("update-*") if path.name.split("-")[-1].isdigit())
+    return sorted(found, key=update_of)
 
 
 def update_of(spike: Path) -> int:

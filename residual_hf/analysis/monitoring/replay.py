@@ -153,7 +153,7 @@ def replay(run: Path, at: int | None = None) -> Replay:
         raise InputError(f"{run} has no {RECORD}, must be the folder of a run")
     record, recipe = RunRecord.read(run), load_recipe(run / "recipe.yaml")
     if at is None:
-        found = sorted(spikes(run), key=update_of)
+        found = spikes(run)
         if not found:
             raise InputError(f"{run} has no spikes (training.diagnostics); name an update by --at")
         at = update_of(found[-1])
