@@ -341,9 +341,9 @@ class ResidualConfig(PreTrainedConfig):
         for name in ("layer_norm_eps", "ada_norm_scale", "rope_theta"):
             if not 0 < getattr(self, name) < math.inf:
                 raise ValueError(f"{name} must be above 0 and finite, not {getattr(self, name)}")
-        for name in ("encoder_attention_heads", "decoder_attention_heads"):
-            if self.d_model % getattr(self, name):
-                raise ValueError(f"{name} must divide d_model, but {self.d_model} % {getattr(self, name)} is not 0")
+        for stack in self.stacks:
+            if self.d_model % (heads := self.stack_attention_heads(stack)):
+                raise ValueError(f"{stack}_attention_heads must divide d_model, but {self.d_model} % {heads} is not 0")
         if self.position_embedding_type.startswith("sinusoidal") and self.d_model % 2:
             raise ValueError(f"d_model must be even for sinusoidal positions, not {self.d_model}")
         for name in ("ln_mode", "encoder_ln_mode", "decoder_ln_mode"):

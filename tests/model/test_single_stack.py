@@ -220,6 +220,14 @@ def test_sizes_of_a_single_stack_have_their_usual_names():
     assert ResidualConfig.from_dict(saved).to_dict() == config.to_dict()
 
 
+@pytest.mark.parametrize("stack", ["encoder", "decoder"])
+def test_the_width_of_a_single_stack_need_not_suit_the_heads_of_the_other(stack):
+    config = ResidualConfig(d_model=12, **{f"is_{stack}_only": True, f"{stack}_attention_heads": 3})
+    assert config.num_attention_heads == 3
+    with pytest.raises(StrictDataclassError, match=f"{stack}_attention_heads must divide d_model, but 12 % 5"):
+        ResidualConfig(d_model=12, **{f"is_{stack}_only": True, f"{stack}_attention_heads": 5})
+
+
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
