@@ -258,7 +258,7 @@ def check_code(folder: Path, values: dict[str, Any], config: ResidualConfig) -> 
 def check_same_code(folder: Path, names: Iterable[str], config: ResidualConfig) -> None:
     """Refuse code that this installation would not write: whoever loads the model executes it."""
     known = {path.name: path.read_text("utf-8") for path in Path(self_contained.__file__).parent.glob("*.py")}
-    known |= self_contained.model_code({get_ln_mode(config.stack_ln_mode(stack)) for stack in config.stacks})
+    known |= self_contained.model_code(config)
     different = sorted(name for name in names if (folder / name).read_text("utf-8") != known.get(name))
     if different:
         raise InputError(

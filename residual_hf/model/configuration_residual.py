@@ -245,8 +245,7 @@ class ResidualConfig(PreTrainedConfig):
         `save_pretrained` of a model calls this method. See `self_contained.py`.
         """
         super().save_pretrained(save_directory, push_to_hub=push_to_hub, **kwargs)
-        modes = dict.fromkeys(get_ln_mode(self.stack_ln_mode(stack)) for stack in self.stacks)
-        write_model_code(save_directory, modes, self.stacks, self.source_lang, self.target_lang)
+        write_model_code(save_directory, self)
 
     @classmethod
     def preset(cls, name: str, **overrides: Any) -> "ResidualConfig":

@@ -12,14 +12,16 @@ import inspect
 import json
 import os
 import sys
-from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from transformers.dynamic_module_utils import get_relative_import_files, get_relative_imports
 from transformers.utils import logging
 
-from .connections import ResidualConnection
+from .connections import ResidualConnection, get_ln_mode
+
+if TYPE_CHECKING:
+    from .configuration_residual import ResidualConfig
 
 logger = logging.get_logger(__name__)
 
@@ -48,39 +50,30 @@ def auto_map(stacks: tuple[str, ...]) -> dict[str, str]:
     return {**BASE_CLASSES, **TASK_CLASSES[stacks]}
 
 
-def write_model_code(
-    folder: str | os.PathLike,
-    modes: Iterable[type[ResidualConnection]],
-    stacks: tuple[str, ...],
-    source_lang: str | None,
-    target_lang: str | None,
-) -> None:
-    """Write the model code into a folder, and its classes into the `config.json` of the folder.
+def write_model_code(folder: str | os.PathLike, config: ResidualConfig) -> None:
+    """Write the code of a model into a folder, and its classes into the `config.json` of the folder.
 
-    Args:
-        modes: classes of the ln_modes in use. A user's mode is saved too if it is defined in a single file that
-            imports only model code from residual_hf; otherwise a warning is logged.
-        stacks: the stacks of the model, which decide on the Auto classes.
-        source_lang, target_lang: languages for which `pipeline("translation_xx_to_yy")` works, in addition to
-            the tasks of `PIPELINES`.
+    A user's mode is saved too if it is defined in a single file that imports only model code from residual_hf;
+    otherwise a warning is logged.
     """
     folder = Path(folder)
-    for name, text in model_code(modes).items():
+    for name, text in model_code(config).items():
         (folder / name).write_text(text, "utf-8")
 
-    config = json.loads((folder / "config.json").read_text("utf-8"))
-    config["auto_map"] = auto_map(stacks)
-    if "AutoModelForSeq2SeqLM" in config["auto_map"]:
-        config["custom_pipelines"] = dict(PIPELINES)
-        if source_lang and target_lang:
-            config["custom_pipelines"][f"translation_{source_lang}_to_{target_lang}"] = PIPELINES["translation"]
-    (folder / "config.json").write_text(json.dumps(config, indent=2, sort_keys=True) + "\n", "utf-8")
+    values = json.loads((folder / "config.json").read_text("utf-8"))
+    values["auto_map"] = auto_map(config.stacks)
+    if config.is_encoder_decoder:
+        values["custom_pipelines"] = dict(PIPELINES)
+        if config.source_lang and config.target_lang:
+            task = f"translation_{config.source_lang}_to_{config.target_lang}"
+            values["custom_pipelines"][task] = PIPELINES["translation"]
+    (folder / "config.json").write_text(json.dumps(values, indent=2, sort_keys=True) + "\n", "utf-8")
 
 
-def model_code(modes: Iterable[type[ResidualConnection]]) -> dict[str, str]:
-    """Name and text of every file that `write_model_code` writes for these modes."""
+def model_code(config: ResidualConfig) -> dict[str, str]:
+    """Name and text of every file that `write_model_code` writes."""
     files = _model_files(Path(__file__).parent)
-    for mode in modes:
+    for mode in dict.fromkeys(get_ln_mode(config.stack_ln_mode(stack)) for stack in config.stacks):
         if mode.__module__.rpartition(".")[0] != __name__.rpartition(".")[0]:
             _add_mode(files, mode)
     return files
