@@ -15,6 +15,7 @@ import threading
 import warnings
 from collections.abc import Sequence
 from functools import partial
+from importlib import import_module
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder
 from types import ModuleType
@@ -26,32 +27,18 @@ PACKAGES = ("transformers", "residual_hf")
 
 def register() -> None:
     """Register config, tokenizer, models and pipelines with Transformers. Can be called repeatedly."""
-    from transformers import (
-        AutoConfig,
-        AutoModel,
-        AutoModelForCausalLM,
-        AutoModelForMaskedLM,
-        AutoModelForSeq2SeqLM,
-        AutoModelForSequenceClassification,
-        AutoTokenizer,
-    )
+    import transformers
 
     from .model.configuration_residual import ResidualConfig
-    from .model.modeling_residual import ResidualForConditionalGeneration, ResidualModel
-    from .model.modeling_single_stack import (
-        ResidualForCausalLM,
-        ResidualForMaskedLM,
-        ResidualForSequenceClassification,
-    )
+    from .model.self_contained import MODEL_CLASSES
     from .model.tokenization_residual import ResidualTokenizer
 
-    AutoConfig.register(ResidualConfig.model_type, ResidualConfig, exist_ok=True)
-    AutoTokenizer.register(ResidualConfig, fast_tokenizer_class=ResidualTokenizer, exist_ok=True)
-    AutoModel.register(ResidualConfig, ResidualModel, exist_ok=True)
-    AutoModelForSeq2SeqLM.register(ResidualConfig, ResidualForConditionalGeneration, exist_ok=True)
-    AutoModelForCausalLM.register(ResidualConfig, ResidualForCausalLM, exist_ok=True)
-    AutoModelForMaskedLM.register(ResidualConfig, ResidualForMaskedLM, exist_ok=True)
-    AutoModelForSequenceClassification.register(ResidualConfig, ResidualForSequenceClassification, exist_ok=True)
+    transformers.AutoConfig.register(ResidualConfig.model_type, ResidualConfig, exist_ok=True)
+    transformers.AutoTokenizer.register(ResidualConfig, fast_tokenizer_class=ResidualTokenizer, exist_ok=True)
+    for auto_class, reference in MODEL_CLASSES.items():
+        module, _, name = reference.partition(".")
+        model = getattr(import_module(f".model.{module}", __package__), name)
+        getattr(transformers, auto_class).register(ResidualConfig, model, exist_ok=True)
     register_pipeline()
 
 

@@ -26,17 +26,18 @@ if TYPE_CHECKING:
 logger = logging.get_logger(__name__)
 
 ENTRY = "configuration_residual.py"  # the first file that Transformers loads
-BASE_CLASSES = {
-    "AutoConfig": "configuration_residual.ResidualConfig",
+CONFIG_CLASS = "configuration_residual.ResidualConfig"
+MODEL_CLASSES = {
     "AutoModel": "modeling_residual.ResidualModel",
+    "AutoModelForSeq2SeqLM": "modeling_residual.ResidualForConditionalGeneration",
+    "AutoModelForCausalLM": "modeling_single_stack.ResidualForCausalLM",
+    "AutoModelForMaskedLM": "modeling_single_stack.ResidualForMaskedLM",
+    "AutoModelForSequenceClassification": "modeling_single_stack.ResidualForSequenceClassification",
 }
-TASK_CLASSES = {  # of models with these stacks
-    ("encoder", "decoder"): {"AutoModelForSeq2SeqLM": "modeling_residual.ResidualForConditionalGeneration"},
-    ("decoder",): {"AutoModelForCausalLM": "modeling_single_stack.ResidualForCausalLM"},
-    ("encoder",): {
-        "AutoModelForMaskedLM": "modeling_single_stack.ResidualForMaskedLM",
-        "AutoModelForSequenceClassification": "modeling_single_stack.ResidualForSequenceClassification",
-    },
+TASKS = {  # of models with these stacks
+    ("encoder", "decoder"): ("AutoModelForSeq2SeqLM",),
+    ("decoder",): ("AutoModelForCausalLM",),
+    ("encoder",): ("AutoModelForMaskedLM", "AutoModelForSequenceClassification"),
 }
 PIPELINES: dict[str, dict[str, Any]] = {
     task: {"impl": f"pipeline_translation.{name}", "pt": ["AutoModelForSeq2SeqLM"], "type": "text"}
@@ -47,7 +48,8 @@ OTHER_FILES = "From a local folder, Transformers 5.4 only copies files that are 
 
 def auto_map(stacks: tuple[str, ...]) -> dict[str, str]:
     """The Auto classes of a model with these stacks, and where the classes that they load are."""
-    return {**BASE_CLASSES, **TASK_CLASSES[stacks]}
+    models = {name: MODEL_CLASSES[name] for name in ("AutoModel", *TASKS[stacks])}
+    return {"AutoConfig": CONFIG_CLASS, **models}
 
 
 def write_model_code(folder: str | os.PathLike, config: ResidualConfig) -> None:
@@ -81,8 +83,7 @@ def model_code(config: ResidualConfig) -> dict[str, str]:
 
 def _model_files(home: Path) -> dict[str, str]:
     """Name and text of every file that the classes in a `config.json` need, the same files for all models."""
-    references = {pipeline["impl"] for pipeline in PIPELINES.values()}
-    references.update(name for stacks in TASK_CLASSES for name in auto_map(stacks).values())
+    references = [CONFIG_CLASS, *MODEL_CLASSES.values(), *(pipeline["impl"] for pipeline in PIPELINES.values())]
     entries = {home / f"{reference.partition('.')[0]}.py" for reference in references}
     paths = {*entries, *(Path(found) for entry in entries for found in get_relative_import_files(entry))}
     files = {path.name: path.read_text("utf-8") for path in sorted(paths)}
