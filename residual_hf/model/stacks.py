@@ -3,7 +3,7 @@
 
 # no `from __future__ import annotations`, as in `modeling_residual.py`
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -154,24 +154,25 @@ class ResidualStack(ResidualPreTrainedModel):
     """Common part of encoder and decoder: embeddings, layers, and the boundary of the stream."""
 
     stack: str
+    Layer: type[ResidualEncoderLayer | ResidualDecoderLayer]
 
-    def __init__(self, config: ResidualConfig, vocab_size: int, layers: Sequence[nn.Module], layerdrop: float):
+    def __init__(self, config: ResidualConfig):
         super().__init__(config)
         scale = config.d_model**0.5 if config.scale_embedding else 1.0
         if config.adaptive_cutoffs:
             self.embed_tokens: Any = AdaptiveEmbedding(config, scale)
         else:
-            size = config.d_model
-            self.embed_tokens = ScaledEmbedding(vocab_size, size, config.pad_token_id, scale, config.fix_norm)
+            size = config.vocab_size if self.stack == "encoder" else config.decoder_vocab_size, config.d_model
+            self.embed_tokens = ScaledEmbedding(*size, config.pad_token_id, scale, config.fix_norm)
         for table in (m for m in self.embed_tokens.modules() if isinstance(m, nn.Embedding)):
             table.table = self.stack  # type: ignore[assignment]  # for `_init_weights`
         self.embed_positions = build_positions(config)
         self.embed_norm: nn.Module = build_norm(config, self.stack) if config.embedding_norm else nn.Identity()
         self.dropout = nn.Dropout(config.dropout)
-        self.layers = nn.ModuleList(layers)
+        self.layers = nn.ModuleList(self.Layer(config, i) for i in range(config.stack_layers(self.stack)))
         self.boundary = get_ln_mode(config.stack_ln_mode(self.stack)).Boundary(config, self.stack)
         self.word_dropout = getattr(config, f"{self.stack}_word_dropout")
-        self.layerdrop = layerdrop
+        self.layerdrop = getattr(config, f"{self.stack}_layerdrop")
         self.gradient_checkpointing = False
         self.post_init()
 
@@ -229,11 +230,8 @@ class ResidualEncoder(ResidualStack):
     """`config.encoder_layers` layers of self-attention and feed-forward."""
 
     stack = "encoder"
+    Layer = ResidualEncoderLayer
     _can_record_outputs = {"hidden_states": ResidualEncoderLayer, "attentions": ResidualAttention}
-
-    def __init__(self, config: ResidualConfig):
-        layers = [ResidualEncoderLayer(config, i) for i in range(config.encoder_layers)]
-        super().__init__(config, config.vocab_size, layers, config.encoder_layerdrop)
 
     @merge_with_config_defaults
     @capture_outputs
@@ -270,15 +268,12 @@ class ResidualDecoder(ResidualStack):
     """`config.decoder_layers` layers of causal self-attention, cross-attention (unless alone) and feed-forward."""
 
     stack = "decoder"
+    Layer = ResidualDecoderLayer
     _can_record_outputs = {
         "hidden_states": ResidualDecoderLayer,
         "attentions": OutputRecorder(ResidualAttention, index=1, layer_name="self_attn"),
         "cross_attentions": OutputRecorder(ResidualAttention, index=1, layer_name="encoder_attn"),
     }
-
-    def __init__(self, config: ResidualConfig):
-        layers = [ResidualDecoderLayer(config, i) for i in range(config.decoder_layers)]
-        super().__init__(config, config.decoder_vocab_size, layers, config.decoder_layerdrop)
 
     @merge_with_config_defaults
     @capture_outputs
