@@ -71,20 +71,19 @@ class _DropoutAdd(torch.autograd.Function):
         ctx.rate, ctx.seed = rate, seed
         branch, stream = branch.contiguous(), stream.contiguous()
         total = torch.empty_like(stream)
-        loaded_library().dropout_norm_forward(byref(join(rate, seed, branch=branch, stream=stream, sum=total)))
+        arguments = arguments_for(DropoutNorm, stream, rate=rate, seed=seed, branch=branch, stream=stream, sum=total)
+        loaded_library().dropout_norm_forward(byref(arguments))
         return total
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        return masked_rows(gradient, ctx.rate, ctx.seed), gradient, None, None
-
-
-def masked_rows(gradient: Tensor, rate: float, seed: int) -> Tensor:
-    gradient = gradient.contiguous()
-    masked = torch.empty_like(gradient)
-    loaded_library().dropout_norm_backward(byref(join(rate, seed, grad_output=gradient, grad_branch=masked)))
-    return masked
+        gradient = gradient.contiguous()
+        grad_branch = torch.empty_like(gradient)
+        settings = {"rate": ctx.rate, "seed": ctx.seed}
+        arguments = arguments_for(DropoutNorm, gradient, **settings, grad_output=gradient, grad_branch=grad_branch)
+        loaded_library().dropout_norm_backward(byref(arguments))
+        return grad_branch, gradient, None, None
 
 
 def dropout_add_norm(
@@ -127,7 +126,9 @@ class _DropoutAddNorm(torch.autograd.Function):
         statistics = stream.new_empty(stream.numel() // stream.shape[-1], 2)
         loaded_library().dropout_norm_forward(
             byref(
-                join(
+                arguments_for(
+                    DropoutNorm,
+                    stream,
                     **settings,
                     gain=gain,
                     bias=bias,
@@ -156,7 +157,9 @@ class _DropoutAddNorm(torch.autograd.Function):
         grad_gain, grad_bias = total.new_zeros(2, threads_for(total), -(-width // 16) * 16)
         loaded_library().dropout_norm_backward(
             byref(
-                join(
+                arguments_for(
+                    DropoutNorm,
+                    total,
                     **ctx.settings,
                     gain=gain,
                     sum=total,
@@ -172,21 +175,6 @@ class _DropoutAddNorm(torch.autograd.Function):
         )
         grad_gain, grad_bias = (partial.sum(0)[:width] for partial in (grad_gain, grad_bias))
         return grad_branch, grad_stream, grad_dual, grad_gain, grad_bias if ctx.has_bias else None, None
-
-
-def join(rate: float, seed: int, *, centered: bool = True, **fields: Any) -> DropoutNorm:
-    """The arguments of the kernel: numbers, and contiguous tensors by name."""
-    shaped: Tensor = fields["grad_branch" if "grad_branch" in fields else "branch"]
-    width = shaped.shape[-1]
-    return DropoutNorm(
-        rows=shaped.numel() // width,
-        width=width,
-        threads=threads_for(shaped),
-        rate=rate,
-        seed=seed,
-        centered=centered,
-        **{name: argument(value) for name, value in fields.items()},
-    )
 
 
 def pointer(tensor: Tensor) -> int:
@@ -270,16 +258,18 @@ class _DepthAttention(torch.autograd.Function):
 
 
 def of_members(kind: Callable[..., Arguments], members: Sequence[Tensor], **fields: Any) -> Arguments:
-    """The arguments of a kernel: numbers, tensors, and sequences of tensors by name. The caller keeps the tensors."""
-    width = members[0].shape[-1]
-    return kind(
-        rows=members[0].numel() // width,
-        width=width,
-        members=len(members),
-        threads=threads_for(members[0]),
-        member=argument(members),
-        **{name: argument(value) for name, value in fields.items()},
-    )
+    return arguments_for(kind, members[0], members=len(members), member=members, **fields)
+
+
+def arguments_for(kind: Callable[..., Arguments], rows: Tensor, **fields: Any) -> Arguments:
+    """The arguments of a kernel that works on rows of this shape, (..., width).
+
+    Args:
+        fields: numbers, contiguous tensors and sequences of these by name. The caller keeps the tensors.
+    """
+    width, threads = rows.shape[-1], threads_for(rows)
+    values = {name: argument(value) for name, value in fields.items()}
+    return kind(rows=rows.numel() // width, width=width, threads=threads, **values)
 
 
 def argument(value: Any) -> Any:
