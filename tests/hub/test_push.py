@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import importlib
+import itertools
 import json
 
 import pytest
@@ -10,7 +12,7 @@ from huggingface_hub import HfApi
 from huggingface_hub.errors import OfflineModeIsEnabled
 from tiny_translator import tiny_model, tiny_tokenizer
 
-from residual_hf.checkpoint import save_checkpoint
+from residual_hf.checkpoint import save_checkpoint, validate_model_folder
 from residual_hf.cli import main
 from residual_hf.errors import InputError
 from residual_hf.hub import push
@@ -177,3 +179,28 @@ def test_mode_that_would_load_nowhere_else(tmp_path, monkeypatch):
     folder = save_checkpoint(tiny_model(tokenizer, ln_mode=mode.name), tokenizer, tmp_path / "model")
     with pytest.raises(InputError, match=r"the code of ln_mode 'scripted' \(__main__\) is missing"):
         push_run(folder, "somebody/a", dry_run=True)
+
+
+MODE = """
+from residual_hf import register_ln_mode
+from residual_hf.model.ln_modes import PreLN
+
+
+@register_ln_mode("{name}")
+class Mine(PreLN):
+    pass
+"""
+
+
+def test_modes_of_ones_own_in_both_stacks(tmp_path, monkeypatch):
+    monkeypatch.setattr(connections, "LN_MODES", dict(connections.LN_MODES))
+    monkeypatch.syspath_prepend(tmp_path)
+    names = [f"pushed_{number}" for number in range(4)]
+    for name in names:
+        (tmp_path / f"{name}.py").write_text(MODE.format(name=name))
+        importlib.import_module(name)
+    tokenizer = tiny_tokenizer()
+    for encoder, decoder in itertools.permutations(names, 2):
+        model = tiny_model(tokenizer, encoder_ln_mode=encoder, decoder_ln_mode=decoder)
+        folder = save_checkpoint(model, tokenizer, tmp_path / "model", overwrite=True)
+        assert {f"{encoder}.py", f"{decoder}.py"} <= {*validate_model_folder(folder)}
