@@ -31,48 +31,34 @@ class Graph:
     outputs: list[str]
 
 
-class TargetKeys:
-    """Keys and values of decoder self-attention by layer; `update` appends."""
+class KeysAndValues(NamedTuple):
+    """Of the attention of one layer."""
 
-    def __init__(self, past: dict[int, tuple[Tensor, Tensor]]):
-        self.layers = past
+    keys: Tensor
+    values: Tensor
 
-    def update(self, key: Tensor, value: Tensor, layer: int) -> tuple[Tensor, Tensor]:
+
+class GraphKeys:
+    """Keys and values of attention by layer; `update` appends."""
+
+    def __init__(self, past: Sequence[KeysAndValues]):
+        self.layers = dict(enumerate(past))
+
+    def update(self, key: Tensor, value: Tensor, layer: int) -> KeysAndValues:
         if layer in self.layers:
-            past_key, past_value = self.layers[layer]
-            key, value = torch.cat((past_key, key), dim=2), torch.cat((past_value, value), dim=2)
-        self.layers[layer] = key, value
-        return key, value
-
-
-class SourceKeys:
-    """Keys and values of cross-attention by layer."""
-
-    class Layer(NamedTuple):
-        keys: Tensor
-        values: Tensor
-
-    def __init__(self, past: dict[int, tuple[Tensor, Tensor]]):
-        self.layers = {layer: self.Layer(*states) for layer, states in past.items()}
-
-    def update(self, key: Tensor, value: Tensor, layer: int) -> tuple[Tensor, Tensor]:
-        self.layers[layer] = self.Layer(key, value)
-        return key, value
+            past = self.layers[layer]
+            key, value = torch.cat((past.keys, key), dim=2), torch.cat((past.values, value), dim=2)
+        self.layers[layer] = KeysAndValues(key, value)
+        return self.layers[layer]
 
 
 class GraphCache:
     """What `ResidualAttention` sees as `past_key_values`, from tensors in the order of `KEPT`."""
 
     def __init__(self, past: Sequence[Tensor] = ()):
-        layers = range(len(past) // len(KEPT))
-        states = [past[len(KEPT) * layer :][: len(KEPT)] for layer in layers]
-        self.self_attention_cache = TargetKeys(
-            {layer: (key, value) for layer, (key, value, _, _) in enumerate(states)}
-        )
-        self.cross_attention_cache = SourceKeys(
-            {layer: (key, value) for layer, (_, _, key, value) in enumerate(states)}
-        )
-        self.is_updated = dict.fromkeys(layers, True)
+        states = [KeysAndValues(*pair) for pair in zip(past[0::2], past[1::2], strict=True)]
+        self.self_attention_cache, self.cross_attention_cache = GraphKeys(states[0::2]), GraphKeys(states[1::2])
+        self.is_updated = dict.fromkeys(self.cross_attention_cache.layers, True)
 
 
 class EncoderGraph(nn.Module):
@@ -105,7 +91,7 @@ class DecoderGraph(nn.Module):
             past_key_values=cache,
         )
         target, source = cache.self_attention_cache.layers, cache.cross_attention_cache.layers
-        kept = [state for i in target for state in (*target[i], source[i].keys, source[i].values)]
+        kept = [state for layer in target for state in (*target[layer], *source[layer])]
         return [self.model.lm_head(hidden_states), *kept]
 
 
