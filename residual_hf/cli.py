@@ -7,8 +7,6 @@ import argparse
 import os
 import sys
 from collections.abc import Sequence
-from pathlib import Path
-from typing import Any
 
 from ._version import __version__
 from .commands import BAD_INPUT, BROKEN_PIPE, FAILED, INTERRUPTED, analysis, sharing, training, using
@@ -47,21 +45,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if not sys.stderr.isatty():
         os.environ.setdefault("TQDM_DISABLE", "1")  # no progress bars of libraries in files and pipes
     options = build_parser().parse_args(arguments, argparse.Namespace(arguments=arguments))
-    for name, value in vars(options).items():
-        setattr(options, name, expanded(value))
     code = run_verb(options)
     if "RANK" in os.environ:
         from .training.launch import shutdown_process_group
 
         shutdown_process_group()
     return code
-
-
-def expanded(value: Any) -> Any:
-    """Paths without `~`, which shells leave in `--output-dir=~/run`."""
-    if isinstance(value, list):
-        return [expanded(entry) for entry in value]
-    return Path(os.path.expanduser(value)) if isinstance(value, Path) else value
 
 
 def run_verb(options: argparse.Namespace) -> int:

@@ -7,9 +7,11 @@ import argparse
 from argparse import ArgumentParser
 from collections.abc import Callable, Sequence
 from dataclasses import fields
+from pathlib import Path
 from typing import Any, TypeAlias
 
 from residual_hf.errors import InputError
+from residual_hf.files import expanded
 from residual_hf.generation.long_text import LONG_TEXT
 
 Verbs: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
@@ -20,6 +22,7 @@ SEARCH = ("num_beams", "length_penalty", "dtype")
 def add_verb(verbs: Verbs, name: str, run: Callable[[argparse.Namespace], int], summary: str) -> ArgumentParser:
     """A parser for the verb `name`, which calls `run`; `summary` is shown in both levels of `--help`."""
     parser = verbs.add_parser(name, help=summary, description=f"{summary[0].upper()}{summary[1:]}.")
+    parser.register("type", Path, expanded)  # shells leave the `~` in `--output-dir=~/run`
     parser.set_defaults(run=run)
     return parser
 
