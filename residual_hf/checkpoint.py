@@ -140,7 +140,6 @@ def validate_model_folder(folder: str | os.PathLike) -> list[str]:
     weights = checks.check_weights(folder, saved_class(values)[0], config)
     tokenizer_files = checks.check_tokenizer(folder, config)
     code = checks.check_code(folder, values, config)
-    checks.check_same_code(folder, {*code, *(name for name in tokenizer_files if name.endswith(".py"))}, config)
     return ["config.json", "generation_config.json", *weights, *tokenizer_files, *code]
 
 

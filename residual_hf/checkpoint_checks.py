@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import ast
 import dataclasses
 import re
 from collections.abc import Iterable
@@ -14,17 +13,17 @@ import torch
 from huggingface_hub.errors import StrictDataclassError
 from safetensors import SafetensorError, safe_open
 from transformers import AutoTokenizer, GenerationConfig
-from transformers.dynamic_module_utils import get_relative_import_files
 
 from residual_hf._version import __version__
 from residual_hf.errors import InputError
-from residual_hf.files import read_json
-from residual_hf.model import self_contained
+from residual_hf.files import read_json, read_text
+from residual_hf.model import self_contained, tokenization_residual
 from residual_hf.model.configuration_residual import ResidualConfig
-from residual_hf.model.connections import ResidualConnection, get_ln_mode
+from residual_hf.model.connections import get_ln_mode
 
 WEIGHT_FILES = WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json")
+TOKENIZER_MAP = {"AutoTokenizer": ["tokenization_residual.ResidualTokenizer", None]}  # of two vocabularies
 NOT_FIELDS = {"auto_map", "custom_pipelines", "model_type", "prefix", "quantization_config", "task_specific_params"}
 UNREADABLE = (OSError, ValueError, TypeError, AttributeError, KeyError, StrictDataclassError)  # of Transformers
 SHOWN = 5  # weights in an error message
@@ -191,16 +190,10 @@ def load_tokenizer(name: str | Path, where: object, **options: Any) -> Any:
 
 
 def check_tokenizer(folder: Path, config: ResidualConfig) -> list[str]:
-    values = read_json(folder / "tokenizer_config.json")
     tokenizer = load_tokenizer(folder, folder)
     check_vocabulary(tokenizer, config, folder)
     names = dict.fromkeys([*TOKENIZER_FILES, *tokenizer.vocab_files_names.values()])
-    auto_map = values.get("auto_map") or {}
-    if not isinstance(auto_map, dict) or any(not isinstance(pair, list) for pair in auto_map.values()):
-        raise InputError(f"{folder / 'tokenizer_config.json'}: auto_map: {auto_map!r} given, must be pairs of classes")
-    references = [reference for pair in auto_map.values() for reference in pair if reference]
-    code = [_check_reference(folder, reference, "tokenizer_config.json: auto_map") for reference in references]
-    return [name for name in names if (folder / name).is_file()] + code
+    return [name for name in names if (folder / name).is_file()]
 
 
 def check_vocabulary(tokenizer: Any, config: ResidualConfig, where: object) -> None:
@@ -222,64 +215,37 @@ def check_vocabulary_size(tokenizer: Any, source_rows: int, target_rows: int, wh
 
 
 def check_code(folder: Path, values: dict[str, Any], config: ResidualConfig) -> list[str]:
-    """The files of the model code: those that `auto_map` and `custom_pipelines` name, and those that they import."""
-    auto_map, pipelines = values.get("auto_map") or {}, values.get("custom_pipelines") or {}
-    if not isinstance(auto_map, dict):
-        raise InputError(f"{folder / 'config.json'}: auto_map: {auto_map!r} given, must be a mapping")
-    if not isinstance(pipelines, dict) or not all(isinstance(entry, dict) for entry in pipelines.values()):
-        raise InputError(
-            f"{folder / 'config.json'}: custom_pipelines: {pipelines!r} given, must be a mapping of mappings"
-        )
-    references = {f"auto_map: {name}": auto_map.get(name) for name in self_contained.auto_map(config.stacks)}
-    tasks = ["translation"] if config.is_encoder_decoder else []
-    references |= {
-        f"custom_pipelines: {task}": pipelines.get(task, {}).get("impl")
-        for task in dict.fromkeys([*tasks, *pipelines])
-    }
-    names: dict[str, None] = {}
-    for field, reference in references.items():
-        entry = _check_reference(folder, reference, f"config.json: {field}")
-        try:
-            imported = [Path(path).name for path in get_relative_import_files(folder / entry)]
-        except (OSError, SyntaxError) as error:
-            raise InputError(f"{folder / entry}: its imports cannot be followed: {error}") from error
-        names |= dict.fromkeys([entry, *imported])
+    """The files of the code of model and tokenizer, and the fields that name its classes.
+
+    Refuses code that this installation would not write: whoever loads the model executes it.
+    """
+    fields = self_contained.code_fields(config)
+    for field in ("auto_map", "custom_pipelines"):
+        _check_classes(folder / "config.json", field, values.get(field), fields.get(field))
+    code = self_contained.model_code(config)
     for stack in config.stacks:
         mode = get_ln_mode(config.stack_ln_mode(stack))
-        package, _, module = mode.__module__.rpartition(".")
-        if package != ResidualConnection.__module__.rpartition(".")[0] and f"{module}.py" not in names:
+        if f"{mode.__module__.rpartition('.')[2]}.py" not in code:
             raise InputError(
                 f"{folder}: the code of ln_mode {mode.name!r} ({mode.__module__}) is missing, so that the model would "
                 "not load elsewhere: define the mode in a separate file, import it and save the model again"
             )
-    return sorted(names)
-
-
-def check_same_code(folder: Path, names: Iterable[str], config: ResidualConfig) -> None:
-    """Refuse code that this installation would not write: whoever loads the model executes it."""
-    known = {path.name: path.read_text("utf-8") for path in Path(self_contained.__file__).parent.glob("*.py")}
-    known |= self_contained.model_code(config)
-    different = sorted(name for name in names if (folder / name).read_text("utf-8") != known.get(name))
+    path = folder / "tokenizer_config.json"
+    if tokenizer_map := read_json(path).get("auto_map"):
+        _check_classes(path, "auto_map", tokenizer_map, TOKENIZER_MAP)
+        module = Path(tokenization_residual.__file__)
+        code[module.name] = module.read_text("utf-8")
+    different = [name for name, text in sorted(code.items()) if read_text(folder / name) != text]
     if different:
         raise InputError(
             f"{folder}: the model code {', '.join(different)} differs from that of the installed residual_hf "
             f"{__version__}; load_checkpoint and save_checkpoint write the installed code"
         )
+    return list(code)
 
 
-def _check_reference(folder: Path, reference: Any, field: str) -> str:
-    """The name of the file that defines `module.Class`."""
-    module, _, name = str(reference or "").rpartition(".")
-    if not module.isidentifier() or not name.isidentifier():
+def _check_classes(path: Path, field: str, given: Any, written: Any) -> None:
+    if given != written:
         raise InputError(
-            f"{folder}: {field} is {reference!r}, must be a class of a file in this folder; save the model again with "
-            "save_checkpoint, which writes the model code"
+            f"{path}: {field}: {given!r} given, must be {written!r}; load_checkpoint and save_checkpoint write it"
         )
-    path = folder / f"{module}.py"
-    try:
-        classes = [node.name for node in ast.parse(path.read_text("utf-8")).body if isinstance(node, ast.ClassDef)]
-    except (OSError, SyntaxError, ValueError) as error:
-        raise InputError(f"{path}: the model code cannot be read: {error}") from error
-    if name not in classes:
-        raise InputError(f"{path}: no class {name} in it, which {field} names")
-    return path.name

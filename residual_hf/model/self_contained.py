@@ -46,12 +46,6 @@ PIPELINES: dict[str, dict[str, Any]] = {
 OTHER_FILES = "From a local folder, Transformers 5.4 only copies files that are named in this one:"
 
 
-def auto_map(stacks: tuple[str, ...]) -> dict[str, str]:
-    """The Auto classes of a model with these stacks, and where the classes that they load are."""
-    models = {name: MODEL_CLASSES[name] for name in ("AutoModel", *TASKS[stacks])}
-    return {"AutoConfig": CONFIG_CLASS, **models}
-
-
 def write_model_code(folder: str | os.PathLike, config: ResidualConfig) -> None:
     """Write the code of a model into a folder, and its classes into the `config.json` of the folder.
 
@@ -62,14 +56,20 @@ def write_model_code(folder: str | os.PathLike, config: ResidualConfig) -> None:
     for name, text in model_code(config).items():
         (folder / name).write_text(text, "utf-8")
 
-    values = json.loads((folder / "config.json").read_text("utf-8"))
-    values["auto_map"] = auto_map(config.stacks)
+    values = json.loads((folder / "config.json").read_text("utf-8")) | code_fields(config)
+    (folder / "config.json").write_text(json.dumps(values, indent=2, sort_keys=True) + "\n", "utf-8")
+
+
+def code_fields(config: ResidualConfig) -> dict[str, Any]:
+    """The fields of a `config.json` that name the classes of the model code."""
+    models = {name: MODEL_CLASSES[name] for name in ("AutoModel", *TASKS[config.stacks])}
+    fields: dict[str, Any] = {"auto_map": {"AutoConfig": CONFIG_CLASS, **models}}
     if config.is_encoder_decoder:
-        values["custom_pipelines"] = dict(PIPELINES)
+        fields["custom_pipelines"] = dict(PIPELINES)
         if config.source_lang and config.target_lang:
             task = f"translation_{config.source_lang}_to_{config.target_lang}"
-            values["custom_pipelines"][task] = PIPELINES["translation"]
-    (folder / "config.json").write_text(json.dumps(values, indent=2, sort_keys=True) + "\n", "utf-8")
+            fields["custom_pipelines"][task] = PIPELINES["translation"]
+    return fields
 
 
 def model_code(config: ResidualConfig) -> dict[str, str]:
@@ -147,4 +147,4 @@ def _import_of(module: str, alias: ast.alias, home: str) -> str:
     return f"from .{module.rpartition('.')[2]} import {alias.name}{renamed}"
 
 
-__all__ = ["auto_map", "model_code", "write_model_code"]
+__all__ = ["code_fields", "model_code", "write_model_code"]

@@ -109,7 +109,7 @@ def show(name):
             lambda model: insert(model / "layers.py", "import os\n"),
             "the model code layers.py differs from that of the inst",
         ),
-        (name_other_code, "the model code evil.py differs"),
+        (name_other_code, "config.json: auto_map: .*evil.ResidualModel.* given, must be"),
         (link_out, "added_tokens.json: a link to .*private.json, outside of the folder"),
         (show(".env"), "README.md: .env is shown as a picture"),
         (show(".env.png"), "README.md: .env.png is shown as a picture"),
