@@ -75,7 +75,8 @@ def code_fields(config: ResidualConfig) -> dict[str, Any]:
 def model_code(config: ResidualConfig) -> dict[str, str]:
     """Name and text of every file that `write_model_code` writes."""
     files = _model_files(Path(__file__).parent)
-    for mode in dict.fromkeys(get_ln_mode(config.stack_ln_mode(stack)) for stack in config.stacks):
+    modes = (get_ln_mode(config.stack_ln_mode(stack)) for stack in config.stacks)
+    for mode in {mode.__module__: mode for mode in modes}.values():  # importing a file registers all of its modes
         if mode.__module__.rpartition(".")[0] != __name__.rpartition(".")[0]:
             _add_mode(files, mode)
     return files

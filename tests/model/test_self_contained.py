@@ -190,6 +190,16 @@ def test_mode_that_cannot_travel_is_named(user_mode, tokenizer, tmp_path, caplog
     assert AutoModelForSeq2SeqLM.from_pretrained(saved).config.ln_mode == name  # here it is imported
 
 
+def test_modes_of_one_file_travel_together(user_mode, tokenizer, tmp_path, caplog):
+    user_mode("my_modes", MODE.format(name="my_first", cls="First") + MODE.format(name="my_second", cls="Second"))
+    model = tiny_model(tokenizer, encoder_ln_mode="my_first", decoder_ln_mode="my_second")
+    saved = save_checkpoint(model, tokenizer, tmp_path / "saved")
+    assert "not saved" not in caplog.text
+    place = tmp_path / "elsewhere"
+    place.mkdir()
+    assert without_the_package(TRANSLATE + f"print(json.dumps(translate('translation', {str(saved)!r})))", place)
+
+
 def test_mode_of_the_running_script_is_named(user_mode, tokenizer, tmp_path, caplog):
     mode = user_mode("my_script", MODE.format(name="scripted", cls="Scripted")).Scripted
     mode.__module__ = "__main__"
