@@ -6,9 +6,7 @@ import signal
 os.environ["TQDM_DISABLE"] = "1"  # before tqdm is imported; as the command line does where no terminal shows bars
 
 import pytest
-import torch
 
-torch.set_num_threads(1)  # the tensors are tiny, and tests run side by side
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background inherits that it is ignored
 if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:  # under nohup; the commands, which leave it ignored, must see it
     signal.signal(signal.SIGHUP, lambda *_: None)
@@ -29,5 +27,8 @@ def small_generated_corpus():
 
 def pytest_collection_finish():
     """Collections of garbage, of which every training makes some, leave out what the libraries have loaded."""
+    import torch  # not above, where the process imports it too that only hands out the tests to others
+
+    torch.set_num_threads(1)  # the tensors are tiny, and tests run side by side
     gc.collect()
     gc.freeze()
