@@ -2,7 +2,6 @@
 import gc
 import os
 import signal
-from functools import partial
 
 os.environ["TQDM_DISABLE"] = "1"  # before tqdm is imported; as the command line does where no terminal shows bars
 
@@ -11,17 +10,6 @@ import pytest
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background inherits that it is ignored
 if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:  # under nohup; the commands, which leave it ignored, must see it
     signal.signal(signal.SIGHUP, lambda *_: None)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def quick_cards():
-    """Cards of the many runs of tests have few resamples and no picture, of which tests/hub has the real ones."""
-    from residual_hf.hub import card
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(card, "paired_bootstrap", partial(card.paired_bootstrap, samples=20))
-        patch.setattr(card, "learning_curve", lambda records: None)
-        yield
 
 
 @pytest.fixture(scope="module")

@@ -53,7 +53,7 @@ ELSEWHERE = {  # how commands begin that are run in other places
 }
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def written(tmp_path_factory):
     folder = tmp_path_factory.mktemp("documentation")
     with pytest.MonkeyPatch.context() as patch:

@@ -12,11 +12,6 @@ from tiny_translator import tiny_model, tiny_tokenizer
 from residual_hf.checkpoint import save_checkpoint
 
 
-@pytest.fixture(scope="module", autouse=True)
-def quick_cards():
-    """The cards are complete: they are what is tested here."""
-
-
 @pytest.fixture(scope="session")
 def model_folder(tmp_path_factory):
     tokenizer = tiny_tokenizer()
