@@ -162,8 +162,8 @@ class ResidualStack(ResidualPreTrainedModel):
         if config.adaptive_cutoffs:
             self.embed_tokens: Any = AdaptiveEmbedding(config, scale)
         else:
-            size = config.vocab_size if self.stack == "encoder" else config.decoder_vocab_size, config.d_model
-            self.embed_tokens = ScaledEmbedding(*size, config.pad_token_id, scale, config.fix_norm)
+            rows = config.vocab_size if self.stack == "encoder" else config.decoder_vocab_size
+            self.embed_tokens = ScaledEmbedding(rows, config.d_model, config.pad_token_id, scale, config.fix_norm)
         for table in (m for m in self.embed_tokens.modules() if isinstance(m, nn.Embedding)):
             table.table = self.stack  # type: ignore[assignment]  # for `_init_weights`
         self.embed_positions = build_positions(config)
