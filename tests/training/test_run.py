@@ -16,9 +16,7 @@ from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, pipeline
 
 import residual_hf
 from residual_hf.errors import InputError
-from residual_hf.files import read_json_lines
 from residual_hf.model.options import from_mapping
-from residual_hf.training.learning_curve import learning_curve
 from residual_hf.training.recipe import Recipe
 from residual_hf.training.run import train
 
@@ -101,12 +99,6 @@ def test_run_folder_is_complete(finished):
     assert any("eval_nll" in record for record in records)
     assert "update 60" in (run / "train.log").read_text()
     assert list((run / "model").glob("*.safetensors"))
-
-
-def test_the_curve_of_a_run_can_be_drawn(finished):
-    """The card has no picture here, see `quick_cards`."""
-    pytest.importorskip("matplotlib", reason="the extra [card] is not installed")
-    assert learning_curve(read_json_lines(finished[0] / "run" / "metrics.jsonl")).startswith(b"\x89PNG")
 
 
 def test_log_says_what_happens_and_shows_translations(finished):
