@@ -121,7 +121,7 @@ def write_card(
             start=run.starts_from,
             connections=[describe_mode(mode) for mode in run.ln_modes],
             hashes=_hashes(run),
-            hyperparameters=yaml.safe_dump(public(recipe), sort_keys=False, allow_unicode=True),
+            hyperparameters=yaml.safe_dump(public(_without_empty(recipe)), sort_keys=False, allow_unicode=True),
             labels=LABELS,
             scores=tables,
             samples=sample_translations(run, samples),
@@ -247,6 +247,12 @@ def data_settings(run: FinishedRun) -> dict[str, Any]:
     mixture = [{name: spec[name] for name in marks if name in spec} for spec in _specs(run, "train")]
     data |= {"train": mixture} if any(mixture) else {}
     return {"data": data} if data else {}
+
+
+def _without_empty(settings: dict[str, Any]) -> dict[str, Any]:
+    """Settings without those that are null or empty, at every depth."""
+    kept = {name: _without_empty(value) if isinstance(value, dict) else value for name, value in settings.items()}
+    return {name: value for name, value in kept.items() if value not in (None, [], {})}
 
 
 def _hub_id(name: str | None) -> str | None:

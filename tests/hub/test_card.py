@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
+import yaml
 from finished_run import BAD, GOOD, REFERENCES, content, corpus, edit_json, edit_recipe, score, write_json
 from huggingface_hub import ModelCard
 
@@ -60,6 +61,18 @@ def test_card_says_what_the_run_recorded(make_run):
     ):
         assert fact in card, fact
     assert "someone" not in card and "\n\n\n" not in card
+
+
+def test_hyperparameters_are_those_with_a_value(make_run):
+    edit_recipe(
+        run := make_run(), lambda recipe: recipe["training"].update(r_drop=0.0, compile=False, freeze=[], eps=None)
+    )
+    edit_recipe(
+        run, lambda recipe: recipe["data"].update(max_length=100, cleaning={"max_ratio": 4.0, "max_words": None})
+    )
+    shown = yaml.safe_load(content(write_card(run)).split("```yaml\n")[1].split("```")[0])
+    training = {"average": 0, "lr": 0.004, "metric": "nll", "seed": 7, "r_drop": 0.0, "compile": False}
+    assert shown["training"] == training and shown["data"] == {"max_length": 100, "cleaning": {"max_ratio": 4.0}}
 
 
 def test_card_says_how_the_text_was_prepared_and_mixed(make_run):

@@ -214,7 +214,8 @@ def cell(results: Sequence[Survival]) -> str:
     rates = [result.largest_lr for result in results]
     spread = f" ({min(rates):.2g}-{max(rates):.2g})" if len(rates) > 1 else ""
     kinds = ", ".join(dict.fromkeys(result.divergence or "none" for result in results))
-    return f"{fmean(rates):.2g}{spread} {kinds}, {fmean(result.lowest_loss for result in results):.2f}"
+    loss = fmean(result.lowest_loss for result in results)
+    return f"{fmean(rates):.2g}{spread} {kinds}, {loss:{'.2f' if loss < 1000 else '.0e'}}"
 
 
 def write_results(results: Sequence[Survival], setting: StressSetting, output_dir: Path) -> list[Path]:

@@ -64,6 +64,7 @@ def test_silent_slow_down():
 def test_table_has_range_and_kind():
     results = [judge(HEALTHY), judge([6.0 - 0.5 * min(1.0, update / 50) for update in range(200)])]
     assert "| `post_ln` | 0.1 (0-0.2) none, stagnation, 3.75 |" in table(results)
+    assert "spike, 2e+10 |" in table([judge([2e10] * 100 + [3e10] * 100)])
 
 
 def test_modes_are_ranked_by_rate_and_then_by_loss():
