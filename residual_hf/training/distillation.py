@@ -50,7 +50,8 @@ def distill(
 
     `folder` receives `trainN.source` and `trainN.target` for each training corpus and direction, and `recipe.yaml`:
     the given recipe with these corpora and the student's layers. Corpora with a `tag` have genuine targets and are
-    used as they are.
+    used as they are. Where loss or NLL select the checkpoint, BLEU does instead: the NLL of the validation references
+    rises while a student that learns translations still improves.
 
     Args:
         recipe: that of the teacher, or of another student; its training corpora are cleaned as it says.
@@ -115,6 +116,8 @@ def distill(
             cleaning["duplicates"] = "pair"  # translations of a sentence may be several
         if both:
             cleaning["source_script"] = cleaning["target_script"] = None  # those of one direction
+    if values["training"]["metric"] in ("nll", "loss"):
+        values["training"] |= {"metric": "bleu", "eval_bleu": True}
     values["model"] |= layers
     values["output_dir"] = str(folder / "student")
     if tokenizer is not None and not segmented:

@@ -55,6 +55,13 @@ def test_the_student_is_trained_on_the_translations_of_the_teacher(tmp_path, rec
     assert student.data.valid == recipe.data.valid and student.data.cleaning.duplicates == "pair"
 
 
+@pytest.mark.parametrize(("metric", "eval_bleu", "expected"), [("nll", False, "bleu"), ("chrf", True, "chrf")])
+def test_scores_select_the_checkpoint_of_a_student(tmp_path, recipe, teacher, metric, eval_bleu, expected):
+    training = replace(recipe.training, metric=metric, eval_bleu=eval_bleu, eval_sentences=7)
+    path = distill(replace(recipe, training=training), lambda: teacher, tmp_path / "distilled", student="1+1")
+    assert load_recipe(path).training == replace(training, metric=expected, eval_bleu=True)
+
+
 def test_a_recipe_made_in_python_has_paths(tmp_path, recipe, teacher):
     synthetic = recipe.data.train[1]
     files = {"source": Path(synthetic.source), "target": Path(synthetic.target)}
