@@ -4,7 +4,7 @@
 `setup.py` builds the library where it finds a C compiler. Environment variables:
 
 - `RESIDUAL_HF_NATIVE=0` turns the kernels off; a path loads another build of the library.
-- `RESIDUAL_HF_ISA=avx512` does without AMX.
+- `RESIDUAL_HF_ISA=avx512_bf16` does without AMX, `RESIDUAL_HF_ISA=avx512` also without the products of AVX512_BF16.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from .structures import declare_functions, interface_version
 
 logger = logging.get_logger(__name__)
 
-INSTRUCTION_SETS = ("none", "avx512", "amx")
+INSTRUCTION_SETS = ("none", "avx512", "avx512_bf16", "amx")
 
 
 def library() -> ctypes.CDLL | None:
@@ -40,8 +40,13 @@ def loaded_library() -> ctypes.CDLL:
 
 
 def instruction_set() -> str:
-    """The instruction set that the kernels use: "amx", "avx512", or "none" where PyTorch decodes."""
+    """The instruction set that the kernels use, one of `INSTRUCTION_SETS`; "none" where PyTorch decodes."""
     return _load()[1]
+
+
+def multiplies_bf16() -> bool:
+    """Whether this CPU has instructions for matrix products in bfloat16."""
+    return instruction_set() in ("avx512_bf16", "amx")
 
 
 @cache

@@ -1,5 +1,5 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
-"""Operations of training on a CPU, with their gradients: dropout, residual connections, and bf16 matrix products.
+"""Operations of training on a CPU, with their gradients: dropout and residual connections.
 
 Each equals an expression of PyTorch, given the same mask. Inputs are fp32. Masks have 16 random bits per value and
 depend on a seed that is drawn from PyTorch's generator, so that `torch.manual_seed`, gradient checkpointing and
@@ -8,13 +8,11 @@ resuming have the effect they have on `torch.nn.functional.dropout`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from ctypes import byref, c_void_p
 from typing import Any, TypeVar
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
@@ -292,38 +290,3 @@ def softmax_(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
     pointers = pointer(logits), labels.data_ptr(), pointer(nll), pointer(log_prob_sums)
     loaded_library().label_softmax(rows, classes, threads_for(logits), *pointers)
     return nll.sum(), log_prob_sums.sum()
-
-
-@contextmanager
-def bf16_products() -> Iterator[None]:
-    """Context in which products of fp32 matrices on a CPU round their operands to bf16; sums and results are fp32."""
-    matmul = torch.backends.mkldnn.matmul  # type: ignore[attr-defined]
-    before, matmul.fp32_precision = matmul.fp32_precision, "bf16"
-    try:
-        yield
-    finally:
-        matmul.fp32_precision = before
-
-
-def linear_bf16(inputs: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """`F.linear` whose three matrix products, of the output and both gradients, have bf16 operands."""
-    return _LinearBF16.apply(inputs, weight, bias)
-
-
-class _LinearBF16(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, inputs: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        ctx.save_for_backward(inputs, weight)
-        with bf16_products():
-            return F.linear(inputs, weight, bias)
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        inputs, weight = ctx.saved_tensors
-        rows = gradient.reshape(-1, gradient.shape[-1])
-        needs = ctx.needs_input_grad
-        with bf16_products():
-            grad_inputs = (rows @ weight).view(inputs.shape) if needs[0] else None
-            grad_weight = rows.t() @ inputs.reshape(-1, inputs.shape[-1]) if needs[1] else None
-        return grad_inputs, grad_weight, rows.sum(0) if needs[2] else None

@@ -16,6 +16,8 @@ static int has_avx512(void) {
            __builtin_cpu_supports("avx512vnni");
 }
 
+static int has_bf16(void) { return __builtin_cpu_supports("avx512bf16"); }
+
 // Linux lends the tile registers to processes that ask for them.
 static int has_amx(void) {
 #if defined(__linux__)
@@ -34,7 +36,9 @@ uint32_t interface_version(void) { return INTERFACE; }
 // Use the best instruction set up to `most`; returns which one that is.
 InstructionSet enable_instruction_set(InstructionSet most) {
     enabled = NONE;
-    if (most >= AVX512 && has_avx512()) enabled = most >= AMX && has_amx() ? AMX : AVX512;
+    if (most >= AVX512 && has_avx512()) enabled = AVX512;
+    if (most >= AVX512_BF16 && enabled && has_bf16()) enabled = AVX512_BF16;
+    if (most >= AMX && enabled && has_amx()) enabled = AMX;
     return enabled;
 }
 

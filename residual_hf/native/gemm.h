@@ -1,5 +1,5 @@
 // Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
-// What the two matrix products share: how sums become outputs.
+// What the matrix products share: blocks of rows, and how sums become outputs.
 #pragma once
 
 #include "simd.h"
@@ -14,7 +14,33 @@ typedef struct {
 } Output;
 
 void gemm_avx512(const Linear *linear, int rows, const void *input, const Output *output);
+void gemm_bf16(const Linear *linear, int rows, const void *input, const Output *output);
 void gemm_amx(const Linear *linear, int rows, const void *input, const Output *output);
+
+// Without AMX, 12 rows by 32 columns of sums stay in registers. A step reads 128 bytes of weights: 32 outputs for 32
+// bits of an input row.
+enum { MOST_ROWS = 12, STEP = 128 };
+
+// Call `block` with the number of rows as a constant: with its loops unrolled, sums are registers.
+#define WITH_CONSTANT_ROWS(rows, block, ...) \
+    switch (rows) { \
+    case 1: block(1, __VA_ARGS__); break; \
+    case 2: block(2, __VA_ARGS__); break; \
+    case 3: block(3, __VA_ARGS__); break; \
+    case 4: block(4, __VA_ARGS__); break; \
+    case 5: block(5, __VA_ARGS__); break; \
+    case 6: block(6, __VA_ARGS__); break; \
+    case 7: block(7, __VA_ARGS__); break; \
+    case 8: block(8, __VA_ARGS__); break; \
+    case 9: block(9, __VA_ARGS__); break; \
+    case 10: block(10, __VA_ARGS__); break; \
+    case 11: block(11, __VA_ARGS__); break; \
+    default: block(12, __VA_ARGS__); \
+    }
+
+// Where block `block` of rows begins: all have about the same size.
+static inline int block_count(int rows) { return (rows + MOST_ROWS - 1) / MOST_ROWS; }
+static inline int block_start(int rows, int block) { return (int)((int64_t)rows * block / block_count(rows)); }
 
 // Of the weights of one output, and of one input row if it has their type.
 static inline size_t weight_bytes(const Linear *linear) {

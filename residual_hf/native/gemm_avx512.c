@@ -1,13 +1,10 @@
 // Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
-// Matrix product with AVX-512: 12 rows by 32 columns of sums stay in registers.
+// Matrix product with AVX-512. The 32 bits of an input row are 1 float or 4 bytes; weights in bfloat16 are widened, so
+// that their inputs are 2 floats.
 //
-// A step reads 128 bytes of weights: 32 outputs for 32 bits of an input row, which are 1 float or 4 bytes. Weights in
-// bfloat16 are widened, so that their inputs are 2 floats: faster here than the instruction for products of bfloat16.
 // Every sum is made in the same order however many rows there are: a sentence has the same result in any batch.
 
 #include "gemm.h"
-
-enum { MOST_ROWS = 12, STEP = 128 };
 
 INLINE __m512i multiply_add(__m512i sums, __m512i inputs, __m512i weights, const Type type) {
     if (type == INT8) return _mm512_dpbusd_epi32(sums, inputs, weights);
@@ -22,7 +19,6 @@ INLINE __m512i load_weights(const char *weights, const Type type, const int seco
     return second ? _mm512_and_si512(bits, _mm512_set1_epi32((int)0xffff0000)) : _mm512_slli_epi32(bits, 16);
 }
 
-// `rows` is a constant: with their loops unrolled, `sums` are registers.
 INLINE void multiply_block(const int rows, const Type type, const Linear *linear, int row, int column,
                            const char *input, const Output *output) {
     const int values_per_step = type == BFLOAT16 ? 2 : 1;
@@ -55,30 +51,11 @@ INLINE void multiply_block(const int rows, const Type type, const Linear *linear
     finish_block(linear, output, row, rows, column, block);
 }
 
-INLINE void multiply_rows(int rows, const Type type, const Linear *linear, int row, int column, const char *input,
-                          const Output *output) {
-    switch (rows) {
-    case 1: return multiply_block(1, type, linear, row, column, input, output);
-    case 2: return multiply_block(2, type, linear, row, column, input, output);
-    case 3: return multiply_block(3, type, linear, row, column, input, output);
-    case 4: return multiply_block(4, type, linear, row, column, input, output);
-    case 5: return multiply_block(5, type, linear, row, column, input, output);
-    case 6: return multiply_block(6, type, linear, row, column, input, output);
-    case 7: return multiply_block(7, type, linear, row, column, input, output);
-    case 8: return multiply_block(8, type, linear, row, column, input, output);
-    case 9: return multiply_block(9, type, linear, row, column, input, output);
-    case 10: return multiply_block(10, type, linear, row, column, input, output);
-    case 11: return multiply_block(11, type, linear, row, column, input, output);
-    default: return multiply_block(12, type, linear, row, column, input, output);
-    }
-}
-
 INLINE void multiply(const Type type, const Linear *linear, int rows, const char *input, const Output *output) {
-    int blocks = (rows + MOST_ROWS - 1) / MOST_ROWS;
     for (int column = 0; column < linear->outputs; column += PANEL)
-        for (int block = 0; block < blocks; block++) {  // of equal size, as far as possible
-            int row = (int)((int64_t)rows * block / blocks), end = (int)((int64_t)rows * (block + 1) / blocks);
-            multiply_rows(end - row, type, linear, row, column, input, output);
+        for (int block = 0; block < block_count(rows); block++) {
+            int row = block_start(rows, block), count = block_start(rows, block + 1) - row;
+            WITH_CONSTANT_ROWS(count, multiply_block, type, linear, row, column, input, output)
         }
 }
 

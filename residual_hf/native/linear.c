@@ -65,19 +65,21 @@ size_t linear_scratch_size(Type type, int rows, int inputs) {
 void linear(const Linear *linear, int rows, const void *input, Activation activation, void *output, Type output_type,
             void *scratch) {
     Output result = {.values = output, .type = output_type, .activation = activation};
-    int amx = instruction_set() == AMX;
+    InstructionSet instructions = instruction_set();
     if (linear->type == INT8) {
         float *scales = scratch;
         uint8_t *quantized = (uint8_t *)(scales + padded_rows(rows));
         quantize(rows, linear->inputs, input, quantized, scales);
         result.row_scales = scales;
         input = quantized;
-    } else if (linear->type == BFLOAT16 && !amx) {
+    } else if (linear->type == BFLOAT16 && instructions == AVX512) {
         widen_rows((int64_t)rows * linear->inputs, input, scratch);
         input = scratch;
     }
-    if (linear->type != FLOAT32 && amx)
+    if (linear->type != FLOAT32 && instructions == AMX)
         gemm_amx(linear, rows, input, &result);
+    else if (linear->type == BFLOAT16 && instructions == AVX512_BF16)
+        gemm_bf16(linear, rows, input, &result);
     else
         gemm_avx512(linear, rows, input, &result);
 }

@@ -10,7 +10,7 @@
 
 enum { PADDING = 64, ROW_PADDING = 32, PANEL = 32, QUERIES = 4, MOST_THREADS = 256 };
 
-typedef enum { NONE, AVX512, AMX } InstructionSet;
+typedef enum { NONE, AVX512, AVX512_BF16, AMX } InstructionSet;
 typedef enum { FLOAT32, BFLOAT16, INT8 } Type;
 typedef enum { IDENTITY, RELU, GELU, SILU } Activation;
 
@@ -161,6 +161,17 @@ typedef struct {
     float *products;    // (rows, members), scratch
 } DepthAttention;
 
+// Of training: output = left right, of matrices whose values are rounded to bfloat16, plus a bias or what is there.
+typedef struct {
+    int64_t rows, columns, inner;
+    int32_t threads, accumulate;
+    const float *left, *right;
+    int64_t left_strides[2], right_strides[2];  // of rows or columns, and of the inner dimension; one of the two is 1
+    const float *bias;                          // (columns) or NULL
+    float *output;                              // (rows, columns)
+    void *scratch;
+} Product;
+
 size_t encode_scratch_size(const Stack *stack, const Source *source, int parts, const int32_t *starts);
 int encode(const Stack *stack, const Source *source, int parts, const int32_t *starts, void *scratch);
 size_t decode_scratch_size(const Stack *stack, const Memory *memory, int rows, int parts);
@@ -205,5 +216,7 @@ void weighted_sums_forward(const WeightedSums *sums);
 void weighted_sums_backward(const WeightedSums *sums);
 void depth_attention_forward(const DepthAttention *attention);
 void depth_attention_backward(const DepthAttention *attention);
+size_t product_scratch_size(const Product *product);
+void product(const Product *product);
 void label_softmax(int64_t rows, int64_t classes, int threads, float *logits, const int64_t *labels, float *nll,
                    float *log_prob_sums);

@@ -142,6 +142,16 @@ class DepthAttention(Structure):
     ]
 
 
+class Product(Structure):
+    _fields_ = [
+        *((name, c_int64) for name in ("rows", "columns", "inner")),
+        *((name, c_int32) for name in ("threads", "accumulate")),
+        *((name, c_void_p) for name in ("left", "right")),
+        *((name, c_int64 * 2) for name in ("left_strides", "right_strides")),
+        *((name, c_void_p) for name in ("bias", "output", "scratch")),
+    ]
+
+
 ARGUMENTS = {
     "enable_instruction_set": [c_int],
     "linear": [c_void_p, c_int, c_void_p, c_int, c_void_p, c_int, c_void_p],
@@ -161,6 +171,8 @@ ARGUMENTS = {
     "weighted_sums_backward": [c_void_p],
     "depth_attention_forward": [c_void_p],
     "depth_attention_backward": [c_void_p],
+    "product_scratch_size": [c_void_p],
+    "product": [c_void_p],
     "label_softmax": [c_int64, c_int64, c_int, c_void_p, c_void_p, c_void_p, c_void_p],
 }
 RESULTS = {"enable_instruction_set": c_int, "encode": c_int, "decode": c_int}

@@ -24,7 +24,7 @@ from residual_hf.model.ln_modes import PostLN, PreLN, ResiDual
 from residual_hf.model.modes_multi_stream import DepthAttention, MultiStream
 from residual_hf.model.modes_skip_scaling import DeepNorm, Keel
 from residual_hf.model.norms import RMSNorm
-from residual_hf.native import autograd, instruction_set, library
+from residual_hf.native import autograd, library, multiplies_bf16, products
 
 logger = logging.getLogger(__name__)
 
@@ -35,7 +35,8 @@ def accelerated(model: Any, precision: str = "fp32") -> Iterator[None]:
 
     Args:
         model: with parameters in fp32; `model.criterion` is a loss, see `ResidualForConditionalGeneration`.
-        precision: "fp32", or "bf16" for matrix products on AMX; without AMX, it is fp32 and a line is logged.
+        precision: "fp32", or "bf16" for matrix products with AMX or AVX512_BF16. Without these, it is fp32 and a line
+            is logged.
     """
     on_cpu = model.device.type == "cpu"
     bf16 = on_cpu and cpu_precision(precision) == "bf16"
@@ -82,7 +83,7 @@ def bf16_criterion(model: Any) -> Iterator[None]:
         return
 
     def in_bf16(*arguments: Any, **options: Any) -> Tensor:
-        with autograd.bf16_products():
+        with products.bf16_products():
             return criterion(*arguments, **options)
 
     model.criterion = in_bf16
@@ -94,10 +95,10 @@ def bf16_criterion(model: Any) -> Iterator[None]:
 
 def cpu_precision(precision: str) -> str:
     """The precision in which a CPU trains where `precision` is requested."""
-    if precision == "bf16" and instruction_set() == "amx":
+    if precision == "bf16" and multiplies_bf16():
         return precision
     if precision != "fp32":
-        needs = "native kernels and AMX on a CPU" if precision == "bf16" else "a GPU"
+        needs = "native kernels and AMX or AVX512_BF16 on a CPU" if precision == "bf16" else "a GPU"
         logger.warning("precision %s needs %s: training in fp32", precision, needs)
     return "fp32"
 
@@ -133,7 +134,7 @@ def dropout(module: nn.Dropout, values: Tensor) -> Tensor:
 
 
 def linear(module: nn.Linear, inputs: Tensor) -> Tensor:
-    return autograd.linear_bf16(inputs, module.weight, module.bias)
+    return products.linear_bf16(inputs, module.weight, module.bias)
 
 
 def post_ln(connection: PostLN, stream: Stream, sublayer: Sublayer) -> Stream:

@@ -23,7 +23,7 @@ from residual_hf.data.tokenizer_training import train_tokenizer
 from residual_hf.errors import InputError
 from residual_hf.files import atomic_folder, check_output_folder, write_atomically
 from residual_hf.model.modeling_residual import ResidualForConditionalGeneration
-from residual_hf.native import instruction_set
+from residual_hf.native import multiplies_bf16
 
 from .callbacks import duration
 from .recipe import load_recipe
@@ -182,7 +182,7 @@ def write_first_recipe(
             "scalar": scalar,
             "size": size,
             "gpu": device == "cuda",
-            "bf16": torch.cuda.is_bf16_supported() if device == "cuda" else instruction_set() == "amx",
+            "bf16": torch.cuda.is_bf16_supported() if device == "cuda" else multiplies_bf16(),
             "kind": kind,
             "stream": 8 * text_bytes > psutil.virtual_memory().available,
             "eval_every": max(100, size.max_updates // 30 // 100 * 100),

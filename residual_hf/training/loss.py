@@ -26,6 +26,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from residual_hf.errors import InputError
+from residual_hf.native.products import matmul
 
 from .consistency import TwoPasses, pairwise
 from .token_costs import PairCost, SmoothedCost
@@ -266,7 +267,9 @@ class _FusedLinearLoss(torch.autograd.Function):
                 part = slice(start, start + chunk_rows)
                 rows = hidden[part].to(matmul_dtype)
                 label = labels[part].unsqueeze(1)
-                logits = F.linear(rows, matrix) if bias is None else F.linear(rows, matrix).to(dtype).add_(bias)
+                logits = matmul(rows, matrix.t())
+                if bias is not None:
+                    logits = logits.to(dtype).add_(bias)
                 loss, nll, grad_logits = cost(logits, label, dtype, any(needs))
                 del logits
                 smoothed += loss
@@ -277,13 +280,9 @@ class _FusedLinearLoss(torch.autograd.Function):
                     grad_bias += grad_logits.sum(0)
                 grad_logits = grad_logits.to(matmul_dtype)
                 if grad_hidden is not None:
-                    grad_hidden[part] = (grad_logits @ matrix).sub(weight_sum, alpha=cost.constant)
-                if grad_weight is None:
-                    continue
-                if grad_weight.dtype == matmul_dtype:
-                    grad_weight.addmm_(grad_logits.t(), rows)
-                else:
-                    grad_weight += grad_logits.t() @ rows
+                    grad_hidden[part] = matmul(grad_logits, matrix).sub(weight_sum, alpha=cost.constant)
+                if grad_weight is not None:
+                    matmul(grad_logits.t(), rows, add_to=grad_weight)
             if grad_weight is not None:
                 grad_weight.sub_(hidden.sum(0, dtype=dtype), alpha=cost.constant)
             if grad_bias is not None:

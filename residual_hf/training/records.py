@@ -60,9 +60,9 @@ class RunRecord(InputSettings):
 
     `commit` ends in `+` if the source files had uncommitted changes. `resumed` lists the later starts of a run.
     `tokenizer` maps the files of the tokenizer to their hashes. `precision` is the one that was used, or those of all
-    starts: a CPU without AMX trains in fp32 if the recipe has bf16. `max_tokens_found` is the batch size that the
-    search found, `max_tokens` the one that was used. `tokens_per_second` is the median over all starts; `seconds` and
-    `emissions` cover the last.
+    starts: if the recipe has bf16, a CPU without products in bf16 trains in fp32. `max_tokens_found` is the batch size
+    that the search found, `max_tokens` the one that was used. `tokens_per_second` is the median over all starts;
+    `seconds` and `emissions` cover the last.
     """
 
     command: str | None = None

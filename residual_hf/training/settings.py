@@ -106,8 +106,8 @@ class TrainingSettings(InputSettings):
     precision: str = option(
         "fp32",
         choices=PRECISIONS,
-        help="`bf16`, `fp16`: autocast; on a CPU with AMX, `bf16` rounds the operands of linear layers and of the "
-        "loss; on other CPUs it is fp32",
+        help="`bf16`, `fp16`: autocast; on a CPU with AMX or AVX512_BF16, `bf16` rounds the operands of linear layers "
+        "and of the loss; on other CPUs it is fp32",
     )
     seed: int = option(1, minimum=0, maximum=2**32 - 1, help="seed of weights, batches and dropout")
     eval_every: int = option(1000, minimum=1, help="updates between evaluations; each saves a checkpoint")

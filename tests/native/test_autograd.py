@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 import torch
 import torch.nn.functional as F
-from native.native_library import needs_amx, needs_kernels
+from native.native_library import needs_kernels
 
 from residual_hf.native import autograd
 
@@ -170,17 +170,6 @@ def test_rows_that_are_not_contiguous():
 def test_other_types_are_refused():
     with pytest.raises(TypeError, match="float64"):
         autograd.dropout(torch.ones(4, dtype=torch.float64), 0.5)
-
-
-@needs_amx
-@pytest.mark.parametrize("rows", [40, 200])
-def test_linear_in_bf16(rows):
-    inputs, weight, bias = leaves((2, rows, 50), (70, 50), 70)
-    output = autograd.linear_bf16(inputs, weight, bias)
-    assert output.dtype == torch.float32
-    rounded = F.linear(inputs.bfloat16().float(), weight.bfloat16().float(), bias)
-    torch.testing.assert_close(output, rounded, rtol=1e-5, atol=1e-5)
-    assert_same((output,), (F.linear(inputs, weight, bias),), (inputs, weight, bias), tolerance=0.2)
 
 
 @pytest.mark.parametrize("classes", [1, 15, 16, 33, 1000])

@@ -32,7 +32,7 @@ def test_instruction_set_can_be_lowered(monkeypatch, isa):  # noqa: F811
 
 def test_unknown_instruction_set(monkeypatch):
     monkeypatch.setenv("RESIDUAL_HF_ISA", "avx2")
-    with pytest.raises(InputError, match="RESIDUAL_HF_ISA: 'avx2' given, allowed are none, avx512, amx"):
+    with pytest.raises(InputError, match="RESIDUAL_HF_ISA: 'avx2' given, allowed are none, avx512, avx512_bf16, amx"):
         load()
 
 

@@ -9,7 +9,7 @@ import logging
 import pytest
 import torch
 from model.test_mode_invariants import SOURCE, TARGET, make, randomise
-from native.native_library import needs_amx, needs_kernels
+from native.native_library import needs_bf16, needs_kernels
 
 from residual_hf.model.connections import LN_MODES
 from residual_hf.training import acceleration
@@ -89,7 +89,7 @@ def test_gradient_checkpointing_repeats_the_masks(reentrant):
         torch.testing.assert_close(step(model), expected, rtol=1e-5, atol=1e-6)  # gradients add up in another order
 
 
-@needs_amx
+@needs_bf16
 def test_bf16_is_near_fp32_and_keeps_fp32_weights():
     model = make("resi_dual", d_model=64).train()  # its norms amplify nothing, unlike random ones
     model.criterion = LossMeter(0.1, "fairseq")
@@ -102,8 +102,8 @@ def test_bf16_is_near_fp32_and_keeps_fp32_weights():
         assert (rounded[name] - gradient).norm() < 0.1 * gradient.norm() + 1e-4, name
 
 
-def test_without_amx_bf16_is_fp32_and_says_so(monkeypatch, caplog):
-    monkeypatch.setattr(acceleration, "instruction_set", lambda: "avx512")
+def test_without_instructions_bf16_is_fp32_and_says_so(monkeypatch, caplog):
+    monkeypatch.setattr(acceleration, "multiplies_bf16", lambda: False)
     model = model_of("post_ln")
     expected = step(model)
     with caplog.at_level(logging.WARNING), accelerated(model, "bf16"):

@@ -1,0 +1,91 @@
+# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+from native.native_library import AVAILABLE, needs_bf16
+from native.test_autograd import assert_same, leaves
+
+from residual_hf.native import products
+from residual_hf.native.products import bf16_products, linear_bf16, matmul
+
+needs_kernel = pytest.mark.skipif("avx512_bf16" not in AVAILABLE, reason="this CPU has no AVX512_BF16")
+SIZES = [(1, 2, 1), (5, 31, 16), (13, 256, 33), (33, 257, 50), (481, 130, 98)]
+
+
+def matrix(rows, columns, transposed):
+    return torch.randn(columns, rows).t() if transposed else torch.randn(rows, columns)
+
+
+def rounded_product(left, right):
+    return (left.bfloat16().double() @ right.bfloat16().double()).float()
+
+
+@pytest.fixture
+def kernel(monkeypatch):
+    monkeypatch.setattr(products, "instruction_set", lambda: "avx512_bf16")
+    with bf16_products():
+        yield
+
+
+@needs_kernel
+@pytest.mark.parametrize("transposed", [(False, False), (True, False), (False, True), (True, True)])
+@pytest.mark.parametrize("size", SIZES)
+def test_kernel_rounds_the_matrices_and_nothing_else(kernel, size, transposed):
+    rows, inner, columns = size
+    left, right = matrix(rows, inner, transposed[0]), matrix(inner, columns, transposed[1])
+    bias, before = torch.randn(columns), torch.randn(rows, columns)
+    expected = rounded_product(left, right)
+    close = {"rtol": 1e-5, "atol": 2e-5}
+    torch.testing.assert_close(matmul(left, right), expected, **close)
+    torch.testing.assert_close(matmul(left, right, bias=bias), expected + bias, **close)
+    assert matmul(left, right, add_to=(total := before.clone())) is total
+    torch.testing.assert_close(total, expected + before, **close)
+
+
+@needs_kernel
+def test_threads_do_not_change_the_result(kernel, monkeypatch):
+    left, right = torch.randn(500, 600), torch.randn(600, 70)
+    one = matmul(left, right)
+    monkeypatch.setattr(products, "PRODUCTS_PER_THREAD", 1)
+    monkeypatch.setattr(products.torch, "get_num_threads", lambda: 3)
+    assert torch.equal(matmul(left, right), one)
+
+
+@needs_kernel
+def test_views_and_empty_matrices(kernel):
+    left, right = torch.randn(20, 60)[::2, ::3], torch.randn(7, 20, 9)[3]
+    torch.testing.assert_close(matmul(left, right), rounded_product(left, right), rtol=1e-5, atol=2e-5)
+    assert matmul(torch.empty(0, 4), torch.empty(4, 3)).shape == (0, 3)
+    assert torch.equal(matmul(torch.empty(2, 0), torch.empty(0, 3), bias=torch.ones(3)), torch.ones(2, 3))
+
+
+def test_other_products_are_those_of_pytorch():
+    left, right = torch.randn(4, 6), torch.randn(6, 5)
+    assert torch.equal(matmul(left, right), left @ right)
+    with bf16_products():
+        torch.testing.assert_close(matmul(left.double(), right.double()), left.double() @ right.double())
+    total = matmul(left.bfloat16(), right.bfloat16(), add_to=torch.ones(4, 5))
+    assert total.dtype == torch.float32
+    torch.testing.assert_close(total, 1 + (left.bfloat16() @ right.bfloat16()).float())
+
+
+@needs_bf16
+@pytest.mark.parametrize("rows", [40, 200])
+def test_linear_in_bf16(rows):
+    inputs, weight, bias = leaves((2, rows, 50), (70, 50), 70)
+    output = linear_bf16(inputs, weight, bias)
+    assert output.dtype == torch.float32
+    rounded = F.linear(inputs.bfloat16().float(), weight.bfloat16().float(), bias)
+    torch.testing.assert_close(output, rounded, rtol=1e-5, atol=1e-5)
+    assert_same((output,), (F.linear(inputs, weight, bias),), (inputs, weight, bias), tolerance=0.2)
+
+
+@needs_bf16
+def test_the_context_ends():
+    left, right = torch.randn(50, 60), torch.randn(60, 50)
+    exact = left @ right
+    with bf16_products(), bf16_products():
+        pass
+    assert torch.equal(matmul(left, right), exact)
