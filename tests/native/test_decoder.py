@@ -241,6 +241,15 @@ def test_changed_weights_are_noticed(fused):
     assert not decoder.fingerprint.matches(model)
 
 
+@pytest.mark.parametrize("name", ["model.decoder.layers.1.ffn_residual.norm.eps", "model.encoder.embed_tokens.scale"])
+def test_changed_numbers_are_noticed(name):
+    model = model_of("post_ln")
+    decoder = NativeDecoder(model)
+    module, _, attribute = name.rpartition(".")
+    setattr(model.get_submodule(module), attribute, 0.3)
+    assert not decoder.fingerprint.matches(model)
+
+
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
