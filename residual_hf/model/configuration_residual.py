@@ -119,7 +119,7 @@ class ResidualConfig(PreTrainedConfig):
     """
 
     model_type = "residual"
-    keys_to_ignore_at_inference = ["past_key_values"]
+    keys_to_ignore_at_inference = ["past_key_values", "cache"]
     attribute_map = {"hidden_size": "d_model"}
 
     vocab_size: int = 32000

@@ -50,6 +50,7 @@ CRITERIA = (stopping_criteria.MaxLengthCriteria, stopping_criteria.EosTokenCrite
 
 ONLY_TRANSFORMERS = (
     "assistant_model",
+    "cache",
     "cache_implementation",
     "custom_generate",
     "decoder_attention_mask",
@@ -93,7 +94,7 @@ class FastGenerationMixin(GenerationMixin):
     ) -> Any:
         """As `GenerationMixin.generate`. Writes to weights through `.data` after a call may go unnoticed.
 
-        With `return_dict_in_generate` there are no `past_key_values`, unless Transformers' loop runs.
+        With `return_dict_in_generate` there is no cache, unless Transformers' loop runs.
 
         Args:
             length_limits: most new tokens of each sentence, (sentences,). Transformers' loop knows only

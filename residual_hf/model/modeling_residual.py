@@ -18,6 +18,7 @@ from transformers.utils import ModelOutput, TransformersKwargs, can_return_tuple
 from typing_extensions import Unpack
 
 from .adaptive import AdaptiveSoftmax, tied_weights
+from .caches import CACHE, accepts_past_key_values
 from .configuration_residual import ResidualConfig
 from .decoding import FastGenerationMixin
 from .embeddings import NormalizedLinear, shift_tokens_right, unit_vectors
@@ -62,6 +63,7 @@ class ResidualModel(ResidualPreTrainedModel):
             self.decoder.embed_tokens = value
 
     @can_return_tuple
+    @accepts_past_key_values
     def forward(
         self,
         input_ids: Tensor | None = None,
@@ -69,7 +71,7 @@ class ResidualModel(ResidualPreTrainedModel):
         decoder_input_ids: Tensor | None = None,
         decoder_attention_mask: Tensor | None = None,
         encoder_outputs: BaseModelOutput | tuple[Tensor, ...] | None = None,
-        past_key_values: Cache | None = None,
+        cache: Cache | None = None,
         inputs_embeds: Tensor | None = None,
         decoder_inputs_embeds: Tensor | None = None,
         use_cache: bool | None = None,
@@ -80,9 +82,7 @@ class ResidualModel(ResidualPreTrainedModel):
         A stack alone maps `input_ids` to its states.
         """
         if not self.config.is_encoder_decoder:
-            cached = (
-                {"past_key_values": past_key_values, "use_cache": use_cache} if self.config.is_decoder_only else {}
-            )
+            cached = {"cache": cache, "use_cache": use_cache} if self.config.is_decoder_only else {}
             return self.first_stack(
                 input_ids=input_ids, attention_mask=attention_mask, inputs_embeds=inputs_embeds, **cached, **kwargs
             )
@@ -103,14 +103,14 @@ class ResidualModel(ResidualPreTrainedModel):
             attention_mask=decoder_attention_mask,
             encoder_hidden_states=encoded.last_hidden_state,
             encoder_attention_mask=attention_mask,
-            past_key_values=past_key_values,
+            cache=cache,
             inputs_embeds=decoder_inputs_embeds,
             use_cache=use_cache,
             **kwargs,
         )
         return Seq2SeqModelOutput(
             last_hidden_state=decoder_outputs.last_hidden_state,
-            past_key_values=decoder_outputs.past_key_values,
+            **{CACHE: getattr(decoder_outputs, CACHE)},
             decoder_hidden_states=decoder_outputs.hidden_states,
             decoder_attentions=decoder_outputs.attentions,
             cross_attentions=decoder_outputs.cross_attentions,
@@ -234,6 +234,7 @@ class ResidualForConditionalGeneration(ResidualLanguageModel, FastGenerationMixi
         return shift_tokens_right(labels, self.config.pad_token_id, self.config.decoder_start_token_id)
 
     @can_return_tuple
+    @accepts_past_key_values
     def forward(
         self,
         input_ids: Tensor | None = None,
@@ -241,7 +242,7 @@ class ResidualForConditionalGeneration(ResidualLanguageModel, FastGenerationMixi
         decoder_input_ids: Tensor | None = None,
         decoder_attention_mask: Tensor | None = None,
         encoder_outputs: BaseModelOutput | tuple[Tensor, ...] | None = None,
-        past_key_values: Cache | None = None,
+        cache: Cache | None = None,
         inputs_embeds: Tensor | None = None,
         decoder_inputs_embeds: Tensor | None = None,
         labels: Tensor | None = None,
@@ -265,7 +266,7 @@ class ResidualForConditionalGeneration(ResidualLanguageModel, FastGenerationMixi
             decoder_input_ids=decoder_input_ids,
             decoder_attention_mask=decoder_attention_mask,
             encoder_outputs=encoder_outputs,
-            past_key_values=past_key_values,
+            cache=cache,
             inputs_embeds=inputs_embeds,
             decoder_inputs_embeds=decoder_inputs_embeds,
             use_cache=use_cache,
@@ -275,7 +276,7 @@ class ResidualForConditionalGeneration(ResidualLanguageModel, FastGenerationMixi
         return Seq2SeqLMOutput(
             loss=loss,
             logits=logits,
-            past_key_values=outputs.past_key_values,
+            **{CACHE: getattr(outputs, CACHE)},
             decoder_hidden_states=outputs.decoder_hidden_states,
             decoder_attentions=outputs.decoder_attentions,
             cross_attentions=outputs.cross_attentions,

@@ -19,6 +19,7 @@ from transformers.utils.output_capturing import OutputRecorder, capture_outputs
 from typing_extensions import Unpack
 
 from .adaptive import AdaptiveEmbedding
+from .caches import CACHE, accepts_past_key_values, self_attention_cache
 from .configuration_residual import ResidualConfig
 from .connections import get_ln_mode
 from .embeddings import (
@@ -31,7 +32,7 @@ from .embeddings import (
     rotary_positions,
 )
 from .initialization import INIT_STYLES, init_embedding
-from .layers import ResidualAttention, ResidualDecoderLayer, ResidualEncoderLayer, self_attention_cache
+from .layers import ResidualAttention, ResidualDecoderLayer, ResidualEncoderLayer
 from .norms import build_norm
 from .profiling import profile_admin
 
@@ -44,7 +45,7 @@ class ResidualPreTrainedModel(PreTrainedModel):
     base_model_prefix = "model"
     supports_gradient_checkpointing = True
     _no_split_modules = ["ResidualEncoderLayer", "ResidualDecoderLayer"]
-    _skip_keys_device_placement = ["past_key_values"]
+    _skip_keys_device_placement = [CACHE]
     _supports_flash_attn = True
     _supports_sdpa = True
     _supports_flex_attn = True
@@ -277,13 +278,14 @@ class ResidualDecoder(ResidualStack):
 
     @merge_with_config_defaults
     @capture_outputs
+    @accepts_past_key_values
     def forward(  # type: ignore[misc]  # Transformers' type of kwargs has position_ids too
         self,
         input_ids: Tensor | None = None,
         attention_mask: Tensor | None = None,
         encoder_hidden_states: Tensor | None = None,
         encoder_attention_mask: Tensor | None = None,
-        past_key_values: Cache | None = None,
+        cache: Cache | None = None,
         inputs_embeds: Tensor | None = None,
         position_ids: Tensor | None = None,
         use_cache: bool | None = None,
@@ -297,7 +299,7 @@ class ResidualDecoder(ResidualStack):
         if self.config.is_encoder_decoder and encoder_hidden_states is None:
             raise ValueError("the decoder needs encoder_hidden_states for its cross-attention")
         embeddings = self.embed(input_ids, inputs_embeds)
-        past_length = past_key_values.get_seq_length() if past_key_values is not None else 0
+        past_length = cache.get_seq_length() if cache is not None else 0
 
         dense = attention_mask if isinstance(attention_mask, Tensor) else None  # not a flex BlockMask
         hidden_states = self.add_positions(embeddings, dense, past_length, position_ids)
@@ -308,13 +310,13 @@ class ResidualDecoder(ResidualStack):
             config=self.config,
             inputs_embeds=embeddings,
             attention_mask=attention_mask,
-            past_key_values=None if past_key_values is None else self_attention_cache(past_key_values),
             position_ids=position_ids,
+            **{CACHE: None if cache is None else self_attention_cache(cache)},
         )
-        if use_cache and past_key_values is None:  # after the mask: with a cache it does not tell packed texts apart
-            past_key_values = DynamicCache(config=self.config)
+        if use_cache and cache is None:  # after the mask: with a cache it does not tell packed texts apart
+            cache = DynamicCache(config=self.config)
             if self.config.is_encoder_decoder:
-                past_key_values = EncoderDecoderCache(past_key_values, DynamicCache(config=self.config))
+                cache = EncoderDecoderCache(cache, DynamicCache(config=self.config))
         if position_ids is not None:
             kwargs["position_ids"] = position_ids  # by which flash attention tells packed texts apart
         memory: tuple[Tensor, ...] = ()
@@ -331,13 +333,11 @@ class ResidualDecoder(ResidualStack):
             hidden_states,
             *memory,
             attention_mask=causal_mask,
-            past_key_values=past_key_values,
             use_cache=use_cache,
+            **{CACHE: cache},
             **kwargs,
         )
-        return BaseModelOutputWithPastAndCrossAttentions(
-            last_hidden_state=hidden_states, past_key_values=past_key_values
-        )
+        return BaseModelOutputWithPastAndCrossAttentions(last_hidden_state=hidden_states, **{CACHE: cache})
 
 
 __all__ = ["ResidualDecoder", "ResidualEncoder", "ResidualPreTrainedModel"]

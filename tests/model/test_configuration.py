@@ -101,7 +101,7 @@ def test_generation_settings_stay_out_of_the_config():
 
 
 def test_trainer_leaves_the_cache_out_of_predictions():
-    assert ResidualConfig.keys_to_ignore_at_inference == ["past_key_values"]
+    assert ResidualConfig.keys_to_ignore_at_inference == ["past_key_values", "cache"]
 
 
 BAD = [
