@@ -18,12 +18,16 @@ CACHE = "cache" if any(field.name == "cache" for field in fields(Seq2SeqModelOut
 
 
 def accepts_past_key_values(forward: Method) -> Method:
-    """Decorator of a method with an argument `cache`, which may also be called `past_key_values`."""
+    """Decorator of a method with an argument `cache`, which may also be called `past_key_values`.
+
+    Of two caches an empty one is ignored: PEFT passes a prefix by the former name next to the new cache of `generate`.
+    """
 
     @wraps(forward)
     def renamed(*args: Any, **kwargs: Any) -> Any:
-        if "past_key_values" in kwargs:
-            kwargs["cache"] = kwargs.pop("past_key_values")
+        former, cache = kwargs.pop("past_key_values", None), kwargs.get("cache")
+        if former is not None and (cache is None or not cache.get_seq_length()):
+            kwargs["cache"] = former
         return forward(*args, **kwargs)
 
     return renamed  # type: ignore[return-value]

@@ -3,9 +3,10 @@ from __future__ import annotations
 
 import inspect
 
+import peft
 import pytest
 import torch
-from model.test_mode_invariants import make
+from model.test_mode_invariants import make, randomise
 from transformers import BartForConditionalGeneration
 
 from residual_hf.model.caches import CACHE
@@ -29,3 +30,25 @@ def test_a_cache_may_have_both_names(name):
     states = model.model(SOURCE, decoder_input_ids=TARGET[:, :2], use_cache=True)
     decoder = model.model.decoder(TARGET[:, 2:], encoder_hidden_states=states[-1], **{name: states[CACHE]})
     torch.testing.assert_close(model.lm_head(decoder[0]), whole.logits[:, 2:])
+
+
+@torch.no_grad()
+def test_generate_reads_the_prefix_of_peft():
+    model = randomise(make("pre_ln")).eval()
+    config = model.config
+    sizes = {
+        "num_layers": config.decoder_layers,
+        "num_attention_heads": config.decoder_attention_heads,
+        "token_dim": config.d_model,
+    }
+    settings = peft.PrefixTuningConfig(task_type="SEQ_2_SEQ_LM", num_virtual_tokens=3, **sizes)
+    prefixed = peft.get_peft_model(model, settings).eval()
+    torch.nn.init.normal_(prefixed.prompt_encoder["default"].embedding.weight, std=2.0)
+    limits = {"min_new_tokens": 5, "max_new_tokens": 5}
+    expected = torch.tensor([[config.decoder_start_token_id]])
+    for _ in range(5):
+        logits = prefixed(input_ids=SOURCE, decoder_input_ids=expected, use_cache=False).logits[:, -1]
+        logits[:, config.eos_token_id] = -torch.inf
+        expected = torch.cat([expected, logits.argmax(-1, keepdim=True)], dim=1)
+    assert torch.equal(prefixed.generate(input_ids=SOURCE, **limits), expected)
+    assert not torch.equal(model.generate(input_ids=SOURCE, **limits), expected)
