@@ -10,7 +10,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -44,7 +44,7 @@ class GraphKeys:
     def __init__(self, past: Sequence[KeysAndValues]):
         self.layers = dict(enumerate(past))
 
-    def update(self, key: Tensor, value: Tensor, layer: int) -> KeysAndValues:
+    def update(self, key: Tensor, value: Tensor, layer: int, **_: Any) -> KeysAndValues:
         if layer in self.layers:
             past = self.layers[layer]
             key, value = torch.cat((past.keys, key), dim=2), torch.cat((past.values, value), dim=2)
@@ -53,7 +53,7 @@ class GraphKeys:
 
 
 class GraphCache:
-    """What `ResidualAttention` sees as `cache`, from tensors in the order of `KEPT`."""
+    """What `ResidualAttention` sees as `past_key_values`, from tensors in the order of `KEPT`."""
 
     def __init__(self, past: Sequence[Tensor] = ()):
         states = [KeysAndValues(*pair) for pair in zip(past[0::2], past[1::2], strict=True)]
@@ -88,7 +88,7 @@ class DecoderGraph(nn.Module):
             encoder_hidden_states,
             attention_mask=additive(torch.ones(1, 1, length, length, dtype=torch.bool).tril()),
             encoder_attention_mask=additive(encoder_attention_mask[:, None, None] > 0),
-            cache=cache,
+            past_key_values=cache,
         )
         target, source = cache.self_attention_cache.layers, cache.cross_attention_cache.layers
         kept = [state for layer in target for state in (*target[layer], *source[layer])]
@@ -109,7 +109,7 @@ class DecoderWithPastGraph(nn.Module):
             hidden_states,
             hidden_states,  # instead of the output of the encoder, whose keys and values are in the cache
             encoder_attention_mask=additive(encoder_attention_mask[:, None, None] > 0),
-            cache=cache,
+            past_key_values=cache,
         )
         kept = [state for states in cache.self_attention_cache.layers.values() for state in states]
         return [self.model.lm_head(hidden_states), *kept]

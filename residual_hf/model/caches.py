@@ -17,22 +17,27 @@ CACHE = "cache" if any(field.name == "cache" for field in fields(Seq2SeqModelOut
 """What the installed Transformers calls a cache in arguments and outputs."""
 
 
-def accepts_past_key_values(forward: Method) -> Method:
-    """Decorator of a method with an argument `cache`, which may also be called `past_key_values`.
+def accepts_cache(forward: Method) -> Method:
+    """Decorator of a method with an argument `past_key_values`, which may also be called `CACHE`.
 
-    Of two caches an empty one is ignored: PEFT passes a prefix by the former name next to the new cache of `generate`.
+    Of two caches an empty `cache` is ignored: PEFT passes a prefix by the former name next to the new cache of
+    `generate`. Before 5.24, `cache` is an argument of the attention, with which continuous batching calls a model.
     """
+    if CACHE == "past_key_values":
+        return forward
 
     @wraps(forward)
     def renamed(*args: Any, **kwargs: Any) -> Any:
-        former, cache = kwargs.pop("past_key_values", None), kwargs.get("cache")
-        if former is not None and (cache is None or not cache.get_seq_length()):
-            kwargs["cache"] = former
+        cache, former = kwargs.pop("cache", None), kwargs.get("past_key_values")
+        if cache is not None and (former is None or cache.get_seq_length()):
+            kwargs["past_key_values"] = cache
         return forward(*args, **kwargs)
 
     return renamed  # type: ignore[return-value]
 
 
-def self_attention_cache(cache: Cache) -> Cache:
+def self_attention_cache(past_key_values: Cache) -> Cache:
     """The cache of self-attention: a part of the cache, or all of it without cross-attention."""
-    return cache.self_attention_cache if hasattr(cache, "self_attention_cache") else cache
+    return (
+        past_key_values.self_attention_cache if hasattr(past_key_values, "self_attention_cache") else past_key_values
+    )

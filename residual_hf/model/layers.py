@@ -15,7 +15,7 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from .branch_warmup import build_branch_warmup
-from .caches import accepts_past_key_values, self_attention_cache
+from .caches import accepts_cache, self_attention_cache
 from .configuration_residual import ResidualConfig
 from .connections import Sublayer, SublayerPlace, build_connections, slot
 from .embeddings import rotate
@@ -80,27 +80,31 @@ class ResidualAttention(nn.Module):
         return slot(self.inner, name, states.view(*states.shape[:-1], -1, self.head_dim).transpose(1, 2))
 
     def _keys_and_values(
-        self, states: Tensor, cache: Cache | None, rotary: tuple[Tensor, Tensor] | None
+        self,
+        states: Tensor,
+        past_key_values: Cache | None,
+        rotary: tuple[Tensor, Tensor] | None,
+        kwargs: dict[str, Any],  # of the attention: the cache of continuous batching reads and changes them
     ) -> tuple[Tensor, Tensor]:
-        if self.is_cross_attention and cache is not None and cache.is_updated.get(self.layer_idx):
-            cached = cache.cross_attention_cache.layers[self.layer_idx]
+        if self.is_cross_attention and past_key_values is not None and past_key_values.is_updated.get(self.layer_idx):
+            cached = past_key_values.cross_attention_cache.layers[self.layer_idx]
             return cached.keys, cached.values
         key = self._split_heads("key", self.k_proj(states))
         key = key if rotary is None else rotate(key, rotary)
         value = self._split_heads("value", self.v_proj(states))
-        if cache is None:
+        if past_key_values is None:
             return key, value
         if self.is_cross_attention:
-            cache.is_updated[self.layer_idx] = True
-            return cache.cross_attention_cache.update(key, value, self.layer_idx)
-        return self_attention_cache(cache).update(key, value, self.layer_idx)
+            past_key_values.is_updated[self.layer_idx] = True
+            return past_key_values.cross_attention_cache.update(key, value, self.layer_idx)
+        return self_attention_cache(past_key_values).update(key, value, self.layer_idx, kwargs=kwargs)
 
     def forward(
         self,
         hidden_states: Tensor,
         attention_mask: Any = None,
         encoder_hidden_states: Tensor | None = None,
-        cache: Cache | None = None,
+        past_key_values: Cache | None = None,
         score_residual: tuple[Tensor | None, float] | None = None,
         rotary: tuple[Tensor, Tensor] | None = None,
         **kwargs: Any,
@@ -109,7 +113,7 @@ class ResidualAttention(nn.Module):
         query = self._split_heads("query", self.q_proj(hidden_states))
         query = query if rotary is None else rotate(query, rotary)
         source = hidden_states if encoder_hidden_states is None else encoder_hidden_states
-        key, value = self._keys_and_values(source, cache, rotary)
+        key, value = self._keys_and_values(source, past_key_values, rotary, kwargs)
         if score_residual is not None:
             kwargs["score_residual"] = score_residual
 
@@ -203,18 +207,18 @@ class ResidualDecoderLayer(ResidualLayer):
         self.encoder_attn: Any = ResidualAttention(config, cross[0].place) if cross else None
         self.ffn = ResidualFeedForward(config, last.place)
 
-    @accepts_past_key_values
+    @accepts_cache
     def forward(
         self,
         *stream_and_memory: Tensor,  # positional, since reentrant checkpointing drops gradients of keyword arguments
         attention_mask: Any = None,
         encoder_attention_mask: Any = None,
-        cache: Cache | None = None,
+        past_key_values: Cache | None = None,
         use_cache: bool | None = None,
         **kwargs: Any,
     ) -> tuple[Tensor, ...]:
         stream = stream_and_memory if self.encoder_attn is None else stream_and_memory[:-1]
-        self_attn = partial(self.self_attn, attention_mask=attention_mask, cache=cache, **kwargs)
+        self_attn = partial(self.self_attn, attention_mask=attention_mask, past_key_values=past_key_values, **kwargs)
         sublayer = self.sublayer()
         stream = self.self_attn_residual(stream, sublayer(self_attn))
         if self.encoder_attn is not None:
@@ -222,7 +226,7 @@ class ResidualDecoderLayer(ResidualLayer):
                 self.encoder_attn,
                 attention_mask=encoder_attention_mask,
                 encoder_hidden_states=stream_and_memory[-1],
-                cache=cache,
+                past_key_values=past_key_values,
                 **kwargs,
             )
             stream = self.encoder_attn_residual(stream, sublayer(encoder_attn))

@@ -18,7 +18,7 @@ from transformers.utils import ModelOutput, TransformersKwargs, can_return_tuple
 from typing_extensions import Unpack
 
 from .adaptive import AdaptiveSoftmax, tied_weights
-from .caches import CACHE, accepts_past_key_values
+from .caches import CACHE, accepts_cache
 from .configuration_residual import ResidualConfig
 from .decoding import FastGenerationMixin
 from .embeddings import NormalizedLinear, shift_tokens_right, unit_vectors
@@ -63,7 +63,7 @@ class ResidualModel(ResidualPreTrainedModel):
             self.decoder.embed_tokens = value
 
     @can_return_tuple
-    @accepts_past_key_values
+    @accepts_cache
     def forward(
         self,
         input_ids: Tensor | None = None,
@@ -71,7 +71,7 @@ class ResidualModel(ResidualPreTrainedModel):
         decoder_input_ids: Tensor | None = None,
         decoder_attention_mask: Tensor | None = None,
         encoder_outputs: BaseModelOutput | tuple[Tensor, ...] | None = None,
-        cache: Cache | None = None,
+        past_key_values: Cache | None = None,
         inputs_embeds: Tensor | None = None,
         decoder_inputs_embeds: Tensor | None = None,
         use_cache: bool | None = None,
@@ -82,7 +82,9 @@ class ResidualModel(ResidualPreTrainedModel):
         A stack alone maps `input_ids` to its states.
         """
         if not self.config.is_encoder_decoder:
-            cached = {"cache": cache, "use_cache": use_cache} if self.config.is_decoder_only else {}
+            cached = (
+                {"past_key_values": past_key_values, "use_cache": use_cache} if self.config.is_decoder_only else {}
+            )
             return self.first_stack(
                 input_ids=input_ids, attention_mask=attention_mask, inputs_embeds=inputs_embeds, **cached, **kwargs
             )
@@ -103,7 +105,7 @@ class ResidualModel(ResidualPreTrainedModel):
             attention_mask=decoder_attention_mask,
             encoder_hidden_states=encoded.last_hidden_state,
             encoder_attention_mask=attention_mask,
-            cache=cache,
+            past_key_values=past_key_values,
             inputs_embeds=decoder_inputs_embeds,
             use_cache=use_cache,
             **kwargs,
@@ -234,7 +236,7 @@ class ResidualForConditionalGeneration(ResidualLanguageModel, FastGenerationMixi
         return shift_tokens_right(labels, self.config.pad_token_id, self.config.decoder_start_token_id)
 
     @can_return_tuple
-    @accepts_past_key_values
+    @accepts_cache
     def forward(
         self,
         input_ids: Tensor | None = None,
@@ -242,7 +244,7 @@ class ResidualForConditionalGeneration(ResidualLanguageModel, FastGenerationMixi
         decoder_input_ids: Tensor | None = None,
         decoder_attention_mask: Tensor | None = None,
         encoder_outputs: BaseModelOutput | tuple[Tensor, ...] | None = None,
-        cache: Cache | None = None,
+        past_key_values: Cache | None = None,
         inputs_embeds: Tensor | None = None,
         decoder_inputs_embeds: Tensor | None = None,
         labels: Tensor | None = None,
@@ -266,7 +268,7 @@ class ResidualForConditionalGeneration(ResidualLanguageModel, FastGenerationMixi
             decoder_input_ids=decoder_input_ids,
             decoder_attention_mask=decoder_attention_mask,
             encoder_outputs=encoder_outputs,
-            cache=cache,
+            past_key_values=past_key_values,
             inputs_embeds=inputs_embeds,
             decoder_inputs_embeds=decoder_inputs_embeds,
             use_cache=use_cache,

@@ -15,7 +15,7 @@ from transformers.models.auto import modeling_auto
 from transformers.utils import TransformersKwargs, can_return_tuple
 from typing_extensions import Unpack
 
-from .caches import CACHE, accepts_past_key_values
+from .caches import CACHE, accepts_cache
 from .configuration_residual import ResidualConfig
 from .modeling_residual import ResidualLanguageModel, ResidualModel, require_stacks
 from .stacks import ResidualPreTrainedModel
@@ -30,13 +30,13 @@ class ResidualForCausalLM(ResidualLanguageModel, GenerationMixin):
         self.loss_type = "ForCausalLM"  # `Trainer` does not count the first labels, which are not predicted
 
     @can_return_tuple
-    @accepts_past_key_values
+    @accepts_cache
     def forward(  # type: ignore[misc]  # Transformers' type of kwargs has position_ids too
         self,
         input_ids: Tensor | None = None,
         attention_mask: Tensor | None = None,
         position_ids: Tensor | None = None,
-        cache: Cache | None = None,
+        past_key_values: Cache | None = None,
         inputs_embeds: Tensor | None = None,
         labels: Tensor | None = None,
         use_cache: bool | None = None,
@@ -55,7 +55,7 @@ class ResidualForCausalLM(ResidualLanguageModel, GenerationMixin):
             input_ids=input_ids,
             attention_mask=attention_mask,
             position_ids=position_ids,
-            cache=cache,
+            past_key_values=past_key_values,
             inputs_embeds=inputs_embeds,
             use_cache=False if labels is not None else use_cache,
             **kwargs,

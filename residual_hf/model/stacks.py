@@ -19,7 +19,7 @@ from transformers.utils.output_capturing import OutputRecorder, capture_outputs
 from typing_extensions import Unpack
 
 from .adaptive import AdaptiveEmbedding
-from .caches import CACHE, accepts_past_key_values, self_attention_cache
+from .caches import CACHE, accepts_cache, self_attention_cache
 from .configuration_residual import ResidualConfig
 from .connections import get_ln_mode
 from .embeddings import (
@@ -278,14 +278,14 @@ class ResidualDecoder(ResidualStack):
 
     @merge_with_config_defaults
     @capture_outputs
-    @accepts_past_key_values
+    @accepts_cache
     def forward(  # type: ignore[misc]  # Transformers' type of kwargs has position_ids too
         self,
         input_ids: Tensor | None = None,
         attention_mask: Tensor | None = None,
         encoder_hidden_states: Tensor | None = None,
         encoder_attention_mask: Tensor | None = None,
-        cache: Cache | None = None,
+        past_key_values: Cache | None = None,
         inputs_embeds: Tensor | None = None,
         position_ids: Tensor | None = None,
         use_cache: bool | None = None,
@@ -299,7 +299,7 @@ class ResidualDecoder(ResidualStack):
         if self.config.is_encoder_decoder and encoder_hidden_states is None:
             raise ValueError("the decoder needs encoder_hidden_states for its cross-attention")
         embeddings = self.embed(input_ids, inputs_embeds)
-        past_length = cache.get_seq_length() if cache is not None else 0
+        past_length = past_key_values.get_seq_length() if isinstance(past_key_values, Cache) else 0  # else paged
 
         dense = attention_mask if isinstance(attention_mask, Tensor) else None  # not a flex BlockMask
         hidden_states = self.add_positions(embeddings, dense, past_length, position_ids)
@@ -311,12 +311,12 @@ class ResidualDecoder(ResidualStack):
             inputs_embeds=embeddings,
             attention_mask=attention_mask,
             position_ids=position_ids,
-            **{CACHE: None if cache is None else self_attention_cache(cache)},
+            **{CACHE: None if past_key_values is None else self_attention_cache(past_key_values)},
         )
-        if use_cache and cache is None:  # after the mask: with a cache it does not tell packed texts apart
-            cache = DynamicCache(config=self.config)
+        if use_cache and past_key_values is None:  # after the mask: with a cache it does not tell packed texts apart
+            past_key_values = DynamicCache(config=self.config)
             if self.config.is_encoder_decoder:
-                cache = EncoderDecoderCache(cache, DynamicCache(config=self.config))
+                past_key_values = EncoderDecoderCache(past_key_values, DynamicCache(config=self.config))
         if position_ids is not None:
             kwargs["position_ids"] = position_ids  # by which flash attention tells packed texts apart
         memory: tuple[Tensor, ...] = ()
@@ -334,10 +334,10 @@ class ResidualDecoder(ResidualStack):
             *memory,
             attention_mask=causal_mask,
             use_cache=use_cache,
-            **{CACHE: cache},
+            **{CACHE: past_key_values},
             **kwargs,
         )
-        return BaseModelOutputWithPastAndCrossAttentions(last_hidden_state=hidden_states, **{CACHE: cache})
+        return BaseModelOutputWithPastAndCrossAttentions(last_hidden_state=hidden_states, **{CACHE: past_key_values})
 
 
 __all__ = ["ResidualDecoder", "ResidualEncoder", "ResidualPreTrainedModel"]

@@ -7,8 +7,10 @@ import peft
 import pytest
 import torch
 from model.test_mode_invariants import make, randomise
-from transformers import BartForConditionalGeneration
+from transformers import BartForConditionalGeneration, GenerationConfig
+from transformers.generation import configuration_utils
 
+from residual_hf import ResidualConfig, ResidualForCausalLM
 from residual_hf.model.caches import CACHE
 
 SOURCE, TARGET = torch.tensor([[5, 6, 7, 2]]), torch.tensor([[2, 8, 9, 4]])
@@ -19,8 +21,8 @@ def test_the_name_is_that_of_transformers():
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("name", ["cache", "past_key_values"])
-def test_a_cache_may_have_both_names(name):
+@pytest.mark.parametrize("name", sorted({CACHE, "past_key_values"}))
+def test_a_cache_may_have_the_former_name_too(name):
     model = make("resi_dual").eval()
     first = model(SOURCE, decoder_input_ids=TARGET[:, :2], use_cache=True)
     second = model(SOURCE, decoder_input_ids=TARGET[:, 2:], **{name: first[CACHE]})
@@ -52,3 +54,17 @@ def test_generate_reads_the_prefix_of_peft():
         expected = torch.cat([expected, logits.argmax(-1, keepdim=True)], dim=1)
     assert torch.equal(prefixed.generate(input_ids=SOURCE, **limits), expected)
     assert not torch.equal(model.generate(input_ids=SOURCE, **limits), expected)
+
+
+@pytest.mark.skipif(CACHE == "past_key_values", reason="some former versions cannot on a CPU")
+def test_continuous_batching_gives_the_tokens_of_generate():
+    fields = {"ln_mode": "pre_ln", "position_embedding_type": "rotary", "d_model": 32, "vocab_size": 60}
+    config = ResidualConfig(is_decoder_only=True, decoder_layers=2, decoder_attention_heads=4, **fields)
+    model = randomise(ResidualForCausalLM(config)).eval()
+    prompts, length = [[5, 6, 7], [8, 9, 10, 11]], 5
+    settings = GenerationConfig(max_new_tokens=length, do_sample=False, pad_token_id=1, eos_token_id=59)
+    small = configuration_utils.ContinuousBatchingConfig(num_blocks=8, max_batch_tokens=64)
+    found = model.generate_batch(prompts, settings, small, warmup=False)
+    for prompt, result in zip(prompts, found.values(), strict=True):
+        expected = model.generate(torch.tensor([prompt]), settings, use_cache=False)[0, len(prompt) :].tolist()
+        assert result.generated_tokens == expected
