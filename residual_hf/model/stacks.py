@@ -299,7 +299,8 @@ class ResidualDecoder(ResidualStack):
         if self.config.is_encoder_decoder and encoder_hidden_states is None:
             raise ValueError("the decoder needs encoder_hidden_states for its cross-attention")
         embeddings = self.embed(input_ids, inputs_embeds)
-        past_length = past_key_values.get_seq_length() if isinstance(past_key_values, Cache) else 0  # else paged
+        # the cache of continuous batching comes with position_ids and has no length
+        past_length = past_key_values.get_seq_length() if isinstance(past_key_values, Cache) else 0
 
         dense = attention_mask if isinstance(attention_mask, Tensor) else None  # not a flex BlockMask
         hidden_states = self.add_positions(embeddings, dense, past_length, position_ids)
