@@ -38,6 +38,8 @@ def run_on_devices(count: int, arguments: Sequence[str]) -> int:
     threads = max(1, (os.cpu_count() or 1) // count)
     group = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(count)}
     environment = {"OMP_NUM_THREADS": str(threads), **os.environ, **group, "LOCAL_WORLD_SIZE": str(count)}
+    # `-m` would import modules of the working directory
+    code = f"import sys; sys.path[:] = {sys.path!r}; from residual_hf.cli import main; sys.exit(main())"
     processes: list[subprocess.Popen] = []
     before = signal.getsignal(signal.SIGINT)
     with ExitStack() as messages:
@@ -47,7 +49,7 @@ def run_on_devices(count: int, arguments: Sequence[str]) -> int:
                 own = environment | {"RANK": str(rank), "LOCAL_RANK": str(rank)}
                 others: dict[str, Any] = dict.fromkeys(("stdin", "stdout"), subprocess.DEVNULL)
                 others["stderr"] = errors[rank]
-                command = [sys.executable, "-m", "residual_hf.cli", *arguments]
+                command = [sys.executable, "-c", code, *arguments]
                 processes.append(subprocess.Popen(command, env=own, **(others if rank else {})))
             signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C in a terminal reaches all processes
             while any(process.poll() is None for process in processes):

@@ -245,6 +245,12 @@ def test_an_error_in_several_processes_is_shown_once(capfd):
     assert capfd.readouterr().err.count("the following arguments are required: model") == 1
 
 
+def test_processes_import_nothing_from_the_working_directory(tmp_path, monkeypatch):
+    (tmp_path / "argparse.py").write_text("raise SystemExit(7)")
+    monkeypatch.chdir(tmp_path)
+    assert run_on_devices(1, ["--version"]) == 0
+
+
 def test_the_process_that_failed_first_is_the_one_that_is_shown(capfd, monkeypatch):
     code = "import os, sys, time; rank = int(os.environ['RANK']); time.sleep(0.5 * (not rank)); "
     code += "sys.exit(f'lost another' if rank == 0 else 'the disk is full')"
