@@ -9,7 +9,7 @@ import secrets
 import shutil
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -112,8 +112,9 @@ def check_output_folder(
             "delete it; use another folder"
         )
     own = [folder / name for name in names]
-    if run := next((record.parent for record in sorted(folder.rglob(RECORD)) if record not in own), None):
-        raise InputError(f"{field}: {folder} holds the run {run}, which --overwrite would delete")
+    for record in sorted(folder.rglob(RECORD)):
+        if record not in own and not record.relative_to(folder).parts[0].startswith(REPLACED):
+            raise InputError(f"{field}: {folder} holds the run {record.parent}, which --overwrite would delete")
 
 
 def check_space(folder: Path, needed: int = RESERVE, *, field: str = "output_dir") -> None:
@@ -249,6 +250,22 @@ def read_json_lines(path: Path) -> list[dict[str, Any]]:
     """Read a file with one JSON object per line. Raises `InputError` like `read_json`, with the number of the line."""
     lines = enumerate(read_text(path).split("\n"), start=1)
     return [_json_object(line, f"{path}: line {number}") for number, line in lines if line.strip()]
+
+
+def entries_until(update: float, path: Path) -> list[dict[str, Any]]:
+    """The entries of a log (JSON Lines with `step`) up to an update, without damaged ones, as of a full disk."""
+    entries = []
+    for line in path.read_text(encoding="utf-8", errors="replace").split("\n") if path.exists() else ():
+        with suppress(ValueError, KeyError, TypeError, RecursionError):
+            entry = json.loads(line)
+            if float(entry["step"]) <= update:
+                entries.append(entry)
+    return entries
+
+
+def write_json_lines(path: Path, values: Iterable[Any]) -> None:
+    """Write a file with one JSON value per line."""
+    write_atomically(path, "".join(f"{json.dumps(value)}\n" for value in values))
 
 
 def read_text(path: Path) -> str:

@@ -13,6 +13,7 @@ from residual_hf.errors import InputError
 from residual_hf.files import read_text
 
 MAX_DEPTH = 50  # levels of lists and mappings
+EXPONENT = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+$")
 MAX_VALUES = 20_000  # in a file, where an alias counts as often as it is used
 
 
@@ -37,7 +38,7 @@ def load_yaml(text: str) -> Any:
 
 
 class _Loader(yaml.SafeLoader):
-    """Reads 1e-5 as a number, as YAML 1.2 does; for PyYAML it is text."""
+    """Reads 1e-5 and 1.0e2 as numbers, as YAML 1.2 does; for PyYAML they are text."""
 
     def __init__(self, stream: str):
         super().__init__(stream)
@@ -85,7 +86,7 @@ class _Loader(yaml.SafeLoader):
         return value
 
 
-_Loader.add_implicit_resolver("tag:yaml.org,2002:float", re.compile(r"[-+]?\d+[eE][-+]?\d+$"), list("-+0123456789"))
+_Loader.add_implicit_resolver("tag:yaml.org,2002:float", EXPONENT, list("-+.0123456789"))
 
 
 def _refuse(problem: str, place: yaml.Node | yaml.Event) -> NoReturn:

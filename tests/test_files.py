@@ -1,6 +1,7 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 from __future__ import annotations
 
+import math
 import os
 import shutil
 import stat
@@ -16,6 +17,7 @@ from residual_hf.files import (
     check_output_file,
     check_output_folder,
     emptied_folder,
+    entries_until,
     read_json,
     read_json_lines,
     write_atomically,
@@ -127,6 +129,15 @@ def test_json(tmp_path):
             read_json(tmp_path / name)
 
 
+def test_entries_of_a_log_until_an_update_without_damaged_ones(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    lines = [b'{"step": 5, "loss": 2.0}', b"\0\0\x93", b'{"step": null}', b"[]", b'{"step": 7}', b"[" * 10**5, b'{"st']
+    path.write_bytes(b"\n".join(lines))
+    assert entries_until(6, path) == [{"step": 5, "loss": 2.0}]
+    assert [entry["step"] for entry in entries_until(math.inf, path)] == [5, 7]
+    assert entries_until(6, tmp_path / "missing") == []
+
+
 def test_json_lines_are_named_by_number(tmp_path):
     (tmp_path / "a.jsonl").write_text('{"step": 1}\n\n{"step": 2}\n')
     assert read_json_lines(tmp_path / "a.jsonl") == [{"step": 1}, {"step": 2}]
@@ -182,6 +193,8 @@ def test_a_folder_that_holds_a_run_is_overwritten_by_none_but_that_run(output, t
         check_output_folder(output, overwrite=True, holds=["recipe.yaml"])
     (output / "deep" / "run.json").touch()
     refused(output, "output holds the run .*deep, which")
+    (output / "deep").rename(output / ".replaced.abc")  # as a killed process leaves an overwritten run
+    check_output_folder(output, overwrite=True, holds=["run.json"])
 
 
 def test_a_link_to_nothing_is_named(tmp_path):

@@ -16,7 +16,7 @@ def test_anchors_aliases_and_merge_keys_are_read():
     text = "a: &corpus {source: a.de, target: a.en}\nb: {<<: *corpus, target: b.en}\nc: [*corpus]\n"
     corpus = {"source": "a.de", "target": "a.en"}
     assert load_yaml(text) == {"a": corpus, "b": {"source": "a.de", "target": "b.en"}, "c": [corpus]}
-    assert load_yaml("[1e-5, 5E3, 1e5x]") == [1e-5, 5e3, "1e5x"]
+    assert load_yaml("[1e-5, 5E3, 1e5x, 1.0e2, .5e1, 1.e3]") == [1e-5, 5e3, "1e5x", 100.0, 5.0, 1000.0]
 
 
 @pytest.mark.parametrize(

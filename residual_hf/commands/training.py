@@ -6,6 +6,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shlex
 import sys
 from pathlib import Path
 
@@ -145,7 +146,7 @@ def run_distill(options: argparse.Namespace) -> int:
         made_with={name: getattr(options, name) for name in SEARCH} | {"weights": weights_stamp(options.teacher)},
         resume=options.resume,
     )
-    print(f"{path}: try residual-hf train {path}")
+    print(f"{path}: try residual-hf train {shlex.quote(str(path))}")
     return 0
 
 

@@ -192,7 +192,7 @@ def _type_hints(cls: Any) -> dict[str, Any]:
 
 
 def _bounds(declared: Mapping[str, Any]) -> list[str]:
-    return [f"{sign} {declared[name]:g}" for name, (_, sign) in BOUNDS.items() if declared.get(name) is not None]
+    return [f"{sign} {declared[name]:.10g}" for name, (_, sign) in BOUNDS.items() if declared.get(name) is not None]
 
 
 def _check_names(cls: type, values: Mapping[Any, Any]) -> None:

@@ -2,9 +2,9 @@
 """Training on a CPU with the native kernels.
 
 `accelerated(model)` replaces the `forward` of dropouts, of attention over the depth, and of the residual connections
-in `JOINS`. Masks have the same distribution as PyTorch's, but are other ones. With `precision="bf16"` linear maps and
-the criterion round the operands of their matrix products to bf16. Weights, sums, attention, norms and gradients remain
-in fp32.
+in `JOINS`. Dropout masks have the distribution of PyTorch's, but other values for the same seed. With
+`precision="bf16"` linear maps and the criterion round the operands of their matrix products to bf16. Weights, sums,
+attention, norms and gradients remain in fp32.
 """
 
 from __future__ import annotations

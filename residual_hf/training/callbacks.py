@@ -37,14 +37,7 @@ class RecordCallback(TrainerCallback):
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         self.started, self.first = time.monotonic(), state.global_step
         if state.is_world_process_zero:
-            self._drop_after(state.global_step)
             logger.info("training: update %d to %d", state.global_step + 1, state.max_steps)
-
-    def _drop_after(self, step: int) -> None:
-        """Delete the entries that an interrupted run wrote after the checkpoint from which it continues."""
-        text = self.path.read_text(encoding="utf-8", errors="replace") if self.path.exists() else ""
-        kept = "".join(f"{line}\n" for line in text.splitlines() if _step(line) <= step)
-        write_atomically(self.path, kept)
 
     def _time_left(self, state: Any) -> str:
         per_update = (time.monotonic() - self.started) / (state.global_step - self.first)
@@ -64,14 +57,6 @@ class RecordCallback(TrainerCallback):
         )
 
 
-def _step(line: str) -> float:
-    """The update of a log entry; infinite for one that was written in part or is damaged."""
-    try:
-        return float(json.loads(line)["step"])
-    except (ValueError, KeyError, TypeError, RecursionError):
-        return math.inf
-
-
 def duration(seconds: float) -> str:
     """A time in the largest unit that gives at least 2: "90 s", "5 min", "30 h", "4 days"."""
     for unit, length in (("days", 86400), ("h", 3600), ("min", 60)):
@@ -84,7 +69,8 @@ class EvaluationSummary(TrainerCallback):
     """Logs the best evaluation so far, draws the learning curve, and warns if evaluations take long.
 
     Args:
-        picture: file of the learning curve, which needs matplotlib; drawn at most once in `PICTURE_SECONDS`.
+        picture: file of the learning curve, which needs matplotlib; drawn at most once in `PICTURE_SECONDS`, and at
+            the end.
         metric: of the best checkpoint.
     """
 
@@ -107,14 +93,18 @@ class EvaluationSummary(TrainerCallback):
             return
         step, best = min(evaluations(state.log_history, self.metric).items(), key=lambda entry: entry[1])
         logger.info("%s %.4g, best %.4g at update %d", self.metric, metrics[name], abs(best), step)
-        self._draw(state)
+        if time.monotonic() - self.last_picture >= self.PICTURE_SECONDS:
+            self._draw(state)
         self._advise()
 
+    def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        if state.is_world_process_zero:
+            self._draw(state)
+
     def _draw(self, state: Any) -> None:
-        if time.monotonic() - self.last_picture >= self.PICTURE_SECONDS:
-            if picture := learning_curve(state.log_history):
-                write_atomically(self.picture, picture)
-            self.last_picture = time.monotonic()
+        if picture := learning_curve(state.log_history):
+            write_atomically(self.picture, picture)
+        self.last_picture = time.monotonic()
 
     def _advise(self) -> None:
         now = time.monotonic()
@@ -213,23 +203,23 @@ class BranchWarmupCallback(TrainerCallback):
 
 
 class StopWithoutImprovement(TrainerCallback):
-    """Stops after `patience` evaluations without improvement of `metric`.
+    """Stops after `patience` evaluations without improvement of `metric`; never with None.
 
     It reads the log, so that a resumed run has the patience of its recipe: Transformers' `EarlyStoppingCallback`
     restores that of the checkpoint.
     """
 
-    def __init__(self, patience: int, metric: str):
+    def __init__(self, patience: int | None, metric: str):
         self.patience, self.metric = patience, metric
 
     def on_evaluate(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        control.should_training_stop |= evaluations_since_best(state.log_history, self.metric) >= self.patience
+        control.should_training_stop |= is_out_of_patience(state.log_history, self.patience, self.metric)
 
 
-def evaluations_since_best(history: Iterable[Mapping[str, Any]], metric: str) -> int:
-    """The number of evaluations in a log after the first one with the best value of `metric`."""
+def is_out_of_patience(history: Iterable[Mapping[str, Any]], patience: int | None, metric: str) -> bool:
+    """Whether a log has `patience` evaluations after the first one with the best value of `metric`."""
     values = list(evaluations(history, metric).values())
-    return len(values) - 1 - values.index(min(values)) if values else 0
+    return patience is not None and bool(values) and len(values) - 1 - values.index(min(values)) >= patience
 
 
 def evaluations(history: Iterable[Mapping[str, Any]], metric: str) -> dict[int, float]:
@@ -240,7 +230,8 @@ def evaluations(history: Iterable[Mapping[str, Any]], metric: str) -> dict[int, 
 
 
 class StepsOfTheSettings(TrainerCallback):
-    """Logs, evaluates and saves as often as the settings say; by default a resumed run does as before."""
+    """Logs, evaluates and saves as often as the settings say; without it, a resumed run would do so as often as its
+    checkpoint says."""
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         state.compute_steps(args, state.max_steps)

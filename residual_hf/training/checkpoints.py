@@ -76,8 +76,9 @@ def disk_errors(folder: Path) -> Iterator[None]:
 class KeepCheckpoints(TrainerCallback):
     """Deletes all checkpoints except the last `keep_last`, the best `keep_best`, and the last before a spike.
 
-    One without an evaluation, as of an interruption, is deleted after the next, so that a resumed run keeps and
-    averages the same checkpoints as one that was not interrupted.
+    A checkpoint without an evaluation (saved at an interruption) is deleted when the next one is saved, so that a
+    resumed run keeps and averages the same checkpoints as one that was not interrupted. One that a killed process left
+    incomplete is deleted too.
     """
 
     def __init__(self, folder: Path, keep_last: int, keep_best: int, metric: str):
@@ -94,14 +95,14 @@ class KeepCheckpoints(TrainerCallback):
         kept = {*regular[-self.keep_last :], *best[: self.keep_best], Path(state.best_model_checkpoint or "")}
         spike = max(map(update_of, spikes(self.folder.parent)), default=0)
         kept |= {*[checkpoint for checkpoint in checkpoints if step_of(checkpoint) < spike][-1:]}
-        for checkpoint in checkpoints:
-            if checkpoint not in kept:
+        for checkpoint in self.folder.glob("checkpoint-*"):
+            if checkpoint not in kept and checkpoint.is_dir():
                 delete(checkpoint)
 
 
 def delete(checkpoint: Path) -> None:
     """Delete a checkpoint; if the process is killed meanwhile, the rest is an incomplete checkpoint."""
-    (checkpoint / "trainer_state.json").unlink()
+    (checkpoint / "trainer_state.json").unlink(missing_ok=True)
     shutil.rmtree(checkpoint)
 
 

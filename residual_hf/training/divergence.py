@@ -24,8 +24,8 @@ class TrainingDivergedError(RuntimeError):
 class DivergenceGuard(TrainerCallback):
     """Raises `TrainingDivergedError` if a logged loss is not finite, or above `factor` times the lowest one so far.
 
-    The second needs a rise of `MARGIN` at least. `factor` 0 checks for finite values only, and so does every check of
-    an evaluation. The loss is `nll` if it is logged, `loss` otherwise. With fp16 an infinite gradient norm is normal:
+    The second needs a rise of `MARGIN` at least. With `factor` 0, and for evaluations, the loss only has to be finite.
+    The loss is `nll` if it is logged, `loss` otherwise. With fp16 an infinite gradient norm is normal:
     `GradScaler` skips that update and halves its scale. Then a logged `loss_scale` below `MINIMUM_LOSS_SCALE` stops
     the run. Works with any `Trainer`.
     """

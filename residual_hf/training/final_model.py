@@ -36,7 +36,7 @@ def choose_final_weights(trainer: ResidualTrainer, checkpoints: Path) -> int | N
 
     Returns the number of checkpoints in the average.
 
-    With `load_best_model_at_end`, the trainer has already loaded the last of these.
+    With neither, nothing is to be done: the trainer has already loaded the best checkpoint.
     """
     model, settings, averaged = trainer.gather_model(), trainer.settings, None
     if settings.average:

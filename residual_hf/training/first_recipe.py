@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import math
 import re
+import shlex
 import shutil
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -128,7 +129,7 @@ class Plan:
             if self.trial.memory is not None:
                 lines.append(f"memory: {gigabytes(self.trial.memory)}")
         lines += [f"warning: {warning}" for warning in self.warnings]
-        return "\n".join([*lines, f"next: residual-hf train {self.recipe}"])
+        return "\n".join([*lines, f"next: residual-hf train {shlex.quote(str(self.recipe))}"])
 
 
 def write_first_recipe(

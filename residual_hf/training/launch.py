@@ -21,7 +21,8 @@ LARGEST = 2**31 - 1
 
 
 def check_launch(settings: TrainingSettings) -> None:
-    """Raise `InputError` if `accelerate launch` was given options that a run does not support."""
+    """Raise `InputError` for a library that is missing, and for unsupported options of `accelerate launch`."""
+    settings.check_libraries()
 
     def enabled(name: str) -> bool:
         return os.environ.get(name, "false").lower() in ("1", "true")

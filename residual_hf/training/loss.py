@@ -181,7 +181,7 @@ class LossMeter:
             cost = self.passes.cost(*self.weights(weight.size(0)))
             sums = _fused(pairwise(hidden), weight, pairwise(labels), cost, bias)
             sums = sums._replace(tokens=sums.tokens // 2)
-            self.passes.active = False  # the hooks of a sharded model do not see its full copy, which evaluates
+            self.passes.active = False  # a sharded model is evaluated in a full copy, which has no such hooks
         else:
             sums = self.loss(hidden, weight, labels, bias=bias)
         batch = (sums.smoothed.detach(), sums.nll, sums.tokens)

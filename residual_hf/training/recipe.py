@@ -107,6 +107,7 @@ class Recipe(InputSettings):
         if data.stream:
             self.require(self.training.max_updates, "training.max_updates", "given with data.stream")
             self.require(not self.training.max_epochs, "training.max_epochs", "null with data.stream")
+            self.require(not self.training.num_workers, "training.num_workers", "0 with data.stream")
         if self.training.metric == "tokenized_bleu":
             self.require(data.pretokenized, "data.pretokenized", "given for training.metric 'tokenized_bleu'")
         if self.training.metric in ROUGE:

@@ -14,7 +14,7 @@ from residual_hf.checkpoint import WEIGHT_FILES
 from residual_hf.data.pipeline import Corpora
 from residual_hf.data.text_files import file_hash
 from residual_hf.errors import InputError
-from residual_hf.files import RECORD, read_json
+from residual_hf.files import RECORD, expanded, read_json
 from residual_hf.model.options import from_mapping
 
 from .launch import this_process
@@ -63,7 +63,8 @@ def check_run_folder(folder: Path) -> None:
 def check_same_run(recipe: Recipe, texts: Corpora, folder: Path) -> None:
     """Raise `InputError` listing how recipe, text and tokenizer differ from those that a run was started with.
 
-    Fields in `MAY_CHANGE` are not compared. Text is compared by its hash, because files may have been moved; the files
+    Fields in `MAY_CHANGE` are not compared, nor are the paths of a tokenizer and a starting model that were moved: the
+    run has a copy of the tokenizer. Text is compared by its hash, because files may have been moved; the files
     of a stream by their names, sizes and samples. Another number of processes is refused, unless `tokens_per_update`
     gives updates the same batches.
     """
@@ -71,6 +72,9 @@ def check_same_run(recipe: Recipe, texts: Corpora, folder: Path) -> None:
     for section, names in MAY_CHANGE.items():
         old, new = (before.setdefault(section, {}), now[section]) if section else (before, now)
         old |= {name: new[name] for name in names}
+    for section, name in (("tokenizer", "path"), ("model", "from")):
+        if _has_moved(before.get(section, {}).get(name), now[section].get(name)):
+            before[section][name] = now[section][name]
     before = from_mapping(Recipe, before, f"{folder / 'recipe.yaml'}: ").as_dict()
     differences = [f"data.{split}: other text" for split in other_text(recipe, texts, record)]
     for split in ("train", "valid"):
@@ -142,6 +146,11 @@ def check_intact(checkpoint: Path) -> None:
 
 def _damaged(path: Path, state: str) -> str:
     return f"--resume: {path} is {state}; delete {path.parent} to continue from the checkpoint before it"
+
+
+def _has_moved(before: str | None, now: str | None) -> bool:
+    """Whether a path of the recipe was given up for another one."""
+    return before is not None and now is not None and not expanded(before).exists() and expanded(now).exists()
 
 
 def _fingerprints(data: DataRecord, split: str, streamed: bool) -> list[list[Any]]:

@@ -27,9 +27,11 @@ from residual_hf.files import (
     check_space,
     delete_replaced,
     emptied_folder,
+    entries_until,
     expanded,
     read_json,
     write_atomically,
+    write_json_lines,
 )
 from residual_hf.interrupts import signals_interrupt
 from residual_hf.lock import Lock
@@ -45,7 +47,7 @@ from .callbacks import (
     WarnOfZeroBLEU,
     show_progress,
 )
-from .checkpoints import KeepCheckpoints, complete_checkpoints, disk_errors
+from .checkpoints import KeepCheckpoints, complete_checkpoints, disk_errors, step_of
 from .final_model import choose_final_weights, final_scores, perplexities, record_end
 from .launch import check_launch, keep_freed_memory, this_process
 from .logs import TerminalHandler, log_to
@@ -82,7 +84,7 @@ def train(
     - `diagnostics.jsonl` and `spikes/`: with `training.diagnostics`, see `DiagnosticsCallback`.
 
     Args:
-        overwrite: replace an earlier run in the folder, which is deleted after the first update, see
+        overwrite: replace the earlier run in the folder; its files are deleted after the first update, see
             `check_output_folder`.
         resume: continue the run in the folder, see `check_same_run`; one that `has_finished` stays as it is.
         inputs: files to keep in addition to those of the recipe, such as the recipe itself.
@@ -107,9 +109,9 @@ def train_in_folder(recipe: Recipe, overwrite: bool, resume: bool, inputs: Itera
     if recipe.starts_from is not None:
         logger.info("loading %s", recipe.starts_from)
         start = load_start(recipe.starts_from, recipe.model_fields, model_class(recipe))
-    if recipe.tokenizer.path is not None:
-        given_tokenizer(recipe.tokenizer.path, recipe.tokenizer.kind)
     folder, processes = expanded(recipe.output_dir), this_process()
+    if recipe.tokenizer.path is not None and not (resume and (folder / "tokenizer").exists()):
+        given_tokenizer(recipe.tokenizer.path, recipe.tokenizer.kind)
     if resume:
         check_run_folder(folder)
         check_space(folder)
@@ -206,20 +208,22 @@ def train_on(
             WarnOfZeroBLEU(),
             interrupt,
             *([] if ready is None else [AfterFirstUpdate(ready)]),
-            *checkpoint_callbacks(settings, folder / "checkpoints"),
+            KeepCheckpoints(folder / "checkpoints", settings.keep_last, settings.keep_best, settings.metric),
+            StopWithoutImprovement(settings.patience, settings.metric),
         ],
     )
     show_progress(trainer, progress)
     if settings.diagnostics is not None:
         trainer.add_callback(DiagnosticsCallback(folder, settings.diagnostics.every, log=trainer.log))
     log_model(model)
-    checkpoints = complete_checkpoints(folder / "checkpoints")
+    checkpoints = complete_checkpoints(folder / "checkpoints") if resume else []
     if trainer.is_world_process_zero():
+        begin_log(folder / "metrics.jsonl", step_of(checkpoints[-1]) if checkpoints else 0)
         check_space(folder, bytes_to_write(model, settings, folder / "checkpoints"))
         RunRecord.update(folder, tokenizer=tokenizer_hashes(folder))
         RunRecord.add_precision(folder, trainer.precision)
     try:
-        trainer.train(resume_from_checkpoint=str(checkpoints[-1]) if resume and checkpoints else None)
+        trainer.train(resume_from_checkpoint=str(checkpoints[-1]) if checkpoints else None)
     finally:
         interrupt.restore()
     if interrupt.interrupted:
@@ -279,14 +283,10 @@ def bytes_to_write(model: Any, settings: TrainingSettings, checkpoints: Path) ->
     return each * (settings.keep_last + settings.keep_best + 1) + weights - existing
 
 
-def checkpoint_callbacks(settings: TrainingSettings, checkpoints: Path) -> list[TrainerCallback]:
-    """Callbacks that delete checkpoints, and that stop training."""
-    callbacks: list[TrainerCallback] = [
-        KeepCheckpoints(checkpoints, settings.keep_last, settings.keep_best, settings.metric)
-    ]
-    if settings.patience is not None:
-        callbacks.append(StopWithoutImprovement(settings.patience, settings.metric))
-    return callbacks
+def begin_log(path: Path, update: int) -> None:
+    """Drop the entries that a run wrote after the update from which it continues, and those of its final scores."""
+    kept = [entry for entry in entries_until(update, path) if not {"valid_loss", "test_loss"} & entry.keys()]
+    write_json_lines(path, kept)
 
 
 def log_model(model: Any) -> None:

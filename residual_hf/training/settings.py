@@ -153,7 +153,7 @@ class TrainingSettings(InputSettings):
     )
     gradient_checkpointing: bool = option(False, help="recompute activations in the backward pass to save memory")
     compile: bool = option(False, help="use `torch.compile`")
-    num_workers: int = option(0, minimum=0, maximum=256, help="data loader processes")
+    num_workers: int = option(0, minimum=0, maximum=256, help="data loader processes; 0 with `data.stream`")
     deepspeed: str | Path | None = option(None, help="DeepSpeed configuration (JSON file)")
     diagnostics: DiagnosticsSettings | None = option(
         None,
@@ -183,6 +183,9 @@ class TrainingSettings(InputSettings):
         self.require(not (self.diagnostics and self.compile), "diagnostics", "null with compile")
         self.require(not (self.diagnostics and self.deepspeed), "diagnostics", "null with deepspeed")
         self._check_schedule()
+
+    def check_libraries(self) -> None:
+        """Raise `InputError` for a library that is missing here; only training needs it."""
         if self.deepspeed is not None:
             self.require(Path(self.deepspeed).is_file(), "deepspeed", "a file")
             installed = importlib.util.find_spec("deepspeed")
@@ -236,6 +239,7 @@ class TrainingSettings(InputSettings):
             greater_is_better=METRICS[self.metric],
             logging_steps=self.log_every,
             logging_first_step=True,
+            logging_nan_inf_filter=False,
             torch_compile=self.compile,
             dataloader_num_workers=self.num_workers,
             dataloader_pin_memory=torch.cuda.is_available(),

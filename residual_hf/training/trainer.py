@@ -26,7 +26,7 @@ from residual_hf.model.profiling import profile_admin, set_profile, wants_profil
 from residual_hf.model.translation_inputs import position_limit
 
 from .acceleration import accelerated, cpu_precision
-from .callbacks import BranchWarmupCallback, StepsOfTheSettings, StreamPosition, evaluations_since_best
+from .callbacks import BranchWarmupCallback, StepsOfTheSettings, StreamPosition, is_out_of_patience
 from .checkpoints import complete_checkpoints, load_average
 from .consistency import TwoPasses
 from .divergence import DivergenceGuard
@@ -264,7 +264,6 @@ def train_sampler(corpus: EncodedCorpus, settings: TrainingSettings, processes: 
 
 def is_finished(state: TrainerState, settings: TrainingSettings) -> bool:
     """Whether a run in this state has reached its last update; Transformers would make one more after a resume."""
-    since_best = evaluations_since_best(state.log_history, settings.metric)
-    stopped = settings.patience is not None and since_best >= settings.patience
+    stopped = is_out_of_patience(state.log_history, settings.patience, settings.metric)
     epochs = settings.max_epochs or math.inf
     return stopped or state.global_step >= (settings.max_updates or math.inf) or (state.epoch or 0) >= epochs

@@ -37,6 +37,12 @@ def test_refused(monkeypatch, environment, settings, named):
         check_launch(TrainingSettings(max_updates=1, **settings))
 
 
+@pytest.mark.parametrize("setting", [{"report_to": ("nowhere",)}, {"deepspeed": "missing.json"}], ids=str)
+def test_what_is_missing_here_is_refused_where_a_run_starts(setting):
+    with pytest.raises(InputError, match=f"{next(iter(setting))}: .* given, must be"):
+        check_launch(TrainingSettings(max_updates=1, **setting))
+
+
 def test_the_launcher_may_say_what_the_recipe_says(monkeypatch):
     monkeypatch.setenv("ACCELERATE_MIXED_PRECISION", "bf16")
     check_launch(TrainingSettings(max_updates=1, precision="bf16"))

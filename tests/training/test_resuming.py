@@ -25,7 +25,7 @@ from residual_hf.files import read_json, read_json_lines, write_atomically
 from residual_hf.lock import Lock
 from residual_hf.model.options import from_mapping
 from residual_hf.training import run as run_module
-from residual_hf.training.callbacks import evaluations_since_best
+from residual_hf.training.callbacks import is_out_of_patience
 from residual_hf.training.checkpoints import complete_checkpoints
 from residual_hf.training.recipe import Recipe
 from residual_hf.training.records import RunRecord
@@ -195,12 +195,46 @@ def test_a_resumed_run_evaluates_and_logs_as_often_as_its_recipe_says(run):
     assert [entry["step"] for entry in entries if "loss" in entry and entry["step"] > 4] == [6, 9, 12]
 
 
-def test_evaluations_since_the_best():
+def test_a_scored_run_is_scored_again(tmp_path):
+    recipe = make_recipe(tmp_path, diagnostics={"every": 2}, **SMALL)
+    train(recipe)
+    log = tmp_path / "run" / "metrics.jsonl"
+    entries = read_json_lines(log)
+    with log.open("a") as file:
+        file.write('{"step": 4, "valid_')  # as when the disk is full
+    train(changed(recipe, "decoding", num_beams=1), resume=True)
+    assert [entry.keys() for entry in read_json_lines(log)] == [entry.keys() for entry in entries]
+
+
+def test_a_tokenizer_and_a_starting_model_may_have_moved(finished, tmp_path):
+    (first, second), model = (tmp_path / "first", tmp_path / "second"), finished[1] / "run" / "model"
+    shutil.copytree(model, first)
+    values = make_recipe(tmp_path, **SMALL).as_dict()
+    recipe = from_mapping(Recipe, values | {"model": {"from": str(first)}, "tokenizer": {"path": str(first)}})
+    train(recipe)
+    more = changed(changed(recipe, "training", max_updates=5), "tokenizer", path=str(model))
+    with pytest.raises(InputError, match="tokenizer.path: "):
+        train(more, resume=True)  # another one, while the first is there
+    first.rename(second)
+    values = more.as_dict() | {"model": {"from": str(second)}, "tokenizer": {"path": str(second)}}
+    assert train(from_mapping(Recipe, values), resume=True)["updates"] == 5
+
+
+def test_an_incomplete_checkpoint_is_deleted(run):
+    recipe, folder = run
+    left = folder / "checkpoints" / "checkpoint-3"
+    left.mkdir()
+    (left / "model.safetensors").write_bytes(b"half")
+    train(changed(recipe, "training", max_updates=6), resume=True)
+    assert not left.exists()
+
+
+def test_patience_counts_evaluations_since_the_best():
     values = enumerate((3.0, 2.0, float("nan"), 2.0, 2.5), start=1)
     history = [{"step": step, "eval_nll": value, "eval_bleu": value} for step, value in values] + [{"loss": 1.0}]
-    assert evaluations_since_best(history, "nll") == 3
-    assert evaluations_since_best(history[:2], "bleu") == 1
-    assert evaluations_since_best([], "nll") == 0
+    assert is_out_of_patience(history, 3, "nll") and not is_out_of_patience(history, 4, "nll")
+    assert is_out_of_patience(history[:2], 1, "bleu") and not is_out_of_patience(history[:2], None, "bleu")
+    assert not is_out_of_patience([], 1, "nll")
     state = TrainerState(log_history=history, global_step=5)
     settings = [make_settings(patience) for patience in (3, 4, None)]
     assert [is_finished(state, each) for each in settings] == [True, False, False]

@@ -37,7 +37,7 @@ from transformers import TrainerCallback
 from residual_hf.analysis.probes.site_statistics import SiteStatistics, SiteSums
 from residual_hf.analysis.probes.sites import sublayers, watch
 from residual_hf.errors import InputError
-from residual_hf.files import atomic_file, read_json_lines, write_atomically, write_json
+from residual_hf.files import atomic_file, entries_until, write_json, write_json_lines
 
 from .spikes import THRESHOLD, WINDOW, first_mover, spike_scores
 
@@ -135,6 +135,7 @@ class DiagnosticsCallback(TrainerCallback):
         self.pending: list[_Update] = []
         self.update: _Update | None = None
         self.statistics: SiteStatistics | None = None
+        self.figures: dict[str, float] = {}
         self.hooks = ExitStack()
 
     def on_train_begin(self, args: Any, state: Any, control: Any, model: Any = None, **kwargs: Any) -> None:
@@ -150,18 +151,15 @@ class DiagnosticsCallback(TrainerCallback):
         self.pending, self.last_spike = [], -math.inf
         self.series: deque[tuple[float, float]] = deque(maxlen=WINDOW)
         self.gradients: deque[np.ndarray] = deque(maxlen=WINDOW + QUIET)
-        self.figures: dict[str, float] = {}
         for line in self._earlier_lines(state):
             self.series.extend(zip(line.get("losses", ()), line.get("grad_norms", ()), strict=True))
 
     def _earlier_lines(self, state: Any) -> list[dict[str, Any]]:
         """The lines of the updates before this start; the process that writes drops the others, and their spikes."""
-        path = self.folder / FILE
-        lines = read_json_lines(path) if path.exists() and state.global_step else []
-        kept = [line for line in lines if line["step"] <= state.global_step]
+        kept = entries_until(state.global_step, self.folder / FILE)
         if state.is_world_process_zero:
             self.folder.mkdir(parents=True, exist_ok=True)
-            write_atomically(path, "".join(json.dumps(line) + "\n" for line in kept))
+            write_json_lines(self.folder / FILE, kept)
             for spike in spikes(self.folder):
                 if update_of(spike) > state.global_step:
                     shutil.rmtree(spike)
