@@ -57,8 +57,13 @@ def _load() -> tuple[ctypes.CDLL | None, str]:
     path = _find()
     if path is None:
         return None, "none"
-    loaded = ctypes.CDLL(str(path))
-    if ctypes.c_uint32(loaded.interface_version()).value != interface_version():
+    try:
+        loaded = ctypes.CDLL(str(path))
+        version = ctypes.c_uint32(loaded.interface_version()).value
+    except (OSError, AttributeError) as error:
+        logger.warning_once(f"The native kernels do not load: {error}. PyTorch is used instead.")
+        return None, "none"
+    if version != interface_version():
         logger.warning_once(f"{path} is from another version of residual_hf; reinstall it. PyTorch is used instead.")
         return None, "none"
     declare_functions(loaded)

@@ -177,7 +177,8 @@ class _DropoutAddNorm(torch.autograd.Function):
 
 def pointer(tensor: Tensor) -> int:
     if tensor.dtype != torch.float32 or not tensor.is_cpu or not tensor.is_contiguous():
-        raise TypeError(f"the kernels need contiguous fp32 on the CPU, not {tensor.dtype} on {tensor.device}")
+        given = f"{tensor.dtype} on {tensor.device} with strides {tensor.stride()}"
+        raise TypeError(f"the kernels need contiguous fp32 on the CPU, not {given}")
     return tensor.data_ptr()
 
 
@@ -278,9 +279,9 @@ def argument(value: Any) -> Any:
 
 
 def softmax_(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-    """Turn logits (rows, classes) into probabilities, in place.
+    """Turn logits (rows, classes) into probabilities, in place. `labels` are (rows,).
 
-    Returns sums over all rows: of `-log p` of the label (rows,), and of `log p` of all classes.
+    Returns two scalars, summed over the rows: `-log p` of the label, and `log p` of all classes.
     """
     rows, classes = logits.shape
     if rows and not 0 <= int(labels.min()) <= int(labels.max()) < classes:

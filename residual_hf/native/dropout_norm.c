@@ -53,7 +53,7 @@ INLINE __m512 drop(const Dropout *dropout, __mmask16 keep, __m512 values) {
 INLINE __mmask16 half(__mmask32 mask, int index) { return (__mmask16)(index & 16 ? mask >> 16 : mask); }
 
 typedef struct {
-    int64_t first, end;  // `first` is a multiple of BLOCK
+    int64_t count;
     const float *input;
     uint64_t seed;
     float rate;
@@ -61,28 +61,23 @@ typedef struct {
 } Values;
 
 WITH_AVX512 static void *dropout_part(void *argument) {
-    const Values *part = argument;
-    Dropout dropout = make_dropout(part->seed, part->rate);
+    const Rows *blocks = argument;
+    const Values *all = blocks->work;
+    Dropout dropout = make_dropout(all->seed, all->rate);
     __mmask32 mask = 0;
-    for (int64_t i = part->first; i < part->end; i += 16) {
+    for (int64_t i = blocks->first * BLOCK; i < blocks->end * BLOCK && i < all->count; i += 16) {
         if (i % BLOCK == 0) mask = kept(&dropout, i / BLOCK);
-        __mmask16 lanes = part->end - i < 16 ? first_lanes((int)(part->end - i)) : 0xffff;
-        __m512 values = drop(&dropout, half(mask, (int)(i % BLOCK)), _mm512_maskz_loadu_ps(lanes, part->input + i));
-        _mm512_mask_storeu_ps(part->output + i, lanes, values);
+        __mmask16 lanes = all->count - i < 16 ? first_lanes((int)(all->count - i)) : 0xffff;
+        __m512 values = drop(&dropout, half(mask, (int)(i % BLOCK)), _mm512_maskz_loadu_ps(lanes, all->input + i));
+        _mm512_mask_storeu_ps(all->output + i, lanes, values);
     }
     return NULL;
 }
 
 // output = dropout(input). With the same seed it is its own gradient.
 void dropout(int64_t count, int threads, const float *input, uint64_t seed, float rate, float *output) {
-    Values parts[MOST_THREADS];
-    int used = threads < MOST_THREADS ? threads : MOST_THREADS;
-    int64_t blocks = (count + BLOCK - 1) / BLOCK;
-    for (int i = 0; i < used; i++) {
-        int64_t end = i + 1 < used ? blocks * (i + 1) / used * BLOCK : count;
-        parts[i] = (Values){blocks * i / used * BLOCK, end, input, seed, rate, output};
-    }
-    run_parts(used, parts, sizeof(Values), dropout_part);
+    Values all = {count, input, seed, rate, output};
+    run_rows(&all, (count + BLOCK - 1) / BLOCK, threads, dropout_part);
 }
 
 // What one thread adds up.
@@ -135,16 +130,6 @@ INLINE float add_row(const DropoutNorm *join, const Dropout *dropout, int64_t ro
         _mm512_mask_storeu_ps(join->dual_output + start + i, lanes, _mm512_fmadd_ps(branch, dual_scale, dual));
     }
     return join->centered ? _mm512_reduce_add_ps(total) / width : 0;
-}
-
-INLINE float inverse_deviation(const float *values, int width, float mean, float epsilon) {
-    __m512 total = _mm512_setzero_ps();
-    for (int i = 0; i < width; i += 16) {
-        __mmask16 lanes = first_lanes(width - i);
-        __m512 centered = _mm512_maskz_sub_ps(lanes, _mm512_maskz_loadu_ps(lanes, values + i), _mm512_set1_ps(mean));
-        total = _mm512_fmadd_ps(centered, centered, total);
-    }
-    return 1 / sqrtf(_mm512_reduce_add_ps(total) / width + epsilon);
 }
 
 INLINE __m512 normalized(const float *values, __mmask16 lanes, float mean, float scale) {

@@ -42,6 +42,14 @@ enum { MOST_ROWS = 12, STEP = 128 };
 static inline int block_count(int rows) { return (rows + MOST_ROWS - 1) / MOST_ROWS; }
 static inline int block_start(int rows, int block) { return (int)((int64_t)rows * block / block_count(rows)); }
 
+// Call `block` for each panel of weights and each block of rows; a panel stays in the cache for all rows.
+#define FOR_EACH_BLOCK(block, ...) \
+    for (int column = 0; column < linear->outputs; column += PANEL) \
+        for (int i = 0; i < block_count(rows); i++) { \
+            int row = block_start(rows, i), count = block_start(rows, i + 1) - row; \
+            WITH_CONSTANT_ROWS(count, block, __VA_ARGS__, linear, row, column, input, output) \
+        }
+
 // Of the weights of one output, and of one input row if it has their type.
 static inline size_t weight_bytes(const Linear *linear) {
     return (size_t)linear->inputs * (linear->type == FLOAT32 ? 4 : linear->type == BFLOAT16 ? 2 : 1);
@@ -50,3 +58,15 @@ static inline size_t weight_bytes(const Linear *linear) {
 // Outputs from a block of sums, (rows, PANEL): integers for INT8, else floats.
 void finish_block(const Linear *linear, const Output *output, int row, int rows, int column,
                   const int32_t sums[][PANEL]);
+
+// The same for sums in registers.
+INLINE void finish_sums(const int rows, const Linear *linear, const Output *output, int row, int column,
+                        __m512 sums[][2]) {
+    int32_t block[MOST_ROWS][PANEL];
+#pragma GCC unroll 12
+    for (int r = 0; r < rows; r++) {
+        _mm512_storeu_ps(block[r], sums[r][0]);
+        _mm512_storeu_ps(block[r] + 16, sums[r][1]);
+    }
+    finish_block(linear, output, row, rows, column, block);
+}

@@ -6,10 +6,9 @@
 
 #include "gemm.h"
 
-INLINE __m512i multiply_add(__m512i sums, __m512i inputs, __m512i weights, const Type type) {
-    if (type == INT8) return _mm512_dpbusd_epi32(sums, inputs, weights);
-    return _mm512_castps_si512(
-        _mm512_fmadd_ps(_mm512_castsi512_ps(inputs), _mm512_castsi512_ps(weights), _mm512_castsi512_ps(sums)));
+INLINE __m512 multiply_add(__m512 sums, __m512i inputs, __m512i weights, const Type type) {
+    if (type == INT8) return _mm512_castsi512_ps(_mm512_dpbusd_epi32(_mm512_castps_si512(sums), inputs, weights));
+    return _mm512_fmadd_ps(_mm512_castsi512_ps(inputs), _mm512_castsi512_ps(weights), sums);
 }
 
 // Weights of 16 outputs as they are multiplied: of a pair of bfloat16 one becomes a float.
@@ -24,10 +23,9 @@ INLINE void multiply_block(const int rows, const Type type, const Linear *linear
     const int values_per_step = type == BFLOAT16 ? 2 : 1;
     size_t row_size = (size_t)linear->inputs * (type == INT8 ? 1 : 4);
     const char *weights = (const char *)linear->weights + column * weight_bytes(linear);
-    __m512i sums[MOST_ROWS][2];
-    int32_t block[MOST_ROWS][PANEL];
+    __m512 sums[MOST_ROWS][2];
 #pragma GCC unroll 12
-    for (int r = 0; r < rows; r++) sums[r][0] = sums[r][1] = _mm512_setzero_si512();
+    for (int r = 0; r < rows; r++) sums[r][0] = sums[r][1] = _mm512_setzero_ps();
     input += row * row_size;
     for (const char *end = input + row_size; input < end; weights += STEP) {
         _mm_prefetch(weights + AHEAD, _MM_HINT_T0);
@@ -43,20 +41,11 @@ INLINE void multiply_block(const int rows, const Type type, const Linear *linear
             }
         }
     }
-#pragma GCC unroll 12
-    for (int r = 0; r < rows; r++) {
-        _mm512_storeu_si512(block[r], sums[r][0]);
-        _mm512_storeu_si512(block[r] + 16, sums[r][1]);
-    }
-    finish_block(linear, output, row, rows, column, block);
+    finish_sums(rows, linear, output, row, column, sums);
 }
 
 INLINE void multiply(const Type type, const Linear *linear, int rows, const char *input, const Output *output) {
-    for (int column = 0; column < linear->outputs; column += PANEL)
-        for (int block = 0; block < block_count(rows); block++) {
-            int row = block_start(rows, block), count = block_start(rows, block + 1) - row;
-            WITH_CONSTANT_ROWS(count, multiply_block, type, linear, row, column, input, output)
-        }
+    FOR_EACH_BLOCK(multiply_block, type)
 }
 
 WITH_AVX512 void gemm_avx512(const Linear *linear, int rows, const void *input, const Output *output) {

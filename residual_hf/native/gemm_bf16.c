@@ -3,27 +3,17 @@
 
 #include "pairs.h"
 
-INLINE_BF16 void multiply_block(const int rows, const Linear *linear, int row, int column, const char *input,
-                                const Output *output) {
+INLINE_BF16 void multiply_block(const int rows, const int fetch, const Linear *linear, int row, int column,
+                                const char *input, const Output *output) {
     size_t stride = weight_bytes(linear);
     __m512 sums[MOST_ROWS][2];
-    int32_t block[MOST_ROWS][PANEL];
 #pragma GCC unroll 12
     for (int r = 0; r < rows; r++) sums[r][0] = sums[r][1] = _mm512_setzero_ps();
     multiply_pairs(rows, linear->inputs / 2, input + row * stride, stride,
-                   (const char *)linear->weights + column * stride, 1, sums);
-#pragma GCC unroll 12
-    for (int r = 0; r < rows; r++) {
-        _mm512_storeu_ps(block[r], sums[r][0]);
-        _mm512_storeu_ps(block[r] + 16, sums[r][1]);
-    }
-    finish_block(linear, output, row, rows, column, block);
+                   (const char *)linear->weights + column * stride, fetch, sums);
+    finish_sums(rows, linear, output, row, column, sums);
 }
 
 WITH_BF16 void gemm_bf16(const Linear *linear, int rows, const void *input, const Output *output) {
-    for (int column = 0; column < linear->outputs; column += PANEL)
-        for (int block = 0; block < block_count(rows); block++) {
-            int row = block_start(rows, block), count = block_start(rows, block + 1) - row;
-            WITH_CONSTANT_ROWS(count, multiply_block, linear, row, column, input, output)
-        }
+    FOR_EACH_BLOCK(multiply_block, 1)
 }

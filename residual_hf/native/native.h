@@ -1,8 +1,9 @@
 // Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
-// Types and kernels of the native decoder. `structures.py` mirrors them for ctypes.
+// Types and kernels of decoding and training. `structures.py` mirrors them for ctypes.
 //
-// Matrices are row-major and dense. Widths are padded with zeros to a multiple of PADDING values, so that no kernel
-// needs a tail; buffers that `linear` reads have rows up to a multiple of ROW_PADDING, whose content does not matter.
+// Matrices are row-major and dense. In decoding, widths are padded with zeros to a multiple of PADDING values, so that
+// no kernel needs a tail; buffers that `linear` reads have rows up to a multiple of ROW_PADDING, whose content does not
+// matter. The kernels for training take any width.
 #pragma once
 
 #include <stddef.h>

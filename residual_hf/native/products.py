@@ -22,7 +22,7 @@ _rounding = False
 
 @contextmanager
 def bf16_products() -> Iterator[None]:
-    """Context in which `matmul` on a CPU rounds to bf16; with AMX, PyTorch's products do so too."""
+    """Context in which `matmul` on a CPU rounds to bf16. With AMX, PyTorch's kernel does, for all of its products."""
     global _rounding
     torch_products = torch.backends.mkldnn.matmul  # type: ignore[attr-defined]
     before = _rounding, torch_products.fp32_precision
@@ -38,14 +38,26 @@ def matmul(left: Tensor, right: Tensor, *, bias: Tensor | None = None, add_to: T
 
     The type is that of the matrices, or of `add_to`.
     """
-    served = left.is_cpu and left.dtype == torch.float32 and left.numel()
-    if _rounding and served and instruction_set() == "avx512_bf16":
+    tensors = [tensor for tensor in (left, right, bias, add_to) if tensor is not None]
+    served = all(tensor.is_cpu and tensor.dtype == torch.float32 and tensor.numel() for tensor in tensors)
+    if _rounding and served and fits(left, right, bias, add_to) and instruction_set() == "avx512_bf16":
         return _kernel(left, right, bias, add_to)
     if add_to is None:
         return left @ right if bias is None else torch.addmm(bias, left, right)
     return add_to.addmm_(left, right) if add_to.dtype == left.dtype else add_to.add_(left @ right)
 
 
+def fits(left: Tensor, right: Tensor, bias: Tensor | None, add_to: Tensor | None) -> bool:
+    """Whether the kernel can write the product. PyTorch serves other shapes, or says what is wrong with them."""
+    if left.dim() != 2 or right.dim() != 2 or left.shape[1] != right.shape[0]:
+        return False
+    shape = left.shape[0], right.shape[1]
+    return (bias is None or bias.shape == shape[1:]) and (
+        add_to is None or (add_to.shape == shape and add_to.is_contiguous())
+    )
+
+
+@torch.compiler.disable
 def _kernel(left: Tensor, right: Tensor, bias: Tensor | None, add_to: Tensor | None) -> Tensor:
     left, right = (matrix if 1 in matrix.stride() else matrix.contiguous() for matrix in (left, right))
     (rows, inner), columns = left.shape, right.shape[1]
@@ -71,15 +83,16 @@ class _LinearBF16(torch.autograd.Function):
     def forward(ctx: Any, inputs: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         ctx.save_for_backward(inputs, weight)
         with bf16_products():
-            return matmul(inputs.flatten(0, -2), weight.t(), bias=bias).view(*inputs.shape[:-1], len(weight))
+            rows = inputs.reshape(-1, inputs.shape[-1])
+            return matmul(rows, weight.t(), bias=bias).view(*inputs.shape[:-1], len(weight))
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         inputs, weight = ctx.saved_tensors
-        rows = gradient.flatten(0, -2)
+        rows = gradient.reshape(-1, len(weight))
         needs = ctx.needs_input_grad
         with bf16_products():
             grad_inputs = matmul(rows, weight).view(inputs.shape) if needs[0] else None
-            grad_weight = matmul(rows.t(), inputs.flatten(0, -2)) if needs[1] else None
+            grad_weight = matmul(rows.t(), inputs.reshape(-1, inputs.shape[-1])) if needs[1] else None
         return grad_inputs, grad_weight, rows.sum(0) if needs[2] else None

@@ -3,10 +3,11 @@
 #pragma once
 
 #include <immintrin.h>
+#include <math.h>
 
 #include "native.h"
 
-// Functions, not files, are compiled for AVX-512: the library loads on any x86-64, and `enable_instructions` decides.
+// Functions, not files, are compiled for AVX-512: the library loads on any x86-64, and `enable_instruction_set` chooses at run time.
 #define WITH_AVX512 __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")))
 #define INLINE WITH_AVX512 static inline __attribute__((always_inline))
 
@@ -23,6 +24,17 @@ INLINE float dot(const float *a, const float *b, int width) {
     return _mm512_reduce_add_ps(total);
 }
 
+// 1 / sqrt(variance + epsilon), with the variance from differences: from squares it would lose digits.
+INLINE float inverse_deviation(const float *values, int width, float mean, float epsilon) {
+    __m512 total = _mm512_setzero_ps();
+    for (int i = 0; i < width; i += 16) {
+        __mmask16 lanes = first_lanes(width - i);
+        __m512 centered = _mm512_maskz_sub_ps(lanes, _mm512_maskz_loadu_ps(lanes, values + i), _mm512_set1_ps(mean));
+        total = _mm512_fmadd_ps(centered, centered, total);
+    }
+    return 1 / sqrtf(_mm512_reduce_add_ps(total) / width + epsilon);
+}
+
 // sum_i weights[i * stride] * vectors[i], of 16 values.
 INLINE __m512 combine(int count, const float *weights, int stride, const float *const *vectors, int64_t at,
                       __mmask16 lanes) {
@@ -37,7 +49,7 @@ INLINE __m512 widen(__m256i values) {
     return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(values), 16));
 }
 
-// To the nearest bfloat16, the larger one of two. In integers: the instruction for it is missing before Cooper Lake.
+// Rounds to the nearest bfloat16, ties away from zero. In integers: the instruction for it is missing before Cooper Lake.
 INLINE __m256i narrow(__m512 values) {
     __m512i bits = _mm512_add_epi32(_mm512_castps_si512(values), _mm512_set1_epi32(0x8000));
     return _mm512_cvtepi32_epi16(_mm512_srli_epi32(bits, 16));

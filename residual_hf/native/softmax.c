@@ -5,13 +5,12 @@
 
 #include "simd.h"
 
-// Rows of one thread.
 typedef struct {
-    int64_t rows, classes;
+    int64_t classes;
     float *logits;
     const int64_t *labels;
     float *nll, *log_prob_sums;
-} Part;
+} Softmax;
 
 INLINE __m512 load_logits(const float *row, int64_t i, int64_t classes, float missing) {
     if (classes - i >= 16) return _mm512_loadu_ps(row + i);
@@ -47,15 +46,17 @@ INLINE void scale_row(float *row, int64_t classes, float factor) {
 }
 
 WITH_AVX512 static void *softmax_part(void *argument) {
-    const Part *part = argument;
-    for (int64_t r = 0; r < part->rows; r++) {
-        float *row = part->logits + r * part->classes;
-        float most = largest(row, part->classes), logit_sum, label = row[part->labels[r]] - most;
-        float total = exponentials(row, part->classes, most, &logit_sum);
+    const Rows *rows = argument;
+    const Softmax *softmax = rows->work;
+    int64_t classes = softmax->classes;
+    for (int64_t r = rows->first; r < rows->end; r++) {
+        float *row = softmax->logits + r * classes;
+        float most = largest(row, classes), logit_sum, label = row[softmax->labels[r]] - most;
+        float total = exponentials(row, classes, most, &logit_sum);
         if (isnan(logit_sum)) total = NAN;  // the largest value and its exponential pass over it
-        scale_row(row, part->classes, 1 / total);
-        part->nll[r] = logf(total) - label;
-        part->log_prob_sums[r] = logit_sum - part->classes * logf(total);
+        scale_row(row, classes, 1 / total);
+        softmax->nll[r] = logf(total) - label;
+        softmax->log_prob_sums[r] = logit_sum - classes * logf(total);
     }
     return NULL;
 }
@@ -63,12 +64,6 @@ WITH_AVX512 static void *softmax_part(void *argument) {
 // logits (rows, classes) become probabilities; nll and log_prob_sums (rows) are -log p of the label and the sum of log p.
 void label_softmax(int64_t rows, int64_t classes, int threads, float *logits, const int64_t *labels, float *nll,
                    float *log_prob_sums) {
-    Part parts[MOST_THREADS];
-    int count = threads < MOST_THREADS ? threads : MOST_THREADS;
-    for (int i = 0; i < count; i++) {
-        int64_t first = rows * i / count, end = rows * (i + 1) / count;
-        parts[i] = (Part){end - first, classes, logits + first * classes, labels + first, nll + first,
-                          log_prob_sums + first};
-    }
-    run_parts(count, parts, sizeof(Part), softmax_part);
+    Softmax softmax = {classes, logits, labels, nll, log_prob_sums};
+    run_rows(&softmax, rows, threads, softmax_part);
 }

@@ -73,15 +73,6 @@ INLINE float add(int stride, const int count, const Addend *addends, const int h
     return _mm512_reduce_add_ps(all);
 }
 
-INLINE float variance(int width, const float *row, float mean) {
-    __m512 total = _mm512_setzero_ps();
-    for (int i = 0; i < width; i += 16) {
-        __m512 centered = _mm512_maskz_sub_ps(first_lanes(width - i), _mm512_loadu_ps(row + i), _mm512_set1_ps(mean));
-        total = _mm512_fmadd_ps(centered, centered, total);
-    }
-    return _mm512_reduce_add_ps(total) / width;
-}
-
 // `hidden` is where the next sub-layer reads the row, or NULL.
 WITH_AVX512 static void sum_and_norm(const Stack *s, const Row *row, const Operation *operation, float *work,
                                      void *hidden) {
@@ -106,7 +97,7 @@ WITH_AVX512 static void sum_and_norm(const Stack *s, const Row *row, const Opera
         return;
     }
     float mean = norm->centered ? total / s->width : 0;
-    float scale = 1 / sqrtf(variance(s->width, sum, mean) + norm->epsilon);
+    float scale = inverse_deviation(sum, s->width, mean, norm->epsilon);
     for (int i = 0; i < s->stride; i += 16) {
         __m512 values = _mm512_sub_ps(_mm512_loadu_ps(sum + i), _mm512_set1_ps(mean));
         values = _mm512_mul_ps(values, _mm512_set1_ps(scale));

@@ -183,9 +183,8 @@ def interface_version() -> int:
     return zlib.crc32(Path(__file__).read_bytes())
 
 
-def declare_functions(library: CDLL) -> CDLL:
+def declare_functions(library: CDLL) -> None:
     for name, arguments in ARGUMENTS.items():
         function = getattr(library, name)
         function.argtypes = arguments
         function.restype = c_size_t if name.endswith("_size") else RESULTS.get(name)
-    return library

@@ -152,7 +152,7 @@ def function(name: str, values: Symbol) -> Symbol:
     return values.map(lambda cell: cell.recorder.function(name, [cell]), is_vector=False)
 
 
-def softmax(values: Symbol, dim: int, dtype: Any = None) -> Symbol:
+def softmax(values: Symbol, dim: int, _stacklevel: int = 0, dtype: Any = None) -> Symbol:
     if values.is_vector or dim != -1:
         raise NoKernel("softmax over another dimension than the last one of numbers")
     cells = np.empty(values.cells.shape, dtype=object)

@@ -82,15 +82,19 @@ def bf16_criterion(model: Any) -> Iterator[None]:
         yield
         return
 
+    # PyTorch does not let a function take the place of a module
+    owner, name = (criterion, "forward") if isinstance(criterion, nn.Module) else (model, "criterion")
+    plain, is_own = getattr(owner, name), name in vars(owner)
+
     def in_bf16(*arguments: Any, **options: Any) -> Tensor:
         with products.bf16_products():
-            return criterion(*arguments, **options)
+            return plain(*arguments, **options)
 
-    model.criterion = in_bf16
+    setattr(owner, name, in_bf16)
     try:
         yield
     finally:
-        model.criterion = criterion
+        setattr(owner, name, plain) if is_own else delattr(owner, name)
 
 
 def cpu_precision(precision: str) -> str:
@@ -105,26 +109,37 @@ def cpu_precision(precision: str) -> str:
 
 def faster_forward(module: nn.Module, bf16: bool) -> Callable[..., Any] | None:
     """A faster function with the result of `type(module).forward`, or None."""
+    if "forward" in vars(module):
+        return None
     if any(parameter.dtype != torch.float32 or not parameter.is_cpu for parameter in module.parameters(recurse=False)):
         return None
     if isinstance(module, ResidualConnection):
         join = JOINS.get(type(module).forward)
-        return join if join is not None and type(module.norm) in (nn.LayerNorm, RMSNorm) else None
+        return join if join is not None and is_served(module.norm) else None
     if type(module) is nn.Dropout:
         return dropout
     if type(module) is DepthAttention:
-        return depth_attention if type(module.norm) is RMSNorm else None
+        return depth_attention if type(module.norm) is RMSNorm and is_served(module.norm) else None
     return linear if bf16 and type(module) is nn.Linear else None
 
 
-def serve(module: nn.Module, forward: Callable[..., Any], first: Tensor | Stream, *further: Any) -> Any:
+def is_served(norm: nn.Module) -> bool:
+    return type(norm) in (nn.LayerNorm, RMSNorm) and norm.weight is not None and norm.eps is not None
+
+
+def serve(module: nn.Module, forward: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
     """Call `forward`; for other types, autocast, compilation and hooks on the norm call the forward of the module."""
+    if named:
+        return type(module).forward(module, *arguments, **named)
+    first, *further = arguments
     tensors = first if isinstance(first, tuple) else (first,)
     plain = (
         any(tensor.dtype != torch.float32 or not tensor.is_cpu for tensor in tensors)
         or torch.is_autocast_enabled("cpu")
         or torch.compiler.is_compiling()
         or any(is_changed(norm) for norm in module.children())
+        or any(tensor.shape != tensors[0].shape for tensor in tensors)
+        or any(type(sublayer.dropout) is not nn.Dropout or is_changed(sublayer.dropout) for sublayer in further)
     )
     return (type(module).forward if plain else forward)(module, first, *further)
 

@@ -33,7 +33,9 @@ class SmoothedCost(NamedTuple):
         `logits` (rows, classes), `labels` (rows, 1).
         """
         probabilities, nll, log_prob_sum = softmax(logits, labels, dtype)
-        smoothed = self.nll_weight * nll - self.sum_weight * log_prob_sum
+        smoothed = self.nll_weight * nll
+        if self.sum_weight:  # a class of probability 0 has an infinite log p
+            smoothed = smoothed - self.sum_weight * log_prob_sum
         if not gradient:
             return smoothed, nll, None
         return (

@@ -61,3 +61,13 @@ def test_the_package_builds_without_a_compiler(tmp_path):
     run = subprocess.run(command, cwd=ROOT, env={**os.environ, "CC": "/bin/false"}, capture_output=True, text=True)
     assert run.returncode == 0, run.stderr
     assert not list(tmp_path.rglob("_kernels*"))
+
+
+@needs_kernels
+def test_a_damaged_library_is_not_used(tmp_path, monkeypatch):
+    lines = []
+    (tmp_path / "kernels.so").touch()
+    monkeypatch.setenv("RESIDUAL_HF_NATIVE", str(tmp_path / "kernels.so"))
+    monkeypatch.setattr(native.logger, "warning_once", lines.append)
+    assert load() == (None, "none")
+    assert "do not load" in lines[0]

@@ -61,6 +61,15 @@ def test_views_and_empty_matrices(kernel):
     assert torch.equal(matmul(torch.empty(2, 0), torch.empty(0, 3), bias=torch.ones(3)), torch.ones(2, 3))
 
 
+@pytest.mark.parametrize(
+    "shapes", [((4, 60), (50, 70)), ((4, 50), (50, 70), 10), ((4, 50), (50, 70), 70, (4, 10))], ids=str
+)
+def test_shapes_that_do_not_fit_raise_as_in_pytorch(shapes):
+    left, right, bias, total = (*(torch.randn(shape) for shape in shapes), None, None)[:4]
+    with bf16_products(), pytest.raises(RuntimeError, match=r"shapes|size|expand"):
+        matmul(left, right, bias=bias if total is None else None, add_to=total)
+
+
 def test_other_products_are_those_of_pytorch():
     left, right = torch.randn(4, 6), torch.randn(6, 5)
     assert torch.equal(matmul(left, right), left @ right)

@@ -10,8 +10,10 @@ import pytest
 import torch
 from model.test_mode_invariants import SOURCE, TARGET, make, randomise
 from native.native_library import needs_bf16, needs_kernels
+from torch import nn
 
 from residual_hf.model.connections import LN_MODES
+from residual_hf.model.ln_modes import ResiDual
 from residual_hf.training import acceleration
 from residual_hf.training.acceleration import JOINS, accelerated
 from residual_hf.training.loss import LossMeter
@@ -176,3 +178,61 @@ def test_a_custom_norm_stays_in_use(ln_mode, place):
     expected = step(model)
     with accelerated(model):
         torch.testing.assert_close(step(model), expected, rtol=1e-4, atol=1e-5)
+
+
+class Half(nn.Dropout):
+    def forward(self, values):
+        return 0.5 * values
+
+
+@needs_kernels
+@pytest.mark.parametrize("ln_mode", ["post_ln", "pre_ln"])
+@pytest.mark.parametrize("dropout", [nn.Identity(), Half(0.0)], ids=["identity", "half"])
+def test_a_custom_dropout_stays_in_use(ln_mode, dropout):
+    model = model_of(ln_mode)
+    for layer in model.model.encoder.layers:
+        layer.dropout = dropout
+    expected = step(model)
+    with accelerated(model):
+        torch.testing.assert_close(step(model), expected, rtol=1e-4, atol=1e-5)
+
+
+@needs_kernels
+def test_a_custom_forward_of_one_module_stays_in_use():
+    model = model_of("pre_ln")
+    connection = model.model.encoder.layers[0].ffn_residual
+    connection.forward = lambda stream, sublayer: (stream[0] + 0.5 * sublayer(connection.norm(stream[0])),)
+    expected = step(model)
+    with accelerated(model), accelerated(model):
+        torch.testing.assert_close(step(model), expected, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(step(model), expected)
+
+
+@needs_kernels
+def test_members_of_a_stream_that_differ_in_shape(monkeypatch):
+    """A mode of a user whose second stream starts at a number."""
+
+    class ZeroStart(ResiDual.Boundary):
+        def begin(self, hidden_states):
+            return hidden_states, hidden_states.new_zeros(())
+
+    monkeypatch.setattr(ResiDual, "Boundary", ZeroStart)
+    model = model_of("resi_dual")
+    expected = step(model)
+    with accelerated(model):
+        torch.testing.assert_close(step(model), expected, rtol=1e-4, atol=1e-5)
+
+
+@needs_bf16
+def test_a_criterion_that_is_a_module():
+    class Criterion(nn.Module):
+        def forward(self, hidden_states, weight, labels, num_items=None, bias=None):
+            return (hidden_states @ weight.T).square().mean()
+
+    model = model_of("pre_ln")
+    del model.criterion
+    model.criterion = Criterion()
+    exact, _ = step(model)
+    with accelerated(model, "bf16"):
+        torch.testing.assert_close(step(model)[0], exact, rtol=0.05, atol=0.0)
+    assert "forward" not in vars(model.criterion)

@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from residual_hf.errors import InputError
 from residual_hf.training import loss
 from residual_hf.training.loss import fused_linear_smoothed_cross_entropy, smoothed_cross_entropy
+from residual_hf.training.token_costs import SmoothedCost
 
 ROWS, WIDTH, CLASSES = 37, 12, 53
 
@@ -184,6 +185,12 @@ def test_half_inputs_keep_softmax_in_fp32():
     logits = F.linear(hidden, weight).float()
     assert sums.smoothed.item() == pytest.approx(smoothed_cross_entropy(logits, labels).smoothed.item(), rel=1e-5)
     assert hidden.grad.dtype == weight.grad.dtype == torch.bfloat16
+
+
+def test_a_class_of_probability_zero_without_smoothing():
+    logits = torch.tensor([[1.0, 2.0, -torch.inf]])
+    smoothed, nll, _ = SmoothedCost(1.0, 0.0)(logits, torch.tensor([[1]]), torch.float32, gradient=False)
+    assert smoothed == nll and nll.isfinite().all()
 
 
 def test_large_logits_stay_finite():
