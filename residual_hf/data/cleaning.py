@@ -19,7 +19,7 @@ EXAMPLES = 5
 
 @dataclass
 class CleaningReport:
-    """The number of dropped pairs for each reason (the first that applies), with the numbers of some as examples."""
+    """How many pairs were dropped for each reason (the first that applies), with the numbers of some, from 1."""
 
     pairs: int = 0
     kept: int = 0

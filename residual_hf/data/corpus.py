@@ -13,7 +13,6 @@ from residual_hf.data.pair_reader import Pair, PairReader
 from residual_hf.data.settings import CorpusSpec
 from residual_hf.data.text_files import file_hash, iter_lines
 from residual_hf.errors import InputError
-from residual_hf.files import expanded
 
 logger = logging.getLogger(__name__)
 
@@ -100,10 +99,10 @@ def read_parallel(spec: CorpusSpec) -> ParallelCorpus:
         for pair in corpus:
             digest.update("{}\t{}\n".format(*pair).encode())
         corpus = replace(corpus, sha256={spec.title: digest.hexdigest()})
-    if spec.raw_target is None:
+    if spec.raw_references is None:
         return corpus
-    raw_targets = list(iter_lines(spec.raw_target))[: spec.limit]
+    raw_targets = list(iter_lines(spec.raw_references))[: spec.limit]
     if len(raw_targets) != len(corpus):
         raise InputError(f"corpus.raw_target: {spec.raw_target} has {len(raw_targets)} lines for {len(corpus)} pairs")
-    hashes = corpus.sha256 | {str(spec.raw_target): file_hash(expanded(spec.raw_target))}
+    hashes = corpus.sha256 | {str(spec.raw_target): file_hash(spec.raw_references)}
     return replace(corpus, raw_targets=raw_targets, sha256=hashes)

@@ -67,8 +67,10 @@ def pack(lines: EncodedCorpus, block_size: int, break_mode: str, *, context: int
         InputError: a context that leaves no token to predict.
     """
     size = block_size - 1 - context
-    if size < 1:
-        raise InputError(f"context_window: {context} given, must be < {block_size - 1} with block_size {block_size}")
+    if size < 1 or context < 0:
+        raise InputError(
+            f"context_window: {context} given, must be >= 0 and < {block_size - 1} with block_size {block_size}"
+        )
     spans = np.array(list(_spans(lines.source_lengths, size, break_mode)), dtype=np.int64).reshape(-1, 3)
     pieces = -(-(spans[:, 1] - spans[:, 0]) // size)
     number = np.arange(pieces.sum()) - np.repeat(np.cumsum(pieces) - pieces, pieces)

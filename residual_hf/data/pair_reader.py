@@ -18,10 +18,13 @@ Pair = tuple[str, str]
 
 
 def check_files(specs: Iterable[CorpusSpec]) -> None:
-    """Raise `InputError` naming every missing file of all `specs`."""
-    missing = [str(path) for spec in specs for path in spec.files if not path.is_file()]
-    if missing:
-        raise InputError(f"no such file: {', '.join(dict.fromkeys(missing))}")
+    """Raise `InputError` naming all missing files of `specs`, or one that cannot be read twice, such as a pipe."""
+    paths = dict.fromkeys(path for spec in specs for path in (*spec.files, *filter(None, [spec.raw_references])))
+    if missing := [str(path) for path in paths if not path.exists()]:
+        raise InputError(f"no such file: {', '.join(missing)}")
+    for path in paths:
+        if not path.is_file():
+            raise InputError(f"{path}: not a regular file, which can be read several times")
 
 
 @dataclass(frozen=True)
@@ -120,19 +123,23 @@ class PairReader:
         for row in self._files[0] if self._files else self._dataset_rows():
             yield parse(row, spec, self.location(self._rows + 1))
 
-    def _dataset_rows(self) -> Iterable[Any]:
+    def _dataset_rows(self) -> Iterator[Any]:
         if self._dataset is None:
             self._dataset = _load_dataset(self.spec, self._streaming)
         if isinstance(self._dataset, Sized) and self._rows >= len(self._dataset):
-            return ()  # `skip` would raise
-        return self._dataset.skip(self._rows) if self._rows else self._dataset
+            return  # `skip` would raise
+        rows = self._dataset.skip(self._rows) if self._rows else self._dataset
+        try:
+            yield from rows
+        except (ValueError, OSError, RuntimeError) as error:  # of pyarrow, of the network
+            raise InputError(f"{self.spec.title}: cannot be read past row {self._rows}: {error}") from error
 
     def _skip_empty(self, pair: Pair) -> None:
         if not self.spec.skip_empty:
             side = int(bool(pair[0].strip()))
             raise InputError(
                 f"{self.location(self._rows, side)} has an empty {('source', 'target')[side]}; "
-                "remove the pair, or set skip_empty: true for this corpus of a recipe"
+                "remove the pair, or set skip_empty: true in a recipe"
             )
         self.skipped_empty += 1
 
@@ -179,8 +186,8 @@ def _load_dataset(spec: CorpusSpec, streaming: bool) -> Any:
         return datasets.load_dataset(name, spec.dataset_config, split=spec.split, streaming=streaming)
     except KeyError as error:
         raise InputError(f"corpus.split: {name} has no split {error}") from error
-    except (ValueError, OSError, datasets.exceptions.DatasetsError) as error:
-        raise InputError(f"corpus.dataset: {spec.title} cannot be loaded: {error}") from error
+    except (ValueError, OSError, RuntimeError, datasets.exceptions.DatasetsError) as error:
+        raise InputError(f"corpus.dataset: {spec.title} cannot be loaded: {error.__cause__ or error}") from error
 
 
 def _tsv_pair(line: str, spec: CorpusSpec, where: str) -> Pair:

@@ -33,7 +33,6 @@ from residual_hf.data.tokenizer import (
     join_subwords,
     pretokenized_tokenizer,
     reads_segmented_text,
-    target_backend,
 )
 from residual_hf.data.tokenizer_training import train_tokenizer
 from residual_hf.errors import InputError
@@ -119,8 +118,8 @@ def prepare(
                 f"tokenizer.path: {tokenizer_settings.path} does not end a text with {tokenizer.eos_token}, from "
                 "which a model learns where translations end"
             )
-        ids = [target_backend(tokenizer).token_to_id(tag) for tag in languages]
-        if data.language_tags == "target" and ids != tokenizer.convert_tokens_to_ids(languages):
+        target = getattr(tokenizer, "target_tokenizer", None) if data.language_tags == "target" else None
+        if target is not None and [*map(target.token_to_id, languages)] != tokenizer.convert_tokens_to_ids(languages):
             raise InputError(
                 f"data.language_tags: 'target' given, must be 'source' with tokenizer.path {tokenizer_settings.path}: "
                 f"none can be added to its separate target vocabulary, which lacks {', '.join(languages)}"

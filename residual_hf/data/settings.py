@@ -69,6 +69,7 @@ class CorpusSpec(InputSettings):
         if self.is_text:
             self._check_text()
         self.require(self.dataset_config is None or self.dataset, "dataset_config", "null without a dataset")
+        self.require(self.split == "train" or self.dataset, "split", "train without a dataset")
         self.require(self.raw_target is None or not self.skip_empty, "skip_empty", "false with raw_target")
         usable = self.tag is None or (re.fullmatch(r"<(?!2|0x)[^\s<>]+>", self.tag) and self.tag not in SPECIAL_TOKENS)
         self.require(usable, "tag", "such as <BT>, and no special token, language tag or byte")
@@ -117,6 +118,11 @@ class CorpusSpec(InputSettings):
         return tuple(expanded(path) for path in named if path is not None)
 
     @property
+    def raw_references(self) -> Path | None:
+        """The file `raw_target`."""
+        return None if self.raw_target is None else expanded(self.raw_target)
+
+    @property
     def title(self) -> str:
         """`name`, or what the corpus is read from."""
         if self.name is not None:
@@ -139,7 +145,7 @@ class CleaningSettings(InputSettings):
     duplicates: str | None = option(
         None,
         choices=("pair", "source", "target"),
-        help="keep only the first of equal pairs, sources or targets; in a stream, among `shuffle_buffer` pairs",
+        help="keep only the first of equal pairs, sources or targets; in a stream, of its block",
     )
     source_script: str | None = option(
         None, help="Unicode script of the source: `Latin`, `Cyrillic`, `Han+Hiragana+Katakana`, ..."
@@ -197,7 +203,9 @@ class TokenizerSettings(InputSettings):
     )
     joint: bool = option(True, help="one vocabulary for both languages")
     path: str | Path | None = option(
-        None, help="folder of an existing tokenizer, instead of training one; for `pretokenized` a `dict.txt`"
+        None,
+        help="folder of an existing tokenizer, instead of training one, for which the other fields are not used; with "
+        "`kind: pretokenized` a `dict.txt`",
     )
     min_frequency: int | None = option(
         None, minimum=1, help="minimum occurrences of a BPE merge in the text; default: 2"
@@ -208,7 +216,7 @@ class TokenizerSettings(InputSettings):
         help="maximum characters of an entry (`byte_bpe`: bytes); default: 16 for `unigram`, else unlimited",
     )
     character_coverage: float = option(
-        1.0, above=0, maximum=1, help="share of the characters of the text with an entry; others become bytes"
+        1.0, above=0, maximum=1, help="share of the characters of the text that get an entry; the rarest become bytes"
     )
 
     def check(self) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import IO
 
 import numpy as np
+import regex
 
 from residual_hf.data.pair_reader import Pair, PairReader
 from residual_hf.data.settings import CorpusSpec
@@ -95,7 +96,7 @@ def choose_held_out(keys: np.ndarray, random: np.random.Generator) -> tuple[np.n
 
 def sentence_key(text: str) -> str:
     """The sentence without case, punctuation and spaces."""
-    return "".join(filter(str.isalnum, text.casefold())) or text
+    return regex.sub(r"[^\p{L}\p{M}\p{N}]+", "", text.casefold()) or text
 
 
 def write_splits(reader: PairReader, split: np.ndarray, folder: Path, languages: tuple[str, str]) -> None:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator
@@ -25,8 +26,10 @@ from residual_hf.data.settings import CorpusSpec, DataSettings
 from residual_hf.data.text_files import count_lines
 from residual_hf.errors import InputError
 
+logger = logging.getLogger(__name__)
+
 FIRST_BLOCK = 8000  # pairs; the size of blocks doubles from here, so that training starts soon
-STREAM_FIELDS = ("bidirectional", "language_tags", "shuffle_buffer", "block_size", "sample_break_mode")
+PLACES = ("text", "source", "target", "tsv", "jsonl", "dataset", "raw_target")  # which may be moved
 HISTORY = 64  # blocks whose starts are kept for `state`
 
 
@@ -182,27 +185,25 @@ class StreamedBatches(IterableDataset):
 
     def _settings(self) -> dict[str, Any]:
         """Everything that determines the batches, except for the text and `encode`."""
+        data = asdict(self.data)
+        for name in ("train", "valid", "test"):
+            del data[name]
         corpora = [
-            {
-                "name": spec.title,
-                "bytes": [path.stat().st_size for path in spec.files],
-                "columns": [spec.source_column, spec.target_column, spec.source_lang, spec.target_lang],
-                "text_column": spec.text_column,
-                "tag": spec.tag,
-                "skip_empty": spec.skip_empty,
-                "limit": spec.limit,
-            }
+            asdict(spec)
+            | dict.fromkeys(PLACES)
+            | {"name": spec.title, "bytes": [f.stat().st_size for f in spec.files]}
             for spec in self.data.train
         ]
-        cleaning = None if self.data.cleaning is None else asdict(self.data.cleaning)
-        reading = {name: getattr(self.data, name) for name in STREAM_FIELDS}
         names = ("probabilities", "max_tokens", "max_length", "seed", "multiple", "order")
-        return {"corpora": corpora, "cleaning": cleaning} | reading | {name: getattr(self, name) for name in names}
+        return {"corpora": corpora} | data | {name: getattr(self, name) for name in names}
 
     def _make_block(self, readers: list[PairReader], number: int, check: Callable[[], None]) -> _Block:
         encoded = self.encode(self._texts(readers, number, check))
         corpus = encoded.drop_long(self.max_length)
         self.dropped["too many tokens"] += len(encoded) - len(corpus)
+        if number == 0 and self.rank == 0 and self.dropped.total():
+            level = logging.WARNING if self.dropped.total() > len(corpus) else logging.INFO
+            logger.log(level, "first block: kept %d pairs; dropped: %s", len(corpus), dict(+self.dropped))
         batches: list[list[int | None]] = []
         if len(corpus):
             sampler = TokenBudgetSampler(

@@ -50,6 +50,8 @@ def resegmenters(tokenizer: Any, settings: SubwordRegularizationSettings | None)
     """
     if settings is None:
         return {}
+    if not hasattr(tokenizer, "backend_tokenizer"):
+        raise InputError(refusal("tokenizer.path", type(tokenizer).__name__, "a tokenizer of the tokenizers library"))
     backends = {"source": tokenizer.backend_tokenizer, "target": target_backend(tokenizer)}
     chosen = {side: _resegmenter(backends[side], settings) for side in SIDES[settings.sides]}
     return {} if settings.bpe_dropout == 0 else chosen

@@ -60,9 +60,14 @@ class EvaluationSettings(InputSettings):
         return name
 
 
+def language_code(language: str | None) -> str:
+    """`zh` for `zh`, `zh-TW` and `zh_Hant`."""
+    return (language or "").lower().replace("_", "-").partition("-")[0]
+
+
 def default_tokenizer(language: str | None) -> str:
     """sacreBLEU's tokenizer for a language code such as `zh`, `zh-TW` or `zho_Hant`."""
-    code = (language or "").lower().replace("_", "-").partition("-")[0]
+    code = language_code(language)
     return next((name for name, languages in TOKENIZERS.items() if code in languages), "13a")
 
 
@@ -141,21 +146,22 @@ def corpus_scores(
 ) -> dict[str, dict[str, Any]]:
     """The values of sacreBLEU's metrics and their signatures, as `TranslationMetric` returns them."""
     check_lines("predictions", predictions, references)
-    scores: dict[str, dict[str, Any]] = {}
-    for name, metric in sacrebleu_metrics(metrics, lowercase, tokenize).items():
-        value = metric.corpus_score(predictions, [references]).score
-        scores[name] = {"value": value, "signature": str(metric.get_signature())}
-    if baseline is not None:
-        pairs = paired_bootstrap(baseline, predictions, references, metrics, lowercase, tokenize, samples)
-        for name, pair in pairs.items():
-            scores[name] |= {
-                "interval": pair.b_interval,
-                "baseline": pair.a,
-                "baseline_interval": pair.a_interval,
-                "p_value": pair.p_value,
-                "signature": pair.signature,
-            }
-    return scores
+    if baseline is None:
+        found = sacrebleu_metrics(metrics, lowercase, tokenize)
+        values = {name: metric.corpus_score(predictions, [references]).score for name, metric in found.items()}
+        return {name: {"value": values[name], "signature": str(found[name].get_signature())} for name in found}
+    pairs = paired_bootstrap(baseline, predictions, references, metrics, lowercase, tokenize, samples)
+    return {
+        name: {
+            "value": pair.b,
+            "signature": pair.signature,
+            "interval": pair.b_interval,
+            "baseline": pair.a,
+            "baseline_interval": pair.a_interval,
+            "p_value": pair.p_value,
+        }
+        for name, pair in pairs.items()
+    }
 
 
 def paired_bootstrap(
@@ -264,5 +270,5 @@ def detokenize(lines: Sequence[str], language: str | None) -> list[str]:
         from sacremoses import MosesDetokenizer
     except ImportError as error:
         raise InputError("pretokenized: moses needs the library sacremoses: pip install sacremoses") from error
-    moses = MosesDetokenizer(lang=language)
+    moses = MosesDetokenizer(lang=language_code(language))
     return [moses.detokenize(line.split(" "), unescape=True) for line in lines]

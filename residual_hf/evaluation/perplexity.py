@@ -72,7 +72,10 @@ def evaluate_text(
             f"--block-size: {block_size} given, must be from 2 to {positions}, the positions of the model"
         )
     packing = partial(pack, block_size=block_size or positions, break_mode=break_mode, context=context_window)
-    model.to(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    try:
+        model.to(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    except (RuntimeError, AssertionError) as error:
+        raise InputError(f"device {device!r}: {error}") from error
     corpora = [read_parallel(CorpusSpec(text=file)) for file in files]
     reports = {}
     for name, corpus in zip(numbered([corpus.name for corpus in corpora]), corpora, strict=True):

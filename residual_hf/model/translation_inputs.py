@@ -13,7 +13,7 @@ from transformers.utils import logging
 logger = logging.get_logger(__name__)
 
 TASK_PATTERN = re.compile(r"translation_(.+)_to_(.+)")
-TAG_PATTERN = re.compile(r"<2([A-Za-z][\w-]*)>")
+TAG_PATTERN = re.compile(r"<2([^\W\d_][^\s<>]*)>")
 
 
 def language_tags(tokenizer: Any) -> dict[str, str]:

@@ -10,7 +10,7 @@ import json
 import pytest
 
 from residual_hf.data.corpus import ParallelCorpus, read_parallel
-from residual_hf.data.pair_reader import check_files
+from residual_hf.data.pair_reader import PairReader, check_files
 from residual_hf.data.settings import CorpusSpec
 from residual_hf.data.text_files import count_lines, iter_lines
 from residual_hf.errors import InputError
@@ -149,6 +149,8 @@ def test_every_missing_file_is_named_before_reading(tmp_path):
     ]
     with pytest.raises(InputError, match=r"no such file: .*a\.en, .*a\.de, .*b\.jsonl$"):
         check_files(specs)
+    with pytest.raises(InputError, match=f"{tmp_path}: not a regular file"):
+        check_files([CorpusSpec(tsv=tmp_path)])
     with pytest.raises(InputError, match=r"no such file: .*a\.en"):
         read_parallel(specs[1])
     with pytest.raises(InputError, match=r"no such file: .*nowhere"):
@@ -243,3 +245,12 @@ def test_a_file_format_is_not_a_dataset(name):
     """The `datasets` library would read the files of the working directory."""
     with pytest.raises(InputError, match=f"corpus.dataset: '{name}' is a file format, must be a name on the Hub or a"):
         read_parallel(CorpusSpec(dataset=name, source_lang="en", target_lang="de"))
+
+
+@pytest.mark.parametrize("streaming", [False, True])
+def test_a_damaged_dataset_is_named_with_the_cause(tmp_path, datasets, streaming):
+    rows = ['{"translation": {"en": "one", "de": "eins"}}', "{half"]
+    (tmp_path / "train.jsonl").write_text("\n".join(rows))
+    spec = CorpusSpec(dataset=str(tmp_path), source_lang="en", target_lang="de")
+    with pytest.raises(InputError, match=r"cannot be (loaded|read past row 0): .*JSON"):
+        PairReader(spec, streaming=streaming).take()

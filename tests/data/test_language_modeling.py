@@ -99,8 +99,10 @@ def test_sliding_windows_predict_every_token_once_with_its_context(break_mode, c
 
 
 def test_a_context_that_leaves_nothing_to_predict():
-    with pytest.raises(InputError, match="context_window: 6 given, must be < 6 with "):
+    with pytest.raises(InputError, match="context_window: 6 given, must be >= 0 and < 6 with "):
         pack(lines(), 7, "none", context=6)
+    with pytest.raises(InputError, match="context_window: -1 given"):
+        pack(lines(), 7, "none", context=-1)
 
 
 def test_words_are_counted_with_line_ends(tmp_path):

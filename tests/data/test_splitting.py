@@ -65,3 +65,8 @@ def test_sizes(pairs, sizes):
 def test_too_few_different_pairs_are_refused(tmp_path):
     with pytest.raises(InputError, match="1 different sentence pairs, must be at least 10"):
         split_corpus(*write(tmp_path, [("a", "b")] * 50), tmp_path, ("en", "de"))
+
+
+def test_sentences_that_differ_in_vowel_signs_are_different():
+    assert sentence_key("वह घर आता है") != sentence_key("वह घर आती है")
+    assert sentence_key("He left!") == sentence_key("he  left")

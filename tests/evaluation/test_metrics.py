@@ -12,6 +12,7 @@ from residual_hf.errors import InputError
 from residual_hf.evaluation.metrics import (
     EvaluationSettings,
     default_tokenizer,
+    detokenize,
     paired_bootstrap,
     tokenized_bleu,
     tokenizer_of,
@@ -113,3 +114,8 @@ def test_a_tokenizer_that_is_not_installed_is_named_with_its_extra(monkeypatch):
 def test_bad_input_is_named(call, message):
     with pytest.raises(InputError, match=message):
         call()
+
+
+def test_moses_detokenizes_by_the_language_of_a_regional_code():
+    pytest.importorskip("sacremoses", reason="the extra [moses] is not installed")
+    assert detokenize(["je n' aime pas l' eau d' ici ."], "fr_CA") == ["je n'aime pas l'eau d'ici."]

@@ -195,3 +195,8 @@ def test_a_metric_that_cannot_be_used_is_named(tmp_path):
 def test_bad_input_is_named(call, message):
     with pytest.raises(InputError, match=message):
         call()
+
+
+def test_options_that_cannot_be_used_are_refused_before_training():
+    with pytest.raises(TypeError, match="tokenise"):
+        compute_metrics_for(tiny_tokenizer(), ("bleu",), tokenise="char")
