@@ -69,8 +69,10 @@ class AdaptiveEmbedding(nn.Module):
     def forward(self, input_ids: Tensor) -> Tensor:
         weight = self.bands[0].projection.weight
         embeddings = weight.new_zeros(*input_ids.shape, self.d_model)
-        for start, band in zip(self.starts, self.bands, strict=True):
-            inside = (input_ids >= start) & (input_ids < start + band.table.num_embeddings)
+        # tables of the outer bands refuse ids outside the vocabulary
+        band_of = torch.bucketize(input_ids, input_ids.new_tensor(self.starts[1:]), right=True)
+        for number, (start, band) in enumerate(zip(self.starts, self.bands, strict=True)):
+            inside = band_of == number
             vectors = band.projection(band.table((input_ids - start).masked_fill(~inside, 0)))
             embeddings = torch.where(inside.unsqueeze(-1), vectors, embeddings)
         return embeddings * self.scale

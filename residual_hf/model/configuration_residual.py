@@ -233,10 +233,15 @@ class ResidualConfig(PreTrainedConfig):
         config.vocab_size = self.decoder_vocab_size
         return config
 
+    def to_dict(self) -> dict[str, Any]:
+        """All fields; for a stack alone also `num_attention_heads`, which PEFT reads here."""
+        heads = {"num_attention_heads": self.num_attention_heads} if len(self.stacks) == 1 else {}
+        return super().to_dict() | heads
+
     def to_diff_dict(self) -> dict[str, Any]:
         """The saved fields: without those of a stack that the model does not have, and without `use_cache`, which
         `Trainer` sets to False for training."""
-        left_out = {"use_cache", *self._fields_of_absent_stack()}
+        left_out = {"use_cache", "num_attention_heads", *self._fields_of_absent_stack()}
         return {name: value for name, value in super().to_diff_dict().items() if name not in left_out}
 
     def save_pretrained(self, save_directory: str | os.PathLike, push_to_hub: bool = False, **kwargs: Any) -> None:
@@ -244,8 +249,10 @@ class ResidualConfig(PreTrainedConfig):
 
         `save_pretrained` of a model calls this method. See `self_contained.py`.
         """
-        super().save_pretrained(save_directory, push_to_hub=push_to_hub, **kwargs)
+        super().save_pretrained(save_directory)
         write_model_code(save_directory, self)
+        if push_to_hub:
+            self.push_to_hub(kwargs.pop("repo_id", os.path.basename(save_directory)), **kwargs)
 
     @classmethod
     def preset(cls, name: str, **overrides: Any) -> "ResidualConfig":

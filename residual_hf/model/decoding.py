@@ -46,6 +46,8 @@ MINIMUM_LENGTH = (
     logits_process.MinNewTokensLengthLogitsProcessor,
 )
 CRITERIA = (stopping_criteria.MaxLengthCriteria, stopping_criteria.EosTokenCriteria)
+PASSIVE_HOOKS = ("output_capturing_hook", "make_inputs_require_grads")
+"""Hooks of `output_hidden_states` and of gradient checkpointing, which Transformers leaves in a model."""
 
 
 ONLY_TRANSFORMERS = (
@@ -92,15 +94,15 @@ class FastGenerationMixin(GenerationMixin):
         decoding_dtype: str | None = None,
         **kwargs: Any,
     ) -> Any:
-        """As `GenerationMixin.generate`. Writes to weights through `.data` after a call may go unnoticed.
+        """As `GenerationMixin.generate`. Prepared weights are reused: changes through `.data` may not be detected.
 
-        With `return_dict_in_generate` there is no cache, unless Transformers' loop runs.
+        With `return_dict_in_generate` the output has no cache, unless Transformers' loop runs.
 
         Args:
-            length_limits: most new tokens of each sentence, (sentences,). Transformers' loop knows only
-                `max_new_tokens`.
-            decoding_dtype: "float32" (the same hypotheses), "bfloat16" or "int8" (faster, nearly the same) where the
-                native kernels can; default: `generation_config.decoding_dtype`.
+            length_limits: maximum number of new tokens of each sentence, (sentences,). Ignored where Transformers'
+                loop runs (sampling, hooks, GPU): set `max_new_tokens` too.
+            decoding_dtype: "float32" (the same hypotheses), "bfloat16" or "int8" (faster, nearly the same) in the
+                native kernels; ignored where Transformers' loop runs. Default: `generation_config.decoding_dtype`.
         """
         kwargs = {"inputs": inputs, "generation_config": generation_config, **kwargs}
         tokens = kwargs.get("input_ids", inputs)
@@ -184,7 +186,8 @@ def is_changed(module: nn.Module) -> bool:
     forward = vars(module).get("forward")
     replaced = forward is not None and getattr(forward, "__func__", None) is not type(module).forward
     same = getattr(forward, "has_same_results", False)
-    return bool(module._forward_hooks or module._forward_pre_hooks or (replaced and not same))
+    hooks = [hook for hook in module._forward_hooks.values() if getattr(hook, "__name__", "") not in PASSIVE_HOOKS]
+    return bool(hooks or module._forward_pre_hooks or (replaced and not same))
 
 
 def decode(

@@ -47,7 +47,7 @@ class ResidualForCausalLM(ResidualLanguageModel, GenerationMixin):
 
         Labels (batch, length) are the input tokens, and -100 is ignored: the model shifts them. The loss is the mean
         over labels, or their sum divided by `num_items_in_batch`. `position_ids` (batch, length) count from 0 in each
-        text; without `attention_mask`, another text begins where they start again, which does not see the previous
+        text; without `attention_mask`, a new text begins where they restart at 0, and does not attend to the previous
         one.
         """
         num_items = kwargs.pop("num_items_in_batch", None)

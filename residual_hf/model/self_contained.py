@@ -12,6 +12,7 @@ import inspect
 import json
 import os
 import sys
+from importlib.metadata import packages_distributions
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -49,7 +50,7 @@ OTHER_FILES = "From a local folder, Transformers 5.4 only copies files that are 
 def write_model_code(folder: str | os.PathLike, config: ResidualConfig) -> None:
     """Write the code of a model into a folder, and its classes into the `config.json` of the folder.
 
-    A user's mode is saved too if it is defined in a single file that imports only model code from residual_hf;
+    A user's mode is saved too if its file imports, apart from installed packages, only model code of residual_hf;
     otherwise a warning is logged.
     """
     folder = Path(folder)
@@ -103,7 +104,8 @@ def _add_mode(files: dict[str, str], mode: type[ResidualConnection]) -> None:
         path = Path(inspect.getfile(mode))
         if path.name in files:
             raise ValueError(f"the model code already has a file {path.name}")
-        text = _with_relative_imports(path.read_text("utf-8"))
+        neighbours = {mode.__module__.partition(".")[0], *(other.stem for other in path.parent.iterdir())}
+        text = _with_relative_imports(path.read_text("utf-8"), neighbours)
     except (OSError, TypeError, ValueError, SyntaxError) as error:
         logger.warning(
             f"The code of ln_mode {mode.name!r} ({mode.__module__}.{mode.__qualname__}) is not saved with the model: "
@@ -114,10 +116,11 @@ def _add_mode(files: dict[str, str], mode: type[ResidualConnection]) -> None:
     files[ENTRY] += f"\nfrom .{path.stem} import {mode.__name__}  # noqa: E402, F401, I001 (registers an ln_mode)\n"
 
 
-def _with_relative_imports(text: str) -> str:
+def _with_relative_imports(text: str, neighbours: set[str]) -> str:
     """The source of a module with its imports from this package replaced by imports from files of the same folder.
 
-    Raises `ValueError` for imports that cannot be replaced: modules, and names from outside the model code.
+    Raises `ValueError` for imports that cannot be replaced: modules, names from outside the model code, and
+    `neighbours` that are not installed.
     """
     home = __name__.rpartition(".")[0]
     package = home.partition(".")[0]
@@ -127,6 +130,10 @@ def _with_relative_imports(text: str) -> str:
             raise ValueError(
                 f"line {node.lineno} imports a module of {package}: write `from {package} import <names>`"
             )
+        names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else [getattr(node, "module", "")]
+        for name in neighbours & {str(name).partition(".")[0] for name in names}:
+            if name not in packages_distributions():
+                raise ValueError(f"line {node.lineno} imports {name}, another file of its project")
         if not isinstance(node, ast.ImportFrom):
             continue
         if node.level or node.module is None:
@@ -141,7 +148,7 @@ def _with_relative_imports(text: str) -> str:
 
 def _import_of(module: str, alias: ast.alias, home: str) -> str:
     if module.rpartition(".")[0] != home:  # a name that the package re-exports
-        module = getattr(getattr(sys.modules[module], alias.name), "__module__", module)
+        module = getattr(getattr(sys.modules.get(module), alias.name, None), "__module__", module)
     if module.rpartition(".")[0] != home:
         raise ValueError(f"it imports {alias.name}, which is not part of the model code")
     renamed = f" as {alias.asname}" if alias.asname else ""

@@ -196,7 +196,7 @@ class ResidualStack(ResidualPreTrainedModel):
         if self.embed_positions is not None:
             length = embeddings.shape[1]
             total = length + past_length if isinstance(past_length, int) else length
-            if total > self.config.max_position_embeddings:
+            if total > self.config.max_position_embeddings and not self.has_positions(position_ids):
                 raise ValueError(
                     f"the {self.stack} received {total} tokens, but max_position_embeddings is "
                     f"{self.config.max_position_embeddings}: shorten the input (truncation=True) or the output "
@@ -205,6 +205,12 @@ class ResidualStack(ResidualPreTrainedModel):
             numbers = self.number(embeddings, mask, past_length, position_ids)
             embeddings = embeddings + self.embed_positions(numbers).to(embeddings.dtype)
         return self.dropout(self.embed_norm(embeddings))
+
+    def has_positions(self, position_ids: Tensor | None) -> bool:
+        """Whether the given positions are in the table: packed texts, each from 0, may be longer together."""
+        if position_ids is None or torch.compiler.is_compiling():
+            return position_ids is not None
+        return bool(position_ids.max() < self.config.max_position_embeddings)
 
     def number(
         self, embeddings: Tensor, mask: Tensor | None, past_length: int | Tensor, position_ids: Tensor | None

@@ -274,6 +274,18 @@ def test_hooks_and_a_switch_in_the_generation_config_leave_it_to_transformers(se
     assert served == ["greedy_search"]
 
 
+@pytest.mark.parametrize("left", ["hidden states", "gradient checkpointing"])
+def test_what_transformers_leaves_in_a_model_does_not_slow_the_search(left, served):
+    model, sources = make_model("resi_dual"), make_sources(random.Random(4), 2, left_padded=False)
+    if left == "hidden states":
+        model(sources, decoder_input_ids=sources, output_hidden_states=True, output_attentions=True)
+    else:
+        model.gradient_checkpointing_enable()
+        model.gradient_checkpointing_disable()
+    model.generate(sources, max_new_tokens=4)
+    assert served == ["greedy_search"]
+
+
 def test_a_replaced_forward_is_called(served):
     model, sources = make_model("resi_dual"), make_sources(random.Random(4), 2, left_padded=False)
     before, branch = model.generate(sources, max_new_tokens=4), model.model.decoder.layers[1].ffn

@@ -113,6 +113,13 @@ def test_adaptive_softmax_equals_that_of_torch():
         assert torch.allclose(head(states), other.log_prob(states), atol=1e-6)
 
 
+def test_ids_outside_the_vocabulary_are_refused_as_by_a_table():
+    embeddings = causal(**ADAPTIVE).get_input_embeddings()
+    for outside in (-3, embeddings.starts[-1] + embeddings.bands[-1].table.num_embeddings):
+        with pytest.raises(IndexError):
+            embeddings(torch.tensor([5, outside]))
+
+
 def test_adaptive_tables_are_tied_and_smaller():
     model = causal(**ADAPTIVE)
     embeddings = model.get_input_embeddings()

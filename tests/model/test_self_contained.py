@@ -178,10 +178,13 @@ print(json.dumps([*answers, translate("translation", "again")]))
     [
         ("import residual_hf.model.norms\n", "line 1 imports a module"),
         ("from residual_hf.errors import InputError\n", "InputError, which is not part of the model code"),
+        ("from residual_hf import *\n", "it imports *, which is not part of the model code"),
+        ("import neighbour\n", "line 1 imports neighbour, another file of its project"),
     ],
 )
 def test_mode_that_cannot_travel_is_named(user_mode, tokenizer, tmp_path, caplog, start, reason):
     name = f"stays_{len(start)}"
+    user_mode("neighbour", "")
     user_mode(name, start + MODE.format(name=name, cls="Stays"))
     model = tiny_model(tokenizer, ln_mode=name)
     saved = save_checkpoint(model, tokenizer, tmp_path / "stays")

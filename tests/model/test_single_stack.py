@@ -135,6 +135,14 @@ def test_texts_packed_into_a_row_do_not_see_each_other(use_cache):
     assert torch.allclose(packed, apart, rtol=0, atol=1e-5)
 
 
+def test_packed_texts_together_may_be_longer_than_the_position_table():
+    model, ids = causal(), torch.arange(4, 24).repeat(2)[None]
+    packed = model(ids, position_ids=torch.arange(20).repeat(2)[None]).logits
+    torch.testing.assert_close(packed[:, 20:], model(ids[:, :20]).logits, rtol=0, atol=1e-5)
+    with pytest.raises(ValueError, match="40 tokens, but max_position_embeddings is 32"):
+        model(ids, position_ids=torch.arange(40)[None])
+
+
 def test_attention_functions_receive_the_positions_of_packed_texts():
     """Flash attention has no mask in which texts could be told apart."""
     received = []
@@ -223,7 +231,8 @@ def test_sizes_of_a_single_stack_have_their_usual_names():
 @pytest.mark.parametrize("stack", ["encoder", "decoder"])
 def test_the_width_of_a_single_stack_need_not_suit_the_heads_of_the_other(stack):
     config = ResidualConfig(d_model=12, **{f"is_{stack}_only": True, f"{stack}_attention_heads": 3})
-    assert config.num_attention_heads == 3
+    assert config.num_attention_heads == config.to_dict()["num_attention_heads"] == 3  # PEFT reads the latter
+    assert ResidualConfig(**config.to_dict()).to_dict() == config.to_dict()
     with pytest.raises(StrictDataclassError, match=f"{stack}_attention_heads must divide d_model, but 12 % 5"):
         ResidualConfig(d_model=12, **{f"is_{stack}_only": True, f"{stack}_attention_heads": 5})
 
