@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import re
 
 import gradio
 from sentencex import segment
@@ -19,7 +20,8 @@ targets = sorted(translator.texts.tags)
 
 
 def translate(text: str, language: str | None) -> str:
-    """Sentence by sentence, with the spaces and line breaks of the text."""
+    """Sentence by sentence, with the line breaks of the text."""
+    text = re.sub(r"[^\S\n\r ]", " ", text)  # sentencex panics at some spaces before a full stop
     pieces = [piece for line in text[:LONGEST].splitlines(keepends=True) for piece in segment(SOURCE, line)]
     sentences = [piece.strip() for piece in pieces]
     wanted = [sentence for sentence in sentences if sentence]

@@ -84,7 +84,7 @@ def evaluate_model(
     names = [next(iter(corpus.sha256), corpus.name) for corpus in corpora]  # the file of the sources
     for model in (model for model in (translator, baseline) if isinstance(model, Translator)):
         for corpus, name in zip(corpora, names, strict=True):
-            check_lengths(model, corpus.sources, long, name)
+            check_lengths(model, corpus.sources, long, name, source_lang, target_lang)
     if isinstance(baseline, Translator):
         sources = [line for corpus in corpora for line in corpus.sources]
         lines_of_baseline: Sequence[str] | None = baseline.translate(sources, progress=progress, **options)

@@ -15,7 +15,10 @@ from residual_hf.errors import InputError
 LONG_TEXT = ("error", "truncate", "split", "skip")
 SHOWN = 10  # line numbers in a message
 SPACE = re.compile(r"\s+")
-UNSPACED = regex.compile(rf"{letters_of(WITHOUT_SPACES).pattern}|[\u3000-\u303f\uff01-\uff0f\uff1a-\uff20]")
+PUNCTUATION = r"[\u3000-\u303f\uff01-\uff0f\uff1a-\uff20]"
+UNSPACED = regex.compile(rf"{letters_of(WITHOUT_SPACES).pattern}|{PUNCTUATION}")
+JOINED = regex.compile(rf"{letters_of('Han+Hiragana+Katakana').pattern}|{PUNCTUATION}")
+"""Characters without a space between sentences; Thai, Lao, Khmer, Burmese and Tibetan have one."""
 SENTENCE_END = re.compile(r"[.!?;…]['\"»”’)\]]*\s+|[。！？；]")
 
 
@@ -40,10 +43,10 @@ def space_between(source: str, space: str, before: str, after: str) -> str:
 
     Scripts without spaces have none, others have one even if those of the source have none.
     """
-    unspaced, *translated = (bool(UNSPACED.match(character)) for character in (source[-1:], before[-1:], after[:1]))
+    translated = [bool(JOINED.match(character)) for character in (before[-1:], after[:1])]
     if all(translated):
         return space.removeprefix(" ")
-    return space or " " * (unspaced and not any(translated))
+    return space or " " * (bool(UNSPACED.match(source[-1:])) and not any(translated))
 
 
 @dataclass

@@ -53,10 +53,10 @@ class ResumableFile:
     ):
         if path.suffix == ".gz":
             raise InputError(f"--output: {path} given, must be the name of an uncompressed file")
-        self.path, self.partial = path, path.with_name(f"{path.name}.partial")
-        self.record, self.made_with = path.with_name(f"{self.partial.name}.json"), dict(made_with)
         inputs = list(inputs)
         check_output_file(path, overwrite=overwrite or resume, inputs=inputs, field="--output")
+        self.path, self.partial = path, path.with_name(f"{path.name}.partial")
+        self.record, self.made_with = path.with_name(f"{self.partial.name}.json"), dict(made_with)
         for own in (self.partial, self.record):
             check_output_file(own, overwrite=True, inputs=inputs, field="--output")
         self.lock = Lock(path.with_name(f"{self.partial.name}.lock"), f"--output: {path}")

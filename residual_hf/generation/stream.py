@@ -111,7 +111,8 @@ def translate_file(
         translator.encode([""], settings.source_lang, settings.target_lang)  # refuses languages
         total = None
         if source is not None and not is_pipe and is_first:
-            total = check_lengths(translator, iter_lines(source), settings.long, str(source))
+            languages = settings.source_lang, settings.target_lang
+            total = check_lengths(translator, iter_lines(source), settings.long, str(source), *languages)
         long = translate_stream(
             translator,
             lines,
@@ -155,10 +156,11 @@ def translate_stream(
     Returns:
         The lines that were too long.
     """
-    process, long = PartialState(), LongLines(translator.inputs.positions, settings.long)
-    start = [done]
-    broadcast_object_list(start)  # only the first process knows it, and the seeds of all depend on it
-    (done,) = start
+    process = PartialState(cpu=not torch.accelerator.is_available())  # else one process on a CPU is alone
+    long = LongLines(translator.inputs.positions, settings.long)
+    start = [done, recover]
+    broadcast_object_list(start)  # only the first process knows them, and the seeds of all depend on `done`
+    done, recover = start
     hidden = None if process.is_main_process and not recover else True  # None: without a terminal
     with tqdm(desc="translating", unit=" sentences", initial=done, total=total, disable=hidden) as bar:
         for window in shared_windows(lines, settings.window):
@@ -181,7 +183,8 @@ def translate_stream(
             except InputError as error:
                 if not recover:
                     raise
-                print(error, file=sys.stderr)
+                if process.is_main_process:
+                    print(error, file=sys.stderr)
                 done += len(window)
                 continue
             if process.is_main_process:
@@ -206,16 +209,21 @@ def formatted(best: Iterable[Hypothesis], scores: bool) -> Iterator[str]:
         yield (f"{hypothesis.score:.4f}\t" if scores else "") + one_line(hypothesis.text) + "\n"
 
 
-def check_lengths(translator: Translator, lines: Iterable[str], treatment: str, name: str) -> int:
-    """Number of lines of the text `name`. Raises `InputError` for a line that cannot be read or is too long."""
+def check_lengths(
+    translator: Translator, lines: Iterable[str], treatment: str, name: str, *languages: str | None
+) -> int:
+    """Number of lines of the text `name`. Raises `InputError` for a line that cannot be read or is too long.
+
+    `languages`: source and target, whose tags count too.
+    """
     long, first, lines = LongLines(translator.inputs.positions, treatment, name), 1, iter(lines)
     while window := list(islice(lines, CHECKED_TOGETHER)):
         if long.positions is not None and treatment == "error":
             numbers = [i for i, line in enumerate(window) if len(line.strip()) > long.positions // 4]
-            lengths = translator.source_lengths([window[i] for i in numbers])
-            for i, tokens in zip(numbers, lengths, strict=True):
-                if tokens > long.positions:
-                    long.add(first, i, tokens)
+            encoded, _ = translator.encode([window[i] for i in numbers], *languages)
+            for i, ids in zip(numbers, encoded, strict=True):
+                if len(ids) > long.positions:
+                    long.add(first, i, len(ids))
         first += len(window)
     return first - 1
 

@@ -210,10 +210,6 @@ class Translator:
         found = [Hypothesis(text, candidate.score) for text, candidate in zip(texts, candidates, strict=True)]
         return [found[first : first + count] for first in range(0, len(found), count)]
 
-    def source_lengths(self, sentences: Sequence[str]) -> list[int]:
-        """Source tokens of each sentence, without a language tag."""
-        return [len(ids) for ids in self.tokenizer(list(sentences))["input_ids"]] if sentences else []
-
     def encode(
         self,
         sentences: Sequence[str],

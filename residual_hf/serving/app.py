@@ -17,7 +17,7 @@ from fastapi import FastAPI, HTTPException, Request, Response
 from fastapi.middleware.cors import CORSMiddleware
 from fastapi.responses import HTMLResponse, JSONResponse
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
-from pydantic import BaseModel, BeforeValidator, Field, ValidationError
+from pydantic import BaseModel, BeforeValidator, Field, ValidationError, model_validator
 from starlette.exceptions import HTTPException as StarletteHTTPException
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -46,12 +46,22 @@ def integral(value: Any) -> Any:
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
-class DetectBody(BaseModel):
+class RequestBody(BaseModel):
+    @model_validator(mode="before")
+    @classmethod
+    def drop_empty(cls, values: Any) -> Any:
+        """Optional fields that are empty or null have their default, as in LibreTranslate."""
+        if not isinstance(values, dict):
+            return values
+        return {name: value for name, value in values.items() if name == "q" or value not in (None, "")}
+
+
+class DetectBody(RequestBody):
     q: str
     api_key: str = ""
 
 
-class TranslateBody(BaseModel):
+class TranslateBody(RequestBody):
     q: str | list[str]
     source: str
     target: str
@@ -135,6 +145,9 @@ def create_app(languages: Languages, settings: ServerSettings) -> FastAPI:
         if source == "auto":
             shown = map(visible_text, texts) if body.format == "html" else texts
             detected = await asyncio.to_thread(languages.detect, "\n".join(shown))
+            detected = [
+                found for found in detected if (found["language"], body.target) in languages.translators
+            ] or detected
             source = str(detected[0]["language"])
         if (source, body.target) not in languages.translators:
             pairs = ", ".join(f"{source} to {target}" for source, target in languages.translators)
@@ -146,7 +159,7 @@ def create_app(languages: Languages, settings: ServerSettings) -> FastAPI:
             headers = {"Retry-After": str(batcher.retry_after)}
             raise HTTPException(429, "Too many requests are waiting", headers=headers) from None
         except ClosingError:
-            raise HTTPException(503, "The server is shutting down") from None
+            raise HTTPException(503, "The server is shutting down, or has failed (see /health)") from None
         results = await finished(asyncio.wrap_future(future), request, settings.timeout)
         metrics.characters.inc(sum(map(len, texts)))
         answer: dict[str, list[Any]] = {
@@ -233,11 +246,15 @@ def documented(body: type[BaseModel], languages: Languages, settings: ServerSett
 
 
 async def read(request: Request, model: type[Body]) -> Body:
-    """The JSON or form of a request; raises `HTTPException` that names the wrong field."""
+    """The JSON, form or query of a request; raises `HTTPException` that names the wrong field."""
     content_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-    if content_type not in CONTENT_TYPES:
+    in_query = not content_type and bool(request.query_params)
+    if content_type not in CONTENT_TYPES and not in_query:
         raise HTTPException(415, f"Content-Type: {content_type!r} given, must be one of {', '.join(CONTENT_TYPES)}")
     try:
+        if in_query:
+            await request.body()  # which `finished` expects to be read
+            return model.model_validate(dict(request.query_params))
         if content_type == "application/json":
             return model.model_validate_json(await request.body(), strict=True)
         async with request.form() as form:

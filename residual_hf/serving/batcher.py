@@ -182,7 +182,7 @@ class Batcher:
         for request in new:
             try:
                 self._prepare(request)
-            except Exception as error:
+            except BaseException as error:  # also a panic in Rust
                 logger.exception("a request could not be prepared")
                 _fail(request, error)
         return bool(new or self._waiting or not self._closing)
@@ -240,7 +240,7 @@ class Batcher:
                 found = search.translator.translate_encoded(sources, search.hypotheses, scores=True, **arguments)
             for sentence, hypotheses in zip(batch, found, strict=True):
                 self._take(sentence, hypotheses)
-        except Exception as error:
+        except BaseException as error:
             logger.exception("a batch could not be translated")
             for sentence in batch:
                 _fail(sentence.request, error)

@@ -14,7 +14,8 @@ from residual_hf.generation.long_text import space_between, split_text
 
 LINE_BREAKS = re.compile(r"([\r\n\v\f\x85\u2028\u2029]+)")
 MARKER = r"(?:[-*+•–—#>]+\s+)*"  # of lists, headings and quotations
-SENTENCE = re.compile(rf"(\s*{MARKER})(.*?)(\s*)", re.DOTALL)
+BEFORE_SENTENCE = re.compile(rf"\s*{MARKER}")
+UNUSUAL_SPACE = re.compile(r"[^\S ]")
 LOOP = re.compile(r"(.{2,60}?)\1{3,}", re.DOTALL)
 VERBATIM = ("code", "kbd", "pre", "samp", "script", "style", "svg", "textarea", "var")
 VOID = ("area", "base", "br", "col", "embed", "hr", "img", "input", "link", "meta", "source", "track", "wbr")
@@ -86,15 +87,21 @@ def is_copy(translation: str, source: str) -> bool:
 
 def _pieces(text: str, language: str, fits: Callable[[str], bool]) -> Iterator[Piece]:
     for line in LINE_BREAKS.split(text):
-        for sentence in segment(language, line) if _has_letters(line) else [line]:
-            found = SENTENCE.fullmatch(sentence)
-            assert found is not None  # it matches any text
-            before, core, after = found.groups()
+        for sentence in sentences_of(line, language) if _has_letters(line) else [line]:
+            before = BEFORE_SENTENCE.match(sentence)[0]  # type: ignore[index]  # it matches any text
+            core = sentence[len(before) :].rstrip()
             yield before, False
             for part, space in split_text(core, fits):
                 yield part, _has_letters(part)
                 yield space, False
-            yield after, False
+            yield sentence[len(before) + len(core) :], False
+
+
+def sentences_of(line: str, language: str) -> Iterator[str]:
+    """The sentences of a line with the spaces after them. sentencex panics at some spaces before a full stop."""
+    end = 0
+    for found in segment(language, UNUSUAL_SPACE.sub(" ", line)):
+        yield line[end : (end := end + len(found))]
 
 
 def _has_letters(text: str) -> bool:
@@ -131,6 +138,7 @@ class _HTMLParts(HTMLParser):
     def __init__(self) -> None:
         super().__init__(convert_charrefs=True)
         self.parts: list[Piece] = []
+        self._end = 0  # where an end tag begins
         self._verbatim: list[str] = []  # an element that is not translated, and the open ones in it
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
@@ -150,7 +158,18 @@ class _HTMLParts(HTMLParser):
                 pass
         elif self._verbatim and self._verbatim[0] in ENDED_BY:
             self._verbatim.clear()
-        self._keep(f"</{tag}>")
+        self._keep(self.rawdata[self._end : self.rawdata.find(">", self._end) + 1])
+
+    def parse_endtag(self, i: int) -> int:
+        self._end = i
+        return super().parse_endtag(i)
+
+    def parse_marked_section(self, i: int, report: int = 1) -> int:
+        try:
+            return super().parse_marked_section(i, report)
+        except AssertionError:  # not a section
+            self.handle_data("<![")
+            return i + len("<![")
 
     def handle_data(self, data: str) -> None:
         if self._verbatim:

@@ -230,10 +230,38 @@ def test_several_processes_write_what_one_writes(model, source, expected, tmp_pa
     assert (finished.returncode, finished.stdout.splitlines()) == (0, expected), finished.stderr
 
 
+SEARCHED = """
+import sys
+from residual_hf.generation import decode
+from residual_hf.cli import main
+
+batch, searched = decode.search_batch, []
+decode.search_batch = lambda model, rows, *args, **kwargs: searched.extend(rows) or batch(model, rows, *args, **kwargs)
+code = main(sys.argv[1:])
+print(len(searched), file=sys.stderr)
+sys.exit(code)
+"""
+
+
+@pytest.mark.slow
+def test_each_of_several_processes_searches_a_share(model, source, tmp_path, monkeypatch, capfd):
+    popen = subprocess.Popen
+    started = lambda command, **options: popen([sys.executable, "-c", SEARCHED, *command[3:]], **options)  # noqa: E731
+    monkeypatch.setattr("residual_hf.generation.devices.subprocess.Popen", started)
+    assert run_on_devices(2, ["translate", str(model), "--input", str(source), "--num-beams", "1"]) == 0
+    mine = int(capfd.readouterr().err.splitlines()[-1])
+    assert 0 < mine < len(source.read_text().splitlines())
+
+
 def test_every_process_continues_the_samples_of_an_interrupted_run(monkeypatch):
-    messages, seeds = iter([6, ["zwei"], []]), []  # of the first process: lines that are done, and windows
-    monkeypatch.setattr(stream, "broadcast_object_list", lambda values: values.__setitem__(0, next(messages)))
-    monkeypatch.setattr(stream, "PartialState", lambda: SimpleNamespace(is_main_process=False, process_index=1))
+    messages, seeds = (
+        iter([[6, False], [["zwei"]], [[]]]),
+        [],
+    )  # of the first process: lines that are done, and windows
+    monkeypatch.setattr(
+        stream, "broadcast_object_list", lambda values: values.__setitem__(slice(None), next(messages))
+    )
+    monkeypatch.setattr(stream, "PartialState", lambda **_: SimpleNamespace(is_main_process=False, process_index=1))
     monkeypatch.setattr(stream.torch, "manual_seed", seeds.append)
     translator = SimpleNamespace(inputs=SimpleNamespace(positions=8), hypotheses=lambda *args, **options: None)
     translate_stream(translator, iter([]), print, StreamSettings(sample=True, seed=3))

@@ -13,6 +13,7 @@ import subprocess
 import sys
 import threading
 import time
+import urllib.parse
 from concurrent.futures import ThreadPoolExecutor
 from urllib.error import HTTPError
 from urllib.request import Request, urlopen
@@ -134,6 +135,10 @@ def test_html_and_forms(server, german):
     form = "".join(f'--x\r\nContent-Disposition: form-data; name="{k}"\r\n\r\n{v}\r\n' for k, v in parts.items())
     status, _, answer = server.request("translate", (form + "--x--\r\n").encode(), "multipart/form-data; boundary=x")
     assert status == 200 and answer["translatedText"] == expected
+    query = urllib.parse.urlencode({"q": SENTENCES[0], "source": "de", "target": "en", "api_key": ""})
+    status, _, answer = server.request(f"translate?{query}", b"", "", "POST")
+    assert status == 200 and answer["translatedText"] == expected
+    assert server.translate(SENTENCES[0], api_key=None, format=None)[2]["translatedText"] == expected
 
 
 @pytest.mark.parametrize(

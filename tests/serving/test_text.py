@@ -21,7 +21,21 @@ def test_layout_numbers_and_markers_stay_outside_sentences():
     assert found.join("ABCD") == "# A\n\n  - B  C \r\n  - D\n\n----\n\t3.14 \n"
 
 
-@pytest.mark.parametrize("text", ["", " \n\n ", "...", "世界。你好。", "a\u2028b", "🙂 x", "- ", "a" * 1000])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        " \n\n ",
+        "...",
+        "世界。你好。",
+        "a\u2028b",
+        "Plan B\u00a0. Gut.",
+        "C\u3000.\u202f.",
+        "🙂 x",
+        "- ",
+        "a" * 1000,
+    ],
+)
 @pytest.mark.parametrize("markup", [False, True])
 def test_any_text_keeps_its_layout(text, markup):
     found = document(text, lambda sentence: len(sentence) <= 10, markup=markup)
@@ -46,7 +60,7 @@ def test_html_keeps_tags_entities_code_and_untranslated_elements():
 
 
 def test_elements_without_an_end_tag_end_nothing():
-    source = '<img translate="no" src="x">Guten Tag!<br translate="no">Ja.<![CDATA[x y]]>'
+    source = '<IMG translate="no" src="x"><P>Guten Tag!</P ><br translate="no">Ja.<![CDATA[x y]]>'
     found = document(source, markup=True)
     assert found.sentences == ["Guten Tag!", "Ja."] and found.join(found.sentences) == source
 
@@ -66,6 +80,11 @@ def test_elements_may_lack_their_end_tag(source, sentences):
     assert document(source, markup=True).sentences == sentences
 
 
+def test_markup_that_is_no_section_is_text():
+    found = document("a <![x b", markup=True)
+    assert found.join(found.sentences) == "a &lt;![x b"
+
+
 def test_text_that_is_not_translated_stays_escaped():
     source = "<textarea>&lt;/textarea&gt;&lt;img onerror=x&gt;</textarea><script>a < b"
     assert document(source, markup=True).join([]) == source
@@ -76,6 +95,7 @@ def test_sentences_have_spaces_between_them_as_their_language_writes():
     assert Document(chinese, "zh", lambda sentence: True).join(["Hello.", "I am fine."]) == english
     assert document(english).join(["你好。", "我很好。"]) == chinese
     assert Document(chinese, "zh", lambda sentence: True).join(["你好。", "我很好。"]) == chinese
+    assert document(english).join(["สวัสดีครับ", "ผมสบายดี"]) == "สวัสดีครับ ผมสบายดี"
 
 
 def test_visible_text_has_neither_markup_nor_code():
