@@ -4,10 +4,12 @@
 from __future__ import annotations
 
 import argparse
+import shlex
 import sys
 from pathlib import Path
 
 from residual_hf.errors import InputError
+from residual_hf.files import read_json
 
 from . import FAILED
 from .options import Verbs, add_overwrite, add_verb
@@ -106,8 +108,7 @@ def run_convert(options: argparse.Namespace) -> int:
             if getattr(options, name):
                 raise InputError(f"--{name.replace('_', '-')}: only for a fairseq checkpoint (.pt)")
         folder = convert_transformers(options.checkpoint, options.output_dir, options.overwrite)
-        print(f"{folder}: converted; try residual-hf translate {folder}")
-        return 0
+        return say_converted(folder)
     for name in ("source_dict", "target_dict"):
         if getattr(options, name) is None:
             raise InputError(f"--{name.replace('_', '-')}: missing, required for a fairseq checkpoint")
@@ -123,7 +124,13 @@ def run_convert(options: argparse.Namespace) -> int:
         target_lang=options.target_lang,
         overwrite=options.overwrite,
     )
-    print(f"{folder}: converted; try residual-hf translate {folder}")
+    return say_converted(folder)
+
+
+def say_converted(folder: Path) -> int:
+    alone = read_json(folder / "config.json").get("is_decoder_only")
+    arguments = ["evaluate", str(folder), "--text", "FILE"] if alone else ["translate", str(folder)]
+    print(f"{folder}: converted; try residual-hf {shlex.join(arguments)}")
     return 0
 
 

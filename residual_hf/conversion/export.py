@@ -24,7 +24,7 @@ from residual_hf.conversion.to_torch_export import TorchExportTarget
 from residual_hf.data.multilingual import check_tagged
 from residual_hf.data.text_files import iter_lines
 from residual_hf.errors import InputError
-from residual_hf.evaluation.metrics import default_tokenizer
+from residual_hf.evaluation.metrics import EvaluationSettings
 from residual_hf.files import atomic_folder, check_output_folder, write_json
 from residual_hf.generation.decode import DecodingSettings, to_text
 from residual_hf.model.connections import get_ln_mode
@@ -129,6 +129,10 @@ def export(
     if not isinstance(model, ResidualForConditionalGeneration):
         raise InputError(f"model {name}: {type(model).__name__} given, must be a ResidualForConditionalGeneration")
     model = model.float().eval()
+    for field in ("eos_token_id", "decoder_start_token_id"):  # `generate` reads those of the generation config
+        if (value := getattr(model.generation_config, field)) is not None:
+            setattr(model.config, field, value)
+    tokenize = EvaluationSettings().tokenizer_for(model.config.target_lang) if dtype == "int8" else None
     target.check(model.config)
     forbid_tokens(model)
     sources, reference_texts = read_sentences(model, tokenizer, verify_with, references)
@@ -140,11 +144,10 @@ def export(
             target.write(model, tokenizer, folder)
         exported = target.translate(model, tokenizer, folder, sources, limit)
         found = compare(model, sources, own, exported, to)
-        if dtype == "int8" and not isinstance(target, TorchExportTarget):
+        if tokenize is not None and not isinstance(target, TorchExportTarget):
             target.quantize(model, tokenizer, folder)
             exported = target.translate(model, tokenizer, folder, sources, limit)
             texts, exported_texts = to_text(tokenizer, own), to_text(tokenizer, exported)
-            tokenize = default_tokenizer(model.config.target_lang)
             found = measure_loss(found, texts, exported_texts, reference_texts, tokenize)
         tokenizer.save_pretrained(folder)
         write_json(folder / REPORT, {"residual_hf": residual_hf.__version__, **asdict(found)})

@@ -23,7 +23,8 @@ Rule = tuple[str, str]  # a regular expression (Oniguruma) and the text that rep
 MARK = "\ufdd0"  # noncharacters, which no text contains, for a quote to be moved and a dot of "..."
 DOT = "\ufdd3"
 NBSP = "\u00a0"
-CJK = r"\p{Han}\p{Hiragana}\p{Katakana}"
+CJK = r"\x{1100}-\x{11ff}\x{2e80}-\x{a4cf}\x{a840}-\x{a87f}\x{ac00}-\x{d7af}\x{f900}-\x{faff}\x{fe30}-\x{fe4f}"
+CJK += r"\x{ff65}-\x{ffdc}\x{20000}-\x{2ffff}"
 
 SPACING = [
     (r"\r", ""),

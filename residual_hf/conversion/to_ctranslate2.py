@@ -15,6 +15,7 @@ import numpy as np
 from torch import Tensor, nn
 
 from residual_hf.conversion.fold import fold
+from residual_hf.data.tokenizer import separate_target_vocabulary
 from residual_hf.errors import InputError
 from residual_hf.model.configuration_residual import ResidualConfig
 from residual_hf.model.connections import STACKS, get_ln_mode
@@ -233,6 +234,10 @@ def array(tensor: Tensor) -> np.ndarray:
 
 def vocabularies(tokenizer: Any, source_size: int, target_size: int) -> tuple[list[str], list[str]]:
     """The tokens of source and target; rows of the embeddings without a token get a name that no text has."""
+    if (target_ids := separate_target_vocabulary(tokenizer)) is not None:
+        names = [{number: token for token, number in ids.items()} for ids in (tokenizer.encoder, target_ids)]
+        source, target = ([found.get(row) for row in range(max(found) + 1)] for found in names)
+        return complete(source, source_size), complete(target, target_size)
     own = {"use_source_tokenizer": True} if hasattr(tokenizer, "target_vocab_size") else {}
     counts = len(tokenizer), getattr(tokenizer, "target_vocab_size", len(tokenizer))
     source = tokenizer.convert_ids_to_tokens(list(range(counts[0])), **own)

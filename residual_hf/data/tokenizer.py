@@ -55,6 +55,12 @@ def join_subwords(text: str) -> str:
     return re.sub(r"@@( |\Z)", "", text)
 
 
+def separate_target_vocabulary(tokenizer: Any) -> dict[str, int] | None:
+    """The target tokens of a tokenizer in Python that has two vocabularies: of FSMT, or Marian's `separate_vocabs`."""
+    separate = getattr(tokenizer, "separate_vocabs", False) or "tgt_vocab_file" in tokenizer.vocab_files_names
+    return {token: number for number, token in tokenizer.decoder.items()} if separate else None
+
+
 def read_dictionary(path: str | Path) -> list[str]:
     """Read the tokens of a fairseq `dict.txt` in the order of their ids, special tokens first.
 
@@ -68,6 +74,8 @@ def read_dictionary(path: str | Path) -> list[str]:
     known = set(tokens)
     for number, line in enumerate(iter_lines(path), start=1):
         entry = line.rstrip()
+        if not entry:
+            continue
         overwrite = entry.endswith(f" {OVERWRITE}")
         token, _, count = entry.removesuffix(f" {OVERWRITE}").rpartition(" ")
         if not token or not count.isdecimal():

@@ -95,7 +95,9 @@ def write_card(
     if output is not None:
         check_output_file(picture, overwrite=overwrite)
     name = model_name or run.folder.resolve().name
-    for field, value in [("model_name", name), *(("datasets", dataset) for dataset in datasets)]:
+    for field, value in [("name", model_name), *(("datasets", dataset) for dataset in datasets)]:
+        if value is None:
+            continue
         try:
             validate_repo_id(value)
         except HFValidationError as error:
@@ -160,7 +162,7 @@ def card_metadata(
         pipeline_tag=run.task,
         tags=["residual_hf", *run.ln_modes],
         datasets=list(dict.fromkeys([*datasets, *filter(None, trained_on)])) or None,
-        base_model=_hub_id(run.starts_from),
+        base_model=_hub_id(run.starts_from) if "/" in (run.starts_from or "") else None,
         metrics=list(dict.fromkeys(result.metric_type for result in results)) or None,
         model_name=name,
         eval_results=results or None,

@@ -139,10 +139,9 @@ def _find_card(folder: Path, model: Path, repo_id: str) -> Path:
 
 
 def loading_from(repo_id: str, readme: Path) -> str:
-    """A card whose code loads the model from the Hub instead of from the name in its title, that of a folder."""
+    """A card whose code loads the model from the Hub instead of by the name in its metadata, that of a folder."""
     card = readme.read_text(encoding="utf-8")
-    for title in re.findall(r"^# (.+)$", card, re.MULTILINE)[:1]:
-        name = re.sub(r"\\(.)", r"\1", title)
+    if name := ModelCard(card).data.model_name:
         for call in ("from_pretrained(", "model="):
             card = card.replace(call + literal(name), call + literal(repo_id))
         card = card.replace(f"residual-hf evaluate {name}", f"residual-hf evaluate {repo_id}")

@@ -14,7 +14,7 @@ from transformers import PreTrainedTokenizerBase
 
 from residual_hf.checkpoint import load_checkpoint
 from residual_hf.conversion.change_mode import change_ln_mode
-from residual_hf.data.tokenizer import target_backend
+from residual_hf.data.tokenizer import separate_target_vocabulary, target_backend
 from residual_hf.errors import InputError
 from residual_hf.model.configuration_residual import RATES, ResidualConfig
 from residual_hf.model.connections import STACKS
@@ -139,7 +139,8 @@ def vocabulary(tokenizer: Any, side: str) -> tuple[Any, dict[str, int]]:
     A tokenizer written in Python, such as Marian's, has no `tokenizers.Tokenizer`.
     """
     if not hasattr(tokenizer, "backend_tokenizer"):
-        return None, tokenizer.get_vocab()
+        target = separate_target_vocabulary(tokenizer) if side == "target" else None
+        return None, target or tokenizer.get_vocab()
     backend, size = tokenizer.backend_tokenizer, len(tokenizer)
     if side == "target":
         backend, size = target_backend(tokenizer), getattr(tokenizer, "target_vocab_size", size)

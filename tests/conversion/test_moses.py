@@ -92,7 +92,7 @@ def test_detokenized_text_is_that_of_sacremoses_and_the_original(language):
         ("en", "well @-@ known ( and 5 $ ) .", "well-known (and 5 $)."),
         ("fr", "l&apos; homme dit : &quot; oui ! &quot;", 'l\'homme dit : "oui !"'),
         ("de", "„ Ja “ , sagt er .", "„Ja“, sagt er."),
-        ("ja", "日本 語 です 。", "日本語です 。"),
+        ("ja", "日本 語 です 。", "日本語です。"),
     ],
 )
 def test_detokenized_examples(language, cut, text):

@@ -35,6 +35,12 @@ def test_metadata_survive_the_reader_of_the_hub(make_run):
     }
 
 
+def test_a_run_folder_need_not_have_a_name_of_the_hub(make_run):
+    run = make_run()
+    run = run.rename(run.with_name("lr=0.001 #2"))
+    assert "# lr=0.001 \\#2" in content(write_card(run))
+
+
 def test_card_says_what_the_run_recorded(make_run):
     run = make_run()
     card = content(write_card(run))

@@ -38,7 +38,7 @@ def test_existing_card_is_kept(make_run):
     ("options", "message"),
     [
         ({"datasets": ["not an id"]}, "datasets: .*not an id"),
-        ({"model_name": "a b"}, "model_name: .*a b"),
+        ({"model_name": "a b"}, "name: .*a b"),
         ({"output": "card.txt"}, "output: card.txt given, must end in .md"),
     ],
 )

@@ -6,6 +6,7 @@ from __future__ import annotations
 import importlib
 import itertools
 import json
+import re
 
 import pytest
 from huggingface_hub import HfApi
@@ -135,6 +136,7 @@ def test_a_model_without_records_gets_a_card_that_says_where_it_is_from(tmp_path
         'model="my [model]"',
     ):
         assert shown in card, shown
+    (folder / "README.md").write_text(re.sub("^# .*", "# A better title", card, flags=re.MULTILINE))
     uploaded = push.loading_from("somebody/a", folder / "README.md")
     assert '"my [model]"' in card and '"my [model]"' not in uploaded
     assert 'model="somebody/a"' in uploaded and 'from_pretrained("somebody/a"' in uploaded
