@@ -252,15 +252,19 @@ def read_json_lines(path: Path) -> list[dict[str, Any]]:
     return [_json_object(line, f"{path}: line {number}") for number, line in lines if line.strip()]
 
 
-def entries_until(update: float, path: Path) -> list[dict[str, Any]]:
-    """The entries of a log (JSON Lines with `step`) up to an update, without damaged ones, as of a full disk."""
+def undamaged_entries(path: Path) -> list[dict[str, Any]]:
+    """The JSON objects of a file with one per line that a process may have left with a part of a line."""
     entries = []
     for line in path.read_text(encoding="utf-8", errors="replace").split("\n") if path.exists() else ():
-        with suppress(ValueError, KeyError, TypeError, RecursionError):
-            entry = json.loads(line)
-            if float(entry["step"]) <= update:
-                entries.append(entry)
-    return entries
+        with suppress(ValueError, RecursionError):
+            entries.append(json.loads(line))
+    return [entry for entry in entries if isinstance(entry, dict)]
+
+
+def entries_until(update: float, path: Path) -> list[dict[str, Any]]:
+    """The undamaged entries of a log up to an update (`step`)."""
+    steps = ((entry, entry.get("step")) for entry in undamaged_entries(path))
+    return [entry for entry, step in steps if isinstance(step, int) and step <= update]
 
 
 def write_json_lines(path: Path, values: Iterable[Any]) -> None:

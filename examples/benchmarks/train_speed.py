@@ -321,6 +321,8 @@ def main() -> None:
     figures["rows"] = []
     for precision in args.precision:
         names = [n for n in args.candidates if split_name(n)[1] not in NATIVE_PRECISIONS or serves(args, precision)]
+        if not names:
+            continue
         candidates = [build_candidate(name, shape, args.device, args.seed, args.compile) for name in names]
         with ExitStack() as kernels:
             for candidate in candidates:

@@ -92,6 +92,7 @@ def main() -> None:
         "--modes", nargs="+", default=[], help="the other modes of each check; default: its own choice"
     )
     args = parser.parse_args()
+    args.file.parent.mkdir(parents=True, exist_ok=True)
     lines = read_runs(args.file)
     done = [[line.get(name) for name in RUN] for line in lines]
     for run in read_runs(args.runs):

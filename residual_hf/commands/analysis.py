@@ -13,6 +13,7 @@ from typing import Any
 
 from residual_hf.errors import InputError
 
+from . import BAD_INPUT
 from .options import Verbs, add_overrides, add_overwrite, add_verb, parse_overrides
 
 REDUCED = ("admin-4", "admin-5", "admin-10", "b2t-5", "skip-3", "reviewer-7")
@@ -90,15 +91,17 @@ def draw_each(names: Sequence[str], draw: Callable[[Any], Iterable[Path]]) -> in
     """Draw the figures of these names; of all, those that can be drawn."""
     from residual_hf.analysis.figures.gallery import find_figures
 
+    drawn = False
     for figure in find_figures(names):
         try:
             for path in draw(figure):
                 print(path)
+                drawn = True
         except InputError as error:
             if "all" not in names:
                 raise
             print(f"residual-hf figures: left out: {error}", file=sys.stderr)
-    return 0
+    return 0 if drawn else BAD_INPUT
 
 
 def draw_figures_of_model(options: argparse.Namespace) -> int:

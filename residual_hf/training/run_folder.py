@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from residual_hf.data.text_files import iter_lines
 from residual_hf.errors import InputError
 from residual_hf.evaluation.metrics import detokenize
-from residual_hf.files import RECORD, read_json, read_json_lines
+from residual_hf.files import RECORD, read_json, undamaged_entries
 from residual_hf.model.connections import STACKS
 from residual_hf.yaml_reader import read_yaml
 
@@ -62,7 +62,7 @@ class Run:
             recipe=read_recipe(folder),
             config=config,
             metrics=metrics,
-            curve=read_json_lines(folder / "metrics.jsonl") if (folder / "metrics.jsonl").is_file() else [],
+            curve=undamaged_entries(folder / "metrics.jsonl"),
             record=record,
             cleaning=cleaning,
         )

@@ -10,7 +10,13 @@ import pytest
 import torch
 from test_run import make_recipe
 from test_trainer import make_corpus, make_model, make_trainer
-from transformers import BartConfig, BartForConditionalGeneration, Seq2SeqTrainer, Seq2SeqTrainingArguments
+from transformers import (
+    BartConfig,
+    BartForConditionalGeneration,
+    Seq2SeqTrainer,
+    Seq2SeqTrainingArguments,
+    TrainerCallback,
+)
 
 from residual_hf import DiagnosticsCallback
 from residual_hf.analysis.monitoring import spikes as spikes_module
@@ -261,3 +267,20 @@ def test_replay_refuses_what_it_cannot_find(tmp_path):
     source.write_text("".join([*lines[1:], lines[0]]))
     with pytest.raises(InputError, match="data.train of .*run: other text than that of the run"):
         replay(tmp_path / "run", 2)
+
+
+def test_a_training_after_one_that_an_error_ended_counts_each_loss_once(tmp_path):
+    class Fail(TrainerCallback):
+        def on_pre_optimizer_step(self, args, state, control, **kwargs):
+            raise MemoryError
+
+    _, expected = diagnosed(tmp_path / "whole", every=1)
+    trainer, fail = make_trainer(tmp_path, make_model()), Fail()
+    trainer.add_callback(DiagnosticsCallback(tmp_path, 1))
+    trainer.add_callback(fail)
+    with pytest.raises(MemoryError):
+        trainer.train()
+    trainer.remove_callback(fail)
+    trainer.train()
+    found = read_json_lines(tmp_path / "diagnostics.jsonl")
+    assert series(found, "losses") == pytest.approx(series(expected, "losses"), rel=1e-3)

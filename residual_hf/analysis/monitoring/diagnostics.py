@@ -141,6 +141,8 @@ class DiagnosticsCallback(TrainerCallback):
     def on_train_begin(self, args: Any, state: Any, control: Any, model: Any = None, **kwargs: Any) -> None:
         if args.torch_compile or AcceleratorState().distributed_type == DistributedType.DEEPSPEED:
             raise InputError("diagnostics: not available with torch.compile or DeepSpeed")
+        self.hooks.close()  # of a training that an error ended
+        self.update = self.statistics = None
         self.model = model
         self.parameters = [p for p in model.parameters() if p.requires_grad]
         self.is_sharded = any(isinstance(p, DTensor) for p in self.parameters)

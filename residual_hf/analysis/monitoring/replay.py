@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import logging
-import math
 import tempfile
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
@@ -19,7 +18,7 @@ from transformers import TrainerCallback, set_seed
 from residual_hf.analysis.output import as_table
 from residual_hf.data.pipeline import read_corpora
 from residual_hf.errors import InputError
-from residual_hf.files import RECORD, entries_until, read_json_lines, write_json_lines
+from residual_hf.files import RECORD, read_json_lines, undamaged_entries, write_json_lines
 from residual_hf.training.building import build_model, model_class
 from residual_hf.training.callbacks import show_progress
 from residual_hf.training.checkpoints import complete_checkpoints, step_of
@@ -165,7 +164,7 @@ def replay(run: Path, at: int | None = None) -> Replay:
         raise InputError(f"{run} has {record.processes} processes, but {processes} are running: use torchrun")
     checkpoints = [path for path in complete_checkpoints(run / "checkpoints") if step_of(path) < at]
     start = step_of(checkpoints[-1]) if checkpoints else 0
-    earlier = entries_until(math.inf, run / FILE)
+    earlier = undamaged_entries(run / FILE)
     folder = run / "replays" / f"update-{at}"
     if this_process().is_main_process:
         folder.mkdir(parents=True, exist_ok=True)

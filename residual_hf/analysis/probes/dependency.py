@@ -13,7 +13,7 @@ from residual_hf.model.connections import ResidualConnection
 from residual_hf.model.norms import AdaNorm, RMSNorm
 
 from .representations import record
-from .sites import Sublayer, sublayers
+from .sites import Sublayer, stacks, sublayers
 from .undisturbed import Batch
 
 
@@ -42,6 +42,8 @@ def dependency_matrix(model: nn.Module, batch: Batch, stack: str = "encoder") ->
         InputError: the mode of the stack is none of these, or its norms are AdaNorms, which do not scale.
     """
     parts = [part for part in sublayers(model) if part.stack == stack]
+    if not parts:
+        raise InputError(f"stack: {stack!r} given, must be one of {', '.join(stacks(model))}")
     is_post = normalizes_sum(parts[0])
     states = record(model, batch, "input", "branch.output", "norm.input")
     components = [states[parts[0].site("input")]]
@@ -50,6 +52,8 @@ def dependency_matrix(model: nn.Module, batch: Batch, stack: str = "encoder") ->
         branch = states[part.site("branch.output")] * part.factor("branch")
         components = [component * part.factor("shortcut") for component in components] + [branch]
         if is_post:
+            if isinstance(part.norms["norm"], nn.LayerNorm):
+                components = [component - component.mean(-1, keepdim=True) for component in components]
             factors = gain(part.norms["norm"], states[part.site("norm.input")])
             components = [component * factors for component in components]
         rows += [Dependency(i, j, part.kind, beta) for j, beta in enumerate(shares(components))]

@@ -39,7 +39,7 @@ def record(model: nn.Module, batches: Batches, *locations: str) -> dict[Site, Te
 
 def real_tokens(batch: Batch) -> dict[str, Tensor]:
     """By stack, which tokens of a batch are no padding, (batch, length)."""
-    masks = {"decoder": batch["labels"].ne(-100)}
+    masks = {"decoder": batch["labels"].ne(-100)} if "labels" in batch else {}
     return masks | ({"encoder": batch["attention_mask"].bool()} if "attention_mask" in batch else {})
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from residual_hf.analysis.monitoring.diagnostics import FILE, Alert
-from residual_hf.files import read_json_lines
+from residual_hf.files import undamaged_entries
 
 from .charts import heat_map
 
@@ -50,7 +50,7 @@ class LayerMaps:
 def layer_maps(folders: Sequence[Path]) -> list[LayerMaps]:
     """Maps of the runs that have diagnostics. All runs have the same colors, so that they can be compared."""
     files = {number: folder / FILE for number, folder in enumerate(folders)}
-    lines = {number: read_json_lines(file) for number, file in files.items() if file.is_file()}
+    lines = {number: undamaged_entries(file) for number, file in files.items() if file.is_file()}
     maps = {
         number: LayerMaps(number, [], [sentence(str(Alert(**line["alert"]))) for line in found if "alert" in line])
         for number, found in lines.items()

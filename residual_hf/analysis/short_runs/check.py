@@ -17,7 +17,7 @@ import math
 import random
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -30,6 +30,7 @@ from residual_hf.analysis.probes.gradients import GradientNorm, gradient_norms
 from residual_hf.analysis.probes.representations import activation_ranges
 from residual_hf.catalogue import check_modes
 from residual_hf.data.corpus import ParallelCorpus, read_parallel
+from residual_hf.data.encoding import EncodedCorpus
 from residual_hf.data.pair_reader import PairReader
 from residual_hf.data.pipeline import PreparedData
 from residual_hf.errors import InputError
@@ -79,9 +80,15 @@ def check(recipe: Recipe, seconds: float = 60.0, modes: Sequence[str] = ()) -> C
     with tempfile.TemporaryDirectory() as folder:
         data = sample(recipe, Path(folder))
         budget = recipe.training.max_tokens
-        tokens = min(TOKENS[device], TOKENS[device] if budget == "auto" else budget)
+        tokens = max(longest(data.encoded), min(TOKENS[device], TOKENS[device] if budget == "auto" else budget))
         corpus = ShortCorpus(data.encoded, data.tokenizer, {}, tokens, device)
         return Check(recipe, data.tokenizer, corpus).run(seconds, modes)
+
+
+def longest(corpora: Mapping[str, EncodedCorpus]) -> int:
+    """Tokens of the longest sentence."""
+    sides = [side for corpus in corpora.values() for side in (corpus.source_lengths, corpus.target_lengths)]
+    return max(int(lengths.max()) for lengths in sides)
 
 
 def sample(recipe: Recipe, folder: Path) -> PreparedData:
@@ -159,16 +166,9 @@ class Check:
             started = time.perf_counter()
             self.train(model, [self.settings.lr * 1e-3] * 2)
             seconds = (time.perf_counter() - started) / 2
-            if seconds * UPDATES[0] <= 20 or self.corpus.max_tokens <= self.longest() * 2:
+            if seconds * UPDATES[0] <= 20 or self.corpus.max_tokens <= longest(self.corpus.corpora) * 2:
                 return seconds
             self.corpus.max_tokens //= 2
-
-    def longest(self) -> int:
-        return max(
-            int(lengths.max())
-            for corpus in self.corpus.corpora.values()
-            for lengths in (corpus.source_lengths, corpus.target_lengths)
-        )
 
     def choose(self, own: str, seconds: float, per_update: float) -> tuple[list[str], list[str]]:
         """Modes that were trained for a few updates, as many as the time allows, and the best of them."""

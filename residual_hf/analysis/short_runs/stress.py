@@ -28,7 +28,7 @@ from residual_hf.analysis.output import Panel, Point, as_markdown, check_matplot
 from residual_hf.catalogue import check_modes
 from residual_hf.data.pipeline import read_corpora
 from residual_hf.errors import InputError
-from residual_hf.files import read_json_lines, write_atomically
+from residual_hf.files import undamaged_entries, write_atomically, write_json_lines
 from residual_hf.training.building import tokenizer_fields
 from residual_hf.training.environment import commit
 from residual_hf.training.recipe import Recipe
@@ -124,7 +124,8 @@ def stress(
     check_modes(modes)
     check_matplotlib()
     file.parent.mkdir(parents=True, exist_ok=True)
-    runs = read_runs(file, setting)
+    write_json_lines(file, undamaged_entries(file))
+    runs, modes, layers, seeds = read_runs(file, setting), *map(dict.fromkeys, (modes, layers, seeds))
     done = {(run.mode, run.layers, run.seed) for run in runs}
     missing = [(m, n, s) for s in seeds for n in sorted(layers) for m in modes if (m, n, s) not in done]
     if missing and corpus is None:
@@ -141,9 +142,7 @@ def stress(
 
 def read_runs(file: Path, setting: StressSetting) -> list[StressRun]:
     """The runs of a file with this setting."""
-    if not file.exists():
-        return []
-    entries = [dict(entry) for entry in read_json_lines(file)]
+    entries = undamaged_entries(file)
     return [StressRun(**entry) for entry in entries if entry.pop("setting") == asdict(setting)]
 
 

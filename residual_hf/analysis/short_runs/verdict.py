@@ -140,7 +140,7 @@ def judge(
     elif halfway and own.learned(unigram_entropy) < NOTHING:
         fatal.append(f"nothing is learned: {fell}, that of {halfway[0]}")
     elif learned:
-        risks.append(f"{fell}, not below {bound:.2f}; {learned} did. More --seconds tell slow from stuck")
+        risks.append(f"{fell}, not below {bound:.2f}; {learned} did: slow or stuck, which more --seconds can tell")
     else:
         unclear.append(f"{updates} updates are too few: no mode got below {bound:.2f}")
     if own.gradient_ratio < VANISHING:
