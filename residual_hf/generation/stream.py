@@ -158,7 +158,7 @@ def translate_stream(
     """
     process = PartialState(cpu=not torch.accelerator.is_available())  # else one process on a CPU is alone
     long = LongLines(translator.inputs.positions, settings.long)
-    start = [done, recover]
+    start: list[Any] = [done, recover]
     broadcast_object_list(start)  # only the first process knows them, and the seeds of all depend on `done`
     done, recover = start
     hidden = None if process.is_main_process and not recover else True  # None: without a terminal

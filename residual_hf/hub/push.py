@@ -141,7 +141,7 @@ def _find_card(folder: Path, model: Path, repo_id: str) -> Path:
 def loading_from(repo_id: str, readme: Path) -> str:
     """A card whose code loads the model from the Hub instead of by the name in its metadata, that of a folder."""
     card = readme.read_text(encoding="utf-8")
-    if name := ModelCard(card).data.model_name:
+    if name := ModelCard(card).data.get("model_name"):
         for call in ("from_pretrained(", "model="):
             card = card.replace(call + literal(name), call + literal(repo_id))
         card = card.replace(f"residual-hf evaluate {name}", f"residual-hf evaluate {repo_id}")

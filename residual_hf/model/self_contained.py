@@ -130,11 +130,13 @@ def _with_relative_imports(text: str, neighbours: set[str]) -> str:
             raise ValueError(
                 f"line {node.lineno} imports a module of {package}: write `from {package} import <names>`"
             )
-        names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else [getattr(node, "module", "")]
-        for name in neighbours & {str(name).partition(".")[0] for name in names}:
+        if not isinstance(node, (ast.Import, ast.ImportFrom)):
+            continue
+        names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else [node.module or ""]
+        for name in neighbours & {name.partition(".")[0] for name in names}:
             if name not in packages_distributions():
                 raise ValueError(f"line {node.lineno} imports {name}, another file of its project")
-        if not isinstance(node, ast.ImportFrom):
+        if isinstance(node, ast.Import):
             continue
         if node.level or node.module is None:
             raise ValueError(f"line {node.lineno} imports another file of its folder")

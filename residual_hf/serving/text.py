@@ -164,7 +164,7 @@ class _HTMLParts(HTMLParser):
         self._end = i
         return super().parse_endtag(i)
 
-    def parse_marked_section(self, i: int, report: int = 1) -> int:
+    def parse_marked_section(self, i: int, report: bool = True) -> int:
         try:
             return super().parse_marked_section(i, report)
         except AssertionError:  # not a section

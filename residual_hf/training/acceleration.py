@@ -123,7 +123,7 @@ def faster_forward(module: nn.Module, bf16: bool) -> Callable[..., Any] | None:
     return linear if bf16 and type(module) is nn.Linear else None
 
 
-def is_served(norm: nn.Module) -> bool:
+def is_served(norm: Any) -> bool:
     return type(norm) in (nn.LayerNorm, RMSNorm) and norm.weight is not None and norm.eps is not None
 
 

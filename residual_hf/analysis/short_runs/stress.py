@@ -125,7 +125,8 @@ def stress(
     check_matplotlib()
     file.parent.mkdir(parents=True, exist_ok=True)
     write_json_lines(file, undamaged_entries(file))
-    runs, modes, layers, seeds = read_runs(file, setting), *map(dict.fromkeys, (modes, layers, seeds))
+    modes, layers, seeds = [*dict.fromkeys(modes)], [*dict.fromkeys(layers)], [*dict.fromkeys(seeds)]
+    runs = read_runs(file, setting)
     done = {(run.mode, run.layers, run.seed) for run in runs}
     missing = [(m, n, s) for s in seeds for n in sorted(layers) for m in modes if (m, n, s) not in done]
     if missing and corpus is None:
