@@ -96,7 +96,7 @@ def draw_each(names: Sequence[str], draw: Callable[[Any], Iterable[Path]]) -> in
         try:
             for path in draw(figure):
                 print(path)
-                drawn = True
+            drawn = True
         except InputError as error:
             if "all" not in names:
                 raise

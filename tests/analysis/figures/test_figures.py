@@ -183,6 +183,11 @@ def test_other_modes_have_no_theorems(tmp_path, capsys, monkeypatch):
     assert [line.split(": ")[2] for line in left_out] == ["theorems", "reviewer-9"]
 
 
+def test_figures_of_which_none_can_be_drawn_are_an_error(tmp_path, capsys):
+    assert main(["figures", "all", "--modes", "typo", "--output-dir", str(tmp_path / "new")]) == 2
+    assert "typo" in capsys.readouterr().err and not (tmp_path / "new").exists()
+
+
 def test_gradients_of_theorem_1_are_relative_to_the_last_sublayer():
     points = FIGURES["theorems"].points("post_ln", 1, {"layers": 2, "width": 32, "ffn": 32})
     decoder = [p for p in points if (p.panel, p.series) == ("Admin's theorem 1", "post_ln decoder")]
