@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import torch
 from safetensors import SafetensorError
 from transformers import (
     AutoModelForCausalLM,
@@ -160,3 +161,19 @@ def weights_stamp(name: str | Path) -> dict[str, list[int]]:
     """Size and modification time of the weight files of a model or a run; empty for a name on the Hub."""
     found = {path.name: path.stat() for path in sorted(Path(model_folder(name)).glob("*.safetensors"))}
     return {path: [stat.st_size, stat.st_mtime_ns] for path, stat in found.items()}
+
+
+def move_to(model: Any, device: str | None = None, dtype: torch.dtype | None = None) -> None:
+    """Move a model to a device, and to a type there.
+
+    The default is a GPU if there is one; under `torchrun`, that of this process. Raises `InputError` for a device that
+    does not exist, or does not support the type.
+    """
+    if device is None:
+        device = f"cuda:{os.environ.get('LOCAL_RANK', 0)}" if torch.cuda.is_available() else "cpu"
+    try:
+        if torch.device(device).type == "meta":
+            raise RuntimeError("it computes nothing")
+        model.to(device) if dtype is None else model.to(device, dtype)
+    except (RuntimeError, AssertionError) as error:
+        raise InputError(f"device {device!r}: {error}") from error

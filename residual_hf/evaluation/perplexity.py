@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from tqdm.auto import tqdm
 
+from residual_hf.checkpoint import move_to
 from residual_hf.data.batching import Seq2SeqCollator, evaluation_batches
 from residual_hf.data.corpus import numbered, read_parallel
 from residual_hf.data.encoding import EncodedCorpus
@@ -72,10 +73,7 @@ def evaluate_text(
             f"--block-size: {block_size} given, must be from 2 to {positions}, the positions of the model"
         )
     packing = partial(pack, block_size=block_size or positions, break_mode=break_mode, context=context_window)
-    try:
-        model.to(device or ("cuda" if torch.cuda.is_available() else "cpu"))
-    except (RuntimeError, AssertionError) as error:
-        raise InputError(f"device {device!r}: {error}") from error
+    move_to(model, device)
     corpora = [read_parallel(CorpusSpec(text=file)) for file in files]
     reports = {}
     for name, corpus in zip(numbered([corpus.name for corpus in corpora]), corpora, strict=True):

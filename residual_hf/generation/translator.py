@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -12,7 +11,7 @@ from typing import Any, NamedTuple
 import torch
 from tqdm import tqdm
 
-from residual_hf.checkpoint import load_checkpoint
+from residual_hf.checkpoint import load_checkpoint, move_to
 from residual_hf.errors import InputError
 from residual_hf.model.decoding import FastGenerationMixin
 from residual_hf.model.options import refusal
@@ -67,8 +66,6 @@ class Translator:
             InputError: the folder is missing, incomplete or damaged; weights, config and vocabulary do not match; the
                 config is of a newer version; or the device does not exist or does not support the precision.
         """
-        if device is None:
-            device = f"cuda:{os.environ.get('LOCAL_RANK', 0)}" if torch.cuda.is_available() else "cpu"
         model, tokenizer = load_checkpoint(name, trust_remote_code=trust_remote_code)
         generation = model.generation_config
         chosen: dict[str, Any] = {
@@ -83,20 +80,15 @@ class Translator:
             chosen |= {key: value} if value is not None else {}
         chosen |= {key: value for key, value in settings.items() if value is not None}
         decoding = dataclasses.replace(DecodingSettings(), **chosen)
-        try:
-            if torch.device(device).type == "meta":
-                raise RuntimeError("it computes nothing")
-            model.to(device)
-            dtype = decoding.dtype
-            if model.device.type == "cpu" and isinstance(model, FastGenerationMixin):
-                dtype = "float32"  # `generate` decodes in `decoding.dtype`
-            elif dtype == "int8" and settings.get("dtype") is None:
-                dtype = "float32"  # the model names its precision on a CPU
-            elif dtype == "int8":
-                raise InputError("dtype: int8 given, only supported for models of this package on a CPU")
-            model.to(getattr(torch, dtype))
-        except (RuntimeError, AssertionError) as error:
-            raise InputError(f"device {device!r}: {error}") from error
+        move_to(model, device)
+        dtype = decoding.dtype
+        if model.device.type == "cpu" and isinstance(model, FastGenerationMixin):
+            dtype = "float32"  # `generate` decodes in `decoding.dtype`
+        elif dtype == "int8" and settings.get("dtype") is None:
+            dtype = "float32"  # the model names its precision on a CPU
+        elif dtype == "int8":
+            raise InputError("dtype: int8 given, only supported for models of this package on a CPU")
+        move_to(model, device, getattr(torch, dtype))
         return cls(model, tokenizer, decoding)
 
     def translate(

@@ -14,6 +14,7 @@ import os
 import sys
 from importlib.metadata import packages_distributions
 from pathlib import Path
+from pkgutil import iter_modules
 from typing import TYPE_CHECKING, Any
 
 from transformers.dynamic_module_utils import get_relative_import_files, get_relative_imports
@@ -104,7 +105,7 @@ def _add_mode(files: dict[str, str], mode: type[ResidualConnection]) -> None:
         path = Path(inspect.getfile(mode))
         if path.name in files:
             raise ValueError(f"the model code already has a file {path.name}")
-        neighbours = {mode.__module__.partition(".")[0], *(other.stem for other in path.parent.iterdir())}
+        neighbours = {mode.__module__.partition(".")[0], *(other.name for other in iter_modules([str(path.parent)]))}
         text = _with_relative_imports(path.read_text("utf-8"), neighbours)
     except (OSError, TypeError, ValueError, SyntaxError) as error:
         logger.warning(
@@ -126,14 +127,18 @@ def _with_relative_imports(text: str, neighbours: set[str]) -> str:
     package = home.partition(".")[0]
     lines = text.splitlines()
     for node in ast.walk(ast.parse(text)):
-        if isinstance(node, ast.Import) and any(alias.name.partition(".")[0] == package for alias in node.names):
+        if isinstance(node, ast.Import):
+            modules = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            modules = [node.module or ""]
+        else:
+            continue
+        names = {module.partition(".")[0] for module in modules}
+        if isinstance(node, ast.Import) and package in names:
             raise ValueError(
                 f"line {node.lineno} imports a module of {package}: write `from {package} import <names>`"
             )
-        if not isinstance(node, (ast.Import, ast.ImportFrom)):
-            continue
-        names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else [node.module or ""]
-        for name in neighbours & {name.partition(".")[0] for name in names}:
+        for name in neighbours & names - {package}:
             if name not in packages_distributions():
                 raise ValueError(f"line {node.lineno} imports {name}, another file of its project")
         if isinstance(node, ast.Import):

@@ -14,7 +14,7 @@ from transformers import AutoModelForSeq2SeqLM, pipeline
 from transformers.dynamic_module_utils import get_relative_imports
 
 from residual_hf.checkpoint import save_checkpoint
-from residual_hf.model import connections, modeling_residual
+from residual_hf.model import connections, modeling_residual, self_contained
 
 COMMIT = "0123456789" * 4
 
@@ -152,7 +152,10 @@ def user_mode(tmp_path, monkeypatch):
         sys.modules.pop(path.stem, None)
 
 
-def test_mode_of_a_user_travels(user_mode, tokenizer, tmp_path):
+def test_mode_of_a_user_travels(user_mode, tokenizer, tmp_path, monkeypatch):
+    (tmp_path / "residual_hf").mkdir()  # beside a clone of the package that is not installed
+    (tmp_path / "residual_hf" / "__init__.py").touch()
+    monkeypatch.setattr(self_contained, "packages_distributions", dict)
     user_mode("my_minus", MODE.format(name="my_minus", cls="Minus"))
     model = tiny_model(tokenizer, ln_mode="my_minus", source_lang="de", target_lang="en")
     translations = pipeline("translation", model=model, tokenizer=tokenizer, device="cpu")(SENTENCES, max_new_tokens=8)
