@@ -276,8 +276,8 @@ def test_a_training_after_one_that_an_error_ended_counts_each_loss_once(tmp_path
 
     _, expected = diagnosed(tmp_path / "whole", every=1)
     trainer, fail = make_trainer(tmp_path, make_model()), Fail()
-    trainer.add_callback(DiagnosticsCallback(tmp_path, 1))
     trainer.add_callback(fail)
+    trainer.add_callback(DiagnosticsCallback(tmp_path, 1))
     with pytest.raises(MemoryError):
         trainer.train()
     trainer.remove_callback(fail)

@@ -265,6 +265,7 @@ def test_evaluate_names_what_does_not_fit(finished, tmp_path, capsys):
     model, text = str(folder / "run"), str(folder / "test")
     for arguments, message in (
         (["--text", text, "--block-size", "65"], "--block-size: 65 given, must be from 2 to "),
+        (["--text", text, "--device", "abacus"], "device 'abacus'"),
         (["--text", text, "--source", text, "--reference", text], "--text: must be given for a language model, --sou"),
         ([], "--text: must be given for a language model, --source and"),
         (["--text", text, "--metric", "rouge"], "--metric: given with --text, which is scored by perplexity"),
