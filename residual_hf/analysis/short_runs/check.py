@@ -49,8 +49,8 @@ from .verdict import RAMP, CheckReport, ModeCheck, judge
 PAIRS = 20_000
 """Sentence pairs of the training text that are read."""
 TOKENS = {"cpu": 1024, "cuda": 4096}
-UPDATES = (24, 150)
-"""Fewest and most updates of the short training."""
+FEWEST_UPDATES = 24
+"""Of the short training, if the time is too short for more."""
 FEWEST_FIRST = 3
 FINALISTS = 2
 
@@ -115,7 +115,7 @@ class Check:
         own_name = "/".join(dict.fromkeys(config.stack_ln_mode(stack) for stack in config.stacks))
         per_update = self.seconds_per_update()
         shares = 1 + (len(modes) or FINALISTS)
-        updates = int(min(max(0.7 * seconds / shares / per_update, UPDATES[0]), UPDATES[1]))
+        updates = max(FEWEST_UPDATES, int(0.7 * seconds / shares / per_update))
         own_started = time.perf_counter()
         own = self.measure(None, own_name, updates)
         per_mode = time.perf_counter() - own_started
@@ -166,7 +166,7 @@ class Check:
             started = time.perf_counter()
             self.train(model, [self.settings.lr * 1e-3] * 2)
             seconds = (time.perf_counter() - started) / 2
-            if seconds * UPDATES[0] <= 20 or self.corpus.max_tokens <= longest(self.corpus.corpora) * 2:
+            if seconds * FEWEST_UPDATES <= 20 or self.corpus.max_tokens <= longest(self.corpus.corpora) * 2:
                 return seconds
             self.corpus.max_tokens //= 2
 

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -33,7 +34,8 @@ class ShortCorpus:
         fields: of the config of models for this corpus, such as `vocab_size`.
 
     Attributes:
-        unigram_entropy: NLL per token, in nats, of a model that knows word frequencies only.
+        unigram_entropy: of the training targets, in nats per token: the NLL of a model that knows only word
+            frequencies.
     """
 
     def __init__(
@@ -48,8 +50,8 @@ class ShortCorpus:
         self.collate = Seq2SeqCollator(
             pad_token_id=tokenizer.pad_token_id, decoder_start_token_id=tokenizer.eos_token_id
         )
-        counts = torch.bincount(torch.cat([batch["labels"][batch["labels"] >= 0] for batch in self.valid()]))
-        share = counts[counts > 0] / counts.sum()
+        counts = np.bincount(corpora["train"].arrays["target_ids"])
+        share = torch.from_numpy(counts / counts.sum())
         self.unigram_entropy = torch.special.entr(share).sum().item()
 
     @classmethod

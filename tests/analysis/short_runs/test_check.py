@@ -99,8 +99,8 @@ def test_command(tmp_path, capsys, monkeypatch):
         "training": {"max_tokens": 300, "max_updates": 100, "warmup_updates": 10, "clip_norm": 1.0},
     }
     (tmp_path / "recipe.yaml").write_text(yaml.safe_dump(recipe), encoding="utf-8")
-    monkeypatch.setattr(check, "UPDATES", (6, 6))
-    arguments = ["check", str(tmp_path / "recipe.yaml"), "--seconds", "1"]
+    monkeypatch.setattr(check, "FEWEST_UPDATES", 6)
+    arguments = ["check", str(tmp_path / "recipe.yaml"), "--seconds", "0.01"]
     assert main([*arguments, "--set", "training.lr=0.003"]) == 0
     printed = capsys.readouterr().out
     assert printed.startswith("verdict: undecided\n- 6 updates are too few")
