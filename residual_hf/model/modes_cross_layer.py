@@ -6,6 +6,7 @@ The stream is `(x, z_0, ..., z_l)`: the state within the current layer, then the
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
@@ -13,24 +14,32 @@ from torch import Tensor, nn
 from transformers import initialization as init
 
 from .connections import Stream, StreamBoundary, Sublayer, SublayerPlace, register_ln_mode
-from .ln_modes import PostLN, PreLN
+from .ln_modes import NormAtEnd, PostLN, PreLN
 from .norms import build_norm
+from .options import option
 
 if TYPE_CHECKING:
     from .configuration_residual import ResidualConfig
 
 
 class LayerMix(nn.Module):
-    """sum_k w_k z_k over a history of `size` tensors, with learned w, initially the mean."""
+    """sum_k w_k z_k over `size` members of a history, with learned w, initially the mean."""
+
+    members = slice(None)
+    """Of the history, that are read."""
 
     def __init__(self, size: int):
         super().__init__()
-        self.weight = nn.Parameter(torch.full((size,), 1.0 / size))
+        self.weight = nn.Parameter(self.initial(size))
+
+    def initial(self, size: int) -> Tensor:
+        return torch.full((size,), 1.0 / size)
 
     def init_parameters(self) -> None:
-        init.constant_(self.weight, 1.0 / len(self.weight))
+        init.copy_(self.weight, self.initial(len(self.weight)))
 
     def forward(self, history: Stream) -> Tensor:
+        history = history[self.members]
         mixed = self.weight[0] * history[0]
         for i, z in zip(range(1, len(self.weight)), history[1:], strict=True):  # torch.export cannot save empty slices
             mixed = mixed + self.weight[i] * z
@@ -105,3 +114,80 @@ class DLCLPre(PreLN):
             x = self.mix(tuple(history))
         y = x + sublayer(self.norm(x))
         return (y, *history, self.output_norm(y)) if self.place.is_last_in_layer else (y, *history)
+
+
+class DepthWeightedAverage(LayerMix):
+    """A mix after `layers` layers: the last output and every `dilation`-th before it, initially the last alone."""
+
+    def __init__(self, layers: int, dilation: int):
+        super().__init__(layers // dilation + 1)
+        self.members = slice(layers % dilation, None, dilation)
+
+    def initial(self, size: int) -> Tensor:
+        return torch.eye(size)[-1]
+
+    @classmethod
+    def after(cls, layers: int, options: DenseFormerOptions) -> DepthWeightedAverage | None:
+        """None where a layer or the end of the stack reads the last output itself."""
+        return cls(layers, options.dilation) if layers > 0 and layers % options.period == 0 else None
+
+
+def last_alone(average: DepthWeightedAverage | None) -> dict[str, Tensor | float]:
+    """The starting values of a module with this `average`."""
+    return {} if average is None else {"average.weight": average.initial(len(average.weight))}
+
+
+class AverageAtEnd(NormAtEnd):
+    """The history starts with the embeddings. The output of the stack is the norm of a weighted average of it."""
+
+    def __init__(self, config: ResidualConfig, stack: str):
+        super().__init__(config, stack)
+        self.average = DepthWeightedAverage.after(config.stack_layers(stack), self.options)
+
+    def begin(self, hidden_states: Tensor) -> Stream:
+        return hidden_states, hidden_states
+
+    def end(self, stream: Stream) -> Tensor:
+        return self.norm(stream[0] if self.average is None else self.average(stream[1:]))
+
+    def starting_values(self) -> dict[str, Tensor | float]:
+        return last_alone(self.average)
+
+
+@dataclass(frozen=True)
+class DenseFormerOptions:
+    dilation: int = option(1, minimum=1, help="k, of the previous outputs every k-th is read, from the last one on")
+    period: int = option(1, minimum=1, help="p, an average stands after every p-th layer only")
+
+
+@register_ln_mode("dense_former")
+class DenseFormer(PreLN):
+    """Pre-LN layers that read a weighted average of the embeddings and all previous layer outputs.
+
+    A fresh model equals Pre-LN: the weight of the last output is 1, the others are 0.
+    """
+
+    equation = "input of layer l+1 = sum_k W_lk y_k;  then Pre-LN;  out = LN(sum_k W_Lk y_k)"
+    source = (
+        "Pagliardini et al. 2024, DenseFormer: Enhancing Information Flow in Transformers via Depth Weighted Averaging"
+    )
+    bibtex = "pagliardini2024denseformer"
+    supports_layerdrop = False
+    shortcut_at = "norm.input"
+    Options = DenseFormerOptions
+    Boundary = AverageAtEnd
+    starts_from = "pre_ln"
+
+    def __init__(self, config: ResidualConfig, place: SublayerPlace):
+        super().__init__(config, place)
+        self.average = DepthWeightedAverage.after(place.layer, self.options) if place.is_first_in_layer else None
+
+    def forward(self, stream: Stream, sublayer: Sublayer) -> Stream:
+        x, *history = stream
+        if self.average is not None:
+            x = self.average(tuple(history))
+        y = x + sublayer(self.norm(x))
+        return (y, *history, y) if self.place.is_last_in_layer else (y, *history)
+
+    def starting_values(self) -> dict[str, Tensor | float]:
+        return last_alone(self.average)

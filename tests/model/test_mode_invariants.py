@@ -264,6 +264,7 @@ def test_normformer_head_scale_before_the_output_scales_its_weight():
         ("realformer", 0),
         ("t_fixup", -30 * 2 * 512),
         ("dlcl_post", 2 * sum(range(1, 8)) + 12 * 2 * 512),
+        ("dense_former", 4 * 512 + 2 * 6 * 9 // 2),
     ],
 )
 def test_number_of_parameters_beside_post_ln_of_the_base_model(mode, extra):

@@ -1,5 +1,5 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
-"""Keel, SpanNorm, scaled branches, GPAS and KromHC against their formulas, written again for whole stacks."""
+"""Keel, SpanNorm, scaled branches, DenseFormer, GPAS and KromHC against their formulas, written for whole stacks."""
 
 from __future__ import annotations
 
@@ -94,6 +94,31 @@ def test_span_norm(stack):
             y = standardized(y + model.branch(layer, "cross_attention")(y), connection.norm)
         x = standardized(x + model.branch(layer, "feed_forward")(y), ffn.norm)
     model.assert_equal(x)
+
+
+@stacks
+@pytest.mark.parametrize("options", [{}, {"dilation": 2}, {"period": 2}, {"dilation": 3, "period": 3}], ids=str)
+def test_dense_former(stack, options):
+    model = Stack("dense_former", stack, **options)
+    dilation, period = options.get("dilation", 1), options.get("period", 1)
+    averages = [layer[0].average for layer in model.layers] + [model.boundary.average]
+    outputs, x = [model.x], model.x
+    for depth in range(1, LAYERS + 1):
+        for kind, connection in zip(model.kinds, model.layers[depth - 1], strict=True):
+            x = x + model.branch(depth - 1, kind)(standardized(x, connection.norm))
+        outputs.append(x)
+        if depth % period == 0:
+            read = [j for j in range(depth + 1) if (depth - j) % dilation == 0]
+            x = sum(w * outputs[j] for w, j in zip(averages[depth].weight, read, strict=True))
+        else:
+            assert averages[depth] is None
+    model.assert_equal(standardized(x, model.boundary.norm))
+
+
+def test_a_fresh_dense_former_is_pre_ln():
+    pre_ln = randomise(make("pre_ln"))
+    dense = copy_shared(pre_ln, make("dense_former", ln_mode_options={"dilation": 2}))
+    torch.testing.assert_close(logits(dense), logits(pre_ln))
 
 
 @stacks

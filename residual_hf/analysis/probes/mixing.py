@@ -1,5 +1,5 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
-"""Learned weights with which layers read earlier outputs: DLCL, attention residuals, hyper-connections."""
+"""Learned weights of earlier outputs: DLCL, DenseFormer, attention residuals, hyper-connections."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from .undisturbed import Batches, as_list, forward, undisturbed
 class MixingWeight:
     """Weight of `source` in what a module reads (`use`: read, mix or write), mean over tokens without padding.
 
-    DLCL: sources are the embeddings (0) and the layers. Attention residuals: the embeddings (0) and the earlier
-    blocks. Hyper-connections: the streams, and for "mix" the pair (from, to) as from * n + to.
+    DLCL and DenseFormer: sources are the embeddings (0) and the layers. Attention residuals: the embeddings (0) and
+    the earlier blocks. Hyper-connections: the streams, and for "mix" the pair (from, to) as from * n + to.
     """
 
     module: str
@@ -72,7 +72,9 @@ def mixing_weights(model: nn.Module, batches: Batches) -> list[MixingWeight]:
 def weights_of(module: Any, stream: tuple[Tensor, ...]) -> dict[str, Tensor]:
     """Weights (tokens, sources), or (1, sources) if they are the same for all tokens, by use."""
     if isinstance(module, LayerMix):
-        return {"read": module.weight[None]}
+        weights = module.weight.new_zeros(1, len(stream))
+        weights[0, module.members] = module.weight
+        return {"read": weights}
     if isinstance(module, DepthAttention):
         return {"read": module.probabilities(stream).flip(-1).flatten(0, -2)}  # the newest is first in the stream
     read, mix, write = module.weights(torch.stack(stream, dim=-2))

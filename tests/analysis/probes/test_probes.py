@@ -338,6 +338,8 @@ def test_mixing_weights_of_a_new_model():
     batch = random_batch(2, 5)
     rows = mixing.mixing_weights(model_of("dlcl_pre"), batch)
     assert [r.weight for r in rows if r.module == "model.encoder.boundary.mix"] == pytest.approx([1 / 3] * 3)
+    rows = mixing.mixing_weights(model_of("dense_former", ln_mode_options={"dilation": 2}), batch)
+    assert [r.weight for r in rows if r.module == "model.encoder.boundary.average"] == [0.0, 0.0, 1.0]
     rows = mixing.mixing_weights(model_of("attention_residuals"), batch)
     assert [r.weight for r in rows if r.module.startswith("model.encoder.boundary")] == pytest.approx([1 / 5] * 5)
     with pytest.raises(InputError, match="mixing weights"):
