@@ -124,7 +124,7 @@ class DepthWeightedAverage(LayerMix):
         self.members = slice(layers % dilation, None, dilation)
 
     def initial(self, size: int) -> Tensor:
-        return torch.eye(size)[-1]
+        return torch.cat([torch.zeros(size - 1), torch.ones(1)])
 
     @classmethod
     def after(cls, layers: int, options: DenseFormerOptions) -> DepthWeightedAverage | None:

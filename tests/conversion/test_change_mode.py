@@ -31,6 +31,8 @@ FROM_PLAIN = {
         ("xskip_ln", ONE, False),
     ],
     "pre_ln": [
+        ("dense_former", {}, False),
+        ("dense_former", {"dilation": 2, "period": 2}, True),
         ("hyper_connections", {}, False),
         ("hyper_connections", {"streams": 3}, True),
         ("hyper_connections", {"streams": 1, "dynamic": False}, False),
@@ -216,7 +218,11 @@ def test_a_mode_that_computes_something_else_is_refused(new):
         ("post_ln", ("resi_dual", {"main_scale": 0.5}), "options: main_scale=0.5 given, .* only with main_scale=1.0"),
         ("pre_ln", ("mix_ln",), "options: fraction=0.25 given, .* only with fraction=0.0"),
         ("t_fixup", ("xskip", {"skip_scale": 0.5}), "options: skip_scale=0.5 given, .* only with skip_scale=1.0"),
-        ("pre_ln", ("post_ln",), "the encoder is 'pre_ln' .*Modes that contain 'pre_ln': hyper_connections, "),
+        (
+            "pre_ln",
+            ("post_ln",),
+            "the encoder is 'pre_ln' .*Modes that contain 'pre_ln': dense_former, hyper_connections, ",
+        ),
         ("b2t", ("post_ln",), "the encoder is 'b2t' with .* Modes that contain 'b2t': none"),
     ],
     ids=lambda value: value[0] if isinstance(value, tuple) else None,

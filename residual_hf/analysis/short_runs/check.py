@@ -66,11 +66,12 @@ def check(recipe: Recipe, seconds: float = 60.0, modes: Sequence[str] = ()) -> C
             allows, and the best `FINALISTS` to the end.
 
     Raises:
-        InputError: input that cannot be read, an unknown mode, `seconds` <= 0, `model.from`, or another `task`.
+        InputError: input that cannot be read, an unknown mode, `seconds` that are not above 0 and finite,
+            `model.from`, or another `task`.
     """
     check_modes(modes)
-    if not seconds > 0:
-        raise InputError(refusal("seconds", seconds, "more than 0"))
+    if not 0 < seconds < math.inf:
+        raise InputError(refusal("seconds", seconds, "more than 0 and finite"))
     if recipe.task != "translation":
         raise InputError(f"task: {recipe.task!r} given, but the check is for 'translation'")
     if recipe.starts_from is not None:

@@ -109,6 +109,8 @@ def test_command(tmp_path, capsys, monkeypatch):
     assert main([*arguments, "--modes", "postln"]) == 2
     assert main([*arguments[:2], "--seconds", "0"]) == 2
     assert "seconds: 0.0 given, must be more than 0" in capsys.readouterr().err
+    assert main([*arguments[:2], "--seconds", "inf"]) == 2
+    assert "seconds: inf given" in capsys.readouterr().err
 
 
 def test_other_modes_do_not_have_the_options_of_a_preset():
