@@ -67,6 +67,7 @@ def _load() -> tuple[ctypes.CDLL | None, str]:
         logger.warning_once(f"{path} is from another version of residual_hf; reinstall it. PyTorch is used instead.")
         return None, "none"
     declare_functions(loaded)
+    loaded.join_team(getattr(ctypes.CDLL(None), "GOMP_parallel", None))
     used = INSTRUCTION_SETS[loaded.enable_instruction_set(INSTRUCTION_SETS.index(most))]
     return (None if used == "none" else loaded), used
 

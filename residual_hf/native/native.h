@@ -179,6 +179,9 @@ size_t decode_scratch_size(const Stack *stack, const Memory *memory, int rows, i
 int decode(const Stack *stack, const Memory *memory, const Step *step, int parts, void *scratch);
 void run_parts(int count, void *parts, size_t size, void *(*run)(void *part));
 
+typedef void Team(void (*run)(void *work), void *work, unsigned threads, unsigned flags);
+void join_team(Team *of_pytorch);
+
 // Rows of one thread.
 typedef struct {
     const void *work;

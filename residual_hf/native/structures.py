@@ -154,6 +154,7 @@ class Product(Structure):
 
 ARGUMENTS = {
     "enable_instruction_set": [c_int],
+    "join_team": [c_void_p],
     "linear": [c_void_p, c_int, c_void_p, c_int, c_void_p, c_int, c_void_p],
     "linear_scratch_size": [c_int, c_int, c_int],
     "attention": [c_int] * 5 + [c_void_p] * 3 + [c_float] + [c_void_p] * 2,

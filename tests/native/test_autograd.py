@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 import torch
 import torch.nn.functional as F
-from native.native_library import needs_kernels
+from native.native_library import needs_kernels, threads
 
 from residual_hf.native import autograd
 
@@ -149,15 +149,16 @@ def test_threads_have_the_mask_of_one(monkeypatch):
     shape = 211, 130
     branch, stream, dual, gain, bias = leaves(shape, shape, shape, shape[1], shape[1])
 
-    def run(threads):
-        monkeypatch.setattr(autograd, "threads_for", lambda tensor: threads)
+    def run(parts):
+        monkeypatch.setattr(autograd, "threads_for", lambda tensor: parts)
         torch.manual_seed(3)
         return *autograd.dropout_add_norm(branch, stream, 0.3, gain, bias, 1e-5, dual=dual), autograd.dropout(
             branch, 0.3
         )
 
-    assert all(torch.equal(one, three) for one, three in zip(run(1), run(3), strict=True))
-    assert_same(run(3), run(1), [branch, stream, dual, gain, bias])
+    with threads(3):
+        assert all(torch.equal(one, three) for one, three in zip(run(1), run(3), strict=True))
+        assert_same(run(3), run(1), [branch, stream, dual, gain, bias])
 
 
 def test_rows_that_are_not_contiguous():

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 from model.test_mode_invariants import make, randomise
-from native.native_library import isa, needs_kernels  # noqa: F401
+from native.native_library import isa, needs_kernels, threads  # noqa: F401
 from torch import nn
 
 from residual_hf.errors import InputError
@@ -176,7 +176,7 @@ def test_a_sentence_has_the_same_logits_in_any_batch(isa, dtype):  # noqa: F811
 
 @torch.no_grad()
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_threads_share_the_rows_of_a_batch(dtype, monkeypatch):
+def test_threads_share_the_rows_of_a_batch(dtype):
     model = model_of("resi_dual")
     decoder = NativeDecoder(model, dtype)
     generator = torch.Generator().manual_seed(5)
@@ -194,8 +194,9 @@ def test_threads_share_the_rows_of_a_batch(dtype, monkeypatch):
         return [*outputs, state.step(np.arange(95) % 30)]
 
     alone = run()
-    monkeypatch.setattr(torch, "get_num_threads", lambda: 3)
-    assert all(torch.equal(a, b) for a, b in zip(alone, run(), strict=True))
+    with threads(3):
+        together = run()
+    assert all(torch.equal(a, b) for a, b in zip(alone, together, strict=True))
 
 
 @torch.no_grad()
