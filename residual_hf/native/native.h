@@ -162,6 +162,24 @@ typedef struct {
     float *products;    // (rows, members), scratch
 } DepthAttention;
 
+// Of training, see dot_attention.c. Heads are a part of the width of (sentences, rows, heads, size), where no strides
+// are given; strides are of sentences, heads and rows.
+typedef struct {
+    int32_t sentences, heads, queries, keys, size, threads;  // `size` of a head
+    int32_t causal;
+    float scale, rate;
+    uint64_t seed;
+    const uint8_t *mask;              // where queries may attend, or NULL
+    int64_t mask_strides[2];          // of sentences and queries
+    const float *query, *key, *value;
+    int64_t query_strides[3], key_strides[3], value_strides[3];
+    float *output;
+    float *log_sums;                  // (sentences, heads, queries), for backward
+    const float *grad_output;
+    float *grad_query, *grad_key, *grad_value;
+    void *scratch;
+} DotAttention;
+
 // Of training: output = left right, of matrices whose values are rounded to bfloat16, plus a bias or what is there.
 typedef struct {
     int64_t rows, columns, inner;
@@ -220,6 +238,9 @@ void weighted_sums_forward(const WeightedSums *sums);
 void weighted_sums_backward(const WeightedSums *sums);
 void depth_attention_forward(const DepthAttention *attention);
 void depth_attention_backward(const DepthAttention *attention);
+size_t dot_attention_scratch_size(const DotAttention *all);
+void dot_attention_forward(const DotAttention *all);
+void dot_attention_backward(const DotAttention *all);
 size_t product_scratch_size(const Product *product);
 void product(const Product *product);
 void label_softmax(int64_t rows, int64_t classes, int threads, float *logits, const int64_t *labels, float *nll,

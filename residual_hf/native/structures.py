@@ -142,6 +142,20 @@ class DepthAttention(Structure):
     ]
 
 
+class DotAttention(Structure):
+    _fields_ = [
+        *((name, c_int32) for name in ("sentences", "heads", "queries", "keys", "size", "threads", "causal")),
+        *((name, c_float) for name in ("scale", "rate")),
+        ("seed", c_uint64),
+        ("mask", c_void_p),
+        ("mask_strides", c_int64 * 2),
+        *((name, c_void_p) for name in ("query", "key", "value")),
+        *((name, c_int64 * 3) for name in ("query_strides", "key_strides", "value_strides")),
+        *((name, c_void_p) for name in ("output", "log_sums", "grad_output")),
+        *((name, c_void_p) for name in ("grad_query", "grad_key", "grad_value", "scratch")),
+    ]
+
+
 class Product(Structure):
     _fields_ = [
         *((name, c_int64) for name in ("rows", "columns", "inner")),
@@ -172,6 +186,9 @@ ARGUMENTS = {
     "weighted_sums_backward": [c_void_p],
     "depth_attention_forward": [c_void_p],
     "depth_attention_backward": [c_void_p],
+    "dot_attention_scratch_size": [c_void_p],
+    "dot_attention_forward": [c_void_p],
+    "dot_attention_backward": [c_void_p],
     "product_scratch_size": [c_void_p],
     "product": [c_void_p],
     "label_softmax": [c_int64, c_int64, c_int, c_void_p, c_void_p, c_void_p, c_void_p],

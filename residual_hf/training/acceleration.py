@@ -2,9 +2,9 @@
 """Training on a CPU with the native kernels.
 
 `accelerated(model)` replaces the `forward` of dropouts, of attention over the depth, and of the residual connections
-in `JOINS`. Dropout masks have the distribution of PyTorch's, but other values for the same seed. With
-`precision="bf16"` linear maps and the criterion round the operands of their matrix products to bf16. Weights, sums,
-attention, norms and gradients remain in fp32.
+in `JOINS`; and the attention `sdpa` in the layers of the model. Dropout masks have the distribution of PyTorch's, but
+other values for the same seed. With `precision="bf16"` linear maps and the criterion round the operands of their
+matrix products to bf16. Weights, sums, attention, norms and gradients remain in fp32.
 """
 
 from __future__ import annotations
@@ -17,16 +17,21 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from residual_hf.model.connections import ResidualConnection, Stream, Sublayer
 from residual_hf.model.decoding import is_changed
+from residual_hf.model.layers import ResidualAttention
 from residual_hf.model.ln_modes import PostLN, PreLN, ResiDual
 from residual_hf.model.modes_multi_stream import DepthAttention, MultiStream
 from residual_hf.model.modes_skip_scaling import DeepNorm, Keel
 from residual_hf.model.norms import RMSNorm
 from residual_hf.native import autograd, library, multiplies_bf16, products
+from residual_hf.native.dot_attention import dot_attention, serves
 
 logger = logging.getLogger(__name__)
+
+OTHER_ATTENTION = ("is_causal", "position_bias", "softcap")  # options of Transformers' `sdpa` that have no kernel
 
 
 @contextmanager
@@ -43,7 +48,7 @@ def accelerated(model: Any, precision: str = "fp32") -> Iterator[None]:
     if library() is None or not on_cpu:
         yield
         return
-    with faster_modules(model, bf16), attention_with_dropout(model), bf16_criterion(model) if bf16 else nullcontext():
+    with faster_modules(model, bf16), faster_attention(model), bf16_criterion(model) if bf16 else nullcontext():
         yield
 
 
@@ -62,17 +67,24 @@ def faster_modules(model: nn.Module, bf16: bool) -> Iterator[None]:
 
 
 @contextmanager
-def attention_with_dropout(model: Any) -> Iterator[None]:
-    """Eager attention if attention has dropout, for which PyTorch has no fused kernel on a CPU: it has cheap masks."""
-    implementation = model.config._attn_implementation
-    slow = implementation == "sdpa" and getattr(model.config, "attention_dropout", 0)
-    if slow:
-        model.set_attn_implementation("eager")
+def faster_attention(model: nn.Module) -> Iterator[None]:
+    """Context in which `attn_implementation="sdpa"` means the kernel in the layers of the model."""
+    sdpa = ALL_ATTENTION_FUNCTIONS["sdpa"]
+    served_modules = {module for module in model.modules() if isinstance(module, ResidualAttention)}
+
+    def attend(module: Any, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, **options: Any) -> Any:
+        plain = torch.compiler.is_compiling() or any(options.get(name) is not None for name in OTHER_ATTENTION)
+        if plain or module not in served_modules or not serves(query, key, value, mask):
+            return sdpa(module, query, key, value, mask, **options)
+        causal = module.is_causal and mask is None and query.shape[2] > 1
+        rate, scale = options["dropout"], options["scaling"]
+        return dot_attention(query, key, value, mask, scale=scale, rate=rate, causal=causal), None
+
+    ALL_ATTENTION_FUNCTIONS["sdpa"] = attend
     try:
         yield
     finally:
-        if slow:
-            model.set_attn_implementation(implementation)
+        ALL_ATTENTION_FUNCTIONS["sdpa"] = sdpa
 
 
 @contextmanager

@@ -13,7 +13,9 @@ from native.native_library import needs_bf16, needs_kernels
 from torch import nn
 
 from residual_hf.model.connections import LN_MODES
+from residual_hf.model.layers import ResidualAttention
 from residual_hf.model.ln_modes import ResiDual
+from residual_hf.native.dot_attention import dot_attention
 from residual_hf.training import acceleration
 from residual_hf.training.acceleration import JOINS, accelerated
 from residual_hf.training.loss import LossMeter
@@ -52,6 +54,34 @@ def test_the_modes_that_have_a_joint_kernel():
     served = {name for name, mode in LN_MODES.items() if mode.forward in JOINS}
     assert {*SERVED} <= served
     assert not served & {"admin", "b2t", "mix_ln"}
+
+
+@needs_kernels
+@pytest.mark.parametrize("mask", [SOURCE.ne(1), None])
+def test_attention_has_a_kernel(monkeypatch, mask):
+    model, calls = model_of("pre_ln"), []
+    attention = {module for module in model.modules() if type(module) is ResidualAttention}
+
+    def counted(*states, **options):
+        calls.append(1)
+        return dot_attention(*states, **options)
+
+    monkeypatch.setattr(acceleration, "dot_attention", counted)
+    inputs = {"attention_mask": mask, "decoder_input_ids": TARGET}
+    expected = model(SOURCE, **inputs).logits
+    assert not calls
+    with accelerated(model):
+        actual = model(SOURCE, **inputs).logits
+        assert len(calls) == len(attention)
+        torch.testing.assert_close(actual, expected, rtol=1e-4, atol=1e-5)
+        first = model(SOURCE, **{**inputs, "decoder_input_ids": TARGET[:, :3]}, use_cache=True)
+        cache = first.past_key_values
+        torch.testing.assert_close(
+            model(SOURCE, **{**inputs, "decoder_input_ids": TARGET[:, 3:4]}, past_key_values=cache).logits[:, 0],
+            expected[:, 3],
+            rtol=1e-4,
+            atol=1e-5,
+        )
 
 
 @needs_kernels
