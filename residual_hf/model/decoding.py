@@ -182,12 +182,14 @@ def without_cache(generation_config: Any) -> dict[str, Any]:
 
 
 def is_changed(module: nn.Module) -> bool:
-    """Whether a module has hooks, or a `forward` of its own with other results than that of its class."""
+    """Whether hooks, or a `forward` of its own, give a module other results than its class has."""
     forward = vars(module).get("forward")
-    replaced = forward is not None and getattr(forward, "__func__", None) is not type(module).forward
-    same = getattr(forward, "has_same_results", False)
-    hooks = [hook for hook in module._forward_hooks.values() if getattr(hook, "__name__", "") not in PASSIVE_HOOKS]
-    return bool(hooks or module._forward_pre_hooks or (replaced and not same))
+    own = forward is not None and getattr(forward, "__func__", None) is not type(module).forward
+    changes = [*module._forward_hooks.values(), *module._forward_pre_hooks.values(), *([forward] if own else [])]
+    return any(
+        getattr(change, "__name__", "") not in PASSIVE_HOOKS and not getattr(change, "has_same_results", False)
+        for change in changes
+    )
 
 
 def decode(

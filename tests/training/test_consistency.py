@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from test_trainer import make_model, make_trainer
 
 from residual_hf.errors import InputError
+from residual_hf.model.decoding import is_changed
 from residual_hf.training.consistency import TwoPasses
 from residual_hf.training.loss import LossMeter, smoothed_cross_entropy
 from residual_hf.training.settings import TrainingSettings
@@ -129,6 +130,15 @@ def test_evaluation_is_that_of_one_pass(method, tmp_path):
     plain = make_trainer(tmp_path, copy.deepcopy(model)).evaluate()
     twice = make_trainer(tmp_path, model, **{method: 1.0}).evaluate()
     assert {n: v for n, v in twice.items() if n in plain} == plain
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_the_search_of_this_package_stays_in_use(method):
+    model = make_model(dropout=0.1)
+    TwoPasses(model, *METHODS[method])
+    assert not any(is_changed(module) for module in model.modules())
+    model.register_forward_pre_hook(lambda *_: None)
+    assert is_changed(model)
 
 
 def test_without_weight_training_is_unchanged_bitwise(tmp_path):
