@@ -13,7 +13,7 @@ typedef struct {
     int64_t row, column;
 } Matrix;
 
-// Columns j to j + 16 * vectors of c = a b or c += a b, for 8 / vectors rows of a at a time.
+// Of c = a b or c += a b the first columns, up to 16 * vectors of them, for 8 / vectors rows of a at a time.
 INLINE void multiply_columns(const int vectors, int rows, int inner, int columns, Matrix a, Matrix b, float *c,
                              int64_t c_row, int accumulate) {
     const int together = 8 / vectors;
@@ -102,46 +102,17 @@ INLINE Head find_head(const DotAttention *all, int64_t index, int thread) {
     };
 }
 
-// Columns of 16 rows, or of fewer, become rows.
-INLINE void transpose_block(Matrix from, int rows, int columns, float *to, int64_t stride) {
-    __m512 a[16], b[16];
-#pragma GCC unroll 16
-    for (int i = 0; i < 16; i++)
-        a[i] = _mm512_maskz_loadu_ps(i < rows ? first_lanes(columns) : 0, from.values + i * from.row);
-#pragma GCC unroll 8
-    for (int i = 0; i < 16; i += 2) {
-        b[i] = _mm512_unpacklo_ps(a[i], a[i + 1]);
-        b[i + 1] = _mm512_unpackhi_ps(a[i], a[i + 1]);
-    }
-#pragma GCC unroll 8
-    for (int i = 0; i < 16; i += 4)  // a[i + c] has column c of four rows, and columns c + 4, c + 8 and c + 12 after it
-#pragma GCC unroll 2
-        for (int c = 0; c < 2; c++) {
-            __m512d first = _mm512_castps_pd(b[i + c]), second = _mm512_castps_pd(b[i + c + 2]);
-            a[i + 2 * c] = _mm512_castpd_ps(_mm512_unpacklo_pd(first, second));
-            a[i + 2 * c + 1] = _mm512_castpd_ps(_mm512_unpackhi_pd(first, second));
-        }
-#pragma GCC unroll 4
-    for (int c = 0; c < 4; c++) {
-        __m512 upper[2] = {_mm512_shuffle_f32x4(a[c], a[c + 4], 0x44), _mm512_shuffle_f32x4(a[c], a[c + 4], 0xee)};
-        __m512 lower[2] = {_mm512_shuffle_f32x4(a[c + 8], a[c + 12], 0x44),
-                           _mm512_shuffle_f32x4(a[c + 8], a[c + 12], 0xee)};
-#pragma GCC unroll 2
-        for (int h = 0; h < 2; h++) {
-            int column = 8 * h + c;
-            if (column < columns)
-                _mm512_storeu_ps(to + column * stride, _mm512_shuffle_f32x4(upper[h], lower[h], 0x88));
-            if (column + 4 < columns)
-                _mm512_storeu_ps(to + (column + 4) * stride, _mm512_shuffle_f32x4(upper[h], lower[h], 0xdd));
-        }
-    }
-}
-
+// to (size, keys) from (keys, size).
 WITH_AVX512 static void transpose(const DotAttention *all, Matrix from, float *to, int64_t stride) {
     for (int j = 0; j < all->keys; j += 16)
         for (int c = 0; c < all->size; c += 16) {
-            Matrix block = {from.values + j * from.row + c, from.row, 1};
-            transpose_block(block, all->keys - j, all->size - c, to + c * stride + j, stride);
+            __m512i tile[16];
+            __mmask16 lanes = first_lanes(all->size - c);
+            for (int i = 0; i < 16; i++)
+                tile[i] = _mm512_castps_si512(
+                    _mm512_maskz_loadu_ps(j + i < all->keys ? lanes : 0, from.values + (j + i) * from.row + c));
+            transpose_tile(tile);
+            for (int i = 0; i < 16 && c + i < all->size; i++) _mm512_storeu_si512(to + (c + i) * stride + j, tile[i]);
         }
 }
 
@@ -165,7 +136,7 @@ INLINE __mmask16 kept_keys(const Head *h, int query, int j) {
     return half(kept(&h->dropout, place_of(h, query) * ((h->all->keys + BLOCK - 1) / BLOCK) + j / BLOCK), j % BLOCK);
 }
 
-// Scores of `rows` queries become weights without dropout, for which backward knows the logarithm of their sum.
+// The products q k^T of `rows` queries go to the place of their weights.
 INLINE void score(const Head *h, int first, int rows) {
     const DotAttention *all = h->all;
     Matrix query = h->query, keys = {h->keys, h->stride, 1};
@@ -173,6 +144,7 @@ INLINE void score(const Head *h, int first, int rows) {
     multiply(rows, all->size, all->keys, query, keys, h->weights, h->stride, 0);
 }
 
+// exp(scale * score - log_sum) of 16 keys, 0 of those that the query may not attend to.
 INLINE __m512 weights_at(const Head *h, int query, const float *scores, int j, float log_sum) {
     __m512 shifted = _mm512_mul_ps(_mm512_loadu_ps(scores + j), _mm512_set1_ps(h->all->scale));
     shifted = _mm512_sub_ps(shifted, _mm512_set1_ps(log_sum));
@@ -201,22 +173,13 @@ INLINE void softmax_row(const Head *h, int query, float *scores) {
     }
 }
 
-WITH_AVX512 static void *forward_part(void *argument) {
-    const Rows *heads = argument;
-    const DotAttention *all = heads->work;
+WITH_AVX512 static void forward_block(const Head *h, int first, int rows) {
+    const DotAttention *all = h->all;
     int64_t width = (int64_t)all->heads * all->size;
-    for (int64_t index = heads->first; index < heads->end; index++) {
-        Head h = find_head(all, index, heads->thread);
-        transpose(all, h.key, h.keys, h.stride);
-        for (int first = 0; first < all->queries; first += QUERY_ROWS) {
-            int rows = all->queries - first < QUERY_ROWS ? all->queries - first : QUERY_ROWS;
-            score(&h, first, rows);
-            for (int i = 0; i < rows; i++) softmax_row(&h, first + i, h.weights + i * h.stride);
-            float *output = all->output + (h.sentence * all->queries + first) * width + h.head * all->size;
-            multiply(rows, all->keys, all->size, (Matrix){h.weights, h.stride, 1}, h.value, output, width, 0);
-        }
-    }
-    return NULL;
+    score(h, first, rows);
+    for (int i = 0; i < rows; i++) softmax_row(h, first + i, h->weights + i * h->stride);
+    float *output = all->output + (h->sentence * all->queries + first) * width + h->head * all->size;
+    multiply(rows, all->keys, all->size, (Matrix){h->weights, h->stride, 1}, h->value, output, width, 0);
 }
 
 // From the scores of a query and the gradients of its weights: the weights after dropout, and the gradients of q k^T.
@@ -241,32 +204,42 @@ INLINE void softmax_gradient(const Head *h, int query, float *scores, float *gra
     }
 }
 
-WITH_AVX512 static void *backward_part(void *argument) {
-    const Rows *heads = argument;
-    const DotAttention *all = heads->work;
+WITH_AVX512 static void backward_block(const Head *h, int first, int rows) {
+    const DotAttention *all = h->all;
     int64_t width = (int64_t)all->heads * all->size;
+    int64_t of_queries = (h->sentence * all->queries + first) * width + h->head * all->size;
+    int64_t of_keys = h->sentence * all->keys * width + h->head * all->size;
+    Matrix grad_output = {all->grad_output + of_queries, width, 1}, query = h->query;
+    query.values += first * query.row;
+    score(h, first, rows);
+    multiply(rows, all->size, all->keys, grad_output, (Matrix){h->values, h->stride, 1}, h->gradients, h->stride, 0);
+    for (int i = 0; i < rows; i++)
+        softmax_gradient(h, first + i, h->weights + i * h->stride, h->gradients + i * h->stride);
+    Matrix weights = {h->weights, 1, h->stride}, gradients = {h->gradients, 1, h->stride};  // transposed
+    multiply(all->keys, rows, all->size, weights, grad_output, all->grad_value + of_keys, width, first > 0);
+    multiply(all->keys, rows, all->size, gradients, query, all->grad_key + of_keys, width, first > 0);
+    multiply(rows, all->keys, all->size, (Matrix){h->gradients, h->stride, 1}, h->key, all->grad_query + of_queries,
+             width, 0);
+}
+
+WITH_AVX512 static void run_heads(const Rows *heads, void (*run)(const Head *h, int first, int rows)) {
+    const DotAttention *all = heads->work;
     for (int64_t index = heads->first; index < heads->end; index++) {
         Head h = find_head(all, index, heads->thread);
         transpose(all, h.key, h.keys, h.stride);
-        transpose(all, h.value, h.values, h.stride);
-        int64_t of_queries = h.sentence * all->queries * width + h.head * all->size;
-        int64_t of_keys = h.sentence * all->keys * width + h.head * all->size;
-        for (int first = 0; first < all->queries; first += QUERY_ROWS) {
-            int rows = all->queries - first < QUERY_ROWS ? all->queries - first : QUERY_ROWS;
-            int64_t place = of_queries + first * width;
-            Matrix grad_output = {all->grad_output + place, width, 1}, query = h.query;
-            query.values += first * query.row;
-            score(&h, first, rows);
-            multiply(rows, all->size, all->keys, grad_output, (Matrix){h.values, h.stride, 1}, h.gradients, h.stride, 0);
-            for (int i = 0; i < rows; i++)
-                softmax_gradient(&h, first + i, h.weights + i * h.stride, h.gradients + i * h.stride);
-            Matrix weights = {h.weights, 1, h.stride}, gradients = {h.gradients, 1, h.stride};  // transposed
-            multiply(all->keys, rows, all->size, weights, grad_output, all->grad_value + of_keys, width, first > 0);
-            multiply(all->keys, rows, all->size, gradients, query, all->grad_key + of_keys, width, first > 0);
-            multiply(rows, all->keys, all->size, (Matrix){h.gradients, h.stride, 1}, h.key, all->grad_query + place,
-                     width, 0);
-        }
+        if (all->grad_output) transpose(all, h.value, h.values, h.stride);
+        for (int first = 0; first < all->queries; first += QUERY_ROWS)
+            run(&h, first, all->queries - first < QUERY_ROWS ? all->queries - first : QUERY_ROWS);
     }
+}
+
+static void *forward_part(void *heads) {
+    run_heads(heads, forward_block);
+    return NULL;
+}
+
+static void *backward_part(void *heads) {
+    run_heads(heads, backward_block);
     return NULL;
 }
 

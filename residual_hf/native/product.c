@@ -46,27 +46,6 @@ INLINE_BF16 __m512i pair_of_lines(const float *values, int64_t stride, int64_t c
     return _mm512_or_si512(low, _mm512_slli_epi32(high, 16));
 }
 
-INLINE void transpose(__m512i rows[TILE]) {
-    __m512i t[TILE], u[TILE];
-    for (int i = 0; i < TILE; i += 2) {
-        t[i] = _mm512_unpacklo_epi32(rows[i], rows[i + 1]);
-        t[i + 1] = _mm512_unpackhi_epi32(rows[i], rows[i + 1]);
-    }
-    for (int i = 0; i < TILE; i += 4)
-        for (int half = 0; half < 2; half++) {
-            u[i + 2 * half] = _mm512_unpacklo_epi64(t[i + half], t[i + half + 2]);
-            u[i + 2 * half + 1] = _mm512_unpackhi_epi64(t[i + half], t[i + half + 2]);
-        }
-    for (int i = 0; i < 4; i++) {  // lane k of u[4 j + i] has values j of row 4 k + i
-        __m512i a = _mm512_shuffle_i32x4(u[i], u[i + 4], 0x44), b = _mm512_shuffle_i32x4(u[i + 8], u[i + 12], 0x44);
-        __m512i c = _mm512_shuffle_i32x4(u[i], u[i + 4], 0xee), d = _mm512_shuffle_i32x4(u[i + 8], u[i + 12], 0xee);
-        rows[i] = _mm512_shuffle_i32x4(a, b, 0x88);
-        rows[i + 4] = _mm512_shuffle_i32x4(a, b, 0xdd);
-        rows[i + 8] = _mm512_shuffle_i32x4(c, d, 0x88);
-        rows[i + 12] = _mm512_shuffle_i32x4(c, d, 0xdd);
-    }
-}
-
 // 16 lines of 16 pairs, zero where the matrix has ended: target (lines, pairs) if `by_line`, else (pairs, lines).
 INLINE_BF16 void pack_tile(const Matrix *m, int64_t line, int64_t inner, const int by_line, int32_t *target,
                            int64_t target_stride) {
@@ -79,7 +58,7 @@ INLINE_BF16 void pack_tile(const Matrix *m, int64_t line, int64_t inner, const i
             tile[i] = pairs_of_line(values + (i < lines ? i : 0) * m->line_stride, i < lines ? count : 0);
         else
             tile[i] = pair_of_lines(values + 2 * i * m->inner_stride, m->inner_stride, count - 2 * i, lanes_of(lines));
-    if (along != by_line) transpose(tile);
+    if (along != by_line) transpose_tile(tile);
     for (int i = 0; i < TILE; i++) _mm512_storeu_si512(target + i * target_stride, tile[i]);
 }
 

@@ -45,6 +45,28 @@ INLINE __m512 combine(int count, const float *weights, int stride, const float *
     return total;
 }
 
+// 16 rows of 16 values of 32 bits become columns.
+INLINE void transpose_tile(__m512i rows[16]) {
+    __m512i t[16], u[16];
+    for (int i = 0; i < 16; i += 2) {
+        t[i] = _mm512_unpacklo_epi32(rows[i], rows[i + 1]);
+        t[i + 1] = _mm512_unpackhi_epi32(rows[i], rows[i + 1]);
+    }
+    for (int i = 0; i < 16; i += 4)
+        for (int half = 0; half < 2; half++) {
+            u[i + 2 * half] = _mm512_unpacklo_epi64(t[i + half], t[i + half + 2]);
+            u[i + 2 * half + 1] = _mm512_unpackhi_epi64(t[i + half], t[i + half + 2]);
+        }
+    for (int i = 0; i < 4; i++) {  // lane k of u[4 j + i] has values j of row 4 k + i
+        __m512i a = _mm512_shuffle_i32x4(u[i], u[i + 4], 0x44), b = _mm512_shuffle_i32x4(u[i + 8], u[i + 12], 0x44);
+        __m512i c = _mm512_shuffle_i32x4(u[i], u[i + 4], 0xee), d = _mm512_shuffle_i32x4(u[i + 8], u[i + 12], 0xee);
+        rows[i] = _mm512_shuffle_i32x4(a, b, 0x88);
+        rows[i + 4] = _mm512_shuffle_i32x4(a, b, 0xdd);
+        rows[i + 8] = _mm512_shuffle_i32x4(c, d, 0x88);
+        rows[i + 12] = _mm512_shuffle_i32x4(c, d, 0xdd);
+    }
+}
+
 INLINE __m512 widen(__m256i values) {
     return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(values), 16));
 }

@@ -21,8 +21,10 @@ def threads(count: int) -> Iterator[None]:
     """Context in which PyTorch and the kernels have `count` threads."""
     before = torch.get_num_threads()
     torch.set_num_threads(count)
-    yield
-    torch.set_num_threads(before)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 @pytest.fixture(params=AVAILABLE)

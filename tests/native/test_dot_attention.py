@@ -18,7 +18,7 @@ def heads(sentences, count, rows, size):
     return torch.randn(sentences, rows, count, size, requires_grad=True).transpose(1, 2)
 
 
-def plain(query, key, value, mask, scale, dropped=1.0):
+def plain(query, key, value, mask, scale, dropped):
     scores = (scale * query @ key.transpose(2, 3)).masked_fill(~mask, -torch.inf)
     return (scores.softmax(dim=-1).nan_to_num() * dropped @ value).transpose(1, 2)
 
