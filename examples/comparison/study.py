@@ -210,10 +210,10 @@ def draw(results: Results, folder: Path) -> None:
         if ends:
             panels.append(Panel(name, "learning rate", "validation NLL", log_x=True, rows=many))
             points += sorted(ends, key=lambda end: min(p.y for p in ends if p.series == end.series))
-    commits = sorted({str(finished.record.commit)[:12] for finished in results.values() if finished is not None})
+    commits = sorted({commit[:12] for run in results.values() if run is not None for commit in run.record.commits})
     seeds = sorted({run.seed for run in results})
     drawn = "a dot is a run" if many else "lines are means, bands the range"
-    caption = f"Commit {', '.join(commits)}. Seeds: {', '.join(map(str, seeds))}; {drawn}."
+    caption = f"Commit {', '.join(commits) or 'unknown'}. Seeds: {', '.join(map(str, seeds))}; {drawn}."
     write_points(folder, "curves", panels, points, caption)
 
 

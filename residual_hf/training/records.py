@@ -17,6 +17,9 @@ from residual_hf.model.options import from_mapping
 
 from .environment import command, commit, device_name, now, versions
 
+THEN = ", then "
+"""Between the values of a run and those after it was resumed."""
+
 
 @dataclass(frozen=True)
 class CorpusRecord(InputSettings):
@@ -58,11 +61,11 @@ class Emissions(InputSettings):
 class RunRecord(InputSettings):
     """The content of `run.json`. Fields that are None are not known, or not known yet.
 
-    `commit` ends in `+` if the source files had uncommitted changes. `resumed` lists the later starts of a run.
-    `tokenizer` maps the files of the tokenizer to their hashes. `precision` is the one that was used, or those of all
-    starts: if the recipe has bf16, a CPU without products in bf16 trains in fp32. `max_tokens_found` is the batch size
-    that the search found, `max_tokens` the one that was used. `tokens_per_second` is the median over all starts;
-    `seconds` and `emissions` cover the last.
+    `resumed` lists the later starts of a run. `commit` and `precision` are those of all starts: "fp32, then bf16".
+    A commit ends in `+` if the source files had uncommitted changes; the precision is the one that was used: if the
+    recipe has bf16, a CPU without products in bf16 trains in fp32. `tokenizer` maps the files of the tokenizer to
+    their hashes. `max_tokens_found` is the batch size that the search found, `max_tokens` the one that was used.
+    `tokens_per_second` is the median over all starts; `seconds` and `emissions` cover the last.
     """
 
     command: str | None = None
@@ -95,7 +98,7 @@ class RunRecord(InputSettings):
             earlier or cls(started=now()),
             resumed=(*earlier.resumed, now()) if earlier else (),
             command=command(),
-            commit=commit(),
+            commit=_of_all_starts(earlier.commit if earlier else None, commit()),
             versions=versions(),
             seed=seed,
             device=device_name(),
@@ -121,9 +124,19 @@ class RunRecord(InputSettings):
 
     @classmethod
     def add_precision(cls, folder: Path, precision: str) -> None:
-        """Set the precision; of a run that is resumed in another one, "fp32, then bf16"."""
-        before = cls.read(folder).precision or precision
-        cls.update(folder, precision=before if before.endswith(precision) else f"{before}, then {precision}")
+        """Set the precision of this start."""
+        cls.update(folder, precision=_of_all_starts(cls.read(folder).precision, precision))
+
+    @property
+    def commits(self) -> list[str]:
+        """The commits that a run was trained at, in order; none if it was trained outside of git."""
+        return self.commit.split(THEN) if self.commit else []
+
+
+def _of_all_starts(before: str | None, now: str | None) -> str | None:
+    if before is None or now is None:
+        return now or before
+    return before if before.split(THEN)[-1] == now else before + THEN + now
 
 
 def describe_corpora(corpora: Iterable[ParallelCorpus]) -> tuple[CorpusRecord, ...]:

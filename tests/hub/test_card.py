@@ -141,6 +141,12 @@ def test_precision_that_was_used_is_named(make_run):
     assert "\n- in bf16\n" in content(write_card(run, overwrite=True))
 
 
+def test_commits_of_all_starts_are_named(make_run):
+    run = make_run()
+    edit_json(run / "run.json", commit="1234+, then 5678")
+    assert "\n- code at commit `1234`, with uncommitted changes, then `5678`\n" in content(write_card(run))
+
+
 def test_what_the_model_was_trained_on_and_averaged_from(make_run):
     run = make_run()
     edit_recipe(run, lambda recipe: recipe["training"].update(average=10, average_of="last"))

@@ -177,14 +177,18 @@ def test_a_run_stopped_by_patience_goes_on_with_more(tmp_path):
     assert train(changed(recipe, "training", patience=3), resume=True)["updates"] == 8
 
 
-def test_the_precisions_of_all_starts_are_recorded(run, monkeypatch):
+def test_the_precisions_and_commits_of_all_starts_are_recorded(run, monkeypatch):
     recipe, folder = run
     assert RunRecord.read(folder).precision == "fp32"
+    RunRecord.update(folder, commit="1234+")
+    monkeypatch.setattr("residual_hf.training.records.commit", lambda: "5678")
     monkeypatch.setattr("residual_hf.training.trainer.cpu_precision", lambda precision: "bf16")
     monkeypatch.setattr("residual_hf.training.acceleration.cpu_precision", lambda precision: "fp32")
     for updates in (6, 8):
         train(changed(recipe, "training", max_updates=updates), resume=True)
-        assert RunRecord.read(folder).precision == "fp32, then bf16"
+        record = RunRecord.read(folder)
+        assert (record.precision, record.commit) == ("fp32, then bf16", "1234+, then 5678")
+        assert record.commits == ["1234+", "5678"]
 
 
 def test_a_resumed_run_evaluates_and_logs_as_often_as_its_recipe_says(run):
