@@ -269,7 +269,13 @@ def entries_until(update: float, path: Path) -> list[dict[str, Any]]:
 
 def write_json_lines(path: Path, values: Iterable[Any]) -> None:
     """Write a file with one JSON value per line."""
-    write_atomically(path, "".join(f"{json.dumps(value)}\n" for value in values))
+    write_atomically(path, "".join(map(_json_line, values)))
+
+
+def append_json_lines(path: Path, *values: Any) -> None:
+    """Append one line per value to such a file, which need not exist."""
+    with path.open("a", encoding="utf-8") as file:
+        file.writelines(map(_json_line, values))
 
 
 def read_text(path: Path) -> str:
@@ -282,6 +288,10 @@ def read_text(path: Path) -> str:
         raise InputError(f"{path}: cannot be read: {error.strerror}") from error
     except UnicodeDecodeError as error:
         raise InputError(f"{path}: not a UTF-8 file: {error}") from error
+
+
+def _json_line(value: Any) -> str:
+    return json.dumps(value) + "\n"
 
 
 def _json_object(text: str, where: str) -> dict[str, Any]:

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import argparse
 import itertools
-import json
 import math
 import time
 from collections import defaultdict
@@ -26,7 +25,7 @@ from torch.nn.utils import clip_grad_norm_
 from residual_hf.analysis.output import as_markdown
 from residual_hf.analysis.probes.ablation import mean_loss
 from residual_hf.analysis.short_runs.training import ShortCorpus, new_model, train
-from residual_hf.files import read_json_lines
+from residual_hf.files import append_json_lines, read_json_lines
 from residual_hf.model.connections import LN_MODES
 from residual_hf.training.launch import keep_freed_memory
 
@@ -133,8 +132,7 @@ def main() -> None:
             continue
         found = run(mode, depth, warmup, seed, args, data)
         runs.append(found)
-        with args.file.open("a") as file:
-            file.write(json.dumps(found) + "\n")
+        append_json_lines(args.file, found)
         print(f"{mode:20} {depth:3}+{depth:<3} warm-up {warmup:4} seed {seed}: {outcome(found)}, nll {found['nll']}")
     print("\n" + table(runs))
 

@@ -12,7 +12,6 @@ verdict are applied when the tables are printed.
 from __future__ import annotations
 
 import argparse
-import json
 from collections import Counter
 from dataclasses import asdict
 from pathlib import Path
@@ -26,6 +25,7 @@ from residual_hf.analysis.short_runs.check import Check
 from residual_hf.analysis.short_runs.training import ShortCorpus, generated_corpora, shape
 from residual_hf.analysis.short_runs.verdict import VERDICTS, ModeCheck, judge
 from residual_hf.data.settings import CorpusSpec, DataSettings, TokenizerSettings
+from residual_hf.files import append_json_lines
 from residual_hf.training.recipe import Recipe
 from residual_hf.training.settings import TrainingSettings
 
@@ -99,8 +99,7 @@ def main() -> None:
         if [run[name] for name in RUN] in done:
             continue
         lines.append(check(run, args.seconds, args.modes))
-        with args.file.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(lines[-1]) + "\n")
+        append_json_lines(args.file, lines[-1])
     print(tables(lines))
 
 

@@ -16,6 +16,7 @@ from functools import cache
 from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
 
+import torch
 from transformers.utils import logging
 
 from residual_hf.errors import InputError
@@ -47,6 +48,11 @@ def instruction_set() -> str:
 def multiplies_bf16() -> bool:
     """Whether this CPU has instructions for matrix products in bfloat16."""
     return instruction_set() in ("avx512_bf16", "amx")
+
+
+def threads_for(work: int, per_thread: int) -> int:
+    """How many of the threads that PyTorch may use, so that each has at least `per_thread` of the work."""
+    return max(1, min(torch.get_num_threads(), work // per_thread))
 
 
 @cache

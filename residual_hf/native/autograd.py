@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from . import loaded_library
+from . import loaded_library, threads_for
 from .structures import DepthAttention, DropoutNorm, WeightedSums
 
 SEEDS = 2**62
@@ -28,8 +28,8 @@ def draw_seed(rate: float) -> int:
     return int(torch.randint(SEEDS, ())) if rate else 0
 
 
-def threads_for(tensor: Tensor) -> int:
-    return max(1, min(torch.get_num_threads(), tensor.numel() // VALUES_PER_THREAD))
+def _threads(tensor: Tensor) -> int:
+    return threads_for(tensor.numel(), VALUES_PER_THREAD)
 
 
 def dropout(values: Tensor, rate: float) -> Tensor:
@@ -54,7 +54,7 @@ def masked(values: Tensor, rate: float, seed: int) -> Tensor:
     values = values.contiguous()
     output = torch.empty_like(values)
     pointers = pointer(values), seed, rate, pointer(output)
-    loaded_library().dropout(values.numel(), threads_for(values), *pointers)
+    loaded_library().dropout(values.numel(), _threads(values), *pointers)
     return output
 
 
@@ -152,7 +152,7 @@ class _DropoutAddNorm(torch.autograd.Function):
         grad_dual = None if grad_dual is None else grad_dual.contiguous()
         grad_branch, grad_stream = torch.empty_like(total), torch.empty_like(total)
         width = total.shape[-1]
-        grad_gain, grad_bias = total.new_zeros(2, threads_for(total), -(-width // 16) * 16)
+        grad_gain, grad_bias = total.new_zeros(2, _threads(total), -(-width // 16) * 16)
         loaded_library().dropout_norm_backward(
             byref(
                 arguments_for(
@@ -240,7 +240,7 @@ class _DepthAttention(torch.autograd.Function):
         query, reads, *members = ctx.saved_tensors
         gradient, width = gradient.contiguous(), len(query)
         grad_members, products = [torch.empty_like(member) for member in members], reads.new_empty(reads.shape[:-1])
-        grad_query = query.new_zeros(threads_for(members[0]), -(-width // 16) * 16)
+        grad_query = query.new_zeros(_threads(members[0]), -(-width // 16) * 16)
         arguments = of_members(
             DepthAttention,
             members,
@@ -266,7 +266,7 @@ def arguments_for(kind: Callable[..., Arguments], rows: Tensor, **fields: Any) -
     Args:
         fields: numbers, contiguous tensors and sequences of these by name. The caller keeps the tensors.
     """
-    width, threads = rows.shape[-1], threads_for(rows)
+    width, threads = rows.shape[-1], _threads(rows)
     values = {name: argument(value) for name, value in fields.items()}
     return kind(rows=rows.numel() // width, width=width, threads=threads, **values)
 
@@ -289,5 +289,5 @@ def softmax_(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
     nll, log_prob_sums = logits.new_empty(2, rows)
     labels = labels.long().contiguous()  # keeps the memory of the pointer
     pointers = pointer(logits), labels.data_ptr(), pointer(nll), pointer(log_prob_sums)
-    loaded_library().label_softmax(rows, classes, threads_for(logits), *pointers)
+    loaded_library().label_softmax(rows, classes, _threads(logits), *pointers)
     return nll.sum(), log_prob_sums.sum()

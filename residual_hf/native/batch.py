@@ -9,6 +9,8 @@ from itertools import accumulate
 import torch
 from torch import Tensor
 
+from . import threads_for
+
 ROWS_PER_THREAD = 32  # with fewer, another thread gains little: each of them reads all weights
 
 
@@ -50,4 +52,4 @@ class Sentences:
 
 def number_of_parts(rows: int) -> int:
     """How many parts of a batch run at the same time, on the threads that PyTorch may use."""
-    return max(1, min(torch.get_num_threads(), rows // ROWS_PER_THREAD))
+    return threads_for(rows, ROWS_PER_THREAD)

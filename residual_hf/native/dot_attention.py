@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from . import loaded_library
+from . import loaded_library, threads_for
 from .autograd import draw_seed, pointer
 from .structures import DotAttention
 
@@ -81,7 +81,7 @@ def arguments_for(
     sentences, heads, queries, size = query.shape
     keys = key.shape[2]
     products = sentences * heads * queries * keys * size
-    threads = max(1, min(torch.get_num_threads(), sentences * heads, products // PRODUCTS_PER_THREAD))
+    threads = min(sentences * heads, threads_for(products, PRODUCTS_PER_THREAD))
     arguments = DotAttention(sentences, heads, queries, keys, size, threads, **settings)
     for name, states in (("query", query), ("key", key), ("value", value)):
         setattr(arguments, name, states.data_ptr())

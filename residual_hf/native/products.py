@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from . import instruction_set, loaded_library
+from . import instruction_set, loaded_library, threads_for
 from .autograd import pointer
 from .structures import Product
 
@@ -62,7 +62,7 @@ def _kernel(left: Tensor, right: Tensor, bias: Tensor | None, add_to: Tensor | N
     left, right = (matrix if 1 in matrix.stride() else matrix.contiguous() for matrix in (left, right))
     (rows, inner), columns = left.shape, right.shape[1]
     output = left.new_empty(rows, columns) if add_to is None else add_to
-    threads = max(1, min(torch.get_num_threads(), rows * columns * inner // PRODUCTS_PER_THREAD))
+    threads = threads_for(rows * columns * inner, PRODUCTS_PER_THREAD)
     arguments = Product(rows, columns, inner, threads, add_to is not None, left.data_ptr(), right.data_ptr())
     arguments.left_strides[:], arguments.right_strides[:] = left.stride(), right.stride()[::-1]
     arguments.bias = None if bias is None else pointer(bias)

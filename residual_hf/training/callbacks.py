@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import math
 import signal
@@ -18,7 +17,7 @@ from transformers import PrinterCallback, ProgressCallback, Trainer, TrainerCall
 from transformers.trainer_callback import ExportableState
 
 from residual_hf.errors import InputError
-from residual_hf.files import write_atomically
+from residual_hf.files import append_json_lines, write_atomically
 from residual_hf.interrupts import SIGNALS
 from residual_hf.model.branch_warmup import advance_branch_warmup
 
@@ -46,9 +45,7 @@ class RecordCallback(TrainerCallback):
     def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, Any] | None = None, **kwargs: Any) -> None:
         if not state.is_world_process_zero or not logs:
             return
-        record = {"step": state.global_step, **logs}
-        with self.path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(record) + "\n")
+        append_json_lines(self.path, {"step": state.global_step, **logs})
         logger.info(
             "update %d%s  %s",
             state.global_step,

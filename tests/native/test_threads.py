@@ -29,14 +29,14 @@ def test_the_threads_of_pytorch_are_found():
 def test_parts_need_not_be_as_many_as_threads(count, monkeypatch):
     expected = dropped(VALUES)
     assert {*expected} == {0.0, 2.0}
-    monkeypatch.setattr(autograd, "threads_for", lambda tensor: 5)
+    monkeypatch.setattr(autograd, "threads_for", lambda *_: 5)
     with threads(count):
         assert dropped(VALUES) == expected
 
 
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 def test_a_forked_process_has_threads(monkeypatch):
-    monkeypatch.setattr(autograd, "threads_for", lambda tensor: 2)
+    monkeypatch.setattr(autograd, "threads_for", lambda *_: 2)
     with threads(2):
         expected = dropped(VALUES)  # starts the threads of this process
         with multiprocessing.get_context("fork").Pool(1) as pool:

@@ -12,7 +12,6 @@ a checkpoint, or `every` updates have passed. Then `diagnostics.jsonl` gets line
 
 from __future__ import annotations
 
-import json
 import logging
 import math
 import shutil
@@ -37,7 +36,7 @@ from transformers import TrainerCallback
 from residual_hf.analysis.probes.site_statistics import SiteStatistics, SiteSums
 from residual_hf.analysis.probes.sites import sublayers, watch
 from residual_hf.errors import InputError
-from residual_hf.files import atomic_file, entries_until, write_json, write_json_lines
+from residual_hf.files import append_json_lines, atomic_file, entries_until, write_json, write_json_lines
 
 from .spikes import THRESHOLD, WINDOW, first_mover, spike_scores
 
@@ -274,8 +273,7 @@ class DiagnosticsCallback(TrainerCallback):
                 lines.append({"step": update.step, "alert": asdict(alert)})
         lines.append({"step": pending[-1].step, "losses": losses.tolist(), "grad_norms": totals.tolist()})
         if state.is_world_process_zero:
-            with (self.folder / FILE).open("a", encoding="utf-8") as file:
-                file.writelines(json.dumps(line) + "\n" for line in lines)
+            append_json_lines(self.folder / FILE, *lines)
 
     def _fetch(self, updates: list[_Update], processes: int) -> tuple[np.ndarray, np.ndarray]:
         """Losses (updates,) and norms of gradients (updates, parameters) over all processes."""

@@ -28,7 +28,7 @@ from residual_hf.analysis.output import Panel, Point, as_markdown, check_matplot
 from residual_hf.catalogue import check_modes
 from residual_hf.data.pipeline import read_corpora
 from residual_hf.errors import InputError
-from residual_hf.files import undamaged_entries, write_atomically, write_json_lines
+from residual_hf.files import append_json_lines, undamaged_entries, write_atomically, write_json_lines
 from residual_hf.training.building import tokenizer_fields
 from residual_hf.training.environment import commit
 from residual_hf.training.recipe import Recipe
@@ -135,8 +135,7 @@ def stress(
         assert corpus is not None
         run = stress_run(mode, depth, seed, setting, corpus)
         runs.append(run)
-        with file.open("a", encoding="utf-8") as stream:
-            stream.write(json.dumps({"setting": asdict(setting), **asdict(run)}) + "\n")
+        append_json_lines(file, {"setting": asdict(setting), **asdict(run)})
     chosen = [run for run in runs if run.mode in modes and run.layers in layers and run.seed in seeds]
     return ranked([survival(run, runs, setting) for run in chosen])
 
