@@ -111,6 +111,7 @@ def write_card(
         curve = learning_curve(run.curve)
         sections = ("tokenizer", "model", "training", "decoding", "evaluation")
         recipe = data_settings(run) | {name: run.recipe[name] for name in sections if name in run.recipe}
+        segmented = (run.recipe.get("tokenizer") or {}).get("kind") == "pretokenized"
         card = render_card(
             "model_card",
             card_metadata(run, tables, name, license, datasets),
@@ -119,7 +120,10 @@ def write_card(
             license=license,
             data_license=data_license,
             picture=picture.name if curve else None,
-            usage=usage(run.config, name, *run.directions[0], task=run.task, ends_text=has_end(run)),
+            usage=usage(
+                run.config, name, *run.directions[0], task=run.task, ends_text=has_end(run), segmented=segmented
+            ),
+            segmented=segmented,
             start=run.starts_from,
             connections=[describe_mode(mode) for mode in run.ln_modes],
             hashes=_hashes(run),
@@ -185,11 +189,13 @@ def usage(
     task: str = "translation",
     ends_text: bool = True,
     codes: bool = False,
+    segmented: bool = False,
 ) -> str:
     """The usage section of a card: code that loads the model and uses it for its task.
 
     `ends_text`: the tokenizer of a language model adds `</s>` at the end of a text, not at the beginning.
     `codes`: the languages are codes that the tokenizer adds to translations.
+    `segmented`: the input is text that subword-nmt has segmented.
     """
     return render(
         "usage_generation" if task == "text-generation" else "usage",
@@ -200,6 +206,7 @@ def usage(
         task=task,
         ends_text=ends_text,
         codes=codes,
+        segmented=segmented,
     )
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from huggingface_hub import ModelCardData
 
-from residual_hf.data.tokenizer import ends_text
+from residual_hf.data.tokenizer import ends_text, reads_segmented_text
 from residual_hf.files import write_atomically
 from residual_hf.model.configuration_residual import ResidualConfig
 from residual_hf.model.translation_inputs import TranslationInputs, language_tags
@@ -60,7 +60,15 @@ def write_plain_card(folder: Path, config: ResidualConfig, tokenizer: Any, name:
         origin=text(origin),
         usage=""
         if config.is_encoder_only
-        else usage(config.to_dict(), name, *shown, task=task, ends_text=ends_text(tokenizer), codes=bool(codes)),
+        else usage(
+            config.to_dict(),
+            name,
+            *shown,
+            task=task,
+            ends_text=ends_text(tokenizer),
+            codes=bool(codes),
+            segmented=reads_segmented_text(tokenizer),
+        ),
         task=task,
     )
     write_atomically(folder / "README.md", f"{card}\n")

@@ -92,7 +92,10 @@ def test_card_says_how_the_text_was_prepared_and_mixed(make_run):
     card = content(write_card(run, overwrite=True))
     for fact in ("text tokenized by Moses", "segmented into subwords", "train:\n", "- weight: 2.0\n", "- tag: <BT>\n"):
         assert fact in card, fact
-    assert "someone" not in card
+    assert "someone" not in card and "scored as they are" not in card
+    assert 'translate("A sent@@ ence in de .")' in card
+    edit_recipe(run, lambda recipe: recipe["data"].pop("pretokenized"))
+    assert "The words of the segmented files were scored as they are" in content(write_card(run, overwrite=True))
 
 
 def test_interval_contains_the_score(make_run):
@@ -153,7 +156,7 @@ def test_what_the_model_was_trained_on_and_averaged_from(make_run):
     edit_json(run / "run.json", averaged=3)
     card = content(write_card(run))
     assert "was trained only on the data below and reproduces its errors" in card
-    assert "- weights: average of the 3 last checkpoints" in card
+    assert "- weights: average of the last 3 checkpoints" in card
     edit_recipe(run, lambda recipe: recipe.update(model={"from": "user/base"}))
     card = content(write_card(run, overwrite=True))
     assert "was trained on the data below, after the training of `user/base`, and reproduces their errors" in card

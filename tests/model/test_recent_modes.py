@@ -1,8 +1,9 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
-"""Keel, SpanNorm, scaled branches, DenseFormer, GPAS and KromHC against their formulas, written for whole stacks."""
+"""Modes against their formulas, written for whole stacks; fresh DenseFormer, GPAS and KromHC."""
 
 from __future__ import annotations
 
+import functools
 import math
 
 import pytest
@@ -191,6 +192,92 @@ def test_gpas_composes_with_a_mode_of_a_user():
     x, a = torch.randn(2, 1, 3, WIDTH)
     shortcut = 2.0 * x * (1 - torch.sigmoid(torch.tensor(1.0)))
     torch.testing.assert_close(connection((x,), lambda z: a)[0], standardized(shortcut + a, connection.norm))
+
+
+def doubly_stochastic(logits, mixing):
+    """Matrices of mHC (batch, length, from, to): exp and 20 normalizations, or a Kronecker product."""
+    if mixing == "sinkhorn":
+        matrix = logits.exp()
+        for _ in range(20):
+            matrix = matrix / matrix.sum(-2, keepdim=True)
+            matrix = matrix / matrix.sum(-1, keepdim=True)
+        return matrix.mT
+    p = torch.sigmoid(logits[..., 0] - logits[..., 1])  # (batch, length, factors)
+    factors = torch.stack([p, 1 - p, 1 - p, p], dim=-1).unflatten(-1, (2, 2)).flatten(0, 1)
+    matrices = [functools.reduce(torch.kron, token.unbind()) for token in factors]
+    return torch.stack(matrices).unflatten(0, p.shape[:2]).mT
+
+
+@stacks
+@pytest.mark.parametrize(("mixing", "streams"), [("sinkhorn", 3), ("kronecker", 2), ("kronecker", 4)])
+def test_mhc(stack, mixing, streams):
+    model = Stack("mhc", stack, mixing=mixing, streams=streams)
+    h = model.x.unsqueeze(-2).expand(-1, -1, streams, -1)
+    for layer, connections in enumerate(model.layers):
+        for kind, c in zip(model.kinds, connections, strict=True):
+            dynamic = rms(h.flatten(-2), c.weights_norm) @ c.dynamic_weight.mT
+            read, write, mix = dynamic.tensor_split((streams, 2 * streams), dim=-1)
+            m = torch.sigmoid(c.static_read + c.dynamic_scale[0] * read)
+            b = 2 * torch.sigmoid(c.static_write + c.dynamic_scale[1] * write)
+            matrix = doubly_stochastic(
+                c.static_mix + c.dynamic_scale[2] * mix.unflatten(-1, c.static_mix.shape), mixing
+            )
+            a = model.branch(layer, kind)(standardized(torch.einsum("...i,...id->...d", m, h), c.norm))
+            h = torch.einsum("...ij,...id->...jd", matrix, h) + torch.einsum("...j,...d->...jd", b, a)
+    model.assert_equal(standardized(h.sum(-2), model.boundary.norm))
+
+
+@stacks
+@pytest.mark.parametrize("block_size", [1, 2])
+def test_attention_residuals(stack, block_size):
+    model = Stack("attention_residuals", stack, block_size=block_size)
+
+    def read(attention, embeddings, outputs):
+        blocks = [sum(outputs[i : i + block_size]) for i in range(0, len(outputs), block_size)]
+        values = torch.stack([embeddings, *blocks])
+        logits = torch.stack([rms(v, attention.norm) @ attention.query for v in values])
+        return (logits.softmax(0).unsqueeze(-1) * values).sum(0)
+
+    outputs = []
+    for layer, connections in enumerate(model.layers):
+        for kind, c in zip(model.kinds, connections, strict=True):
+            h = read(c.depth_attention, model.x, outputs) if outputs else model.x
+            outputs.append(model.branch(layer, kind)(standardized(h, c.norm)))
+    boundary = model.boundary
+    model.assert_equal(standardized(read(boundary.depth_attention, model.x, outputs), boundary.norm))
+
+
+@stacks
+@pytest.mark.parametrize("order", [1, 2, 3])
+def test_rskip_ln(stack, order):
+    model = Stack("rskip_ln", stack, skip_order=order)
+    x = model.x
+    for layer, connections in enumerate(model.layers):
+        for kind, connection in zip(model.kinds, connections, strict=True):
+            y = model.branch(layer, kind)(x)
+            for number in range(order):
+                y = standardized(x + y, connection.norms[number])
+            x = y
+    model.assert_equal(x)
+
+
+@pytest.mark.parametrize("running_mean", [False, True])
+def test_realformer(running_mean):
+    """Attention is the softmax of the sum, or of the mean, of the scores up to its layer."""
+    model = randomise(make("realformer", "eager", encoder_layers=3, ln_mode_options={"running_mean": running_mean}))
+    encoder = model.model.encoder
+    outputs = encoder(torch.randint(4, 9, (2, 5)), output_attentions=True, output_hidden_states=True)
+    scores = []
+    for layer, hidden, attention in zip(encoder.layers, outputs.hidden_states, outputs.attentions, strict=False):
+        heads = attention.shape[1]
+        queries, keys = (
+            projection(hidden).unflatten(-1, (heads, -1)).transpose(1, 2)
+            for projection in (layer.self_attn.q_proj, layer.self_attn.k_proj)
+        )
+        scores.append(queries @ keys.mT / queries.shape[-1] ** 0.5)
+        summed = sum(scores) / (len(scores) if running_mean else 1)
+        torch.testing.assert_close(attention, summed.softmax(-1))
+    assert len(scores) == 3
 
 
 @pytest.mark.parametrize("streams", [2, 4, 8])
