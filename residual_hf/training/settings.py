@@ -94,13 +94,13 @@ class TrainingSettings(InputSettings):
         0.0,
         minimum=0,
         help="weight of R-Drop, 5 in Liang et al. 2021, which penalizes differences between two passes with "
-        "different dropout; doubles the time of an update",
+        "different dropout; an update takes two to three times as long",
     )
     simcut: float = option(
         0.0,
         minimum=0,
         help="weight of SimCut, 3 in Gao et al. 2022, which penalizes differences between a pass with and a pass "
-        "without dropped embeddings; doubles the time of an update",
+        "without dropped embeddings; an update takes two to three times as long",
     )
     simcut_rate: float = option(0.05, above=0, below=1, help="share of embeddings that SimCut drops")
     precision: str = option(
