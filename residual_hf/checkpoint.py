@@ -157,10 +157,12 @@ def model_folder(name: str | Path) -> str | Path:
     return of_run if holds_run and str(name) else name
 
 
-def weights_stamp(name: str | Path) -> dict[str, list[int]]:
-    """Size and modification time of the weight files of a model or a run; empty for a name on the Hub."""
-    found = {path.name: path.stat() for path in sorted(Path(model_folder(name)).glob("*.safetensors"))}
-    return {path: [stat.st_size, stat.st_mtime_ns] for path, stat in found.items()}
+def identity(name: str | Path) -> dict[str, Any]:
+    """What tells models apart: the folder or name, and size and modification time of the weight files."""
+    folder = Path(model_folder(name))
+    found = {path.name: path.stat() for path in sorted(folder.glob("*.safetensors"))}
+    weights = {path: [stat.st_size, stat.st_mtime_ns] for path, stat in found.items()}
+    return {"model": str(folder), "weights": weights}
 
 
 def move_to(model: Any, device: str | None = None, dtype: torch.dtype | None = None) -> None:

@@ -12,7 +12,7 @@ from safetensors.torch import load_file, save_file
 from tiny_translator import SENTENCES, tiny_model, tiny_tokenizer
 from transformers import AutoModelForSeq2SeqLM, BartConfig, BartForConditionalGeneration
 
-from residual_hf.checkpoint import save_checkpoint, validate_model_folder
+from residual_hf.checkpoint import identity, save_checkpoint, validate_model_folder
 from residual_hf.cli import main
 from residual_hf.errors import InputError
 from residual_hf.generation.translator import Translator
@@ -294,3 +294,12 @@ def test_wrong_model_or_tokenizer(model, tokenizer, tmp_path):
     with pytest.raises(InputError, match=f"{len(larger)} tokens for the source.*{len(tokenizer)}"):
         save_checkpoint(model, larger, tmp_path / "larger")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_model_is_the_same_under_all_spellings(model, tokenizer, tmp_path, monkeypatch):
+    save_checkpoint(model, tokenizer, tmp_path / "run" / "model")
+    (tmp_path / "run" / "run.json").write_text("{}")
+    monkeypatch.chdir(tmp_path)
+    first, *others = (identity(name) for name in ("run/model", "run/model/", "./run/model", "run"))
+    assert first["weights"] and all(other == first for other in others)
+    assert identity("user/name") != identity("user/other")

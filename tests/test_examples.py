@@ -135,10 +135,22 @@ def test_comparison_trains_what_is_missing_and_prints_the_tables(tmp_path):
     bleu, best_bleu, nll, best_nll = (cells(table, "post_ln") for table in rates.split(":\n\n")[1:])
     assert nll == ["9.00", "4.00"] and best_nll == ["4.00 at 0.2"]
     assert bleu == ["1.00", "1.00"] and best_bleu == ["1.00 at 0.2"]  # compared with no other mode: no star
-    refused = run_here(
-        ROOT / "examples" / study[0], *study[1:], "--modes", "post_ln", "--set", "training.max_updates=3"
-    )
-    assert "post_ln_1l_s1: a finished run of another recipe" in refused.returncode  # what `sys.exit` was given
+
+    def refusal(*arguments):
+        return run_here(ROOT / "examples" / study[0], *study[1:], *arguments).returncode  # what `sys.exit` was given
+
+    another = refusal("--modes", "post_ln", "--set", "training.max_updates=3")
+    assert "post_ln_1l_s1: a finished run of another recipe" in another
+    same_name = [f"keel model.{stack}_ln_mode_options.alpha=8" for stack in ("encoder", "decoder")]
+    assert "two of the runs have the same folder" in refusal("--modes", *same_name)
+
+    (finished / "metrics.json").unlink()
+    record = json.loads((finished / "run.json").read_text())
+    (finished / "run.json").write_text(json.dumps({**record, "diverged": "diverged by update 2"}))
+    assert cells(run(*study, "--modes", "post_ln", wider).split("NLL, valid:")[1], "post_ln") == ["diverged"]
+    spaces = "post_ln model.branch_warmup={schedule: equal, updates: 1} training.log_every=1"
+    assert cells(run(*study, "--modes", spaces).split("NLL, valid:")[1], spaces)[0] != "diverged"
+    assert (tmp_path / "runs" / "post_ln_branch_warmup_schedule_equal_updates_1_log_every_1_1l_s1").is_dir()
 
 
 @pytest.mark.parametrize(("language_tags", "choices"), [("source", ["de", "en"]), (None, ["de"])])

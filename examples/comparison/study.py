@@ -34,6 +34,7 @@ from residual_hf.evaluation.metrics import paired_bootstrap
 from residual_hf.files import RECORD
 from residual_hf.model.connections import LN_MODES
 from residual_hf.training.recipe import load_recipe
+from residual_hf.training.records import RunRecord
 from residual_hf.training.run_folder import FinishedRun
 
 FIGURES = {"bleu": "sacreBLEU", "tokenized_bleu": "tokenized BLEU", "nll": "NLL"}
@@ -91,16 +92,23 @@ class Run:
 
     @property
     def folder(self) -> Path:
-        name = re.sub(r" \S*?([^.\s]+)=", r"_\1_", self.mode)
+        name = re.sub(r" [\w.]*?(\w+)=", r"_\1_", self.mode)
+        name = re.sub(r"[^a-zA-Z0-9.+-]+", "_", name).strip("_")
         return self.root / f"{name}{self.column.suffix}_s{self.seed}"
 
     def settings(self, common: Sequence[str]) -> list[str]:
-        mode, *of_mode = self.mode.split()
+        mode, *of_mode = re.split(r" +(?=[\w.]+=)", self.mode)
         own = [f"model.ln_mode={mode}", *of_mode, f"training.seed={self.seed}", *self.column.fields()]
         return [*common, *own, f"output_dir={self.folder}"]
 
+    @property
+    def diverged(self) -> bool:
+        return (self.folder / RECORD).exists() and RunRecord.read(self.folder).diverged is not None
+
     def train(self, recipe: Path, common: Sequence[str]) -> FinishedRun | None:
         """The finished run; None if it diverged."""
+        if self.diverged:
+            return None
         if not (self.folder / "metrics.json").exists():
             settings = [word for field in self.settings(common) for word in ("--set", field)]
             resume = ["--resume"] if (self.folder / RECORD).exists() else []
@@ -226,9 +234,11 @@ def main() -> None:
         Run(mode, column, seed, options.output_dir)
         for column, mode, seed in itertools.product(columns, options.modes, options.seeds)
     ]
+    if len({run.folder for run in runs}) < len(set(runs)):
+        raise SystemExit("two of the runs have the same folder: settings that end in the same name, or close rates")
     for run in runs:  # all recipes are checked before the first run starts
         recipe = load_recipe(options.recipe, parse_overrides(run.settings(options.set)))
-        if (run.folder / "metrics.json").exists():
+        if (run.folder / "metrics.json").exists() or run.diverged:
             before = load_recipe(run.folder / "recipe.yaml", {"output_dir": str(recipe.output_dir)})
             if before.as_dict() != recipe.as_dict():
                 raise SystemExit(f"{run.folder}: a finished run of another recipe; use another --output-dir")

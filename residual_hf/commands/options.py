@@ -57,9 +57,13 @@ def parse_overrides(assignments: Sequence[str]) -> dict[str, Any]:
     return overrides
 
 
-def add_decoding(parser: argparse.ArgumentParser) -> None:
+def add_languages(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--source-lang", metavar="CODE", help="source language of a multilingual model")
     parser.add_argument("--target-lang", metavar="CODE", help="target language of a multilingual model")
+
+
+def add_decoding(parser: argparse.ArgumentParser) -> None:
+    add_languages(parser)
     parser.add_argument(
         "--long",
         choices=LONG_TEXT,

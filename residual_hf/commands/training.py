@@ -16,6 +16,7 @@ from . import DIVERGED, FAILED, INTERRUPTED
 from .options import (
     SEARCH,
     Verbs,
+    add_languages,
     add_overrides,
     add_overwrite,
     add_sampling,
@@ -121,12 +122,13 @@ def add_distill(verbs: Verbs) -> None:
     distill.add_argument("--student", default="6+2", metavar="E+D", help="layers of the student (default: 6+2)")
     distill.add_argument("--closest", action="store_true", help="keep only the translation closest to the reference")
     distill.add_argument("--resume", action="store_true", help="continue an interrupted run of this command")
+    add_languages(distill)
     add_sampling(distill)
     add_search(distill)
 
 
 def run_distill(options: argparse.Namespace) -> int:
-    from residual_hf.checkpoint import weights_stamp
+    from residual_hf.checkpoint import identity
     from residual_hf.training.distillation import distill
     from residual_hf.training.recipe import load_recipe
 
@@ -143,7 +145,7 @@ def run_distill(options: argparse.Namespace) -> int:
         settings=stream_settings(options),
         closest=options.closest,
         tokenizer=tokenizer,
-        made_with={name: getattr(options, name) for name in SEARCH} | {"weights": weights_stamp(options.teacher)},
+        made_with={name: getattr(options, name) for name in SEARCH} | identity(options.teacher),
         resume=options.resume,
     )
     print(f"{path}: try residual-hf train {shlex.quote(str(path))}")

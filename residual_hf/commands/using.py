@@ -48,7 +48,7 @@ def run_translate(options: argparse.Namespace) -> int:
         raise InputError(f"--devices: {options.devices} given, must be at least 1")
     with imports():
         import residual_hf.generation.translator  # noqa: F401
-        from residual_hf.checkpoint import model_folder, weights_stamp
+        from residual_hf.checkpoint import identity, model_folder
         from residual_hf.generation.devices import in_group, run_on_devices
         from residual_hf.generation.stream import translate_file
 
@@ -60,7 +60,7 @@ def run_translate(options: argparse.Namespace) -> int:
         stream_settings(options),
         source=options.input,
         output=options.output,
-        made_with={"model": options.model, **search, "weights": weights_stamp(options.model)},
+        made_with=search | identity(options.model),
         resume=options.resume,
         overwrite=options.overwrite,
         inputs=[model_folder(options.model)],

@@ -9,7 +9,7 @@ sinusoids is [all sines | all cosines].
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -108,6 +108,10 @@ class SinusoidalPositions(nn.Module):
 
     def init_parameters(self) -> None:
         init.copy_(self.table, self.make_table())
+
+    def _load_from_state_dict(self, *args: Any) -> None:
+        super()._load_from_state_dict(*args)
+        self.table.copy_(self.make_table())  # not saved, and empty after `to_empty`
 
 
 class MarianPositions(SinusoidalPositions):

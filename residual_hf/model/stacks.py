@@ -195,7 +195,9 @@ class ResidualStack(ResidualPreTrainedModel):
         """Add positions, see `number`, then apply the norm (if any) and dropout."""
         if self.embed_positions is not None:
             length = embeddings.shape[1]
-            total = length + past_length if isinstance(past_length, int) else length
+            # the length of a static cache is a tensor, unknown while compiling
+            known = isinstance(past_length, int) or not torch.compiler.is_compiling()
+            total = length + int(past_length) if known else length
             if total > self.config.max_position_embeddings and not self.has_positions(position_ids):
                 raise ValueError(
                     f"the {self.stack} received {total} tokens, but max_position_embeddings is "

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from ctypes import byref
@@ -17,20 +18,27 @@ from .autograd import pointer
 from .structures import Product
 
 PRODUCTS_PER_THREAD = 1 << 22  # fewer multiplications are not worth a thread
-_rounding = False
+_lock = threading.Lock()
+_contexts = 0  # that round, in all threads
+_precision = ""  # of PyTorch's kernel outside of them
 
 
 @contextmanager
 def bf16_products() -> Iterator[None]:
     """Context in which `matmul` on a CPU rounds to bf16. With AMX, PyTorch's kernel does, for all of its products."""
-    global _rounding
+    global _contexts, _precision
     torch_products = torch.backends.mkldnn.matmul  # type: ignore[attr-defined]
-    before = _rounding, torch_products.fp32_precision
-    _rounding, torch_products.fp32_precision = True, "bf16"
+    with _lock:
+        if not _contexts:
+            _precision, torch_products.fp32_precision = torch_products.fp32_precision, "bf16"
+        _contexts += 1
     try:
         yield
     finally:
-        _rounding, torch_products.fp32_precision = before
+        with _lock:
+            _contexts -= 1
+            if not _contexts:
+                torch_products.fp32_precision = _precision
 
 
 def matmul(left: Tensor, right: Tensor, *, bias: Tensor | None = None, add_to: Tensor | None = None) -> Tensor:
@@ -40,7 +48,7 @@ def matmul(left: Tensor, right: Tensor, *, bias: Tensor | None = None, add_to: T
     """
     tensors = [tensor for tensor in (left, right, bias, add_to) if tensor is not None]
     served = all(tensor.is_cpu and tensor.dtype == torch.float32 and tensor.numel() for tensor in tensors)
-    if _rounding and served and fits(left, right, bias, add_to) and instruction_set() == "avx512_bf16":
+    if _contexts and served and fits(left, right, bias, add_to) and instruction_set() == "avx512_bf16":
         return _kernel(left, right, bias, add_to)
     if add_to is None:
         return left @ right if bias is None else torch.addmm(bias, left, right)

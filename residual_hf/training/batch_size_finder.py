@@ -22,6 +22,7 @@ from residual_hf.data.encoding import Lengths
 from residual_hf.data.subword_regularization import GROWTH
 from residual_hf.errors import InputError
 
+from .loss import LossMeter
 from .recipe import Recipe
 from .records import RunRecord
 from .settings import TrainingSettings
@@ -201,6 +202,7 @@ def find_max_tokens(recipe: Recipe, model: Any, lengths: Lengths) -> int:
     settings, processes = recipe.training, PartialState()
     device = torch.device(processes.device or "cpu")
     dtype = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(settings.precision)
+    model.criterion = LossMeter(settings.label_smoothing, settings.label_smoothing_form)  # stores no logits
     ceiling = CEILING
     if settings.tokens_per_update is not None:
         ceiling = min(ceiling, settings.tokens_per_update // processes.num_processes)

@@ -48,8 +48,8 @@ class TwoPasses:
         self.active = False
         model.register_forward_pre_hook(self._double, with_kwargs=True)
         if cutoff is not None:
-            for stack in (model.model.encoder, model.model.decoder):
-                stack.embed_tokens.register_forward_hook(self._cut)
+            for table in {model.model.encoder.embed_tokens, model.model.decoder.embed_tokens}:  # one after a resize
+                table.register_forward_hook(self._cut)
 
     def cost(self, nll_weight: float, sum_weight: float) -> PairCost:
         """The loss of two passes, with a label smoothing."""

@@ -19,6 +19,7 @@ from residual_hf.data.cleaning import CleaningReport, clean_corpus, pair_filter
 from residual_hf.data.corpus import ParallelCorpus, read_parallel
 from residual_hf.data.multilingual import directions, reverse_spec
 from residual_hf.data.pair_reader import check_files
+from residual_hf.data.pipeline import given_tokenizer
 from residual_hf.data.settings import CorpusSpec
 from residual_hf.data.text_files import iter_lines, one_line
 from residual_hf.data.tokenizer import reads_segmented_text, spaced, target_backend
@@ -121,7 +122,11 @@ def distill(
     values["model"] |= layers
     values["output_dir"] = str(folder / "student")
     if tokenizer is not None and not segmented:
-        values["tokenizer"] |= {"path": str(tokenizer)}
+        try:
+            given_tokenizer(tokenizer, recipe.tokenizer.kind)
+            values["tokenizer"] |= {"path": str(tokenizer)}
+        except InputError as error:
+            logger.warning("the student gets a tokenizer of its own: %s", error)
     path = folder / "recipe.yaml"
     write_atomically(path, yaml.safe_dump(values, sort_keys=False, allow_unicode=True))
     return path

@@ -72,6 +72,7 @@ class RunRecord(InputSettings):
     started: str | None = None
     resumed: tuple[str, ...] = ()
     finished: str | None = None
+    diverged: str | None = None
     commit: str | None = None
     versions: dict = field(default_factory=dict)
     seed: int | None = None
@@ -105,6 +106,7 @@ class RunRecord(InputSettings):
             processes=processes,
             data=data,
             finished=None,
+            diverged=None,
             updates=None,
             seconds=None,
             tokens_per_second=None,

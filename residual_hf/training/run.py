@@ -48,6 +48,7 @@ from .callbacks import (
     show_progress,
 )
 from .checkpoints import KeepCheckpoints, complete_checkpoints, disk_errors, step_of
+from .divergence import TrainingDivergedError
 from .final_model import choose_final_weights, final_scores, perplexities, record_end
 from .launch import check_launch, keep_freed_memory, this_process
 from .logs import TerminalHandler, log_to
@@ -224,6 +225,10 @@ def train_on(
         RunRecord.add_precision(folder, trainer.precision)
     try:
         trainer.train(resume_from_checkpoint=str(checkpoints[-1]) if checkpoints else None)
+    except TrainingDivergedError as error:
+        if trainer.is_world_process_zero():
+            RunRecord.update(folder, diverged=str(error))
+        raise
     finally:
         interrupt.restore()
     if interrupt.interrupted:

@@ -144,6 +144,16 @@ def test_sinusoids_are_those_of_tensor2tensor():
         assert table[position, 4 + k].item() == pytest.approx(math.cos(angle), abs=1e-6)
 
 
+def test_loading_fills_sinusoids_that_to_empty_has_emptied():
+    model = randomise(make("resi_dual"))
+    expected = model(SOURCE, decoder_input_ids=TARGET).logits
+    empty = make("resi_dual").to_empty(device="cpu")
+    for buffer in empty.buffers():
+        buffer.fill_(7)
+    empty.load_state_dict(model.state_dict())
+    assert torch.equal(empty.eval()(SOURCE, decoder_input_ids=TARGET).logits, expected)
+
+
 def test_positions_count_real_tokens_only():
     mask = torch.tensor([[0, 0, 1, 1], [1, 1, 1, 0]])
     assert position_ids_from_mask(mask, 4, 1).tolist() == [[1, 1, 2, 3], [2, 3, 4, 1]]

@@ -97,4 +97,9 @@ def test_the_context_ends():
     exact = left @ right
     with bf16_products(), bf16_products():
         pass
+    first, second = bf16_products(), bf16_products()
+    for step in (first.__enter__, second.__enter__, lambda: first.__exit__(None, None, None)):  # of two threads
+        step()
+    assert not torch.equal(matmul(left, right), exact)
+    second.__exit__(None, None, None)
     assert torch.equal(matmul(left, right), exact)

@@ -11,7 +11,13 @@ from test_trainer import make_model
 
 from residual_hf.errors import InputError
 from residual_hf.training import batch_size_finder
-from residual_hf.training.batch_size_finder import largest, random_batch, split_update, tokens_that_fit
+from residual_hf.training.batch_size_finder import (
+    find_max_tokens,
+    largest,
+    random_batch,
+    split_update,
+    tokens_that_fit,
+)
 from residual_hf.training.run import train
 
 Memory = namedtuple("Memory", "available total", defaults=[2**40])
@@ -51,6 +57,13 @@ def test_a_vocabulary_may_end_with_padding():
 def test_a_larger_model_gets_fewer_tokens(monkeypatch):
     monkeypatch.setattr(batch_size_finder.psutil, "virtual_memory", lambda: Memory(2**25))
     assert tokens_that_fit(make_model(decoder_layers=8), [8]) < 0.6 * tokens_that_fit(make_model(), [8])
+
+
+def test_the_search_measures_the_loss_of_training_which_stores_no_logits(tmp_path, monkeypatch):
+    monkeypatch.setattr(batch_size_finder.psutil, "virtual_memory", lambda: Memory(2**26))
+    model = make_model()
+    with_logits = tokens_that_fit(model, [8])
+    assert find_max_tokens(make_recipe(tmp_path), model, [8]) > with_logits
 
 
 @pytest.mark.parametrize(

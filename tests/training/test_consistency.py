@@ -124,6 +124,19 @@ def test_the_second_pass_of_simcut_lacks_embeddings_of_both_sides_and_the_first_
     assert found["encoder"].shape[0] == 4
 
 
+def test_simcut_drops_the_embeddings_of_a_resized_model_once():
+    model = make_model(share_encoder_decoder_embeddings=True)
+    model.resize_token_embeddings(model.config.vocab_size + 8)
+    passes = TwoPasses(model.train(), 1.0, cutoff=0.4)
+    passes.active = True
+    rows = []
+    model.model.encoder.embed_tokens.register_forward_hook(lambda *call: rows.append(call[-1]))
+    tokens = torch.full((1, 2000), 5)
+    model.model.encoder.embed_tokens(torch.cat([tokens, tokens]))
+    dropped = (rows[0][1] == 0).all(-1).float().mean().item()
+    assert dropped == pytest.approx(0.4, abs=0.05)
+
+
 @pytest.mark.parametrize("method", METHODS)
 def test_evaluation_is_that_of_one_pass(method, tmp_path):
     model = make_model(dropout=0.1)

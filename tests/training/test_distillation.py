@@ -62,6 +62,18 @@ def test_scores_select_the_checkpoint_of_a_student(tmp_path, recipe, teacher, me
     assert load_recipe(path).training == replace(training, metric=expected, eval_bleu=True)
 
 
+def test_a_student_has_a_tokenizer_of_its_own_where_it_cannot_use_that_of_the_teacher(
+    tmp_path, recipe, teacher, caplog, monkeypatch
+):
+    def refuse(path, kind):
+        raise InputError("adds codes of languages")  # as that of mBART
+
+    monkeypatch.setattr("residual_hf.training.distillation.given_tokenizer", refuse)
+    path = distill(recipe, lambda: teacher, tmp_path / "distilled", tokenizer=tmp_path / "teacher")
+    assert load_recipe(path).tokenizer.path is None
+    assert "the student gets a tokenizer of its own: adds codes of languages" in caplog.text
+
+
 def test_a_recipe_made_in_python_has_paths(tmp_path, recipe, teacher):
     synthetic = recipe.data.train[1]
     files = {"source": Path(synthetic.source), "target": Path(synthetic.target)}

@@ -1,7 +1,9 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 from __future__ import annotations
 
+import json
 import math
+from pathlib import Path
 
 import pytest
 import torch
@@ -90,3 +92,4 @@ def test_the_command_exits_with_3(tmp_path, capsys):
     (tmp_path / "recipe.yaml").write_text(yaml.safe_dump(recipe.as_dict()))
     assert main(["train", str(tmp_path / "recipe.yaml")]) == 3
     assert "residual-hf train: diverged by update" in capsys.readouterr().err
+    assert json.loads(Path(recipe.output_dir, "run.json").read_text())["diverged"].startswith("diverged by update")

@@ -34,6 +34,7 @@ from residual_hf.data.encoding import EncodedCorpus
 from residual_hf.data.pair_reader import PairReader
 from residual_hf.data.pipeline import PreparedData
 from residual_hf.errors import InputError
+from residual_hf.model.branch_warmup import branch_warmups, finished_branch_warmup
 from residual_hf.model.connections import LN_MODES
 from residual_hf.model.modeling_residual import ResidualForConditionalGeneration
 from residual_hf.model.options import refusal
@@ -144,6 +145,10 @@ class Check:
 
     def train(self, model: Any, rates: Sequence[float]) -> list[float]:
         clip = self.settings.clip_norm or math.inf
+        warmups = branch_warmups(model)  # which end here with the warm-up of the learning rate
+        longest = max((warmup.duration for warmup in warmups), default=1)
+        for warmup in warmups:
+            warmup.duration = min(warmup.duration, max(1, warmup.duration * len(rates) // (3 * longest)))
 
         def clipped(update: int) -> None:
             torch.nn.utils.clip_grad_norm_(model.parameters(), clip)
@@ -193,9 +198,10 @@ class Check:
     def measure(self, mode: str | None, name: str, updates: int) -> ModeCheck:
         model, settings = self.model(mode), self.settings
         batch = next(self.batches())
-        norms = gradient_norms(profiled(model, batch), batch)
+        with finished_branch_warmup(model):
+            norms = gradient_norms(profiled(model, batch), batch)
+            headroom = min(row.fp16_headroom for row in activation_ranges(model, batch))
         ratio, where = vanishing(norms)
-        headroom = min(row.fp16_headroom for row in activation_ranges(model, batch))
         ramp = round(2 / 3 * updates)
         warm = min(settings.warmup_updates, ramp // 2)
         rates = [settings.lr * min(1.0, (i + 1) / (warm + 1)) for i in range(ramp)]

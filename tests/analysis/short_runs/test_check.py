@@ -3,9 +3,11 @@
 
 from __future__ import annotations
 
+import itertools
 from types import SimpleNamespace
 
 import pytest
+import torch
 import yaml
 from tiny_translator import tiny_tokenizer
 
@@ -122,6 +124,25 @@ def test_other_modes_do_not_have_the_options_of_a_preset():
     measurements = check.Check(recipe, tiny_tokenizer(), SimpleNamespace(device="cpu"))
     config = measurements.model("keel").config
     assert [config.stack_ln_mode(stack) for stack in config.stacks] == ["keel", "keel"]
+
+
+def test_branches_are_measured_without_their_warm_up_and_warm_up_within_the_check():
+    ids = torch.arange(4, 20).view(2, 8)
+    corpus = SimpleNamespace(device="cpu", train=lambda seed: itertools.repeat({"input_ids": ids, "labels": ids}))
+    sizes = {"d_model": 16, "encoder_layers": 3, "decoder_layers": 3, "ln_mode": "post_ln"}
+    data = {split: {"tsv": f"{split}.tsv"} for split in ("train", "valid")}
+
+    def checked(**model):
+        values = {"output_dir": "run", "source_lang": "en", "target_lang": "de", "data": data}
+        training = {"lr": 1e-30, "warmup_init_lr": 0.0, "max_updates": 9}
+        recipe = from_mapping(Recipe, {**values, "model": {**sizes, **model}, "training": training})
+        return check.Check(recipe, tiny_tokenizer(), corpus)
+
+    plain, warmed = checked(), checked(branch_warmup={"schedule": "linear", "updates": 1000})
+    expected, found = (each.measure(None, "post_ln", 9) for each in (plain, warmed))
+    assert (found.gradient_ratio, found.fp16_headroom) == (expected.gradient_ratio, expected.fp16_headroom)
+    assert found.losses[0] != expected.losses[0]
+    assert found.losses[3:] == pytest.approx(expected.losses[3:])
 
 
 def test_only_the_first_pairs_are_read(tmp_path, monkeypatch):
