@@ -81,7 +81,8 @@ def describe_mode(name: str) -> str:
 
     mode = get_ln_mode(name)
     lines = [name, "", f"  {mode.equation}", f"  {mode.source}", "", inspect.cleandoc(mode.__doc__ or ""), ""]
-    lines.append(f"norm_type {mode.default_norm_type}, init_style {mode.default_init_style} unless the config says")
+    norm, style = mode.default_norm_type, mode.default_init_style
+    lines.append(f"norm_type {norm}, init_style {style} unless the config says otherwise")
     lines.append(f"{connection_parameters(name):,} parameters beyond the sub-layers, in 6+6 layers of width 512")
     lines.append(f"learning-rate warm-up: {warmup(mode)} in the paper")
     if mode.folds_into:

@@ -17,7 +17,7 @@ FAILED, BAD_INPUT, DIVERGED, INTERRUPTED, BROKEN_PIPE = 1, 2, 3, 130, 141
 
 @contextmanager
 def imports() -> Iterator[None]:
-    """For slow imports: their modules stay, so that looking for garbage among them, now or later, only takes time.
+    """Context for slow imports, without garbage collection: modules stay alive, so that collecting only takes time.
 
     A process that has PyTorch already may hold other objects, which would never be collected again.
     """

@@ -50,7 +50,10 @@ class DecodingSettings(InputSettings):
     )
 
     def length_limit(self, source_length: int, position_table: int | None) -> int:
-        """Maximum number of tokens in the translation of a source of this length; None: a model without positions."""
+        """Maximum number of tokens in the translation of a source of this length.
+
+        `position_table`: number of positions of the model; None without a limit.
+        """
         limit = int(self.max_length_a * source_length + self.max_length_b)
         return max(1, limit if position_table is None else min(limit, position_table - 1))
 

@@ -41,7 +41,7 @@ def split_text(text: str, fits: Callable[[str], bool]) -> Iterator[tuple[str, st
 def space_between(source: str, space: str, before: str, after: str) -> str:
     """The space between the translations of two parts of a text, the first of which is `source`, followed by `space`.
 
-    Scripts without spaces have none, others have one even if those of the source have none.
+    None in scripts without spaces; one in others, even if the source has none.
     """
     translated = [bool(JOINED.match(character)) for character in (before[-1:], after[:1])]
     if all(translated):

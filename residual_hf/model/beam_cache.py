@@ -36,7 +36,7 @@ class TargetCache:
         return keys.narrow(2, 0, self.length), values.narrow(2, 0, self.length)
 
     def select(self, rows: Tensor) -> None:
-        """Continue with these rows; rows that stay where they are, are not copied."""
+        """Continue with these rows; rows that stay where they are are not copied."""
         moved = (rows != torch.arange(len(rows))).nonzero()[:, 0]
         if len(moved) > 0:
             written = self.states.narrow(4, 0, self.length)

@@ -9,16 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
 from transformers import initialization as init
 
 from .options import Settings, option
-
-if TYPE_CHECKING:
-    from .configuration_residual import ResidualConfig
 
 SCHEDULES = {"linear": 1.0, "linear_square": 2.0, "linear_sqrt": 0.5, "equal": 1.0}  # the power of the progress
 
@@ -61,12 +57,6 @@ class BranchWarmup(nn.Module):
     @property
     def is_finished(self) -> bool:
         return int(self.updates) >= self.duration
-
-
-def build_branch_warmup(config: ResidualConfig, stack: str, layer: int) -> BranchWarmup | None:
-    """The warm-up of a layer, if the config or the mode of the stack has one."""
-    settings = config.stack_branch_warmup(stack)
-    return None if settings is None else BranchWarmup(settings, layer)
 
 
 def branch_warmups(model: nn.Module) -> list[BranchWarmup]:

@@ -235,7 +235,7 @@ def decode(
 
 
 def check_served(processors: Any, criteria: Any, generation_config: Any) -> None:
-    """Raise `NotServed` if the prepared request has something that the search has not."""
+    """Raise `NotServed` if the prepared request needs something that the search does not support."""
     config = generation_config
     unknown = [p for p in processors if type(p) not in PROCESSORS] + [c for c in criteria if type(c) not in CRITERIA]
     outputs = config.output_attentions or config.output_hidden_states or config.output_logits

@@ -14,7 +14,7 @@ from transformers.cache_utils import Cache
 from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-from .branch_warmup import build_branch_warmup
+from .branch_warmup import BranchWarmup
 from .caches import accepts_cache, self_attention_cache
 from .configuration_residual import ResidualConfig
 from .connections import Sublayer, SublayerPlace, build_connections, slot
@@ -22,7 +22,7 @@ from .embeddings import rotate
 from .norms import at_least_fp32
 
 BRANCHES = {"self_attention": "self_attn", "cross_attention": "encoder_attn", "feed_forward": "ffn"}
-"""The attribute of a layer that has the branch of each sub-layer."""
+"""Attribute of a layer that holds the branch, by kind of sub-layer."""
 
 
 def eager_attention_forward(
@@ -167,7 +167,8 @@ class ResidualLayer(GradientCheckpointingLayer):
     def __init__(self, config: ResidualConfig, stack: str, layer_idx: int):
         super().__init__()
         self.dropout = nn.Dropout(config.dropout)
-        self.branch_warmup = build_branch_warmup(config, stack, layer_idx)
+        warmup = config.stack_branch_warmup(stack)
+        self.branch_warmup = None if warmup is None else BranchWarmup(warmup, layer_idx)
 
     def branch_factor(self) -> Tensor | None:
         """The factor of branch warm-up, a scalar."""

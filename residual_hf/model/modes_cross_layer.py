@@ -26,7 +26,7 @@ class LayerMix(nn.Module):
     """sum_k w_k z_k over `size` members of a history, with learned w, initially the mean."""
 
     members = slice(None)
-    """Of the history, that are read."""
+    """The members of the history that are read."""
 
     def __init__(self, size: int):
         super().__init__()
@@ -156,8 +156,8 @@ class AverageAtEnd(NormAtEnd):
 
 @dataclass(frozen=True)
 class DenseFormerOptions:
-    dilation: int = option(1, minimum=1, help="k, of the previous outputs every k-th is read, from the last one on")
-    period: int = option(1, minimum=1, help="p, an average stands after every p-th layer only")
+    dilation: int = option(1, minimum=1, help="k: read every k-th of the previous outputs, counted back from the last")
+    period: int = option(1, minimum=1, help="p: average only after every p-th layer")
 
 
 @register_ln_mode("dense_former")

@@ -102,11 +102,11 @@ class DeepNormGPAS(GPAS, DeepNorm):  # type: ignore[misc]
 
 @register_ln_mode("mix_ln_gpas")
 class MixLNGPAS(GPAS, MixLN):  # type: ignore[misc]
-    """Mix-LN whose Post-LN layers have a scaled shortcut, as in DeepNorm, and whose others are those of Pre-LN."""
+    """Mix-LN with gates: on the shortcut in Post-LN layers, on the state in Pre-LN layers."""
 
     equation = (
         "layer < floor(fraction * L): x <- LN(x - SiLU(g_l) * detach(x) + a), "
-        " else y = x + f(LN(x)),  x <- y - SiLU(g_l) * detach(y);  out = LN(x)"
+        "else y = x + f(LN(x)),  x <- y - SiLU(g_l) * detach(y);  out = LN(x)"
     )
     starts_from = "mix_ln"
     starting_options = {"fraction": 0.25}

@@ -177,8 +177,8 @@ class Keel(ResidualConnection):
 
     alpha is the number of sub-layers of the stack, but 1 in the first layer, whose attention has no outer norm. In the
     paper, which has decoders without cross-attention, the first layer is the first attention and feed-forward; here
-    its cross-attention is treated like its feed-forward, and each stack has its own alpha. The last outer norm is that
-    of the stack. For small models the authors suggest a smaller alpha.
+    its cross-attention is treated like its feed-forward, and each stack has its own alpha. There is no
+    further norm at the end of the stack. For small models the authors suggest a smaller alpha.
     """
 
     equation = "x <- LN_1(alpha * x + f(LN_2(x)));  first attention: x <- x + f(LN_2(x))"

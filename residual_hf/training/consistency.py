@@ -69,7 +69,7 @@ class TwoPasses:
         kept = torch.rand(second.shape[:2], device=second.device) >= (self.cutoff or 0.0)
         return torch.cat([first, second * kept.unsqueeze(-1)])
 
-    _double.has_same_results = _cut.has_same_results = True  # type: ignore[attr-defined]  # where there are no labels
+    _double.has_same_results = _cut.has_same_results = True  # type: ignore[attr-defined]  # in generation, which has no labels
 
 
 def pairwise(rows: Tensor) -> Tensor:

@@ -170,11 +170,11 @@ def write_targets(
 ) -> None:
     """Write the sources of a corpus and their translations, pair by pair; the target is written last."""
     count = settings.num_return_sequences
-    unique, found = source.with_name(f"{source.name}.unique"), target.with_name(f"{target.name}.found")
+    lines, found = source.with_name(f"{source.name}.lines"), target.with_name(f"{target.name}.found")
     if not found.exists():
-        write_atomically(unique, "".join(f"{one_line(line)}\n" for line in corpus.sources))
+        write_atomically(lines, "".join(f"{one_line(line)}\n" for line in corpus.sources))
         resume = found.with_name(f"{found.name}.partial.json").exists()
-        translate_file(load_teacher, settings, source=unique, output=found, resume=resume, overwrite=True)
+        translate_file(load_teacher, settings, source=lines, output=found, resume=resume, overwrite=True)
     translations = iter_lines(found)
     sources, targets = [], []
     for text, reference in corpus:
@@ -188,7 +188,7 @@ def write_targets(
     write_atomically(source, "".join(f"{line}\n" for line in sources))
     write_atomically(target, "".join(f"{line}\n" for line in targets))
     found.unlink()
-    unique.unlink()
+    lines.unlink()
 
 
 def closest_to(reference: str, translations: list[str]) -> str:

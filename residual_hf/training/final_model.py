@@ -32,11 +32,9 @@ logger = logging.getLogger(__name__)
 
 
 def choose_final_weights(trainer: ResidualTrainer, checkpoints: Path) -> int | None:
-    """Load the final weights into the model: an average of checkpoints, the EMA, or the best checkpoint.
+    """Load an average of checkpoints or the EMA into the model; otherwise the trainer has loaded the best checkpoint.
 
     Returns the number of checkpoints in the average.
-
-    With neither, nothing is to be done: the trainer has already loaded the best checkpoint.
     """
     model, settings, averaged = trainer.gather_model(), trainer.settings, None
     if settings.average:

@@ -26,6 +26,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from residual_hf.errors import InputError
+from residual_hf.model.norms import at_least_fp32
 from residual_hf.native.products import matmul
 
 from .consistency import TwoPasses, pairwise
@@ -74,7 +75,7 @@ def smoothed_cross_entropy(
     """
     nll_weight, sum_weight = _weights(epsilon, form, logits.size(-1))
     kept = labels != ignore_index
-    log_probs = F.log_softmax(logits[kept], dim=-1, dtype=_softmax_dtype(logits.dtype))
+    log_probs = F.log_softmax(logits[kept], dim=-1, dtype=at_least_fp32(logits.dtype))
     nll = -log_probs.gather(-1, labels[kept].unsqueeze(-1)).sum()
     smoothed = nll_weight * nll
     if sum_weight:
@@ -151,8 +152,8 @@ def _fused(
 class LossMeter:
     """Criterion of the model that also sums the loss and the unsmoothed NLL, for the logs.
 
-    With `passes`, the two passes of a training batch are to agree. The loss and the NLL still are per target token of
-    the corpus; the NLL is that of one pass.
+    With `passes`, differences between the two passes of a training batch are penalized. The loss and the NLL still are
+    per target token of the corpus; the NLL is that of one pass.
     """
 
     def __init__(self, epsilon: float, form: str, passes: TwoPasses | None = None):
@@ -225,10 +226,6 @@ def _weights(epsilon: float, form: str, classes: int) -> tuple[float, float]:
     return SMOOTHING_FORMS[form](epsilon, classes)
 
 
-def _softmax_dtype(dtype: torch.dtype) -> torch.dtype:
-    return torch.promote_types(dtype, torch.float32)
-
-
 def _matmul_dtype(hidden: Tensor) -> torch.dtype:
     kind = hidden.device.type
     return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else hidden.dtype
@@ -254,7 +251,7 @@ class _FusedLinearLoss(torch.autograd.Function):
         grad_enabled: bool,
     ) -> tuple[Tensor, Tensor]:
         needs = [grad_enabled and needed for needed in ctx.needs_input_grad[:3]]
-        dtype = _softmax_dtype(matmul_dtype)
+        dtype = at_least_fp32(matmul_dtype)
         smoothed = torch.zeros((), dtype=dtype, device=hidden.device)
         nll_sum = torch.zeros_like(smoothed)
         grad_hidden = torch.empty_like(hidden) if needs[0] else None
