@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import shutil
 import sys
@@ -90,7 +91,7 @@ def test_verdicts_of_the_check_are_held_against_the_depth_study(tmp_path):
     assert "| `post_ln` 1+1, warm-up 1, seed 1 | will not train | stuck (5.10) | nothing is learned: " in output
 
 
-def test_comparison_trains_what_is_missing_and_prints_the_tables(tmp_path):
+def test_comparison_trains_what_is_missing_and_prints_the_tables(tmp_path, monkeypatch):
     for language, lines in (("en", ENGLISH), ("de", GERMAN)):
         (tmp_path / f"text.{language}").write_text("\n".join(lines * 8) + "\n", encoding="utf-8")
     text = {"source": str(tmp_path / "text.en"), "target": str(tmp_path / "text.de")}
@@ -122,6 +123,12 @@ def test_comparison_trains_what_is_missing_and_prints_the_tables(tmp_path):
     assert cells(nll["first"], "post_ln") == [f"{scores[0]:.2f}"] != cells(nll["first"], wider)
     assert cells(nll["both"], "post_ln") == ["{:.2f} ({:.2f}-{:.2f})".format(*statistics(scores))]
     assert (tmp_path / "runs" / "post_ln_d_model_32_1l_s1").is_dir()
+    monkeypatch.syspath_prepend(ROOT / "examples" / "comparison")
+    rates = importlib.import_module("rates")
+    monkeypatch.setattr(rates, "FILE", tmp_path / "rates.csv")
+    rates.FILE.write_text("mode,layers,lr,seed,nll,commit\npre_ln,6,0.001,1,,1234567\n")
+    rates.add(tmp_path / "runs")
+    assert {run.seed: run.nll for run in rates.read() if run.layers == 1}[2] == round(scores[1], 4)
     assert {path.suffix for path in (tmp_path / "runs").glob("curves.*")} == {".svg", ".png", ".csv"}
 
     finished = tmp_path / "runs" / "post_ln_1l_s1"
@@ -131,8 +138,8 @@ def test_comparison_trains_what_is_missing_and_prints_the_tables(tmp_path):
         values = yaml.safe_load((copy / "recipe.yaml").read_text())
         values["training"]["lr"] = rate
         (copy / "recipe.yaml").write_text(yaml.safe_dump(values))
-    rates = run(*study, "--modes", "post_ln", "--lr", 0.1, 0.2)
-    bleu, best_bleu, nll, best_nll = (cells(table, "post_ln") for table in rates.split(":\n\n")[1:])
+    printed = run(*study, "--modes", "post_ln", "--lr", 0.1, 0.2)
+    bleu, best_bleu, nll, best_nll = (cells(table, "post_ln") for table in printed.split(":\n\n")[1:])
     assert nll == ["9.00", "4.00"] and best_nll == ["4.00 at 0.2"]
     assert bleu == ["1.00", "1.00"] and best_bleu == ["1.00 at 0.2"]  # compared with no other mode: no star
 
@@ -151,6 +158,14 @@ def test_comparison_trains_what_is_missing_and_prints_the_tables(tmp_path):
     spaces = "post_ln model.branch_warmup={schedule: equal, updates: 1} training.log_every=1"
     assert cells(run(*study, "--modes", spaces).split("NLL, valid:")[1], spaces)[0] != "diverged"
     assert (tmp_path / "runs" / "post_ln_branch_warmup_schedule_equal_updates_1_log_every_1_1l_s1").is_dir()
+
+
+def test_tables_and_picture_of_depth_and_rate_are_made_of_the_recorded_runs(tmp_path):
+    page = (ROOT / "docs" / "researcher.md").read_text(encoding="utf-8")
+    tables = run("comparison/rates.py", "--picture", tmp_path / "rates.png").strip().split("\n\n")
+    assert len(tables) == 2 and all(f"{table}\n" in page for table in tables)
+    assert len(tables[0].splitlines()) == len(LN_MODES) + 2
+    assert (tmp_path / "rates.png").read_bytes().startswith(b"\x89PNG")
 
 
 @pytest.mark.parametrize(("language_tags", "choices"), [("source", ["de", "en"]), (None, ["de"])])

@@ -1,0 +1,145 @@
+# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
+"""The tables of docs/researcher.md, "Depth and learning rate", and their picture, from rates.csv: one line per run.
+
+    python examples/comparison/rates.py                          # prints the tables
+    python examples/comparison/rates.py --picture docs/images/rates.png
+    python examples/comparison/rates.py --add runs/rates         # adds the runs of a study to rates.csv
+
+`nll` is the validation NLL after the last update and empty for a run that diverged. The folders of the runs at other
+commits than 9f35b41 no longer exist: their figures have two decimals, as they were recorded.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from residual_hf.analysis.output import Panel, Point, as_markdown, to_pictures
+from residual_hf.files import RECORD, read_json, write_atomically
+from residual_hf.training.recipe import load_recipe
+from residual_hf.training.records import RunRecord
+
+FILE = Path(__file__).with_suffix(".csv")
+LAYERS, RATES = (6, 18), (1e-3, 3e-3, 1e-2)
+
+
+@dataclass(frozen=True, order=True)
+class Run:
+    mode: str
+    layers: int
+    lr: float
+    seed: int
+    nll: float
+    commit: str
+
+    def row(self) -> list[str]:
+        nll = "" if math.isinf(self.nll) else repr(self.nll)
+        return [self.mode, str(self.layers), f"{self.lr:g}", str(self.seed), nll, self.commit]
+
+
+def read() -> list[Run]:
+    with open(FILE, newline="", encoding="utf-8") as file:
+        rows = list(csv.reader(file))[1:]
+    return [
+        Run(mode, int(layers), float(lr), int(seed), float(nll or "inf"), commit)
+        for mode, layers, lr, seed, nll, commit in rows
+    ]
+
+
+def run_of(folder: Path) -> Run:
+    """The finished or diverged run of a study."""
+    record, recipe = RunRecord.read(folder), load_recipe(folder / "recipe.yaml")
+    nll = math.inf if record.diverged else round(read_json(folder / "metrics.json")["valid"]["nll"], 4)
+    training, model = recipe.training, recipe.model
+    commit = (record.commits or ["unknown"])[-1][:7]
+    return Run(model["ln_mode"], model["encoder_layers"], training.lr, training.seed, nll, commit)
+
+
+def add(folder: Path) -> None:
+    runs = {(run.mode, run.layers, run.lr, run.seed): run for run in read()}
+    for record in folder.glob(f"*/{RECORD}"):
+        if (record.parent / "metrics.json").exists() or RunRecord.read(record.parent).diverged:
+            run = run_of(record.parent)
+            runs.setdefault((run.mode, run.layers, run.lr, run.seed), run)
+    rows = [["mode", "layers", "lr", "seed", "nll", "commit"], *(run.row() for run in sorted(runs.values()))]
+    write_atomically(FILE, "".join(f"{','.join(row)}\n" for row in rows))
+
+
+def mean(runs: Sequence[Run]) -> float:
+    return sum(run.nll for run in runs) / len(runs)
+
+
+def shown(run: Run) -> str:
+    return "diverged" if math.isinf(run.nll) else f"{run.nll:.2f}"
+
+
+def at_each_rate(runs: Sequence[Run], mode: str, layers: int) -> list[list[Run]]:
+    """The runs of a mode, sorted by seed, for each learning rate."""
+    own = [run for run in runs if (run.mode, run.layers) == (mode, layers)]
+    return [sorted((run for run in own if run.lr == lr), key=lambda run: run.seed) for lr in RATES]
+
+
+def modes(runs: Sequence[Run]) -> list[str]:
+    """All modes, sorted by the NLL of seed 1 at the best learning rate with the fewest layers."""
+
+    def lowest(mode: str) -> float:
+        return min(round(at_rate[0].nll, 2) for at_rate in at_each_rate(runs, mode, LAYERS[0]))
+
+    return sorted({run.mode for run in runs}, key=lambda mode: (lowest(mode), mode))
+
+
+def table(runs: Sequence[Run]) -> str:
+    """All modes with seed 1, the lowest NLL of each depth in bold."""
+    rows = []
+    for mode in modes(runs):
+        rows.append([f"`{mode}`"])
+        for layers in LAYERS:
+            first = [at_rate[0] for at_rate in at_each_rate(runs, mode, layers)]
+            lowest = min(run.nll for run in first)
+            rows[-1] += [f"**{shown(run)}**" if run.nll == lowest < math.inf else shown(run) for run in first]
+    return as_markdown([["`ln_mode`", *(f"{n}+{n}, {lr:g}" for n in LAYERS for lr in RATES)], *rows])
+
+
+def table_of_seeds(runs: Sequence[Run]) -> str:
+    """The modes with several seeds, each depth at the learning rate with the lowest mean NLL."""
+    rows = []
+    for mode in modes(runs):
+        repeated = [[each for each in at_each_rate(runs, mode, layers) if len(each) > 1] for layers in LAYERS]
+        if all(repeated):
+            chosen = [min(rates, key=mean) for rates in repeated]
+            rows.append([f"`{mode}`", *(f"{', '.join(map(shown, each))} at {each[0].lr:g}" for each in chosen)])
+    return as_markdown([["`ln_mode`", *(f"{n}+{n}, seeds 1, 2, 3" for n in LAYERS)], *rows])
+
+
+def picture(runs: Sequence[Run]) -> bytes:
+    """A row of dots for each mode, sorted by its lowest NLL."""
+    panels = [Panel(f"{n}+{n} layers", "learning rate", "validation NLL", log_x=True, rows=True) for n in LAYERS]
+    points = []
+    for panel, layers in zip(panels, LAYERS, strict=True):
+        finite = [run for run in runs if run.layers == layers and run.nll < math.inf]
+        lowest = {run.mode: run.nll for run in sorted(finite, key=lambda run: -run.nll)}
+        finite.sort(key=lambda run: (lowest[run.mode], run.mode))
+        points += [Point(panel.name, run.mode, run.seed, run.lr, run.nll) for run in finite]
+    caption = "Runs and commits: examples/comparison/rates.csv. A dot is a run; those that diverged have none."
+    return to_pictures("rates", panels, points, caption)["png"]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--add", type=Path, metavar="FOLDER", help="output folder of a study")
+    parser.add_argument("--picture", type=Path, metavar="FILE.png")
+    options = parser.parse_args()
+    if options.add is not None:
+        add(options.add)
+    runs = read()
+    if options.picture is not None:
+        write_atomically(options.picture, picture(runs))
+    print(f"{table(runs)}\n\n{table_of_seeds(runs)}")
+
+
+if __name__ == "__main__":
+    main()
