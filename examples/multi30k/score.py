@@ -10,7 +10,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from sacremoses import MosesPunctNormalizer, MosesTokenizer
+from sacremoses import MosesDetokenizer, MosesPunctNormalizer, MosesTokenizer
 
 from residual_hf.data.text_files import iter_lines
 from residual_hf.evaluation.metrics import tokenized_bleu
@@ -18,11 +18,16 @@ from residual_hf.evaluation.translation_metric import TranslationMetric
 
 parser = argparse.ArgumentParser(description=__doc__)
 parser.add_argument("hypotheses", type=Path)
-parser.add_argument("references", type=Path)
+parser.add_argument("references", type=Path, help="raw text")
 parser.add_argument("--lang", default="de")
+parser.add_argument("--tokenized", action="store_true", help="the hypotheses are tokens of Moses, see prepare.py")
 options = parser.parse_args()
 
 hypotheses, references = list(iter_lines(options.hypotheses)), list(iter_lines(options.references))
+tokens = hypotheses
+if options.tokenized:
+    detokenizer = MosesDetokenizer(lang=options.lang)
+    hypotheses = [detokenizer.detokenize(line.split()) for line in tokens]
 metric = TranslationMetric()
 for lowercase in (False, True):
     metrics = metric.compute(
@@ -41,4 +46,5 @@ def tokenize(lines: list[str]) -> list[str]:
     ]
 
 
-print("tokenized (normalized, Moses, aggressive hyphens):", tokenized_bleu(tokenize(hypotheses), tokenize(references)))
+tokens = tokens if options.tokenized else tokenize(hypotheses)
+print("tokenized (normalized, Moses, aggressive hyphens):", tokenized_bleu(tokens, tokenize(references)))
