@@ -42,6 +42,7 @@ CASES = {"encode": (32, 0), "greedy": (32, 1), "beam": (32, 5), "single": (1, 5)
 SOURCE_LENGTH, GENERATED = 25, 30
 DTYPES = ("float32", "bfloat16", "int8")
 USUAL = ("post_ln", "resi_dual")
+STUDENTS = ("student_6l_2l", "student_8l_2l", "student_12l_1l")  # of the size "base"
 OTHERS = ["marian", "ctranslate2_float32", "ctranslate2_int8"]
 Run = Callable[[], Any]
 
@@ -72,7 +73,8 @@ def parse_options() -> argparse.Namespace:
     has_ctranslate2 = importlib.util.find_spec("ctranslate2") is not None
     others = [name for name in OTHERS if has_ctranslate2 or not name.startswith("ctranslate2")]
     usual, ours = (
-        [f"{mode}_{kind}" for mode in modes for kind in ("pytorch", *DTYPES)] for modes in (USUAL, LN_MODES)
+        [f"{mode}_{kind}" for mode in modes for kind in ("pytorch", *DTYPES)]
+        for modes in (USUAL, [*LN_MODES, *STUDENTS])
     )
     available = {"choices": [*others, *ours], "metavar": "NAME"}
     parser.add_argument("--size", choices=SIZES, default="iwslt")
@@ -82,7 +84,7 @@ def parse_options() -> argparse.Namespace:
         nargs="+",
         **available,
         default=[*others, *usual],
-        help=f"{', '.join(others)}, or a mode with _pytorch, _float32, _bfloat16 or _int8",
+        help=f"{', '.join(others)}, or a mode or student with _pytorch, _float32, _bfloat16 or _int8",
     )
     parser.add_argument("--reference", help="the candidate that ratios refer to (default: CTranslate2 or Marian)")
     parser.add_argument("--threads", type=int, default=1)
@@ -117,7 +119,7 @@ def make_run(name: str, size: str, case: str, threads: int) -> Run:
 @cache
 def make_model(size: str, mode: str) -> ResidualForConditionalGeneration:
     torch.manual_seed(0)
-    config = ResidualConfig.preset(SIZES[size], ln_mode=mode)
+    config = ResidualConfig.preset(mode) if mode in STUDENTS else ResidualConfig.preset(SIZES[size], ln_mode=mode)
     return ResidualForConditionalGeneration(config).eval()
 
 
