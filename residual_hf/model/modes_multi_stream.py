@@ -225,7 +225,7 @@ class MHC(MultiStream):
     iterations, and has 2 log2(n) logits instead of n^2: half the parameters for n = 4.
     """
 
-    equation = "hyper-connections with m = sigmoid(.), b = 2 sigmoid(.), A = Sinkhorn(exp(.))"
+    equation = "hyper-connections with m = sigmoid(.), b = 2 sigmoid(.), A = Sinkhorn(exp(.)) or Kronecker product"
     source = "Xie et al. 2025, mHC: Manifold-Constrained Hyper-Connections; Zhou et al. 2026, KromHC"
     bibtex = ("xie2025mhc", "zhou2026kromhc")
     Options = MHCOptions

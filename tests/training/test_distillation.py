@@ -154,6 +154,15 @@ def test_several_translations_are_pairs_of_their_own_or_the_closest_is_chosen(tm
     assert set(zip(chosen, lines(tmp_path / "one" / "train1.target"), strict=True)) <= pairs
 
 
+def test_targets_may_be_sampled(tmp_path, recipe, teacher):
+    texts = {}
+    for name, seed in (("first", 1), ("again", 1), ("other", 2)):
+        settings = StreamSettings(num_return_sequences=2, sample=True, seed=seed, long="skip")
+        distill(recipe, lambda: teacher, tmp_path / name, settings=settings)
+        texts[name] = lines(tmp_path / name / "train1.target")
+    assert texts["first"] == texts["again"] != texts["other"]
+
+
 def test_an_interrupted_distillation_continues_and_does_not_mix_settings(tmp_path, recipe, teacher):
     def stop(*_, **__):
         raise KeyboardInterrupt

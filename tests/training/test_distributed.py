@@ -27,6 +27,7 @@ SIMCUT = {"simcut": 3.0, "simcut_rate": 1 - 1e-9}  # lacks all embeddings: the p
 RUNS = {
     "ddp": {},
     "simcut": {"settings": SIMCUT, "arguments": {"gradient_checkpointing": True}},
+    "r_drop": {"settings": {"r_drop": 5.0}, "model": {"dropout": 0.1}},
     "admin": {"model": {"ln_mode": "admin", "dropout": 0.1, "encoder_layerdrop": 0.5}},
 }
 
@@ -43,10 +44,10 @@ def in_two_processes(tmp_path_factory):
     return folder, json.loads(figures.removeprefix("FIGURES")), done.stderr
 
 
-@pytest.mark.parametrize("name", ["ddp", "simcut"])
+@pytest.mark.parametrize("name", ["ddp", "simcut", "r_drop"])
 def test_two_processes_equal_two_accumulated_batches(name, in_two_processes, tmp_path):
     settings = RUNS[name].get("settings", {})
-    one = distributed_run.train(tmp_path, settings | {"update_freq": 2})
+    one = distributed_run.train(tmp_path, settings | {"update_freq": 2}, model=RUNS[name].get("model"))
     folder, two = in_two_processes[0] / name, in_two_processes[1][name]
     assert (one["processes"], two["processes"]) == (1, 2)
     assert len(two["loss"]) == 6
