@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-import importlib
+import importlib.util
 import json
 import shutil
 import sys
@@ -27,6 +27,16 @@ def run(script, *arguments):
     done = run_here(ROOT / "examples" / script, *arguments)
     assert done.returncode == 0, done.stderr
     return done.stdout
+
+
+def as_module(script, monkeypatch):
+    spec = importlib.util.spec_from_file_location(
+        script.replace("/", "_").removesuffix(".py"), ROOT / "examples" / script
+    )
+    module = importlib.util.module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, spec.name, module)
+    spec.loader.exec_module(module)
+    return module
 
 
 def statistics(values):
@@ -123,8 +133,7 @@ def test_comparison_trains_what_is_missing_and_prints_the_tables(tmp_path, monke
     assert cells(nll["first"], "post_ln") == [f"{scores[0]:.2f}"] != cells(nll["first"], wider)
     assert cells(nll["both"], "post_ln") == ["{:.2f} ({:.2f}-{:.2f})".format(*statistics(scores))]
     assert (tmp_path / "runs" / "post_ln_d_model_32_1l_s1").is_dir()
-    monkeypatch.syspath_prepend(ROOT / "examples" / "comparison")
-    rates = importlib.import_module("rates")
+    rates = as_module("comparison/rates.py", monkeypatch)
     monkeypatch.setattr(rates, "FILE", tmp_path / "rates.csv")
     rates.FILE.write_text("mode,layers,lr,seed,nll,commit\npre_ln,6,0.001,1,,1234567\n")
     rates.add(tmp_path / "runs")
@@ -155,9 +164,15 @@ def test_comparison_trains_what_is_missing_and_prints_the_tables(tmp_path, monke
     record = json.loads((finished / "run.json").read_text())
     (finished / "run.json").write_text(json.dumps({**record, "diverged": "diverged by update 2"}))
     assert cells(run(*study, "--modes", "post_ln", wider).split("NLL, valid:")[1], "post_ln") == ["diverged"]
-    spaces = "post_ln model.branch_warmup={schedule: equal, updates: 1} training.log_every=1"
-    assert cells(run(*study, "--modes", spaces).split("NLL, valid:")[1], spaces)[0] != "diverged"
-    assert (tmp_path / "runs" / "post_ln_branch_warmup_schedule_equal_updates_1_log_every_1_1l_s1").is_dir()
+
+
+def test_settings_of_a_mode_in_a_study_may_have_spaces(tmp_path, monkeypatch):
+    study = as_module("comparison/study.py", monkeypatch)
+    mode = "post_ln model.branch_warmup={schedule: equal, updates: 1} training.log_every=1"
+    one = study.Run(mode, study.Column(None, None, None), 1, tmp_path)
+    settings = ["model.ln_mode=post_ln", "model.branch_warmup={schedule: equal, updates: 1}", "training.log_every=1"]
+    assert one.settings([])[:3] == settings
+    assert one.folder.name == "post_ln_branch_warmup_schedule_equal_updates_1_log_every_1_s1"
 
 
 def test_tables_and_picture_of_depth_and_rate_are_made_of_the_recorded_runs(tmp_path):
