@@ -17,6 +17,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import fmean
 
 from residual_hf.analysis.output import Panel, Point, as_markdown, to_pictures
 from residual_hf.files import RECORD, read_json, write_atomically
@@ -50,10 +51,13 @@ def read() -> list[Run]:
     ]
 
 
-def run_of(folder: Path) -> Run:
-    """The finished or diverged run of a study."""
-    record, recipe = RunRecord.read(folder), load_recipe(folder / "recipe.yaml")
-    nll = math.inf if record.diverged else round(read_json(folder / "metrics.json")["valid"]["nll"], 4)
+def run_of(folder: Path) -> Run | None:
+    """The run of a study in a folder; None if it has neither finished nor diverged."""
+    record, metrics = RunRecord.read(folder), folder / "metrics.json"
+    if not record.diverged and not metrics.exists():
+        return None
+    nll = math.inf if record.diverged else round(read_json(metrics)["valid"]["nll"], 4)
+    recipe = load_recipe(folder / "recipe.yaml")
     training, model = recipe.training, recipe.model
     commit = (record.commits or ["unknown"])[-1][:7]
     return Run(model["ln_mode"], model["encoder_layers"], training.lr, training.seed, nll, commit)
@@ -62,15 +66,10 @@ def run_of(folder: Path) -> Run:
 def add(folder: Path) -> None:
     runs = {(run.mode, run.layers, run.lr, run.seed): run for run in read()}
     for record in folder.glob(f"*/{RECORD}"):
-        if (record.parent / "metrics.json").exists() or RunRecord.read(record.parent).diverged:
-            run = run_of(record.parent)
+        if (run := run_of(record.parent)) is not None:
             runs.setdefault((run.mode, run.layers, run.lr, run.seed), run)
     rows = [["mode", "layers", "lr", "seed", "nll", "commit"], *(run.row() for run in sorted(runs.values()))]
     write_atomically(FILE, "".join(f"{','.join(row)}\n" for row in rows))
-
-
-def mean(runs: Sequence[Run]) -> float:
-    return sum(run.nll for run in runs) / len(runs)
 
 
 def shown(run: Run) -> str:
@@ -110,7 +109,7 @@ def table_of_seeds(runs: Sequence[Run]) -> str:
     for mode in modes(runs):
         repeated = [[each for each in at_each_rate(runs, mode, layers) if len(each) > 1] for layers in LAYERS]
         if all(repeated):
-            chosen = [min(rates, key=mean) for rates in repeated]
+            chosen = [min(rates, key=lambda each: fmean(run.nll for run in each)) for rates in repeated]
             rows.append([f"`{mode}`", *(f"{', '.join(map(shown, each))} at {each[0].lr:g}" for each in chosen)])
     return as_markdown([["`ln_mode`", *(f"{n}+{n}, seeds 1, 2, 3" for n in LAYERS)], *rows])
 
