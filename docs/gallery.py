@@ -19,7 +19,7 @@ from latex2mathml.converter import convert
 from residual_hf import ResidualConfig, ResidualModel
 from residual_hf.analysis.diagrams.diagram import draw_modes
 from residual_hf.analysis.diagrams.svg import STYLE
-from residual_hf.catalogue import connection_parameters, warmup
+from residual_hf.analysis.mode_list import connection_parameters, warmup
 from residual_hf.hub.citations import bibtex
 from residual_hf.model.connections import LN_MODES, STACKS, ResidualConnection, build_connections
 from residual_hf.model.options import describe_option

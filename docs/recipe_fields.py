@@ -13,7 +13,7 @@ from typing import Any, get_args, get_type_hints
 from residual_hf.analysis.output import as_markdown
 from residual_hf.model.options import allowed_values
 from residual_hf.model.presets import PRESETS
-from residual_hf.training.recipe import Recipe
+from residual_hf.runs.recipe import Recipe
 
 PAGE = Path(__file__).with_name("recipe.md")
 FIELDS = re.compile(r"(<!-- fields of ([\w.]+) -->\n).*?(<!-- end -->)", re.DOTALL)

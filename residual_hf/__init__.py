@@ -13,7 +13,7 @@ from ._version import __version__
 from .registration import register_when_needed
 
 if TYPE_CHECKING:
-    from .analysis.monitoring.diagnostics import DiagnosticsCallback
+    from .training.diagnostics import DiagnosticsCallback
     from .generation.translator import Translator
     from .model.configuration_residual import ResidualConfig
     from .model.connections import ResidualConnection, StreamBoundary, register_ln_mode

@@ -21,8 +21,8 @@ from transformers import (
 import residual_hf  # noqa: F401  registers the Auto classes
 from residual_hf import checkpoint_checks as checks
 from residual_hf.checkpoint_checks import UNREADABLE, WEIGHT_FILES
-from residual_hf.errors import InputError
-from residual_hf.files import atomic_folder, check_output_folder, read_json
+from residual_hf.base.errors import InputError
+from residual_hf.base.files import atomic_folder, check_output_folder, read_json
 from residual_hf.model.configuration_residual import ResidualConfig
 from residual_hf.model.modeling_residual import ResidualForConditionalGeneration
 from residual_hf.model.modeling_single_stack import (

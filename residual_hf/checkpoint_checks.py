@@ -15,8 +15,8 @@ from safetensors import SafetensorError, safe_open
 from transformers import AutoTokenizer, GenerationConfig
 
 from residual_hf._version import __version__
-from residual_hf.errors import InputError
-from residual_hf.files import read_json, read_text
+from residual_hf.base.errors import InputError
+from residual_hf.base.files import read_json, read_text
 from residual_hf.model import self_contained, tokenization_residual
 from residual_hf.model.configuration_residual import ResidualConfig
 from residual_hf.model.connections import get_ln_mode

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 
 from ._version import __version__
 from .commands import BAD_INPUT, BROKEN_PIPE, FAILED, INTERRUPTED, analysis, sharing, training, using
-from .errors import InputError, is_panic
-from .interrupts import signals_interrupt
+from .base.errors import InputError, is_panic
+from .base.interrupts import signals_interrupt
 
 VERBS = (
     training.add_quickstart,

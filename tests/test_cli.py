@@ -14,7 +14,7 @@ from tiny_translator import SENTENCES, stdin, tiny_model, tiny_tokenizer
 from residual_hf.checkpoint import save_checkpoint
 from residual_hf.cli import main
 from residual_hf.commands import imports
-from residual_hf.training.run import Interrupted
+from residual_hf.runs.run import Interrupted
 
 
 @pytest.fixture(scope="module")
@@ -262,7 +262,7 @@ def test_ctrl_c_in_the_training_of_quickstart(tmp_path, monkeypatch, capsys):
     def interrupted(*arguments, **options):
         raise Interrupted("stopped at update 4; use --resume to continue")
 
-    monkeypatch.setattr("residual_hf.training.quickstart.quickstart", interrupted)
+    monkeypatch.setattr("residual_hf.runs.quickstart.quickstart", interrupted)
     assert main(["quickstart", "--output-dir", str(tmp_path / "out")]) == 130
     assert capsys.readouterr().err == "residual-hf quickstart: interrupted\n"
 
@@ -291,6 +291,6 @@ def test_a_disk_that_is_full_is_one_line_also_from_a_library_in_rust(monkeypatch
     def table():
         raise Exception("No space left on device (os error 28)")  # as tokenizers does
 
-    monkeypatch.setattr("residual_hf.catalogue.modes_table", table)
+    monkeypatch.setattr("residual_hf.analysis.mode_list.modes_table", table)
     assert main(["modes"]) == 1
     assert capsys.readouterr().err == "residual-hf modes: No space left on device (os error 28)\n"

@@ -27,7 +27,7 @@ from torch import Tensor
 from transformers import MarianConfig, MarianMTModel
 
 from residual_hf import ResidualConfig, ResidualForConditionalGeneration, native
-from residual_hf.files import write_atomically, write_json
+from residual_hf.base.files import write_atomically, write_json
 from residual_hf.model import decoding
 from residual_hf.model.connections import LN_MODES
 from residual_hf.training.launch import keep_freed_memory

@@ -23,7 +23,7 @@ def measure(variant: str, tokens: int, vocab_size: int, width: int, device: str)
     import torch
     from torch.nn.functional import cross_entropy, linear
 
-    from residual_hf.training.loss import fused_linear_smoothed_cross_entropy, smoothed_cross_entropy
+    from residual_hf.losses.label_smoothing import fused_linear_smoothed_cross_entropy, smoothed_cross_entropy
 
     def step(rows: int) -> None:
         hidden = torch.randn(rows, width, device=device, requires_grad=True)

@@ -31,11 +31,11 @@ from residual_hf.analysis.output import Panel, Point, as_markdown, write_points
 from residual_hf.commands import DIVERGED
 from residual_hf.commands.options import parse_overrides
 from residual_hf.evaluation.metrics import paired_bootstrap
-from residual_hf.files import RECORD
+from residual_hf.base.files import RECORD
 from residual_hf.model.connections import LN_MODES
-from residual_hf.training.recipe import load_recipe
-from residual_hf.training.records import RunRecord
-from residual_hf.training.run_folder import FinishedRun
+from residual_hf.runs.recipe import load_recipe
+from residual_hf.records.run_record import RunRecord
+from residual_hf.records.run_folder import FinishedRun
 
 FIGURES = {"bleu": "sacreBLEU", "tokenized_bleu": "tokenized BLEU", "nll": "NLL"}
 

@@ -13,7 +13,7 @@ import argparse
 
 import torch
 
-from residual_hf.analysis.short_runs.training import new_model, profiled
+from residual_hf.analysis.short_training import new_model, profiled
 from residual_hf.model.connections import LN_MODES
 
 PRECISIONS = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}

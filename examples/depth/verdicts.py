@@ -21,13 +21,13 @@ import torch
 from study import outcome, read_runs
 
 from residual_hf.analysis.output import as_markdown
-from residual_hf.analysis.short_runs.check import Check
-from residual_hf.analysis.short_runs.training import ShortCorpus, generated_corpora, shape
-from residual_hf.analysis.short_runs.verdict import VERDICTS, ModeCheck, judge
-from residual_hf.data.settings import CorpusSpec, DataSettings, TokenizerSettings
-from residual_hf.files import append_json_lines
-from residual_hf.training.recipe import Recipe
-from residual_hf.training.settings import TrainingSettings
+from residual_hf.runs.check import Check
+from residual_hf.analysis.short_training import ShortCorpus, generated_corpora, shape
+from residual_hf.runs.verdict import VERDICTS, ModeCheck, judge
+from residual_hf.data.data_settings import CorpusSpec, DataSettings, TokenizerSettings
+from residual_hf.base.files import append_json_lines
+from residual_hf.runs.recipe import Recipe
+from residual_hf.training.training_settings import TrainingSettings
 
 OUTCOMES = ("trained", "stuck", "diverged")
 RUN = ("mode", "depth", "warmup", "seed", "setting")  # what tells runs apart

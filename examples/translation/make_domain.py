@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from residual_hf.data.generated import generate_corpus
+from residual_hf.data.synthetic import generate_corpus
 
 
 def main() -> None:

@@ -13,8 +13,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from residual_hf.errors import InputError
-from residual_hf.files import write_atomically
+from residual_hf.base.errors import InputError
+from residual_hf.base.files import write_atomically
 
 
 @dataclass(frozen=True)

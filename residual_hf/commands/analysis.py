@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from residual_hf.errors import InputError
+from residual_hf.base.errors import InputError
 
 from . import BAD_INPUT
 from .options import Verbs, add_overrides, add_overwrite, add_verb, parse_overrides
@@ -30,7 +30,7 @@ def add_modes(verbs: Verbs) -> None:
 
 
 def run_modes(options: argparse.Namespace) -> int:
-    from residual_hf.catalogue import describe_mode, import_modes, modes_table
+    from residual_hf.analysis.mode_list import describe_mode, import_modes, modes_table
 
     if options.module is not None:
         import_modes(options.module)
@@ -50,7 +50,7 @@ def run_modes(options: argparse.Namespace) -> int:
 
 def draw_svg(options: argparse.Namespace) -> None:
     from residual_hf.analysis.diagrams.diagram import draw_modes
-    from residual_hf.files import check_output_file, write_atomically
+    from residual_hf.base.files import check_output_file, write_atomically
 
     check_output_file(options.svg, overwrite=options.overwrite, field="--svg", suffix=".svg")
     write_atomically(options.svg, draw_modes(options.names, options.stack))
@@ -129,10 +129,10 @@ def add_stress(verbs: Verbs) -> None:
 
 
 def run_stress(options: argparse.Namespace) -> int:
-    from residual_hf.analysis.short_runs.stress import StressSetting, corpus_of, stress, write_results
-    from residual_hf.catalogue import check_modes
+    from residual_hf.runs.stress import StressSetting, corpus_of, stress, write_results
+    from residual_hf.analysis.mode_list import check_modes
     from residual_hf.model.connections import LN_MODES
-    from residual_hf.training.recipe import load_recipe
+    from residual_hf.runs.recipe import load_recipe
 
     check_modes(options.modes)
     for name in ("width", "updates", "max_tokens", "layers"):
@@ -183,8 +183,8 @@ def add_check(verbs: Verbs) -> None:
 
 
 def run_check(options: argparse.Namespace) -> int:
-    from residual_hf.analysis.short_runs.check import check
-    from residual_hf.training.recipe import load_recipe
+    from residual_hf.runs.check import check
+    from residual_hf.runs.recipe import load_recipe
 
     print(check(load_recipe(options.recipe, parse_overrides(options.set)), options.seconds, options.modes))
     return 0
@@ -197,7 +197,7 @@ def add_replay(verbs: Verbs) -> None:
 
 
 def run_replay(options: argparse.Namespace) -> int:
-    from residual_hf.analysis.monitoring.replay import replay
+    from residual_hf.runs.replay import replay
     from residual_hf.training.launch import this_process
 
     found = replay(options.folder, options.at)

@@ -10,8 +10,8 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from residual_hf.errors import InputError
-from residual_hf.files import expanded
+from residual_hf.base.errors import InputError
+from residual_hf.base.files import expanded
 from residual_hf.generation.long_text import LONG_TEXT
 
 Verbs: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
@@ -43,7 +43,7 @@ def add_overrides(parser: argparse.ArgumentParser) -> None:
 
 def parse_overrides(assignments: Sequence[str]) -> dict[str, Any]:
     """["training.seed=2"] to {"training.seed": 2}; values are YAML."""
-    from residual_hf.yaml_reader import load_yaml
+    from residual_hf.base.yaml_reader import load_yaml
 
     overrides = {}
     for assignment in assignments:

@@ -8,8 +8,8 @@ import shlex
 import sys
 from pathlib import Path
 
-from residual_hf.errors import InputError
-from residual_hf.files import read_json
+from residual_hf.base.errors import InputError
+from residual_hf.base.files import read_json
 
 from . import FAILED
 from .options import Verbs, add_overwrite, add_verb

@@ -10,7 +10,7 @@ import shlex
 import sys
 from pathlib import Path
 
-from residual_hf.errors import InputError
+from residual_hf.base.errors import InputError
 
 from . import DIVERGED, FAILED, INTERRUPTED
 from .options import (
@@ -43,8 +43,8 @@ def run_train(options: argparse.Namespace) -> int:
         print(f"residual-hf train: {options.recipe}: loading PyTorch and Transformers", file=sys.stderr, flush=True)
     from residual_hf.training.divergence import TrainingDivergedError
     from residual_hf.training.launch import this_process
-    from residual_hf.training.recipe import load_recipe
-    from residual_hf.training.run import Interrupted, train
+    from residual_hf.runs.recipe import load_recipe
+    from residual_hf.runs.run import Interrupted, train
 
     overrides = parse_overrides(options.set)
     if options.output_dir is not None:
@@ -75,7 +75,7 @@ def add_init(verbs: Verbs) -> None:
 
 
 def run_init(options: argparse.Namespace) -> int:
-    from residual_hf.training.first_recipe import write_first_recipe
+    from residual_hf.runs.first_recipe import write_first_recipe
 
     plan = write_first_recipe(
         options.source,
@@ -129,8 +129,8 @@ def add_distill(verbs: Verbs) -> None:
 
 def run_distill(options: argparse.Namespace) -> int:
     from residual_hf.checkpoint import identity
-    from residual_hf.training.distillation import distill
-    from residual_hf.training.recipe import load_recipe
+    from residual_hf.runs.distillation import distill
+    from residual_hf.runs.recipe import load_recipe
 
     run = Path(options.teacher)
     if options.recipe is None and not (run / "recipe.yaml").is_file():
@@ -159,6 +159,6 @@ def add_quickstart(verbs: Verbs) -> None:
 
 
 def run_quickstart(options: argparse.Namespace) -> int:
-    from residual_hf.training.quickstart import quickstart
+    from residual_hf.runs.quickstart import quickstart
 
     return 0 if quickstart(options.output_dir, overwrite=options.overwrite) else FAILED

@@ -23,9 +23,9 @@ from residual_hf.conversion.to_onnx import OnnxTarget
 from residual_hf.conversion.to_torch_export import TorchExportTarget
 from residual_hf.data.multilingual import check_tagged
 from residual_hf.data.text_files import iter_lines
-from residual_hf.errors import InputError
+from residual_hf.base.errors import InputError
 from residual_hf.evaluation.metrics import EvaluationSettings
-from residual_hf.files import atomic_folder, check_output_folder, write_json
+from residual_hf.base.files import atomic_folder, check_output_folder, write_json
 from residual_hf.generation.decode import DecodingSettings, to_text
 from residual_hf.model.connections import get_ln_mode
 from residual_hf.model.modeling_residual import ResidualForConditionalGeneration

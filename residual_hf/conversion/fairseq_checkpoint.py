@@ -21,8 +21,8 @@ from residual_hf.conversion.fairseq_tokenizer import (
 from residual_hf.conversion.moses import MosesRules
 from residual_hf.conversion.pickles import load_pickle, to_plain
 from residual_hf.data.tokenizer import prepend_eos, read_dictionary
-from residual_hf.errors import InputError
-from residual_hf.files import check_output_folder, expanded
+from residual_hf.base.errors import InputError
+from residual_hf.base.files import check_output_folder, expanded
 from residual_hf.model.configuration_residual import ResidualConfig
 from residual_hf.model.modeling_residual import ResidualForConditionalGeneration
 from residual_hf.model.modeling_single_stack import ResidualForCausalLM

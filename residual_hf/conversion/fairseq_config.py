@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import Tensor
 
-from residual_hf.errors import InputError
+from residual_hf.base.errors import InputError
 from residual_hf.model.configuration_residual import ResidualConfig
 
 # sections of TransformerConfig and the prefix of their settings on the command line

@@ -27,7 +27,7 @@ from residual_hf.data.tokenizer import (
     read_dictionary,
     wrap_tokenizer,
 )
-from residual_hf.errors import InputError
+from residual_hf.base.errors import InputError
 from residual_hf.model.tokenization_residual import ResidualTokenizer
 
 UNK = SPECIAL_TOKENS[3]

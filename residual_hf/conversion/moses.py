@@ -16,7 +16,7 @@ from typing import Any
 
 from tokenizers import Regex, decoders, normalizers
 
-from residual_hf.errors import InputError
+from residual_hf.base.errors import InputError
 
 Rule = tuple[str, str]  # a regular expression (Oniguruma) and the text that replaces a match
 

@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
-from residual_hf.errors import InputError
+from residual_hf.base.errors import InputError
 
 LEGACY_PICKLES = 5  # magic number, protocol, system, the object itself, and the keys of its storages
 MAX_OPCODES = 1_000_000

@@ -19,8 +19,8 @@ from typing import Any, BinaryIO
 
 import torch
 
-from residual_hf.errors import InputError
-from residual_hf.files import expanded
+from residual_hf.base.errors import InputError
+from residual_hf.base.files import expanded
 
 from .pickle_scan import pickled_names
 

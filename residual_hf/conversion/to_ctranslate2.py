@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from residual_hf.conversion.fold import fold
 from residual_hf.data.tokenizer import separate_target_vocabulary
-from residual_hf.errors import InputError
+from residual_hf.base.errors import InputError
 from residual_hf.model.configuration_residual import ResidualConfig
 from residual_hf.model.connections import STACKS, get_ln_mode
 from residual_hf.model.embeddings import SinusoidalPositions, first_position, positions_padding

@@ -19,8 +19,8 @@ from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, PreTrainedModel
 
 from residual_hf.checkpoint import WEIGHT_FILES, save_checkpoint
 from residual_hf.conversion.fairseq import convert_fairseq_state_dict
-from residual_hf.errors import InputError
-from residual_hf.files import check_output_folder
+from residual_hf.base.errors import InputError
+from residual_hf.base.files import check_output_folder
 from residual_hf.model.configuration_residual import ResidualConfig
 from residual_hf.model.connections import STACKS
 from residual_hf.model.embeddings import SinusoidalPositions, build_positions

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from residual_hf.data.encoding import IGNORED, EncodedCorpus, Lengths
-from residual_hf.errors import InputError
+from residual_hf.base.errors import InputError
 from residual_hf.model.embeddings import shift_tokens_right
 
 SortKeys = Callable[[np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray]]

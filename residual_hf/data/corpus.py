@@ -10,9 +10,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from residual_hf.data.pair_reader import Pair, PairReader
-from residual_hf.data.settings import CorpusSpec
+from residual_hf.data.data_settings import CorpusSpec
 from residual_hf.data.text_files import file_hash, iter_lines
-from residual_hf.errors import InputError
+from residual_hf.base.errors import InputError
 
 logger = logging.getLogger(__name__)
 

@@ -19,8 +19,8 @@ from tqdm.auto import tqdm
 
 from residual_hf.data.corpus import ParallelCorpus
 from residual_hf.data.subword_regularization import Resegment
-from residual_hf.errors import InputError, is_panic
-from residual_hf.files import atomic_file
+from residual_hf.base.errors import InputError, is_panic
+from residual_hf.base.files import atomic_file
 from residual_hf.model.options import shortened
 
 logger = logging.getLogger(__name__)

@@ -13,7 +13,7 @@ import numpy as np
 from residual_hf.data.corpus import ParallelCorpus
 from residual_hf.data.encoding import IGNORED, EncodedCorpus, encode, encode_corpus
 from residual_hf.data.tokenizer import ends_text
-from residual_hf.errors import InputError
+from residual_hf.base.errors import InputError
 
 Packing = Callable[[EncodedCorpus], EncodedCorpus]
 Span = tuple[int, int, int]

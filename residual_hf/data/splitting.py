@@ -14,9 +14,9 @@ import numpy as np
 import regex
 
 from residual_hf.data.pair_reader import Pair, PairReader
-from residual_hf.data.settings import CorpusSpec
-from residual_hf.errors import InputError
-from residual_hf.files import atomic_file
+from residual_hf.data.data_settings import CorpusSpec
+from residual_hf.base.errors import InputError
+from residual_hf.base.files import atomic_file
 
 SPLITS = ("train", "valid", "test")
 BLOCK = 100_000

@@ -19,12 +19,12 @@ from residual_hf.data.batching import TokenBudgetSampler
 from residual_hf.data.cleaning import CleaningReport, clean_corpus, pair_filter
 from residual_hf.data.corpus import ParallelCorpus, numbered
 from residual_hf.data.encoding import CHUNK, EncodedCorpus
-from residual_hf.data.mixing import mixing_probabilities
+from residual_hf.data.mixture import mixing_probabilities
 from residual_hf.data.multilingual import training_pairs
 from residual_hf.data.pair_reader import Cursor, PairReader, check_files
-from residual_hf.data.settings import CorpusSpec, DataSettings
+from residual_hf.data.data_settings import CorpusSpec, DataSettings
 from residual_hf.data.text_files import count_lines
-from residual_hf.errors import InputError
+from residual_hf.base.errors import InputError
 
 logger = logging.getLogger(__name__)
 

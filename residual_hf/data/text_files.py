@@ -14,8 +14,8 @@ from io import BufferedReader
 from pathlib import Path
 from typing import Any
 
-from residual_hf.errors import InputError
-from residual_hf.files import expanded
+from residual_hf.base.errors import InputError
+from residual_hf.base.files import expanded
 
 DAMAGED = (gzip.BadGzipFile, EOFError, zlib.error)
 """Errors of a damaged gzip file."""

@@ -17,7 +17,7 @@ from typing import ClassVar
 import torch
 
 from residual_hf.data.text_files import one_line
-from residual_hf.errors import InputError
+from residual_hf.base.errors import InputError
 
 PROGRAM = "comet-score"
 DEFAULT_MODEL = "Unbabel/wmt22-comet-da"

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from residual_hf.errors import InputError, InputSettings
+from residual_hf.base.errors import InputError, InputSettings
 from residual_hf.model.options import option
 
 if TYPE_CHECKING:

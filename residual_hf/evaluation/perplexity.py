@@ -18,9 +18,9 @@ from residual_hf.data.batching import Seq2SeqCollator, evaluation_batches
 from residual_hf.data.corpus import numbered, read_parallel
 from residual_hf.data.encoding import EncodedCorpus
 from residual_hf.data.language_modeling import count_words, encode_texts, pack, predicted_tokens
-from residual_hf.data.settings import CorpusSpec
-from residual_hf.errors import InputError
-from residual_hf.training.loss import LossMeter
+from residual_hf.data.data_settings import CorpusSpec
+from residual_hf.base.errors import InputError
+from residual_hf.losses.label_smoothing import LossMeter
 
 from .test_sets import write_scores
 

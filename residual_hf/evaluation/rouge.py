@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from residual_hf.errors import InputError
+from residual_hf.base.errors import InputError
 
 from .metrics import check_lines
 

@@ -15,7 +15,7 @@ import evaluate
 import numpy as np
 from transformers import EvalPrediction, PreTrainedTokenizerBase
 
-from residual_hf.errors import InputError
+from residual_hf.base.errors import InputError
 from residual_hf.model.translation_inputs import without_tag
 
 from .comet import Comet

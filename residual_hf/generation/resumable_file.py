@@ -10,9 +10,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from residual_hf.errors import InputError, InputSettings
-from residual_hf.files import check_output_file, read_json, write_atomically, write_json
-from residual_hf.lock import Lock
+from residual_hf.base.errors import InputError, InputSettings
+from residual_hf.base.files import check_output_file, read_json, write_atomically, write_json
+from residual_hf.base.lock import Lock
 from residual_hf.model.options import from_mapping, option
 
 

@@ -9,12 +9,12 @@ from typing import Any
 from huggingface_hub import ModelCardData
 
 from residual_hf.data.tokenizer import ends_text, reads_segmented_text
-from residual_hf.files import write_atomically
+from residual_hf.base.files import write_atomically
 from residual_hf.model.configuration_residual import ResidualConfig
 from residual_hf.model.translation_inputs import TranslationInputs, language_tags
 
 from .card import describe_mode, language_codes, usage
-from .markdown import text
+from residual_hf.records.markdown import text
 from .templates import render_card
 
 KINDS = {

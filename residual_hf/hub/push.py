@@ -17,10 +17,10 @@ from huggingface_hub.errors import HfHubHTTPError, HFValidationError, OfflineMod
 from huggingface_hub.utils import validate_repo_id
 
 from residual_hf.checkpoint import validate_model_folder
-from residual_hf.errors import InputError
+from residual_hf.base.errors import InputError
 
 from .card import write_card
-from .markdown import literal
+from residual_hf.records.markdown import literal
 
 CARD = "README.md"
 PICTURE = re.compile(r"!\[[^\]]*\]\(([\w.-]+)\)")  # in Markdown, of a file in the same folder

@@ -9,7 +9,7 @@ from typing import Any
 from huggingface_hub import ModelCard, ModelCardData
 from jinja2 import Environment, FileSystemLoader
 
-from .markdown import block, code, escaped, literal, text
+from residual_hf.records.markdown import block, code, escaped, literal, text
 
 TEMPLATES = Environment(loader=FileSystemLoader(Path(__file__).parent))
 TEMPLATES.globals.update(block=block, code=code, escaped=escaped, literal=literal, text=text)

@@ -19,7 +19,7 @@ from pathlib import Path
 import torch
 from transformers.utils import logging
 
-from residual_hf.errors import InputError
+from residual_hf.base.errors import InputError
 
 from .structures import declare_functions, interface_version
 

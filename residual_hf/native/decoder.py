@@ -10,7 +10,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from residual_hf.errors import InputError
+from residual_hf.base.errors import InputError
 from residual_hf.model.connections import STACKS
 from residual_hf.model.embeddings import position_ids_from_mask, positions_padding
 from residual_hf.model.fingerprint import Fingerprint

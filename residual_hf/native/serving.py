@@ -8,7 +8,7 @@ from weakref import WeakKeyDictionary
 import torch
 from transformers.utils import logging
 
-from residual_hf.errors import InputError
+from residual_hf.base.errors import InputError
 from residual_hf.model.modeling_residual import ResidualForConditionalGeneration
 
 from .decoder import NativeDecoder

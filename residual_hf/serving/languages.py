@@ -14,7 +14,7 @@ from typing import Any
 from babel import Locale, UnknownLocaleError
 from py3langid.langid import MODEL_FILE, LanguageIdentifier
 
-from residual_hf.errors import InputError, InputSettings
+from residual_hf.base.errors import InputError, InputSettings
 from residual_hf.generation.translator import Translator
 from residual_hf.model.configuration_residual import ResidualConfig
 from residual_hf.model.options import option

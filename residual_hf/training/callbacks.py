@@ -16,13 +16,13 @@ from accelerate.utils import gather_object
 from transformers import PrinterCallback, ProgressCallback, Trainer, TrainerCallback
 from transformers.trainer_callback import ExportableState
 
-from residual_hf.errors import InputError
-from residual_hf.files import append_json_lines, write_atomically
-from residual_hf.interrupts import SIGNALS
+from residual_hf.base.errors import InputError
+from residual_hf.base.files import append_json_lines, write_atomically
+from residual_hf.base.interrupts import SIGNALS
 from residual_hf.model.branch_warmup import advance_branch_warmup
 
-from .learning_curve import learning_curve
-from .settings import METRICS
+from residual_hf.records.learning_curve import learning_curve
+from .training_settings import METRICS
 
 logger = logging.getLogger(__name__)
 

@@ -16,9 +16,9 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 from transformers import TrainerCallback
 
-from residual_hf.analysis.monitoring.diagnostics import spikes, update_of
-from residual_hf.errors import InputError
-from residual_hf.files import check_output_folder, read_json
+from residual_hf.training.diagnostics import spikes, update_of
+from residual_hf.base.errors import InputError
+from residual_hf.base.files import check_output_folder, read_json
 
 from .callbacks import evaluations
 
@@ -176,8 +176,8 @@ def average_run(
 
     from residual_hf.checkpoint import WEIGHT_FILES, save_checkpoint, saved_class
 
-    from .building import set_search
-    from .recipe import load_recipe
+    from residual_hf.runs.building import set_search
+    from residual_hf.runs.recipe import load_recipe
 
     recipe = load_recipe(run_folder / "recipe.yaml")
     settings = recipe.training

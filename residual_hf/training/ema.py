@@ -13,8 +13,8 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from transformers import TrainerCallback
 
-from residual_hf.errors import InputError
-from residual_hf.files import atomic_file
+from residual_hf.base.errors import InputError
+from residual_hf.base.files import atomic_file
 
 EMA_FILE = "ema.safetensors"
 

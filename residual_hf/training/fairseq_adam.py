@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from residual_hf.errors import InputError
+from residual_hf.base.errors import InputError
 
 
 class FairseqAdam(Optimizer):

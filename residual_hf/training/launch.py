@@ -12,9 +12,9 @@ import torch
 import torch.distributed.nn.functional
 from accelerate import PartialState
 
-from residual_hf.errors import InputError
+from residual_hf.base.errors import InputError
 
-from .settings import TrainingSettings
+from .training_settings import TrainingSettings
 
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # from glibc's malloc.h
 LARGEST = 2**31 - 1

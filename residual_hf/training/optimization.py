@@ -10,13 +10,13 @@ from torch import nn
 from torch.optim import AdamW, Optimizer
 from transformers.trainer_pt_utils import get_parameter_names
 
-from residual_hf.errors import InputError
+from residual_hf.base.errors import InputError
 
 from .fairseq_adam import FairseqAdam
 from .radam import RAdam
 
 if TYPE_CHECKING:
-    from .settings import TrainingSettings
+    from .training_settings import TrainingSettings
 
 NAMES_WITHOUT_DECAY = [r"bias", r"layernorm", r"rmsnorm", r"(?:^|\.)norm(?:$|\.)", r"_norm(?:$|\.)"]
 """Names that the Transformers Trainer excludes from weight decay, in addition to `nn.LayerNorm` parameters."""

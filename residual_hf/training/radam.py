@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from residual_hf.errors import InputError
+from residual_hf.base.errors import InputError
 
 from .fairseq_adam import FairseqAdam
 

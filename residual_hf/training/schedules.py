@@ -13,7 +13,7 @@ from torch.optim.lr_scheduler import LambdaLR
 from transformers import get_scheduler
 
 if TYPE_CHECKING:
-    from .settings import TrainingSettings
+    from .training_settings import TrainingSettings
 
 TRANSFORMERS_SCHEDULES = (
     "cosine",

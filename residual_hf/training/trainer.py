@@ -19,8 +19,8 @@ from transformers.trainer_utils import TrainOutput
 from residual_hf.data.batching import Seq2SeqCollator, TokenBudgetSampler, evaluation_batches
 from residual_hf.data.encoding import EncodedCorpus
 from residual_hf.data.streaming import StreamedBatches
-from residual_hf.errors import InputError
-from residual_hf.files import set_usual_mode
+from residual_hf.base.errors import InputError
+from residual_hf.base.files import set_usual_mode
 from residual_hf.model.branch_warmup import branch_warmups
 from residual_hf.model.profiling import profile_admin, set_profile, wants_profile
 from residual_hf.model.translation_inputs import position_limit
@@ -28,15 +28,15 @@ from residual_hf.model.translation_inputs import position_limit
 from .acceleration import accelerated, cpu_precision
 from .callbacks import BranchWarmupCallback, StepsOfTheSettings, StreamPosition, is_out_of_patience
 from .checkpoints import complete_checkpoints, load_average
-from .consistency import TwoPasses
+from residual_hf.losses.consistency import TwoPasses
 from .divergence import DivergenceGuard
 from .ema import EMACallback
 from .launch import set_matmul_precision
-from .loss import LossMeter
+from residual_hf.losses.label_smoothing import LossMeter
 from .optimization import build_optimizer
-from .resuming import check_intact
+from residual_hf.runs.resuming import check_intact
 from .schedules import build_schedule
-from .settings import TrainingSettings
+from .training_settings import TrainingSettings
 from .sharding import ShardedTrainer, gather_full_model, is_sharded
 
 logger = logging.getLogger(__name__)

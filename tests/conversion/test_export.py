@@ -8,14 +8,14 @@ import torch
 from tiny_translator import SENTENCES, tiny_model, tiny_tokenizer
 from transformers import AutoTokenizer
 
-from residual_hf.catalogue import describe_mode
+from residual_hf.analysis.mode_list import describe_mode
 from residual_hf.checkpoint import load_checkpoint, save_checkpoint
 from residual_hf.cli import main
 from residual_hf.conversion import export as exporting
 from residual_hf.conversion.export import TARGETS, ExportDiffersError, export, targets_of
 from residual_hf.conversion.to_onnx import load_onnx
 from residual_hf.conversion.to_torch_export import load_torch_export
-from residual_hf.errors import InputError
+from residual_hf.base.errors import InputError
 from residual_hf.generation.translator import Translator
 from residual_hf.model.branch_warmup import branch_warmups
 from residual_hf.model.connections import LN_MODES

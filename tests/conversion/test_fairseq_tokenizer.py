@@ -18,9 +18,9 @@ from residual_hf.conversion.fairseq_tokenizer import (
     shows_escapes,
 )
 from residual_hf.conversion.moses import MosesRules
-from residual_hf.data.generated.corpus import generate_corpus
+from residual_hf.data.synthetic.generator import generate_corpus
 from residual_hf.data.tokenizer import pretokenized_tokenizer, read_dictionary
-from residual_hf.errors import InputError
+from residual_hf.base.errors import InputError
 from residual_hf.model.tokenization_residual import ResidualTokenizer
 
 STRANGE = [

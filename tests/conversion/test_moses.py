@@ -9,7 +9,7 @@ from reference import SHARED
 from tokenizers import decoders, normalizers
 
 from residual_hf.conversion.moses import MosesRules, char_class
-from residual_hf.data.generated.corpus import generate_corpus
+from residual_hf.data.synthetic.generator import generate_corpus
 
 sacremoses = pytest.importorskip("sacremoses")
 

@@ -19,7 +19,7 @@ import torch
 
 from residual_hf.conversion import pickle_scan
 from residual_hf.conversion.pickles import load_pickle, to_plain
-from residual_hf.errors import InputError
+from residual_hf.base.errors import InputError
 
 WITNESS = "a_pickle_was_here"
 

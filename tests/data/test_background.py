@@ -10,7 +10,7 @@ from concurrent.futures import CancelledError
 import pytest
 
 from residual_hf.data.background import BackgroundCall, interruptible
-from residual_hf.interrupts import signals_interrupt
+from residual_hf.base.interrupts import signals_interrupt
 
 
 def test_the_result_of_a_call_and_its_error_reach_the_caller():

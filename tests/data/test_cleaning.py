@@ -5,7 +5,7 @@ import pytest
 
 from residual_hf.data.cleaning import CleaningReport, clean_corpus, pair_filter
 from residual_hf.data.corpus import ParallelCorpus
-from residual_hf.data.settings import CleaningSettings
+from residual_hf.data.data_settings import CleaningSettings
 
 PAIRS = [
     ("a small dog", "ein kleiner Hund"),

@@ -9,8 +9,8 @@ import json
 import pytest
 
 from residual_hf.data.pair_reader import Cursor, PairReader, check_files, locate_pair
-from residual_hf.data.settings import CorpusSpec
-from residual_hf.errors import InputError
+from residual_hf.data.data_settings import CorpusSpec
+from residual_hf.base.errors import InputError
 
 PAIRS = [
     ("a dog", "ein Hund"),

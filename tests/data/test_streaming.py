@@ -25,10 +25,10 @@ from residual_hf.data.corpus import read_parallel
 from residual_hf.data.encoding import EncodedCorpus
 from residual_hf.data.encoding import encode as encode_with
 from residual_hf.data.multilingual import concatenate, training_pairs
-from residual_hf.data.settings import CleaningSettings, CorpusSpec, DataSettings, TokenizerSettings
+from residual_hf.data.data_settings import CleaningSettings, CorpusSpec, DataSettings, TokenizerSettings
 from residual_hf.data.streaming import StreamedBatches
 from residual_hf.data.tokenizer_training import train_tokenizer
-from residual_hf.errors import InputError
+from residual_hf.base.errors import InputError
 
 ROOT = Path(__file__).parents[2]
 
@@ -405,7 +405,7 @@ import signal, sys, threading, time
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job inherits that it is ignored
 from residual_hf.data import streaming
 from residual_hf.data.encoding import EncodedCorpus
-from residual_hf.data.settings import CorpusSpec, DataSettings
+from residual_hf.data.data_settings import CorpusSpec, DataSettings
 
 streaming.CHUNK = 10  # the second block has 1600, and nobody may wait for all of those
 first_block = 4000

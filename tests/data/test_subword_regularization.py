@@ -13,7 +13,7 @@ import pytest
 from tokenizers import AddedToken, Tokenizer, models
 
 from residual_hf.data.subword_regularization import BpeDropout, UnigramSampling
-from residual_hf.errors import InputError
+from residual_hf.base.errors import InputError
 
 DRAWS = 20000
 MERGES = [("a", "b"), ("ab", "c"), ("b", "c"), ("c", "a"), ("abc", "abc")]

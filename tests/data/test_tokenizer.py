@@ -17,10 +17,10 @@ import pytest
 from processes import run_python
 from transformers import AutoConfig, AutoTokenizer, PreTrainedConfig, PreTrainedTokenizerFast
 
-from residual_hf.data.settings import TokenizerSettings
+from residual_hf.data.data_settings import TokenizerSettings
 from residual_hf.data.tokenizer import pretokenized_tokenizer
 from residual_hf.data.tokenizer_training import LONGEST, train_tokenizer
-from residual_hf.errors import InputError
+from residual_hf.base.errors import InputError
 from residual_hf.model.tokenization_residual import ResidualTokenizer
 
 ROOT = Path(__file__).parents[2]
@@ -167,7 +167,7 @@ def test_training_again_in_another_process_gives_the_same(tmp_path):
     program = (
         "import sys, hashlib\n"
         "from pathlib import Path\n"
-        "from residual_hf.data.settings import TokenizerSettings\n"
+        "from residual_hf.data.data_settings import TokenizerSettings\n"
         "from residual_hf.data.tokenizer_training import train_tokenizer\n"
         f"for kind in {KINDS}:\n"
         "    settings = TokenizerSettings(kind=kind, vocab_size=330)\n"

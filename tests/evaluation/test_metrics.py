@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from residual_hf.errors import InputError
+from residual_hf.base.errors import InputError
 from residual_hf.evaluation.metrics import (
     EvaluationSettings,
     default_tokenizer,

@@ -7,7 +7,7 @@ import pytest
 from sacrebleu.metrics import BLEU
 
 from residual_hf.data.corpus import ParallelCorpus
-from residual_hf.errors import InputError
+from residual_hf.base.errors import InputError
 from residual_hf.evaluation.metrics import EvaluationSettings, detokenize
 from residual_hf.evaluation.scorer import (
     Scorer,

@@ -15,9 +15,9 @@ import torch
 import yaml
 from transformers import AutoConfig
 
-from residual_hf.training.building import build_config, model_class
-from residual_hf.training.recipe import load_recipe
-from residual_hf.training.run import train
+from residual_hf.runs.building import build_config, model_class
+from residual_hf.runs.recipe import load_recipe
+from residual_hf.runs.run import train
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 RECIPES = sorted(

@@ -22,7 +22,7 @@ from residual_hf.generation import resumable_file, stream
 from residual_hf.generation.devices import run_on_devices
 from residual_hf.generation.stream import StreamSettings, translate_stream
 from residual_hf.generation.translator import Translator
-from residual_hf.lock import Lock
+from residual_hf.base.lock import Lock
 
 LINES = [*SENTENCES, "", *SENTENCES[::-1], "zwei"]
 LONG = " ".join(SENTENCES * 4)

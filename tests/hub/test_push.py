@@ -15,7 +15,7 @@ from tiny_translator import tiny_model, tiny_tokenizer
 
 from residual_hf.checkpoint import save_checkpoint, validate_model_folder
 from residual_hf.cli import main
-from residual_hf.errors import InputError
+from residual_hf.base.errors import InputError
 from residual_hf.hub import push
 from residual_hf.hub.push import push_run
 from residual_hf.model import connections

@@ -14,7 +14,7 @@ from transformers import GenerationConfig, LogitsProcessor, LogitsProcessorList
 from transformers.modeling_outputs import BaseModelOutputWithPooling
 
 from residual_hf import ResidualConfig, ResidualForConditionalGeneration, native
-from residual_hf.data.settings import TokenizerSettings
+from residual_hf.data.data_settings import TokenizerSettings
 from residual_hf.data.tokenizer_training import train_tokenizer
 from residual_hf.model import decoding
 from residual_hf.model.layers import ResidualDecoderLayer

@@ -15,7 +15,7 @@ from test_modeling_residual import LABELS, logits_of
 
 from residual_hf.model.embeddings import SinusoidalPositions, position_ids_from_mask
 from residual_hf.model.modeling_residual import ResidualForConditionalGeneration
-from residual_hf.training.loss import LossMeter
+from residual_hf.losses.label_smoothing import LossMeter
 
 SWITCHES = list(itertools.product((True, False), repeat=2))
 TABLES = {"model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight", "lm_head.weight"}

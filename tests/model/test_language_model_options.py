@@ -10,8 +10,8 @@ from test_single_stack import SIZES, causal, left_padded, logits_by_steps
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from residual_hf import ResidualConfig, ResidualForCausalLM
-from residual_hf.errors import InputError
-from residual_hf.training.loss import LossMeter
+from residual_hf.base.errors import InputError
+from residual_hf.losses.label_smoothing import LossMeter
 
 MODERN = {"position_embedding_type": "rotary", "gated_ffn": True, "activation_function": "silu"}
 ADAPTIVE = {"adaptive_cutoffs": [10, 25], "adaptive_factor": 2}

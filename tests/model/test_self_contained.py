@@ -180,7 +180,7 @@ print(json.dumps([*answers, translate("translation", "again")]))
     ("start", "reason"),
     [
         ("import residual_hf.model.norms\n", "line 1 imports a module"),
-        ("from residual_hf.errors import InputError\n", "InputError, which is not part of the model code"),
+        ("from residual_hf.base.errors import InputError\n", "InputError, which is not part of the model code"),
         ("from residual_hf import *\n", "it imports *, which is not part of the model code"),
         ("import neighbour\n", "line 1 imports neighbour, another file of its project"),
     ],

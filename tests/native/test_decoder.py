@@ -13,7 +13,7 @@ from model.test_mode_invariants import make, randomise
 from native.native_library import isa, needs_kernels, threads  # noqa: F401
 from torch import nn
 
-from residual_hf.errors import InputError
+from residual_hf.base.errors import InputError
 from residual_hf.model.connections import LN_MODES
 from residual_hf.native import state as state_module
 from residual_hf.native.decoder import NativeDecoder

@@ -11,7 +11,7 @@ import pytest
 from native.native_library import isa, needs_kernels  # noqa: F401
 
 from residual_hf import native
-from residual_hf.errors import InputError
+from residual_hf.base.errors import InputError
 
 ROOT = Path(__file__).parents[2]
 load = native._load.__wrapped__  # what the first use of the library does

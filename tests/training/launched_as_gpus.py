@@ -16,7 +16,8 @@ from accelerate.state import PartialState
 from accelerate.utils import DistributedType
 
 from residual_hf.cli import main
-from residual_hf.training import launch, run
+from residual_hf.training import launch
+from residual_hf.runs import run
 
 
 class Arguments(transformers.Seq2SeqTrainingArguments):

@@ -18,7 +18,7 @@ from residual_hf.model.ln_modes import ResiDual
 from residual_hf.native.dot_attention import dot_attention
 from residual_hf.training import acceleration
 from residual_hf.training.acceleration import JOINS, accelerated
-from residual_hf.training.loss import LossMeter
+from residual_hf.losses.label_smoothing import LossMeter
 
 SERVED = ["post_ln", "pre_ln", "resi_dual", "deep_norm", "keel", "hyper_connections", "mhc"]
 

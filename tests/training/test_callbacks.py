@@ -16,7 +16,7 @@ from residual_hf.training.callbacks import (
     WarnOfZeroBLEU,
     duration,
 )
-from residual_hf.training.logs import TerminalHandler
+from residual_hf.runs.logs import TerminalHandler
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ from test_run import make_recipe
 from transformers import AutoModelForSeq2SeqLM, GenerationConfig
 
 from residual_hf.cli import main
-from residual_hf.errors import InputError
+from residual_hf.base.errors import InputError
 from residual_hf.training.checkpoints import (
     average_run,
     average_weights,
@@ -26,7 +26,7 @@ from residual_hf.training.checkpoints import (
     choose_checkpoints,
     complete_checkpoints,
 )
-from residual_hf.training.run import train
+from residual_hf.runs.run import train
 
 
 def make_checkpoints(folder, nlls):

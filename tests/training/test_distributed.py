@@ -15,7 +15,7 @@ from processes import run_python
 from safetensors.torch import load_file
 from test_run import make_recipe
 
-from residual_hf.files import read_json, read_json_lines
+from residual_hf.base.files import read_json, read_json_lines
 
 SCRIPT = Path(__file__).parent / "distributed_run.py"
 AS_GPUS = Path(__file__).parent / "launched_as_gpus.py"

@@ -10,9 +10,9 @@ from test_run import changed, make_recipe
 from test_trainer import make_model, make_trainer
 from transformers import TrainerCallback
 
-from residual_hf.errors import InputError
+from residual_hf.base.errors import InputError
 from residual_hf.training.ema import EMA_FILE
-from residual_hf.training.run import train
+from residual_hf.runs.run import train
 
 NAME = "model.decoder.layers.1.ffn.fc1.weight"
 

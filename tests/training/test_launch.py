@@ -8,9 +8,9 @@ import importlib.util
 import pytest
 import torch
 
-from residual_hf.errors import InputError
+from residual_hf.base.errors import InputError
 from residual_hf.training.launch import check_launch, set_matmul_precision
-from residual_hf.training.settings import TrainingSettings
+from residual_hf.training.training_settings import TrainingSettings
 
 MISSING = importlib.util.find_spec("deepspeed") is None
 

@@ -12,11 +12,11 @@ from model.test_mode_invariants import make
 from torch import nn
 from transformers import get_inverse_sqrt_schedule, get_scheduler
 
-from residual_hf.errors import InputError
+from residual_hf.base.errors import InputError
 from residual_hf.training.fairseq_adam import FairseqAdam
 from residual_hf.training.optimization import build_optimizer
 from residual_hf.training.schedules import TRANSFORMERS_SCHEDULES, build_schedule
-from residual_hf.training.settings import TrainingSettings
+from residual_hf.training.training_settings import TrainingSettings
 
 LR, BETAS, DECAY = 5e-3, (0.9, 0.98), 0.1
 

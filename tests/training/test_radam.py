@@ -9,10 +9,10 @@ import pytest
 import torch
 from torch import nn
 
-from residual_hf.errors import InputError
+from residual_hf.base.errors import InputError
 from residual_hf.training.optimization import build_optimizer
 from residual_hf.training.radam import RAdam
-from residual_hf.training.settings import TrainingSettings
+from residual_hf.training.training_settings import TrainingSettings
 
 LR, DECAY = 5e-3, 0.1
 

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, fx, nn
 
-from residual_hf.errors import InputError
+from residual_hf.base.errors import InputError
 from residual_hf.model import catalogue as _  # noqa: F401  registers the modes
 from residual_hf.model.configuration_residual import ResidualConfig
 from residual_hf.model.connections import ResidualConnection, build_connections, get_ln_mode

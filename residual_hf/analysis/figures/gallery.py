@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from residual_hf.errors import InputError
+from residual_hf.base.errors import InputError
 
 from . import initial, reviewers, trained
 from .figure import Figure

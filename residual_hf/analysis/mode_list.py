@@ -1,0 +1,97 @@
+# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
+"""The list of modes, from the declarations of their classes."""
+
+from __future__ import annotations
+
+import importlib.util
+import inspect
+import sys
+from collections.abc import Sequence
+from dataclasses import fields
+from pathlib import Path
+
+from torch import nn
+
+from .output import as_markdown
+from residual_hf.base.errors import InputError
+from residual_hf.model import catalogue as _  # noqa: F401  registers the modes
+from residual_hf.model.configuration_residual import ResidualConfig
+from residual_hf.model.connections import LN_MODES, ResidualConnection, build_connections, get_ln_mode
+from residual_hf.model.options import describe_option
+
+COLUMNS = ("`ln_mode`", "equation", "parameters", "folds into", "warm-up", "options", "source")
+
+
+def modes_table() -> str:
+    """All registered modes as a Markdown table.
+
+    Parameters are those of connections and norms of 6+6 layers of width 512; the branches have the same in each mode.
+    """
+    rows = [COLUMNS]
+    for name in sorted(LN_MODES):
+        mode = LN_MODES[name]
+        folded = f"`{mode.folds_into}`" if mode.folds_into else ""
+        options = ", ".join(f"`{f.name}`" for f in fields(mode.Options))
+        count = f"{connection_parameters(name):,}"
+        rows.append((f"`{name}`", f"`{mode.equation}`", count, folded, warmup(mode), options, mode.source))
+    return as_markdown(rows)
+
+
+def check_modes(names: Sequence[str]) -> None:
+    """Raise `InputError` for a name that is not that of a mode."""
+    unknown = [name for name in names if name not in LN_MODES]
+    if unknown:
+        raise InputError(f"--modes: unknown {', '.join(unknown)}. Known: {', '.join(sorted(LN_MODES))}")
+
+
+def import_modes(path: Path) -> None:
+    """Run a Python file that registers modes. Raises `InputError` for a file that cannot be run."""
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    if spec is None or spec.loader is None:
+        raise InputError(f"--import {path}: not a Python file")
+    try:
+        module = importlib.util.module_from_spec(spec)
+        sys.modules[path.stem] = module
+        spec.loader.exec_module(module)
+    except Exception as error:
+        raise InputError(f"--import {path}: {type(error).__name__}: {error}") from error
+
+
+def warmup(mode: type[ResidualConnection]) -> str:
+    """Learning-rate warm-up in the paper of a mode; a class derived from another has its own paper."""
+    return vars(mode).get("warmup", ResidualConnection.warmup)
+
+
+def connection_parameters(name: str) -> int:
+    """Parameters that a mode adds to the sub-layers, in 6+6 layers of width 512."""
+    config = ResidualConfig(ln_mode=name, encoder_layers=6, decoder_layers=6, d_model=512)
+    modules: list[nn.Module] = []
+    for stack in ("encoder", "decoder"):
+        modules.append(get_ln_mode(name).Boundary(config, stack))
+        for layer in range(6):
+            for connection in build_connections(config, stack, layer):
+                inner = connection.inner_modules(config, connection.place)
+                modules += [connection, *inner.values()]
+    return sum(p.numel() for module in modules for p in module.parameters())
+
+
+def describe_mode(name: str) -> str:
+    """One mode in full. Raises `ValueError` with the list of modes for an unknown name."""
+    from residual_hf.conversion.export import targets_of  # takes as long as PyTorch, and the list of modes does not need it
+
+    mode = get_ln_mode(name)
+    lines = [name, "", f"  {mode.equation}", f"  {mode.source}", "", inspect.cleandoc(mode.__doc__ or ""), ""]
+    norm, style = mode.default_norm_type, mode.default_init_style
+    lines.append(f"norm_type {norm}, init_style {style} unless the config says otherwise")
+    lines.append(f"{connection_parameters(name):,} parameters beyond the sub-layers, in 6+6 layers of width 512")
+    lines.append(f"learning-rate warm-up: {warmup(mode)} in the paper")
+    if mode.folds_into:
+        lines.append(f"folds into {mode.folds_into} (residual_hf.conversion.fold)")
+    exported = (f"{to}{'' if plain == name else f' (as {plain})'}" for to, plain in targets_of(name).items())
+    lines.append(f"exports to: {', '.join(exported) or 'none'} (residual-hf export)")
+    if mode.attention_implementations:
+        lines.append(f"attn_implementation: {', '.join(mode.attention_implementations)} only")
+    declared = fields(mode.Options)
+    lines.append("ln_mode_options:" if declared else "no options")
+    lines += [f"  {describe_option(f)}\n      {f.metadata['help']}" for f in declared]
+    return "\n".join(lines)

@@ -1,0 +1,149 @@
+# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
+"""Trainings of a few hundred updates on a small corpus, for probes that need a model in motion."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Iterator, Mapping
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from residual_hf import ResidualConfig, ResidualForConditionalGeneration
+from residual_hf.data.batching import Seq2SeqCollator, TokenBudgetSampler
+from residual_hf.data.encoding import EncodedCorpus
+from residual_hf.data.synthetic import generate_corpus
+from residual_hf.data.data_settings import TokenizerSettings
+from residual_hf.data.tokenizer_training import train_tokenizer
+from residual_hf.model.branch_warmup import advance_branch_warmup
+from residual_hf.model.profiling import wants_profile
+
+PAIRS = {"train": 20000, "valid": 200, "test": 1}
+VOCABULARY = 1000
+
+
+class ShortCorpus:
+    """A training and a validation set as batches of at most `max_tokens` padded tokens.
+
+    Args:
+        corpora: "train" and "valid".
+        fields: of the config of models for this corpus, such as `vocab_size`.
+
+    Attributes:
+        unigram_entropy: of the training targets, in nats per token: the NLL of a model that knows only word
+            frequencies.
+    """
+
+    def __init__(
+        self,
+        corpora: Mapping[str, EncodedCorpus],
+        tokenizer: Any,
+        fields: dict[str, Any],
+        max_tokens: int = 1024,
+        device: str = "cpu",
+    ):
+        self.corpora, self.fields, self.max_tokens, self.device = corpora, fields, max_tokens, device
+        self.collate = Seq2SeqCollator(
+            pad_token_id=tokenizer.pad_token_id, decoder_start_token_id=tokenizer.eos_token_id
+        )
+        counts = np.bincount(corpora["train"].arrays["target_ids"])
+        share = torch.from_numpy(counts / counts.sum())
+        self.unigram_entropy = torch.special.entr(share).sum().item()
+
+    @classmethod
+    def generated(cls, max_tokens: int = 1024, device: str = "cpu") -> ShortCorpus:
+        """The generated corpus, with a vocabulary that both languages share."""
+        corpora, tokenizer = generated_corpora()
+        return cls(corpora, tokenizer, {"vocab_size": len(tokenizer)}, max_tokens, device)
+
+    def train(self, seed: int) -> Iterator[dict[str, Tensor]]:
+        """Shuffled batches without end."""
+        corpus = self.corpora["train"]
+        lengths = corpus.source_lengths, corpus.target_lengths
+        sampler = TokenBudgetSampler(*lengths, self.max_tokens, seed=seed, corpus=corpus)
+        for epoch in itertools.count():
+            sampler.set_epoch(epoch)
+            yield from (self._batch(corpus, rows) for rows in sampler)
+
+    def valid(self) -> Iterator[dict[str, Tensor]]:
+        corpus = self.corpora["valid"]
+        sampler = TokenBudgetSampler(corpus.source_lengths, corpus.target_lengths, self.max_tokens, shuffle=False)
+        yield from (self._batch(corpus, rows) for rows in sampler)
+
+    def _batch(self, corpus: Any, rows: Any) -> dict[str, Tensor]:
+        return {key: tensor.to(self.device) for key, tensor in self.collate([corpus[i] for i in rows]).items()}
+
+
+@lru_cache(maxsize=1)
+def generated_corpora() -> tuple[dict[str, EncodedCorpus], Any]:
+    """The encoded corpora by name, and their tokenizer."""
+    texts = {name: list(zip(*pairs, strict=True)) for name, pairs in generate_corpus(PAIRS).items()}
+    tokenizer = train_tokenizer([*texts["train"][0], *texts["train"][1]], TokenizerSettings(vocab_size=VOCABULARY))
+    corpora = {
+        name: EncodedCorpus.from_ids(*(tokenizer(list(side))["input_ids"] for side in sides))
+        for name, sides in texts.items()
+    }
+    return corpora, tokenizer
+
+
+def new_model(
+    mode: str, layers: int, width: int, *, ffn: int, seed: int, **fields: Any
+) -> ResidualForConditionalGeneration:
+    """A fresh model of this shape, to which `fields` of the config are added."""
+    torch.manual_seed(seed)
+    return ResidualForConditionalGeneration(ResidualConfig(**{**shape(mode, layers, width, ffn), **fields}))
+
+
+def profiled(model: Any, batch: Mapping[str, Tensor]) -> Any:
+    """The model, with the profile of a batch if its mode is Admin and it is neither profiled nor trained."""
+    if wants_profile(model):
+        model.profile_admin(batch)
+    return model
+
+
+def shape(mode: str, layers: int, width: int, ffn: int) -> dict[str, Any]:
+    """Fields of a config with two stacks of the same sizes and without dropout."""
+    stacks = {"layers": layers, "ffn_dim": ffn, "attention_heads": max(4, width // 64)}
+    sizes = {f"{stack}_{name}": size for stack in ("encoder", "decoder") for name, size in stacks.items()}
+    return {"ln_mode": mode, "d_model": width, "dropout": 0.0, "max_position_embeddings": 256, **sizes}
+
+
+def train(
+    model: Any,
+    batches: Iterator[dict[str, Tensor]],
+    lr: Callable[[int], float],
+    updates: int,
+    after_backward: Callable[[int], None] = lambda update: None,
+    after_update: Callable[[int], None] = lambda update: None,
+    betas: tuple[float, float] = (0.9, 0.98),
+) -> list[float]:
+    """Adam without weight decay or clipping; `lr(update)` from update 1.
+
+    Args:
+        after_backward, after_update: receive the update, with its gradients or its new weights in place.
+
+    Returns:
+        The loss of each update, up to the last finite one: a training ends before a loss that is not finite.
+    """
+    optimizer = torch.optim.Adam(model.parameters(), lr=lr(1), betas=betas, eps=1e-8)
+    losses: list[float] = []
+    model.train()
+    for update, batch in enumerate(itertools.islice(batches, updates), start=1):
+        if update == 1:
+            profiled(model, batch)
+        loss = model(**batch).loss
+        if not math.isfinite(value := loss.item()):
+            break
+        losses.append(value)
+        loss.backward()
+        after_backward(update)
+        optimizer.param_groups[0]["lr"] = lr(update)
+        optimizer.step()
+        optimizer.zero_grad()
+        advance_branch_warmup(model)
+        after_update(update)
+    return losses

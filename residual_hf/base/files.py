@@ -1,0 +1,304 @@
+# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
+"""Output files and folders, written completely or not at all, and JSON files."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import shutil
+import tempfile
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from residual_hf.base.errors import InputError
+
+RECORD = "run.json"
+"""The record of a run, in its folder."""
+REPLACED = ".replaced."
+"""How the folder begins that has the former content of a folder, see `emptied_folder`."""
+RESERVE = 32 * 2**20
+"""Bytes that must be free on the disk of an output."""
+
+
+def expanded(path: str | Path) -> Path:
+    """A path with the home directory for `~`; the path of an unknown user as it is."""
+    return Path(os.path.expanduser(path))
+
+
+def check_output_file(
+    path: Path | None,
+    *,
+    overwrite: bool,
+    inputs: Iterable[Path | str | None] = (),
+    field: str = "output",
+    suffix: str = "",
+) -> None:
+    """Raise `InputError` for an output file that cannot be written, would replace something else, or has not `suffix`.
+
+    Its folder exists, is writable and has space. A file that exists is replaced only if `overwrite`, and if it is a
+    regular file that is neither one of `inputs` nor in a folder of them.
+    """
+    if path is None:
+        return
+    if not path.name.endswith(suffix):
+        raise InputError(f"{field}: {path} given, must end in {suffix}")
+    if not path.parent.is_dir():
+        raise InputError(f"{field}: {path}: no folder {path.parent}")
+    if path.exists() and not path.is_file():
+        raise InputError(f"{field}: {path} is not a regular file")
+    if path.exists():
+        for given in (Path(given) for given in inputs if given is not None):
+            if given.is_dir() and _contains(given, path):
+                raise InputError(f"{field}: {path} is a file of the input {given}; use another file")
+            if given.exists() and path.samefile(given):
+                raise InputError(f"{field}: {path} is an input; use another file")
+    if path.exists() and not overwrite:
+        raise InputError(f"{field}: {path} exists; use --overwrite or another file")
+    check_space(path.parent, field=field)
+
+
+def check_output_folder(
+    folder: Path,
+    *,
+    overwrite: bool,
+    holds: Iterable[str],
+    inputs: Iterable[Path | str | None] = (),
+    field: str = "output_dir",
+    options: str = "--overwrite",
+) -> None:
+    """Raise `InputError` for an output folder that cannot be written or must not be emptied.
+
+    A folder that is not empty is emptied only if `overwrite` and if it is an earlier output: it has one of the files
+    `holds`, is not a link, and neither is nor contains an input, the working directory, the home directory or a run.
+    With `RECORD` in `holds` it may itself be a run.
+
+    Args:
+        field: the setting that the message names.
+        options: what the message offers to use instead of another folder.
+    """
+    try:
+        str(folder).encode()
+    except UnicodeEncodeError:  # of libraries in Rust
+        raise InputError(f"{field}: {folder} given, must be a name in UTF-8") from None
+    if folder.exists() and not folder.is_dir():
+        raise InputError(f"{field}: {folder} is a file, must be a folder")
+    for path in (folder, *folder.parents):
+        if path.name == ".." and not path.parent.is_dir():  # once that is created, `folder` may name a full folder
+            raise InputError(f"{field}: {folder}: no folder {path.parent}")
+    if folder.is_symlink() and not folder.exists():
+        raise InputError(f"{field}: {folder} is a link to a folder that does not exist")
+    ancestor = next(path for path in (folder, *folder.absolute().parents) if os.path.lexists(path))
+    if not ancestor.is_dir():
+        raise InputError(f"{field}: {folder}: {ancestor} is not a folder")
+    check_space(ancestor, field=field)
+    if not folder.is_dir() or not any(folder.iterdir()):
+        return
+    if not overwrite:
+        raise InputError(f"{field}: {folder} exists and is not empty; use {options} or another folder")
+    kept = [("the working directory", Path.cwd()), ("the home directory", Path(os.path.expanduser("~")))]
+    kept += [("the input", Path(given)) for given in inputs if given is not None]
+    for what, path in kept:
+        if _contains(folder, path):
+            raise InputError(f"{field}: {folder} holds {what} {path}, which --overwrite would delete")
+    if folder.is_symlink():
+        raise InputError(f"{field}: {folder} is a link; to overwrite, name the folder that it points to")
+    names = list(holds)
+    if not any((folder / name).is_file() for name in names):
+        raise InputError(
+            f"{field}: {folder} has no {' or '.join(names)}: it is not an earlier output, and --overwrite would "
+            "delete it; use another folder"
+        )
+    own = [folder / name for name in names]
+    for record in sorted(folder.rglob(RECORD)):
+        if record not in own and not record.relative_to(folder).parts[0].startswith(REPLACED):
+            raise InputError(f"{field}: {folder} holds the run {record.parent}, which --overwrite would delete")
+
+
+def check_space(folder: Path, needed: int = RESERVE, *, field: str = "output_dir") -> None:
+    """Raise `InputError` unless files of `needed` bytes can be written to a folder that exists."""
+    try:
+        tempfile.TemporaryFile(dir=folder).close()
+    except OSError as error:
+        raise InputError(f"{field}: {folder} cannot be written to: {error.strerror}") from error
+    free = shutil.disk_usage(folder).free
+    if free < needed:
+        raise InputError(
+            f"{field}: the disk of {folder} has {free / 2**20:.0f} MiB free, must have {needed / 2**20:.0f}"
+        )
+
+
+def _contains(folder: Path, path: Path) -> bool:
+    return path.exists() and folder.resolve() in (path.resolve(), *path.resolve().parents)
+
+
+@contextmanager
+def emptied_folder(folder: Path, keep: str) -> Iterator[Callable[[], None]]:
+    """Context in which an existing folder is empty except for the file `keep`.
+
+    Yields a function that deletes the former content. If an error ends the context before it was called, the former
+    content is put back in place of the new.
+    """
+    former = Path(tempfile.mkdtemp(prefix=REPLACED, dir=folder))
+    emptied = replaced = False
+
+    def content() -> list[Path]:
+        return [path for path in folder.iterdir() if path not in (former, folder / keep)]
+
+    def delete_former() -> None:
+        nonlocal replaced
+        replaced = True
+        delete_replaced(folder)
+
+    try:
+        for path in content():
+            path.rename(former / path.name)
+        emptied = True
+        yield delete_former
+    except BaseException:
+        if not replaced:
+            for path in content() if emptied else ():
+                shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
+            for path in former.iterdir():
+                path.rename(folder / path.name)
+            former.rmdir()
+        raise
+    if not replaced:
+        delete_former()
+
+
+def delete_replaced(folder: Path) -> None:
+    """Delete the former content of a folder, also that which a killed process has left."""
+    for former in folder.glob(f"{REPLACED}*"):
+        shutil.rmtree(former)
+
+
+@contextmanager
+def atomic_file(path: Path) -> Iterator[Path]:
+    """Context with a temporary file next to `path`, which replaces `path` at the end, or is deleted after an error.
+
+    The temporary file is new, so that no link is followed, and keeps the file mode of the user's umask.
+    """
+    temporary = path.with_name(f".{secrets.token_hex(8)}.tmp")
+    temporary.open("xb").close()
+    mode = temporary.stat().st_mode
+    try:
+        yield temporary
+        temporary.chmod(mode)
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+@contextmanager
+def atomic_folder(folder: Path) -> Iterator[Path]:
+    """Context with a new, empty folder, which replaces `folder` at the end, or is deleted after an error.
+
+    A `folder` that is empty is filled instead: the working directory and mounts cannot be replaced. The files get the
+    file mode of the user's umask.
+    """
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    is_empty = folder.is_dir() and not any(folder.iterdir())
+    with tempfile.TemporaryDirectory(
+        prefix=f".{folder.name}.", dir=folder if is_empty else folder.parent
+    ) as workplace:
+        new, old = Path(workplace, "new"), Path(workplace, "old")
+        new.mkdir()
+        yield new
+        set_usual_mode(new)
+        if is_empty:
+            for path in new.iterdir():
+                os.replace(path, folder / path.name)
+            return
+        try:
+            if folder.exists():
+                os.replace(folder, old)
+            os.replace(new, folder)
+        except BaseException:
+            if old.exists() and not folder.exists():
+                os.replace(old, folder)
+            raise
+
+
+def set_usual_mode(folder: Path, pattern: str = "*") -> None:
+    """Give files in a new folder, at any depth, the mode of the umask; safetensors makes them private."""
+    mode = folder.stat().st_mode & 0o666
+    for path in folder.rglob(pattern):
+        if path.is_file():
+            path.chmod(mode)
+
+
+def write_atomically(path: Path, content: str | bytes) -> None:
+    """Write a file, text as UTF-8; bytes of file names that are not UTF-8 are escaped as in JSON."""
+    with atomic_file(path) as temporary:
+        temporary.write_bytes(content.encode(errors="backslashreplace") if isinstance(content, str) else content)
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write a value as an indented JSON file."""
+    write_atomically(path, json.dumps(value, indent=2, ensure_ascii=False) + "\n")
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """Read a JSON object. Raises `InputError` for a file that is missing or holds anything else."""
+    return _json_object(read_text(path), str(path))
+
+
+def read_json_lines(path: Path) -> list[dict[str, Any]]:
+    """Read a file with one JSON object per line. Raises `InputError` like `read_json`, with the number of the line."""
+    lines = enumerate(read_text(path).split("\n"), start=1)
+    return [_json_object(line, f"{path}: line {number}") for number, line in lines if line.strip()]
+
+
+def undamaged_entries(path: Path) -> list[dict[str, Any]]:
+    """The JSON objects of a file with one per line that a process may have left with a part of a line."""
+    entries = []
+    for line in path.read_text(encoding="utf-8", errors="replace").split("\n") if path.exists() else ():
+        with suppress(ValueError, RecursionError):
+            entries.append(json.loads(line))
+    return [entry for entry in entries if isinstance(entry, dict)]
+
+
+def entries_until(update: float, path: Path) -> list[dict[str, Any]]:
+    """The undamaged entries of a log up to an update (`step`)."""
+    steps = ((entry, entry.get("step")) for entry in undamaged_entries(path))
+    return [entry for entry, step in steps if isinstance(step, int) and step <= update]
+
+
+def write_json_lines(path: Path, values: Iterable[Any]) -> None:
+    """Write a file with one JSON value per line."""
+    write_atomically(path, "".join(map(_json_line, values)))
+
+
+def append_json_lines(path: Path, *values: Any) -> None:
+    """Append one line per value to such a file, which need not exist."""
+    with path.open("a", encoding="utf-8") as file:
+        file.writelines(map(_json_line, values))
+
+
+def read_text(path: Path) -> str:
+    """Read a UTF-8 file. Raises `InputError` for a file that is missing or cannot be read."""
+    try:
+        return path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise InputError(f"{path}: no such file") from None
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise InputError(f"{path}: not a UTF-8 file: {error}") from error
+
+
+def _json_line(value: Any) -> str:
+    return json.dumps(value) + "\n"
+
+
+def _json_object(text: str, where: str) -> dict[str, Any]:
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"{where}: not JSON: {error}") from error
+    if not isinstance(value, dict):
+        raise InputError(f"{where}: must be a JSON object, not {type(value).__name__}")
+    return value

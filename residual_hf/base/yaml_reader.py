@@ -1,0 +1,97 @@
+# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
+"""Reads YAML files as plain values. Refuses duplicate keys, unbounded aliases and deep nesting."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any, NoReturn
+
+import yaml
+
+from residual_hf.base.errors import InputError
+from residual_hf.base.files import read_text
+
+MAX_DEPTH = 50  # levels of lists and mappings
+EXPONENT = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+$")
+MAX_VALUES = 20_000  # in a file, where an alias counts as often as it is used
+
+
+def read_yaml(path: Path) -> Any:
+    """Plain values from a YAML file. Raises `InputError` naming the file and the line."""
+    text = read_text(path)
+    try:
+        return load_yaml(text)
+    except InputError as error:
+        raise InputError(f"{path}: {error}") from error
+
+
+def load_yaml(text: str) -> Any:
+    """Plain values from YAML. Raises `InputError` naming the line."""
+    try:
+        return yaml.load(text, _Loader)
+    except yaml.MarkedYAMLError as error:
+        problem = ", ".join(filter(None, [error.context, error.problem]))
+        raise InputError(f"not a YAML file: {_place(error.problem_mark)}{problem}") from error
+    except yaml.YAMLError as error:
+        raise InputError(f"not a YAML file: {' '.join(str(error).split())}") from error
+
+
+class _Loader(yaml.SafeLoader):
+    """Reads 1e-5 and 1.0e2 as numbers, as YAML 1.2 does; for PyYAML they are text."""
+
+    def __init__(self, stream: str):
+        super().__init__(stream)
+        self.depth = 0
+        self.values = 0
+        self.sizes: dict[yaml.Node, int] = {}  # node -> values in it, with its aliases replaced
+
+    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
+        event, values_before = self.peek_event(), self.values
+        self.depth += 1
+        if self.depth > MAX_DEPTH:
+            _refuse(f"nested more than {MAX_DEPTH} levels deep", event)
+        node = super().compose_node(parent, index)
+        self.depth -= 1
+        if node is None:
+            return None
+        if not isinstance(event, yaml.AliasEvent):
+            self.values += 1
+            self.sizes[node] = self.values - values_before
+        elif node not in self.sizes:
+            _refuse(f"*{event.anchor} is used inside the value that it names", event)
+        else:
+            self.values += self.sizes[node]
+        if self.values > MAX_VALUES:
+            _refuse(f"more than {MAX_VALUES:,} values, counting an alias each time it is used", event)
+        return node
+
+    def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
+        node = super().compose_mapping_node(anchor)
+        lines: dict[str, int] = {}
+        for key, _ in node.value:
+            if isinstance(key, yaml.ScalarNode):
+                if key.value in lines:
+                    _refuse(f"{key.value!r} is given twice, first in line {lines[key.value]}", key)
+                lines[key.value] = key.start_mark.line + 1
+        return node
+
+    def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
+        try:
+            value = super().construct_object(node, deep)
+        except ValueError as error:  # a date such as 2026-13-01, an integer of thousands of digits
+            _refuse(str(error), node)
+        if isinstance(value, str) and re.search("[\0\ud800-\udfff]", value):
+            _refuse(r"text with \0 or half of a surrogate pair", node)
+        return value
+
+
+_Loader.add_implicit_resolver("tag:yaml.org,2002:float", EXPONENT, list("-+.0123456789"))
+
+
+def _refuse(problem: str, place: yaml.Node | yaml.Event) -> NoReturn:
+    raise InputError(f"{_place(place.start_mark)}{problem}")
+
+
+def _place(mark: Any) -> str:
+    return f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""

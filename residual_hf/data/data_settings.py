@@ -1,0 +1,310 @@
+# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
+"""Settings of corpora, cleaning, subword regularization and tokenizers: the `data` and `tokenizer` of a recipe."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from residual_hf.data.scripts import is_script
+from residual_hf.base.errors import InputSettings
+from residual_hf.base.files import expanded
+from residual_hf.model.options import option
+
+SIDES = {"both": ("source", "target"), "source": ("source",), "target": ("target",)}
+SPECIAL_TOKENS = ("<s>", "<pad>", "</s>", "<unk>")  # ids 0 to 3, as in fairseq's dictionaries
+BREAK_MODES = ("none", "complete", "complete_doc", "eos")
+TOKENIZER_KINDS = ("bpe", "byte_bpe", "unigram", "pretokenized")
+
+
+@dataclass(frozen=True)
+class CorpusSpec(InputSettings):
+    """Location and format of a corpus.
+
+    Set `source` and `target`, or one of `tsv`, `jsonl` and `dataset`. For a language model, set `text`, or `jsonl` or
+    `dataset` with `text_column`. Text, TSV and JSONL files may be gzipped.
+    """
+
+    text: str | Path | None = option(None, help="language models: text file, in which a blank line ends a document")
+    text_column: str | None = option(None, help="language models: key of the text in `jsonl` or `dataset`")
+    source: str | Path | None = option(None, help="text file with one sentence per line")
+    target: str | Path | None = option(None, help="text file with the translation of each line of `source`")
+    tsv: str | Path | None = option(
+        None, help="tab-separated file with columns source and target; for more columns set `source_column`"
+    )
+    jsonl: str | Path | None = option(
+        None,
+        help='one object per line: `{"translation": {"en": ..., "de": ...}}`, or with the keys `source_column`'
+        " and `target_column`",
+    )
+    dataset: str | Path | None = option(
+        None, help="name on the Hub or local folder of a data set of the `datasets` library; columns as in `jsonl`"
+    )
+    dataset_config: str | None = option(None, help="configuration of the dataset")
+    split: str = option("train", help="split of the dataset")
+    source_lang: str | None = option(None, help="source language; default: that of the recipe")
+    target_lang: str | None = option(None, help="target language; default: that of the recipe")
+    source_column: str | int | None = option(None, minimum=1, help="number of a TSV column, from 1, or a key")
+    target_column: str | int | None = option(None, minimum=1, help="number of a TSV column, from 1, or a key")
+    skip_empty: bool = option(False, help="drop pairs with an empty side; by default they are an error")
+    limit: int | None = option(None, minimum=1, help="read only the first pairs")
+    name: str | None = option(None, help="name in logs, metrics and cards; default: the file names")
+    tag: str | None = option(
+        None, help="token such as `<BT>` before every source of this training corpus, to mark synthetic text"
+    )
+    weight: float | None = option(
+        None, above=0, help="relative share of the training pairs; set it for all training corpora or for none"
+    )
+    raw_target: str | Path | None = option(
+        None, help="text file with the references before tokenization, for sacreBLEU"
+    )
+
+    def check(self) -> None:
+        formats = ("source", "target", "tsv", "jsonl", "dataset", "text")
+        given = [key for key in formats if getattr(self, key) is not None]
+        if given not in (["source", "target"], ["tsv"], ["jsonl"], ["dataset"], ["text"]):
+            name, state = (", ".join(given), "given") if given else ("source", "missing")
+            raise self.error(f"{name}: {state}, must be source and target, or one of tsv, jsonl, dataset, text")
+        if self.is_text:
+            self._check_text()
+        self.require(self.dataset_config is None or self.dataset, "dataset_config", "null without a dataset")
+        self.require(self.split == "train" or self.dataset, "split", "train without a dataset")
+        self.require(self.raw_target is None or not self.skip_empty, "skip_empty", "false with raw_target")
+        usable = self.tag is None or (re.fullmatch(r"<(?!2|0x)[^\s<>]+>", self.tag) and self.tag not in SPECIAL_TOKENS)
+        self.require(usable, "tag", "such as <BT>, and no special token, language tag or byte")
+        columns = ("source_column", "target_column")
+        for name, other in (columns, columns[::-1]):
+            value = getattr(self, name)
+            self.require(value is not None or getattr(self, other) is None, name, f"given with {other}")
+            self.require(value is None or self.source is None, name, "null for two text files")
+            kind, allowed = (
+                (int, "the number of a TSV column") if self.tsv is not None else (str, "a key or column name")
+            )
+            self.require(value is None or isinstance(value, kind), name, allowed)
+        read_by_column = self.source_column is not None
+        self.require(
+            not read_by_column or self.source_column != self.target_column,
+            "target_column",
+            "another than the source's",
+        )
+        in_rows = self.jsonl is not None or self.dataset is not None
+        read_by_language = in_rows and not read_by_column and not self.is_text
+        same = self.source_lang is not None and self.source_lang == self.target_lang
+        self.require(not (read_by_language and same), "target_lang", "another language than source_lang")
+
+    def _check_text(self) -> None:
+        in_rows = self.jsonl is not None or self.dataset is not None
+        self.require(in_rows or self.text_column is None, "text_column", "null without jsonl or dataset")
+        for name in ("source_column", "target_column", "tag", "raw_target"):
+            self.require(getattr(self, name) is None, name, "null for the text of a language model")
+        self.require(not self.skip_empty, "skip_empty", "false for the text of a language model, which has documents")
+
+    @property
+    def is_text(self) -> bool:
+        """Whether this is the text of a language model, whose lines are read as pairs of equal sides."""
+        return self.text is not None or self.text_column is not None
+
+    def check_keys(self) -> None:
+        """Raise `InputError` unless the columns or languages of the two sides are known."""
+        if self.source_column is None and self.tsv is None and not self.is_text:
+            for name in ("source_lang", "target_lang"):
+                self.require(getattr(self, name), name, "given to read the key `translation`, or set source_column")
+
+    @property
+    def files(self) -> tuple[Path, ...]:
+        """The files to read; empty for a dataset."""
+        named = (self.source, self.target, self.tsv, self.jsonl, self.text)
+        return tuple(expanded(path) for path in named if path is not None)
+
+    @property
+    def raw_references(self) -> Path | None:
+        """The file `raw_target`."""
+        return None if self.raw_target is None else expanded(self.raw_target)
+
+    @property
+    def title(self) -> str:
+        """`name`, or what the corpus is read from."""
+        if self.name is not None:
+            return self.name
+        return f"{self.dataset}[{self.split}]" if self.dataset is not None else "|".join(f.name for f in self.files)
+
+
+@dataclass(frozen=True)
+class CleaningSettings(InputSettings):
+    """Which training pairs to drop. Empty sides are always dropped.
+
+    Lengths are in words, see `residual_hf.data.scripts.words`.
+    """
+
+    max_words: int | None = option(None, minimum=1, help="maximum words of a side")
+    min_words: int = option(1, minimum=1, help="minimum words of a side")
+    max_ratio: float | None = option(None, minimum=1, help="maximum ratio of the longer to the shorter side")
+    max_characters_per_word: int | None = option(None, minimum=1, help="maximum length of a word")
+    identical: bool = option(False, help="drop pairs whose sides are the same text")
+    duplicates: str | None = option(
+        None,
+        choices=("pair", "source", "target"),
+        help="keep only the first of equal pairs, sources or targets; in a stream, of its block",
+    )
+    source_script: str | None = option(
+        None, help="Unicode script of the source: `Latin`, `Cyrillic`, `Han+Hiragana+Katakana`, ..."
+    )
+    target_script: str | None = option(None, help="Unicode script of the target")
+    script_share: float = option(0.5, minimum=0, maximum=1, help="minimum share of letters in that script")
+
+    def check(self) -> None:
+        self.require(self.max_words is None or self.max_words >= self.min_words, "max_words", ">= min_words")
+        for name in ("source_script", "target_script"):
+            self.require(
+                is_script(getattr(self, name) or "Latin"), name, "Unicode scripts, such as Latin or Han+Hiragana"
+            )
+
+
+@dataclass(frozen=True)
+class SubwordRegularizationSettings(InputSettings):
+    """Random segmentation of the training text, new in every epoch. Set one of `bpe_dropout` and `unigram_alpha`."""
+
+    bpe_dropout: float | None = option(
+        None, minimum=0, maximum=1, help="probability of skipping a BPE merge; 0.1 in Provilkov et al. 2020"
+    )
+    unigram_alpha: float | None = option(
+        None,
+        minimum=0,
+        help="smoothing of unigram sampling, usually 0.1 to 0.5; lower is more random (Kudo 2018)",
+    )
+    sides: str = option("both", choices=SIDES, help="sides to segment at random")
+
+    def check(self) -> None:
+        bpe, unigram = self.bpe_dropout is not None, self.unigram_alpha is not None
+        self.require(bpe or unigram, "bpe_dropout", "given unless unigram_alpha is")
+        self.require(not (bpe and unigram), "unigram_alpha", "null with bpe_dropout")
+
+    @property
+    def tokenizer_kinds(self) -> tuple[str, ...]:
+        """The kinds of tokenizers that support this regularization."""
+        return ("bpe", "byte_bpe") if self.unigram_alpha is None else ("unigram",)
+
+
+@dataclass(frozen=True)
+class TokenizerSettings(InputSettings):
+    """The tokenizer of a run: trained on the training corpora, or read from `path`."""
+
+    kind: str = option(
+        "bpe",
+        choices=TOKENIZER_KINDS,
+        help="`pretokenized`: tokens are separated by spaces and have the ids of the fairseq dictionary `path`",
+    )
+    vocab_size: int = option(
+        10_000,
+        above=260,
+        maximum=1_000_000,
+        help="vocabulary size, including 4 special tokens, 256 bytes and language tags",
+    )
+    joint: bool = option(True, help="one vocabulary for both languages")
+    path: str | Path | None = option(
+        None,
+        help="folder of an existing tokenizer, instead of training one, for which the other fields are not used; with "
+        "`kind: pretokenized` a `dict.txt`",
+    )
+    min_frequency: int | None = option(
+        None, minimum=1, help="minimum occurrences of a BPE merge in the text; default: 2"
+    )
+    max_token_length: int | None = option(
+        None,
+        minimum=1,
+        help="maximum characters of an entry (`byte_bpe`: bytes); default: 16 for `unigram`, else unlimited",
+    )
+    character_coverage: float = option(
+        1.0, above=0, maximum=1, help="share of the characters of the text that get an entry; the rarest become bytes"
+    )
+
+    def check(self) -> None:
+        self.require(self.path or self.kind != "pretokenized", "path", "a fairseq dictionary for kind 'pretokenized'")
+        self.require(self.min_frequency is None or self.kind != "unigram", "min_frequency", "null for kind 'unigram'")
+        covered = self.character_coverage == 1 or self.kind != "byte_bpe"
+        self.require(covered, "character_coverage", "1 for kind 'byte_bpe', which covers all characters")
+
+
+@dataclass(frozen=True)
+class DataSettings(InputSettings):
+    """The corpora of a recipe and how training reads them."""
+
+    train: tuple[CorpusSpec, ...] = option(help="a training corpus or a list of them, see below")
+    valid: tuple[CorpusSpec, ...] = option(help="validation corpora, which select the best checkpoint")
+    test: tuple[CorpusSpec, ...] | None = option(None, help="test corpora, scored once at the end")
+    max_length: int | None = option(
+        None,
+        minimum=1,
+        help="maximum tokens per side of a training pair; longer pairs are dropped; default: that of the model",
+    )
+    cleaning: CleaningSettings | None = option(None, help="which training pairs to drop, see below")
+    temperature: float = option(
+        1.0, above=0, help="sample training corpora in proportion to `size ** (1 / temperature)`"
+    )
+    bidirectional: bool = option(False, help="also train and evaluate from target to source")
+    language_tags: str | None = option(
+        None,
+        choices=("source", "target"),
+        help="add a tag of the target language, such as `<2de>`, before this side; required for several target "
+        "languages",
+    )
+    pretokenized: str | None = option(
+        None,
+        choices=("moses",),
+        help="`moses`: the text is tokenized by Moses; report tokenized BLEU, and detokenize for sacreBLEU",
+    )
+    block_size: int | None = option(
+        None,
+        minimum=2,
+        help="language models: tokens of a training example, of which the first is only context; default: what the "
+        "model reads",
+    )
+    sample_break_mode: str = option(
+        "none",
+        choices=BREAK_MODES,
+        help="language models: what an example contains, as in fairseq. `none`: as many tokens as fit; `complete`: "
+        "complete lines; `complete_doc`: complete lines of one document; `eos`: one line",
+    )
+    stream: bool = option(
+        False,
+        help="read training corpora that do not fit into memory from disk; requires `training.max_updates`",
+    )
+    shuffle_buffer: int = option(100_000, minimum=1, help="number of pairs of a stream to read and shuffle together")
+    subword_regularization: SubwordRegularizationSettings | None = option(
+        None, help="random segmentation of the training text, see below"
+    )
+
+    def check(self) -> None:
+        for name in ("train", "valid", "test"):
+            self.require(getattr(self, name) != (), name, "a corpus or a list of corpora")
+        weights = [spec.weight is not None for spec in self.train]
+        if any(weights):
+            missing = weights.index(False) if not all(weights) else None
+            if missing is not None:
+                raise self.error(f"train[{missing}].weight: missing, must be given for all training corpora or none")
+            self.require(self.temperature == 1, "temperature", "1 with weights")
+        self._check_text()
+        for name in ("valid", "test"):
+            for number, spec in enumerate(getattr(self, name) or ()):
+                for field in ("tag", "weight"):
+                    if (value := getattr(spec, field)) is not None:
+                        raise self.error(f"{name}[{number}].{field}: {value!r} given, must be null outside of train")
+
+    @property
+    def is_text(self) -> bool:
+        """Whether the corpora are text for a language model."""
+        return self.train[0].is_text
+
+    def _check_text(self) -> None:
+        for split in ("train", "valid", "test"):
+            for number, spec in enumerate(getattr(self, split) or ()):
+                if spec.is_text != self.is_text:
+                    raise self.error(f"{split}[{number}]: text and sentence pairs given, must be one or the other")
+        if not self.is_text:
+            for name, default in (("block_size", None), ("sample_break_mode", "none")):
+                self.require(getattr(self, name) == default, name, f"{default or 'null'} for sentence pairs")
+            return
+        for name in ("max_length", "cleaning", "language_tags", "pretokenized", "subword_regularization"):
+            self.require(getattr(self, name) is None, name, "null for the text of a language model")
+        self.require(not self.bidirectional, "bidirectional", "false for the text of a language model")

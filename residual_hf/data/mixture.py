@@ -1,0 +1,51 @@
+# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
+"""Mixtures of several training corpora: the share of each, and an epoch of corpora in memory."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from residual_hf.base.errors import InputError
+
+
+def mixing_probabilities(
+    sizes: Sequence[float], weights: Sequence[float] | None = None, temperature: float = 1.0
+) -> list[float]:
+    """The share of each corpus among the training pairs: n_i^(1/T) / sum_j n_j^(1/T), or the normalized `weights`.
+
+    T = 1 keeps the proportions; higher temperatures draw small corpora more often, up to equal shares (Arivazhagan et
+    al. 2019).
+
+    Raises:
+        InputError: a size below 1.
+    """
+    for index, size in enumerate(sizes):
+        if not size >= 1:
+            raise InputError(f"sizes[{index}]: {size} given, must be at least 1")
+    if weights is None:
+        largest = max(sizes)
+        weights = [(size / largest) ** (1 / temperature) for size in sizes]
+    total = math.fsum(weights)
+    return [weight / total for weight in weights]
+
+
+def mixed_indices(sizes: Sequence[int], probabilities: Sequence[float], seed: int) -> np.ndarray:
+    """An epoch of sum(sizes) pairs: ascending int64 indices into the concatenated corpora.
+
+    Every pair of corpus i occurs floor(p_i * N / n_i) times or once more; `seed` selects those that occur once more.
+    """
+    rng = np.random.default_rng(seed)
+    exact = np.asarray(probabilities) * sum(sizes)
+    shares = np.floor(exact).astype(np.int64)
+    largest_fractions = np.argsort(shares - exact, kind="stable")
+    shares[largest_fractions[: sum(sizes) - shares.sum()]] += 1
+    times = []
+    for size, pairs in zip(sizes, shares.tolist(), strict=True):
+        every, more = divmod(pairs, size)
+        corpus = np.full(size, every)
+        corpus[rng.choice(size, more, replace=False)] += 1
+        times.append(corpus)
+    return np.repeat(np.arange(sum(sizes)), np.concatenate(times))

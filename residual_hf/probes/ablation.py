@@ -1,0 +1,85 @@
+# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
+"""Loss of a model without one of its layers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from residual_hf.base.errors import InputError
+from residual_hf.model.connections import get_ln_mode
+from residual_hf.model.stacks import ResidualStack
+
+from .sites import layers_attribute, stacks
+from .undisturbed import Batch, Batches, as_list, count_targets, undisturbed
+
+
+@dataclass(frozen=True)
+class LayerRemoval:
+    """Mean loss per token without a layer (from 1); layer 0: with all layers. `score` is that of the caller."""
+
+    stack: str
+    layer: int
+    loss: float
+    score: float | None = None
+
+
+def layer_removal(model: Any, batches: Batches, score: Callable[[Any], float] | None = None) -> list[LayerRemoval]:
+    """Loss, and `score(model)` if given, with each layer removed in turn.
+
+    Raises:
+        InputError: layers of the mode depend on the number of layers before them (`supports_layerdrop = False`).
+    """
+    batches = as_list(batches)
+    found = stacks(model)
+    rows: list[LayerRemoval] = []
+    for name, stack in found.items():
+        mode = get_ln_mode(stack.config.stack_ln_mode(name)) if isinstance(stack, ResidualStack) else None
+        if mode is not None and not mode.supports_layerdrop:
+            raise InputError(f"{mode.name}: its layers cannot be removed")
+    with undisturbed(model, training=False):
+        for name, stack in found.items():
+            for number in range(len(getattr(stack, layers_attribute(stack))) + 1):
+                if number == 0 and rows:
+                    continue  # measured for the first stack
+                with without_layer(stack, number):
+                    figure = None if score is None else score(model)
+                    rows.append(LayerRemoval(name, number, mean_loss(model, batches), figure))
+    return rows
+
+
+@contextmanager
+def without_layer(stack: nn.Module, number: int) -> Iterator[None]:
+    """Remove a layer, from 1; 0 removes none. The others are renumbered, since caches find their layers by number."""
+    attribute = layers_attribute(stack)
+    layers = getattr(stack, attribute)
+    kept = nn.ModuleList(layer for i, layer in enumerate(layers, start=1) if i != number)
+    setattr(stack, attribute, kept)
+    renumber(kept)
+    try:
+        yield
+    finally:
+        setattr(stack, attribute, layers)
+        renumber(layers)
+
+
+def renumber(layers: nn.ModuleList) -> None:
+    for number, layer in enumerate(layers):
+        for module in layer.modules():
+            if hasattr(module, "layer_idx"):
+                module.layer_idx = number  # type: ignore[assignment]
+
+
+@torch.no_grad()
+def mean_loss(model: nn.Module, batches: Iterable[Batch]) -> float:
+    total = tokens = 0.0
+    for batch in batches:
+        count = count_targets(model, batch)
+        total += float(model(**batch, use_cache=False).loss) * count
+        tokens += count
+    return total / tokens

@@ -1,0 +1,143 @@
+# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
+"""Reading the folder of a run, for cards, reports and comparisons."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from residual_hf.data.text_files import iter_lines
+from residual_hf.base.errors import InputError
+from residual_hf.evaluation.metrics import detokenize
+from residual_hf.base.files import RECORD, read_json, undamaged_entries
+from residual_hf.model.connections import STACKS
+from residual_hf.base.yaml_reader import read_yaml
+
+from .run_record import RunRecord
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+
+@dataclass(frozen=True)
+class Run:
+    """The output folder of a run; `record` is its `run.json`, `curve` its `metrics.jsonl`.
+
+    `recipe`, `config` and `metrics` are plain values, so that runs with a mode that is not imported can be read;
+    the last two are empty if the run has not finished. `cleaning` maps the names of training corpora to their cleaning
+    reports.
+    """
+
+    FILES: ClassVar[tuple[str, ...]] = ("recipe.yaml", RECORD)
+    KIND: ClassVar = "run"
+
+    folder: Path
+    recipe: dict[str, Any]
+    config: dict[str, Any]
+    metrics: dict[str, Any]
+    curve: list[dict[str, Any]]
+    record: RunRecord
+    cleaning: dict[str, dict[str, Any]]
+
+    @classmethod
+    def read(cls, folder: str | Path) -> Self:
+        """Read a run folder. Raises `InputError` naming the file that is missing or damaged."""
+        folder = Path(folder)
+        if not folder.is_dir():
+            raise InputError(f"run folder: {folder}: no such folder")
+        for name in cls.FILES:
+            if not (folder / name).is_file():
+                raise InputError(f"run folder: {folder} has no {name}, must be the folder of a {cls.KIND}")
+        record = RunRecord.read(folder)
+        config, metrics, cleaning = (
+            read_json(folder / name) if (folder / name).is_file() else {}
+            for name in ("model/config.json", "metrics.json", "cleaning.json")
+        )
+        if "kept" in cleaning:
+            cleaning = {record.data.train[0].name: cleaning}
+        return cls(
+            folder=folder,
+            recipe=read_recipe(folder),
+            config=config,
+            metrics=metrics,
+            curve=undamaged_entries(folder / "metrics.jsonl"),
+            record=record,
+            cleaning=cleaning,
+        )
+
+    @property
+    def split(self) -> str:
+        """The split to evaluate the model on: `"test"`, or `"valid"` in a run without a test set."""
+        return "test" if "test" in self.metrics else "valid"
+
+    @property
+    def task(self) -> str:
+        """The task of the model by its name on the Hub."""
+        task = self.recipe.get("task") or "translation"
+        return "text-generation" if task == "language_modeling" else task
+
+    @property
+    def starts_from(self) -> str | None:
+        """The model that the run started from, a folder or a name on the Hub; None for random weights."""
+        return (self.recipe.get("model") or {}).get("from")
+
+    @property
+    def ln_modes(self) -> list[str]:
+        """The modes of the stacks; one if they are equal. Without a config, those that the recipe names."""
+        fields = self.config or self.recipe.get("model") or {}
+        alone = self.config.get("is_decoder_only") or self.task == "text-generation"
+        stacks = ("decoder",) if alone else STACKS
+        names = (fields.get(f"{stack}_ln_mode") or fields.get("ln_mode") for stack in stacks)
+        return list(dict.fromkeys(filter(None, names)))
+
+    @property
+    def directions(self) -> list[tuple[str, str]]:
+        """Pairs (source, target) of languages that the model was trained on."""
+        pairs = [(corpus.source_lang, corpus.target_lang) for corpus in self.record.data.train]
+        if (self.recipe.get("data") or {}).get("bidirectional"):
+            pairs = [direction for pair in pairs for direction in (pair, pair[::-1])]
+        return list(dict.fromkeys((source, target) for source, target in pairs if source and target))
+
+    def scored_text(self, split: str) -> tuple[list[str], list[str]]:
+        """Translations and references of a split, as scored. Raises `InputError` without them."""
+        translations, references = (
+            list(iter_lines(self.folder / f"{split}.{name}.txt")) for name in ("hypotheses", "references")
+        )
+        data, start = self.recipe.get("data") or {}, 0
+        for corpus in getattr(self.record.data, split) if data.get("pretokenized") else ():
+            for language in (corpus.target_lang, corpus.source_lang)[: 1 + bool(data.get("bidirectional"))]:
+                rows = slice(start, start := start + (corpus.pairs or 0))
+                translations[rows] = detokenize(translations[rows], language)
+        return translations, references
+
+    def samples(self, split: str, count: int | None = None) -> list[tuple[str, str, str]]:
+        """The first `count` sources, translations and references of a split; empty without its text files."""
+        file = self.folder / f"{split}.sources.txt"
+        if not file.is_file():
+            return []
+        texts = (iter_lines(file), *self.scored_text(split))
+        return list(islice(zip(*texts, strict=False), count))
+
+
+class FinishedRun(Run):
+    """A run with a final model and its scores."""
+
+    FILES = (*Run.FILES, "metrics.json", "model/config.json")
+    KIND = "finished run"
+
+    @classmethod
+    def read(cls, folder: str | Path) -> Self:
+        run = super().read(folder)
+        if run.record.resumed and not run.record.finished:
+            raise InputError(f"run folder: {folder} was resumed and has not finished again; use --resume")
+        return run
+
+
+def read_recipe(folder: Path) -> dict[str, Any]:
+    """The recipe in a run folder as plain values. Raises `InputError` for a file that is not a mapping."""
+    recipe = read_yaml(folder / "recipe.yaml")
+    if not isinstance(recipe, dict):
+        raise InputError(f"{folder / 'recipe.yaml'}: must be a mapping of sections, not {type(recipe).__name__}")
+    return recipe

@@ -1,0 +1,212 @@
+# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
+"""The largest batch, in tokens, that fits in the memory of a device (`max_tokens: auto`)."""
+
+from __future__ import annotations
+
+import gc
+import logging
+from collections.abc import Callable
+from contextlib import nullcontext
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import psutil
+import torch
+from accelerate import PartialState
+from accelerate.utils import gather_object
+from torch import Tensor
+
+from residual_hf.data.encoding import Lengths
+from residual_hf.data.subword_regularization import GROWTH
+from residual_hf.base.errors import InputError
+
+from residual_hf.losses.label_smoothing import LossMeter
+from .recipe import Recipe
+from residual_hf.records.run_record import RunRecord
+from residual_hf.training.training_settings import TrainingSettings
+
+logger = logging.getLogger(__name__)
+
+CEILING = 65536
+"""Larger batches make no device faster."""
+PROBE = 2048
+"""Tokens of the batch measured on a CPU."""
+RESERVE = 0.1
+"""Share of a GPU's memory to leave free."""
+
+
+def tokens_that_fit(
+    model: Any, lengths: Lengths, *, ceiling: int = CEILING, autocast: Callable[[], Any] = nullcontext
+) -> int:
+    """The largest `max_tokens` up to `ceiling`, in steps of 256, with which an update fits in memory.
+
+    Measures forward and backward passes on sentences of maximum and of median length, with space for two moments of
+    each parameter. On a GPU, it tries sizes until the memory is full. A CPU would swap instead: there it counts the
+    tensors saved for the backward pass of a small batch, and allows twice their size to fill half of the free memory.
+
+    Args:
+        model: on its device, in the precision of training.
+        lengths: tokens of the longer side of each training pair.
+        autocast: makes the context of mixed precision.
+
+    Raises:
+        InputError: the longest sentence does not fit.
+    """
+    lengths = sorted(lengths)
+    widths = sorted({int(lengths[-1]), int(lengths[len(lengths) // 2])})
+    device = next(model.parameters()).device
+
+    def step(tokens: int, width: int) -> None:
+        with autocast():
+            loss = model(**random_batch(model.config, max(1, tokens // width), width, device)).loss
+        loss.backward()
+        model.zero_grad(set_to_none=True)
+
+    if device.type == "cpu":
+        probe = max(PROBE, widths[-1])
+        kept = max(bytes_kept_for_backward(partial(step, probe, width)) for width in widths) / probe
+        found = int(0.5 * psutil.virtual_memory().available / (2 * kept))
+    else:
+        parameters = sum(p.numel() * p.element_size() for p in model.parameters())
+        total = torch.cuda.get_device_properties(device).total_memory
+        held = torch.empty(int(2 * parameters + RESERVE * total), dtype=torch.uint8, device=device)
+        found = largest(lambda tokens: all(fits(partial(step, tokens, w)) for w in widths), widths[-1], ceiling)
+        del held
+        torch.cuda.empty_cache()
+    if found < widths[-1]:
+        raise InputError(
+            f"training.max_tokens: auto, but a sentence of {widths[-1]} tokens does not fit into the memory of "
+            f"{device}: lower data.max_length or use a smaller model"
+        )
+    found = ceiling if found >= ceiling else max(found - found % 256, widths[-1])
+    logger.info("max_tokens: auto is %d on %s", found, device)
+    return found
+
+
+def random_batch(config: Any, rows: int, width: int, device: torch.device) -> dict[str, Tensor]:
+    """Sentence pairs, or the text of a decoder alone, of random tokens, all of the same length."""
+    source = torch.randint(4, config.vocab_size, (rows, width), device=device)
+    if config.is_decoder_only:
+        return {"input_ids": source, "labels": source}
+    labels = torch.randint(4, config.decoder_vocab_size, (rows, width), device=device)
+    return {
+        "input_ids": source,
+        "attention_mask": torch.ones_like(source),
+        "labels": labels,
+        "decoder_input_ids": labels.roll(1, dims=1),
+    }
+
+
+def bytes_kept_for_backward(run: Callable[[], None]) -> int:
+    """Size of the tensors that autograd saves for the backward pass, counting each storage once."""
+    sizes: dict[int, int] = {}
+
+    def count(tensor: Tensor) -> Tensor:
+        if not tensor.is_leaf or not tensor.requires_grad:
+            sizes[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(count, lambda tensor: tensor):
+        run()
+    return sum(sizes.values())
+
+
+def fits(step: Callable[[], None]) -> bool:
+    try:
+        step()
+    except torch.OutOfMemoryError:
+        return False
+    finally:
+        gc.collect()
+        torch.cuda.empty_cache()
+    return True
+
+
+def largest(holds: Callable[[int], bool], least: int, ceiling: int) -> int:
+    """The largest number from `least` to `ceiling` that `holds`, to within a sixteenth; 0 if `least` does not."""
+    if not holds(least):
+        return 0
+    good, bad = least, None
+    while bad is None and good < ceiling:
+        tried = min(2 * good, ceiling)
+        good, bad = (tried, bad) if holds(tried) else (good, tried)
+    while bad is not None and bad - good > good // 16:
+        middle = (good + bad) // 2
+        good, bad = (middle, bad) if holds(middle) else (good, middle)
+    return good
+
+
+def split_update(
+    tokens_per_update: int | None, max_tokens: int, update_freq: int, processes: int, *, adjustable: bool = False
+) -> tuple[int, int]:
+    """`max_tokens` and `update_freq` for a number of processes.
+
+    With `tokens_per_update`, an update has the same budget for any number of processes: `update_freq` is computed from
+    it, and an `adjustable` `max_tokens` is lowered to a divisor of it.
+
+    Raises:
+        InputError: `tokens_per_update` is not a multiple of `max_tokens` times the number of processes.
+    """
+    if tokens_per_update is None:
+        return max_tokens, update_freq
+    if adjustable:
+        times = -(-tokens_per_update // (max_tokens * processes))
+        return tokens_per_update // (times * processes), times
+    times, rest = divmod(tokens_per_update, max_tokens * processes)
+    if rest or times == 0:
+        raise InputError(
+            f"training.tokens_per_update: {tokens_per_update} given, must be a multiple of max_tokens ({max_tokens}) "
+            f"times the number of processes ({processes})"
+        )
+    return max_tokens, times
+
+
+def resolve_batch_size(recipe: Recipe, model: Any, lengths: Lengths, folder: Path) -> TrainingSettings:
+    """The settings with numbers for `max_tokens: auto` and `tokens_per_update`, which are also recorded.
+
+    `lengths`: tokens of the longer side of each training pair. A resumed run keeps its batches.
+    """
+    settings, processes = recipe.training, PartialState()
+    found = None
+    if settings.max_tokens == "auto":
+        found = RunRecord.read(folder).max_tokens_found or find_max_tokens(recipe, model, lengths)
+    max_tokens, update_freq = split_update(
+        settings.tokens_per_update,
+        settings.token_budget if found is None else found,
+        settings.update_freq,
+        processes.num_processes,
+        adjustable=found is not None,
+    )
+    if found is not None and max_tokens < (longest := int(max(lengths))):
+        field = "max_tokens" if settings.tokens_per_update is None else "tokens_per_update"
+        raise InputError(
+            f"training.{field}: {getattr(settings, field)} given, leaves batches of {max_tokens} tokens, "
+            f"but a sentence has {longest}"
+        )
+    if processes.is_main_process:
+        RunRecord.update(
+            folder,
+            parameters=sum(p.numel() for p in model.parameters()),
+            max_tokens=max_tokens,
+            max_tokens_found=found,
+            tokens_per_update=max_tokens * update_freq * processes.num_processes,
+        )
+    return replace(settings, max_tokens=max_tokens, update_freq=update_freq, tokens_per_update=None)
+
+
+def find_max_tokens(recipe: Recipe, model: Any, lengths: Lengths) -> int:
+    """The size that fits on the devices of all processes, and leaves room for longer random segmentations and for the
+    second pass of R-Drop and SimCut."""
+    settings, processes = recipe.training, PartialState()
+    device = torch.device(processes.device or "cpu")
+    dtype = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(settings.precision)
+    model.criterion = LossMeter(settings.label_smoothing, settings.label_smoothing_form)  # stores no logits
+    ceiling = CEILING
+    if settings.tokens_per_update is not None:
+        ceiling = min(ceiling, settings.tokens_per_update // processes.num_processes)
+    autocast = nullcontext if dtype is None or device.type == "cpu" else partial(torch.autocast, device.type, dtype)
+    fitting = min(gather_object([tokens_that_fit(model.to(device), lengths, ceiling=ceiling, autocast=autocast)]))
+    growth = 1.0 if recipe.data.subword_regularization is None else GROWTH
+    return int(fitting / growth / (2 if settings.r_drop or settings.simcut else 1))

@@ -1,0 +1,143 @@
+# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
+"""The model of a recipe before training: freshly initialized, or a trained one to start from."""
+
+from __future__ import annotations
+
+import fnmatch
+import logging
+import math
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+from torch import nn
+from transformers import GenerationConfig, PreTrainedTokenizerBase
+
+from residual_hf.base.errors import InputError
+from residual_hf.generation.decode import DecodingSettings
+from residual_hf.model.configuration_residual import RATES, ResidualConfig
+from residual_hf.model.modeling_residual import ResidualForConditionalGeneration
+from residual_hf.model.modeling_single_stack import ResidualForCausalLM
+
+from .recipe import Recipe
+from .warm_start import Start, start_config, with_vocabulary
+
+logger = logging.getLogger(__name__)
+
+
+def build_config(recipe: Recipe, tokenizer: PreTrainedTokenizerBase) -> ResidualConfig:
+    """The recipe's config with the vocabulary, the special tokens and the languages of a tokenizer."""
+    fields = tokenizer_fields(recipe, tokenizer)
+    for name, value in fields.items():
+        if recipe.model.get(name, value) != value:
+            given = recipe.model[name]
+            logger.warning("model.%s: %s in the recipe, replaced by %s of the tokenizer", name, given, value)
+    return scaled_for(recipe, recipe.build_config(**fields))
+
+
+def scaled_for(recipe: Recipe, config: ResidualConfig) -> ResidualConfig:
+    """The config for the precision of training."""
+    return scale_dual_stream(config) if recipe.training.precision == "fp16" else config
+
+
+def tokenizer_fields(recipe: Recipe, tokenizer: PreTrainedTokenizerBase) -> dict[str, Any]:
+    """The fields of a config that describe a tokenizer and the languages of a recipe."""
+    vocabulary: dict[str, Any] = {"vocab_size": len(tokenizer), "decoder_vocab_size": len(tokenizer)}
+    target_size = getattr(tokenizer, "target_vocab_size", None)
+    if target_size is not None:
+        vocabulary |= {"decoder_vocab_size": target_size, "share_encoder_decoder_embeddings": False}
+    several = recipe.data.language_tags is not None
+    return vocabulary | {
+        "source_lang": None if several else recipe.source_lang,
+        "target_lang": None if several else recipe.target_lang,
+        "language_tags": recipe.data.language_tags,
+        "pad_token_id": tokenizer.pad_token_id,
+        "bos_token_id": tokenizer.bos_token_id,
+        "eos_token_id": tokenizer.eos_token_id,
+        "decoder_start_token_id": tokenizer.eos_token_id,
+    }
+
+
+def model_class(recipe: Recipe) -> type[ResidualForConditionalGeneration] | type[ResidualForCausalLM]:
+    """The class of the model for the task of a recipe."""
+    return ResidualForCausalLM if recipe.data.is_text else ResidualForConditionalGeneration
+
+
+def build_model(
+    recipe: Recipe, tokenizer: PreTrainedTokenizerBase, start: Start | None = None
+) -> ResidualForConditionalGeneration | ResidualForCausalLM:
+    """The initial model, with the generation settings of the recipe.
+
+    Args:
+        recipe: of the run.
+        tokenizer: of the run.
+        start: the model of `recipe.model["from"]` and its tokenizer, see `load_start`.
+    """
+    if start is None:
+        model = model_class(recipe)(build_config(recipe, tokenizer))
+    else:
+        tags = start.model.config.language_tags
+        if tags not in (None, recipe.data.language_tags):
+            given = recipe.data.language_tags
+            logger.warning("data.language_tags: %s, but the model of model.from was trained with %r", given, tags)
+        rates = {name: recipe.model[name] for name in RATES if name in recipe.model}
+        config = start_config(start, tokenizer, rates | tokenizer_fields(recipe, tokenizer))
+        model = with_vocabulary(start, tokenizer, scaled_for(recipe, config))
+    freeze(model, recipe.training.freeze)
+    if recipe.training.gradient_checkpointing:
+        model.gradient_checkpointing_enable()
+    set_search(model, recipe.decoding)
+    return model
+
+
+def set_search(model: Any, decoding: DecodingSettings) -> None:
+    """Make the `decoding` of a recipe the default search of a model; a decoder alone has none."""
+    if model.config.is_decoder_only:
+        return
+    generation = model.generation_config
+    generation.num_beams = decoding.num_beams
+    generation.decoding_dtype = decoding.dtype
+    generation.max_length_a, generation.max_length_b = decoding.max_length_a, decoding.max_length_b
+    of_beams = decoding if generation.num_beams > 1 else GenerationConfig()
+    generation.length_penalty, generation.early_stopping = of_beams.length_penalty, of_beams.early_stopping
+
+
+def freeze(model: nn.Module, patterns: Sequence[str]) -> None:
+    """Exclude parameters from training by patterns of their names, such as `model.encoder.*`.
+
+    Raises `InputError` for a pattern that no name matches, or if nothing is left to train.
+    """
+    named = dict(model.named_parameters())
+    for pattern in patterns:
+        found = fnmatch.filter(named, pattern)
+        if not found:
+            known = ", ".join(dict.fromkeys(".".join(name.split(".")[:3]) + "*" for name in named))
+            raise InputError(f"training.freeze: {pattern!r} matches no parameter; there are {known}")
+        for name in found:
+            named[name].requires_grad = False
+    if patterns:
+        trained = sum(p.numel() for p in named.values() if p.requires_grad)
+        if not trained:
+            raise InputError(f"training.freeze: {', '.join(patterns)} matches all parameters, so that none is trained")
+        total = sum(p.numel() for p in named.values())
+        logger.info("training %d of %d parameters, the others are frozen", trained, total)
+
+
+def scale_dual_stream(config: ResidualConfig) -> ResidualConfig:
+    """Scale ResiDual's dual stream down so that fp16 can represent the sum of its branches.
+
+    A stack of N layers whose mode has `dual_scale` 1 gets s = 2^-ceil(log2 N) (1/32 for 18 layers; the paper's
+    OPUS-100 recipe uses 0.05) and s^2 times the epsilon of the dual norm. LN(s*r) with epsilon s^2 * e equals LN(r)
+    with epsilon e, and s is a power of two, so the fp32 logits stay bitwise identical. With an unchanged epsilon they
+    would differ by up to 8e-5 at s = 0.05.
+    """
+    changes: dict[str, Any] = {}
+    for stack in config.stacks:
+        options, layers = config.ln_options(stack), config.stack_layers(stack)
+        if getattr(options, "dual_scale", None) == 1.0 and layers > 1:
+            scale = 2.0 ** -math.ceil(math.log2(layers))
+            epsilon = options.dual_layer_norm_eps * scale**2
+            own = asdict(options) | {"dual_scale": scale, "dual_layer_norm_eps": epsilon}
+            changes[f"{stack}_ln_mode_options"] = own
+            logger.info("fp16: dual_scale %g in the %s of %d layers; logits do not change", scale, stack, layers)
+    return type(config)(**{**config.to_dict(), **changes}) if changes else config

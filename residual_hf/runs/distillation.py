@@ -1,0 +1,199 @@
+# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
+"""Sequence-level knowledge distillation (Kim & Rush 2016): a student is trained on the translations of a teacher."""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, replace
+from functools import cache, partial
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from residual_hf.data.cleaning import CleaningReport, clean_corpus, pair_filter
+from residual_hf.data.corpus import ParallelCorpus, read_parallel
+from residual_hf.data.multilingual import directions, reverse_spec
+from residual_hf.data.pair_reader import check_files
+from residual_hf.data.pipeline import given_tokenizer
+from residual_hf.data.data_settings import CorpusSpec
+from residual_hf.data.text_files import iter_lines, one_line
+from residual_hf.data.tokenizer import reads_segmented_text, spaced, target_backend
+from residual_hf.base.errors import InputError
+from residual_hf.base.files import check_output_folder, read_json, write_atomically, write_json
+from residual_hf.generation.stream import StreamSettings, translate_file
+from residual_hf.generation.translator import Translator
+
+from .recipe import Recipe, plain
+
+logger = logging.getLogger(__name__)
+
+RECORD = "distill.json"
+
+
+def distill(
+    recipe: Recipe,
+    load_teacher: Callable[[], Translator],
+    folder: Path,
+    *,
+    student: str = "6+2",
+    settings: StreamSettings | None = None,
+    closest: bool = False,
+    tokenizer: Path | None = None,
+    made_with: Mapping[str, Any] | None = None,
+    resume: bool = False,
+) -> Path:
+    """Translate the training sources of a recipe, and write the recipe of a student that is trained on the result.
+
+    `folder` receives `trainN.source` and `trainN.target` for each training corpus and direction, and `recipe.yaml`:
+    the given recipe with these corpora and the student's layers. Corpora with a `tag` have genuine targets and are
+    used as they are. Where loss or NLL select the checkpoint, BLEU does instead: the NLL of the validation references
+    rises while a student that learns translations still improves.
+
+    Args:
+        recipe: that of the teacher, or of another student; its training corpora are cleaned as it says.
+        load_teacher: returns the teacher; called once, and not if a resumed call has nothing to translate.
+        student: layers of encoder and decoder, as "6+2".
+        settings: of the translations. With several per sentence, each is a pair of its own.
+        closest: of several translations, keep only the one with the highest sentence BLEU (sequence-level
+            interpolation).
+        tokenizer: folder of the tokenizer that the student shares with the teacher; None: it gets its own. Segmented
+            text keeps its dictionary.
+        made_with: what identifies the teacher.
+        resume: continue an interrupted call with the same arguments.
+
+    Returns:
+        The recipe of the student.
+
+    Raises:
+        InputError: a recipe of a language model, a `student` of another form, `closest` with one translation, a folder
+            that is not empty or has been made with something else, or what reading and translating raise.
+    """
+    found = re.fullmatch(r"([1-9]\d*)\+([1-9]\d*)", student)
+    if found is None:
+        raise InputError(f"student: {student!r} given, must be the layers of encoder and decoder, such as 6+2")
+    if recipe.data.is_text:
+        raise InputError(f"task: {recipe.task!r} given, must be 'translation' or 'summarization'")
+    if recipe.starts_from is not None:
+        raise InputError("model.from: given in the recipe, must be absent: a student has other sizes")
+    settings = settings or StreamSettings(long="skip")
+    if closest and settings.num_return_sequences == 1:
+        raise InputError("closest: true, must be false with num_return_sequences 1")
+    layers = {"encoder_layers": int(found[1]), "decoder_layers": int(found[2])}
+    replace(recipe, model={**recipe.model, **layers}).build_config()  # refuses layers
+    check_files(recipe.data.train)
+    segmented = recipe.tokenizer.kind == "pretokenized"
+    values, load_teacher = recipe.as_dict(), cache(partial(with_subwords, load_teacher))
+    made_with = {**asdict(settings), **(made_with or {}), "closest": closest, "data": values["data"]}
+    if resume:
+        check_made_with(folder, made_with)
+    else:
+        check_output_folder(folder, overwrite=False, holds=[RECORD], options="--resume")
+        load_teacher()
+        folder.mkdir(parents=True, exist_ok=True)
+        write_json(folder / RECORD, made_with)
+    several, both = recipe.data.language_tags is not None, recipe.data.bidirectional
+    corpora = [plain(spec) for spec in recipe.data.train if spec.tag is not None]
+    for number, (spec, corpus) in enumerate(training_text(recipe), start=1):
+        source, target = (folder / f"train{number}.{side}" for side in ("source", "target"))
+        if not target.exists():
+            own = settings
+            if several:
+                own = replace(settings, source_lang=corpus.source_lang, target_lang=corpus.target_lang)
+            write_targets(corpus, load_teacher, source, target, own, closest)
+        weight = spec.weight and spec.weight / (1 + both)  # that of one direction
+        files = {"source": str(source), "target": str(target), "weight": weight}
+        corpora.append({**files, "source_lang": corpus.source_lang, "target_lang": corpus.target_lang})
+    values["data"] |= {"train": corpora, "bidirectional": False, "stream": False}
+    for split in ("valid", "test") if both else ():
+        specs = getattr(recipe.data, split) or ()
+        values["data"][split] = [plain(each) for spec in specs for each in (spec, reverse_spec(spec))] or None
+    if cleaning := values["data"]["cleaning"]:
+        if cleaning["duplicates"] is not None:
+            cleaning["duplicates"] = "pair"  # translations of a sentence may be several
+        if both:
+            cleaning["source_script"] = cleaning["target_script"] = None  # those of one direction
+    if values["training"]["metric"] in ("nll", "loss"):
+        values["training"] |= {"metric": "bleu", "eval_bleu": True}
+    values["model"] |= layers
+    values["output_dir"] = str(folder / "student")
+    if tokenizer is not None and not segmented:
+        try:
+            given_tokenizer(tokenizer, recipe.tokenizer.kind)
+            values["tokenizer"] |= {"path": str(tokenizer)}
+        except InputError as error:
+            logger.warning("the student gets a tokenizer of its own: %s", error)
+    path = folder / "recipe.yaml"
+    write_atomically(path, yaml.safe_dump(values, sort_keys=False, allow_unicode=True))
+    return path
+
+
+def with_subwords(load_teacher: Callable[[], Translator]) -> Translator:
+    """A teacher, which translates segmented text to segmented text if it reads such text."""
+    teacher = load_teacher()
+    if reads_segmented_text(teacher.tokenizer):
+        target_backend(teacher.tokenizer).decoder = spaced()
+    return teacher
+
+
+def check_made_with(folder: Path, made_with: Mapping[str, Any]) -> None:
+    """Raise `InputError` unless a folder was made with these settings."""
+    before, now = read_json(folder / RECORD), json.loads(json.dumps(made_with))
+    changed = [name for name in now if before.get(name) != now[name]]
+    if changed:
+        raise InputError(f"--resume: {folder} was made with other {', '.join(changed)}")
+
+
+def training_text(recipe: Recipe) -> Iterator[tuple[CorpusSpec, ParallelCorpus]]:
+    """The training corpora, cleaned, in every direction, with their specifications."""
+    for spec in recipe.data.train:
+        if spec.tag is not None:
+            continue
+        corpus = read_parallel(spec)
+        if recipe.data.cleaning is not None:
+            corpus = clean_corpus(corpus, pair_filter(recipe.data.cleaning), CleaningReport())
+        for direction in directions(corpus, recipe.data.bidirectional):
+            yield spec, direction
+
+
+def write_targets(
+    corpus: ParallelCorpus,
+    load_teacher: Callable[[], Translator],
+    source: Path,
+    target: Path,
+    settings: StreamSettings,
+    closest: bool,
+) -> None:
+    """Write the sources of a corpus and their translations, pair by pair; the target is written last."""
+    count = settings.num_return_sequences
+    lines, found = source.with_name(f"{source.name}.lines"), target.with_name(f"{target.name}.found")
+    if not found.exists():
+        write_atomically(lines, "".join(f"{one_line(line)}\n" for line in corpus.sources))
+        resume = found.with_name(f"{found.name}.partial.json").exists()
+        translate_file(load_teacher, settings, source=lines, output=found, resume=resume, overwrite=True)
+    translations = iter_lines(found)
+    sources, targets = [], []
+    for text, reference in corpus:
+        best = list(dict.fromkeys(islice(translations, count)))
+        if closest:
+            best = [closest_to(reference, best)]
+        kept = [line for line in best if line.strip()]
+        sources += [one_line(text)] * len(kept)
+        targets += kept
+    logger.info("%s: %d pairs of %d sentences", corpus.name, len(targets), len(corpus))
+    write_atomically(source, "".join(f"{line}\n" for line in sources))
+    write_atomically(target, "".join(f"{line}\n" for line in targets))
+    found.unlink()
+    lines.unlink()
+
+
+def closest_to(reference: str, translations: list[str]) -> str:
+    """The translation with the highest sentence BLEU, the first of equal ones."""
+    from sacrebleu.metrics import BLEU
+
+    bleu = BLEU(effective_order=True)
+    return max(translations, key=lambda line: bleu.sentence_score(line, [reference]).score)

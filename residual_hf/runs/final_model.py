@@ -1,0 +1,135 @@
+# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
+"""After the last update of a run: the final weights, their scores, and the records."""
+
+from __future__ import annotations
+
+import logging
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from accelerate.utils import broadcast_object_list
+
+from residual_hf.data.corpus import describe_corpus
+from residual_hf.data.language_modeling import count_words, predicted_tokens
+from residual_hf.data.pipeline import PreparedData
+from residual_hf.base.errors import InputError
+from residual_hf.evaluation.perplexity import word_perplexity
+from residual_hf.evaluation.scorer import full_report, make_scorers
+from residual_hf.base.files import write_atomically, write_json
+from residual_hf.generation.decode import translate_corpus
+from residual_hf.hub.card import write_card
+
+from residual_hf.training.checkpoints import choose_checkpoints, load_average
+from residual_hf.base.environment import now
+from .recipe import Recipe
+from residual_hf.records.run_record import RunRecord, measured_emissions
+from residual_hf.training.trainer import ResidualTrainer
+
+logger = logging.getLogger(__name__)
+
+
+def choose_final_weights(trainer: ResidualTrainer, checkpoints: Path) -> int | None:
+    """Load an average of checkpoints or the EMA into the model; otherwise the trainer has loaded the best checkpoint.
+
+    Returns the number of checkpoints in the average.
+    """
+    model, settings, averaged = trainer.gather_model(), trainer.settings, None
+    if settings.average:
+        chosen = choose_checkpoints(
+            checkpoints,
+            settings.average,
+            of=settings.average_of,
+            metric=settings.metric,
+            fewer=True,
+        )
+        load_average(model, chosen)
+        averaged = len(chosen)
+    if trainer.ema is not None:
+        trainer.ema.load(Path(trainer.state.best_model_checkpoint))
+        trainer.ema.apply()
+        trainer.ema = None
+    return averaged
+
+
+def perplexities(trainer: ResidualTrainer, recipe: Recipe, data: PreparedData, folder: Path) -> dict[str, Any]:
+    """Loss and perplexities of the final language model on `valid` and `test`, the same in every process."""
+    metrics: dict[str, Any] = {}
+    for split, corpora in data.references.items():
+        blocks, started = data.encoded[split], time.perf_counter()
+        figures = trainer.evaluate(blocks, metric_key_prefix=split)
+        found = {name.removeprefix(f"{split}_"): value for name, value in figures.items()}
+        words = count_words(corpora, recipe.data.sample_break_mode)
+        metrics[split] = found | word_perplexity(found["nll"], predicted_tokens(blocks), words)
+        seconds = round(time.perf_counter() - started, 3)
+        metrics[split] |= {"context_window": recipe.evaluation.context_window, "seconds": seconds}
+    return metrics
+
+
+def final_scores(trainer: ResidualTrainer, recipe: Recipe, data: PreparedData, folder: Path) -> dict[str, Any]:
+    """Loss and scores (see `full_report`) of the final model on `valid` and `test`, the same in every process."""
+    metrics: dict[str, Any] = {}
+    for split, corpora in data.references.items():
+        sentences, beams = len(data.encoded[split]), recipe.decoding.num_beams
+        logger.info("scoring the model on %s: %d sentences, beam size %d", split, sentences, beams)
+        scorers = make_scorers(corpora, recipe.data.pretokenized, recipe.evaluation)
+        figures = trainer.evaluate(data.encoded[split], metric_key_prefix=split)
+        started = time.perf_counter()
+        with trainer.inference() as model:
+            hypotheses = translate_corpus(model, data.tokenizer, data.encoded[split], recipe.decoding)
+        seconds = time.perf_counter() - started
+        report: list[Any] = [None]
+        if trainer.is_world_process_zero():
+            sources = [line for scorer in scorers for line in scorer.corpus.sources]
+            references = [line for scorer in scorers for line in scorer.plain_references]
+            for kind, lines in (("sources", sources), ("hypotheses", hypotheses), ("references", references)):
+                text = "".join(line.replace("\n", " ") + "\n" for line in lines)
+                write_atomically(folder / f"{split}.{kind}.txt", text)
+            report = [{**full_report(scorers, hypotheses), "sentences": len(hypotheses), "seconds": round(seconds, 3)}]
+        metrics[split] = {name.removeprefix(f"{split}_"): value for name, value in figures.items()}
+        metrics[split] |= broadcast_object_list(report)[0]
+        for corpus, scores in metrics[split].get("corpora", {"": metrics[split]}).items():
+            for name, score in scores.items():
+                if isinstance(score, dict) and "signature" in score:
+                    logger.info("%s %s %s %.2f  (%s)", split, corpus, name, score["value"], score["signature"])
+    return metrics
+
+
+def record_end(
+    recipe: Recipe, trainer: ResidualTrainer, metrics: dict[str, Any], folder: Path, seconds: float
+) -> None:
+    """Write the metrics, the record of the run and the model card."""
+    write_json(folder / "metrics.json", metrics)
+    speeds = [entry["tokens_per_second"] for entry in trainer.state.log_history if entry.get("tokens_per_second")]
+    RunRecord.update(
+        folder,
+        finished=now(),
+        seconds=round(seconds, 1),
+        updates=trainer.state.global_step,
+        tokens_per_second=float(np.median(speeds)) if speeds else None,
+        emissions=measured_emissions(trainer.callback_handler.callbacks),
+    )
+    if recipe.data.stream:  # at the end, because hashing large files takes time
+        data = RunRecord.read(folder).data
+        hashes = [describe_corpus(spec).sha256 for spec in recipe.data.train]
+        train = tuple(replace(corpus, sha256=sha) for corpus, sha in zip(data.train, hashes, strict=True))
+        RunRecord.update(folder, data=replace(data, train=train))
+    try:
+        write_card(folder, overwrite=True)
+    except InputError as error:
+        logger.warning("the model has no card: %s", error)
+    logger.info("%s", summary(metrics, folder))
+
+
+def summary(metrics: dict[str, Any], folder: Path) -> str:
+    """A summary of a finished run in one line."""
+    parts = [f"{metrics['updates']} updates in {metrics['minutes']:.1f} minutes"]
+    for split in ("valid", "test"):
+        figures = metrics.get(split, {})
+        scores = [f"{n} {figures[n]['value']:.2f}" for n in ("tokenized_bleu", "bleu", "chrf") if n in figures]
+        scores += [f"{n} {figures[n]:.2f}" for n in ("ppl", "word_ppl") if "word_ppl" in figures]
+        if figures:
+            parts.append(f"{split}: nll {figures['nll']:.3f}, {', '.join(scores)}")
+    return "; ".join([*parts, f"model in {folder / 'model'}"])

@@ -1,0 +1,263 @@
+# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
+"""A first recipe for two text files: splits, vocabulary, model, batch size and training time."""
+
+from __future__ import annotations
+
+import math
+import re
+import shlex
+import shutil
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import psutil
+import torch
+import yaml
+from jinja2 import Environment, StrictUndefined
+
+from residual_hf.data.corpus import ParallelCorpus
+from residual_hf.data.pair_reader import PairReader, check_files
+from residual_hf.data.scripts import WITHOUT_SPACES, share_of_script
+from residual_hf.data.data_settings import CorpusSpec, TokenizerSettings
+from residual_hf.data.splitting import SplitReport, split_corpus
+from residual_hf.data.tokenizer_training import train_tokenizer
+from residual_hf.base.errors import InputError
+from residual_hf.base.files import atomic_folder, check_output_folder, write_atomically
+from residual_hf.model.modeling_residual import ResidualForConditionalGeneration
+from residual_hf.native import multiplies_bf16
+
+from residual_hf.training.callbacks import duration
+from .recipe import load_recipe
+from .trial import Trial, measure
+
+TEMPLATE = Path(__file__).with_name("first_recipe.yaml.jinja")
+SAMPLE = 20_000
+"""Pairs to train a tokenizer on, which measures the length of sentences in tokens."""
+LANGUAGE = re.compile(r"[a-z]{2,3}([_-]\w+)?")
+MOST_EPOCHS = 60
+FEW = 10_000
+"""Training pairs; with less, a model does not generalize to other sentences."""
+LONG = 24 * 3600
+"""Seconds on a CPU that are worth a warning."""
+KEPT = 4
+"""Checkpoints on disk: the last three and the best."""
+
+
+@dataclass(frozen=True)
+class Size:
+    """A model and its training for a corpus of at least `pairs` sentence pairs."""
+
+    pairs: int
+    vocab_size: int
+    d_model: int
+    encoder_layers: int
+    decoder_layers: int
+    ffn_dim: int
+    heads: int
+    dropout: float
+    tokens_per_update: int
+    max_updates: int
+
+
+GPU_SIZES = (
+    Size(0, 4000, 256, 3, 3, 1024, 4, 0.3, 4096, 10_000),
+    Size(50_000, 8000, 512, 6, 6, 1024, 4, 0.3, 8192, 30_000),
+    Size(500_000, 16000, 512, 6, 6, 2048, 8, 0.1, 16384, 50_000),
+    Size(5_000_000, 32000, 512, 6, 6, 2048, 8, 0.1, 32768, 100_000),
+)
+CPU_SIZES = (  # most of the time of training and of translating is spent in the decoder and the vocabulary
+    Size(0, 4000, 256, 3, 3, 1024, 4, 0.3, 4096, 6000),
+    Size(50_000, 8000, 256, 6, 2, 1024, 4, 0.2, 4096, 20_000),
+    Size(500_000, 16000, 512, 6, 2, 2048, 8, 0.1, 8192, 30_000),
+)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The result of `write_first_recipe`; its string is the report for the user."""
+
+    recipe: Path
+    split: SplitReport
+    size: Size
+    device: str
+    tokens_per_sentence: float
+    parameters: int
+    trial: Trial | None
+    disk: int
+    free: int
+
+    @property
+    def seconds(self) -> float | None:
+        """Estimated time of training; a tenth of it for evaluations."""
+        tokens = self.size.max_updates * self.size.tokens_per_update
+        return None if self.trial is None else 1.1 * tokens / self.trial.tokens_per_second
+
+    @property
+    def warnings(self) -> list[str]:
+        found = []
+        if self.split.train < FEW:
+            found.append(
+                f"{self.split.train:,} training pairs are too few for a model that translates new text; "
+                "add text, or start from a trained model (docs/continue_training.md)"
+            )
+        if self.device == "cpu" and self.seconds is not None and self.seconds > LONG:
+            updates = int(self.size.max_updates * LONG / self.seconds)
+            found.append(
+                f"training takes about {duration(self.seconds)} on this CPU. Use a GPU, a smaller model, or the "
+                f"{updates:,} updates that fit into a day (--set training.max_updates={updates})"
+            )
+        if self.disk > self.free:
+            found.append(f"the run needs about {gigabytes(self.disk)} of disk, but {gigabytes(self.free)} are free")
+        return found
+
+    def __str__(self) -> str:
+        size = self.size
+        epochs = size.max_updates * size.tokens_per_update / (self.split.train * self.tokens_per_sentence)
+        lines = [
+            f"data: {self.split}",
+            f"vocabulary: {size.vocab_size:,} tokens; {self.tokens_per_sentence:.0f} tokens per sentence",
+            f"model: {size.encoder_layers}+{size.decoder_layers} layers of width {size.d_model}, "
+            f"{self.parameters / 1e6:.1f} million parameters",
+            f"training: {size.max_updates:,} updates of {size.tokens_per_update:,} tokens, {epochs:.0f} epochs",
+            f"disk: {gigabytes(self.disk)} ({gigabytes(self.free)} free)",
+        ]
+        if self.trial is not None and self.seconds is not None:
+            lines.append(
+                f"time: about {duration(self.seconds)} on this machine ({self.device}), at "
+                f"{self.trial.tokens_per_second:,.0f} tokens per second in a trial of {self.trial.seconds:.0f} s"
+            )
+            if self.trial.memory is not None:
+                lines.append(f"memory: {gigabytes(self.trial.memory)}")
+        lines += [f"warning: {warning}" for warning in self.warnings]
+        return "\n".join([*lines, f"next: residual-hf train {shlex.quote(str(self.recipe))}"])
+
+
+def write_first_recipe(
+    source: Path,
+    target: Path,
+    folder: Path | None = None,
+    *,
+    source_lang: str | None = None,
+    target_lang: str | None = None,
+    trial_seconds: float = 10,
+    overwrite: bool = False,
+) -> Plan:
+    """Split two aligned text files and write a commented recipe for them, for the device of this machine.
+
+    Args:
+        source, target: text files of as many lines, plain or gzip.
+        folder: receives `recipe.yaml` and the splits, such as `train.en`; default: the languages, as `en-de`.
+        source_lang, target_lang: default: the suffixes of the files.
+        trial_seconds: time to measure the speed of training; 0: no trial and no estimate.
+        overwrite: replace the folder.
+
+    Raises:
+        InputError: files that cannot be used, an unknown language, or a folder that is not empty.
+    """
+    specs = CorpusSpec(source=source, target=target, skip_empty=True)
+    check_files([specs])
+    if not 0 <= trial_seconds < math.inf:
+        raise InputError(f"--trial: {trial_seconds} given, must be a number >= 0")
+    languages = (
+        checked_language(source_lang, source, "--source-lang"),
+        checked_language(target_lang, target, "--target-lang"),
+    )
+    if languages[0] == languages[1]:
+        raise InputError(f"--target-lang: {languages[1]!r} given, must differ from the source language")
+    folder = folder or Path("-".join(languages))
+    check_output_folder(folder, overwrite=overwrite, holds=["recipe.yaml"], inputs=[source, target])
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    with atomic_folder(folder) as new:
+        split = split_corpus(source, target, new, languages)
+        train = CorpusSpec(source=new / f"train.{languages[0]}", target=new / f"train.{languages[1]}")
+        sample = ParallelCorpus.empty(train).with_pairs(PairReader(train).take(SAMPLE))
+        unspaced = any(
+            share_of_script("".join(side[:100]), WITHOUT_SPACES) > 0.5 for side in (sample.sources, sample.targets)
+        )
+        kind = "unigram" if unspaced else "bpe"
+        size, tokens = fit_to(choose_size(split.train, device), sample, split.train, kind)
+        text_bytes = sum(path.stat().st_size for path in new.iterdir())
+        values = {
+            "folder": folder.as_posix(),
+            "languages": languages,
+            "scalar": scalar,
+            "size": size,
+            "gpu": device == "cuda",
+            "bf16": torch.cuda.is_bf16_supported() if device == "cuda" else multiplies_bf16(),
+            "kind": kind,
+            "stream": 8 * text_bytes > psutil.virtual_memory().available,
+            "eval_every": max(100, size.max_updates // 30 // 100 * 100),
+            "warmup": min(4000, size.max_updates // 8),
+            "max_tokens": min(size.tokens_per_update, 4096),
+            "kept": KEPT - 1,
+            "pairs": split.train,
+        }
+        text = Environment(undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True)
+        write_atomically(new / "recipe.yaml", text.from_string(TEMPLATE.read_text(encoding="utf-8")).render(values))
+        recipe = load_recipe(new / "recipe.yaml")
+        longest = recipe.build_config().max_position_embeddings
+        if tokens > longest:
+            raise InputError(
+                f"{source}: its lines have {tokens:.0f} tokens on average, must be sentences of <= {longest}"
+            )
+        trial = measure(recipe, size.vocab_size, round(tokens), trial_seconds) if trial_seconds else None
+    with torch.device("meta"):
+        model = ResidualForConditionalGeneration(recipe.build_config(vocab_size=size.vocab_size))
+    parameters = sum(p.numel() for p in model.parameters())
+    return Plan(
+        recipe=folder / "recipe.yaml",
+        split=split,
+        size=size,
+        device=device,
+        tokens_per_sentence=tokens,
+        parameters=parameters,
+        trial=trial,
+        disk=round(12 * parameters * (KEPT + 1) + 4 * parameters + 2 * 4 * tokens * split.train),
+        free=shutil.disk_usage(folder).free,
+    )
+
+
+def checked_language(given: str | None, path: Path, flag: str) -> str:
+    """A language that is given, or the one in the name of a file."""
+    if given is None:
+        return language_of(path, flag)
+    if not LANGUAGE.fullmatch(given):
+        raise InputError(f"{flag}: {given!r} given, must be a language code such as de or pt_BR")
+    return given
+
+
+def language_of(path: Path, flag: str) -> str:
+    """The language in the name of a file, as in `corpus.de` or `corpus.en-de.de.gz`."""
+    suffix = path.name.removesuffix(".gz").rpartition(".")[2]
+    if not LANGUAGE.fullmatch(suffix) or suffix == "txt":
+        raise InputError(f"{flag}: missing, {path} does not end in a language code such as .de")
+    return suffix
+
+
+def choose_size(pairs: int, device: str) -> Size:
+    sizes = CPU_SIZES if device == "cpu" else GPU_SIZES
+    return [size for size in sizes if size.pairs <= pairs][-1]
+
+
+def fit_to(size: Size, sample: ParallelCorpus, pairs: int, kind: str) -> tuple[Size, float]:
+    """A size for the alphabet and the length of a corpus, and the mean tokens of the longer side of its pairs."""
+    alphabet = len(set().union(*sample.sources, *sample.targets))
+    while size.vocab_size < 260 + 2 * alphabet and size.vocab_size < 32000:
+        size = replace(size, vocab_size=2 * size.vocab_size)
+    settings = TokenizerSettings(kind=kind, vocab_size=size.vocab_size, character_coverage=0.9995)
+    tokenizer = train_tokenizer([*sample.sources, *sample.targets], settings)
+    if pairs <= SAMPLE:  # the text may be too small for more entries
+        size = replace(size, vocab_size=min(size.vocab_size, len(tokenizer)))
+    lengths = [[len(ids) for ids in tokenizer(side)["input_ids"]] for side in (sample.sources, sample.targets)]
+    tokens = sum(map(max, *lengths)) / len(sample)
+    most = max(1000, round(MOST_EPOCHS * pairs * tokens / size.tokens_per_update, -3))
+    return replace(size, max_updates=int(min(size.max_updates, most))), tokens
+
+
+def gigabytes(size: float) -> str:
+    return f"{size / 1e9:.1f} GB"
+
+
+def scalar(text: str) -> str:
+    """A text as YAML, quoted if it must be."""
+    return yaml.safe_dump([text], default_flow_style=True, allow_unicode=True, width=len(text) + 80).strip()[1:-1]

@@ -1,0 +1,166 @@
+# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
+"""Train, score, save, reload and use a small model on the generated corpus: what `residual-hf quickstart` runs."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from tqdm import tqdm
+from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, TrainerCallback, pipeline
+from transformers.utils import logging as transformers_logging
+
+from residual_hf.data.corpus import ParallelCorpus
+from residual_hf.data.synthetic import generate_corpus
+from residual_hf.data.data_settings import CorpusSpec, DataSettings, TokenizerSettings
+from residual_hf.base.files import RECORD, check_output_folder, write_atomically
+from residual_hf.generation.decode import DecodingSettings
+
+from .recipe import Recipe
+from .run import run_folder, train_on
+from residual_hf.training.training_settings import TrainingSettings
+
+SIZES = {"train": 60000, "valid": 200, "test": 500}
+SAMPLES = 5
+REQUIRED_BLEU = 90.0
+STAGES = {  # with their shares of the time in percent
+    "generating the corpus": 3,
+    "training the tokenizer": 5,
+    "training the model": 84,
+    "scoring": 4,
+    "reloading the model": 3,
+    "translating": 1,
+}
+
+
+def quickstart_recipe(folder: Path) -> Recipe:
+    """A ResiDual model of a million parameters, trained in about two minutes on a CPU."""
+    train, valid, test = ((CorpusSpec(source=f"{folder}/{name}.en", target=f"{folder}/{name}.de"),) for name in SIZES)
+    return Recipe(
+        source_lang="en",
+        target_lang="de",
+        output_dir=str(folder),
+        data=DataSettings(train=train, valid=valid, test=test),
+        tokenizer=TokenizerSettings(kind="bpe", vocab_size=1000),
+        model={
+            "d_model": 128,
+            "encoder_layers": 3,
+            "decoder_layers": 3,
+            "encoder_ffn_dim": 256,
+            "decoder_ffn_dim": 256,
+            "encoder_attention_heads": 4,
+            "decoder_attention_heads": 4,
+            "ln_mode": "resi_dual",
+            "ln_mode_options": {"output_gain": 0.5},  # learns faster at first
+            "dropout": 0.0,
+            "max_position_embeddings": 256,
+        },
+        training=TrainingSettings(
+            max_tokens=1024,
+            max_updates=750,
+            lr=3e-3,
+            schedule="linear",
+            warmup_updates=100,
+            label_smoothing=0.0,
+            weight_decay=0.0,
+            clip_norm=1.0,
+            eval_every=750,
+            eval_bleu=False,
+            keep_last=1,
+        ),
+        decoding=DecodingSettings(num_beams=1),
+    )
+
+
+class Progress(TrainerCallback):
+    """The stage that is running: one bar for all stages on a terminal, otherwise a line for each."""
+
+    def __init__(self) -> None:
+        layout = "{desc:<22} {percentage:3.0f}%|{bar}| {elapsed}<{remaining}{postfix}"
+        self.bar = tqdm(total=100, file=sys.stdout, bar_format=layout, disable=not sys.stdout.isatty())
+        self.updates = 1
+
+    def begin(self, stage: str) -> None:
+        if self.bar.disable:
+            print(stage, flush=True)
+        self.bar.n = sum(list(STAGES.values())[: list(STAGES).index(stage)])
+        self.bar.set_description_str(stage)
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self.updates = state.max_steps
+        self.begin("training the model")
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self.bar.update(STAGES["training the model"] / self.updates)
+
+    def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, Any] | None = None, **kwargs: Any) -> None:
+        if logs and "nll" in logs:
+            if self.bar.disable:
+                print(f"  update {state.global_step} of {self.updates}: loss {logs['nll']:.3f}", flush=True)
+            self.bar.set_postfix_str(f"loss {logs['nll']:.3f}", refresh=False)
+
+    def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self.begin("scoring")
+
+
+def quickstart(folder: str | Path = "residual_hf_quickstart", *, overwrite: bool = False) -> bool:
+    """Train on generated English-German pairs, save, reload by `AutoModelForSeq2SeqLM` and translate.
+
+    Prints translations and the score on held-out sentences; returns False if BLEU is below `REQUIRED_BLEU`.
+
+    Raises:
+        InputError: the output folder is not empty and `overwrite` is False.
+    """
+    started = time.time()
+    folder = Path(folder)
+    check_output_folder(folder, overwrite=overwrite, holds=[RECORD])
+    recipe = quickstart_recipe(folder)
+    progress = Progress()
+    transformers_logging.disable_progress_bar()  # those of single files
+    with run_folder(folder) as ready, one_thread(), progress.bar:
+        progress.begin("generating the corpus")
+        texts = {}
+        for name, pairs in generate_corpus(SIZES).items():
+            sources, targets = map(list, zip(*pairs, strict=True))
+            texts[name] = [ParallelCorpus(sources, targets, name, "en", "de")]
+            for language, lines in (("en", sources), ("de", targets)):
+                write_atomically(folder / f"{name}.{language}", "\n".join(lines) + "\n")
+        progress.begin("training the tokenizer")
+        metrics = train_on(recipe, texts, folder, progress=progress, ready=ready)
+        progress.begin("reloading the model")
+        model = AutoModelForSeq2SeqLM.from_pretrained(folder / "model")
+        tokenizer = AutoTokenizer.from_pretrained(folder / "model")
+        translate = pipeline("translation", model=model, tokenizer=tokenizer)
+        progress.begin("translating")
+        test = texts["test"][0]
+        chosen = range(0, len(test), len(test) // SAMPLES)
+        translations = [result["translation_text"] for result in translate([test.sources[i] for i in chosen])]
+        progress.bar.n = 100
+
+    print(f"\n{SAMPLES} held-out sentences, translated by the saved model:\n")
+    for i, german in zip(chosen, translations, strict=True):
+        correction = "" if german == test.targets[i] else f"  (reference: {test.targets[i]})"
+        print(f"  {test.sources[i]}\n  {german}{correction}\n")
+    bleu, signature = metrics["test"]["bleu"]["value"], metrics["test"]["bleu"]["signature"]
+    print(f"BLEU {bleu:.2f} on {len(test)} held-out sentences ({signature})")
+    print(f"{(time.time() - started) / 60:.1f} minutes; model in {folder / 'model'}")
+    print(f'Try it: echo "The bear says that the owl found three hats." | residual-hf translate {folder / "model"}')
+    if bleu < REQUIRED_BLEU:
+        print(f"\nFAILED: BLEU {bleu:.2f} is below {REQUIRED_BLEU}: the installation does not train correctly.")
+    return bleu >= REQUIRED_BLEU
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Use one thread: matrices this small gain little from more, and on a busy machine threads wait for each other."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)

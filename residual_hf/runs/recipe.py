@@ -1,0 +1,278 @@
+# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
+"""A recipe: the YAML file that describes a training run."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import psutil
+from huggingface_hub.errors import StrictDataclassError
+
+from residual_hf.data.data_settings import CorpusSpec, DataSettings, TokenizerSettings
+from residual_hf.base.errors import InputError, InputSettings
+from residual_hf.evaluation.metrics import EvaluationSettings
+from residual_hf.evaluation.rouge import TYPES as ROUGE
+from residual_hf.base.files import expanded
+from residual_hf.generation.decode import DecodingSettings
+from residual_hf.model.configuration_residual import ResidualConfig
+from residual_hf.model.options import check_fields, from_mapping, option, refusal, shortened, unknown_name
+from residual_hf.base.yaml_reader import read_yaml
+
+from residual_hf.training.training_settings import TrainingSettings
+
+TASKS = ("translation", "summarization", "language_modeling")
+
+
+@dataclass(frozen=True)
+class Recipe(InputSettings):
+    """What to train on which data, and how."""
+
+    output_dir: str | Path = option(help="folder of the run")
+    data: DataSettings = option(help="corpora, see below")
+    task: str = option("translation", choices=TASKS, help="task of the model")
+    language: str | None = option(None, help="language of the text, for tasks other than `translation`")
+    source_lang: str | None = option(None, help="source language of all corpora without their own")
+    target_lang: str | None = option(None, help="target language of all corpora without their own")
+    tokenizer: TokenizerSettings = option(
+        None, help="tokenizer, see below; default with `model.from`: that of the model"
+    )
+    model: dict = option(
+        {},
+        help="fields of `ResidualConfig`, and `preset`; or `from`: a trained model to start from (a folder or a name "
+        "on the Hub), whose `ln_mode` and dropout can be changed",
+    )
+    training: TrainingSettings = option(TrainingSettings(max_updates=10_000), help="hyperparameters, see below")
+    decoding: DecodingSettings = option(DecodingSettings(), help="search, see below")
+    evaluation: EvaluationSettings = option(EvaluationSettings(), help="metrics, see below")
+
+    def __post_init__(self) -> None:
+        start = self.model.get("from") if isinstance(self.model, Mapping) else None
+        if start is not None and not (isinstance(start, (str, Path)) and str(start).strip()):
+            raise InputError(refusal("model.from", start, "a folder or a name on the Hub"))
+        if self.tokenizer is None:
+            object.__setattr__(self, "tokenizer", TokenizerSettings(path=start))
+        check_fields(self)
+        self._check_language()
+        splits: dict[str, Any] = {
+            name: self._with_languages(getattr(self.data, name)) for name in ("train", "valid", "test")
+        }
+        object.__setattr__(self, "data", dataclasses.replace(self.data, **splits))
+        self.check()
+
+    def _check_language(self) -> None:
+        """Give `source_lang` and `target_lang` the value of `language`."""
+        if self.task == "translation":
+            self.require(self.language is None, "language", "null with task 'translation', see source_lang")
+            return
+        self.require(self.language, "language", f"given with task {self.task!r}")
+        for name in ("source_lang", "target_lang"):
+            same = getattr(self, name) in (None, self.language)
+            self.require(same, name, f"null with task {self.task!r}, see language")
+            object.__setattr__(self, name, self.language)
+
+    def _with_languages(self, specs: tuple[CorpusSpec, ...] | None) -> tuple[CorpusSpec, ...] | None:
+        """The corpora with the languages of the recipe where they do not set their own."""
+        return specs and tuple(
+            dataclasses.replace(
+                spec,
+                source_lang=spec.source_lang or self.source_lang,
+                target_lang=spec.target_lang or self.target_lang,
+            )
+            for spec in specs
+        )
+
+    def check(self) -> None:
+        data, tokenizer = self.data, self.tokenizer
+        known = [*ResidualConfig.__annotations__]  # without those of Transformers, which it does not check
+        for name in self.model:
+            if name not in (*known, *ResidualConfig.attribute_map, "preset", "from"):
+                raise InputError(f"model.{unknown_name(name, ['preset', 'from', *known])}")
+        if self.starts_from is not None and "preset" in self.model:
+            raise InputError("model.preset: not allowed with model.from, whose sizes the model has")
+        for name in ("source_lang", "target_lang"):
+            given = all(getattr(spec, name) for spec in self.corpora)
+            self.require(given, name, "given in the recipe or for every corpus")
+        if data.subword_regularization is not None and (tokenizer.path is None or tokenizer.kind == "pretokenized"):
+            kinds = data.subword_regularization.tokenizer_kinds
+            allowed = f"{' or '.join(kinds)} with this data.subword_regularization"
+            self.require(tokenizer.kind in kinds, "tokenizer.kind", allowed)
+        self._check_task()
+        if data.stream:
+            self.require(self.training.max_updates, "training.max_updates", "given with data.stream")
+            self.require(not self.training.max_epochs, "training.max_epochs", "null with data.stream")
+            self.require(not self.training.num_workers, "training.num_workers", "0 with data.stream")
+        if self.training.metric == "tokenized_bleu":
+            self.require(data.pretokenized, "data.pretokenized", "given for training.metric 'tokenized_bleu'")
+        if self.training.metric in ROUGE:
+            scored = "rouge" in {name.partition(":")[0] for name in self.evaluation.metrics}
+            self.require(scored, "evaluation.metrics", f"with rouge for training.metric {self.training.metric!r}")
+        targets = self.target_languages
+        for language in targets:
+            self.evaluation.tokenizer_for(language)
+        if data.language_tags is not None and self.starts_from is None:
+            tagless = [spec for spec in data.train if spec.tag is None] if data.bidirectional else []
+            trained = {spec.target_lang for spec in data.train} | {spec.source_lang for spec in tagless}
+            if unseen := [language for language in targets if language not in trained]:
+                allowed = ", ".join(sorted(map(str, trained)))
+                raise InputError(
+                    f"target_lang: {', '.join(unseen)} of data.valid or data.test, must be in data.train: {allowed}"
+                )
+        if len(targets) > 1:
+            several = f"with the target languages {', '.join(targets)}"
+            self.require(data.language_tags, "data.language_tags", f"'source' or 'target' {several}")
+            self.require(tokenizer.joint, "tokenizer.joint", f"true {several}")
+
+    def _check_task(self) -> None:
+        """Raise `InputError` for fields that do not belong to the task."""
+        for name in ("is_decoder_only", "is_encoder_only", "is_encoder_decoder"):
+            if name in self.model:
+                raise InputError(f"model.{name}: not allowed in a recipe, whose task decides on it")
+        is_text, allowed = self.task == "language_modeling", f"with task {self.task!r}"
+        if self.task == "summarization":  # both directions have the same language, and no tag tells them apart
+            self.require(not self.data.bidirectional, "data.bidirectional", f"false {allowed}")
+        if self.data.is_text != is_text:
+            wanted, given = ("text", "sentence pairs") if is_text else ("source and target", "text")
+            raise InputError(f"data.train: {given} given, must be {wanted} {allowed}")
+        if not is_text:
+            self.require(self.evaluation.context_window == 0, "evaluation.context_window", f"0 {allowed}")
+            return
+        training, size = self.training, self.data.block_size
+        for name in ("label_smoothing", "r_drop", "simcut"):
+            self.require(getattr(training, name) == 0, f"training.{name}", f"0 {allowed}")
+        self.require(training.metric in ("nll", "loss"), "training.metric", f"nll or loss {allowed}")
+        self.require(not self.evaluation.metrics, "evaluation.metrics", f"empty {allowed}: it is scored by perplexity")
+        self.require(self.tokenizer.joint, "tokenizer.joint", f"true {allowed}")
+        most = self.max_tokens
+        self.require(not (size and most) or size <= most, "data.block_size", f"<= training.max_tokens ({most})")
+
+    def check_block_size(self, positions: int) -> None:
+        """Raise `InputError` for blocks of more tokens than the positions of the model."""
+        size = self.data.block_size or min(positions, self.max_tokens or positions)
+        self.require(size <= positions, "data.block_size", f"<= {positions}, the max_position_embeddings of the model")
+        fits = self.evaluation.context_window <= size - 2 or not self.data.is_text
+        self.require(fits, "evaluation.context_window", f"<= {size - 2} for blocks of {size} tokens")
+
+    @property
+    def max_tokens(self) -> int | None:
+        """`training.max_tokens`; None if it is not known yet."""
+        return None if self.training.max_tokens == "auto" else self.training.max_tokens
+
+    @property
+    def corpora(self) -> tuple[CorpusSpec, ...]:
+        """The training, validation and test corpora."""
+        return (*self.data.train, *self.data.valid, *(self.data.test or ()))
+
+    @property
+    def input_paths(self) -> list[Path]:
+        """The files and folders that the run reads."""
+        named = [self.tokenizer.path, self.training.deepspeed, self.starts_from]
+        for spec in self.corpora:
+            named += [*spec.files, spec.raw_target, spec.dataset]
+        return [path for name in named if name is not None and (path := expanded(name)).exists()]
+
+    @property
+    def target_languages(self) -> list[str]:
+        """The languages that the model translates into, in alphabetical order."""
+        languages = [spec.target_lang for spec in self.corpora]
+        languages += [spec.source_lang for spec in self.corpora if self.data.bidirectional]
+        return sorted({language for language in languages if language})
+
+    def as_dict(self) -> dict[str, Any]:
+        """The recipe as plain values for YAML, without the unset fields of corpora."""
+        values = plain(self)
+        for split in ("train", "valid", "test"):
+            specs = [
+                {name: value for name, value in spec.items() if value is not None}
+                for spec in values["data"][split] or ()
+            ]
+            values["data"][split] = specs[0] if len(specs) == 1 else specs or None
+        return values
+
+    def build_config(self, **overrides: Any) -> ResidualConfig:
+        """The configuration of a model without `from`.
+
+        Raises `InputError` for a value that is not allowed, and for a model that this machine cannot hold.
+        """
+        fields, preset = self.model_fields, self.model.get("preset")
+        if self.task == "language_modeling":
+            fields["is_decoder_only"] = True
+        make = ResidualConfig if preset is None else partial(ResidualConfig.preset, preset)
+        config = checked_config(make, {**fields, **overrides})
+        check_memory(config)
+        return config
+
+    @property
+    def starts_from(self) -> str | None:
+        """The model to start from, a folder or a name on the Hub."""
+        return self.model.get("from")
+
+    @property
+    def model_fields(self) -> dict[str, Any]:
+        """The fields of `ResidualConfig` that the recipe sets itself."""
+        return {name: value for name, value in self.model.items() if name not in ("preset", "from")}
+
+
+def plain(settings: Any) -> dict[str, Any]:
+    """A dataclass as values for YAML: lists instead of tuples, text instead of paths."""
+    return json.loads(json.dumps(dataclasses.asdict(settings), default=os.fspath))
+
+
+def checked_config(make: Callable[..., ResidualConfig], fields: Mapping[str, Any]) -> ResidualConfig:
+    """The result of `make` for fields of a recipe. Raises `InputError` for a value that is not allowed."""
+    try:
+        return make(**fields)
+    except (StrictDataclassError, ValueError, TypeError) as error:
+        raise InputError(f"model: {shortened(str(error.__cause__ or error), 1000)}") from error
+
+
+def check_memory(config: ResidualConfig) -> None:
+    """Raise `InputError` for a model whose matrices and positions alone are larger than the memory of this machine."""
+    width, total = config.d_model, psutil.virtual_memory().total
+    sizes = [config.stack_layers(s) * (4 * width + 2 * config.stack_ffn_dim(s)) for s in config.stacks]
+    needed = 4 * width * (sum(sizes) + config.max_position_embeddings)
+    if needed > total:
+        raise InputError(
+            f"model: d_model {width}, {'+'.join(str(config.stack_layers(s)) for s in config.stacks)} layers with FFNs "
+            f"of width {max(map(config.stack_ffn_dim, config.stacks))} and {config.max_position_embeddings} positions "
+            f"need {needed / 1e9:,.0f} GB, but this machine has {total / 1e9:.0f} GB of memory"
+        )
+
+
+def load_recipe(path: str | Path, overrides: Mapping[str, Any] | None = None) -> Recipe:
+    """Read a recipe from a YAML file. Relative paths in it start from the working directory.
+
+    Args:
+        path: the file.
+        overrides: values that replace those of the file, by dotted name: `{"training.seed": 2}`.
+
+    Raises:
+        InputError: the file cannot be read, or a field is unknown, missing or not allowed.
+    """
+    path = Path(path)
+    values = read_yaml(path)
+    try:
+        for name, value in (overrides or {}).items():
+            _override(values, name, value)
+        recipe = from_mapping(Recipe, values)
+        if recipe.starts_from is None:
+            recipe.check_block_size(recipe.build_config().max_position_embeddings)
+    except InputError as error:
+        raise InputError(f"{path}: {error}") from error
+    return recipe
+
+
+def _override(values: Any, name: str, value: Any) -> None:
+    *parents, last = name.split(".")
+    for parent in parents:
+        values = values.setdefault(parent, {}) if isinstance(values, dict) else None
+    if not isinstance(values, dict):
+        where = ".".join(parents)
+        raise InputError(f"{name}: {where} is not a section of the recipe" if where else "must be a mapping of fields")
+    values[last] = value

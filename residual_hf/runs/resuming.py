@@ -1,0 +1,178 @@
+# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
+"""Checks before a run is resumed: recipe, text and tokenizer are the same, and the last checkpoint is intact."""
+
+from __future__ import annotations
+
+import zipfile
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError, safe_open
+
+from residual_hf.checkpoint import WEIGHT_FILES
+from residual_hf.data.pipeline import Corpora
+from residual_hf.data.text_files import file_hash
+from residual_hf.base.errors import InputError
+from residual_hf.base.files import RECORD, expanded, read_json
+from residual_hf.model.options import from_mapping
+
+from residual_hf.training.launch import this_process
+from .recipe import Recipe
+from residual_hf.records.run_record import DataRecord, RunRecord, describe_corpora, describe_data
+from residual_hf.records.run_folder import read_recipe
+
+MAY_CHANGE = {
+    "": ("output_dir", "decoding", "evaluation"),
+    "data": ("test",),
+    "training": (
+        "max_updates",
+        "max_epochs",
+        "patience",
+        "eval_every",
+        "eval_bleu",
+        "eval_sentences",
+        "eval_beams",
+        "eval_samples",
+        "log_every",
+        "keep_last",
+        "keep_best",
+        "average",
+        "average_of",
+        "divergence_factor",
+        "gradient_checkpointing",
+        "compile",
+        "num_workers",
+        "diagnostics",
+        "report_to",
+    ),
+}
+"""The fields of each section of a recipe that may differ when a run is resumed."""
+TEXT = ("text", "source", "target", "tsv", "jsonl", "raw_target", "name")
+"""Fields of a corpus that may differ if the text is the same."""
+
+
+def check_run_folder(folder: Path) -> None:
+    """Raise `InputError` unless `folder` is the folder of a run."""
+    if not folder.is_dir():
+        raise InputError(f"--resume: {folder}: no such folder; start the run without --resume")
+    if not (folder / RECORD).is_file():
+        raise InputError(f"--resume: {folder} has no {RECORD}, must be the folder of a run")
+
+
+def check_same_run(recipe: Recipe, texts: Corpora, folder: Path) -> None:
+    """Raise `InputError` listing how recipe, text and tokenizer differ from those that a run was started with.
+
+    Fields in `MAY_CHANGE` are not compared, nor are the paths of a tokenizer and a starting model that were moved: the
+    run has a copy of the tokenizer. Text is compared by its hash, because files may have been moved; the files
+    of a stream by their names, sizes and samples. Another number of processes is refused, unless `tokens_per_update`
+    gives updates the same batches.
+    """
+    record, now, before = RunRecord.read(folder), recipe.as_dict(), read_recipe(folder)
+    for section, names in MAY_CHANGE.items():
+        old, new = (before.setdefault(section, {}), now[section]) if section else (before, now)
+        old |= {name: new[name] for name in names}
+    for section, name in (("tokenizer", "path"), ("model", "from")):
+        if _has_moved(before.get(section, {}).get(name), now[section].get(name)):
+            before[section][name] = now[section][name]
+    before = from_mapping(Recipe, before, f"{folder / 'recipe.yaml'}: ").as_dict()
+    differences = [f"data.{split}: other text" for split in other_text(recipe, texts, record)]
+    for split in ("train", "valid"):
+        for values in () if split == "train" and recipe.data.stream else (before, now):
+            values["data"][split] = _without_names(values["data"][split])
+    old, new = dict(_leaves(before)), dict(_leaves(now))
+    differences += [
+        f"{name}: {old.get(name)!r}, now {new.get(name)!r}"
+        for name in sorted(old.keys() | new.keys())
+        if old.get(name) != new.get(name)
+    ]
+    processes, same_updates = this_process().num_processes, now["training"]["tokens_per_update"] is not None
+    if record.processes != processes and (now["training"]["max_tokens"] == "auto" or not same_updates):
+        differences.append(f"processes: {record.processes}, now {processes}")
+    if record.tokenizer and tokenizer_hashes(folder) != record.tokenizer:
+        differences.append(f"{folder / 'tokenizer'}: other files")
+    if differences:
+        raise InputError(f"--resume: {folder} was started differently: {'; '.join(differences)}")
+
+
+def other_text(recipe: Recipe, texts: Corpora, record: RunRecord) -> list[str]:
+    """Those of `train` and `valid` whose text is not the recorded one."""
+    found, other = describe_data(recipe.data, texts), []
+    for split in ("train", "valid"):
+        streamed = split == "train" and recipe.data.stream
+        recorded, present = (_fingerprints(data, split, streamed) for data in (record.data, found))
+        if any(recorded) and recorded != present:
+            other.append(split)
+    return other
+
+
+def has_finished(recipe: Recipe, texts: Corpora, folder: Path) -> bool:
+    """Whether a run has its final model, scores and card, and was made with exactly this recipe and test text."""
+    record = RunRecord.read(folder)
+    if record.finished is None or read_recipe(folder) != recipe.as_dict():
+        return False
+    if record.data.test != describe_corpora(texts.get("test", ())):
+        return False
+    written = all((folder / name).is_file() for name in ("metrics.json", "model/README.md"))
+    return written and any((folder / "model" / name).is_file() for name in WEIGHT_FILES)
+
+
+def tokenizer_hashes(folder: Path) -> dict[str, str]:
+    """The hash of each file of a run's tokenizer, by name."""
+    return {path.name: file_hash(path) for path in sorted((folder / "tokenizer").glob("*")) if path.is_file()}
+
+
+def check_intact(checkpoint: Path) -> None:
+    """Raise `InputError` for a checkpoint with a missing or damaged file."""
+    sharded = any(path.is_dir() for path in checkpoint.iterdir())  # by FSDP or DeepSpeed
+    for name in () if sharded else ("model*.safetensors", "optimizer.pt", "scheduler.pt", "rng_state*.pth"):
+        if not any(checkpoint.glob(name)):
+            raise InputError(_damaged(checkpoint / name, "missing"))
+    for path in sorted(checkpoint.iterdir()):
+        try:
+            if path.name == "config.json":
+                read_json(path)
+            elif path.suffix in (".pt", ".pth"):
+                with zipfile.ZipFile(path) as archive:
+                    if wrong := archive.testzip():
+                        raise zipfile.BadZipFile(f"wrong checksum of {wrong}")
+            elif path.suffix == ".safetensors":
+                safe_open(path, "pt").__exit__(None, None, None)
+        except InputError as error:
+            raise InputError(_damaged(path, "damaged")) from error
+        except (zipfile.BadZipFile, SafetensorError, OSError, EOFError, NotImplementedError) as error:
+            raise InputError(_damaged(path, f"damaged ({error})")) from error
+
+
+def _damaged(path: Path, state: str) -> str:
+    return f"--resume: {path} is {state}; delete {path.parent} to continue from the checkpoint before it"
+
+
+def _has_moved(before: str | None, now: str | None) -> bool:
+    """Whether a path of the recipe was given up for another one."""
+    return before is not None and now is not None and not expanded(before).exists() and expanded(now).exists()
+
+
+def _fingerprints(data: DataRecord, split: str, streamed: bool) -> list[list[Any]]:
+    corpora = getattr(data, split)
+    if not streamed:
+        return [list(corpus.sha256.values()) for corpus in corpora]
+    return [[*corpus.bytes.values(), *corpus.sampled_sha256.values()] for corpus in corpora]
+
+
+def _without_names(specs: Any) -> list[dict[str, Any]]:
+    specs = specs if isinstance(specs, list) else [specs]
+    return [{name: value for name, value in spec.items() if name not in TEXT} for spec in specs]
+
+
+def _leaves(value: Any, name: str = "") -> Iterator[tuple[str, Any]]:
+    """The values of nested sections and lists, by dotted name."""
+    if isinstance(value, dict):
+        items: Iterable[tuple[Any, Any]] = ((f"{name}.{key}" if name else key, part) for key, part in value.items())
+    elif isinstance(value, list):
+        items = ((f"{name}[{i}]", part) for i, part in enumerate(value))
+    else:
+        yield name, value
+        return
+    for inner, part in items:
+        yield from _leaves(part, inner)

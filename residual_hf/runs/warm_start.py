@@ -1,0 +1,173 @@
+# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
+"""Starting from a trained model (`model.from`): its weights with another `ln_mode`, vocabulary or dropout."""
+
+from __future__ import annotations
+
+import copy
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from transformers import PreTrainedTokenizerBase
+
+from residual_hf.checkpoint import load_checkpoint
+from residual_hf.conversion.change_mode import change_ln_mode
+from residual_hf.data.tokenizer import separate_target_vocabulary, target_backend
+from residual_hf.base.errors import InputError
+from residual_hf.model.configuration_residual import RATES, ResidualConfig
+from residual_hf.model.connections import STACKS
+from residual_hf.model.modeling_residual import ResidualForConditionalGeneration
+from residual_hf.model.options import refusal
+
+from .recipe import checked_config
+
+logger = logging.getLogger(__name__)
+
+MODES = tuple(f"{stack}ln_mode{kind}" for stack in ("", "encoder_", "decoder_") for kind in ("", "_options"))
+
+
+@dataclass(frozen=True)
+class Start:
+    """A trained model and its tokenizer."""
+
+    model: ResidualForConditionalGeneration
+    tokenizer: PreTrainedTokenizerBase
+
+
+def load_start(source: str, fields: Mapping[str, Any], model_class: Any = ResidualForConditionalGeneration) -> Start:
+    """The model to start from, with the modes in `fields`.
+
+    Args:
+        source: model folder or name on the Hub.
+        fields: of the config, as in a recipe. Modes must keep the logits, see `change_ln_mode`; dropout and the other
+            rates are free; all other fields must have the values of the model.
+        model_class: that of the task.
+
+    Raises:
+        InputError: a model that cannot be loaded, is of another family, or cannot have these fields.
+    """
+    model, tokenizer = load_checkpoint(source, classes=(model_class,))
+    if not isinstance(model, model_class):
+        raise InputError(
+            f"model.from: {source} is a {type(model).__name__}; convert it first: residual-hf convert {source} "
+            "--output-dir FOLDER"
+        )
+    values = model.config.to_dict()
+    for name, value in fields.items():
+        own = values.get(ResidualConfig.attribute_map.get(name, name))
+        if name not in (*MODES, *RATES) and value != own:
+            raise InputError(f"{refusal(f'model.{name}', value, repr(own))} as in {source} (model.from)")
+    changes = {name: value for name, value in fields.items() if name in (*MODES, *RATES) and value is not None}
+    kept = {} if "ln_mode" in changes else {f"{name}_ln_mode": model.config.stack_ln_mode(name) for name in STACKS}
+    target = checked_config(
+        ResidualConfig, {**dict.fromkeys(MODES), "ln_mode": model.config.ln_mode, **kept, **changes}
+    )
+    return Start(with_modes_of(target, changes, model), tokenizer)
+
+
+def with_modes_of(
+    target: ResidualConfig, changes: Mapping[str, Any], model: ResidualForConditionalGeneration
+) -> ResidualForConditionalGeneration:
+    """The model with the modes of a config that are among the changes, and the same logits.
+
+    Raises `InputError` naming the possible modes.
+    """
+    for stack in model.config.stacks:
+        before = model.config.stack_ln_mode(stack)
+        mode, options = target.stack_ln_mode(stack), vars(target.ln_options(stack))
+        if mode == before and not changes.keys() & {"ln_mode_options", f"{stack}_ln_mode_options"}:
+            continue
+        try:
+            model = change_ln_mode(model, mode, options, stack=stack)
+        except InputError as error:
+            raise InputError(f"model.{error}") from error
+        if mode != before:
+            logger.info("%s: changed from %s to %s, with the same logits", stack, before, mode)
+    return model
+
+
+def start_config(start: Start, tokenizer: PreTrainedTokenizerBase, fields: Mapping[str, Any]) -> ResidualConfig:
+    """The config of a starting model with other fields; its decoder keeps its first token, such as `<pad>`."""
+    config, old = start.model.config, start.tokenizer
+    roles = {getattr(old, f"{name}_id"): getattr(tokenizer, f"{name}_id") for name in ("bos_token", "pad_token")}
+    first = roles.get(config.decoder_start_token_id, tokenizer.eos_token_id)
+    if config.position_counting == "real_tokens" and config.pad_token_id != tokenizer.pad_token_id:
+        raise InputError(
+            f"tokenizer: the id of {tokenizer.pad_token} is {tokenizer.pad_token_id}, must be {config.pad_token_id}, "
+            "from which the model of model.from counts positions"
+        )
+    return type(config)(**{**config.to_dict(), **fields, "decoder_start_token_id": first})
+
+
+@torch.no_grad()
+def with_vocabulary(
+    start: Start, tokenizer: PreTrainedTokenizerBase, config: ResidualConfig
+) -> ResidualForConditionalGeneration:
+    """A model of `config` with the weights of a starting model and the vocabulary of another tokenizer.
+
+    A token that the old tokenizer knows keeps its embedding. Any other gets the mean embedding of the tokens into
+    which the old one divides it (fast vocabulary transfer, Gee et al. 2022), or a random one if there are none.
+    """
+    model, old, new = start.model, start.tokenizer, tokenizer
+    made = type(model)(config)
+    known, wanted = (vocabulary(tokenizer, "target")[1].items() for tokenizer in (old, new))
+    if config.adaptive_cutoffs and known != wanted:
+        raise InputError("tokenizer: another vocabulary, must be that of model.from, whose adaptive_cutoffs sort it")
+    if known <= wanted:  # tags may have been added
+        made.generation_config = copy.deepcopy(model.generation_config)
+    own = made.state_dict()
+    tables = {"source": "model.encoder.embed_tokens.weight", "target": "model.decoder.embed_tokens.weight"}
+    rows = {"lm_head.weight": "target", "lm_head.bias": "target"} | {name: side for side, name in tables.items()}
+    trained = model.state_dict()
+    made.load_state_dict({name: tensor if name in rows else trained[name] for name, tensor in own.items()})
+    pieces = {side: _pieces(old, new, side) for side in tables}
+    for name, side in rows.items():
+        if name in own and name in trained:
+            for row, ids in pieces[side].items():
+                if ids:
+                    own[name][row] = trained[name][ids].mean(0)
+    kept = sum(len(ids) == 1 for ids in pieces["target"].values())
+    logger.info("vocabulary: %d of %d target tokens are those of the model", kept, len(pieces["target"]))
+    return made
+
+
+def vocabulary(tokenizer: Any, side: str) -> tuple[Any, dict[str, int]]:
+    """The `tokenizers.Tokenizer` of a side, `"source"` or `"target"`, and its tokens with their ids.
+
+    A tokenizer written in Python, such as Marian's, has no `tokenizers.Tokenizer`.
+    """
+    if not hasattr(tokenizer, "backend_tokenizer"):
+        target = separate_target_vocabulary(tokenizer) if side == "target" else None
+        return None, target or tokenizer.get_vocab()
+    backend, size = tokenizer.backend_tokenizer, len(tokenizer)
+    if side == "target":
+        backend, size = target_backend(tokenizer), getattr(tokenizer, "target_vocab_size", size)
+    return backend, {token: row for token, row in backend.get_vocab().items() if row < size}
+
+
+def _pieces(old: PreTrainedTokenizerBase, new: PreTrainedTokenizerBase, side: str) -> dict[int, list[int]]:
+    """For the id of each token of a new vocabulary, its ids in the old one; empty if it is unknown."""
+    (backend, known), (_, tokens) = vocabulary(old, side), vocabulary(new, side)
+    special = {
+        getattr(new, name): getattr(old, f"{name}_id")
+        for name in ("bos_token", "pad_token", "eos_token", "unk_token")
+        if getattr(new, name) is not None and getattr(old, name) is not None
+    }
+    known = known | special
+    unknown = old.unk_token_id
+
+    def divide(token: str) -> list[int]:
+        if token in known:
+            return [known[token]]
+        if token in new.get_added_vocab():
+            return []
+        if backend is None:
+            raise InputError(
+                f"tokenizer: must be that of model.from, as a {type(old).__name__} cannot divide {token!r}"
+            )
+        found = [piece.id for piece in backend.model.tokenize(token)]
+        return [] if unknown in found else found
+
+    return {row: divide(token) for token, row in tokens.items()}

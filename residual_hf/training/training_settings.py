@@ -1,0 +1,253 @@
+# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
+"""The `training` section of a recipe."""
+
+from __future__ import annotations
+
+import importlib.util
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+
+from residual_hf.data.batching import BATCH_ORDERS
+from residual_hf.base.errors import InputSettings
+from residual_hf.evaluation.rouge import TYPES as ROUGE
+from residual_hf.model.options import option
+
+from residual_hf.losses.label_smoothing import SMOOTHING_FORMS
+from .optimization import OPTIMIZERS
+from .schedules import SCHEDULES, TRANSFORMERS_SCHEDULES, decay_of
+
+PRECISIONS = ("fp32", "tf32", "bf16", "fp16")  # tf32: fp32 with TF32 matrix products; bf16, fp16: autocast
+METRICS = {"nll": False, "loss": False, "bleu": True, "chrf": True, "tokenized_bleu": True}  # is greater better
+METRICS |= dict.fromkeys(ROUGE, True)
+
+
+@dataclass(frozen=True)
+class DiagnosticsSettings(InputSettings):
+    """Probes during training, see `DiagnosticsCallback`."""
+
+    every: int = option(
+        100, minimum=1, help="updates between measurements of activations, gradients and updates of each sub-layer"
+    )
+
+
+@dataclass(frozen=True)
+class TrainingSettings(InputSettings):
+    """Hyperparameters of a training run; names and defaults follow fairseq."""
+
+    max_tokens: int | Literal["auto"] = option(
+        4096,
+        minimum=1,
+        help="batch size per process, in padded tokens of the longer side; `auto`: the largest that fits",
+    )
+    update_freq: int = option(1, minimum=1, help="batches per update (gradient accumulation)")
+    tokens_per_update: int | None = option(
+        None, minimum=1, help="batch size of an update over all processes; determines `update_freq`"
+    )
+    max_updates: int | None = option(
+        None, minimum=1, help="stop after this many updates; required if `max_epochs` is not set"
+    )
+    max_epochs: int | None = option(
+        None,
+        minimum=1,
+        help="stop after this many epochs, if `max_updates` is not reached before; not with `data.stream`",
+    )
+    lr: float = option(5e-4, above=0, help="peak learning rate")
+    schedule: str = option(
+        "inverse_sqrt",
+        choices=SCHEDULES,
+        help="decay after the warm-up; `linear` reaches 0 at the last update; `cosine` and the following are "
+        "schedules of `transformers.get_scheduler`",
+    )
+    schedule_options: dict = option(
+        {}, help="arguments of a Transformers schedule, such as `{num_cycles: 2}` or `{lr_end: 1.0e-6, power: 2}`"
+    )
+    warmup_updates: int = option(4000, minimum=0, help="updates of linear warm-up")
+    warmup_init_lr: float = option(1e-7, minimum=0, help="learning rate at the start of the warm-up")
+    timescale: int | None = option(
+        None,
+        minimum=1,
+        help="T in `sqrt(T / (T + t))`, the decay of `inverse_sqrt` t updates after the warm-up; default: "
+        "`warmup_updates`",
+    )
+    optimizer: str = option(
+        "fairseq_adam", choices=OPTIMIZERS, help="`adamw`: of PyTorch; `radam`: of the Admin papers"
+    )
+    betas: tuple[float, float] = option((0.9, 0.98), minimum=0, below=1, help="decay rates of Adam's two moments")
+    eps: float = option(1e-8, above=0, help="epsilon of Adam")
+    weight_decay: float = option(1e-4, minimum=0, help="decoupled weight decay")
+    weight_decay_on: str = option(
+        "all",
+        choices=("all", "hf"),
+        help="`all`: all parameters, as in fairseq; `hf`: all except norms and biases; a mode can exempt parameters "
+        "in both cases",
+    )
+    clip_norm: float = option(0.0, minimum=0, help="maximum gradient norm; 0: no clipping")
+    label_smoothing: float = option(0.1, minimum=0, below=1, help="label smoothing")
+    label_smoothing_form: str = option(
+        "fairseq", choices=SMOOTHING_FORMS, help="`fairseq`: smooth over the other classes; `torch`: over all classes"
+    )
+    r_drop: float = option(
+        0.0,
+        minimum=0,
+        help="weight of R-Drop, 5 in Liang et al. 2021, which penalizes differences between two passes with "
+        "different dropout; an update takes two to three times as long",
+    )
+    simcut: float = option(
+        0.0,
+        minimum=0,
+        help="weight of SimCut, 3 in Gao et al. 2022, which penalizes differences between a pass with and a pass "
+        "without dropped embeddings; an update takes two to three times as long",
+    )
+    simcut_rate: float = option(0.05, above=0, below=1, help="share of embeddings that SimCut drops")
+    precision: str = option(
+        "fp32",
+        choices=PRECISIONS,
+        help="`bf16`, `fp16`: autocast; on a CPU with AMX or AVX512_BF16, `bf16` rounds the operands of linear layers "
+        "and of the loss; on other CPUs it is fp32",
+    )
+    seed: int = option(1, minimum=0, maximum=2**32 - 1, help="seed of weights, batches and dropout")
+    eval_every: int = option(1000, minimum=1, help="updates between evaluations; each saves a checkpoint")
+    eval_bleu: bool = option(
+        True, help="translate validation sentences at evaluations; `false`: only compute the loss"
+    )
+    eval_sentences: int | None = option(
+        500,
+        minimum=1,
+        help="number of validation sentences to translate at evaluations, evenly spaced; `null`: all",
+    )
+    eval_beams: int = option(
+        1, minimum=1, maximum=1000, help="beam size at evaluations; the final scores use `decoding.num_beams`"
+    )
+    eval_samples: int = option(3, minimum=0, help="number of translations in the log at each evaluation")
+    metric: str = option("nll", choices=METRICS, help="metric that selects the best checkpoint")
+    patience: int | None = option(None, minimum=1, help="stop after this many evaluations without improvement")
+    divergence_factor: float = option(
+        4.0, minimum=0, help="stop if the NLL is above this multiple of its minimum; 0: only if it is not finite"
+    )
+    keep_last: int = option(2, minimum=1, help="number of last checkpoints to keep")
+    keep_best: int = option(1, minimum=1, help="number of best checkpoints to keep")
+    average: int = option(
+        0, minimum=0, help="average this many checkpoints, or all if fewer, into the model; 0: use the best"
+    )
+    average_of: str = option("last", choices=("last", "best"), help="which checkpoints to average")
+    ema_decay: float = option(
+        0.0,
+        minimum=0,
+        below=1,
+        help="decay of an exponential moving average of the weights, which is evaluated and saved; 0: none",
+    )
+    log_every: int = option(50, minimum=1, help="updates between log entries")
+    batch_order: str = option(
+        "length_bucketed",
+        choices=BATCH_ORDERS,
+        help="`length_bucketed`: least padding; `fairseq`: the batches of fairseq",
+    )
+    batch_size_multiple: int = option(8, minimum=1, help="make the number of sentences in a batch a multiple of this")
+    pad_to_multiple_of: int | None = option(None, minimum=1, maximum=1024, help="pad lengths to a multiple of this")
+    freeze: tuple[str, ...] = option(
+        (), help="names of parameters that are not trained, or patterns such as `model.encoder.*`"
+    )
+    gradient_checkpointing: bool = option(False, help="recompute activations in the backward pass to save memory")
+    compile: bool = option(False, help="use `torch.compile`")
+    num_workers: int = option(0, minimum=0, maximum=256, help="data loader processes; 0 with `data.stream`")
+    deepspeed: str | Path | None = option(None, help="DeepSpeed configuration (JSON file)")
+    diagnostics: DiagnosticsSettings | None = option(
+        None,
+        help="measure each sub-layer during training, warn of spikes and write `diagnostics.jsonl`: `{every: 100}`, "
+        "see below",
+    )
+    report_to: tuple[str, ...] = option(
+        (), help="installed trackers: `tensorboard`, `wandb`, `trackio` or another tracker of Transformers"
+    )
+
+    @property
+    def token_budget(self) -> int:
+        """`max_tokens` of a run, where `resolve_batch_size` has replaced "auto" by a number."""
+        assert self.max_tokens != "auto"
+        return self.max_tokens
+
+    def check(self) -> None:
+        self.require(self.max_updates or self.max_epochs, "max_updates", "given unless max_epochs is")
+        self.require(
+            self.tokens_per_update is None or self.update_freq == 1, "update_freq", "1 with tokens_per_update"
+        )
+        self.require(not (self.r_drop and self.simcut), "simcut", "0 with r_drop")
+        self.require(not (self.average and self.ema_decay), "average", "0 with ema_decay")
+        kept = {"last": self.keep_last, "best": self.keep_best}[self.average_of]
+        self.require(self.average <= kept, "average", f"<= keep_{self.average_of} ({kept})")
+        self.require(self.eval_bleu or not METRICS[self.metric], "eval_bleu", f"true with metric {self.metric!r}")
+        self.require(not (self.diagnostics and self.compile), "diagnostics", "null with compile")
+        self.require(not (self.diagnostics and self.deepspeed), "diagnostics", "null with deepspeed")
+        self._check_schedule()
+
+    def check_libraries(self) -> None:
+        """Raise `InputError` for a library that is missing here; only training needs it."""
+        if self.deepspeed is not None:
+            self.require(Path(self.deepspeed).is_file(), "deepspeed", "a file")
+            installed = importlib.util.find_spec("deepspeed")
+            self.require(installed, "deepspeed", "null without the library (pip install deepspeed)")
+        if self.report_to:
+            from transformers.integrations import integration_utils as trackers
+
+            installed = trackers.get_available_reporting_integrations()
+            missing = [name for name in self.report_to if name not in installed]
+            known = [name for name in missing if name in trackers.INTEGRATION_TO_CALLBACK]
+            advice = f" (pip install {' '.join(known)})" if known else ""
+            here = ", ".join(installed) or "none"
+            self.require(not missing, "report_to", f"installed trackers, here: {here}{advice}")
+
+    def _check_schedule(self) -> None:
+        name, kind = self.schedule, f"schedule {self.schedule!r}"
+        self.require(self.warmup_init_lr <= self.lr, "warmup_init_lr", f"<= lr ({self.lr:g})")
+        self.require(self.timescale is None or name == "inverse_sqrt", "timescale", f"null with {kind}")
+        self.require(
+            not self.schedule_options or name in TRANSFORMERS_SCHEDULES, "schedule_options", f"empty with {kind}"
+        )
+        end = math.inf if name in ("inverse_sqrt", "constant") else self.max_updates or math.inf
+        self.require(self.warmup_updates < end, "warmup_updates", f"< max_updates with {kind}")
+        try:
+            decay_of(self, self.max_updates or self.warmup_updates + 1)
+        except (TypeError, ValueError) as error:
+            self.require(False, "schedule_options", f"arguments of {kind} of Transformers: {error}")
+
+    def to_arguments(self, output_dir: str, **further: Any) -> Any:
+        """The `Seq2SeqTrainingArguments` of this run."""
+        from transformers import Seq2SeqTrainingArguments
+
+        return Seq2SeqTrainingArguments(
+            output_dir=output_dir,
+            max_steps=self.max_updates or -1,
+            num_train_epochs=self.max_epochs or 1,
+            gradient_accumulation_steps=self.update_freq,
+            learning_rate=self.lr,
+            max_grad_norm=self.clip_norm,
+            label_smoothing_factor=0.0,
+            bf16=self.precision == "bf16" and (torch.accelerator.is_available() or self.compile),
+            fp16=self.precision == "fp16",
+            use_cpu=not torch.accelerator.is_available(),
+            seed=self.seed,
+            eval_strategy="steps",
+            eval_steps=self.eval_every,
+            save_strategy="steps",
+            save_steps=self.eval_every,
+            load_best_model_at_end=True,
+            metric_for_best_model=f"eval_{self.metric}",
+            greater_is_better=METRICS[self.metric],
+            logging_steps=self.log_every,
+            logging_first_step=True,
+            logging_nan_inf_filter=False,
+            torch_compile=self.compile,
+            dataloader_num_workers=self.num_workers,
+            dataloader_pin_memory=torch.cuda.is_available(),
+            remove_unused_columns=False,
+            report_to=list(self.report_to) or "none",
+            run_name=Path(output_dir).parent.name,
+            project="residual_hf",
+            restore_callback_states_from_checkpoint=True,
+            deepspeed=None if self.deepspeed is None else str(self.deepspeed),
+            **further,
+        )

@@ -1,0 +1,80 @@
+# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
+from __future__ import annotations
+
+import re
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+import torch
+
+from residual_hf.analysis.mode_list import connection_parameters, describe_mode, modes_table
+from residual_hf.cli import main
+from residual_hf.model.configuration_residual import ResidualConfig
+from residual_hf.model.connections import LN_MODES
+from residual_hf.model.modeling_residual import ResidualModel
+
+OURS = sorted(name for name, mode in LN_MODES.items() if mode.__module__.startswith("residual_hf."))
+PAGE = Path(__file__).parents[1] / "docs" / "modes.md"
+
+
+def rows(table):
+    return {match[1]: line for line in table.splitlines() if (match := re.match(r"\| `(\w+)`", line))}
+
+
+@pytest.mark.parametrize("name", OURS)
+def test_every_mode_declares_what_the_catalogue_shows(name):
+    mode = LN_MODES[name]
+    assert mode.__doc__ and mode.equation and mode.source
+    text = describe_mode(name)
+    assert mode.equation in text and mode.source in text
+    for option in fields(mode.Options):
+        assert f"{option.name}: " in text and option.metadata["help"] in text
+
+
+def test_page_of_modes_has_the_table_of_the_command():
+    shown, printed = rows(PAGE.read_text(encoding="utf-8")), rows(modes_table())
+    assert set(OURS) <= set(printed)
+    for name in OURS:
+        assert shown.get(name) == printed[name], f"paste the output of `residual-hf modes` into docs/modes.md ({name})"
+
+
+def test_page_of_a_mode_is_made_from_its_class(monkeypatch):
+    pytest.importorskip("latex2mathml")
+    monkeypatch.syspath_prepend(str(PAGE.parent))
+    import gallery
+
+    page = gallery.mode_page("resi_dual")
+    for expected in (
+        "<math",
+        "</svg>",
+        "| `dual_scale` | `1.0` | > 0 |",
+        "32,768 in 6+6 layers",
+        "[`post_ln`](post_ln.md)",
+        "class DualStream(StreamBoundary)",
+        "github.com/microsoft/ResiDual@8682f75",
+        "`beam_trained_resi_dual`",
+        "@misc{xie2023residual",
+    ):
+        assert expected in page
+    assert "| `alpha` | 1.418 | 2.06 |" in gallery.mode_page("deep_norm")
+    assert "No outputs of an official implementation" in gallery.mode_page("mhc")
+    assert set(re.findall(r'href="modes/(\w+).html"', gallery.gallery())) == set(OURS)
+
+
+def test_command(capsys):
+    assert main(["modes"]) == 0
+    assert set(OURS) <= set(rows(capsys.readouterr().out))
+    assert main(["modes", "resi_dual"]) == 0
+    assert "dual_scale: float = 1.0 (> 0)" in capsys.readouterr().out
+    assert main(["modes", "nothing"]) == 2
+    assert "unknown ln_mode 'nothing'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", OURS)
+def test_parameters_are_those_of_a_built_model(name):
+    with torch.device("meta"):
+        model = ResidualModel(ResidualConfig(ln_mode=name, vocab_size=10))
+    branches = {id(p) for m in model.modules() if hasattr(m, "role") for p in m.parameters()}
+    others = sum(p.numel() for p in model.parameters() if id(p) not in branches)
+    assert connection_parameters(name) == others - model.encoder.embed_tokens.weight.numel()

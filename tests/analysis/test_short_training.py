@@ -1,0 +1,21 @@
+# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
+"""The corpus of short trainings."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from tiny_translator import tiny_tokenizer
+
+from residual_hf.analysis.short_training import ShortCorpus
+from residual_hf.data.encoding import EncodedCorpus
+
+
+def test_word_frequencies_are_those_of_the_training_targets():
+    """A small validation set has fewer words, and an entropy that is too low."""
+    train = EncodedCorpus.from_ids([[5, 2], [5, 2]], [[6, 7, 2], [8, 6, 2]])
+    valid = EncodedCorpus.from_ids([[5, 2]], [[6, 2]])
+    corpus = ShortCorpus({"train": train, "valid": valid}, tiny_tokenizer(), {})
+    shares = [2 / 6, 2 / 6, 1 / 6, 1 / 6]
+    assert corpus.unigram_entropy == pytest.approx(-sum(share * math.log(share) for share in shares))

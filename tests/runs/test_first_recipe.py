@@ -1,0 +1,124 @@
+# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
+"""`residual-hf init`: splits and a recipe from two text files."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from residual_hf.cli import main
+from residual_hf.data.synthetic import generate_corpus
+from residual_hf.base.errors import InputError
+from residual_hf.runs import first_recipe
+from residual_hf.runs.first_recipe import choose_size, language_of, write_first_recipe
+from residual_hf.runs.recipe import load_recipe
+from residual_hf.runs.run import train
+from residual_hf.runs.trial import Trial
+
+
+def write(folder, name, lines):
+    (folder / name).write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+
+
+@pytest.fixture
+def corpus(tmp_path, monkeypatch):
+    """A working directory with two text files."""
+    monkeypatch.chdir(tmp_path)
+    for language, lines in zip(("en", "de"), zip(*generate_corpus({"all": 400})["all"], strict=True), strict=True):
+        write(tmp_path, f"corpus.{language}", lines)
+    return Path("corpus.en"), Path("corpus.de")
+
+
+def test_two_files_become_a_recipe_that_trains(corpus, capsys):
+    assert main(["init", "corpus.en", "corpus.de", "--trial", "0.1"]) == 0
+    printed = capsys.readouterr().out
+    assert "data: 360 training, 20 validation and 20 test pairs" in printed
+    assert "time: about" in printed and "tokens per second" in printed and "GB free" in printed
+    assert "warning: 360 training pairs are too few" in printed
+    assert printed.splitlines()[-1] == "next: residual-hf train en-de/recipe.yaml"
+    small = {"d_model": 16, "encoder_ffn_dim": 16, "decoder_ffn_dim": 16, "encoder_layers": 1, "decoder_layers": 1}
+    overrides = {f"model.{name}": value for name, value in small.items()}
+    overrides |= {"training.max_updates": 2, "training.warmup_updates": 1, "decoding.max_length_a": 0.0}
+    recipe = load_recipe("en-de/recipe.yaml", overrides | {"decoding.max_length_b": 8, "training.eval_every": 2})
+    assert train(recipe)["updates"] == 2
+    assert main(["init", "corpus.en", "corpus.de"]) == 2
+    assert "en-de exists and is not empty; use --overwrite" in capsys.readouterr().err
+
+
+def test_a_language_without_spaces_gets_a_unigram_vocabulary_for_its_alphabet(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    characters = [chr(0x4E00 + i) for i in range(2500)]
+    write(tmp_path, "text.zh", ["".join(characters[i * 7 % 2500 : i * 7 % 2500 + 12]) for i in range(400)])
+    write(tmp_path, "text.en", [f"sentence number {i} of the text" for i in range(400)])
+    plan = write_first_recipe(Path("text.zh"), Path("text.en"), trial_seconds=0)
+    tokenizer = load_recipe(plan.recipe).tokenizer
+    assert tokenizer.kind == "unigram" and 2760 < tokenizer.vocab_size < 8000  # what so little text yields
+    assert choose_size(400, plan.device).vocab_size == 4000
+    assert plan.trial is None and "time:" not in str(plan)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"source_lang": "de"}, "--target-lang: 'de' given, must differ"),
+        ({"source": Path("corpus.txt")}, "no such file: corpus.txt"),
+        ({"target_lang": "../x"}, r"--target-lang: '\.\./x' given, must be a language code"),
+        ({"trial_seconds": -1}, "--trial: -1 given, must be a number >= 0"),
+        ({"trial_seconds": float("nan")}, "--trial: nan given"),
+    ],
+)
+def test_unusable_input_is_refused(corpus, arguments, message):
+    with pytest.raises(InputError, match=message):
+        write_first_recipe(**{"source": corpus[0], "target": corpus[1]} | arguments)
+    assert not Path("en-de").exists()
+
+
+def test_documents_are_refused(corpus):
+    for file in corpus:
+        lines = file.read_text().split("\n")
+        file.write_text("".join(" ".join(lines[i : i + 100]) + "\n" for i in range(120)))
+    with pytest.raises(
+        InputError, match=r"corpus.en: its lines have \d+ tokens on average, must be sentences of <= 512"
+    ):
+        write_first_recipe(*corpus, trial_seconds=0)
+
+
+def test_the_vocabulary_is_what_the_text_yields_and_disk_needs_no_trial(corpus):
+    plan = write_first_recipe(*corpus, Path("my corpus: {a, b} #1"), trial_seconds=0)
+    assert 1000 < plan.size.vocab_size < 4000
+    assert plan.parameters > 10**6 and plan.disk > 12 * plan.parameters
+    recipe = load_recipe(plan.recipe)
+    assert recipe.tokenizer.vocab_size == plan.size.vocab_size
+    assert recipe.output_dir == "my corpus: {a, b} #1/run" and all(
+        file.exists() for file in recipe.data.train[0].files
+    )
+
+
+@pytest.mark.parametrize(("name", "language"), [("a.de", "de"), ("b.en-pt_BR.pt_BR.gz", "pt_BR"), ("c.zh", "zh")])
+def test_language_of_a_file_name(name, language):
+    assert language_of(Path(name), "--source-lang") == language
+
+
+@pytest.mark.parametrize("name", ["corpus.txt", "corpus", "a.gz"])
+def test_file_name_without_a_language(name):
+    with pytest.raises(InputError, match="--source-lang: missing"):
+        language_of(Path(name), "--source-lang")
+
+
+def test_days_on_a_cpu_are_warned_about(corpus):
+    plan = write_first_recipe(*corpus, trial_seconds=0)
+    slow = replace(plan, device="cpu", trial=Trial(10.0, 10**9, 5.0), free=0, disk=10**9)
+    assert "warning: training takes about" in str(slow) and "--set training.max_updates=" in str(slow)
+    assert "warning: the run needs about 1.0 GB of disk, but 0.0 GB are free" in str(slow)
+    fast = replace(slow, trial=Trial(1e6, None, 5.0), free=10**12)
+    fast = replace(fast, split=replace(fast.split, train=10_000))
+    assert "warning" not in str(fast)
+
+
+def test_larger_corpora_get_larger_models():
+    for sizes in (first_recipe.CPU_SIZES, first_recipe.GPU_SIZES):
+        assert [size.pairs for size in sizes] == sorted({size.pairs for size in sizes})
+    assert choose_size(10**7, "cuda").vocab_size > choose_size(10**5, "cuda").vocab_size
+    assert choose_size(10**5, "cpu").decoder_layers < choose_size(10**5, "cuda").decoder_layers

@@ -1,0 +1,82 @@
+# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
+"""`residual-hf quickstart` at reduced size; CI runs it in full."""
+
+from __future__ import annotations
+
+import io
+import re
+import sys
+from dataclasses import replace
+
+import pytest
+import torch
+
+from residual_hf.base.errors import InputError
+from residual_hf.training import quickstart as module
+from residual_hf.runs.quickstart import STAGES, one_thread, quickstart, quickstart_recipe
+from residual_hf.runs.recipe import load_recipe
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+@pytest.fixture
+def small(monkeypatch):
+    """Seconds: eight updates of a small model on 300 pairs."""
+
+    def recipe(folder):
+        made = quickstart_recipe(folder)
+        return replace(
+            made,
+            model=made.model | {"d_model": 16, "encoder_layers": 1, "decoder_layers": 1},
+            tokenizer=replace(made.tokenizer, vocab_size=400),
+            training=replace(made.training, max_updates=8, eval_every=8, warmup_updates=2, log_every=2),
+        )
+
+    monkeypatch.setattr(module, "SIZES", {"train": 300, "valid": 10, "test": 10})
+    monkeypatch.setattr(module, "quickstart_recipe", recipe)
+
+
+def test_stages_scores_and_translations_are_printed(small, tmp_path, capsys):
+    folder = tmp_path / "run"
+    assert quickstart(folder) is False  # eight updates are not enough
+    printed = capsys.readouterr().out
+    assert [line for line in printed.splitlines() if line in STAGES] == list(STAGES)
+    assert re.findall(r"update (\d) of 8: loss \d", printed) == ["1", "2", "4", "6", "8"]
+    references = (folder / "test.de").read_text(encoding="utf-8").splitlines()
+    assert len(re.findall(rf"\(reference: ({'|'.join(map(re.escape, references))})\)", printed)) == 5
+    assert re.search(r"BLEU \d+\.\d\d on 10 held-out sentences", printed)
+    assert "FAILED: BLEU" in printed
+    assert (folder / "model" / "model.safetensors").exists()
+    assert load_recipe(folder / "recipe.yaml").as_dict() == module.quickstart_recipe(folder).as_dict()
+
+
+def test_a_terminal_gets_one_bar_that_names_the_stages(small, tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "stdout", terminal := Terminal())
+    monkeypatch.delenv("TQDM_DISABLE", raising=False)
+    quickstart(tmp_path / "run")
+    bar = terminal.getvalue().split("held-out")[0]
+    assert bar.count("\n") <= 3  # the end of the bar, and the line before the translations
+    assert [stage for stage in STAGES if stage in bar] == list(STAGES)
+    shares = [int(percent) for percent in re.findall(r"(\d+)%\|", bar)]
+    assert shares == sorted(shares) and (shares[0], shares[-1]) == (0, 100)
+    assert re.search(r"training the model .*loss \d", bar)
+
+
+def test_threads_are_as_before():
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        with one_thread():
+            assert torch.get_num_threads() == 1
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_a_folder_with_files_is_refused(tmp_path):
+    (tmp_path / "mine.txt").write_text("keep")
+    with pytest.raises(InputError, match="not empty"):
+        quickstart(tmp_path)

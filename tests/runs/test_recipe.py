@@ -1,0 +1,180 @@
+# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import date
+
+import pytest
+import yaml
+
+from residual_hf.commands.options import parse_overrides
+from residual_hf.base.errors import InputError
+from residual_hf.model.options import from_mapping
+from residual_hf.runs.recipe import Recipe, load_recipe
+from residual_hf.training.training_settings import TrainingSettings
+
+MINIMAL = {
+    "source_lang": "en",
+    "target_lang": "de",
+    "output_dir": "out",
+    "data": {"train": {"source": "a.en", "target": "a.de"}, "valid": {"tsv": "b.tsv"}},
+    "training": {"max_updates": 10},
+}
+
+
+def write(tmp_path, content):
+    path = tmp_path / "recipe.yaml"
+    path.write_text(content if isinstance(content, str) else yaml.safe_dump(content))
+    return path
+
+
+def changed(**sections):
+    return {**MINIMAL, **sections}
+
+
+def test_values_and_defaults(tmp_path):
+    recipe = load_recipe(write(tmp_path, changed(training={"max_updates": 10, "lr": 5e-3, "betas": [0.9, 0.999]})))
+    assert recipe.training.lr == 5e-3
+    assert recipe.training.betas == (0.9, 0.999)
+    assert recipe.training.warmup_updates == 4000
+    assert recipe.data.train[0].source == "a.en"
+    assert recipe.data.test is None
+    assert recipe.build_config().ln_mode == "resi_dual"
+
+
+def test_numbers_with_an_exponent_need_no_point(tmp_path):
+    text = yaml.safe_dump(changed(training={"max_updates": 10, "lr": "LR"}, model={"layer_norm_eps": "EPS"}))
+    recipe = load_recipe(write(tmp_path, text.replace("LR", "5e-3").replace("EPS", "1E-6")))
+    assert (recipe.training.lr, recipe.build_config().layer_norm_eps) == (5e-3, 1e-6)
+    assert parse_overrides(["training.eps=1e-9"]) == {"training.eps": 1e-9}
+
+
+def test_languages_of_the_recipe_are_those_of_its_records(tmp_path):
+    data = {"train": {"jsonl": "a.jsonl"}, "valid": {"jsonl": "b.jsonl", "source_lang": "fr"}}
+    recipe = load_recipe(write(tmp_path, changed(data=data)))
+    corpora = recipe.data.train + recipe.data.valid
+    assert [(corpus.source_lang, corpus.target_lang) for corpus in corpora] == [("en", "de"), ("fr", "de")]
+
+
+def test_summarization_is_within_a_language(tmp_path):
+    values = {name: value for name, value in MINIMAL.items() if name not in ("source_lang", "target_lang")}
+    recipe = load_recipe(write(tmp_path, values | {"task": "summarization", "language": "en"}))
+    assert [(spec.source_lang, spec.target_lang) for spec in recipe.corpora] == [("en", "en")] * 2
+    assert load_recipe(write(tmp_path, recipe.as_dict())) == recipe
+
+
+def test_overrides_by_dotted_name(tmp_path):
+    overrides = {"training.seed": 7, "model.ln_mode": "pre_ln", "output_dir": "elsewhere"}
+    recipe = load_recipe(write(tmp_path, MINIMAL), overrides)
+    assert (recipe.training.seed, recipe.build_config().ln_mode, recipe.output_dir) == (7, "pre_ln", "elsewhere")
+
+
+def test_what_is_written_can_be_read_again(tmp_path):
+    recipe = load_recipe(write(tmp_path, MINIMAL))
+    assert load_recipe(write(tmp_path, recipe.as_dict())) == recipe
+
+
+def test_a_recipe_made_in_python_is_plain_values(tmp_path):
+    made = from_mapping(Recipe, changed(model={"from": tmp_path / "model", "dropout": 0.2}, output_dir=tmp_path))
+    read = load_recipe(write(tmp_path, made.as_dict()))
+    assert (read.model, read.output_dir) == ({"from": str(tmp_path / "model"), "dropout": 0.2}, str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (changed(sourc_lang="en"), "sourc_lang: unknown field; did you mean 'source_lang'"),
+        ({k: v for k, v in MINIMAL.items() if k != "data"}, "data: missing"),
+        (
+            changed(training={"max_updates": "many"}),
+            "training.max_updates: 'many' given, must be an integer",
+        ),
+        (changed(training={"max_updates": 10, "schedule": "cos"}), "training.schedule: 'cos' .*inverse_sqrt"),
+        (changed(training={}), "training.max_updates: missing, must be given unless max_epochs is"),
+        (
+            changed(training={"max_updates": 10, "metric": "bleu", "eval_bleu": False}),
+            "training.eval_bleu: false given, must be true with metric 'bleu'",
+        ),
+        (changed(model={"dtype": "x"}), r"model\.dtype: unknown field"),
+        (changed(decoding={"length_penalty": 1e9}), r"decoding\.length_penalty: .* given, must be a number >= -10"),
+        (changed(model={"ln_mod": "pre_ln"}), r"model\.ln_mod: unknown field; did you mean 'ln_mode'"),
+        (changed(model={"ln_mode": "mystery"}), "unknown ln_mode 'mystery'.*resi_dual"),
+        (changed(model={"d_model": 100, "encoder_attention_heads": 7}), "encoder_attention_heads must divide d_model"),
+        (changed(model={"preset": "nothing"}), "unknown preset 'nothing'"),
+        (changed(tokenizer={"kind": "wordpiece"}), "tokenizer.kind: 'wordpiece'.*unigram"),
+        (changed(decoding={"num_beams": 0}), "num_beams: 0 given"),
+        ("- a list", "recipe.yaml: \\['a list'\\] given, must be a mapping of fields"),
+        ("a: [", "not a YAML file"),
+        ("", "recipe.yaml: nothing given, must be a mapping of fields"),
+        (changed(task="summary"), "task: 'summary' given, must be .*'summarization'"),
+        (changed(language="en"), "language: 'en' given, must be null with task 'translation', see source_lang"),
+        (changed(task="summarization"), "language: missing, must be given with task 'summarization'"),
+        (
+            changed(task="summarization", language="en"),
+            "target_lang: 'de' given, must be null with task 'summarization', see language",
+        ),
+        (
+            changed(training={"max_updates": 10, "metric": "rougeL"}),
+            r"evaluation.metrics: \(\) given, must be with rouge for training.metric",
+        ),
+        (
+            changed(training={"max_updates": 10, "metric": "tokenized_bleu"}),
+            "data.pretokenized: missing, must be given for training.metric 'tokenized_bleu'",
+        ),
+        (changed(seed=1), "seed: unknown field; did you mean 'training.seed'"),
+        (
+            changed(target_lang=False),
+            'target_lang: false given, must be text or null; quote it if it is text, as in "no"',
+        ),
+        (changed(output_dir=date(2026, 1, 2)), 'output_dir: 2026-01-02 given, .*as in "2026-01-02"'),
+        (changed(training={"max_updates": 10**400}), r"max_updates: 10{99}\.\.\. \(401 characters\) given, must be"),
+        (changed(decoding={"num_beams": "x" * 9999}), r"num_beams: 'x{99}\.\.\. \(10,001 characters\) given, must be"),
+        (
+            changed(training={"max_updates": 9, "num_workers": 1}, data=MINIMAL["data"] | {"stream": True}),
+            "num_workers: 1 given, must be 0 with",
+        ),
+        (changed(model={"d_model": 10**9}), r"model: d_model 1000000000, 6\+6 layers .* need [\d,]+ GB, but this"),
+        (changed(model={"d_model": "x" * 9999}), r"model: .{9,1000}\.\.\. \([\d,]+ characters\)$"),
+    ],
+    ids=lambda value: None if isinstance(value, (dict, str)) and len(str(value)) > 60 else str(value)[:40],
+)
+def test_bad_recipes_are_refused_by_field(tmp_path, content, message):
+    with pytest.raises(InputError, match=message) as error:
+        load_recipe(write(tmp_path, content))
+    assert "recipe.yaml" in str(error.value)
+
+
+def test_recipes_are_checked_in_python_too(tmp_path):
+    recipe = load_recipe(write(tmp_path, MINIMAL))
+    with pytest.raises(InputError, match="^source_lang: missing, must be given in the recipe or for every corpus"):
+        Recipe(output_dir="out", data=replace(recipe.data, test={"tsv": "c.tsv"}))
+    with pytest.raises(InputError, match="^training.max_updates: missing, must be given with data.stream"):
+        replace(recipe, data=replace(recipe.data, stream=True), training=TrainingSettings(max_epochs=1))
+    with pytest.raises(InputError, match="^training.max_epochs: 1 given, must be null with data.stream"):
+        limits = TrainingSettings(max_epochs=1, max_updates=9, warmup_updates=1)
+        replace(recipe, data=replace(recipe.data, stream=True), training=limits)
+    with pytest.raises(InputError, match="^data.bidirectional: true given, must be false with task 'summarization'"):
+        both = {"data": replace(recipe.data, bidirectional=True), "task": "summarization", "language": "en"}
+        Recipe(output_dir="out", **both)
+
+
+def test_languages_of_tags_are_those_of_the_training_corpora(tmp_path):
+    recipe = load_recipe(write(tmp_path, MINIMAL))
+    other = replace(recipe.data.valid[0], source_lang="de", target_lang="fr")
+    data = replace(recipe.data, language_tags="source", test=(other,))
+    with pytest.raises(InputError, match="target_lang: fr of data.valid or data.test, must be in data.train: de$"):
+        replace(recipe, data=data)
+    replace(recipe, data=data, model={"from": "runs/a_model_of_french"})
+    back = replace(other, target_lang="en")
+    assert replace(recipe, data=replace(data, test=(back,), bidirectional=True)).target_languages == ["de", "en"]
+
+
+def test_missing_file():
+    with pytest.raises(InputError, match=r"nowhere\.yaml: no such file"):
+        load_recipe("nowhere.yaml")
+
+
+def test_an_override_of_a_file_that_is_no_mapping_is_named(tmp_path):
+    (tmp_path / "recipe.yaml").write_text("- a\n")
+    with pytest.raises(InputError, match=r"recipe\.yaml: must be a mapping of fields"):
+        load_recipe(tmp_path / "recipe.yaml", {"output_dir": "run"})

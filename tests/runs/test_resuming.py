@@ -1,0 +1,432 @@
+# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
+"""Resuming, overwriting and what a failure leaves of a run."""
+
+from __future__ import annotations
+
+import json
+import resource
+import shutil
+import signal
+from dataclasses import replace
+
+import pytest
+import torch
+import yaml
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from test_run import changed, make_recipe
+from transformers import TrainerState
+
+from residual_hf.cli import main
+from residual_hf.data import encoding
+from residual_hf.data.pipeline import read_corpora
+from residual_hf.base.errors import InputError
+from residual_hf.base.files import read_json, read_json_lines, write_atomically
+from residual_hf.base.lock import Lock
+from residual_hf.model.options import from_mapping
+from residual_hf.training import run as run_module
+from residual_hf.training.callbacks import is_out_of_patience
+from residual_hf.training.checkpoints import complete_checkpoints
+from residual_hf.runs.recipe import Recipe
+from residual_hf.records.run_record import RunRecord
+from residual_hf.runs.resuming import check_intact, check_same_run
+from residual_hf.runs.run import train
+from residual_hf.training.trainer import ResidualTrainer, is_finished
+
+SMALL = {"max_updates": 4, "eval_every": 2, "eval_bleu": False, "warmup_updates": 1}
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("finished")
+    recipe = make_recipe(folder, **SMALL)
+    train(recipe)
+    return recipe, folder
+
+
+@pytest.fixture
+def run(finished, tmp_path):
+    """A copy of a finished run and its corpora, with its recipe."""
+    shutil.copytree(finished[1], tmp_path / "copy")
+    return make_recipe(tmp_path / "copy", **SMALL), tmp_path / "copy" / "run"
+
+
+def content(folder):
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def check(recipe, folder):
+    check_same_run(recipe, read_corpora(recipe.data), folder)
+
+
+def test_what_may_change_is_taken(run):
+    recipe, folder = run  # the corpora are elsewhere than before
+    more = {"max_updates": 9, "max_epochs": 3, "patience": 5, "eval_every": 3, "keep_last": 4}
+    recipe = changed(changed(recipe, "training", **more), "decoding", num_beams=1)
+    check(changed(recipe, "data", test=None), folder)
+
+
+def test_the_text_of_a_language_model_may_be_elsewhere(tmp_path):
+    path, values = tmp_path / "a", make_recipe(tmp_path).as_dict()
+    path.write_text("a dog\n")
+    corpus = {"text": str(path)}
+    values |= {"task": "language_modeling", "language": "en", "source_lang": None, "target_lang": None}
+    values |= {"data": {"train": corpus, "valid": corpus}, "training": {"max_updates": 1, "label_smoothing": 0.0}}
+    values |= {"training": values["training"] | {"warmup_updates": 0, "max_tokens": 64}}
+    before = from_mapping(Recipe, values)
+    (tmp_path / "run").mkdir()
+    run_module.record_start(before, read_corpora(before.data), tmp_path / "run")
+    corpus["text"] = str(path.rename(tmp_path / "b"))
+    check(from_mapping(Recipe, values), tmp_path / "run")
+
+
+def test_differences_are_listed_and_nothing_is_written(run):
+    recipe, folder = run
+    before = content(folder)
+    other = changed(recipe, "training", lr=0.5, seed=7, max_updates=9)
+    other = replace(changed(other, "tokenizer", vocab_size=400), model=recipe.model | {"dropout": 0.3})
+    text = folder.parent / "train.en"
+    text.write_text(text.read_text().replace("dog", "cat"))
+    with pytest.raises(InputError) as refused:
+        train(other, resume=True)
+    for difference in (
+        "data.train: other text",
+        "model.dropout: 0.1, now 0.3",
+        "tokenizer.vocab_size: 330, now 400",
+        "training.lr: 0.01, now 0.5",
+        "training.seed: 1, now 7",
+    ):
+        assert difference in str(refused.value)
+    assert "max_updates" not in str(refused.value)
+    assert content(folder) == before
+
+
+def test_another_tokenizer_is_refused(run):
+    recipe, folder = run
+    path = folder / "tokenizer" / "tokenizer_config.json"
+    path.write_text(path.read_text() + "\n")
+    with pytest.raises(InputError, match="tokenizer: other files"):
+        check(recipe, folder)
+
+
+def test_a_streamed_corpus_of_another_size_is_refused(tmp_path):
+    recipe = changed(make_recipe(tmp_path, **SMALL), "data", stream=True)
+    train(recipe)
+    check(recipe, tmp_path / "run")
+    with (tmp_path / "train.en").open("a") as file:
+        file.write("dog\n")
+    with pytest.raises(InputError, match="data.train: other text"):
+        check(recipe, tmp_path / "run")
+
+
+def test_a_streamed_corpus_in_another_order_is_refused(tmp_path):
+    recipe = changed(make_recipe(tmp_path, **SMALL), "data", stream=True)
+    train(recipe)
+    for name in ("train.en", "train.de"):
+        lines = (tmp_path / name).read_text().splitlines(keepends=True)
+        (tmp_path / name).write_text("".join(reversed(lines)))
+    with pytest.raises(InputError, match="data.train: other text"):
+        check(recipe, tmp_path / "run")
+
+
+def test_another_number_of_processes_is_refused_unless_updates_stay_the_same(run):
+    recipe, folder = run
+    RunRecord.update(folder, processes=2)
+    with pytest.raises(InputError, match="started differently: processes: 2, now 1"):
+        check(recipe, folder)
+    recipe = changed(recipe, "training", tokens_per_update=600)
+    write_atomically(folder / "recipe.yaml", yaml.safe_dump(recipe.as_dict()))
+    check(recipe, folder)
+
+
+def test_a_model_folder_that_cannot_be_replaced_is_found_at_the_start(run):
+    recipe, folder = run
+    (folder / "model" / "model.safetensors").unlink()
+    with pytest.raises(InputError, match=r"run/model has no model\.safetensors"):
+        train(changed(recipe, "training", max_updates=6), resume=True)
+    assert not (folder / "checkpoints" / "checkpoint-6").exists()
+
+
+def test_entries_after_the_last_checkpoint_are_logged_once(run):
+    recipe, folder = run
+    file = folder / "metrics.jsonl"
+    with file.open("a") as log:
+        log.write('{"step": 5, "loss": 9.0}\n{"step": 6, "lo')  # as a killed process leaves it
+    (folder / ".replaced.killed").mkdir()  # by a process that was to overwrite the folder
+    train(changed(recipe, "training", max_updates=6), resume=True)
+    assert not (folder / ".replaced.killed").exists()
+    entries = read_json_lines(file)
+    assert [entry["step"] for entry in entries] == sorted(entry["step"] for entry in entries)
+    assert not any(entry.get("loss") == 9.0 for entry in entries)
+
+
+def test_a_folder_to_resume_must_be_a_run(tmp_path):
+    recipe = make_recipe(tmp_path, **SMALL)
+    with pytest.raises(InputError, match="--resume: .*run: no such folder; start the run without --resume"):
+        train(recipe, resume=True)
+    (tmp_path / "run").mkdir()
+    with pytest.raises(InputError, match=r"run has no run\.json, must be the folder of a run"):
+        train(recipe, resume=True)
+    assert not any((tmp_path / "run").iterdir())
+
+
+def test_a_run_stopped_by_patience_goes_on_with_more(tmp_path):
+    settings = {"lr": 1e-30, "warmup_init_lr": 0.0, "max_updates": 12, "eval_every": 2, "eval_bleu": False}
+    recipe = make_recipe(tmp_path, patience=1, **settings)
+    assert train(recipe)["updates"] == 4
+    assert train(changed(recipe, "training", patience=3), resume=True)["updates"] == 8
+
+
+def test_the_precisions_and_commits_of_all_starts_are_recorded(run, monkeypatch):
+    recipe, folder = run
+    assert RunRecord.read(folder).precision == "fp32"
+    RunRecord.update(folder, commit="1234+")
+    monkeypatch.setattr("residual_hf.records.run_record.commit", lambda: "5678")
+    monkeypatch.setattr("residual_hf.training.trainer.cpu_precision", lambda precision: "bf16")
+    monkeypatch.setattr("residual_hf.training.acceleration.cpu_precision", lambda precision: "fp32")
+    for updates in (6, 8):
+        train(changed(recipe, "training", max_updates=updates), resume=True)
+        record = RunRecord.read(folder)
+        assert (record.precision, record.commit) == ("fp32, then bf16", "1234+, then 5678")
+        assert record.commits == ["1234+", "5678"]
+
+
+def test_a_resumed_run_evaluates_and_logs_as_often_as_its_recipe_says(run):
+    recipe, folder = run
+    train(changed(recipe, "training", max_updates=12, eval_every=4, log_every=3, keep_last=9), resume=True)
+    entries = read_json_lines(folder / "metrics.jsonl")
+    assert [entry["step"] for entry in entries if "eval_nll" in entry] == [2, 4, 8, 12]
+    assert [entry["step"] for entry in entries if "loss" in entry and entry["step"] > 4] == [6, 9, 12]
+
+
+def test_a_scored_run_is_scored_again(tmp_path):
+    recipe = make_recipe(tmp_path, diagnostics={"every": 2}, **SMALL)
+    train(recipe)
+    log = tmp_path / "run" / "metrics.jsonl"
+    entries = read_json_lines(log)
+    with log.open("a") as file:
+        file.write('{"step": 4, "valid_')  # as when the disk is full
+    train(changed(recipe, "decoding", num_beams=1), resume=True)
+    assert [entry.keys() for entry in read_json_lines(log)] == [entry.keys() for entry in entries]
+
+
+def test_a_tokenizer_and_a_starting_model_may_have_moved(finished, tmp_path):
+    (first, second), model = (tmp_path / "first", tmp_path / "second"), finished[1] / "run" / "model"
+    shutil.copytree(model, first)
+    values = make_recipe(tmp_path, **SMALL).as_dict()
+    recipe = from_mapping(Recipe, values | {"model": {"from": str(first)}, "tokenizer": {"path": str(first)}})
+    train(recipe)
+    more = changed(changed(recipe, "training", max_updates=5), "tokenizer", path=str(model))
+    with pytest.raises(InputError, match="tokenizer.path: "):
+        train(more, resume=True)  # another one, while the first is there
+    first.rename(second)
+    values = more.as_dict() | {"model": {"from": str(second)}, "tokenizer": {"path": str(second)}}
+    assert train(from_mapping(Recipe, values), resume=True)["updates"] == 5
+
+
+def test_an_incomplete_checkpoint_is_deleted(run):
+    recipe, folder = run
+    left = folder / "checkpoints" / "checkpoint-3"
+    left.mkdir()
+    (left / "model.safetensors").write_bytes(b"half")
+    train(changed(recipe, "training", max_updates=6), resume=True)
+    assert not left.exists()
+
+
+def test_patience_counts_evaluations_since_the_best():
+    values = enumerate((3.0, 2.0, float("nan"), 2.0, 2.5), start=1)
+    history = [{"step": step, "eval_nll": value, "eval_bleu": value} for step, value in values] + [{"loss": 1.0}]
+    assert is_out_of_patience(history, 3, "nll") and not is_out_of_patience(history, 4, "nll")
+    assert is_out_of_patience(history[:2], 1, "bleu") and not is_out_of_patience(history[:2], None, "bleu")
+    assert not is_out_of_patience([], 1, "nll")
+    state = TrainerState(log_history=history, global_step=5)
+    settings = [make_settings(patience) for patience in (3, 4, None)]
+    assert [is_finished(state, each) for each in settings] == [True, False, False]
+
+
+def make_settings(patience):
+    from residual_hf.training.training_settings import TrainingSettings
+
+    return TrainingSettings(max_updates=10, warmup_updates=1, patience=patience)
+
+
+@pytest.mark.parametrize("name", ["optimizer.pt", "rng_state.pth", "model.safetensors", "config.json"])
+def test_a_damaged_checkpoint_is_named(run, name, capsys):
+    recipe, folder = run
+    checkpoint = complete_checkpoints(folder / "checkpoints")[-1]
+    check_intact(checkpoint)
+    path = checkpoint / name
+    path.write_bytes(path.read_bytes()[:-100])
+    recipe = changed(recipe, "training", max_updates=6)
+    path = folder.parent / "recipe.yaml"
+    path.write_text(yaml.safe_dump(recipe.as_dict()))
+    assert main(["train", str(path), "--resume"]) == 2
+    message = capsys.readouterr().err
+    assert f"checkpoint-4/{name} is damaged" in message and "continue from the checkpoint before it" in message
+
+
+def test_a_flipped_bit_and_a_missing_file_are_found(run):
+    checkpoint = complete_checkpoints(run[1] / "checkpoints")[-1]
+    path = checkpoint / "optimizer.pt"
+    damaged = bytearray(path.read_bytes())
+    damaged[len(damaged) // 2] ^= 1
+    path.write_bytes(damaged)
+    with pytest.raises(InputError, match=r"optimizer\.pt is damaged"):
+        check_intact(checkpoint)
+    for name in ("optimizer.pt", "rng_state.pth", "model.safetensors"):
+        content = (checkpoint / name).read_bytes()
+        (checkpoint / name).unlink()
+        with pytest.raises(InputError, match=f"{name[:5]}.* is missing"):
+            check_intact(checkpoint)
+        (checkpoint / name).write_bytes(content)
+
+
+def test_the_model_is_saved_before_it_is_scored_and_scoring_is_resumed(tmp_path, monkeypatch):
+    def fail(*arguments):
+        raise RuntimeError("scoring failed")
+
+    recipe = make_recipe(tmp_path, **SMALL)
+    monkeypatch.setattr(run_module, "final_scores", fail)
+    with pytest.raises(RuntimeError, match="scoring failed"):
+        train(recipe)
+    weights = (tmp_path / "run" / "model" / "model.safetensors").read_bytes()
+    monkeypatch.undo()
+    metrics = train(recipe, resume=True)
+    assert metrics["updates"] == 4 and metrics["test"]["bleu"]
+    assert (tmp_path / "run" / "model" / "model.safetensors").read_bytes() == weights
+
+
+def test_a_finished_run_stays_as_it_is_unless_something_has_changed(run, caplog):
+    recipe, folder = run
+    train(changed(recipe, "decoding", num_beams=1), resume=True)  # scores again
+    before = content(folder)
+    metrics = train(changed(recipe, "decoding", num_beams=1), resume=True)
+    assert content(folder) == before and metrics == read_json(folder / "metrics.json")
+    assert "has finished, and the recipe is the same" in caplog.text
+    text = folder.parent / "test.de"
+    text.write_text(text.read_text().replace("Hund", "Wolf"))
+    assert train(changed(recipe, "decoding", num_beams=1), resume=True)["test"] != metrics["test"]
+
+
+def test_a_run_that_was_moved_keeps_its_best_checkpoint(run):
+    recipe, folder = run
+    for state in folder.glob("checkpoints/*/trainer_state.json"):
+        elsewhere = {"best_model_checkpoint": "/nowhere/run/checkpoints/checkpoint-2", "best_global_step": 2}
+        write_atomically(state, json.dumps(read_json(state) | elsewhere))
+    train(changed(recipe, "decoding", num_beams=1), resume=True)  # scores again
+    kept, final = (folder / name / "model.safetensors" for name in ("checkpoints/checkpoint-2", "model"))
+    assert final.read_bytes() != (folder / "checkpoints/checkpoint-4/model.safetensors").read_bytes()
+    assert load_file(final).keys() == load_file(kept).keys()
+    assert all(torch.equal(weight, load_file(kept)[name]) for name, weight in load_file(final).items())
+
+
+def test_a_run_is_overwritten_only_when_everything_is_checked(run):
+    recipe, folder = run
+    before = content(folder)
+    text = folder.parent / "valid.de"
+    lines = text.read_text().splitlines()
+    text.write_text("\n".join([*lines[:2], "Hund " * 90, *lines[3:]]) + "\n")
+    with pytest.raises(InputError, match=r"valid\.de: line 3"):
+        train(recipe, overwrite=True)
+    assert content(folder) == before
+    text.write_text("\n".join(lines) + "\n")
+    (folder / "notes").touch()
+    assert train(changed(recipe, "training", max_updates=2), overwrite=True)["updates"] == 2
+    assert not (folder / "notes").exists() and not list(folder.glob(".*"))
+
+
+@pytest.mark.parametrize("failing", ["freeze", "folder/..", "first batch", "SIGTERM", "SIGHUP"])
+def test_a_run_is_kept_if_the_new_one_fails_before_its_first_update(run, failing, monkeypatch):
+    recipe, folder = run
+    before = content(folder)
+    if failing in ("freeze", "folder/.."):
+        recipe = replace(recipe, output_dir=folder / "model" / ".." if failing == "folder/.." else folder)
+        with pytest.raises(InputError, match=r"training\.freeze: \* matches all parameters"):
+            train(changed(recipe, "training", freeze=("*",)), overwrite=True)
+    elif failing == "first batch":
+
+        def fail(*arguments, **options):
+            raise MemoryError
+
+        monkeypatch.setattr(ResidualTrainer, "training_step", fail)
+        with pytest.raises(MemoryError):
+            train(recipe, overwrite=True)
+    else:
+        number = getattr(signal, failing)
+        monkeypatch.setattr(run_module, "build_model", lambda *arguments: signal.raise_signal(number))
+        with pytest.raises(KeyboardInterrupt):
+            train(recipe, overwrite=True)
+    assert content(folder) == before
+
+
+def test_a_run_that_fails_before_training_leaves_no_folder(tmp_path):
+    recipe = make_recipe(tmp_path, **SMALL)
+    (tmp_path / "test.en").write_text("dog " * 90 + "\n" + "dog\n" * 8)
+    with pytest.raises(InputError, match=r"test\.en: line 1"):
+        train(recipe)
+    assert not (tmp_path / "run").exists()
+
+
+def test_inputs_of_a_run_are_not_overwritten(run):
+    recipe, folder = run
+    inside = {split: shutil.move(folder.parent / f"{split}.en", folder) for split in ("train", "valid")}
+    specs = {split: (replace(getattr(recipe.data, split)[0], source=path),) for split, path in inside.items()}
+    with pytest.raises(InputError, match=r"run holds the input .*train\.en, which --overwrite would delete"):
+        train(changed(recipe, "data", **specs), overwrite=True)
+    assert (folder / "train.en").exists()
+
+
+def test_two_runs_cannot_use_one_folder(run):
+    recipe, folder = run
+    before = content(folder)
+    with Lock(folder / "run.lock", "output_dir"):
+        for options in ({"resume": True}, {"overwrite": True}):
+            with pytest.raises(InputError, match="is in use by"):
+                train(recipe, **options)
+    assert content(folder) == before
+
+
+def test_a_disk_without_space_for_the_checkpoints_is_refused(tmp_path, monkeypatch):
+    recipe = make_recipe(tmp_path, **SMALL)
+    monkeypatch.setattr(run_module, "bytes_to_write", lambda *arguments: 2**60)
+    with pytest.raises(InputError, match=r"MiB free, must have \d+"):
+        train(recipe)
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(("limit", "failing"), [(60_000, "weights"), (200_000, "optimizer")])
+def test_a_full_disk_is_named_and_the_run_resumes(tmp_path, capsys, limit, failing):
+    path = tmp_path / "recipe.yaml"
+    path.write_text(yaml.safe_dump(make_recipe(tmp_path, **SMALL).as_dict()))
+    before, handler = resource.getrlimit(resource.RLIMIT_FSIZE), signal.getsignal(signal.SIGTERM)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, before[1]))  # writing more to a file is an error
+    try:
+        assert main(["train", str(path)]) == 1
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert "a file could not be written, the disk has" in capsys.readouterr().err
+    checkpoint = tmp_path / "run" / "checkpoints" / "checkpoint-2"
+    assert (checkpoint / "optimizer.pt").exists() == (failing == "optimizer")
+    assert signal.getsignal(signal.SIGTERM) is handler
+    assert main(["train", str(path), "--resume"]) == 0
+
+
+def test_a_disk_that_fills_before_training_is_named(tmp_path, capsys, monkeypatch):
+    def fail(*arguments):
+        raise SafetensorError("I/O error: No space left on device (os error 28)")
+
+    path = tmp_path / "recipe.yaml"
+    path.write_text(yaml.safe_dump(make_recipe(tmp_path, **SMALL).as_dict()))
+    monkeypatch.setattr(encoding, "save_file", fail)
+    assert main(["train", str(path)]) == 1
+    assert "a file could not be written, the disk has" in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_tokenizer_that_is_missing_is_named(tmp_path):
+    recipe = changed(make_recipe(tmp_path, **SMALL), "tokenizer", path=str(tmp_path / "nowhere"))
+    with pytest.raises(InputError, match=r"tokenizer\.path: .*nowhere cannot be loaded"):
+        train(recipe)
+    with pytest.raises(InputError, match=r"tokenizer\.path: .*nowhere cannot be loaded: no such file"):
+        train(changed(recipe, "tokenizer", kind="pretokenized"))
+    assert not (tmp_path / "run").exists()

@@ -1,0 +1,96 @@
+# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
+"""Recipes whose training corpus is a stream."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from test_run import changed, make_recipe
+
+from residual_hf.data import pipeline
+from residual_hf.base.errors import InputError
+from residual_hf.model.options import from_mapping
+from residual_hf.runs.recipe import Recipe
+from residual_hf.runs.run import train
+
+
+def recipe_with(folder, data, model=None, **training):
+    values = make_recipe(folder, **{"eval_bleu": False, "eval_every": 8, **training}).as_dict()
+    values["data"] |= data
+    values["model"] |= model or {}
+    return from_mapping(Recipe, values)
+
+
+def streamed(folder, data=None, **training):
+    return recipe_with(folder, {"stream": True, "shuffle_buffer": 70, **(data or {})}, **training)
+
+
+def weights(folder, step):
+    return load_file(folder / f"run/checkpoints/checkpoint-{step}/model.safetensors")
+
+
+def test_a_stream_trains_and_resumes_to_the_same_weights(tmp_path):
+    data = {"subword_regularization": {"bpe_dropout": 0.3}}
+    train(streamed(tmp_path / "whole", data, max_updates=24))
+    parts = streamed(tmp_path / "parts", data, max_updates=16)
+    train(parts)
+    metrics = train(changed(parts, "training", max_updates=24), resume=True)
+    assert metrics["valid"]["nll"] < 4.0
+    whole, resumed = (weights(tmp_path / name, 24) for name in ("whole", "parts"))
+    assert all(torch.equal(whole[name], resumed[name]) for name in whole)
+    record = json.loads((tmp_path / "whole/run/run.json").read_text())
+    assert set(record["data"]) == {"train", "valid", "test"} and len(record["data"]["train"][0]["sha256"]) == 2
+
+
+def test_a_stream_that_shuffles_the_whole_corpus_trains_as_in_memory(tmp_path):
+    data = {
+        "bidirectional": True,
+        "language_tags": "source",
+        "cleaning": {"min_words": 3, "duplicates": "pair"},
+        "subword_regularization": {"bpe_dropout": 0.2},
+    }
+    trained = []
+    for name, further in (("memory", {}), ("stream", {"stream": True})):
+        recipe = recipe_with(tmp_path / name, data | further, {"dropout": 0.0}, max_updates=48, eval_every=48)
+        train(recipe)
+        trained.append(weights(tmp_path / name, 48))
+    state = json.loads((tmp_path / "memory/run/checkpoints/checkpoint-48/trainer_state.json").read_text())
+    assert state["epoch"] > 2
+    assert all(torch.equal(trained[0][name], trained[1][name]) for name in trained[0])
+
+
+def test_batches_do_not_depend_on_the_blocks_read_before(tmp_path):
+    """A checkpoint holds the position in the files, so that earlier blocks are not read again."""
+    recipe = streamed(tmp_path, max_updates=8)
+    train(recipe)
+    state = json.loads((tmp_path / "run/checkpoints/checkpoint-8/trainer_state.json").read_text())
+    state = state["stateful_callbacks"]["StreamPosition"]["attributes"]["position"]
+    assert state["batches"] == 8 and state["block"] >= 2
+    assert state["corpora"][0]["offsets"][0] > 0
+
+
+def test_a_tokenizer_is_trained_on_the_first_pairs(tmp_path, monkeypatch):
+    monkeypatch.setattr(pipeline, "SAMPLE", 50)
+    data = streamed(tmp_path, {"cleaning": {"min_words": 3}}).data
+    (sample,) = pipeline.first_pairs(data)
+    first = pipeline.read_corpora(recipe_with(tmp_path, {}).data)["train"][0][:50]
+    assert list(sample) == [pair for pair in first if len(pair[0].split()) > 2]
+    monkeypatch.setattr(pipeline, "SAMPLE", 500)
+    assert [len(corpus) for corpus in pipeline.first_pairs(streamed(tmp_path).data)] == [300]
+
+
+def test_a_run_without_a_stream_is_not_resumed_with_one(tmp_path):
+    train(make_recipe(tmp_path, eval_bleu=False, eval_every=8, max_updates=8))
+    with pytest.raises(InputError, match="data.stream: False, now True"):
+        train(streamed(tmp_path, max_updates=16), resume=True)
+
+
+def test_a_stream_has_no_epochs(tmp_path):
+    values = make_recipe(tmp_path).as_dict()
+    values["data"]["stream"] = True
+    values["training"] |= {"max_updates": None, "max_epochs": 3}
+    with pytest.raises(InputError, match="training.max_updates: missing, must be given with data.stream"):
+        from_mapping(Recipe, values)

@@ -1,0 +1,141 @@
+# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
+"""The three kinds of divergence, told apart on made curves, and the command."""
+
+import json
+import math
+from types import SimpleNamespace
+
+import pytest
+import yaml
+
+from residual_hf.runs.stress import StressRun, StressSetting, corpus_of, ranked, survival, table
+from residual_hf.analysis.short_training import ShortCorpus
+from residual_hf.cli import main
+from residual_hf.data.encoding import EncodedCorpus
+from residual_hf.data.synthetic import generate_corpus
+from residual_hf.base.errors import InputError
+from residual_hf.model.options import from_mapping
+from residual_hf.base.environment import commit
+from residual_hf.runs.recipe import Recipe
+
+SETTING = StressSetting(updates=200, max_lr=0.2)  # the rate at update t is t / 1000
+HEALTHY = [6.0 - 4.0 * min(1.0, update / 100) for update in range(200)]
+
+
+def judge(losses, mode="post_ln"):
+    run = StressRun(mode, 6, 1, losses, unigram_entropy=5.0)
+    healthy = StressRun("pre_ln", 6, 1, HEALTHY, unigram_entropy=5.0)
+    return survival(run, [run, healthy], SETTING)
+
+
+def test_a_healthy_run_survives_the_highest_rate():
+    result = judge(HEALTHY)
+    assert (result.largest_lr, result.divergence) == (0.2, None)
+
+
+def test_spike_that_does_not_return():
+    result = judge(HEALTHY[:150] + [6.0] * 50)
+    assert result.divergence == "spike" and result.largest_lr == pytest.approx(0.155, abs=0.005)
+
+
+def test_spike_that_returns_is_none():
+    assert judge(HEALTHY[:140] + [6.0] * 10 + HEALTHY[150:]).divergence is None
+
+
+def test_loss_that_is_not_finite():
+    result = judge(HEALTHY[:80])  # runs end there
+    assert result.divergence == "spike" and result.largest_lr == pytest.approx(0.08)
+
+
+def test_loss_that_left_its_range_before_it_was_not_finite():
+    assert judge(HEALTHY[:80] + [20.0] * 100).largest_lr == pytest.approx(0.08, abs=0.005)
+
+
+def test_stagnation():
+    result = judge([6.0 - 0.5 * min(1.0, update / 50) for update in range(200)])
+    assert (result.divergence, result.largest_lr) == ("stagnation", 0.0)
+
+
+def test_silent_slow_down():
+    result = judge([loss if update < 60 else 3.6 for update, loss in enumerate(HEALTHY)])
+    assert result.divergence == "slow-down" and 0.06 < result.largest_lr < 0.1
+
+
+def test_table_has_range_and_kind():
+    results = [judge(HEALTHY), judge([6.0 - 0.5 * min(1.0, update / 50) for update in range(200)])]
+    assert "| `post_ln` | 0.1 (0-0.2) none, stagnation, 3.75 |" in table(results)
+    assert "spike, 2e+10 |" in table([judge([2e10] * 100 + [3e10] * 100)])
+
+
+def test_modes_are_ranked_by_rate_and_then_by_loss():
+    spiked, worse = HEALTHY[:150] + [6.0] * 50, [loss + 0.1 for loss in HEALTHY]
+    results = [judge(losses, mode) for mode, losses in {"b2t": spiked, "keel": worse, "post_ln": HEALTHY}.items()]
+    assert [result.run.mode for result in ranked(results)] == ["post_ln", "keel", "b2t"]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--layers", "6", "0"], r"--layers: [6, 0] given, must be at least 1"),
+        (["--updates", "0"], "--updates: 0 given, must be at least 1"),
+        (["--width", "30"], "--width: 30 given, must be a multiple of 4"),
+        (["--max-lr", "nan"], "--max-lr: nan given, must be above 0"),
+    ],
+)
+def test_numbers_are_checked(options, message, tmp_path, capsys):
+    assert main(["stress", "--output-dir", str(tmp_path / "out"), *options]) == 2
+    assert message in capsys.readouterr().err and not (tmp_path / "out").exists()
+
+
+def test_command_continues_its_runs(tmp_path, small_generated_corpus, capsys):
+    arguments = ["stress", "--output-dir", str(tmp_path / "out"), "--layers", "1", "--width", "16", "--updates", "4"]
+    arguments += ["--max-tokens", "128"]
+    assert main([*arguments, "--modes", "post_ln"]) == 0
+    assert main([*arguments, "--modes", "post_ln", "resi_dual"]) == 0
+    runs = [json.loads(line) for line in (tmp_path / "out" / "runs.jsonl").read_text().splitlines()]
+    assert [run["mode"] for run in runs] == ["post_ln", "resi_dual"] and runs[0]["commit"] == commit()
+    assert runs[0]["setting"]["max_tokens"] == 128
+    assert all(len(run["losses"]) == 4 and math.isfinite(run["losses"][-1]) for run in runs)
+    assert "| `resi_dual` |" in capsys.readouterr().out
+    assert (tmp_path / "out" / "stress.png").exists()
+    assert main([*arguments, "--modes", "postln"]) == 2
+
+
+def test_corpus_of_a_recipe(tmp_path, capsys):
+    pairs = generate_corpus({"train": 200, "valid": 10})
+    for split, found in pairs.items():
+        for language, lines in zip(("en", "de"), zip(*found, strict=True), strict=True):
+            (tmp_path / f"{split}.{language}").write_text("\n".join(lines) + "\n")
+    data = {s: {"source": str(tmp_path / f"{s}.en"), "target": str(tmp_path / f"{s}.de")} for s in pairs}
+    recipe = {"output_dir": "unused", "source_lang": "en", "target_lang": "de", "data": data}
+    recipe["tokenizer"] = {"vocab_size": 400, "joint": False}
+    (tmp_path / "recipe.yaml").write_text(yaml.safe_dump(recipe))
+    arguments = ["stress", "--output-dir", str(tmp_path / "out"), "--modes", "pre_ln", "--layers", "1"]
+    arguments += ["--width", "16", "--updates", "3", "--recipe", str(tmp_path / "recipe.yaml")]
+    assert main(arguments) == main(arguments) == 0
+    (run,) = map(json.loads, (tmp_path / "out" / "runs.jsonl").read_text().splitlines())
+    assert run["setting"]["corpus"].startswith("train.en|train.de (") and len(run["losses"]) == 3
+    assert "| `pre_ln` |" in (tmp_path / "out" / "stress.md").read_text()
+    (tmp_path / "recipe.yaml").write_text(yaml.safe_dump({**recipe, "data": {**data, "stream": True}}))
+    assert main(arguments) == 2 and "data.stream" in capsys.readouterr().err
+
+
+def test_language_models_are_refused(tmp_path):
+    """The stress test trains encoder-decoders, which would learn to copy the text."""
+    recipe = {"output_dir": "unused", "task": "language_modeling", "language": "en"}
+    recipe["data"] = {split: {"text": f"{split}.txt"} for split in ("train", "valid")}
+    recipe["training"] = {"label_smoothing": 0, "max_epochs": 1}
+    with pytest.raises(InputError, match="task: 'language_modeling' given, but the stress test"):
+        corpus_of(from_mapping(Recipe, recipe), tmp_path, 128)
+
+
+def test_each_epoch_has_its_own_segmentation():
+    class Segmented(EncodedCorpus):
+        def __getitem__(self, index):
+            return super().__getitem__(index) | {"labels": [4 + self.epoch]}
+
+    corpus = Segmented.from_ids([[5, 2]], [[4, 2]])
+    corpora = {"train": corpus, "valid": EncodedCorpus.from_ids([[5, 2]], [[4, 2]])}
+    tokenizer = SimpleNamespace(pad_token_id=1, eos_token_id=2)
+    batches = ShortCorpus(corpora, tokenizer, {}).train(seed=1)
+    assert [next(batches)["labels"].tolist() for _ in range(3)] == [[[4]], [[5]], [[6]]]
