@@ -10,7 +10,7 @@ from dataclasses import MISSING, Field, fields, is_dataclass
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
-from residual_hf.analysis.output import as_markdown
+from residual_hf.base.tables import as_markdown
 from residual_hf.model.options import allowed_values
 from residual_hf.model.presets import PRESETS
 from residual_hf.runs.recipe import Recipe

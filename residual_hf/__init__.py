@@ -13,7 +13,6 @@ from ._version import __version__
 from .registration import register_when_needed
 
 if TYPE_CHECKING:
-    from .training.diagnostics import DiagnosticsCallback
     from .generation.translator import Translator
     from .model.configuration_residual import ResidualConfig
     from .model.connections import ResidualConnection, StreamBoundary, register_ln_mode
@@ -27,10 +26,11 @@ if TYPE_CHECKING:
     from .model.stacks import ResidualDecoder, ResidualEncoder, ResidualPreTrainedModel
     from .model.tokenization_residual import ResidualTokenizer
     from .training.callbacks import BranchWarmupCallback
+    from .training.diagnostics import DiagnosticsCallback
 
 _MODULES = {
     "BranchWarmupCallback": "training.callbacks",
-    "DiagnosticsCallback": "analysis.monitoring.diagnostics",
+    "DiagnosticsCallback": "training.diagnostics",
     "ResidualConfig": "model.configuration_residual",
     "ResidualConnection": "model.connections",
     "ResidualDecoder": "model.stacks",

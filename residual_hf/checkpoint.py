@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +18,10 @@ from transformers import (
     PreTrainedConfig,
 )
 
-import residual_hf  # noqa: F401  registers the Auto classes
 from residual_hf import checkpoint_checks as checks
-from residual_hf.checkpoint_checks import UNREADABLE, WEIGHT_FILES
 from residual_hf.base.errors import InputError
 from residual_hf.base.files import atomic_folder, check_output_folder, read_json
+from residual_hf.checkpoint_checks import UNREADABLE, WEIGHT_FILES
 from residual_hf.model.configuration_residual import ResidualConfig
 from residual_hf.model.modeling_residual import ResidualForConditionalGeneration
 from residual_hf.model.modeling_single_stack import (
@@ -43,14 +42,17 @@ SAVED: dict[str, tuple[type, Any]] = {  # the classes of saved models, and the A
 
 
 def save_checkpoint(
-    model: Any, tokenizer: Any, folder: str | os.PathLike, *, overwrite: bool = False, origin: str | None = None
+    model: Any,
+    tokenizer: Any,
+    folder: str | os.PathLike,
+    *,
+    overwrite: bool = False,
+    complete: Callable[[Path], None] | None = None,
 ) -> Path:
     """Save weights (safetensors), config, generation config, tokenizer, model code and pipeline to one folder.
 
-    With `origin`, a sentence that says where the weights are from, the folder gets a card.
-
     With `residual_hf` imported the folder loads as it is, elsewhere with `trust_remote_code=True`. It is written
-    completely or not at all; `overwrite` replaces all files of an existing one.
+    completely or not at all; `overwrite` replaces all files of an existing one. `complete` adds files to it.
 
     Raises:
         InputError: another model, a tokenizer with more tokens than the model, a folder that is not empty, or with
@@ -67,10 +69,8 @@ def save_checkpoint(
     with atomic_folder(folder) as new:
         model.save_pretrained(new)
         tokenizer.save_pretrained(new)
-        if origin:
-            from residual_hf.hub.plain_card import write_plain_card
-
-            write_plain_card(new, model.config, tokenizer, folder.resolve().name, origin)
+        if complete is not None:
+            complete(new)
     return folder
 
 

@@ -9,9 +9,9 @@ import sys
 from collections.abc import Sequence
 
 from ._version import __version__
-from .commands import BAD_INPUT, BROKEN_PIPE, FAILED, INTERRUPTED, analysis, sharing, training, using
 from .base.errors import InputError, is_panic
 from .base.interrupts import signals_interrupt
+from .commands import BAD_INPUT, BROKEN_PIPE, FAILED, INTERRUPTED, analysis, sharing, training, using
 
 VERBS = (
     training.add_quickstart,

@@ -22,11 +22,11 @@ from conversion.fairseq_files import (
 from tiny_translator import tiny_tokenizer
 from transformers import MarianConfig, MarianMTModel
 
+from residual_hf.base.yaml_reader import load_yaml
 from residual_hf.data.synthetic import generate_corpus
 from residual_hf.model.options import from_mapping
 from residual_hf.runs.recipe import Recipe, load_recipe
 from residual_hf.runs.run import train
-from residual_hf.base.yaml_reader import load_yaml
 
 ROOT = Path(__file__).parents[1]
 FENCE = re.compile(r"^(?P<indent> *)```(?P<language>\w+)\n(?P<text>.*?)^(?P=indent)```$", re.MULTILINE | re.DOTALL)

@@ -12,9 +12,9 @@ from safetensors.torch import load_file, save_file
 from tiny_translator import SENTENCES, tiny_model, tiny_tokenizer
 from transformers import AutoModelForSeq2SeqLM, BartConfig, BartForConditionalGeneration
 
+from residual_hf.base.errors import InputError
 from residual_hf.checkpoint import identity, save_checkpoint, validate_model_folder
 from residual_hf.cli import main
-from residual_hf.base.errors import InputError
 from residual_hf.generation.translator import Translator
 from residual_hf.hub.push import push_run
 from residual_hf.model.tokenization_residual import ResidualTokenizer

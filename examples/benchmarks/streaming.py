@@ -26,12 +26,12 @@ import numpy as np
 import transformers
 from torch.utils.data import DataLoader
 
+from residual_hf.base.files import write_json
 from residual_hf.data.batching import Seq2SeqCollator
-from residual_hf.data.encoding import encode
 from residual_hf.data.data_settings import CorpusSpec, DataSettings, TokenizerSettings
+from residual_hf.data.encoding import encode
 from residual_hf.data.streaming import StreamedBatches
 from residual_hf.data.tokenizer_training import train_tokenizer
-from residual_hf.base.files import write_json
 
 WORDS = 50_000
 SENTENCES = 100_000  # at most so many different ones of a side; the corpus pairs them anew again and again

@@ -27,13 +27,13 @@ from torch import Tensor, nn
 from transformers import MarianConfig, MarianMTModel
 from transformers.modeling_outputs import Seq2SeqLMOutput
 
-from residual_hf.data.batching import Seq2SeqCollator, TokenBudgetSampler
 from residual_hf.base.files import write_json
+from residual_hf.data.batching import Seq2SeqCollator, TokenBudgetSampler
+from residual_hf.losses.label_smoothing import fused_linear_smoothed_cross_entropy
 from residual_hf.model.configuration_residual import ResidualConfig
 from residual_hf.model.modeling_residual import ResidualForConditionalGeneration
 from residual_hf.training.acceleration import accelerated
 from residual_hf.training.launch import keep_freed_memory
-from residual_hf.losses.label_smoothing import fused_linear_smoothed_cross_entropy
 
 Batch = dict[str, Tensor]
 

@@ -19,10 +19,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
 
-from residual_hf.analysis.output import Panel, Point, as_markdown, to_pictures
+from residual_hf.analysis.output import Panel, Point, to_pictures
 from residual_hf.base.files import RECORD, read_json, write_atomically
-from residual_hf.runs.recipe import load_recipe
+from residual_hf.base.tables import as_markdown
 from residual_hf.records.run_record import RunRecord
+from residual_hf.runs.recipe import load_recipe
 
 FILE = Path(__file__).with_suffix(".csv")
 LAYERS, RATES = (6, 18), (1e-3, 3e-3, 1e-2)

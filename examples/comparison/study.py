@@ -27,15 +27,16 @@ from pathlib import Path
 
 from tqdm.auto import tqdm
 
-from residual_hf.analysis.output import Panel, Point, as_markdown, write_points
+from residual_hf.analysis.output import Panel, Point, write_points
+from residual_hf.base.files import RECORD
+from residual_hf.base.tables import as_markdown
 from residual_hf.commands import DIVERGED
 from residual_hf.commands.options import parse_overrides
 from residual_hf.evaluation.metrics import paired_bootstrap
-from residual_hf.base.files import RECORD
 from residual_hf.model.connections import LN_MODES
-from residual_hf.runs.recipe import load_recipe
-from residual_hf.records.run_record import RunRecord
 from residual_hf.records.run_folder import FinishedRun
+from residual_hf.records.run_record import RunRecord
+from residual_hf.runs.recipe import load_recipe
 
 FIGURES = {"bleu": "sacreBLEU", "tokenized_bleu": "tokenized BLEU", "nll": "NLL"}
 

@@ -22,11 +22,11 @@ from typing import Any
 import torch
 from torch.nn.utils import clip_grad_norm_
 
-from residual_hf.analysis.output import as_markdown
-from residual_hf.probes.ablation import mean_loss
 from residual_hf.analysis.short_training import ShortCorpus, new_model, train
 from residual_hf.base.files import append_json_lines, read_json_lines
+from residual_hf.base.tables import as_markdown
 from residual_hf.model.connections import LN_MODES
+from residual_hf.probes.ablation import mean_loss
 from residual_hf.training.launch import keep_freed_memory
 
 

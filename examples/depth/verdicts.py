@@ -20,13 +20,13 @@ from typing import Any
 import torch
 from study import outcome, read_runs
 
-from residual_hf.analysis.output import as_markdown
-from residual_hf.runs.check import Check
 from residual_hf.analysis.short_training import ShortCorpus, generated_corpora, shape
-from residual_hf.runs.verdict import VERDICTS, ModeCheck, judge
-from residual_hf.data.data_settings import CorpusSpec, DataSettings, TokenizerSettings
 from residual_hf.base.files import append_json_lines
+from residual_hf.base.tables import as_markdown
+from residual_hf.data.data_settings import CorpusSpec, DataSettings, TokenizerSettings
+from residual_hf.runs.check import Check
 from residual_hf.runs.recipe import Recipe
+from residual_hf.runs.verdict import VERDICTS, ModeCheck, judge
 from residual_hf.training.training_settings import TrainingSettings
 
 OUTCOMES = ("trained", "stuck", "diverged")

@@ -12,11 +12,11 @@ from pathlib import Path
 import torch
 
 from residual_hf import ResidualConfig, ResidualForCausalLM, ResidualForConditionalGeneration
-from residual_hf.checkpoint import save_checkpoint
-from residual_hf.data.synthetic import generate_corpus
-from residual_hf.data.data_settings import TokenizerSettings
-from residual_hf.data.tokenizer_training import train_tokenizer
 from residual_hf.base.files import write_json
+from residual_hf.checkpoint import save_checkpoint
+from residual_hf.data.data_settings import TokenizerSettings
+from residual_hf.data.synthetic import generate_corpus
+from residual_hf.data.tokenizer_training import train_tokenizer
 from residual_hf.model.connections import LN_MODES
 
 MODES = sorted(LN_MODES)

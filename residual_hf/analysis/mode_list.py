@@ -3,17 +3,13 @@
 
 from __future__ import annotations
 
-import importlib.util
 import inspect
-import sys
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import fields
-from pathlib import Path
 
 from torch import nn
 
-from .output import as_markdown
-from residual_hf.base.errors import InputError
+from residual_hf.base.tables import as_markdown
 from residual_hf.model import catalogue as _  # noqa: F401  registers the modes
 from residual_hf.model.configuration_residual import ResidualConfig
 from residual_hf.model.connections import LN_MODES, ResidualConnection, build_connections, get_ln_mode
@@ -37,26 +33,6 @@ def modes_table() -> str:
     return as_markdown(rows)
 
 
-def check_modes(names: Sequence[str]) -> None:
-    """Raise `InputError` for a name that is not that of a mode."""
-    unknown = [name for name in names if name not in LN_MODES]
-    if unknown:
-        raise InputError(f"--modes: unknown {', '.join(unknown)}. Known: {', '.join(sorted(LN_MODES))}")
-
-
-def import_modes(path: Path) -> None:
-    """Run a Python file that registers modes. Raises `InputError` for a file that cannot be run."""
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    if spec is None or spec.loader is None:
-        raise InputError(f"--import {path}: not a Python file")
-    try:
-        module = importlib.util.module_from_spec(spec)
-        sys.modules[path.stem] = module
-        spec.loader.exec_module(module)
-    except Exception as error:
-        raise InputError(f"--import {path}: {type(error).__name__}: {error}") from error
-
-
 def warmup(mode: type[ResidualConnection]) -> str:
     """Learning-rate warm-up in the paper of a mode; a class derived from another has its own paper."""
     return vars(mode).get("warmup", ResidualConnection.warmup)
@@ -75,10 +51,11 @@ def connection_parameters(name: str) -> int:
     return sum(p.numel() for module in modules for p in module.parameters())
 
 
-def describe_mode(name: str) -> str:
-    """One mode in full. Raises `ValueError` with the list of modes for an unknown name."""
-    from residual_hf.conversion.export import targets_of  # takes as long as PyTorch, and the list of modes does not need it
+def describe_mode(name: str, exports: Mapping[str, str]) -> str:
+    """One mode in full. Raises `ValueError` with the list of modes for an unknown name.
 
+    `exports` maps the formats that the mode can be exported to, to the mode that is written.
+    """
     mode = get_ln_mode(name)
     lines = [name, "", f"  {mode.equation}", f"  {mode.source}", "", inspect.cleandoc(mode.__doc__ or ""), ""]
     norm, style = mode.default_norm_type, mode.default_init_style
@@ -87,7 +64,7 @@ def describe_mode(name: str) -> str:
     lines.append(f"learning-rate warm-up: {warmup(mode)} in the paper")
     if mode.folds_into:
         lines.append(f"folds into {mode.folds_into} (residual_hf.conversion.fold)")
-    exported = (f"{to}{'' if plain == name else f' (as {plain})'}" for to, plain in targets_of(name).items())
+    exported = (f"{to}{'' if plain == name else f' (as {plain})'}" for to, plain in exports.items())
     lines.append(f"exports to: {', '.join(exported) or 'none'} (residual-hf export)")
     if mode.attention_implementations:
         lines.append(f"attn_implementation: {', '.join(mode.attention_implementations)} only")

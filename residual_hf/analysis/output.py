@@ -1,5 +1,5 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
-"""What measurements are written as: text tables, CSV, SVG and PNG."""
+"""What measurements are written as: CSV, SVG and PNG."""
 
 from __future__ import annotations
 
@@ -46,19 +46,6 @@ def check_matplotlib() -> None:
     """Raise `InputError` if it is not installed."""
     if find_spec("matplotlib") is None:
         raise InputError("figures need matplotlib: pip install 'residual_hf[figures]'")
-
-
-def as_table(rows: Sequence[Sequence[str]]) -> str:
-    """Rows of equally many cells as text, the first of them the header."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = ("  ".join(map(str.ljust, row, widths)) for row in rows)
-    return "\n".join(line.rstrip() for line in lines)
-
-
-def as_markdown(rows: Sequence[Sequence[str]]) -> str:
-    """The same as a Markdown table."""
-    head, *body = rows
-    return "\n".join(f"| {' | '.join(row)} |" for row in (head, ["---"] * len(head), *body))
 
 
 def write_points(

@@ -13,13 +13,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from residual_hf import ResidualConfig, ResidualForConditionalGeneration
 from residual_hf.data.batching import Seq2SeqCollator, TokenBudgetSampler
+from residual_hf.data.data_settings import TokenizerSettings
 from residual_hf.data.encoding import EncodedCorpus
 from residual_hf.data.synthetic import generate_corpus
-from residual_hf.data.data_settings import TokenizerSettings
 from residual_hf.data.tokenizer_training import train_tokenizer
 from residual_hf.model.branch_warmup import advance_branch_warmup
+from residual_hf.model.configuration_residual import ResidualConfig
+from residual_hf.model.modeling_residual import ResidualForConditionalGeneration
 from residual_hf.model.profiling import wants_profile
 
 PAIRS = {"train": 20000, "valid": 200, "test": 1}

@@ -12,6 +12,8 @@ from pathlib import Path
 
 import torch
 
+from residual_hf._version import __version__
+
 
 def command() -> str:
     """The command line of this process, as a user types it."""
@@ -43,8 +45,6 @@ def versions() -> dict[str, str]:
     import accelerate
     import tokenizers
     import transformers
-
-    from residual_hf import __version__
 
     return {
         "residual_hf": __version__,

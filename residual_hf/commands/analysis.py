@@ -30,7 +30,8 @@ def add_modes(verbs: Verbs) -> None:
 
 
 def run_modes(options: argparse.Namespace) -> int:
-    from residual_hf.analysis.mode_list import describe_mode, import_modes, modes_table
+    from residual_hf.analysis.mode_list import describe_mode, modes_table
+    from residual_hf.base.modes import import_modes
 
     if options.module is not None:
         import_modes(options.module)
@@ -41,8 +42,12 @@ def run_modes(options: argparse.Namespace) -> int:
     try:
         if options.svg is not None:
             draw_svg(options)
+        elif options.names:
+            from residual_hf.conversion.export import targets_of  # as slow as PyTorch; the table does without
+
+            print(describe_mode(options.names[0], targets_of(options.names[0])))
         else:
-            print(describe_mode(options.names[0]) if options.names else modes_table())
+            print(modes_table())
     except ValueError as error:
         raise InputError(str(error)) from error
     return 0
@@ -129,10 +134,10 @@ def add_stress(verbs: Verbs) -> None:
 
 
 def run_stress(options: argparse.Namespace) -> int:
-    from residual_hf.runs.stress import StressSetting, corpus_of, stress, write_results
-    from residual_hf.analysis.mode_list import check_modes
+    from residual_hf.base.modes import check_modes
     from residual_hf.model.connections import LN_MODES
     from residual_hf.runs.recipe import load_recipe
+    from residual_hf.runs.stress import StressSetting, corpus_of, stress, write_results
 
     check_modes(options.modes)
     for name in ("width", "updates", "max_tokens", "layers"):

@@ -41,10 +41,10 @@ def add_train(verbs: Verbs) -> None:
 def run_train(options: argparse.Namespace) -> int:
     if os.environ.get("RANK", "0") == "0":
         print(f"residual-hf train: {options.recipe}: loading PyTorch and Transformers", file=sys.stderr, flush=True)
-    from residual_hf.training.divergence import TrainingDivergedError
-    from residual_hf.training.launch import this_process
     from residual_hf.runs.recipe import load_recipe
     from residual_hf.runs.run import Interrupted, train
+    from residual_hf.training.divergence import TrainingDivergedError
+    from residual_hf.training.launch import this_process
 
     overrides = parse_overrides(options.set)
     if options.output_dir is not None:
@@ -101,7 +101,7 @@ def add_average(verbs: Verbs) -> None:
 
 
 def run_average(options: argparse.Namespace) -> int:
-    from residual_hf.training.checkpoints import average_run
+    from residual_hf.runs.average import average_run
 
     of = "last" if options.best is None else "best"
     count = getattr(options, of)

@@ -8,8 +8,8 @@ import json
 import sys
 from pathlib import Path
 
-from residual_hf.data.data_settings import BREAK_MODES
 from residual_hf.base.errors import InputError
+from residual_hf.data.data_settings import BREAK_MODES
 
 from . import imports
 from .options import (
@@ -173,10 +173,10 @@ def add_evaluate(verbs: Verbs) -> None:
 
 
 def run_evaluate(options: argparse.Namespace) -> int:
+    from residual_hf.base.files import check_output_folder
     from residual_hf.evaluation.metrics import EvaluationSettings
     from residual_hf.evaluation.test_sets import SCORES, evaluate_model, read_baseline, read_test_sets
     from residual_hf.evaluation.translation_metric import load_metric
-    from residual_hf.base.files import check_output_folder
 
     pairs = [*options.source, *options.reference]
     if bool(options.text) == bool(pairs):

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from residual_hf.base.errors import InputError
 from residual_hf.conversion.fold import (
     as_double,
     config_with_modes,
@@ -24,7 +25,6 @@ from residual_hf.conversion.fold import (
     move_scales,
     scales_tables,
 )
-from residual_hf.base.errors import InputError
 from residual_hf.model.configuration_residual import ResidualConfig
 from residual_hf.model.connections import LN_MODES, STACKS, ResidualConnection, get_ln_mode
 from residual_hf.model.modeling_residual import ResidualForConditionalGeneration

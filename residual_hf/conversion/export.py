@@ -15,7 +15,8 @@ import sacrebleu
 import torch
 from torch import Tensor, nn
 
-import residual_hf
+from residual_hf.base.errors import InputError
+from residual_hf.base.files import atomic_folder, check_output_folder, write_json
 from residual_hf.checkpoint import load_checkpoint
 from residual_hf.conversion.exported_model import end_tokens, translate_greedily
 from residual_hf.conversion.to_ctranslate2 import CTranslate2Target
@@ -23,9 +24,7 @@ from residual_hf.conversion.to_onnx import OnnxTarget
 from residual_hf.conversion.to_torch_export import TorchExportTarget
 from residual_hf.data.multilingual import check_tagged
 from residual_hf.data.text_files import iter_lines
-from residual_hf.base.errors import InputError
 from residual_hf.evaluation.metrics import EvaluationSettings
-from residual_hf.base.files import atomic_folder, check_output_folder, write_json
 from residual_hf.generation.decode import DecodingSettings, to_text
 from residual_hf.model.connections import get_ln_mode
 from residual_hf.model.modeling_residual import ResidualForConditionalGeneration

@@ -10,7 +10,9 @@ from typing import Any
 
 from torch import Tensor
 
-from residual_hf.checkpoint import WEIGHT_FILES, save_checkpoint
+from residual_hf.base.errors import InputError
+from residual_hf.base.files import check_output_folder, expanded
+from residual_hf.checkpoint import WEIGHT_FILES
 from residual_hf.conversion.fairseq import convert_fairseq_state_dict
 from residual_hf.conversion.fairseq_config import build_config, model_settings
 from residual_hf.conversion.fairseq_tokenizer import (
@@ -21,8 +23,7 @@ from residual_hf.conversion.fairseq_tokenizer import (
 from residual_hf.conversion.moses import MosesRules
 from residual_hf.conversion.pickles import load_pickle, to_plain
 from residual_hf.data.tokenizer import prepend_eos, read_dictionary
-from residual_hf.base.errors import InputError
-from residual_hf.base.files import check_output_folder, expanded
+from residual_hf.hub.plain_card import save_with_card
 from residual_hf.model.configuration_residual import ResidualConfig
 from residual_hf.model.modeling_residual import ResidualForConditionalGeneration
 from residual_hf.model.modeling_single_stack import ResidualForCausalLM
@@ -168,7 +169,7 @@ def convert_fairseq_checkpoint(
         tokenizer.backend_tokenizer.post_processor = prepend_eos()
     model = build_model(config, weights, checkpoint)
     origin = f"The weights are converted from the fairseq checkpoint {Path(checkpoint).name}."
-    return save_checkpoint(model, tokenizer, output_dir, overwrite=overwrite, origin=origin)
+    return save_with_card(model, tokenizer, output_dir, origin, overwrite=overwrite)
 
 
 def check_dictionary(name: str, path: str | Path, tokens: list[str], rows: int) -> None:

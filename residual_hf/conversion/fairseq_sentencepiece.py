@@ -12,10 +12,10 @@ from typing import Any
 
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
 
-from residual_hf.conversion.moses import char_class
-from residual_hf.data.tokenizer import SPECIAL_TOKENS, append_eos
 from residual_hf.base.errors import InputError
 from residual_hf.base.files import expanded
+from residual_hf.conversion.moses import char_class
+from residual_hf.data.tokenizer import SPECIAL_TOKENS, append_eos
 
 UNK = SPECIAL_TOKENS[3]
 MARK = "\ufdd0"  # prefix of entries that no text maps to

@@ -17,6 +17,7 @@ from typing import Any
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
+from residual_hf.base.errors import InputError
 from residual_hf.conversion.fairseq_sentencepiece import sentencepiece_backend
 from residual_hf.conversion.moses import MosesRules
 from residual_hf.data.text_files import iter_lines
@@ -27,7 +28,6 @@ from residual_hf.data.tokenizer import (
     read_dictionary,
     wrap_tokenizer,
 )
-from residual_hf.base.errors import InputError
 from residual_hf.model.tokenization_residual import ResidualTokenizer
 
 UNK = SPECIAL_TOKENS[3]

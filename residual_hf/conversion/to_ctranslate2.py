@@ -14,9 +14,9 @@ from typing import Any, cast
 import numpy as np
 from torch import Tensor, nn
 
+from residual_hf.base.errors import InputError
 from residual_hf.conversion.fold import fold
 from residual_hf.data.tokenizer import separate_target_vocabulary
-from residual_hf.base.errors import InputError
 from residual_hf.model.configuration_residual import ResidualConfig
 from residual_hf.model.connections import STACKS, get_ln_mode
 from residual_hf.model.embeddings import SinusoidalPositions, first_position, positions_padding

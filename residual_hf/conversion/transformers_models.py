@@ -17,10 +17,11 @@ from huggingface_hub.errors import StrictDataclassError
 from torch import Tensor, nn
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, PreTrainedModel
 
-from residual_hf.checkpoint import WEIGHT_FILES, save_checkpoint
-from residual_hf.conversion.fairseq import convert_fairseq_state_dict
 from residual_hf.base.errors import InputError
 from residual_hf.base.files import check_output_folder
+from residual_hf.checkpoint import WEIGHT_FILES
+from residual_hf.conversion.fairseq import convert_fairseq_state_dict
+from residual_hf.hub.plain_card import save_with_card
 from residual_hf.model.configuration_residual import ResidualConfig
 from residual_hf.model.connections import STACKS
 from residual_hf.model.embeddings import SinusoidalPositions, build_positions
@@ -127,7 +128,7 @@ def convert_transformers(
         model, source_lang=source_lang, target_lang=target_lang, decoder_start_token_id=decoder_start_token_id
     )
     origin = f"The weights are converted from the {type(model).__name__} {name}."
-    return save_checkpoint(converted, tokenizer, output_dir, overwrite=overwrite, origin=origin)
+    return save_with_card(converted, tokenizer, output_dir, origin, overwrite=overwrite)
 
 
 def load(auto_class: Any, name: str | os.PathLike) -> Any:

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from residual_hf.data.encoding import IGNORED, EncodedCorpus, Lengths
 from residual_hf.base.errors import InputError
+from residual_hf.data.encoding import IGNORED, EncodedCorpus, Lengths
 from residual_hf.model.embeddings import shift_tokens_right
 
 SortKeys = Callable[[np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray]]

@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from residual_hf.data.corpus import ParallelCorpus
+from residual_hf.data.data_settings import CleaningSettings
 from residual_hf.data.pair_reader import Pair
 from residual_hf.data.scripts import share_of_script, words
-from residual_hf.data.data_settings import CleaningSettings
 
 logger = logging.getLogger(__name__)
 

@@ -7,9 +7,9 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from residual_hf.data.scripts import is_script
 from residual_hf.base.errors import InputSettings
 from residual_hf.base.files import expanded
+from residual_hf.data.scripts import is_script
 from residual_hf.model.options import option
 
 SIDES = {"both": ("source", "target"), "source": ("source",), "target": ("target",)}

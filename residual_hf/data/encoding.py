@@ -17,10 +17,10 @@ from safetensors.numpy import load_file, save_file
 from torch.utils.data import Dataset
 from tqdm.auto import tqdm
 
-from residual_hf.data.corpus import ParallelCorpus
-from residual_hf.data.subword_regularization import Resegment
 from residual_hf.base.errors import InputError, is_panic
 from residual_hf.base.files import atomic_file
+from residual_hf.data.corpus import ParallelCorpus
+from residual_hf.data.subword_regularization import Resegment
 from residual_hf.model.options import shortened
 
 logger = logging.getLogger(__name__)

@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 
+from residual_hf.base.errors import InputError
 from residual_hf.data.corpus import ParallelCorpus
 from residual_hf.data.encoding import IGNORED, EncodedCorpus, encode, encode_corpus
 from residual_hf.data.tokenizer import ends_text
-from residual_hf.base.errors import InputError
 
 Packing = Callable[[EncodedCorpus], EncodedCorpus]
 Span = tuple[int, int, int]

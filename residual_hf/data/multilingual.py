@@ -8,9 +8,9 @@ from dataclasses import replace
 from itertools import chain
 from typing import Any
 
+from residual_hf.base.errors import InputError
 from residual_hf.data.corpus import ParallelCorpus
 from residual_hf.data.data_settings import CorpusSpec
-from residual_hf.base.errors import InputError
 from residual_hf.model.translation_inputs import language_tags
 
 

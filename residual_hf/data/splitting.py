@@ -13,10 +13,10 @@ from typing import IO
 import numpy as np
 import regex
 
-from residual_hf.data.pair_reader import Pair, PairReader
-from residual_hf.data.data_settings import CorpusSpec
 from residual_hf.base.errors import InputError
 from residual_hf.base.files import atomic_file
+from residual_hf.data.data_settings import CorpusSpec
+from residual_hf.data.pair_reader import Pair, PairReader
 
 SPLITS = ("train", "valid", "test")
 BLOCK = 100_000

@@ -19,9 +19,9 @@ from typing import Any
 from tokenizers import Tokenizer
 from tokenizers import models as token_models
 
+from residual_hf.base.errors import InputError
 from residual_hf.data.data_settings import SIDES, SubwordRegularizationSettings
 from residual_hf.data.tokenizer import target_backend
-from residual_hf.base.errors import InputError
 from residual_hf.model.options import refusal
 
 GROWTH = 1.3

@@ -10,9 +10,9 @@ from typing import Any
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, processors
 from transformers import PreTrainedTokenizerFast
 
+from residual_hf.base.errors import InputError
 from residual_hf.data.data_settings import SPECIAL_TOKENS
 from residual_hf.data.text_files import iter_lines
-from residual_hf.base.errors import InputError
 
 OVERWRITE = "#fairseq:overwrite"
 

@@ -16,8 +16,8 @@ from typing import ClassVar
 
 import torch
 
-from residual_hf.data.text_files import one_line
 from residual_hf.base.errors import InputError
+from residual_hf.data.text_files import one_line
 
 PROGRAM = "comet-score"
 DEFAULT_MODEL = "Unbabel/wmt22-comet-da"

@@ -13,13 +13,13 @@ from typing import Any
 import torch
 from tqdm.auto import tqdm
 
+from residual_hf.base.errors import InputError
 from residual_hf.checkpoint import move_to
 from residual_hf.data.batching import Seq2SeqCollator, evaluation_batches
 from residual_hf.data.corpus import numbered, read_parallel
+from residual_hf.data.data_settings import CorpusSpec
 from residual_hf.data.encoding import EncodedCorpus
 from residual_hf.data.language_modeling import count_words, encode_texts, pack, predicted_tokens
-from residual_hf.data.data_settings import CorpusSpec
-from residual_hf.base.errors import InputError
 from residual_hf.losses.label_smoothing import LossMeter
 
 from .test_sets import write_scores

@@ -9,10 +9,10 @@ from dataclasses import asdict
 from functools import cached_property
 from typing import Any
 
+from residual_hf.base.errors import InputError
 from residual_hf.data.corpus import ParallelCorpus, numbered
 from residual_hf.data.scripts import LETTER, WITHOUT_SPACES, share_of_script
 from residual_hf.data.tokenizer import join_subwords
-from residual_hf.base.errors import InputError
 
 from .metrics import METRICS, EvaluationSettings, TokenizedBLEU, corpus_scores, detokenize, tokenized_bleu
 from .translation_metric import SentenceMetric, add_results, load_metric

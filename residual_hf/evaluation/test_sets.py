@@ -11,16 +11,16 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from residual_hf.base.environment import command, commit, device_name, now, versions
+from residual_hf.base.errors import InputError
+from residual_hf.base.files import atomic_folder, write_atomically, write_json
 from residual_hf.data.corpus import ParallelCorpus, read_parallel
 from residual_hf.data.data_settings import CorpusSpec
 from residual_hf.data.text_files import iter_lines, one_line
-from residual_hf.base.errors import InputError
-from residual_hf.base.files import atomic_folder, write_atomically, write_json
 from residual_hf.generation.long_text import LongLines
 from residual_hf.generation.stream import check_lengths
 from residual_hf.generation.translator import Translator
 from residual_hf.model.translation_inputs import languages_of
-from residual_hf.base.environment import command, commit, device_name, now, versions
 
 from .metrics import EvaluationSettings, check_lines
 from .scorer import Scorer, by_corpus, make_scorers, mean_of_reports

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 
 import regex
 
-from residual_hf.data.scripts import WITHOUT_SPACES, letters_of
 from residual_hf.base.errors import InputError
+from residual_hf.data.scripts import WITHOUT_SPACES, letters_of
 
 LONG_TEXT = ("error", "truncate", "split", "skip")
 SHOWN = 10  # line numbers in a message

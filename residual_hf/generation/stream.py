@@ -19,8 +19,8 @@ from accelerate import PartialState
 from accelerate.utils import broadcast_object_list
 from tqdm import tqdm
 
-from residual_hf.data.text_files import iter_lines, one_line
 from residual_hf.base.errors import InputError, InputSettings
+from residual_hf.data.text_files import iter_lines, one_line
 from residual_hf.model.options import option
 
 from .long_text import LONG_TEXT, LongLines

@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 import torch
 from tqdm import tqdm
 
-from residual_hf.checkpoint import load_checkpoint, move_to
 from residual_hf.base.errors import InputError
+from residual_hf.checkpoint import load_checkpoint, move_to
 from residual_hf.model.decoding import FastGenerationMixin
 from residual_hf.model.options import refusal
 from residual_hf.model.translation_inputs import TranslationInputs

@@ -18,17 +18,17 @@ from huggingface_hub.errors import HFValidationError
 from huggingface_hub.utils import validate_repo_id
 from jinja2 import TemplateError
 
-from residual_hf.data.tokenizer import ends_text
 from residual_hf.base.errors import InputError
-from residual_hf.evaluation.metrics import METRICS, Comparison, paired_bootstrap, tokenizer_of
 from residual_hf.base.files import check_output_file, write_atomically
+from residual_hf.data.tokenizer import ends_text
+from residual_hf.evaluation.metrics import METRICS, Comparison, paired_bootstrap, tokenizer_of
 from residual_hf.model import catalogue as _  # noqa: F401  registers the modes
 from residual_hf.model.connections import LN_MODES
 from residual_hf.records.learning_curve import learning_curve
+from residual_hf.records.markdown import file_name, public
 from residual_hf.records.run_folder import FinishedRun, Run
 
 from .citations import bibtex, papers
-from residual_hf.records.markdown import file_name, public
 from .templates import render, render_card
 
 logger = logging.getLogger(__name__)

@@ -3,18 +3,20 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from huggingface_hub import ModelCardData
 
-from residual_hf.data.tokenizer import ends_text, reads_segmented_text
 from residual_hf.base.files import write_atomically
+from residual_hf.checkpoint import save_checkpoint
+from residual_hf.data.tokenizer import ends_text, reads_segmented_text
 from residual_hf.model.configuration_residual import ResidualConfig
 from residual_hf.model.translation_inputs import TranslationInputs, language_tags
+from residual_hf.records.markdown import text
 
 from .card import describe_mode, language_codes, usage
-from residual_hf.records.markdown import text
 from .templates import render_card
 
 KINDS = {
@@ -24,6 +26,13 @@ KINDS = {
 }
 EXAMPLES = {("en", "de"): "__{}__", ("eng_Latn", "deu_Latn"): "{}", ("en_XX", "de_DE"): "{}"}
 """Codes of M2M100, NLLB and mBART, and their tokens."""
+
+
+def save_with_card(model: Any, tokenizer: Any, folder: Path, origin: str, *, overwrite: bool = False) -> Path:
+    """`save_checkpoint` with a card; `origin` says where the weights are from, a sentence."""
+    name = folder.resolve().name
+    write = partial(write_plain_card, config=model.config, tokenizer=tokenizer, name=name, origin=origin)
+    return save_checkpoint(model, tokenizer, folder, overwrite=overwrite, complete=write)
 
 
 def write_plain_card(folder: Path, config: ResidualConfig, tokenizer: Any, name: str, origin: str) -> None:

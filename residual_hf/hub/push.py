@@ -16,11 +16,11 @@ from huggingface_hub import CommitOperationAdd, HfApi, ModelCard
 from huggingface_hub.errors import HfHubHTTPError, HFValidationError, OfflineModeIsEnabled
 from huggingface_hub.utils import validate_repo_id
 
-from residual_hf.checkpoint import validate_model_folder
 from residual_hf.base.errors import InputError
+from residual_hf.checkpoint import validate_model_folder
+from residual_hf.records.markdown import literal
 
 from .card import write_card
-from residual_hf.records.markdown import literal
 
 CARD = "README.md"
 PICTURE = re.compile(r"!\[[^\]]*\]\(([\w.-]+)\)")  # in Markdown, of a file in the same folder

@@ -8,12 +8,12 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from residual_hf.data.text_files import iter_lines
 from residual_hf.base.errors import InputError
-from residual_hf.evaluation.metrics import detokenize
 from residual_hf.base.files import RECORD, read_json, undamaged_entries
-from residual_hf.model.connections import STACKS
 from residual_hf.base.yaml_reader import read_yaml
+from residual_hf.data.text_files import iter_lines
+from residual_hf.evaluation.metrics import detokenize
+from residual_hf.model.connections import STACKS
 
 from .run_record import RunRecord
 

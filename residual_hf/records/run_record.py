@@ -8,14 +8,13 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from residual_hf.base.environment import command, commit, device_name, now, versions
+from residual_hf.base.errors import InputSettings
+from residual_hf.base.files import RECORD, read_json, write_json
 from residual_hf.data.corpus import ParallelCorpus
 from residual_hf.data.data_settings import DataSettings
 from residual_hf.data.text_files import sample_hash
-from residual_hf.base.errors import InputSettings
-from residual_hf.base.files import RECORD, read_json, write_json
 from residual_hf.model.options import from_mapping
-
-from residual_hf.base.environment import command, commit, device_name, now, versions
 
 THEN = ", then "
 """Between the values of a run and those after it was resumed."""

@@ -28,7 +28,7 @@ from tqdm.auto import tqdm
 
 from residual_hf.probes.gradients import GradientNorm, gradient_norms
 from residual_hf.probes.representations import activation_ranges
-from residual_hf.analysis.mode_list import check_modes
+from residual_hf.base.modes import check_modes
 from residual_hf.data.corpus import ParallelCorpus, read_parallel
 from residual_hf.data.encoding import EncodedCorpus
 from residual_hf.data.pair_reader import PairReader

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from transformers import TrainerCallback, set_seed
 
-from residual_hf.analysis.output import as_table
+from residual_hf.base.tables import as_table
 from residual_hf.data.pipeline import read_corpora
 from residual_hf.base.errors import InputError
 from residual_hf.base.files import RECORD, read_json_lines, undamaged_entries, write_json_lines

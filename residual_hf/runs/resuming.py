@@ -1,20 +1,17 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
-"""Checks before a run is resumed: recipe, text and tokenizer are the same, and the last checkpoint is intact."""
+"""Checks before a run is resumed: recipe, text and tokenizer are the same."""
 
 from __future__ import annotations
 
-import zipfile
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
-
-from safetensors import SafetensorError, safe_open
 
 from residual_hf.checkpoint import WEIGHT_FILES
 from residual_hf.data.pipeline import Corpora
 from residual_hf.data.text_files import file_hash
 from residual_hf.base.errors import InputError
-from residual_hf.base.files import RECORD, expanded, read_json
+from residual_hf.base.files import RECORD, expanded
 from residual_hf.model.options import from_mapping
 
 from residual_hf.training.launch import this_process
@@ -120,32 +117,6 @@ def has_finished(recipe: Recipe, texts: Corpora, folder: Path) -> bool:
 def tokenizer_hashes(folder: Path) -> dict[str, str]:
     """The hash of each file of a run's tokenizer, by name."""
     return {path.name: file_hash(path) for path in sorted((folder / "tokenizer").glob("*")) if path.is_file()}
-
-
-def check_intact(checkpoint: Path) -> None:
-    """Raise `InputError` for a checkpoint with a missing or damaged file."""
-    sharded = any(path.is_dir() for path in checkpoint.iterdir())  # by FSDP or DeepSpeed
-    for name in () if sharded else ("model*.safetensors", "optimizer.pt", "scheduler.pt", "rng_state*.pth"):
-        if not any(checkpoint.glob(name)):
-            raise InputError(_damaged(checkpoint / name, "missing"))
-    for path in sorted(checkpoint.iterdir()):
-        try:
-            if path.name == "config.json":
-                read_json(path)
-            elif path.suffix in (".pt", ".pth"):
-                with zipfile.ZipFile(path) as archive:
-                    if wrong := archive.testzip():
-                        raise zipfile.BadZipFile(f"wrong checksum of {wrong}")
-            elif path.suffix == ".safetensors":
-                safe_open(path, "pt").__exit__(None, None, None)
-        except InputError as error:
-            raise InputError(_damaged(path, "damaged")) from error
-        except (zipfile.BadZipFile, SafetensorError, OSError, EOFError, NotImplementedError) as error:
-            raise InputError(_damaged(path, f"damaged ({error})")) from error
-
-
-def _damaged(path: Path, state: str) -> str:
-    return f"--resume: {path} is {state}; delete {path.parent} to continue from the checkpoint before it"
 
 
 def _has_moved(before: str | None, now: str | None) -> bool:

@@ -24,8 +24,9 @@ from statistics import fmean
 
 from tqdm.auto import tqdm
 
-from residual_hf.analysis.output import Panel, Point, as_markdown, check_matplotlib, write_points
-from residual_hf.analysis.mode_list import check_modes
+from residual_hf.analysis.output import Panel, Point, check_matplotlib, write_points
+from residual_hf.base.tables import as_markdown
+from residual_hf.base.modes import check_modes
 from residual_hf.data.pipeline import read_corpora
 from residual_hf.base.errors import InputError
 from residual_hf.base.files import append_json_lines, undamaged_entries, write_atomically, write_json_lines

@@ -18,7 +18,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from residual_hf.analysis.output import as_table
+from residual_hf.base.tables import as_table
 
 from .stress import smoothed, spike
 

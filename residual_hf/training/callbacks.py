@@ -20,8 +20,8 @@ from residual_hf.base.errors import InputError
 from residual_hf.base.files import append_json_lines, write_atomically
 from residual_hf.base.interrupts import SIGNALS
 from residual_hf.model.branch_warmup import advance_branch_warmup
-
 from residual_hf.records.learning_curve import learning_curve
+
 from .training_settings import METRICS
 
 logger = logging.getLogger(__name__)

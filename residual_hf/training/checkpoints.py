@@ -1,11 +1,12 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
-"""The checkpoints of a run: list, delete and average them."""
+"""The checkpoints of a run: list, check, delete and average them."""
 
 from __future__ import annotations
 
 import logging
 import re
 import shutil
+import zipfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,9 +17,9 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 from transformers import TrainerCallback
 
-from residual_hf.training.diagnostics import spikes, update_of
 from residual_hf.base.errors import InputError
-from residual_hf.base.files import check_output_folder, read_json
+from residual_hf.base.files import read_json
+from residual_hf.training.diagnostics import spikes, update_of
 
 from .callbacks import evaluations
 
@@ -71,6 +72,32 @@ def disk_errors(folder: Path) -> Iterator[None]:
         free = shutil.disk_usage(folder).free / 2**20
         more = "; continue with --resume" if complete_checkpoints(folder / "checkpoints") else ""
         raise OSError(f"{folder}: a file could not be written, the disk has {free:.0f} MiB free{more}") from error
+
+
+def check_intact(checkpoint: Path) -> None:
+    """Raise `InputError` for a checkpoint with a missing or damaged file."""
+    sharded = any(path.is_dir() for path in checkpoint.iterdir())  # by FSDP or DeepSpeed
+    for name in () if sharded else ("model*.safetensors", "optimizer.pt", "scheduler.pt", "rng_state*.pth"):
+        if not any(checkpoint.glob(name)):
+            raise InputError(_damaged(checkpoint / name, "missing"))
+    for path in sorted(checkpoint.iterdir()):
+        try:
+            if path.name == "config.json":
+                read_json(path)
+            elif path.suffix in (".pt", ".pth"):
+                with zipfile.ZipFile(path) as archive:
+                    if wrong := archive.testzip():
+                        raise zipfile.BadZipFile(f"wrong checksum of {wrong}")
+            elif path.suffix == ".safetensors":
+                safe_open(path, "pt").__exit__(None, None, None)
+        except InputError as error:
+            raise InputError(_damaged(path, "damaged")) from error
+        except (zipfile.BadZipFile, SafetensorError, OSError, EOFError, NotImplementedError) as error:
+            raise InputError(_damaged(path, f"damaged ({error})")) from error
+
+
+def _damaged(path: Path, state: str) -> str:
+    return f"--resume: {path} is {state}; delete {path.parent} to continue from the checkpoint before it"
 
 
 class KeepCheckpoints(TrainerCallback):
@@ -166,32 +193,6 @@ def choose_checkpoints(
             raise InputError(f"{problem} (keep_last, keep_best)")
         logger.warning("%s: averaging these", problem)
     return found
-
-
-def average_run(
-    run_folder: Path, output_dir: Path, count: int, *, of: str = "last", overwrite: bool = False
-) -> list[Path]:
-    """Average the last or the best checkpoints of a run folder and save the model; returns the checkpoints."""
-    from transformers import AutoTokenizer
-
-    from residual_hf.checkpoint import WEIGHT_FILES, save_checkpoint, saved_class
-
-    from residual_hf.runs.building import set_search
-    from residual_hf.runs.recipe import load_recipe
-
-    recipe = load_recipe(run_folder / "recipe.yaml")
-    settings = recipe.training
-    settings.require(not settings.ema_decay, "ema_decay", "0: a run with it evaluates and keeps other weights")
-    chosen = choose_checkpoints(run_folder / "checkpoints", count, of=of, metric=settings.metric)
-    check_output_folder(output_dir, overwrite=overwrite, holds=WEIGHT_FILES, inputs=[run_folder, *chosen])
-    model_class: Any = saved_class(read_json(chosen[-1] / "config.json"))[0]
-    model = model_class.from_pretrained(chosen[-1])
-    load_average(model, chosen)
-    set_search(model, recipe.decoding)  # which may have changed after the checkpoints
-    tokenizer = AutoTokenizer.from_pretrained(run_folder / "tokenizer")
-    origin = f"The weights are the average of {', '.join(path.name for path in chosen)} of one run."
-    save_checkpoint(model, tokenizer, output_dir, overwrite=overwrite, origin=origin)
-    return chosen
 
 
 def load_average(model: torch.nn.Module, checkpoints: Sequence[Path]) -> None:

@@ -33,10 +33,10 @@ from torch.autograd import Variable
 from torch.distributed.tensor import DTensor
 from transformers import TrainerCallback
 
-from residual_hf.probes.site_statistics import SiteStatistics, SiteSums
-from residual_hf.probes.sites import sublayers, watch
 from residual_hf.base.errors import InputError
 from residual_hf.base.files import append_json_lines, atomic_file, entries_until, write_json, write_json_lines
+from residual_hf.probes.site_statistics import SiteStatistics, SiteSums
+from residual_hf.probes.sites import sublayers, watch
 
 from .spikes import THRESHOLD, WINDOW, first_mover, spike_scores
 

@@ -16,28 +16,27 @@ from torch.utils.data import DataLoader
 from transformers.trainer_callback import TrainerControl, TrainerState
 from transformers.trainer_utils import TrainOutput
 
+from residual_hf.base.errors import InputError
+from residual_hf.base.files import set_usual_mode
 from residual_hf.data.batching import Seq2SeqCollator, TokenBudgetSampler, evaluation_batches
 from residual_hf.data.encoding import EncodedCorpus
 from residual_hf.data.streaming import StreamedBatches
-from residual_hf.base.errors import InputError
-from residual_hf.base.files import set_usual_mode
+from residual_hf.losses.consistency import TwoPasses
+from residual_hf.losses.label_smoothing import LossMeter
 from residual_hf.model.branch_warmup import branch_warmups
 from residual_hf.model.profiling import profile_admin, set_profile, wants_profile
 from residual_hf.model.translation_inputs import position_limit
 
 from .acceleration import accelerated, cpu_precision
 from .callbacks import BranchWarmupCallback, StepsOfTheSettings, StreamPosition, is_out_of_patience
-from .checkpoints import complete_checkpoints, load_average
-from residual_hf.losses.consistency import TwoPasses
+from .checkpoints import check_intact, complete_checkpoints, load_average
 from .divergence import DivergenceGuard
 from .ema import EMACallback
 from .launch import set_matmul_precision
-from residual_hf.losses.label_smoothing import LossMeter
 from .optimization import build_optimizer
-from residual_hf.runs.resuming import check_intact
 from .schedules import build_schedule
-from .training_settings import TrainingSettings
 from .sharding import ShardedTrainer, gather_full_model, is_sharded
+from .training_settings import TrainingSettings
 
 logger = logging.getLogger(__name__)
 

@@ -11,12 +11,12 @@ from typing import Any, Literal
 
 import torch
 
-from residual_hf.data.batching import BATCH_ORDERS
 from residual_hf.base.errors import InputSettings
+from residual_hf.data.batching import BATCH_ORDERS
 from residual_hf.evaluation.rouge import TYPES as ROUGE
+from residual_hf.losses.label_smoothing import SMOOTHING_FORMS
 from residual_hf.model.options import option
 
-from residual_hf.losses.label_smoothing import SMOOTHING_FORMS
 from .optimization import OPTIMIZERS
 from .schedules import SCHEDULES, TRANSFORMERS_SCHEDULES, decay_of
 

@@ -10,6 +10,7 @@ import torch
 
 from residual_hf.analysis.mode_list import connection_parameters, describe_mode, modes_table
 from residual_hf.cli import main
+from residual_hf.conversion.export import targets_of
 from residual_hf.model.configuration_residual import ResidualConfig
 from residual_hf.model.connections import LN_MODES
 from residual_hf.model.modeling_residual import ResidualModel
@@ -26,7 +27,7 @@ def rows(table):
 def test_every_mode_declares_what_the_catalogue_shows(name):
     mode = LN_MODES[name]
     assert mode.__doc__ and mode.equation and mode.source
-    text = describe_mode(name)
+    text = describe_mode(name, targets_of(name))
     assert mode.equation in text and mode.source in text
     for option in fields(mode.Options):
         assert f"{option.name}: " in text and option.metadata["help"] in text

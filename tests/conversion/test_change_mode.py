@@ -6,9 +6,9 @@ import torch
 from conversion.test_fold import build, logits
 from model.test_mode_invariants import SOURCE, TARGET, make
 
+from residual_hf.base.errors import InputError
 from residual_hf.conversion import change_ln_mode, modes_from
 from residual_hf.conversion.change_mode import base_of
-from residual_hf.base.errors import InputError
 from residual_hf.model.connections import LN_MODES, ResidualConnection, register_ln_mode
 from residual_hf.model.modeling_residual import ResidualForConditionalGeneration
 

@@ -9,13 +9,13 @@ from tiny_translator import SENTENCES, tiny_model, tiny_tokenizer
 from transformers import AutoTokenizer
 
 from residual_hf.analysis.mode_list import describe_mode
+from residual_hf.base.errors import InputError
 from residual_hf.checkpoint import load_checkpoint, save_checkpoint
 from residual_hf.cli import main
 from residual_hf.conversion import export as exporting
 from residual_hf.conversion.export import TARGETS, ExportDiffersError, export, targets_of
 from residual_hf.conversion.to_onnx import load_onnx
 from residual_hf.conversion.to_torch_export import load_torch_export
-from residual_hf.base.errors import InputError
 from residual_hf.generation.translator import Translator
 from residual_hf.model.branch_warmup import branch_warmups
 from residual_hf.model.connections import LN_MODES
@@ -218,6 +218,6 @@ def test_arguments_are_checked_before_the_model_is_loaded(tmp_path, monkeypatch)
 
 
 def test_a_mode_says_where_it_exports_to():
-    assert "exports to: ctranslate2" in describe_mode("pre_ln")
-    assert "ctranslate2 (as post_ln)" in describe_mode("admin")
-    assert "exports to: onnx, torch (" in describe_mode("resi_dual")
+    assert "exports to: ctranslate2" in describe_mode("pre_ln", targets_of("pre_ln"))
+    assert "ctranslate2 (as post_ln)" in describe_mode("admin", targets_of("admin"))
+    assert "exports to: onnx, torch (" in describe_mode("resi_dual", targets_of("resi_dual"))

@@ -21,10 +21,10 @@ from reference import SHARED
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
 import residual_hf  # noqa: F401  registers the Auto classes
+from residual_hf.base.errors import InputError
 from residual_hf.cli import main
 from residual_hf.conversion.fairseq_checkpoint import MosesOptions, convert_fairseq_checkpoint, load_fairseq_model
 from residual_hf.data.tokenizer import read_dictionary
-from residual_hf.base.errors import InputError
 
 SOURCE = torch.tensor([[1, 1, 7, 5, 9, 2], [4, 5, 6, 11, 8, 2]])
 TARGET = torch.tensor([[2, 8, 4, 9, 6], [2, 5, 5, 12, 10]])

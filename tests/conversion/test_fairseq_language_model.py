@@ -12,8 +12,8 @@ import torch
 from reference import FIXTURES
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from residual_hf.conversion import convert_fairseq_checkpoint, load_fairseq_model
 from residual_hf.base.errors import InputError
+from residual_hf.conversion import convert_fairseq_checkpoint, load_fairseq_model
 
 NAMES = ["language_model_post_ln", "language_model_adaptive", "language_model_adaptive_untied"]
 

@@ -11,6 +11,7 @@ from fairseq_files import write_dictionary
 from reference import SHARED
 from transformers import AutoTokenizer
 
+from residual_hf.base.errors import InputError
 from residual_hf.conversion.fairseq_tokenizer import (
     fairseq_tokenizer,
     read_codes,
@@ -20,7 +21,6 @@ from residual_hf.conversion.fairseq_tokenizer import (
 from residual_hf.conversion.moses import MosesRules
 from residual_hf.data.synthetic.generator import generate_corpus
 from residual_hf.data.tokenizer import pretokenized_tokenizer, read_dictionary
-from residual_hf.base.errors import InputError
 from residual_hf.model.tokenization_residual import ResidualTokenizer
 
 STRANGE = [

@@ -17,9 +17,9 @@ import numpy as np
 import pytest
 import torch
 
+from residual_hf.base.errors import InputError
 from residual_hf.conversion import pickle_scan
 from residual_hf.conversion.pickles import load_pickle, to_plain
-from residual_hf.base.errors import InputError
 
 WITNESS = "a_pickle_was_here"
 

@@ -24,10 +24,10 @@ from transformers import (
     pipeline,
 )
 
+from residual_hf.base.errors import InputError
 from residual_hf.checkpoint import load_checkpoint
 from residual_hf.cli import main
 from residual_hf.conversion.transformers_models import convert_transformers, from_transformers
-from residual_hf.base.errors import InputError
 from residual_hf.model.modeling_residual import ResidualForConditionalGeneration
 
 V = 40

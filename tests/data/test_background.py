@@ -9,8 +9,8 @@ from concurrent.futures import CancelledError
 
 import pytest
 
-from residual_hf.data.background import BackgroundCall, interruptible
 from residual_hf.base.interrupts import signals_interrupt
+from residual_hf.data.background import BackgroundCall, interruptible
 
 
 def test_the_result_of_a_call_and_its_error_reach_the_caller():

@@ -12,9 +12,9 @@ import pytest
 import torch
 from torch.utils.data import DataLoader
 
+from residual_hf.base.errors import InputError
 from residual_hf.data.batching import Seq2SeqCollator, TokenBudgetSampler
 from residual_hf.data.encoding import EncodedCorpus
-from residual_hf.base.errors import InputError
 
 MULTI30K = Path(__file__).parents[3] / "shared" / "reference" / "multi30k_bpe"
 

@@ -9,11 +9,11 @@ import json
 
 import pytest
 
-from residual_hf.data.corpus import ParallelCorpus, read_parallel
-from residual_hf.data.pair_reader import PairReader, check_files
-from residual_hf.data.data_settings import CorpusSpec
-from residual_hf.data.text_files import count_lines, iter_lines
 from residual_hf.base.errors import InputError
+from residual_hf.data.corpus import ParallelCorpus, read_parallel
+from residual_hf.data.data_settings import CorpusSpec
+from residual_hf.data.pair_reader import PairReader, check_files
+from residual_hf.data.text_files import count_lines, iter_lines
 
 PAIRS = [("A dog.", "Ein Hund."), ("Two  cats ", "\tZwei Katzen"), ("ﬁve\u00a0“x”", "fünf\u2028„y“\x85\x0b\x0c\x1e")]
 

@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import pytest
 
+from residual_hf.base.errors import InputError
 from residual_hf.data.data_settings import (
     CleaningSettings,
     CorpusSpec,
@@ -10,7 +11,6 @@ from residual_hf.data.data_settings import (
     SubwordRegularizationSettings,
     TokenizerSettings,
 )
-from residual_hf.base.errors import InputError
 
 FILES = {"source": "a.en", "target": "a.de"}
 WEIGHTED = {"tsv": "a.tsv", "weight": 1}

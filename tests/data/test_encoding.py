@@ -5,11 +5,11 @@ import pytest
 from tokenizers import Regex, Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
-from residual_hf.data.corpus import ParallelCorpus
-from residual_hf.data.encoding import EncodedCorpus, encode_corpus
-from residual_hf.data.data_settings import TokenizerSettings
-from residual_hf.data.tokenizer_training import train_tokenizer
 from residual_hf.base.errors import InputError
+from residual_hf.data.corpus import ParallelCorpus
+from residual_hf.data.data_settings import TokenizerSettings
+from residual_hf.data.encoding import EncodedCorpus, encode_corpus
+from residual_hf.data.tokenizer_training import train_tokenizer
 from residual_hf.model.tokenization_residual import ResidualTokenizer
 
 SOURCES = ["one two three", "four", "five six"] * 5

@@ -7,14 +7,14 @@ import numpy as np
 import pytest
 from torch.utils.data import DataLoader
 
+from residual_hf.base.errors import InputError
 from residual_hf.data.batching import Seq2SeqCollator, TokenBudgetSampler
 from residual_hf.data.corpus import ParallelCorpus
-from residual_hf.data.encoding import encode_corpus
 from residual_hf.data.data_settings import SubwordRegularizationSettings, TokenizerSettings
+from residual_hf.data.encoding import encode_corpus
 from residual_hf.data.subword_regularization import resegmenters
 from residual_hf.data.tokenizer import pretokenized_tokenizer
 from residual_hf.data.tokenizer_training import train_tokenizer
-from residual_hf.base.errors import InputError
 from residual_hf.model.tokenization_residual import ResidualTokenizer
 
 TAG = "<2de>"

@@ -11,15 +11,15 @@ import numpy as np
 import pytest
 from tiny_translator import SENTENCES, tiny_tokenizer
 
+from residual_hf.base.errors import InputError
 from residual_hf.data.batching import Seq2SeqCollator
 from residual_hf.data.corpus import read_parallel
+from residual_hf.data.data_settings import CorpusSpec, DataSettings
 from residual_hf.data.encoding import EncodedCorpus
 from residual_hf.data.language_modeling import count_words, encode_chunks, encode_texts, pack, predicted_tokens
 from residual_hf.data.pair_reader import Cursor, PairReader
 from residual_hf.data.pipeline import open_stream
-from residual_hf.data.data_settings import CorpusSpec, DataSettings
 from residual_hf.data.tokenizer import prepend_eos
-from residual_hf.base.errors import InputError
 
 END = 2
 LINES = [[10, 11, 12, END], [13, END], [END], [14, 15, END], [16, 17, 18, 19, END], [END], [END], [20, END]]

@@ -8,8 +8,8 @@ import math
 import numpy as np
 import pytest
 
-from residual_hf.data.mixture import mixed_indices, mixing_probabilities
 from residual_hf.base.errors import InputError
+from residual_hf.data.mixture import mixed_indices, mixing_probabilities
 
 
 @pytest.mark.parametrize(

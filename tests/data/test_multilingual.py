@@ -5,10 +5,10 @@ from dataclasses import replace
 
 import pytest
 
-from residual_hf.data.corpus import ParallelCorpus, read_parallel
-from residual_hf.data.multilingual import concatenate, directions, reverse_spec, tag_corpus, training_pairs
-from residual_hf.data.data_settings import CorpusSpec
 from residual_hf.base.errors import InputError
+from residual_hf.data.corpus import ParallelCorpus, read_parallel
+from residual_hf.data.data_settings import CorpusSpec
+from residual_hf.data.multilingual import concatenate, directions, reverse_spec, tag_corpus, training_pairs
 
 CORPUS = ParallelCorpus(["a dog", "a cat"], ["ein Hund", "eine Katze"], "pairs", "en", "de")
 SYNTHETIC = replace(CORPUS, tag="<BT>")

@@ -8,9 +8,9 @@ import json
 
 import pytest
 
-from residual_hf.data.pair_reader import Cursor, PairReader, check_files, locate_pair
-from residual_hf.data.data_settings import CorpusSpec
 from residual_hf.base.errors import InputError
+from residual_hf.data.data_settings import CorpusSpec
+from residual_hf.data.pair_reader import Cursor, PairReader, check_files, locate_pair
 
 PAIRS = [
     ("a dog", "ein Hund"),

@@ -10,9 +10,9 @@ from itertools import chain, islice
 import pytest
 from tiny_translator import tiny_tokenizer
 
-from residual_hf.data.pipeline import open_stream, prepare, read_corpora
-from residual_hf.data.data_settings import DataSettings, TokenizerSettings
 from residual_hf.base.errors import InputError
+from residual_hf.data.data_settings import DataSettings, TokenizerSettings
+from residual_hf.data.pipeline import open_stream, prepare, read_corpora
 from residual_hf.model.options import from_mapping
 
 WORDS = ["red", "green", "blue", "dog", "cat", "sees", "a", "the"]

@@ -5,8 +5,8 @@ import gzip
 
 import pytest
 
-from residual_hf.data.splitting import SPLITS, held_out_sizes, sentence_key, split_corpus
 from residual_hf.base.errors import InputError
+from residual_hf.data.splitting import SPLITS, held_out_sizes, sentence_key, split_corpus
 
 
 def write(folder, pairs):

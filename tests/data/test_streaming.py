@@ -20,15 +20,15 @@ from types import SimpleNamespace
 import pytest
 from torch.utils.data import DataLoader
 
+from residual_hf.base.errors import InputError
 from residual_hf.data.batching import Seq2SeqCollator, TokenBudgetSampler
 from residual_hf.data.corpus import read_parallel
+from residual_hf.data.data_settings import CleaningSettings, CorpusSpec, DataSettings, TokenizerSettings
 from residual_hf.data.encoding import EncodedCorpus
 from residual_hf.data.encoding import encode as encode_with
 from residual_hf.data.multilingual import concatenate, training_pairs
-from residual_hf.data.data_settings import CleaningSettings, CorpusSpec, DataSettings, TokenizerSettings
 from residual_hf.data.streaming import StreamedBatches
 from residual_hf.data.tokenizer_training import train_tokenizer
-from residual_hf.base.errors import InputError
 
 ROOT = Path(__file__).parents[2]
 

@@ -12,8 +12,8 @@ from random import Random
 import pytest
 from tokenizers import AddedToken, Tokenizer, models
 
-from residual_hf.data.subword_regularization import BpeDropout, UnigramSampling
 from residual_hf.base.errors import InputError
+from residual_hf.data.subword_regularization import BpeDropout, UnigramSampling
 
 DRAWS = 20000
 MERGES = [("a", "b"), ("ab", "c"), ("b", "c"), ("c", "a"), ("abc", "abc")]

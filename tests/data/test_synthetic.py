@@ -12,6 +12,7 @@ import re
 import pytest
 from processes import run_python
 
+from residual_hf.base.errors import InputError
 from residual_hf.data.synthetic import MAX_PAIRS, corpus, generate_corpus, grammar
 from residual_hf.data.synthetic.grammar import (
     ACC,
@@ -33,7 +34,6 @@ from residual_hf.data.synthetic.grammar import (
     object_part,
 )
 from residual_hf.data.synthetic.words import ADJECTIVES, BE, NOUNS, VERBS
-from residual_hf.base.errors import InputError
 
 SIZES = {"train": 6000, "valid": 300, "test": 300}
 

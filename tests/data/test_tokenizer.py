@@ -17,10 +17,10 @@ import pytest
 from processes import run_python
 from transformers import AutoConfig, AutoTokenizer, PreTrainedConfig, PreTrainedTokenizerFast
 
+from residual_hf.base.errors import InputError
 from residual_hf.data.data_settings import TokenizerSettings
 from residual_hf.data.tokenizer import pretokenized_tokenizer
 from residual_hf.data.tokenizer_training import LONGEST, train_tokenizer
-from residual_hf.base.errors import InputError
 from residual_hf.model.tokenization_residual import ResidualTokenizer
 
 ROOT = Path(__file__).parents[2]

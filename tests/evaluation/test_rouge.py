@@ -5,8 +5,8 @@ import logging
 
 import pytest
 
-from residual_hf.data.corpus import ParallelCorpus
 from residual_hf.base.errors import InputError
+from residual_hf.data.corpus import ParallelCorpus
 from residual_hf.evaluation.metrics import EvaluationSettings
 from residual_hf.evaluation.scorer import make_scorers, mean_figures
 from residual_hf.evaluation.translation_metric import load_metric

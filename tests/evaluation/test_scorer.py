@@ -6,8 +6,8 @@ from types import SimpleNamespace
 import pytest
 from sacrebleu.metrics import BLEU
 
-from residual_hf.data.corpus import ParallelCorpus
 from residual_hf.base.errors import InputError
+from residual_hf.data.corpus import ParallelCorpus
 from residual_hf.evaluation.metrics import EvaluationSettings, detokenize
 from residual_hf.evaluation.scorer import (
     Scorer,

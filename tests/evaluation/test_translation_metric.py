@@ -13,9 +13,9 @@ import pytest
 from tiny_translator import tiny_tokenizer
 from transformers import EvalPrediction
 
+from residual_hf.base.errors import InputError
 from residual_hf.data.data_settings import TokenizerSettings
 from residual_hf.data.tokenizer_training import train_tokenizer
-from residual_hf.base.errors import InputError
 from residual_hf.evaluation import translation_metric
 from residual_hf.evaluation.translation_metric import TranslationMetric, compute_metrics_for, load_metric
 from residual_hf.model.tokenization_residual import ResidualTokenizer

@@ -16,13 +16,13 @@ from types import SimpleNamespace
 import pytest
 from tiny_translator import SENTENCES, stdin, tiny_model, tiny_tokenizer
 
+from residual_hf.base.lock import Lock
 from residual_hf.checkpoint import save_checkpoint
 from residual_hf.cli import main
 from residual_hf.generation import resumable_file, stream
 from residual_hf.generation.devices import run_on_devices
 from residual_hf.generation.stream import StreamSettings, translate_stream
 from residual_hf.generation.translator import Translator
-from residual_hf.base.lock import Lock
 
 LINES = [*SENTENCES, "", *SENTENCES[::-1], "zwei"]
 LONG = " ".join(SENTENCES * 4)

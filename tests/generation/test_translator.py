@@ -16,8 +16,8 @@ from transformers import (
     T5ForConditionalGeneration,
 )
 
-from residual_hf.checkpoint import model_folder, save_checkpoint
 from residual_hf.base.errors import InputError
+from residual_hf.checkpoint import model_folder, save_checkpoint
 from residual_hf.generation import decode
 from residual_hf.generation.decode import DecodingSettings, search
 from residual_hf.generation.long_text import split_text

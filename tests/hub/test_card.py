@@ -12,8 +12,8 @@ from huggingface_hub import ModelCard
 
 from residual_hf.base.errors import InputError
 from residual_hf.hub.card import write_card
-from residual_hf.records.markdown import public
 from residual_hf.model.connections import LN_MODES
+from residual_hf.records.markdown import public
 from residual_hf.training import learning_curve as curve_module
 
 

@@ -6,8 +6,8 @@ import re
 import pytest
 from finished_run import BAD, GOOD, REFERENCES, content, edit_json, write_lines
 
-from residual_hf.cli import main
 from residual_hf.base.errors import InputError
+from residual_hf.cli import main
 from residual_hf.hub.card import write_card
 
 

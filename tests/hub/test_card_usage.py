@@ -10,7 +10,6 @@ from processes import run_python
 from tiny_translator import coded_tokenizer, tiny_model, tiny_tokenizer
 
 from residual_hf import ResidualConfig, ResidualForMaskedLM
-from residual_hf.checkpoint import save_checkpoint
 from residual_hf.hub.card import write_card
 
 BLOCKED = "import sys; sys.modules['residual_hf'] = None\n"
@@ -73,7 +72,7 @@ def test_card_of_a_model_for_headlines(make_run):
 )
 def test_card_of_an_averaged_model(tmp_path, fields, tags, shown):
     tokenizer = tiny_tokenizer(*tags)
-    folder = save_checkpoint(tiny_model(tokenizer, **fields), tokenizer, tmp_path / "model", origin="An average.")
+    folder = save_with_card(tiny_model(tokenizer, **fields), tokenizer, tmp_path / "model", "An average.")
     card = content(folder / "README.md")
     assert all(text in card for text in shown)
 
@@ -81,7 +80,7 @@ def test_card_of_an_averaged_model(tmp_path, fields, tags, shown):
 def test_card_of_an_encoder(tmp_path):
     tokenizer = tiny_tokenizer()
     config = ResidualConfig(is_encoder_only=True, vocab_size=len(tokenizer), d_model=16, encoder_layers=1)
-    folder = save_checkpoint(ResidualForMaskedLM(config), tokenizer, tmp_path / "model", origin="Trained elsewhere.")
+    folder = save_with_card(ResidualForMaskedLM(config), tokenizer, tmp_path / "model", "Trained elsewhere.")
     card = content(folder / "README.md")
     assert "An encoder-only Transformer" in card and "pipeline_tag: fill-mask" in card and "Seq2Seq" not in card
 
@@ -90,7 +89,7 @@ def test_card_of_a_model_whose_tokenizer_adds_language_codes(tmp_path, monkeypat
     """Its code runs: first that without residual_hf, then that with it."""
     tokenizer = coded_tokenizer(tmp_path)
     model = tiny_model(tokenizer, vocab_size=max(tokenizer.lang_code_to_id.values()) + 1)
-    folder = save_checkpoint(model, tokenizer, tmp_path / "several", origin="Converted.")
+    folder = save_with_card(model, tokenizer, tmp_path / "several", "Converted.")
     of_transformers, ours = re.findall(r"```python\n(.*?)```", content(folder / "README.md"), re.DOTALL)
     assert 'src_lang="en", tgt_lang="de"' in of_transformers
     run_python("-c", BLOCKED + of_transformers, cwd=tmp_path, HF_MODULES_CACHE=str(tmp_path / "modules"))

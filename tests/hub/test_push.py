@@ -13,10 +13,11 @@ from huggingface_hub import HfApi
 from huggingface_hub.errors import OfflineModeIsEnabled
 from tiny_translator import tiny_model, tiny_tokenizer
 
+from residual_hf.base.errors import InputError
 from residual_hf.checkpoint import save_checkpoint, validate_model_folder
 from residual_hf.cli import main
-from residual_hf.base.errors import InputError
 from residual_hf.hub import push
+from residual_hf.hub.plain_card import save_with_card
 from residual_hf.hub.push import push_run
 from residual_hf.model import connections
 from residual_hf.model.ln_modes import PreLN
@@ -127,7 +128,7 @@ def test_files_that_nobody_means_to_upload_are_refused_by_name(run, change, mess
 def test_a_model_without_records_gets_a_card_that_says_where_it_is_from(tmp_path):
     tokenizer = tiny_tokenizer()
     model = tiny_model(tokenizer, source_lang="de", target_lang="en")
-    folder = save_checkpoint(model, tokenizer, tmp_path / "my [model]", origin="Converted from <a>.")
+    folder = save_with_card(model, tokenizer, tmp_path / "my [model]", "Converted from <a>.")
     card = push_run(folder, "somebody/a", dry_run=True).files["README.md"].read_text()
     for shown in (
         "- de\n- en\n",

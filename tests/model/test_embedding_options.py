@@ -10,10 +10,10 @@ import torch
 from huggingface_hub.errors import StrictDataclassError
 from test_mode_invariants import SOURCE, TARGET, logits, make, randomise
 
+from residual_hf.losses.label_smoothing import LossMeter
 from residual_hf.model.configuration_residual import ResidualConfig
 from residual_hf.model.embeddings import MarianPositions
 from residual_hf.model.modeling_residual import ResidualForConditionalGeneration
-from residual_hf.losses.label_smoothing import LossMeter
 
 OPTIONS = {"position_counting": "all_tokens", "embedding_norm": True, "output_bias": True}
 LABELS = torch.cat([TARGET[:, 1:], torch.tensor([[2], [-100]])], dim=1)

@@ -13,9 +13,9 @@ from safetensors import safe_open
 from test_mode_invariants import SOURCE, TARGET, make, randomise
 from test_modeling_residual import LABELS, logits_of
 
+from residual_hf.losses.label_smoothing import LossMeter
 from residual_hf.model.embeddings import SinusoidalPositions, position_ids_from_mask
 from residual_hf.model.modeling_residual import ResidualForConditionalGeneration
-from residual_hf.losses.label_smoothing import LossMeter
 
 SWITCHES = list(itertools.product((True, False), repeat=2))
 TABLES = {"model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight", "lm_head.weight"}

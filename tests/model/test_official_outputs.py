@@ -13,9 +13,9 @@ import torch
 from reference import FIXTURES, Fixture
 
 from residual_hf.conversion.fairseq import rename_parameter, split_fused_projections, split_history
+from residual_hf.losses.label_smoothing import smoothed_cross_entropy
 from residual_hf.model.configuration_residual import ResidualConfig
 from residual_hf.model.modeling_residual import ResidualForConditionalGeneration
-from residual_hf.losses.label_smoothing import smoothed_cross_entropy
 
 OFFICIAL_MODELS = [
     "post_ln",

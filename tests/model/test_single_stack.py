@@ -22,8 +22,8 @@ from residual_hf import (
     ResidualForMaskedLM,
     ResidualForSequenceClassification,
 )
-from residual_hf.conversion import change_ln_mode, fold
 from residual_hf.base.errors import InputError
+from residual_hf.conversion import change_ln_mode, fold
 from residual_hf.model.connections import LN_MODES
 
 MODES = sorted(name for name, mode in LN_MODES.items() if mode.__module__.startswith("residual_hf."))

@@ -18,8 +18,8 @@ from transformers import (
 )
 
 from residual_hf import ResidualConfig, ResidualForCausalLM, ResidualForMaskedLM, ResidualForSequenceClassification
-from residual_hf.checkpoint import load_checkpoint, save_checkpoint, validate_model_folder
 from residual_hf.base.errors import InputError
+from residual_hf.checkpoint import load_checkpoint, save_checkpoint, validate_model_folder
 
 WORDS = ["<s>", "<pad>", "</s>", "<unk>", "<mask>", "one", "two", "three", "four", "five"]
 

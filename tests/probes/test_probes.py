@@ -8,11 +8,11 @@ import torch
 from torch import nn
 
 from residual_hf import ResidualConfig, ResidualForCausalLM, ResidualForConditionalGeneration
+from residual_hf.base.errors import InputError
+from residual_hf.losses.label_smoothing import LossMeter
+from residual_hf.model.branch_warmup import advance_branch_warmup
 from residual_hf.probes import ablation, adam, dependency, gradients, mixing, representations, stability
 from residual_hf.probes.sites import sublayers
-from residual_hf.base.errors import InputError
-from residual_hf.model.branch_warmup import advance_branch_warmup
-from residual_hf.losses.label_smoothing import LossMeter
 
 KAPPA = {  # steps 1, 2, 5, 10, 20, 30, 40; figure 3 of ResiDual with the correct derivative
     0.0: (3200, 1684.2, 781.4, 491.3, 364.3, 334.2, 324.8),

@@ -27,9 +27,9 @@ pytest.importorskip("libretranslatepy")
 import libretranslatepy
 import uvicorn
 
+from residual_hf.base.errors import InputError
 from residual_hf.checkpoint import save_checkpoint
 from residual_hf.cli import main
-from residual_hf.base.errors import InputError
 from residual_hf.generation.decode import DecodingSettings
 from residual_hf.generation.translator import Translator
 from residual_hf.serving.app import create_app

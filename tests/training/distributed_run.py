@@ -22,8 +22,8 @@ from residual_hf import DiagnosticsCallback
 from residual_hf.cli import main
 from residual_hf.generation.decode import translate_corpus
 from residual_hf.training.launch import shutdown_process_group
-from residual_hf.training.training_settings import TrainingSettings
 from residual_hf.training.trainer import ResidualTrainer
+from residual_hf.training.training_settings import TrainingSettings
 
 
 class Settings(TrainingSettings):

@@ -16,8 +16,8 @@ from accelerate.state import PartialState
 from accelerate.utils import DistributedType
 
 from residual_hf.cli import main
-from residual_hf.training import launch
 from residual_hf.runs import run
+from residual_hf.training import launch
 
 
 class Arguments(transformers.Seq2SeqTrainingArguments):

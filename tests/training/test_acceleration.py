@@ -12,13 +12,13 @@ from model.test_mode_invariants import SOURCE, TARGET, make, randomise
 from native.native_library import needs_bf16, needs_kernels
 from torch import nn
 
+from residual_hf.losses.label_smoothing import LossMeter
 from residual_hf.model.connections import LN_MODES
 from residual_hf.model.layers import ResidualAttention
 from residual_hf.model.ln_modes import ResiDual
 from residual_hf.native.dot_attention import dot_attention
 from residual_hf.training import acceleration
 from residual_hf.training.acceleration import JOINS, accelerated
-from residual_hf.losses.label_smoothing import LossMeter
 
 SERVED = ["post_ln", "pre_ln", "resi_dual", "deep_norm", "keel", "hyper_connections", "mhc"]
 

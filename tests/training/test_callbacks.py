@@ -8,6 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from residual_hf.runs.logs import TerminalHandler
 from residual_hf.training import callbacks
 from residual_hf.training.callbacks import (
     EvaluationSummary,
@@ -16,7 +17,6 @@ from residual_hf.training.callbacks import (
     WarnOfZeroBLEU,
     duration,
 )
-from residual_hf.runs.logs import TerminalHandler
 
 
 @pytest.fixture

@@ -17,16 +17,16 @@ from safetensors.torch import load_file, save_file
 from test_run import make_recipe
 from transformers import AutoModelForSeq2SeqLM, GenerationConfig
 
-from residual_hf.cli import main
 from residual_hf.base.errors import InputError
+from residual_hf.cli import main
+from residual_hf.runs.average import average_run
+from residual_hf.runs.run import train
 from residual_hf.training.checkpoints import (
-    average_run,
     average_weights,
     best_checkpoints,
     choose_checkpoints,
     complete_checkpoints,
 )
-from residual_hf.runs.run import train
 
 
 def make_checkpoints(folder, nlls):

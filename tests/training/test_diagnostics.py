@@ -19,17 +19,17 @@ from transformers import (
 )
 
 from residual_hf import DiagnosticsCallback
-from residual_hf.analysis.monitoring import spikes as spikes_module
-from residual_hf.training.diagnostics import spikes
-from residual_hf.runs.replay import Replay, replay
-from residual_hf.probes.representations import activation_ranges, branch_share
-from residual_hf.probes.sites import sublayers
-from residual_hf.cli import main
-from residual_hf.data.batching import Seq2SeqCollator
 from residual_hf.base.errors import InputError
 from residual_hf.base.files import read_json, read_json_lines
-from residual_hf.training.divergence import TrainingDivergedError
+from residual_hf.cli import main
+from residual_hf.data.batching import Seq2SeqCollator
+from residual_hf.probes.representations import activation_ranges, branch_share
+from residual_hf.probes.sites import sublayers
+from residual_hf.runs.replay import Replay, replay
 from residual_hf.runs.run import train
+from residual_hf.training import spikes as spikes_module
+from residual_hf.training.diagnostics import spikes
+from residual_hf.training.divergence import TrainingDivergedError
 
 
 def diagnosed(folder, every=2, model=None, **settings):

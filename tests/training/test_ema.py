@@ -11,8 +11,8 @@ from test_trainer import make_model, make_trainer
 from transformers import TrainerCallback
 
 from residual_hf.base.errors import InputError
-from residual_hf.training.ema import EMA_FILE
 from residual_hf.runs.run import train
+from residual_hf.training.ema import EMA_FILE
 
 NAME = "model.decoder.layers.1.ffn.fc1.weight"
 

@@ -17,12 +17,12 @@ from residual_hf.data.corpus import ParallelCorpus
 from residual_hf.data.encoding import EncodedCorpus
 from residual_hf.evaluation.scorer import Scorer
 from residual_hf.generation.decode import DecodingSettings, translate_corpus
+from residual_hf.losses.label_smoothing import smoothed_cross_entropy
 from residual_hf.model.branch_warmup import branch_warmups
 from residual_hf.model.configuration_residual import ResidualConfig
 from residual_hf.model.modeling_residual import ResidualForConditionalGeneration
-from residual_hf.losses.label_smoothing import smoothed_cross_entropy
-from residual_hf.training.training_settings import TrainingSettings
 from residual_hf.training.trainer import ResidualTrainer, train_sampler
+from residual_hf.training.training_settings import TrainingSettings
 
 
 def make_model(**fields):

@@ -13,10 +13,10 @@ from torch import Tensor
 from tqdm.auto import tqdm
 
 from residual_hf.analysis.output import Panel, Point, check_matplotlib, write_points
-from residual_hf.probes.undisturbed import Batch
 from residual_hf.analysis.short_training import new_model, profiled
-from residual_hf.analysis.mode_list import check_modes
 from residual_hf.base.errors import InputError
+from residual_hf.base.modes import check_modes
+from residual_hf.probes.undisturbed import Batch
 
 BASELINES = ("post_ln", "pre_ln", "resi_dual")
 INITIAL = "Fresh models without dropout, 16 sentences of 20 random tokens, mean cross-entropy of random targets."

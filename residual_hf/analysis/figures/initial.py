@@ -8,9 +8,9 @@ from dataclasses import replace
 from typing import Any
 
 from residual_hf.analysis.output import Panel, Point
+from residual_hf.model.connections import STACKS, SUBLAYERS
 from residual_hf.probes import adam, dependency, gradients, representations, stability, theory
 from residual_hf.probes.undisturbed import Batch
-from residual_hf.model.connections import STACKS, SUBLAYERS
 
 from .figure import BASELINES, Figure, fresh_model
 

@@ -11,17 +11,17 @@ from typing import Any
 import torch
 
 from residual_hf.analysis.output import Point, check_matplotlib, write_points
-from residual_hf.probes.undisturbed import Batch
 from residual_hf.analysis.short_training import profiled
-from residual_hf.analysis.mode_list import check_modes
+from residual_hf.base.errors import InputError
+from residual_hf.base.modes import check_modes
 from residual_hf.checkpoint import load_checkpoint
 from residual_hf.data.multilingual import check_tagged
 from residual_hf.data.text_files import iter_lines
 from residual_hf.data.text_warnings import MOST_UNKNOWN
-from residual_hf.base.errors import InputError
 from residual_hf.model.configuration_residual import ResidualConfig
 from residual_hf.model.modeling_residual import ResidualForConditionalGeneration
 from residual_hf.model.translation_inputs import position_limit
+from residual_hf.probes.undisturbed import Batch
 
 from .figure import Figure
 

@@ -12,11 +12,11 @@ from typing import Any
 import torch
 
 from residual_hf.analysis.output import Panel, Point
-from residual_hf.probes import adam, gradients
-from residual_hf.probes.ablation import mean_loss
 from residual_hf.analysis.short_training import profiled, shape, train
 from residual_hf.model.configuration_residual import ResidualConfig
 from residual_hf.model.modeling_single_stack import ResidualForCausalLM
+from residual_hf.probes import adam, gradients
+from residual_hf.probes.ablation import mean_loss
 
 from .figure import INITIAL, VOCABULARY, Figure, fresh_model
 from .trained import DIVERGED, SMALL, TRAINED, final_nll, untrained, warmed_up

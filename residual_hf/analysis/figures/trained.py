@@ -9,10 +9,10 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from residual_hf.analysis.output import Panel, Point
+from residual_hf.analysis.short_training import ShortCorpus, new_model, train
 from residual_hf.probes import gradients, representations
 from residual_hf.probes.ablation import mean_loss
 from residual_hf.probes.undisturbed import Batch
-from residual_hf.analysis.short_training import ShortCorpus, new_model, train
 
 from .figure import Figure
 

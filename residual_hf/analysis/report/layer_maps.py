@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from residual_hf.training.diagnostics import FILE, Alert
 from residual_hf.base.files import undamaged_entries
+from residual_hf.training.diagnostics import FILE, Alert
 
 from .charts import heat_map
 

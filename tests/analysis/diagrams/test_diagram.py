@@ -18,8 +18,8 @@ from residual_hf import ResidualConfig, ResidualModel
 from residual_hf.analysis.diagrams.diagram import draw, draw_modes
 from residual_hf.analysis.diagrams.tracing import STATE, Node, Part
 from residual_hf.analysis.diagrams.wiring import trace_stack
-from residual_hf.cli import main
 from residual_hf.base.errors import InputError
+from residual_hf.cli import main
 from residual_hf.model.connections import LN_MODES, ResidualConnection, StreamBoundary, register_ln_mode
 from residual_hf.model.layers import (
     ResidualAttention,

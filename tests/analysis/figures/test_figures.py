@@ -12,11 +12,11 @@ from residual_hf.analysis import output
 from residual_hf.analysis.figures import figure as drawing
 from residual_hf.analysis.figures.gallery import FIGURES, find_figures
 from residual_hf.analysis.figures.own_model import OwnModel, draw_for_model
-from residual_hf.probes import theory
+from residual_hf.base.errors import InputError
 from residual_hf.checkpoint import save_checkpoint
 from residual_hf.cli import main
 from residual_hf.commands.analysis import REDUCED
-from residual_hf.base.errors import InputError
+from residual_hf.probes import theory
 
 TINY = {"layers": 2, "decoder_layers": 1, "width": 32, "ffn": 32, "updates": 3, "tokens": 64}
 QUICK = {"resi_dual-2", "resi_dual-3", "b2t-3", "b2t-4", "b2t-5", "admin-3", "admin-4", "admin-5", "admin-7"}

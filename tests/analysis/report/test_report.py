@@ -14,8 +14,8 @@ from residual_hf.analysis.report.charts import Axis, heat_map, line_chart
 from residual_hf.analysis.report.layer_maps import QUANTITIES, read_grids
 from residual_hf.analysis.report.page import write_report
 from residual_hf.analysis.report.sampled_translations import Part, choose_samples, differences
-from residual_hf.cli import main
 from residual_hf.base.errors import InputError
+from residual_hf.cli import main
 from residual_hf.evaluation.translation_metric import TranslationMetric
 
 REFERENCES = [f"the {a} dog sees a {b} cat in the {c} park" for a in "xyz" for b in "uvw" for c in "rst"]
