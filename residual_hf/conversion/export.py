@@ -15,6 +15,7 @@ import sacrebleu
 import torch
 from torch import Tensor, nn
 
+from residual_hf._version import __version__
 from residual_hf.base.errors import InputError
 from residual_hf.base.files import atomic_folder, check_output_folder, write_json
 from residual_hf.checkpoint import load_checkpoint
@@ -149,7 +150,7 @@ def export(
             texts, exported_texts = to_text(tokenizer, own), to_text(tokenizer, exported)
             found = measure_loss(found, texts, exported_texts, reference_texts, tokenize)
         tokenizer.save_pretrained(folder)
-        write_json(folder / REPORT, {"residual_hf": residual_hf.__version__, **asdict(found)})
+        write_json(folder / REPORT, {"residual_hf": __version__, **asdict(found)})
     return found
 
 

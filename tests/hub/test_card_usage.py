@@ -11,6 +11,7 @@ from tiny_translator import coded_tokenizer, tiny_model, tiny_tokenizer
 
 from residual_hf import ResidualConfig, ResidualForMaskedLM
 from residual_hf.hub.card import write_card
+from residual_hf.hub.plain_card import save_with_card
 
 BLOCKED = "import sys; sys.modules['residual_hf'] = None\n"
 

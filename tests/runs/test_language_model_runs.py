@@ -18,7 +18,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, pipeline
 from residual_hf.cli import main
 from residual_hf.base.errors import InputError
 from residual_hf.model.options import from_mapping
-from residual_hf.training import run as run_module
+from residual_hf.runs import run as run_module
 from residual_hf.runs.recipe import Recipe
 from residual_hf.runs.run import Interrupted, train
 

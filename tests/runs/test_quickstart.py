@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from residual_hf.base.errors import InputError
-from residual_hf.training import quickstart as module
+from residual_hf.runs import quickstart as module
 from residual_hf.runs.quickstart import STAGES, one_thread, quickstart, quickstart_recipe
 from residual_hf.runs.recipe import load_recipe
 

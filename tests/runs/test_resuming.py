@@ -24,7 +24,7 @@ from residual_hf.base.errors import InputError
 from residual_hf.base.files import read_json, read_json_lines, write_atomically
 from residual_hf.base.lock import Lock
 from residual_hf.model.options import from_mapping
-from residual_hf.training import run as run_module
+from residual_hf.runs import run as run_module
 from residual_hf.training.callbacks import is_out_of_patience
 from residual_hf.training.checkpoints import complete_checkpoints
 from residual_hf.runs.recipe import Recipe

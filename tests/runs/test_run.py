@@ -151,7 +151,7 @@ def interrupted(monkeypatch):
     """Trains a recipe, interrupted after a number of updates."""
     import signal
 
-    from residual_hf.training import run as run_module
+    from residual_hf.runs import run as run_module
 
     def run(recipe, updates):
         class Interrupt(run_module.InterruptCallback):
