@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 
 import pytest
-from processes import run_here, run_python
+from support.processes import run_here, run_python
 
 BENCHMARKS = Path(__file__).parents[1] / "examples/benchmarks"
 MODES = {"post_ln", "pre_ln", "resi_dual"}

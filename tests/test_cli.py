@@ -9,7 +9,7 @@ import subprocess
 import sys
 
 import pytest
-from tiny_translator import SENTENCES, stdin, tiny_model, tiny_tokenizer
+from support.tiny_translator import SENTENCES, stdin, tiny_model, tiny_tokenizer
 
 from residual_hf.checkpoint import save_checkpoint
 from residual_hf.cli import main

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from tiny_translator import SENTENCES, tiny_model, tiny_tokenizer
+from support.tiny_translator import SENTENCES, tiny_model, tiny_tokenizer
 from torch import nn
 from transformers import AutoModelForSeq2SeqLM, BitsAndBytesConfig, TorchAoConfig
 

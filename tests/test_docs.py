@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 import yaml
-from documentation import (
+from support.documentation import (
     FENCE,
     ROOT,
     Block,

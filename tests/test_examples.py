@@ -7,26 +7,16 @@ import importlib.util
 import json
 import shutil
 import sys
-from pathlib import Path
 from unittest.mock import MagicMock
 
 import pytest
 import yaml
-from processes import run_here
-from tiny_translator import SENTENCES, tiny_model, tiny_tokenizer
+from support.example_scripts import ENGLISH, GERMAN, ROOT, run
+from support.processes import run_here
+from support.tiny_translator import tiny_model, tiny_tokenizer
 
 from residual_hf.checkpoint import save_checkpoint
 from residual_hf.model.connections import LN_MODES
-
-GERMAN, ENGLISH = SENTENCES[::2], SENTENCES[1::2]
-ROOT = Path(__file__).parents[1]
-
-
-def run(script, *arguments):
-    """What a script prints."""
-    done = run_here(ROOT / "examples" / script, *arguments)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
 
 
 def as_module(script, monkeypatch):

@@ -7,8 +7,8 @@ import sys
 import pytest
 import transformers
 import transformers.pipelines as pipelines
-from processes import run_python
-from tiny_translator import SENTENCES, tiny_model, tiny_tokenizer
+from support.processes import run_python
+from support.tiny_translator import SENTENCES, tiny_model, tiny_tokenizer
 from transformers import AutoConfig, AutoModel, AutoModelForSeq2SeqLM, AutoTokenizer, pipeline
 
 import residual_hf

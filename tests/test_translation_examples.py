@@ -8,8 +8,8 @@ import re
 
 import pytest
 import torch
-from test_examples import ENGLISH, GERMAN, run
-from tiny_translator import tiny_model, tiny_tokenizer
+from support.example_scripts import ENGLISH, GERMAN, run
+from support.tiny_translator import tiny_model, tiny_tokenizer
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, MarianConfig, MarianMTModel, pipeline
 
 from residual_hf.checkpoint import save_checkpoint

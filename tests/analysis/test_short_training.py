@@ -6,7 +6,7 @@ from __future__ import annotations
 import math
 
 import pytest
-from tiny_translator import tiny_tokenizer
+from support.tiny_translator import tiny_tokenizer
 
 from residual_hf.analysis.short_training import ShortCorpus
 from residual_hf.data.encoding import EncodedCorpus

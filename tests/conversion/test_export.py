@@ -5,7 +5,7 @@ import json
 
 import pytest
 import torch
-from tiny_translator import SENTENCES, tiny_model, tiny_tokenizer
+from support.tiny_translator import SENTENCES, tiny_model, tiny_tokenizer
 from transformers import AutoTokenizer
 
 from residual_hf.analysis.mode_list import describe_mode

@@ -3,7 +3,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from reference import Fixture
+from support.reference import Fixture
 
 from residual_hf.conversion import convert_fairseq_state_dict
 from residual_hf.conversion.fairseq import split_fused_projections

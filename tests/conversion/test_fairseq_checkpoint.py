@@ -6,7 +6,7 @@ import math
 
 import pytest
 import torch
-from fairseq_files import (
+from support.fairseq_files import (
     WORDS,
     as_cfg,
     dlcl_weights,
@@ -17,7 +17,7 @@ from fairseq_files import (
     write_codes,
     write_dictionary,
 )
-from reference import SHARED
+from support.reference import SHARED
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
 import residual_hf  # noqa: F401  registers the Auto classes

@@ -9,7 +9,7 @@ import json
 import numpy as np
 import pytest
 import torch
-from reference import FIXTURES
+from support.reference import FIXTURES
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from residual_hf.base.errors import InputError

@@ -7,8 +7,8 @@ from collections import Counter
 
 import pytest
 import sentencepiece
-from fairseq_files import write_dictionary
-from reference import SHARED
+from support.fairseq_files import write_dictionary
+from support.reference import SHARED
 from transformers import AutoTokenizer
 
 from residual_hf.base.errors import InputError

@@ -5,7 +5,7 @@ import gzip
 import random
 
 import pytest
-from reference import SHARED
+from support.reference import SHARED
 from tokenizers import decoders, normalizers
 
 from residual_hf.conversion.moses import MosesRules, char_class

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from tiny_translator import SENTENCES, tiny_tokenizer
+from support.tiny_translator import SENTENCES, tiny_tokenizer
 from transformers import (
     BartConfig,
     BartForConditionalGeneration,

@@ -9,7 +9,7 @@ from itertools import islice
 import datasets
 import numpy as np
 import pytest
-from tiny_translator import SENTENCES, tiny_tokenizer
+from support.tiny_translator import SENTENCES, tiny_tokenizer
 
 from residual_hf.base.errors import InputError
 from residual_hf.data.batching import Seq2SeqCollator

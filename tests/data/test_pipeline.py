@@ -8,7 +8,7 @@ import random
 from itertools import chain, islice
 
 import pytest
-from tiny_translator import tiny_tokenizer
+from support.tiny_translator import tiny_tokenizer
 
 from residual_hf.base.errors import InputError
 from residual_hf.data.data_settings import DataSettings, TokenizerSettings

@@ -10,10 +10,11 @@ import random
 import re
 
 import pytest
-from processes import run_python
+from support.processes import run_python
 
 from residual_hf.base.errors import InputError
-from residual_hf.data.synthetic import MAX_PAIRS, corpus, generate_corpus, grammar
+from residual_hf.data.synthetic import MAX_PAIRS, generate_corpus, grammar
+from residual_hf.data.synthetic import generator as corpus
 from residual_hf.data.synthetic.grammar import (
     ACC,
     DAT,

@@ -14,7 +14,7 @@ import threading
 from pathlib import Path
 
 import pytest
-from processes import run_python
+from support.processes import run_python
 from transformers import AutoConfig, AutoTokenizer, PreTrainedConfig, PreTrainedTokenizerFast
 
 from residual_hf.base.errors import InputError

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import evaluate
 import numpy as np
 import pytest
-from tiny_translator import tiny_tokenizer
+from support.tiny_translator import tiny_tokenizer
 from transformers import EvalPrediction
 
 from residual_hf.base.errors import InputError

@@ -8,7 +8,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from processes import run_python
+from support.processes import run_python
 
 from residual_hf.data.text_files import iter_lines
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from processes import run_python
+from support.processes import run_python
 
 from residual_hf.data.text_files import iter_lines
 

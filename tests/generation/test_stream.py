@@ -14,7 +14,7 @@ import threading
 from types import SimpleNamespace
 
 import pytest
-from tiny_translator import SENTENCES, stdin, tiny_model, tiny_tokenizer
+from support.tiny_translator import SENTENCES, stdin, tiny_model, tiny_tokenizer
 
 from residual_hf.base.lock import Lock
 from residual_hf.checkpoint import save_checkpoint

@@ -6,7 +6,7 @@ import json
 import numpy as np
 import pytest
 import torch
-from tiny_translator import SENTENCES, coded_tokenizer, tiny_model, tiny_tokenizer
+from support.tiny_translator import SENTENCES, coded_tokenizer, tiny_model, tiny_tokenizer
 from transformers import (
     M2M100Config,
     M2M100ForConditionalGeneration,

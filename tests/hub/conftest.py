@@ -6,8 +6,8 @@ import shutil
 
 import pytest
 import yaml
-from finished_run import GOOD, REFERENCES, corpus, score, write_json, write_lines
-from tiny_translator import tiny_model, tiny_tokenizer
+from support.finished_run import GOOD, REFERENCES, corpus, score, write_json, write_lines
+from support.tiny_translator import tiny_model, tiny_tokenizer
 
 from residual_hf.checkpoint import save_checkpoint
 

@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 import yaml
-from finished_run import BAD, GOOD, REFERENCES, content, corpus, edit_json, edit_recipe, score, write_json
 from huggingface_hub import ModelCard
+from support.finished_run import BAD, GOOD, REFERENCES, content, corpus, edit_json, edit_recipe, score, write_json
 
 from residual_hf.base.errors import InputError
 from residual_hf.hub.card import write_card
 from residual_hf.model.connections import LN_MODES
-from residual_hf.records.markdown import public
 from residual_hf.records import learning_curve as curve_module
+from residual_hf.records.markdown import public
 
 
 def test_metadata_survive_the_reader_of_the_hub(make_run):

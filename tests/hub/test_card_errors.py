@@ -4,7 +4,7 @@ from __future__ import annotations
 import re
 
 import pytest
-from finished_run import BAD, GOOD, REFERENCES, content, edit_json, write_lines
+from support.finished_run import BAD, GOOD, REFERENCES, content, edit_json, write_lines
 
 from residual_hf.base.errors import InputError
 from residual_hf.cli import main

@@ -4,10 +4,10 @@ from __future__ import annotations
 import re
 
 import pytest
-from finished_run import content, corpus, edit_json, edit_recipe
 from huggingface_hub import ModelCard
-from processes import run_python
-from tiny_translator import coded_tokenizer, tiny_model, tiny_tokenizer
+from support.finished_run import content, corpus, edit_json, edit_recipe
+from support.processes import run_python
+from support.tiny_translator import coded_tokenizer, tiny_model, tiny_tokenizer
 
 from residual_hf import ResidualConfig, ResidualForMaskedLM
 from residual_hf.hub.card import write_card

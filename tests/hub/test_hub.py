@@ -11,8 +11,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from stand_in import TOKEN, Hub, Repository
-from tiny_translator import SENTENCES, tiny_model, tiny_tokenizer
+from support.stand_in import TOKEN, Hub, Repository
+from support.tiny_translator import SENTENCES, tiny_model, tiny_tokenizer
 from transformers import pipeline
 
 from residual_hf.checkpoint import save_checkpoint

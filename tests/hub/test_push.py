@@ -11,7 +11,7 @@ import re
 import pytest
 from huggingface_hub import HfApi
 from huggingface_hub.errors import OfflineModeIsEnabled
-from tiny_translator import tiny_model, tiny_tokenizer
+from support.tiny_translator import tiny_model, tiny_tokenizer
 
 from residual_hf.base.errors import InputError
 from residual_hf.checkpoint import save_checkpoint, validate_model_folder

@@ -8,7 +8,7 @@ import copy
 import pytest
 import torch
 import torch.nn.functional as F
-from test_trainer import make_model, make_trainer
+from support.trainers import make_model, make_trainer
 
 from residual_hf.base.errors import InputError
 from residual_hf.losses.consistency import TwoPasses

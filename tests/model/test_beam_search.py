@@ -11,7 +11,7 @@ import json
 import re
 
 import pytest
-from reference import FIXTURES, Fixture
+from support.reference import FIXTURES, Fixture
 
 
 @pytest.mark.parametrize("name", ["trained_resi_dual", "trained_post_ln"])

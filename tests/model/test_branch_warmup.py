@@ -8,8 +8,8 @@ import math
 import pytest
 import torch
 from huggingface_hub.errors import StrictDataclassError
-from native.native_library import needs_kernels
-from test_mode_invariants import SOURCE, TARGET, logits, make, randomise
+from support.models import SOURCE, TARGET, logits, make, randomise
+from support.native_library import needs_kernels
 
 from residual_hf import ResidualForConditionalGeneration
 from residual_hf.conversion import change_ln_mode, fold_branch_warmup

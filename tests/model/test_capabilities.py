@@ -10,8 +10,7 @@ import accelerate
 import peft
 import pytest
 import torch
-from test_mode_invariants import SOURCE, TARGET, make, randomise
-from test_modeling_residual import LABELS, every_mode, logits_of
+from support.models import LABELS, SOURCE, TARGET, every_mode, logits_of, make, randomise
 from transformers.utils import TransformersKwargs
 from typing_extensions import Unpack
 

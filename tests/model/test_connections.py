@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 from huggingface_hub.errors import StrictDataclassError
-from test_mode_invariants import SOURCE, make
-from test_modeling_residual import LABELS, logits_of
+from support.models import LABELS, SOURCE, logits_of, make
 from torch import nn
 from transformers import initialization as init
 

@@ -7,8 +7,8 @@ import random
 
 import pytest
 import torch
-from test_modeling_residual import every_mode
-from tiny_translator import SENTENCES
+from support.models import every_mode
+from support.tiny_translator import SENTENCES
 from torch.utils.flop_counter import FlopCounterMode
 from transformers import GenerationConfig, LogitsProcessor, LogitsProcessorList
 from transformers.modeling_outputs import BaseModelOutputWithPooling

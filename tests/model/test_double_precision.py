@@ -5,8 +5,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from test_mode_invariants import SOURCE, TARGET, make, randomise
-from test_modeling_residual import OURS
+from support.models import OURS, SOURCE, TARGET, make, randomise
 
 from residual_hf.model.connections import LN_MODES
 from residual_hf.model.modes_gpas import GPAS

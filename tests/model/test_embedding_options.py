@@ -8,7 +8,7 @@ import math
 import pytest
 import torch
 from huggingface_hub.errors import StrictDataclassError
-from test_mode_invariants import SOURCE, TARGET, logits, make, randomise
+from support.models import SOURCE, TARGET, logits, make, randomise
 
 from residual_hf.losses.label_smoothing import LossMeter
 from residual_hf.model.configuration_residual import ResidualConfig

@@ -10,8 +10,7 @@ import math
 import pytest
 import torch
 from safetensors import safe_open
-from test_mode_invariants import SOURCE, TARGET, make, randomise
-from test_modeling_residual import LABELS, logits_of
+from support.models import LABELS, SOURCE, TARGET, logits_of, make, randomise
 
 from residual_hf.losses.label_smoothing import LossMeter
 from residual_hf.model.embeddings import SinusoidalPositions, position_ids_from_mask

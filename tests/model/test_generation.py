@@ -5,8 +5,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from test_mode_invariants import SOURCE, TARGET, make, randomise
-from test_modeling_residual import every_mode, logits_of
+from support.models import SOURCE, TARGET, every_mode, logits_of, make, randomise
 from transformers import EncoderDecoderCache, StaticCache
 from transformers.modeling_outputs import BaseModelOutput
 

@@ -8,7 +8,7 @@ import math
 
 import pytest
 import torch
-from test_mode_invariants import make
+from support.models import make
 from torch import nn
 
 from residual_hf.model.configuration_residual import ResidualConfig

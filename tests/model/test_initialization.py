@@ -7,8 +7,7 @@ import math
 
 import pytest
 import torch
-from test_mode_invariants import make
-from test_modeling_residual import every_mode
+from support.models import every_mode, make
 
 from residual_hf.model.initialization import INIT_STYLES
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 import torch
 from huggingface_hub.errors import StrictDataclassError
-from test_single_stack import SIZES, causal, left_padded, logits_by_steps
+from support.single_stacks import SIZES, causal, left_padded, logits_by_steps
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from residual_hf import ResidualConfig, ResidualForCausalLM

@@ -8,48 +8,12 @@ import math
 
 import pytest
 import torch
-from reference import FIXTURES
+from support.models import SOURCE, TARGET, copy_shared, encoder_in_and_out, logits, make, randomise
+from support.reference import FIXTURES
 from torch import nn
 
-from residual_hf.model.branch_warmup import branch_warmups
 from residual_hf.model.configuration_residual import ResidualConfig
 from residual_hf.model.modeling_residual import ResidualForConditionalGeneration
-
-SOURCE = torch.tensor([[5, 6, 7, 8, 2], [9, 10, 2, 1, 1]])
-TARGET = torch.tensor([[2, 11, 12, 13], [2, 14, 15, 16]])
-
-
-def make(ln_mode, attention="sdpa", **fields):
-    torch.manual_seed(0)
-    sizes = {"vocab_size": 30, "d_model": 16, "encoder_layers": 2, "decoder_layers": 3, "dropout": 0.0}
-    sizes |= {"encoder_ffn_dim": 32, "decoder_ffn_dim": 32, "encoder_attention_heads": 4, "decoder_attention_heads": 4}
-    config = ResidualConfig(**{**sizes, "max_position_embeddings": 16, "ln_mode": ln_mode, **fields})
-    model = ResidualForConditionalGeneration._from_config(config, attn_implementation=attention).eval()
-    if config.branch_warmup is None:
-        for warmup in branch_warmups(model):  # of a mode that has one: halfway, so that branches are neither 0 nor 1
-            warmup.updates.fill_(warmup.duration // 2)
-    return model
-
-
-def randomise(model):
-    """Random values everywhere, norm gains and biases included, so that no 1 or 0 hides a mistake."""
-    generator = torch.Generator().manual_seed(1)
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.add_(0.3 * torch.randn(parameter.shape, generator=generator))
-    return model
-
-
-def copy_shared(source, target):
-    """The weights that both models have; the others of `target` stay as they are."""
-    missing, unexpected = target.load_state_dict(source.state_dict(), strict=False)
-    assert not unexpected
-    return target
-
-
-@torch.no_grad()
-def logits(model):
-    return model(SOURCE, attention_mask=SOURCE.ne(1), decoder_input_ids=TARGET).logits
 
 
 @pytest.mark.parametrize(
@@ -116,10 +80,6 @@ def zero_branches(model):
     return model
 
 
-@torch.no_grad()
-def encoder_in_and_out(model):
-    outputs = model.model.encoder(SOURCE[:1], output_hidden_states=True)
-    return outputs.hidden_states[0], outputs.last_hidden_state
 
 
 @pytest.mark.parametrize(

@@ -9,15 +9,11 @@ import pytest
 import torch
 from huggingface_hub.errors import StrictDataclassError
 from safetensors.torch import load_file, save_file
-from test_mode_invariants import SOURCE, TARGET, make, randomise
+from support.models import LABELS, OURS, SOURCE, TARGET, every_mode, logits_of, make, randomise
 from torch import nn
 
 from residual_hf.model.connections import LN_MODES
 from residual_hf.model.modeling_residual import ResidualDecoder, ResidualEncoder, ResidualForConditionalGeneration
-
-OURS = sorted(name for name, mode in LN_MODES.items() if mode.__module__.startswith("residual_hf."))
-every_mode = pytest.mark.parametrize("mode", OURS)
-LABELS = torch.tensor([[11, 12, 13, 2], [14, 15, 2, -100]])
 
 
 @pytest.fixture(scope="module")
@@ -33,10 +29,6 @@ def models():
     return get
 
 
-def logits_of(model, source=SOURCE, mask=None, target=TARGET, **inputs):
-    with torch.no_grad():
-        mask = SOURCE.ne(1) if mask is None else mask
-        return model(source, attention_mask=mask, decoder_input_ids=target, **inputs).logits
 
 
 def changed(old, new):

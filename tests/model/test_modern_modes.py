@@ -7,7 +7,7 @@ import math
 
 import pytest
 import torch
-from test_mode_invariants import SOURCE, TARGET, copy_shared, encoder_in_and_out, logits, make, randomise
+from support.models import SOURCE, TARGET, copy_shared, encoder_in_and_out, logits, make, randomise
 from torch import nn
 
 from residual_hf.model.configuration_residual import ResidualConfig

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from test_mode_invariants import logits, make
+from support.models import logits, make
 from torch import nn
 
 from residual_hf.model.configuration_residual import ResidualConfig

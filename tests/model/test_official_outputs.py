@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from reference import FIXTURES, Fixture
+from support.reference import FIXTURES, Fixture
 
 from residual_hf.conversion.fairseq import rename_parameter, split_fused_projections, split_history
 from residual_hf.losses.label_smoothing import smoothed_cross_entropy

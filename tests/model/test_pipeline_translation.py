@@ -4,7 +4,7 @@ from __future__ import annotations
 import datasets
 import pytest
 import torch
-from tiny_translator import SENTENCES, tiny_model, tiny_tokenizer
+from support.tiny_translator import SENTENCES, tiny_model, tiny_tokenizer
 from torch.utils.data import Dataset
 from transformers import (
     BartConfig,

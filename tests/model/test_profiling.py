@@ -3,8 +3,8 @@ from __future__ import annotations
 
 import pytest
 import torch
-from reference import Fixture
-from test_mode_invariants import SOURCE, TARGET, make
+from support.models import SOURCE, TARGET, make
+from support.reference import Fixture
 
 from residual_hf.conversion import change_ln_mode
 from residual_hf.model.configuration_residual import ResidualConfig

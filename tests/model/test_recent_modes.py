@@ -9,7 +9,7 @@ import math
 import pytest
 import torch
 from huggingface_hub.errors import StrictDataclassError
-from test_mode_invariants import copy_shared, logits, make, randomise
+from support.models import copy_shared, logits, make, randomise
 from torch import nn
 
 from residual_hf.model.configuration_residual import ResidualConfig

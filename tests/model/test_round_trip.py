@@ -6,7 +6,7 @@ from __future__ import annotations
 import runpy
 from pathlib import Path
 
-from processes import run_python
+from support.processes import run_python
 
 ROOT = Path(__file__).parents[2]
 MAKE = runpy.run_path(str(ROOT / "examples/tiny_models/make.py"))

@@ -8,8 +8,8 @@ import shutil
 import sys
 
 import pytest
-from processes import run_python
-from tiny_translator import SENTENCES, tiny_model, tiny_tokenizer
+from support.processes import run_python
+from support.tiny_translator import SENTENCES, tiny_model, tiny_tokenizer
 from transformers import AutoModelForSeq2SeqLM, pipeline
 from transformers.dynamic_module_utils import get_relative_imports
 

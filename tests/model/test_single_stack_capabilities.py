@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from test_single_stack import MODES, SIZES, causal, disturbed, left_padded
+from support.single_stacks import MODES, SIZES, causal, disturbed, left_padded
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import (
     DataCollatorForLanguageModeling,

@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 import torch
 from huggingface_hub.errors import StrictDataclassError
-from test_mode_invariants import SOURCE, TARGET, make, randomise
+from support.models import SOURCE, TARGET, make, randomise
 
 from residual_hf.model.configuration_residual import ResidualConfig
 from residual_hf.model.embeddings import drop_words

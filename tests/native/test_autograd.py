@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 import torch
 import torch.nn.functional as F
-from native.native_library import needs_kernels, threads
+from support.native_library import needs_kernels, threads
 
 from residual_hf.native import autograd
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 from model.test_mode_invariants import make, randomise
-from native.native_library import isa, needs_kernels, threads  # noqa: F401
+from support.native_library import isa, needs_kernels, threads  # noqa: F401
 from torch import nn
 
 from residual_hf.base.errors import InputError

@@ -3,8 +3,8 @@ from __future__ import annotations
 
 import pytest
 import torch
-from native.native_library import needs_kernels, threads
 from native.test_autograd import assert_same
+from support.native_library import needs_kernels, threads
 
 from residual_hf.native import dot_attention as native
 from residual_hf.native.dot_attention import dot_attention, serves

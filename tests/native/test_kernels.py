@@ -7,7 +7,7 @@ from ctypes import byref
 
 import pytest
 import torch
-from native.native_library import isa, needs_kernels  # noqa: F401
+from support.native_library import isa, needs_kernels  # noqa: F401
 from torch.nn.functional import gelu, linear, relu, silu
 
 from residual_hf.native import library

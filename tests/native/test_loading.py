@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from native.native_library import isa, needs_kernels  # noqa: F401
+from support.native_library import isa, needs_kernels  # noqa: F401
 
 from residual_hf import native
 from residual_hf.base.errors import InputError

@@ -4,8 +4,8 @@ from __future__ import annotations
 import pytest
 import torch
 import torch.nn.functional as F
-from native.native_library import AVAILABLE, needs_bf16, threads
 from native.test_autograd import assert_same, leaves
+from support.native_library import AVAILABLE, needs_bf16, threads
 
 from residual_hf.native import products
 from residual_hf.native.products import bf16_products, linear_bf16, matmul

@@ -6,8 +6,8 @@ from __future__ import annotations
 import pytest
 import torch
 from model.test_mode_invariants import make, randomise
-from native.native_library import needs_kernels
 from native.test_decoder import compare_encoder, compare_steps
+from support.native_library import needs_kernels
 from torch import nn
 
 from residual_hf.model.connections import LN_MODES, ResidualConnection, StreamBoundary

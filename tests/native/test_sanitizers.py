@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from native.native_library import needs_kernels
+from support.native_library import needs_kernels
 
 from residual_hf.native.structures import interface_version
 

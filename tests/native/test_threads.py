@@ -8,7 +8,7 @@ import multiprocessing
 
 import pytest
 import torch
-from native.native_library import needs_kernels, threads
+from support.native_library import needs_kernels, threads
 
 from residual_hf.native import autograd
 

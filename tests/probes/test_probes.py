@@ -11,7 +11,8 @@ from residual_hf import ResidualConfig, ResidualForCausalLM, ResidualForConditio
 from residual_hf.base.errors import InputError
 from residual_hf.losses.label_smoothing import LossMeter
 from residual_hf.model.branch_warmup import advance_branch_warmup
-from residual_hf.probes import ablation, adam, dependency, gradients, mixing, representations, stability
+from residual_hf.probes import ablation, adam, dependency, gradients, representations, stability
+from residual_hf.probes import stream_mixing as mixing
 from residual_hf.probes.sites import sublayers
 
 KAPPA = {  # steps 1, 2, 5, 10, 20, 30, 40; figure 3 of ResiDual with the correct derivative

@@ -5,7 +5,7 @@ import json
 import re
 
 import pytest
-from finished_run import content, edit_recipe, write_json
+from support.finished_run import content, edit_recipe, write_json
 
 from residual_hf.hub.card import write_card
 from residual_hf.records.markdown import block, code, public, text

@@ -6,8 +6,8 @@ from collections import namedtuple
 
 import pytest
 import torch
-from test_run import changed, make_recipe
-from test_trainer import make_model
+from support.recipes import changed, make_recipe
+from support.trainers import make_model
 
 from residual_hf.base.errors import InputError
 from residual_hf.runs import batch_size_finder

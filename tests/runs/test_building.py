@@ -5,8 +5,8 @@ from dataclasses import replace
 
 import pytest
 import torch
-from test_run import changed, make_recipe
-from tiny_translator import tiny_tokenizer
+from support.recipes import changed, make_recipe
+from support.tiny_translator import tiny_tokenizer
 
 from residual_hf.checkpoint import save_checkpoint
 from residual_hf.generation.translator import Translator

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 import yaml
-from tiny_translator import tiny_tokenizer
+from support.tiny_translator import tiny_tokenizer
 
 from residual_hf.runs import check
 from residual_hf.runs.verdict import CheckReport, ModeCheck, judge

@@ -6,8 +6,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from test_run import make_recipe
-from tiny_translator import tiny_model, tiny_tokenizer
+from support.recipes import make_recipe
+from support.tiny_translator import tiny_model, tiny_tokenizer
 
 from residual_hf.data.corpus import read_parallel
 from residual_hf.data.multilingual import directions

@@ -14,7 +14,7 @@ import torch
 import yaml
 from safetensors import SafetensorError
 from safetensors.torch import load_file
-from test_run import changed, make_recipe
+from support.recipes import changed, make_recipe
 from transformers import TrainerState
 
 from residual_hf.cli import main
@@ -29,7 +29,8 @@ from residual_hf.training.callbacks import is_out_of_patience
 from residual_hf.training.checkpoints import complete_checkpoints
 from residual_hf.runs.recipe import Recipe
 from residual_hf.records.run_record import RunRecord
-from residual_hf.training.checkpoints import check_intact, check_same_run
+from residual_hf.runs.resuming import check_same_run
+from residual_hf.training.checkpoints import check_intact
 from residual_hf.runs.run import train
 from residual_hf.training.trainer import ResidualTrainer, is_finished
 

@@ -7,7 +7,7 @@ import json
 from dataclasses import replace
 
 import pytest
-from test_run import WORDS, make_recipe
+from support.recipes import WORDS, make_recipe
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, pipeline
 
 from residual_hf.cli import main

@@ -8,7 +8,7 @@ import json
 import pytest
 import torch
 from safetensors.torch import load_file
-from test_run import changed, make_recipe
+from support.recipes import changed, make_recipe
 
 from residual_hf.data import pipeline
 from residual_hf.base.errors import InputError

@@ -4,7 +4,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 
 import pytest
-from test_run import make_recipe
+from support.recipes import make_recipe
 
 from residual_hf.data.corpus import ParallelCorpus
 from residual_hf.data.encoding import EncodedCorpus

@@ -8,8 +8,8 @@ from dataclasses import replace
 
 import pytest
 import torch
-from test_run import changed, make_recipe
-from tiny_translator import SENTENCES, coded_tokenizer, tiny_model, tiny_tokenizer
+from support.recipes import changed, make_recipe
+from support.tiny_translator import SENTENCES, coded_tokenizer, tiny_model, tiny_tokenizer
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, MarianTokenizer
 
 from residual_hf.checkpoint import save_checkpoint

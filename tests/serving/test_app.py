@@ -19,7 +19,7 @@ from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
 import pytest
-from tiny_translator import SENTENCES, coded_tokenizer, tiny_model, tiny_tokenizer
+from support.tiny_translator import SENTENCES, coded_tokenizer, tiny_model, tiny_tokenizer
 
 pytest.importorskip("fastapi", reason="needs the extra 'serve'")
 pytest.importorskip("libretranslatepy")

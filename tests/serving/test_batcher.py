@@ -5,7 +5,7 @@ import threading
 from types import SimpleNamespace
 
 import pytest
-from tiny_translator import SENTENCES, tiny_model, tiny_tokenizer
+from support.tiny_translator import SENTENCES, tiny_model, tiny_tokenizer
 
 pytest.importorskip("prometheus_client", reason="needs the extra 'serve'")
 

@@ -9,7 +9,7 @@ import logging
 import pytest
 import torch
 from model.test_mode_invariants import SOURCE, TARGET, make, randomise
-from native.native_library import needs_bf16, needs_kernels
+from support.native_library import needs_bf16, needs_kernels
 from torch import nn
 
 from residual_hf.losses.label_smoothing import LossMeter

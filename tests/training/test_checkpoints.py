@@ -14,7 +14,7 @@ import pytest
 import torch
 import yaml
 from safetensors.torch import load_file, save_file
-from test_run import make_recipe
+from support.recipes import make_recipe
 from transformers import AutoModelForSeq2SeqLM, GenerationConfig
 
 from residual_hf.base.errors import InputError

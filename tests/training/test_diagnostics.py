@@ -8,8 +8,8 @@ import math
 
 import pytest
 import torch
-from test_run import make_recipe
-from test_trainer import make_corpus, make_model, make_trainer
+from support.recipes import make_recipe
+from support.trainers import make_corpus, make_model, make_trainer
 from transformers import (
     BartConfig,
     BartForConditionalGeneration,

@@ -8,17 +8,17 @@ import json
 import socket
 from pathlib import Path
 
-import distributed_run
 import pytest
 import yaml
-from processes import run_python
 from safetensors.torch import load_file
-from test_run import make_recipe
+from support import distributed_run
+from support.processes import run_python
+from support.recipes import make_recipe
 
 from residual_hf.base.files import read_json, read_json_lines
 
-SCRIPT = Path(__file__).parent / "distributed_run.py"
-AS_GPUS = Path(__file__).parent / "launched_as_gpus.py"
+SCRIPT = Path(distributed_run.__file__)
+AS_GPUS = Path(distributed_run.__file__).with_name("launched_as_gpus.py")
 REPOSITORY = Path(__file__).parents[2]
 TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2")
 

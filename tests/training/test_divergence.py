@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 import yaml
-from test_run import make_recipe
-from test_trainer import make_corpus, make_model, make_trainer
+from support.recipes import make_recipe
+from support.trainers import make_corpus, make_model, make_trainer
 from transformers import Seq2SeqTrainer, Seq2SeqTrainingArguments
 
 from residual_hf.cli import main

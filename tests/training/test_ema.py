@@ -6,8 +6,8 @@ import json
 import pytest
 import torch
 from safetensors.torch import load_file
-from test_run import changed, make_recipe
-from test_trainer import make_model, make_trainer
+from support.recipes import changed, make_recipe
+from support.trainers import make_model, make_trainer
 from transformers import TrainerCallback
 
 from residual_hf.base.errors import InputError

@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 import pytest
-from test_trainer import make_model, make_trainer
+from support.trainers import make_model, make_trainer
 
 from residual_hf.training import sharding
 from residual_hf.training.sharding import gather_full_model

@@ -8,57 +8,19 @@ import pytest
 import torch
 from accelerate.data_loader import prepare_data_loader, skip_first_batches
 from safetensors.torch import load_file
+from support.trainers import Words, make_corpus, make_model, make_trainer
 from torch.utils.data import DataLoader
 from transformers import EarlyStoppingCallback, GenerationConfig, Seq2SeqTrainer, Seq2SeqTrainingArguments
 
 from residual_hf import BranchWarmupCallback
 from residual_hf.data.batching import TokenBudgetSampler
 from residual_hf.data.corpus import ParallelCorpus
-from residual_hf.data.encoding import EncodedCorpus
 from residual_hf.evaluation.scorer import Scorer
 from residual_hf.generation.decode import DecodingSettings, translate_corpus
 from residual_hf.losses.label_smoothing import smoothed_cross_entropy
 from residual_hf.model.branch_warmup import branch_warmups
 from residual_hf.model.configuration_residual import ResidualConfig
-from residual_hf.model.modeling_residual import ResidualForConditionalGeneration
-from residual_hf.training.trainer import ResidualTrainer, train_sampler
-from residual_hf.training.training_settings import TrainingSettings
-
-
-def make_model(**fields):
-    torch.manual_seed(0)
-    sizes = {"vocab_size": 40, "d_model": 16, "encoder_layers": 1, "decoder_layers": 2, "dropout": 0.0}
-    sizes |= {"encoder_ffn_dim": 32, "decoder_ffn_dim": 32, "encoder_attention_heads": 2, "decoder_attention_heads": 2}
-    return ResidualForConditionalGeneration(ResidualConfig(**{**sizes, "max_position_embeddings": 32, **fields}))
-
-
-def make_corpus(size=64, seed=0):
-    generator = torch.Generator().manual_seed(seed)
-    rows = [
-        [*torch.randint(4, 40, (int(n),), generator=generator).tolist(), 2]
-        for n in torch.randint(2, 9, (2 * size,), generator=generator)
-    ]
-    return EncodedCorpus.from_ids(rows[:size], rows[size:])
-
-
-def make_trainer(folder, model, train=None, valid=None, **settings):
-    base = {
-        "max_tokens": 60,
-        "max_updates": 4,
-        "warmup_updates": 2,
-        "eval_every": 4,
-        "eval_bleu": False,
-        "log_every": 1,
-    }
-    trainer_options = {k: settings.pop(k) for k in ("score", "callbacks") if k in settings}
-    return ResidualTrainer(
-        model,
-        TrainingSettings(**{**base, **settings}),
-        str(folder),
-        train or make_corpus(),
-        valid or make_corpus(20, seed=1),
-        **trainer_options,
-    )
+from residual_hf.training.trainer import train_sampler
 
 
 def test_evaluation_is_the_mean_over_all_target_tokens(tmp_path):
@@ -133,11 +95,6 @@ def test_learning_rates_are_fairseqs(tmp_path):
     assert any(rate == pytest.approx(0.3 * (3 / 5) ** 0.5) for rate in rates)
 
 
-class Words:
-    """A tokenizer whose tokens are their ids."""
-
-    def batch_decode(self, rows, skip_special_tokens):
-        return [" ".join(map(str, row)) for row in rows]
 
 
 def test_scores_of_translations_are_reported(tmp_path):

@@ -5,7 +5,7 @@ import csv
 import dataclasses
 
 import pytest
-from tiny_translator import SENTENCES, tiny_model, tiny_tokenizer
+from support.tiny_translator import SENTENCES, tiny_model, tiny_tokenizer
 from transformers import BartConfig, BartForConditionalGeneration
 
 from residual_hf.analysis import output

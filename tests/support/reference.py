@@ -14,7 +14,7 @@ from residual_hf.conversion import convert_fairseq_state_dict
 from residual_hf.model.configuration_residual import ResidualConfig
 from residual_hf.model.modeling_residual import ResidualForConditionalGeneration
 
-HERE = Path(__file__).parent
+HERE = Path(__file__).parents[1]
 SHARED = HERE.parent.parent / "shared"
 FIXTURES = HERE / "fixtures"
 

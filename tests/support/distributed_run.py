@@ -15,7 +15,6 @@ import torch
 from accelerate import PartialState
 from accelerate.utils import DistributedType
 from safetensors.torch import save_file
-from test_trainer import Words, make_corpus, make_model
 from transformers import TrainerCallback
 
 from residual_hf import DiagnosticsCallback
@@ -24,6 +23,7 @@ from residual_hf.generation.decode import translate_corpus
 from residual_hf.training.launch import shutdown_process_group
 from residual_hf.training.trainer import ResidualTrainer
 from residual_hf.training.training_settings import TrainingSettings
+from support.trainers import Words, make_corpus, make_model
 
 
 class Settings(TrainingSettings):

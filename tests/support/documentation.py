@@ -11,15 +11,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import yaml
-from conversion.fairseq_files import (
-    fairseq_weights,
-    random_model,
-    settings_of,
-    write_checkpoint,
-    write_codes,
-    write_dictionary,
-)
-from tiny_translator import tiny_tokenizer
 from transformers import MarianConfig, MarianMTModel
 
 from residual_hf.base.yaml_reader import load_yaml
@@ -27,8 +18,17 @@ from residual_hf.data.synthetic import generate_corpus
 from residual_hf.model.options import from_mapping
 from residual_hf.runs.recipe import Recipe, load_recipe
 from residual_hf.runs.run import train
+from support.fairseq_files import (
+    fairseq_weights,
+    random_model,
+    settings_of,
+    write_checkpoint,
+    write_codes,
+    write_dictionary,
+)
+from support.tiny_translator import tiny_tokenizer
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 FENCE = re.compile(r"^(?P<indent> *)```(?P<language>\w+)\n(?P<text>.*?)^(?P=indent)```$", re.MULTILINE | re.DOTALL)
 MARK = re.compile(r"<!-- not run:(?P<reason>[^\n]*)-->\s*\Z")
 SEPARATORS = {"&&", "||", ";", "|", "&"}

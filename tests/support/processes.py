@@ -15,13 +15,14 @@ import pytest
 
 import residual_hf
 
-PACKAGE = str(Path(residual_hf.__file__).parents[1])
+PATHS = [str(Path(residual_hf.__file__).parents[1]), str(Path(__file__).parents[1])]
+"""Of the package and of `support`."""
 QUIET = {"OMP_NUM_THREADS": "1", "TQDM_DISABLE": "1", "HF_HUB_OFFLINE": "1"}
 
 
 def run_python(*arguments: object, cwd: Path | None = None, check: bool = True, **environment: str):
     """Run Python with these arguments, the residual_hf of this process and no network; `check`: it must succeed."""
-    path = os.pathsep.join(filter(None, [os.environ.get("PYTHONPATH"), PACKAGE]))  # other versions of libraries first
+    path = os.pathsep.join(filter(None, [os.environ.get("PYTHONPATH"), *PATHS]))  # other versions of libraries first
     done = subprocess.run(
         [sys.executable, *map(str, arguments)],
         cwd=cwd,

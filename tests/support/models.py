@@ -1,0 +1,65 @@
+# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
+"""Small models of any mode, and what tests do with them."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from residual_hf.model.branch_warmup import branch_warmups
+from residual_hf.model.configuration_residual import ResidualConfig
+from residual_hf.model.connections import LN_MODES
+from residual_hf.model.modeling_residual import ResidualForConditionalGeneration
+
+SOURCE = torch.tensor([[5, 6, 7, 8, 2], [9, 10, 2, 1, 1]])
+TARGET = torch.tensor([[2, 11, 12, 13], [2, 14, 15, 16]])
+
+
+def make(ln_mode, attention="sdpa", **fields):
+    torch.manual_seed(0)
+    sizes = {"vocab_size": 30, "d_model": 16, "encoder_layers": 2, "decoder_layers": 3, "dropout": 0.0}
+    sizes |= {"encoder_ffn_dim": 32, "decoder_ffn_dim": 32, "encoder_attention_heads": 4, "decoder_attention_heads": 4}
+    config = ResidualConfig(**{**sizes, "max_position_embeddings": 16, "ln_mode": ln_mode, **fields})
+    model = ResidualForConditionalGeneration._from_config(config, attn_implementation=attention).eval()
+    if config.branch_warmup is None:
+        for warmup in branch_warmups(model):  # of a mode that has one: halfway, so that branches are neither 0 nor 1
+            warmup.updates.fill_(warmup.duration // 2)
+    return model
+
+
+def randomise(model):
+    """Random values everywhere, norm gains and biases included, so that no 1 or 0 hides a mistake."""
+    generator = torch.Generator().manual_seed(1)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(0.3 * torch.randn(parameter.shape, generator=generator))
+    return model
+
+
+def copy_shared(source, target):
+    """The weights that both models have; the others of `target` stay as they are."""
+    missing, unexpected = target.load_state_dict(source.state_dict(), strict=False)
+    assert not unexpected
+    return target
+
+
+@torch.no_grad()
+def logits(model):
+    return model(SOURCE, attention_mask=SOURCE.ne(1), decoder_input_ids=TARGET).logits
+
+
+@torch.no_grad()
+def encoder_in_and_out(model):
+    outputs = model.model.encoder(SOURCE[:1], output_hidden_states=True)
+    return outputs.hidden_states[0], outputs.last_hidden_state
+
+
+OURS = sorted(name for name, mode in LN_MODES.items() if mode.__module__.startswith("residual_hf."))
+every_mode = pytest.mark.parametrize("mode", OURS)
+LABELS = torch.tensor([[11, 12, 13, 2], [14, 15, 2, -100]])
+
+
+def logits_of(model, source=SOURCE, mask=None, target=TARGET, **inputs):
+    with torch.no_grad():
+        mask = SOURCE.ne(1) if mask is None else mask
+        return model(source, attention_mask=mask, decoder_input_ids=target, **inputs).logits

@@ -1,0 +1,55 @@
+# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
+"""Trainers of small models on made-up words."""
+
+from __future__ import annotations
+
+import torch
+
+from residual_hf.data.encoding import EncodedCorpus
+from residual_hf.model.configuration_residual import ResidualConfig
+from residual_hf.model.modeling_residual import ResidualForConditionalGeneration
+from residual_hf.training.trainer import ResidualTrainer
+from residual_hf.training.training_settings import TrainingSettings
+
+
+def make_model(**fields):
+    torch.manual_seed(0)
+    sizes = {"vocab_size": 40, "d_model": 16, "encoder_layers": 1, "decoder_layers": 2, "dropout": 0.0}
+    sizes |= {"encoder_ffn_dim": 32, "decoder_ffn_dim": 32, "encoder_attention_heads": 2, "decoder_attention_heads": 2}
+    return ResidualForConditionalGeneration(ResidualConfig(**{**sizes, "max_position_embeddings": 32, **fields}))
+
+
+def make_corpus(size=64, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    rows = [
+        [*torch.randint(4, 40, (int(n),), generator=generator).tolist(), 2]
+        for n in torch.randint(2, 9, (2 * size,), generator=generator)
+    ]
+    return EncodedCorpus.from_ids(rows[:size], rows[size:])
+
+
+def make_trainer(folder, model, train=None, valid=None, **settings):
+    base = {
+        "max_tokens": 60,
+        "max_updates": 4,
+        "warmup_updates": 2,
+        "eval_every": 4,
+        "eval_bleu": False,
+        "log_every": 1,
+    }
+    trainer_options = {k: settings.pop(k) for k in ("score", "callbacks") if k in settings}
+    return ResidualTrainer(
+        model,
+        TrainingSettings(**{**base, **settings}),
+        str(folder),
+        train or make_corpus(),
+        valid or make_corpus(20, seed=1),
+        **trainer_options,
+    )
+
+
+class Words:
+    """A tokenizer whose tokens are their ids."""
+
+    def batch_decode(self, rows, skip_special_tokens):
+        return [" ".join(map(str, row)) for row in rows]
