@@ -13,7 +13,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from residual_hf.base.errors import InputError
+from .errors import InputError
 
 RECORD = "run.json"
 """The record of a run, in its folder."""

@@ -15,8 +15,8 @@ from typing import Any
 
 import psutil
 
-from residual_hf.base.errors import InputError
-from residual_hf.base.files import read_json
+from .errors import InputError
+from .files import read_json
 
 
 class Lock:

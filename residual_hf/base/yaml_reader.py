@@ -9,8 +9,8 @@ from typing import Any, NoReturn
 
 import yaml
 
-from residual_hf.base.errors import InputError
-from residual_hf.base.files import read_text
+from .errors import InputError
+from .files import read_text
 
 MAX_DEPTH = 50  # levels of lists and mappings
 EXPONENT = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+$")

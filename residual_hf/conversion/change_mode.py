@@ -16,7 +16,12 @@ import torch
 from torch import Tensor
 
 from residual_hf.base.errors import InputError
-from residual_hf.conversion.fold import (
+from residual_hf.model.configuration_residual import ResidualConfig
+from residual_hf.model.connections import LN_MODES, STACKS, ResidualConnection, get_ln_mode
+from residual_hf.model.modeling_residual import ResidualForConditionalGeneration
+from residual_hf.model.options import from_mapping
+
+from .fold import (
     as_double,
     config_with_modes,
     connections,
@@ -25,10 +30,6 @@ from residual_hf.conversion.fold import (
     move_scales,
     scales_tables,
 )
-from residual_hf.model.configuration_residual import ResidualConfig
-from residual_hf.model.connections import LN_MODES, STACKS, ResidualConnection, get_ln_mode
-from residual_hf.model.modeling_residual import ResidualForConditionalGeneration
-from residual_hf.model.options import from_mapping
 
 Mode = type[ResidualConnection]
 

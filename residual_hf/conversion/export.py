@@ -19,10 +19,6 @@ from residual_hf._version import __version__
 from residual_hf.base.errors import InputError
 from residual_hf.base.files import atomic_folder, check_output_folder, write_json
 from residual_hf.checkpoint import load_checkpoint
-from residual_hf.conversion.exported_model import end_tokens, translate_greedily
-from residual_hf.conversion.to_ctranslate2 import CTranslate2Target
-from residual_hf.conversion.to_onnx import OnnxTarget
-from residual_hf.conversion.to_torch_export import TorchExportTarget
 from residual_hf.data.multilingual import check_tagged
 from residual_hf.data.text_files import iter_lines
 from residual_hf.evaluation.metrics import EvaluationSettings
@@ -30,6 +26,11 @@ from residual_hf.generation.decode import DecodingSettings, to_text
 from residual_hf.model.connections import get_ln_mode
 from residual_hf.model.modeling_residual import ResidualForConditionalGeneration
 from residual_hf.model.prepared_decoder import LayerDecoder, prepared_decoder
+
+from .exported_model import end_tokens, translate_greedily
+from .to_ctranslate2 import CTranslate2Target
+from .to_onnx import OnnxTarget
+from .to_torch_export import TorchExportTarget
 
 REPORT = "export.json"
 SENTENCES = 200  # that are compared

@@ -12,10 +12,11 @@ import torch
 from torch import Tensor
 from transformers import ForcedBOSTokenLogitsProcessor, GenerationConfig
 
-from residual_hf.conversion.graphs import GRAPHS, Graph, trace
 from residual_hf.model.configuration_residual import ResidualConfig
 from residual_hf.model.modeling_residual import ResidualForConditionalGeneration
 from residual_hf.model.search import Array, Decoder, SearchSettings, beam_search, best_tokens, greedy_search
+
+from .graphs import GRAPHS, Graph, trace
 
 BATCH = 32
 GraphCall = Callable[..., Sequence[Tensor]]  # tensors in the order of the inputs of a graph

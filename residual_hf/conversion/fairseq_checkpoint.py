@@ -13,20 +13,21 @@ from torch import Tensor
 from residual_hf.base.errors import InputError
 from residual_hf.base.files import check_output_folder, expanded
 from residual_hf.checkpoint import WEIGHT_FILES
-from residual_hf.conversion.fairseq import convert_fairseq_state_dict
-from residual_hf.conversion.fairseq_config import build_config, model_settings
-from residual_hf.conversion.fairseq_tokenizer import (
-    fairseq_tokenizer,
-    shows_aggressive_hyphens,
-    shows_escapes,
-)
-from residual_hf.conversion.moses import MosesRules
-from residual_hf.conversion.pickles import load_pickle, to_plain
 from residual_hf.data.tokenizer import prepend_eos, read_dictionary
 from residual_hf.hub.plain_card import save_with_card
 from residual_hf.model.configuration_residual import ResidualConfig
 from residual_hf.model.modeling_residual import ResidualForConditionalGeneration
 from residual_hf.model.modeling_single_stack import ResidualForCausalLM
+
+from .fairseq import convert_fairseq_state_dict
+from .fairseq_config import build_config, model_settings
+from .fairseq_tokenizer import (
+    fairseq_tokenizer,
+    shows_aggressive_hyphens,
+    shows_escapes,
+)
+from .moses import MosesRules
+from .pickles import load_pickle, to_plain
 
 MAX_SHARED = 4  # names of a weight, as of tied embeddings: a file with more is not of fairseq
 

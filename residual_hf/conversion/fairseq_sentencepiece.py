@@ -14,8 +14,9 @@ from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_toke
 
 from residual_hf.base.errors import InputError
 from residual_hf.base.files import expanded
-from residual_hf.conversion.moses import char_class
 from residual_hf.data.tokenizer import SPECIAL_TOKENS, append_eos
+
+from .moses import char_class
 
 UNK = SPECIAL_TOKENS[3]
 MARK = "\ufdd0"  # prefix of entries that no text maps to

@@ -18,8 +18,6 @@ from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from residual_hf.base.errors import InputError
-from residual_hf.conversion.fairseq_sentencepiece import sentencepiece_backend
-from residual_hf.conversion.moses import MosesRules
 from residual_hf.data.text_files import iter_lines
 from residual_hf.data.tokenizer import (
     SPECIAL_TOKENS,
@@ -29,6 +27,9 @@ from residual_hf.data.tokenizer import (
     wrap_tokenizer,
 )
 from residual_hf.model.tokenization_residual import ResidualTokenizer
+
+from .fairseq_sentencepiece import sentencepiece_backend
+from .moses import MosesRules
 
 UNK = SPECIAL_TOKENS[3]
 JOINER, END = "@@", "</w>"

@@ -15,13 +15,14 @@ import numpy as np
 from torch import Tensor, nn
 
 from residual_hf.base.errors import InputError
-from residual_hf.conversion.fold import fold
 from residual_hf.data.tokenizer import separate_target_vocabulary
 from residual_hf.model.configuration_residual import ResidualConfig
 from residual_hf.model.connections import STACKS, get_ln_mode
 from residual_hf.model.embeddings import SinusoidalPositions, first_position, positions_padding
 from residual_hf.model.modeling_residual import ResidualForConditionalGeneration
 from residual_hf.model.stacks import ResidualStack
+
+from .fold import fold
 
 PRE_AND_POST = ("sandwich_ln", "peri_ln")
 PLAIN = ("post_ln", "pre_ln", *PRE_AND_POST)

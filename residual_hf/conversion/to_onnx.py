@@ -10,9 +10,10 @@ import torch
 from torch import Tensor
 
 from residual_hf.base.files import atomic_file
-from residual_hf.conversion.exported_model import ExportedModel, GraphCall, GraphTarget
-from residual_hf.conversion.graphs import GRAPHS, Graph
 from residual_hf.model.modeling_residual import ResidualForConditionalGeneration
+
+from .exported_model import ExportedModel, GraphCall, GraphTarget
+from .graphs import GRAPHS, Graph
 
 LARGEST_FILE = 2**31 - 2**20  # of a protobuf message; the weights of larger models get a second file
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from residual_hf.conversion.exported_model import ExportedModel, GraphCall, GraphTarget
-from residual_hf.conversion.graphs import Graph
+from .exported_model import ExportedModel, GraphCall, GraphTarget
+from .graphs import Graph
 
 
 class TorchExportTarget(GraphTarget):

@@ -20,13 +20,14 @@ from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, PreTrainedModel
 from residual_hf.base.errors import InputError
 from residual_hf.base.files import check_output_folder
 from residual_hf.checkpoint import WEIGHT_FILES
-from residual_hf.conversion.fairseq import convert_fairseq_state_dict
 from residual_hf.hub.plain_card import save_with_card
 from residual_hf.model.configuration_residual import ResidualConfig
 from residual_hf.model.connections import STACKS
 from residual_hf.model.embeddings import SinusoidalPositions, build_positions
 from residual_hf.model.modeling_residual import ResidualForConditionalGeneration
 from residual_hf.model.translation_inputs import languages_of
+
+from .fairseq import convert_fairseq_state_dict
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,9 @@ import numpy as np
 import torch
 
 from residual_hf.base.errors import InputError
-from residual_hf.data.encoding import IGNORED, EncodedCorpus, Lengths
 from residual_hf.model.embeddings import shift_tokens_right
+
+from .encoding import IGNORED, EncodedCorpus, Lengths
 
 SortKeys = Callable[[np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray]]
 

@@ -7,10 +7,10 @@ import logging
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
-from residual_hf.data.corpus import ParallelCorpus
-from residual_hf.data.data_settings import CleaningSettings
-from residual_hf.data.pair_reader import Pair
-from residual_hf.data.scripts import share_of_script, words
+from .corpus import ParallelCorpus
+from .data_settings import CleaningSettings
+from .pair_reader import Pair
+from .scripts import share_of_script, words
 
 logger = logging.getLogger(__name__)
 

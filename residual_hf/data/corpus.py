@@ -10,9 +10,10 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from residual_hf.base.errors import InputError
-from residual_hf.data.data_settings import CorpusSpec
-from residual_hf.data.pair_reader import Pair, PairReader
-from residual_hf.data.text_files import file_hash, iter_lines
+
+from .data_settings import CorpusSpec
+from .pair_reader import Pair, PairReader
+from .text_files import file_hash, iter_lines
 
 logger = logging.getLogger(__name__)
 

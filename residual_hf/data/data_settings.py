@@ -9,8 +9,9 @@ from pathlib import Path
 
 from residual_hf.base.errors import InputSettings
 from residual_hf.base.files import expanded
-from residual_hf.data.scripts import is_script
 from residual_hf.model.options import option
+
+from .scripts import is_script
 
 SIDES = {"both": ("source", "target"), "source": ("source",), "target": ("target",)}
 SPECIAL_TOKENS = ("<s>", "<pad>", "</s>", "<unk>")  # ids 0 to 3, as in fairseq's dictionaries

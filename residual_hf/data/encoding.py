@@ -19,9 +19,10 @@ from tqdm.auto import tqdm
 
 from residual_hf.base.errors import InputError, is_panic
 from residual_hf.base.files import atomic_file
-from residual_hf.data.corpus import ParallelCorpus
-from residual_hf.data.subword_regularization import Resegment
 from residual_hf.model.options import shortened
+
+from .corpus import ParallelCorpus
+from .subword_regularization import Resegment
 
 logger = logging.getLogger(__name__)
 

@@ -11,9 +11,10 @@ from typing import Any
 import numpy as np
 
 from residual_hf.base.errors import InputError
-from residual_hf.data.corpus import ParallelCorpus
-from residual_hf.data.encoding import IGNORED, EncodedCorpus, encode, encode_corpus
-from residual_hf.data.tokenizer import ends_text
+
+from .corpus import ParallelCorpus
+from .encoding import IGNORED, EncodedCorpus, encode, encode_corpus
+from .tokenizer import ends_text
 
 Packing = Callable[[EncodedCorpus], EncodedCorpus]
 Span = tuple[int, int, int]

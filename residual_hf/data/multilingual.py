@@ -9,9 +9,10 @@ from itertools import chain
 from typing import Any
 
 from residual_hf.base.errors import InputError
-from residual_hf.data.corpus import ParallelCorpus
-from residual_hf.data.data_settings import CorpusSpec
 from residual_hf.model.translation_inputs import language_tags
+
+from .corpus import ParallelCorpus
+from .data_settings import CorpusSpec
 
 
 def language_tag(language: str) -> str:

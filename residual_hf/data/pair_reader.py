@@ -11,8 +11,9 @@ from typing import Any
 
 from residual_hf.base.errors import InputError
 from residual_hf.base.files import expanded
-from residual_hf.data.data_settings import CorpusSpec
-from residual_hf.data.text_files import LineReader, count_lines, one_line
+
+from .data_settings import CorpusSpec
+from .text_files import LineReader, count_lines, one_line
 
 Pair = tuple[str, str]
 

@@ -19,25 +19,26 @@ from transformers import AutoTokenizer, PreTrainedTokenizerBase
 from residual_hf.base.errors import InputError
 from residual_hf.base.files import atomic_folder, write_json
 from residual_hf.checkpoint import model_folder
-from residual_hf.data.cleaning import CleaningReport, clean_corpus, pair_filter
-from residual_hf.data.corpus import ParallelCorpus, numbered, read_parallel
-from residual_hf.data.data_settings import CleaningSettings, DataSettings, TokenizerSettings
-from residual_hf.data.encoding import EncodedCorpus, encode, encode_corpus
-from residual_hf.data.language_modeling import encode_chunks, encode_texts, pack
-from residual_hf.data.mixture import mixed_indices, mixing_probabilities
-from residual_hf.data.multilingual import concatenate, directions, language_tag, tag_corpus, training_pairs
-from residual_hf.data.pair_reader import PairReader, locate_pair
-from residual_hf.data.streaming import StreamedBatches
-from residual_hf.data.subword_regularization import resegmenters
-from residual_hf.data.text_warnings import warn_about_overlap, warn_about_unknown_tokens
-from residual_hf.data.tokenizer import (
+from residual_hf.model.tokenization_residual import ResidualTokenizer
+
+from .cleaning import CleaningReport, clean_corpus, pair_filter
+from .corpus import ParallelCorpus, numbered, read_parallel
+from .data_settings import CleaningSettings, DataSettings, TokenizerSettings
+from .encoding import EncodedCorpus, encode, encode_corpus
+from .language_modeling import encode_chunks, encode_texts, pack
+from .mixture import mixed_indices, mixing_probabilities
+from .multilingual import concatenate, directions, language_tag, tag_corpus, training_pairs
+from .pair_reader import PairReader, locate_pair
+from .streaming import StreamedBatches
+from .subword_regularization import resegmenters
+from .text_warnings import warn_about_overlap, warn_about_unknown_tokens
+from .tokenizer import (
     ends_text,
     join_subwords,
     pretokenized_tokenizer,
     reads_segmented_text,
 )
-from residual_hf.data.tokenizer_training import train_tokenizer
-from residual_hf.model.tokenization_residual import ResidualTokenizer
+from .tokenizer_training import train_tokenizer
 
 logger = logging.getLogger(__name__)
 

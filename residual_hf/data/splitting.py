@@ -15,8 +15,9 @@ import regex
 
 from residual_hf.base.errors import InputError
 from residual_hf.base.files import atomic_file
-from residual_hf.data.data_settings import CorpusSpec
-from residual_hf.data.pair_reader import Pair, PairReader
+
+from .data_settings import CorpusSpec
+from .pair_reader import Pair, PairReader
 
 SPLITS = ("train", "valid", "test")
 BLOCK = 100_000

@@ -15,16 +15,17 @@ import numpy as np
 from torch.utils.data import IterableDataset, get_worker_info
 
 from residual_hf.base.errors import InputError
-from residual_hf.data.background import BackgroundCall
-from residual_hf.data.batching import TokenBudgetSampler
-from residual_hf.data.cleaning import CleaningReport, clean_corpus, pair_filter
-from residual_hf.data.corpus import ParallelCorpus, numbered
-from residual_hf.data.data_settings import CorpusSpec, DataSettings
-from residual_hf.data.encoding import CHUNK, EncodedCorpus
-from residual_hf.data.mixture import mixing_probabilities
-from residual_hf.data.multilingual import training_pairs
-from residual_hf.data.pair_reader import Cursor, PairReader, check_files
-from residual_hf.data.text_files import count_lines
+
+from .background import BackgroundCall
+from .batching import TokenBudgetSampler
+from .cleaning import CleaningReport, clean_corpus, pair_filter
+from .corpus import ParallelCorpus, numbered
+from .data_settings import CorpusSpec, DataSettings
+from .encoding import CHUNK, EncodedCorpus
+from .mixture import mixing_probabilities
+from .multilingual import training_pairs
+from .pair_reader import Cursor, PairReader, check_files
+from .text_files import count_lines
 
 logger = logging.getLogger(__name__)
 

@@ -20,9 +20,10 @@ from tokenizers import Tokenizer
 from tokenizers import models as token_models
 
 from residual_hf.base.errors import InputError
-from residual_hf.data.data_settings import SIDES, SubwordRegularizationSettings
-from residual_hf.data.tokenizer import target_backend
 from residual_hf.model.options import refusal
+
+from .data_settings import SIDES, SubwordRegularizationSettings
+from .tokenizer import target_backend
 
 GROWTH = 1.3
 """Roughly how many times longer sentences become, at the usual rates of both methods."""

@@ -9,8 +9,8 @@ from collections.abc import Iterable, Mapping, Sequence
 import numpy as np
 from transformers import PreTrainedTokenizerBase
 
-from residual_hf.data.corpus import ParallelCorpus
-from residual_hf.data.encoding import EncodedCorpus
+from .corpus import ParallelCorpus
+from .encoding import EncodedCorpus
 
 logger = logging.getLogger(__name__)
 

@@ -11,8 +11,9 @@ from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, proce
 from transformers import PreTrainedTokenizerFast
 
 from residual_hf.base.errors import InputError
-from residual_hf.data.data_settings import SPECIAL_TOKENS
-from residual_hf.data.text_files import iter_lines
+
+from .data_settings import SPECIAL_TOKENS
+from .text_files import iter_lines
 
 OVERWRITE = "#fairseq:overwrite"
 

@@ -28,11 +28,12 @@ from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalize
 from transformers import PreTrainedTokenizerFast
 
 from residual_hf.base.errors import InputError
-from residual_hf.data.background import interruptible
-from residual_hf.data.data_settings import TokenizerSettings
-from residual_hf.data.text_files import iter_lines
-from residual_hf.data.tokenizer import SPECIAL_TOKENS, append_eos, wrap_tokenizer
 from residual_hf.model.options import refusal
+
+from .background import interruptible
+from .data_settings import TokenizerSettings
+from .text_files import iter_lines
+from .tokenizer import SPECIAL_TOKENS, append_eos, wrap_tokenizer
 
 logger = logging.getLogger(__name__)
 

@@ -18,14 +18,14 @@ from accelerate import PartialState
 from accelerate.utils import gather_object
 from torch import Tensor
 
+from residual_hf.base.errors import InputError
 from residual_hf.data.encoding import Lengths
 from residual_hf.data.subword_regularization import GROWTH
-from residual_hf.base.errors import InputError
-
 from residual_hf.losses.label_smoothing import LossMeter
-from .recipe import Recipe
 from residual_hf.records.run_record import RunRecord
 from residual_hf.training.training_settings import TrainingSettings
+
+from .recipe import Recipe
 
 logger = logging.getLogger(__name__)
 

@@ -26,26 +26,26 @@ import torch
 from torch import Tensor
 from tqdm.auto import tqdm
 
-from residual_hf.probes.gradients import GradientNorm, gradient_norms
-from residual_hf.probes.representations import activation_ranges
+from residual_hf.analysis.short_training import ShortCorpus, profiled, train
+from residual_hf.base.errors import InputError
 from residual_hf.base.modes import check_modes
 from residual_hf.data.corpus import ParallelCorpus, read_parallel
 from residual_hf.data.encoding import EncodedCorpus
 from residual_hf.data.pair_reader import PairReader
 from residual_hf.data.pipeline import PreparedData
-from residual_hf.base.errors import InputError
 from residual_hf.model.branch_warmup import branch_warmups, finished_branch_warmup
 from residual_hf.model.connections import LN_MODES
 from residual_hf.model.modeling_residual import ResidualForConditionalGeneration
 from residual_hf.model.options import refusal
-from residual_hf.runs.building import build_config
+from residual_hf.probes.gradients import GradientNorm, gradient_norms
+from residual_hf.probes.representations import activation_ranges
 from residual_hf.training.launch import keep_freed_memory
-from residual_hf.runs.recipe import Recipe
-from residual_hf.runs.run import prepare_data
-from residual_hf.runs.warm_start import MODES
 
-from residual_hf.analysis.short_training import ShortCorpus, profiled, train
+from .building import build_config
+from .recipe import Recipe
+from .run import prepare_data
 from .verdict import RAMP, CheckReport, ModeCheck, judge
+from .warm_start import MODES
 
 PAIRS = 20_000
 """Sentence pairs of the training text that are read."""

@@ -15,16 +15,16 @@ from typing import Any
 
 import yaml
 
+from residual_hf.base.errors import InputError
+from residual_hf.base.files import check_output_folder, read_json, write_atomically, write_json
 from residual_hf.data.cleaning import CleaningReport, clean_corpus, pair_filter
 from residual_hf.data.corpus import ParallelCorpus, read_parallel
+from residual_hf.data.data_settings import CorpusSpec
 from residual_hf.data.multilingual import directions, reverse_spec
 from residual_hf.data.pair_reader import check_files
 from residual_hf.data.pipeline import given_tokenizer
-from residual_hf.data.data_settings import CorpusSpec
 from residual_hf.data.text_files import iter_lines, one_line
 from residual_hf.data.tokenizer import reads_segmented_text, spaced, target_backend
-from residual_hf.base.errors import InputError
-from residual_hf.base.files import check_output_folder, read_json, write_atomically, write_json
 from residual_hf.generation.stream import StreamSettings, translate_file
 from residual_hf.generation.translator import Translator
 

@@ -12,21 +12,21 @@ from typing import Any
 import numpy as np
 from accelerate.utils import broadcast_object_list
 
+from residual_hf.base.environment import now
+from residual_hf.base.errors import InputError
+from residual_hf.base.files import write_atomically, write_json
 from residual_hf.data.corpus import describe_corpus
 from residual_hf.data.language_modeling import count_words, predicted_tokens
 from residual_hf.data.pipeline import PreparedData
-from residual_hf.base.errors import InputError
 from residual_hf.evaluation.perplexity import word_perplexity
 from residual_hf.evaluation.scorer import full_report, make_scorers
-from residual_hf.base.files import write_atomically, write_json
 from residual_hf.generation.decode import translate_corpus
 from residual_hf.hub.card import write_card
-
-from residual_hf.training.checkpoints import choose_checkpoints, load_average
-from residual_hf.base.environment import now
-from .recipe import Recipe
 from residual_hf.records.run_record import RunRecord, measured_emissions
+from residual_hf.training.checkpoints import choose_checkpoints, load_average
 from residual_hf.training.trainer import ResidualTrainer
+
+from .recipe import Recipe
 
 logger = logging.getLogger(__name__)
 

@@ -15,18 +15,18 @@ import torch
 import yaml
 from jinja2 import Environment, StrictUndefined
 
-from residual_hf.data.corpus import ParallelCorpus
-from residual_hf.data.pair_reader import PairReader, check_files
-from residual_hf.data.scripts import WITHOUT_SPACES, share_of_script
-from residual_hf.data.data_settings import CorpusSpec, TokenizerSettings
-from residual_hf.data.splitting import SplitReport, split_corpus
-from residual_hf.data.tokenizer_training import train_tokenizer
 from residual_hf.base.errors import InputError
 from residual_hf.base.files import atomic_folder, check_output_folder, write_atomically
+from residual_hf.data.corpus import ParallelCorpus
+from residual_hf.data.data_settings import CorpusSpec, TokenizerSettings
+from residual_hf.data.pair_reader import PairReader, check_files
+from residual_hf.data.scripts import WITHOUT_SPACES, share_of_script
+from residual_hf.data.splitting import SplitReport, split_corpus
+from residual_hf.data.tokenizer_training import train_tokenizer
 from residual_hf.model.modeling_residual import ResidualForConditionalGeneration
 from residual_hf.native import multiplies_bf16
-
 from residual_hf.training.callbacks import duration
+
 from .recipe import load_recipe
 from .trial import Trial, measure
 

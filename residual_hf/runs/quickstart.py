@@ -15,15 +15,15 @@ from tqdm import tqdm
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, TrainerCallback, pipeline
 from transformers.utils import logging as transformers_logging
 
-from residual_hf.data.corpus import ParallelCorpus
-from residual_hf.data.synthetic import generate_corpus
-from residual_hf.data.data_settings import CorpusSpec, DataSettings, TokenizerSettings
 from residual_hf.base.files import RECORD, check_output_folder, write_atomically
+from residual_hf.data.corpus import ParallelCorpus
+from residual_hf.data.data_settings import CorpusSpec, DataSettings, TokenizerSettings
+from residual_hf.data.synthetic import generate_corpus
 from residual_hf.generation.decode import DecodingSettings
+from residual_hf.training.training_settings import TrainingSettings
 
 from .recipe import Recipe
 from .run import run_folder, train_on
-from residual_hf.training.training_settings import TrainingSettings
 
 SIZES = {"train": 60000, "valid": 200, "test": 500}
 SAMPLES = 5

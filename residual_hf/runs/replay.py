@@ -15,24 +15,24 @@ from typing import Any
 import numpy as np
 from transformers import TrainerCallback, set_seed
 
-from residual_hf.base.tables import as_table
-from residual_hf.data.pipeline import read_corpora
 from residual_hf.base.errors import InputError
 from residual_hf.base.files import RECORD, read_json_lines, undamaged_entries, write_json_lines
-from residual_hf.runs.building import build_model, model_class
+from residual_hf.base.tables import as_table
+from residual_hf.data.pipeline import read_corpora
+from residual_hf.records.run_record import RunRecord
 from residual_hf.training.callbacks import show_progress
 from residual_hf.training.checkpoints import complete_checkpoints, step_of
-from residual_hf.training.launch import keep_freed_memory, this_process
-from residual_hf.runs.recipe import Recipe, load_recipe
-from residual_hf.records.run_record import RunRecord
-from residual_hf.runs.resuming import other_text
-from residual_hf.runs.run import prepare_data, training_data
-from residual_hf.training.training_settings import TrainingSettings
-from residual_hf.training.trainer import ResidualTrainer
-from residual_hf.runs.warm_start import load_start
-
 from residual_hf.training.diagnostics import FILE, DiagnosticsCallback, spikes, update_of
+from residual_hf.training.launch import keep_freed_memory, this_process
 from residual_hf.training.spikes import spike_scores
+from residual_hf.training.trainer import ResidualTrainer
+from residual_hf.training.training_settings import TrainingSettings
+
+from .building import build_model, model_class
+from .recipe import Recipe, load_recipe
+from .resuming import other_text
+from .run import prepare_data, training_data
+from .warm_start import load_start
 
 logger = logging.getLogger(__name__)
 

@@ -7,17 +7,17 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+from residual_hf.base.errors import InputError
+from residual_hf.base.files import RECORD, expanded
 from residual_hf.checkpoint import WEIGHT_FILES
 from residual_hf.data.pipeline import Corpora
 from residual_hf.data.text_files import file_hash
-from residual_hf.base.errors import InputError
-from residual_hf.base.files import RECORD, expanded
 from residual_hf.model.options import from_mapping
-
-from residual_hf.training.launch import this_process
-from .recipe import Recipe
-from residual_hf.records.run_record import DataRecord, RunRecord, describe_corpora, describe_data
 from residual_hf.records.run_folder import read_recipe
+from residual_hf.records.run_record import DataRecord, RunRecord, describe_corpora, describe_data
+from residual_hf.training.launch import this_process
+
+from .recipe import Recipe
 
 MAY_CHANGE = {
     "": ("output_dir", "decoding", "evaluation"),

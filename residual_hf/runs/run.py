@@ -14,13 +14,6 @@ from typing import Any
 import yaml
 from transformers import TrainerCallback, set_seed
 
-from residual_hf.training.diagnostics import DiagnosticsCallback
-from residual_hf.checkpoint import WEIGHT_FILES, save_checkpoint
-from residual_hf.data.encoding import EncodedCorpus
-from residual_hf.data.pair_reader import check_files
-from residual_hf.data.pipeline import Corpora, PreparedData, given_tokenizer, open_stream, prepare, read_corpora
-from residual_hf.data.streaming import StreamedBatches
-from residual_hf.evaluation.translation_metric import load_metric
 from residual_hf.base.files import (
     RECORD,
     check_output_folder,
@@ -35,9 +28,13 @@ from residual_hf.base.files import (
 )
 from residual_hf.base.interrupts import signals_interrupt
 from residual_hf.base.lock import Lock
-
-from .batch_size_finder import resolve_batch_size
-from .building import build_model, model_class
+from residual_hf.checkpoint import WEIGHT_FILES, save_checkpoint
+from residual_hf.data.encoding import EncodedCorpus
+from residual_hf.data.pair_reader import check_files
+from residual_hf.data.pipeline import Corpora, PreparedData, given_tokenizer, open_stream, prepare, read_corpora
+from residual_hf.data.streaming import StreamedBatches
+from residual_hf.evaluation.translation_metric import load_metric
+from residual_hf.records.run_record import RunRecord, describe_data
 from residual_hf.training.callbacks import (
     AfterFirstUpdate,
     EvaluationSummary,
@@ -48,15 +45,18 @@ from residual_hf.training.callbacks import (
     show_progress,
 )
 from residual_hf.training.checkpoints import KeepCheckpoints, complete_checkpoints, disk_errors, step_of
+from residual_hf.training.diagnostics import DiagnosticsCallback
 from residual_hf.training.divergence import TrainingDivergedError
-from .final_model import choose_final_weights, final_scores, perplexities, record_end
 from residual_hf.training.launch import check_launch, keep_freed_memory, this_process
+from residual_hf.training.trainer import ResidualTrainer
+from residual_hf.training.training_settings import TrainingSettings
+
+from .batch_size_finder import resolve_batch_size
+from .building import build_model, model_class
+from .final_model import choose_final_weights, final_scores, perplexities, record_end
 from .logs import TerminalHandler, log_to
 from .recipe import Recipe
-from residual_hf.records.run_record import RunRecord, describe_data
 from .resuming import check_run_folder, check_same_run, has_finished, tokenizer_hashes
-from residual_hf.training.training_settings import TrainingSettings
-from residual_hf.training.trainer import ResidualTrainer
 from .validation import Validation
 from .warm_start import Start, load_start
 

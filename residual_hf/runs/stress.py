@@ -25,17 +25,17 @@ from statistics import fmean
 from tqdm.auto import tqdm
 
 from residual_hf.analysis.output import Panel, Point, check_matplotlib, write_points
-from residual_hf.base.tables import as_markdown
-from residual_hf.base.modes import check_modes
-from residual_hf.data.pipeline import read_corpora
+from residual_hf.analysis.short_training import ShortCorpus, new_model, train
+from residual_hf.base.environment import commit
 from residual_hf.base.errors import InputError
 from residual_hf.base.files import append_json_lines, undamaged_entries, write_atomically, write_json_lines
-from residual_hf.runs.building import tokenizer_fields
-from residual_hf.base.environment import commit
-from residual_hf.runs.recipe import Recipe
-from residual_hf.runs.run import prepare_data
+from residual_hf.base.modes import check_modes
+from residual_hf.base.tables import as_markdown
+from residual_hf.data.pipeline import read_corpora
 
-from residual_hf.analysis.short_training import ShortCorpus, new_model, train
+from .building import tokenizer_fields
+from .recipe import Recipe
+from .run import prepare_data
 
 GENERATED = "the generated corpus"
 WINDOW = 20

@@ -10,13 +10,13 @@ from dataclasses import dataclass
 import psutil
 import torch
 
-from residual_hf.model.modeling_residual import ResidualForConditionalGeneration
-
-from residual_hf.training.acceleration import accelerated
-from .batch_size_finder import bytes_kept_for_backward, random_batch
-from residual_hf.training.launch import keep_freed_memory
 from residual_hf.losses.label_smoothing import LossMeter
+from residual_hf.model.modeling_residual import ResidualForConditionalGeneration
+from residual_hf.training.acceleration import accelerated
+from residual_hf.training.launch import keep_freed_memory
 from residual_hf.training.optimization import build_optimizer
+
+from .batch_size_finder import bytes_kept_for_backward, random_batch
 from .recipe import Recipe
 
 TOKENS = {"cpu": 1024, "cuda": 8192}

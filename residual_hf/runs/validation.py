@@ -14,8 +14,8 @@ from residual_hf.data.encoding import EncodedCorpus
 from residual_hf.data.pipeline import PreparedData
 from residual_hf.evaluation.scorer import make_scorers, mean_figures
 from residual_hf.generation.decode import translate_corpus
-
 from residual_hf.training.launch import this_process
+
 from .recipe import Recipe
 
 logger = logging.getLogger(__name__)

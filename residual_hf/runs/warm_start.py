@@ -12,10 +12,10 @@ from typing import Any
 import torch
 from transformers import PreTrainedTokenizerBase
 
+from residual_hf.base.errors import InputError
 from residual_hf.checkpoint import load_checkpoint
 from residual_hf.conversion.change_mode import change_ln_mode
 from residual_hf.data.tokenizer import separate_target_vocabulary, target_backend
-from residual_hf.base.errors import InputError
 from residual_hf.model.configuration_residual import RATES, ResidualConfig
 from residual_hf.model.connections import STACKS
 from residual_hf.model.modeling_residual import ResidualForConditionalGeneration

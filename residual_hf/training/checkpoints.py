@@ -19,9 +19,9 @@ from transformers import TrainerCallback
 
 from residual_hf.base.errors import InputError
 from residual_hf.base.files import read_json
-from residual_hf.training.diagnostics import spikes, update_of
 
 from .callbacks import evaluations
+from .diagnostics import spikes, update_of
 
 logger = logging.getLogger(__name__)
 

@@ -11,12 +11,12 @@ import torch
 import yaml
 from support.tiny_translator import tiny_tokenizer
 
-from residual_hf.runs import check
-from residual_hf.runs.verdict import CheckReport, ModeCheck, judge
 from residual_hf.cli import main
 from residual_hf.data.synthetic import generate_corpus
 from residual_hf.model.options import from_mapping
+from residual_hf.runs import check
 from residual_hf.runs.recipe import Recipe
+from residual_hf.runs.verdict import CheckReport, ModeCheck, judge
 
 RATES = [1e-3] * 40 + [1e-3 * 4 ** ((i + 1) / 20) for i in range(20)]
 HEALTHY = [6.0 - 3.0 * update / 60 for update in range(60)]

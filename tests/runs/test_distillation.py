@@ -9,10 +9,10 @@ import pytest
 from support.recipes import make_recipe
 from support.tiny_translator import tiny_model, tiny_tokenizer
 
+from residual_hf.base.errors import InputError
 from residual_hf.data.corpus import read_parallel
 from residual_hf.data.multilingual import directions
 from residual_hf.data.tokenizer import pretokenized_tokenizer
-from residual_hf.base.errors import InputError
 from residual_hf.generation.decode import DecodingSettings, search
 from residual_hf.generation.stream import StreamSettings
 from residual_hf.generation.translator import Translator

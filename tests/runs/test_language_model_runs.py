@@ -15,8 +15,8 @@ from huggingface_hub import ModelCard
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer, pipeline
 
-from residual_hf.cli import main
 from residual_hf.base.errors import InputError
+from residual_hf.cli import main
 from residual_hf.model.options import from_mapping
 from residual_hf.runs import run as run_module
 from residual_hf.runs.recipe import Recipe

@@ -17,21 +17,20 @@ from safetensors.torch import load_file
 from support.recipes import changed, make_recipe
 from transformers import TrainerState
 
-from residual_hf.cli import main
-from residual_hf.data import encoding
-from residual_hf.data.pipeline import read_corpora
 from residual_hf.base.errors import InputError
 from residual_hf.base.files import read_json, read_json_lines, write_atomically
 from residual_hf.base.lock import Lock
+from residual_hf.cli import main
+from residual_hf.data import encoding
+from residual_hf.data.pipeline import read_corpora
 from residual_hf.model.options import from_mapping
-from residual_hf.runs import run as run_module
-from residual_hf.training.callbacks import is_out_of_patience
-from residual_hf.training.checkpoints import complete_checkpoints
-from residual_hf.runs.recipe import Recipe
 from residual_hf.records.run_record import RunRecord
+from residual_hf.runs import run as run_module
+from residual_hf.runs.recipe import Recipe
 from residual_hf.runs.resuming import check_same_run
-from residual_hf.training.checkpoints import check_intact
 from residual_hf.runs.run import train
+from residual_hf.training.callbacks import is_out_of_patience
+from residual_hf.training.checkpoints import check_intact, complete_checkpoints
 from residual_hf.training.trainer import ResidualTrainer, is_finished
 
 SMALL = {"max_updates": 4, "eval_every": 2, "eval_bleu": False, "warmup_updates": 1}

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import json
-import random
 import re
 import shutil
 from dataclasses import replace
@@ -12,23 +11,12 @@ from dataclasses import replace
 import pytest
 import torch
 from safetensors.torch import load_file
+from support.recipes import changed, make_recipe
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, pipeline
 
 import residual_hf
 from residual_hf.base.errors import InputError
-from residual_hf.model.options import from_mapping
-from residual_hf.runs.recipe import Recipe
 from residual_hf.runs.run import train
-from support.recipes import SIZES, WORDS, changed, make_recipe, write_corpus
-
-
-
-
-
-
-
-
-
 
 
 @pytest.fixture(scope="module")

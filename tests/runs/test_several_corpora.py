@@ -10,16 +10,16 @@ import pytest
 from support.recipes import WORDS, make_recipe
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, pipeline
 
+from residual_hf.base.errors import InputError
 from residual_hf.cli import main
+from residual_hf.data.data_settings import CorpusSpec, DataSettings
 from residual_hf.data.encoding import EncodedCorpus
 from residual_hf.data.pipeline import mix
-from residual_hf.data.data_settings import CorpusSpec, DataSettings
-from residual_hf.base.errors import InputError
 from residual_hf.model.options import from_mapping
-from residual_hf.runs.recipe import Recipe
-from residual_hf.records.run_record import CorpusRecord, DataRecord, RunRecord
-from residual_hf.runs.run import train
 from residual_hf.records.run_folder import Run
+from residual_hf.records.run_record import CorpusRecord, DataRecord, RunRecord
+from residual_hf.runs.recipe import Recipe
+from residual_hf.runs.run import train
 
 
 def in_two_directions(folder, side, **training):

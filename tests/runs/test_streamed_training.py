@@ -10,8 +10,8 @@ import torch
 from safetensors.torch import load_file
 from support.recipes import changed, make_recipe
 
-from residual_hf.data import pipeline
 from residual_hf.base.errors import InputError
+from residual_hf.data import pipeline
 from residual_hf.model.options import from_mapping
 from residual_hf.runs.recipe import Recipe
 from residual_hf.runs.run import train

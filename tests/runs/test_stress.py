@@ -8,15 +8,15 @@ from types import SimpleNamespace
 import pytest
 import yaml
 
-from residual_hf.runs.stress import StressRun, StressSetting, corpus_of, ranked, survival, table
 from residual_hf.analysis.short_training import ShortCorpus
+from residual_hf.base.environment import commit
+from residual_hf.base.errors import InputError
 from residual_hf.cli import main
 from residual_hf.data.encoding import EncodedCorpus
 from residual_hf.data.synthetic import generate_corpus
-from residual_hf.base.errors import InputError
 from residual_hf.model.options import from_mapping
-from residual_hf.base.environment import commit
 from residual_hf.runs.recipe import Recipe
+from residual_hf.runs.stress import StressRun, StressSetting, corpus_of, ranked, survival, table
 
 SETTING = StressSetting(updates=200, max_lr=0.2)  # the rate at update t is t / 1000
 HEALTHY = [6.0 - 4.0 * min(1.0, update / 100) for update in range(200)]

@@ -12,10 +12,10 @@ from support.recipes import changed, make_recipe
 from support.tiny_translator import SENTENCES, coded_tokenizer, tiny_model, tiny_tokenizer
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, MarianTokenizer
 
+from residual_hf.base.errors import InputError
 from residual_hf.checkpoint import save_checkpoint
 from residual_hf.data.data_settings import TokenizerSettings
 from residual_hf.data.tokenizer_training import train_tokenizer
-from residual_hf.base.errors import InputError
 from residual_hf.model.configuration_residual import ResidualConfig
 from residual_hf.model.modeling_single_stack import ResidualForCausalLM
 from residual_hf.model.options import from_mapping
