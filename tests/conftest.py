@@ -1,5 +1,6 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 import gc
+import importlib.util
 import os
 import signal
 
@@ -11,6 +12,24 @@ import pytest
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background inherits that it is ignored
 if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:  # under nohup; the commands, which leave it ignored, must see it
     signal.signal(signal.SIGHUP, lambda *_: None)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def no_learning_curves():
+    """Runs and cards draw none: a picture takes a quarter of a second, and only tests with `learning_curves` look."""
+    from residual_hf.records import learning_curve
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(learning_curve, "find_spec", lambda name: None)
+        yield
+
+
+@pytest.fixture
+def learning_curves():
+    """Runs and cards draw their learning curve."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("residual_hf.records.learning_curve.find_spec", importlib.util.find_spec)
+        yield
 
 
 @pytest.fixture(scope="module")
