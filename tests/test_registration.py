@@ -12,6 +12,7 @@ from support.tiny_translator import SENTENCES, tiny_model, tiny_tokenizer
 from transformers import AutoConfig, AutoModel, AutoModelForSeq2SeqLM, AutoTokenizer, pipeline
 
 import residual_hf
+from residual_hf.cli import GROUPS
 from residual_hf.model.configuration_residual import ResidualConfig
 from residual_hf.model.modeling_residual import ResidualForConditionalGeneration, ResidualModel
 from residual_hf.model.pipeline_translation import SummarizationPipeline, TranslationPipeline
@@ -43,25 +44,41 @@ def restored(monkeypatch):
     register()
 
 
-@pytest.mark.parametrize("argument", ["--help", "--version"])
-def test_command_line_starts_without_torch_and_transformers(argument):
-    script = f"""
+SCRIPT = """
 import sys
-from residual_hf.cli import main
-try:
-    main(["{argument}"])
-finally:
-    print(*({{'torch', 'transformers', 'numpy'}} & set(sys.modules)), file=sys.stderr)
+from residual_hf_cli import main
+for arguments in (["--help"], ["--version"], *([verb, "--help"] for verb in sys.argv[1:])):
+    try:
+        main(arguments)
+    except SystemExit as end:
+        assert end.code == 0
+print(*({"torch", "transformers", "numpy"} & set(sys.modules)), file=sys.stderr)
 """
-    done = run_python("-c", script)
+
+
+def test_help_of_the_console_script_needs_neither_torch_nor_transformers():
+    done = run_python("-c", SCRIPT, *(verb for members in GROUPS.values() for verb in members))
     assert done.stderr.split() == []
-    assert ("residual-hf " + residual_hf.__version__ in done.stdout) == (argument == "--version")
+    assert f"residual-hf {residual_hf.__version__}\n" in done.stdout
+    assert all(f"usage: residual-hf {verb} " in done.stdout for members in GROUPS.values() for verb in members)
+
+
+def test_launchers_start_the_console_script_as_a_module():
+    assert run_python("-m", "residual_hf_cli", "--version").stdout == f"residual-hf {residual_hf.__version__}\n"
 
 
 PIPELINES_ONLY = """
 import residual_hf
 import transformers.pipelines
 print(transformers.pipelines.check_task("translation_de_to_en")[0] == "translation")
+"""
+VERB = """
+import residual_hf_cli
+from transformers import AutoModel
+from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+print("residual" not in CONFIG_MAPPING)
+print(residual_hf_cli.main(["card", "no_such_folder"]) == 2)
+print("residual" in CONFIG_MAPPING)
 """
 BEFORE = """
 import sys
@@ -96,8 +113,8 @@ for script in sys.argv[1:]:
 
 
 def test_order_of_imports_does_not_matter():
-    answers = run_python("-c", EACH_ALONE, BEFORE, MODEL_ONLY, PIPELINES_ONLY).stdout.split()
-    assert answers == ["True"] * 6
+    answers = run_python("-c", EACH_ALONE, BEFORE, MODEL_ONLY, PIPELINES_ONLY, VERB).stdout.split()
+    assert answers == ["True"] * 9
 
 
 def test_auto_classes(folder):

@@ -59,7 +59,7 @@ class Command:
     @property
     def verb(self) -> list[str] | None:
         """The arguments of `residual-hf`, also where a launcher starts it; None for other commands."""
-        for name in ("residual-hf", "residual_hf.cli"):
+        for name in ("residual-hf", "residual_hf_cli"):
             if name in self.words:
                 return list(self.words[self.words.index(name) + 1 :])
         return None
