@@ -52,6 +52,7 @@ def option(
     below: float | None = None,
     maximum: float | None = None,
     choices: Iterable[Any] | None = None,
+    may_change: bool = False,
 ) -> Any:
     """A dataclass field that declares what it accepts.
 
@@ -63,6 +64,7 @@ def option(
         above, below: exclusive bounds.
         minimum, maximum: inclusive bounds.
         choices: the allowed values.
+        may_change: whether a run can be resumed with another value.
     """
     declared = {
         "help": help,
@@ -71,6 +73,7 @@ def option(
         "below": below,
         "maximum": maximum,
         "choices": None if choices is None else tuple(choices),
+        "may_change": may_change,
     }
     if isinstance(default, dict):
         return field(default_factory=default.copy, metadata=declared)
