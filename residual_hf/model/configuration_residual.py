@@ -16,7 +16,7 @@ from transformers import PreTrainedConfig
 
 from .branch_warmup import BranchWarmupSettings
 from .catalogue import ResiDual
-from .connections import STACKS, get_ln_mode, num_sublayers
+from .connections import STACKS, ResidualConnection, get_ln_mode, num_sublayers
 from .embeddings import POSITION_COUNTING, POSITION_EMBEDDINGS
 from .initialization import INIT_STYLES
 from .ln_modes import NormAtEnd
@@ -202,7 +202,7 @@ class ResidualConfig(PreTrainedConfig):
     def _refuse_misspelled(self, names: Iterable[str]) -> None:
         """Refuse misspelled fields and options of the modes, which Transformers would keep unused."""
         known = [field.name for field in fields(self)]
-        options = [f.name for stack in self.stacks for f in fields(get_ln_mode(self.stack_ln_mode(stack)).Options)]
+        options = [f.name for stack in self.stacks for f in fields(self.mode(stack).Options)]
         for name in names:
             if name in options:
                 raise ValueError(f"{name}: unknown field; did you mean ln_mode_options={{{name!r}: ...}}?")
@@ -211,7 +211,7 @@ class ResidualConfig(PreTrainedConfig):
 
     def _record_defaults(self, field: str) -> None:
         """Set a field to the defaults of the modes: `field` if the stacks agree, otherwise one field per stack."""
-        defaults = [getattr(get_ln_mode(self.stack_ln_mode(stack)), f"default_{field}") for stack in self.stacks]
+        defaults = [getattr(self.mode(stack), f"default_{field}") for stack in self.stacks]
         if getattr(self, field) is None and len(set(defaults)) == 1:
             setattr(self, field, defaults[0])
         elif getattr(self, field) is None:
@@ -294,18 +294,22 @@ class ResidualConfig(PreTrainedConfig):
         setattr(self, f"{self.stacks[0]}_ffn_dim", value)
 
     def stack_ln_mode(self, stack: str) -> str:
-        """The mode of a stack, `"encoder"` or `"decoder"`."""
+        """The name of the mode of a stack, `"encoder"` or `"decoder"`."""
         return cast(str, getattr(self, f"{stack}_ln_mode") or self.ln_mode)
+
+    def mode(self, stack: str) -> type[ResidualConnection]:
+        """The class of the mode of a stack. Raises `ValueError` for a name that is not registered."""
+        return get_ln_mode(self.stack_ln_mode(stack))
 
     def stack_norm_type(self, stack: str) -> str:
         """The norm type of a stack."""
         own = getattr(self, f"{stack}_norm_type") or self.norm_type
-        return own or get_ln_mode(self.stack_ln_mode(stack)).default_norm_type
+        return own or self.mode(stack).default_norm_type
 
     def stack_init_style(self, stack: str) -> str:
         """The initialization style of a stack."""
         own = getattr(self, f"{stack}_init_style") or self.init_style
-        return own or get_ln_mode(self.stack_ln_mode(stack)).default_init_style
+        return own or self.mode(stack).default_init_style
 
     def stack_layers(self, stack: str) -> int:
         """The number of layers of a stack."""
@@ -322,16 +326,15 @@ class ResidualConfig(PreTrainedConfig):
     def stack_branch_warmup(self, stack: str) -> BranchWarmupSettings | None:
         """The validated branch warm-up of a stack, if it has one."""
         if self.branch_warmup is None:
-            return get_ln_mode(self.stack_ln_mode(stack)).default_branch_warmup
+            return self.mode(stack).default_branch_warmup
         return from_mapping(BranchWarmupSettings, self.branch_warmup, "branch_warmup.")
 
     def ln_options(self, stack: str) -> Any:
         """The validated `Options` of the mode of a stack."""
-        mode = self.stack_ln_mode(stack)
-        own = getattr(self, f"{stack}_ln_mode_options")
-        shared = self.ln_mode_options if mode == self.ln_mode else None
+        mode, own = self.mode(stack), getattr(self, f"{stack}_ln_mode_options")
+        shared = self.ln_mode_options if mode.name == self.ln_mode else None
         options = {**(shared or {}), **(own or {})}
-        return from_mapping(get_ln_mode(mode).Options, options, f"options of ln_mode {mode!r} ({stack}): ")
+        return from_mapping(mode.Options, options, f"options of ln_mode {mode.name!r} ({stack}): ")
 
     def validate_residual(self) -> None:
         """Check all fields of this class. Runs when a config is created or saved and when a model is created."""
@@ -363,7 +366,7 @@ class ResidualConfig(PreTrainedConfig):
         for stack in self.stacks:
             self.ln_options(stack)
             self.stack_branch_warmup(stack)
-            mode, layerdrop = get_ln_mode(self.stack_ln_mode(stack)), getattr(self, f"{stack}_layerdrop")
+            mode, layerdrop = self.mode(stack), getattr(self, f"{stack}_layerdrop")
             if layerdrop and not mode.supports_layerdrop:
                 raise ValueError(f"{stack}_layerdrop must be 0 with ln_mode {mode.name!r}, not {layerdrop}")
             if self.stack_init_style(stack) == "looklinear" and self.stack_ffn_dim(stack) % 2:
@@ -403,7 +406,7 @@ class ResidualConfig(PreTrainedConfig):
             raise ValueError("is_decoder_only and is_encoder_only are both True: set one of them")
         self._validate_adaptive()
         if not self.final_norm:
-            mode = get_ln_mode(self.stack_ln_mode(self.stacks[-1]))
+            mode = self.mode(self.stacks[-1])
             if not self.is_decoder_only or not issubclass(mode.Boundary, NormAtEnd):
                 raise ValueError(
                     f"final_norm: False needs is_decoder_only and a mode like 'pre_ln', not {mode.name!r}"
