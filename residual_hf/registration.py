@@ -105,11 +105,15 @@ def register_pipeline() -> None:
 def _register_tasks() -> None:
     from transformers import AutoModelForSeq2SeqLM, pipelines
 
-    from .model.pipeline_translation import SummarizationPipeline, TranslationPipeline
+    from .model.pipeline_translation import SummarizationPipeline, Text2TextGenerationPipeline, TranslationPipeline
     from .model.translation_inputs import TASK_PATTERN
 
     registry = pipelines.PIPELINE_REGISTRY
-    tasks = {"translation": TranslationPipeline, "summarization": SummarizationPipeline}
+    tasks = {
+        "translation": TranslationPipeline,
+        "summarization": SummarizationPipeline,
+        "text2text-generation": Text2TextGenerationPipeline,
+    }
     for task, pipeline in tasks.items():
         if registry.supported_tasks.get(task, {}).get("impl") is not pipeline:
             registry.register_pipeline(
