@@ -7,8 +7,9 @@ from functools import partial
 
 import pytest
 import torch
-from support.equations import EQUATIONS, run_decoder, run_encoder, tree
+from support.equations import EQUATIONS
 from support.models import OURS
+from support.plain_models import run_decoder, run_encoder, tree
 from torch import nn
 
 from residual_hf import ResidualForCausalLM, ResidualForMaskedLM

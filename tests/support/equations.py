@@ -1,74 +1,34 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
-"""The equations of all modes on plain attention and feed-forward functions: what a whole model must compute.
+"""The equations of all modes on the plain functions of `support/plain_models.py`: what a stack must compute.
 
 Written from the papers and the official code, not from `residual_hf/model`, of which it uses only the names of the
 parameters. An equation maps `x`, the embeddings (batch, length, d), to the output of a stack `s`. There `s.layers` are
 lists of sub-layers `c`, and `for c in s` visits them in order:
 
     c.f(z)   the branch (SA, CA or FF) with dropout and, if any, branch warm-up; c.f(z, norm) normalizes it
-    c.kind   "SA", "CA" or "FF";  c.l: its layer from 1;  c.norm, c.omega ...: the parameters of the connection
+    c.kind   "SA", "CA" or "FF";  c.l: its layer from 1;  c.first: the first sub-layer of its layer
+    c.norm, c.omega ...: the parameters of the connection;  c.inner: those that a mode has inside the branch
     s.end    the parameters at the end of the stack;  s.N: its layers;  s.n: its sub-layers
 """
 
 from __future__ import annotations
 
-import functools
-import itertools
 import math
-from types import SimpleNamespace
 
 import torch
-from torch.nn.functional import linear
+
+from support.plain_models import LN, RMS, gpas, kronecker, sinkhorn_knopp, weighted
 
 EQUATIONS = {}
 
 
-def same(x):
-    return x
-
-
-def LN(x, p, eps=1e-5):
-    centred = x - x.mean(-1, keepdim=True)
-    return p.weight * centred / (centred.square().mean(-1, keepdim=True) + eps).sqrt() + p.bias
-
-
-def RMS(x, p, eps=1e-5):
-    return p.weight * x / (x.square().mean(-1, keepdim=True) + eps).sqrt()
-
-
-def affine(x, p):
-    return linear(x, p.weight, getattr(p, "bias", None))
-
-
-def attention(p, x, memory, allowed, heads, q=same, k=same, v=same, inside=same, outside=same, previous=0, divisor=1):
-    """Multi-head attention and its scores; the functions are what modes put on q, k, v and around W^O."""
-    queries, keys, values = (
-        norm(affine(z, projection).unflatten(-1, (heads, -1)).transpose(1, 2))
-        for norm, z, projection in ((q, x, p.q_proj), (k, memory, p.k_proj), (v, memory, p.v_proj))
-    )
-    scores = queries @ keys.mT / queries.shape[-1] ** 0.5 + previous
-    weights = (scores / divisor).masked_fill(~allowed, -math.inf).softmax(-1)
-    return outside(affine(inside((weights @ values).transpose(1, 2).flatten(2)), p.out_proj)), scores
-
-
-def feed_forward(p, x, before=same, inside=same):
-    return affine(inside(before(affine(x, p.fc1)).relu()), p.fc2)
-
-
-def equation(name):
+def equation(function):
     """Decorator: the equation of the mode of that name. Its keywords are the options with their defaults."""
-
-    def add(function):
-        EQUATIONS[name] = function
-        return function
-
-    return add
+    EQUATIONS[function.__name__] = function
+    return function
 
 
-# Post-LN and Pre-LN
-
-
-@equation("post_ln")
+@equation
 def post_ln(s, x):
     """x <- LN(x + a)"""
     for c in s:
@@ -76,7 +36,7 @@ def post_ln(s, x):
     return x
 
 
-@equation("pre_ln")
+@equation
 def pre_ln(s, x):
     """x <- x + f(LN x);  out = LN x"""
     for c in s:
@@ -84,7 +44,7 @@ def pre_ln(s, x):
     return LN(x, s.end.norm)
 
 
-@equation("resi_dual")
+@equation
 def resi_dual(s, x, dual_scale=1.0, main_scale=1.0, dual_layer_norm_eps=1e-7):
     """x <- LN(x + a);  r <- r + s a, from r_0 = s x_0;  out = alpha x + LN(r)"""
     r = dual_scale * x
@@ -97,7 +57,7 @@ def resi_dual(s, x, dual_scale=1.0, main_scale=1.0, dual_layer_norm_eps=1e-7):
 # The layer input and the outputs of earlier layers
 
 
-@equation("b2t")
+@equation
 def b2t(s, x):
     """Post-LN, but the last norm of a layer sees x_inp + x + a"""
     for *inner, ffn in s.layers:
@@ -108,7 +68,7 @@ def b2t(s, x):
     return x
 
 
-@equation("b2t_no_ln")
+@equation
 def b2t_no_ln(s, x, stack_norm=False):
     """x <- x + a in a layer, at its end x <- alpha x_inp + beta x;  alpha = min(L/12, L^-.15), beta = d^-.2"""
     alpha, beta = min(s.N / 12, s.N**-0.15), x.shape[-1] ** -0.2
@@ -120,7 +80,7 @@ def b2t_no_ln(s, x, stack_norm=False):
     return LN(x, s.end.norm) if stack_norm else x
 
 
-@equation("span_norm")
+@equation
 def span_norm(s, x):
     """y = LN(x + SA x); y <- LN(y + CA y); x <- LN(x + FF y); the first attention reads LN(x)"""
     for layer, (attention, *cross, ffn) in enumerate(s.layers):
@@ -131,11 +91,7 @@ def span_norm(s, x):
     return x
 
 
-def weighted(weights, outputs):
-    return sum(w * y for w, y in zip(weights, outputs, strict=True))
-
-
-@equation("dlcl_post")
+@equation
 def dlcl_post(s, x):
     """x_1 = W_00 y_0;  input of layer l+1 = LN_l(sum_k W_lk y_k);  Post-LN layers;  out = LN_L(sum_k W_Lk y_k)"""
     outputs = [x]
@@ -149,7 +105,7 @@ def dlcl_post(s, x):
     return LN(weighted(s.end.mix.weight, outputs), s.end.norm)
 
 
-@equation("dlcl_pre")
+@equation
 def dlcl_pre(s, x):
     """z_0 = x_0, z_l = LN_l(y_l);  input of layer l+1 = sum_k W_lk z_k;  Pre-LN layers;  out = LN(sum_k W_Lk z_k)"""
     outputs = [x]
@@ -161,7 +117,7 @@ def dlcl_pre(s, x):
     return LN(weighted(s.end.mix.weight, outputs), s.end.norm)
 
 
-@equation("dense_former")
+@equation
 def dense_former(s, x, dilation=1, period=1):
     """Pre-LN layers;  after each `period`-th x <- sum_k W_lk y_k over every `dilation`-th output back from l"""
     averages = [getattr(layer[0], "average", None) for layer in s.layers] + [getattr(s.end, "average", None)]
@@ -176,7 +132,7 @@ def dense_former(s, x, dilation=1, period=1):
     return LN(x, s.end.norm)
 
 
-@equation("attention_residuals")
+@equation
 def attention_residuals(s, x, block_size=1):
     """Branches read sum_i p_i v_i, p = softmax_i(w . RMS(v_i)), of v_0 = x_0 and the sums of blocks of outputs"""
 
@@ -200,32 +156,32 @@ def scaled_shortcuts(s, x, omega):
     return x
 
 
-@equation("admin")
+@equation
 def admin(s, x):
     """x <- LN(omega x + a)"""
     return scaled_shortcuts(s, x, lambda c: c.omega)
 
 
-@equation("admin_torch")
+@equation
 def admin_torch(s, x, target="log", learned=False):
     """Admin with omega^2 = (n+1)/ln(n+1) - 1 for an output change O(log n), n for O(1), 1 for O(n)"""
     square = {"log": (s.n + 1) / math.log(s.n + 1) - 1, "constant": s.n, "linear": 1.0}[target]
     return scaled_shortcuts(s, x, lambda c: c.omega if learned else square**0.5)
 
 
-@equation("wskip_ln")
+@equation
 def wskip_ln(s, x):
     """x <- LN(w x + a)"""
     return scaled_shortcuts(s, x, lambda c: c.w)
 
 
-@equation("xskip_ln")
+@equation
 def xskip_ln(s, x, skip_scale=2.0):
     """x <- LN(lambda x + a)"""
     return scaled_shortcuts(s, x, lambda c: skip_scale)
 
 
-@equation("xskip")
+@equation
 def xskip(s, x, skip_scale=1.0):
     """x <- lambda x + a"""
     for c in s:
@@ -240,13 +196,13 @@ def deep_norm_alpha(s):
     return 0.81 * (s.N**4 * s.others) ** (1 / 16) if s.is_encoder else (3 * s.N) ** 0.25
 
 
-@equation("deep_norm")
+@equation
 def deep_norm(s, x):
     """x <- LN(alpha x + a)"""
     return scaled_shortcuts(s, x, lambda c: deep_norm_alpha(s))
 
 
-@equation("rskip_ln")
+@equation
 def rskip_ln(s, x, skip_order=2):
     """y_1 = LN_1(x + a), y_j = LN_j(x + y_{j-1}), x <- y_lambda"""
     for c in s:
@@ -258,7 +214,7 @@ def rskip_ln(s, x, skip_order=2):
     return x
 
 
-@equation("keel")
+@equation
 def keel(s, x, alpha=None):
     """x <- LN_1(alpha x + f(LN_2 x)), alpha = n, in the first layer 1; the first attention has no LN_1"""
     for c in s:
@@ -270,7 +226,7 @@ def keel(s, x, alpha=None):
 # Factors on the branch
 
 
-@equation("branch_norm")
+@equation
 def branch_norm(s, x):
     """x <- LN(x + a_t f(x)), a_t = min(1, t/4000)"""
     for c in s:
@@ -278,7 +234,7 @@ def branch_norm(s, x):
     return x
 
 
-@equation("ln_scaling")
+@equation
 def ln_scaling(s, x):
     """x <- x + f(LN(x)/sqrt(l));  out = LN x"""
     for c in s:
@@ -286,7 +242,7 @@ def ln_scaling(s, x):
     return RMS(x, s.end.norm)
 
 
-@equation("scaled_branch")
+@equation
 def scaled_branch(s, x, tau=1.0, exponent=0.5):
     """x <- x + tau L^-alpha f(LN x), L sub-layers;  out = LN x"""
     for c in s:
@@ -294,7 +250,7 @@ def scaled_branch(s, x, tau=1.0, exponent=0.5):
     return LN(x, s.end.norm)
 
 
-@equation("layer_scale")
+@equation
 def layer_scale(s, x):
     """x <- x + w f(LN x);  out = LN x"""
     for c in s:
@@ -302,7 +258,7 @@ def layer_scale(s, x):
     return LN(x, s.end.norm)
 
 
-@equation("skip_init")
+@equation
 def skip_init(s, x):
     """x <- x + alpha f(x), a scalar per branch"""
     for c in s:
@@ -310,28 +266,26 @@ def skip_init(s, x):
     return x
 
 
-@equation("rezero")
+@equation
 def rezero(s, x, gate="layer"):
     """x <- x + alpha_l a, one scalar per layer (or per sub-layer)"""
-    for layer in s.layers:
-        for c in layer:
-            x = x + (layer[0] if gate == "layer" else c).alpha * c.f(x)
+    for c in s:
+        x = x + (c.first if gate == "layer" else c).alpha * c.f(x)
     return x
 
 
-@equation("rezero_post_ln")
+@equation
 def rezero_post_ln(s, x, gate="layer"):
     """x <- LN(x + alpha_l a)"""
-    for layer in s.layers:
-        for c in layer:
-            x = LN(x + (layer[0] if gate == "layer" else c).alpha * c.f(x), c.norm)
+    for c in s:
+        x = LN(x + (c.first if gate == "layer" else c).alpha * c.f(x), c.norm)
     return x
 
 
 # Without norms
 
 
-@equation("t_fixup")
+@equation
 def t_fixup(s, x):
     """x <- x + a"""
     for c in s:
@@ -339,19 +293,16 @@ def t_fixup(s, x):
     return x
 
 
-@equation("fixup")
+@equation
 def fixup(s, x):
     """x <- x + s f(x - b), in FF W2 (relu(W1 x - b) - b);  out = s (x - b) in an encoder, x - b in a decoder"""
     for c in s:
         if c.kind == "FF":
-            inner = c.inner
-            shifts = {
-                "before": lambda z, p=inner: z - p.pre_activation.bias,
-                "inside": lambda z, p=inner: z - p.inner.bias,
-            }
-            x = x + c.scale.weight * c.f(x - c.shift.bias, **shifts)
+            before, inside = (lambda z, p=p: z - p.bias for p in (c.inner.pre_activation, c.inner.inner))
+            a = c.f(x - c.shift.bias, before=before, inside=inside)
         else:
-            x = x + c.scale.weight * c.f(x - c.shift.bias)
+            a = c.f(x - c.shift.bias)
+        x = x + c.scale.weight * a
     x = x - s.end.shift.bias
     return s.end.scale.weight * x if s.is_encoder else x
 
@@ -359,7 +310,7 @@ def fixup(s, x):
 # Places of norms
 
 
-@equation("sandwich_ln")
+@equation
 def sandwich_ln(s, x):
     """x <- x + LN_2(f(LN_1 x));  out = LN x"""
     for c in s:
@@ -367,7 +318,7 @@ def sandwich_ln(s, x):
     return LN(x, s.end.norm)
 
 
-@equation("peri_ln")
+@equation
 def peri_ln(s, x):
     """Sandwich-LN with RMS norms"""
     for c in s:
@@ -375,7 +326,7 @@ def peri_ln(s, x):
     return RMS(x, s.end.norm)
 
 
-@equation("output_ln")
+@equation
 def output_ln(s, x):
     """x <- x + LN(f(x));  out = LN x"""
     for c in s:
@@ -383,7 +334,7 @@ def output_ln(s, x):
     return LN(x, s.end.norm)
 
 
-@equation("mix_ln")
+@equation
 def mix_ln(s, x, fraction=0.25):
     """Post-LN in the first floor(fraction L) layers, then Pre-LN;  out = LN x"""
     for c in s:
@@ -391,7 +342,7 @@ def mix_ln(s, x, fraction=0.25):
     return RMS(x, s.end.norm)
 
 
-@equation("hybrid_norm")
+@equation
 def hybrid_norm(s, x, star=False):
     """u = x + SA(x) with RMS norms on q, k, v of each head, CA likewise;  t = RMS(u);  x <- t + FF(t);  out = RMS x
 
@@ -408,7 +359,7 @@ def hybrid_norm(s, x, star=False):
     return RMS(x, s.end.norm)
 
 
-@equation("siamese_norm")
+@equation
 def siamese_norm(s, x):
     """p = LN_x(x); a = f(LN_z(p + LN_y(y))); x <- p + a/sqrt(s l); y <- y + a;  out = LN(LN(x) + LN(y))"""
     y = x
@@ -422,7 +373,7 @@ def siamese_norm(s, x):
 # Inside the branches
 
 
-@equation("sub_ln")
+@equation
 def sub_ln(s, x):
     """Pre-LN with LN before W^O of self-attention and before W2"""
     for c in s:
@@ -434,7 +385,7 @@ def sub_ln(s, x):
     return LN(x, s.end.norm)
 
 
-@equation("normformer")
+@equation
 def normformer(s, x, scale_residual=False, head_scale_position="post_out"):
     """Pre-LN with x + LN(scale_heads(SA)), LN before W2, and w x as the shortcut of FF with `scale_residual`"""
 
@@ -457,7 +408,7 @@ def normformer(s, x, scale_residual=False, head_scale_position="post_out"):
     return LN(x, s.end.norm)
 
 
-@equation("realformer")
+@equation
 def realformer(s, x, running_mean=False):
     """Post-LN with softmax of the sum (or mean) of the scores up to its layer, of SA and of CA each"""
     scores = {"SA": 0, "CA": 0}
@@ -473,7 +424,7 @@ def realformer(s, x, running_mean=False):
 # Several streams
 
 
-@equation("hyper_connections")
+@equation
 def hyper_connections(s, x, streams=4, dynamic=True):
     """a = f(LN(sum_i m_i h_i));  h_j <- sum_i A_ij h_i + b_j a;  out = LN(sum_j h_j)
 
@@ -492,26 +443,7 @@ def hyper_connections(s, x, streams=4, dynamic=True):
     return LN(h.sum(-2), s.end.norm)
 
 
-def sinkhorn_knopp(matrix):
-    """20 times: columns, then rows of sum 1."""
-    for _ in range(20):
-        matrix = matrix / matrix.sum(-2, keepdim=True)
-        matrix = matrix / matrix.sum(-1, keepdim=True)
-    return matrix
-
-
-def kronecker(logits):
-    """The product U_1 x U_2 x ... of [[p, 1-p], [1-p, p]] with (p, 1-p) = softmax of each pair of logits."""
-    p, q = logits.softmax(-1).unbind(-1)
-    factors = torch.stack([p, q, q, p], dim=-1).unflatten(-1, (2, 2))
-
-    def product(left, right):
-        return torch.einsum("...ij,...kl->...ikjl", left, right).flatten(-2).flatten(-3, -2)
-
-    return functools.reduce(product, factors.unbind(-3))
-
-
-@equation("mhc")
+@equation
 def mhc(s, x, streams=4, mixing="sinkhorn"):
     """Hyper-connections H <- M H + b a with m = sigmoid(.), b = 2 sigmoid(.), M = Sinkhorn(exp(.)) or Kronecker
 
@@ -533,115 +465,36 @@ def mhc(s, x, streams=4, mixing="sinkhorn"):
 # GPAS
 
 
-def gpas(x, gate):
-    """x - SiLU(g) detach(x)"""
-    return x - gate * gate.sigmoid() * x.detach()
-
-
-@equation("pre_ln_gpas")
+@equation
 def pre_ln_gpas(s, x):
     """x <- GPAS(x + f(LN x)), one gate per layer"""
-    for layer in s.layers:
-        for c in layer:
-            x = gpas(x + c.f(LN(x, c.norm)), layer[0].gate)
+    for c in s:
+        x = gpas(x + c.f(LN(x, c.norm)), c.first.gate)
     return LN(x, s.end.norm)
 
 
-@equation("sandwich_ln_gpas")
+@equation
 def sandwich_ln_gpas(s, x):
     """x <- GPAS(x + LN_2(f(LN_1 x)))"""
-    for layer in s.layers:
-        for c in layer:
-            x = gpas(x + c.f(LN(x, c.norm), lambda a, c=c: LN(a, c.output_norm)), layer[0].gate)
+    for c in s:
+        x = gpas(x + c.f(LN(x, c.norm), lambda a, c=c: LN(a, c.output_norm)), c.first.gate)
     return LN(x, s.end.norm)
 
 
-@equation("deep_norm_gpas")
+@equation
 def deep_norm_gpas(s, x):
     """x <- LN(alpha GPAS(x) + a)"""
-    for layer in s.layers:
-        for c in layer:
-            x = LN(deep_norm_alpha(s) * gpas(x, layer[0].gate) + c.f(x), c.norm)
+    for c in s:
+        x = LN(deep_norm_alpha(s) * gpas(x, c.first.gate) + c.f(x), c.norm)
     return x
 
 
-@equation("mix_ln_gpas")
+@equation
 def mix_ln_gpas(s, x, fraction=0.25):
     """First layers x <- LN(GPAS(x) + a), then x <- GPAS(x + f(LN x));  out = LN x"""
-    for layer in s.layers:
-        for c in layer:
-            if c.l <= math.floor(fraction * s.N):
-                x = RMS(gpas(x, layer[0].gate) + c.f(x), c.norm)
-            else:
-                x = gpas(x + c.f(RMS(x, c.norm)), layer[0].gate)
-    return RMS(x, s.end.norm)
-
-
-# Models
-
-
-def tree(tensors):
-    """Tensors by dotted names as attributes, with numbered names as lists."""
-    parts = {}
-    for name, tensor in tensors.items():
-        head, _, rest = name.partition(".")
-        if rest:
-            parts.setdefault(head, {})[rest] = tensor
+    for c in s:
+        if c.l <= math.floor(fraction * s.N):
+            x = RMS(gpas(x, c.first.gate) + c.f(x), c.norm)
         else:
-            parts[head] = tensor
-    parts = {name: tree(part) if isinstance(part, dict) else part for name, part in parts.items()}
-    return list(parts.values()) if all(map(str.isdigit, parts)) else SimpleNamespace(**parts)
-
-
-class Stack:
-    """A stack as an equation sees it, from the parameters of our encoder or decoder."""
-
-    def __init__(self, p, heads, masks, memory=None, others=None, is_encoder=True, dropout=same, warmup=None, t=0):
-        self.N, self.others, self.is_encoder, self.t = len(p.layers), others, is_encoder, t
-        self.heads, self.memory, self.dropout = heads, memory, dropout
-        self.warmup = warmup or (lambda depth, t: 1.0)
-        self.end = getattr(p, "boundary", None)
-        names = {"SA": "self_attn", "CA": "encoder_attn", "FF": "ffn"}
-        kinds = {kind: name for kind, name in names.items() if kind != "CA" or memory is not None}
-        self.layers = [
-            [self.sublayer(layer, depth, kind, name, masks.get(kind)) for kind, name in kinds.items()]
-            for depth, layer in enumerate(p.layers, start=1)
-        ]
-        self.n = len(list(self))
-
-    def __iter__(self):
-        return itertools.chain.from_iterable(self.layers)
-
-    def sublayer(self, layer, depth, kind, name, mask):
-        branch = getattr(layer, name)
-        connection = vars(getattr(layer, f"{name}_residual", SimpleNamespace()))
-        inner = getattr(branch, "inner", SimpleNamespace())
-
-        def scored(z, **inside):
-            memory = self.memory if kind == "CA" else z
-            a, scores = attention(branch, z, memory, mask, self.heads, **inside)
-            return self.warmup(depth, self.t) * self.dropout(a), scores
-
-        def f(z, norm=same, **inside):
-            if kind == "FF":
-                a = feed_forward(branch, z, **inside)
-            else:
-                a, _ = attention(branch, z, self.memory if kind == "CA" else z, mask, self.heads, **inside)
-            return self.warmup(depth, self.t) * norm(self.dropout(a))
-
-        qkv = [getattr(inner, part, None) for part in ("query", "key", "value")]
-        return SimpleNamespace(f=f, scored=scored, kind=kind, l=depth, inner=inner, qkv=qkv, **connection)
-
-
-def run_encoder(p, equation, heads, embeddings, real, **stack):
-    """The output of an encoder for embeddings (batch, length, d), of which `real` (batch, length) are not padding."""
-    s = Stack(p, heads, {"SA": real[:, None, None]}, **stack)
-    return equation(s, embeddings * real.unsqueeze(-1))
-
-
-def run_decoder(p, equation, heads, embeddings, memory=None, real=None, **stack):
-    length = embeddings.shape[1]
-    masks = {"SA": torch.ones(length, length, dtype=torch.bool).tril()}
-    if real is not None:
-        masks["CA"] = real[:, None, None]
-    return equation(Stack(p, heads, masks, memory, is_encoder=False, **stack), embeddings)
+            x = gpas(x + c.f(RMS(x, c.norm)), c.first.gate)
+    return RMS(x, s.end.norm)
