@@ -46,7 +46,8 @@ def table(cls: type) -> str:
     hints = get_type_hints(cls)
     rows = [("field", "values", "default", "meaning")]
     for f in fields(cls):
-        rows.append((f"`{f.name}`", values(hints[f.name], f), default(f), f.metadata["help"].replace("|", "\\|")))
+        name = f"`{f.name}`" + " ↻" * f.metadata["may_change"]
+        rows.append((name, values(hints[f.name], f), default(f), f.metadata["help"].replace("|", "\\|")))
     return as_markdown(rows) + "\n"
 
 

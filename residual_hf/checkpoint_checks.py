@@ -19,7 +19,6 @@ from residual_hf.base.errors import InputError
 from residual_hf.base.files import read_json, read_text
 from residual_hf.model import self_contained, tokenization_residual
 from residual_hf.model.configuration_residual import ResidualConfig
-from residual_hf.model.connections import get_ln_mode
 
 WEIGHT_FILES = WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json")
@@ -224,7 +223,7 @@ def check_code(folder: Path, values: dict[str, Any], config: ResidualConfig) -> 
         _check_classes(folder / "config.json", field, values.get(field), fields.get(field))
     code = self_contained.model_code(config)
     for stack in config.stacks:
-        mode = get_ln_mode(config.stack_ln_mode(stack))
+        mode = config.mode(stack)
         if f"{mode.__module__.rpartition('.')[2]}.py" not in code:
             raise InputError(
                 f"{folder}: the code of ln_mode {mode.name!r} ({mode.__module__}) is missing, so that the model would "

@@ -12,7 +12,7 @@ import transformers
 from transformers import AutoModelForSeq2SeqLM, pipelines
 
 from .model.configuration_residual import ResidualConfig
-from .model.pipeline_translation import SummarizationPipeline, TranslationPipeline
+from .model.pipeline_translation import SummarizationPipeline, Text2TextGenerationPipeline, TranslationPipeline
 from .model.self_contained import MODEL_CLASSES
 from .model.tokenization_residual import ResidualTokenizer
 from .model.translation_inputs import TASK_PATTERN
@@ -50,7 +50,11 @@ def register_pipeline() -> None:
 
 def _register_tasks() -> None:
     registry = pipelines.PIPELINE_REGISTRY
-    tasks = {"translation": TranslationPipeline, "summarization": SummarizationPipeline}
+    tasks = {
+        "translation": TranslationPipeline,
+        "summarization": SummarizationPipeline,
+        "text2text-generation": Text2TextGenerationPipeline,
+    }
     for task, pipeline in tasks.items():
         if registry.supported_tasks.get(task, {}).get("impl") is not pipeline:
             registry.register_pipeline(

@@ -15,7 +15,7 @@ from support.tiny_translator import SENTENCES, stdin, tiny_model, tiny_tokenizer
 from residual_hf.checkpoint import save_checkpoint
 from residual_hf.cli import GROUPS, main
 from residual_hf.commands import imports
-from residual_hf.runs.run import Interrupted
+from residual_hf.runs.fitting import Interrupted
 
 
 @pytest.fixture(scope="module")

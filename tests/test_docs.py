@@ -200,6 +200,7 @@ def test_recipe_reference_is_what_the_declarations_say():
     script = runpy.run_path(str(ROOT / "docs" / "recipe_fields.py"))
     page = (ROOT / "docs" / "recipe.md").read_text(encoding="utf-8")
     assert page == script["render"](page), "update it: python docs/recipe_fields.py"
+    assert re.findall(r"^\|.*\|\s*\|$", page, re.MULTILINE) == []  # each field has a meaning
     sections = set(re.findall(r"<!-- fields of ([\w.]+) -->", page))
     assert sections == {"recipe"} | {f"recipe.{name}" for name in nested_sections(Recipe)}
 

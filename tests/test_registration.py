@@ -15,11 +15,15 @@ import residual_hf
 from residual_hf.cli import GROUPS
 from residual_hf.model.configuration_residual import ResidualConfig
 from residual_hf.model.modeling_residual import ResidualForConditionalGeneration, ResidualModel
-from residual_hf.model.pipeline_translation import SummarizationPipeline, TranslationPipeline
+from residual_hf.model.pipeline_translation import (
+    SummarizationPipeline,
+    Text2TextGenerationPipeline,
+    TranslationPipeline,
+)
 from residual_hf.model.tokenization_residual import ResidualTokenizer
 from residual_hf.registration import register
 
-REMOVED = ("text2text-generation", "question-answering")
+REMOVED = ("question-answering", "visual-question-answering")
 
 
 @pytest.fixture(scope="module")
@@ -163,6 +167,16 @@ def test_summarization_pipeline_of_a_folder(folder):
     assert tokens["summary_token_ids"].ndim == 1
 
 
+def test_text_to_text_pipeline_of_a_folder(folder):
+    generate = pipeline("text2text-generation", model=str(folder), device="cpu")
+    assert type(generate) is Text2TextGenerationPipeline
+    (result,) = generate(SENTENCES[0], max_new_tokens=5)
+    (translation,) = pipeline("translation", model=str(folder), device="cpu")(SENTENCES[0], max_new_tokens=5)
+    assert result == {"generated_text": translation["translation_text"]}
+    (tokens,) = generate(SENTENCES[0], max_new_tokens=5, return_tensors=True)
+    assert tokens["generated_token_ids"].ndim == 1
+
+
 def test_t5_summarizes_with_its_own_prompt(folder):
     tokenizer, model = AutoTokenizer.from_pretrained(folder), AutoModelForSeq2SeqLM.from_pretrained(folder)
     model.config.task_specific_params = {
@@ -174,7 +188,7 @@ def test_t5_summarizes_with_its_own_prompt(folder):
     assert seen == tokenizer("zwei Katzen")["input_ids"]
 
 
-@pytest.mark.parametrize("task", ["translation", "translation_de_to_en", "summarization"])
+@pytest.mark.parametrize("task", ["translation", "translation_de_to_en", "summarization", "text2text-generation"])
 def test_no_model(task):
     with pytest.raises(ValueError, match="no default model: pass model="):
         pipeline(task)

@@ -103,7 +103,7 @@ def way_to(model: ResidualForConditionalGeneration, stack: str, mode: Mode) -> s
     """How a stack reaches the plain mode that `mode` contains: `"keep"` it, `"fold"` it, or `"drop"` parameters that
     still have their starting values.
     """
-    base, present = base_of(mode), get_ln_mode(model.config.stack_ln_mode(stack))
+    base, present = base_of(mode), model.config.mode(stack)
     options = vars(model.config.ln_options(stack))
     if present.name == base and options == vars(present.Options()):
         return "keep"
@@ -132,7 +132,7 @@ def check_options(mode: Mode, wanted: Mapping[str, Any]) -> None:
 
 def is_at_start(model: ResidualForConditionalGeneration, stack: str) -> bool:
     """Whether the parameters that the mode of a stack adds to its plainer mode still have no effect."""
-    mode, options = get_ln_mode(model.config.stack_ln_mode(stack)), vars(model.config.ln_options(stack))
+    mode, options = model.config.mode(stack), vars(model.config.ln_options(stack))
     return all(options[name] == value for name, value in mode.starting_options.items()) and all(
         torch.equal(parameter, torch.as_tensor(value).to(parameter).expand_as(parameter))
         for parameter, value in starting_parameters(model, stack)

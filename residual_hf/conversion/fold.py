@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from residual_hf.model.branch_warmup import branch_warmups
 from residual_hf.model.configuration_residual import ResidualConfig
-from residual_hf.model.connections import LN_MODES, STACKS, ResidualConnection, SublayerPlace, get_ln_mode
+from residual_hf.model.connections import LN_MODES, STACKS, ResidualConnection, SublayerPlace
 from residual_hf.model.embeddings import SinusoidalPositions
 from residual_hf.model.layers import BRANCHES
 from residual_hf.model.modeling_residual import ResidualForConditionalGeneration
@@ -69,7 +69,7 @@ def fold_branch_warmup(model: ResidualForConditionalGeneration) -> ResidualForCo
     """
     if all(warmup.is_finished for warmup in branch_warmups(model)):
         return model
-    modes = {name: get_ln_mode(model.config.stack_ln_mode(name)) for name in STACKS}
+    modes = {name: model.config.mode(name) for name in STACKS}
     warming = {name: mode for name, mode in modes.items() if mode.default_branch_warmup is not None}
     config = config_with_modes(model.config, {name: (str(mode.folds_into), {}) for name, mode in warming.items()})
     config.branch_warmup, config.admin_profile = None, model.config.admin_profile
@@ -85,7 +85,7 @@ def fold_branch_warmup(model: ResidualForConditionalGeneration) -> ResidualForCo
 
 def plain_mode(config: ResidualConfig, stack: str) -> str:
     """The mode that a stack folds into, or its own mode if that is plain."""
-    mode = get_ln_mode(config.stack_ln_mode(stack))
+    mode = config.mode(stack)
     if mode.name in {other.folds_into for other in LN_MODES.values()}:
         return mode.name
     if mode.folds_into is None:

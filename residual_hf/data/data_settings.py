@@ -233,7 +233,7 @@ class DataSettings(InputSettings):
 
     train: tuple[CorpusSpec, ...] = option(help="a training corpus or a list of them, see below")
     valid: tuple[CorpusSpec, ...] = option(help="validation corpora, which select the best checkpoint")
-    test: tuple[CorpusSpec, ...] | None = option(None, help="test corpora, scored once at the end")
+    test: tuple[CorpusSpec, ...] | None = option(None, may_change=True, help="test corpora, scored once at the end")
     max_length: int | None = option(
         None,
         minimum=1,

@@ -9,11 +9,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import yaml
 from huggingface_hub import CommitOperationAdd, HfApi, ModelCard
-from huggingface_hub.errors import HfHubHTTPError, HFValidationError, OfflineModeIsEnabled
+from huggingface_hub.errors import HfHubHTTPError, HFValidationError, HTTPError, OfflineModeIsEnabled
 from huggingface_hub.utils import validate_repo_id
 
 from residual_hf.base.errors import InputError
@@ -25,7 +24,6 @@ from .card import write_card
 CARD = "README.md"
 PICTURE = re.compile(r"!\[[^\]]*\]\(([\w.-]+)\)")  # in Markdown, of a file in the same folder
 PICTURE_NAME = re.compile(r"\w[\w.-]*\.(png|jpe?g|gif|svg|webp)", re.IGNORECASE)
-HTTPError: Any = HfHubHTTPError.__mro__[1]  # of httpx, from huggingface_hub 2 on of httpx2
 REASONS = {
     401: "the token is missing or not valid: run `hf auth login` or set HF_TOKEN",
     403: "the token has no write access",

@@ -8,7 +8,7 @@ import difflib
 import math
 import os
 from collections.abc import Iterable
-from dataclasses import fields
+from dataclasses import Field, fields
 from typing import TYPE_CHECKING, Any, cast
 
 from huggingface_hub.dataclasses import strict
@@ -16,12 +16,12 @@ from transformers import PreTrainedConfig
 
 from .branch_warmup import BranchWarmupSettings
 from .catalogue import ResiDual
-from .connections import STACKS, get_ln_mode, num_sublayers
+from .connections import STACKS, ResidualConnection, get_ln_mode, num_sublayers
 from .embeddings import POSITION_COUNTING, POSITION_EMBEDDINGS
 from .initialization import INIT_STYLES
 from .ln_modes import NormAtEnd
 from .norms import NORM_TYPES
-from .options import from_mapping, unknown_name
+from .options import BOUNDS, from_mapping, option, unknown_name
 from .presets import PRESETS
 from .self_contained import write_model_code
 
@@ -29,30 +29,6 @@ if TYPE_CHECKING:
     Required = Any  # `validate_residual` and `__post_init__` leave no None
 else:
     Required = int | None
-
-RATES = (
-    "dropout",
-    "attention_dropout",
-    "activation_dropout",
-    "encoder_word_dropout",
-    "decoder_word_dropout",
-    "encoder_layerdrop",
-    "decoder_layerdrop",
-    "adaptive_softmax_dropout",
-)
-SIZES = (
-    "vocab_size",
-    "decoder_vocab_size",
-    "d_model",
-    "encoder_layers",
-    "decoder_layers",
-    "encoder_ffn_dim",
-    "decoder_ffn_dim",
-    "encoder_attention_heads",
-    "decoder_attention_heads",
-    "max_position_embeddings",
-)
-LARGEST = {"encoder_layers": 10_000, "decoder_layers": 10_000, "max_position_embeddings": 2**20}
 
 
 @strict
@@ -122,15 +98,15 @@ class ResidualConfig(PreTrainedConfig):
     keys_to_ignore_at_inference = ["past_key_values", "cache"]
     attribute_map = {"hidden_size": "d_model"}
 
-    vocab_size: int = 32000
-    decoder_vocab_size: Required = None
-    d_model: int = 512
-    encoder_layers: int = 6
-    decoder_layers: int = 6
-    encoder_ffn_dim: int = 2048
-    decoder_ffn_dim: int = 2048
-    encoder_attention_heads: int = 8
-    decoder_attention_heads: int = 8
+    vocab_size: int = option(32000, minimum=1)
+    decoder_vocab_size: Required = option(None, minimum=1)
+    d_model: int = option(512, minimum=1)
+    encoder_layers: int = option(6, minimum=1, maximum=10_000)
+    decoder_layers: int = option(6, minimum=1, maximum=10_000)
+    encoder_ffn_dim: int = option(2048, minimum=1)
+    decoder_ffn_dim: int = option(2048, minimum=1)
+    encoder_attention_heads: int = option(8, minimum=1)
+    decoder_attention_heads: int = option(8, minimum=1)
     ln_mode: str | None = ResiDual.name
     encoder_ln_mode: str | None = None
     decoder_ln_mode: str | None = None
@@ -138,39 +114,39 @@ class ResidualConfig(PreTrainedConfig):
     encoder_ln_mode_options: dict | None = None
     decoder_ln_mode_options: dict | None = None
     admin_profile: list[float] | None = None
-    norm_type: str | None = None
-    encoder_norm_type: str | None = None
-    decoder_norm_type: str | None = None
-    ada_norm_scale: float | int = 2.0
+    norm_type: str | None = option(None, choices=(None, *NORM_TYPES))
+    encoder_norm_type: str | None = option(None, choices=(None, *NORM_TYPES))
+    decoder_norm_type: str | None = option(None, choices=(None, *NORM_TYPES))
+    ada_norm_scale: float | int = option(2.0, above=0, below=math.inf)
     branch_warmup: dict | None = None
-    init_style: str | None = None
-    encoder_init_style: str | None = None
-    decoder_init_style: str | None = None
-    layer_norm_eps: float = 1e-5
+    init_style: str | None = option(None, choices=(None, *INIT_STYLES))
+    encoder_init_style: str | None = option(None, choices=(None, *INIT_STYLES))
+    decoder_init_style: str | None = option(None, choices=(None, *INIT_STYLES))
+    layer_norm_eps: float = option(1e-5, above=0, below=math.inf)
     activation_function: str = "relu"
-    dropout: float | int = 0.1
-    attention_dropout: float | int = 0.0
-    activation_dropout: float | int = 0.0
-    encoder_word_dropout: float | int = 0.0
-    decoder_word_dropout: float | int = 0.0
-    encoder_layerdrop: float | int = 0.0
-    decoder_layerdrop: float | int = 0.0
-    position_embedding_type: str = "sinusoidal"
-    position_counting: str = "real_tokens"
-    max_position_embeddings: int = 1024
+    dropout: float | int = option(0.1, minimum=0, below=1, may_change=True)
+    attention_dropout: float | int = option(0.0, minimum=0, below=1, may_change=True)
+    activation_dropout: float | int = option(0.0, minimum=0, below=1, may_change=True)
+    encoder_word_dropout: float | int = option(0.0, minimum=0, below=1, may_change=True)
+    decoder_word_dropout: float | int = option(0.0, minimum=0, below=1, may_change=True)
+    encoder_layerdrop: float | int = option(0.0, minimum=0, below=1, may_change=True)
+    decoder_layerdrop: float | int = option(0.0, minimum=0, below=1, may_change=True)
+    position_embedding_type: str = option("sinusoidal", choices=POSITION_EMBEDDINGS)
+    position_counting: str = option("real_tokens", choices=POSITION_COUNTING)
+    max_position_embeddings: int = option(1024, minimum=1, maximum=2**20)
     scale_embedding: bool = True
     embedding_norm: bool = False
     fix_norm: bool = False
     output_bias: bool = False
     share_encoder_decoder_embeddings: bool = True
     tie_word_embeddings: bool = True
-    rope_theta: float | int = 10000.0
+    rope_theta: float | int = option(10000.0, above=0, below=math.inf)
     gated_ffn: bool = False
     adaptive_cutoffs: list[int] | None = None
     adaptive_factor: float | int = 4
-    adaptive_softmax_dropout: float | int = 0.0
+    adaptive_softmax_dropout: float | int = option(0.0, minimum=0, below=1, may_change=True)
     final_norm: bool = True
-    classifier_pooling: str = "mean"
+    classifier_pooling: str = option("mean", choices=("mean", "first"))
     use_cache: bool = True
     is_encoder_decoder: bool = True
     is_decoder_only: bool = False
@@ -181,7 +157,7 @@ class ResidualConfig(PreTrainedConfig):
     decoder_start_token_id: Required = 2
     source_lang: str | None = None
     target_lang: str | None = None
-    language_tags: str | None = None
+    language_tags: str | None = option(None, choices=(None, "source", "target"))
 
     def __post_init__(self, **kwargs: Any) -> None:
         if not type(self).__module__.startswith("transformers_modules."):
@@ -202,7 +178,7 @@ class ResidualConfig(PreTrainedConfig):
     def _refuse_misspelled(self, names: Iterable[str]) -> None:
         """Refuse misspelled fields and options of the modes, which Transformers would keep unused."""
         known = [field.name for field in fields(self)]
-        options = [f.name for stack in self.stacks for f in fields(get_ln_mode(self.stack_ln_mode(stack)).Options)]
+        options = [f.name for stack in self.stacks for f in fields(self.mode(stack).Options)]
         for name in names:
             if name in options:
                 raise ValueError(f"{name}: unknown field; did you mean ln_mode_options={{{name!r}: ...}}?")
@@ -211,7 +187,7 @@ class ResidualConfig(PreTrainedConfig):
 
     def _record_defaults(self, field: str) -> None:
         """Set a field to the defaults of the modes: `field` if the stacks agree, otherwise one field per stack."""
-        defaults = [getattr(get_ln_mode(self.stack_ln_mode(stack)), f"default_{field}") for stack in self.stacks]
+        defaults = [getattr(self.mode(stack), f"default_{field}") for stack in self.stacks]
         if getattr(self, field) is None and len(set(defaults)) == 1:
             setattr(self, field, defaults[0])
         elif getattr(self, field) is None:
@@ -294,18 +270,22 @@ class ResidualConfig(PreTrainedConfig):
         setattr(self, f"{self.stacks[0]}_ffn_dim", value)
 
     def stack_ln_mode(self, stack: str) -> str:
-        """The mode of a stack, `"encoder"` or `"decoder"`."""
+        """The name of the mode of a stack, `"encoder"` or `"decoder"`."""
         return cast(str, getattr(self, f"{stack}_ln_mode") or self.ln_mode)
+
+    def mode(self, stack: str) -> type[ResidualConnection]:
+        """The class of the mode of a stack. Raises `ValueError` for a name that is not registered."""
+        return get_ln_mode(self.stack_ln_mode(stack))
 
     def stack_norm_type(self, stack: str) -> str:
         """The norm type of a stack."""
         own = getattr(self, f"{stack}_norm_type") or self.norm_type
-        return own or get_ln_mode(self.stack_ln_mode(stack)).default_norm_type
+        return own or self.mode(stack).default_norm_type
 
     def stack_init_style(self, stack: str) -> str:
         """The initialization style of a stack."""
         own = getattr(self, f"{stack}_init_style") or self.init_style
-        return own or get_ln_mode(self.stack_ln_mode(stack)).default_init_style
+        return own or self.mode(stack).default_init_style
 
     def stack_layers(self, stack: str) -> int:
         """The number of layers of a stack."""
@@ -322,31 +302,24 @@ class ResidualConfig(PreTrainedConfig):
     def stack_branch_warmup(self, stack: str) -> BranchWarmupSettings | None:
         """The validated branch warm-up of a stack, if it has one."""
         if self.branch_warmup is None:
-            return get_ln_mode(self.stack_ln_mode(stack)).default_branch_warmup
+            return self.mode(stack).default_branch_warmup
         return from_mapping(BranchWarmupSettings, self.branch_warmup, "branch_warmup.")
 
     def ln_options(self, stack: str) -> Any:
         """The validated `Options` of the mode of a stack."""
-        mode = self.stack_ln_mode(stack)
-        own = getattr(self, f"{stack}_ln_mode_options")
-        shared = self.ln_mode_options if mode == self.ln_mode else None
+        mode, own = self.mode(stack), getattr(self, f"{stack}_ln_mode_options")
+        shared = self.ln_mode_options if mode.name == self.ln_mode else None
         options = {**(shared or {}), **(own or {})}
-        return from_mapping(get_ln_mode(mode).Options, options, f"options of ln_mode {mode!r} ({stack}): ")
+        return from_mapping(mode.Options, options, f"options of ln_mode {mode.name!r} ({stack}): ")
 
     def validate_residual(self) -> None:
         """Check all fields of this class. Runs when a config is created or saved and when a model is created."""
-        for name in SIZES:
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1, not {getattr(self, name)}")
-        for name, largest in LARGEST.items():
-            if getattr(self, name) > largest:
-                raise ValueError(f"{name} must be at most {largest}, not {getattr(self, name)}")
-        for name in RATES:
-            if not 0 <= getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 0 and below 1, not {getattr(self, name)}")
-        for name in ("layer_norm_eps", "ada_norm_scale", "rope_theta"):
-            if not 0 < getattr(self, name) < math.inf:
-                raise ValueError(f"{name} must be above 0 and finite, not {getattr(self, name)}")
+        for f in fields(self):
+            check_declared(f, getattr(self, f.name))
+        if self.activation_function != "relu":
+            from transformers.activations import ACT2FN  # takes as long to import as PyTorch
+
+            check_choice("activation_function", self.activation_function, ACT2FN)
         for stack in self.stacks:
             if self.d_model % (heads := self.stack_attention_heads(stack)):
                 raise ValueError(f"{stack}_attention_heads must divide d_model, but {self.d_model} % {heads} is not 0")
@@ -355,7 +328,6 @@ class ResidualConfig(PreTrainedConfig):
         for name in ("ln_mode", "encoder_ln_mode", "decoder_ln_mode"):
             if name == "ln_mode" or getattr(self, name) is not None:
                 get_ln_mode(getattr(self, name))
-        self._validate_choices()
         self._validate_stacks()
         self._validate_vocabularies()
         if self.ln_mode_options and self.ln_mode not in [self.stack_ln_mode(stack) for stack in self.stacks]:
@@ -363,7 +335,7 @@ class ResidualConfig(PreTrainedConfig):
         for stack in self.stacks:
             self.ln_options(stack)
             self.stack_branch_warmup(stack)
-            mode, layerdrop = get_ln_mode(self.stack_ln_mode(stack)), getattr(self, f"{stack}_layerdrop")
+            mode, layerdrop = self.mode(stack), getattr(self, f"{stack}_layerdrop")
             if layerdrop and not mode.supports_layerdrop:
                 raise ValueError(f"{stack}_layerdrop must be 0 with ln_mode {mode.name!r}, not {layerdrop}")
             if self.stack_init_style(stack) == "looklinear" and self.stack_ffn_dim(stack) % 2:
@@ -374,36 +346,13 @@ class ResidualConfig(PreTrainedConfig):
         if not all(map(math.isfinite, self.admin_profile or ())):
             raise ValueError(f"admin_profile must have finite values, not {self.admin_profile}")
 
-    def _validate_choices(self) -> None:
-        norm_types, init_styles = (None, *NORM_TYPES), (None, *INIT_STYLES)
-        allowed: dict[str, Any] = {
-            "norm_type": norm_types,
-            "encoder_norm_type": norm_types,
-            "decoder_norm_type": norm_types,
-            "init_style": init_styles,
-            "encoder_init_style": init_styles,
-            "decoder_init_style": init_styles,
-            "position_embedding_type": POSITION_EMBEDDINGS,
-            "position_counting": POSITION_COUNTING,
-            "language_tags": (None, "source", "target"),
-            "classifier_pooling": ("mean", "first"),
-        }
-        if self.activation_function != "relu":
-            from transformers.activations import ACT2FN  # takes as long to import as PyTorch
-
-            allowed["activation_function"] = ACT2FN
-        for name, choices in allowed.items():
-            if getattr(self, name) not in choices:
-                known = ", ".join(sorted(map(str, choices)))
-                raise ValueError(f"{name} cannot be {getattr(self, name)!r}. Allowed: {known}.")
-
     def _validate_stacks(self) -> None:
         """Refuse fields of a stack that the model does not have."""
         if self.is_decoder_only and self.is_encoder_only:
             raise ValueError("is_decoder_only and is_encoder_only are both True: set one of them")
         self._validate_adaptive()
         if not self.final_norm:
-            mode = get_ln_mode(self.stack_ln_mode(self.stacks[-1]))
+            mode = self.mode(self.stacks[-1])
             if not self.is_decoder_only or not issubclass(mode.Boundary, NormAtEnd):
                 raise ValueError(
                     f"final_norm: False needs is_decoder_only and a mode like 'pre_ln', not {mode.name!r}"
@@ -460,6 +409,24 @@ class ResidualConfig(PreTrainedConfig):
             for token in value if isinstance(value, list) else [value]:
                 if token is not None and not 0 <= token < size:
                     raise ValueError(f"{name} {token} is outside the vocabulary of {size} tokens")
+
+
+def check_declared(f: Field, value: Any) -> None:
+    """Raise `ValueError` unless the value of a field has the choices and bounds that its `option` declares."""
+    if choices := f.metadata.get("choices"):
+        check_choice(f.name, value, choices)
+    for names in (("above", "minimum", "below"), ("maximum",)):
+        bounds = {name: f.metadata[name] for name in names if f.metadata.get(name) is not None}
+        if not all(BOUNDS[name].holds(value, bound) for name, bound in bounds.items()):
+            allowed = " and ".join(
+                "finite" if bound == math.inf else f"{BOUNDS[name].words} {bound}" for name, bound in bounds.items()
+            )
+            raise ValueError(f"{f.name} must be {allowed}, not {value}")
+
+
+def check_choice(name: str, value: Any, choices: Iterable[Any]) -> None:
+    if value not in choices:
+        raise ValueError(f"{name} cannot be {value!r}. Allowed: {', '.join(sorted(map(str, choices)))}.")
 
 
 __all__ = ["ResidualConfig"]

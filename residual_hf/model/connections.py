@@ -92,10 +92,6 @@ class SublayerPlace:
     def is_last_in_stack(self) -> bool:
         return self.is_last_in_layer and self.layer == self.num_layers - 1
 
-    def mode(self, config: ResidualConfig) -> type[ResidualConnection]:
-        """The mode of the stack."""
-        return get_ln_mode(config.stack_ln_mode(self.stack))
-
 
 def sublayer_kinds(config: ResidualConfig, stack: str) -> tuple[str, ...]:
     """The sub-layers of each layer, in the order in which they run: a decoder alone has no cross-attention."""
@@ -282,7 +278,7 @@ def get_ln_mode(name: Any) -> type[ResidualConnection]:
 
 def build_connections(config: ResidualConfig, stack: str, layer: int) -> list[ResidualConnection]:
     """The connections of one layer, in the order of its sub-layers."""
-    connections = [place.mode(config)(config, place) for place in layer_places(config, stack, layer)]
+    connections = [config.mode(place.stack)(config, place) for place in layer_places(config, stack, layer)]
     for later in connections[1:]:
         later.share(connections[0])
     return connections

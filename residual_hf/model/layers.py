@@ -52,7 +52,7 @@ def eager_attention_forward(
 
 def projection(config: ResidualConfig, place: SublayerPlace, role: str, fan_in: int, fan_out: int) -> nn.Linear:
     """A linear map of a sub-layer, with its place and role for `_init_weights`."""
-    linear = nn.Linear(fan_in, fan_out, bias=place.mode(config).linear_bias)
+    linear = nn.Linear(fan_in, fan_out, bias=config.mode(place.stack).linear_bias)
     linear.place, linear.role = place, role  # type: ignore[assignment]
     return linear
 
@@ -74,7 +74,7 @@ class ResidualAttention(nn.Module):
         self.k_proj = projection(config, place, "key", config.d_model, config.d_model)
         self.v_proj = projection(config, place, "value", config.d_model, config.d_model)
         self.out_proj = projection(config, place, "attention_output", config.d_model, config.d_model)
-        self.inner = nn.ModuleDict(place.mode(config).inner_modules(config, place))
+        self.inner = nn.ModuleDict(config.mode(place.stack).inner_modules(config, place))
 
     def _split_heads(self, name: str, states: Tensor) -> Tensor:
         return slot(self.inner, name, states.view(*states.shape[:-1], -1, self.head_dim).transpose(1, 2))
@@ -149,7 +149,7 @@ class ResidualFeedForward(nn.Module):
         self.fc2 = projection(config, place, "ffn_out", width, config.d_model)
         self.activation = ACT2FN[config.activation_function]
         self.dropout = nn.Dropout(config.activation_dropout)
-        self.inner = nn.ModuleDict(place.mode(config).inner_modules(config, place))
+        self.inner = nn.ModuleDict(config.mode(place.stack).inner_modules(config, place))
 
     def forward(self, hidden_states: Tensor) -> tuple[Tensor]:
         if self.gate is None:

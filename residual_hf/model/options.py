@@ -15,21 +15,31 @@ from __future__ import annotations
 import difflib
 import math
 import operator
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import MISSING, Field, dataclass, field, fields, is_dataclass
 from datetime import date
 from functools import cache
 from numbers import Integral, Real
 from pathlib import Path
 from types import NoneType, UnionType
-from typing import Any, ClassVar, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Any, ClassVar, Literal, NamedTuple, TypeVar, Union, get_args, get_origin, get_type_hints
 
 T = TypeVar("T")
+
+
+class Bound(NamedTuple):
+    """What a bound demands of a number, as a function, a sign and in words."""
+
+    holds: Callable[[float, float], bool]
+    sign: str
+    words: str
+
+
 BOUNDS = {
-    "above": (operator.gt, ">"),
-    "minimum": (operator.ge, ">="),
-    "below": (operator.lt, "<"),
-    "maximum": (operator.le, "<="),
+    "above": Bound(operator.gt, ">", "above"),
+    "minimum": Bound(operator.ge, ">=", "at least"),
+    "below": Bound(operator.lt, "<", "below"),
+    "maximum": Bound(operator.le, "<=", "at most"),
 }
 LARGEST = {int: 2**63 - 1, float: 3.4e38}  # what C code and float32 hold
 TYPE_NAMES = {
@@ -46,12 +56,13 @@ TYPE_NAMES = {
 def option(
     default: Any = MISSING,
     *,
-    help: str,
+    help: str = "",
     above: float | None = None,
     minimum: float | None = None,
     below: float | None = None,
     maximum: float | None = None,
     choices: Iterable[Any] | None = None,
+    may_change: bool = False,
 ) -> Any:
     """A dataclass field that declares what it accepts.
 
@@ -63,6 +74,7 @@ def option(
         above, below: exclusive bounds.
         minimum, maximum: inclusive bounds.
         choices: the allowed values.
+        may_change: whether training can go on with another value: a resumed run, or one that starts from a model.
     """
     declared = {
         "help": help,
@@ -71,6 +83,7 @@ def option(
         "below": below,
         "maximum": maximum,
         "choices": None if choices is None else tuple(choices),
+        "may_change": may_change,
     }
     if isinstance(default, dict):
         return field(default_factory=default.copy, metadata=declared)
@@ -192,7 +205,7 @@ def _type_hints(cls: Any) -> dict[str, Any]:
 
 
 def _bounds(declared: Mapping[str, Any]) -> list[str]:
-    return [f"{sign} {declared[name]:.10g}" for name, (_, sign) in BOUNDS.items() if declared.get(name) is not None]
+    return [f"{bound.sign} {declared[name]:.10g}" for name, bound in BOUNDS.items() if declared.get(name) is not None]
 
 
 def _check_names(cls: type, values: Mapping[Any, Any]) -> None:
@@ -268,6 +281,6 @@ def _convert_number(value: Any, hint: Any, declared: Mapping[str, Any]) -> Any:
     if abs(number) > LARGEST[hint]:
         return MISSING
     fits = number in (declared.get("choices") or (number,)) and finite
-    for name, (holds, _) in BOUNDS.items():
-        fits = fits and (declared.get(name) is None or holds(number, declared[name]))
+    for name, bound in BOUNDS.items():
+        fits = fits and (declared.get(name) is None or bound.holds(number, declared[name]))
     return number if fits else MISSING

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from transformers.dynamic_module_utils import get_relative_import_files, get_relative_imports
 from transformers.utils import logging
 
-from .connections import ResidualConnection, get_ln_mode
+from .connections import ResidualConnection
 
 if TYPE_CHECKING:
     from .configuration_residual import ResidualConfig
@@ -77,7 +77,7 @@ def code_fields(config: ResidualConfig) -> dict[str, Any]:
 def model_code(config: ResidualConfig) -> dict[str, str]:
     """Name and text of every file that `write_model_code` writes."""
     files = _model_files(Path(__file__).parent)
-    modes = (get_ln_mode(config.stack_ln_mode(stack)) for stack in config.stacks)
+    modes = (config.mode(stack) for stack in config.stacks)
     for mode in {mode.__module__: mode for mode in modes}.values():  # importing a file registers all of its modes
         if mode.__module__.rpartition(".")[0] != __name__.rpartition(".")[0]:
             _add_mode(files, mode)

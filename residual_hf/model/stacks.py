@@ -21,7 +21,6 @@ from typing_extensions import Unpack
 from .adaptive import AdaptiveEmbedding
 from .caches import CACHE, accepts_cache, self_attention_cache
 from .configuration_residual import ResidualConfig
-from .connections import get_ln_mode
 from .embeddings import (
     ScaledEmbedding,
     build_positions,
@@ -58,7 +57,7 @@ class ResidualPreTrainedModel(PreTrainedModel):
 
     def get_correct_attn_implementation(self, requested_attention: str | None, is_init_check: bool = False) -> str:
         """For a mode that supports only some implementations, default to its first and refuse the others."""
-        for mode in {get_ln_mode(self.config.stack_ln_mode(stack)) for stack in self.config.stacks}:
+        for mode in {self.config.mode(stack) for stack in self.config.stacks}:
             allowed = mode.attention_implementations
             if allowed is None:
                 continue
@@ -89,7 +88,7 @@ class ResidualPreTrainedModel(PreTrainedModel):
         place: Any = getattr(module, "place", None)
         role = getattr(module, "role", None)
         if isinstance(module, nn.Linear) and role is not None:
-            gain = place.mode(self.config).init_gain(self.config, place, role)
+            gain = self.config.mode(place.stack).init_gain(self.config, place, role)
             INIT_STYLES[self.config.stack_init_style(place.stack)].linear(module, role, gain)
         elif callable(initialize := getattr(module, "init_parameters", None)):
             initialize()
@@ -109,7 +108,7 @@ class ResidualPreTrainedModel(PreTrainedModel):
         """
         if table is None:
             return 1.0
-        modes = {stack: get_ln_mode(self.config.stack_ln_mode(stack)) for stack in self.config.stacks}
+        modes = {stack: self.config.mode(stack) for stack in self.config.stacks}
         if table == "output":
             return modes[self.config.stacks[-1]].embedding_gain(self.config, table)
         stacks = self.config.stacks if self.config.share_encoder_decoder_embeddings else (table,)
@@ -171,7 +170,7 @@ class ResidualStack(ResidualPreTrainedModel):
         self.embed_norm: nn.Module = build_norm(config, self.stack) if config.embedding_norm else nn.Identity()
         self.dropout = nn.Dropout(config.dropout)
         self.layers = nn.ModuleList(self.Layer(config, i) for i in range(config.stack_layers(self.stack)))
-        self.boundary = get_ln_mode(config.stack_ln_mode(self.stack)).Boundary(config, self.stack)
+        self.boundary = config.mode(self.stack).Boundary(config, self.stack)
         self.word_dropout = getattr(config, f"{self.stack}_word_dropout")
         self.layerdrop = getattr(config, f"{self.stack}_layerdrop")
         self.gradient_checkpointing = False

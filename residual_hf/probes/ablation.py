@@ -12,7 +12,6 @@ import torch
 from torch import nn
 
 from residual_hf.base.errors import InputError
-from residual_hf.model.connections import get_ln_mode
 from residual_hf.model.stacks import ResidualStack
 
 from .sites import layers_attribute, stacks
@@ -39,7 +38,7 @@ def layer_removal(model: Any, batches: Batches, score: Callable[[Any], float] | 
     found = stacks(model)
     rows: list[LayerRemoval] = []
     for name, stack in found.items():
-        mode = get_ln_mode(stack.config.stack_ln_mode(name)) if isinstance(stack, ResidualStack) else None
+        mode = stack.config.mode(name) if isinstance(stack, ResidualStack) else None
         if mode is not None and not mode.supports_layerdrop:
             raise InputError(f"{mode.name}: its layers cannot be removed")
     with undisturbed(model, training=False):

@@ -15,12 +15,12 @@ from transformers import GenerationConfig, PreTrainedTokenizerBase
 
 from residual_hf.base.errors import InputError
 from residual_hf.generation.decode import DecodingSettings
-from residual_hf.model.configuration_residual import RATES, ResidualConfig
+from residual_hf.model.configuration_residual import ResidualConfig
 from residual_hf.model.modeling_residual import ResidualForConditionalGeneration
 from residual_hf.model.modeling_single_stack import ResidualForCausalLM
 
 from .recipe import Recipe
-from .warm_start import Start, start_config, with_vocabulary
+from .warm_start import RATES, Start, start_config, with_vocabulary
 
 logger = logging.getLogger(__name__)
 

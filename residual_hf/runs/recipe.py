@@ -33,7 +33,7 @@ TASKS = ("translation", "summarization", "language_modeling")
 class Recipe(InputSettings):
     """What to train on which data, and how."""
 
-    output_dir: str | Path = option(help="folder of the run")
+    output_dir: str | Path = option(may_change=True, help="folder of the run")
     data: DataSettings = option(help="corpora, see below")
     task: str = option("translation", choices=TASKS, help="task of the model")
     language: str | None = option(None, help="language of the text, for tasks other than `translation`")
@@ -48,8 +48,8 @@ class Recipe(InputSettings):
         "on the Hub), whose `ln_mode` and dropout can be changed",
     )
     training: TrainingSettings = option(TrainingSettings(max_updates=10_000), help="hyperparameters, see below")
-    decoding: DecodingSettings = option(DecodingSettings(), help="search, see below")
-    evaluation: EvaluationSettings = option(EvaluationSettings(), help="metrics, see below")
+    decoding: DecodingSettings = option(DecodingSettings(), may_change=True, help="search, see below")
+    evaluation: EvaluationSettings = option(EvaluationSettings(), may_change=True, help="metrics, see below")
 
     def __post_init__(self) -> None:
         start = self.model.get("from") if isinstance(self.model, Mapping) else None

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -19,32 +20,6 @@ from residual_hf.training.launch import this_process
 
 from .recipe import Recipe
 
-MAY_CHANGE = {
-    "": ("output_dir", "decoding", "evaluation"),
-    "data": ("test",),
-    "training": (
-        "max_updates",
-        "max_epochs",
-        "patience",
-        "eval_every",
-        "eval_bleu",
-        "eval_sentences",
-        "eval_beams",
-        "eval_samples",
-        "log_every",
-        "keep_last",
-        "keep_best",
-        "average",
-        "average_of",
-        "divergence_factor",
-        "gradient_checkpointing",
-        "compile",
-        "num_workers",
-        "diagnostics",
-        "report_to",
-    ),
-}
-"""The fields of each section of a recipe that may differ when a run is resumed."""
 TEXT = ("text", "source", "target", "tsv", "jsonl", "raw_target", "name")
 """Fields of a corpus that may differ if the text is the same."""
 
@@ -60,15 +35,15 @@ def check_run_folder(folder: Path) -> None:
 def check_same_run(recipe: Recipe, texts: Corpora, folder: Path) -> None:
     """Raise `InputError` listing how recipe, text and tokenizer differ from those that a run was started with.
 
-    Fields in `MAY_CHANGE` are not compared, nor are the paths of a tokenizer and a starting model that were moved: the
-    run has a copy of the tokenizer. Text is compared by its hash, because files may have been moved; the files
-    of a stream by their names, sizes and samples. Another number of processes is refused, unless `tokens_per_update`
-    gives updates the same batches.
+    Fields declared with `may_change` are not compared, nor are the paths of a tokenizer and a starting model that were
+    moved: the run has a copy of the tokenizer. Text is compared by its hash, because files may have been moved; the
+    files of a stream by their names, sizes and samples. Another number of processes is refused, unless
+    `tokens_per_update` gives updates the same batches.
     """
     record, now, before = RunRecord.read(folder), recipe.as_dict(), read_recipe(folder)
-    for section, names in MAY_CHANGE.items():
+    for section, settings in (("", recipe), ("data", recipe.data), ("training", recipe.training)):
         old, new = (before.setdefault(section, {}), now[section]) if section else (before, now)
-        old |= {name: new[name] for name in names}
+        old |= {field.name: new[field.name] for field in fields(settings) if field.metadata["may_change"]}
     for section, name in (("tokenizer", "path"), ("model", "from")):
         if _has_moved(before.get(section, {}).get(name), now[section].get(name)):
             before[section][name] = now[section][name]

@@ -6,7 +6,7 @@ from __future__ import annotations
 import copy
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 import torch
@@ -16,7 +16,7 @@ from residual_hf.base.errors import InputError
 from residual_hf.checkpoint import load_checkpoint
 from residual_hf.conversion.change_mode import change_ln_mode
 from residual_hf.data.tokenizer import separate_target_vocabulary, target_backend
-from residual_hf.model.configuration_residual import RATES, ResidualConfig
+from residual_hf.model.configuration_residual import ResidualConfig
 from residual_hf.model.connections import STACKS
 from residual_hf.model.modeling_residual import ResidualForConditionalGeneration
 from residual_hf.model.options import refusal
@@ -26,6 +26,7 @@ from .recipe import checked_config
 logger = logging.getLogger(__name__)
 
 MODES = tuple(f"{stack}ln_mode{kind}" for stack in ("", "encoder_", "decoder_") for kind in ("", "_options"))
+RATES = tuple(f.name for f in fields(ResidualConfig) if f.metadata.get("may_change"))
 
 
 @dataclass(frozen=True)

@@ -4,19 +4,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import Any
 
 from torch import nn
 from torch.optim import AdamW, Optimizer
 from transformers.trainer_pt_utils import get_parameter_names
 
 from residual_hf.base.errors import InputError
+from residual_hf.model.options import option
 
 from .fairseq_adam import FairseqAdam
 from .radam import RAdam
-
-if TYPE_CHECKING:
-    from .training_settings import TrainingSettings
+from .schedules import ScheduleSettings
 
 NAMES_WITHOUT_DECAY = [r"bias", r"layernorm", r"rmsnorm", r"(?:^|\.)norm(?:$|\.)", r"_norm(?:$|\.)"]
 """Names that the Transformers Trainer excludes from weight decay, in addition to `nn.LayerNorm` parameters."""
@@ -36,7 +36,25 @@ OPTIMIZERS: dict[str, Callable[..., Optimizer]] = {
 }
 
 
-def build_optimizer(model: nn.Module, settings: TrainingSettings) -> Optimizer:
+@dataclass(frozen=True)
+class OptimizerSettings(ScheduleSettings):
+    """The optimizer of a run, with its learning rate."""
+
+    optimizer: str = option(
+        "fairseq_adam", choices=OPTIMIZERS, help="`adamw`: of PyTorch; `radam`: of the Admin papers"
+    )
+    betas: tuple[float, float] = option((0.9, 0.98), minimum=0, below=1, help="decay rates of Adam's two moments")
+    eps: float = option(1e-8, above=0, help="epsilon of Adam")
+    weight_decay: float = option(1e-4, minimum=0, help="decoupled weight decay")
+    weight_decay_on: str = option(
+        "all",
+        choices=("all", "hf"),
+        help="`all`: all parameters, as in fairseq; `hf`: all except norms and biases; a mode can exempt parameters "
+        "in both cases",
+    )
+
+
+def build_optimizer(model: nn.Module, settings: OptimizerSettings) -> Optimizer:
     """The optimizer of a run, over the parameters of `model` that require gradients.
 
     Parameters that a module exempts (`no_weight_decay`) are never decayed.

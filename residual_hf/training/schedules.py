@@ -5,15 +5,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch.optim import SGD, Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 from transformers import get_scheduler
 
-if TYPE_CHECKING:
-    from .training_settings import TrainingSettings
+from residual_hf.base.errors import InputSettings
+from residual_hf.model.options import option
 
 TRANSFORMERS_SCHEDULES = (
     "cosine",
@@ -26,7 +27,46 @@ SCHEDULES = ("inverse_sqrt", "linear", "constant", *TRANSFORMERS_SCHEDULES)
 TRANSFORMERS_TIMESCALE = 10_000
 
 
-def build_schedule(settings: TrainingSettings, optimizer: Optimizer, total_updates: int) -> LambdaLR:
+@dataclass(frozen=True)
+class ScheduleSettings(InputSettings):
+    """The learning rate of a run."""
+
+    lr: float = option(5e-4, above=0, help="peak learning rate")
+    schedule: str = option(
+        "inverse_sqrt",
+        choices=SCHEDULES,
+        help="decay after the warm-up; `linear` reaches 0 at the last update; `cosine` and the following are "
+        "schedules of `transformers.get_scheduler`",
+    )
+    schedule_options: dict = option(
+        {}, help="arguments of a Transformers schedule, such as `{num_cycles: 2}` or `{lr_end: 1.0e-6, power: 2}`"
+    )
+    warmup_updates: int = option(4000, minimum=0, help="updates of linear warm-up")
+    warmup_init_lr: float = option(1e-7, minimum=0, help="learning rate at the start of the warm-up")
+    timescale: int | None = option(
+        None,
+        minimum=1,
+        help="T in `sqrt(T / (T + t))`, the decay of `inverse_sqrt` t updates after the warm-up; default: "
+        "`warmup_updates`",
+    )
+
+    def check_schedule(self, max_updates: int | None) -> None:
+        """Raise `InputError` unless the fields fit each other and the number of updates."""
+        name, kind = self.schedule, f"schedule {self.schedule!r}"
+        self.require(self.warmup_init_lr <= self.lr, "warmup_init_lr", f"<= lr ({self.lr:g})")
+        self.require(self.timescale is None or name == "inverse_sqrt", "timescale", f"null with {kind}")
+        self.require(
+            not self.schedule_options or name in TRANSFORMERS_SCHEDULES, "schedule_options", f"empty with {kind}"
+        )
+        end = math.inf if name in ("inverse_sqrt", "constant") else max_updates or math.inf
+        self.require(self.warmup_updates < end, "warmup_updates", f"< max_updates with {kind}")
+        try:
+            decay_of(self, max_updates or self.warmup_updates + 1)
+        except (TypeError, ValueError) as error:
+            self.require(False, "schedule_options", f"arguments of {kind} of Transformers: {error}")
+
+
+def build_schedule(settings: ScheduleSettings, optimizer: Optimizer, total_updates: int) -> LambdaLR:
     """The learning rate schedule of a run; call its `step()` after every update.
 
     With t the number of updates made, w = `warmup_updates` and n = `total_updates`, the learning rate is
@@ -47,7 +87,7 @@ def build_schedule(settings: TrainingSettings, optimizer: Optimizer, total_updat
     return LambdaLR(optimizer, lambda t: start + t * (1.0 - start) / warmup if t < warmup else decay(t))
 
 
-def decay_of(settings: TrainingSettings, total_updates: int) -> Callable[[int], float]:
+def decay_of(settings: ScheduleSettings, total_updates: int) -> Callable[[int], float]:
     """The factor of the learning rate after `t` updates, from the end of the warm-up on."""
     warmup = settings.warmup_updates
     if settings.schedule == "constant":

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import importlib.util
-import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -17,8 +16,7 @@ from residual_hf.evaluation.rouge import TYPES as ROUGE
 from residual_hf.losses.label_smoothing import SMOOTHING_FORMS
 from residual_hf.model.options import option
 
-from .optimization import OPTIMIZERS
-from .schedules import SCHEDULES, TRANSFORMERS_SCHEDULES, decay_of
+from .optimization import OptimizerSettings
 
 PRECISIONS = ("fp32", "tf32", "bf16", "fp16")  # tf32: fp32 with TF32 matrix products; bf16, fp16: autocast
 METRICS = {"nll": False, "loss": False, "bleu": True, "chrf": True, "tokenized_bleu": True}  # is greater better
@@ -35,7 +33,7 @@ class DiagnosticsSettings(InputSettings):
 
 
 @dataclass(frozen=True)
-class TrainingSettings(InputSettings):
+class TrainingSettings(OptimizerSettings):
     """Hyperparameters of a training run; names and defaults follow fairseq."""
 
     max_tokens: int | Literal["auto"] = option(
@@ -48,42 +46,13 @@ class TrainingSettings(InputSettings):
         None, minimum=1, help="batch size of an update over all processes; determines `update_freq`"
     )
     max_updates: int | None = option(
-        None, minimum=1, help="stop after this many updates; required if `max_epochs` is not set"
+        None, minimum=1, may_change=True, help="stop after this many updates; required if `max_epochs` is not set"
     )
     max_epochs: int | None = option(
         None,
         minimum=1,
+        may_change=True,
         help="stop after this many epochs, if `max_updates` is not reached before; not with `data.stream`",
-    )
-    lr: float = option(5e-4, above=0, help="peak learning rate")
-    schedule: str = option(
-        "inverse_sqrt",
-        choices=SCHEDULES,
-        help="decay after the warm-up; `linear` reaches 0 at the last update; `cosine` and the following are "
-        "schedules of `transformers.get_scheduler`",
-    )
-    schedule_options: dict = option(
-        {}, help="arguments of a Transformers schedule, such as `{num_cycles: 2}` or `{lr_end: 1.0e-6, power: 2}`"
-    )
-    warmup_updates: int = option(4000, minimum=0, help="updates of linear warm-up")
-    warmup_init_lr: float = option(1e-7, minimum=0, help="learning rate at the start of the warm-up")
-    timescale: int | None = option(
-        None,
-        minimum=1,
-        help="T in `sqrt(T / (T + t))`, the decay of `inverse_sqrt` t updates after the warm-up; default: "
-        "`warmup_updates`",
-    )
-    optimizer: str = option(
-        "fairseq_adam", choices=OPTIMIZERS, help="`adamw`: of PyTorch; `radam`: of the Admin papers"
-    )
-    betas: tuple[float, float] = option((0.9, 0.98), minimum=0, below=1, help="decay rates of Adam's two moments")
-    eps: float = option(1e-8, above=0, help="epsilon of Adam")
-    weight_decay: float = option(1e-4, minimum=0, help="decoupled weight decay")
-    weight_decay_on: str = option(
-        "all",
-        choices=("all", "hf"),
-        help="`all`: all parameters, as in fairseq; `hf`: all except norms and biases; a mode can exempt parameters "
-        "in both cases",
     )
     clip_norm: float = option(0.0, minimum=0, help="maximum gradient norm; 0: no clipping")
     label_smoothing: float = option(0.1, minimum=0, below=1, help="label smoothing")
@@ -110,37 +79,54 @@ class TrainingSettings(InputSettings):
         "and of the loss; on other CPUs it is fp32",
     )
     seed: int = option(1, minimum=0, maximum=2**32 - 1, help="seed of weights, batches and dropout")
-    eval_every: int = option(1000, minimum=1, help="updates between evaluations; each saves a checkpoint")
+    eval_every: int = option(
+        1000, minimum=1, may_change=True, help="updates between evaluations; each saves a checkpoint"
+    )
     eval_bleu: bool = option(
-        True, help="translate validation sentences at evaluations; `false`: only compute the loss"
+        True, may_change=True, help="translate validation sentences at evaluations; `false`: only compute the loss"
     )
     eval_sentences: int | None = option(
         500,
         minimum=1,
+        may_change=True,
         help="number of validation sentences to translate at evaluations, evenly spaced; `null`: all",
     )
     eval_beams: int = option(
-        1, minimum=1, maximum=1000, help="beam size at evaluations; the final scores use `decoding.num_beams`"
+        1,
+        minimum=1,
+        maximum=1000,
+        may_change=True,
+        help="beam size at evaluations; the final scores use `decoding.num_beams`",
     )
-    eval_samples: int = option(3, minimum=0, help="number of translations in the log at each evaluation")
+    eval_samples: int = option(
+        3, minimum=0, may_change=True, help="number of translations in the log at each evaluation"
+    )
     metric: str = option("nll", choices=METRICS, help="metric that selects the best checkpoint")
-    patience: int | None = option(None, minimum=1, help="stop after this many evaluations without improvement")
+    patience: int | None = option(
+        None, minimum=1, may_change=True, help="stop after this many evaluations without improvement"
+    )
     divergence_factor: float = option(
-        4.0, minimum=0, help="stop if the NLL is above this multiple of its minimum; 0: only if it is not finite"
+        4.0,
+        minimum=0,
+        may_change=True,
+        help="stop if the NLL is above this multiple of its minimum; 0: only if it is not finite",
     )
-    keep_last: int = option(2, minimum=1, help="number of last checkpoints to keep")
-    keep_best: int = option(1, minimum=1, help="number of best checkpoints to keep")
+    keep_last: int = option(2, minimum=1, may_change=True, help="number of last checkpoints to keep")
+    keep_best: int = option(1, minimum=1, may_change=True, help="number of best checkpoints to keep")
     average: int = option(
-        0, minimum=0, help="average this many checkpoints, or all if fewer, into the model; 0: use the best"
+        0,
+        minimum=0,
+        may_change=True,
+        help="average this many checkpoints, or all if fewer, into the model; 0: use the best",
     )
-    average_of: str = option("last", choices=("last", "best"), help="which checkpoints to average")
+    average_of: str = option("last", choices=("last", "best"), may_change=True, help="which checkpoints to average")
     ema_decay: float = option(
         0.0,
         minimum=0,
         below=1,
         help="decay of an exponential moving average of the weights, which is evaluated and saved; 0: none",
     )
-    log_every: int = option(50, minimum=1, help="updates between log entries")
+    log_every: int = option(50, minimum=1, may_change=True, help="updates between log entries")
     batch_order: str = option(
         "length_bucketed",
         choices=BATCH_ORDERS,
@@ -151,17 +137,24 @@ class TrainingSettings(InputSettings):
     freeze: tuple[str, ...] = option(
         (), help="names of parameters that are not trained, or patterns such as `model.encoder.*`"
     )
-    gradient_checkpointing: bool = option(False, help="recompute activations in the backward pass to save memory")
-    compile: bool = option(False, help="use `torch.compile`")
-    num_workers: int = option(0, minimum=0, maximum=256, help="data loader processes; 0 with `data.stream`")
+    gradient_checkpointing: bool = option(
+        False, may_change=True, help="recompute activations in the backward pass to save memory"
+    )
+    compile: bool = option(False, may_change=True, help="use `torch.compile`")
+    num_workers: int = option(
+        0, minimum=0, maximum=256, may_change=True, help="data loader processes; 0 with `data.stream`"
+    )
     deepspeed: str | Path | None = option(None, help="DeepSpeed configuration (JSON file)")
     diagnostics: DiagnosticsSettings | None = option(
         None,
+        may_change=True,
         help="measure each sub-layer during training, warn of spikes and write `diagnostics.jsonl`: `{every: 100}`, "
         "see below",
     )
     report_to: tuple[str, ...] = option(
-        (), help="installed trackers: `tensorboard`, `wandb`, `trackio` or another tracker of Transformers"
+        (),
+        may_change=True,
+        help="installed trackers: `tensorboard`, `wandb`, `trackio` or another tracker of Transformers",
     )
 
     @property
@@ -182,7 +175,7 @@ class TrainingSettings(InputSettings):
         self.require(self.eval_bleu or not METRICS[self.metric], "eval_bleu", f"true with metric {self.metric!r}")
         self.require(not (self.diagnostics and self.compile), "diagnostics", "null with compile")
         self.require(not (self.diagnostics and self.deepspeed), "diagnostics", "null with deepspeed")
-        self._check_schedule()
+        self.check_schedule(self.max_updates)
 
     def check_libraries(self) -> None:
         """Raise `InputError` for a library that is missing here; only training needs it."""
@@ -199,20 +192,6 @@ class TrainingSettings(InputSettings):
             advice = f" (pip install {' '.join(known)})" if known else ""
             here = ", ".join(installed) or "none"
             self.require(not missing, "report_to", f"installed trackers, here: {here}{advice}")
-
-    def _check_schedule(self) -> None:
-        name, kind = self.schedule, f"schedule {self.schedule!r}"
-        self.require(self.warmup_init_lr <= self.lr, "warmup_init_lr", f"<= lr ({self.lr:g})")
-        self.require(self.timescale is None or name == "inverse_sqrt", "timescale", f"null with {kind}")
-        self.require(
-            not self.schedule_options or name in TRANSFORMERS_SCHEDULES, "schedule_options", f"empty with {kind}"
-        )
-        end = math.inf if name in ("inverse_sqrt", "constant") else self.max_updates or math.inf
-        self.require(self.warmup_updates < end, "warmup_updates", f"< max_updates with {kind}")
-        try:
-            decay_of(self, self.max_updates or self.warmup_updates + 1)
-        except (TypeError, ValueError) as error:
-            self.require(False, "schedule_options", f"arguments of {kind} of Transformers: {error}")
 
     def to_arguments(self, output_dir: str, **further: Any) -> Any:
         """The `Seq2SeqTrainingArguments` of this run."""

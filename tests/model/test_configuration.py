@@ -6,12 +6,14 @@ import math
 
 import pytest
 import torch
+from huggingface_hub.dataclasses import strict
 from huggingface_hub.errors import StrictDataclassError
 from transformers import GenerationConfig
 
 from residual_hf.model.configuration_residual import ResidualConfig
 from residual_hf.model.connections import LN_MODES
 from residual_hf.model.modeling_residual import ResidualForConditionalGeneration
+from residual_hf.model.options import option
 from residual_hf.model.presets import PRESETS
 
 OURS = sorted(name for name, mode in LN_MODES.items() if mode.__module__.startswith("residual_hf."))
@@ -150,6 +152,22 @@ BAD = [
 def test_bad_fields_are_named(fields, message):
     with pytest.raises((StrictDataclassError, ValueError), match=f"(?s){message}"):
         ResidualConfig(**fields)
+
+
+def test_a_declared_range_of_a_derived_config_is_checked():
+    @strict
+    class WithKernel(ResidualConfig):
+        kernel: int = option(3, minimum=1, maximum=9)
+        padding: str = option("same", choices=("same", "valid"))
+
+    assert (WithKernel().kernel, WithKernel(kernel=9, padding="valid").padding) == (3, "valid")
+    for fields, message in (
+        ({"kernel": 0}, "kernel must be at least 1, not 0"),
+        ({"kernel": 10}, "kernel must be at most 9, not 10"),
+        ({"padding": "none"}, "padding cannot be 'none'. Allowed: same, valid."),
+    ):
+        with pytest.raises(StrictDataclassError, match=message):
+            WithKernel(**fields)
 
 
 @pytest.mark.parametrize("field", ["ln_mode", "init_style"])

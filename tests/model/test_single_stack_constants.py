@@ -26,7 +26,7 @@ def gains(model):
     """The factor of the mode on each weight of the first layer, by role."""
     layer = model.model.first_stack.layers[0]
     linears = [m for m in layer.modules() if hasattr(m, "role")]
-    return {m.role: m.place.mode(model.config).init_gain(model.config, m.place, m.role) for m in linears}
+    return {m.role: model.config.mode(m.place.stack).init_gain(model.config, m.place, m.role) for m in linears}
 
 
 @pytest.mark.parametrize("stack", STACKS)

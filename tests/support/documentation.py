@@ -70,7 +70,7 @@ class Command:
 
 def pages() -> list[str]:
     """Every page with commands in it, by its path in the repository."""
-    found = [ROOT / "README.md", *sorted(ROOT.glob("docs/*.md")), *sorted(ROOT.glob("examples/*/README.md"))]
+    found = [*sorted(ROOT.glob("*.md")), *sorted(ROOT.glob("docs/*.md")), *sorted(ROOT.glob("examples/*/README.md"))]
     return [page.relative_to(ROOT).as_posix() for page in found]
 
 

@@ -11,7 +11,6 @@ from typing import Any
 import torch
 
 from residual_hf.model.configuration_residual import ResidualConfig
-from residual_hf.model.connections import get_ln_mode
 from residual_hf.model.modeling_residual import ResidualForConditionalGeneration
 
 WORDS = ["the", "low", "new", "er", "est", "w@@", "id@@", "lo@@", "n@@", "e@@", "t@@", "h@@", "s", "r", "@-@"]
@@ -102,7 +101,7 @@ def settings_of(config: ResidualConfig, **flags: Any) -> dict[str, Any]:
         "max_source_positions": config.max_position_embeddings,
         "max_target_positions": config.max_position_embeddings,
         "adaptive_softmax_cutoff": None,
-        "decoder_layerdrop": 0.2 if get_ln_mode(config.stack_ln_mode("decoder")).supports_layerdrop else 0.0,
+        "decoder_layerdrop": 0.2 if config.mode("decoder").supports_layerdrop else 0.0,
     }
     for stack in ("encoder", "decoder"):
         settings |= {
