@@ -1,6 +1,7 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 from __future__ import annotations
 
+import argparse
 import gc
 import json
 import os
@@ -8,13 +9,17 @@ import re
 import signal
 import subprocess
 import sys
+from dataclasses import dataclass
 
 import pytest
 from support.tiny_translator import SENTENCES, stdin, tiny_model, tiny_tokenizer
 
+from residual_hf.base.errors import InputError, InputSettings
 from residual_hf.checkpoint import save_checkpoint
 from residual_hf.cli import GROUPS, main
 from residual_hf.commands import imports
+from residual_hf.commands.arguments import add_field, add_fields, given_fields
+from residual_hf.model.options import option
 from residual_hf.runs.fitting import Interrupted
 
 
@@ -229,6 +234,38 @@ def test_the_newcomer_reads_six_verbs_first_and_each_in_one_line(capsys):
     assert verbs["train"] == ["quickstart", "init", "check", "train", "average", "distill"]
     assert {group: list(members) for group, members in GROUPS.items()} == verbs
     assert max(map(len, printed.splitlines())) <= 80
+
+
+@dataclass(frozen=True)
+class Drawing(InputSettings):
+    line_width: float = option(0.5, above=0, help="width in % of the page; see `unit`")
+    unit: str = option("mm", choices=("mm", "in"), help="`mm` or `in`, of `line_width`")
+    layers: tuple[int, ...] = option((), minimum=1, help="layers to draw")
+    seed: int | None = option(None, help="seed of colors")
+    grid: bool = option(False, help="draw a grid")
+
+
+def test_options_are_generated_from_the_declarations_of_settings(capsys):
+    parser = argparse.ArgumentParser()
+    add_fields(parser, Drawing, "line_width", "unit", "layers", "grid")
+    add_field(parser, Drawing, "seed", flag="--color-seed", default="that of the page")
+
+    def parsed(*words):
+        return given_fields(Drawing, parser.parse_args(words))
+
+    assert parsed() == Drawing()
+    given = parsed("--line-width", "2", "--unit", "in", "--layers", "1", "--layers", "2", "--grid")
+    assert given == Drawing(line_width=2.0, unit="in", layers=(1, 2), grid=True)
+    assert parser.parse_args(["--color-seed", "3"]).color_seed == 3
+    with pytest.raises(InputError, match=r"^--line-width: 0.0 given, must be a number > 0$"):
+        parsed("--line-width", "0")
+    with pytest.raises(SystemExit):
+        parsed("--unit", "km")
+    printed = " ".join(parser.format_help().split())
+    assert "--line-width X width in % of the page; see --unit (default: 0.5)" in printed
+    assert "--unit {mm,in} mm or in, of --line-width (default: mm)" in printed
+    assert "--layers N layers to draw; repeatable" in printed and "--grid draw a grid" in printed
+    assert "--color-seed N seed of colors (default: that of the page)" in printed
 
 
 def test_the_command_is_installed():

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import argparse
-import math
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
@@ -12,9 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from residual_hf.base.errors import BAD_INPUT, InputError
+from residual_hf.runs.stress_setting import StressSetting
 
 from . import Verb
-from .arguments import add_overwrite
+from .arguments import add_fields, add_overwrite, given_fields
 
 REDUCED = ("admin-4", "admin-5", "admin-10", "b2t-5", "skip-3", "reviewer-7")
 """Figures with `full` sizes, which `--help` names without loading them."""
@@ -124,28 +124,19 @@ def add_stress(stress: argparse.ArgumentParser) -> None:
     stress.add_argument("--modes", nargs="+", default=[], help="modes to test (default: all)")
     stress.add_argument("--layers", nargs="+", type=int, default=[6, 18], help="layers of each stack (default: 6 18)")
     stress.add_argument("--seeds", nargs="+", type=int, default=[1], help="default: 1")
-    stress.add_argument("--width", type=int, default=64, help="d_model (default: 64)")
-    stress.add_argument("--updates", type=int, default=1000, help="default: 1000; in the paper: 5000")
-    stress.add_argument("--max-tokens", type=int, default=1024, help="padded tokens of a batch (default: 1024)")
-    stress.add_argument("--max-lr", type=float, default=5e-2, help="last learning rate (default: 0.05)")
+    add_fields(stress, StressSetting, "width", "updates", "max_tokens", "max_lr")
 
 
 def run_stress(options: argparse.Namespace) -> int:
     from residual_hf.base.modes import check_modes
     from residual_hf.model.connections import LN_MODES
     from residual_hf.runs.recipe import load_recipe
-    from residual_hf.runs.stress import StressSetting, corpus_of, stress, write_results
+    from residual_hf.runs.stress import corpus_of, stress, write_results
 
     check_modes(options.modes)
-    for name in ("width", "updates", "max_tokens", "layers"):
-        value = getattr(options, name)
-        if min(value if isinstance(value, list) else [value]) < 1:
-            raise InputError(f"--{name.replace('_', '-')}: {value} given, must be at least 1")
-    if options.width % (heads := max(4, options.width // 64)):
-        raise InputError(f"--width: {options.width} given, must be a multiple of {heads}, the number of heads")
-    if not 0 < options.max_lr < math.inf:
-        raise InputError(f"--max-lr: {options.max_lr} given, must be above 0")
-    setting, corpus = StressSetting(options.width, options.updates, options.max_lr, options.max_tokens), None
+    if min(options.layers) < 1:
+        raise InputError(f"--layers: {options.layers} given, must be at least 1")
+    setting, corpus = given_fields(StressSetting, options), None
     if options.recipe is not None:
         name, corpus = corpus_of(load_recipe(options.recipe), options.output_dir / "corpora", setting.max_tokens)
         setting = replace(setting, corpus=name)

@@ -4,14 +4,17 @@
 from __future__ import annotations
 
 import argparse
+import re
 from collections.abc import Sequence
 from dataclasses import fields
-from typing import Any
+from pathlib import Path
+from types import NoneType
+from typing import Any, get_args, get_origin, get_type_hints
 
 from residual_hf.base.errors import InputError
-from residual_hf.generation.long_text import LONG_TEXT
+from residual_hf.generation.generation_settings import DecodingSettings, StreamSettings
 
-DECODING_DTYPES = ("float32", "bfloat16", "int8")
+METAVARS = {int: "N", float: "X", Path: "FILE"}
 SEARCH = ("num_beams", "length_penalty", "dtype")
 
 
@@ -45,35 +48,58 @@ def parse_overrides(assignments: Sequence[str]) -> dict[str, Any]:
     return overrides
 
 
-def add_languages(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--source-lang", metavar="CODE", help="source language of a multilingual model")
-    parser.add_argument("--target-lang", metavar="CODE", help="target language of a multilingual model")
+def add_fields(parser: argparse.ArgumentParser, cls: type, *names: str) -> None:
+    """The options for some fields of a settings class, see `add_field`."""
+    for name in names:
+        add_field(parser, cls, name)
 
 
-def add_decoding(parser: argparse.ArgumentParser) -> None:
-    add_languages(parser)
-    parser.add_argument(
-        "--long",
-        choices=LONG_TEXT,
-        help="how to handle lines with more tokens than the model has positions (default: error)",
-    )
-    add_overwrite(parser)
-    add_search(parser)
+def add_field(
+    parser: argparse.ArgumentParser, cls: type, name: str, *, flag: str | None = None, default: Any = None
+) -> None:
+    """The option for a field of a settings class, with the type, the choices and the help of its declaration.
+
+    An option that is not given is None, which `given_fields` leaves out.
+
+    Args:
+        flag: the option, if it is not `--name`.
+        default: shown instead of the default of the class.
+    """
+    (field,) = (field for field in fields(cls) if field.name == name)
+    hint, choices, default = get_type_hints(cls)[name], field.metadata["choices"], default or field.default
+    (kind,) = {part for part in get_args(hint) or (hint,) if part not in (NoneType, ...)}
+    help = with_options(cls, field.metadata["help"]).replace("`", "").replace("%", "%%")
+    described: dict[str, Any] = {"type": kind, "choices": choices, "metavar": None if choices else METAVARS.get(kind)}
+    if kind is bool:
+        described = {"action": "store_true", "default": None}
+    elif get_origin(hint) is tuple:
+        described["action"], help = "append", f"{help}; repeatable"
+    elif default is not None:
+        help += f" (default: {default})"
+    parser.add_argument(flag or option_of(name), help=help, **described)
+
+
+def option_of(name: str) -> str:
+    """`--num-beams` for `num_beams`."""
+    return f"--{name.replace('_', '-')}"
+
+
+def with_options(cls: type, text: str) -> str:
+    """A text about fields of a settings class, with their options in place of their names in backticks."""
+    names = "|".join(field.name for field in fields(cls))
+    return re.sub(f"`({names})`", lambda name: option_of(name[1]), text)
 
 
 def add_sampling(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--num-return-sequences", type=int, metavar="N", help="translations per line (default: 1)")
-    parser.add_argument("--sample", action="store_true", help="sample translations instead of searching")
-    parser.add_argument("--top-k", type=int, metavar="K", help="sample from the K most probable tokens")
-    parser.add_argument("--temperature", type=float, help="temperature of sampling (default: 1)")
-    parser.add_argument("--seed", type=int, help="seed of sampling (default: 1)")
+    add_fields(parser, StreamSettings, "num_return_sequences", "sample", "top_k", "temperature", "seed")
 
 
-def add_search(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--num-beams", type=int, metavar="N", help="beam size (default: that of the model)")
-    parser.add_argument("--length-penalty", type=float, help="exponent of the length (default: that of the model)")
-    parser.add_argument("--batch-tokens", type=int, metavar="N", help="source tokens times beams in a batch")
-    parser.add_argument("--dtype", choices=DECODING_DTYPES, help="default: that of the model; int8: CPU only")
+def add_search(parser: argparse.ArgumentParser, batch_tokens: int | None = None) -> None:
+    """The options of `load_translator`."""
+    for name in SEARCH:
+        add_field(parser, DecodingSettings, name, default="that of the model")
+    add_field(parser, DecodingSettings, "max_tokens", flag="--batch-tokens", default=batch_tokens)
+    parser.set_defaults(batch_tokens=batch_tokens)
     parser.add_argument("--device", help="cpu, cuda, ... (default: a GPU if there is one)")
     parser.add_argument("--trust-remote-code", action="store_true", help="run the code in the model folder")
 
@@ -85,23 +111,26 @@ def load_translator(options: argparse.Namespace, model: str) -> Any:
         model,
         device=options.device,
         trust_remote_code=options.trust_remote_code,
-        num_beams=options.num_beams,
-        length_penalty=options.length_penalty,
         max_tokens=options.batch_tokens,
-        dtype=options.dtype,
+        **{name: getattr(options, name) for name in SEARCH},
     )
 
 
-def stream_settings(options: argparse.Namespace) -> Any:
+def stream_settings(options: argparse.Namespace) -> StreamSettings:
     """The `StreamSettings` of a verb with `add_sampling` and `add_search`."""
-    from residual_hf.generation.stream import StreamSettings
-
     if options.sample and options.num_beams is not None:
         raise InputError(f"--num-beams: {options.num_beams} given, must be absent with --sample")
     return given_fields(StreamSettings, options)
 
 
 def given_fields(cls: Any, options: argparse.Namespace) -> Any:
-    """An instance of `cls` from the options with the names of its fields; options that are None keep the defaults."""
+    """An instance of a settings class from the options that are named as its fields and are given.
+
+    Raises `InputError` with the name of the option for a value that is not allowed.
+    """
     given = {field.name: getattr(options, field.name, None) for field in fields(cls)}
-    return cls(**{name: value for name, value in given.items() if value is not None})
+    try:
+        return cls(**{name: value for name, value in given.items() if value is not None})
+    except InputError as error:
+        name, colon, reason = str(error).partition(":")
+        raise InputError(with_options(cls, f"`{name}`{colon}{reason}")) from error

@@ -12,7 +12,7 @@ from residual_hf.base.errors import FAILED, InputError
 from residual_hf.base.files import read_json
 
 from . import Verb
-from .arguments import add_overwrite
+from .arguments import add_overwrite, option_of
 
 EXPORT_TARGETS = ("ctranslate2", "onnx", "torch")
 OF_FAIRSEQ = ("source_dict", "target_dict", "bpe_codes", "sentencepiece", "moses", "source_lang", "target_lang")
@@ -103,12 +103,12 @@ def run_convert(options: argparse.Namespace) -> int:
     if not options.checkpoint.endswith(".pt") and not Path(options.checkpoint).is_file():
         for name in OF_FAIRSEQ:
             if getattr(options, name):
-                raise InputError(f"--{name.replace('_', '-')}: only for a fairseq checkpoint (.pt)")
+                raise InputError(f"{option_of(name)}: only for a fairseq checkpoint (.pt)")
         folder = convert_transformers(options.checkpoint, options.output_dir, options.overwrite)
         return say_converted(folder)
     for name in ("source_dict", "target_dict"):
         if getattr(options, name) is None:
-            raise InputError(f"--{name.replace('_', '-')}: missing, required for a fairseq checkpoint")
+            raise InputError(f"{option_of(name)}: missing, required for a fairseq checkpoint")
     folder = convert_fairseq_checkpoint(
         Path(options.checkpoint),
         options.output_dir,

@@ -11,11 +11,12 @@ import sys
 from pathlib import Path
 
 from residual_hf.base.errors import DIVERGED, FAILED, INTERRUPTED, InputError
+from residual_hf.generation.generation_settings import StreamSettings
 
 from . import Verb, load_package
 from .arguments import (
     SEARCH,
-    add_languages,
+    add_fields,
     add_overrides,
     add_overwrite,
     add_sampling,
@@ -131,7 +132,7 @@ def add_distill(distill: argparse.ArgumentParser) -> None:
     distill.add_argument("--student", default="6+2", metavar="E+D", help="layers of the student (default: 6+2)")
     distill.add_argument("--closest", action="store_true", help="keep only the translation closest to the reference")
     distill.add_argument("--resume", action="store_true", help="continue an interrupted run of this command")
-    add_languages(distill)
+    add_fields(distill, StreamSettings, "source_lang", "target_lang")
     add_sampling(distill)
     add_search(distill)
 

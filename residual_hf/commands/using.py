@@ -6,19 +6,26 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from dataclasses import fields
 from pathlib import Path
 
 from residual_hf.base.errors import InputError
 from residual_hf.data.data_settings import BREAK_MODES
+from residual_hf.evaluation.metrics import EvaluationSettings
+from residual_hf.generation.generation_settings import StreamSettings
+from residual_hf.serving.server_settings import ServerSettings
 
 from . import Verb
 from .arguments import (
     SEARCH,
-    add_decoding,
+    add_field,
+    add_fields,
+    add_overwrite,
     add_sampling,
     add_search,
     given_fields,
     load_translator,
+    option_of,
     stream_settings,
 )
 
@@ -33,11 +40,11 @@ def add_translate(translate: argparse.ArgumentParser) -> None:
     translate.add_argument("--input", type=Path, help="text file to translate (default: standard input)")
     translate.add_argument("--output", type=Path, help="file for the translations (default: standard output)")
     translate.add_argument("--resume", action="store_true", help="continue an interrupted translation to --output")
-    translate.add_argument("--scores", action="store_true", help="write the score and a tab before each translation")
-    translate.add_argument("--window", type=int, help="lines in memory at a time (default: 2000)")
     translate.add_argument("--devices", type=int, default=1, metavar="N", help="number of GPUs or processes")
+    add_fields(translate, StreamSettings, "scores", "window", *LANGUAGES, "long")
     add_sampling(translate)
-    add_decoding(translate)
+    add_search(translate)
+    add_overwrite(translate)
 
 
 def run_translate(options: argparse.Namespace) -> int:
@@ -65,12 +72,7 @@ def run_translate(options: argparse.Namespace) -> int:
 
 def add_serve(serve: argparse.ArgumentParser) -> None:
     serve.add_argument("models", nargs="+", metavar="model", help="folders of models or runs, or names on the Hub")
-    serve.add_argument("--host", help="address to listen on (default: 127.0.0.1, this machine only)")
-    serve.add_argument("--port", type=int, help="port to listen on (default: 5000)")
-    serve.add_argument("--char-limit", type=int, help="maximum characters of a request (default: 5000)")
-    serve.add_argument("--max-queue", type=int, help="maximum waiting requests, more get status 429 (default: 256)")
-    serve.add_argument("--timeout", type=float, help="seconds until a request gets status 504 (default: 60)")
-    serve.add_argument("--api-keys", type=Path, metavar="FILE", help="file with one API key per line")
+    add_fields(serve, ServerSettings, *(field.name for field in fields(ServerSettings)))
     serve.add_argument(
         "--source-lang",
         action="append",
@@ -79,14 +81,13 @@ def add_serve(serve: argparse.ArgumentParser) -> None:
         help="source language of models whose config has none; repeatable",
     )
     serve.add_argument("--target-lang", metavar="CODE", help="target language of models whose config has none")
-    add_search(serve)
-    serve.set_defaults(batch_tokens=4000)
+    add_search(serve, batch_tokens=4000)
 
 
 def run_serve(options: argparse.Namespace) -> int:
     try:
         from residual_hf.serving.app import serve
-        from residual_hf.serving.languages import Languages, ServerSettings
+        from residual_hf.serving.languages import Languages
     except ImportError as error:
         raise InputError(f"{error.name} is not installed: pip install 'residual_hf[serve]'") from error
 
@@ -103,7 +104,7 @@ def run_evaluate_text(options: argparse.Namespace) -> int:
 
     for name in OF_TRANSLATIONS:
         if getattr(options, name):
-            raise InputError(f"--{name.replace('_', '-')}: given with --text, which is scored by perplexity")
+            raise InputError(f"{option_of(name)}: given with --text, which is scored by perplexity")
     model, tokenizer = load_checkpoint(
         options.model, trust_remote_code=options.trust_remote_code, classes=(ResidualForCausalLM,)
     )
@@ -114,7 +115,7 @@ def run_evaluate_text(options: argparse.Namespace) -> int:
         device=options.device,
         block_size=options.block_size,
         break_mode=options.sample_break_mode or "none",
-        context_window=options.context_window,
+        context_window=options.context_window or 0,
         max_tokens=options.batch_tokens,
         output_dir=options.output_dir,
         progress=sys.stderr.isatty(),
@@ -139,33 +140,22 @@ def add_evaluate(evaluate: argparse.ArgumentParser) -> None:
         help="language models: contents of a block (default: none)",
     )
     evaluate.add_argument(
-        "--context-window",
-        type=int,
-        default=0,
-        metavar="N",
-        help="language models: context tokens of a block (default: 0)",
-    )
-    evaluate.add_argument(
         "--pretokenized",
         choices=("moses",),
         help="the text is tokenized by Moses: report tokenized BLEU, and detokenize for the other scores",
     )
     evaluate.add_argument("--lowercase", action="store_true", help="lowercase translations and references")
-    evaluate.add_argument("--tokenize", help="sacreBLEU tokenizer (default: that of the target language)")
-    evaluate.add_argument(
-        "--metric",
-        action="append",
-        default=[],
-        help="such as rouge or comet, or a name or path for evaluate.load; repeatable",
-    )
+    add_fields(evaluate, EvaluationSettings, "tokenize", "context_window")
+    add_field(evaluate, EvaluationSettings, "metrics", flag="--metric")
     evaluate.add_argument("--baseline", metavar="OTHER", help="model, or file of its translations, to compare with")
     evaluate.add_argument("--output-dir", type=Path, help="folder for scores and translations")
-    add_decoding(evaluate)
+    add_fields(evaluate, StreamSettings, *LANGUAGES, "long")
+    add_search(evaluate)
+    add_overwrite(evaluate)
 
 
 def run_evaluate(options: argparse.Namespace) -> int:
     from residual_hf.base.files import check_output_folder
-    from residual_hf.evaluation.metrics import EvaluationSettings
     from residual_hf.evaluation.test_sets import SCORES, evaluate_model, read_baseline, read_test_sets
     from residual_hf.evaluation.translation_metric import load_metric
 
@@ -184,8 +174,8 @@ def run_evaluate(options: argparse.Namespace) -> int:
         return run_evaluate_text(options)
     for name in OF_TEXT:
         if getattr(options, name):
-            raise InputError(f"--{name.replace('_', '-')}: only with --text")
-    settings = EvaluationSettings(tokenize=options.tokenize, metrics=tuple(options.metric))
+            raise InputError(f"{option_of(name)}: only with --text")
+    settings = EvaluationSettings(tokenize=options.tokenize, metrics=tuple(options.metric or ()))
     for name in settings.metrics:
         load_metric(name)
     test_sets = read_test_sets(options.source, options.reference)

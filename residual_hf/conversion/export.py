@@ -22,7 +22,8 @@ from residual_hf.checkpoint import load_checkpoint
 from residual_hf.data.multilingual import check_tagged
 from residual_hf.data.text_files import iter_lines
 from residual_hf.evaluation.metrics import EvaluationSettings
-from residual_hf.generation.decode import DecodingSettings, to_text
+from residual_hf.generation.decode import to_text
+from residual_hf.generation.generation_settings import DecodingSettings
 from residual_hf.model.connections import get_ln_mode
 from residual_hf.model.modeling_residual import ResidualForConditionalGeneration
 from residual_hf.model.prepared_decoder import LayerDecoder, prepared_decoder

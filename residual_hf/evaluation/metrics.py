@@ -42,7 +42,7 @@ class EvaluationSettings(InputSettings):
     context_window: int = option(
         0,
         minimum=0,
-        help="language models: context tokens before each block of `valid` and `test` that are not scored; more are "
+        help="language models: context tokens before each block that are not scored; more are "
         "slower and lower the perplexity",
     )
 

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,55 +13,15 @@ from accelerate.utils import gather_object
 from torch import Tensor
 from transformers.modeling_outputs import BaseModelOutput
 
-from residual_hf.base.errors import InputError, InputSettings
+from residual_hf.base.errors import InputError
 from residual_hf.data.batching import Seq2SeqCollator, TokenBudgetSampler
 from residual_hf.data.encoding import EncodedCorpus, Lengths
-from residual_hf.model.decoding import DECODING_DTYPES, FastGenerationMixin
-from residual_hf.model.options import option
+from residual_hf.model.decoding import FastGenerationMixin
 from residual_hf.model.translation_inputs import position_limit, without_tag
 
+from .generation_settings import DecodingSettings
+
 SCORED_TOGETHER = 16  # sequences whose logits are in memory at a time
-
-
-@dataclass(frozen=True)
-class DecodingSettings(InputSettings):
-    """Search parameters, for evaluations during training and as defaults of the saved model."""
-
-    num_beams: int = option(5, minimum=1, maximum=1000, help="beam size; 1: greedy search")
-    length_penalty: float = option(
-        1.0,
-        minimum=-10,
-        maximum=10,
-        help="exponent of the length normalization; higher values favor longer outputs",
-    )
-    early_stopping: bool = option(
-        True, help="stop a sentence when `num_beams` hypotheses are finished, as fairseq does"
-    )
-    max_length_a: float = option(
-        2.0, minimum=0, help="limit of a translation: `max_length_a * source length + max_length_b` tokens"
-    )
-    max_length_b: int = option(50, minimum=1, help="see `max_length_a`")
-    max_tokens: int = option(12_000, minimum=1, help="source tokens times beams per batch")
-    dtype: str = option(
-        "float32",
-        choices=DECODING_DTYPES,
-        help="precision on a CPU; `float32`: the hypotheses of Transformers; `bfloat16`, `int8`: faster",
-    )
-
-    def length_limit(self, source_length: int, position_table: int | None) -> int:
-        """Maximum number of tokens in the translation of a source of this length.
-
-        `position_table`: number of positions of the model; None without a limit.
-        """
-        limit = int(self.max_length_a * source_length + self.max_length_b)
-        return max(1, limit if position_table is None else min(limit, position_table - 1))
-
-    def generate_arguments(self, max_new_tokens: int) -> dict[str, Any]:
-        """Keyword arguments of `model.generate`."""
-        arguments: dict[str, Any] = {"num_beams": self.num_beams, "do_sample": False, "max_new_tokens": max_new_tokens}
-        if self.num_beams > 1:
-            arguments |= {"length_penalty": self.length_penalty, "early_stopping": self.early_stopping}
-        return arguments
 
 
 def translate_corpus(

@@ -8,7 +8,7 @@ import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -19,50 +19,15 @@ from accelerate import PartialState
 from accelerate.utils import broadcast_object_list
 from tqdm import tqdm
 
-from residual_hf.base.errors import InputError, InputSettings
+from residual_hf.base.errors import InputError
 from residual_hf.data.text_files import iter_lines, one_line
-from residual_hf.model.options import option
 
-from .long_text import LONG_TEXT, LongLines
+from .generation_settings import StreamSettings
+from .long_text import LongLines
 from .resumable_file import ResumableFile
 from .translator import Hypothesis, Translator
 
 CHECKED_TOGETHER = 10_000  # lines
-
-
-@dataclass(frozen=True)
-class StreamSettings(InputSettings):
-    """What is written for each line."""
-
-    source_lang: str | None = option(None, help="source language of a multilingual model")
-    target_lang: str | None = option(None, help="target language of a multilingual model")
-    num_return_sequences: int = option(
-        1, minimum=1, help="translations per line, each on its own line, best first unless sampled"
-    )
-    scores: bool = option(False, help="write the score and a tab before each translation")
-    sample: bool = option(False, help="sample translations instead of searching")
-    top_k: int | None = option(None, minimum=1, help="with `sample`: sample from the k most probable tokens")
-    temperature: float | None = option(None, above=0, help="with `sample`: lower values favor probable tokens")
-    seed: int | None = option(
-        None,
-        minimum=0,
-        maximum=2**32 - 1,
-        help="with `sample`: the same seed (default: 1) gives the same translations",
-    )
-    long: str = option(
-        "error", choices=LONG_TEXT, help="how to handle lines with more tokens than the model has positions"
-    )
-    window: int = option(2000, minimum=1, help="number of lines to read, translate and write together")
-
-    def check(self) -> None:
-        for name in ("top_k", "temperature", "seed"):
-            self.require(self.sample or getattr(self, name) is None, name, "absent without `sample`")
-
-    @property
-    def generate_arguments(self) -> dict[str, Any]:
-        if not self.sample:
-            return {}
-        return {"do_sample": True, "top_k": self.top_k or 0, "top_p": 1.0, "temperature": self.temperature or 1.0}
 
 
 def translate_file(

@@ -17,7 +17,8 @@ from residual_hf.model.decoding import FastGenerationMixin
 from residual_hf.model.options import refusal
 from residual_hf.model.translation_inputs import TranslationInputs
 
-from .decode import DecodingSettings, search, to_text
+from .decode import search, to_text
+from .generation_settings import DecodingSettings
 from .long_text import LONG_TEXT, space_between, split_text
 
 

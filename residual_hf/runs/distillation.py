@@ -25,7 +25,8 @@ from residual_hf.data.pair_reader import check_files
 from residual_hf.data.pipeline import given_tokenizer
 from residual_hf.data.text_files import iter_lines, one_line
 from residual_hf.data.tokenizer import reads_segmented_text, spaced, target_backend
-from residual_hf.generation.stream import StreamSettings, translate_file
+from residual_hf.generation.generation_settings import StreamSettings
+from residual_hf.generation.stream import translate_file
 from residual_hf.generation.translator import Translator
 
 from .recipe import Recipe, plain

@@ -19,7 +19,7 @@ from residual_hf.base.files import RECORD, check_output_folder, write_atomically
 from residual_hf.data.corpus import ParallelCorpus
 from residual_hf.data.data_settings import CorpusSpec, DataSettings, TokenizerSettings
 from residual_hf.data.synthetic import generate_corpus
-from residual_hf.generation.decode import DecodingSettings
+from residual_hf.generation.generation_settings import DecodingSettings
 from residual_hf.training.training_settings import TrainingSettings
 
 from .reading import run_folder

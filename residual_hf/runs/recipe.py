@@ -21,7 +21,7 @@ from residual_hf.base.yaml_reader import read_yaml
 from residual_hf.data.data_settings import CorpusSpec, DataSettings, TokenizerSettings
 from residual_hf.evaluation.metrics import EvaluationSettings
 from residual_hf.evaluation.rouge import TYPES as ROUGE
-from residual_hf.generation.decode import DecodingSettings
+from residual_hf.generation.generation_settings import DecodingSettings
 from residual_hf.model.configuration_residual import ResidualConfig
 from residual_hf.model.options import check_fields, from_mapping, option, refusal, shortened, unknown_name
 from residual_hf.training.training_settings import TrainingSettings

@@ -36,24 +36,10 @@ from residual_hf.data.pipeline import read_corpora
 from .building import tokenizer_fields
 from .preparation import prepare_data
 from .recipe import Recipe
+from .stress_setting import StressSetting
 
-GENERATED = "the generated corpus"
 WINDOW = 20
 MARGIN = 0.5
-
-
-@dataclass(frozen=True)
-class StressSetting:
-    """Sizes of a stress test; runs with another setting are not compared."""
-
-    width: int = 64
-    updates: int = 1000
-    max_lr: float = 5e-2
-    max_tokens: int = 1024
-    corpus: str = GENERATED
-
-    def lr(self, update: int) -> float:
-        return self.max_lr * update / self.updates
 
 
 @dataclass(frozen=True)

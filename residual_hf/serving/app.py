@@ -26,7 +26,8 @@ from residual_hf._version import __version__
 
 from .batcher import Batcher, ClosingError, Metrics, QueueFullError
 from .batcher import Request as TranslationRequest
-from .languages import Languages, ServerSettings, language_name
+from .languages import Languages, language_name
+from .server_settings import ServerSettings
 from .text import visible_text
 
 DISCONNECTED = 499, "The client has disconnected"  # status of nginx, for the metrics

@@ -1,45 +1,20 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
-"""Settings of a server, and the languages that its models translate."""
+"""The languages that the models of a server translate."""
 
 from __future__ import annotations
 
 import itertools
 import re
-from codecs import BOM_UTF8
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from babel import Locale, UnknownLocaleError
 from py3langid.langid import MODEL_FILE, LanguageIdentifier
 
-from residual_hf.base.errors import InputError, InputSettings
+from residual_hf.base.errors import InputError
 from residual_hf.generation.translator import Translator
 from residual_hf.model.configuration_residual import ResidualConfig
-from residual_hf.model.options import option
 from residual_hf.model.translation_inputs import language_tags
-
-
-@dataclass(frozen=True)
-class ServerSettings(InputSettings):
-    """Address and limits of a server."""
-
-    host: str = option("127.0.0.1", help="address to listen on; the default is reachable from this machine only")
-    port: int = option(5000, minimum=0, maximum=65535, help="port to listen on; 0: any free one")
-    char_limit: int = option(5000, minimum=1, help="most characters of a request")
-    max_queue: int = option(256, minimum=1, help="most requests that wait; further ones get status 429")
-    timeout: float = option(60.0, above=0, help="seconds until a request gets status 504")
-    api_keys: Path | None = option(None, help="file with one API key per line; without it no key is required")
-
-    def check(self) -> None:
-        if self.api_keys is not None:
-            self.require(self.api_keys.is_file() and self.read_keys(), "api_keys", "a file with one key per line")
-
-    def read_keys(self) -> list[bytes]:
-        """The API keys, empty if none is required."""
-        lines = [] if self.api_keys is None else self.api_keys.read_bytes().removeprefix(BOM_UTF8).splitlines()
-        return [line.strip() for line in lines if line.strip()]
 
 
 class Languages:

@@ -21,7 +21,8 @@ from residual_hf.checkpoint import save_checkpoint
 from residual_hf.cli import main
 from residual_hf.generation import resumable_file, stream
 from residual_hf.generation.devices import run_on_devices
-from residual_hf.generation.stream import StreamSettings, translate_stream
+from residual_hf.generation.generation_settings import StreamSettings
+from residual_hf.generation.stream import translate_stream
 from residual_hf.generation.translator import Translator
 
 LINES = [*SENTENCES, "", *SENTENCES[::-1], "zwei"]
@@ -165,11 +166,11 @@ def test_sampling_follows_the_seed_and_its_settings(translate, source):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--top-k", 3], "top_k: 3 given, must be absent without `sample`"),
+        (["--top-k", 3], "--top-k: 3 given, must be absent without --sample"),
         (["--sample", "--num-beams", 3], "--num-beams: 3 given, must be absent with --sample"),
-        (["--seed", 3], "seed: 3 given, must be absent without `sample`"),
+        (["--seed", 3], "--seed: 3 given, must be absent without --sample"),
         (["--output", "out.gz"], "--output: out.gz given, must be the name of an uncompressed file"),
-        (["--num-return-sequences", 0], "num_return_sequences: 0 given, must be an integer >= 1"),
+        (["--num-return-sequences", 0], "--num-return-sequences: 0 given, must be an integer >= 1"),
         (["--window", 0], "window: 0 given"),
         (["--devices", 0], "--devices: 0 given, must be at least 1"),
         (["--input", "nowhere"], "no such file: nowhere"),

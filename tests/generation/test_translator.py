@@ -19,7 +19,8 @@ from transformers import (
 from residual_hf.base.errors import InputError
 from residual_hf.checkpoint import model_folder, save_checkpoint
 from residual_hf.generation import decode
-from residual_hf.generation.decode import DecodingSettings, search
+from residual_hf.generation.decode import search
+from residual_hf.generation.generation_settings import DecodingSettings
 from residual_hf.generation.long_text import split_text
 from residual_hf.generation.translator import Hypothesis, Translator, joined
 from residual_hf.model.modeling_residual import ResidualForConditionalGeneration

@@ -13,8 +13,8 @@ from residual_hf.base.errors import InputError
 from residual_hf.data.corpus import read_parallel
 from residual_hf.data.multilingual import directions
 from residual_hf.data.tokenizer import pretokenized_tokenizer
-from residual_hf.generation.decode import DecodingSettings, search
-from residual_hf.generation.stream import StreamSettings
+from residual_hf.generation.decode import search
+from residual_hf.generation.generation_settings import DecodingSettings, StreamSettings
 from residual_hf.generation.translator import Translator
 from residual_hf.model.options import from_mapping
 from residual_hf.runs.distillation import distill

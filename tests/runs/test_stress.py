@@ -16,7 +16,8 @@ from residual_hf.data.encoding import EncodedCorpus
 from residual_hf.data.synthetic import generate_corpus
 from residual_hf.model.options import from_mapping
 from residual_hf.runs.recipe import Recipe
-from residual_hf.runs.stress import StressRun, StressSetting, corpus_of, ranked, survival, table
+from residual_hf.runs.stress import StressRun, corpus_of, ranked, survival, table
+from residual_hf.runs.stress_setting import StressSetting
 
 SETTING = StressSetting(updates=200, max_lr=0.2)  # the rate at update t is t / 1000
 HEALTHY = [6.0 - 4.0 * min(1.0, update / 100) for update in range(200)]
@@ -77,9 +78,9 @@ def test_modes_are_ranked_by_rate_and_then_by_loss():
     ("options", "message"),
     [
         (["--layers", "6", "0"], r"--layers: [6, 0] given, must be at least 1"),
-        (["--updates", "0"], "--updates: 0 given, must be at least 1"),
+        (["--updates", "0"], "--updates: 0 given, must be an integer >= 1"),
         (["--width", "30"], "--width: 30 given, must be a multiple of 4"),
-        (["--max-lr", "nan"], "--max-lr: nan given, must be above 0"),
+        (["--max-lr", "nan"], "--max-lr: nan given, must be a number > 0"),
     ],
 )
 def test_numbers_are_checked(options, message, tmp_path, capsys):

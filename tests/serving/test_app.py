@@ -30,10 +30,11 @@ import uvicorn
 from residual_hf.base.errors import InputError
 from residual_hf.checkpoint import save_checkpoint
 from residual_hf.cli import main
-from residual_hf.generation.decode import DecodingSettings
+from residual_hf.generation.generation_settings import DecodingSettings
 from residual_hf.generation.translator import Translator
 from residual_hf.serving.app import create_app
-from residual_hf.serving.languages import Languages, ServerSettings
+from residual_hf.serving.languages import Languages
+from residual_hf.serving.server_settings import ServerSettings
 
 KEY = "a secret"
 FORM = b'--x\r\nContent-Disposition: form-data; name="q"\r\n\r\n\xff\r\n--x--\r\n'

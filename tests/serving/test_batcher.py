@@ -9,7 +9,7 @@ from support.tiny_translator import SENTENCES, tiny_model, tiny_tokenizer
 
 pytest.importorskip("prometheus_client", reason="needs the extra 'serve'")
 
-from residual_hf.generation.decode import DecodingSettings
+from residual_hf.generation.generation_settings import DecodingSettings
 from residual_hf.generation.translator import Hypothesis, Translator
 from residual_hf.serving.batcher import Batcher, ClosingError, Metrics, QueueFullError, Request
 

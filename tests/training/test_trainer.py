@@ -16,7 +16,8 @@ from residual_hf import BranchWarmupCallback
 from residual_hf.data.batching import TokenBudgetSampler
 from residual_hf.data.corpus import ParallelCorpus
 from residual_hf.evaluation.scorer import Scorer
-from residual_hf.generation.decode import DecodingSettings, translate_corpus
+from residual_hf.generation.decode import translate_corpus
+from residual_hf.generation.generation_settings import DecodingSettings
 from residual_hf.losses.label_smoothing import smoothed_cross_entropy
 from residual_hf.model.branch_warmup import branch_warmups
 from residual_hf.model.configuration_residual import ResidualConfig

@@ -1,0 +1,88 @@
+# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
+"""Settings of the search, and of the translation of lines."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from residual_hf.base.errors import InputSettings
+from residual_hf.model.options import option
+
+from .long_text import LONG_TEXT
+
+
+@dataclass(frozen=True)
+class DecodingSettings(InputSettings):
+    """Search parameters, for evaluations during training and as defaults of the saved model."""
+
+    num_beams: int = option(5, minimum=1, maximum=1000, help="beam size; 1: greedy search")
+    length_penalty: float = option(
+        1.0,
+        minimum=-10,
+        maximum=10,
+        help="exponent of the length normalization; higher values favor longer outputs",
+    )
+    early_stopping: bool = option(
+        True, help="stop a sentence when `num_beams` hypotheses are finished, as fairseq does"
+    )
+    max_length_a: float = option(
+        2.0, minimum=0, help="limit of a translation: `max_length_a * source length + max_length_b` tokens"
+    )
+    max_length_b: int = option(50, minimum=1, help="see `max_length_a`")
+    max_tokens: int = option(12_000, minimum=1, help="source tokens times beams per batch")
+    dtype: str = option(
+        "float32",
+        choices=("float32", "bfloat16", "int8"),
+        help="precision on a CPU; `float32`: the hypotheses of Transformers; `bfloat16`, `int8`: faster",
+    )
+
+    def length_limit(self, source_length: int, position_table: int | None) -> int:
+        """Maximum number of tokens in the translation of a source of this length.
+
+        `position_table`: number of positions of the model; None without a limit.
+        """
+        limit = int(self.max_length_a * source_length + self.max_length_b)
+        return max(1, limit if position_table is None else min(limit, position_table - 1))
+
+    def generate_arguments(self, max_new_tokens: int) -> dict[str, Any]:
+        """Keyword arguments of `model.generate`."""
+        arguments: dict[str, Any] = {"num_beams": self.num_beams, "do_sample": False, "max_new_tokens": max_new_tokens}
+        if self.num_beams > 1:
+            arguments |= {"length_penalty": self.length_penalty, "early_stopping": self.early_stopping}
+        return arguments
+
+
+@dataclass(frozen=True)
+class StreamSettings(InputSettings):
+    """What is written for each line."""
+
+    source_lang: str | None = option(None, help="source language of a multilingual model")
+    target_lang: str | None = option(None, help="target language of a multilingual model")
+    num_return_sequences: int = option(
+        1, minimum=1, help="translations per line, each on its own line, best first unless sampled"
+    )
+    scores: bool = option(False, help="write the score and a tab before each translation")
+    sample: bool = option(False, help="sample translations instead of searching")
+    top_k: int | None = option(None, minimum=1, help="with `sample`: sample from the k most probable tokens")
+    temperature: float | None = option(None, above=0, help="with `sample`: lower values favor probable tokens")
+    seed: int | None = option(
+        None,
+        minimum=0,
+        maximum=2**32 - 1,
+        help="with `sample`: the same seed (default: 1) gives the same translations",
+    )
+    long: str = option(
+        "error", choices=LONG_TEXT, help="how to handle lines with more tokens than the model has positions"
+    )
+    window: int = option(2000, minimum=1, help="number of lines to read, translate and write together")
+
+    def check(self) -> None:
+        for name in ("top_k", "temperature", "seed"):
+            self.require(self.sample or getattr(self, name) is None, name, "absent without `sample`")
+
+    @property
+    def generate_arguments(self) -> dict[str, Any]:
+        if not self.sample:
+            return {}
+        return {"do_sample": True, "top_k": self.top_k or 0, "top_p": 1.0, "temperature": self.temperature or 1.0}
