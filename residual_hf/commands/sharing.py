@@ -56,12 +56,18 @@ def add_push(push: argparse.ArgumentParser) -> None:
     push.add_argument("--private", action="store_true", help="make a new repository private")
     push.add_argument("--revision", help="branch to commit to, created if it does not exist (default: main)")
     push.add_argument("--dry-run", action="store_true", help="list the files to upload; works offline")
+    push.add_argument(
+        "--trust-remote-code",
+        action="store_true",
+        help="run model code of another version; replace it by the installed code if the results are the same",
+    )
 
 
 def run_push(options: argparse.Namespace) -> int:
     from residual_hf.hub.push import push_run
 
     chosen = {"private": options.private, "revision": options.revision, "dry_run": options.dry_run}
+    chosen["trust_remote_code"] = options.trust_remote_code
     print(push_run(options.folder, options.repo_id, **chosen))
     return 0
 
