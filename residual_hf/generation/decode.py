@@ -14,10 +14,11 @@ from accelerate.utils import gather_object
 from torch import Tensor
 from transformers.modeling_outputs import BaseModelOutput
 
+from residual_hf.base.choices import DECODING_DTYPES
 from residual_hf.base.errors import InputError, InputSettings
 from residual_hf.data.batching import Seq2SeqCollator, TokenBudgetSampler
 from residual_hf.data.encoding import EncodedCorpus, Lengths
-from residual_hf.model.decoding import DECODING_DTYPES, FastGenerationMixin
+from residual_hf.model.decoding import FastGenerationMixin
 from residual_hf.model.options import option
 from residual_hf.model.translation_inputs import position_limit, without_tag
 

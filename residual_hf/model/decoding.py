@@ -39,7 +39,6 @@ PROCESSORS = (  # those whose result for a row depends on that row alone
     logits_process.SuppressTokensAtBeginLogitsProcessor,
     logits_process.SuppressTokensLogitsProcessor,
 )
-DECODING_DTYPES = ("float32", "bfloat16", "int8")
 MODES = (GenerationMode.GREEDY_SEARCH, GenerationMode.BEAM_SEARCH)
 MINIMUM_LENGTH = (
     logits_process.MinLengthLogitsProcessor,
