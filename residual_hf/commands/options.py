@@ -10,12 +10,12 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any, TypeAlias
 
+from residual_hf.base.choices import DECODING_DTYPES
 from residual_hf.base.errors import InputError
 from residual_hf.base.files import expanded
 from residual_hf.generation.long_text import LONG_TEXT
 
 Verbs: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
-DECODING_DTYPES = ("float32", "bfloat16", "int8")
 SEARCH = ("num_beams", "length_penalty", "dtype")
 
 

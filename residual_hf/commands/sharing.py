@@ -8,13 +8,13 @@ import shlex
 import sys
 from pathlib import Path
 
+from residual_hf.base.choices import EXPORT_TARGETS
 from residual_hf.base.errors import InputError
 from residual_hf.base.files import read_json
 
 from . import FAILED
 from .options import Verbs, add_overwrite, add_verb
 
-EXPORT_TARGETS = ("ctranslate2", "onnx", "torch")
 OF_FAIRSEQ = ("source_dict", "target_dict", "bpe_codes", "sentencepiece", "moses", "source_lang", "target_lang")
 
 
