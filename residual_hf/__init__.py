@@ -6,11 +6,11 @@ Importing the package registers it with the Auto classes of Transformers and res
 
 from __future__ import annotations
 
+import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from ._version import __version__
-from .registration import register_when_needed
 
 if TYPE_CHECKING:
     from .generation.translator import Translator
@@ -82,4 +82,7 @@ def __dir__() -> list[str]:
     return sorted(__all__)
 
 
-register_when_needed()
+if "residual_hf_cli" not in sys.modules:  # the console script registers when a verb runs
+    from .registration import register
+
+    register()

@@ -28,6 +28,14 @@ UNREADABLE = (OSError, ValueError, TypeError, AttributeError, KeyError, StrictDa
 SHOWN = 5  # weights in an error message
 
 
+class DifferentCodeError(InputError):
+    """The model code of a folder is not the installed one, which is in `code` (name to text)."""
+
+    def __init__(self, message: str, code: dict[str, str]):
+        super().__init__(message)
+        self.code = code
+
+
 def check_presence(name: str | Path, where: str) -> None:
     """Check that a local folder has the files of a model; names on the Hub are not checked."""
     if not str(name).strip():
@@ -234,12 +242,13 @@ def check_code(folder: Path, values: dict[str, Any], config: ResidualConfig) -> 
         _check_classes(path, "auto_map", tokenizer_map, TOKENIZER_MAP)
         module = Path(tokenization_residual.__file__)
         code[module.name] = module.read_text("utf-8")
-    different = [name for name, text in sorted(code.items()) if read_text(folder / name) != text]
+    paths = {name: folder / name for name in sorted(code)}
+    missing = [path for path in paths.values() if not path.is_file()]
+    different = {name: code[name] for name, path in paths.items() if path in missing or read_text(path) != code[name]}
     if different:
-        raise InputError(
-            f"{folder}: the model code {', '.join(different)} differs from that of the installed residual_hf "
-            f"{__version__}; load_checkpoint and save_checkpoint write the installed code"
-        )
+        problem = f"{folder}: the model code {', '.join(different)} differs from that of the installed residual_hf "
+        problem += f"{__version__}; load_checkpoint and save_checkpoint write the installed code"
+        raise DifferentCodeError(f"{missing[0]}: no such file" if missing else problem, different)
     return list(code)
 
 

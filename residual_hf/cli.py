@@ -7,32 +7,15 @@ import argparse
 import os
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 from ._version import __version__
-from .base.errors import InputError, is_panic
+from .base.errors import BAD_INPUT, BROKEN_PIPE, FAILED, INTERRUPTED, InputError, is_panic
+from .base.files import expanded
 from .base.interrupts import signals_interrupt
-from .commands import BAD_INPUT, BROKEN_PIPE, FAILED, INTERRUPTED, analysis, sharing, training, using
+from .commands import analysis, load_package, sharing, training, using
 
-VERBS = (
-    training.add_quickstart,
-    training.add_init,
-    analysis.add_check,
-    training.add_train,
-    training.add_average,
-    training.add_distill,
-    using.add_evaluate,
-    using.add_translate,
-    using.add_serve,
-    sharing.add_card,
-    sharing.add_push,
-    sharing.add_convert,
-    sharing.add_export,
-    analysis.add_modes,
-    analysis.add_report,
-    analysis.add_replay,
-    analysis.add_figures,
-    analysis.add_stress,
-)
+GROUPS = {"train": training.VERBS, "use": using.VERBS, "share": sharing.VERBS, "study": analysis.VERBS}
 """In the order of `residual-hf --help`."""
 
 
@@ -57,6 +40,8 @@ def run_verb(options: argparse.Namespace) -> int:
     signals: list[int] = []
     try:
         with signals_interrupt() as signals:
+            if options.loads:
+                load_package()
             return options.run(options)
     except InputError as error:
         print(f"residual-hf {options.verb}: {error}", file=sys.stderr)
@@ -77,12 +62,27 @@ def run_verb(options: argparse.Namespace) -> int:
 
 def build_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="residual-hf", description="Train, use and study Transformers with a choice of residual connections."
+        prog="residual-hf",
+        usage="%(prog)s [-h] [--version] VERB ...",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="version", version=f"residual-hf {__version__}")
-    verbs = parser.add_subparsers(dest="verb", required=True, metavar="VERB")
-    for add_verb in VERBS:
-        add_verb(verbs)
+    verbs = parser.add_subparsers(
+        dest="verb",
+        required=True,
+        metavar="VERB",
+        prog=parser.prog,
+        help=argparse.SUPPRESS,  # is in the description
+    )
+    lines = ["Train, use and study Transformers with a choice of residual connections."]
+    for group, members in GROUPS.items():
+        lines += ["", f"{group}:", *(f"  {name:<11} {verb.summary}" for name, verb in members.items())]
+        for name, verb in members.items():
+            options = verbs.add_parser(name, description=f"{verb.summary[0].upper()}{verb.summary[1:]}.")
+            options.register("type", Path, expanded)  # shells leave the `~` in `--output-dir=~/run`
+            options.set_defaults(run=verb.run, loads=verb.loads)
+            verb.add_options(options)
+    parser.description = "\n".join(lines)
     return parser
 
 

@@ -1,38 +1,25 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
-"""Registration of the model family and of the pipelines for translation and summarization with Transformers.
-
-`Auto*.register` takes classes, and importing them takes 3.5 seconds, mostly for torch (`residual-hf --help`: 0.1).
-An entry point cannot skip the `__init__` of its package, and Transformers supports neither plugins nor lazy
-registration. Therefore `import residual_hf` registers at once only if the Auto classes are already imported, otherwise
-at the end of the import that loads them.
-"""
+"""Registration of the model family and of the pipelines for translation and summarization with Transformers."""
 
 from __future__ import annotations
 
 import re
-import sys
-import threading
 import warnings
-from collections.abc import Sequence
-from functools import partial
 from importlib import import_module
-from importlib.abc import MetaPathFinder
-from importlib.machinery import ModuleSpec, PathFinder
-from types import ModuleType
 from typing import Any
 
-AUTO_CLASSES = "transformers.models.auto.configuration_auto"  # every Auto class and pipeline imports this module
-PACKAGES = ("transformers", "residual_hf")
+import transformers
+from transformers import AutoModelForSeq2SeqLM, pipelines
+
+from .model.configuration_residual import ResidualConfig
+from .model.pipeline_translation import SummarizationPipeline, Text2TextGenerationPipeline, TranslationPipeline
+from .model.self_contained import MODEL_CLASSES
+from .model.tokenization_residual import ResidualTokenizer
+from .model.translation_inputs import TASK_PATTERN
 
 
 def register() -> None:
     """Register config, tokenizer, models and pipelines with Transformers. Can be called repeatedly."""
-    import transformers
-
-    from .model.configuration_residual import ResidualConfig
-    from .model.self_contained import MODEL_CLASSES
-    from .model.tokenization_residual import ResidualTokenizer
-
     transformers.AutoConfig.register(ResidualConfig.model_type, ResidualConfig, exist_ok=True)
     transformers.AutoTokenizer.register(ResidualConfig, fast_tokenizer_class=ResidualTokenizer, exist_ok=True)
     for auto_class, reference in MODEL_CLASSES.items():
@@ -42,53 +29,12 @@ def register() -> None:
     register_pipeline()
 
 
-def register_when_needed() -> None:
-    """Call `register` now if Transformers' Auto classes are imported, otherwise as soon as they are."""
-    if AUTO_CLASSES in sys.modules:
-        register()
-    else:
-        sys.meta_path.insert(0, _ImportWatch())
-
-
-class _ImportWatch(MetaPathFinder):
-    """Calls `register` at the end of the outermost import that loads the Auto classes, and removes itself.
-
-    Inside that import, modules that the model code imports may be incomplete.
-    """
-
-    def __init__(self) -> None:
-        self.thread = threading.local()
-
-    def find_spec(
-        self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
-    ) -> ModuleSpec | None:
-        if name.partition(".")[0] not in PACKAGES or getattr(self.thread, "importing", False):
-            return None
-        spec = PathFinder.find_spec(name, path, target)
-        if spec is not None and spec.loader is not None:
-            spec.loader.exec_module = partial(self.execute, spec.loader)  # type: ignore[method-assign]
-        return spec
-
-    def execute(self, loader: Any, module: ModuleType) -> None:
-        del loader.exec_module
-        self.thread.importing = True
-        try:
-            loader.exec_module(module)
-        finally:
-            self.thread.importing = False
-        if AUTO_CLASSES in sys.modules and self in sys.meta_path:
-            sys.meta_path.remove(self)
-            register()
-
-
 def register_pipeline() -> None:
     """Restore the tasks `translation` and `summarization`, which Transformers 5 removed.
 
     This relies on private names of Transformers. If they change, a warning says what failed; models and the pipelines
     themselves do not depend on them.
     """
-    import transformers
-
     try:
         _register_tasks()
     except Exception as error:
@@ -103,13 +49,12 @@ def register_pipeline() -> None:
 
 
 def _register_tasks() -> None:
-    from transformers import AutoModelForSeq2SeqLM, pipelines
-
-    from .model.pipeline_translation import SummarizationPipeline, TranslationPipeline
-    from .model.translation_inputs import TASK_PATTERN
-
     registry = pipelines.PIPELINE_REGISTRY
-    tasks = {"translation": TranslationPipeline, "summarization": SummarizationPipeline}
+    tasks = {
+        "translation": TranslationPipeline,
+        "summarization": SummarizationPipeline,
+        "text2text-generation": Text2TextGenerationPipeline,
+    }
     for task, pipeline in tasks.items():
         if registry.supported_tasks.get(task, {}).get("impl") is not pipeline:
             registry.register_pipeline(

@@ -1,15 +1,35 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 import gc
+import importlib.util
 import os
 import signal
 
 os.environ["TQDM_DISABLE"] = "1"  # before tqdm is imported; as the command line does where no terminal shows bars
+os.environ["OMP_NUM_THREADS"] = "1"  # before torch is imported: the tensors are tiny, and tests run side by side
 
 import pytest
 
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background inherits that it is ignored
 if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:  # under nohup; the commands, which leave it ignored, must see it
     signal.signal(signal.SIGHUP, lambda *_: None)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def no_learning_curves():
+    """Runs and cards draw none: a picture takes a quarter of a second, and only tests with `learning_curves` look."""
+    from residual_hf.records import learning_curve
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(learning_curve, "find_spec", lambda name: None)
+        yield
+
+
+@pytest.fixture
+def learning_curves():
+    """Runs and cards draw their learning curve."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("residual_hf.records.learning_curve.find_spec", importlib.util.find_spec)
+        yield
 
 
 @pytest.fixture(scope="module")

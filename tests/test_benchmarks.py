@@ -72,6 +72,25 @@ def test_loss_memory_shows_that_the_fused_loss_holds_no_logits():
     assert figures["peak_mb"]["fused"] < figures["logits_mb"] < figures["peak_mb"]["plain"]
 
 
+def test_decode_speed_compares_all_candidates_by_default(tmp_path):
+    pytest.importorskip("ctranslate2", reason="the extra [ctranslate2] is not installed")
+    file = tmp_path / "decode.json"
+    done = run_here(BENCHMARKS / "decode_speed.py", "--size", "tiny", "--repeats", "1", "--json", str(file))
+    assert done.returncode == 0, done.stderr
+    cases = json.loads(file.read_text(encoding="utf-8"))["cases"]
+    assert list(cases) == ["encode", "greedy", "beam", "single"]
+    for results in cases.values():
+        assert {"marian", "ctranslate2_int8", "post_ln_pytorch", "resi_dual_bfloat16"} < results.keys()
+        assert results["ctranslate2_float32"]["ratio"] == 1 and all(row["seconds"] > 0 for row in results.values())
+
+
+@pytest.mark.slow
+def test_the_command_of_the_speed_table_runs(tmp_path):
+    done = run_here(BENCHMARKS / "decode_speed.py", "--size", "iwslt", "--threads", "1", "--repeats", "1")
+    assert done.returncode == 0, done.stderr
+    assert "resi_dual_int8" in done.stdout
+
+
 def test_decode_speed_compares_candidates_of_one_size(tmp_path):
     file, picture = tmp_path / "decode.json", tmp_path / "decode.svg"
     options = "--size tiny --cases greedy encode --repeats 1 --candidates marian post_ln_pytorch resi_dual_float32"

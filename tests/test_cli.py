@@ -4,6 +4,7 @@ from __future__ import annotations
 import gc
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -12,9 +13,9 @@ import pytest
 from support.tiny_translator import SENTENCES, stdin, tiny_model, tiny_tokenizer
 
 from residual_hf.checkpoint import save_checkpoint
-from residual_hf.cli import main
+from residual_hf.cli import GROUPS, main
 from residual_hf.commands import imports
-from residual_hf.runs.run import Interrupted
+from residual_hf.runs.fitting import Interrupted
 
 
 @pytest.fixture(scope="module")
@@ -218,6 +219,18 @@ def test_home_is_known_by_its_short_name(model_folder, tmp_path, monkeypatch):
     assert (tmp_path / "out").is_file() and (tmp_path / "scores" / "scores.json").is_file()
 
 
+def test_the_newcomer_reads_six_verbs_first_and_each_in_one_line(capsys):
+    with pytest.raises(SystemExit):
+        main(["--help"])
+    printed = capsys.readouterr().out
+    groups = dict(re.findall(r"^(\w+):\n((?:  \w+ .*\n)+)", printed, re.MULTILINE))
+    assert list(groups) == ["train", "use", "share", "study"]
+    verbs = {group: [line.split()[0] for line in lines.splitlines()] for group, lines in groups.items()}
+    assert verbs["train"] == ["quickstart", "init", "check", "train", "average", "distill"]
+    assert {group: list(members) for group, members in GROUPS.items()} == verbs
+    assert max(map(len, printed.splitlines())) <= 80
+
+
 def test_the_command_is_installed():
     finished = subprocess.run([sys.executable, "-m", "residual_hf.cli", "--help"], capture_output=True, text=True)
     assert finished.returncode == 0
@@ -226,7 +239,7 @@ def test_the_command_is_installed():
 
 STARTED = """
 import os, sys
-from residual_hf.cli import main
+from residual_hf_cli import main
 
 code = main(["modes"])
 slow = ["transformers.modeling_utils", "transformers.activations", "torch._dynamo", "sacrebleu", "datasets"]

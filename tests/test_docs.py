@@ -33,7 +33,7 @@ from support.documentation import (
 import residual_hf
 from residual_hf.base.yaml_reader import load_yaml
 from residual_hf.cli import build_parser, main
-from residual_hf.commands.options import parse_overrides
+from residual_hf.commands.arguments import parse_overrides
 from residual_hf.model.connections import LN_MODES
 from residual_hf.runs.recipe import Recipe, load_recipe
 from residual_hf.runs.run import train

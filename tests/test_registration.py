@@ -12,13 +12,18 @@ from support.tiny_translator import SENTENCES, tiny_model, tiny_tokenizer
 from transformers import AutoConfig, AutoModel, AutoModelForSeq2SeqLM, AutoTokenizer, pipeline
 
 import residual_hf
+from residual_hf.cli import GROUPS
 from residual_hf.model.configuration_residual import ResidualConfig
 from residual_hf.model.modeling_residual import ResidualForConditionalGeneration, ResidualModel
-from residual_hf.model.pipeline_translation import SummarizationPipeline, TranslationPipeline
+from residual_hf.model.pipeline_translation import (
+    SummarizationPipeline,
+    Text2TextGenerationPipeline,
+    TranslationPipeline,
+)
 from residual_hf.model.tokenization_residual import ResidualTokenizer
 from residual_hf.registration import register
 
-REMOVED = ("text2text-generation", "question-answering")
+REMOVED = ("question-answering", "visual-question-answering")
 
 
 @pytest.fixture(scope="module")
@@ -43,25 +48,41 @@ def restored(monkeypatch):
     register()
 
 
-@pytest.mark.parametrize("argument", ["--help", "--version"])
-def test_command_line_starts_without_torch_and_transformers(argument):
-    script = f"""
+SCRIPT = """
 import sys
-from residual_hf.cli import main
-try:
-    main(["{argument}"])
-finally:
-    print(*({{'torch', 'transformers', 'numpy'}} & set(sys.modules)), file=sys.stderr)
+from residual_hf_cli import main
+for arguments in (["--help"], ["--version"], *([verb, "--help"] for verb in sys.argv[1:])):
+    try:
+        main(arguments)
+    except SystemExit as end:
+        assert end.code == 0
+print(*({"torch", "transformers", "numpy"} & set(sys.modules)), file=sys.stderr)
 """
-    done = run_python("-c", script)
+
+
+def test_help_of_the_console_script_needs_neither_torch_nor_transformers():
+    done = run_python("-c", SCRIPT, *(verb for members in GROUPS.values() for verb in members))
     assert done.stderr.split() == []
-    assert ("residual-hf " + residual_hf.__version__ in done.stdout) == (argument == "--version")
+    assert f"residual-hf {residual_hf.__version__}\n" in done.stdout
+    assert all(f"usage: residual-hf {verb} " in done.stdout for members in GROUPS.values() for verb in members)
+
+
+def test_launchers_start_the_console_script_as_a_module():
+    assert run_python("-m", "residual_hf_cli", "--version").stdout == f"residual-hf {residual_hf.__version__}\n"
 
 
 PIPELINES_ONLY = """
 import residual_hf
 import transformers.pipelines
 print(transformers.pipelines.check_task("translation_de_to_en")[0] == "translation")
+"""
+VERB = """
+import residual_hf_cli
+from transformers import AutoModel
+from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+print("residual" not in CONFIG_MAPPING)
+print(residual_hf_cli.main(["card", "no_such_folder"]) == 2)
+print("residual" in CONFIG_MAPPING)
 """
 BEFORE = """
 import sys
@@ -96,8 +117,8 @@ for script in sys.argv[1:]:
 
 
 def test_order_of_imports_does_not_matter():
-    answers = run_python("-c", EACH_ALONE, BEFORE, MODEL_ONLY, PIPELINES_ONLY).stdout.split()
-    assert answers == ["True"] * 6
+    answers = run_python("-c", EACH_ALONE, BEFORE, MODEL_ONLY, PIPELINES_ONLY, VERB).stdout.split()
+    assert answers == ["True"] * 9
 
 
 def test_auto_classes(folder):
@@ -146,6 +167,16 @@ def test_summarization_pipeline_of_a_folder(folder):
     assert tokens["summary_token_ids"].ndim == 1
 
 
+def test_text_to_text_pipeline_of_a_folder(folder):
+    generate = pipeline("text2text-generation", model=str(folder), device="cpu")
+    assert type(generate) is Text2TextGenerationPipeline
+    (result,) = generate(SENTENCES[0], max_new_tokens=5)
+    (translation,) = pipeline("translation", model=str(folder), device="cpu")(SENTENCES[0], max_new_tokens=5)
+    assert result == {"generated_text": translation["translation_text"]}
+    (tokens,) = generate(SENTENCES[0], max_new_tokens=5, return_tensors=True)
+    assert tokens["generated_token_ids"].ndim == 1
+
+
 def test_t5_summarizes_with_its_own_prompt(folder):
     tokenizer, model = AutoTokenizer.from_pretrained(folder), AutoModelForSeq2SeqLM.from_pretrained(folder)
     model.config.task_specific_params = {
@@ -157,7 +188,7 @@ def test_t5_summarizes_with_its_own_prompt(folder):
     assert seen == tokenizer("zwei Katzen")["input_ids"]
 
 
-@pytest.mark.parametrize("task", ["translation", "translation_de_to_en", "summarization"])
+@pytest.mark.parametrize("task", ["translation", "translation_de_to_en", "summarization", "text2text-generation"])
 def test_no_model(task):
     with pytest.raises(ValueError, match="no default model: pass model="):
         pipeline(task)

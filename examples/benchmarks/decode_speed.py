@@ -199,6 +199,7 @@ class NumberTokenizer:
     """Token i is the text of i."""
 
     bos_token, unk_token = "0", "3"
+    vocab_files_names: dict[str, str] = {}
 
     def __init__(self, size: int):
         self.size = size

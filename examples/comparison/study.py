@@ -28,10 +28,10 @@ from pathlib import Path
 from tqdm.auto import tqdm
 
 from residual_hf.analysis.output import Panel, Point, write_points
+from residual_hf.base.errors import DIVERGED
 from residual_hf.base.files import RECORD
 from residual_hf.base.tables import as_markdown
-from residual_hf.commands import DIVERGED
-from residual_hf.commands.options import parse_overrides
+from residual_hf.commands.arguments import parse_overrides
 from residual_hf.evaluation.metrics import paired_bootstrap
 from residual_hf.model.connections import LN_MODES
 from residual_hf.records.run_folder import FinishedRun
@@ -113,7 +113,7 @@ class Run:
         if not (self.folder / "metrics.json").exists():
             settings = [word for field in self.settings(common) for word in ("--set", field)]
             resume = ["--resume"] if (self.folder / RECORD).exists() else []
-            command = [sys.executable, "-m", "residual_hf.cli", "train", str(recipe), *resume, *settings]
+            command = [sys.executable, "-m", "residual_hf_cli", "train", str(recipe), *resume, *settings]
             done = subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
             if done.returncode == DIVERGED:
                 return None

@@ -18,7 +18,8 @@ from residual_hf.base.files import RECORD, check_output_folder
 from residual_hf.data.corpus import ParallelCorpus
 from residual_hf.data.synthetic import generate_corpus
 from residual_hf.runs.quickstart import quickstart_recipe
-from residual_hf.runs.run import run_folder, train_on
+from residual_hf.runs.reading import run_folder
+from residual_hf.runs.run import train_on
 
 ELSEWHERE = """
 import sys

@@ -70,7 +70,7 @@ def main() -> None:
     sentences = [line for line in options.input.read_text(encoding="utf-8").splitlines() if line.strip()]
     offline = offline_rate(options.model, random.Random(0).choices(sentences, k=2000))
 
-    command = [sys.executable, "-m", "residual_hf.cli", "serve", options.model, "--port", "0"]
+    command = [sys.executable, "-m", "residual_hf_cli", "serve", options.model, "--port", "0"]
     server = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
     port = int(next(match[1] for line in server.stderr if (match := re.search(r"http://\S+:(\d+)", line))))
     threading.Thread(target=server.stderr.read, daemon=True).start()

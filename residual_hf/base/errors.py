@@ -1,9 +1,11 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
-"""The error for bad user input, and settings that raise it."""
+"""The error for bad user input, settings that raise it, and the exit codes of the command line."""
 
 from __future__ import annotations
 
 from residual_hf.model.options import Settings
+
+FAILED, BAD_INPUT, DIVERGED, INTERRUPTED, BROKEN_PIPE = 1, 2, 3, 130, 141
 
 
 class InputError(ValueError):

@@ -7,13 +7,11 @@ import getpass
 import json
 import os
 import socket
-import threading
-import time
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-import psutil
+from filelock import FileLock, Timeout
 
 from .errors import InputError
 from .files import read_json
@@ -22,90 +20,46 @@ from .files import read_json
 class Lock:
     """Context in which no other process holds the lock file `path`, whose folder is created if it does not exist.
 
-    The file names its owner, and is renewed every `RENEWED` seconds. A lock is stale, and is taken over, if its
-    process on this machine has ended, or if another machine has not renewed it for `STALE` seconds.
+    The file names its owner. The operating system releases the lock when the process ends, however it ends. On a file
+    system without locks the file itself is the lock, and that of a killed process on another machine must be deleted.
 
     Args:
         path: the lock file.
         output: what it protects, in messages.
 
-    Raises `InputError` naming the owner of a lock that is not stale.
+    Raises `InputError` naming the owner.
     """
-
-    RENEWED, STALE, CLOCK = 30, 300, 60  # seconds
 
     def __init__(self, path: Path, output: str):
         self.path, self.output = path, output
+        self.file = FileLock(path, timeout=0, thread_local=False)
         self.new_folder = False
-        self.ended = threading.Event()
-        self.owner = {
-            "owner": _user(),
-            "host": socket.gethostname(),
-            "pid": os.getpid(),
-            "process_started": psutil.Process().create_time(),
-        }
+        self.owner = {"owner": _user(), "host": socket.gethostname(), "pid": os.getpid()}
 
     def __enter__(self) -> None:
         self.new_folder = not self.path.parent.exists()
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        while not self._create():
-            holder = self._read(self.path)
-            if not self._is_stale(holder):
-                user = "another process" if holder is None else "{owner} on {host}, process {pid}".format(**holder)
-                raise InputError(f"{self.output} is in use by {user}; if it has ended, delete {self.path}")
-            self._remove(holder)
-        threading.Thread(target=self._renew, daemon=True).start()
+        try:
+            self.file.acquire()
+        except Timeout:
+            raise InputError(f"{self.output} is in use by {self._holder()}; wait until it has ended") from None
+        if not hasattr(self.file, "pid"):  # else the file itself is the lock
+            with suppress(OSError):  # Windows
+                self.path.write_text(json.dumps(self.owner), encoding="utf-8")
 
     def __exit__(self, *exception: Any) -> None:
-        self.ended.set()
-        if self._read(self.path) == self.owner:
+        with suppress(OSError):  # deleted by hand, or open, on Windows
             self.path.unlink()
+        self.file.release()
         if self.new_folder:
             with suppress(OSError):  # not empty
                 self.path.parent.rmdir()
 
-    def _create(self) -> bool:
+    def _holder(self) -> str:
         try:
-            with self.path.open("x", encoding="utf-8") as file:
-                json.dump(self.owner, file)
-        except FileExistsError:
-            return False
-        return True
-
-    def _remove(self, holder: dict[str, Any] | None) -> None:
-        """Remove the lock of `holder`, but not that of a process which has taken it over since."""
-        aside = self.path.with_name(f"{self.path.name}.{os.getpid()}")
-        with suppress(FileNotFoundError):
-            self.path.rename(aside)
-            if self._read(aside) == holder:
-                aside.unlink()
-            else:
-                aside.rename(self.path)
-
-    def _read(self, path: Path) -> dict[str, Any] | None:
-        """The owner of a lock; None for a file that is missing, not written yet or damaged."""
-        try:
-            holder = read_json(path)
-        except InputError:
-            return None
-        return holder if holder.keys() >= self.owner.keys() else None
-
-    def _is_stale(self, holder: dict[str, Any] | None) -> bool:
-        if holder is None or holder.get("host") != self.owner["host"]:
-            try:
-                return time.time() - self.path.stat().st_mtime > self.STALE
-            except FileNotFoundError:
-                return True
-        try:
-            started = psutil.Process(holder.get("pid")).create_time()  # moves when the clock of the machine is set
-            return abs(started - holder["process_started"]) > self.CLOCK
-        except (psutil.NoSuchProcess, TypeError, ValueError, OverflowError):  # ended, or no process identifier
-            return True
-
-    def _renew(self) -> None:
-        while not self.ended.wait(self.RENEWED):
-            with suppress(OSError):
-                os.utime(self.path)
+            return "{owner} on {host}, process {pid}".format(**read_json(self.path))
+        except (InputError, KeyError):  # not written yet
+            return "another process"
 
 
 def _user() -> str:

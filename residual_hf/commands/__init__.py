@@ -1,18 +1,33 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """The verbs of `residual-hf`: `add_VERB` declares the options of one, `run_VERB` calls a function of the package.
 
-Modules import at the top only what needs no PyTorch, so that `residual-hf --help` answers at once.
+Modules import at the top only what needs no PyTorch, so that `--help` answers at once.
 """
 
 from __future__ import annotations
 
 import gc
 import sys
-from collections.abc import Iterator
+from argparse import ArgumentParser, Namespace
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import NamedTuple
 
-FAILED, BAD_INPUT, DIVERGED, INTERRUPTED, BROKEN_PIPE = 1, 2, 3, 130, 141
-"""Exit codes."""
+
+class Verb(NamedTuple):
+    """A verb: its line in `--help`, its functions, and whether PyTorch and Transformers are loaded before it runs."""
+
+    summary: str
+    add_options: Callable[[ArgumentParser], None]
+    run: Callable[[Namespace], int]
+    loads: bool = True
+
+
+def load_package() -> None:
+    """Import PyTorch and Transformers, and register with them; the console script has not done so yet."""
+    with imports():
+        from residual_hf.registration import register
+    register()
 
 
 @contextmanager

@@ -11,17 +11,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from residual_hf.base.errors import InputError
+from residual_hf.base.errors import BAD_INPUT, InputError
 
-from . import BAD_INPUT
-from .options import Verbs, add_overrides, add_overwrite, add_verb, parse_overrides
+from . import Verb
+from .arguments import add_overwrite
 
 REDUCED = ("admin-4", "admin-5", "admin-10", "b2t-5", "skip-3", "reviewer-7")
 """Figures with `full` sizes, which `--help` names without loading them."""
 
 
-def add_modes(verbs: Verbs) -> None:
-    modes = add_verb(verbs, "modes", run_modes, "list, describe or draw residual connections")
+def add_modes(modes: argparse.ArgumentParser) -> None:
     modes.add_argument("names", nargs="*", metavar="name", help="name of a mode; several with --svg")
     modes.add_argument("--svg", type=Path, metavar="FILE", help="draw the wiring of the modes to an SVG file")
     modes.add_argument("--stack", choices=("encoder", "decoder"), default="encoder", help="stack to draw with --svg")
@@ -62,8 +61,7 @@ def draw_svg(options: argparse.Namespace) -> None:
     print(options.svg)
 
 
-def add_figures(verbs: Verbs) -> None:
-    figures = add_verb(verbs, "figures", run_figures, "measure and draw figures of the papers for any mode")
+def add_figures(figures: argparse.ArgumentParser) -> None:
     figures.add_argument("names", nargs="+", metavar="name", help="such as resi_dual-2, admin-3 or theorems; or all")
     figures.add_argument("--output-dir", type=Path, required=True, help="folder for NAME.png, NAME.svg and NAME.csv")
     figures.add_argument("--modes", nargs="+", default=[], help="modes in addition to those of the published figure")
@@ -120,8 +118,7 @@ def draw_figures_of_model(options: argparse.Namespace) -> int:
     return draw_each(options.names, lambda figure: draw_for_model(figure, own, options.output_dir, modes, seeds))
 
 
-def add_stress(verbs: Verbs) -> None:
-    stress = add_verb(verbs, "stress", run_stress, "find the largest learning rate at which each mode trains")
+def add_stress(stress: argparse.ArgumentParser) -> None:
     stress.add_argument("--output-dir", type=Path, required=True, help="for runs.jsonl (continued), table and plot")
     stress.add_argument("--recipe", type=Path, help="train on the corpora of this recipe (default: generated text)")
     stress.add_argument("--modes", nargs="+", default=[], help="modes to test (default: all)")
@@ -159,8 +156,7 @@ def run_stress(options: argparse.Namespace) -> int:
     return 0
 
 
-def add_report(verbs: Verbs) -> None:
-    report = add_verb(verbs, "report", run_report, "compare training runs on one HTML page")
+def add_report(report: argparse.ArgumentParser) -> None:
     report.add_argument(
         "folders",
         nargs="+",
@@ -179,24 +175,7 @@ def run_report(options: argparse.Namespace) -> int:
     return 0
 
 
-def add_check(verbs: Verbs) -> None:
-    check = add_verb(verbs, "check", run_check, "predict in a minute whether a recipe will train, and compare modes")
-    check.add_argument("recipe", type=Path, help="YAML file, see docs/recipe.md")
-    add_overrides(check)
-    check.add_argument("--seconds", type=float, default=60.0, help="duration of the measurements (default: 60)")
-    check.add_argument("--modes", nargs="+", default=[], help="modes to compare with (default: the best of all modes)")
-
-
-def run_check(options: argparse.Namespace) -> int:
-    from residual_hf.runs.check import check
-    from residual_hf.runs.recipe import load_recipe
-
-    print(check(load_recipe(options.recipe, parse_overrides(options.set)), options.seconds, options.modes))
-    return 0
-
-
-def add_replay(verbs: Verbs) -> None:
-    replay = add_verb(verbs, "replay", run_replay, "repeat the updates before a loss spike and measure each of them")
+def add_replay(replay: argparse.ArgumentParser) -> None:
     replay.add_argument("folder", type=Path, metavar="RUN", help="output folder of `residual-hf train`")
     replay.add_argument("--at", type=int, metavar="UPDATE", help="update of the spike (default: the last spike)")
 
@@ -209,3 +188,12 @@ def run_replay(options: argparse.Namespace) -> int:
     if this_process().is_main_process:
         print(found)
     return 0
+
+
+VERBS = {
+    "modes": Verb("list, describe or draw residual connections", add_modes, run_modes, loads=False),
+    "report": Verb("compare training runs on one HTML page", add_report, run_report),
+    "replay": Verb("repeat the updates before a loss spike and measure each of them", add_replay, run_replay),
+    "figures": Verb("measure and draw figures of the papers for any mode", add_figures, run_figures),
+    "stress": Verb("find the largest learning rate at which each mode trains", add_stress, run_stress),
+}

@@ -9,17 +9,16 @@ import sys
 from pathlib import Path
 
 from residual_hf.base.choices import EXPORT_TARGETS
-from residual_hf.base.errors import InputError
+from residual_hf.base.errors import FAILED, InputError
 from residual_hf.base.files import read_json
 
-from . import FAILED
-from .options import Verbs, add_overwrite, add_verb
+from . import Verb
+from .arguments import add_overwrite
 
 OF_FAIRSEQ = ("source_dict", "target_dict", "bpe_codes", "sentencepiece", "moses", "source_lang", "target_lang")
 
 
-def add_card(verbs: Verbs) -> None:
-    card = add_verb(verbs, "card", run_card, "write the model card of a finished run")
+def add_card(card: argparse.ArgumentParser) -> None:
     card.add_argument("folder", type=Path, metavar="RUN_FOLDER", help="output folder of `residual-hf train`")
     card.add_argument("--name", help="name of the model (default: the name of the folder)")
     card.add_argument("--baseline", type=Path, metavar="RUN_FOLDER", help="compare with this run on the same test set")
@@ -51,25 +50,29 @@ def run_card(options: argparse.Namespace) -> int:
     return 0
 
 
-def add_push(verbs: Verbs) -> None:
-    push = add_verb(verbs, "push", run_push, "upload a model to the Hugging Face Hub")
+def add_push(push: argparse.ArgumentParser) -> None:
     push.add_argument("folder", type=Path, help="output folder of `residual-hf train`, or of a model")
     push.add_argument("repo_id", metavar="user/name", help="repository on the Hub")
     push.add_argument("--private", action="store_true", help="make a new repository private")
     push.add_argument("--revision", help="branch to commit to, created if it does not exist (default: main)")
     push.add_argument("--dry-run", action="store_true", help="list the files to upload; works offline")
+    push.add_argument(
+        "--trust-remote-code",
+        action="store_true",
+        help="run model code of another version; replace it by the installed code if the results are the same",
+    )
 
 
 def run_push(options: argparse.Namespace) -> int:
     from residual_hf.hub.push import push_run
 
     chosen = {"private": options.private, "revision": options.revision, "dry_run": options.dry_run}
+    chosen["trust_remote_code"] = options.trust_remote_code
     print(push_run(options.folder, options.repo_id, **chosen))
     return 0
 
 
-def add_convert(verbs: Verbs) -> None:
-    convert = add_verb(verbs, "convert", run_convert, "convert a fairseq or Transformers checkpoint")
+def add_convert(convert: argparse.ArgumentParser) -> None:
     convert.add_argument(
         "checkpoint",
         help="a fairseq .pt file, or a folder or Hub name of a Marian, FSMT, M2M100, NLLB, BART or mBART model",
@@ -134,8 +137,7 @@ def say_converted(folder: Path) -> int:
     return 0
 
 
-def add_export(verbs: Verbs) -> None:
-    export = add_verb(verbs, "export", run_export, "export a model to CTranslate2, ONNX or torch.export")
+def add_export(export: argparse.ArgumentParser) -> None:
     export.add_argument("model", help="folder of a model or a run, or a name on the Hub")
     export.add_argument("--to", required=True, choices=EXPORT_TARGETS, help="format")
     export.add_argument("--output-dir", type=Path, required=True, help="folder to write")
@@ -165,3 +167,11 @@ def run_export(options: argparse.Namespace) -> int:
         return FAILED
     print(f"{options.output_dir}: {verification}")
     return 0
+
+
+VERBS = {
+    "card": Verb("write the model card of a finished run", add_card, run_card),
+    "push": Verb("upload a model to the Hugging Face Hub", add_push, run_push),
+    "export": Verb("export a model to CTranslate2, ONNX or torch.export", add_export, run_export),
+    "convert": Verb("convert a fairseq or Transformers checkpoint", add_convert, run_convert),
+}

@@ -10,26 +10,23 @@ import shlex
 import sys
 from pathlib import Path
 
-from residual_hf.base.errors import InputError
+from residual_hf.base.errors import DIVERGED, FAILED, INTERRUPTED, InputError
 
-from . import DIVERGED, FAILED, INTERRUPTED
-from .options import (
+from . import Verb, load_package
+from .arguments import (
     SEARCH,
-    Verbs,
     add_languages,
     add_overrides,
     add_overwrite,
     add_sampling,
     add_search,
-    add_verb,
     load_translator,
     parse_overrides,
     stream_settings,
 )
 
 
-def add_train(verbs: Verbs) -> None:
-    train = add_verb(verbs, "train", run_train, "train a model from a recipe")
+def add_train(train: argparse.ArgumentParser) -> None:
     train.add_argument("recipe", type=Path, help="YAML file, see docs/recipe.md")
     train.add_argument("--output-dir", help="override output_dir of the recipe")
     add_overrides(train)
@@ -41,8 +38,10 @@ def add_train(verbs: Verbs) -> None:
 def run_train(options: argparse.Namespace) -> int:
     if os.environ.get("RANK", "0") == "0":
         print(f"residual-hf train: {options.recipe}: loading PyTorch and Transformers", file=sys.stderr, flush=True)
+    load_package()
+    from residual_hf.runs.fitting import Interrupted
     from residual_hf.runs.recipe import load_recipe
-    from residual_hf.runs.run import Interrupted, train
+    from residual_hf.runs.run import train
     from residual_hf.training.divergence import TrainingDivergedError
     from residual_hf.training.launch import this_process
 
@@ -63,8 +62,7 @@ def run_train(options: argparse.Namespace) -> int:
     return 0
 
 
-def add_init(verbs: Verbs) -> None:
-    init = add_verb(verbs, "init", run_init, "write a recipe for two text files and this machine")
+def add_init(init: argparse.ArgumentParser) -> None:
     init.add_argument("source", type=Path, help="text file with one sentence per line")
     init.add_argument("target", type=Path, help="text file with the translation of each line")
     init.add_argument("--output-dir", type=Path, help="folder for recipe and splits (default: such as en-de)")
@@ -90,8 +88,22 @@ def run_init(options: argparse.Namespace) -> int:
     return 0
 
 
-def add_average(verbs: Verbs) -> None:
-    average = add_verb(verbs, "average", run_average, "average checkpoints of a run")
+def add_check(check: argparse.ArgumentParser) -> None:
+    check.add_argument("recipe", type=Path, help="YAML file, see docs/recipe.md")
+    add_overrides(check)
+    check.add_argument("--seconds", type=float, default=60.0, help="duration of the measurements (default: 60)")
+    check.add_argument("--modes", nargs="+", default=[], help="modes to compare with (default: the best of all modes)")
+
+
+def run_check(options: argparse.Namespace) -> int:
+    from residual_hf.runs.check import check
+    from residual_hf.runs.recipe import load_recipe
+
+    print(check(load_recipe(options.recipe, parse_overrides(options.set)), options.seconds, options.modes))
+    return 0
+
+
+def add_average(average: argparse.ArgumentParser) -> None:
     average.add_argument("folder", type=Path, help="output folder of `residual-hf train`")
     which = average.add_mutually_exclusive_group(required=True)
     which.add_argument("--last", type=int, metavar="N", help="average the last N")
@@ -112,10 +124,7 @@ def run_average(options: argparse.Namespace) -> int:
     return 0
 
 
-def add_distill(verbs: Verbs) -> None:
-    distill = add_verb(
-        verbs, "distill", run_distill, "translate training text with a model and write the recipe of a student"
-    )
+def add_distill(distill: argparse.ArgumentParser) -> None:
     distill.add_argument("teacher", help="folder of a run or of a model, or a name on the Hub")
     distill.add_argument("--recipe", type=Path, help="recipe of the training text (default: that of the run)")
     distill.add_argument("--output-dir", type=Path, required=True, help="folder for the text and the student's recipe")
@@ -152,8 +161,7 @@ def run_distill(options: argparse.Namespace) -> int:
     return 0
 
 
-def add_quickstart(verbs: Verbs) -> None:
-    quickstart = add_verb(verbs, "quickstart", run_quickstart, "train, save, reload and use a small model in minutes")
+def add_quickstart(quickstart: argparse.ArgumentParser) -> None:
     quickstart.add_argument("--output-dir", type=Path, default=Path("residual_hf_quickstart"), help="folder to write")
     add_overwrite(quickstart)
 
@@ -162,3 +170,13 @@ def run_quickstart(options: argparse.Namespace) -> int:
     from residual_hf.runs.quickstart import quickstart
 
     return 0 if quickstart(options.output_dir, overwrite=options.overwrite) else FAILED
+
+
+VERBS = {
+    "quickstart": Verb("train, save, reload and use a small model in minutes", add_quickstart, run_quickstart),
+    "init": Verb("write a recipe for two text files and this machine", add_init, run_init),
+    "check": Verb("predict in a minute whether a recipe will train, and compare modes", add_check, run_check),
+    "train": Verb("train a model from a recipe", add_train, run_train, loads=False),
+    "average": Verb("average checkpoints of a run", add_average, run_average),
+    "distill": Verb("translate training text and write the recipe of a student", add_distill, run_distill),
+}

@@ -11,14 +11,12 @@ from pathlib import Path
 from residual_hf.base.errors import InputError
 from residual_hf.data.data_settings import BREAK_MODES
 
-from . import imports
-from .options import (
+from . import Verb
+from .arguments import (
     SEARCH,
-    Verbs,
     add_decoding,
     add_sampling,
     add_search,
-    add_verb,
     given_fields,
     load_translator,
     stream_settings,
@@ -30,8 +28,7 @@ OF_TEXT = ("block_size", "context_window", "sample_break_mode")
 """Options of `evaluate` that only one kind of model has."""
 
 
-def add_translate(verbs: Verbs) -> None:
-    translate = add_verb(verbs, "translate", run_translate, "translate lines from a file or standard input")
+def add_translate(translate: argparse.ArgumentParser) -> None:
     translate.add_argument("model", help="folder of a model or a run, or a name on the Hub")
     translate.add_argument("--input", type=Path, help="text file to translate (default: standard input)")
     translate.add_argument("--output", type=Path, help="file for the translations (default: standard output)")
@@ -46,11 +43,9 @@ def add_translate(verbs: Verbs) -> None:
 def run_translate(options: argparse.Namespace) -> int:
     if options.devices < 1:
         raise InputError(f"--devices: {options.devices} given, must be at least 1")
-    with imports():
-        import residual_hf.generation.translator  # noqa: F401
-        from residual_hf.checkpoint import identity, model_folder
-        from residual_hf.generation.devices import in_group, run_on_devices
-        from residual_hf.generation.stream import translate_file
+    from residual_hf.checkpoint import identity, model_folder
+    from residual_hf.generation.devices import in_group, run_on_devices
+    from residual_hf.generation.stream import translate_file
 
     if options.devices > 1 and not in_group():
         return run_on_devices(options.devices, options.arguments)
@@ -68,8 +63,7 @@ def run_translate(options: argparse.Namespace) -> int:
     return 0
 
 
-def add_serve(verbs: Verbs) -> None:
-    serve = add_verb(verbs, "serve", run_serve, "serve models with LibreTranslate's HTTP API and a web page")
+def add_serve(serve: argparse.ArgumentParser) -> None:
     serve.add_argument("models", nargs="+", metavar="model", help="folders of models or runs, or names on the Hub")
     serve.add_argument("--host", help="address to listen on (default: 127.0.0.1, this machine only)")
     serve.add_argument("--port", type=int, help="port to listen on (default: 5000)")
@@ -129,10 +123,7 @@ def run_evaluate_text(options: argparse.Namespace) -> int:
     return 0
 
 
-def add_evaluate(verbs: Verbs) -> None:
-    evaluate = add_verb(
-        verbs, "evaluate", run_evaluate, "score a model on test sets: BLEU, chrF, TER, COMET, perplexity"
-    )
+def add_evaluate(evaluate: argparse.ArgumentParser) -> None:
     evaluate.add_argument("model", help="folder of a model or a run, or a name on the Hub")
     evaluate.add_argument("--source", type=Path, action="append", default=[], help="text to translate; repeatable")
     evaluate.add_argument(
@@ -218,3 +209,10 @@ def run_evaluate(options: argparse.Namespace) -> int:
     )
     print(json.dumps(report, indent=2, ensure_ascii=False))
     return 0
+
+
+VERBS = {
+    "translate": Verb("translate lines from a file or standard input", add_translate, run_translate),
+    "evaluate": Verb("score a model on test sets: BLEU, chrF, TER, COMET, perplexity", add_evaluate, run_evaluate),
+    "serve": Verb("serve models with LibreTranslate's HTTP API and a web page", add_serve, run_serve),
+}

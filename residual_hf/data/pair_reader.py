@@ -7,6 +7,7 @@ import json
 from collections.abc import Iterable, Iterator, Sequence, Sized
 from dataclasses import dataclass
 from itertools import islice, zip_longest
+from pkgutil import iter_modules
 from typing import Any
 
 from residual_hf.base.errors import InputError
@@ -173,7 +174,7 @@ def _load_dataset(spec: CorpusSpec, streaming: bool) -> Any:
     from datasets import packaged_modules
 
     name, folder = str(spec.dataset), expanded(str(spec.dataset))
-    if name in getattr(packaged_modules, "_PACKAGED_DATASETS_MODULES", ()) and not folder.is_dir():
+    if name in {module.name for module in iter_modules(packaged_modules.__path__)} and not folder.is_dir():
         raise InputError(f"corpus.dataset: {name!r} is a file format, must be a name on the Hub or a local folder")
     try:
         if (folder / "state.json").is_file():

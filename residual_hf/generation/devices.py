@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from contextlib import ExitStack, suppress
 from typing import Any
 
-from residual_hf.commands import BAD_INPUT
+from residual_hf.base.errors import BAD_INPUT
 
 POLL, GRACE, PATIENCE = 0.05, 1.0, 3.0
 """Seconds between looks at the processes, for the first one to end by itself when another has failed, and for each to
@@ -39,7 +39,7 @@ def run_on_devices(count: int, arguments: Sequence[str]) -> int:
     group = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(count)}
     environment = {"OMP_NUM_THREADS": str(threads), **os.environ, **group, "LOCAL_WORLD_SIZE": str(count)}
     # `-m` would import modules of the working directory
-    code = f"import sys; sys.path[:] = {sys.path!r}; from residual_hf.cli import main; sys.exit(main())"
+    code = f"import sys; sys.path[:] = {sys.path!r}; from residual_hf_cli import main; sys.exit(main())"
     processes: list[subprocess.Popen] = []
     before = signal.getsignal(signal.SIGINT)
     with ExitStack() as messages:

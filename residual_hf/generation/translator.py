@@ -28,7 +28,7 @@ class Hypothesis(NamedTuple):
     score: float | None
 
 
-class Part(NamedTuple):
+class SentencePart(NamedTuple):
     """A part of a sentence, in most cases all of it, and the space that follows it in the sentence."""
 
     ids: list[int]
@@ -172,7 +172,7 @@ class Translator:
             raise InputError(refusal("long", long, f"one of {', '.join(map(repr, LONG_TEXT))}"))
         encoded, arguments = self.encode(sentences, source_lang, target_lang)
         limit = self.inputs.positions
-        parts = [[Part(ids)] if text.strip() else [] for text, ids in zip(sentences, encoded, strict=True)]
+        parts = [[SentencePart(ids)] if text.strip() else [] for text, ids in zip(sentences, encoded, strict=True)]
         for i, ids in enumerate(encoded):
             if limit is not None and parts[i] and len(ids) > limit:
                 on_long(i, len(ids))
@@ -218,27 +218,27 @@ class Translator:
             raise InputError(f"source_lang, target_lang: {error}") from error
         return inputs["input_ids"], {k: v for k, v in inputs.items() if k == "forced_bos_token_id"}
 
-    def _shortened(self, sentence: str, long: str, limit: int, *languages: str | None) -> list[Part]:
+    def _shortened(self, sentence: str, long: str, limit: int, *languages: str | None) -> list[SentencePart]:
         """What is translated of a sentence that is too long."""
         if long == "skip":
             return []
         if long == "truncate":
             ((ids,), _) = self.encode([sentence], *languages, truncation=True, max_length=limit)
-            return [Part(ids)]
+            return [SentencePart(ids)]
 
         def encoded(text: str) -> list[int]:
             return self.encode([text], *languages)[0][0]
 
-        parts: list[Part] = []
+        parts: list[SentencePart] = []
         for part, space in split_text(sentence, lambda p: len(encoded(p)) <= limit):
             if part:
-                parts.append(Part(encoded(part), part, space))
+                parts.append(SentencePart(encoded(part), part, space))
             elif parts:
                 parts[-1] = parts[-1]._replace(space=parts[-1].space + space)
         return parts
 
 
-def joined(parts: list[Part], found: list[list[Hypothesis]], count: int) -> list[Hypothesis]:
+def joined(parts: list[SentencePart], found: list[list[Hypothesis]], count: int) -> list[Hypothesis]:
     """The k-th translation of a sentence has the k-th hypothesis of each part."""
     if not parts:
         return [Hypothesis("", 0.0)] * count

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import re
 from collections.abc import Iterator
@@ -11,13 +12,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
 import yaml
 from huggingface_hub import CommitOperationAdd, HfApi, ModelCard
-from huggingface_hub.errors import HfHubHTTPError, HFValidationError, OfflineModeIsEnabled
+from huggingface_hub.errors import HfHubHTTPError, HFValidationError, HTTPError, OfflineModeIsEnabled
 from huggingface_hub.utils import validate_repo_id
+from transformers.dynamic_module_utils import get_class_from_dynamic_module
 
+from residual_hf._version import __version__
 from residual_hf.base.errors import InputError
-from residual_hf.checkpoint import validate_model_folder
+from residual_hf.base.files import read_json, read_text, write_atomically
+from residual_hf.checkpoint import saved_class, validate_model_folder
+from residual_hf.checkpoint_checks import DifferentCodeError
 from residual_hf.records.markdown import literal
 
 from .card import write_card
@@ -25,7 +31,7 @@ from .card import write_card
 CARD = "README.md"
 PICTURE = re.compile(r"!\[[^\]]*\]\(([\w.-]+)\)")  # in Markdown, of a file in the same folder
 PICTURE_NAME = re.compile(r"\w[\w.-]*\.(png|jpe?g|gif|svg|webp)", re.IGNORECASE)
-HTTPError: Any = HfHubHTTPError.__mro__[1]  # of httpx, from huggingface_hub 2 on of httpx2
+TOKENS = 32  # of the input on which two versions of the model code are compared
 REASONS = {
     401: "the token is missing or not valid: run `hf auth login` or set HF_TOKEN",
     403: "the token has no write access",
@@ -64,11 +70,13 @@ def push_run(
     revision: str | None = None,
     dry_run: bool = False,
     token: str | None = None,
+    trust_remote_code: bool = False,
 ) -> Push:
     """Upload the model of a run, or a model folder, to `repo_id` ("user/name") as one commit.
 
     Only the config, weights, tokenizer, model code and card are uploaded, never a pickle. Other files of the
-    repository are kept. A run without a card gets one. In the uploaded card, the code that loads the model names
+    repository are kept. A run without a card gets one, and a folder with the model code of another version the
+    installed code. In the uploaded card, the code that loads the model names
     `repo_id` instead of the local folder.
 
     Args:
@@ -77,9 +85,12 @@ def push_run(
         revision: branch to commit to, created if it does not exist; None is the main branch.
         dry_run: check the folder and return, without a network.
         token: instead of the one that `hf auth login` or HF_TOKEN set.
+        trust_remote_code: run model code in the folder that differs from the installed code in more than comments, to
+            check that both compute the same.
 
     Raises:
-        InputError: a model folder that would not load elsewhere (see `validate_model_folder`); a name, a token or
+        InputError: a model folder that would not load elsewhere (see `validate_model_folder`), or model code that
+            computes something else than the installed code or must not be run; a name, a token or
             metadata of the card that the Hub refuses; an existing public repository for `private`; no connection.
     """
     try:
@@ -87,7 +98,16 @@ def push_run(
     except HFValidationError as error:
         raise InputError(f"repo_id: {error}") from error
     model = _find_model(Path(folder))
-    names = validate_model_folder(model)
+    try:
+        names = validate_model_folder(model)
+    except DifferentCodeError as different:
+        if not _is_same_program(model, different.code):
+            if not trust_remote_code:
+                raise
+            _check_same_results(model)
+        for name, text in different.code.items():
+            write_atomically(model / name, text)
+        names = validate_model_folder(model)
     readme = _find_card(Path(folder), model, repo_id)
     card = _read_card(readme)
     pictures = {name: readme.parent / name for name in PICTURE.findall(card.text)}
@@ -126,6 +146,34 @@ def _find_model(folder: Path) -> Path:
         if (model / "config.json").is_file():
             return model
     raise InputError(f"{folder}: neither a saved model (no config.json) nor a finished run (no model/config.json)")
+
+
+def _is_same_program(folder: Path, code: dict[str, str]) -> bool:
+    """Whether the files of a folder differ from `code` in comments and layout only."""
+    try:
+        return all(ast.dump(ast.parse(read_text(folder / name))) == ast.dump(ast.parse(code[name])) for name in code)
+    except (InputError, SyntaxError, ValueError, RecursionError):
+        return False
+
+
+@torch.no_grad()
+def _check_same_results(folder: Path) -> None:
+    """Run the model code in a folder, and raise `InputError` unless its logits are those of the installed code."""
+    ours, _ = saved_class(read_json(folder / "config.json"))
+    reference = f"{ours.__module__.rpartition('.')[2]}.{ours.__name__}"
+    logits = []
+    try:
+        for cls in (ours, get_class_from_dynamic_module(reference, str(folder))):
+            model: Any = cls.from_pretrained(folder).eval()
+            tokens = torch.arange(TOKENS).view(2, -1) % min(model.config.vocab_size, model.config.decoder_vocab_size)
+            inputs = {"decoder_input_ids": tokens} if model.config.is_encoder_decoder else {}
+            logits.append(model(input_ids=tokens, **inputs).logits)
+        torch.testing.assert_close(*logits)
+    except Exception as error:  # of any code
+        raise InputError(
+            f"{folder}: the model code in it does not give the results of the installed residual_hf {__version__}: "
+            f"{error}"
+        ) from error
 
 
 def _find_card(folder: Path, model: Path, repo_id: str) -> Path:

@@ -45,12 +45,12 @@ class ResidualForCausalLM(ResidualLanguageModel, GenerationMixin):
     ) -> CausalLMOutputWithPast:
         """Compute logits (batch, length, vocabulary) of the next tokens, and the loss if `labels` are given.
 
-        Labels (batch, length) are the input tokens, and -100 is ignored: the model shifts them. The loss is the mean
-        over labels, or their sum divided by `num_items_in_batch`. `position_ids` (batch, length) count from 0 in each
-        text; without `attention_mask`, a new text begins where they restart at 0, and does not attend to the previous
-        one.
+        Labels (batch, length) are the input tokens, and -100 is ignored: the model shifts them, unless `shift_labels`
+        gives the shifted ones, as context and sequence parallel training do. The loss is the mean over labels, or
+        their sum divided by `num_items_in_batch`. `position_ids` (batch, length) count from 0 in each text; without
+        `attention_mask`, a new text begins where they restart at 0, and does not attend to the previous one.
         """
-        num_items = kwargs.pop("num_items_in_batch", None)
+        num_items, shifted = kwargs.pop("num_items_in_batch", None), kwargs.pop("shift_labels", None)
         outputs = self.model(
             input_ids=input_ids,
             attention_mask=attention_mask,
@@ -60,7 +60,10 @@ class ResidualForCausalLM(ResidualLanguageModel, GenerationMixin):
             use_cache=False if labels is not None else use_cache,
             **kwargs,
         )
-        shifted = None if labels is None else nn.functional.pad(labels[:, 1:], (0, 1), value=-100)
+        if labels is None:
+            shifted = None
+        elif shifted is None:
+            shifted = nn.functional.pad(labels[:, 1:], (0, 1), value=-100)
         loss, logits = self.loss_and_logits(outputs.last_hidden_state, shifted, num_items, logits_to_keep)
         return CausalLMOutputWithPast(
             loss=loss,

@@ -1,5 +1,7 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
-"""`pipeline("translation")` and `pipeline("summarization")` for all encoder-decoders, as in Transformers 4."""
+"""`pipeline("translation")`, `"summarization"` and `"text2text-generation"` for all encoder-decoders, as in
+Transformers 4.
+"""
 
 from __future__ import annotations
 
@@ -222,6 +224,18 @@ class SummarizationPipeline(TranslationPipeline):
     result_name = "summary"
 
 
+class Text2TextGenerationPipeline(TranslationPipeline):
+    """Map text to text with any model of `AutoModelForSeq2SeqLM`:
+
+        generate = pipeline("text2text-generation", model=...)
+        generate("Shares fell on Monday after ...")    # [{"generated_text": "shares fall"}]
+
+    Arguments as for `TranslationPipeline`.
+    """
+
+    result_name = "generated"
+
+
 class _Stream(IterableDataset):
     """An iterable in a form that the pipelines of all versions read lazily."""
 
@@ -244,4 +258,4 @@ def _check_text(text: Any, what: str) -> None:
         )
 
 
-__all__ = ["SummarizationPipeline", "TranslationPipeline"]
+__all__ = ["SummarizationPipeline", "Text2TextGenerationPipeline", "TranslationPipeline"]

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import copy
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
 
 from tokenizers import Tokenizer
-from transformers import BatchEncoding, PreTrainedTokenizerFast
+from transformers import AddedToken, BatchEncoding, PreTrainedTokenizerFast
 
 IN_TARGET: ContextVar[bool] = ContextVar("in_target", default=False)  # the vocabulary that this thread uses
 
@@ -26,7 +26,8 @@ class ResidualTokenizer(PreTrainedTokenizerFast):
     the target vocabulary. `decode`, `batch_decode`, `convert_ids_to_tokens` and `convert_tokens_to_string` use the
     target vocabulary, or the source vocabulary with `use_source_tokenizer=True`. All other methods (`len`,
     `get_vocab`, `tokenize`, `convert_tokens_to_ids`) refer to the source; `target_tokenizer` and `target_vocab_size`
-    refer to the target. Special tokens have the same ids in both.
+    refer to the target. Added tokens are added to both. Special tokens have the same ids in both: before a new one,
+    the smaller vocabulary is filled with unused entries. `train_new_from_iterator` trains the source.
 
     `known_tokens` gives the numbers of entries that the model has for source and target, if a vocabulary contains
     more: intermediate pieces that are only merged into longer ones. If such a piece remains in a text, it becomes the
@@ -53,9 +54,9 @@ class ResidualTokenizer(PreTrainedTokenizerFast):
             target = Tokenizer.from_file(target_tokenizer_file)
         else:
             raise ValueError("ResidualTokenizer requires target_tokenizer_object or target_tokenizer_file")
-        super().__init__(*args, known_tokens=known_tokens, **kwargs)
         self.known_tokens = known_tokens
-        self.target_tokenizer = target
+        self.target_tokenizer = target  # before the base class adds tokens
+        super().__init__(*args, known_tokens=known_tokens, target_tokenizer_file=target_tokenizer_file, **kwargs)
         for name, token in self.special_tokens_map.items():
             source_id, target_id = self._source_tokenizer.token_to_id(token), target.token_to_id(token)
             if source_id != target_id:
@@ -107,8 +108,7 @@ class ResidualTokenizer(PreTrainedTokenizerFast):
 
     def _known(self, side: int) -> int | None:
         """Number of entries of the source (0) or target (1) that the model has, or None for all."""
-        known = getattr(self, "known_tokens", None)  # the base class reads the length during its __init__
-        return None if known is None else known[side]
+        return None if self.known_tokens is None else self.known_tokens[side]
 
     def _known_ids(self, ids: list[int]) -> list[int]:
         known = self._known(int(IN_TARGET.get()))
@@ -123,6 +123,45 @@ class ResidualTokenizer(PreTrainedTokenizerFast):
 
     def _convert_token_to_id_with_added_voc(self, token: str) -> int:
         return self._known_ids([super()._convert_token_to_id_with_added_voc(token)])[0]
+
+    def _add_tokens(self, new_tokens: Sequence[str | AddedToken], special_tokens: bool = False) -> int:
+        source, target = self._source_tokenizer, self.target_tokenizer
+        new = [token for token in new_tokens if source.token_to_id(str(token)) is None]
+        if new and self.known_tokens is not None:
+            raise ValueError(f"{new[0]}: tokens cannot be added, because the model has no rows for them")
+        special = [token for token in new if special_tokens or getattr(token, "special", False)]
+        if known := [token for token in special if target.token_to_id(str(token)) is not None]:
+            raise ValueError(f"{known[0]} cannot be a new special token, because the target contains it")
+        if special:
+            smaller, larger = sorted((source, target), key=Tokenizer.get_vocab_size)
+            ids = range(smaller.get_vocab_size(), larger.get_vocab_size())
+            smaller.add_special_tokens([f"<unused_{number}>" for number in ids])
+        with self._vocabulary(use_source_tokenizer=False):
+            super()._add_tokens(new, special_tokens)
+        return super()._add_tokens(new_tokens, special_tokens)
+
+    def train_new_from_iterator(
+        self, text_iterator: Iterable[str], *args: Any, target_iterator: Iterable[str] | None = None, **kwargs: Any
+    ) -> ResidualTokenizer:
+        """A copy with a new source vocabulary, and a new target vocabulary if `target_iterator` gives its texts.
+
+        Other arguments as in Transformers.
+        """
+        source, target = (
+            PreTrainedTokenizerFast(
+                tokenizer_object=tokenizer,
+                model_max_length=self.model_max_length,
+                clean_up_tokenization_spaces=self.clean_up_tokenization_spaces,
+                split_special_tokens=self.split_special_tokens,
+                **self.special_tokens_map,
+            )
+            for tokenizer in (self._source_tokenizer, self.target_tokenizer)
+        )
+        source = source.train_new_from_iterator(text_iterator, *args, **kwargs)
+        if target_iterator is not None:
+            target = target.train_new_from_iterator(target_iterator, *args, **kwargs)
+        known = None if self.known_tokens is None else (len(source), self.target_vocab_size)
+        return self.from_pair(source, target, None if target_iterator is not None else known)
 
     def _switch_to_target_mode(self) -> None:
         IN_TARGET.set(True)

@@ -13,6 +13,7 @@ from transformers.utils import logging
 logger = logging.get_logger(__name__)
 
 TASK_PATTERN = re.compile(r"translation_(.+)_to_(.+)")
+ONE_LANGUAGE = ("summarization", "text2text-generation")
 TAG_PATTERN = re.compile(r"<2([^\W\d_][^\s<>]*)>")
 
 
@@ -48,7 +49,7 @@ class TranslationInputs:
     """Encodes texts for a pair of languages as the model was trained to read them.
 
     Args:
-        task: name of a task such as `"translation_de_to_en"`, whose languages are the default, or `"summarization"`.
+        task: name of a task such as `"translation_de_to_en"`, whose languages are the default, or of `ONE_LANGUAGE`.
 
     Raises:
         ValueError: in all methods, for languages that the model does not support.
@@ -61,7 +62,7 @@ class TranslationInputs:
     @property
     def has_own_codes(self) -> bool:
         """Whether the tokenizer adds language codes to translations itself (mBART, NLLB, M2M100)."""
-        return hasattr(self.tokenizer, "_build_translation_inputs") and self.task != "summarization"
+        return hasattr(self.tokenizer, "_build_translation_inputs") and self.task not in ONE_LANGUAGE
 
     @property
     def tags_targets(self) -> bool:
@@ -129,8 +130,8 @@ class TranslationInputs:
 
     def task_parameters(self, src_lang: str | None, tgt_lang: str | None) -> dict[str, Any]:
         """Prompt and generation arguments of the task in `config.task_specific_params` (T5)."""
-        if self.task == "summarization":
-            return (getattr(self.config, "task_specific_params", None) or {}).get("summarization", {})
+        if self.task in ONE_LANGUAGE:
+            return (getattr(self.config, "task_specific_params", None) or {}).get(self.task, {})
         fitting = [pair for pair in self.prompts if _fits((src_lang, tgt_lang), pair)]
         if self.prompts and len(fitting) != 1:
             prompt = f"that of {_named(*fitting[0])}" if fitting else "none"

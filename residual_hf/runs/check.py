@@ -42,8 +42,8 @@ from residual_hf.probes.representations import activation_ranges
 from residual_hf.training.launch import keep_freed_memory
 
 from .building import build_config
+from .preparation import prepare_data
 from .recipe import Recipe
-from .run import prepare_data
 from .verdict import RAMP, CheckReport, ModeCheck, judge
 from .warm_start import MODES
 

@@ -1,5 +1,5 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
-"""After the last update of a run: the final weights, their scores, and the records."""
+"""The last stage of a run: the final weights, their scores, and the records."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from accelerate.utils import broadcast_object_list
 from residual_hf.base.environment import now
 from residual_hf.base.errors import InputError
 from residual_hf.base.files import write_atomically, write_json
+from residual_hf.checkpoint import save_checkpoint
 from residual_hf.data.corpus import describe_corpus
 from residual_hf.data.language_modeling import count_words, predicted_tokens
 from residual_hf.data.pipeline import PreparedData
@@ -29,6 +30,21 @@ from residual_hf.training.trainer import ResidualTrainer
 from .recipe import Recipe
 
 logger = logging.getLogger(__name__)
+
+
+def finish(
+    trainer: ResidualTrainer, recipe: Recipe, data: PreparedData, folder: Path, started: float
+) -> dict[str, Any]:
+    """Save and score the final model; returns the metrics of the run, which began at the time `started`."""
+    averaged = choose_final_weights(trainer, folder / "checkpoints")
+    if trainer.is_world_process_zero():
+        RunRecord.update(folder, averaged=averaged)
+        save_checkpoint(trainer.model, data.tokenizer, folder / "model", overwrite=True)
+    metrics = {"updates": trainer.state.global_step, "minutes": round((time.time() - started) / 60, 2)}
+    metrics |= (perplexities if recipe.data.is_text else final_scores)(trainer, recipe, data, folder)
+    if trainer.is_world_process_zero():
+        record_end(recipe, trainer, metrics, folder, time.time() - started)
+    return metrics
 
 
 def choose_final_weights(trainer: ResidualTrainer, checkpoints: Path) -> int | None:

@@ -22,8 +22,9 @@ from residual_hf.data.synthetic import generate_corpus
 from residual_hf.generation.decode import DecodingSettings
 from residual_hf.training.training_settings import TrainingSettings
 
+from .reading import run_folder
 from .recipe import Recipe
-from .run import run_folder, train_on
+from .run import train_on
 
 SIZES = {"train": 60000, "valid": 200, "test": 500}
 SAMPLES = 5

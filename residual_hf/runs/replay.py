@@ -29,9 +29,9 @@ from residual_hf.training.trainer import ResidualTrainer
 from residual_hf.training.training_settings import TrainingSettings
 
 from .building import build_model, model_class
+from .preparation import prepare_data, training_data
 from .recipe import Recipe, load_recipe
 from .resuming import other_text
-from .run import prepare_data, training_data
 from .warm_start import load_start
 
 logger = logging.getLogger(__name__)

@@ -34,8 +34,8 @@ from residual_hf.base.tables import as_markdown
 from residual_hf.data.pipeline import read_corpora
 
 from .building import tokenizer_fields
+from .preparation import prepare_data
 from .recipe import Recipe
-from .run import prepare_data
 
 GENERATED = "the generated corpus"
 WINDOW = 20

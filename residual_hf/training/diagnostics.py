@@ -140,6 +140,8 @@ class DiagnosticsCallback(TrainerCallback):
     def on_train_begin(self, args: Any, state: Any, control: Any, model: Any = None, **kwargs: Any) -> None:
         if args.torch_compile or AcceleratorState().distributed_type == DistributedType.DEEPSPEED:
             raise InputError("diagnostics: not available with torch.compile or DeepSpeed")
+        if not hasattr(Variable, "_execution_engine"):  # the only way to act where a backward pass ends, not public
+            raise InputError(f"diagnostics: not available with PyTorch {torch.__version__}")
         self.hooks.close()  # of a training that an error ended
         self.update = self.statistics = None
         self.model = model

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
+from torch.optim.adamw import adamw
 
 from residual_hf.base.errors import InputError, InputSettings
 from residual_hf.model.options import option
@@ -96,13 +97,15 @@ class FairseqAdam(Optimizer):
     def _update(self, group: dict[str, Any], parameters: list[nn.Parameter], step: int) -> None:
         """Make update `step` of parameters of one device and type."""
         beta1, beta2 = group["betas"]
-        torch._fused_adamw_(
+        before = torch.full((len(parameters),), step - 1.0, device=parameters[0].device)
+        adamw(
             list[Tensor](parameters),
             [parameter.grad for parameter in parameters if parameter.grad is not None],
             [self.state[parameter]["exp_avg"] for parameter in parameters],
             [self.state[parameter]["exp_avg_sq"] for parameter in parameters],
             [],
-            [torch.full((), float(step), device=parameters[0].device)] * len(parameters),
+            list(before.unbind()),
+            fused=True,
             lr=float(group["lr"]),
             beta1=beta1,
             beta2=beta2,

@@ -1,34 +1,62 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 from __future__ import annotations
 
+import errno
 import json
 import os
 import subprocess
 import sys
-import time
 
 import pytest
+from support.processes import PATHS
 
 from residual_hf.base.errors import InputError
 from residual_hf.base.lock import Lock
 
 LOCK = "run.lock"
+HOLD = """
+import os, sys, time
+from pathlib import Path
+from residual_hf.base.lock import Lock
+
+with Lock(Path(sys.argv[1]), "output_dir"):
+    if os.fork() == 0:  # as a worker that reads data
+        print("locked", flush=True)
+    time.sleep(60)
+    os._exit(0)
+"""
+TAKE_TURNS = """
+import sys
+from pathlib import Path
+from residual_hf.base.errors import InputError
+from residual_hf.base.lock import Lock
+
+turns = 0
+while turns < 50:
+    try:
+        with Lock(Path(sys.argv[1]), "output_dir"):
+            inside = Path(sys.argv[1]).with_name("inside")
+            inside.touch(exist_ok=False)
+            inside.unlink()
+            turns += 1
+    except InputError as error:
+        assert "in use by" in str(error), error
+"""
 
 
 def lock_of(folder):
     return Lock(folder / LOCK, f"output_dir: {folder}")
 
 
-def write_lock(folder, age=0, **fields):
-    path = folder / LOCK
-    path.write_text(json.dumps(lock_of(folder).owner | fields))
-    os.utime(path, (time.time() - age,) * 2)
+def start(program, path):
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(PATHS)}
+    return subprocess.Popen([sys.executable, "-c", program, path], stdout=subprocess.PIPE, text=True, env=environment)
 
 
 def test_a_second_process_is_kept_out_and_sees_the_owner(tmp_path):
     with (
         lock_of(tmp_path / "run"),
-        pytest.raises(InputError, match=rf"run is in use by .+ on .+, process {os.getpid()}; .*delete .*run\.lock"),
+        pytest.raises(InputError, match=rf"run is in use by .+ on .+, process {os.getpid()}; wait until it has ended"),
     ):
         lock_of(tmp_path / "run").__enter__()
     assert not (tmp_path / "run").exists()  # nothing was written to it
@@ -37,58 +65,44 @@ def test_a_second_process_is_kept_out_and_sees_the_owner(tmp_path):
     assert [path.name for path in (tmp_path / "run").iterdir()] == ["log"]
 
 
-@pytest.mark.parametrize("kind", ["process ended", "number used again", "other machine", "never written", "no number"])
-def test_a_stale_lock_is_taken_over(tmp_path, kind):
-    if kind == "process ended":
-        process = subprocess.Popen([sys.executable, "-c", ""])
+def test_the_lock_of_a_killed_process_is_free_also_while_its_workers_live(tmp_path):
+    with start(HOLD, tmp_path / LOCK) as process:
+        assert process.stdout.readline() == "locked\n"
+        with pytest.raises(InputError, match=f"in use by .*process {process.pid};"):
+            lock_of(tmp_path).__enter__()
+        process.kill()
         process.wait()
-        write_lock(tmp_path, pid=process.pid)
-    elif kind == "number used again":
-        write_lock(tmp_path, process_started=1.0)
-    elif kind == "no number":
-        write_lock(tmp_path, pid="damaged")
-    elif kind == "other machine":
-        write_lock(tmp_path, age=Lock.STALE + 1, host="elsewhere")
-    else:
-        (tmp_path / LOCK).touch()
-        os.utime(tmp_path / LOCK, (1, 1))
+        with lock_of(tmp_path):
+            assert json.loads((tmp_path / LOCK).read_text())["pid"] == os.getpid()
+    assert not (tmp_path / LOCK).exists()
+
+
+@pytest.mark.parametrize("content", ["", "damaged" * 100, json.dumps({"owner": "a", "host": "elsewhere", "pid": 1})])
+def test_a_file_that_nobody_holds_is_taken_over(content, tmp_path):
+    (tmp_path / LOCK).write_text(content)
     with lock_of(tmp_path):
         assert json.loads((tmp_path / LOCK).read_text())["pid"] == os.getpid()
 
 
-def test_one_process_takes_over_a_stale_lock(tmp_path, monkeypatch):
-    write_lock(tmp_path, process_started=1.0)
-    first, second = lock_of(tmp_path), lock_of(tmp_path)
-    is_stale = second._is_stale
-
-    def first_is_faster(holder):
-        monkeypatch.setattr(second, "_is_stale", is_stale)
-        stale = is_stale(holder)
-        first.__enter__()
-        return stale
-
-    monkeypatch.setattr(second, "_is_stale", first_is_faster)
-    with pytest.raises(InputError, match="in use by"):
-        second.__enter__()
-    assert [path.name for path in tmp_path.iterdir()] == [LOCK]
-    first.__exit__()
+def test_processes_take_turns(tmp_path):
+    processes = [start(TAKE_TURNS, tmp_path / LOCK) for _ in range(3)]
+    for process in processes:
+        process.communicate()
+    assert [process.returncode for process in processes] == [0, 0, 0]
+    assert list(tmp_path.iterdir()) == []
 
 
-def test_a_clock_that_is_set_releases_no_lock(tmp_path):
-    write_lock(tmp_path, process_started=lock_of(tmp_path).owner["process_started"] + 2)
-    with pytest.raises(InputError, match=f"in use by .*process {os.getpid()}"):
-        lock_of(tmp_path).__enter__()
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="filelock 3 lets a second process in there")
+@pytest.mark.filterwarnings("ignore:flock not supported")
+def test_a_file_system_without_locks(tmp_path, monkeypatch):
+    def flock(descriptor, operation):
+        raise OSError(errno.ENOSYS, "Function not implemented")
 
-
-def test_the_lock_of_another_machine_is_kept_while_it_is_renewed(tmp_path, monkeypatch):
-    write_lock(tmp_path, age=Lock.STALE - 60, host="elsewhere")
-    with pytest.raises(InputError, match="on elsewhere, process"):
-        lock_of(tmp_path).__enter__()
-    monkeypatch.setattr(Lock, "RENEWED", 0.01)
-    (tmp_path / LOCK).unlink()
+    monkeypatch.setattr("fcntl.flock", flock)
     with lock_of(tmp_path):
-        os.utime(tmp_path / LOCK, (1, 1))
-        deadline = time.time() + 10
-        while (tmp_path / LOCK).stat().st_mtime == 1 and time.time() < deadline:
-            time.sleep(0.01)
-        assert (tmp_path / LOCK).stat().st_mtime > 1
+        with pytest.raises(InputError, match="in use by another process"):
+            lock_of(tmp_path).__enter__()
+        assert (tmp_path / LOCK).exists()
+    assert list(tmp_path.iterdir()) == []
+    with lock_of(tmp_path):
+        pass

@@ -26,7 +26,7 @@ from residual_hf.data.synthetic.grammar import (
     A,
     Clause,
     Determiner,
-    Part,
+    Element,
     clock,
     english,
     german,
@@ -247,12 +247,12 @@ def test_prepositions_contract_with_the_article(preposition, place, case, de) ->
 
 OWL = phrase(THE, "", "owl")
 BEAR = object_part(phrase(THE, "", "bear"), ACC)
-YESTERDAY, TOMORROW = Part("time", "yesterday", "gestern"), Part("time", "tomorrow", "morgen")
-IN_THE_FOREST = Part("place", "in the forest", "im Wald")
+YESTERDAY, TOMORROW = Element("time", "yesterday", "gestern"), Element("time", "tomorrow", "morgen")
+IN_THE_FOREST = Element("place", "in the forest", "im Wald")
 A_HAT = object_part(phrase(A, "", "hat"), ACC)
 # clause, English, German main clause, German subordinate clause
 CLAUSES = [
-    (Clause(OWL, verb("call"), parts=[BEAR, Part("often", "often", "oft")]),
+    (Clause(OWL, verb("call"), parts=[BEAR, Element("often", "often", "oft")]),
      "the owl often calls the bear", "die Eule ruft den Bären oft an", "die Eule den Bären oft anruft"),
     (Clause(OWL, verb("call"), "past", [BEAR, YESTERDAY]), "the owl called the bear yesterday",
      "die Eule hat gestern den Bären angerufen", "die Eule gestern den Bären angerufen hat"),
@@ -269,7 +269,7 @@ CLAUSES = [
     (Clause(OWL, verb("wait"), parts=[object_part(phrase(THIS, "", "king"), ACC, "auf"), IN_THE_FOREST]),
      "the owl waits for this king in the forest", "die Eule wartet im Wald auf diesen König",
      "die Eule im Wald auf diesen König wartet"),
-    (Clause(OWL, BE, "past", [Part("not", "not", "nicht"), Part("predicate", "sad", "traurig")]),
+    (Clause(OWL, BE, "past", [Element("not", "not", "nicht"), Element("predicate", "sad", "traurig")]),
      "the owl was not sad", "die Eule war nicht traurig", "die Eule nicht traurig war"),
 ]  # fmt: skip
 

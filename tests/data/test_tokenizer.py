@@ -332,6 +332,64 @@ def test_separate_vocabularies_must_agree_on_special_tokens(tmp_path):
         ResidualTokenizer.from_pair(train("en"), swapped)
 
 
+@pytest.mark.parametrize("name", ["bos_token", "eos_token", "pad_token"])
+def test_a_new_special_token_has_one_id_in_separate_vocabularies(tmp_path, separate, name):
+    separate.save_pretrained(tmp_path)
+    loaded = ResidualTokenizer.from_pretrained(tmp_path, **{name: "<new>"})
+    check_separate(loaded)
+    new = getattr(loaded, f"{name}_id")
+    assert new == len(loaded) - 1 == loaded.target_vocab_size - 1 == loaded.target_tokenizer.token_to_id("<new>")
+    assert new >= max(len(separate), separate.target_vocab_size)
+    assert loaded.decode([new], skip_special_tokens=True) == ""
+    loaded.save_pretrained(tmp_path / "again")
+    again = ResidualTokenizer.from_pretrained(tmp_path / "again")
+    assert (getattr(again, f"{name}_id"), len(again), again.target_vocab_size) == (new, new + 1, new + 1)
+
+
+def test_tokens_are_added_to_both_vocabularies(separate):
+    pair = copy.deepcopy(separate)
+    assert pair.add_tokens(["<2ru>", "\N{ROCKET}"]) == 2
+    assert len(pair) == len(separate) + 2 and pair.target_vocab_size == separate.target_vocab_size + 2
+    encoded = pair("<2ru> boat \N{ROCKET}", text_target="\N{ROCKET}")
+    assert len(separate) in encoded.input_ids and len(separate) + 1 in encoded.input_ids
+    assert separate.target_vocab_size + 1 in encoded.labels
+    assert pair.decode(encoded.labels, skip_special_tokens=True) == "\N{ROCKET}"
+    assert pair.add_tokens(["<2ru>"]) == 0 and pair.target_vocab_size == separate.target_vocab_size + 2
+
+
+def test_special_tokens_of_one_vocabulary_and_tokens_without_rows_are_refused(separate):
+    pair = copy.deepcopy(separate)
+    pair.target_tokenizer.add_tokens(["<mine>"])
+    with pytest.raises(ValueError, match="<mine> cannot be a new special token, because the target contains it"):
+        pair.add_special_tokens({"pad_token": "<mine>"})
+    known = ResidualTokenizer.from_pair(train("en"), train("ru"), known_tokens=(100, 100))
+    with pytest.raises(ValueError, match="<2ru>: tokens cannot be added"):
+        known.add_tokens(["<2ru>"])
+
+
+def test_vocabularies_are_trained_anew(separate):
+    check_separate(separate)
+    source = separate.train_new_from_iterator(TEXTS["de"] * 3, 150)
+    assert type(source) is ResidualTokenizer and len(source) == 150 and source.model_max_length == 64
+    assert source.get_vocab().keys() != separate.get_vocab().keys()
+    assert source.target_tokenizer.to_str() == separate.target_tokenizer.to_str()
+    both = separate.train_new_from_iterator(TEXTS["de"] * 3, 150, target_iterator=TEXTS["en"] * 3)
+    assert both.target_tokenizer.get_vocab().keys() != separate.target_tokenizer.get_vocab().keys()
+    assert both.get_vocab() == source.get_vocab()
+    ids = both(TEXTS["de"][0], text_target=TEXTS["en"][0])
+    assert both.decode(ids.input_ids, skip_special_tokens=True, use_source_tokenizer=True) == TEXTS["de"][0]
+    assert both.decode(ids.labels, skip_special_tokens=True) == TEXTS["en"][0]
+
+
+def test_a_copy_is_made_from_init_kwargs(tmp_path, separate):
+    separate.save_pretrained(tmp_path)
+    loaded = ResidualTokenizer.from_pretrained(tmp_path)
+    assert loaded.init_kwargs["target_tokenizer_file"] == str(tmp_path / "target_tokenizer.json")
+    check_separate(ResidualTokenizer(tokenizer_file=str(tmp_path / "tokenizer.json"), **loaded.init_kwargs))
+    loaded.save_pretrained(tmp_path / "again")
+    assert "target_tokenizer_file" not in json.loads((tmp_path / "again" / "tokenizer_config.json").read_text())
+
+
 class ToyConfig(PreTrainedConfig):
     model_type = "toy_for_tokenizer_test"
 

@@ -217,7 +217,7 @@ def test_equal_translations_do_not_differ(make_run):
     assert re.search(r"\| BLEU \| [\d.]+ \| [\d.]+ \| \+0.00 \| 1.000 \| no \|", card)
 
 
-def test_learning_curve_is_drawn(make_run):
+def test_learning_curve_is_drawn(make_run, learning_curves):
     pytest.importorskip("matplotlib", reason="the extra [card] is not installed")
     run = make_run()
     assert "(training_curve.png)" in content(write_card(run))
@@ -231,7 +231,7 @@ def test_learning_curve_is_drawn(make_run):
     assert path.with_name("photo.png").read_text() == "mine" and not path.with_name("photo.md").exists()
 
 
-def test_card_without_matplotlib_has_no_picture(make_run, monkeypatch):
+def test_card_without_matplotlib_has_no_picture(make_run, learning_curves, monkeypatch):
     monkeypatch.setattr(curve_module, "find_spec", lambda name: None)
     run = make_run()
     assert "![" not in content(write_card(run))

@@ -19,7 +19,7 @@ from residual_hf.cli import main
 from residual_hf.hub import push
 from residual_hf.hub.plain_card import save_with_card
 from residual_hf.hub.push import push_run
-from residual_hf.model import connections
+from residual_hf.model import connections, self_contained
 from residual_hf.model.ln_modes import PreLN
 
 CARD = "---\nlibrary_name: transformers\npipeline_tag: translation\ntags: [translation]\n---\n# German to English\n"
@@ -123,6 +123,38 @@ def test_files_that_nobody_means_to_upload_are_refused_by_name(run, change, mess
     change(run / "model")
     with pytest.raises(InputError, match=message):
         push_run(run, "somebody/a", dry_run=True)
+
+
+@pytest.mark.parametrize("change", ["# a comment\n", "unused = 1\n"])
+def test_the_installed_code_replaces_that_of_another_version_which_computes_the_same(run, change):
+    model = run / "model"
+    installed = {path.name: path.read_bytes() for path in model.iterdir()}
+    insert(model / "norms.py", change)
+    if not change.startswith("#"):
+        with pytest.raises(InputError, match="the model code norms.py differs from that of the installed"):
+            push_run(run, "somebody/a", dry_run=True)
+    push_run(run, "somebody/a", dry_run=True, trust_remote_code=not change.startswith("#"))
+    assert {path.name: path.read_bytes() for path in model.iterdir()} == installed
+
+
+def test_files_that_an_older_version_did_not_have_are_added(run, monkeypatch):
+    code = self_contained.model_code
+    monkeypatch.setattr(self_contained, "model_code", lambda config: {**code(config), "newer.py": "a = 1\n"})
+    with pytest.raises(InputError, match=r"newer\.py: no such file"):
+        push_run(run, "somebody/a", dry_run=True)
+    assert "newer.py" in push_run(run, "somebody/a", dry_run=True, trust_remote_code=True).files
+
+
+OTHER_NORM = 'NORM_TYPES["layer_norm"] = lambda *size, **options: nn.LayerNorm(*size, **{**options, "eps": 1.0})\n'
+
+
+@pytest.mark.parametrize(("code", "message"), [(OTHER_NORM, "Tensor-likes are not close"), ("1 / 0\n", "division")])
+def test_code_that_computes_something_else_is_refused_and_kept(run, code, message):
+    insert(run / "model" / "norms.py", code)
+    changed = (run / "model" / "norms.py").read_bytes()
+    with pytest.raises(InputError, match=f"does not give the results of the installed residual_hf .*: {message}"):
+        push_run(run, "somebody/a", dry_run=True, trust_remote_code=True)
+    assert (run / "model" / "norms.py").read_bytes() == changed
 
 
 def test_a_model_without_records_gets_a_card_that_says_where_it_is_from(tmp_path):

@@ -219,6 +219,24 @@ def test_adapted_embeddings_keep_their_scale(fields, adapter):
     torch.testing.assert_close(logits_of(adapted.merge_and_unload()), new, rtol=1e-4, atol=1e-4)
 
 
+def test_trained_tokens_of_one_table_are_tied_everywhere():
+    """PEFT ties the target table and the output projection to the adapter of the input embeddings, `encoder`."""
+    model = randomise(make("resi_dual"))
+    old, source = logits_of(model), torch.tensor([[5, 6, 13, 7, 2]])
+    tokens = peft.TrainableTokensConfig(token_indices=[5, 6, 13], target_modules=["encoder.embed_tokens"])
+    adapted = peft.get_peft_model(model, tokens)
+    assert torch.equal(logits_of(adapted), old)
+    new = logits_of(train_adapter(adapted))
+    changed = (new - old).abs().amax(dim=(0, 1)) > 1e-3
+    assert changed[[5, 6, 13]].all()
+    found = adapted.generate(input_ids=source, num_beams=3)
+    merged = adapted.merge_and_unload()
+    torch.testing.assert_close(logits_of(merged), new, rtol=1e-4, atol=1e-4)
+    tables = [merged.lm_head, merged.model.encoder.embed_tokens, merged.model.decoder.embed_tokens]
+    assert len({id(table.weight) for table in tables}) == 1
+    assert torch.equal(found, merged.generate(input_ids=source, num_beams=3))
+
+
 @pytest.mark.parametrize(
     ("fields", "adapter"),
     [

@@ -80,8 +80,6 @@ def zero_branches(model):
     return model
 
 
-
-
 @pytest.mark.parametrize(
     ("mode", "fields", "factor"),
     [

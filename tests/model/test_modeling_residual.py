@@ -29,8 +29,6 @@ def models():
     return get
 
 
-
-
 def changed(old, new):
     """Per sentence and target position: did anything change?"""
     return (old - new).abs().amax(-1) > 1e-6 * old.abs().max()

@@ -72,6 +72,20 @@ def test_the_loss_is_that_of_the_next_token_and_divides_by_the_given_number():
         assert torch.allclose(model(ids, attention_mask=mask, labels=labels, num_items_in_batch=5).loss, expected / 5)
 
 
+@pytest.mark.parametrize("fields", [{}, {"adaptive_cutoffs": [20, 35]}, {"fix_norm": True}])
+def test_shifted_labels_are_not_shifted_again(fields):
+    """The part of a sequence on one device: its last label is the first token of the next part."""
+    model = causal(**fields)
+    ids, mask = left_padded()
+    shifted = torch.roll(ids.masked_fill(mask == 0, -100), -1, dims=1)
+    with torch.no_grad():
+        expected = torch.nn.functional.cross_entropy(
+            model(ids, attention_mask=mask).logits.flatten(0, 1), shifted.flatten(), ignore_index=-100
+        )
+        assert torch.allclose(model(ids, attention_mask=mask, labels=ids, shift_labels=shifted).loss, expected)
+        assert model(ids, attention_mask=mask, shift_labels=shifted).loss is None
+
+
 def test_a_criterion_replaces_the_loss():
     model, (ids, _) = causal(), left_padded()
     with torch.no_grad():

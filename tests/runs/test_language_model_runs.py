@@ -18,9 +18,10 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, pipeline
 from residual_hf.base.errors import InputError
 from residual_hf.cli import main
 from residual_hf.model.options import from_mapping
-from residual_hf.runs import run as run_module
+from residual_hf.runs import fitting
+from residual_hf.runs.fitting import Interrupted
 from residual_hf.runs.recipe import Recipe
-from residual_hf.runs.run import Interrupted, train
+from residual_hf.runs.run import train
 
 NEXT = {
     "a": "red",
@@ -165,13 +166,13 @@ def test_interrupted_run_resumes_to_the_same_weights(tmp_path, monkeypatch, data
     train(complete)
     recipe = replace(complete, output_dir=str(tmp_path / "resumed"))
 
-    class Interrupt(run_module.InterruptCallback):
+    class Interrupt(fitting.InterruptCallback):
         def on_step_end(self, args, state, control, **kwargs):
             self.interrupted = state.global_step == 11
             super().on_step_end(args, state, control, **kwargs)
 
     with monkeypatch.context() as patch:
-        patch.setattr(run_module, "InterruptCallback", Interrupt)
+        patch.setattr(fitting, "InterruptCallback", Interrupt)
         with pytest.raises(Interrupted, match="stopped at update 11"):
             train(recipe)
     train(recipe, resume=True)

@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from residual_hf.base.errors import InputError
-from residual_hf.commands.options import parse_overrides
+from residual_hf.commands.arguments import parse_overrides
 from residual_hf.model.options import from_mapping
 from residual_hf.runs.recipe import Recipe, load_recipe
 from residual_hf.training.training_settings import TrainingSettings

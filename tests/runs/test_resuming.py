@@ -25,6 +25,7 @@ from residual_hf.data import encoding
 from residual_hf.data.pipeline import read_corpora
 from residual_hf.model.options import from_mapping
 from residual_hf.records.run_record import RunRecord
+from residual_hf.runs import final_model, fitting
 from residual_hf.runs import run as run_module
 from residual_hf.runs.recipe import Recipe
 from residual_hf.runs.resuming import check_same_run
@@ -286,7 +287,7 @@ def test_the_model_is_saved_before_it_is_scored_and_scoring_is_resumed(tmp_path,
         raise RuntimeError("scoring failed")
 
     recipe = make_recipe(tmp_path, **SMALL)
-    monkeypatch.setattr(run_module, "final_scores", fail)
+    monkeypatch.setattr(final_model, "final_scores", fail)
     with pytest.raises(RuntimeError, match="scoring failed"):
         train(recipe)
     weights = (tmp_path / "run" / "model" / "model.safetensors").read_bytes()
@@ -388,7 +389,7 @@ def test_two_runs_cannot_use_one_folder(run):
 
 def test_a_disk_without_space_for_the_checkpoints_is_refused(tmp_path, monkeypatch):
     recipe = make_recipe(tmp_path, **SMALL)
-    monkeypatch.setattr(run_module, "bytes_to_write", lambda *arguments: 2**60)
+    monkeypatch.setattr(fitting, "bytes_to_write", lambda *arguments: 2**60)
     with pytest.raises(InputError, match=r"MiB free, must have \d+"):
         train(recipe)
     assert not (tmp_path / "run").exists()

@@ -96,17 +96,17 @@ def interrupted(monkeypatch):
     """Trains a recipe, interrupted after a number of updates."""
     import signal
 
-    from residual_hf.runs import run as run_module
+    from residual_hf.runs import fitting
 
     def run(recipe, updates):
-        class Interrupt(run_module.InterruptCallback):
+        class Interrupt(fitting.InterruptCallback):
             def on_step_begin(self, args, state, control, **kwargs):
                 if state.global_step == updates:
                     signal.raise_signal(signal.SIGINT)
 
         with monkeypatch.context() as patch:
-            patch.setattr(run_module, "InterruptCallback", Interrupt)
-            with pytest.raises(run_module.Interrupted, match=f"stopped at update {updates + 1}; use --resume"):
+            patch.setattr(fitting, "InterruptCallback", Interrupt)
+            with pytest.raises(fitting.Interrupted, match=f"stopped at update {updates + 1}; use --resume"):
                 train(recipe)
 
     return run

@@ -59,7 +59,7 @@ class Command:
     @property
     def verb(self) -> list[str] | None:
         """The arguments of `residual-hf`, also where a launcher starts it; None for other commands."""
-        for name in ("residual-hf", "residual_hf.cli"):
+        for name in ("residual-hf", "residual_hf_cli"):
             if name in self.words:
                 return list(self.words[self.words.index(name) + 1 :])
         return None
@@ -70,7 +70,7 @@ class Command:
 
 def pages() -> list[str]:
     """Every page with commands in it, by its path in the repository."""
-    found = [ROOT / "README.md", *sorted(ROOT.glob("docs/*.md")), *sorted(ROOT.glob("examples/*/README.md"))]
+    found = [*sorted(ROOT.glob("*.md")), *sorted(ROOT.glob("docs/*.md")), *sorted(ROOT.glob("examples/*/README.md"))]
     return [page.relative_to(ROOT).as_posix() for page in found]
 
 

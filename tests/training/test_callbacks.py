@@ -50,7 +50,7 @@ def test_time_left_counts_the_updates_of_this_start(tmp_path, clock, caplog):
     assert "update 850  eval_loss 2" in caplog.text
 
 
-def test_evaluation_names_the_best_so_far_and_draws_the_curve(tmp_path, clock, caplog):
+def test_evaluation_names_the_best_so_far_and_draws_the_curve(learning_curves, tmp_path, clock, caplog):
     pytest.importorskip("matplotlib", reason="the extra [card] is not installed")
     summary = EvaluationSummary(tmp_path / "learning_curve.png", "bleu")
     history = [{"step": 10, "eval_nll": 3.0, "eval_bleu": 20.0}, {"step": 20, "eval_nll": 2.0, "eval_bleu": 18.0}]

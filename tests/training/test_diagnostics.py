@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 
 import pytest
 import torch
@@ -284,3 +285,11 @@ def test_a_training_after_one_that_an_error_ended_counts_each_loss_once(tmp_path
     trainer.train()
     found = read_json_lines(tmp_path / "diagnostics.jsonl")
     assert series(found, "losses") == pytest.approx(series(expected, "losses"), rel=1e-3)
+
+
+def test_a_version_of_pytorch_without_its_hook_is_named(tmp_path, monkeypatch):
+    monkeypatch.delattr(torch.autograd.Variable, "_execution_engine")
+    trainer = make_trainer(tmp_path, make_model(), max_updates=1)
+    trainer.add_callback(DiagnosticsCallback(tmp_path))
+    with pytest.raises(InputError, match=f"diagnostics: not available with PyTorch {re.escape(torch.__version__)}"):
+        trainer.train()

@@ -114,7 +114,7 @@ def evaluations(run):
 
 @pytest.fixture(scope="module")
 def launched(tmp_path_factory):
-    return accelerate("cpu.yaml", tmp_path_factory.mktemp("cpu"), ["-m", "residual_hf.cli"])
+    return accelerate("cpu.yaml", tmp_path_factory.mktemp("cpu"), ["-m", "residual_hf_cli"])
 
 
 def test_accelerate_launches_the_command(launched):

@@ -95,8 +95,6 @@ def test_learning_rates_are_fairseqs(tmp_path):
     assert any(rate == pytest.approx(0.3 * (3 / 5) ** 0.5) for rate in rates)
 
 
-
-
 def test_scores_of_translations_are_reported(tmp_path):
     valid = make_corpus(6, seed=2)
     references = [" ".join(map(str, valid[n]["labels"][:-1])) for n in range(6)]

@@ -9,7 +9,7 @@ from random import Random
 from residual_hf.base.errors import InputError
 
 from . import grammar
-from .grammar import ACC, DAT, NO, NOM, PRONOUNS, THE, THIS, A, Clause, Determiner, Part, Phrase, english, german
+from .grammar import ACC, DAT, NO, NOM, PRONOUNS, THE, THIS, A, Clause, Determiner, Element, Phrase, english, german
 from .words import ADJECTIVES, BE, COST, HAVE, LIVE, NEED, NOUNS, PLACES, SAY, VERBS, Noun, Pair
 
 MAX_PAIRS = 1_000_000
@@ -62,20 +62,20 @@ def something(dice: Random, noun: Noun, user: Phrase) -> Phrase:
     return described(dice, A if kind == "a" else THE, noun)
 
 
-def place(dice: Random, going: bool = False) -> Part:
+def place(dice: Random, going: bool = False) -> Element:
     """Where something happens (dative), or where somebody goes (accusative)."""
     noun = dice.choice([noun for noun in NOUNS if noun.kind == "place"])
     en, de = PLACES[noun.en].split()[2 * going :][:2]
     part = grammar.object_part(described(dice, THE, noun), ACC if going else DAT, de)
-    return Part("goal" if going else "place", f"{en} {part.en}", part.de)
+    return Element("goal" if going else "place", f"{en} {part.en}", part.de)
 
 
-def times(dice: Random, tense: str) -> list[Part]:
+def times(dice: Random, tense: str) -> list[Element]:
     if tense == "present" and dice.random() < 0.4:
-        return [Part("often", *dice.choice(OFTEN))]
+        return [Element("often", *dice.choice(OFTEN))]
     days = TIMES.get(tense, TIMES["future"])
     day, time = dice.choice(days), grammar.clock(dice.randint(1, 12), dice.random() < 0.5)
-    return [Part("time", *day), *([Part("clock", *time)] if day is days[0] and dice.random() < 0.6 else [])]
+    return [Element("time", *day), *([Element("clock", *time)] if day is days[0] and dice.random() < 0.6 else [])]
 
 
 def deed(dice: Random, who: Phrase, detail: float = 0.6, tenses: str = "present past past will can") -> Clause:
@@ -96,8 +96,8 @@ def deed(dice: Random, who: Phrase, detail: float = 0.6, tenses: str = "present 
 def state(dice: Random, who: Phrase, tense: str = "present") -> Clause:
     """How somebody feels, or what somebody lacks."""
     if dice.random() < 0.6:
-        denied = [Part("not", "not", "nicht")] if dice.random() < 0.2 else []
-        return Clause(who, BE, tense, [*denied, Part("predicate", *dice.choice(MOODS))])
+        denied = [Element("not", "not", "nicht")] if dice.random() < 0.2 else []
+        return Clause(who, BE, tense, [*denied, Element("predicate", *dice.choice(MOODS))])
     lacking = described(dice, NO, dice.choice(BELONGINGS), plural=0.3)
     return Clause(who, HAVE, tense, [grammar.object_part(lacking, ACC)])
 
@@ -174,10 +174,10 @@ def figure(dice: Random) -> Pair:
     """The dragon is eighty-one years old. Der Drache ist einundachtzig Jahre alt."""
     en, de = grammar.number(dice.choice((0, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9)) * 100 + dice.randint(2, 99))
     if dice.random() < 0.4:
-        old = Part("predicate", f"{en} years old", f"{de} Jahre alt")
+        old = Element("predicate", f"{en} years old", f"{de} Jahre alt")
         clause = Clause(grammar.noun_phrase(THE, None, dice.choice(CAST)), BE, parts=[old])
     else:
-        price = Part("predicate", f"{en} gold coins", f"{de} Goldmünzen")
+        price = Element("predicate", f"{en} gold coins", f"{de} Goldmünzen")
         clause = Clause(described(dice, THIS, dice.choice(BELONGINGS), plural=0.2), COST, parts=[price])
     return sentence(english(clause), german(clause))
 

@@ -137,7 +137,7 @@ def owned_by(owner: Phrase, thing: Phrase) -> Phrase:
     return thing._replace(en=en, en_object=en, de=tuple(f"{form} {owner.de[GEN]}" for form in thing.de))
 
 
-class Part(NamedTuple):
+class Element(NamedTuple):
     """An object, adverbial or predicate; `role` decides its place."""
 
     role: str
@@ -145,14 +145,14 @@ class Part(NamedTuple):
     de: str
 
 
-def object_part(phrase: Phrase, case: int, preposition: str = "") -> Part:
+def object_part(phrase: Phrase, case: int, preposition: str = "") -> Element:
     """A noun phrase as an object; a German preposition is contracted with the article: in dem Wald, im Wald."""
     if preposition:
         before, _, after = phrase.de[case].partition(" ")
         before = CONTRACTED.get(f"{preposition} {before}", f"{preposition} {before}")
-        return Part("goal", phrase.en_object, f"{before} {after}".rstrip())
+        return Element("goal", phrase.en_object, f"{before} {after}".rstrip())
     role = "dative" if case == DAT and phrase.role == "definite" else phrase.role
-    return Part(role, phrase.en_object, phrase.de[case])
+    return Element(role, phrase.en_object, phrase.de[case])
 
 
 @dataclass
@@ -162,7 +162,7 @@ class Clause:
     subject: Phrase
     verb: Verb
     tense: str = "present"
-    parts: list[Part] = field(default_factory=list)
+    parts: list[Element] = field(default_factory=list)
     front: Pair = ("", "")
 
 
@@ -178,7 +178,7 @@ def english(clause: Clause, question: str | None = None) -> str:
         auxiliary = "did" if past else "does" if person == SINGULAR else "do"
     elif past or person == SINGULAR:
         lexical = verb.en_past if past else {"have": "has", "go": "goes", "fly": "flies"}.get(verb.en, f"{verb.en}s")
-    parts = [*clause.parts, Part("verb", f"{lexical} {verb.particle}".strip(), "")]
+    parts = [*clause.parts, Element("verb", f"{lexical} {verb.particle}".strip(), "")]
     after = [part.en for part in sorted(parts, key=lambda part: ENGLISH_ORDER.index(part.role))]
     if question is None:
         words = [clause.front[0], clause.subject.en, auxiliary, *after]

@@ -4,27 +4,15 @@
 from __future__ import annotations
 
 import argparse
-from argparse import ArgumentParser
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import fields
-from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 from residual_hf.base.choices import DECODING_DTYPES
 from residual_hf.base.errors import InputError
-from residual_hf.base.files import expanded
 from residual_hf.generation.long_text import LONG_TEXT
 
-Verbs: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
 SEARCH = ("num_beams", "length_penalty", "dtype")
-
-
-def add_verb(verbs: Verbs, name: str, run: Callable[[argparse.Namespace], int], summary: str) -> ArgumentParser:
-    """A parser for the verb `name`, which calls `run`; `summary` is shown in both levels of `--help`."""
-    parser = verbs.add_parser(name, help=summary, description=f"{summary[0].upper()}{summary[1:]}.")
-    parser.register("type", Path, expanded)  # shells leave the `~` in `--output-dir=~/run`
-    parser.set_defaults(run=run)
-    return parser
 
 
 def add_overwrite(parser: argparse._ActionsContainer) -> None:

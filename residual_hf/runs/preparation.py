@@ -1,0 +1,52 @@
+# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
+"""The second stage of a run: the tokenizer and the encoded corpora, for the positions of its model."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from residual_hf.data.encoding import EncodedCorpus
+from residual_hf.data.pipeline import Corpora, PreparedData, open_stream, prepare
+from residual_hf.data.streaming import StreamedBatches
+from residual_hf.training.launch import this_process
+from residual_hf.training.training_settings import TrainingSettings
+
+from .recipe import Recipe
+from .warm_start import Start
+
+
+def prepare_data(recipe: Recipe, texts: Corpora, folder: Path, start: Start | None = None) -> PreparedData:
+    """The tokenizer and the encoded corpora of a run, for the positions of its model."""
+    positions = (recipe.build_config() if start is None else start.model.config).max_position_embeddings
+    recipe.check_block_size(positions)
+    return prepare(
+        texts,
+        recipe.data,
+        recipe.tokenizer,
+        folder,
+        target_languages=recipe.target_languages,
+        positions=positions,
+        max_tokens=recipe.max_tokens,
+        seed=recipe.training.seed,
+        context_window=recipe.evaluation.context_window,
+    )
+
+
+def training_data(
+    recipe: Recipe, settings: TrainingSettings, data: PreparedData, model: Any
+) -> StreamedBatches | EncodedCorpus:
+    """The training corpus in memory, or the batches of this process, read during training."""
+    if not recipe.data.stream:
+        return data.encoded["train"]
+    return open_stream(
+        recipe.data,
+        data.tokenizer,
+        settings.token_budget,
+        positions=model.config.max_position_embeddings,
+        seed=settings.seed,
+        multiple=settings.batch_size_multiple,
+        order=settings.batch_order,
+        rank=this_process().process_index,
+        world_size=this_process().num_processes,
+    )

@@ -1,0 +1,91 @@
+# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
+"""The first stage of a run: check the input and the output folder before any long work, and read the corpora."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, nullcontext
+from functools import partial
+from pathlib import Path
+
+from residual_hf.base.files import (
+    RECORD,
+    check_output_folder,
+    check_space,
+    delete_replaced,
+    emptied_folder,
+    expanded,
+)
+from residual_hf.base.interrupts import signals_interrupt
+from residual_hf.base.lock import Lock
+from residual_hf.checkpoint import WEIGHT_FILES
+from residual_hf.data.pair_reader import check_files
+from residual_hf.data.pipeline import given_tokenizer
+from residual_hf.evaluation.translation_metric import load_metric
+from residual_hf.training.launch import check_launch
+
+from .building import model_class
+from .logs import log_to
+from .recipe import Recipe
+from .resuming import check_run_folder
+from .warm_start import Start, load_start
+
+logger = logging.getLogger(__name__)
+
+LOCK = "run.lock"
+
+
+def check_input(recipe: Recipe, *, resume: bool) -> Start | None:
+    """Check what a recipe needs besides its text; returns the model to start from, if it names one.
+
+    Raises `InputError` for a library, a metric, a file, a model or a tokenizer that is missing or does not fit.
+    """
+    check_launch(recipe.training)
+    for name in recipe.evaluation.metrics:
+        load_metric(name)
+    check_files(recipe.corpora)
+    start = None
+    if recipe.starts_from is not None:
+        logger.info("loading %s", recipe.starts_from)
+        start = load_start(recipe.starts_from, recipe.model_fields, model_class(recipe))
+    of_run = expanded(recipe.output_dir) / "tokenizer"
+    if recipe.tokenizer.path is not None and not (resume and of_run.exists()):
+        given_tokenizer(recipe.tokenizer.path, recipe.tokenizer.kind)
+    return start
+
+
+def check_folder(recipe: Recipe, *, overwrite: bool, resume: bool, inputs: Iterable[Path]) -> Path:
+    """The output folder of a run. Raises `InputError` for one that cannot be used, see `train`."""
+    folder = expanded(recipe.output_dir)
+    if resume:
+        check_run_folder(folder)
+        check_space(folder)
+        check_output_folder(folder / "model", overwrite=True, holds=WEIGHT_FILES)
+    else:
+        check_output_folder(
+            folder,
+            overwrite=overwrite,
+            holds=[RECORD],
+            inputs=[*inputs, *recipe.input_paths],
+            options="--overwrite, --resume",
+        )
+    # what is before ".." may be a part of an earlier run, which is moved
+    return folder.resolve() if ".." in folder.parts else folder
+
+
+@contextmanager
+def run_folder(folder: Path, *, resume: bool = False) -> Iterator[Callable[[], None]]:
+    """Context in which this process has a run folder for itself and logs to it.
+
+    Unless `resume`, the folder is empty. The context yields a function that deletes what was in it, see
+    `emptied_folder`.
+    """
+    emptied = nullcontext(partial(delete_replaced, folder)) if resume else emptied_folder(folder, keep=LOCK)
+    with (
+        signals_interrupt(),
+        Lock(folder / LOCK, f"output_dir: {folder}"),
+        emptied as delete_former,
+        log_to(logging.FileHandler(folder / "train.log", encoding="utf-8")),
+    ):
+        yield delete_former

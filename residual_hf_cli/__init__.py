@@ -1,0 +1,11 @@
+# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
+"""The console script `residual-hf`, also for launchers: `python -m residual_hf_cli`.
+
+A script inside the package would first run its `__init__`, which imports PyTorch and Transformers and takes seconds. In
+a process that begins here, the package registers with Transformers when a verb runs, so that `--help` of every verb and
+errors of usage answer at once.
+"""
+
+from residual_hf.cli import main
+
+__all__ = ["main"]

@@ -1,0 +1,30 @@
+# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
+"""Functions of PyTorch that are not public: each is known here, so that a version without it says what broke."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+import torch
+
+ROOT = Path(__file__).parents[1]
+USES = {
+    "_foreach_norm": "DiagnosticsCallback: norms of the gradients",
+    "_foreach_lerp_": "the moving average of the weights",
+    **dict.fromkeys(
+        ["_foreach_mul_", "_foreach_add_", "_foreach_addcmul_", "_foreach_sqrt", "_foreach_addcdiv_"],
+        "the optimizer radam",
+    ),
+}
+
+
+def test_every_use_is_known():
+    sources = (path.read_text(encoding="utf-8") for path in (ROOT / "residual_hf").rglob("*.py"))
+    assert {name for source in sources for name in re.findall(r"\btorch\.(_[a-z]\w*)", source)} == USES.keys()
+
+
+@pytest.mark.parametrize("name", USES)
+def test_the_function_exists(name):
+    assert callable(getattr(torch, name, None)), f"torch.{name} is missing, which {USES[name]} needs"
