@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 
 from residual_hf.base.errors import InputSettings
@@ -13,6 +13,7 @@ from residual_hf.model.options import option
 
 from .scripts import is_script
 
+SPLITS = ("train", "valid", "test")
 SIDES = {"both": ("source", "target"), "source": ("source",), "target": ("target",)}
 SPECIAL_TOKENS = ("<s>", "<pad>", "</s>", "<unk>")  # ids 0 to 3, as in fairseq's dictionaries
 BREAK_MODES = ("none", "complete", "complete_doc", "eos")
@@ -27,15 +28,22 @@ class CorpusSpec(InputSettings):
     `dataset` with `text_column`. Text, TSV and JSONL files may be gzipped.
     """
 
-    text: str | Path | None = option(None, help="language models: text file, in which a blank line ends a document")
+    text: str | Path | None = option(
+        None, may_change=True, help="language models: text file, in which a blank line ends a document"
+    )
     text_column: str | None = option(None, help="language models: key of the text in `jsonl` or `dataset`")
-    source: str | Path | None = option(None, help="text file with one sentence per line")
-    target: str | Path | None = option(None, help="text file with the translation of each line of `source`")
+    source: str | Path | None = option(None, may_change=True, help="text file with one sentence per line")
+    target: str | Path | None = option(
+        None, may_change=True, help="text file with the translation of each line of `source`"
+    )
     tsv: str | Path | None = option(
-        None, help="tab-separated file with columns source and target; for more columns set `source_column`"
+        None,
+        may_change=True,
+        help="tab-separated file with columns source and target; for more columns set `source_column`",
     )
     jsonl: str | Path | None = option(
         None,
+        may_change=True,
         help='one object per line: `{"translation": {"en": ..., "de": ...}}`, or with the keys `source_column`'
         " and `target_column`",
     )
@@ -50,7 +58,7 @@ class CorpusSpec(InputSettings):
     target_column: str | int | None = option(None, minimum=1, help="number of a TSV column, from 1, or a key")
     skip_empty: bool = option(False, help="drop pairs with an empty side; by default they are an error")
     limit: int | None = option(None, minimum=1, help="read only the first pairs")
-    name: str | None = option(None, help="name in logs, metrics and cards; default: the file names")
+    name: str | None = option(None, may_change=True, help="name in logs, metrics and cards; default: the file names")
     tag: str | None = option(
         None, help="token such as `<BT>` before every source of this training corpus, to mark synthetic text"
     )
@@ -58,7 +66,7 @@ class CorpusSpec(InputSettings):
         None, above=0, help="relative share of the training pairs; set it for all training corpora or for none"
     )
     raw_target: str | Path | None = option(
-        None, help="text file with the references before tokenization, for sacreBLEU"
+        None, may_change=True, help="text file with the references before tokenization, for sacreBLEU"
     )
 
     def check(self) -> None:
@@ -129,6 +137,10 @@ class CorpusSpec(InputSettings):
         if self.name is not None:
             return self.name
         return f"{self.dataset}[{self.split}]" if self.dataset is not None else "|".join(f.name for f in self.files)
+
+
+MOVABLE = tuple(f.name for f in fields(CorpusSpec) if f.metadata["may_change"])
+"""Fields of a corpus that may differ if the text is the same."""
 
 
 @dataclass(frozen=True)
@@ -277,7 +289,7 @@ class DataSettings(InputSettings):
     )
 
     def check(self) -> None:
-        for name in ("train", "valid", "test"):
+        for name in SPLITS:
             self.require(getattr(self, name) != (), name, "a corpus or a list of corpora")
         weights = [spec.weight is not None for spec in self.train]
         if any(weights):
@@ -298,7 +310,7 @@ class DataSettings(InputSettings):
         return self.train[0].is_text
 
     def _check_text(self) -> None:
-        for split in ("train", "valid", "test"):
+        for split in SPLITS:
             for number, spec in enumerate(getattr(self, split) or ()):
                 if spec.is_text != self.is_text:
                     raise self.error(f"{split}[{number}]: text and sentence pairs given, must be one or the other")

@@ -16,10 +16,9 @@ import regex
 from residual_hf.base.errors import InputError
 from residual_hf.base.files import atomic_file
 
-from .data_settings import CorpusSpec
+from .data_settings import SPLITS, CorpusSpec
 from .pair_reader import Pair, PairReader
 
-SPLITS = ("train", "valid", "test")
 BLOCK = 100_000
 
 

@@ -20,7 +20,7 @@ from .background import BackgroundCall
 from .batching import TokenBudgetSampler
 from .cleaning import CleaningReport, clean_corpus, pair_filter
 from .corpus import ParallelCorpus, numbered
-from .data_settings import CorpusSpec, DataSettings
+from .data_settings import MOVABLE, SPLITS, CorpusSpec, DataSettings
 from .encoding import CHUNK, EncodedCorpus
 from .mixture import mixing_probabilities
 from .multilingual import training_pairs
@@ -30,7 +30,6 @@ from .text_files import count_lines
 logger = logging.getLogger(__name__)
 
 FIRST_BLOCK = 8000  # pairs; the size of blocks doubles from here, so that training starts soon
-PLACES = ("text", "source", "target", "tsv", "jsonl", "dataset", "raw_target")  # which may be moved
 HISTORY = 64  # blocks whose starts are kept for `state`
 
 
@@ -187,11 +186,11 @@ class StreamedBatches(IterableDataset):
     def _settings(self) -> dict[str, Any]:
         """Everything that determines the batches, except for the text and `encode`."""
         data = asdict(self.data)
-        for name in ("train", "valid", "test"):
+        for name in SPLITS:
             del data[name]
         corpora = [
             asdict(spec)
-            | dict.fromkeys(PLACES)
+            | dict.fromkeys((*MOVABLE, "dataset"))
             | {"name": spec.title, "bytes": [f.stat().st_size for f in spec.files]}
             for spec in self.data.train
         ]

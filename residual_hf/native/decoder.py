@@ -19,11 +19,11 @@ from residual_hf.model.modeling_residual import ResidualForConditionalGeneration
 from . import loaded_library
 from .batch import Sentences
 from .state import DecoderState
-from .structures import Source, Stack, Table
+from .structures import CONSTANTS, Source, Stack, Table
 from .support import missing_support, unsupported_stack
 from .weights import Packer, last_position, round_up
 
-ROW_PADDING = 32
+ROW_PADDING = CONSTANTS["ROW_PADDING"]
 
 
 class NativeDecoder:

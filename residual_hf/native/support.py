@@ -7,6 +7,7 @@ import torch
 from torch import nn
 from transformers.activations import ACT2FN
 
+from residual_hf.base.choices import DECODING_DTYPES
 from residual_hf.model.embeddings import NormalizedLinear
 from residual_hf.model.modeling_residual import ResidualForConditionalGeneration
 from residual_hf.model.stacks import ResidualStack
@@ -14,7 +15,7 @@ from residual_hf.model.stacks import ResidualStack
 from . import library
 from .programs import StackPrograms
 from .recorder import NoKernel
-from .weights import ACTIVATIONS, DTYPES
+from .weights import ACTIVATIONS
 
 LARGEST_HEAD = 128
 LINEAR_MAPS = ("q_proj", "k_proj", "v_proj", "out_proj", "fc1", "fc2")
@@ -29,8 +30,8 @@ def missing_support(model: ResidualForConditionalGeneration, dtype: str = "float
     """Why the kernels cannot decode with a model, or None if they can."""
     if library() is None:
         return "the native kernels were not built, are turned off, or need a CPU with AVX-512"
-    if dtype not in DTYPES:
-        return f"dtype: {dtype!r} given, allowed are {', '.join(DTYPES)}"
+    if dtype not in DECODING_DTYPES:
+        return f"dtype: {dtype!r} given, allowed are {', '.join(DECODING_DTYPES)}"
     if model.device.type != "cpu" or model.dtype == torch.float64:
         return f"the native kernels need a model on the CPU in fp32 or less, not {model.dtype} on {model.device}"
     quantized = {type(weight).__name__ for weight in model.parameters() if type(weight) is not nn.Parameter}

@@ -15,13 +15,10 @@ from residual_hf.model.stacks import ResidualStack
 
 from . import recorder
 from .programs import StackPrograms
-from .structures import Layer, Linear, Norm, Operation, Program, Stack, Term
+from .structures import CONSTANTS, ENUMS, Layer, Linear, Norm, Operation, Program, Stack, Term
 
-PADDING, PANEL, HEAD_PADDING = 64, 32, 32
-DTYPES = ("float32", "bfloat16", "int8")
+PADDING, PANEL, HEAD_PADDING = (CONSTANTS[name] for name in ("PADDING", "PANEL", "HEAD_PADDING"))
 ACTIVATIONS = {"relu": 1, "gelu": 2, "silu": 3, "swish": 3}
-
-FUNCTIONS = ("sum", "number", "tanh", "sigmoid", "exp", "log_sum_exp")
 
 
 def round_up(value: int, multiple: int = PADDING) -> int:
@@ -63,7 +60,7 @@ class Packer:
         outputs, inputs = round_up(weight.shape[0]), round_up(weight.shape[1])
         bias = weight.new_zeros(len(weight)) if bias is None else bias
         weight = pad_to(weight.float(), outputs, inputs)
-        packed = Linear(DTYPES.index(self.dtype), inputs, outputs)
+        packed = Linear(ENUMS["Type"].index(self.dtype), inputs, outputs)
         packed.bias = self.address(pad_to(bias.float(), outputs, value=padding_bias))
         if self.dtype == "bfloat16":
             weight = weight.bfloat16()
@@ -106,7 +103,7 @@ class Packer:
         """What happens to the stream between two sub-layers."""
         packed = (Operation * len(operations))()
         for i, operation in enumerate(operations):
-            function = FUNCTIONS.index(operation.function)
+            function = ENUMS["Function"].index(operation.function)
             terms = (Term * len(operation.terms))(*(self.term(*term) for term in operation.terms))
             results = operation.sum, operation.output, operation.hidden
             packed[i] = Operation(function, len(terms), terms, self.norm(operation.norm), *results)

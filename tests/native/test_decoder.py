@@ -13,12 +13,12 @@ from model.test_mode_invariants import make, randomise
 from support.native_library import isa, needs_kernels, threads  # noqa: F401
 from torch import nn
 
+from residual_hf.base.choices import DECODING_DTYPES
 from residual_hf.base.errors import InputError
 from residual_hf.model.connections import LN_MODES
 from residual_hf.native import state as state_module
 from residual_hf.native.decoder import NativeDecoder
 from residual_hf.native.support import missing_support
-from residual_hf.native.weights import DTYPES
 
 pytestmark = needs_kernels
 PAD, BEAMS, STEPS = 1, 3, 9
@@ -158,7 +158,7 @@ def test_an_encoder_without_kernels_is_left_to_the_model():
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("dtype", DECODING_DTYPES)
 def test_a_sentence_has_the_same_logits_in_any_batch(isa, dtype):  # noqa: F811
     model = model_of("resi_dual", d_model=96, encoder_ffn_dim=200, decoder_ffn_dim=200)
     decoder = NativeDecoder(model, dtype)
@@ -175,7 +175,7 @@ def test_a_sentence_has_the_same_logits_in_any_batch(isa, dtype):  # noqa: F811
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("dtype", DECODING_DTYPES)
 def test_threads_share_the_rows_of_a_batch(dtype):
     model = model_of("resi_dual")
     decoder = NativeDecoder(model, dtype)
@@ -294,7 +294,7 @@ def test_replaced_modules_are_refused():
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("dtype", DECODING_DTYPES)
 def test_the_cache_grows(dtype, monkeypatch):
     model = model_of("pre_ln")
     decoder = NativeDecoder(model, dtype)
