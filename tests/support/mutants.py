@@ -8,7 +8,8 @@
 A mutant is a file with one change: another operator, a term, statement or override dropped, a constant plus 1, a
 condition negated, arguments or members swapped, a norm or function left out, another norm or counter of layers.
 For each, a fork of a process that has imported the libraries imports the package with the mutant and runs, up to the
-first failure, the equations of the modes in the file and then `TESTS`. The output is a line for each survivor,
+first failure, the equations and constants of the modes in the file, and then `TESTS`. The output is a line for each
+survivor,
 
     residual_hf/model/modes_gpas.py:52: 1 - silu(gate)  ->  silu(gate)
 
@@ -40,9 +41,9 @@ ROOT = Path(__file__).parent.parent.parent
 MODEL = Path("residual_hf/model")
 FILES = ("connections.py", "ln_modes.py", "modes_*.py")
 EQUIVALENT = Path(__file__).with_name("equivalent_mutants.txt")
+CONSTANTS = "tests/model/test_mode_constants.py"
 TESTS = [
     "tests/model/test_equations.py",
-    "tests/model/test_mode_constants.py",
     "tests/model/test_connections.py",
     "tests/model/test_recent_modes.py",
     "tests/model/test_mode_invariants.py",
@@ -94,6 +95,10 @@ def check_equations(modes: list[str]) -> None:
             tests.test_encoder_and_decoder(mode, options)
 
 
+def run_pytest(*arguments: str) -> int:
+    return int(pytest.main(["-x", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", *arguments]))
+
+
 def start(mutant: Mutant, tests: list[str]) -> int:
     """A process that exits with 0 if all tests pass with the mutant."""
     pid = os.fork()
@@ -107,8 +112,9 @@ def start(mutant: Mutant, tests: list[str]) -> int:
     SourceFileLoader.get_code = lambda self, name: mutant.code if name == module else get_code(self, name)
     status = 1
     try:
-        check_equations(modes_of(mutant.file))
-        status = int(pytest.main(["-x", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", *tests])) if tests else 0
+        modes = modes_of(mutant.file)
+        check_equations(modes)
+        status = run_pytest(CONSTANTS, "-k", " or ".join(modes)) or (run_pytest(*tests) if tests else 0)
     finally:
         os._exit(status)
 
@@ -138,12 +144,15 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("places", nargs="*", metavar="FILE[:LINE]", help="default: all files of modes")
     parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="processes at a time")
-    parser.add_argument("--tests", nargs="*", default=TESTS, help="after the equations; none: the equations alone")
+    parser.add_argument("--every", type=int, default=1, metavar="N", help="a sample: every N-th mutant of a file")
+    parser.add_argument("--tests", nargs="*", default=TESTS, help="after those of equations and constants")
     arguments = parser.parse_args()
     os.chdir(ROOT)
     files = [str(MODEL / path.name) for pattern in FILES for path in sorted((ROOT / MODEL).glob(pattern))]
     places = [place.partition(":") for place in arguments.places or files]
-    mutants = [m for file, _, line in places for m in mutants_of(file, int(line) if line else None)]
+    mutants = [
+        m for file, _, line in places for m in [*mutants_of(file, int(line) if line else None)][:: arguments.every]
+    ]
     equivalent = {line.split("  #")[0] for line in EQUIVALENT.read_text(encoding="utf-8").splitlines()}
     mutants = [mutant for mutant in mutants if mutant.key not in equivalent]
     for name in LIBRARIES:
