@@ -120,7 +120,7 @@ def start(mutant: Mutant, tests: list[str]) -> int:
 
 
 def run(mutants: list[Mutant], jobs: int, tests: list[str]) -> list[Mutant]:
-    """The survivors, reported as they are found."""
+    """The survivors."""
     running: dict[int, Mutant] = {}
     survivors = []
 
@@ -129,7 +129,6 @@ def run(mutants: list[Mutant], jobs: int, tests: list[str]) -> list[Mutant]:
         mutant = running.pop(pid)
         if status == 0:
             survivors.append(mutant)
-            print(mutant, flush=True)
 
     for mutant in mutants:
         if len(running) == jobs:
@@ -150,22 +149,28 @@ def main() -> int:
     os.chdir(ROOT)
     files = [str(MODEL / path.name) for pattern in FILES for path in sorted((ROOT / MODEL).glob(pattern))]
     places = [place.partition(":") for place in arguments.places or files]
-    mutants = [
-        m for file, _, line in places for m in [*mutants_of(file, int(line) if line else None)][:: arguments.every]
-    ]
     equivalent = {line.split("  #")[0] for line in EQUIVALENT.read_text(encoding="utf-8").splitlines()}
-    mutants = [mutant for mutant in mutants if mutant.key not in equivalent]
     for name in LIBRARIES:
         import_module(name)
-    unchanged = Mutant(mutants[0].file, 0, "no change", compile((ROOT / mutants[0].file).read_text(), "", "exec"))
+    first = places[0][0]
+    unchanged = Mutant(first, 0, "no change", compile((ROOT / first).read_text(encoding="utf-8"), first, "exec"))
     if not run([unchanged], 1, arguments.tests):
         sys.exit("the tests fail without a mutant")
-    survivors = run(mutants, arguments.jobs, arguments.tests)
-    for file in dict.fromkeys(mutant.file for mutant in mutants):
-        total, alive = (sum(mutant.file == file for mutant in some) for some in (mutants, survivors))
-        print(f"{file}  {total - alive} of {total} killed, {(total - alive) / total:.1%}")
-    print(f"all  {len(mutants) - len(survivors)} of {len(mutants)} killed, {1 - len(survivors) / len(mutants):.1%}")
-    return int(bool(survivors))
+    total = alive = 0
+    for file, _, line in places:
+        found = [mutant for mutant in mutants_of(file, int(line) if line else None) if mutant.key not in equivalent]
+        mutants = found[:: arguments.every]
+        survivors = run(mutants, arguments.jobs, arguments.tests)
+        for mutant in survivors:
+            print(mutant)
+        report(file, len(mutants), len(survivors))
+        total, alive = total + len(mutants), alive + len(survivors)
+    report("all files", total, alive)
+    return int(alive > 0)
+
+
+def report(what: str, total: int, alive: int) -> None:
+    print(f"{what}: {total - alive} of {total} killed, {(total - alive) / total:.1%}", flush=True)
 
 
 if __name__ == "__main__":
