@@ -6,6 +6,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, fields
 from pathlib import Path
+from typing import Any
 
 from residual_hf.base.errors import InputSettings
 from residual_hf.base.files import expanded
@@ -75,8 +76,13 @@ class CorpusSpec(InputSettings):
         if given not in (["source", "target"], ["tsv"], ["jsonl"], ["dataset"], ["text"]):
             name, state = (", ".join(given), "given") if given else ("source", "missing")
             raise self.error(f"{name}: {state}, must be source and target, or one of tsv, jsonl, dataset, text")
+        in_rows = self.jsonl is not None or self.dataset is not None
         if self.is_text:
-            self._check_text()
+            self.require(in_rows or self.text_column is None, "text_column", "null without jsonl or dataset")
+            for name in ("source_column", "target_column", "tag", "raw_target"):
+                self.require(getattr(self, name) is None, name, "null for the text of a language model")
+            has_documents = "false for the text of a language model, which has documents"
+            self.require(not self.skip_empty, "skip_empty", has_documents)
         self.require(self.dataset_config is None or self.dataset, "dataset_config", "null without a dataset")
         self.require(self.split == "train" or self.dataset, "split", "train without a dataset")
         self.require(self.raw_target is None or not self.skip_empty, "skip_empty", "false with raw_target")
@@ -87,27 +93,13 @@ class CorpusSpec(InputSettings):
             value = getattr(self, name)
             self.require(value is not None or getattr(self, other) is None, name, f"given with {other}")
             self.require(value is None or self.source is None, name, "null for two text files")
-            kind, allowed = (
-                (int, "the number of a TSV column") if self.tsv is not None else (str, "a key or column name")
-            )
+            kind, allowed = (str, "a key or column name") if self.tsv is None else (int, "the number of a TSV column")
             self.require(value is None or isinstance(value, kind), name, allowed)
-        read_by_column = self.source_column is not None
-        self.require(
-            not read_by_column or self.source_column != self.target_column,
-            "target_column",
-            "another than the source's",
-        )
-        in_rows = self.jsonl is not None or self.dataset is not None
-        read_by_language = in_rows and not read_by_column and not self.is_text
+        same = self.source_column is not None and self.source_column == self.target_column
+        self.require(not same, "target_column", "another than the source's")
+        read_by_language = in_rows and self.source_column is None and not self.is_text
         same = self.source_lang is not None and self.source_lang == self.target_lang
         self.require(not (read_by_language and same), "target_lang", "another language than source_lang")
-
-    def _check_text(self) -> None:
-        in_rows = self.jsonl is not None or self.dataset is not None
-        self.require(in_rows or self.text_column is None, "text_column", "null without jsonl or dataset")
-        for name in ("source_column", "target_column", "tag", "raw_target"):
-            self.require(getattr(self, name) is None, name, "null for the text of a language model")
-        self.require(not self.skip_empty, "skip_empty", "false for the text of a language model, which has documents")
 
     @property
     def is_text(self) -> bool:
@@ -116,7 +108,7 @@ class CorpusSpec(InputSettings):
 
     def check_keys(self) -> None:
         """Raise `InputError` unless the columns or languages of the two sides are known."""
-        if self.source_column is None and self.tsv is None and not self.is_text:
+        if self.source is None and self.source_column is None and self.tsv is None and not self.is_text:
             for name in ("source_lang", "target_lang"):
                 self.require(getattr(self, name), name, "given to read the key `translation`, or set source_column")
 
@@ -169,9 +161,8 @@ class CleaningSettings(InputSettings):
     def check(self) -> None:
         self.require(self.max_words is None or self.max_words >= self.min_words, "max_words", ">= min_words")
         for name in ("source_script", "target_script"):
-            self.require(
-                is_script(getattr(self, name) or "Latin"), name, "Unicode scripts, such as Latin or Han+Hiragana"
-            )
+            known = is_script(getattr(self, name) or "Latin")
+            self.require(known, name, "Unicode scripts, such as Latin or Han+Hiragana")
 
 
 @dataclass(frozen=True)
@@ -291,33 +282,30 @@ class DataSettings(InputSettings):
     def check(self) -> None:
         for name in SPLITS:
             self.require(getattr(self, name) != (), name, "a corpus or a list of corpora")
-        weights = [spec.weight is not None for spec in self.train]
-        if any(weights):
-            missing = weights.index(False) if not all(weights) else None
-            if missing is not None:
-                raise self.error(f"train[{missing}].weight: missing, must be given for all training corpora or none")
+        weighted = [spec.weight is not None for spec in self.train]
+        if any(weighted):
+            if not all(weighted):
+                first = weighted.index(False)
+                raise self.error(f"train[{first}].weight: missing, must be given for all training corpora or none")
             self.require(self.temperature == 1, "temperature", "1 with weights")
-        self._check_text()
-        for name in ("valid", "test"):
-            for number, spec in enumerate(getattr(self, name) or ()):
-                for field in ("tag", "weight"):
-                    if (value := getattr(spec, field)) is not None:
-                        raise self.error(f"{name}[{number}].{field}: {value!r} given, must be null outside of train")
+        specs = {f"{n}[{i}]": spec for n in SPLITS for i, spec in enumerate(getattr(self, n) or ())}
+        for name, spec in specs.items():
+            if spec.is_text != self.is_text:
+                raise self.error(f"{name}: text and sentence pairs given, must be one or the other")
+        unwanted: dict[str, Any] = {"block_size": None, "sample_break_mode": "none"}
+        if self.is_text:
+            names = ("max_length", "cleaning", "language_tags", "pretokenized", "subword_regularization")
+            unwanted = dict.fromkeys(names) | {"bidirectional": False}
+        kind = "the text of a language model" if self.is_text else "sentence pairs"
+        for name, default in unwanted.items():
+            word = {None: "null", False: "false"}.get(default, default)
+            self.require(getattr(self, name) == default, name, f"{word} for {kind}")
+        for name, spec in specs.items():
+            for field in ("tag", "weight"):
+                if (value := getattr(spec, field)) is not None and not name.startswith("train"):
+                    raise self.error(f"{name}.{field}: {value!r} given, must be null outside of train")
 
     @property
     def is_text(self) -> bool:
         """Whether the corpora are text for a language model."""
         return self.train[0].is_text
-
-    def _check_text(self) -> None:
-        for split in SPLITS:
-            for number, spec in enumerate(getattr(self, split) or ()):
-                if spec.is_text != self.is_text:
-                    raise self.error(f"{split}[{number}]: text and sentence pairs given, must be one or the other")
-        if not self.is_text:
-            for name, default in (("block_size", None), ("sample_break_mode", "none")):
-                self.require(getattr(self, name) == default, name, f"{default or 'null'} for sentence pairs")
-            return
-        for name in ("max_length", "cleaning", "language_tags", "pretokenized", "subword_regularization"):
-            self.require(getattr(self, name) is None, name, "null for the text of a language model")
-        self.require(not self.bidirectional, "bidirectional", "false for the text of a language model")
