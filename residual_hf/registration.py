@@ -26,13 +26,19 @@ PACKAGES = ("transformers", "residual_hf")
 
 
 def register() -> None:
-    """Register config, tokenizer, models and pipelines with Transformers. Can be called repeatedly."""
+    """Register config, tokenizer, models and pipelines with Transformers, and the kernels with the models.
+
+    Can be called repeatedly.
+    """
     import transformers
 
     from .model.configuration_residual import ResidualConfig
+    from .model.decoding import register_kernels
     from .model.self_contained import MODEL_CLASSES
     from .model.tokenization_residual import ResidualTokenizer
+    from .native.decoder import packed_model
 
+    register_kernels(packed_model)
     transformers.AutoConfig.register(ResidualConfig.model_type, ResidualConfig, exist_ok=True)
     transformers.AutoTokenizer.register(ResidualConfig, fast_tokenizer_class=ResidualTokenizer, exist_ok=True)
     for auto_class, reference in MODEL_CLASSES.items():

@@ -166,7 +166,15 @@ class Product(Structure):
     ]
 
 
+class Checksums(Structure):
+    _fields_ = [
+        *((name, c_int32) for name in ("tensors", "threads")),
+        *((name, c_void_p) for name in ("data", "bytes", "checksum")),
+    ]
+
+
 ARGUMENTS = {
+    "checksums": [c_void_p],
     "enable_instruction_set": [c_int],
     "join_team": [c_void_p],
     "linear": [c_void_p, c_int, c_void_p, c_int, c_void_p, c_int, c_void_p],
