@@ -20,7 +20,7 @@ from .background import BackgroundCall
 from .batching import TokenBudgetSampler
 from .cleaning import CleaningReport, clean_corpus, pair_filter
 from .corpus import ParallelCorpus, numbered
-from .data_settings import MOVABLE, SPLITS, CorpusSpec, DataSettings
+from .data_settings import MOVABLE, CorpusSpec, DataSettings
 from .encoding import CHUNK, EncodedCorpus
 from .mixture import mixing_probabilities
 from .multilingual import training_pairs

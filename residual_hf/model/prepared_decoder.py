@@ -30,7 +30,7 @@ _prepared: WeakKeyDictionary[nn.Module, PreparedDecoder] = WeakKeyDictionary()
 def prepared_decoder(model: Any) -> PreparedDecoder:
     """The decoder of a model, prepared at first use and after a change of its weights."""
     found = _prepared.get(model)
-    if found is None or not found.fingerprint.matches(model):
+    if found is None or not found.fingerprint.matches():
         found = _prepared[model] = PreparedDecoder(model)
     return found
 
@@ -40,7 +40,7 @@ class PreparedDecoder:
 
     @torch.no_grad()
     def __init__(self, model: Any):
-        self.fingerprint = Fingerprint(model)
+        self.fingerprint = Fingerprint((model.get_decoder(), model.lm_head))
         self.decoder, self.logits = model.get_decoder(), linear(model.lm_head)
         self.layers = [PreparedLayer(layer) for layer in self.decoder.layers]
 

@@ -192,6 +192,15 @@ typedef struct {
     void *scratch;
 } Product;
 
+// Of the bytes of each tensor.
+typedef struct {
+    int32_t tensors, threads;
+    const char *const *data;
+    const int64_t *bytes;
+    uint64_t *checksum;
+} Checksums;
+
+void checksums(const Checksums *all);
 size_t encode_scratch_size(const Stack *stack, const Source *source, int parts, const int32_t *starts);
 int encode(const Stack *stack, const Source *source, int parts, const int32_t *starts, void *scratch);
 size_t decode_scratch_size(const Stack *stack, const Memory *memory, int rows, int parts);

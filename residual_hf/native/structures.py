@@ -117,6 +117,10 @@ class DotAttention(Structure): ...
 class Product(Structure): ...
 
 
+@mirrored
+class Checksums(Structure): ...
+
+
 def interface_version() -> int:
     """What a library built with this header returns as its `interface_version`: the checksum of the header."""
     return zlib.crc32(HEADER.read_bytes())

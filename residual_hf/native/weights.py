@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
 from typing import Any
 
 import torch
@@ -74,6 +75,15 @@ class Packer:
         packed.weights = self.address(panels.transpose(1, 2))
         return packed
 
+    def query(self, attention: Any, heads: int) -> Linear:
+        """The projection of queries, times what `scaling` is other than that of the kernels."""
+        packed, usual = attention.q_proj, attention.head_dim**-0.5
+        if attention.scaling != usual:
+            packed = deepcopy(packed)
+            for parameter in packed.parameters():
+                parameter.mul_(attention.scaling / usual)
+        return self.attention_inputs([packed], heads)
+
     def attention_inputs(self, maps: list[nn.Linear], heads: int) -> Linear:
         """Projections to heads of the same states, one after another."""
         biases = [m.weight.new_zeros(len(m.weight)) if m.bias is None else m.bias for m in maps]
@@ -113,7 +123,7 @@ class Packer:
         """A layer with what follows its sub-layers."""
         own, ffn = layer.self_attn, layer.ffn
         packed = Layer(
-            query=self.attention_inputs([own.q_proj], heads),
+            query=self.query(own, heads),
             key_value=self.attention_inputs([own.k_proj, own.v_proj], heads),
             attention_output=self.attention_output(own.out_proj, heads),
             ffn_in=self.linear(ffn.fc1.weight, ffn.fc1.bias),
@@ -123,7 +133,7 @@ class Packer:
         )
         if len(after) == 3:
             cross = layer.encoder_attn
-            packed.cross_query = self.attention_inputs([cross.q_proj], heads)
+            packed.cross_query = self.query(cross, heads)
             packed.cross_key_value = self.attention_inputs([cross.k_proj, cross.v_proj], heads)
             packed.cross_output = self.attention_output(cross.out_proj, heads)
             packed.after_cross = after[1]
