@@ -16,7 +16,7 @@ from transformers.generation.utils import GenerateBeamEncoderDecoderOutput, Gene
 from transformers.modeling_outputs import BaseModelOutput
 
 from .fingerprint import submodules
-from .layers import ResidualAttention, ResidualDecoderLayer, ResidualFeedForward
+from .layers import SAME_ATTENTION, ResidualAttention, ResidualDecoderLayer, ResidualFeedForward
 from .prepared_decoder import prepared_decoder
 from .search import Decoder, SearchSettings, beam_search, greedy_search
 from .stacks import ResidualDecoder
@@ -54,7 +54,7 @@ def register_kernels(pack: Callable[[Any, str | None], Any]) -> None:
     """Decode with the native kernels. The package does so; a checkpoint with its own code runs without.
 
     Args:
-        pack: gives the packed weights of a model in a precision ("float32", "bfloat16" or "int8"), None where PyTorch decodes.
+        pack: gives the packed weights of a model in a precision such as "int8", None where PyTorch decodes.
     """
     global pack_for_kernels
     pack_for_kernels = pack
@@ -122,7 +122,7 @@ class FastGenerationMixin(GenerationMixin):
         return (
             self.device.type == "cpu"
             and not computes_otherwise(self)
-            and self.config._attn_implementation in ("eager", "sdpa")
+            and self.config._attn_implementation in SAME_ATTENTION
             and not nn.modules.module._has_any_global_hook()  # as in `FlopCounterMode`
             and not any(module.training or is_changed(module) for module in submodules(self))
         )
