@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from ctypes import byref
+from ctypes import byref, c_void_p
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -53,10 +53,10 @@ def packed_model(model: ResidualForConditionalGeneration, dtype: str | None) -> 
 
 def checksum(tensors: Sequence[Tensor]) -> bytes:
     """Same as `model.fingerprint.checksum`, as fast as memory is read."""
-    data, sizes = np.array([(tensor.data_ptr(), tensor.nbytes) for tensor in tensors], np.int64).T.copy()
-    found = np.empty(len(tensors), np.uint64)
+    data = (c_void_p * len(tensors))(*(tensor.data_ptr() for tensor in tensors))
+    sizes, found = np.array([tensor.nbytes for tensor in tensors], np.int64), np.empty(len(tensors), np.uint64)
     threads = threads_for(int(sizes.sum()), BYTES_PER_THREAD)
-    loaded_library().checksums(byref(Checksums(len(tensors), threads, *map(address, (data, sizes, found)))))
+    loaded_library().checksums(byref(Checksums(len(tensors), threads, data, address(sizes), address(found))))
     return found.tobytes()
 
 
