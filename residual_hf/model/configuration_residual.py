@@ -31,6 +31,18 @@ else:
     Required = int | None
 
 
+def _of_first_stack(size: str) -> Any:
+    """The property of a config that Transformers reads as a size of the model."""
+
+    def read(config: "ResidualConfig") -> int:
+        return cast(int, getattr(config, f"{config.stacks[0]}_{size}"))
+
+    def write(config: "ResidualConfig", value: int) -> None:
+        setattr(config, f"{config.stacks[0]}_{size}", value)
+
+    return property(read, write)
+
+
 @strict
 class ResidualConfig(PreTrainedConfig):
     r"""Configuration of an encoder-decoder, or of one stack alone, whose residual connections `ln_mode` selects.
@@ -245,29 +257,9 @@ class ResidualConfig(PreTrainedConfig):
         """The stacks of the model, `"encoder"` and `"decoder"` or one of them."""
         return ("decoder",) if self.is_decoder_only else ("encoder",) if self.is_encoder_only else STACKS
 
-    @property
-    def num_hidden_layers(self) -> int:
-        return self.stack_layers(self.stacks[0])
-
-    @num_hidden_layers.setter
-    def num_hidden_layers(self, value: int) -> None:
-        setattr(self, f"{self.stacks[0]}_layers", value)
-
-    @property
-    def num_attention_heads(self) -> int:
-        return self.stack_attention_heads(self.stacks[0])
-
-    @num_attention_heads.setter
-    def num_attention_heads(self, value: int) -> None:
-        setattr(self, f"{self.stacks[0]}_attention_heads", value)
-
-    @property
-    def intermediate_size(self) -> int:
-        return self.stack_ffn_dim(self.stacks[0])
-
-    @intermediate_size.setter
-    def intermediate_size(self, value: int) -> None:
-        setattr(self, f"{self.stacks[0]}_ffn_dim", value)
+    num_hidden_layers = _of_first_stack("layers")
+    num_attention_heads = _of_first_stack("attention_heads")
+    intermediate_size = _of_first_stack("ffn_dim")
 
     def stack_ln_mode(self, stack: str) -> str:
         """The name of the mode of a stack, `"encoder"` or `"decoder"`."""

@@ -181,6 +181,14 @@ def test_bad_values_assigned_later_neither_save_nor_build(field, tmp_path):
     assert not (tmp_path / "config.json").exists()
 
 
+def test_each_stack_has_a_mode():
+    config = ResidualConfig(ln_mode="pre_ln", decoder_ln_mode="resi_dual")
+    assert [config.mode(stack) for stack in config.stacks] == [LN_MODES["pre_ln"], LN_MODES["resi_dual"]]
+    config.decoder_ln_mode = "post"
+    with pytest.raises(ValueError, match="unknown ln_mode 'post'. Known: .*post_ln, pre_ln"):
+        config.mode("decoder")
+
+
 def test_options_reach_the_stacks_they_are_for():
     both = ResidualConfig(ln_mode_options={"dual_scale": 0.5}, decoder_ln_mode_options={"main_scale": 2.0})
     assert (both.ln_options("encoder").dual_scale, both.ln_options("encoder").main_scale) == (0.5, 1.0)
