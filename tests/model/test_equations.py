@@ -3,13 +3,15 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 from support.equations import EQUATIONS
 from support.models import OURS
 from support.plain_models import run_decoder, run_encoder
-from support.random_models import HEADS, SOURCE, TARGET, assert_same, build, compare, embed, equation_of
+from support.random_models import HEADS, SOURCE, STACK, TARGET, assert_same, build, embed, outputs_of
 
-from residual_hf import ResidualForCausalLM, ResidualForMaskedLM
+from residual_hf import ResidualForCausalLM, ResidualForConditionalGeneration, ResidualForMaskedLM
 
 OPTIONS = [
     ("resi_dual", {"dual_scale": 0.3, "main_scale": 0.7, "dual_layer_norm_eps": 1e-2}),
@@ -52,14 +54,15 @@ WARMED = ("post_ln", "sandwich_ln", "peri_ln", "output_ln", "realformer", "fixup
 
 @cases
 def test_encoder_and_decoder(mode, options):
-    compare(mode, options, equation_of(mode, options))
+    model, p = build(ResidualForConditionalGeneration, mode, options)
+    assert_same(model, *outputs_of(model, p, partial(EQUATIONS[mode], **options)))
 
 
 @cases
 def test_decoder_alone(mode, options):
     model, p = build(ResidualForCausalLM, mode, options)
     embeddings = embed(p.decoder.embed_tokens.weight, TARGET)
-    expected = equation_of(mode, options)(run_decoder, p.decoder, HEADS, embeddings)
+    expected = run_decoder(p.decoder, partial(EQUATIONS[mode], **options), HEADS, embeddings, **STACK)
     assert_same(model, [model.model(TARGET, use_cache=False).last_hidden_state], [expected])
 
 
@@ -68,15 +71,16 @@ def test_encoder_alone(mode):
     """Modes with constants of the depth, or with another end of an encoder."""
     model, p = build(ResidualForMaskedLM, mode, {})
     embeddings, real = embed(p.encoder.embed_tokens.weight, SOURCE), SOURCE.ne(1)
-    expected = equation_of(mode, {})(run_encoder, p.encoder, HEADS, embeddings, real)
+    expected = run_encoder(p.encoder, EQUATIONS[mode], HEADS, embeddings, real, **STACK)
     assert_same(model, [model.model(SOURCE, attention_mask=real).last_hidden_state], [expected])
 
 
 @pytest.mark.parametrize("mode", WARMED)
 def test_branch_warmup_multiplies_what_is_added(mode):
     settings = {"schedule": "linear", "updates": 1000}
-    equation = equation_of(mode, {}, warmup=lambda layer, t: min(t / (1000 * layer), 1))
-    compare(mode, {}, equation, branch_warmup=settings)
+    model, p = build(ResidualForConditionalGeneration, mode, {}, branch_warmup=settings)
+    outputs = outputs_of(model, p, EQUATIONS[mode], warmup=lambda layer, t: min(t / (1000 * layer), 1))
+    assert_same(model, *outputs)
 
 
 def test_every_mode_has_an_equation():

@@ -5,11 +5,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from functools import partial
 
 import pytest
 import torch
+from huggingface_hub.errors import StrictDataclassError
+from support.equations import EQUATIONS
 from support.models import OURS, every_mode
-from support.random_models import build, compare_model, equation_of, fresh
+from support.random_models import CLOSE, build, fresh, outputs_of
 from torch import nn
 
 from residual_hf import ResidualForCausalLM, ResidualForConditionalGeneration
@@ -137,6 +140,57 @@ def test_layer_scale_by_depth(depth, value):
     assert deep.initial_scale == value
 
 
+INVALID = [
+    *(("resi_dual", name, 0.0) for name in ("dual_scale", "dual_layer_norm_eps", "output_gain")),
+    ("resi_dual", "main_scale", -0.1),
+    ("scaled_branch", "tau", 0.0),
+    ("scaled_branch", "exponent", -0.1),
+    ("layer_scale", "initial_scale", -0.1),
+    ("skip_init", "initial_alpha", -0.1),
+    ("mix_ln", "fraction", -0.1),
+    ("mix_ln", "fraction", 1.1),
+    ("keel", "alpha", 0.9),
+    *((mode, "skip_scale", 0.0) for mode in ("xskip", "xskip_ln")),
+    ("wskip_ln", "skip_init", 0.0),
+    ("rskip_ln", "skip_order", 0),
+    ("dense_former", "dilation", 0),
+    ("dense_former", "period", 0),
+    ("hyper_connections", "streams", 0),
+    ("mhc", "streams", 0),
+    ("attention_residuals", "block_size", 0),
+    *((mode, "gate", "none") for mode in ("rezero", "rezero_post_ln")),
+    *((mode, "rescale_init", "no") for mode in ("b2t", "b2t_no_ln")),
+    ("admin_torch", "target", "none"),
+    ("normformer", "head_scale_position", "none"),
+    ("mhc", "mixing", "none"),
+]
+
+
+@pytest.mark.parametrize(("mode", "name", "value"), INVALID)
+def test_values_out_of_range_are_refused(mode, name, value):
+    with pytest.raises(StrictDataclassError, match=f"{name}: {value!r} given, must be"):
+        model_of(mode, **{name: value})
+
+
+@pytest.mark.parametrize(
+    ("mode", "options"),
+    [
+        ("resi_dual", {"main_scale": 0.0}),
+        ("mix_ln", {"fraction": 0.0}),
+        ("mix_ln", {"fraction": 1.0}),
+        ("keel", {"alpha": 1.0}),
+        ("xskip", {"skip_scale": 0.5}),
+        ("xskip_ln", {"skip_scale": 0.5}),
+        ("wskip_ln", {"skip_init": 0.5}),
+        ("scaled_branch", {"tau": 0.5, "exponent": 0.0}),
+        ("layer_scale", {"initial_scale": 0.0}),
+        ("resi_dual", {"dual_scale": 0.05, "dual_layer_norm_eps": 1e-9, "output_gain": 0.5}),
+    ],
+)
+def test_values_at_the_end_of_a_range_are_accepted(mode, options):
+    assert vars(model_of(mode, **options).config.ln_options("encoder")).items() >= options.items()
+
+
 def gains(value, output, ffn_in=None, ffn_out=None, attention=1.0):
     """By role: query and key, value, attention output, first and second map of the feed-forward."""
     ffn_in = output if ffn_in is None else ffn_in
@@ -226,7 +280,8 @@ def test_starting_values_give_the_simpler_mode(mode, options, base, base_options
             for name, value in module.starting_values().items():
                 with torch.no_grad():
                     module.get_parameter(name).copy_(torch.as_tensor(value))
-    compare_model(model, p, equation_of(base, base_options), outputs_only=True)
+    actual, expected = outputs_of(model, p, partial(EQUATIONS[base], **base_options))
+    torch.testing.assert_close(actual, expected, **CLOSE)
 
 
 @pytest.mark.parametrize(

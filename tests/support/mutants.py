@@ -8,7 +8,8 @@
 A mutant is a file with one change: another operator, a term, statement or override dropped, a constant plus 1, a
 condition negated, arguments or members swapped, a norm or function left out, another norm or counter of layers.
 For each, a fork of a process that has imported the libraries imports the package with the mutant and runs, up to the
-first failure, the equations of the modes in the file and then `TESTS`. The output is a line for each survivor,
+first failure, the equations and constants of the modes in the file, and then `TESTS`. The output is a line for each
+survivor,
 
     residual_hf/model/modes_gpas.py:52: 1 - silu(gate)  ->  silu(gate)
 
@@ -40,9 +41,9 @@ ROOT = Path(__file__).parent.parent.parent
 MODEL = Path("residual_hf/model")
 FILES = ("connections.py", "ln_modes.py", "modes_*.py")
 EQUIVALENT = Path(__file__).with_name("equivalent_mutants.txt")
+CONSTANTS = "tests/model/test_mode_constants.py"
 TESTS = [
     "tests/model/test_equations.py",
-    "tests/model/test_mode_constants.py",
     "tests/model/test_connections.py",
     "tests/model/test_recent_modes.py",
     "tests/model/test_mode_invariants.py",
@@ -94,6 +95,10 @@ def check_equations(modes: list[str]) -> None:
             tests.test_encoder_and_decoder(mode, options)
 
 
+def run_pytest(*arguments: str) -> int:
+    return int(pytest.main(["-x", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", *arguments]))
+
+
 def start(mutant: Mutant, tests: list[str]) -> int:
     """A process that exits with 0 if all tests pass with the mutant."""
     pid = os.fork()
@@ -107,14 +112,15 @@ def start(mutant: Mutant, tests: list[str]) -> int:
     SourceFileLoader.get_code = lambda self, name: mutant.code if name == module else get_code(self, name)
     status = 1
     try:
-        check_equations(modes_of(mutant.file))
-        status = int(pytest.main(["-x", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", *tests])) if tests else 0
+        modes = modes_of(mutant.file)
+        check_equations(modes)
+        status = run_pytest(CONSTANTS, "-k", " or ".join(modes)) or (run_pytest(*tests) if tests else 0)
     finally:
         os._exit(status)
 
 
 def run(mutants: list[Mutant], jobs: int, tests: list[str]) -> list[Mutant]:
-    """The survivors, reported as they are found."""
+    """The survivors."""
     running: dict[int, Mutant] = {}
     survivors = []
 
@@ -123,7 +129,6 @@ def run(mutants: list[Mutant], jobs: int, tests: list[str]) -> list[Mutant]:
         mutant = running.pop(pid)
         if status == 0:
             survivors.append(mutant)
-            print(mutant, flush=True)
 
     for mutant in mutants:
         if len(running) == jobs:
@@ -138,25 +143,34 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("places", nargs="*", metavar="FILE[:LINE]", help="default: all files of modes")
     parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="processes at a time")
-    parser.add_argument("--tests", nargs="*", default=TESTS, help="after the equations; none: the equations alone")
+    parser.add_argument("--every", type=int, default=1, metavar="N", help="a sample: every N-th mutant of a file")
+    parser.add_argument("--tests", nargs="*", default=TESTS, help="after those of equations and constants")
     arguments = parser.parse_args()
     os.chdir(ROOT)
     files = [str(MODEL / path.name) for pattern in FILES for path in sorted((ROOT / MODEL).glob(pattern))]
     places = [place.partition(":") for place in arguments.places or files]
-    mutants = [m for file, _, line in places for m in mutants_of(file, int(line) if line else None)]
     equivalent = {line.split("  #")[0] for line in EQUIVALENT.read_text(encoding="utf-8").splitlines()}
-    mutants = [mutant for mutant in mutants if mutant.key not in equivalent]
     for name in LIBRARIES:
         import_module(name)
-    unchanged = Mutant(mutants[0].file, 0, "no change", compile((ROOT / mutants[0].file).read_text(), "", "exec"))
+    first = places[0][0]
+    unchanged = Mutant(first, 0, "no change", compile((ROOT / first).read_text(encoding="utf-8"), first, "exec"))
     if not run([unchanged], 1, arguments.tests):
         sys.exit("the tests fail without a mutant")
-    survivors = run(mutants, arguments.jobs, arguments.tests)
-    for file in dict.fromkeys(mutant.file for mutant in mutants):
-        total, alive = (sum(mutant.file == file for mutant in some) for some in (mutants, survivors))
-        print(f"{file}  {total - alive} of {total} killed, {(total - alive) / total:.1%}")
-    print(f"all  {len(mutants) - len(survivors)} of {len(mutants)} killed, {1 - len(survivors) / len(mutants):.1%}")
-    return int(bool(survivors))
+    total = alive = 0
+    for file, _, line in places:
+        found = [mutant for mutant in mutants_of(file, int(line) if line else None) if mutant.key not in equivalent]
+        mutants = found[:: arguments.every]
+        survivors = run(mutants, arguments.jobs, arguments.tests)
+        for mutant in survivors:
+            print(mutant)
+        report(file, len(mutants), len(survivors))
+        total, alive = total + len(mutants), alive + len(survivors)
+    report("all files", total, alive)
+    return int(alive > 0)
+
+
+def report(what: str, total: int, alive: int) -> None:
+    print(f"{what}: {total - alive} of {total} killed, {(total - alive) / total:.1%}", flush=True)
 
 
 if __name__ == "__main__":

@@ -46,6 +46,8 @@ def mutations(tree: ast.Module) -> Iterator[tuple[int, str]]:
     """Change the tree in one place after the other, with the line and the text of the change."""
     for container, key, node, scope in places(tree, ()):
         for after in replacements(node, scope):
+            if short(after) == short(node):
+                continue
             write(container, key, ast.fix_missing_locations(ast.copy_location(after, node)))
             try:
                 where = ".".join(parent.name for parent in scope)

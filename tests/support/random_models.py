@@ -1,9 +1,7 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
-"""Models with random parameters, and the comparison of one with an equation of `support/equations.py`."""
+"""Models with random parameters, and what an equation of `support/equations.py` makes of the same parameters."""
 
 from __future__ import annotations
-
-from functools import partial
 
 import torch
 from torch import nn
@@ -12,10 +10,10 @@ from residual_hf import ResidualForCausalLM
 from residual_hf.model.branch_warmup import branch_warmups
 from residual_hf.model.configuration_residual import ResidualConfig
 from residual_hf.model.modeling_residual import ResidualForConditionalGeneration
-from support.equations import EQUATIONS
 from support.plain_models import run_decoder, run_encoder, tree
 
 WIDTH, HEADS, UPDATES = 8, 2, 1500
+CLOSE = {"rtol": 1e-8, "atol": 1e-8}
 SOURCE = torch.tensor([[5, 6, 7, 8, 2], [9, 10, 2, 1, 1], [1, 1, 4, 3, 2]])
 TARGET = torch.tensor([[2, 11, 12, 3], [2, 4, 5, 6], [2, 9, 9, 10]])
 
@@ -25,6 +23,10 @@ class Factors(nn.Module):
 
     def forward(self, x):
         return x * torch.linspace(0.5, 1.5, WIDTH, dtype=x.dtype)
+
+
+STACK = {"dropout": Factors(), "t": UPDATES}
+"""What a stack of an equation has in common with the models of `build`."""
 
 
 def fresh(architecture, mode, options, **fields):
@@ -64,11 +66,9 @@ def embed(table, ids):
     return table[ids] * WIDTH**0.5
 
 
-def assert_same(model, actual, expected, outputs_only=False):
+def assert_same(model, actual, expected):
     """The same outputs, and the same gradient of a random function of them in every parameter."""
-    torch.testing.assert_close(actual, expected, rtol=1e-9, atol=1e-9)
-    if outputs_only:
-        return
+    torch.testing.assert_close(actual, expected, **CLOSE)
     parameters = list(model.parameters())
     weights = [torch.randn(y.shape, dtype=y.dtype) for y in actual]
     gradients, references = (
@@ -80,23 +80,14 @@ def assert_same(model, actual, expected, outputs_only=False):
     for (name, _), mine, reference in zip(model.named_parameters(), gradients, references, strict=True):
         assert (mine is None) == (reference is None), name
         if mine is not None:
-            torch.testing.assert_close(mine, reference, rtol=1e-8, atol=1e-8, msg=lambda text, name=name: name + text)
+            torch.testing.assert_close(mine, reference, **CLOSE, msg=lambda text, name=name: name + text)
 
 
-def compare(mode, options, equation_of_stack, **fields):
-    """Outputs of encoder and decoder, whose sources have padding on the right and on the left."""
-    compare_model(*build(ResidualForConditionalGeneration, mode, options, **fields), equation_of_stack)
-
-
-def compare_model(model, p, equation_of_stack, outputs_only=False):
+def outputs_of(model, p, equation, **stack):
+    """Outputs of encoder and decoder, whose sources have padding on the right and on the left, and of an equation."""
     table, real = p.encoder.embed_tokens.weight, SOURCE.ne(1)
-    memory = equation_of_stack(run_encoder, p.encoder, HEADS, embed(table, SOURCE), real, others=4)
-    decoded = equation_of_stack(run_decoder, p.decoder, HEADS, embed(table, TARGET), memory, real, others=3)
+    stack = {**STACK, **stack}
+    memory = run_encoder(p.encoder, equation, HEADS, embed(table, SOURCE), real, others=4, **stack)
+    decoded = run_decoder(p.decoder, equation, HEADS, embed(table, TARGET), memory, real, others=3, **stack)
     outputs = model.model(SOURCE, attention_mask=real, decoder_input_ids=TARGET)
-    assert_same(model, [outputs.encoder_last_hidden_state, outputs.last_hidden_state], [memory, decoded], outputs_only)
-
-
-def equation_of(mode, options, **stack):
-    """The equation as `compare` takes it."""
-    equation = partial(EQUATIONS[mode], **options)
-    return lambda run, p, *args, **kw: run(p, equation, *args, dropout=Factors(), t=UPDATES, **stack, **kw)
+    return [outputs.encoder_last_hidden_state, outputs.last_hidden_state], [memory, decoded]
