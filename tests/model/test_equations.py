@@ -43,6 +43,7 @@ OPTIONS = [
     ("hyper_connections", {"dynamic": False}),
     ("mhc", {"streams": 3}),
     ("mhc", {"mixing": "kronecker"}),
+    ("mhc", {"mixing": "kronecker", "streams": 2}),
     ("mhc", {"mixing": "kronecker", "streams": 8}),
 ]
 CASES = [(mode, {}) for mode in OURS] + OPTIONS

@@ -133,11 +133,11 @@ def test_initial_values_of_an_option(mode, options, name, value):
     torch.testing.assert_close(getattr(connection, name).mean().item(), value)
 
 
-@pytest.mark.parametrize(("depth", "value"), [(18, 0.1), (19, 1e-5), (24, 1e-5), (25, 1e-6)])
-def test_layer_scale_by_depth(depth, value):
-    connection = model_of("layer_scale").model.encoder.layers[0].ffn_residual
-    deep = LN_MODES["layer_scale"](model_of("layer_scale").config, replace(connection.place, num_layers=depth))
-    assert deep.initial_scale == value
+@pytest.mark.parametrize(("depth", "value"), [(1, 0.1), (18, 0.1), (19, 1e-5), (24, 1e-5), (25, 1e-6)])
+def test_layer_scale_starts_by_depth(depth, value):
+    model = model_of("layer_scale")
+    place = replace(model.model.encoder.layers[0].ffn_residual.place, num_layers=depth)
+    assert LN_MODES["layer_scale"](model.config, place).scale.tolist() == pytest.approx([value] * 8)
 
 
 INVALID = [
@@ -282,6 +282,20 @@ def test_starting_values_give_the_simpler_mode(mode, options, base, base_options
                     module.get_parameter(name).copy_(torch.as_tensor(value))
     actual, expected = outputs_of(model, p, partial(EQUATIONS[base], **base_options))
     torch.testing.assert_close(actual, expected, **CLOSE)
+
+
+def test_the_norm_that_resi_dual_starts_without_has_a_gain():
+    model = fresh(ResidualForConditionalGeneration, "resi_dual", {}, norm_type="ada_norm")
+    with pytest.raises(ValueError, match="AdaNorm has no gain to set to 0"):
+        model.model.encoder.boundary.starting_values()
+
+
+def test_output_gain_halves_the_last_two_norms():
+    halved = {name for name, p in model_of("resi_dual", output_gain=0.5).named_parameters() if p.eq(0.5).all()}
+    stacks = (("encoder", N), ("decoder", M))
+    assert halved == {f"model.{stack}.boundary.norm.weight" for stack, _ in stacks} | {
+        f"model.{stack}.layers.{depth - 1}.ffn_residual.norm.weight" for stack, depth in stacks
+    }
 
 
 @pytest.mark.parametrize(
