@@ -133,6 +133,14 @@ def test_initial_values_of_an_option(mode, options, name, value):
     torch.testing.assert_close(getattr(connection, name).mean().item(), value)
 
 
+def test_omegas_of_a_profile_are_those_of_the_encoder_then_of_the_decoder():
+    for architecture, count in ((ResidualForConditionalGeneration, 2 * N + 3 * M), (ResidualForCausalLM, 2 * N)):
+        profile = [1.0 + i for i in range(count)]
+        model = fresh(architecture, "admin", {}, admin_profile=profile)
+        omegas = [p.tolist() for name, p in model.named_parameters() if name.endswith("omega")]
+        assert omegas == [[value] * 8 for value in profile]
+
+
 @pytest.mark.parametrize(("depth", "value"), [(1, 0.1), (18, 0.1), (19, 1e-5), (24, 1e-5), (25, 1e-6)])
 def test_layer_scale_starts_by_depth(depth, value):
     model = model_of("layer_scale")

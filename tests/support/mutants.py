@@ -1,20 +1,21 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """Mutation testing of the modes: which small faults in their code would the tests of the model find?
 
-    PYTHONPATH=.:tests python -m support.mutants                                   # all files of modes, MINUTES_HERE
-    PYTHONPATH=.:tests python -m support.mutants residual_hf/model/modes_gpas.py   # a file, a few minutes
+    PYTHONPATH=.:tests python -m support.mutants  # all files of modes: 20 minutes on 2 idle cores
+    PYTHONPATH=.:tests python -m support.mutants --every 7  # a sample, 4 minutes
+    PYTHONPATH=.:tests python -m support.mutants residual_hf/model/modes_gpas.py  # a file
     PYTHONPATH=.:tests python -m support.mutants residual_hf/model/modes_gpas.py:52  # the mutants of a line
 
 A mutant is a file with one change: another operator, a term, statement or override dropped, a constant plus 1, a
 condition negated, arguments or members swapped, a norm or function left out, another norm or counter of layers.
 For each, a fork of a process that has imported the libraries imports the package with the mutant and runs, up to the
-first failure, the equations and constants of the modes in the file, and then `TESTS`. The output is a line for each
-survivor,
+first failure, the tests of `FAST` for the modes in the file, and then `TESTS`. The output is a line for each survivor,
 
-    residual_hf/model/modes_gpas.py:52: 1 - silu(gate)  ->  silu(gate)
+    residual_hf/model/modes_gpas.py:48: GPAS.joining_scales: 1.0  ->  2.0
 
-and a table of the shares that were killed. A survivor is a missing assertion, or it computes the same: then it belongs
-in `support/equivalent_mutants.txt` with the reason. The exit status is 1 if another mutant survived. Needs `os.fork`.
+and the share that was killed, for each file and for all. A survivor is a missing assertion, or it computes the same:
+then it belongs in `support/equivalent_mutants.txt` with the reason. The exit status is 1 if another mutant survived.
+Needs `os.fork`.
 """
 
 from __future__ import annotations
@@ -26,10 +27,11 @@ import os
 import re
 import resource
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from importlib import import_module
 from importlib.machinery import SourceFileLoader
+from itertools import product
 from pathlib import Path
 from types import CodeType
 
@@ -41,15 +43,14 @@ ROOT = Path(__file__).parent.parent.parent
 MODEL = Path("residual_hf/model")
 FILES = ("connections.py", "ln_modes.py", "modes_*.py")
 EQUIVALENT = Path(__file__).with_name("equivalent_mutants.txt")
-CONSTANTS = "tests/model/test_mode_constants.py"
+FAST = ("test_equations", "test_mode_constants")
 TESTS = [
-    "tests/model/test_equations.py",
     "tests/model/test_connections.py",
     "tests/model/test_recent_modes.py",
+    "tests/model/test_single_stack_constants.py",
     "tests/model/test_mode_invariants.py",
-    "tests/model/test_modern_modes.py",
-    "tests/conversion/test_fold.py",
-    "tests/conversion/test_change_mode.py",
+    "tests/conversion/test_fold.py::test_the_list_of_modes",
+    "tests/conversion/test_change_mode.py::test_every_declared_mode_is_among_them",
 ]
 LIBRARIES = (  # that are slow to import; our own code is imported in each fork
     *("torch._dynamo", "transformers.cache_utils", "transformers.generation", "transformers.masking_utils"),
@@ -82,21 +83,30 @@ def mutants_of(file: str, line: int | None = None) -> Iterator[Mutant]:
 
 
 def modes_of(file: str) -> list[str]:
-    """The modes that a file registers."""
-    return re.findall(r'@register_ln_mode\("(\w+)"\)', (ROOT / file).read_text(encoding="utf-8"))
+    """The modes that a file registers, or some that use all parts of the protocol."""
+    found = re.findall(r'@register_ln_mode\("(\w+)"\)', (ROOT / file).read_text(encoding="utf-8"))
+    return found or ["post_ln", "sandwich_ln", "fixup", "realformer", "siamese_norm", "b2t"]
 
 
-def check_equations(modes: list[str]) -> None:
-    """The tests of these modes, or of all if there are none; without pytest, which takes longer than they do."""
+def cases(test: Callable) -> Iterator[dict]:
+    """The arguments of a test, of all combinations of its `parametrize`."""
+    marks = [mark for mark in getattr(test, "pytestmark", ()) if mark.name == "parametrize"]
+    for values in product(*(mark.args[1] for mark in marks)):
+        arguments = {}
+        for mark, value in zip(marks, values, strict=True):
+            names = mark.args[0]
+            arguments.update([(names, value)] if isinstance(names, str) else zip(names, value, strict=True))
+        yield arguments
+
+
+def check(modes: list[str]) -> None:
+    """Call the tests of `FAST` for these modes: starting pytest would take longer."""
     sys.path.insert(0, str(ROOT / "tests" / "model"))
-    tests = import_module("test_equations")
-    for mode, options in tests.CASES:
-        if mode in modes or not modes:
-            tests.test_encoder_and_decoder(mode, options)
-
-
-def run_pytest(*arguments: str) -> int:
-    return int(pytest.main(["-x", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", *arguments]))
+    for name in FAST:
+        for test in [value for key, value in vars(import_module(name)).items() if key.startswith("test_")]:
+            for arguments in cases(test):
+                if arguments.get("mode", modes[0]) in modes:
+                    test(**arguments)
 
 
 def start(mutant: Mutant, tests: list[str]) -> int:
@@ -112,9 +122,8 @@ def start(mutant: Mutant, tests: list[str]) -> int:
     SourceFileLoader.get_code = lambda self, name: mutant.code if name == module else get_code(self, name)
     status = 1
     try:
-        modes = modes_of(mutant.file)
-        check_equations(modes)
-        status = run_pytest(CONSTANTS, "-k", " or ".join(modes)) or (run_pytest(*tests) if tests else 0)
+        check(modes_of(mutant.file))
+        status = int(pytest.main(["-x", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", *tests])) if tests else 0
     finally:
         os._exit(status)
 
