@@ -50,7 +50,6 @@ class PairReader:
     and `limit` counts the others. `skipped_empty` counts the pairs dropped by this reader.
 
     Args:
-        spec: the corpus.
         cursor: where to start: the `cursor` of another reader. Text files are sought, gzip files decompressed up to
             there; data sets skip rows.
         streaming: for a data set, read it without downloading and converting all of it first.

@@ -82,7 +82,6 @@ def prepare(
     Args:
         texts: the result of `read_corpora`.
         data, tokenizer_settings: sections of the recipe.
-        folder: of the run.
         target_languages: the languages that get a tag if `data.language_tags`.
         positions: most tokens that the model reads. Longer training pairs are dropped.
         max_tokens: budget of a training batch; None if it is not known yet.

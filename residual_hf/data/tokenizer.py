@@ -65,11 +65,8 @@ def separate_target_vocabulary(tokenizer: Any) -> dict[str, int] | None:
 def read_dictionary(path: str | Path) -> list[str]:
     """Read the tokens of a fairseq `dict.txt` in the order of their ids, special tokens first.
 
-    The last entry of a repeated token counts.
-
-    Raises:
-        InputError: a line is not "token count", optionally followed by `#fairseq:overwrite`, or a token is repeated
-            without that mark.
+    The last entry of a repeated token counts. Raises `InputError` for a line that is not "token count", optionally
+    followed by `#fairseq:overwrite`, and for a token that is repeated without that mark.
     """
     tokens = list(SPECIAL_TOKENS)
     known = set(tokens)
@@ -95,12 +92,7 @@ def pretokenized_tokenizer(dict_path: str | Path) -> PreTrainedTokenizerFast:
 
     Text is split at spaces, tokens that are not in the dictionary become `<unk>`, and `</s>` is appended. Decoding
     joins tokens with spaces and merges the subwords of subword-nmt ("cot@@ ton" to "cotton").
-
-    Args:
-        dict_path: fairseq's `dict.txt`; ids start at 4, after the special tokens.
-
-    Raises:
-        InputError: as `read_dictionary`, or an overwritten token.
+    Raises `InputError` as `read_dictionary` does, and for an overwritten token.
     """
     tokens = read_dictionary(dict_path)
     vocab = {token: number for number, token in enumerate(tokens)}

@@ -35,7 +35,6 @@ class Scorer:
             any, and `tokenized_bleu` is what fairseq-generate prints for the tokens; the two are not comparable.
         tokenize: sacreBLEU's tokenizer for BLEU; None: that of the target language.
         metrics: further metrics for `report`, by name.
-        lowercase: ignore case.
         name: in reports of several corpora.
 
     Raises:

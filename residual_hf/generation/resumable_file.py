@@ -35,7 +35,6 @@ class ResumableFile:
 
     Args:
         made_with: model and settings; a file is continued with the same ones only.
-        resume: continue an interrupted file.
         overwrite: replace an existing file, complete or not.
         inputs: what the file is made from, which it must not replace.
 

@@ -81,7 +81,6 @@ def translate_file(
     Names of files are checked before `load` is called.
 
     Args:
-        load: returns the translator.
         made_with: what identifies the translator. An interrupted `output` is continued with the same one only.
         inputs: files and folders in addition to `source` that `output` must not replace.
 
@@ -143,7 +142,7 @@ def translate_stream(
     total: int | None = None,
     recover: bool = False,
 ) -> LongLines:
-    """Translate lines in windows, and write each window when it is translated.
+    """Translate lines in windows, write each window when it is translated, and return the lines that were too long.
 
     The processes of a `torchrun` share the work. Only the first reads `lines` and writes.
 
@@ -152,9 +151,6 @@ def translate_stream(
         done: lines that were translated before, for line numbers and the progress bar.
         total: number of lines with those that are done, if it is known.
         recover: report a line that cannot be translated, and continue.
-
-    Returns:
-        The lines that were too long.
     """
     process = PartialState(cpu=not torch.accelerator.is_available())  # else one process on a CPU is alone
     long = LongLines(translator.inputs.positions, settings.long)

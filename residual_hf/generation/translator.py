@@ -98,7 +98,6 @@ class Translator:
             long: treatment of sentences with more tokens than the model has positions: `"error"`, `"truncate"`,
                 `"split"` (at spaces, and join the translations) or `"skip"` (their translation is empty).
             on_long: called with the position of each sentence that is too long, and the number of its tokens.
-            progress: show a progress bar.
             generate_arguments: further arguments of `model.generate`, such as `do_sample=True, top_k=10`.
 
         Returns:
