@@ -296,10 +296,9 @@ def given_tokenizer(path: str | Path, kind: str) -> PreTrainedTokenizerBase:
 
 def mix(encoded: EncodedCorpus, sizes: Sequence[int], data: DataSettings, seed: int) -> EncodedCorpus:
     """An epoch of concatenated corpora of these sizes, sampled by their weights or by temperature."""
-    weights = [spec.weight for spec in data.train if spec.weight is not None]  # of all corpora or of none
-    if len(sizes) == 1 or (data.temperature == 1 and not weights):
+    if len(sizes) == 1 or (data.temperature == 1 and not data.weights):
         return encoded
-    shares = mixing_probabilities(sizes, weights or None, data.temperature)
+    shares = mixing_probabilities(sizes, data.weights or None, data.temperature)
     log_shares("mixing", [spec.title for spec in data.train], shares)
     for spec, size, share in zip(data.train, sizes, shares, strict=True):
         if (used := round(share * sum(sizes))) < size:

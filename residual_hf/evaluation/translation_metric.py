@@ -54,19 +54,10 @@ class TranslationMetric(evaluate.Metric):
         InputError: no sentences, a different number of references, an unknown metric or tokenizer.
     """
 
-    def __init__(
-        self,
-        config_name: str | None = None,
-        keep_in_memory: bool | None = None,
-        cache_dir: str | None = None,
-        num_process: int = 1,
-        **kwargs: Any,
-    ):
-        if keep_in_memory is None:
-            keep_in_memory = num_process == 1
-        if keep_in_memory and cache_dir is None:
-            cache_dir = tempfile.gettempdir()  # evaluate creates a folder there, even if it needs none
-        super().__init__(config_name, keep_in_memory, cache_dir, num_process, **kwargs)
+    def __init__(self, config_name: str | None = None, *, num_process: int = 1, **options: Any):
+        if options.setdefault("keep_in_memory", num_process == 1) and options.get("cache_dir") is None:
+            options["cache_dir"] = tempfile.gettempdir()  # evaluate creates a folder there, even if it needs none
+        super().__init__(config_name, num_process=num_process, **options)
 
     def _info(self) -> evaluate.MetricInfo:
         line = datasets.Value("string")
