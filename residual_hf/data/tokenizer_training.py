@@ -92,13 +92,11 @@ def train_tokenizer(
 def _reserved_entries(settings: TokenizerSettings, language_tags: Sequence[str]) -> tuple[str, ...]:
     """The entries at the beginning of the vocabulary."""
     if settings.kind == "pretokenized":
-        raise InputError(
-            "kind: 'pretokenized' given, must be one of 'bpe', 'byte_bpe', 'unigram' to train a tokenizer"
-        )
-    for number, tag in enumerate(language_tags):
+        raise InputError(refusal("kind", settings.kind, "one of 'bpe', 'byte_bpe', 'unigram' to train a tokenizer"))
+    for tag in language_tags:
         if not re.fullmatch(r"<[^\s<>]*\w[^\s<>]*>", tag) or tag in SPECIAL_TOKENS + _BYTES:
             raise InputError(refusal("language_tags", tag, "such as <2de> and not a special token"))
-        if tag in language_tags[:number]:
+        if language_tags.count(tag) > 1:
             raise InputError(refusal("language_tags", tag, "given once"))
     smallest = len(SPECIAL_TOKENS) + len(language_tags) + len(_BYTES)
     if settings.vocab_size <= smallest:

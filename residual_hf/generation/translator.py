@@ -182,10 +182,9 @@ class Translator:
         """
         beams = 1 if arguments.get("do_sample") else max(self.settings.num_beams, count)
         settings = dataclasses.replace(self.settings, num_beams=beams)
-        candidates = [c for best in search(self.model, sources, settings, count=count, **arguments) for c in best]
-        texts = to_text(self.tokenizer, [candidate.ids for candidate in candidates])
-        found = [Hypothesis(text, candidate.score) for text, candidate in zip(texts, candidates, strict=True)]
-        return [found[first : first + count] for first in range(0, len(found), count)]
+        found = search(self.model, sources, settings, count=count, **arguments)
+        texts = iter(to_text(self.tokenizer, [candidate.ids for best in found for candidate in best]))
+        return [[Hypothesis(next(texts), candidate.score) for candidate in best] for best in found]
 
     def encode(
         self, sentences: Sequence[str], source_lang: str | None = None, target_lang: str | None = None, **options: Any
