@@ -3,8 +3,8 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -160,6 +160,7 @@ def evaluation_batches(corpus: EncodedCorpus, max_tokens: int) -> list[list[int 
     return list(TokenBudgetSampler(corpus.source_lengths, corpus.target_lengths, budget, shuffle=False))
 
 
+@dataclass
 class Seq2SeqCollator:
     """Turns features `{"input_ids": [...], "labels": [...]}` into the tensors of a model.
 
@@ -179,23 +180,18 @@ class Seq2SeqCollator:
         InputError: no features, or `labels` in some features only.
     """
 
-    def __init__(
-        self,
-        pad_token_id: int,
-        decoder_start_token_id: int | None,
-        pad_to_multiple_of: int | None = None,
-        max_length: int | None = None,
-    ) -> None:
-        ids = {"pad_token_id": pad_token_id, "decoder_start_token_id": decoder_start_token_id or 0}
+    pad_token_id: int
+    decoder_start_token_id: int | None
+    pad_to_multiple_of: int | None = None
+    max_length: int | None = None
+
+    def __post_init__(self) -> None:
+        ids = {"pad_token_id": self.pad_token_id, "decoder_start_token_id": self.decoder_start_token_id or 0}
         for name, value in ids.items():
             if value is None or value < 0:
                 raise InputError(f"{name}: {value} given, must be a token id of the vocabulary")
-        if pad_to_multiple_of is not None and pad_to_multiple_of < 1:
-            raise InputError(f"pad_to_multiple_of: {pad_to_multiple_of} given, must be at least 1")
-        self.pad_token_id = pad_token_id
-        self.decoder_start_token_id = decoder_start_token_id
-        self.pad_to_multiple_of = pad_to_multiple_of
-        self.max_length = math.inf if max_length is None else max_length
+        if self.pad_to_multiple_of is not None and self.pad_to_multiple_of < 1:
+            raise InputError(f"pad_to_multiple_of: {self.pad_to_multiple_of} given, must be at least 1")
 
     def __call__(self, features: Sequence[Mapping[str, Any]]) -> dict[str, torch.Tensor]:
         if not features:
@@ -220,7 +216,8 @@ class Seq2SeqCollator:
         lengths = np.array([len(row) for row in rows])
         width = int(lengths.max())
         if self.pad_to_multiple_of is not None:
-            width = max(width, int(min(width + -width % self.pad_to_multiple_of, self.max_length)))
+            rounded = width + -width % self.pad_to_multiple_of
+            width = max(width, rounded if self.max_length is None else min(rounded, self.max_length))
         is_token = np.arange(width) < lengths[:, None]
         padded = np.full((len(rows), width), fill, dtype=np.int64)
         padded[is_token] = np.concatenate([np.asarray(row, dtype=np.int64) for row in rows])

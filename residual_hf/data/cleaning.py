@@ -5,12 +5,11 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from .corpus import ParallelCorpus
 from .data_settings import CleaningSettings
-from .pair_reader import Pair
 from .scripts import share_of_script, words
 
 logger = logging.getLogger(__name__)
@@ -27,14 +26,15 @@ class CleaningReport:
     dropped: dict[str, int] = field(default_factory=dict)
     examples: dict[str, list[int]] = field(default_factory=dict)
 
-    def count(self, reason: str | None) -> None:
-        """Count the next pair; None for one that is kept."""
+    def count(self, reason: str | None) -> bool:
+        """Count the next pair; returns whether it is kept, for which the reason is None."""
         self.pairs += 1
         if reason is None:
             self.kept += 1
         else:
             self.dropped[reason] = self.dropped.get(reason, 0) + 1
             self.examples[reason] = [*self.examples.get(reason, ()), self.pairs][:EXAMPLES]
+        return reason is None
 
     def warn_if_most_is_gone(self, corpus: str) -> None:
         """Log a warning if more than half of the pairs were dropped."""
@@ -57,15 +57,7 @@ def clean_corpus(
     corpus: ParallelCorpus, reason_to_drop: Callable[[str, str], str | None], report: CleaningReport
 ) -> ParallelCorpus:
     """The pairs that pass a `pair_filter`; all are counted in `report`."""
-
-    def passing() -> Iterator[Pair]:
-        for pair in corpus:
-            reason = reason_to_drop(*pair)
-            report.count(reason)
-            if reason is None:
-                yield pair
-
-    return corpus.with_pairs(passing())
+    return corpus.with_pairs(pair for pair in corpus if report.count(reason_to_drop(*pair)))
 
 
 def pair_filter(settings: CleaningSettings) -> Callable[[str, str], str | None]:

@@ -282,10 +282,9 @@ class DataSettings(InputSettings):
     def check(self) -> None:
         for name in SPLITS:
             self.require(getattr(self, name) != (), name, "a corpus or a list of corpora")
-        weighted = [spec.weight is not None for spec in self.train]
-        if any(weighted):
-            if not all(weighted):
-                first = weighted.index(False)
+        if self.weights:
+            if None in (weights := [spec.weight for spec in self.train]):
+                first = weights.index(None)
                 raise self.error(f"train[{first}].weight: missing, must be given for all training corpora or none")
             self.require(self.temperature == 1, "temperature", "1 with weights")
         specs = {f"{n}[{i}]": spec for n in SPLITS for i, spec in enumerate(getattr(self, n) or ())}
@@ -304,6 +303,11 @@ class DataSettings(InputSettings):
             for field in ("tag", "weight"):
                 if (value := getattr(spec, field)) is not None and not name.startswith("train"):
                     raise self.error(f"{name}.{field}: {value!r} given, must be null outside of train")
+
+    @property
+    def weights(self) -> list[float]:
+        """The weights of the training corpora: of all of them or of none."""
+        return [spec.weight for spec in self.train if spec.weight is not None]
 
     @property
     def is_text(self) -> bool:

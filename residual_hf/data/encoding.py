@@ -47,7 +47,6 @@ class EncodedCorpus(Dataset):
             resegmented, `source_starts`: whether a token begins a word. Without a target side, the labels are the
             sources.
         resegment: for each side to resegment, a function that draws a segmentation of a word.
-        seed: at least 0.
         max_length: a row that would become longer keeps its plain segmentation; None for no limit.
     """
 

@@ -17,14 +17,18 @@ from .encoding import IGNORED, EncodedCorpus, encode, encode_corpus
 from .tokenizer import ends_text
 
 Packing = Callable[[EncodedCorpus], EncodedCorpus]
-Span = tuple[int, int, int]
 
 
 def encode_texts(
     corpora: Iterable[ParallelCorpus], tokenizer: Any, packing: Packing, *, name: str, cache_dir: Path | None = None
 ) -> list[EncodedCorpus]:
-    """The blocks of each corpus. Arguments as in `encode_corpus`; `packing` is a `pack` with its options."""
-    check_line_ends(tokenizer)
+    """The blocks of each corpus. Arguments as in `encode_corpus`; `packing` is a `pack` with its options.
+
+    Raises `InputError` for a tokenizer that does not separate lines by `</s>`, or adds anything else to them.
+    """
+    found, end = tokenizer("")["input_ids"], tokenizer.eos_token_id
+    if found != [end]:
+        raise InputError(f"tokenizer: a blank line has the tokens {found}, must be {[end]}, the end of the line")
     options: dict[str, Any] = {"name": name, "cache_dir": cache_dir, "sides": ("source",)}
     return [packing(ended(encode_corpus(corpus, tokenizer, **options), tokenizer)) for corpus in corpora]
 
@@ -41,13 +45,6 @@ def ended(lines: EncodedCorpus, tokenizer: Any) -> EncodedCorpus:
     if ends_text(tokenizer):
         return lines
     return EncodedCorpus({**lines.arrays, "source_ids": np.roll(lines.arrays["source_ids"], -1)})
-
-
-def check_line_ends(tokenizer: Any) -> None:
-    """Raise `InputError` for a tokenizer that does not separate lines by `</s>`, or adds anything else to them."""
-    found, end = tokenizer("")["input_ids"], tokenizer.eos_token_id
-    if found != [end]:
-        raise InputError(f"tokenizer: a blank line has the tokens {found}, must be {[end]}, the end of the line")
 
 
 def pack(lines: EncodedCorpus, block_size: int, break_mode: str, *, context: int = 0) -> EncodedCorpus:
@@ -90,7 +87,7 @@ def pack(lines: EncodedCorpus, block_size: int, break_mode: str, *, context: int
     return EncodedCorpus(arrays)
 
 
-def _spans(lengths: np.ndarray, size: int, break_mode: str) -> Iterator[Span]:
+def _spans(lengths: np.ndarray, size: int, break_mode: str) -> Iterator[tuple[int, int, int]]:
     """Begin and end of stretches of tokens, and where the context of each may begin."""
     if break_mode == "none":
         yield 0, int(lengths.sum()), 0

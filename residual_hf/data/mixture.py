@@ -18,9 +18,7 @@ def mixing_probabilities(
 
     T = 1 keeps the proportions; higher temperatures draw small corpora more often, up to equal shares (Arivazhagan et
     al. 2019).
-
-    Raises:
-        InputError: a size below 1.
+    Raises `InputError` for a size below 1.
     """
     for index, size in enumerate(sizes):
         if not size >= 1:

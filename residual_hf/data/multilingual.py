@@ -22,34 +22,22 @@ def language_tag(language: str) -> str:
 
 def directions(corpus: ParallelCorpus, bidirectional: bool) -> list[ParallelCorpus]:
     """The corpus and, if `bidirectional`, its reverse."""
-    if not bidirectional:
-        return [corpus]
-    back = replace(
-        corpus,
-        sources=corpus.targets,
-        targets=corpus.sources,
-        source_lang=corpus.target_lang,
-        target_lang=corpus.source_lang,
-        raw_targets=None,
-    )
-    return [corpus, back]
+    back = replace(corpus, **_exchanged(corpus, "s", "_lang"), raw_targets=None)
+    return [corpus, back] if bidirectional else [corpus]
 
 
 def reverse_spec(spec: CorpusSpec) -> CorpusSpec:
     """The location of a corpus, read from target to source."""
-    columns = (spec.target_column, spec.source_column)
+    exchanged = _exchanged(spec, "", "_lang", "_column")
     if spec.tsv is not None and spec.source_column is None:
-        columns = (2, 1)
-    return replace(
-        spec,
-        source=spec.target,
-        target=spec.source,
-        source_column=columns[0],
-        target_column=columns[1],
-        source_lang=spec.target_lang,
-        target_lang=spec.source_lang,
-        raw_target=None,
-    )
+        exchanged |= {"source_column": 2, "target_column": 1}
+    return replace(spec, **exchanged, raw_target=None)
+
+
+def _exchanged(item: Any, *endings: str) -> dict[str, Any]:
+    """The fields `source...` and `target...` with these endings, exchanged."""
+    sides = (("source", "target"), ("target", "source"))
+    return {f"{side}{end}": getattr(item, f"{other}{end}") for end in endings for side, other in sides}
 
 
 def check_tagged(lines: Iterable[str], tokenizer: Any, subject: str) -> None:

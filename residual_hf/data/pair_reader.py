@@ -51,7 +51,6 @@ class PairReader:
     and `limit` counts the others. `skipped_empty` counts the pairs dropped by this reader.
 
     Args:
-        spec: the corpus.
         cursor: where to start: the `cursor` of another reader. Text files are sought, gzip files decompressed up to
             there; data sets skip rows.
         streaming: for a data set, read it without downloading and converting all of it first.
@@ -188,15 +187,11 @@ def _load_dataset(spec: CorpusSpec, streaming: bool) -> Any:
 def _tsv_pair(line: str, spec: CorpusSpec, where: str) -> Pair:
     first, second = int(spec.source_column or 1) - 1, int(spec.target_column or 2) - 1
     fields = line.split("\t")
+    found = f"{where} has {len(fields)} tab-separated fields"
     if spec.source_column is None and len(fields) != 2:
-        raise InputError(
-            f"{where} has {len(fields)} tab-separated fields, must have 2; to choose 2 of more, set source_column "
-            "and target_column"
-        )
+        raise InputError(f"{found}, must have 2; to choose 2 of more, set source_column and target_column")
     if len(fields) <= max(first, second):
-        raise InputError(
-            f"{where} has {len(fields)} tab-separated fields, but columns {first + 1} and {second + 1} are to be read"
-        )
+        raise InputError(f"{found}, but columns {first + 1} and {second + 1} are to be read")
     return fields[first], fields[second]
 
 

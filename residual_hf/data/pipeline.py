@@ -82,7 +82,6 @@ def prepare(
     Args:
         texts: the result of `read_corpora`.
         data, tokenizer_settings: sections of the recipe.
-        folder: of the run.
         target_languages: the languages that get a tag if `data.language_tags`.
         positions: most tokens that the model reads. Longer training pairs are dropped.
         max_tokens: budget of a training batch; None if it is not known yet.
@@ -297,10 +296,9 @@ def given_tokenizer(path: str | Path, kind: str) -> PreTrainedTokenizerBase:
 
 def mix(encoded: EncodedCorpus, sizes: Sequence[int], data: DataSettings, seed: int) -> EncodedCorpus:
     """An epoch of concatenated corpora of these sizes, sampled by their weights or by temperature."""
-    weights = [spec.weight for spec in data.train if spec.weight is not None]  # of all corpora or of none
-    if len(sizes) == 1 or (data.temperature == 1 and not weights):
+    if len(sizes) == 1 or (data.temperature == 1 and not data.weights):
         return encoded
-    shares = mixing_probabilities(sizes, weights or None, data.temperature)
+    shares = mixing_probabilities(sizes, data.weights or None, data.temperature)
     log_shares("mixing", [spec.title for spec in data.train], shares)
     for spec, size, share in zip(data.train, sizes, shares, strict=True):
         if (used := round(share * sum(sizes))) < size:

@@ -7,7 +7,7 @@ import logging
 import math
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from functools import partial
 from typing import Any
 
@@ -31,15 +31,6 @@ logger = logging.getLogger(__name__)
 
 FIRST_BLOCK = 8000  # pairs; the size of blocks doubles from here, so that training starts soon
 HISTORY = 64  # blocks whose starts are kept for `state`
-
-
-@dataclass(frozen=True)
-class _Block:
-    """The encoded pairs of a block, the indices of each batch, and the positions in the corpora after it."""
-
-    corpus: EncodedCorpus
-    batches: list[list[int | None]]
-    cursors: list[Cursor]
 
 
 class StreamedBatches(IterableDataset):
@@ -103,8 +94,7 @@ class StreamedBatches(IterableDataset):
         corpora, temperature = self.data.train, self.data.temperature
         if len(corpora) == 1:
             return [1.0], _lines(corpora[0], self._pairs) <= self._pairs
-        weights = [spec.weight for spec in corpora if spec.weight is not None]  # of all corpora or of none
-        if weights:
+        if weights := self.data.weights:
             return mixing_probabilities([1] * len(weights), weights), False
         lines = [_lines(spec) for spec in corpora]
         if math.inf in lines:
@@ -125,19 +115,18 @@ class StreamedBatches(IterableDataset):
         next_block = BackgroundCall(partial(self._make_block, readers, number))
         try:
             while True:
-                block = next_block.result()
+                corpus, batches, after = next_block.result()
                 number += 1
                 next_block = BackgroundCall(partial(self._make_block, readers, number))
-                end = first + len(block.batches)
-                after = [asdict(cursor) for cursor in block.cursors]
-                self._block_starts.append({"batches": end, "block": number, "corpora": after})
-                for index, rows in enumerate(block.batches, start=first):
+                end = first + len(batches)
+                self._block_starts.append({"batches": end, "block": number, "corpora": list(map(asdict, after))})
+                for index, rows in enumerate(batches, start=first):
                     if index >= begin and index % self.world_size == self.rank:
-                        yield [block.corpus[row] for row in rows]
+                        yield [corpus[row] for row in rows]
                 first = end
-                if block.batches:
-                    last_useful = block.cursors
-                elif all(now.passes >= then.passes + 2 for now, then in zip(block.cursors, last_useful, strict=True)):
+                if batches:
+                    last_useful = after
+                elif all(now.passes >= then.passes + 2 for now, then in zip(after, last_useful, strict=True)):
                     names = ", ".join(spec.title for spec in self.data.train)
                     raise InputError(f"{names}: no pair is left; dropped: {dict(+self.dropped)}")
         finally:
@@ -186,7 +175,10 @@ class StreamedBatches(IterableDataset):
         shares = {"probabilities": self.probabilities, "max_length": self.max_length}
         return {"corpora": corpora} | reading | shares | self.sampling
 
-    def _make_block(self, readers: list[PairReader], number: int, check: Callable[[], None]) -> _Block:
+    def _make_block(
+        self, readers: list[PairReader], number: int, check: Callable[[], None]
+    ) -> tuple[EncodedCorpus, list[list[int | None]], list[Cursor]]:
+        """The encoded pairs of a block, the indices of each batch, and the positions in the corpora after it."""
         encoded = self.encode(self._texts(readers, number, check))
         corpus = encoded.drop_long(self.max_length)
         self.dropped["too many tokens"] += len(encoded) - len(corpus)
@@ -199,7 +191,7 @@ class StreamedBatches(IterableDataset):
             sampler = TokenBudgetSampler(*lengths, corpus=corpus, **self.sampling)
             sampler.set_epoch(number)
             batches = list(sampler)
-        return _Block(corpus, batches, [reader.cursor for reader in readers])
+        return corpus, batches, [reader.cursor for reader in readers]
 
     def _texts(self, readers: list[PairReader], number: int, check: Callable[[], None]) -> Iterator[ParallelCorpus]:
         """The pairs of a block, in chunks."""

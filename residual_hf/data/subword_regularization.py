@@ -40,11 +40,7 @@ _LONGEST_KEY = 40  # tokens; a tokenizer that does not split text into words has
 def resegmenters(tokenizer: Any, settings: SubwordRegularizationSettings | None) -> dict[str, Resegment]:
     """A function for each side that is sampled, `"source"` and `"target"`; none without sampling.
 
-    Args:
-        tokenizer: a fast tokenizer with a BPE or unigram model, or a `ResidualTokenizer` of two.
-
-    Raises:
-        InputError: a tokenizer of another kind, in particular for text that is already segmented.
+    Raises `InputError` unless `tokenizer` is fast and has a BPE or unigram model, or is a `ResidualTokenizer` of two.
     """
     if settings is None:
         return {}

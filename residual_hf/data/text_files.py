@@ -30,11 +30,8 @@ def _decompressed(raw: BufferedReader, path: Path) -> BufferedReader | gzip.Gzip
 class LineReader:
     """Iterates over the lines of a UTF-8 text file, plain or gzip, without their line ends ("\\n" or "\\r\\n").
 
-    A byte order mark is dropped. `number` and `offset` are the lines and (uncompressed) bytes read so far; pass them
-    to continue from that position.
-
-    Args:
-        path: None for standard input.
+    `path` is None for standard input. A byte order mark is dropped. `number` and `offset` are the lines and
+    (uncompressed) bytes read so far; pass them to continue from that position.
     """
 
     def __init__(self, path: str | Path | None, number: int = 0, offset: int = 0):

@@ -16,6 +16,7 @@ from .data_settings import SPECIAL_TOKENS
 from .text_files import iter_lines
 
 OVERWRITE = "#fairseq:overwrite"
+EOS = [("</s>", SPECIAL_TOKENS.index("</s>"))]
 
 
 def wrap_tokenizer(tokenizer: Tokenizer, model_max_length: int | None = None) -> PreTrainedTokenizerFast:
@@ -39,16 +40,12 @@ def wrap_tokenizer(tokenizer: Tokenizer, model_max_length: int | None = None) ->
 
 def append_eos() -> processors.TemplateProcessing:
     """A post-processor that appends `</s>`, as in fairseq and Marian."""
-    eos = SPECIAL_TOKENS[2]
-    return processors.TemplateProcessing(
-        single=f"$A {eos}", pair=f"$A {eos} $B {eos}", special_tokens=[(eos, SPECIAL_TOKENS.index(eos))]
-    )
+    return processors.TemplateProcessing(single="$A </s>", pair="$A </s> $B </s>", special_tokens=EOS)
 
 
 def prepend_eos() -> processors.TemplateProcessing:
     """A post-processor that begins every text with `</s>`, as language models of fairseq do."""
-    eos = SPECIAL_TOKENS[2]
-    return processors.TemplateProcessing(single=f"{eos} $A", special_tokens=[(eos, SPECIAL_TOKENS.index(eos))])
+    return processors.TemplateProcessing(single="</s> $A", special_tokens=EOS)
 
 
 def join_subwords(text: str) -> str:
@@ -65,17 +62,12 @@ def separate_target_vocabulary(tokenizer: Any) -> dict[str, int] | None:
 def read_dictionary(path: str | Path) -> list[str]:
     """Read the tokens of a fairseq `dict.txt` in the order of their ids, special tokens first.
 
-    The last entry of a repeated token counts.
-
-    Raises:
-        InputError: a line is not "token count", optionally followed by `#fairseq:overwrite`, or a token is repeated
-            without that mark.
+    The last entry of a repeated token counts. Raises `InputError` for a line that is not "token count", optionally
+    followed by `#fairseq:overwrite`, and for a token that is repeated without that mark.
     """
-    tokens = list(SPECIAL_TOKENS)
-    known = set(tokens)
+    tokens, known = list(SPECIAL_TOKENS), set(SPECIAL_TOKENS)
     for number, line in enumerate(iter_lines(path), start=1):
-        entry = line.rstrip()
-        if not entry:
+        if not (entry := line.rstrip()):
             continue
         overwrite = entry.endswith(f" {OVERWRITE}")
         token, _, count = entry.removesuffix(f" {OVERWRITE}").rpartition(" ")
@@ -95,12 +87,7 @@ def pretokenized_tokenizer(dict_path: str | Path) -> PreTrainedTokenizerFast:
 
     Text is split at spaces, tokens that are not in the dictionary become `<unk>`, and `</s>` is appended. Decoding
     joins tokens with spaces and merges the subwords of subword-nmt ("cot@@ ton" to "cotton").
-
-    Args:
-        dict_path: fairseq's `dict.txt`; ids start at 4, after the special tokens.
-
-    Raises:
-        InputError: as `read_dictionary`, or an overwritten token.
+    Raises `InputError` as `read_dictionary` does, and for an overwritten token.
     """
     tokens = read_dictionary(dict_path)
     vocab = {token: number for number, token in enumerate(tokens)}

@@ -21,6 +21,7 @@ import re
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import chain
 from pathlib import Path
 
 import sentencepiece
@@ -91,13 +92,11 @@ def train_tokenizer(
 def _reserved_entries(settings: TokenizerSettings, language_tags: Sequence[str]) -> tuple[str, ...]:
     """The entries at the beginning of the vocabulary."""
     if settings.kind == "pretokenized":
-        raise InputError(
-            "kind: 'pretokenized' given, must be one of 'bpe', 'byte_bpe', 'unigram' to train a tokenizer"
-        )
-    for number, tag in enumerate(language_tags):
+        raise InputError(refusal("kind", settings.kind, "one of 'bpe', 'byte_bpe', 'unigram' to train a tokenizer"))
+    for tag in language_tags:
         if not re.fullmatch(r"<[^\s<>]*\w[^\s<>]*>", tag) or tag in SPECIAL_TOKENS + _BYTES:
             raise InputError(refusal("language_tags", tag, "such as <2de> and not a special token"))
-        if tag in language_tags[:number]:
+        if language_tags.count(tag) > 1:
             raise InputError(refusal("language_tags", tag, "given once"))
     smallest = len(SPECIAL_TOKENS) + len(language_tags) + len(_BYTES)
     if settings.vocab_size <= smallest:
@@ -139,9 +138,7 @@ def _checking_alphabet(sentences: Iterable[str], vocab_size: int, reserved: int)
 
 def _without_rare_characters(sentences: list[str], coverage: float) -> Iterator[str]:
     """Replace the rarest characters, up to a share of `1 - coverage` of the text, by spaces."""
-    counts: Counter[str] = Counter()
-    for sentence in sentences:
-        counts.update(sentence)
+    counts = Counter(chain.from_iterable(sentences))
     allowance = (1 - coverage) * counts.total()
     rare = {}
     for character in sorted(counts, key=lambda c: (counts[c], c)):
@@ -216,26 +213,12 @@ def _with_processing(trained: models.Model, kind: str) -> Tokenizer:
         tokenizer.pre_tokenizer = pre_tokenizers.Sequence([split, to_bytes])
         tokenizer.decoder = decoders.ByteLevel()
         return tokenizer
-    tokenizer.normalizer = normalizers.Sequence(
-        [
-            normalizers.Replace(_ESCAPE, _ESCAPED_ESCAPE),
-            normalizers.Replace(_MARK, _ESCAPED_MARK),
-            normalizers.Replace(Regex(r"\A "), "  "),
-        ]
-    )
-    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
-        [
-            pre_tokenizers.Metaspace(_MARK, prepend_scheme="first"),
-            pre_tokenizers.Split(_word_pattern(_MARK), "isolated"),
-        ]
-    )
-    tokenizer.decoder = decoders.Sequence(
-        [
-            decoders.Metaspace(_MARK, prepend_scheme="first"),
-            decoders.ByteFallback(),
-            decoders.Fuse(),
-            decoders.Replace(_ESCAPED_MARK, _MARK),
-            decoders.Replace(_ESCAPED_ESCAPE, _ESCAPE),
-        ]
-    )
+    escapes = {_ESCAPE: _ESCAPED_ESCAPE, _MARK: _ESCAPED_MARK}  # the escape character first, undone last
+    changes = [normalizers.Replace(*pair) for pair in [*escapes.items(), (Regex(r"\A "), "  ")]]
+    tokenizer.normalizer = normalizers.Sequence(changes)
+    split = pre_tokenizers.Split(_word_pattern(_MARK), "isolated")
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.Metaspace(_MARK, "first"), split])
+    unescape = [decoders.Replace(escaped, plain) for plain, escaped in reversed(escapes.items())]
+    spaces = decoders.Metaspace(_MARK, prepend_scheme="first")
+    tokenizer.decoder = decoders.Sequence([spaces, decoders.ByteFallback(), decoders.Fuse(), *unescape])
     return tokenizer

@@ -9,7 +9,6 @@ import os
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
@@ -19,8 +18,9 @@ import torch
 from residual_hf.base.errors import InputError
 from residual_hf.data.text_files import one_line
 
+from .metrics import Lines
+
 PROGRAM = "comet-score"
-DEFAULT_MODEL = "Unbabel/wmt22-comet-da"
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class Comet:
         InputError: the program `comet-score` is not installed, or fails.
     """
 
-    model: str = DEFAULT_MODEL
+    model: str = "Unbabel/wmt22-comet-da"
     is_fast: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
@@ -41,17 +41,16 @@ class Comet:
                 "pipx install unbabel-comet (in its own environment, because it requires Transformers 4)"
             )
 
-    def compute(
-        self, predictions: Sequence[str], references: Sequence[str], sources: Sequence[str]
-    ) -> dict[str, float]:
+    def compute(self, predictions: Lines, references: Lines, sources: Lines) -> dict[str, float]:
         """The mean score of the sentences, by the name of the model."""
         with tempfile.TemporaryDirectory() as folder:
-            files = {name: Path(folder) / name for name in ("sources", "translations", "references")}
-            for file, lines in zip(files.values(), (sources, predictions, references), strict=True):
-                file.write_text("".join(f"{one_line(line)}\n" for line in lines), encoding="utf-8")
             result = Path(folder) / "scores.json"
-            options = [word for name, file in files.items() for word in (f"--{name}", str(file))]
-            options += ["--model", self.model, "--gpus", str(int(torch.cuda.is_available()))]
+            options = ["--model", self.model, "--gpus", str(int(torch.cuda.is_available()))]
+            texts = {"sources": sources, "translations": predictions, "references": references}
+            for name, lines in texts.items():
+                file = Path(folder) / name
+                file.write_text("".join(f"{one_line(line)}\n" for line in lines), encoding="utf-8")
+                options += [f"--{name}", str(file)]
             options += ["--quiet", "--only_system", "--to_json", str(result)]
             environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
             done = subprocess.run([PROGRAM, *options], capture_output=True, text=True, env=environment)

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from sacrebleu.metrics.base import Metric
     from sacrebleu.significance import Result
 
+Lines = Sequence[str]
 METRICS = ("bleu", "chrf", "chrf++", "ter", "bleu_lowercase")
 TOKENIZERS = {
     "zh": ("zh", "zho", "chi", "cmn", "yue", "wuu", "lzh"),
@@ -136,12 +137,12 @@ def tokenized_bleu(hyp_tokens: Sequence[str], ref_tokens: Sequence[str], lowerca
 
 
 def corpus_scores(
-    predictions: Sequence[str],
-    references: Sequence[str],
+    predictions: Lines,
+    references: Lines,
     metrics: Sequence[str],
     lowercase: bool,
     tokenize: str,
-    baseline: Sequence[str] | None = None,
+    baseline: Lines | None = None,
     samples: int = 1000,
 ) -> dict[str, dict[str, Any]]:
     """The values of sacreBLEU's metrics and their signatures, as `TranslationMetric` returns them."""
@@ -179,7 +180,6 @@ def paired_bootstrap(
 
     Args:
         system_a, system_b: translations of the baseline and of the other system.
-        references: one per line.
         metrics, lowercase: as for `TranslationMetric`.
         tokenize: sacreBLEU's tokenizer for BLEU, see `default_tokenizer`.
         samples: number of resamples; the lowest p-value is 1 / (samples + 1). Their seed is sacreBLEU's, 12345 or the

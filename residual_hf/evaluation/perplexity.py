@@ -58,7 +58,6 @@ def evaluate_text(
         device: of the model; by default a GPU if there is one.
         block_size: tokens that the model reads at a time; None is all of its positions.
         break_mode, context_window: as in a recipe, see `pack`.
-        max_tokens: of a batch; 4096 by default.
         output_dir: folder for `scores.json`, as of `evaluate_model`.
 
     Raises:

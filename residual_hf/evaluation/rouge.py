@@ -4,13 +4,12 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
 from residual_hf.base.errors import InputError
 
-from .metrics import check_lines
+from .metrics import Lines, check_lines
 
 logger = logging.getLogger(__name__)
 
@@ -41,16 +40,13 @@ class Rouge:
             advice = "pip install 'residual_hf[rouge]'"
             raise InputError(f"evaluation.metrics: rouge needs the library rouge_score: {advice}") from error
 
-    def compute(
-        self, predictions: Sequence[str], references: Sequence[str], sources: Sequence[str] = ()
-    ) -> dict[str, float]:
+    def compute(self, predictions: Lines, references: Lines, sources: Lines = ()) -> dict[str, float]:
         """The scores by the names of `TYPES`; sources are not used."""
         from rouge_score.rouge_scorer import RougeScorer
 
         check_lines("predictions", predictions, references)
         scorer = RougeScorer(TYPES, use_stemmer=self.variant == "stem")
-        pairs = zip(references, predictions, strict=True)
-        scores = [scorer.score(reference, prediction) for reference, prediction in pairs]
+        scores = [scorer.score(*pair) for pair in zip(references, predictions, strict=True)]
         if not any(scorer.score(reference, reference)["rouge1"].fmeasure for reference in references):
             logger.warning("rouge: no reference has a word with the letters a to z; ROUGE ignores all others")
         return {name: 100 * sum(score[name].fmeasure for score in scores) / len(scores) for name in TYPES}

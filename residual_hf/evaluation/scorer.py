@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -25,6 +25,7 @@ FIGURES = ("bleu", "chrf", "tokenized_bleu")
 """Computed at every evaluation, as are fast metrics; `tokenized_bleu` for tokenized text only."""
 
 
+@dataclass(eq=False)
 class Scorer:
     """Scores translations of a corpus.
 
@@ -35,33 +36,25 @@ class Scorer:
             any, and `tokenized_bleu` is what fairseq-generate prints for the tokens; the two are not comparable.
         tokenize: sacreBLEU's tokenizer for BLEU; None: that of the target language.
         metrics: further metrics for `report`, by name.
-        lowercase: ignore case.
         name: in reports of several corpora.
 
     Raises:
         InputError: tokenized text without a target language, or an unknown `pretokenized`.
     """
 
-    def __init__(
-        self,
-        corpus: ParallelCorpus,
-        *,
-        pretokenized: str | None = None,
-        tokenize: str | None = None,
-        metrics: Mapping[str, SentenceMetric] | None = None,
-        lowercase: bool = False,
-        name: str = "",
-    ):
-        if pretokenized not in (None, "moses"):
-            raise InputError(f"pretokenized: {pretokenized!r} given, must be 'moses' or null")
-        if pretokenized and corpus.target_lang is None:
+    corpus: ParallelCorpus
+    pretokenized: str | None = None
+    tokenize: str | None = None
+    metrics: Mapping[str, SentenceMetric] = field(default_factory=dict)
+    lowercase: bool = False
+    name: str = ""
+
+    def __post_init__(self) -> None:
+        if self.pretokenized not in (None, "moses"):
+            raise InputError(f"pretokenized: {self.pretokenized!r} given, must be 'moses' or null")
+        if self.pretokenized and self.corpus.target_lang is None:
             raise InputError("target_lang: missing, required to detokenize text")
-        self.corpus = corpus
-        self.pretokenized = pretokenized
-        self.tokenize = EvaluationSettings(tokenize=tokenize).tokenizer_for(corpus.target_lang)
-        self.metrics = metrics or {}
-        self.lowercase = lowercase
-        self.name = name
+        self.tokenizer = EvaluationSettings(tokenize=self.tokenize).tokenizer_for(self.corpus.target_lang)
 
     def __len__(self) -> int:
         return len(self.corpus)
@@ -107,7 +100,7 @@ class Scorer:
     ) -> dict[str, dict[str, Any]]:
         ours = self._plain(hypotheses, self.corpus.target_lang)
         theirs = None if baseline is None else self._plain(baseline, self.corpus.target_lang)
-        return corpus_scores(ours, self.plain_references, metrics, self.lowercase, self.tokenize, theirs)
+        return corpus_scores(ours, self.plain_references, metrics, self.lowercase, self.tokenizer, theirs)
 
     def _plain(self, lines: Sequence[str], language: str | None) -> Sequence[str]:
         return detokenize(lines, language) if self.pretokenized else lines
@@ -145,12 +138,12 @@ def warn_about_references(scorer: Scorer) -> None:
         )
     references = "".join(scorer.corpus.targets[:SAMPLE])
     unspaced = LETTER.search(references) and share_of_script(references, WITHOUT_SPACES) > 0.5
-    if unspaced and scorer.tokenize in ("13a", "intl") and not scorer.pretokenized:
+    if unspaced and scorer.tokenizer in ("13a", "intl") and not scorer.pretokenized:
         logger.warning(
             "%s: BLEU with the tokenizer %s has no meaning for references without spaces: set "
             "target_lang (%s), or tokenize to zh, ja-mecab or char",
             scorer.corpus.name,
-            scorer.tokenize,
+            scorer.tokenizer,
             scorer.corpus.target_lang,
         )
 

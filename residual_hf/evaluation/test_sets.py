@@ -71,7 +71,6 @@ def evaluate_model(
     Args:
         source_lang, target_lang, long: as in `Translator.translate`.
         pretokenized: "moses" if Moses has tokenized the test sets and what the model translates, see `Scorer`.
-        lowercase: score without case.
         baseline: another model, or its translations of all test sets in order, to compare with by paired bootstrap.
         output_dir: folder for `NAME.translations.txt` of each test set and `scores.json`, which also has the command,
             the search parameters, versions and device.

@@ -19,7 +19,7 @@ from residual_hf.base.errors import InputError
 from residual_hf.model.translation_inputs import without_tag
 
 from .comet import Comet
-from .metrics import METRICS, check_lines, corpus_scores, default_tokenizer
+from .metrics import METRICS, Lines, check_lines, corpus_scores, default_tokenizer
 from .rouge import Rouge
 
 USAGE = """
@@ -54,19 +54,10 @@ class TranslationMetric(evaluate.Metric):
         InputError: no sentences, a different number of references, an unknown metric or tokenizer.
     """
 
-    def __init__(
-        self,
-        config_name: str | None = None,
-        keep_in_memory: bool | None = None,
-        cache_dir: str | None = None,
-        num_process: int = 1,
-        **kwargs: Any,
-    ):
-        if keep_in_memory is None:
-            keep_in_memory = num_process == 1
-        if keep_in_memory and cache_dir is None:
-            cache_dir = tempfile.gettempdir()  # evaluate creates a folder there, even if it needs none
-        super().__init__(config_name, keep_in_memory, cache_dir, num_process, **kwargs)
+    def __init__(self, config_name: str | None = None, *, num_process: int = 1, **options: Any):
+        if options.setdefault("keep_in_memory", num_process == 1) and options.get("cache_dir") is None:
+            options["cache_dir"] = tempfile.gettempdir()  # evaluate creates a folder there, even if it needs none
+        super().__init__(config_name, num_process=num_process, **options)
 
     def _info(self) -> evaluate.MetricInfo:
         line = datasets.Value("string")
@@ -78,7 +69,7 @@ class TranslationMetric(evaluate.Metric):
         )
 
     def compute(
-        self, *, predictions: Sequence[str] | None = None, references: Sequence[str] | None = None, **options: Any
+        self, *, predictions: Lines | None = None, references: Lines | None = None, **options: Any
     ) -> dict[str, dict[str, Any]] | None:
         """Scores of the given sentences, or of those added before."""
         if predictions is not None and references is not None:
@@ -87,13 +78,13 @@ class TranslationMetric(evaluate.Metric):
 
     def _compute(
         self,
-        predictions: Sequence[str],
-        references: Sequence[str],
+        predictions: Lines,
+        references: Lines,
         metrics: Sequence[str] = ("bleu", "chrf", "ter"),
         lowercase: bool = False,
         tokenize: str | None = None,
         target_lang: str | None = None,
-        baseline: Sequence[str] | None = None,
+        baseline: Lines | None = None,
         samples: int = 1000,
     ) -> dict[str, dict[str, Any]]:
         tokenize = tokenize or default_tokenizer(target_lang)
@@ -173,9 +164,7 @@ class SentenceMetric(Protocol):
 
     is_fast: ClassVar[bool]
 
-    def compute(
-        self, predictions: Sequence[str], references: Sequence[str], sources: Sequence[str]
-    ) -> dict[str, float]: ...
+    def compute(self, predictions: Lines, references: Lines, sources: Lines) -> dict[str, float]: ...
 
 
 @dataclass(frozen=True)
@@ -186,9 +175,7 @@ class LoadedMetric:
     inputs: datasets.Features
     is_fast: ClassVar[bool] = False
 
-    def compute(
-        self, predictions: Sequence[str], references: Sequence[str], sources: Sequence[str]
-    ) -> dict[str, float]:
+    def compute(self, predictions: Lines, references: Lines, sources: Lines) -> dict[str, float]:
         """The numbers that the metric returns; lists, such as one score per sentence, are omitted."""
         given: dict[str, Any] = {"predictions": predictions, "references": references, "sources": sources}
         if not isinstance(self.inputs.get("references"), datasets.Value):

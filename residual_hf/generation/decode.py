@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -32,22 +32,16 @@ def translate_corpus(
     Several processes share the work and get the same list. A model with language tags on the target side translates
     into the language of each label.
     """
-    sources = [corpus[row]["input_ids"] for row in range(len(corpus))]
+    tagged = model.config.language_tags == "target"
+    by_tag: dict[int | None, list[int]] = {}
+    for row in range(len(corpus)):
+        by_tag.setdefault(int(corpus[row]["labels"][0]) if tagged else None, []).append(row)
     ids: dict[int, list[int]] = {}
-    for rows, arguments in _rows_by_tag(model, corpus):
-        found = search(model, [sources[row] for row in rows], settings, shared=True, **arguments)
+    for tag, rows in by_tag.items():
+        arguments = {"forced_bos_token_id": tag} if tagged else {}
+        found = search(model, [corpus[row]["input_ids"] for row in rows], settings, shared=True, **arguments)
         ids |= {row: best.ids for row, (best,) in zip(rows, found, strict=True)}
     return to_text(tokenizer, [ids[row] for row in range(len(corpus))])
-
-
-def _rows_by_tag(model: Any, corpus: EncodedCorpus) -> Iterator[tuple[Sequence[int], dict[str, Any]]]:
-    """Groups of sentences whose translations start with the same tag, and the argument of `generate` for it."""
-    if model.config.language_tags != "target":
-        yield range(len(corpus)), {}
-        return
-    tags = np.array([corpus[row]["labels"][0] for row in range(len(corpus))])
-    for tag in np.unique(tags).tolist():
-        yield np.flatnonzero(tags == tag).tolist(), {"forced_bos_token_id": tag}
 
 
 def to_text(tokenizer: Any, rows: Sequence[Sequence[int]]) -> list[str]:
@@ -82,10 +76,9 @@ def search(
     settings: DecodingSettings | None = None,
     *,
     count: int = 1,
-    scores: bool = False,
     shared: bool = False,
     progress: Callable[[int], Any] = lambda sources: None,
-    **generate_arguments: Any,
+    **options: Any,
 ) -> list[list[Candidate]]:
     """The `count` best candidates of each source, best first.
 
@@ -94,7 +87,7 @@ def search(
         shared: the processes of a `torchrun` share the work. All call this function with the same arguments and get
             the same result.
         progress: called with the number of sources after each batch.
-        generate_arguments: further arguments of `model.generate`.
+        options: `scores`, whether they are wanted, and further arguments of `model.generate`.
     """
     if not sources:
         return []
@@ -103,8 +96,7 @@ def search(
     batches = decoding_batches([len(source) for source in sources], settings, count)
     found: dict[int, list[Candidate]] = {}
     for batch in batches[index::processes]:
-        rows = [sources[i] for i in batch]
-        results = search_batch(model, rows, settings, count=count, scores=scores, **generate_arguments)
+        results = search_batch(model, [sources[i] for i in batch], settings, count=count, **options)
         found |= zip(batch, results, strict=True)
         progress(len(batch) * processes)
     for part in gather_object([found]) if shared else []:

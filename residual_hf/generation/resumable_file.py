@@ -6,6 +6,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -34,7 +35,6 @@ class ResumableFile:
 
     Args:
         made_with: model and settings; a file is continued with the same ones only.
-        resume: continue an interrupted file.
         overwrite: replace an existing file, complete or not.
         inputs: what the file is made from, which it must not replace.
 
@@ -64,25 +64,19 @@ class ResumableFile:
         self.resume, self.overwrite = resume, overwrite
 
     def __enter__(self) -> ResumableFile:
-        self.lock.__enter__()
-        try:
-            self._check_partial()
-        except BaseException:
-            self.lock.__exit__()
-            raise
+        with ExitStack() as stack:
+            stack.enter_context(self.lock)
+            if self.resume:
+                self._read_record()
+            elif not self.overwrite and self.record.exists():
+                raise InputError(f"{self.partial} is from an interrupted run; use --resume or --overwrite")
+            elif not self.overwrite and os.path.lexists(self.partial):
+                raise InputError(f"--output: {self.partial} exists, where the output would grow; use another file")
+            stack.pop_all()
         return self
 
     def __exit__(self, *exception: Any) -> None:
         self.lock.__exit__(*exception)
-
-    def _check_partial(self) -> None:
-        if self.resume:
-            self._read_record()
-        elif not self.overwrite:
-            if self.record.exists():
-                raise InputError(f"{self.partial} is from an interrupted run; use --resume or --overwrite")
-            if os.path.lexists(self.partial):
-                raise InputError(f"--output: {self.partial} exists, where the output would grow; use another file")
 
     def remaining(self, source: Iterator[str]) -> Iterator[str]:
         """The lines of the source that are not translated yet. Raises `InputError` if the others have changed."""

@@ -25,7 +25,7 @@ from residual_hf.data.text_files import iter_lines, one_line
 from .generation_settings import StreamSettings
 from .long_text import LongLines
 from .resumable_file import ResumableFile
-from .translator import Hypothesis, Translator
+from .translator import Translator
 
 CHECKED_TOGETHER = 10_000  # lines
 
@@ -46,7 +46,6 @@ def translate_file(
     Names of files are checked before `load` is called.
 
     Args:
-        load: returns the translator.
         made_with: what identifies the translator. An interrupted `output` is continued with the same one only.
         inputs: files and folders in addition to `source` that `output` must not replace.
 
@@ -108,7 +107,7 @@ def translate_stream(
     total: int | None = None,
     recover: bool = False,
 ) -> LongLines:
-    """Translate lines in windows, and write each window when it is translated.
+    """Translate lines in windows, write each window when it is translated, and return the lines that were too long.
 
     The processes of a `torchrun` share the work. Only the first reads `lines` and writes.
 
@@ -117,9 +116,6 @@ def translate_stream(
         done: lines that were translated before, for line numbers and the progress bar.
         total: number of lines with those that are done, if it is known.
         recover: report a line that cannot be translated, and continue.
-
-    Returns:
-        The lines that were too long.
     """
     process = PartialState(cpu=not torch.accelerator.is_available())  # else one process on a CPU is alone
     long = LongLines(translator.inputs.positions, settings.long)
@@ -127,33 +123,25 @@ def translate_stream(
     broadcast_object_list(start)  # only the first process knows them, and the seeds of all depend on `done`
     done, recover = start
     hidden = None if process.is_main_process and not recover else True  # None: without a terminal
+    options = {name: getattr(settings, name) for name in ("scores", "source_lang", "target_lang", "long")}
+    options |= {"count": settings.num_return_sequences, **settings.generate_arguments}
     with tqdm(desc="translating", unit=" sentences", initial=done, total=total, disable=hidden) as bar:
         for window in shared_windows(lines, settings.window):
             if settings.sample:
                 seed = 1 if settings.seed is None else settings.seed
                 torch.manual_seed(seed + done + (process.process_index << 32))
             try:
-                found = translator.hypotheses(
-                    window,
-                    settings.num_return_sequences,
-                    scores=settings.scores,
-                    shared=True,
-                    source_lang=settings.source_lang,
-                    target_lang=settings.target_lang,
-                    long=settings.long,
-                    on_long=partial(long.add, done + 1),
-                    progress=bar.update,
-                    **settings.generate_arguments,
-                )
+                on_long = partial(long.add, done + 1)
+                found = translator.hypotheses(window, shared=True, on_long=on_long, progress=bar.update, **options)
             except InputError as error:
                 if not recover:
                     raise
                 if process.is_main_process:
                     print(error, file=sys.stderr)
-                done += len(window)
-                continue
-            if process.is_main_process:
-                write(window, "".join(text for best in found for text in formatted(best, settings.scores)))
+            else:
+                if process.is_main_process:
+                    scored = ((f"{h.score:.4f}\t" if settings.scores else "", h.text) for best in found for h in best)
+                    write(window, "".join(f"{score}{one_line(text)}\n" for score, text in scored))
             done += len(window)
             bar.update(done - bar.n)  # empty and split lines
     return long
@@ -167,11 +155,6 @@ def shared_windows(lines: Iterator[str], size: int) -> Iterator[list[str]]:
         if not window[0]:
             return
         yield window[0]
-
-
-def formatted(best: Iterable[Hypothesis], scores: bool) -> Iterator[str]:
-    for hypothesis in best:
-        yield (f"{hypothesis.score:.4f}\t" if scores else "") + one_line(hypothesis.text) + "\n"
 
 
 def check_lengths(

@@ -48,12 +48,7 @@ class Translator:
 
     @classmethod
     def from_pretrained(
-        cls,
-        name: str | Path,
-        *,
-        device: str | None = None,
-        trust_remote_code: bool = False,
-        **settings: Any,
+        cls, name: str | Path, *, device: str | None = None, trust_remote_code: bool = False, **settings: Any
     ) -> Translator:
         """Load a model that was saved with its tokenizer.
 
@@ -69,24 +64,16 @@ class Translator:
         """
         model, tokenizer = load_checkpoint(name, trust_remote_code=trust_remote_code)
         generation = model.generation_config
-        chosen: dict[str, Any] = {
-            "num_beams": generation.num_beams or 1,
-            "length_penalty": 1.0 if generation.length_penalty is None else generation.length_penalty,
-            "dtype": getattr(generation, "decoding_dtype", None) or "float32",
-        }
+        saved = {key: getattr(generation, key, None) for key in ("length_penalty", "max_length_a", "max_length_b")}
+        saved |= {"num_beams": generation.num_beams or 1, "dtype": getattr(generation, "decoding_dtype", None)}
         if generation.early_stopping is not None:
-            chosen["early_stopping"] = generation.early_stopping is True  # "never" is closest to False
-        for key in ("max_length_a", "max_length_b"):
-            value = getattr(generation, key, None)
-            chosen |= {key: value} if value is not None else {}
-        chosen |= {key: value for key, value in settings.items() if value is not None}
-        decoding = dataclasses.replace(DecodingSettings(), **chosen)
+            saved["early_stopping"] = generation.early_stopping is True  # "never" is closest to False
+        chosen = saved | {key: value for key, value in settings.items() if value is not None}
+        decoding = DecodingSettings(**{key: value for key, value in chosen.items() if value is not None})
         move_to(model, device)
-        dtype = decoding.dtype
-        if model.device.type == "cpu" and isinstance(model, FastGenerationMixin):
-            dtype = "float32"  # `generate` decodes in `decoding.dtype`
-        elif dtype == "int8" and settings.get("dtype") is None:
-            dtype = "float32"  # the model names its precision on a CPU
+        dtype, is_fast = decoding.dtype, model.device.type == "cpu" and isinstance(model, FastGenerationMixin)
+        if is_fast or (dtype == "int8" and settings.get("dtype") is None):
+            dtype = "float32"  # `generate` decodes in `decoding.dtype`; a model names its precision on a CPU
         elif dtype == "int8":
             raise InputError("dtype: int8 given, only supported for models of this package on a CPU")
         move_to(model, device, getattr(torch, dtype))
@@ -112,7 +99,6 @@ class Translator:
             long: treatment of sentences with more tokens than the model has positions: `"error"`, `"truncate"`,
                 `"split"` (at spaces, and join the translations) or `"skip"` (their translation is empty).
             on_long: called with the position of each sentence that is too long, and the number of its tokens.
-            progress: show a progress bar.
             generate_arguments: further arguments of `model.generate`, such as `do_sample=True, top_k=10`.
 
         Returns:
@@ -163,7 +149,6 @@ class Translator:
 
         Args:
             shared: the processes of a `torchrun` share the work; all make the same calls and get the same results.
-            on_long: called with the position of each sentence that is too long, and the number of its tokens.
             progress: called after each batch with the number of sentences in it.
         """
         if not (isinstance(count, int) and count >= 1):
@@ -198,17 +183,12 @@ class Translator:
         """
         beams = 1 if arguments.get("do_sample") else max(self.settings.num_beams, count)
         settings = dataclasses.replace(self.settings, num_beams=beams)
-        candidates = [c for best in search(self.model, sources, settings, count=count, **arguments) for c in best]
-        texts = to_text(self.tokenizer, [candidate.ids for candidate in candidates])
-        found = [Hypothesis(text, candidate.score) for text, candidate in zip(texts, candidates, strict=True)]
-        return [found[first : first + count] for first in range(0, len(found), count)]
+        found = search(self.model, sources, settings, count=count, **arguments)
+        texts = iter(to_text(self.tokenizer, [candidate.ids for best in found for candidate in best]))
+        return [[Hypothesis(next(texts), candidate.score) for candidate in best] for best in found]
 
     def encode(
-        self,
-        sentences: Sequence[str],
-        source_lang: str | None = None,
-        target_lang: str | None = None,
-        **options: Any,
+        self, sentences: Sequence[str], source_lang: str | None = None, target_lang: str | None = None, **options: Any
     ) -> tuple[list[list[int]], dict[str, Any]]:
         """Source tokens of each sentence and the arguments of `generate` for the languages."""
         if not sentences:

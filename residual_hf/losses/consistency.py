@@ -31,7 +31,6 @@ class TwoPasses:
 
     Args:
         model: a `ResidualForConditionalGeneration`.
-        alpha: weight of the divergence.
         cutoff: share of the embeddings that the second pass of SimCut lacks; None: R-Drop.
 
     Raises:

@@ -50,7 +50,6 @@ class PairCost(NamedTuple):
 
     Attributes:
         nll_weight, sum_weight: a and b of `loss`, the label smoothing.
-        alpha: weight of the divergence.
         both: R-Drop; else SimCut.
     """
 

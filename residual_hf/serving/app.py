@@ -132,7 +132,7 @@ def create_app(languages: Languages, settings: ServerSettings) -> FastAPI:
             raise HTTPException(403, "Invalid API key" if body.api_key else "An API key is required (api_key)")
         if isinstance(body.q, list) and len(body.q) > MAX_TEXTS:
             raise HTTPException(400, f"q: {len(body.q)} texts given, must be at most {MAX_TEXTS}")
-        length = len(body.q) if isinstance(body.q, str) else sum(map(len, body.q))
+        length = len("".join(body.q))
         if length > settings.char_limit:
             raise HTTPException(400, f"q: {length} characters given, must be at most {settings.char_limit}")
 
@@ -146,9 +146,8 @@ def create_app(languages: Languages, settings: ServerSettings) -> FastAPI:
         if source == "auto":
             shown = map(visible_text, texts) if body.format == "html" else texts
             detected = await asyncio.to_thread(languages.detect, "\n".join(shown))
-            detected = [
-                found for found in detected if (found["language"], body.target) in languages.translators
-            ] or detected
+            served = [found for found in detected if (found["language"], body.target) in languages.translators]
+            detected = served or detected
             source = str(detected[0]["language"])
         if (source, body.target) not in languages.translators:
             pairs = ", ".join(f"{source} to {target}" for source, target in languages.translators)
@@ -186,7 +185,7 @@ def create_app(languages: Languages, settings: ServerSettings) -> FastAPI:
 
     @app.get("/frontend/settings")
     async def frontend_settings() -> dict[str, Any]:
-        source, target = next(iter(languages.translators))
+        source, target = ({"code": c, "name": language_name(c)} for c in next(iter(languages.translators)))
         return {
             "apiKeys": bool(keys),
             "keyRequired": bool(keys),
@@ -195,10 +194,7 @@ def create_app(languages: Languages, settings: ServerSettings) -> FastAPI:
             "suggestions": False,
             "filesTranslation": False,
             "supportedFilesFormat": [],
-            "language": {
-                "source": {"code": source, "name": language_name(source)},
-                "target": {"code": target, "name": language_name(target)},
-            },
+            "language": {"source": source, "target": target},
         }
 
     @app.get("/health", responses={503: {"model": Error}})

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from functools import cache
+from itertools import accumulate
 from typing import Any, NamedTuple
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
@@ -57,12 +58,7 @@ class Request:
     markup: bool = False
     alternatives: int = 0
     future: Future[list[Translation]] = field(default_factory=Future)
-    documents: list[Document] = field(default_factory=list)
-    sentences: list[list[_Sentence]] = field(default_factory=list)
-
-    @property
-    def finished(self) -> bool:
-        return all(sentence.hypotheses for document in self.sentences for sentence in document)
+    documents: list[tuple[Document, list[_Sentence]]] = field(default_factory=list)
 
 
 class _Search(NamedTuple):
@@ -201,11 +197,10 @@ class Batcher:
 
         for text in request.texts:
             document = Document(text, request.source, fits, markup=request.markup)
-            request.documents.append(document)
-            request.sentences.append([_Sentence(request, text, *encoded(text)) for text in document.sentences])
-            self._waiting += request.sentences[-1]
-        if request.finished:  # nothing to translate in it
-            _finish(request)
+            sentences = [_Sentence(request, text, *encoded(text)) for text in document.sentences]
+            request.documents.append((document, sentences))
+            self._waiting += sentences
+        _finish(request)  # if there is nothing to translate in it
 
     def _next_batch(self) -> list[_Sentence]:
         """The oldest sentence and those closest to it in length, as many as the batch may hold."""
@@ -217,13 +212,9 @@ class Batcher:
         budget = settings.max_tokens // max(settings.num_beams, oldest.search.hypotheses)
         similar = [sentence for sentence in self._waiting if sentence.search == oldest.search]
         similar.sort(key=lambda sentence: abs(len(sentence.ids) - len(oldest.ids)))
-        batch, longest = [oldest], len(oldest.ids)
-        for sentence in similar:
-            longest = max(longest, len(sentence.ids))
-            if longest * (len(batch) + 1) > budget:
-                break
-            if sentence is not oldest:
-                batch.append(sentence)
+        widths = accumulate((len(sentence.ids) for sentence in similar), max)
+        fitting = sum(rows * width <= budget for rows, width in enumerate(widths, start=1))
+        batch = similar[: max(1, fitting)]  # the oldest is the first of those with its length
         chosen = set(batch)
         self._waiting = [sentence for sentence in self._waiting if sentence not in chosen]
         return batch
@@ -246,22 +237,20 @@ class Batcher:
                 _fail(sentence.request, error)
             return
         for request in dict.fromkeys(sentence.request for sentence in batch):
-            if request.finished:
-                _finish(request)
+            _finish(request)
 
     def _take(self, sentence: _Sentence, hypotheses: list[Hypothesis]) -> None:
         """Keep the result of a search. The first suspicious one is searched again, without repetitions."""
-        if sentence.search.again:
+        search = sentence.search
+        if search.again:
             usual = [found for found in hypotheses if _flag(sentence, found.text) is None]
-            wanted = 1 + sentence.request.alternatives
-            sentence.hypotheses = (usual or hypotheses)[:wanted]
+            sentence.hypotheses = (usual or hypotheses)[: 1 + sentence.request.alternatives]
             return
         sentence.flag = _flag(sentence, hypotheses[0].text)
         if sentence.flag is None:
             sentence.hypotheses = hypotheses
         else:
             self.metrics.flags.labels(sentence.flag).inc()
-            search = sentence.search
             sentence.search = search._replace(hypotheses=max(search.hypotheses, SECOND_SEARCH), again=True)
             self._waiting.append(sentence)
 
@@ -273,9 +262,10 @@ def _flag(sentence: _Sentence, translation: str) -> str | None:
 
 
 def _finish(request: Request) -> None:
-    if request.future.set_running_or_notify_cancel():
-        pairs = zip(request.documents, request.sentences, strict=True)
-        request.future.set_result([_joined(*pair, 1 + request.alternatives) for pair in pairs])
+    """Give a request its result, if all of its sentences are translated."""
+    done = all(sentence.hypotheses for _, sentences in request.documents for sentence in sentences)
+    if done and request.future.set_running_or_notify_cancel():
+        request.future.set_result([_joined(*found, 1 + request.alternatives) for found in request.documents])
 
 
 def _fail(request: Request, error: BaseException) -> None:

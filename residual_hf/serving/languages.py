@@ -69,14 +69,10 @@ class Languages:
 
     def listed(self) -> list[dict[str, Any]]:
         """All languages with their English names and the languages they are translated to."""
-        return [
-            {
-                "code": code,
-                "name": language_name(code),
-                "targets": [target for source, target in self.translators if source == code],
-            }
-            for code in dict.fromkeys([*self.sources, *self.targets])
-        ]
+        targets: dict[str, list[str]] = {code: [] for code in (*self.sources, *self.targets)}
+        for source, target in self.translators:
+            targets[source].append(target)
+        return [{"code": code, "name": language_name(code), "targets": found} for code, found in targets.items()]
 
 
 def detected_as(code: str, labels: Collection[str]) -> str:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import html
 import re
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from html.parser import HTMLParser
 
 from sentencex import segment
@@ -30,6 +31,7 @@ ENDED_BY = {"p": BLOCKS, "li": ("li",), "dt": ("dt", "dd"), "dd": ("dt", "dd"), 
 ENDED_BY |= {"td": CELL, "th": CELL, "tr": CELL[2:]}
 """Elements whose end tag may be left out, and the start tags that end them; so does the end of their parent."""
 FIRST_IDEOGRAPH = "\u2e80"
+_escape = partial(html.escape, quote=False)
 
 Piece = tuple[str, bool]  # text, and whether it is a sentence to translate
 
@@ -45,7 +47,7 @@ class Document:
     """
 
     def __init__(self, text: str, language: str, fits: Callable[[str], bool], *, markup: bool = False):
-        self._encode = _escape if markup else str
+        self._encode: Callable[[str], str] = _escape if markup else str
         self._pieces: list[Piece] = []
         for part, is_text in _html_parts(text) if markup else [(text, True)]:
             if is_text:
@@ -114,10 +116,6 @@ def _letters(text: str) -> str:
 
 def _has_loop(text: str) -> bool:
     return any(_has_letters(match[1]) for match in LOOP.finditer(text))
-
-
-def _escape(text: str) -> str:
-    return html.escape(text, quote=False)
 
 
 def visible_text(text: str) -> str:

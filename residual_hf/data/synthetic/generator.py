@@ -193,7 +193,6 @@ def generate_corpus(sizes: Mapping[str, int], seed: int = 0) -> dict[str, list[P
 
     Args:
         sizes: number of pairs by part, as in {"train": 20000, "valid": 500, "test": 500}.
-        seed: 0 or more.
 
     Raises:
         InputError: a size or the seed is no integer or negative, or the sizes add up to more than `MAX_PAIRS`.

@@ -10,10 +10,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from .words import BE, Noun, Pair, Verb, cells
+from .words import BE, Noun, Pair, Verb, cells, rows
 
 NOM, ACC, DAT, GEN = range(4)
-I, YOU, SINGULAR, PLURAL = range(4)  # persons of a verb; wir and sie share their forms  # noqa: E741
+SINGULAR, PLURAL = 2, 3  # persons of a verb, after ich and du; wir and sie share their forms
 
 
 def _by_gender(*rows: str) -> dict[str, list[str]]:
@@ -24,7 +24,7 @@ def _by_gender(*rows: str) -> dict[str, list[str]]:
 ARTICLE = _by_gender("der den dem des", "die die der der", "das das dem des", "die die den der")
 STRONG = _by_gender("er en em es", "e e er er", "es es em es", "e e en er")
 EIN = _by_gender("- en em es", "e e er er", "- - em es", "e e en er")
-NONE = _by_gender("- - - -", "- - - -", "- - - -", "- - - -")
+NONE = _by_gender(*["- - - -"] * 4)
 CONTRACTED = {"in dem": "im", "in das": "ins", "an dem": "am", "an das": "ans", "von dem": "vom"}
 
 IRREGULAR = {"haben": cells("habe hast hat haben"), "sein": cells("bin bist ist sind")}
@@ -89,21 +89,19 @@ THE, THIS = Determiner("the", "the", "", ARTICLE), Determiner("this", "these", "
 A, NO = Determiner("a", "", "ein", EIN, "indefinite"), Determiner("no", "no", "kein", EIN, "indefinite")
 
 
-def _pronoun(gender: str, person: int, en: str, de: str) -> tuple[Phrase, Determiner]:
-    (subject, other, possessive), (*cases, stem) = cells(en), cells(de)
-    phrase = Phrase(subject, other, tuple(cases), person, gender, "pronoun")
-    return phrase, Determiner(possessive, possessive, stem, EIN)
-
-
-# Personal and possessive pronouns; `you` is always du.
+# Gender, person, personal and possessive pronouns; `you` is always du.
+_PRONOUNS = rows("""
+I    0  I     me    my     ich  mich  mir    mein
+you  1  you   you   your   du   dich  dir    dein
+we   3  we    us    our    wir  uns   uns    unser
+m    2  he    him   his    er   ihn   ihm    sein
+f    2  she   her   her    sie  sie   ihr    ihr
+n    2  it    it    its    es   es    ihm    sein
+p    3  they  them  their  sie  sie   ihnen  ihr
+""")
 PRONOUNS = {
-    "I": _pronoun("I", I, "I me my", "ich mich mir mein"),
-    "you": _pronoun("you", YOU, "you you your", "du dich dir dein"),
-    "we": _pronoun("we", PLURAL, "we us our", "wir uns uns unser"),
-    "m": _pronoun("m", SINGULAR, "he him his", "er ihn ihm sein"),
-    "f": _pronoun("f", SINGULAR, "she her her", "sie sie ihr ihr"),
-    "n": _pronoun("n", SINGULAR, "it it its", "es es ihm sein"),
-    "p": _pronoun("p", PLURAL, "they them their", "sie sie ihnen ihr"),
+    gender: (Phrase(en, en_object, tuple(de), int(person), gender, "pronoun"), Determiner(my, my, mein, EIN))
+    for gender, person, en, en_object, my, *de, mein in _PRONOUNS
 }
 
 

@@ -13,13 +13,14 @@ def cells(row: str) -> list[str]:
     return ["" if cell == "-" else cell for cell in row.split()]
 
 
-def _rows(table: str) -> list[list[str]]:
+def rows(table: str) -> list[list[str]]:
+    """The rows of a table."""
     return [cells(line) for line in table.strip().splitlines()]
 
 
 # Where the genitive ending is -n or -en, accusative and dative take it too: der Bär, den Bären.
 Noun = namedtuple("Noun", "kind en en_plural gender de genitive de_plural")
-NOUNS = [Noun(*row) for row in _rows("""
+NOUNS = [Noun(*row) for row in rows("""
 cast   bear      bears      m  Bär          en  Bären
 cast   giant     giants     m  Riese        n   Riesen
 cast   dragon    dragons    m  Drache       n   Drachen
@@ -60,7 +61,7 @@ place  castle    castles    n  Schloss      es  Schlösser
 PLACES = {"forest": "in in into in", "lake": "at an to an", "kitchen": "in in into in", "island": "on auf to auf",
           "castle": "in in into in"}  # fmt: skip
 
-_ADJECTIVES = _rows("""
+_ADJECTIVES = rows("""
 hungry     hungrig    cast
 sad        traurig    cast
 happy      glücklich  cast
@@ -80,7 +81,7 @@ ADJECTIVES: dict[str, list[Pair]] = {
 
 # `stem` is that of du and er where the vowel changes (lesen, er liest); `cases` are those of receiver and object.
 Verb = namedtuple("Verb", "en en_past particle prefix infinitive participle stem auxiliary preposition cases objects")
-VERBS = [Verb(*row) for row in _rows("""
+VERBS = [Verb(*row) for row in rows("""
 buy     bought    -    -    kaufen     gekauft     -       haben  -    acc      tool,wear,food,text
 find    found     -    -    finden     gefunden    -       haben  -    acc      tool,wear,food,text
 lose    lost      -    -    verlieren  verloren    -       haben  -    acc      tool,wear,text
@@ -110,7 +111,7 @@ sleep   slept     -    -    schlafen   geschlafen  schläf  haben  -    -       
 go      went      -    -    gehen      gegangen    -       sein   -    goal     -
 fly     flew      -    -    fliegen    geflogen    -       sein   -    goal     -
 """)]  # fmt: skip
-BE, HAVE, LIVE, COST, SAY, NEED = [Verb(*row) for row in _rows("""
+BE, HAVE, LIVE, COST, SAY, NEED = [Verb(*row) for row in rows("""
 be      was       -    -    sein       gewesen     -       sein   -    -        -
 have    had       -    -    haben      gehabt      -       haben  -    -        -
 live    lived     -    -    wohnen     gewohnt     -       haben  -    -        -
