@@ -11,8 +11,8 @@ FOLDER = Path("residual_hf/native")
 KERNELS = Extension(
     "residual_hf.native._kernels",
     sources=sorted(map(str, FOLDER.glob("*.c"))),
-    depends=sorted(map(str, [*FOLDER.glob("*.h"), FOLDER / "structures.py"])),
-    define_macros=[("INTERFACE", f"{zlib.crc32((FOLDER / 'structures.py').read_bytes())}u")],
+    depends=sorted(map(str, FOLDER.glob("*.h"))),
+    define_macros=[("INTERFACE", f"{zlib.crc32((FOLDER / 'native.h').read_bytes())}u")],
     extra_compile_args=["-O3", "-std=gnu11", "-pthread"],
     extra_link_args=["-pthread"],
     optional=True,  # without a compiler, PyTorch decodes

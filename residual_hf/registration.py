@@ -12,14 +12,20 @@ import transformers
 from transformers import AutoModelForSeq2SeqLM, pipelines
 
 from .model.configuration_residual import ResidualConfig
+from .model.decoding import register_kernels
 from .model.pipeline_translation import SummarizationPipeline, Text2TextGenerationPipeline, TranslationPipeline
 from .model.self_contained import MODEL_CLASSES
 from .model.tokenization_residual import ResidualTokenizer
 from .model.translation_inputs import TASK_PATTERN
+from .native.decoder import packed_model
 
 
 def register() -> None:
-    """Register config, tokenizer, models and pipelines with Transformers. Can be called repeatedly."""
+    """Register config, tokenizer, models and pipelines with Transformers, and the kernels with the models.
+
+    Can be called repeatedly.
+    """
+    register_kernels(packed_model)
     transformers.AutoConfig.register(ResidualConfig.model_type, ResidualConfig, exist_ok=True)
     transformers.AutoTokenizer.register(ResidualConfig, fast_tokenizer_class=ResidualTokenizer, exist_ok=True)
     for auto_class, reference in MODEL_CLASSES.items():

@@ -12,7 +12,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 # where the module of a distribution has another name
-NAMES = {"yaml": "pyyaml", "prometheus_client": "prometheus-client"}
+NAMES = {"google": "protobuf", "yaml": "pyyaml", "prometheus_client": "prometheus-client"}
 PROJECT = (ROOT / "pyproject.toml").read_text()
 
 

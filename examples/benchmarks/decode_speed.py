@@ -30,6 +30,7 @@ from residual_hf import ResidualConfig, ResidualForConditionalGeneration, native
 from residual_hf.base.files import write_atomically, write_json
 from residual_hf.model import decoding
 from residual_hf.model.connections import LN_MODES
+from residual_hf.native.decoder import packed_model
 from residual_hf.training.launch import keep_freed_memory
 
 SIZES = {
@@ -142,7 +143,7 @@ def transformers_run(model: Any, sources: Tensor, beams: int, kind: str | None =
     search = {"early_stopping": True} if beams > 1 else {}
 
     def run() -> Any:
-        decoding.kernels = no_kernels if kind == "pytorch" else KERNELS
+        decoding.register_kernels(decoding.without_kernels if kind == "pytorch" else packed_model)
         with torch.inference_mode():
             if not beams:
                 return encode(model, sources, mask, kind)
@@ -160,17 +161,10 @@ def transformers_run(model: Any, sources: Tensor, beams: int, kind: str | None =
     return run
 
 
-KERNELS = decoding.kernels
-
-
-def no_kernels() -> None:
-    """In the place of the native kernels: PyTorch decodes."""
-
-
 def encode(model: Any, sources: Tensor, mask: Tensor, kind: str | None) -> Any:
-    kernels = KERNELS()
-    if kind in ("bfloat16", "int8") and kernels is not None:
-        return kernels.packed_model(model, kind).encode(sources, mask)
+    packed = packed_model(model, kind) if kind in ("bfloat16", "int8") else None
+    if packed is not None:
+        return packed.encode(sources, mask)
     return model.get_encoder()(sources, attention_mask=mask)
 
 

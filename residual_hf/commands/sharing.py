@@ -8,13 +8,13 @@ import shlex
 import sys
 from pathlib import Path
 
+from residual_hf.base.choices import EXPORT_TARGETS
 from residual_hf.base.errors import FAILED, InputError
 from residual_hf.base.files import read_json
 
 from . import Verb
 from .arguments import add_overwrite, arguments_of, option_of
 
-EXPORT_TARGETS = ("ctranslate2", "onnx", "torch")
 OF_FAIRSEQ = ("source_dict", "target_dict", "bpe_codes", "sentencepiece", "moses", "source_lang", "target_lang")
 
 

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from residual_hf._version import __version__
+from residual_hf.base.choices import EXPORT_TARGETS
 from residual_hf.base.errors import InputError
 from residual_hf.base.files import atomic_folder, check_output_folder, write_json
 from residual_hf.checkpoint import load_checkpoint
@@ -39,11 +40,9 @@ RANDOM_LENGTHS = (3, 20)  # without a text, sequences of random tokens are compa
 TIE = 1e-3  # log-probabilities that differ by less may change places through rounding
 
 
-TARGETS: dict[str, CTranslate2Target | OnnxTarget | TorchExportTarget] = {
-    "ctranslate2": CTranslate2Target(),
-    "onnx": OnnxTarget(),
-    "torch": TorchExportTarget(),
-}
+TARGETS: dict[str, CTranslate2Target | OnnxTarget | TorchExportTarget] = dict(
+    zip(EXPORT_TARGETS, (CTranslate2Target(), OnnxTarget(), TorchExportTarget()), strict=True)
+)
 
 
 class ExportDiffersError(RuntimeError):

@@ -65,17 +65,13 @@ class Placeholder:
         return f"<{self.origin}>"
 
 
-class _RefusedCall(Exception):
-    """A pickle calls a function that must not be called; the argument is its name."""
-
-
 class _Reference(type):
     """Class of placeholders for unknown packages. A pickle may name them and build objects, but not call them."""
 
-    origin: str
+    refusal: InputError
 
     def __call__(cls, *args: Any, **kwargs: Any) -> Any:
-        raise _RefusedCall(cls.origin)
+        raise cls.refusal
 
 
 def load_pickle(path: str | Path) -> Any:
@@ -88,7 +84,7 @@ def load_pickle(path: str | Path) -> Any:
     path = expanded(path)
     try:
         with open(path, "rb") as file:
-            admitted: list[Any] = [(_stand_in(name), name) for name in _foreign_names(file, path)]
+            admitted: list[Any] = [(_stand_in(name, path), name) for name in _foreign_names(file, path)]
             file.seek(0)
             with torch.serialization.safe_globals(admitted), warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # about old storage classes and pickle protocols
@@ -99,8 +95,6 @@ def load_pickle(path: str | Path) -> Any:
         raise InputError(f"{path}: cannot be read: {error.strerror or error}") from error
     except InputError:
         raise
-    except _RefusedCall as call:
-        raise _refusal(path, str(call)) from None
     except Exception as error:  # PyTorch raises many types of errors for damaged files
         reason = str(error).rpartition("WeightsUnpickler error: ")[2].strip() or type(error).__name__
         raise InputError(f"{path}: damaged or refused by PyTorch: {reason.splitlines()[0][:300]}") from error
@@ -145,11 +139,11 @@ def _may_be_stubbed(name: str) -> bool:
     return bool(STUBBED.fullmatch(name)) or name == MAPPING or plug_in
 
 
-def _stand_in(name: str) -> Callable[..., Any] | type:
+def _stand_in(name: str, path: Path) -> Callable[..., Any] | type:
     if name == MAPPING:
         return lambda *args: {}
     make_class = type if STUBBED.fullmatch(name) else _Reference
-    return make_class(name.rpartition(".")[2], (Placeholder,), {"origin": name})
+    return make_class(name.rpartition(".")[2], (Placeholder,), {"origin": name, "refusal": _refusal(path, name)})
 
 
 def _unwrap(value: Any, depth: int, count: Iterator[int]) -> Any:

@@ -15,15 +15,13 @@ from residual_hf.model.embeddings import shift_tokens_right
 
 from .encoding import IGNORED, EncodedCorpus, Lengths
 
-SortKeys = Callable[[np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray]]
-
 
 def _length_bucketed(sources: np.ndarray, targets: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     longer = np.maximum(sources, targets)
     return longer, np.where(longer % 2, sources - targets, targets - sources)
 
 
-BATCH_ORDERS: dict[str, SortKeys] = {
+BATCH_ORDERS: dict[str, Callable[[np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray]]] = {
     "fairseq": lambda sources, targets: (sources, targets),
     "length_bucketed": _length_bucketed,
 }
@@ -34,8 +32,8 @@ class TokenBudgetSampler:
     """Batch sampler whose batches hold at most `max_tokens` padded tokens on their longer side, as fairseq counts.
 
     The cost of a batch is `rows * max(longest source, longest target)`. Pairs are put in random order, sorted by
-    length (stably, so ties stay random) and split greedily into batches. The batches are made once; an epoch only
-    changes their order, so `len` is the same for every epoch. Two orders of sorting:
+    length (ties stay random) and split greedily into batches, once; an epoch only changes their order. Two orders of
+    sorting:
 
     - `"fairseq"`: by source, then target length. With the same lengths, `max_tokens` and `seed` the batches and their
       order in every epoch are those of fairseq's translation task (which counts epochs from 1, `set_epoch` from 0).
@@ -49,16 +47,13 @@ class TokenBudgetSampler:
     batches and no sentence counts twice.
 
     Args:
-        source_lengths: tokens of every source sentence, including `</s>`.
-        target_lengths: tokens of every target sentence, including `</s>`, in the same order.
+        source_lengths, target_lengths: tokens of every sentence, including `</s>`.
         max_tokens: budget of one batch, in padded tokens of the longer side.
         shuffle: False keeps ties and batches in sorted order, for evaluation.
         seed: of the ties and, together with the epoch, of the order of batches.
         multiple: rows of a batch are a multiple of this number if the budget allows as many, which suits tensor
             cores (fairseq's `required_batch_size_multiple`).
         corpus: an `EncodedCorpus` whose epoch is set together with that of the sampler.
-        order: `"fairseq"` or `"length_bucketed"`.
-        processes: number of processes, see above.
 
     Raises:
         InputError: lists of unequal length, no sentences, a number below its minimum, or a sentence longer than
@@ -83,11 +78,15 @@ class TokenBudgetSampler:
     ) -> None:
         if order not in BATCH_ORDERS:
             raise InputError(f"order: {order!r} given, must be one of {list(BATCH_ORDERS)}")
-        for name, value in {"max_tokens": max_tokens, "multiple": multiple, "processes": processes}.items():
-            if value < 1:
-                raise InputError(f"{name}: {value} given, must be at least 1")
-        if seed < 0:
-            raise InputError(f"seed: {seed} given, must be at least 0")
+        least = {
+            "max_tokens": (max_tokens, 1),
+            "multiple": (multiple, 1),
+            "processes": (processes, 1),
+            "seed": (seed, 0),
+        }
+        for name, (value, minimum) in least.items():
+            if value < minimum:
+                raise InputError(f"{name}: {value} given, must be at least {minimum}")
         sources = np.asarray(source_lengths, dtype=np.int64)
         targets = np.asarray(target_lengths, dtype=np.int64)
         if len(sources) != len(targets):
@@ -107,27 +106,19 @@ class TokenBudgetSampler:
         self.processes = processes
         self.epoch = 0
         self._corpus = corpus
-        self._sources = sources
-        self._targets = targets
-        self._batches = self._make_batches(max_tokens, multiple, BATCH_ORDERS[order])
-
-    def _make_batches(self, max_tokens: int, multiple: int, keys: SortKeys) -> list[np.ndarray]:
-        count = len(self._sources)
-        order = np.random.RandomState(self.seed).permutation(count) if self.shuffle else np.arange(count)
-        first, second = keys(self._sources[order], self._targets[order])
-        order = order[np.lexsort([second, first])]
-        longer_side = np.maximum(self._sources[order], self._targets[order]).clip(min=1)
-        batches = []
-        start = 0
-        while start < count:
-            most_rows = max_tokens // int(longer_side[start])
-            width = np.maximum.accumulate(longer_side[start : start + most_rows])
+        self._lengths = {"source": sources, "target": targets}
+        pairs = np.random.RandomState(seed).permutation(len(sources)) if shuffle else np.arange(len(sources))
+        first, second = BATCH_ORDERS[order](sources[pairs], targets[pairs])
+        pairs = pairs[np.lexsort([second, first])]
+        self._batches: list[np.ndarray] = []
+        longer_side = np.maximum(sources[pairs], targets[pairs]).clip(min=1)
+        while len(pairs):
+            width = np.maximum.accumulate(longer_side[: max_tokens // int(longer_side[0])])
             rows = int(np.searchsorted(width * np.arange(1, len(width) + 1), max_tokens, side="right"))
             if rows > multiple:
                 rows -= rows % multiple
-            batches.append(order[start : start + rows])
-            start += rows
-        return batches
+            self._batches.append(pairs[:rows])
+            pairs, longer_side = pairs[rows:], longer_side[rows:]
 
     def set_epoch(self, epoch: int) -> None:
         """Select the order of batches of an epoch, counted from 0."""
@@ -155,9 +146,9 @@ class TokenBudgetSampler:
             `source_padding` and `target_padding`, the padded fraction of the tensors.
         """
         count = len(self._batches)
-        statistics = {"batches": count, "sentences_per_batch": len(self._sources) / count}
-        statistics["target_tokens_per_batch"] = int(self._targets.sum()) / count
-        for side, lengths in (("source", self._sources), ("target", self._targets)):
+        statistics = {"batches": count, "sentences_per_batch": len(self._lengths["source"]) / count}
+        statistics["target_tokens_per_batch"] = int(self._lengths["target"].sum()) / count
+        for side, lengths in self._lengths.items():
             cells = sum(len(batch) * int(lengths[batch].max()) for batch in self._batches)
             statistics[f"{side}_padding"] = 1 - int(lengths.sum()) / cells
         return statistics
@@ -165,8 +156,7 @@ class TokenBudgetSampler:
 
 def evaluation_batches(corpus: EncodedCorpus, max_tokens: int) -> list[list[int | None]]:
     """The rows of each batch of a corpus; the budget is raised to the longest row, so that none is dropped."""
-    longest = int(max(corpus.source_lengths.max(), corpus.target_lengths.max()))
-    budget = max(max_tokens, longest)
+    budget = max(max_tokens, int(corpus.source_lengths.max()), int(corpus.target_lengths.max()))
     return list(TokenBudgetSampler(corpus.source_lengths, corpus.target_lengths, budget, shuffle=False))
 
 
@@ -196,8 +186,8 @@ class Seq2SeqCollator:
         pad_to_multiple_of: int | None = None,
         max_length: int | None = None,
     ) -> None:
-        start = 0 if decoder_start_token_id is None else decoder_start_token_id
-        for name, value in (("pad_token_id", pad_token_id), ("decoder_start_token_id", start)):
+        ids = {"pad_token_id": pad_token_id, "decoder_start_token_id": decoder_start_token_id or 0}
+        for name, value in ids.items():
             if value is None or value < 0:
                 raise InputError(f"{name}: {value} given, must be a token id of the vocabulary")
         if pad_to_multiple_of is not None and pad_to_multiple_of < 1:

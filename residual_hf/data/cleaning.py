@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
@@ -31,11 +32,9 @@ class CleaningReport:
         self.pairs += 1
         if reason is None:
             self.kept += 1
-            return
-        self.dropped[reason] = self.dropped.get(reason, 0) + 1
-        numbers = self.examples.setdefault(reason, [])
-        if len(numbers) < EXAMPLES:
-            numbers.append(self.pairs)
+        else:
+            self.dropped[reason] = self.dropped.get(reason, 0) + 1
+            self.examples[reason] = [*self.examples.get(reason, ()), self.pairs][:EXAMPLES]
 
     def warn_if_most_is_gone(self, corpus: str) -> None:
         """Log a warning if more than half of the pairs were dropped."""
@@ -50,7 +49,7 @@ class CleaningReport:
             )
 
     def __str__(self) -> str:
-        reasons = ", ".join(f"{count} {reason}" for reason, count in sorted(self.dropped.items(), key=lambda x: -x[1]))
+        reasons = ", ".join(f"{count} {reason}" for reason, count in Counter(self.dropped).most_common())
         return f"kept {self.kept} of {self.pairs} pairs" + (f"; dropped: {reasons}" if reasons else "")
 
 

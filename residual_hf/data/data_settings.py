@@ -4,8 +4,9 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
+from typing import Any
 
 from residual_hf.base.errors import InputSettings
 from residual_hf.base.files import expanded
@@ -13,6 +14,7 @@ from residual_hf.model.options import option
 
 from .scripts import is_script
 
+SPLITS = ("train", "valid", "test")
 SIDES = {"both": ("source", "target"), "source": ("source",), "target": ("target",)}
 SPECIAL_TOKENS = ("<s>", "<pad>", "</s>", "<unk>")  # ids 0 to 3, as in fairseq's dictionaries
 BREAK_MODES = ("none", "complete", "complete_doc", "eos")
@@ -27,15 +29,22 @@ class CorpusSpec(InputSettings):
     `dataset` with `text_column`. Text, TSV and JSONL files may be gzipped.
     """
 
-    text: str | Path | None = option(None, help="language models: text file, in which a blank line ends a document")
+    text: str | Path | None = option(
+        None, may_change=True, help="language models: text file, in which a blank line ends a document"
+    )
     text_column: str | None = option(None, help="language models: key of the text in `jsonl` or `dataset`")
-    source: str | Path | None = option(None, help="text file with one sentence per line")
-    target: str | Path | None = option(None, help="text file with the translation of each line of `source`")
+    source: str | Path | None = option(None, may_change=True, help="text file with one sentence per line")
+    target: str | Path | None = option(
+        None, may_change=True, help="text file with the translation of each line of `source`"
+    )
     tsv: str | Path | None = option(
-        None, help="tab-separated file with columns source and target; for more columns set `source_column`"
+        None,
+        may_change=True,
+        help="tab-separated file with columns source and target; for more columns set `source_column`",
     )
     jsonl: str | Path | None = option(
         None,
+        may_change=True,
         help='one object per line: `{"translation": {"en": ..., "de": ...}}`, or with the keys `source_column`'
         " and `target_column`",
     )
@@ -50,7 +59,7 @@ class CorpusSpec(InputSettings):
     target_column: str | int | None = option(None, minimum=1, help="number of a TSV column, from 1, or a key")
     skip_empty: bool = option(False, help="drop pairs with an empty side; by default they are an error")
     limit: int | None = option(None, minimum=1, help="read only the first pairs")
-    name: str | None = option(None, help="name in logs, metrics and cards; default: the file names")
+    name: str | None = option(None, may_change=True, help="name in logs, metrics and cards; default: the file names")
     tag: str | None = option(
         None, help="token such as `<BT>` before every source of this training corpus, to mark synthetic text"
     )
@@ -58,7 +67,7 @@ class CorpusSpec(InputSettings):
         None, above=0, help="relative share of the training pairs; set it for all training corpora or for none"
     )
     raw_target: str | Path | None = option(
-        None, help="text file with the references before tokenization, for sacreBLEU"
+        None, may_change=True, help="text file with the references before tokenization, for sacreBLEU"
     )
 
     def check(self) -> None:
@@ -67,8 +76,13 @@ class CorpusSpec(InputSettings):
         if given not in (["source", "target"], ["tsv"], ["jsonl"], ["dataset"], ["text"]):
             name, state = (", ".join(given), "given") if given else ("source", "missing")
             raise self.error(f"{name}: {state}, must be source and target, or one of tsv, jsonl, dataset, text")
+        in_rows = self.jsonl is not None or self.dataset is not None
         if self.is_text:
-            self._check_text()
+            self.require(in_rows or self.text_column is None, "text_column", "null without jsonl or dataset")
+            for name in ("source_column", "target_column", "tag", "raw_target"):
+                self.require(getattr(self, name) is None, name, "null for the text of a language model")
+            has_documents = "false for the text of a language model, which has documents"
+            self.require(not self.skip_empty, "skip_empty", has_documents)
         self.require(self.dataset_config is None or self.dataset, "dataset_config", "null without a dataset")
         self.require(self.split == "train" or self.dataset, "split", "train without a dataset")
         self.require(self.raw_target is None or not self.skip_empty, "skip_empty", "false with raw_target")
@@ -79,27 +93,13 @@ class CorpusSpec(InputSettings):
             value = getattr(self, name)
             self.require(value is not None or getattr(self, other) is None, name, f"given with {other}")
             self.require(value is None or self.source is None, name, "null for two text files")
-            kind, allowed = (
-                (int, "the number of a TSV column") if self.tsv is not None else (str, "a key or column name")
-            )
+            kind, allowed = (str, "a key or column name") if self.tsv is None else (int, "the number of a TSV column")
             self.require(value is None or isinstance(value, kind), name, allowed)
-        read_by_column = self.source_column is not None
-        self.require(
-            not read_by_column or self.source_column != self.target_column,
-            "target_column",
-            "another than the source's",
-        )
-        in_rows = self.jsonl is not None or self.dataset is not None
-        read_by_language = in_rows and not read_by_column and not self.is_text
+        same = self.source_column is not None and self.source_column == self.target_column
+        self.require(not same, "target_column", "another than the source's")
+        read_by_language = in_rows and self.source_column is None and not self.is_text
         same = self.source_lang is not None and self.source_lang == self.target_lang
         self.require(not (read_by_language and same), "target_lang", "another language than source_lang")
-
-    def _check_text(self) -> None:
-        in_rows = self.jsonl is not None or self.dataset is not None
-        self.require(in_rows or self.text_column is None, "text_column", "null without jsonl or dataset")
-        for name in ("source_column", "target_column", "tag", "raw_target"):
-            self.require(getattr(self, name) is None, name, "null for the text of a language model")
-        self.require(not self.skip_empty, "skip_empty", "false for the text of a language model, which has documents")
 
     @property
     def is_text(self) -> bool:
@@ -108,7 +108,7 @@ class CorpusSpec(InputSettings):
 
     def check_keys(self) -> None:
         """Raise `InputError` unless the columns or languages of the two sides are known."""
-        if self.source_column is None and self.tsv is None and not self.is_text:
+        if self.source is None and self.source_column is None and self.tsv is None and not self.is_text:
             for name in ("source_lang", "target_lang"):
                 self.require(getattr(self, name), name, "given to read the key `translation`, or set source_column")
 
@@ -129,6 +129,10 @@ class CorpusSpec(InputSettings):
         if self.name is not None:
             return self.name
         return f"{self.dataset}[{self.split}]" if self.dataset is not None else "|".join(f.name for f in self.files)
+
+
+MOVABLE = tuple(f.name for f in fields(CorpusSpec) if f.metadata["may_change"])
+"""Fields of a corpus that may differ if the text is the same."""
 
 
 @dataclass(frozen=True)
@@ -157,9 +161,8 @@ class CleaningSettings(InputSettings):
     def check(self) -> None:
         self.require(self.max_words is None or self.max_words >= self.min_words, "max_words", ">= min_words")
         for name in ("source_script", "target_script"):
-            self.require(
-                is_script(getattr(self, name) or "Latin"), name, "Unicode scripts, such as Latin or Han+Hiragana"
-            )
+            known = is_script(getattr(self, name) or "Latin")
+            self.require(known, name, "Unicode scripts, such as Latin or Han+Hiragana")
 
 
 @dataclass(frozen=True)
@@ -277,35 +280,32 @@ class DataSettings(InputSettings):
     )
 
     def check(self) -> None:
-        for name in ("train", "valid", "test"):
+        for name in SPLITS:
             self.require(getattr(self, name) != (), name, "a corpus or a list of corpora")
-        weights = [spec.weight is not None for spec in self.train]
-        if any(weights):
-            missing = weights.index(False) if not all(weights) else None
-            if missing is not None:
-                raise self.error(f"train[{missing}].weight: missing, must be given for all training corpora or none")
+        weighted = [spec.weight is not None for spec in self.train]
+        if any(weighted):
+            if not all(weighted):
+                first = weighted.index(False)
+                raise self.error(f"train[{first}].weight: missing, must be given for all training corpora or none")
             self.require(self.temperature == 1, "temperature", "1 with weights")
-        self._check_text()
-        for name in ("valid", "test"):
-            for number, spec in enumerate(getattr(self, name) or ()):
-                for field in ("tag", "weight"):
-                    if (value := getattr(spec, field)) is not None:
-                        raise self.error(f"{name}[{number}].{field}: {value!r} given, must be null outside of train")
+        specs = {f"{n}[{i}]": spec for n in SPLITS for i, spec in enumerate(getattr(self, n) or ())}
+        for name, spec in specs.items():
+            if spec.is_text != self.is_text:
+                raise self.error(f"{name}: text and sentence pairs given, must be one or the other")
+        unwanted: dict[str, Any] = {"block_size": None, "sample_break_mode": "none"}
+        if self.is_text:
+            names = ("max_length", "cleaning", "language_tags", "pretokenized", "subword_regularization")
+            unwanted = dict.fromkeys(names) | {"bidirectional": False}
+        kind = "the text of a language model" if self.is_text else "sentence pairs"
+        for name, default in unwanted.items():
+            word = {None: "null", False: "false"}.get(default, default)
+            self.require(getattr(self, name) == default, name, f"{word} for {kind}")
+        for name, spec in specs.items():
+            for field in ("tag", "weight"):
+                if (value := getattr(spec, field)) is not None and not name.startswith("train"):
+                    raise self.error(f"{name}.{field}: {value!r} given, must be null outside of train")
 
     @property
     def is_text(self) -> bool:
         """Whether the corpora are text for a language model."""
         return self.train[0].is_text
-
-    def _check_text(self) -> None:
-        for split in ("train", "valid", "test"):
-            for number, spec in enumerate(getattr(self, split) or ()):
-                if spec.is_text != self.is_text:
-                    raise self.error(f"{split}[{number}]: text and sentence pairs given, must be one or the other")
-        if not self.is_text:
-            for name, default in (("block_size", None), ("sample_break_mode", "none")):
-                self.require(getattr(self, name) == default, name, f"{default or 'null'} for sentence pairs")
-            return
-        for name in ("max_length", "cleaning", "language_tags", "pretokenized", "subword_regularization"):
-            self.require(getattr(self, name) is None, name, "null for the text of a language model")
-        self.require(not self.bidirectional, "bidirectional", "false for the text of a language model")

@@ -6,7 +6,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import tempfile
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
 from random import Random
@@ -35,8 +35,7 @@ ARGUMENTS = {"source": "text", "target": "text_target"}  # of the tokenizer, for
 class EncodedCorpus(Dataset):
     """Pairs of token ids, `{"input_ids": [...], "labels": [...]}`, both ending in `</s>`.
 
-    Stored as flat arrays with offsets, 4 bytes a token, so that millions of pairs fit in memory and are cheap to send
-    to data-loader workers.
+    Stored as flat arrays with offsets, 4 bytes a token, which are cheap to send to data-loader workers.
 
     With `resegment` the words of a sentence are segmented anew in every epoch (`set_epoch`). A row then depends only
     on `seed`, the epoch and its index: not on the process that reads it, nor on the order, so that a resumed run sees
@@ -147,7 +146,20 @@ def encode(
     **options: Any,
 ) -> EncodedCorpus:
     """Tokenize corpora, each in one call of the tokenizer, into one. `options`: see `EncodedCorpus`."""
-    return EncodedCorpus(_tokenize(corpora, tokenizer, resegment or (), sides), resegment, **options)
+    in_words = [side for side in sides if side in (resegment or ())]
+    lengths: dict[str, list[int]] = {side: [0] for side in sides}
+    parts: dict[str, list[np.ndarray]] = {f"{side}_ids": [np.empty(0, dtype=np.int32)] for side in sides}
+    parts |= {f"{side}_starts": [np.empty(0, dtype=bool)] for side in in_words}
+    for corpus in corpora:
+        for side in sides if len(corpus) else ():
+            encoded = _call(tokenizer, side, corpus.sources if side == "source" else corpus.targets)
+            lengths[side].extend(map(len, encoded["input_ids"]))
+            parts[f"{side}_ids"].append(np.fromiter(chain.from_iterable(encoded["input_ids"]), dtype=np.int32))
+            if side in in_words:
+                parts[f"{side}_starts"].extend(_word_starts(row.word_ids) for row in encoded.encodings)
+    arrays = {name: np.concatenate(arrays) for name, arrays in parts.items()}
+    arrays |= {f"{side}_offsets": np.cumsum(lengths[side], dtype=np.int64) for side in sides}
+    return EncodedCorpus(arrays, resegment, **options)
 
 
 def encode_corpus(
@@ -160,16 +172,13 @@ def encode_corpus(
     sides: Sequence[str] = tuple(ARGUMENTS),
     **options: Any,
 ) -> EncodedCorpus:
-    """Tokenize a corpus in chunks, with a progress bar, or load it from the cache.
+    """As `encode`, in chunks with a progress bar, or from the cache.
 
     Args:
         corpus: the text; the target side is passed as `text_target`, for tokenizers with separate vocabularies.
         tokenizer: a tokenizer of Transformers.
-        resegment: see `EncodedCorpus`.
         name: of the progress bar and the cache file.
         cache_dir: folder of cached arrays, keyed by the text and the tokenizer; None for no cache.
-        sides: what to tokenize.
-        options: see `EncodedCorpus`.
     """
     path = None
     if cache_dir is not None:
@@ -177,40 +186,14 @@ def encode_corpus(
         if path.exists():
             return EncodedCorpus(load_file(path), resegment, **options)
     logger.info("tokenizing %s: %d pairs", name, len(corpus))
-    starts = tqdm(
-        range(0, len(corpus), CHUNK),
-        desc=f"tokenizing {name}",
-        unit_scale=CHUNK,
-        unit=" pairs",
-        leave=False,
-        disable=None,
-    )
+    bar = {"unit_scale": CHUNK, "unit": " pairs", "leave": False, "disable": None}
+    starts = tqdm(range(0, len(corpus), CHUNK), f"tokenizing {name}", **bar)
     result = encode((corpus[start : start + CHUNK] for start in starts), tokenizer, resegment, sides=sides, **options)
     if path is not None:
         path.parent.mkdir(parents=True, exist_ok=True)
         with atomic_file(path) as temporary:
             save_file(result.arrays, temporary)
     return result
-
-
-def _tokenize(
-    corpora: Iterable[ParallelCorpus], tokenizer: Any, sides_with_words: Container[str], sides: Sequence[str]
-) -> dict[str, np.ndarray]:
-    """The arrays of an `EncodedCorpus`."""
-    lengths: dict[str, list[int]] = {side: [0] for side in sides}
-    parts: dict[str, list[np.ndarray]] = {f"{side}_ids": [np.empty(0, dtype=np.int32)] for side in sides}
-    parts |= {f"{side}_starts": [np.empty(0, dtype=bool)] for side in sides if side in sides_with_words}
-    for corpus in corpora:
-        for side, texts in (("source", corpus.sources), ("target", corpus.targets)):
-            if not texts or side not in sides:
-                continue
-            encoded = _call(tokenizer, side, texts)
-            lengths[side].extend(map(len, encoded["input_ids"]))
-            parts[f"{side}_ids"].append(np.fromiter(chain.from_iterable(encoded["input_ids"]), dtype=np.int32))
-            if side in sides_with_words:
-                parts[f"{side}_starts"].extend(_word_starts(row.word_ids) for row in encoded.encodings)
-    arrays = {name: np.concatenate(arrays) for name, arrays in parts.items()}
-    return arrays | {f"{side}_offsets": np.cumsum(lengths[side], dtype=np.int64) for side in sides}
 
 
 def _call(tokenizer: Any, side: str, texts: list[str]) -> Any:

@@ -63,8 +63,7 @@ class PairReader:
 
     def __init__(self, spec: CorpusSpec, cursor: Cursor | None = None, *, streaming: bool = True):
         check_files([spec])
-        if spec.source is None:
-            spec.check_keys()
+        spec.check_keys()
         self.spec = spec
         self.skipped_empty = 0
         self._dataset: Any = None
@@ -83,9 +82,8 @@ class PairReader:
         pairs = list(islice(self._pass, count))
         if count is None or len(pairs) < count:
             if self._kept == 0:
-                unit, empty = "sentence pair", "pair has an empty side"
-                if self.spec.is_text:
-                    unit, empty = "line", "line is blank"
+                kinds = ("sentence pair", "pair has an empty side"), ("line", "line is blank")
+                unit, empty = kinds[self.spec.is_text]
                 why = f"every {empty}" if self._rows else f"empty, must have at least one {unit}"
                 raise InputError(f"{self.spec.files[0] if self.spec.files else self.spec.title}: {why}")
             self._start(Cursor(self._passes + 1))
@@ -93,10 +91,8 @@ class PairReader:
 
     def _start(self, cursor: Cursor) -> None:
         self._passes, self._rows, self._kept = cursor.passes, cursor.rows, cursor.kept
-        offsets = cursor.offsets or (0,) * len(self.spec.files)
-        self._files = [
-            LineReader(path, cursor.rows, offset) for path, offset in zip(self.spec.files, offsets, strict=True)
-        ]
+        places = zip(self.spec.files, cursor.offsets or (0,) * len(self.spec.files), strict=True)
+        self._files = [LineReader(path, cursor.rows, offset) for path, offset in places]
         self._pass = self._rest_of_pass()
 
     def _rest_of_pass(self) -> Iterator[Pair]:
@@ -106,7 +102,13 @@ class PairReader:
             self._rows += 1
             blank = not (pair[0].strip() and pair[1].strip())
             if blank and not self.spec.is_text:
-                self._skip_empty(pair)
+                if not self.spec.skip_empty:
+                    side = int(bool(pair[0].strip()))
+                    raise InputError(
+                        f"{self.location(self._rows, side)} has an empty {('source', 'target')[side]}; "
+                        "remove the pair, or set skip_empty: true in a recipe"
+                    )
+                self.skipped_empty += 1
                 continue
             self._kept += not blank
             yield ("", "") if blank else pair
@@ -135,15 +137,6 @@ class PairReader:
             yield from rows
         except (ValueError, OSError, RuntimeError) as error:  # of pyarrow, of the network
             raise InputError(f"{self.spec.title}: cannot be read past row {self._rows}: {error}") from error
-
-    def _skip_empty(self, pair: Pair) -> None:
-        if not self.spec.skip_empty:
-            side = int(bool(pair[0].strip()))
-            raise InputError(
-                f"{self.location(self._rows, side)} has an empty {('source', 'target')[side]}; "
-                "remove the pair, or set skip_empty: true in a recipe"
-            )
-        self.skipped_empty += 1
 
     def location(self, row: int, side: int = 0) -> str:
         """File and line, or row, for messages; `side` selects the file if source and target are separate."""
@@ -184,8 +177,8 @@ def _load_dataset(spec: CorpusSpec, streaming: bool) -> Any:
             return data
         if (folder / "dataset_dict.json").is_file():
             return datasets.load_from_disk(str(folder))[spec.split]
-        name = str(folder) if folder.is_dir() else name
-        return datasets.load_dataset(name, spec.dataset_config, split=spec.split, streaming=streaming)
+        found = str(folder) if folder.is_dir() else name
+        return datasets.load_dataset(found, spec.dataset_config, split=spec.split, streaming=streaming)
     except KeyError as error:
         raise InputError(f"corpus.split: {name} has no split {error}") from error
     except (ValueError, OSError, RuntimeError, datasets.exceptions.DatasetsError) as error:
@@ -226,8 +219,7 @@ def _record_pair(record: Any, spec: CorpusSpec, where: str) -> Pair:
     if spec.source_column is None:
         record, keys = _value(record, "translation", where), (spec.source_lang, spec.target_lang)
         where = f"{where}, `translation`"
-    source, target = (_text(record, key, where) for key in keys)
-    return source, target
+    return _text(record, keys[0], where), _text(record, keys[1], where)
 
 
 def _text(record: Any, key: object, where: str) -> str:

@@ -32,12 +32,7 @@ from .pair_reader import PairReader, locate_pair
 from .streaming import StreamedBatches
 from .subword_regularization import resegmenters
 from .text_warnings import warn_about_overlap, warn_about_unknown_tokens
-from .tokenizer import (
-    ends_text,
-    join_subwords,
-    pretokenized_tokenizer,
-    reads_segmented_text,
-)
+from .tokenizer import ends_text, join_subwords, pretokenized_tokenizer, reads_segmented_text
 from .tokenizer_training import train_tokenizer
 
 logger = logging.getLogger(__name__)
@@ -98,10 +93,10 @@ def prepare(
     train = texts.get("train", [])
     if data.cleaning is not None and not data.stream:
         train = clean(train, data.cleaning, folder / "cleaning.json" if processes.is_main_process else None)
+    held_out = {name: corpora for name, corpora in texts.items() if name != "train"}
     references = {
         name: [direction for corpus in corpora for direction in directions(corpus, data.bidirectional)]
-        for name, corpora in texts.items()
-        if name != "train"
+        for name, corpora in held_out.items()
     }
     max_length = min(data.max_length or positions, positions, max_tokens or positions)
     longest = np.array([max_length])
@@ -112,7 +107,7 @@ def prepare(
         if processes.is_main_process and not (folder / "tokenizer").exists():  # at the first start of a run
             sample = list(sample)
             if not data.is_text:  # of which many lines are blank or short
-                warn_about_overlap(sample, {name: corpora for name, corpora in texts.items() if name != "train"})
+                warn_about_overlap(sample, held_out)
         tokenizer = get_tokenizer(tokenizer_settings, sample, tags, positions, folder / "tokenizer")
         if not data.is_text and not ends_text(tokenizer, "text_target"):
             raise InputError(
@@ -132,17 +127,14 @@ def prepare(
                 parts = encode_texts(corpora, tokenizer, packing, name=name, cache_dir=cache)
                 encoded[name] = EncodedCorpus.joined(parts)
             else:
-                encoded[name] = encode_references(
-                    corpora, data, tokenizer, name=name, positions=positions, cache_dir=cache
-                )
+                encoded[name] = encode_references(corpora, data, tokenizer, name, positions, cache)
         if not data.stream:
             if data.is_text:
                 parts = encode_texts(train, tokenizer, packing_of(data, max_length), name="train", cache_dir=cache)
                 encoded["train"] = mix(EncodedCorpus.joined(parts), [len(part) for part in parts], data, seed)
             else:
-                encoded["train"] = encode_training(
-                    train, data, tokenizer, positions=positions, max_length=max_length, seed=seed, cache_dir=cache
-                )
+                options: dict[str, Any] = {"cache_dir": cache, "seed": seed, "max_length": positions}
+                encoded["train"] = encode_training(train, data, tokenizer, max_length, **options)
             longest = np.maximum(encoded["train"].source_lengths, encoded["train"].target_lengths)
     if processes.is_main_process:
         warn_about_unknown_tokens(encoded, tokenizer)
@@ -166,7 +158,6 @@ def encode_references(
     corpora: Sequence[ParallelCorpus],
     data: DataSettings,
     tokenizer: PreTrainedTokenizerBase,
-    *,
     name: str,
     positions: int,
     cache_dir: Path,
@@ -177,10 +168,10 @@ def encode_references(
     for side, lengths in enumerate((encoded.source_lengths, encoded.target_lengths)):
         longest = int(lengths.argmax())
         if lengths[longest] > positions:
-            number = int(np.searchsorted(np.cumsum([len(corpus) for corpus in corpora]), longest, side="right"))
-            index = longest - sum(len(corpus) for corpus in corpora[:number])
+            starts = np.cumsum([0, *map(len, corpora)])
+            number = int(np.searchsorted(starts, longest, side="right")) - 1
             spec, back = divmod(number, 1 + data.bidirectional)
-            where = locate_pair(getattr(data, name)[spec], index, side ^ back)
+            where = locate_pair(getattr(data, name)[spec], longest - int(starts[number]), side ^ back)
             raise InputError(
                 f"data.{name}: {where} has {lengths[longest]} tokens, but the model reads at most {positions} "
                 "(max_position_embeddings)"
@@ -192,39 +183,31 @@ def encode_training(
     corpora: Sequence[ParallelCorpus],
     data: DataSettings,
     tokenizer: PreTrainedTokenizerBase,
+    longest: int,
     *,
-    positions: int,
-    max_length: int,
     seed: int,
-    cache_dir: Path,
+    **options: Any,
 ) -> EncodedCorpus:
-    """The cleaned training corpora as one epoch, without pairs that have a side of more than `max_length` tokens."""
+    """The cleaned training corpora as one epoch, without pairs that have a side of more than `longest` tokens.
+
+    `options`: as in `encode_corpus`.
+    """
     pairs = [training_pairs(corpus, data.bidirectional, data.language_tags) for corpus in corpora]
     resegment = resegmenters(tokenizer, data.subword_regularization)
-    corpus = concatenate(pairs, "train")
-    whole = encode_corpus(
-        corpus, tokenizer, resegment, name="train", cache_dir=cache_dir, seed=seed, max_length=positions
-    )
+    whole = encode_corpus(concatenate(pairs, "train"), tokenizer, resegment, name="train", seed=seed, **options)
     encoded = mix(whole, [len(corpus) for corpus in pairs], data, seed)
-    kept = encoded.drop_long(max_length)
+    kept = encoded.drop_long(longest)
     if not len(kept):
         raise InputError(
-            f"data.max_length, training.max_tokens: no training pair has at most {max_length} tokens on both sides"
+            f"data.max_length, training.max_tokens: no training pair has at most {longest} tokens on both sides"
         )
-    dropped = len(encoded) - len(kept)
-    if dropped:
-        logger.info("dropped %d of %d training pairs, longer than %d tokens", dropped, len(encoded), max_length)
+    if dropped := len(encoded) - len(kept):
+        logger.info("dropped %d of %d training pairs, longer than %d tokens", dropped, len(encoded), longest)
     return kept
 
 
 def open_stream(
-    data: DataSettings,
-    tokenizer: PreTrainedTokenizerBase,
-    max_tokens: int,
-    *,
-    positions: int,
-    seed: int,
-    **options: Any,
+    data: DataSettings, tokenizer: Any, max_tokens: int, *, positions: int, seed: int, **options: Any
 ) -> StreamedBatches:
     """The training batches of a stream; `options` as in `StreamedBatches`."""
     tokenizer = copy.deepcopy(tokenizer)  # a thread encodes; tokenizers keep truncation and padding as state

@@ -7,6 +7,7 @@ from array import array
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from typing import IO
 
@@ -16,10 +17,9 @@ import regex
 from residual_hf.base.errors import InputError
 from residual_hf.base.files import atomic_file
 
-from .data_settings import CorpusSpec
+from .data_settings import SPLITS, CorpusSpec
 from .pair_reader import Pair, PairReader
 
-SPLITS = ("train", "valid", "test")
 BLOCK = 100_000
 
 
@@ -57,7 +57,8 @@ def split_corpus(source: Path, target: Path, folder: Path, languages: tuple[str,
     Raises:
         InputError: files that cannot be read or have different numbers of lines, or less than 10 different pairs.
     """
-    reader = _open(source, target)
+    spec = CorpusSpec(source=source, target=target, skip_empty=True)
+    reader = PairReader(spec)
     hashes = array("q"), array("q")
     for pair in _pairs(reader):
         for side, text in zip(hashes, pair, strict=True):
@@ -71,7 +72,7 @@ def split_corpus(source: Path, target: Path, folder: Path, languages: tuple[str,
     for side in keys:
         shared |= np.isin(side, side[split > 0])
     split[shared & (split == 0)] = -1
-    write_splits(_open(source, target), split, folder, languages)
+    write_splits(_pairs(PairReader(spec)), split, folder, languages)
     shared_pairs, train, valid, test = (int((split == number).sum()) for number in range(-1, 3))
     return SplitReport(train, valid, test, reader.skipped_empty, shared_pairs)
 
@@ -81,15 +82,14 @@ def choose_held_out(keys: np.ndarray, random: np.random.Generator) -> tuple[np.n
 
     `keys`: hashes of the sentences, of shape (2, pairs).
     """
-    first = np.ones(keys.shape[1], dtype=bool)  # the first pair with its sentences
-    once = np.ones(keys.shape[1], dtype=bool)
+    first = once = np.ones(keys.shape[1], dtype=bool)  # the first, or the only pair with its sentences
     for side in keys:
         _, start, inverse, counts = np.unique(side, return_index=True, return_inverse=True, return_counts=True)
-        once &= counts[inverse] == 1
-        first &= start[inverse] == np.arange(len(side))
-    if first.sum() < 10:
-        raise InputError(f"{int(first.sum())} different sentence pairs, must be at least 10")
-    valid, test = held_out_sizes(int(first.sum()))
+        once = once & (counts[inverse] == 1)
+        first = first & (start[inverse] == np.arange(len(side)))
+    if (different := int(first.sum())) < 10:
+        raise InputError(f"{different} different sentence pairs, must be at least 10")
+    valid, test = held_out_sizes(different)
     candidates = np.flatnonzero(once if once.sum() >= valid + test else first)
     rows = random.choice(candidates, valid + test, replace=False)
     return np.sort(rows[:valid]), np.sort(rows[valid:])
@@ -100,22 +100,15 @@ def sentence_key(text: str) -> str:
     return regex.sub(r"[^\p{L}\p{M}\p{N}]+", "", text.casefold()) or text
 
 
-def write_splits(reader: PairReader, split: np.ndarray, folder: Path, languages: tuple[str, str]) -> None:
+def write_splits(pairs: Iterator[Pair], split: np.ndarray, folder: Path, languages: tuple[str, str]) -> None:
     with ExitStack() as stack:
-
-        def open_file(name: str) -> IO[str]:
-            temporary = stack.enter_context(atomic_file(folder / name))
-            return stack.enter_context(temporary.open("w", encoding="utf-8", newline="\n"))
-
-        files = [[open_file(f"{name}.{language}") for language in languages] for name in SPLITS]
-        for number, pair in zip(split, _pairs(reader), strict=True):
-            if number >= 0:
-                for file, text in zip(files[number], pair, strict=True):
-                    file.write(text + "\n")
-
-
-def _open(source: Path, target: Path) -> PairReader:
-    return PairReader(CorpusSpec(source=source, target=target, skip_empty=True))
+        files: dict[tuple[int, int], IO[str]] = {}
+        for number, side in product(range(len(SPLITS)), range(2)):
+            file = stack.enter_context(atomic_file(folder / f"{SPLITS[number]}.{languages[side]}"))
+            files[number, side] = stack.enter_context(file.open("w", encoding="utf-8", newline="\n"))
+        for number, pair in zip(split, pairs, strict=True):
+            for side in range(2) if number >= 0 else ():
+                files[number, side].write(pair[side] + "\n")
 
 
 def _pairs(reader: PairReader) -> Iterator[Pair]:

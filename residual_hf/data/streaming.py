@@ -20,7 +20,7 @@ from .background import BackgroundCall
 from .batching import TokenBudgetSampler
 from .cleaning import CleaningReport, clean_corpus, pair_filter
 from .corpus import ParallelCorpus, numbered
-from .data_settings import CorpusSpec, DataSettings
+from .data_settings import MOVABLE, CorpusSpec, DataSettings
 from .encoding import CHUNK, EncodedCorpus
 from .mixture import mixing_probabilities
 from .multilingual import training_pairs
@@ -30,7 +30,6 @@ from .text_files import count_lines
 logger = logging.getLogger(__name__)
 
 FIRST_BLOCK = 8000  # pairs; the size of blocks doubles from here, so that training starts soon
-PLACES = ("text", "source", "target", "tsv", "jsonl", "dataset", "raw_target")  # which may be moved
 HISTORY = 64  # blocks whose starts are kept for `state`
 
 
@@ -48,10 +47,9 @@ class StreamedBatches(IterableDataset):
 
     A block of `data.shuffle_buffer` pairs is read in the order of the files, from each corpus its share (see
     `mixing_probabilities`), and batched by `TokenBudgetSampler`, with the number of the block as the epoch, while a
-    thread prepares the next block. Pairs are therefore shuffled within `shuffle_buffer`: shuffle a corpus that is
+    thread prepares the next block. Pairs are shuffled, and duplicates found, within a block: shuffle a corpus that is
     sorted by topic beforehand. Corpora that fit into the buffer together, without weights or temperature, make one
-    block per pass: the batches are those of the same corpora in memory. Duplicates are found among the pairs of a
-    corpus in the same block.
+    block per pass, with the batches of the same corpora in memory.
 
     Batches are lists of features `{"input_ids", "labels"}`. Use `DataLoader(stream, batch_size=None,
     collate_fn=collator)` without workers, and do not pass it to `Accelerator.prepare`: every process iterates over the
@@ -63,11 +61,9 @@ class StreamedBatches(IterableDataset):
     Args:
         data: the training corpora and how to read them.
         encode: tokenizes corpora into one, see `residual_hf.data.encoding.encode`; called in a thread.
-        max_tokens: budget of a batch, in padded tokens of its longer side. Longer pairs are dropped.
+        max_tokens, multiple, order: as in `TokenBudgetSampler`. Pairs longer than `max_tokens` are dropped.
         positions: drop pairs with a side of more tokens, which the model cannot read; None for no limit.
         seed: of batches, their order and the mixture.
-        multiple: batches have a multiple of this number of rows if the budget allows it.
-        order: how the pairs of a block are sorted, see `TokenBudgetSampler`.
         rank, world_size: number of this process and number of processes.
 
     Raises:
@@ -91,13 +87,10 @@ class StreamedBatches(IterableDataset):
         check_files(data.train)
         self.data = data
         self.encode = encode
-        self.max_tokens = max_tokens
         self.max_length = min(filter(None, (data.max_length, positions, max_tokens)))
         self.seed = seed
-        self.multiple = multiple
-        self.order = order
-        self.rank = rank
-        self.world_size = world_size
+        self.sampling: dict[str, Any] = {"max_tokens": max_tokens, "seed": seed, "multiple": multiple, "order": order}
+        self.rank, self.world_size = rank, world_size
         self.dropped: Counter[str] = Counter()
         self._pairs = max(1, data.shuffle_buffer // (2 if data.bidirectional else 1))
         self._views = [1 + (data.bidirectional and spec.tag is None) for spec in data.train]  # pairs of each line
@@ -136,9 +129,8 @@ class StreamedBatches(IterableDataset):
                 number += 1
                 next_block = BackgroundCall(partial(self._make_block, readers, number))
                 end = first + len(block.batches)
-                self._block_starts.append(
-                    {"batches": end, "block": number, "corpora": [asdict(cursor) for cursor in block.cursors]}
-                )
+                after = [asdict(cursor) for cursor in block.cursors]
+                self._block_starts.append({"batches": end, "block": number, "corpora": after})
                 for index, rows in enumerate(block.batches, start=first):
                     if index >= begin and index % self.world_size == self.rank:
                         yield [block.corpus[row] for row in rows]
@@ -169,12 +161,10 @@ class StreamedBatches(IterableDataset):
 
         At most one block is read and encoded again. Raises `InputError` if the state is of another stream.
         """
-        missing = [key for key in (*self._begin, "settings") if key not in state]
-        if missing:
+        if missing := [key for key in (*self._begin, "settings") if key not in state]:
             raise InputError(f"state: no key {missing[0]!r}, must be the result of StreamedBatches.state")
         for key, value in self._settings().items():
-            before = state["settings"].get(key)
-            if before != value:
+            if (before := state["settings"].get(key)) != value:
                 raise InputError(f"{key}: {value} given, but the stream to continue has {before}")
         self._begin_with({key: state[key] for key in self._begin})
 
@@ -186,17 +176,15 @@ class StreamedBatches(IterableDataset):
 
     def _settings(self) -> dict[str, Any]:
         """Everything that determines the batches, except for the text and `encode`."""
-        data = asdict(self.data)
-        for name in ("train", "valid", "test"):
-            del data[name]
         corpora = [
             asdict(spec)
-            | dict.fromkeys(PLACES)
+            | dict.fromkeys((*MOVABLE, "dataset"))
             | {"name": spec.title, "bytes": [f.stat().st_size for f in spec.files]}
             for spec in self.data.train
         ]
-        names = ("probabilities", "max_tokens", "max_length", "seed", "multiple", "order")
-        return {"corpora": corpora} | data | {name: getattr(self, name) for name in names}
+        reading = {key: value for key, value in asdict(self.data).items() if key not in ("train", "valid", "test")}
+        shares = {"probabilities": self.probabilities, "max_length": self.max_length}
+        return {"corpora": corpora} | reading | shares | self.sampling
 
     def _make_block(self, readers: list[PairReader], number: int, check: Callable[[], None]) -> _Block:
         encoded = self.encode(self._texts(readers, number, check))
@@ -207,15 +195,8 @@ class StreamedBatches(IterableDataset):
             logger.log(level, "first block: kept %d pairs; dropped: %s", len(corpus), dict(+self.dropped))
         batches: list[list[int | None]] = []
         if len(corpus):
-            sampler = TokenBudgetSampler(
-                corpus.source_lengths,
-                corpus.target_lengths,
-                self.max_tokens,
-                seed=self.seed,
-                multiple=self.multiple,
-                order=self.order,
-                corpus=corpus,
-            )
+            lengths = corpus.source_lengths, corpus.target_lengths
+            sampler = TokenBudgetSampler(*lengths, corpus=corpus, **self.sampling)
             sampler.set_epoch(number)
             batches = list(sampler)
         return _Block(corpus, batches, [reader.cursor for reader in readers])

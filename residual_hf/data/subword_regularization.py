@@ -9,15 +9,14 @@ from __future__ import annotations
 
 import json
 import math
-import re
 from bisect import bisect
 from collections.abc import Callable
+from contextlib import suppress
 from itertools import accumulate
 from random import Random
 from typing import Any
 
 from tokenizers import Tokenizer
-from tokenizers import models as token_models
 
 from residual_hf.base.errors import InputError
 from residual_hf.model.options import refusal
@@ -34,7 +33,6 @@ Word = tuple[int, ...]
 Resegment = Callable[[Word, Random], Word]
 """Draws another segmentation of the word that some token ids spell."""
 
-_BYTE = re.compile(r"<0x([0-9A-F]{2})>")
 _CACHED_KEYS = 100_000
 _LONGEST_KEY = 40  # tokens; a tokenizer that does not split text into words has sentences for words
 
@@ -44,7 +42,6 @@ def resegmenters(tokenizer: Any, settings: SubwordRegularizationSettings | None)
 
     Args:
         tokenizer: a fast tokenizer with a BPE or unigram model, or a `ResidualTokenizer` of two.
-        settings: the method and the sides; None for no sampling.
 
     Raises:
         InputError: a tokenizer of another kind, in particular for text that is already segmented.
@@ -59,9 +56,8 @@ def resegmenters(tokenizer: Any, settings: SubwordRegularizationSettings | None)
 
 
 def _resegmenter(tokenizer: Tokenizer, settings: SubwordRegularizationSettings) -> Resegment:
-    model = type(tokenizer.model)
-    kinds = {token_models.BPE: "bpe", token_models.Unigram: "unigram", token_models.WordLevel: "pretokenized"}
-    kind = kinds.get(model, model.__name__)
+    model = type(tokenizer.model).__name__
+    kind = {"BPE": "bpe", "Unigram": "unigram", "WordLevel": "pretokenized"}.get(model, model)
     if kind not in settings.tokenizer_kinds:
         raise InputError(refusal("tokenizer.kind", kind, " or ".join(settings.tokenizer_kinds)))
     if settings.bpe_dropout is not None:
@@ -98,11 +94,8 @@ class _Vocabulary:
         self.ids = ids
         self.tokens = {number: token for token, number in ids.items()}
         self.untouched = {*tokenizer.get_added_tokens_decoder(), unknown}
-        self.bytes = {}
-        if byte_fallback:
-            for token, number in ids.items():
-                if match := _BYTE.fullmatch(token):
-                    self.bytes[number] = bytes.fromhex(match[1])
+        in_bytes = {f"<0x{byte:02X}>": bytes([byte]) for byte in range(256)} if byte_fallback else {}
+        self.bytes = {ids[token]: byte for token, byte in in_bytes.items() if token in ids}
 
     def characters(self, word: Word) -> list[tuple[str, Word]] | None:
         """Each character, with its byte tokens if the word spells it in bytes; None for a word that stays as it is."""
@@ -115,12 +108,9 @@ class _Vocabulary:
                 found.extend((character, ()) for character in self.tokens[number])
                 continue
             spelled.append(number)
-            try:
-                character = b"".join(self.bytes[one] for one in spelled).decode()
-            except UnicodeDecodeError:
-                continue  # an incomplete character
-            found.append((character, tuple(spelled)))
-            spelled = []
+            with suppress(UnicodeDecodeError):  # of an incomplete character
+                found.append((b"".join(self.bytes[one] for one in spelled).decode(), tuple(spelled)))
+                spelled = []
         return None if spelled else found
 
     def spell(self, character: str) -> Word:
@@ -174,12 +164,9 @@ class BpeDropout:
 
     def _possible_merges(self, word: Word) -> list[tuple[int, int]]:
         """Position and result of each merge, the highest priority first."""
-        possible = []
-        for place, pair in enumerate(zip(word, word[1:], strict=False)):
-            if pair in self._ranks:
-                rank, merged = self._ranks[pair]
-                possible.append((rank, place, merged))
-        return [(place, merged) for _, place, merged in sorted(possible)]
+        pairs = enumerate(zip(word, word[1:], strict=False))
+        possible = sorted((self._ranks[pair], place) for place, pair in pairs if pair in self._ranks)
+        return [(place, merged) for (_, merged), place in possible]
 
 
 class UnigramSampling:

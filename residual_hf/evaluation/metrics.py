@@ -178,8 +178,7 @@ def paired_bootstrap(
     Systems with the same score get p = 1; sacreBLEU gives them its lowest p-value.
 
     Args:
-        system_a: translations of the baseline.
-        system_b: translations of the other system.
+        system_a, system_b: translations of the baseline and of the other system.
         references: one per line.
         metrics, lowercase: as for `TranslationMetric`.
         tokenize: sacreBLEU's tokenizer for BLEU, see `default_tokenizer`.
@@ -197,20 +196,13 @@ def paired_bootstrap(
         raise InputError(f"samples: {samples} given, must be at least 1")
     comparisons = {}
     for name, metric in sacrebleu_metrics(metrics, lowercase, tokenize).items():
-        test = PairedTest(
-            [("a", system_a), ("b", system_b)], {name: metric}, [references], test_type="bs", n_samples=samples
-        )
-        signatures, columns = test()
+        systems = [("a", system_a), ("b", system_b)]
+        signatures, columns = PairedTest(systems, {name: metric}, [references], test_type="bs", n_samples=samples)()
         ((title, signature),) = signatures.items()
         a, b = (result for result in columns[title] if isinstance(result, Result))
-        comparisons[name] = Comparison(
-            a=float(a.score),
-            b=float(b.score),
-            a_interval=interval(a),
-            b_interval=interval(b),
-            p_value=1.0 if a.score == b.score or b.p_value is None else float(b.p_value),
-            signature=str(signature),
-        )
+        p_value = 1.0 if a.score == b.score or b.p_value is None else float(b.p_value)
+        scores = float(a.score), float(b.score)
+        comparisons[name] = Comparison(*scores, interval(a), interval(b), p_value, str(signature))
     return comparisons
 
 

@@ -14,7 +14,7 @@ from residual_hf.data.corpus import ParallelCorpus, numbered
 from residual_hf.data.scripts import LETTER, WITHOUT_SPACES, share_of_script
 from residual_hf.data.tokenizer import join_subwords
 
-from .metrics import METRICS, EvaluationSettings, TokenizedBLEU, corpus_scores, detokenize, tokenized_bleu
+from .metrics import METRICS, EvaluationSettings, corpus_scores, detokenize, tokenized_bleu
 from .translation_metric import SentenceMetric, add_results, load_metric
 
 logger = logging.getLogger(__name__)
@@ -76,7 +76,7 @@ class Scorer:
         scores = self._compute(hypotheses, ("bleu", "chrf"))
         figures = {name: score["value"] for name, score in scores.items()}
         if self.pretokenized:
-            figures["tokenized_bleu"] = self._tokenized_bleu(hypotheses).value
+            figures["tokenized_bleu"] = tokenized_bleu(hypotheses, self.corpus.targets, self.lowercase).value
         for name, metric in self.metrics.items():
             if metric.is_fast:
                 add_results(figures, name, self._further(metric, hypotheses))
@@ -89,15 +89,12 @@ class Scorer:
         """
         scores: dict[str, Any] = self._compute(hypotheses, METRICS, baseline)
         if self.pretokenized:
-            result = self._tokenized_bleu(hypotheses)
+            result = tokenized_bleu(hypotheses, self.corpus.targets, self.lowercase)
             scores["tokenized_bleu"] = {**asdict(result), "line": str(result)}
             scores["references"] = "detokenized" if self.corpus.raw_targets is None else "raw"
         if self.metrics:
             scores["metrics"] = {name: self._further(metric, hypotheses) for name, metric in self.metrics.items()}
         return scores
-
-    def _tokenized_bleu(self, hypotheses: Sequence[str]) -> TokenizedBLEU:
-        return tokenized_bleu(hypotheses, self.corpus.targets, self.lowercase)
 
     def _further(self, metric: SentenceMetric, hypotheses: Sequence[str]) -> dict[str, float]:
         ours, references = self._plain(hypotheses, self.corpus.target_lang), self.plain_references
@@ -125,16 +122,12 @@ def make_scorers(
 ) -> list[Scorer]:
     """A scorer for each corpus; if there are several, it is named by the corpus and its languages."""
     metrics = {name: load_metric(name) for name in settings.metrics}
-    names = numbered([f"{corpus.name} {corpus.source_lang}-{corpus.target_lang}" for corpus in corpora])
+    options: dict[str, Any] = {"tokenize": settings.tokenize, "metrics": metrics, "lowercase": lowercase}
+    names = [""]
+    if len(corpora) > 1:
+        names = numbered([f"{corpus.name} {corpus.source_lang}-{corpus.target_lang}" for corpus in corpora])
     scorers = [
-        Scorer(
-            corpus,
-            pretokenized=pretokenized,
-            tokenize=settings.tokenize,
-            metrics=metrics,
-            lowercase=lowercase,
-            name="" if len(corpora) == 1 else name,
-        )
+        Scorer(corpus, pretokenized=pretokenized, name=name, **options)
         for corpus, name in zip(corpora, names, strict=True)
     ]
     for scorer in scorers:
@@ -185,10 +178,11 @@ def mean_of_reports(reports: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
     """The report of a corpus; of several, the means of `FIGURES`, and the report of each below `corpora`."""
     if len(reports) == 1:
         return next(iter(reports.values()))
-    scored = [figure for figure in FIGURES if all(figure in report for report in reports.values())]
     means: dict[str, Any] = {}
-    for figure in scored:
-        scores = [report[figure] for report in reports.values()]
+    for figure in FIGURES:
+        scores = [report[figure] for report in reports.values() if figure in report]
+        if len(scores) < len(reports):
+            continue
         means[figure] = {"value": sum(score["value"] for score in scores) / len(scores)}
         if signatures := dict.fromkeys(score["signature"] for score in scores if "signature" in score):
             means[figure]["signature"] = " / ".join(signatures)

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from residual_hf.base.environment import command, commit, device_name, now, versions
 from residual_hf.base.errors import InputError
@@ -23,7 +23,7 @@ from residual_hf.generation.translator import Translator
 from residual_hf.model.translation_inputs import languages_of
 
 from .metrics import EvaluationSettings, check_lines
-from .scorer import Scorer, by_corpus, make_scorers, mean_of_reports
+from .scorer import by_corpus, make_scorers, mean_of_reports
 
 SCORES = "scores.json"
 logger = logging.getLogger(__name__)
@@ -79,55 +79,36 @@ def evaluate_model(
     source, target = languages_of(translator.model.config, translator.tokenizer)
     source, target = source_lang or source, target_lang or target
     corpora = [replace(corpus, source_lang=source, target_lang=target) for corpus in test_sets]
-    options: dict[str, Any] = {"source_lang": source_lang, "target_lang": target_lang, "long": long}
+    languages = {"source_lang": source_lang, "target_lang": target_lang}
+    options: dict[str, Any] = {**languages, "long": long, "progress": progress}
     scorers = make_scorers(corpora, pretokenized, settings, lowercase=lowercase)
     names = [next(iter(corpus.sha256), corpus.name) for corpus in corpora]  # the file of the sources
     for model in (model for model in (translator, baseline) if isinstance(model, Translator)):
         for corpus, name in zip(corpora, names, strict=True):
-            check_lengths(model, corpus.sources, long, name, source_lang, target_lang)
+            check_lengths(model, corpus.sources, long, name, *languages.values())
     if isinstance(baseline, Translator):
-        sources = [line for corpus in corpora for line in corpus.sources]
-        lines_of_baseline: Sequence[str] | None = baseline.translate(sources, progress=progress, **options)
-    else:
-        lines_of_baseline = baseline
-    others: list[Sequence[str] | None] = [None] * len(scorers)
-    if lines_of_baseline is not None:
-        others = [lines for _, lines in by_corpus(scorers, lines_of_baseline)]
-    translations: list[list[str]] = []
+        baseline = baseline.translate([line for corpus in corpora for line in corpus.sources], **options)
+    others: list[Any] = [None] * len(scorers)
+    if baseline is not None:
+        others = [lines for _, lines in by_corpus(scorers, cast(Sequence[str], baseline))]
+    translations: dict[str, list[str]] = {}
     reports: dict[str, dict[str, Any]] = {}
     for scorer, other, name in zip(scorers, others, names, strict=True):
         started = time.perf_counter()
         long_lines = LongLines(translator.inputs.positions, long, name)
-        on_long = partial(long_lines.add, 1)
-        lines = translator.translate(scorer.corpus.sources, progress=progress, on_long=on_long, **options)
-        seconds = round(time.perf_counter() - started, 3)
+        lines = translator.translate(scorer.corpus.sources, on_long=partial(long_lines.add, 1), **options)
+        timing = {"sentences": len(lines), "seconds": round(time.perf_counter() - started, 3)}
         if long_lines.count:
             logger.warning("%s: %s", name, long_lines)
-        translations.append(lines)
-        reports[scorer.corpus.name] = {
-            **scorer.report(lines, baseline=other),
-            "sentences": len(lines),
-            "seconds": seconds,
-        }
+        translations[scorer.corpus.name] = lines
+        reports[scorer.corpus.name] = scorer.report(lines, baseline=other) | timing
     report = mean_of_reports(reports)
     if output_dir is not None:
-        write_results(output_dir, scorers, translations, report, translator)
+        with atomic_folder(output_dir) as new:
+            for name, lines in translations.items():
+                write_atomically(new / f"{name}.translations.txt", "".join(one_line(line) + "\n" for line in lines))
+            write_scores(new, report, corpora, decoding=asdict(translator.settings))
     return report
-
-
-def write_results(
-    folder: Path,
-    scorers: Sequence[Scorer],
-    translations: Sequence[Sequence[str]],
-    report: dict[str, Any],
-    translator: Translator,
-) -> None:
-    """The files that `evaluate_model` describes."""
-    with atomic_folder(folder) as new:
-        for scorer, lines in zip(scorers, translations, strict=True):
-            text = "".join(one_line(line) + "\n" for line in lines)
-            write_atomically(new / f"{scorer.corpus.name}.translations.txt", text)
-        write_scores(new, report, [scorer.corpus for scorer in scorers], decoding=asdict(translator.settings))
 
 
 def write_scores(folder: Path, report: dict[str, Any], corpora: Sequence[ParallelCorpus], **settings: Any) -> None:

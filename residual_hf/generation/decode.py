@@ -129,7 +129,8 @@ def search_batch(
     limits = [settings.length_limit(len(source), position_limit(config)) for source in sources]
     arguments = settings.generate_arguments(max(limits)) | {"num_return_sequences": count} | generate_arguments
     if isinstance(model, FastGenerationMixin):
-        arguments |= {"length_limits": torch.tensor(limits), "decoding_dtype": settings.dtype}
+        own = {"length_limits": torch.tensor(limits), "decoding_dtype": settings.dtype, "hypothesis_scores": True}
+        arguments |= own
     # each process has full weights and its own number of batches: synced_gpus=False
     try:
         output = model.generate(**inputs, **arguments, return_dict_in_generate=True, synced_gpus=False)

@@ -6,6 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from residual_hf.base.choices import DECODING_DTYPES
 from residual_hf.base.errors import InputSettings
 from residual_hf.model.options import option
 
@@ -33,7 +34,7 @@ class DecodingSettings(InputSettings):
     max_tokens: int = option(12_000, minimum=1, help="source tokens times beams per batch")
     dtype: str = option(
         "float32",
-        choices=("float32", "bfloat16", "int8"),
+        choices=DECODING_DTYPES,
         help="precision on a CPU; `float32`: the hypotheses of Transformers; `bfloat16`, `int8`: faster",
     )
 

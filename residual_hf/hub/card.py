@@ -20,6 +20,7 @@ from jinja2 import TemplateError
 
 from residual_hf.base.errors import InputError
 from residual_hf.base.files import check_output_file, write_atomically
+from residual_hf.data.data_settings import SPLITS
 from residual_hf.data.tokenizer import ends_text
 from residual_hf.evaluation.metrics import METRICS, Comparison, paired_bootstrap, tokenizer_of
 from residual_hf.model import catalogue as _  # noqa: F401  registers the modes
@@ -33,7 +34,6 @@ from .templates import render, render_card
 
 logger = logging.getLogger(__name__)
 
-SPLITS = ("train", "valid", "test")
 LABELS = {
     "bleu": "BLEU",
     "chrf": "chrF",

@@ -163,8 +163,9 @@ def _check_same_results(folder: Path) -> None:
     reference = f"{ours.__module__.rpartition('.')[2]}.{ours.__name__}"
     logits = []
     try:
-        for cls in (ours, get_class_from_dynamic_module(reference, str(folder))):
-            model: Any = cls.from_pretrained(folder).eval()
+        classes: list[Any] = [ours, get_class_from_dynamic_module(reference, str(folder))]
+        for cls in classes:
+            model = cls.from_pretrained(folder).eval()
             tokens = torch.arange(TOKENS).view(2, -1) % min(model.config.vocab_size, model.config.decoder_vocab_size)
             inputs = {"decoder_input_ids": tokens} if model.config.is_encoder_decoder else {}
             logits.append(model(input_ids=tokens, **inputs).logits)

@@ -20,8 +20,6 @@ from torch import Tensor
 
 from residual_hf.base.errors import InputError
 
-from .token_costs import PairCost
-
 BATCHED = ("input_ids", "attention_mask", "decoder_input_ids", "decoder_attention_mask", "labels")
 RANDOM = ("dropout", "attention_dropout", "activation_dropout", "encoder_word_dropout", "decoder_word_dropout")
 
@@ -50,10 +48,6 @@ class TwoPasses:
         if cutoff is not None:
             for table in {model.model.encoder.embed_tokens, model.model.decoder.embed_tokens}:  # one after a resize
                 table.register_forward_hook(self._cut)
-
-    def cost(self, nll_weight: float, sum_weight: float) -> PairCost:
-        """The loss of two passes, with a label smoothing."""
-        return PairCost(nll_weight, sum_weight, self.alpha, self.cutoff is None)
 
     def _double(self, model: Any, arguments: tuple[Any, ...], named: dict[str, Any]) -> tuple[Any, Any] | None:
         self.active = model.training and torch.is_grad_enabled() and named.get("labels") is not None

@@ -16,7 +16,6 @@ import math
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -60,9 +59,7 @@ class LossSums(NamedTuple):
         """The smoothed loss divided by `num_items_in_batch`, the Trainer's count of the labels of all accumulation
         steps and ranks; by the tokens of this batch if that is None."""
         items = self.tokens.clamp(min=1) if num_items_in_batch is None else num_items_in_batch
-        if isinstance(items, Tensor):
-            items = items.to(self.smoothed.device)
-        return self.smoothed / items
+        return self.smoothed / (items.to(self.smoothed.device) if isinstance(items, Tensor) else items)
 
 
 def smoothed_cross_entropy(
@@ -96,31 +93,22 @@ def fused_linear_smoothed_cross_entropy(
 ) -> LossSums:
     """`smoothed_cross_entropy(F.linear(hidden, weight, bias), labels)` without storing the logits.
 
-    The rows that are not ignored are projected in chunks. The loss and, if required, the gradients of a chunk are
-    computed before the next one, so the memory needed is `chunk_rows * classes`, and the gradient of `weight`. Matrix
-    products use the autocast type under autocast and the type of `hidden` otherwise; softmax and sums use fp32 (fp64
-    for fp64 input). The result can be differentiated once.
+    Chunks of rows are projected, and differentiated at once if required, so the memory needed is `chunk_rows *
+    classes`, and the gradient of `weight`. Matrix products use the autocast type under autocast and the type of
+    `hidden` otherwise; softmax and sums use fp32 (fp64 for fp64 input). The result can be differentiated once.
 
     Args:
         hidden: decoder output, [..., width].
         weight: output projection, [classes, width].
         labels: [...], the leading shape of `hidden`.
         bias: [classes].
-        epsilon: the smoothing, in [0, 1).
-        form: "fairseq" or "torch", see the module's docstring.
+        epsilon, form: see the module's docstring.
         ignore_index: label of the rows to ignore.
         chunk_rows: rows projected at a time; None chooses a number for the device.
 
     Raises:
         InputError: unknown `form`, `epsilon` outside [0, 1), mismatched shapes, or `chunk_rows` below 1.
     """
-    if hidden.shape[:-1] != labels.shape or hidden.size(-1) != weight.size(-1):
-        raise InputError(
-            f"hidden: shape {tuple(hidden.shape)} given, must be the shape of labels {tuple(labels.shape)} followed "
-            f"by the width of weight, {weight.size(-1)}"
-        )
-    if chunk_rows is not None and chunk_rows < 1:
-        raise InputError(f"chunk_rows: {chunk_rows} given, must be at least 1")
     cost = SmoothedCost(*_weights(epsilon, form, weight.size(0)))
     return _fused(hidden, weight, labels, cost, bias, ignore_index, chunk_rows)
 
@@ -134,17 +122,26 @@ def _fused(
     ignore_index: int = -100,
     chunk_rows: int | None = None,
 ) -> LossSums:
-    """The sums of a `cost` over the rows that are not ignored. Arguments as above."""
+    """The sums of a `cost` over the rows that are not ignored. Arguments and errors as above."""
+    if hidden.shape[:-1] != labels.shape or hidden.size(-1) != weight.size(-1):
+        raise InputError(
+            f"hidden: shape {tuple(hidden.shape)} given, must be the shape of labels {tuple(labels.shape)} followed "
+            f"by the width of weight, {weight.size(-1)}"
+        )
+    kind = hidden.device.type
     if chunk_rows is None:
-        chunk_rows = CPU_CHUNK_ROWS if hidden.device.type == "cpu" else max(2, GPU_CHUNK_LOGITS // weight.size(0))
+        chunk_rows = CPU_CHUNK_ROWS if kind == "cpu" else max(2, GPU_CHUNK_LOGITS // weight.size(0))
         chunk_rows -= chunk_rows % 2  # pairs of rows stay together
+    elif chunk_rows < 1:
+        raise InputError(f"chunk_rows: {chunk_rows} given, must be at least 1")
     kept = (labels != ignore_index).flatten().nonzero().squeeze(1)
     hidden = hidden.reshape(-1, hidden.size(-1))
     if len(kept) < len(hidden):
         hidden = hidden.index_select(0, kept)
     labels = labels.flatten().index_select(0, kept)
+    dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else hidden.dtype
     smoothed, nll = _FusedLinearLoss.apply(
-        hidden, weight, bias, labels, cost, chunk_rows, _matmul_dtype(hidden), torch.is_grad_enabled()
+        hidden, weight, bias, labels, cost, chunk_rows, dtype, torch.is_grad_enabled()
     )
     return LossSums(smoothed, nll, torch.tensor(len(labels), device=labels.device))
 
@@ -157,9 +154,8 @@ class LossMeter:
     """
 
     def __init__(self, epsilon: float, form: str, passes: TwoPasses | None = None):
-        self.loss = partial(fused_linear_smoothed_cross_entropy, epsilon=epsilon, form=form)
-        self.weights = partial(_weights, epsilon, form)
         self.epsilon = epsilon
+        self.form = form
         self.passes = passes
         self.reset()
 
@@ -177,22 +173,25 @@ class LossMeter:
         nll: Callable[[Tensor, Tensor], Tensor] | None = None,
     ) -> Tensor:
         if nll is not None:
-            sums = self._adaptive(nll(hidden, labels), labels)
+            if self.epsilon or self.passes is not None:
+                raise InputError(
+                    "adaptive_cutoffs: not supported with label smoothing, R-Drop or SimCut: set them to 0"
+                )
+            loss = nll(hidden, labels)
+            sums = LossSums(loss, loss.detach(), (labels != -100).sum())
         elif self.passes is not None and self.passes.active:
-            cost = self.passes.cost(*self.weights(weight.size(0)))
+            weights = _weights(self.epsilon, self.form, weight.size(0))
+            cost = PairCost(*weights, self.passes.alpha, both=self.passes.cutoff is None)
             sums = _fused(pairwise(hidden), weight, pairwise(labels), cost, bias)
             sums = sums._replace(tokens=sums.tokens // 2)
             self.passes.active = False  # a sharded model is evaluated in a full copy, which has no such hooks
         else:
-            sums = self.loss(hidden, weight, labels, bias=bias)
+            sums = fused_linear_smoothed_cross_entropy(
+                hidden, weight, labels, bias=bias, epsilon=self.epsilon, form=self.form
+            )
         batch = (sums.smoothed.detach(), sums.nll, sums.tokens)
         self.sums = tuple(total + value for total, value in zip(self.sums, batch, strict=True))
         return sums.per_token(num_items)
-
-    def _adaptive(self, nll: Tensor, labels: Tensor) -> LossSums:
-        if self.epsilon or self.passes is not None:
-            raise InputError("adaptive_cutoffs: not supported with label smoothing, R-Drop or SimCut: set them to 0")
-        return LossSums(nll, nll.detach(), (labels != -100).sum())
 
     def read(self) -> dict[str, float]:
         """Means over the target tokens of all processes since the last call: `loss`, `nll` (nats), `ppl`; and
@@ -224,11 +223,6 @@ def _weights(epsilon: float, form: str, classes: int) -> tuple[float, float]:
     if not 0.0 <= epsilon < 1.0:
         raise InputError(f"label smoothing: {epsilon} given, must be at least 0 and below 1")
     return SMOOTHING_FORMS[form](epsilon, classes)
-
-
-def _matmul_dtype(hidden: Tensor) -> torch.dtype:
-    kind = hidden.device.type
-    return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else hidden.dtype
 
 
 class _FusedLinearLoss(torch.autograd.Function):

@@ -38,11 +38,8 @@ class SmoothedCost(NamedTuple):
             smoothed = smoothed - self.sum_weight * log_prob_sum
         if not gradient:
             return smoothed, nll, None
-        return (
-            smoothed,
-            nll,
-            probabilities.scatter_add_(1, labels, probabilities.new_full(labels.shape, -self.nll_weight)),
-        )
+        on_label = probabilities.new_full(labels.shape, -self.nll_weight)
+        return smoothed, nll, probabilities.scatter_add_(1, labels, on_label)
 
 
 class PairCost(NamedTuple):

@@ -4,84 +4,68 @@
 from __future__ import annotations
 
 import copy
-import importlib
-import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache, partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import GenerationMixin
-from transformers.generation import logits_process, stopping_criteria
-from transformers.generation.configuration_utils import GenerationMode
+from transformers import GenerationConfig, GenerationMixin
+from transformers.generation import logits_process
 from transformers.generation.utils import GenerateBeamEncoderDecoderOutput, GenerateEncoderDecoderOutput
 from transformers.modeling_outputs import BaseModelOutput
 
 from .fingerprint import submodules
-from .layers import ResidualAttention, ResidualDecoderLayer, ResidualFeedForward
+from .layers import SAME_ATTENTION, ResidualAttention, ResidualDecoderLayer, ResidualFeedForward
 from .prepared_decoder import prepared_decoder
 from .search import Decoder, SearchSettings, beam_search, greedy_search
 from .stacks import ResidualDecoder
 
-PROCESSORS = (  # those whose result for a row depends on that row alone
-    logits_process.ExponentialDecayLengthPenalty,
-    logits_process.ForcedBOSTokenLogitsProcessor,
-    logits_process.ForcedEOSTokenLogitsProcessor,
-    logits_process.InfNanRemoveLogitsProcessor,
-    logits_process.LogitNormalization,
-    logits_process.MinLengthLogitsProcessor,
-    logits_process.MinNewTokensLengthLogitsProcessor,
-    logits_process.NoBadWordsLogitsProcessor,
-    logits_process.NoRepeatNGramLogitsProcessor,
-    logits_process.RepetitionPenaltyLogitsProcessor,
-    logits_process.SequenceBiasLogitsProcessor,
-    logits_process.SuppressTokensAtBeginLogitsProcessor,
-    logits_process.SuppressTokensLogitsProcessor,
-)
-MODES = (GenerationMode.GREEDY_SEARCH, GenerationMode.BEAM_SEARCH)
 MINIMUM_LENGTH = (
     logits_process.MinLengthLogitsProcessor,
     logits_process.MinNewTokensLengthLogitsProcessor,
 )
-CRITERIA = (stopping_criteria.MaxLengthCriteria, stopping_criteria.EosTokenCriteria)
 PASSIVE_HOOKS = ("output_capturing_hook", "make_inputs_require_grads")
 """Hooks of `output_hidden_states` and of gradient checkpointing, which Transformers leaves in a model."""
 
-
-ONLY_TRANSFORMERS = (
-    "assistant_model",
-    "cache",
-    "cache_implementation",
-    "custom_generate",
-    "decoder_attention_mask",
-    "decoder_inputs_embeds",
-    "logits_processor",
-    "negative_prompt_ids",
-    "past_key_values",
-    "prefix_allowed_tokens_fn",
-    "stopping_criteria",
-    "streamer",
-    "synced_gpus",
-    "tokenizer",
-)
+KNOWN = {
+    "inputs", "input_ids", "attention_mask", "encoder_outputs", "decoder_input_ids", "generation_config",
+    "use_cache", "return_dict_in_generate", "output_scores",
+    "max_length", "max_new_tokens", "min_length", "min_new_tokens",
+    "num_beams", "num_return_sequences", "length_penalty", "early_stopping",
+    "bos_token_id", "eos_token_id", "pad_token_id", "decoder_start_token_id",
+    "forced_bos_token_id", "forced_eos_token_id", "bad_words_ids", "suppress_tokens", "begin_suppress_tokens",
+    "no_repeat_ngram_size", "repetition_penalty", "sequence_bias", "exponential_decay_length_penalty",
+    "remove_invalid_values", "renormalize_logits",
+    "fast_decoding", "decoding_dtype", "max_length_a", "max_length_b", "transformers_version",
+}  # fmt: skip
+"""What the search knows of the arguments of `generate` and the fields of a generation config. Requests with anything
+else that is not at its default go to Transformers. Processors of scores among these treat each row alone."""
 
 
-def kernels() -> Any:
-    """The native kernels of the package, None where a checkpoint runs with its own code and without the package."""
-    return importlib.import_module("residual_hf.native.serving") if sys.modules.get("residual_hf") else None
+def without_kernels(model: Any, dtype: str | None) -> None:
+    """In the place of packed weights: PyTorch decodes."""
 
 
-class NotServed(Exception):
-    """The request has a feature that only Transformers' own loop serves."""
+pack_for_kernels: Callable[[Any, str | None], Any] = without_kernels
+
+
+def register_kernels(pack: Callable[[Any, str | None], Any]) -> None:
+    """Decode with the native kernels. The package does so; a checkpoint with its own code runs without.
+
+    Args:
+        pack: gives the packed weights of a model in a precision such as "int8", None where PyTorch decodes.
+    """
+    global pack_for_kernels
+    pack_for_kernels = pack
 
 
 class FastGenerationMixin(GenerationMixin):
     """`generate` with the results of `GenerationMixin`, several times as fast on a CPU.
 
-    Greedy and beam search run in `search.py`. Everything else - sampling, streamers, processors and stopping criteria
-    of the user, attention outputs, hooks, a replaced `forward`, other devices - and `generate(custom_generate=...)`
-    run in Transformers, and so does every request with `generation_config.fast_decoding = False`.
+    Greedy and beam search with the arguments and fields of `KNOWN` run in `search.py`. Everything else - sampling,
+    streamers, processors and stopping criteria of the user, attention outputs, hooks, a replaced `forward`, other
+    devices - runs in Transformers, and so does every request with `generation_config.fast_decoding = False`.
     """
 
     def generate(
@@ -91,17 +75,20 @@ class FastGenerationMixin(GenerationMixin):
         *,
         length_limits: Tensor | None = None,
         decoding_dtype: str | None = None,
+        hypothesis_scores: bool = False,
         **kwargs: Any,
     ) -> Any:
-        """As `GenerationMixin.generate`. Prepared weights are reused: changes through `.data` may not be detected.
+        """As `GenerationMixin.generate`. Prepared weights are reused while a checksum over all of them is the same.
 
-        With `return_dict_in_generate` the output has no cache, unless Transformers' loop runs.
+        With `return_dict_in_generate` the output has no cache, unless `use_cache=True` is given.
 
         Args:
             length_limits: maximum number of new tokens of each sentence, (sentences,). Ignored where Transformers'
                 loop runs (sampling, hooks, GPU): set `max_new_tokens` too.
             decoding_dtype: "float32" (the same hypotheses), "bfloat16" or "int8" (faster, nearly the same) in the
                 native kernels; ignored where Transformers' loop runs. Default: `generation_config.decoding_dtype`.
+            hypothesis_scores: with `return_dict_in_generate`, beam search gives `sequences_scores` also without
+                `output_scores`, and greedy search `log_probs`; ignored where Transformers' loop runs.
         """
         kwargs = {"inputs": inputs, "generation_config": generation_config, **kwargs}
         tokens = kwargs.get("input_ids", inputs)
@@ -111,19 +98,17 @@ class FastGenerationMixin(GenerationMixin):
             kwargs["encoder_outputs"] = BaseModelOutput(*kwargs["encoder_outputs"])
         if length_limits is not None and (length_limits < 1).any():
             raise ValueError(f"length_limits: {int(length_limits.min())} given, must be at least 1")
-        if self._serves(kwargs):
-            native, dtype = kernels(), decoding_dtype or self._setting("decoding_dtype", kwargs)
-            pack = cache(lambda: native and native.packed_model(self, dtype))
-            encoded = self._encode(tokens, kwargs, pack) if dtype not in (None, "float32") else {}
-            if kwargs.get("encoder_outputs") is not None:  # Transformers repeats its states for the beams in place
-                encoded = {"encoder_outputs": copy.copy(kwargs["encoder_outputs"])}
-            try:
-                loop = partial(decode, length_limits=length_limits, pack=pack)
-                prepared = {**kwargs, **encoded, **without_cache(generation_config), "custom_generate": loop}
-                return super().generate(**prepared)
-            except NotServed:
-                pass
-        return super().generate(**kwargs)
+        config = vars(generation_config) if generation_config is not None else {}
+        request = {**vars(self.generation_config), **given(config), **given(kwargs)}
+        if not is_known(request) or wants_cache(kwargs, request) or not self._computes_as_defined():
+            return super().generate(**kwargs)
+        dtype = decoding_dtype or request.get("decoding_dtype")
+        pack = cache(lambda: pack_for_kernels(self, dtype))
+        encoded = self._encode(tokens, kwargs, pack) if dtype not in (None, "float32") else {}
+        if kwargs.get("encoder_outputs") is not None:  # Transformers repeats its states for the beams in place
+            encoded = {"encoder_outputs": copy.copy(kwargs["encoder_outputs"])}
+        loop = partial(decode, length_limits=length_limits, pack=pack, hypothesis_scores=hypothesis_scores)
+        return super().generate(**{**kwargs, **encoded, **without_cache(generation_config), "custom_generate": loop})
 
     def _encode(self, tokens: Tensor | None, kwargs: dict[str, Any], pack: Callable[[], Any]) -> dict[str, Any]:
         """`encoder_outputs` from the native kernels, for a precision other than the model's."""
@@ -132,31 +117,56 @@ class FastGenerationMixin(GenerationMixin):
         states = packed.encode(tokens, kwargs["attention_mask"])
         return {} if states is None else {"encoder_outputs": BaseModelOutput(states)}
 
-    def _setting(self, name: str, kwargs: dict[str, Any]) -> Any:
-        """An argument of `generate`, from the given config where it has none, else from that of the model."""
-        configs = (config for config in (kwargs["generation_config"], self.generation_config) if config is not None)
-        values = (kwargs.get(name), *(getattr(config, name, None) for config in configs))
-        return next((value for value in values if value is not None), None)
-
-    def _serves(self, kwargs: dict[str, Any]) -> bool:
-        """Whether our search can serve a request, as far as its arguments show."""
+    def _computes_as_defined(self) -> bool:
+        """Whether nothing but the classes and weights of the model decides what it computes, on a CPU."""
         return (
             self.device.type == "cpu"
-            and not self._setting("do_sample", kwargs)
-            and self._setting("use_cache", kwargs) is not False
-            and self._setting("fast_decoding", kwargs) is not False
             and not computes_otherwise(self)
-            and self.config._attn_implementation in ("eager", "sdpa")
+            and self.config._attn_implementation in SAME_ATTENTION
             and not nn.modules.module._has_any_global_hook()  # as in `FlopCounterMode`
-            and all(kwargs.get(name) is None or kwargs[name] is False for name in ONLY_TRANSFORMERS)
             and not any(module.training or is_changed(module) for module in submodules(self))
         )
+
+
+def given(values: Mapping[str, Any]) -> dict[str, Any]:
+    """What is not None of arguments or fields."""
+    return {name: value for name, value in values.items() if value is not None}
+
+
+@cache
+def defaults() -> dict[str, Any]:
+    """What generation configs have where nothing is given; other arguments of `generate` are off."""
+    config = GenerationConfig()
+    general = getattr(config, "_get_default_generation_params", dict)()  # none of them: only slower
+    return given(vars(config)) | given(general)
+
+
+def is_known(request: dict[str, Any]) -> bool:
+    """Whether the search can do what a request says: arguments, and fields of the generation config."""
+    mask, off = request.get("attention_mask"), (bool, int, float, str)
+    return (
+        all(
+            name in KNOWN or (isinstance(value, off) and value == defaults().get(name, False))
+            for name, value in request.items()
+            if value is not None and not name.startswith("_")
+        )
+        and request.get("use_cache") is not False
+        and request.get("fast_decoding") is not False
+        and (mask is None or bool(mask.any(dim=-1).all()))  # nobody has defined what follows from padding alone
+    )
+
+
+def wants_cache(arguments: dict[str, Any], request: dict[str, Any]) -> bool:
+    """Whether the caller, not the config of the model, asks for the cache in the output."""
+    config = arguments["generation_config"]
+    asked = arguments.get("use_cache") or (config is not None and config.use_cache)
+    return bool(asked and request.get("return_dict_in_generate"))
 
 
 def computes_otherwise(model: FastGenerationMixin) -> bool:
     """Whether a subclass, an adapter or a module of another class has its own `forward`, inputs of a step or loop."""
     own = next(cls for cls in type(model).__mro__ if FastGenerationMixin in cls.__bases__)
-    names = ("forward", "prepare_inputs_for_generation", "_sample", "_beam_search")
+    names = ("forward", "prepare_inputs_for_generation", "_sample", "_beam_search", "_get_logits_processor")
     replaced = any(getattr(type(model), name) is not getattr(own, name) for name in names)
     return replaced or "prepare_inputs_for_generation" in vars(model) or has_other_branches(model.get_decoder())
 
@@ -200,14 +210,14 @@ def decode(
     *,
     length_limits: Tensor | None = None,
     pack: Callable[[], Any],
+    hypothesis_scores: bool,
     **model_kwargs: Any,
 ) -> Any:
-    """The decoding loop that `generate` calls with prepared arguments. Raises `NotServed`.
+    """The decoding loop that `generate` calls with prepared arguments.
 
     Args:
         pack: gives the weights for the native kernels, None if PyTorch decodes.
     """
-    check_served(logits_processor, stopping_criteria, generation_config)
     beams = generation_config.num_beams
     prompt = input_ids[::beams]
     settings = search_settings(generation_config, prompt, logits_processor, length_limits)
@@ -223,23 +233,15 @@ def decode(
     scores = tuple(result.scores) if settings.record_scores else None
     if beams == 1:
         output = GenerateEncoderDecoderOutput(sequences=result.sequences, scores=scores)
-        output["log_probs"] = result.log_probs
+        if hypothesis_scores:
+            output["log_probs"] = result.log_probs
         return output
     return GenerateBeamEncoderDecoderOutput(
         sequences=result.sequences,
-        sequences_scores=result.sequences_scores,
+        sequences_scores=result.sequences_scores if scores is not None or hypothesis_scores else None,
         scores=scores,
         beam_indices=result.beam_indices,
     )
-
-
-def check_served(processors: Any, criteria: Any, generation_config: Any) -> None:
-    """Raise `NotServed` if the prepared request needs something that the search does not support."""
-    config = generation_config
-    unknown = [p for p in processors if type(p) not in PROCESSORS] + [c for c in criteria if type(c) not in CRITERIA]
-    outputs = config.output_attentions or config.output_hidden_states or config.output_logits
-    if unknown or outputs or config.get_generation_mode() not in MODES:
-        raise NotServed
 
 
 def search_settings(

@@ -1,40 +1,110 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
-"""Whether the modules and weights of a model are still those that were prepared for decoding."""
+"""Whether what was prepared for decoding is still what the modules, their attributes and their weights say."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
-from .branch_warmup import BranchWarmup
+PLAIN = {bool, int, float, str, type(None), torch.dtype}
+OWN_PARTS = {"_modules", "training", "forward"} | {name for name in vars(nn.Module()) if "hook" in name}
+"""Of a module, what needs no look: its modules have their turn, and `generate` itself asks for the others."""
+LANES = 1 << 14
+FACTOR, SHIFT = np.uint64(0x9E3779B185EBCA87), np.uint64(29)
+
+
+def checksum(tensors: Sequence[Tensor]) -> Hashable:
+    """A value that depends on every bit of contiguous tensors and on its place.
+
+    Each step is a bijection of a lane of 64 bits: a change of one number is always seen, and changes of several are
+    missed with a probability of about 2**-64.
+    """
+    lanes, shifted = np.zeros(LANES, np.uint64), np.empty(LANES, np.uint64)
+    for tensor in tensors:
+        values = tensor.view(-1).view(torch.uint8).numpy()
+        values = np.pad(values, (0, -len(values) % 8)) if len(values) % 8 else values
+        words = values.view(np.uint64)
+        for start in range(0, len(words), LANES):
+            part = words[start : start + LANES]
+            lane, right = lanes[: len(part)], shifted[: len(part)]
+            lane ^= part
+            np.right_shift(lane, SHIFT, out=right)
+            lane ^= right
+            lane *= FACTOR
+    return lanes.tobytes()
 
 
 class Fingerprint:
-    """Tells whether a module of a model was replaced, a parameter replaced or written to, or a number such as the
-    epsilon of a norm changed.
+    """Tells whether a module, a parameter or an attribute such as the epsilon of a norm was replaced or changed.
 
-    Besides addresses and version counters it compares a sample of the values: fused optimizers and writes to `.data`
-    do not count as versions.
+    It looks at every value, since fused optimizers, writes to `.data` and views in NumPy leave no other trace.
+
+    Args:
+        parts: the modules from which something was prepared.
+        checksum: of a list of tensors.
     """
 
-    SAMPLES = 64  # of each parameter
+    def __init__(self, parts: Sequence[nn.Module], checksum: Callable[[Sequence[Tensor]], Hashable] = checksum):
+        self.parts, self.checksum = parts, checksum
+        self.contents, self.checked = self._look()
 
-    def __init__(self, model: nn.Module):
-        modules = submodules(model)
-        self.modules = modules[1:]  # without the model, which the prepared weights must not keep alive
-        self.numbers, self.versions = numbers(modules), versions(modules)
-        # quantized weights may have no views
-        plain = (parameter for parameter in parameters_of(modules) if type(parameter) in (nn.Parameter, Tensor))
-        parameters = [parameter.detach().flatten() for parameter in plain]
-        self.samples = [values[:: -(-len(values) // self.SAMPLES)] for values in parameters]  # views of the parameters
-        self.values = torch.cat(self.samples)
+    def matches(self) -> bool:
+        contents, checked = self._look()
+        return contents.notes == self.contents.notes and checked == self.checked
 
-    def matches(self, model: nn.Module) -> bool:
-        modules = submodules(model)
-        same = self.modules == modules[1:] and self.numbers == numbers(modules) and self.versions == versions(modules)
-        return same and torch.equal(self.values, torch.cat(self.samples))
+    def _look(self) -> tuple[Contents, Hashable]:
+        contents = Contents(self.parts)
+        return contents, self.checksum([tensor.detach().contiguous() for tensor in contents.tensors])
+
+
+class Contents:
+    """What modules consist of.
+
+    Attributes:
+        notes: plain values, and identities of modules, tensors and other objects.
+        tensors: of parameters, buffers and attributes. Quantized weights are not among them: they are not prepared.
+    """
+
+    def __init__(self, modules: Iterable[nn.Module]):
+        self.notes: list[Any] = []
+        self.tensors: list[Tensor] = []
+        self.seen: dict[int, Any] = {}  # keeps the objects alive, so that no other one gets their identity
+        for part in modules:
+            for module in submodules(part):
+                self.seen[id(module)] = module
+                self.notes += type(module), id(module)
+                self.add({name: value for name, value in vars(module).items() if name not in OWN_PARTS})
+
+    def add(self, value: Any) -> None:
+        if type(value) in PLAIN:
+            self.notes.append(value)
+        elif isinstance(value, (dict, list, tuple)):
+            self.notes.append(tuple(value) if isinstance(value, dict) else len(value))
+            for member in value.values() if isinstance(value, dict) else value:
+                if type(member) in PLAIN:
+                    self.notes.append(member)
+                else:
+                    self.add(member)
+        elif isinstance(value, (set, frozenset)):
+            self.notes.append(frozenset(value))
+        else:
+            self._add_object(value)
+
+    def _add_object(self, value: Any) -> None:
+        self.notes.append(id(value))
+        if isinstance(value, Tensor):
+            self.notes += value.shape, value.dtype, type(value)
+        if id(value) in self.seen:
+            return
+        self.seen[id(value)] = value
+        if isinstance(value, Tensor) and type(value) in (nn.Parameter, Tensor) and value.device.type == "cpu":
+            self.tensors.append(value)
+        elif hasattr(type(value), "__dataclass_fields__"):  # configs and options
+            self.add(vars(value))
 
 
 def submodules(model: nn.Module) -> list[nn.Module]:
@@ -43,20 +113,3 @@ def submodules(model: nn.Module) -> list[nn.Module]:
     for module in found:
         found.extend(child for child in module._modules.values() if child is not None)
     return found
-
-
-def numbers(modules: list[nn.Module]) -> list[float]:
-    return [value for module in modules for value in module.__dict__.values() if type(value) is float]
-
-
-def parameters_of(modules: list[nn.Module]) -> Iterator[Tensor]:
-    """The parameters, shared ones each time, and the progress of branch warm-up."""
-    for module in modules:
-        yield from (parameter for parameter in module._parameters.values() if parameter is not None)
-        if isinstance(module, BranchWarmup):
-            yield module.updates
-
-
-def versions(modules: list[nn.Module]) -> list[tuple[int, int]]:
-    """Address and number of writes of each parameter; writes to tensors of inference mode are not counted."""
-    return [(p.data_ptr(), 0 if p.is_inference() else p._version) for p in parameters_of(modules)]

@@ -21,11 +21,11 @@ from transformers.utils import logging
 
 from residual_hf.base.errors import InputError
 
-from .structures import declare_functions, interface_version
+from .structures import ENUMS, declare_functions, interface_version
 
 logger = logging.get_logger(__name__)
 
-INSTRUCTION_SETS = ("none", "avx512", "avx512_bf16", "amx")
+INSTRUCTION_SETS = ENUMS["InstructionSet"]
 
 
 def library() -> ctypes.CDLL | None:

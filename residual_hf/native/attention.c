@@ -7,7 +7,7 @@
 
 #include "simd.h"
 
-enum { PAIR = 32, MOST_PAIRS = 4 };
+enum { PAIR = HEAD_PADDING, MOST_PAIRS = 4 };
 
 // 32 values: of bfloat16 the even ones and the odd ones, which are quicker to widen than the two halves.
 typedef struct {
@@ -227,7 +227,7 @@ INLINE void attend_typed(const Type type, const Attention *a, int rows) {
 
 // softmax(q K^T * scale) V for each row, over the entries of its line: cache (entries, 2 * width), keys before values.
 //
-// queries and output are (rows, width), of which heads * head_size count; head_size is a multiple of 32, at most 128.
+// queries and output are (rows, width), of which heads * head_size count; head_size is a multiple of HEAD_PADDING, at most 128.
 // `scratch` has room for QUERIES times the longest line of the table, up to a multiple of 16.
 WITH_AVX512 void attention(int rows, int heads, int head_size, int width, Type type, const void *queries,
                            const void *cache, const Table *table, float scale, void *output, float *scratch) {

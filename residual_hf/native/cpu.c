@@ -30,7 +30,7 @@ static int has_amx(void) {
 #endif
 }
 
-// INTERFACE is the checksum of structures.py, which has to fit native.h.
+// INTERFACE is the checksum of native.h.
 uint32_t interface_version(void) { return INTERFACE; }
 
 // Use the best instruction set up to `most`; returns which one that is.

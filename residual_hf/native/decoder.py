@@ -3,12 +3,14 @@
 
 from __future__ import annotations
 
-import weakref
-from ctypes import byref
-from functools import cached_property
+from collections.abc import Sequence
+from ctypes import byref, c_void_p
+from weakref import WeakKeyDictionary
 
+import numpy as np
 import torch
 from torch import Tensor
+from transformers.utils import logging
 
 from residual_hf.base.errors import InputError
 from residual_hf.model.connections import STACKS
@@ -16,14 +18,46 @@ from residual_hf.model.embeddings import position_ids_from_mask, positions_paddi
 from residual_hf.model.fingerprint import Fingerprint
 from residual_hf.model.modeling_residual import ResidualForConditionalGeneration
 
-from . import loaded_library
+from . import loaded_library, threads_for
 from .batch import Sentences
-from .state import DecoderState
-from .structures import Source, Stack, Table
+from .state import DecoderState, address
+from .structures import CONSTANTS, Checksums, Source, Stack, Table
 from .support import missing_support, unsupported_stack
 from .weights import Packer, last_position, round_up
 
-ROW_PADDING = 32
+ROW_PADDING = CONSTANTS["ROW_PADDING"]
+BYTES_PER_THREAD = 1 << 20  # of a checksum
+logger = logging.get_logger(__name__)
+_packed: WeakKeyDictionary[ResidualForConditionalGeneration, dict[str, NativeDecoder]] = WeakKeyDictionary()
+
+
+def packed_model(model: ResidualForConditionalGeneration, dtype: str | None) -> NativeDecoder | None:
+    """A model on the kernels, packed at first use and after every change; None where PyTorch must decode.
+
+    Args:
+        dtype: as for `NativeDecoder`; "float32" and None: PyTorch decodes with models that are not of fp32.
+    """
+    chosen = dtype or "float32"
+    if torch.is_autocast_enabled("cpu") or (chosen == "float32" and model.dtype != torch.float32):
+        return None
+    found = _packed.setdefault(model, {}).get(chosen)
+    if found is None or not found.fingerprint.matches():
+        try:
+            found = _packed[model][chosen] = NativeDecoder(model, chosen, encoder=chosen != "float32")
+        except InputError as reason:
+            if chosen != "float32":
+                logger.warning_once(f"decoding_dtype: {dtype} is not used: {reason}")
+            return None
+    return found
+
+
+def checksum(tensors: Sequence[Tensor]) -> bytes:
+    """Same as `model.fingerprint.checksum`, as fast as memory is read."""
+    data = (c_void_p * len(tensors))(*(tensor.data_ptr() for tensor in tensors))
+    sizes, found = np.array([tensor.nbytes for tensor in tensors], np.int64), np.empty(len(tensors), np.uint64)
+    threads = threads_for(int(sizes.sum()), BYTES_PER_THREAD)
+    loaded_library().checksums(byref(Checksums(len(tensors), threads, data, address(sizes), address(found))))
+    return found.tobytes()
 
 
 class NativeDecoder:
@@ -34,38 +68,32 @@ class NativeDecoder:
         dtype: of weights and activations: "float32" gives the logits of the model; "bfloat16"; "int8" has weights of 8
             bits with a scale per output, inputs of linear maps rounded to 8 bits with a scale per row, and other
             activations in bfloat16.
+        encoder: whether to pack the encoder too, where its mode has kernels.
 
     Raises:
         InputError: `missing_support` gives a reason.
     """
 
-    def __init__(self, model: ResidualForConditionalGeneration, dtype: str = "float32"):
+    def __init__(self, model: ResidualForConditionalGeneration, dtype: str = "float32", *, encoder: bool = True):
         reason = missing_support(model, dtype)
         if reason is not None:
             raise InputError(reason)
         self.config = model.config
-        self.fingerprint = Fingerprint(model)
+        has_encoder = encoder and unsupported_stack(model.model.encoder) is None
+        stacks = (model.model.decoder, model.model.encoder) if has_encoder else (model.model.decoder,)
+        self.fingerprint = Fingerprint((*stacks, model.lm_head), checksum)
         self.dtype = torch.float32 if dtype == "float32" else torch.bfloat16
         self.packer = Packer(dtype)
-        self.model = weakref.ref(model)
         self.positions = {stack: last_position(model.model.get_submodule(stack)) for stack in STACKS}
         with torch.no_grad():
             self.decoder = self.packer.stack(model.model.decoder)
             self.decoder.logits = self.packer.linear(model.output_weight, model.lm_head.bias, padding_bias=-torch.inf)
-
-    @cached_property
-    def encoder(self) -> Stack | None:
-        """The encoder, packed at first use: fp32 may do without. None where its mode has no kernels."""
-        model = self.model()
-        if model is None or unsupported_stack(model.model.encoder) is not None:
-            return None
-        with torch.no_grad():
-            return self.packer.stack(model.model.encoder)
+            self.encoder = self.packer.stack(model.model.encoder) if has_encoder else None
 
     def encode(self, input_ids: Tensor, attention_mask: Tensor | None = None) -> Tensor | None:
         """Encoder states (batch, length, d_model) in fp32, zero at padding, from source tokens (batch, length).
 
-        None where the encoder has a mode without kernels; the model's own encoder serves then.
+        None where the encoder is not packed; use that of the model then.
         """
         if self.encoder is None:
             return None

@@ -1,5 +1,6 @@
 // Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
-// Types and kernels of decoding and training. `structures.py` mirrors them for ctypes.
+// Types and kernels of decoding and training. `structures.py` reads this file for ctypes, and its checksum is what a
+// library and the installed package have to agree on.
 //
 // Matrices are row-major and dense. In decoding, widths are padded with zeros to a multiple of PADDING values, so that
 // no kernel needs a tail; buffers that `linear` reads have rows up to a multiple of ROW_PADDING, whose content does not
@@ -9,7 +10,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-enum { PADDING = 64, ROW_PADDING = 32, PANEL = 32, QUERIES = 4, MOST_THREADS = 256 };
+enum { PADDING = 64, ROW_PADDING = 32, HEAD_PADDING = 32, PANEL = 32, QUERIES = 4, MOST_THREADS = 256 };
 
 typedef enum { NONE, AVX512, AVX512_BF16, AMX } InstructionSet;
 typedef enum { FLOAT32, BFLOAT16, INT8 } Type;
@@ -65,7 +66,7 @@ typedef struct {
     const Operation *operation;
 } Program;
 
-// Heads are padded to a multiple of 32 values; `attention_width` holds all of them.
+// Heads are padded to a multiple of HEAD_PADDING values; `attention_width` holds all of them.
 typedef struct {
     Linear query, key_value, attention_output;
     Linear cross_query, cross_key_value, cross_output;  // of the decoder
@@ -191,6 +192,15 @@ typedef struct {
     void *scratch;
 } Product;
 
+// Of the bytes of each tensor.
+typedef struct {
+    int32_t tensors, threads;
+    const char *const *data;
+    const int64_t *bytes;
+    uint64_t *checksum;
+} Checksums;
+
+void checksums(const Checksums *all);
 size_t encode_scratch_size(const Stack *stack, const Source *source, int parts, const int32_t *starts);
 int encode(const Stack *stack, const Source *source, int parts, const int32_t *starts, void *scratch);
 size_t decode_scratch_size(const Stack *stack, const Memory *memory, int rows, int parts);

@@ -1,208 +1,134 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
-"""The structures and functions of `native.h`, for ctypes."""
+"""The structures, functions and constants that `native.h` declares, for ctypes."""
 
 from __future__ import annotations
 
+import re
 import zlib
-from ctypes import CDLL, POINTER, Structure, c_float, c_int, c_int32, c_int64, c_size_t, c_uint64, c_void_p
+from ctypes import CDLL, POINTER, Structure, c_float, c_int, c_int32, c_int64, c_size_t, c_uint32, c_uint64, c_void_p
 from pathlib import Path
+from typing import Any
 
-
-class Linear(Structure):
-    _fields_ = [
-        ("type", c_int32),
-        ("inputs", c_int32),
-        ("outputs", c_int32),
-        ("weights", c_void_p),
-        ("bias", c_void_p),
-        ("scales", c_void_p),
-        ("offsets", c_void_p),
-    ]
-
-
-class Norm(Structure):
-    _fields_ = [("gain", c_void_p), ("bias", c_void_p), ("epsilon", c_float), ("centered", c_int32)]
-
-
-class Table(Structure):
-    _fields_ = [("entries", c_void_p), ("stride", c_int64), ("line", c_void_p), ("lengths", c_void_p)]
-
-
-class Term(Structure):
-    _fields_ = [("source", c_int32), ("number", c_int32), ("weight", c_float), ("weights", c_void_p)]
-
-
-class Operation(Structure):
-    _fields_ = [
-        *((name, c_int32) for name in ("function", "terms")),
-        ("term", POINTER(Term)),
-        ("norm", Norm),
-        *((name, c_int32) for name in ("sum", "output", "hidden")),
-    ]
-
-
-class Program(Structure):
-    _fields_ = [("operations", c_int32), ("operation", POINTER(Operation))]
-
-
-class Layer(Structure):
-    _fields_ = [
-        ("query", Linear),
-        ("key_value", Linear),
-        ("attention_output", Linear),
-        ("cross_query", Linear),
-        ("cross_key_value", Linear),
-        ("cross_output", Linear),
-        ("ffn_in", Linear),
-        ("ffn_out", Linear),
-        ("after_attention", Program),
-        ("after_cross", Program),
-        ("after_ffn", Program),
-    ]
-
-
-class Stack(Structure):
-    _fields_ = [
-        *((name, c_int32) for name in ("type", "layers", "vocabulary", "width", "stride", "heads", "head_size")),
-        *((name, c_int32) for name in ("attention_width", "ffn_width", "activation", "vectors", "registers")),
-        *((name, c_float) for name in ("embedding_scale", "attention_scale")),
-        ("tokens", c_void_p),
-        ("positions", c_void_p),
-        ("start", Program),
-        ("layer", POINTER(Layer)),
-        ("logits", Linear),
-    ]
-
-
-class Memory(Structure):
-    _fields_ = [
-        *((name, c_int32) for name in ("slots", "max_length", "longest_source", "source_entries")),
-        ("self_cache", POINTER(c_void_p)),
-        *((name, c_void_p) for name in ("cross_cache", "ancestors", "sources")),
-        *((name, c_void_p) for name in ("source_table", "source_lengths")),
-    ]
-
-
-class Source(Structure):
-    _fields_ = [
-        ("tokens", c_void_p),
-        ("positions", c_void_p),
-        ("table", Table),
-        ("longest", c_int32),
-        ("cache", c_void_p),
-        ("output", c_void_p),
-    ]
-
-
-class Step(Structure):
-    _fields_ = [
-        *((name, c_int32) for name in ("rows", "index", "candidates")),
-        ("position", c_int64),
-        *((name, c_void_p) for name in ("tokens", "logits", "log_probs", "ids")),
-    ]
-
-
-class Tally(Structure):
-    _fields_ = [("largest", c_float), ("total", c_float), ("found", c_int32)]
-
-
-class DropoutNorm(Structure):
-    _fields_ = [
-        ("rows", c_int64),
-        ("seed", c_uint64),
-        *((name, c_int32) for name in ("width", "threads", "centered")),
-        *((name, c_float) for name in ("rate", "epsilon", "dual_scale")),
-        *((name, c_void_p) for name in ("gain", "bias", "branch", "stream", "dual")),
-        *((name, c_void_p) for name in ("sum", "output", "dual_output", "statistics")),
-        *((name, c_void_p) for name in ("grad_output", "grad_dual", "grad_branch", "grad_stream")),
-        *((name, c_void_p) for name in ("grad_gain", "grad_bias")),
-    ]
-
-
-class WeightedSums(Structure):
-    _fields_ = [
-        ("rows", c_int64),
-        *((name, c_int32) for name in ("width", "members", "outputs", "threads")),
-        ("weights", c_void_p),
-        *((name, POINTER(c_void_p)) for name in ("member", "output", "grad_output", "grad_member")),
-        ("grad_weights", c_void_p),
-    ]
-
-
-class DepthAttention(Structure):
-    _fields_ = [
-        ("rows", c_int64),
-        *((name, c_int32) for name in ("width", "members", "threads")),
-        ("epsilon", c_float),
-        ("query", c_void_p),
-        ("member", POINTER(c_void_p)),
-        *((name, c_void_p) for name in ("output", "reads", "grad_output")),
-        ("grad_member", POINTER(c_void_p)),
-        *((name, c_void_p) for name in ("grad_query", "products")),
-    ]
-
-
-class DotAttention(Structure):
-    _fields_ = [
-        *((name, c_int32) for name in ("sentences", "heads", "queries", "keys", "size", "threads", "causal")),
-        *((name, c_float) for name in ("scale", "rate")),
-        ("seed", c_uint64),
-        ("mask", c_void_p),
-        ("mask_strides", c_int64 * 2),
-        *((name, c_void_p) for name in ("query", "key", "value")),
-        *((name, c_int64 * 3) for name in ("query_strides", "key_strides", "value_strides")),
-        *((name, c_void_p) for name in ("output", "log_sums", "grad_output")),
-        *((name, c_void_p) for name in ("grad_query", "grad_key", "grad_value", "scratch")),
-    ]
-
-
-class Product(Structure):
-    _fields_ = [
-        *((name, c_int64) for name in ("rows", "columns", "inner")),
-        *((name, c_int32) for name in ("threads", "accumulate")),
-        *((name, c_void_p) for name in ("left", "right")),
-        *((name, c_int64 * 2) for name in ("left_strides", "right_strides")),
-        *((name, c_void_p) for name in ("bias", "output", "scratch")),
-    ]
-
-
-ARGUMENTS = {
-    "enable_instruction_set": [c_int],
-    "join_team": [c_void_p],
-    "linear": [c_void_p, c_int, c_void_p, c_int, c_void_p, c_int, c_void_p],
-    "linear_scratch_size": [c_int, c_int, c_int],
-    "attention": [c_int] * 5 + [c_void_p] * 3 + [c_float] + [c_void_p] * 2,
-    "start_candidates": [c_int, c_int, c_void_p, c_void_p, c_void_p],
-    "add_candidates": [c_int, c_int, c_int64, c_void_p, c_int, c_void_p, c_void_p, c_void_p],
-    "finish_candidates": [c_int, c_int, c_void_p, c_void_p],
-    "encode_scratch_size": [c_void_p, c_void_p, c_int, c_void_p],
-    "encode": [c_void_p, c_void_p, c_int, c_void_p, c_void_p],
-    "decode_scratch_size": [c_void_p, c_void_p, c_int, c_int],
-    "decode": [c_void_p, c_void_p, c_void_p, c_int, c_void_p],
-    "dropout": [c_int64, c_int, c_void_p, c_uint64, c_float, c_void_p],
-    "dropout_norm_forward": [c_void_p],
-    "dropout_norm_backward": [c_void_p],
-    "weighted_sums_forward": [c_void_p],
-    "weighted_sums_backward": [c_void_p],
-    "depth_attention_forward": [c_void_p],
-    "depth_attention_backward": [c_void_p],
-    "dot_attention_scratch_size": [c_void_p],
-    "dot_attention_forward": [c_void_p],
-    "dot_attention_backward": [c_void_p],
-    "product_scratch_size": [c_void_p],
-    "product": [c_void_p],
-    "label_softmax": [c_int64, c_int64, c_int, c_void_p, c_void_p, c_void_p, c_void_p],
+HEADER = Path(__file__).with_name("native.h")
+CODE = re.sub(r"//.*", "", HEADER.read_text("utf-8"))
+STRUCTURES = {name: body for body, name in re.findall(r"typedef struct \{([^}]*)\} (\w+);", CODE)}
+ENUMS = {name: re.findall(r"\w+", body.lower()) for body, name in re.findall(r"typedef enum \{(.*)\} (\w+);", CODE)}
+CONSTANTS = {name: int(value) for name, value in re.findall(r"(\w+) = (-?\d+)", CODE)}
+TYPES: dict[str, Any] = {
+    "void": None,
+    "int": c_int,
+    "float": c_float,
+    "int32_t": c_int32,
+    "uint32_t": c_uint32,
+    "int64_t": c_int64,
+    "uint64_t": c_uint64,
+    "size_t": c_size_t,
+    **dict.fromkeys(ENUMS, c_int),
 }
-RESULTS = {"enable_instruction_set": c_int, "encode": c_int, "decode": c_int}
+
+
+def ctype(kind: str, stars: int) -> Any:
+    """The type of a value, of a pointer to structures or to pointers, which takes an array, or of another address."""
+    if not stars:
+        return TYPES[kind]
+    if stars > 1:
+        return POINTER(c_void_p)
+    return POINTER(TYPES[kind]) if kind in STRUCTURES else c_void_p
+
+
+def mirrored(cls: type[Structure]) -> type[Structure]:
+    """Give a class the fields of the structure of the same name."""
+    declared = []
+    for kind, variables in re.findall(r"(?:const )?(\w+) ([^;]+);", STRUCTURES[cls.__name__]):
+        for variable in variables.replace("const", "").split(","):
+            name, *length = re.findall(r"\w+", variable)
+            own = ctype(kind, variable.count("*"))
+            declared.append((name, own * int(length[0]) if length else own))
+    cls._fields_ = declared
+    TYPES[cls.__name__] = cls
+    return cls
+
+
+@mirrored
+class Linear(Structure): ...
+
+
+@mirrored
+class Norm(Structure): ...
+
+
+@mirrored
+class Table(Structure): ...
+
+
+@mirrored
+class Term(Structure): ...
+
+
+@mirrored
+class Operation(Structure): ...
+
+
+@mirrored
+class Program(Structure): ...
+
+
+@mirrored
+class Layer(Structure): ...
+
+
+@mirrored
+class Stack(Structure): ...
+
+
+@mirrored
+class Memory(Structure): ...
+
+
+@mirrored
+class Source(Structure): ...
+
+
+@mirrored
+class Step(Structure): ...
+
+
+@mirrored
+class Tally(Structure): ...
+
+
+@mirrored
+class DropoutNorm(Structure): ...
+
+
+@mirrored
+class WeightedSums(Structure): ...
+
+
+@mirrored
+class DepthAttention(Structure): ...
+
+
+@mirrored
+class DotAttention(Structure): ...
+
+
+@mirrored
+class Product(Structure): ...
+
+
+@mirrored
+class Checksums(Structure): ...
 
 
 def interface_version() -> int:
-    """What a library built with this file returns as its `interface_version`: the checksum of this file."""
-    return zlib.crc32(Path(__file__).read_bytes())
+    """What a library built with this header returns as its `interface_version`: the checksum of the header."""
+    return zlib.crc32(HEADER.read_bytes())
 
 
 def declare_functions(library: CDLL) -> None:
-    for name, arguments in ARGUMENTS.items():
+    for result, name, parameters in re.findall(r"^(\w+) (\w+)\(([^;]*)\);", CODE, re.MULTILINE):
+        kinds = [parameter.split()[0] if "*" not in parameter else "*" for parameter in parameters.split(",")]
         function = getattr(library, name)
-        function.argtypes = arguments
-        function.restype = c_size_t if name.endswith("_size") else RESULTS.get(name)
+        function.argtypes = [c_void_p if kind == "*" else TYPES[kind] for kind in kinds if kind != "void"]
+        function.restype = TYPES[result]

@@ -7,14 +7,16 @@ import torch
 from torch import nn
 from transformers.activations import ACT2FN
 
+from residual_hf.base.choices import DECODING_DTYPES
 from residual_hf.model.embeddings import NormalizedLinear
+from residual_hf.model.kernels import Projection
 from residual_hf.model.modeling_residual import ResidualForConditionalGeneration
 from residual_hf.model.stacks import ResidualStack
 
 from . import library
 from .programs import StackPrograms
 from .recorder import NoKernel
-from .weights import ACTIVATIONS, DTYPES
+from .weights import ACTIVATIONS
 
 LARGEST_HEAD = 128
 LINEAR_MAPS = ("q_proj", "k_proj", "v_proj", "out_proj", "fc1", "fc2")
@@ -29,14 +31,14 @@ def missing_support(model: ResidualForConditionalGeneration, dtype: str = "float
     """Why the kernels cannot decode with a model, or None if they can."""
     if library() is None:
         return "the native kernels were not built, are turned off, or need a CPU with AVX-512"
-    if dtype not in DTYPES:
-        return f"dtype: {dtype!r} given, allowed are {', '.join(DTYPES)}"
+    if dtype not in DECODING_DTYPES:
+        return f"dtype: {dtype!r} given, allowed are {', '.join(DECODING_DTYPES)}"
     if model.device.type != "cpu" or model.dtype == torch.float64:
         return f"the native kernels need a model on the CPU in fp32 or less, not {model.dtype} on {model.device}"
     quantized = {type(weight).__name__ for weight in model.parameters() if type(weight) is not nn.Parameter}
     if quantized:
         return f"the weights are of {', '.join(sorted(quantized))}"
-    if type(model.lm_head) not in (nn.Linear, NormalizedLinear):
+    if type(model.lm_head) not in (Projection, NormalizedLinear):
         return f"the output projection is a {type(model.lm_head).__name__}"
     return unsupported_stack(model.model.decoder)
 
@@ -49,7 +51,7 @@ def unsupported_stack(stack: ResidualStack) -> str | None:
     head_size = config.d_model // config.stack_attention_heads(stack.stack)
     if head_size > LARGEST_HEAD:
         return f"heads of {head_size} values are larger than {LARGEST_HEAD}"
-    classes = {**dict.fromkeys(LINEAR_MAPS, nn.Linear), "activation": type(ACT2FN[config.activation_function])}
+    classes = {**dict.fromkeys(LINEAR_MAPS, Projection), "activation": type(ACT2FN[config.activation_function])}
     for name, module in stack.named_modules():
         role, kind = name.rpartition(".")[2], type(module)
         other_table = role in TABLES and (kind.__name__ not in TABLES[role] or [*module.children()])

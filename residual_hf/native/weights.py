@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
 from typing import Any
 
 import torch
@@ -15,13 +16,10 @@ from residual_hf.model.stacks import ResidualStack
 
 from . import recorder
 from .programs import StackPrograms
-from .structures import Layer, Linear, Norm, Operation, Program, Stack, Term
+from .structures import CONSTANTS, ENUMS, Layer, Linear, Norm, Operation, Program, Stack, Term
 
-PADDING, PANEL, HEAD_PADDING = 64, 32, 32
-DTYPES = ("float32", "bfloat16", "int8")
+PADDING, PANEL, HEAD_PADDING = (CONSTANTS[name] for name in ("PADDING", "PANEL", "HEAD_PADDING"))
 ACTIVATIONS = {"relu": 1, "gelu": 2, "silu": 3, "swish": 3}
-
-FUNCTIONS = ("sum", "number", "tanh", "sigmoid", "exp", "log_sum_exp")
 
 
 def round_up(value: int, multiple: int = PADDING) -> int:
@@ -63,7 +61,7 @@ class Packer:
         outputs, inputs = round_up(weight.shape[0]), round_up(weight.shape[1])
         bias = weight.new_zeros(len(weight)) if bias is None else bias
         weight = pad_to(weight.float(), outputs, inputs)
-        packed = Linear(DTYPES.index(self.dtype), inputs, outputs)
+        packed = Linear(ENUMS["Type"].index(self.dtype), inputs, outputs)
         packed.bias = self.address(pad_to(bias.float(), outputs, value=padding_bias))
         if self.dtype == "bfloat16":
             weight = weight.bfloat16()
@@ -76,6 +74,15 @@ class Packer:
         panels = weight.view(outputs // PANEL, PANEL, inputs // together, together)
         packed.weights = self.address(panels.transpose(1, 2))
         return packed
+
+    def query(self, attention: Any, heads: int) -> Linear:
+        """The projection of queries, times what `scaling` is other than that of the kernels."""
+        packed, usual = attention.q_proj, attention.head_dim**-0.5
+        if attention.scaling != usual:
+            packed = deepcopy(packed)
+            for parameter in packed.parameters():
+                parameter.mul_(attention.scaling / usual)
+        return self.attention_inputs([packed], heads)
 
     def attention_inputs(self, maps: list[nn.Linear], heads: int) -> Linear:
         """Projections to heads of the same states, one after another."""
@@ -106,7 +113,7 @@ class Packer:
         """What happens to the stream between two sub-layers."""
         packed = (Operation * len(operations))()
         for i, operation in enumerate(operations):
-            function = FUNCTIONS.index(operation.function)
+            function = ENUMS["Function"].index(operation.function)
             terms = (Term * len(operation.terms))(*(self.term(*term) for term in operation.terms))
             results = operation.sum, operation.output, operation.hidden
             packed[i] = Operation(function, len(terms), terms, self.norm(operation.norm), *results)
@@ -116,7 +123,7 @@ class Packer:
         """A layer with what follows its sub-layers."""
         own, ffn = layer.self_attn, layer.ffn
         packed = Layer(
-            query=self.attention_inputs([own.q_proj], heads),
+            query=self.query(own, heads),
             key_value=self.attention_inputs([own.k_proj, own.v_proj], heads),
             attention_output=self.attention_output(own.out_proj, heads),
             ffn_in=self.linear(ffn.fc1.weight, ffn.fc1.bias),
@@ -126,7 +133,7 @@ class Packer:
         )
         if len(after) == 3:
             cross = layer.encoder_attn
-            packed.cross_query = self.attention_inputs([cross.q_proj], heads)
+            packed.cross_query = self.query(cross, heads)
             packed.cross_key_value = self.attention_inputs([cross.k_proj, cross.v_proj], heads)
             packed.cross_output = self.attention_output(cross.out_proj, heads)
             packed.after_cross = after[1]

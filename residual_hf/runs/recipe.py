@@ -18,7 +18,7 @@ from huggingface_hub.errors import StrictDataclassError
 from residual_hf.base.errors import InputError, InputSettings
 from residual_hf.base.files import expanded
 from residual_hf.base.yaml_reader import read_yaml
-from residual_hf.data.data_settings import CorpusSpec, DataSettings, TokenizerSettings
+from residual_hf.data.data_settings import SPLITS, CorpusSpec, DataSettings, TokenizerSettings
 from residual_hf.evaluation.metrics import EvaluationSettings
 from residual_hf.evaluation.rouge import TYPES as ROUGE
 from residual_hf.generation.generation_settings import DecodingSettings
@@ -59,9 +59,7 @@ class Recipe(InputSettings):
             object.__setattr__(self, "tokenizer", TokenizerSettings(path=start))
         check_fields(self)
         self._check_language()
-        splits: dict[str, Any] = {
-            name: self._with_languages(getattr(self.data, name)) for name in ("train", "valid", "test")
-        }
+        splits: dict[str, Any] = {name: self._with_languages(getattr(self.data, name)) for name in SPLITS}
         object.__setattr__(self, "data", dataclasses.replace(self.data, **splits))
         self.check()
 
@@ -186,7 +184,7 @@ class Recipe(InputSettings):
     def as_dict(self) -> dict[str, Any]:
         """The recipe as plain values for YAML, without the unset fields of corpora."""
         values = plain(self)
-        for split in ("train", "valid", "test"):
+        for split in SPLITS:
             specs = [
                 {name: value for name, value in spec.items() if value is not None}
                 for spec in values["data"][split] or ()

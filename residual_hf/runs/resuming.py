@@ -11,6 +11,7 @@ from typing import Any
 from residual_hf.base.errors import InputError
 from residual_hf.base.files import RECORD, expanded
 from residual_hf.checkpoint import WEIGHT_FILES
+from residual_hf.data.data_settings import MOVABLE
 from residual_hf.data.pipeline import Corpora
 from residual_hf.data.text_files import file_hash
 from residual_hf.model.options import from_mapping
@@ -19,9 +20,6 @@ from residual_hf.records.run_record import DataRecord, RunRecord, describe_corpo
 from residual_hf.training.launch import this_process
 
 from .recipe import Recipe
-
-TEXT = ("text", "source", "target", "tsv", "jsonl", "raw_target", "name")
-"""Fields of a corpus that may differ if the text is the same."""
 
 
 def check_run_folder(folder: Path) -> None:
@@ -108,7 +106,7 @@ def _fingerprints(data: DataRecord, split: str, streamed: bool) -> list[list[Any
 
 def _without_names(specs: Any) -> list[dict[str, Any]]:
     specs = specs if isinstance(specs, list) else [specs]
-    return [{name: value for name, value in spec.items() if name not in TEXT} for spec in specs]
+    return [{name: value for name, value in spec.items() if name not in MOVABLE} for spec in specs]
 
 
 def _leaves(value: Any, name: str = "") -> Iterator[tuple[str, Any]]:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
@@ -13,7 +14,18 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.adamw import adamw
 
-from residual_hf.base.errors import InputError
+from residual_hf.base.errors import InputError, InputSettings
+from residual_hf.model.options import option
+
+
+@dataclass(frozen=True)
+class AdamSettings(InputSettings):
+    """The numbers of Adam."""
+
+    lr: float = option(5e-4, above=0, help="peak learning rate")
+    betas: tuple[float, float] = option((0.9, 0.98), minimum=0, below=1, help="decay rates of Adam's two moments")
+    eps: float = option(1e-8, above=0, help="epsilon of Adam")
+    weight_decay: float = option(1e-4, minimum=0, help="decoupled weight decay")
 
 
 class FairseqAdam(Optimizer):
@@ -44,12 +56,11 @@ class FairseqAdam(Optimizer):
         self,
         params: Iterable[Any],
         lr: float = 1e-3,
-        betas: tuple[float, float] = (0.9, 0.98),
-        eps: float = 1e-8,
+        betas: tuple[float, float] = AdamSettings.betas,
+        eps: float = AdamSettings.eps,
         weight_decay: float = 0.0,
     ) -> None:
-        check_optimizer_numbers(lr, betas, eps, weight_decay)
-        super().__init__(params, {"lr": lr, "betas": tuple(betas), "eps": eps, "weight_decay": weight_decay})
+        super().__init__(params, asdict(AdamSettings(lr, betas, eps, weight_decay)))
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         super().add_param_group(param_group)
@@ -103,13 +114,3 @@ class FairseqAdam(Optimizer):
             amsgrad=False,
             maximize=False,
         )
-
-
-def check_optimizer_numbers(lr: float, betas: tuple[float, float], eps: float, weight_decay: float) -> None:
-    if not 0.0 < lr < math.inf:
-        raise InputError(f"lr: {lr} given, must be above 0")
-    if len(betas) != 2 or not all(0.0 <= beta < 1.0 for beta in betas):
-        raise InputError(f"betas: {betas} given, must be two numbers of at least 0 and below 1")
-    for field, value in (("eps", eps), ("weight_decay", weight_decay)):
-        if not 0.0 <= value < math.inf:
-            raise InputError(f"{field}: {value} given, must be at least 0")

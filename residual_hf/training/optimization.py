@@ -14,9 +14,8 @@ from transformers.trainer_pt_utils import get_parameter_names
 from residual_hf.base.errors import InputError
 from residual_hf.model.options import option
 
-from .fairseq_adam import FairseqAdam
+from .fairseq_adam import AdamSettings, FairseqAdam
 from .radam import RAdam
-from .schedules import ScheduleSettings
 
 NAMES_WITHOUT_DECAY = [r"bias", r"layernorm", r"rmsnorm", r"(?:^|\.)norm(?:$|\.)", r"_norm(?:$|\.)"]
 """Names that the Transformers Trainer excludes from weight decay, in addition to `nn.LayerNorm` parameters."""
@@ -37,15 +36,12 @@ OPTIMIZERS: dict[str, Callable[..., Optimizer]] = {
 
 
 @dataclass(frozen=True)
-class OptimizerSettings(ScheduleSettings):
-    """The optimizer of a run, with its learning rate."""
+class OptimizerSettings(AdamSettings):
+    """The optimizer of a run."""
 
     optimizer: str = option(
         "fairseq_adam", choices=OPTIMIZERS, help="`adamw`: of PyTorch; `radam`: of the Admin papers"
     )
-    betas: tuple[float, float] = option((0.9, 0.98), minimum=0, below=1, help="decay rates of Adam's two moments")
-    eps: float = option(1e-8, above=0, help="epsilon of Adam")
-    weight_decay: float = option(1e-4, minimum=0, help="decoupled weight decay")
     weight_decay_on: str = option(
         "all",
         choices=("all", "hf"),

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from residual_hf.base.errors import InputError
 
-from .fairseq_adam import FairseqAdam
+from .fairseq_adam import AdamSettings, FairseqAdam
 
 
 class RAdam(FairseqAdam):
@@ -44,8 +44,8 @@ class RAdam(FairseqAdam):
         self,
         params: Iterable[Any],
         lr: float = 1e-3,
-        betas: tuple[float, float] = (0.9, 0.98),
-        eps: float = 1e-8,
+        betas: tuple[float, float] = AdamSettings.betas,
+        eps: float = AdamSettings.eps,
         weight_decay: float = 0.0,
     ) -> None:
         super().__init__(params, lr, betas, eps, weight_decay)

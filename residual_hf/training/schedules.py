@@ -13,8 +13,9 @@ from torch.optim import SGD, Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 from transformers import get_scheduler
 
-from residual_hf.base.errors import InputSettings
 from residual_hf.model.options import option
+
+from .optimization import OptimizerSettings
 
 TRANSFORMERS_SCHEDULES = (
     "cosine",
@@ -28,10 +29,9 @@ TRANSFORMERS_TIMESCALE = 10_000
 
 
 @dataclass(frozen=True)
-class ScheduleSettings(InputSettings):
-    """The learning rate of a run."""
+class ScheduleSettings(OptimizerSettings):
+    """The optimizer of a run and the schedule of its learning rate."""
 
-    lr: float = option(5e-4, above=0, help="peak learning rate")
     schedule: str = option(
         "inverse_sqrt",
         choices=SCHEDULES,

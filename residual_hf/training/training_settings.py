@@ -13,14 +13,14 @@ import torch
 from residual_hf.base.errors import InputSettings
 from residual_hf.data.batching import BATCH_ORDERS
 from residual_hf.evaluation.rouge import TYPES as ROUGE
+from residual_hf.evaluation.scorer import FIGURES
 from residual_hf.losses.label_smoothing import SMOOTHING_FORMS
 from residual_hf.model.options import option
 
-from .optimization import OptimizerSettings
+from .schedules import ScheduleSettings
 
 PRECISIONS = ("fp32", "tf32", "bf16", "fp16")  # tf32: fp32 with TF32 matrix products; bf16, fp16: autocast
-METRICS = {"nll": False, "loss": False, "bleu": True, "chrf": True, "tokenized_bleu": True}  # is greater better
-METRICS |= dict.fromkeys(ROUGE, True)
+METRICS = {"nll": False, "loss": False, **dict.fromkeys((*FIGURES, *ROUGE), True)}  # is greater better
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class DiagnosticsSettings(InputSettings):
 
 
 @dataclass(frozen=True)
-class TrainingSettings(OptimizerSettings):
+class TrainingSettings(ScheduleSettings):
     """Hyperparameters of a training run; names and defaults follow fairseq."""
 
     max_tokens: int | Literal["auto"] = option(

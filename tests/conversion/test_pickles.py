@@ -204,6 +204,26 @@ GREEDY = {
         + b".",
         "_codecs.encode with another encoding than latin1",
     ),
+    "repeated_key": (
+        b"(" + b"K\x00" * 1_900 + b"t" + b"q\x000}" + 3_000 * b"h\x00K\x01s" + b".",
+        "tuples of more than",
+    ),
+    "copied_list": (
+        b"]q\x000cbuiltins\nset\nq\x01(" + 100 * b"h\x01h\x00\x85R" + b"t.",
+        "builtins.set of a value that is used before",
+    ),
+    "copied_arguments": (
+        b"cbuiltins\nset\nq\x01]\x85q\x00R" + 100 * b"0h\x01h\x00R" + b".",
+        "builtins.set of a value that is used before",
+    ),
+    "copied_text": (
+        ENCODE + b"q\x01(" + text(b"a" * 99) + b"q\x00" + 9 * (b"h\x01h\x00" + text(b"latin1") + b"\x86R") + b"t.",
+        "_codecs.encode of a value that is used before",
+    ),
+    "copied_state": (
+        b"}q\x000ccollections\nOrderedDict\nq\x01)Rh\x00b.",
+        "collections.OrderedDict of a value that is used before",
+    ),
     "bytearray": (b"cbuiltins\nbytearray\n" + number(1 << 34) + b"\x85R.", "names builtins.bytearray"),
     "tensor": (b"ctorch\nFloatTensor\n" + number(1 << 34) + b"\x85R.", "names torch.FloatTensor"),
     "names": (b"(" + b"".join(b"cplug\nn%d\n" % i for i in range(2_000)) + b"t.", "names more than 1,000 classes"),
@@ -220,6 +240,27 @@ def test_small_files_that_would_take_memory_or_time_are_refused(case, zipped, tm
     path = write(tmp_path / "greedy.pt", b"\x80\x02" + pickled, zipped)
     with pytest.raises(InputError, match=rf"greedy\.pt: .*{message}"):
         load_pickle(path)
+
+
+def test_a_legacy_file_with_a_zip_file_behind_it_is_scanned_as_it_is_loaded(tmp_path):
+    path = write(tmp_path / "evil.pt", pickle.dumps(Call(os.system, "true"), protocol=2), zipped=False)
+    torch.save({}, tmp_path / "good.pt")
+    path.write_bytes(path.read_bytes() + (tmp_path / "good.pt").read_bytes())
+    assert zipfile.is_zipfile(path)
+    with pytest.raises(InputError, match=r"the pickle names (posix|nt)\.system"):
+        load_pickle(path)
+
+
+def test_a_record_is_loaded_once(tmp_path):
+    torch.save({"a": torch.ones(1_000), "b": torch.ones(1_000)}, tmp_path / "good.pt")
+    with zipfile.ZipFile(tmp_path / "good.pt") as good, zipfile.ZipFile(tmp_path / "twice.pt", "w") as twice:
+        for name in good.namelist():
+            content = good.read(name).replace(b"X\x01\x00\x00\x000", b"X\x01\x00\x00\x00k")
+            content = content.replace(b"X\x01\x00\x00\x001", b"X\x01\x00\x00\x00K")
+            twice.writestr(name.replace("data/0", "data/k"), content)
+    assert torch.load(tmp_path / "twice.pt", weights_only=True)["b"].sum() == 1_000
+    with pytest.raises(InputError, match="the storage K has two names"):
+        load_pickle(tmp_path / "twice.pt")
 
 
 def test_the_keys_of_storages_in_legacy_files_are_scanned(tmp_path):

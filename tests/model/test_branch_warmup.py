@@ -17,7 +17,7 @@ from residual_hf.model.branch_warmup import BranchWarmupSettings, advance_branch
 from residual_hf.model.connections import LN_MODES, ResidualConnection
 from residual_hf.model.layers import BRANCHES
 from residual_hf.model.profiling import profile_admin
-from residual_hf.native.serving import packed_model
+from residual_hf.native.decoder import packed_model
 
 OURS = sorted(name for name, mode in LN_MODES.items() if mode.__module__.startswith("residual_hf."))
 modes = pytest.mark.parametrize("mode", OURS)

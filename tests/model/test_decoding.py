@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import copy
 import random
 
 import pytest
@@ -10,7 +11,7 @@ import torch
 from support.models import every_mode
 from support.tiny_translator import SENTENCES
 from torch.utils.flop_counter import FlopCounterMode
-from transformers import GenerationConfig, LogitsProcessor, LogitsProcessorList
+from transformers import CompileConfig, GenerationConfig, LogitsProcessor, LogitsProcessorList
 from transformers.modeling_outputs import BaseModelOutputWithPooling
 
 from residual_hf import ResidualConfig, ResidualForConditionalGeneration, native
@@ -18,8 +19,9 @@ from residual_hf.data.data_settings import TokenizerSettings
 from residual_hf.data.tokenizer_training import train_tokenizer
 from residual_hf.model import decoding
 from residual_hf.model.layers import ResidualDecoderLayer
+from residual_hf.model.prepared_decoder import prepared_decoder
 from residual_hf.model.search import top_k
-from residual_hf.native import serving
+from residual_hf.native.decoder import packed_model
 from residual_hf.training.acceleration import accelerated
 
 VOCABULARY = 200
@@ -138,8 +140,8 @@ def test_kernels_give_the_hypotheses_of_pytorch(mode, monkeypatch):
     model, generator = make_model(mode), random.Random(mode)
     requests = [random_request(generator, number) for number in range(10)]
     ours = [model.generate(**request) for request in requests]
-    assert serving.packed_model(model, "float32") is not None
-    monkeypatch.setattr(decoding, "kernels", lambda: None)
+    assert packed_model(model, "float32") is not None
+    monkeypatch.setattr(decoding, "pack_for_kernels", decoding.without_kernels)
     for request, found in zip(requests, ours, strict=True):
         assert torch.equal(found, model.generate(**request)), request
 
@@ -160,7 +162,7 @@ def test_reduced_precision_changes_scores_a_little(dtype, tolerance, tmp_path):
 @pytest.mark.parametrize("native_kernels", [pytest.param(True, marks=needs_kernels), False])
 def test_decoding_sees_that_weights_have_changed(native_kernels, monkeypatch):
     if not native_kernels:
-        monkeypatch.setattr(decoding, "kernels", lambda: None)
+        monkeypatch.setattr(decoding, "pack_for_kernels", decoding.without_kernels)
     model, sources = make_model("post_ln"), make_sources(random.Random(6), 3, left_padded=False)
     before = model.generate(sources, max_new_tokens=10)
     with torch.no_grad():
@@ -233,7 +235,7 @@ def test_subclasses_and_adapters_of_the_inputs_are_left_to_transformers(served):
 def test_a_given_config_keeps_the_decoding_of_the_model(served, monkeypatch, recwarn):
     model, sources = make_model("resi_dual"), make_sources(random.Random(3), 2, left_padded=False)
     dtypes = []
-    monkeypatch.setattr(serving, "packed_model", lambda model, dtype: dtypes.append(dtype))
+    monkeypatch.setattr(decoding, "pack_for_kernels", lambda model, dtype: dtypes.append(dtype))
     model.generation_config.decoding_dtype = "bfloat16"
     given = GenerationConfig(max_new_tokens=3)
     model.generate(sources, generation_config=given)
@@ -310,7 +312,7 @@ def test_hooks_on_all_modules_leave_it_to_transformers(served):
 @pytest.mark.parametrize("native_kernels", [pytest.param(True, marks=needs_kernels), False])
 def test_a_module_without_weights_that_is_replaced_after_a_search_is_noticed(native_kernels, served, monkeypatch):
     if not native_kernels:
-        monkeypatch.setattr(decoding, "kernels", lambda: None)
+        monkeypatch.setattr(decoding, "pack_for_kernels", decoding.without_kernels)
     model, sources = make_model("pre_ln"), make_sources(random.Random(4), 2, left_padded=False)
     settings = {"max_new_tokens": 6, "output_scores": True, "return_dict_in_generate": True}
     model.generate(sources, **settings)
@@ -389,3 +391,133 @@ def test_top_k_is_that_of_torch(columns):
     for count in (1, 4, 10):
         for ours, theirs in zip(top_k(scores, count), scores.topk(count), strict=True):
             assert torch.equal(ours, theirs)
+
+
+def embedding_of_one_token(model):
+    model.get_input_embeddings().weight.data[5].add_(2.0)
+
+
+def one_element_through_data(model):
+    model.model.decoder.layers[1].ffn.fc1.weight.data[3, 2] += 30.0
+
+
+def row_of_a_numpy_view(model):
+    model.model.decoder.layers[1].encoder_attn.v_proj.weight.detach().numpy()[3] *= -1.0
+
+
+def step_of_fused_adamw(model):
+    weight = model.get_input_embeddings().weight
+    weight.grad = torch.zeros_like(weight)
+    weight.grad[5] = 1.0
+    torch.optim.AdamW([weight], lr=2.0, weight_decay=0.0, fused=True).step()
+
+
+def other_parameter(model):
+    projection = model.model.decoder.layers[0].ffn.fc2
+    projection.weight = torch.nn.Parameter(projection.weight.detach().flip(0))
+
+
+def rows_in_another_order(model):
+    weight = model.model.decoder.layers[0].ffn.fc2.weight.data
+    weight.copy_(weight.flip(0).clone())
+
+
+def scaling(model):
+    for layer in model.model.decoder.layers:
+        layer.self_attn.scaling = layer.encoder_attn.scaling = 3.0
+
+
+def epsilon(model):
+    for module in model.model.decoder.modules():
+        if isinstance(module, torch.nn.LayerNorm):
+            module.eps = 1.0
+
+
+def scale_of_the_embeddings(model):
+    model.model.decoder.embed_tokens.scale = 0.5
+
+
+def class_of_the_projections(model):
+    for layer in model.model.decoder.layers:
+        layer.ffn.fc1.__class__ = DoubledLinear
+
+
+CHANGES = [embedding_of_one_token, one_element_through_data, row_of_a_numpy_view, step_of_fused_adamw, other_parameter]
+CHANGES += [rows_in_another_order, scaling, epsilon, scale_of_the_embeddings, class_of_the_projections]
+
+
+@pytest.mark.parametrize("dtype", ["float32", pytest.param("bfloat16", marks=needs_kernels)])
+@pytest.mark.parametrize("native_kernels", [pytest.param(True, marks=needs_kernels), False])
+@pytest.mark.parametrize("change", CHANGES)
+def test_no_change_of_a_model_gives_an_old_translation(change, native_kernels, dtype, served, monkeypatch):
+    if not native_kernels:
+        monkeypatch.setattr(decoding, "pack_for_kernels", decoding.without_kernels)
+    model, sources = make_model("post_ln"), make_sources(random.Random(9), 4, left_padded=False)
+    sources[:, 0] = 5
+    settings = {"max_new_tokens": 6, "min_new_tokens": 6, "return_dict_in_generate": True, "output_scores": True}
+    search = {"decoding_dtype": dtype, **settings}
+    before = torch.stack(model.generate(sources, **search).scores)
+    assert torch.equal(torch.stack(model.generate(sources, **search).scores), before)
+    change(model)
+    scores = torch.stack(model.generate(sources, **search).scores)
+    anew = torch.stack(copy.deepcopy(model).generate(sources, **search).scores)
+    assert torch.equal(scores, anew) and not torch.equal(scores, before) and len(served) == 4
+    if dtype == "float32":
+        expected = model.generate(sources, custom_generate=transformers_loop, **settings).scores
+        torch.testing.assert_close(scores, torch.stack(expected), rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize("native_kernels", [pytest.param(True, marks=needs_kernels), False])
+def test_weights_that_are_the_same_are_prepared_once(native_kernels, monkeypatch):
+    if not native_kernels:
+        monkeypatch.setattr(decoding, "pack_for_kernels", decoding.without_kernels)
+    model, sources = make_model("post_ln"), make_sources(random.Random(9), 2, left_padded=False)
+
+    def prepared():
+        model.generate(sources, max_new_tokens=2)
+        return decoding.pack_for_kernels(model, None) or prepared_decoder(model)
+
+    first = prepared()
+    assert prepared() is first
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        {"compile_config": CompileConfig()},
+        {"use_cache": True, "return_dict_in_generate": True},
+        {"generation_config": GenerationConfig(use_cache=True, return_dict_in_generate=True)},
+        {"generation_config": GenerationConfig(max_new_tokens=4, field_of_tomorrow=2)},
+        {"num_beams": 2, "temperature": 0.7},
+    ],
+    ids=["compile_config", "use_cache", "use_cache in a config", "unknown field", "without effect"],
+)
+def test_what_the_search_does_not_know_is_left_to_transformers(request_, served):
+    model, sources = make_model("resi_dual"), make_sources(random.Random(3), 2, left_padded=False)
+    output = model.generate(sources, max_length=5, **request_)
+    assert served == []
+    if request_.get("use_cache"):
+        assert output.past_key_values is not None
+    with pytest.raises(ValueError, match="argument_of_tomorrow"):
+        model.generate(sources, argument_of_tomorrow=True)
+
+
+@pytest.mark.parametrize("beams", [1, 3])
+def test_outputs_are_those_of_transformers(beams, served):
+    model, sources = make_model("resi_dual"), make_sources(random.Random(3), 2, left_padded=False)
+    for scores in (False, True):
+        request = {"num_beams": beams, "max_new_tokens": 5, "output_scores": scores, "return_dict_in_generate": True}
+        ours, theirs = model.generate(sources, **request), model.generate(sources, use_cache=False, **request)
+        assert ours.keys() == theirs.keys()
+        more = model.generate(sources, hypothesis_scores=True, **request)
+        assert torch.equal(more.sequences, ours.sequences)
+        assert ("sequences_scores" if beams > 1 else "log_probs") in more
+    assert len(served) == 4
+
+
+@pytest.mark.parametrize("beams", [1, 3])
+def test_a_source_of_padding_alone_has_the_tokens_of_transformers(beams):
+    model, sources = make_model("resi_dual"), make_sources(random.Random(3), 3, left_padded=False)
+    sources[1] = 1
+    expected = model.generate(sources, max_new_tokens=8, num_beams=beams, custom_generate=transformers_loop)
+    assert torch.equal(model.generate(sources, max_new_tokens=8, num_beams=beams), expected)

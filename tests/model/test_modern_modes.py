@@ -206,13 +206,6 @@ def test_hybrid_norm_attention_is_blind_to_the_scale_of_queries_keys_and_values(
         torch.testing.assert_close(attention(x, encoder_hidden_states=x)[0], before, rtol=1e-3, atol=1e-3)
 
 
-@pytest.mark.parametrize(("depth", "value"), [(1, 0.1), (18, 0.1), (19, 1e-5), (24, 1e-5), (25, 1e-6)])
-def test_layer_scale_starts_by_depth(depth, value):
-    model = make("layer_scale", decoder_layers=depth, encoder_layers=1)
-    assert model.model.decoder.layers[0].ffn_residual.scale.tolist() == pytest.approx([value] * 16)
-    assert model.model.encoder.layers[0].ffn_residual.scale.tolist() == pytest.approx([0.1] * 16)
-
-
 def test_fresh_skip_init_is_the_identity_and_equals_rezero_with_single_gates():
     x, out = encoder_in_and_out(make("skip_init"))
     assert torch.equal(out, x)

@@ -13,12 +13,14 @@ from model.test_mode_invariants import make, randomise
 from support.native_library import isa, needs_kernels, threads  # noqa: F401
 from torch import nn
 
+from residual_hf.base.choices import DECODING_DTYPES
 from residual_hf.base.errors import InputError
 from residual_hf.model.connections import LN_MODES
+from residual_hf.model.fingerprint import checksum as plain_checksum
 from residual_hf.native import state as state_module
 from residual_hf.native.decoder import NativeDecoder
+from residual_hf.native.decoder import checksum as native_checksum
 from residual_hf.native.support import missing_support
-from residual_hf.native.weights import DTYPES
 
 pytestmark = needs_kernels
 PAD, BEAMS, STEPS = 1, 3, 9
@@ -158,7 +160,7 @@ def test_an_encoder_without_kernels_is_left_to_the_model():
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("dtype", DECODING_DTYPES)
 def test_a_sentence_has_the_same_logits_in_any_batch(isa, dtype):  # noqa: F811
     model = model_of("resi_dual", d_model=96, encoder_ffn_dim=200, decoder_ffn_dim=200)
     decoder = NativeDecoder(model, dtype)
@@ -175,7 +177,7 @@ def test_a_sentence_has_the_same_logits_in_any_batch(isa, dtype):  # noqa: F811
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("dtype", DECODING_DTYPES)
 def test_threads_share_the_rows_of_a_batch(dtype):
     model = model_of("resi_dual")
     decoder = NativeDecoder(model, dtype)
@@ -235,11 +237,11 @@ def test_beams_that_begin_as_one_row():
 def test_changed_weights_are_noticed(fused):
     model = model_of("post_ln")
     decoder = NativeDecoder(model)
-    assert decoder.fingerprint.matches(model)
+    assert decoder.fingerprint.matches()
     optimizer = torch.optim.AdamW(model.parameters(), fused=fused)  # a fused one leaves `_version` as it is
     model(input_ids=sources()[0], labels=sources()[0]).loss.backward()
     optimizer.step()
-    assert not decoder.fingerprint.matches(model)
+    assert not decoder.fingerprint.matches()
 
 
 @pytest.mark.parametrize("name", ["model.decoder.layers.1.ffn_residual.norm.eps", "model.encoder.embed_tokens.scale"])
@@ -248,7 +250,42 @@ def test_changed_numbers_are_noticed(name):
     decoder = NativeDecoder(model)
     module, _, attribute = name.rpartition(".")
     setattr(model.get_submodule(module), attribute, 0.3)
-    assert not decoder.fingerprint.matches(model)
+    assert not decoder.fingerprint.matches()
+
+
+@pytest.mark.parametrize("fields", [{"fix_norm": True}, {"ln_mode_options": {"dual_scale": 2.0}}])
+def test_changed_fields_of_the_config_are_noticed(fields):
+    model = model_of("resi_dual")
+    decoder = NativeDecoder(model)
+    vars(model.config).update(fields)
+    assert not decoder.fingerprint.matches()
+
+
+@pytest.mark.parametrize("checksum", [native_checksum, plain_checksum], ids=["native", "NumPy"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int64, torch.uint8])
+def test_every_value_and_its_place_counts_in_a_checksum(checksum, dtype):
+    generator = torch.Generator().manual_seed(0)
+    tensors = [torch.randint(100, (size,), generator=generator).to(dtype) for size in (70_001, 1, 0, 333)]
+    seen = {checksum(tensors)}
+    with threads(3):
+        assert checksum([tensor.clone() for tensor in tensors]) in seen
+
+    def changed(tensor, row, value):
+        before, tensor[row] = tensor[row].clone(), value
+        seen.add(checksum(tensors))
+        tensor[row] = before
+
+    places = [(0, 0), (0, 69_999), (0, 70_000), (1, 0), (3, 64), (3, 332)]
+    for tensor, row in places:
+        changed(tensors[tensor], row, tensors[tensor][row] + 1)
+    changed(tensors[0], slice(500, 502), tensors[0][500:502].flip(0) + 0)
+    changed(tensors[0], slice(0, 70_001), tensors[0].flip(0))
+    if dtype.is_floating_point:
+        changed(tensors[3], slice(0, 64), -tensors[3][:64])
+        changed(tensors[3], slice(0, 128, 2), -tensors[3][:128:2])
+    expected = len(places) + 3 + 2 * dtype.is_floating_point
+    assert len(seen) == expected
+    assert checksum(tensors) in seen and checksum(tensors[:1]) not in seen
 
 
 @pytest.mark.parametrize(
@@ -294,7 +331,7 @@ def test_replaced_modules_are_refused():
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("dtype", DECODING_DTYPES)
 def test_the_cache_grows(dtype, monkeypatch):
     model = model_of("pre_ln")
     decoder = NativeDecoder(model, dtype)

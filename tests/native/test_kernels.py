@@ -10,9 +10,10 @@ import torch
 from support.native_library import isa, needs_kernels  # noqa: F401
 from torch.nn.functional import gelu, linear, relu, silu
 
+from residual_hf.base.choices import DECODING_DTYPES
 from residual_hf.native import library
 from residual_hf.native.structures import Table, Tally
-from residual_hf.native.weights import DTYPES, HEAD_PADDING, Packer, pad_heads, pad_to, round_up
+from residual_hf.native.weights import HEAD_PADDING, Packer, pad_heads, pad_to, round_up
 
 pytestmark = needs_kernels
 ACTIVATIONS = [lambda x: x, relu, gelu, silu]
@@ -59,7 +60,7 @@ def assert_near(actual, expected, tolerance):
 
 @pytest.mark.parametrize("rows", [1, 5, 13, 16, 33, 160])
 @pytest.mark.parametrize(("inputs", "outputs"), [(64, 64), (100, 1), (300, 130)])
-@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("dtype", DECODING_DTYPES)
 def test_linear(isa, dtype, inputs, outputs, rows):  # noqa: F811
     weight, bias, states = torch.randn(outputs, inputs), torch.randn(outputs), torch.randn(rows, inputs)
     output = run_linear(dtype, weight, bias, states)
@@ -69,7 +70,7 @@ def test_linear(isa, dtype, inputs, outputs, rows):  # noqa: F811
 
 
 @pytest.mark.parametrize("activation", range(4))
-@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("dtype", DECODING_DTYPES)
 def test_activations_and_output_types(isa, dtype, activation):  # noqa: F811
     weight, bias, states = torch.randn(70, 96), 3 * torch.randn(70), torch.randn(9, 96)
     expected = ACTIVATIONS[activation](expected_linear(dtype, weight, bias, states))
@@ -78,7 +79,7 @@ def test_activations_and_output_types(isa, dtype, activation):  # noqa: F811
         assert_near(output[:, :70], expected, max(tolerance, 1e-3 if dtype == "int8" else 0))
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("dtype", DECODING_DTYPES)
 def test_a_row_does_not_depend_on_the_others(isa, dtype):  # noqa: F811
     weight, bias, states = torch.randn(96, 200), torch.randn(96), torch.randn(50, 200)
     together = run_linear(dtype, weight, bias, states)

@@ -5,13 +5,17 @@ import importlib.util
 import os
 import subprocess
 import sys
+from ctypes import c_float, c_int, c_int32, c_size_t, c_void_p
 from pathlib import Path
+from unittest.mock import MagicMock
 
 import pytest
 from support.native_library import isa, needs_kernels  # noqa: F401
 
 from residual_hf import native
+from residual_hf.base.choices import DECODING_DTYPES
 from residual_hf.base.errors import InputError
+from residual_hf.native import structures
 
 ROOT = Path(__file__).parents[2]
 load = native._load.__wrapped__  # what the first use of the library does
@@ -53,6 +57,36 @@ def test_a_library_of_another_version_is_not_used(monkeypatch):
     monkeypatch.setattr(native.logger, "warning_once", lines.append)
     assert load() == (None, "none")
     assert "another version" in lines[0]
+
+
+@needs_kernels
+def test_a_library_of_another_header_is_not_used(tmp_path, monkeypatch):
+    lines = []
+    header = tmp_path / "native.h"
+    header.write_text(structures.HEADER.read_text() + "void another_kernel(int rows);\n")
+    monkeypatch.setattr(structures, "HEADER", header)
+    monkeypatch.setattr(native.logger, "warning_once", lines.append)
+    assert load() == (None, "none")
+    assert "another version" in lines[0]
+
+
+def test_structures_and_functions_are_those_of_the_header():
+    assert structures.Norm._fields_ == [
+        ("gain", c_void_p),
+        ("bias", c_void_p),
+        ("epsilon", c_float),
+        ("centered", c_int32),
+    ]
+    fields = dict(structures.DotAttention._fields_)
+    assert (fields["mask_strides"]._length_, fields["key_strides"]._length_) == (2, 3)
+    assert dict(structures.Operation._fields_)["term"]._type_ is structures.Term
+    assert dict(structures.WeightedSums._fields_)["grad_member"]._type_ is c_void_p
+    assert structures.ENUMS["Type"] == [*DECODING_DTYPES]
+    assert structures.CONSTANTS["BRANCH"] == -2
+    library = MagicMock()
+    structures.declare_functions(library)
+    assert library.decode_scratch_size.argtypes == [c_void_p, c_void_p, c_int, c_int]
+    assert (library.decode_scratch_size.restype, library.dropout.restype) == (c_size_t, None)
 
 
 @pytest.mark.skipif(importlib.util.find_spec("setuptools") is None, reason="setuptools is not installed")
