@@ -5,8 +5,9 @@ from __future__ import annotations
 
 import argparse
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import fields
+from inspect import signature
 from pathlib import Path
 from types import NoneType
 from typing import Any, get_args, get_origin, get_type_hints
@@ -123,14 +124,19 @@ def stream_settings(options: argparse.Namespace) -> StreamSettings:
     return given_fields(StreamSettings, options)
 
 
+def arguments_of(function: Callable[..., Any], options: argparse.Namespace) -> dict[str, Any]:
+    """The options that are named as parameters of a function and are given."""
+    given = {name: getattr(options, name, None) for name in signature(function).parameters}
+    return {name: value for name, value in given.items() if value is not None}
+
+
 def given_fields(cls: Any, options: argparse.Namespace) -> Any:
     """An instance of a settings class from the options that are named as its fields and are given.
 
     Raises `InputError` with the name of the option for a value that is not allowed.
     """
-    given = {field.name: getattr(options, field.name, None) for field in fields(cls)}
     try:
-        return cls(**{name: value for name, value in given.items() if value is not None})
+        return cls(**arguments_of(cls, options))
     except InputError as error:
         name, colon, reason = str(error).partition(":")
         raise InputError(with_options(cls, f"`{name}`{colon}{reason}")) from error

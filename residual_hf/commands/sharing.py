@@ -13,18 +13,22 @@ from residual_hf.base.errors import FAILED, InputError
 from residual_hf.base.files import read_json
 
 from . import Verb
-from .arguments import add_overwrite, option_of
+from .arguments import add_overwrite, arguments_of, option_of
 
 OF_FAIRSEQ = ("source_dict", "target_dict", "bpe_codes", "sentencepiece", "moses", "source_lang", "target_lang")
 
 
 def add_card(card: argparse.ArgumentParser) -> None:
-    card.add_argument("folder", type=Path, metavar="RUN_FOLDER", help="output folder of `residual-hf train`")
-    card.add_argument("--name", help="name of the model (default: the name of the folder)")
+    card.add_argument("run_folder", type=Path, metavar="RUN_FOLDER", help="output folder of `residual-hf train`")
+    card.add_argument(
+        "--name", dest="model_name", metavar="NAME", help="name of the model (default: the name of the folder)"
+    )
     card.add_argument("--baseline", type=Path, metavar="RUN_FOLDER", help="compare with this run on the same test set")
     card.add_argument("--license", help="license of the weights: an identifier of the Hub, such as apache-2.0")
     card.add_argument("--data-license", help="license of the training data")
-    card.add_argument("--dataset", action="append", default=[], help="id of the training data on the Hub; repeatable")
+    card.add_argument(
+        "--dataset", dest="datasets", action="append", metavar="ID", help="training data on the Hub; repeatable"
+    )
     card.add_argument(
         "--samples", type=int, default=3, metavar="N", help="sample translations of the test set (default: 3); 0: none"
     )
@@ -35,18 +39,7 @@ def add_card(card: argparse.ArgumentParser) -> None:
 def run_card(options: argparse.Namespace) -> int:
     from residual_hf.hub.card import write_card
 
-    path = write_card(
-        options.folder,
-        model_name=options.name,
-        baseline=options.baseline,
-        license=options.license,
-        data_license=options.data_license,
-        datasets=options.dataset,
-        samples=options.samples,
-        output=options.output,
-        overwrite=options.overwrite,
-    )
-    print(path)
+    print(write_card(**arguments_of(write_card, options)))
     return 0
 
 
@@ -66,9 +59,7 @@ def add_push(push: argparse.ArgumentParser) -> None:
 def run_push(options: argparse.Namespace) -> int:
     from residual_hf.hub.push import push_run
 
-    chosen = {"private": options.private, "revision": options.revision, "dry_run": options.dry_run}
-    chosen["trust_remote_code"] = options.trust_remote_code
-    print(push_run(options.folder, options.repo_id, **chosen))
+    print(push_run(**arguments_of(push_run, options)))
     return 0
 
 
@@ -115,19 +106,8 @@ def run_convert(options: argparse.Namespace) -> int:
     for name in ("source_dict", "target_dict"):
         if getattr(options, name) is None:
             raise InputError(f"{option_of(name)}: missing, required for a fairseq checkpoint")
-    folder = convert_fairseq_checkpoint(
-        Path(options.checkpoint),
-        options.output_dir,
-        source_dict=options.source_dict,
-        target_dict=options.target_dict,
-        bpe_codes=options.bpe_codes,
-        sentencepiece=options.sentencepiece,
-        moses=MosesOptions(**chosen) if options.moses else None,
-        source_lang=options.source_lang,
-        target_lang=options.target_lang,
-        overwrite=options.overwrite,
-    )
-    return say_converted(folder)
+    options.moses = MosesOptions(**chosen) if options.moses else None
+    return say_converted(convert_fairseq_checkpoint(**arguments_of(convert_fairseq_checkpoint, options)))
 
 
 def say_converted(folder: Path) -> int:
@@ -138,12 +118,12 @@ def say_converted(folder: Path) -> int:
 
 
 def add_export(export: argparse.ArgumentParser) -> None:
-    export.add_argument("model", help="folder of a model or a run, or a name on the Hub")
+    export.add_argument("name", metavar="model", help="folder of a model or a run, or a name on the Hub")
     export.add_argument("--to", required=True, choices=EXPORT_TARGETS, help="format")
     export.add_argument("--output-dir", type=Path, required=True, help="folder to write")
     export.add_argument("--dtype", choices=("float32", "int8"), default="float32", help="default: float32")
     export.add_argument("--verify-with", type=Path, metavar="FILE", help="text to translate (default: random tokens)")
-    export.add_argument("--reference", type=Path, metavar="FILE", help="references, for BLEU of int8")
+    export.add_argument("--reference", dest="references", type=Path, help="references, for BLEU of int8")
     export.add_argument("--trust-remote-code", action="store_true", help="run the code in the model folder")
     add_overwrite(export)
 
@@ -152,16 +132,7 @@ def run_export(options: argparse.Namespace) -> int:
     from residual_hf.conversion.export import ExportDiffersError, export
 
     try:
-        verification = export(
-            options.model,
-            options.to,
-            options.output_dir,
-            dtype=options.dtype,
-            verify_with=options.verify_with,
-            references=options.reference,
-            overwrite=options.overwrite,
-            trust_remote_code=options.trust_remote_code,
-        )
+        verification = export(**arguments_of(export, options))
     except ExportDiffersError as difference:
         print(f"residual-hf export: {difference}", file=sys.stderr)
         return FAILED

@@ -21,6 +21,7 @@ from .arguments import (
     add_overwrite,
     add_sampling,
     add_search,
+    arguments_of,
     load_translator,
     parse_overrides,
     stream_settings,
@@ -66,26 +67,21 @@ def run_train(options: argparse.Namespace) -> int:
 def add_init(init: argparse.ArgumentParser) -> None:
     init.add_argument("source", type=Path, help="text file with one sentence per line")
     init.add_argument("target", type=Path, help="text file with the translation of each line")
-    init.add_argument("--output-dir", type=Path, help="folder for recipe and splits (default: such as en-de)")
+    init.add_argument(
+        "--output-dir", dest="folder", type=Path, help="folder for recipe and splits (default: such as en-de)"
+    )
     init.add_argument("--source-lang", metavar="CODE", help="default: the suffix of the file")
     init.add_argument("--target-lang", metavar="CODE", help="default: the suffix of the file")
-    init.add_argument("--trial", type=float, default=10, metavar="SECONDS", help="time to measure speed (default: 10)")
+    init.add_argument(
+        "--trial", dest="trial_seconds", type=float, metavar="SECONDS", help="time to measure speed (default: 10)"
+    )
     add_overwrite(init)
 
 
 def run_init(options: argparse.Namespace) -> int:
     from residual_hf.runs.first_recipe import write_first_recipe
 
-    plan = write_first_recipe(
-        options.source,
-        options.target,
-        options.output_dir,
-        source_lang=options.source_lang,
-        target_lang=options.target_lang,
-        trial_seconds=options.trial,
-        overwrite=options.overwrite,
-    )
-    print(plan)
+    print(write_first_recipe(**arguments_of(write_first_recipe, options)))
     return 0
 
 

@@ -23,6 +23,7 @@ from .arguments import (
     add_overwrite,
     add_sampling,
     add_search,
+    arguments_of,
     given_fields,
     load_translator,
     option_of,
@@ -179,24 +180,13 @@ def run_evaluate(options: argparse.Namespace) -> int:
     for name in settings.metrics:
         load_metric(name)
     test_sets = read_test_sets(options.source, options.reference)
-    baseline = None
-    if options.baseline is not None:
-        is_file = Path(options.baseline).is_file()
-        baseline = read_baseline(Path(options.baseline), test_sets) if is_file else options.baseline
+    if options.baseline is not None and Path(options.baseline).is_file():
+        options.baseline = read_baseline(Path(options.baseline), test_sets)
     translator = load_translator(options, options.model)
-    report = evaluate_model(
-        translator,
-        test_sets,
-        settings,
-        source_lang=options.source_lang,
-        target_lang=options.target_lang,
-        long=options.long or "error",
-        pretokenized=options.pretokenized,
-        lowercase=options.lowercase,
-        baseline=load_translator(options, baseline) if isinstance(baseline, str) else baseline,
-        output_dir=options.output_dir,
-        progress=sys.stderr.isatty(),
-    )
+    if isinstance(options.baseline, str):
+        options.baseline = load_translator(options, options.baseline)
+    chosen = arguments_of(evaluate_model, options)
+    report = evaluate_model(translator, test_sets, settings, **chosen, progress=sys.stderr.isatty())
     print(json.dumps(report, indent=2, ensure_ascii=False))
     return 0
 
