@@ -137,7 +137,7 @@ def given(values: Mapping[str, Any]) -> dict[str, Any]:
 def defaults() -> dict[str, Any]:
     """What generation configs have where nothing is given; other arguments of `generate` are off."""
     config = GenerationConfig()
-    general = getattr(config, "_get_default_generation_params", dict)()  # none of them: only slower
+    general: dict[str, Any] = getattr(config, "_get_default_generation_params", dict)()  # none of them: only slower
     return given(vars(config)) | given(general)
 
 
