@@ -17,8 +17,7 @@ from equations import to_latex
 from latex2mathml.converter import convert
 
 from residual_hf import ResidualConfig, ResidualModel
-from residual_hf.analysis.diagrams.diagram import draw_modes
-from residual_hf.analysis.diagrams.svg import STYLE
+from residual_hf.analysis.diagrams.diagram import STYLE, draw_modes
 from residual_hf.analysis.mode_list import connection_parameters, warmup
 from residual_hf.hub.citations import bibtex
 from residual_hf.model.connections import LN_MODES, STACKS, ResidualConnection, build_connections
@@ -76,7 +75,7 @@ def equation(mode: type[ResidualConnection]) -> str:
 
 def drawing(name: str, stack: str = "encoder") -> str:
     """A diagram for a page: its style is in a file that follows the theme, its size stays legible on a phone."""
-    svg = re.sub("<style>.*?</style>", "", draw_modes([name], stack), flags=re.DOTALL).strip()
+    svg = re.sub("<(style|metadata)>.*?</(style|metadata)>", "", draw_modes([name], stack), flags=re.DOTALL).strip()
     return re.sub(r'width="([\d.]+)"', lambda m: f'{m[0]} style="min-width:{0.7 * float(m[1]):.0f}px"', svg, count=1)
 
 
@@ -236,8 +235,7 @@ def write_pages(app: Any) -> None:
         page, text = folder / f"{name}.md", mode_page(name)
         if not page.exists() or page.read_text(encoding="utf-8") != text:
             page.write_text(text, encoding="utf-8")
-    style = re.sub("color:#1f2328|@media[^\n]*", "", STYLE)  # on a page, drawings have the color of its text
-    style += ".wiring .page{display:none}\n"
+    style = re.sub(r"(?m)^(\.wiring{|@media).*\n", "", STYLE)  # on a page, drawings have the color of its text
     (Path(app.srcdir) / "_static" / "wiring.css").write_text(style.lstrip(), encoding="utf-8")
 
 

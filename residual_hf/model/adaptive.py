@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from transformers import initialization as init
 
+from .kernels import Dropout
 from .norms import at_least_fp32
 
 if TYPE_CHECKING:
@@ -88,7 +89,7 @@ class AdaptiveSoftmax(nn.Module):
         self.table = nn.Embedding(first, config.d_model)
         self.band_scores = AdaptiveProjection(config.d_model, len(rest))
         self.bands: Any = nn.ModuleList(AdaptiveBand(size, width, config.d_model) for _, size, width in rest)
-        self.dropout = nn.Dropout(config.adaptive_softmax_dropout)
+        self.dropout = Dropout(config.adaptive_softmax_dropout)
 
     def head(self, hidden_states: Tensor) -> Tensor:
         """Scores of the tokens of band 0, then of the other bands."""

@@ -50,6 +50,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from torch import Tensor, nn
 
 from .branch_warmup import BranchWarmupSettings
+from .kernels import Kernel
 from .options import NoOptions
 
 if TYPE_CHECKING:
@@ -205,6 +206,8 @@ class ResidualConnection(nn.Module):
     # mode that folds needs only `starting_values`, since its scales can be moved into the adjacent weights
     starts_from: ClassVar[str | None] = None
     starting_options: ClassVar[dict[str, Any]] = {}
+
+    kernel: Kernel | None = None  # of a run, see `kernels`
 
     def __init__(self, config: ResidualConfig, place: SublayerPlace):
         super().__init__()

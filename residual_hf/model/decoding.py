@@ -19,7 +19,7 @@ from transformers.generation.utils import GenerateBeamEncoderDecoderOutput, Gene
 from transformers.modeling_outputs import BaseModelOutput
 
 from .fingerprint import submodules
-from .layers import ResidualAttention, ResidualDecoderLayer, ResidualFeedForward
+from .layers import SAME_ATTENTION, ResidualAttention, ResidualDecoderLayer, ResidualFeedForward
 from .prepared_decoder import prepared_decoder
 from .search import Decoder, SearchSettings, beam_search, greedy_search
 from .stacks import ResidualDecoder
@@ -147,7 +147,7 @@ class FastGenerationMixin(GenerationMixin):
             and self._setting("use_cache", kwargs) is not False
             and self._setting("fast_decoding", kwargs) is not False
             and not computes_otherwise(self)
-            and self.config._attn_implementation in ("eager", "sdpa")
+            and self.config._attn_implementation in SAME_ATTENTION
             and not nn.modules.module._has_any_global_hook()  # as in `FlopCounterMode`
             and all(kwargs.get(name) is None or kwargs[name] is False for name in ONLY_TRANSFORMERS)
             and not any(module.training or is_changed(module) for module in submodules(self))

@@ -17,12 +17,15 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from .branch_warmup import BranchWarmup
 from .caches import accepts_cache, self_attention_cache
 from .configuration_residual import ResidualConfig
-from .connections import Sublayer, SublayerPlace, build_connections, slot
+from .connections import ResidualConnection, Stream, Sublayer, SublayerPlace, build_connections, slot
 from .embeddings import rotate
+from .kernels import Dropout, Projection
 from .norms import at_least_fp32
 
 BRANCHES = {"self_attention": "self_attn", "cross_attention": "encoder_attn", "feed_forward": "ffn"}
 """Attribute of a layer that holds the branch, by kind of sub-layer."""
+SAME_ATTENTION = {"eager", "sdpa"}
+"""Values of `attn_implementation` with the results of `eager`; kernels register theirs."""
 
 
 def eager_attention_forward(
@@ -50,9 +53,9 @@ def eager_attention_forward(
     return (output, weights) if score_residual is None else (output, weights, scores)
 
 
-def projection(config: ResidualConfig, place: SublayerPlace, role: str, fan_in: int, fan_out: int) -> nn.Linear:
+def projection(config: ResidualConfig, place: SublayerPlace, role: str, fan_in: int, fan_out: int) -> Projection:
     """A linear map of a sub-layer, with its place and role for `_init_weights`."""
-    linear = nn.Linear(fan_in, fan_out, bias=place.mode(config).linear_bias)
+    linear = Projection(fan_in, fan_out, bias=place.mode(config).linear_bias)
     linear.place, linear.role = place, role  # type: ignore[assignment]
     return linear
 
@@ -69,7 +72,7 @@ class ResidualAttention(nn.Module):
         self.is_causal = place.stack == "decoder" and not self.is_cross_attention
         self.head_dim = config.d_model // config.stack_attention_heads(place.stack)
         self.scaling = self.head_dim**-0.5
-        self.dropout = nn.Dropout(config.attention_dropout)
+        self.dropout = Dropout(config.attention_dropout)
         self.q_proj = projection(config, place, "query", config.d_model, config.d_model)
         self.k_proj = projection(config, place, "key", config.d_model, config.d_model)
         self.v_proj = projection(config, place, "value", config.d_model, config.d_model)
@@ -148,7 +151,7 @@ class ResidualFeedForward(nn.Module):
         self.gate = projection(config, place, "ffn_in", config.d_model, width) if config.gated_ffn else None
         self.fc2 = projection(config, place, "ffn_out", width, config.d_model)
         self.activation = ACT2FN[config.activation_function]
-        self.dropout = nn.Dropout(config.activation_dropout)
+        self.dropout = Dropout(config.activation_dropout)
         self.inner = nn.ModuleDict(place.mode(config).inner_modules(config, place))
 
     def forward(self, hidden_states: Tensor) -> tuple[Tensor]:
@@ -166,7 +169,7 @@ class ResidualLayer(GradientCheckpointingLayer):
 
     def __init__(self, config: ResidualConfig, stack: str, layer_idx: int):
         super().__init__()
-        self.dropout = nn.Dropout(config.dropout)
+        self.dropout = Dropout(config.dropout)
         warmup = config.stack_branch_warmup(stack)
         self.branch_warmup = None if warmup is None else BranchWarmup(warmup, layer_idx)
 
@@ -177,6 +180,12 @@ class ResidualLayer(GradientCheckpointingLayer):
     def sublayer(self) -> Callable[[Callable], Sublayer]:
         """What makes a `Sublayer` of a branch."""
         return partial(Sublayer, dropout=self.dropout, factor=self.branch_factor())
+
+
+def connect(connection: ResidualConnection, stream: Stream, sublayer: Sublayer) -> Stream:
+    """The stream after a sub-layer, by the kernel of its connection if a run has registered one."""
+    kernel = connection.kernel
+    return connection(stream, sublayer) if kernel is None else kernel(connection, stream, sublayer)
 
 
 class ResidualEncoderLayer(ResidualLayer):
@@ -191,8 +200,8 @@ class ResidualEncoderLayer(ResidualLayer):
     def forward(self, *stream: Tensor, attention_mask: Any = None, **kwargs: Any) -> tuple[Tensor, ...]:
         self_attn = partial(self.self_attn, attention_mask=attention_mask, **kwargs)
         sublayer = self.sublayer()
-        stream = self.self_attn_residual(stream, sublayer(self_attn))
-        return self.ffn_residual(stream, sublayer(self.ffn))
+        stream = connect(self.self_attn_residual, stream, sublayer(self_attn))
+        return connect(self.ffn_residual, stream, sublayer(self.ffn))
 
 
 class ResidualDecoderLayer(ResidualLayer):
@@ -221,7 +230,7 @@ class ResidualDecoderLayer(ResidualLayer):
         stream = stream_and_memory if self.encoder_attn is None else stream_and_memory[:-1]
         self_attn = partial(self.self_attn, attention_mask=attention_mask, past_key_values=past_key_values, **kwargs)
         sublayer = self.sublayer()
-        stream = self.self_attn_residual(stream, sublayer(self_attn))
+        stream = connect(self.self_attn_residual, stream, sublayer(self_attn))
         if self.encoder_attn is not None:
             encoder_attn = partial(
                 self.encoder_attn,
@@ -230,5 +239,5 @@ class ResidualDecoderLayer(ResidualLayer):
                 past_key_values=past_key_values,
                 **kwargs,
             )
-            stream = self.encoder_attn_residual(stream, sublayer(encoder_attn))
-        return self.ffn_residual(stream, sublayer(self.ffn))
+            stream = connect(self.encoder_attn_residual, stream, sublayer(encoder_attn))
+        return connect(self.ffn_residual, stream, sublayer(self.ffn))

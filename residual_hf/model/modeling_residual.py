@@ -9,6 +9,7 @@ Encoder and decoder are in `stacks.py`, their layers in `layers.py`, the connect
 # no `from __future__ import annotations`: Transformers' tests read the annotation of `**kwargs` in `forward`
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from torch import Tensor, nn
@@ -22,6 +23,7 @@ from .caches import CACHE, accepts_cache
 from .configuration_residual import ResidualConfig
 from .decoding import FastGenerationMixin
 from .embeddings import NormalizedLinear, shift_tokens_right, unit_vectors
+from .kernels import Projection
 from .stacks import ResidualDecoder, ResidualEncoder, ResidualPreTrainedModel, ResidualStack
 
 
@@ -126,7 +128,7 @@ def build_projection(config: ResidualConfig) -> nn.Module:
     """The map from states to logits."""
     if config.adaptive_cutoffs:
         return AdaptiveSoftmax(config)
-    projection = NormalizedLinear if config.fix_norm else nn.Linear
+    projection = NormalizedLinear if config.fix_norm else Projection
     lm_head = projection(config.d_model, config.decoder_vocab_size, bias=config.output_bias)
     lm_head.table = "output"  # type: ignore[assignment]  # for `_init_weights`
     return lm_head
@@ -138,8 +140,10 @@ class ResidualLanguageModel(ResidualPreTrainedModel):
     If `criterion` is set, it computes the loss from the states without materializing all logits:
     `criterion(hidden_states, output_weight, labels, num_items_in_batch) -> loss`, with an additional `bias=` if
     `config.output_bias` is set. With an adaptive softmax `output_weight` is None, and `nll(hidden_states, labels)`
-    gives the sum over labels. It is not saved.
+    gives the sum over labels. It is not saved. It is called in the context `criterion_products`, which a run may set.
     """
+
+    criterion_products: Callable[[], AbstractContextManager[None]] = nullcontext
 
     def __init__(self, config: ResidualConfig):
         super().__init__(config)
@@ -170,6 +174,11 @@ class ResidualLanguageModel(ResidualPreTrainedModel):
         old_lm_head.out_features = resized.out_features
         return old_lm_head
 
+    def criterion_loss(self, *arguments: Any, **options: Any) -> Tensor:
+        assert self.criterion is not None
+        with self.criterion_products():
+            return self.criterion(*arguments, **options)
+
     def loss_and_logits(
         self, hidden_states: Tensor, labels: Tensor | None, num_items: Tensor | None, kept: int | Tensor = 0
     ) -> tuple[Tensor | None, Tensor | None]:
@@ -182,12 +191,12 @@ class ResidualLanguageModel(ResidualPreTrainedModel):
         """
         if labels is not None and self.config.adaptive_cutoffs:
             if self.criterion is not None:
-                return self.criterion(hidden_states, None, labels, num_items, nll=self.lm_head.nll), None
+                return self.criterion_loss(hidden_states, None, labels, num_items, nll=self.lm_head.nll), None
             items = (labels != -100).sum() if num_items is None else num_items
             return self.lm_head.nll(hidden_states, labels) / items, None
         if labels is not None and self.criterion is not None:
             bias = {"bias": self.lm_head.bias} if self.config.output_bias else {}
-            return self.criterion(hidden_states, self.output_weight, labels, num_items, **bias), None
+            return self.criterion_loss(hidden_states, self.output_weight, labels, num_items, **bias), None
         logits = self.lm_head(hidden_states[:, slice(-kept, None) if isinstance(kept, int) else kept])
         if labels is None:
             return None, logits

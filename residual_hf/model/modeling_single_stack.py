@@ -17,6 +17,7 @@ from typing_extensions import Unpack
 
 from .caches import CACHE, accepts_cache
 from .configuration_residual import ResidualConfig
+from .kernels import Dropout
 from .modeling_residual import ResidualLanguageModel, ResidualModel, require_stacks
 from .stacks import ResidualPreTrainedModel
 
@@ -106,7 +107,7 @@ class ResidualForSequenceClassification(ResidualPreTrainedModel):
         super().__init__(config)
         self.num_labels = config.num_labels
         self.model = ResidualModel(config)
-        self.dropout = nn.Dropout(config.dropout)
+        self.dropout = Dropout(config.dropout)
         self.score = nn.Linear(config.d_model, config.num_labels)
         self.post_init()
 

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from transformers import initialization as init
 
 from .connections import Stream, StreamBoundary, Sublayer, SublayerPlace, register_ln_mode
+from .kernels import Kernel
 from .ln_modes import NormAtEnd, PreLN
 from .norms import RMSNorm, at_least_fp32, build_norm
 from .options import Settings, option
@@ -28,7 +29,7 @@ def weighted_sum(weights: Tensor, members: Stream) -> Tensor:
     return mixed
 
 
-@torch.fx.wrap
+@torch.overrides.wrap_torch_function(lambda weights, members: (weights, members))  # one operation in a trace
 def weighted_sums(weights: Tensor, members: Tensor) -> Tensor:
     """sum_k w_jk v_k for all j, (..., m, d_model), with weights (..., m, n) and members v (..., n, d_model)."""
     with torch.autocast(members.device.type, enabled=False):  # in the precision of the stream
@@ -275,6 +276,8 @@ class MHC(MultiStream):
 class DepthAttention(nn.Module):
     """Attention over the depth: sum_i p_i v_i with p = softmax_i(w . RMSNorm(v_i)) and learned w, initially 0."""
 
+    kernel: Kernel | None = None
+
     def __init__(self, config: ResidualConfig):
         super().__init__()
         self.norm = RMSNorm(config.d_model, eps=config.layer_norm_eps)
@@ -288,6 +291,9 @@ class DepthAttention(nn.Module):
         return logits.softmax(-1, dtype=at_least_fp32(logits.dtype))
 
     def forward(self, members: Stream) -> Tensor:
+        return self.attend(members) if self.kernel is None else self.kernel(self, members)
+
+    def attend(self, members: Stream) -> Tensor:
         return weighted_sum(self.probabilities(members).to(members[0].dtype), members)
 
 

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from .beam_cache import SourceCache, TargetCache
 from .connections import ResidualConnection, Sublayer, slot
 from .fingerprint import Fingerprint
+from .kernels import Projection
 from .layers import ResidualAttention, ResidualDecoderLayer, ResidualFeedForward, eager_attention_forward
 from .search import Array, best_tokens
 
@@ -174,7 +175,7 @@ class LayerDecoder:
 
 
 ROLES = ("query", "key", "value")
-no_dropout: Any = nn.Identity().eval()  # `training.acceleration` asks whether dropout is active
+no_dropout: Any = nn.Identity()
 
 
 def linear(*modules: nn.Module) -> Map:
@@ -182,7 +183,8 @@ def linear(*modules: nn.Module) -> Map:
 
     Its weights are stored as (inputs, outputs): few rows multiply with them in two thirds of the time.
     """
-    parameters = [(m.weight, m.bias) for m in modules if type(m) is nn.Linear and type(m.weight) is nn.Parameter]
+    plain = (m for m in modules if type(m) in (nn.Linear, Projection) and type(m.weight) is nn.Parameter)
+    parameters: list[Any] = [(m.weight, m.bias) for m in plain]
     weights = [weight.T for weight, _ in parameters]
     biases: list[Tensor] = [bias for _, bias in parameters if bias is not None]
     if len(weights) < len(modules) or len(biases) not in (0, len(modules)):  # adapters, quantized weights

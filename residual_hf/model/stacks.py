@@ -32,6 +32,7 @@ from .embeddings import (
     rotary_positions,
 )
 from .initialization import INIT_STYLES, init_embedding
+from .kernels import Dropout
 from .layers import ResidualAttention, ResidualDecoderLayer, ResidualEncoderLayer
 from .norms import build_norm
 from .profiling import profile_admin
@@ -169,7 +170,7 @@ class ResidualStack(ResidualPreTrainedModel):
             table.table = self.stack  # type: ignore[assignment]  # for `_init_weights`
         self.embed_positions = build_positions(config)
         self.embed_norm: nn.Module = build_norm(config, self.stack) if config.embedding_norm else nn.Identity()
-        self.dropout = nn.Dropout(config.dropout)
+        self.dropout = Dropout(config.dropout)
         self.layers = nn.ModuleList(self.Layer(config, i) for i in range(config.stack_layers(self.stack)))
         self.boundary = get_ln_mode(config.stack_ln_mode(self.stack)).Boundary(config, self.stack)
         self.word_dropout = getattr(config, f"{self.stack}_word_dropout")

@@ -17,7 +17,7 @@ from .structures import DotAttention
 PRODUCTS_PER_THREAD = 1 << 20  # fewer multiplications are not worth a thread
 
 
-def serves(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> bool:
+def fits(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> bool:
     """Whether the kernel can compute the attention of these tensors, see `dot_attention`."""
     sentences, heads, queries, size = query.shape
     states = key.shape == value.shape == (sentences, heads, key.shape[2], size) and key.shape[2] > 0

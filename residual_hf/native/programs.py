@@ -1,24 +1,24 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """The residual connections of a stack as operations for the kernels, whatever its mode.
 
-The connections run once on symbols. What they do between two sub-layers becomes a list of operations on the registers
-of a row: sums, norms, and functions of numbers. Nothing here knows a mode.
+The graphs of the connections run once on symbols. What they do between two sub-layers becomes a list of operations on
+the registers of a row: sums, norms, and functions of numbers. Nothing here knows a mode.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
-from residual_hf.model.connections import ResidualConnection, Sublayer, slot
 from residual_hf.model.stacks import ResidualStack
+from residual_hf.tracing import Untraceable, trace
 
 from .recorder import NOWHERE, NoKernel, Operation, Recorder
-from .symbols import Symbol
+from .symbols import Evaluation, Symbol
 
 
 class StackPrograms:
@@ -35,33 +35,47 @@ class StackPrograms:
     @torch.no_grad()
     def __init__(self, stack: ResidualStack):
         recorder = Recorder(stack.config.d_model)
-        stream: Any = stack.boundary.begin(stack.embed_norm(Symbol(recorder.embeddings(), is_vector=True)))
-        for connection, sublayer in sublayers(stack, recorder):
-            stream = connection(stream, sublayer)
-        output: Any = stack.boundary.end(stream)
+        embeddings = evaluate(stack.embed_norm, [Symbol(recorder.embeddings(), is_vector=True)], call_on_stream)
+        stream = evaluate(stack.boundary, [embeddings], lambda boundary, stream, _: boundary.begin(*stream))
+        layers: Any = stack.layers
+        for layer in layers:
+            for name, connection in layer.named_children():
+                if name.endswith("_residual"):
+                    inner = getattr(layer, name.removesuffix("_residual")).inner
+                    run_branch = partial(branch, recorder, inner)
+                    stream = evaluate(connection, stream, branch=run_branch, factor=layer.branch_factor())
+        output = evaluate(stack.boundary, stream, lambda boundary, stream, _: boundary.end(stream))
         recorder.read(output.cell)
         self.programs = recorder.programs
         remove_unused(self.programs)
         self.vectors, self.numbers = assign_registers(self.programs)
 
 
-def sublayers(stack: ResidualStack, recorder: Recorder) -> Iterator[tuple[ResidualConnection, Sublayer]]:
-    """The connections of a stack, each with a sub-layer that ends a list of operations."""
-    no_dropout: Any = nn.Identity()
-    layers: Any = stack.layers
-    for layer in layers:
-        for name, connection in layer.named_children():
-            if name.endswith("_residual"):
-                inner = getattr(layer, name.removesuffix("_residual")).inner
-                yield connection, Sublayer(partial(branch, recorder, inner), no_dropout, layer.branch_factor())
+def evaluate(
+    module: nn.Module,
+    stream: Sequence[Any],
+    run: Callable[..., Any] | None = None,
+    branch: Callable[..., Any] | None = None,
+    factor: Tensor | None = None,
+) -> Any:
+    """What a module makes of symbols; the arguments are those of `trace`, with values."""
+    try:
+        graph = trace(module, len(stream), run, inline=True, is_warming=factor is not None)
+    except Untraceable as error:
+        raise NoKernel(str(error)) from error
+    return Evaluation(module, graph).run(*stream, branch, lambda values: values, factor)
 
 
-def branch(recorder: Recorder, inner: nn.ModuleDict, states: Any, **options: Any) -> tuple[Any]:
+def call_on_stream(module: nn.Module, stream: Sequence[Any], _: Any) -> Any:
+    return module.forward(*stream)
+
+
+def branch(recorder: Recorder, inner: nn.ModuleDict, states: Symbol, **options: Any) -> tuple[Any]:
     """The output of a sub-layer, and what its last slot does to it."""
     if options:
         raise NoKernel(f"a sub-layer with {', '.join(options)}")
-    output: Any = Symbol(recorder.branch(states.cell), is_vector=True)
-    return (slot(inner, "output", output),)
+    output = Symbol(recorder.branch(states.cell), is_vector=True)
+    return (evaluate(inner["output"], [output], call_on_stream) if "output" in inner else output,)
 
 
 def remove_unused(programs: list[list[Operation]]) -> None:

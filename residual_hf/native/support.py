@@ -8,6 +8,7 @@ from torch import nn
 from transformers.activations import ACT2FN
 
 from residual_hf.model.embeddings import NormalizedLinear
+from residual_hf.model.kernels import Projection
 from residual_hf.model.modeling_residual import ResidualForConditionalGeneration
 from residual_hf.model.stacks import ResidualStack
 
@@ -36,7 +37,7 @@ def missing_support(model: ResidualForConditionalGeneration, dtype: str = "float
     quantized = {type(weight).__name__ for weight in model.parameters() if type(weight) is not nn.Parameter}
     if quantized:
         return f"the weights are of {', '.join(sorted(quantized))}"
-    if type(model.lm_head) not in (nn.Linear, NormalizedLinear):
+    if type(model.lm_head) not in (Projection, NormalizedLinear):
         return f"the output projection is a {type(model.lm_head).__name__}"
     return unsupported_stack(model.model.decoder)
 
@@ -49,7 +50,7 @@ def unsupported_stack(stack: ResidualStack) -> str | None:
     head_size = config.d_model // config.stack_attention_heads(stack.stack)
     if head_size > LARGEST_HEAD:
         return f"heads of {head_size} values are larger than {LARGEST_HEAD}"
-    classes = {**dict.fromkeys(LINEAR_MAPS, nn.Linear), "activation": type(ACT2FN[config.activation_function])}
+    classes = {**dict.fromkeys(LINEAR_MAPS, Projection), "activation": type(ACT2FN[config.activation_function])}
     for name, module in stack.named_modules():
         role, kind = name.rpartition(".")[2], type(module)
         other_table = role in TABLES and (kind.__name__ not in TABLES[role] or [*module.children()])

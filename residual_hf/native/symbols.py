@@ -1,8 +1,5 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
-"""Symbols in place of hidden states: what a connection computes from them is recorded.
-
-`torch` calls `Symbol.__torch_function__` for its functions, and finds here those that connections use.
-"""
+"""Symbols in place of hidden states: the operations of a traced connection, as those of a recorder."""
 
 from __future__ import annotations
 
@@ -12,9 +9,10 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, fx, nn
 
 from residual_hf.model.search import Array
+from residual_hf.tracing import operation_of
 
 from .recorder import Cell, NoKernel, NormWeights, Recorder
 
@@ -25,9 +23,6 @@ class Symbol:
     Args:
         is_vector: each cell holds the last dimension, d_model.
     """
-
-    dtype, device = torch.float32, torch.device("cpu")
-    is_cpu = False  # for `training.acceleration`: there is nothing to accelerate
 
     def __init__(self, cells: Any, is_vector: bool):
         self.cells: Any = as_array(cells)
@@ -52,25 +47,45 @@ class Symbol:
             cells[index] = function(self.cells[index])
         return Symbol(cells, is_vector)
 
-    def __getattr__(self, name: str) -> Any:
+
+class Evaluation(fx.Interpreter):
+    """Runs the graph of a module on symbols, and on tensors that do not depend on hidden states."""
+
+    def __init__(self, module: nn.Module, graph: fx.Graph):
+        super().__init__(module, graph=graph)
+        self.extra_traceback = False
+
+    def run_node(self, n: fx.Node) -> Any:
+        arguments, options = self.fetch_args_kwargs_from_env(n)
+        if n.op not in ("call_function", "call_method") or not has_symbols(arguments):
+            return super().run_node(n)
+        name = operation_of(n)
         if name not in FUNCTIONS:
-            raise AttributeError(f"{name} of hidden states")
-        return partial(FUNCTIONS[name], self)
+            raise NoKernel(f"{name} of hidden states")
+        return FUNCTIONS[name](*arguments, **options)
 
-    @classmethod
-    def __torch_function__(cls, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if function.__name__ not in FUNCTIONS:
-            raise NoKernel(f"{function.__name__} of hidden states")
-        return FUNCTIONS[function.__name__](*args, **(kwargs or {}))
 
-    def __bool__(self) -> bool:
-        raise NoKernel("a decision that depends on the hidden states")
+def has_symbols(value: Any) -> bool:
+    return isinstance(value, Symbol) or (isinstance(value, (list, tuple)) and any(map(has_symbols, value)))
 
-    def __getitem__(self, index: Any) -> Symbol:
-        index = index if isinstance(index, tuple) else (index,)
-        if index[0] is not Ellipsis or (self.is_vector and index[-1] not in (Ellipsis, slice(None))):
-            raise NoKernel("single rows or values of hidden states")
-        return Symbol(self.cells[index[:-1] if self.is_vector else index], self.is_vector)
+
+def call(function: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
+    return function(*arguments, **options)
+
+
+def attribute(values: Symbol, name: str) -> torch.dtype:
+    if name != "dtype":
+        raise NoKernel(f"{name} of hidden states")
+    return torch.float32
+
+
+def item(values: Any, index: Any) -> Any:
+    if not isinstance(values, Symbol):
+        return values[index]
+    index = index if isinstance(index, tuple) else (index,)
+    if index[0] is not Ellipsis or (values.is_vector and index[-1] not in (Ellipsis, slice(None))):
+        raise NoKernel("single rows or values of hidden states")
+    return Symbol(values.cells[index[:-1] if values.is_vector else index], values.is_vector)
 
 
 def as_array(cells: Any) -> Array:
@@ -207,19 +222,12 @@ def unchanged(values: Symbol, *args: Any, **kwargs: Any) -> Symbol:
 
 
 FUNCTIONS: dict[str, Callable] = {
-    **{"add": add, "sub": subtract, "mul": multiply, "div": divide, "matmul": matmul, "linear": linear},
+    **{"add": add, "sub": subtract, "mul": multiply, "div": divide, "neg": lambda values: multiply(values, -1.0)},
+    **{"matmul": matmul, "weighted_sums": matmul, "linear": linear},
+    **{"__call__": call, "getattr": attribute, "getitem": item},
     **{"layer_norm": layer_norm, "rms_norm": rms_norm, "sum": total, "softmax": softmax},
     **{name: partial(function, name) for name in ("tanh", "sigmoid", "exp")},
     **{"stack": stack, "cat": concatenate, "unbind": unbind, "squeeze": squeeze, "transpose": transpose},
     **dict.fromkeys(("to", "float", "type_as", "detach", "clone", "contiguous"), unchanged),
 }
-"""By the names that PyTorch gives them."""
-
-OPERATORS: dict[str, Callable] = {
-    **dict.fromkeys(("add", "radd"), add),
-    **dict.fromkeys(("mul", "rmul"), multiply),
-    **{"sub": subtract, "rsub": lambda a, b: subtract(b, a), "neg": lambda a: multiply(a, -1.0)},
-    **{"truediv": divide, "matmul": matmul},
-}
-for name, operator in OPERATORS.items():
-    setattr(Symbol, f"__{name}__", operator)
+"""By the name of the operation."""

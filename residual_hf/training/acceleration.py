@@ -1,36 +1,41 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """Training on a CPU with the native kernels.
 
-`accelerated(model)` replaces the `forward` of dropouts, of attention over the depth, and of the residual connections
-in `JOINS`; and the attention `sdpa` in the layers of the model. Dropout masks have the distribution of PyTorch's, but
-other values for the same seed. With `precision="bf16"` linear maps and the criterion round the operands of their
-matrix products to bf16. Weights, sums, attention, norms and gradients remain in fp32.
+`accelerated(model)` registers kernels for dropouts, attention over the depth and residual connections
+(`model.kernels`) and for dot-product attention (an `attn_implementation`), for as long as it lasts. Dropout masks have
+the distribution of PyTorch's, but other values for the same seed. With `precision="bf16"` linear maps and the
+criterion round the operands of their matrix products to bf16. Weights, sums, attention, norms and gradients remain in
+fp32.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
-from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS, AttentionMaskInterface
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS, AttentionInterface
 
-from residual_hf.model.connections import ResidualConnection, Stream, Sublayer
+from residual_hf.model.connections import ResidualConnection, Stream
 from residual_hf.model.decoding import is_changed
-from residual_hf.model.layers import ResidualAttention
-from residual_hf.model.ln_modes import PostLN, PreLN, ResiDual
-from residual_hf.model.modes_multi_stream import DepthAttention, MultiStream
-from residual_hf.model.modes_skip_scaling import DeepNorm, Keel
-from residual_hf.model.norms import RMSNorm
+from residual_hf.model.kernels import Dropout, Kernel, Projection
+from residual_hf.model.layers import SAME_ATTENTION
+from residual_hf.model.modeling_residual import ResidualLanguageModel
+from residual_hf.model.modes_multi_stream import DepthAttention
+from residual_hf.model.stacks import ResidualPreTrainedModel
 from residual_hf.native import autograd, library, multiplies_bf16, products
-from residual_hf.native.dot_attention import dot_attention, serves
+from residual_hf.native.dot_attention import dot_attention, fits
+
+from .fusion import JoinedConnection, is_served, rate_of
 
 logger = logging.getLogger(__name__)
 
+ATTENTION = "residual_native"
+"""The `attn_implementation` of the kernel."""
 OTHER_ATTENTION = ("is_causal", "position_bias", "softcap")  # options of Transformers' `sdpa` that have no kernel
 
 
@@ -48,65 +53,76 @@ def accelerated(model: Any, precision: str = "fp32") -> Iterator[None]:
     if library() is None or not on_cpu:
         yield
         return
-    with faster_modules(model, bf16), faster_attention(model), bf16_criterion(model) if bf16 else nullcontext():
+    rounded = rounded_products_of_criterion(model) if bf16 else nullcontext()
+    with registered_kernels(model, bf16), native_attention(model), rounded:
         yield
 
 
 @contextmanager
-def faster_modules(model: nn.Module, bf16: bool) -> Iterator[None]:
-    replaced = {module: forward for module in model.modules() if (forward := faster_forward(module, bf16))}
-    for module, forward in replaced.items():
-        served: Any = partial(serve, module, forward)
-        served.has_same_results = True  # so that validation decodes with the native kernels
-        module.forward = served
+def registered_kernels(model: nn.Module, bf16: bool) -> Iterator[None]:
+    kernels = {module: kernel for module in model.modules() if (kernel := kernel_of(module, bf16))}
+    for module, kernel in kernels.items():
+        module.kernel = kernel  # type: ignore[assignment]
     try:
         yield
     finally:
-        for module in replaced:
-            del module.forward
+        for module in kernels:
+            del module.kernel
+
+
+def kernel_of(module: nn.Module, bf16: bool) -> Kernel | None:
+    """The kernel of a module for training, None if it has none or another context has registered it."""
+    if getattr(module, "kernel", None) is not None:
+        return None
+    if isinstance(module, ResidualConnection):
+        return JoinedConnection()
+    if type(module) is DepthAttention and is_served(module.norm):
+        return depth_attention
+    if type(module) is Projection and bf16:
+        return linear
+    return dropout if type(module) is Dropout else None
 
 
 @contextmanager
-def faster_attention(model: nn.Module) -> Iterator[None]:
-    """Context in which `attn_implementation="sdpa"` means the kernel in the layers of the model."""
-    sdpa = ALL_ATTENTION_FUNCTIONS["sdpa"]
-    served_modules = {module for module in model.modules() if isinstance(module, ResidualAttention)}
-
-    def attend(module: Any, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, **options: Any) -> Any:
-        plain = torch.compiler.is_compiling() or any(options.get(name) is not None for name in OTHER_ATTENTION)
-        if plain or module not in served_modules or not serves(query, key, value, mask):
-            return sdpa(module, query, key, value, mask, **options)
-        causal = module.is_causal and mask is None and query.shape[2] > 1
-        rate, scale = options["dropout"], options["scaling"]
-        return dot_attention(query, key, value, mask, scale=scale, rate=rate, causal=causal), None
-
-    ALL_ATTENTION_FUNCTIONS["sdpa"] = attend
+def native_attention(model: nn.Module) -> Iterator[None]:
+    """Context in which the layers of a model whose `attn_implementation` is "sdpa" have the kernel."""
+    stacks = (module for module in model.modules() if isinstance(module, ResidualPreTrainedModel))
+    configs = [c for c in {id(m.config): m.config for m in stacks}.values() if c._attn_implementation == "sdpa"]
+    for config in configs:
+        config._attn_implementation = ATTENTION
     try:
         yield
     finally:
-        ALL_ATTENTION_FUNCTIONS["sdpa"] = sdpa
+        for config in configs:
+            config._attn_implementation = "sdpa"
+
+
+def attend(module: Any, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, **options: Any) -> Any:
+    """Attention as Transformers calls it, by its `sdpa` where the kernel does not fit."""
+    plain = torch.compiler.is_compiling() or any(options.get(name) is not None for name in OTHER_ATTENTION)
+    if plain or not fits(query, key, value, mask):
+        return ALL_ATTENTION_FUNCTIONS["sdpa"](module, query, key, value, mask, **options)
+    causal = module.is_causal and mask is None and query.shape[2] > 1
+    rate, scale = options["dropout"], options["scaling"]
+    return dot_attention(query, key, value, mask, scale=scale, rate=rate, causal=causal), None
+
+
+AttentionInterface.register(ATTENTION, attend)
+AttentionMaskInterface.register(ATTENTION, ALL_MASK_ATTENTION_FUNCTIONS["sdpa"])
+SAME_ATTENTION.add(ATTENTION)
 
 
 @contextmanager
-def bf16_criterion(model: Any) -> Iterator[None]:
-    criterion = getattr(model, "criterion", None)
-    if criterion is None:
-        yield
-        return
-
-    # PyTorch does not let a function take the place of a module
-    owner, name = (criterion, "forward") if isinstance(criterion, nn.Module) else (model, "criterion")
-    plain, is_own = getattr(owner, name), name in vars(owner)
-
-    def in_bf16(*arguments: Any, **options: Any) -> Tensor:
-        with products.bf16_products():
-            return plain(*arguments, **options)
-
-    setattr(owner, name, in_bf16)
+def rounded_products_of_criterion(model: nn.Module) -> Iterator[None]:
+    models = [module for module in model.modules() if isinstance(module, ResidualLanguageModel)]
+    models = [module for module in models if "criterion_products" not in vars(module)]
+    for module in models:
+        module.criterion_products = products.bf16_products
     try:
         yield
     finally:
-        setattr(owner, name, plain) if is_own else delattr(owner, name)
+        for module in models:
+            del module.criterion_products
 
 
 def cpu_precision(precision: str) -> str:
@@ -119,113 +135,27 @@ def cpu_precision(precision: str) -> str:
     return "fp32"
 
 
-def faster_forward(module: nn.Module, bf16: bool) -> Callable[..., Any] | None:
-    """A faster function with the result of `type(module).forward`, or None."""
-    if "forward" in vars(module):
-        return None
-    if any(parameter.dtype != torch.float32 or not parameter.is_cpu for parameter in module.parameters(recurse=False)):
-        return None
-    if isinstance(module, ResidualConnection):
-        join = JOINS.get(type(module).forward)
-        return join if join is not None and is_served(module.norm) else None
-    if type(module) is nn.Dropout:
-        return dropout
-    if type(module) is DepthAttention:
-        return depth_attention if type(module.norm) is RMSNorm and is_served(module.norm) else None
-    return linear if bf16 and type(module) is nn.Linear else None
-
-
-def is_served(norm: Any) -> bool:
-    return type(norm) in (nn.LayerNorm, RMSNorm) and norm.weight is not None and norm.eps is not None
-
-
-def serve(module: nn.Module, forward: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
-    """Call `forward`; for other types, autocast, compilation and hooks on the norm call the forward of the module."""
-    if named:
-        return type(module).forward(module, *arguments, **named)
-    first, *further = arguments
-    tensors = first if isinstance(first, tuple) else (first,)
-    plain = (
-        any(tensor.dtype != torch.float32 or not tensor.is_cpu for tensor in tensors)
-        or torch.is_autocast_enabled("cpu")
-        or torch.compiler.is_compiling()
-        or any(is_changed(norm) for norm in module.children())
-        or any(tensor.shape != tensors[0].shape for tensor in tensors)
-        or any(type(sublayer.dropout) is not nn.Dropout or is_changed(sublayer.dropout) for sublayer in further)
-    )
-    return (type(module).forward if plain else forward)(module, first, *further)
+def is_plain(module: nn.Module, values: Tensor) -> bool:
+    """Whether PyTorch must compute what kernels would."""
+    tensors = (values, *module.parameters(recurse=False))
+    others = any(tensor.dtype != torch.float32 or not tensor.is_cpu for tensor in tensors)
+    return others or torch.is_autocast_enabled("cpu") or torch.compiler.is_compiling()
 
 
 def dropout(module: nn.Dropout, values: Tensor) -> Tensor:
+    if is_plain(module, values):
+        return nn.Dropout.forward(module, values)
     return autograd.dropout(values, rate_of(module))
 
 
 def linear(module: nn.Linear, inputs: Tensor) -> Tensor:
+    if is_plain(module, inputs):
+        return nn.Linear.forward(module, inputs)
     return products.linear_bf16(inputs, module.weight, module.bias)
 
 
-def post_ln(connection: PostLN, stream: Stream, sublayer: Sublayer) -> Stream:
-    (x,) = stream
-    return add_norm(connection, x, x, sublayer)[:1]
-
-
-def deep_norm(connection: DeepNorm, stream: Stream, sublayer: Sublayer) -> Stream:
-    (x,) = stream
-    return add_norm(connection, x, connection.alpha * x, sublayer)[:1]
-
-
-def keel(connection: Keel, stream: Stream, sublayer: Sublayer) -> Stream:
-    (x,) = stream
-    return add_norm(connection, connection.input_norm(x), connection.alpha * x, sublayer)[:1]
-
-
-def resi_dual(connection: ResiDual, stream: Stream, sublayer: Sublayer) -> Stream:
-    x, r = stream
-    return add_norm(connection, x, x, sublayer, dual=r, dual_scale=connection.options.dual_scale)
-
-
-def pre_ln(connection: PreLN, stream: Stream, sublayer: Sublayer) -> Stream:
-    (x,) = stream
-    return (autograd.dropout_add(sublayer.scaled(connection.norm(x)), x, rate_of(sublayer.dropout)),)
-
-
-def multi_stream(connection: MultiStream, stream: Stream, sublayer: Sublayer) -> Stream:
-    read, mix, write = connection.weights(torch.stack(stream, dim=-2))
-    (h,) = autograd.weighted_sums(read[..., None, :], stream)
-    a = sublayer(connection.norm(h))
-    mix_and_write = torch.cat([mix, write[..., None, :]], dim=-2).transpose(-1, -2)
-    return autograd.weighted_sums(mix_and_write, (*stream, a))
-
-
-def depth_attention(attention: Any, members: Stream) -> Tensor:
-    norm = attention.norm
-    return autograd.depth_attention(members, norm.weight * attention.query, norm.eps)
-
-
-JOINS: dict[Callable[..., Stream], Callable[..., Stream]] = {
-    PostLN.forward: post_ln,
-    PreLN.forward: pre_ln,
-    ResiDual.forward: resi_dual,
-    DeepNorm.forward: deep_norm,
-    Keel.forward: keel,
-    MultiStream.forward: multi_stream,
-}
-"""By the `forward` of a mode, which its subclasses may share."""
-
-
-def add_norm(connection: Any, read: Tensor, shortcut: Tensor, sublayer: Sublayer, **dual: Any) -> Any:
-    norm = connection.norm
-    return autograd.dropout_add_norm(
-        sublayer.scaled(read),
-        shortcut,
-        rate_of(sublayer.dropout),
-        norm.weight,
-        getattr(norm, "bias", None),
-        norm.eps,
-        centered=isinstance(norm, nn.LayerNorm),
-        **dual,
-    )
-
-
-def rate_of(module: nn.Dropout) -> float:
-    return module.p if module.training else 0.0
+def depth_attention(module: Any, members: Stream) -> Tensor:
+    norm = module.norm
+    if is_plain(module, members[0]) or is_changed(norm) or any(v.shape != members[0].shape for v in members):
+        return module.attend(members)
+    return autograd.depth_attention(members, norm.weight * module.query, norm.eps)

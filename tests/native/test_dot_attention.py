@@ -7,7 +7,7 @@ from native.test_autograd import assert_same
 from support.native_library import needs_kernels, threads
 
 from residual_hf.native import dot_attention as native
-from residual_hf.native.dot_attention import dot_attention, serves
+from residual_hf.native.dot_attention import dot_attention, fits
 
 pytestmark = needs_kernels
 SHAPES = [(3, 4, 15, 15, 32), (2, 1, 1, 40, 8), (2, 2, 70, 33, 20), (1, 3, 131, 131, 64), (2, 2, 5, 17, 130)]
@@ -88,10 +88,10 @@ def test_threads_do_not_change_the_result(monkeypatch):
 def test_what_the_kernel_does_not_serve():
     query, key = heads(2, 4, 5, 16), heads(2, 4, 7, 16)
     allowed = torch.ones(2, 1, 5, 7, dtype=torch.bool)
-    assert serves(query, key, key, None) and serves(query, key, key, allowed)
-    assert not serves(query, key, key, allowed.float())
-    assert not serves(query, key, key, allowed.expand(2, 4, 5, 7))
-    assert not serves(query, key[:, :2], key[:, :2], None)
-    assert not serves(query.double(), key.double(), key.double(), None)
-    assert not serves(query, key.transpose(2, 3).contiguous().transpose(2, 3), key, None)
-    assert not serves(query[:0], key[:0], key[:0], None)
+    assert fits(query, key, key, None) and fits(query, key, key, allowed)
+    assert not fits(query, key, key, allowed.float())
+    assert not fits(query, key, key, allowed.expand(2, 4, 5, 7))
+    assert not fits(query, key[:, :2], key[:, :2], None)
+    assert not fits(query.double(), key.double(), key.double(), None)
+    assert not fits(query, key.transpose(2, 3).contiguous().transpose(2, 3), key, None)
+    assert not fits(query[:0], key[:0], key[:0], None)

@@ -15,12 +15,16 @@ from torch import nn
 from residual_hf.losses.label_smoothing import LossMeter
 from residual_hf.model.connections import LN_MODES
 from residual_hf.model.layers import ResidualAttention
-from residual_hf.model.ln_modes import ResiDual
+from residual_hf.model.ln_modes import PostLN, ResiDual
+from residual_hf.model.modes_skip_scaling import DeepNorm
 from residual_hf.native.dot_attention import dot_attention
-from residual_hf.training import acceleration
-from residual_hf.training.acceleration import JOINS, accelerated
+from residual_hf.training import acceleration, fusion
+from residual_hf.training.acceleration import accelerated
 
 SERVED = ["post_ln", "pre_ln", "resi_dual", "deep_norm", "keel", "hyper_connections", "mhc"]
+ALSO_SERVED = ["admin", "b2t", "dlcl_pre", "hybrid_norm", "mix_ln", "xskip_ln"]
+WITHOUT_NORMS = ["b2t_no_ln", "fixup", "rezero", "skip_init", "t_fixup", "xskip"]
+WITHOUT = ["attention_residuals", "layer_scale", "sandwich_ln", "siamese_norm"]
 
 
 def step(model):
@@ -39,10 +43,15 @@ def model_of(ln_mode, **fields):
 
 @needs_kernels
 @pytest.mark.parametrize("norm_type", ["layer_norm", "rms_norm"])
-@pytest.mark.parametrize("ln_mode", [*SERVED, "attention_residuals", "b2t", "hybrid_norm"])
+@pytest.mark.parametrize("ln_mode", sorted(LN_MODES))
 def test_gradients_equal_those_without_kernels(ln_mode, norm_type):
     options = {"ln_mode_options": {"dual_scale": 0.3}} if ln_mode == "resi_dual" else {}
-    model = model_of(ln_mode, norm_type=norm_type, **options)
+    attention = (LN_MODES[ln_mode].attention_implementations or ("sdpa",))[0]
+    model = model_of(ln_mode, norm_type=norm_type, attention=attention, **options)
+    if ln_mode in WITHOUT_NORMS:  # whose states would grow until fp32 has no digits left
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter.mul_(0.4)
     expected = step(model)
     with accelerated(model):
         actual = step(model)
@@ -50,10 +59,17 @@ def test_gradients_equal_those_without_kernels(ln_mode, norm_type):
 
 
 @needs_kernels
-def test_the_modes_that_have_a_joint_kernel():
-    served = {name for name, mode in LN_MODES.items() if mode.forward in JOINS}
-    assert {*SERVED} <= served
-    assert not served & {"admin", "b2t", "mix_ln"}
+@pytest.mark.parametrize("ln_mode", [*SERVED, *ALSO_SERVED, *WITHOUT])
+def test_the_modes_that_have_a_joint_kernel(monkeypatch, ln_mode):
+    joined, joins = [], fusion.join_kernels
+    monkeypatch.setattr(fusion, "join_kernels", lambda *arguments: joined.append(joins(*arguments)) or joined[-1])
+    model = model_of(ln_mode)
+    with accelerated(model):
+        step(model)
+        assert len(joined) == 13
+        assert set(joined) == {ln_mode not in WITHOUT}
+        step(model)
+    assert len(joined) == 13, "a connection is traced once"
 
 
 @needs_kernels
@@ -236,6 +252,79 @@ def test_a_custom_forward_of_one_module_stays_in_use():
     with accelerated(model), accelerated(model):
         torch.testing.assert_close(step(model), expected, rtol=1e-4, atol=1e-5)
     torch.testing.assert_close(step(model), expected)
+
+
+@needs_kernels
+def test_a_mode_that_does_something_else_in_training(monkeypatch):
+    def forward(self, stream, sublayer):
+        (x,) = stream
+        return (self.norm(x + (0.5 if self.training else 2.0) * sublayer(x)),)
+
+    monkeypatch.setattr(PostLN, "forward", forward)
+    model = model_of("post_ln")
+    expected, evaluated = step(model), step(model.eval())
+    assert expected[0] != evaluated[0]
+    with accelerated(model):
+        torch.testing.assert_close(step(model), evaluated, rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(step(model.train()), expected, rtol=1e-4, atol=1e-5)
+
+
+@needs_kernels
+def test_a_mode_that_counts_its_calls_and_one_with_noise(monkeypatch):
+    def counting(self, stream, sublayer):
+        self.calls = getattr(self, "calls", 0) + 1
+        return (self.norm(stream[0] + sublayer(stream[0])),)
+
+    def noisy(self, stream, sublayer):
+        return (self.norm(stream[0] + sublayer(stream[0]) * torch.rand(())),)
+
+    monkeypatch.setattr(PostLN, "forward", counting)
+    model = model_of("post_ln")
+    with accelerated(model):
+        step(model), step(model)
+    assert {m.calls for m in model.modules() if isinstance(m, PostLN)} == {2}
+    monkeypatch.setattr(PostLN, "forward", noisy)
+    with accelerated(model):
+        assert step(model)[0] != step(model)[0]
+
+
+@needs_kernels
+def test_what_a_mode_reads_may_change(monkeypatch):
+    model = model_of("deep_norm")
+    with accelerated(model):
+        step(model)
+        for connection in (m for m in model.modules() if isinstance(m, DeepNorm)):
+            connection.alpha = 0.7
+        actual = step(model)
+    torch.testing.assert_close(actual, step(model), rtol=1e-4, atol=1e-5)
+    model, batch = model_of("admin"), {"input_ids": SOURCE, "labels": TARGET}
+    expected = copy.deepcopy(model).profile_admin(batch)
+    with accelerated(model):
+        step(model)
+        assert model.profile_admin(batch) == pytest.approx(expected, rel=1e-4)
+
+
+@needs_kernels
+def test_a_model_that_is_saved_names_no_kernel(tmp_path):
+    model = model_of("resi_dual")
+    with accelerated(model):
+        assert model.config._attn_implementation == "residual_native"
+        model.save_pretrained(tmp_path)
+    assert not [file.name for file in tmp_path.iterdir() if b"residual_native" in file.read_bytes()]
+    assert model.config._attn_implementation == "sdpa"
+
+
+@needs_kernels
+def test_other_models_keep_the_attention_of_transformers(monkeypatch):
+    """Their `attn_implementation` is not that of the kernel."""
+    calls = []
+    monkeypatch.setattr(acceleration, "fits", lambda *states: calls.append(1))
+    model, other = model_of("pre_ln"), model_of("pre_ln")
+    with accelerated(model):
+        step(other)
+        assert not calls
+        step(model)
+        assert calls
 
 
 @needs_kernels

@@ -1,19 +1,54 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
-"""Wiring diagrams of residual connections as SVG, drawn from a trace of their classes; streams run upwards."""
+"""Wiring diagrams of residual connections as SVG, from a trace of their classes; Graphviz places nodes and lines.
+
+Streams run upwards. One file serves light and dark pages: lines and text have the color of the surrounding text, fills
+are translucent.
+"""
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Sequence
+import copy
+import importlib
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from html import escape
+from itertools import count
+from typing import Any
 
-from . import svg
-from .layout import Edge, Layout, branch_column, lay_out
-from .svg import Point
-from .tracing import Node, Part
-from .wiring import Wiring, trace_stack
+from residual_hf.base.errors import InputError
 
-ROW_GAP, COLUMN_GAP, MARGIN, TRACK = 16.0, 30.0, 14.0, 8.0
-Route = tuple[Node, list[Point], Node | None]  # from a node, along corners, to a node or out of the part
+from .segments import Node, Segment
+from .wiring import Block, Wiring, trace_stack
+
+GREEK = {"alpha": "α", "beta": "β", "gamma": "γ", "omega": "ω", "lambda": "λ"}
+HEADS = ("query", "key", "value")
+STEPS = {  # what a branch does, in order; the slots that a mode may fill are in brackets
+    "feed-forward": ("W₁", "[pre_activation]", "activation", "[inner]", "W₂", "[output]"),
+    "attention": ("softmax", "[heads]", "W_O", "[output]"),
+}
+FILLS = {
+    "branch": ("#4a90d933", "#4a90d9"),
+    "norm": ("#e3a00838", "#d99a00"),
+    "scale": ("#3fb9502e", "#3fa34d"),
+    "mix": ("#a371f733", "#a371f7"),
+}
+SHAPES = {
+    "add": {"shape": "circle", "width": "0.26", "fixedsize": "true", "style": "filled", "fillcolor": "#8b949e26"},
+    "input": {"shape": "plaintext", "style": "solid", "fontsize": "11", "height": "0.1", "margin": "0.02"},
+    "scale": {"height": "0.24"},
+}
+FONT = {"fontname": "Helvetica,Arial,sans-serif"}
+GRAPH = {"rankdir": "BT", "newrank": "true", "ranksep": "0.22", "nodesep": "0.28", "fontsize": "11", **FONT}
+BOX = {"shape": "box", "style": "rounded,filled", "fontsize": "12", "height": "0.3", "width": "0.3", **FONT}
+PANEL = {"style": "rounded,filled", "color": "#8b949e59", "fillcolor": "#8b949e17", "labelloc": "b", "labeljust": "l"}
+STYLE = """
+.wiring{color:#1f2328;background:#fff}
+@media(prefers-color-scheme:dark){.wiring{color:#e6edf3;background:#0d1117}}
+.wiring text{fill:currentColor}
+.wiring .edge path,.wiring .add *{stroke:currentColor}
+.wiring .edge polygon{fill:currentColor;stroke:currentColor}
+"""
 
 
 def draw_modes(names: Sequence[str], stack: str = "encoder") -> str:
@@ -23,232 +58,163 @@ def draw_modes(names: Sequence[str], stack: str = "encoder") -> str:
         names: registered modes, including your own.
         stack: `encoder` or `decoder`.
 
-    Raises `ValueError` for an unknown mode and `InputError` for a mode that `torch.fx` cannot trace.
+    Raises `ValueError` for an unknown mode, and `InputError` for a mode that cannot be traced or without Graphviz.
     """
     return draw(*(trace_stack(name, stack) for name in names))
 
 
 def draw(*wirings: Wiring) -> str:
     """Stacks next to each other, with their names if there are several."""
-    drawings = [Drawing(wiring) for wiring in wirings]
-    height = max(drawing.height for drawing in drawings)
-    shapes, x = [], 0.0
-    for wiring, drawing in zip(wirings, drawings, strict=True):
-        if len(wirings) > 1:
-            shapes.append(svg.text(x + drawing.width / 2, height + 14, wiring.name, "title"))
-        shapes.append(f'<g transform="translate({x:g} {height - drawing.height:g})">{"".join(drawing.shapes)}</g>')
-        x += drawing.width + COLUMN_GAP
-    title = f"Wiring of {', '.join(wiring.name for wiring in wirings)}"
-    return svg.document(shapes, x - COLUMN_GAP, height + (28 if len(wirings) > 1 else 0), title)
+    return render(dot_source(*wirings), f"Wiring of {', '.join(wiring.name for wiring in wirings)}")
+
+
+def render(source: str, title: str) -> str:
+    """An SVG file of a graph in the language of Graphviz, which the file contains."""
+    graphviz = graphviz_package()
+    try:
+        svg = graphviz.Source(source).pipe(format="svg", encoding="utf-8")
+    except graphviz.ExecutableNotFound as error:
+        raise InputError("diagrams need Graphviz: no program `dot` found; apt-get install graphviz") from error
+    drawn = re.sub(r"<title>.*?</title>\n|<!--.*?-->\n| id=\"\w+\"", "", svg[svg.index("<svg") :], flags=re.DOTALL)
+    head = f"<title>{escape(title)}</title><metadata>{escape(source)}</metadata><style>{STYLE}</style>"
+    drawn = re.sub(r'(width|height)="([\d.]+)pt"', r'\1="\2"', drawn)
+    return re.sub(r"<svg ([^>]*)>", lambda m: f'<svg class="wiring" role="img" {m[1]}>{head}', drawn, count=1)
+
+
+def graphviz_package() -> Any:
+    try:
+        return importlib.import_module("graphviz")
+    except ImportError as error:
+        raise InputError("diagrams need the package graphviz: pip install residual_hf[diagrams]") from error
+
+
+def dot_source(*wirings: Wiring) -> str:
+    """The graph of stacks in the language of Graphviz."""
+    graph = graphviz_package().Digraph(graph_attr=GRAPH, node_attr=BOX, edge_attr={"arrowsize": "0.6"})
+    graph.attr(bgcolor="transparent")
+    for i, wiring in enumerate(wirings):
+        with graph.subgraph(name=f"cluster{i}") as part:
+            title = f"<<b>{wiring.name}</b>>" if len(wirings) > 1 else wiring.note
+            part.attr(label=title, pencolor="none", labelloc="t")
+            Drawing(graph, part, f"m{i}_").draw_stack(wiring)
+    return graph.source
 
 
 class Drawing:
-    """One stack: shapes within a rectangle of `width` and `height`."""
+    """Nodes and lines of one stack: nodes in `part` of a graph and its panels, lines in the graph."""
 
-    def __init__(self, wiring: Wiring):
-        self.shapes: list[str] = []
-        parts = list(wiring.parts)
-        branch = branch_column(parts)
-        self.layouts: list[Layout] = []
-        lanes = [0]
-        for part in parts:
-            self.layouts.append(lay_out(part, lanes, branch))
-            lanes = self.layouts[-1].lanes
-        self.x = self.place_columns()
-        bounds = dict(zip(parts, self.place_parts(wiring), strict=True))
-        self.wanted = wanted_outputs(wiring)
-        for layout in self.layouts:
-            starts = any(layout.part is block.parts[0] for block in wiring.blocks)
-            self.draw_part(layout, *bounds[layout.part], padding=12 if starts else 0)
+    def __init__(self, graph: Any, part: Any, prefix: str):
+        self.graph, self.part, self.prefix = graph, part, prefix
+        self.number = count()
+
+    def draw_stack(self, wiring: Wiring) -> None:
+        embeddings = Wire(self.add(self.part, Node("input", "embeddings"), group="lane0"), lane=0)
+        stream = self.draw_segment(self.part, wiring.begin, [embeddings])
         for block in wiring.blocks:
-            self.draw_panel(block.title, bounds[block.parts[-1]][0], bounds[block.parts[0]][1])
-        self.draw_ends(bounds[wiring.begin][1], bounds[wiring.end][0], wiring.note)
+            stream = self.draw_block(block, stream)
+        (result,) = self.draw_segment(self.part, wiring.end, stream)
+        self.connect(result, self.add(self.part, Node("input", "output"), group="lane0"))
+        for node, wire in zip(wiring.end.inputs, stream, strict=True):
+            is_unread = not wire.is_read and node not in wiring.end.outputs
+            if is_unread and wire.panel is None and wiring.blocks[-1].layers > 1:
+                self.connect(wire, self.add(self.part, Node("input", "next layer")))
 
-    def place_columns(self) -> dict[float, float]:
-        """The middle of each column, wide enough for its nodes and for what is drawn on edges to the next one."""
-        left: dict[float, float] = defaultdict(lambda: 8.0)
-        right: dict[float, float] = defaultdict(lambda: 8.0)
-        between: dict[float, float] = defaultdict(lambda: COLUMN_GAP)
-        left[0] = right[0] = 32.0
-        for layout in self.layouts:
-            for node, column in layout.column.items():
-                left[column] = max(left[column], svg.size(node)[0] / 2)
-                right[column] = max(right[column], svg.size(node)[0] / 2)
-            for node, name in zip(layout.part.inputs, layout.part.names, strict=False):
-                right[layout.column[node]] = max(right[layout.column[node]], svg.text_width(name))
-        columns = sorted(left.keys() | right.keys())
-        for layout in self.layouts:
-            for edge in layout.edges:
-                if edge.scale:
-                    before = scale_gap(layout, edge, columns)
-                    between[before] = max(between[before], svg.size(edge.scale)[0] + 22)
-        x, position = {}, MARGIN
-        for column in columns:
-            tracks = max(len(layout.tracks.get(column, [])) for layout in self.layouts)
-            x[column] = position + TRACK * max(0, tracks - 1) + left[column]
-            position = x[column] + right[column] + between[column]
-        self.width = position - between[columns[-1]] + MARGIN
-        self.columns, self.left, self.right = columns, left, right
-        return x
+    def draw_block(self, block: Block, stream: list[Wire]) -> list[Wire]:
+        with self.part.subgraph(name=f"cluster{self.prefix}{next(self.number)}") as panel:
+            panel.attr(label=block.title, **PANEL)
+            for i, wire in enumerate(stream):
+                wire.name, wire.panel = (block.segments[0].names[i : i + 1] or [f"h[{i}]"])[0], panel
+            for segment in block.segments:
+                stream = self.draw_segment(panel, segment, stream)
+        return stream
 
-    def place_parts(self, wiring: Wiring) -> list[Point]:
-        """Top and bottom of each part, from the beginning of the stack at the bottom."""
-        heights = [self.row_heights(layout) for layout in self.layouts]
-        blocks = {block.parts[0] for block in wiring.blocks}
-        ends = {block.parts[-1] for block in wiring.blocks}
-        y = 22.0
-        bounds: list[Point] = []
-        for layout, rows in zip(reversed(self.layouts), reversed(heights), strict=True):
-            top = y
-            y += 26 if layout.part in ends else 0  # the title of a panel
-            y += sum(rows) + ROW_GAP * (len(rows) + 0.7 if rows else 0)
-            y += 12 if layout.part in blocks else 0
-            bounds.append((top, y))
-        self.height = y + 24
-        return bounds[::-1]
-
-    def row_heights(self, layout: Layout) -> list[float]:
-        rows = [0.0] * (layout.rows - 1)
-        for node, row in layout.row.items():
-            if row:
-                rows[row - 1] = max(rows[row - 1], svg.size(node)[1])
-        return rows
-
-    def draw_part(self, layout: Layout, top: float, bottom: float, padding: float) -> None:
-        self.y: dict[Node, float] = {}
-        self.padding = padding
-        heights = self.row_heights(layout)
-        middles, y = [bottom], bottom - ROW_GAP * 0.25 - padding
-        for height in heights:
-            y -= ROW_GAP + height
-            middles.append(y + height / 2)
-        for node, row in layout.row.items():
-            self.y[node] = middles[row]
-        paths = {edge: self.route(layout, edge) for edge in layout.edges}
-        routes: list[Route] = []
-        for edge, points in paths.items():
-            if edge.scale:
-                before, after = self.around_scale(layout, edge, points)
-                routes += [(edge.source, before, edge.scale), (edge.scale, after, edge.target)]
-            elif edge.target.kind != "tap":
-                routes.append((edge.source, points, edge.target))
-        for output, wanted in zip(layout.outputs, self.wanted[layout.part], strict=True):
-            if not wanted:
+    def draw_segment(self, panel: Any, segment: Segment, stream: list[Wire]) -> list[Wire]:
+        """Draw the nodes of a segment; returns its outputs."""
+        wires = dict(zip(segment.inputs, stream, strict=True))
+        lanes = find_lanes(segment)
+        sums: dict[Any, str] = {}  # those of the same values by the rows of a matrix are one box
+        for node in segment.nodes:
+            if node.kind == "scores":
+                wires[node] = Wire(wires[node.inputs[0]].source, dashed=True)
                 continue
-            start = next((p for e, p in paths.items() if e.target is output and output.kind == "tap"), None)
-            points = start or [(self.x[layout.column[output]], self.top_of(output))]
-            source = output.inputs[0] if output.kind == "tap" else output
-            routes.append((source, [*points, (points[-1][0], top)], None))
-        self.draw_routes(routes)
-        if padding:
-            sources = {source for source, _, _ in routes}
-            for node, name in zip(layout.part.inputs, layout.part.names, strict=False):
-                if node in sources:
-                    self.shapes.append(svg.text(self.x[layout.column[node]] + 5, bottom - padding, name, "name"))
-        for group in layout.wide:
-            self.draw_wide(layout, group)
-        for node in layout.row:
-            if not any(node in group for group in layout.wide):
-                self.shapes.append(svg.shape(node, self.x[layout.column[node]], self.y[node]))
+            key = (node.label, *map(id, node.inputs)) if node.kind == "mix" else node
+            lane = lanes.get(node)
+            if key not in sums:
+                sums[key] = self.add(panel, node, **({} if lane is None else {"group": f"lane{lane}"}))
+                for source in node.inputs:
+                    self.connect(wires[source], sums[key], lane)
+            wires[node] = Wire(sums[key], lane=lane)
+        return [copy.copy(wires[node]) for node in segment.outputs]
 
-    def around_scale(self, layout: Layout, edge: Edge, points: list[Point]) -> tuple[list, list]:
-        """Draws the scale of an edge; the edge before and after it."""
-        left = scale_gap(layout, edge, self.columns)
-        right = self.columns[self.columns.index(left) + 1]
-        x, y = (self.x[left] + self.right[left] + self.x[right] - self.left[right]) / 2, points[-1][1]
-        assert edge.scale is not None
-        self.shapes.append(svg.shape(edge.scale, x, y))
-        half = svg.size(edge.scale)[0] / 2 * (1 if points[-2][0] < points[-1][0] else -1)
-        return [*points[:-1], (x - half, y)], [(x + half, y), points[-1]]
+    def add(self, panel: Any, node: Node, **options: str) -> str:
+        name = f"{self.prefix}{next(self.number)}"
+        fill, line = FILLS.get(node.kind, FILLS["mix"])
+        if "group" in options:
+            options["group"] = self.prefix + options["group"]
+        colors = {"fillcolor": fill, "color": line} if node.kind not in SHAPES or node.kind == "scale" else {}
+        options = {**colors, **SHAPES.get(node.kind, {}), **options, "class": node.kind}
+        panel.node(name, label="+" if node.kind == "add" else label_of(node), **options)
+        return name
 
-    def top_of(self, node: Node) -> float:
-        return self.y[node] - (7 if node.kind == "scores" else svg.size(node)[1] / 2)
+    def connect(self, wire: Wire, target: str, lane: int | None = None) -> None:
+        if wire.panel is not None:  # the first reader in a panel: the wire gets its name
+            with wire.panel.subgraph(name=f"entry_{wire.panel.name}", graph_attr={"rank": "same"}) as entry:
+                name = self.add(entry, Node("input", wire.name), group=f"lane{wire.lane}")
+            wire.panel = None
+            self.line(wire, name, arrowhead="none", weight="9")
+            wire.source = name
+        wire.is_read = True
+        self.line(wire, target, weight="9" if lane is not None and lane == wire.lane else "1")
 
-    def route(self, layout: Layout, edge: Edge) -> list[Point]:
-        """The corners of an edge."""
-        source, target = edge.source, edge.target
-        start, end = self.x[layout.column[source]], self.x[layout.column[target]]
-        y, (width, height) = self.y[target], svg.size(target)
-        if target.kind == "scores":
-            return [(start + svg.size(source)[0] / 2, y - 7), (end, y - 7)]
-        bottom = self.top_of(source)
-        if start == end and not edge.detour:
-            return [(start, bottom), (start, y + height / 2)]
-        y += self.port(layout, edge)
-        if edge.detour:
-            tracks = layout.tracks[layout.column[source]]
-            track = start - self.left[layout.column[source]] - 4 - TRACK * tracks.index(source)
-            leave = bottom - 8 - (self.padding if source.kind == "input" else 0)
-            around = [(start, bottom), (start, leave), (track, leave), (track, y)]
-        else:
-            around = [(start, bottom), (start, y)]
-        return [*around, (end + self.side(layout, edge) * width / 2, y)]
-
-    def port(self, layout: Layout, edge: Edge) -> float:
-        """Edges that enter a node from the same side do so at different heights."""
-        if edge.target.kind == "branch":
-            return 7.0 if not edge.source.is_state else 0.0
-        if edge.target.kind in ("add", "tap"):
-            return 0.0
-        side = self.side(layout, edge)
-        together = [e for e in layout.edges if e.target is edge.target and self.side(layout, e) == side]
-        together.sort(key=lambda e: abs(layout.column[e.source] - layout.column[e.target]))
-        return (together.index(edge) - (len(together) - 1) / 2) * -6.0
-
-    def side(self, layout: Layout, edge: Edge) -> int:
-        """Where an edge enters its target: -1 from the left, 0 from below, 1 from the right."""
-        start, end = layout.column[edge.source], layout.column[edge.target]
-        return 1 if start > end else -1 if edge.detour or start < end else 0
-
-    def draw_routes(self, routes: list[Route]) -> None:
-        """Lines, with a dot where those of one value branch."""
-        by_start: dict[Point, list[Route]] = defaultdict(list)
-        for route in routes:
-            by_start[route[1][0]].append(route)
-        for together in by_start.values():
-            together.sort(key=lambda route: route[1][1][1])
-            for i, (source, points, target) in enumerate(together):
-                if i > 0 and len(points) == 2:  # the same line once more, as in x + x
-                    continue
-                if i > 0:  # the first one goes highest, the others turn off
-                    points = points[1:]
-                    self.shapes.append(svg.dot(*points[0]))
-                dashed = not source.is_state or (target is not None and not target.is_state)
-                self.shapes.append(svg.line(points, dashed))
-                if target is not None and target.kind not in ("scale", "scores", "tap"):
-                    self.shapes.append(svg.arrow(points[-2], points[-1]))
-
-    def draw_wide(self, layout: Layout, group: list[Node]) -> None:
-        """Weighted sums of the same lanes by one matrix, as one box over these lanes."""
-        xs = [self.x[layout.column[node]] for node in group]
-        x, y = (min(xs) + max(xs)) / 2, self.y[group[0]]
-        self.shapes += [svg.box("mix", x, y, max(xs) - min(xs) + 44, 24), svg.text(x, y, group[0].label)]
-
-    def draw_panel(self, title: str, top: float, bottom: float) -> None:
-        panel = svg.box("panel", self.width / 2, (top + bottom) / 2, self.width - 2, bottom - top - 10, 8)
-        self.shapes.insert(0, panel + svg.text(self.x[0] + 12, top + 17, title, "small start"))
-
-    def draw_ends(self, bottom: float, top: float, note: str) -> None:
-        x = self.x[0]
-        self.shapes += [svg.line([(x, bottom + 4), (x, bottom)]), svg.arrow((x, top), (x, top - 4))]
-        self.shapes += [svg.text(x, bottom + 14, "embeddings", "small"), svg.text(x, top - 13, "output", "small")]
-        if note:
-            self.shapes.append(svg.text(self.width - svg.text_width(note) / 2 - 4, bottom + 14, note, "small"))
+    def line(self, wire: Wire, target: str, **options: str) -> None:
+        self.graph.edge(wire.source, target, style="dashed" if wire.dashed else "solid", **options)
 
 
-def wanted_outputs(wiring: Wiring) -> dict[Part, list[bool]]:
-    """For each part which of its outputs the part after it reads, or the same layer when it is repeated."""
-    wanted: dict[Part, list[bool]] = {}
-    repeated = {block.parts[-1] for block in wiring.blocks if block.layers > 1}
-    parts = list(wiring.parts)
-    for part, following in zip(parts, parts[1:], strict=False):
-        read = {node for reader in following.nodes for node in reader.inputs}.union(following.outputs)
-        wanted[part] = [node in read or part in repeated for node in following.inputs]
-    wanted[parts[-1]] = [True]
-    return wanted
+@dataclass
+class Wire:
+    """A value on its way: the node that it comes from, and its name where it enters a panel."""
+
+    source: str
+    dashed: bool = False  # attention scores
+    lane: int | None = None
+    name: str = ""
+    panel: Any = None
+    is_read: bool = False
 
 
-def scale_gap(layout: Layout, edge: Edge, columns: list[float]) -> float:
-    """The column to the left of the gap in which the scale of an edge is drawn: next to its source."""
-    source, target = layout.column[edge.source], layout.column[edge.target]
-    return source if source < target else columns[columns.index(source) - 1]
+def find_lanes(segment: Segment) -> dict[Node, int]:
+    """For nodes on the way of a member of the stream its number, so that they are one above the other."""
+    pure: set[Node] = set()  # made of the output of the branch alone
+    for node in segment.nodes:
+        if node.kind == "branch" or (node.inputs and pure.issuperset(node.inputs)):
+            pure.add(node)
+    lanes: dict[Node, int] = {}
+    for i, output in enumerate(segment.outputs):
+        waiting = [output]
+        while waiting and waiting[0] in segment.nodes and waiting[0] not in lanes and waiting[0] not in pure:
+            lanes[waiting[0]] = i
+            waiting = [node for node in waiting[0].inputs if node not in pure]
+    return lanes
+
+
+def label_of(node: Node) -> str:
+    """The label of a node; for a branch whose slots a mode has filled, a table of its steps."""
+    text = re.sub("[a-z]+", lambda word: GREEK.get(word[0], word[0]), node.label)
+    steps = list(inside(node)) if node.inner else []
+    if not steps:
+        return text
+    fills = ["transparent" if step.kind == "step" else FILLS.get(step.kind, FILLS["mix"])[0] for step in steps]
+    rows = [f'<tr><td bgcolor="{fill}">{escape(s.label)}</td></tr>' for s, fill in zip(steps, fills, strict=True)]
+    return f'<<table border="0" cellspacing="3">{"".join(rows[::-1])}<tr><td><b>{escape(text)}</b></td></tr></table>>'
+
+
+def inside(branch: Node) -> Iterator[Node]:
+    """The steps of a branch, in order."""
+    heads: dict[tuple[str, str], list[str]] = {}
+    for slot in HEADS:
+        for module in branch.inner.get(slot, []):
+            heads.setdefault((module.kind, module.label), []).append(slot[0])
+    yield from (Node(kind, f"{label} on {', '.join(on)}") for (kind, label), on in heads.items())
+    for step in STEPS["feed-forward" if branch.label == "feed-forward" else "attention"]:
+        slot = step.strip("[]")
+        yield from branch.inner.get(slot, []) if step != slot else [Node("step", step)]

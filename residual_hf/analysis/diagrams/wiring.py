@@ -1,25 +1,25 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
-"""The wiring of a stack: its parts, traced one by one, and which of its layers are alike."""
+"""The wiring of a stack: its segments, traced one by one, and which of its layers are alike."""
 
 from __future__ import annotations
 
 import ast
 import inspect
 import textwrap
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, fields
-from functools import partial
+from collections.abc import Iterator
+from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any
 
 import torch
-from torch import Tensor, fx, nn
+from torch import nn
 
 from residual_hf.base.errors import InputError
 from residual_hf.model import catalogue as _  # noqa: F401  registers the modes
 from residual_hf.model.configuration_residual import ResidualConfig
 from residual_hf.model.connections import ResidualConnection, build_connections, get_ln_mode
+from residual_hf.tracing import Untraceable, trace
 
-from .tracing import STATE, Node, Part, PartBuilder, TracedPart, TracedSublayer, module_node, name_constants
+from .segments import STATE, Coefficient, GraphReader, Named, Node, Segment, module_node, used
 
 DEPTH = 4
 FEW = {"streams": 2}  # smaller values of options that only make a diagram wider
@@ -27,10 +27,10 @@ FEW = {"streams": 2}  # smaller values of options that only make a diagram wider
 
 @dataclass
 class Block:
-    """Consecutive layers that are wired alike: the parts of one of them."""
+    """Consecutive layers that are wired alike: the segments of one of them."""
 
     title: str
-    parts: list[Part]
+    segments: list[Segment]
     layers: int
 
 
@@ -39,16 +39,16 @@ class Wiring:
     """A stack: how its stream begins, its layers, how it ends."""
 
     name: str
-    begin: Part
+    begin: Segment
     blocks: list[Block]
-    end: Part
+    end: Segment
     note: str = ""
 
     @property
-    def parts(self) -> Iterator[Part]:
+    def segments(self) -> Iterator[Segment]:
         yield self.begin
         for block in self.blocks:
-            yield from block.parts
+            yield from block.segments
         yield self.end
 
 
@@ -96,8 +96,8 @@ def trace_stack(name: str, stack: str = "encoder", depth: int = DEPTH) -> Wiring
     )
     try:
         with torch.no_grad():
-            wiring = trace(config, mode, stack, depth)
-    except (fx.proxy.TraceError, TypeError, AttributeError, RuntimeError) as error:
+            wiring = StackReader(config, mode, stack).read(depth)
+    except (Untraceable, TypeError, AttributeError, RuntimeError) as error:
         raise InputError(f"ln_mode {name!r}: torch.fx cannot trace {mode.__name__}.forward: {error}") from error
     if depth > 2 and len(wiring.blocks) > 2:
         return trace_stack(name, stack, 2)
@@ -105,49 +105,69 @@ def trace_stack(name: str, stack: str = "encoder", depth: int = DEPTH) -> Wiring
     return wiring
 
 
-def trace(config: ResidualConfig, mode: type[ResidualConnection], stack: str, depth: int) -> Wiring:
-    boundary = mode.Boundary(config, stack)
-    name_constants(boundary)
-    stream: tuple[Tensor, ...] = (torch.randn(STATE),)
+class StackReader:
+    """Reads a stack from begin to end; `values` and `drawn` are the stream between two segments."""
 
-    def build(title: str, run: Callable, *modules: nn.Module, inner: dict[str, list[Node]] | None = None) -> Part:
-        nonlocal stream
-        builder = PartBuilder(TracedPart(run, len(stream), *modules), title, stream, inner or {})
-        part = builder.build()
-        part.names = stream_names(mode, len(part.inputs))
-        stream = builder.results
-        return part
+    def __init__(self, config: ResidualConfig, mode: type[ResidualConnection], stack: str):
+        self.config, self.mode, self.stack = config, mode, stack
+        self.values: Any = (torch.randn(STATE),)
+        self.drawn: list[Any] = [Node("input")]
 
-    begin = build("begin", lambda stream: boundary.begin(*stream), boundary)
-    layers: list[list[Part]] = []
-    for layer in range(depth):
-        connections = build_connections(config, stack, layer)
-        parts = []
+    def read(self, depth: int) -> Wiring:
+        boundary: Any = self.mode.Boundary(self.config, self.stack)
+        begin = self.segment("begin", boundary, run=lambda module, stream, sublayer: module.begin(*stream))
+        layers = [self.layer(i) for i in range(depth)]
+        end = self.segment("end", boundary, run=lambda module, stream, sublayer: (module.end(stream),))
+        return Wiring(self.mode.name, begin, group(layers), end)
+
+    def layer(self, layer: int) -> list[Segment]:
+        connections = build_connections(self.config, self.stack, layer)
+        names = {id(p): name.rsplit(".", 1)[-1] for c in connections for name, p in c.named_parameters()}
+        segments = []
         for connection in connections:
-            name_constants(connection)
             inner = {
                 slot: [module_node(m) for m in (module if isinstance(module, nn.Sequential) else [module])]
-                for slot, module in mode.inner_modules(config, connection.place).items()
+                for slot, module in self.mode.inner_modules(self.config, connection.place).items()
             }
-            sublayer = TracedSublayer()
-            title = connection.place.kind.replace("_", "-")
-            parts.append(build(title, partial(join, connection, sublayer), sublayer, *connections, inner=inner))
-        layers.append(parts)
-    end = build("end", lambda stream: (boundary.end(stream),), boundary)
-    return Wiring(mode.name, begin, group(layers), end)
+            branch = Node("branch", connection.place.kind.replace("_", "-"), inner=inner)
+            segments.append(self.segment(branch.label, connection, branch, names))
+        return segments
+
+    def segment(
+        self, title: str, module: nn.Module, branch: Node | None = None, names: Any = None, run: Any = None
+    ) -> Segment:
+        name_constants(module)
+        reader = GraphReader(module, trace(module, len(self.values), run), branch, names or {})
+        stream = [member if isinstance(member, Coefficient) else Node("input") for member in self.drawn]
+        inputs = [member for member in stream if isinstance(member, Node)]
+        self.values, self.drawn = reader.read(self.values, stream)
+        outputs = [member for member in self.drawn if isinstance(member, Node)]
+        return Segment(title, inputs, used(reader.nodes, outputs), outputs, stream_names(self.mode, len(inputs)))
 
 
-def join(connection: ResidualConnection, sublayer: TracedSublayer, stream: tuple[Tensor, ...]) -> Any:
-    return connection(stream, sublayer)
+def name_constants(module: nn.Module) -> None:
+    for name, value in list(vars(module).items()):
+        if type(value) is float:
+            vars(module)[name] = named(value, name)
+        elif name == "options" and is_dataclass(value) and not isinstance(value, type):
+            floats = {f.name: getattr(value, f.name) for f in fields(value)}
+            changed = {name: named(v, name) for name, v in floats.items() if type(v) is float}
+            vars(module)[name] = replace(value, **changed)
 
 
-def group(layers: list[list[Part]]) -> list[Block]:
+def named(value: float, name: str) -> Named:
+    constant = Named(value)
+    constant.name = name
+    return constant
+
+
+def group(layers: list[list[Segment]]) -> list[Block]:
     """Neighboring layers that are wired alike, as blocks."""
     blocks: list[Block] = []
     first = 0
     for i, layer in enumerate(layers):
         following = layers[i + 1] if i + 1 < len(layers) else None
-        if following is None or [p.signature() for p in following] != [p.signature() for p in layer]:
+        if following is None or [s.signature() for s in following] != [s.signature() for s in layer]:
             numbers = f"layer {i + 1}" if i == first else f"layers {first + 1} to {i + 1}"
             title = "each layer" if i + 1 - first == len(layers) else f"{numbers} of {len(layers)}"
             blocks.append(Block(title, layer, layers=i + 1 - first))

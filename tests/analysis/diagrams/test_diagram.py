@@ -4,9 +4,11 @@
 from __future__ import annotations
 
 import re
+import shutil
 import sys
 import xml.etree.ElementTree as ElementTree
 from collections import Counter
+from html import unescape
 from pathlib import Path
 
 import pytest
@@ -15,8 +17,8 @@ from torch import nn
 from torch.overrides import TorchFunctionMode
 
 from residual_hf import ResidualConfig, ResidualModel
-from residual_hf.analysis.diagrams.diagram import draw, draw_modes
-from residual_hf.analysis.diagrams.tracing import STATE, Node, Part
+from residual_hf.analysis.diagrams.diagram import dot_source, draw, draw_modes, label_of
+from residual_hf.analysis.diagrams.segments import STATE, Segment
 from residual_hf.analysis.diagrams.wiring import trace_stack
 from residual_hf.base.errors import InputError
 from residual_hf.cli import main
@@ -27,10 +29,12 @@ from residual_hf.model.layers import (
     ResidualEncoderLayer,
     ResidualFeedForward,
 )
+from residual_hf.model.modes_multi_stream import weighted_sums
 from residual_hf.model.norms import NORM_TYPES
 
 ROOT = Path(__file__).parents[3]
 OURS = sorted(name for name, mode in LN_MODES.items() if mode.__module__.startswith("residual_hf."))
+needs_dot = pytest.mark.skipif(shutil.which("dot") is None, reason="no program `dot` (Graphviz)")
 SVG = "{http://www.w3.org/2000/svg}"
 ADDITIONS = {torch.add, torch.Tensor.add, torch.Tensor.__add__, torch.Tensor.__radd__, torch.Tensor.__iadd__}
 ADDITIONS |= {torch.sub, torch.Tensor.sub, torch.Tensor.__sub__, torch.Tensor.__rsub__, torch.Tensor.__isub__}
@@ -67,7 +71,7 @@ class Watch(TorchFunctionMode):
         states = [a for a in args if isinstance(a, torch.Tensor) and tuple(a.shape) == STATE]
         if self.depth == 0 and function in ADDITIONS and len(states) == 2:
             self.found["additions"] += 1
-        if self.depth == 0 and function is torch.Tensor.matmul:
+        if self.depth == 0 and function is weighted_sums:
             weights, members = args
             self.found["additions"] += weights.shape[-2] * (members.shape[-2] - 1)
         return result
@@ -87,74 +91,83 @@ def run_real_stack(name: str, stack: str, depth: int) -> Counter[str]:
     return watch.found
 
 
+@needs_dot
 @pytest.mark.parametrize("stack", ["encoder", "decoder"])
 @pytest.mark.parametrize("name", OURS)
 def test_wiring_has_the_norms_branches_and_additions_of_a_model(name, stack):
     wiring = trace_stack(name, stack)
     depth = sum(block.layers for block in wiring.blocks)
-    times = [(wiring.begin, 1), *((p, b.layers) for b in wiring.blocks for p in b.parts), (wiring.end, 1)]
+    times = [(wiring.begin, 1), *((s, b.layers) for b in wiring.blocks for s in b.segments), (wiring.end, 1)]
     drawn = Counter(
-        norms=sum(n * (node.kind == "norm") for part, n in times for node in part.nodes),
-        branches=sum(n * (node.kind == "branch") for part, n in times for node in part.nodes),
+        norms=sum(n * (node.kind == "norm") for segment, n in times for node in segment.nodes),
+        branches=sum(n * (node.kind == "branch") for segment, n in times for node in segment.nodes),
         additions=sum(
-            n * (len(node.inputs) - 1) for part, n in times for node in part.nodes if node.kind in ("add", "mix")
+            n * (len(node.inputs) - 1) for segment, n in times for node in segment.nodes if node.kind in ("add", "mix")
         ),
     )
     assert +drawn == +run_real_stack(name, stack, depth)
-    check_drawing(draw(wiring), [part for part, _ in times])
+    check_drawing(draw(wiring), [segment for segment, _ in times])
 
 
-def check_drawing(svg: str, parts: list[Part]) -> None:
-    """Every node has one shape, no two shapes overlap, and no line runs through a shape."""
+def check_drawing(svg: str, segments: list[Segment]) -> None:
+    """Every node has one shape, no two shapes overlap, no line runs through a shape, and all lines run upwards."""
     root = ElementTree.fromstring(svg)
-    styles = Counter(element.get("class") for element in root.iter())
-    kinds = Counter(node.kind for part in parts for node in part.nodes)
-    inner = Counter(m.kind for part in parts for node in part.nodes for m in heads_merged(node))
-    for kind in ("branch", "add", "scale", "op"):
-        assert styles[kind] == kinds[kind]
-    for kind in ("norm", "module"):
-        assert styles[kind] == kinds[kind] + inner[kind]
-    shapes = boxes(root)
+    groups = [group for group in root.iter(f"{SVG}g") if group.get("class", "").startswith("node ")]
+    styles = Counter(group.get("class").removeprefix("node ") for group in groups)
+    nodes = [node for segment in segments for node in segment.nodes]
+    kinds = Counter(node.kind for node in nodes if node.kind not in ("scores", "mix"))
+    kinds["mix"] = len({(node.label, *map(id, node.inputs)) for node in nodes if node.kind == "mix"})
+    assert {kind: count for kind, count in styles.items() if kind != "input"} == dict(+kinds)
+    drawn = Counter("".join(text.itertext()) for group in groups for text in group.iter(f"{SVG}text"))
+    for label in {label_of(node) for node in nodes if node.kind not in ("add", "scores", "mix") and not node.inner}:
+        assert drawn[label]
+    for inner in (module for node in nodes for modules in node.inner.values() for module in modules):
+        assert any(text.startswith(inner.label) for text in drawn)
+    shapes = [box for group in groups if (box := outline(group))]
     for i, a in enumerate(shapes):
         assert not [b for b in shapes[:i] if overlap(a, b)]
-    for path in root.iter(f"{SVG}path"):
-        if path.get("class") in ("line", "dashed"):
-            for segment in segments(path.get("d")):
-                assert not [shape for shape in shapes if overlap(segment, shape)]
+    for edge in root.iter(f"{SVG}g"):
+        if edge.get("class") == "edge":
+            points = curve(next(edge.iter(f"{SVG}path")).get("d"))
+            assert points[0][1] > points[-1][1]
+            ends = [shape for shape in shapes if any(near(point, shape) for point in (points[0], points[-1]))]
+            crossed = [shape for shape in shapes if any(near(point, shape, -1.5) for point in points)]
+            assert not [shape for shape in crossed if shape not in ends]
 
 
-def heads_merged(branch: Node) -> list[Node]:
-    """The modules inside a branch; those on queries, keys and values are one shape."""
-    slots = {("head" if slot in ("query", "key", "value") else slot): nodes for slot, nodes in branch.inner.items()}
-    return [node for nodes in slots.values() for node in nodes]
-
-
-def boxes(root: ElementTree.Element) -> list[tuple[float, ...]]:
-    """(left, top, right, bottom) of all shapes, those inside a branch left out."""
-    found = []
-    for rect in root.iter(f"{SVG}rect"):
-        x, y, width, height = (float(rect.get(name)) for name in ("x", "y", "width", "height"))
-        found.append((rect.get("class"), (x, y, x + width, y + height)))
-    branches = [box for style, box in found if style == "branch"]
-    shapes = [box for style, box in found if style not in ("page", "panel")]
-    found = [box for box in shapes if not any(b != box and overlap(b, box) and b[0] <= box[0] for b in branches)]
-    for circle in root.iter(f"{SVG}circle"):
-        if circle.get("class") == "add":
-            x, y, r = (float(circle.get(name)) for name in ("cx", "cy", "r"))
-            found.append((x - r, y - r, x + r, y + r))
-    return found
+def outline(group: ElementTree.Element) -> tuple[float, ...] | None:
+    """(left, top, right, bottom) of a shape; None for text."""
+    for shape in group:
+        if shape.tag == f"{SVG}ellipse":
+            x, y, rx, ry = (float(shape.get(name)) for name in ("cx", "cy", "rx", "ry"))
+            return x - rx, y - ry, x + rx, y + ry
+        if shape.tag == f"{SVG}path":
+            xs, ys = zip(*coordinates(shape.get("d")), strict=True)
+            return min(xs), min(ys), max(xs), max(ys)
+    return None
 
 
 def overlap(a: tuple[float, ...], b: tuple[float, ...]) -> bool:
-    return a[0] < b[2] - 1.2 and b[0] < a[2] - 1.2 and a[1] < b[3] - 1.2 and b[1] < a[3] - 1.2
+    return a[0] < b[2] and b[0] < a[2] and a[1] < b[3] and b[1] < a[3]
 
 
-def segments(path: str) -> list[tuple[float, ...]]:
-    """The straight pieces of a line, from corner to corner, as thin boxes."""
-    numbers = [tuple(map(float, point.split())) for point in re.findall(r"[-\d.e]+ [-\d.e]+", path)]
+def near(point: tuple[float, float], box: tuple[float, ...], distance: float = 9.0) -> bool:
+    x, y = point
+    return box[0] - distance < x < box[2] + distance and box[1] - distance < y < box[3] + distance
+
+
+def coordinates(path: str) -> list[tuple[float, float]]:
+    return [(float(x), float(y)) for x, y in re.findall(r"(-?[\d.]+)[ ,](-?[\d.]+)", path)]
+
+
+def curve(path: str) -> list[tuple[float, float]]:
+    """Points on a line, which is made of cubic Bezier curves."""
+    points = coordinates(path)
     found = []
-    for (x1, y1), (x2, y2) in zip(numbers, numbers[1:], strict=False):
-        found.append((min(x1, x2) - 1, min(y1, y2) - 1, max(x1, x2) + 1, max(y1, y2) + 1))
+    for i in range(0, len(points) - 1, 3):
+        for t in (n / 20 for n in range(21)):
+            weights = (1 - t) ** 3, 3 * t * (1 - t) ** 2, 3 * t**2 * (1 - t), t**3
+            found.append(tuple(sum(w * p[k] for w, p in zip(weights, points[i : i + 4], strict=True)) for k in (0, 1)))
     return found
 
 
@@ -205,25 +218,27 @@ def own_modes():
     sys.modules.pop("highway", None)  # from --import; a later import would not register its mode again
 
 
+@needs_dot
 def test_mode_of_a_user_is_drawn(own_modes):
     wiring = trace_stack("highway")
     (block,) = wiring.blocks
-    assert [(node.kind, node.label) for node in block.parts[0].nodes] == [
+    assert [(node.kind, node.label) for node in block.segments[0].nodes] == [
         ("branch", "self-attention"),
         ("op", "relu"),
         ("scale", "× sigmoid(gate(h))"),
         ("scale", "× 1 - keep"),
         ("add", ""),
     ]
-    check_drawing(draw(wiring), list(wiring.parts))
+    check_drawing(draw(wiring), list(wiring.segments))
 
 
+@needs_dot
 @pytest.mark.parametrize("stack", ["encoder", "decoder"])
 def test_detours_of_a_tangled_mode_keep_clear_of_its_nodes(own_modes, stack):
     wiring = trace_stack("tangled", stack)
-    labels = [node.label for node in wiring.blocks[0].parts[0].nodes]
+    labels = [node.label for node in wiring.blocks[0].segments[0].nodes]
     assert {"1 -", "/ 2", "mean", "sigmoid", "×", "LN", "Linear"} <= set(labels)
-    check_drawing(draw(wiring), list(wiring.parts))
+    check_drawing(draw(wiring), list(wiring.segments))
 
 
 def test_mode_that_looks_at_values_is_refused(own_modes):
@@ -231,6 +246,7 @@ def test_mode_that_looks_at_values_is_refused(own_modes):
         draw_modes(["moody"])
 
 
+@needs_dot
 def test_command_draws_own_modes_next_to_others(tmp_path, capsys, own_modes):
     mode = ROOT / "examples" / "custom_mode" / "highway.py"
     file = tmp_path / "modes.svg"
@@ -251,4 +267,14 @@ def test_picture_of_the_readme_is_up_to_date():
     names = ("post_ln", "pre_ln", "resi_dual")
     committed = (ROOT / "docs" / "images" / "connections.svg").read_text(encoding="utf-8")
     command = f"residual-hf modes {' '.join(names)} --svg docs/images/connections.svg --overwrite"
-    assert committed == draw_modes(names), f"run `{command}`"
+    (source,) = re.findall("<metadata>(.*)</metadata>", committed, re.DOTALL)
+    assert unescape(source) == dot_source(*map(trace_stack, names)), f"run `{command}`"
+
+
+def test_without_graphviz_the_message_names_it(monkeypatch, tmp_path, capsys):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert main(["modes", "post_ln", "--svg", str(tmp_path / "modes.svg")]) == 2
+    assert "apt-get install graphviz" in capsys.readouterr().err
+    monkeypatch.setitem(sys.modules, "graphviz", None)
+    assert main(["modes", "post_ln", "--svg", str(tmp_path / "modes.svg")]) == 2
+    assert "pip install residual_hf[diagrams]" in capsys.readouterr().err
