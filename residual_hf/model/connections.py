@@ -37,8 +37,8 @@ stacks contain no code for individual modes. Each feature of a mode has one plac
 - a shortcut that is not the first member of the stream (HybridNorm, SiameseNorm, DLCL): `shortcut_at`, for probes.
 
 Layers take and return only tensors, so gradient checkpointing, `torch.compile`, caches and beam reordering work for
-any mode. For the C kernels that decode on a CPU, what a connection computes is recorded (`native/programs.py`), if it
-consists of sums, factors, norms, and gates with one value per token.
+any mode. What a connection computes is traced (`residual_hf.tracing`) for diagrams, for the C kernels of training, and
+for those that decode on a CPU, if it consists of sums, factors, norms, and gates with one value per token.
 """
 
 from __future__ import annotations

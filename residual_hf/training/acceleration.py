@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -53,33 +53,35 @@ def accelerated(model: Any, precision: str = "fp32") -> Iterator[None]:
     if library() is None or not on_cpu:
         yield
         return
-    rounded = rounded_products_of_criterion(model) if bf16 else nullcontext()
-    with registered_kernels(model, bf16), native_attention(model), rounded:
+    with registered_kernels(model, bf16), native_attention(model):
         yield
 
 
 @contextmanager
 def registered_kernels(model: nn.Module, bf16: bool) -> Iterator[None]:
-    kernels = {module: kernel for module in model.modules() if (kernel := kernel_of(module, bf16))}
-    for module, kernel in kernels.items():
-        module.kernel = kernel  # type: ignore[assignment]
+    registered = []
+    for module in model.modules():
+        name = "criterion_products" if isinstance(module, ResidualLanguageModel) else "kernel"
+        if name not in vars(module) and (kernel := kernel_of(module, bf16)):
+            setattr(module, name, kernel)
+            registered.append((module, name))
     try:
         yield
     finally:
-        for module in kernels:
-            del module.kernel
+        for module, name in registered:
+            delattr(module, name)
 
 
 def kernel_of(module: nn.Module, bf16: bool) -> Kernel | None:
-    """The kernel of a module for training, None if it has none or another context has registered it."""
-    if getattr(module, "kernel", None) is not None:
-        return None
+    """The kernel of a module for training, None if it has none."""
     if isinstance(module, ResidualConnection):
         return JoinedConnection()
     if type(module) is DepthAttention and is_served(module.norm):
         return depth_attention
     if type(module) is Projection and bf16:
         return linear
+    if isinstance(module, ResidualLanguageModel) and bf16:
+        return products.bf16_products
     return dropout if type(module) is Dropout else None
 
 
@@ -110,19 +112,6 @@ def attend(module: Any, query: Tensor, key: Tensor, value: Tensor, mask: Tensor 
 AttentionInterface.register(ATTENTION, attend)
 AttentionMaskInterface.register(ATTENTION, ALL_MASK_ATTENTION_FUNCTIONS["sdpa"])
 SAME_ATTENTION.add(ATTENTION)
-
-
-@contextmanager
-def rounded_products_of_criterion(model: nn.Module) -> Iterator[None]:
-    models = [module for module in model.modules() if isinstance(module, ResidualLanguageModel)]
-    models = [module for module in models if "criterion_products" not in vars(module)]
-    for module in models:
-        module.criterion_products = products.bf16_products
-    try:
-        yield
-    finally:
-        for module in models:
-            del module.criterion_products
 
 
 def cpu_precision(precision: str) -> str:

@@ -109,34 +109,26 @@ def branch_nodes(inputs: dict[Any, fx.Node], is_warming: bool) -> list[fx.Node] 
 
 
 def join_addition(graph: fx.Graph, connection: nn.Module, a: fx.Node, sublayer: fx.Node, read: Any) -> bool:
-    """`norm(u + a)`, also with `r + scale * a`, or `u + a`, where the output `a` of the sub-layer has no other use."""
+    """`u + a` or `norm(u + a)`, the latter also with `r + scale * a`, if nothing else uses `a`, the sub-layer."""
     first, *others = a.users
-    if not is_sum(first, a) or first.kwargs:
-        return False
-    shortcut = other_of(first, a)
     norm = norm_after(first, connection)
-    if norm is None:
-        if not others:
-            replace(graph, first, add, sublayer, read, shortcut)
-        return not others
+    if first.kwargs or not is_sum(first, a) or len(others) > (norm is not None):
+        return False
+    dual: Any = None
+    scale: Any = 1.0
+    for second in others:
+        dual, scale, order = other_of(second, a), second.kwargs.get("alpha", 1.0), list(graph.nodes)
+        is_plain = is_sum(second, a) and second.args[1] is a and isinstance(scale, (int, float))
+        if not is_plain or order.index(dual) > order.index(first):
+            return False
     with graph.inserting_before(first):
-        inputs = sublayer, graph.get_attr(str(norm.target)), read, shortcut
-    if not others:
-        replace(graph, norm, add_norm, *inputs)
+        module = None if norm is None else graph.get_attr(str(norm.target))
+        sums = graph.call_function(add, (sublayer, module, read, other_of(first, a), dual, scale))
+    replace(graph, norm or first, operator.getitem, sums, 0)
+    for second in others:
+        replace(graph, second, operator.getitem, sums, 1)
+    if norm is not None:
         graph.erase_node(first)
-        return True
-    order = list(graph.nodes)
-    (dual, *more) = others
-    if more or not is_sum(dual, a) or order.index(other_of(dual, a)) > order.index(first) or dual.args[1] is not a:
-        return False
-    scale = dual.kwargs.get("alpha", 1.0)
-    if not isinstance(scale, (int, float)):
-        return False
-    with graph.inserting_before(first):
-        both = graph.call_function(add_norm_dual, (*inputs, other_of(dual, a), scale))
-    replace(graph, norm, operator.getitem, both, 0)
-    replace(graph, dual, operator.getitem, both, 1)
-    graph.erase_node(first)
     return True
 
 
@@ -169,12 +161,12 @@ def replace(graph: fx.Graph, node: fx.Node, function: Callable[..., Any], *input
 
 def is_sum(node: fx.Node, a: fx.Node) -> bool:
     """Whether a node adds `a` to another value."""
-    is_addition = node.op in ("call_function", "call_method") and operation_of(node) == "add" and len(node.args) == 2
-    return is_addition and all(isinstance(value, fx.Node) for value in node.args) and node.args != (a, a)
+    return operation_of(node) == "add" and isinstance(other_of(node, a), fx.Node)
 
 
 def other_of(node: fx.Node, a: fx.Node) -> Any:
-    return next(value for value in node.args if value is not a)
+    """The other one of two arguments."""
+    return next((value for value in node.args if value is not a), None) if len(node.args) == 2 else None
 
 
 def norm_after(node: fx.Node, connection: nn.Module) -> fx.Node | None:
@@ -193,33 +185,20 @@ def call(sublayer: Sublayer, read: Tensor) -> Tensor:
     return sublayer(read)
 
 
-def add(sublayer: Sublayer, read: Tensor, shortcut: Tensor) -> Tensor:
-    if shortcut.shape != read.shape:
-        return shortcut + sublayer(read)
-    return autograd.dropout_add(sublayer.scaled(read), shortcut, rate_of(sublayer.dropout))
-
-
-def add_norm(sublayer: Sublayer, norm: Any, read: Tensor, shortcut: Tensor) -> Tensor:
-    return add_norm_dual(sublayer, norm, read, shortcut, None, 1.0)[0]
-
-
-def add_norm_dual(
+def add(
     sublayer: Sublayer, norm: Any, read: Tensor, shortcut: Tensor, dual: Tensor | None, scale: float
-) -> tuple[Any, ...]:
+) -> tuple[Tensor, Tensor | None]:
+    """`norm(shortcut + a)` and `dual + scale * a`, with the output `a` of the sub-layer that reads `read`."""
     if any(x is not None and x.shape != read.shape for x in (shortcut, dual)):
         a = sublayer(read)
-        return norm(shortcut + a), None if dual is None else torch.add(dual, a, alpha=scale)
-    return autograd.dropout_add_norm(
-        sublayer.scaled(read),
-        shortcut,
-        rate_of(sublayer.dropout),
-        norm.weight,
-        getattr(norm, "bias", None),
-        norm.eps,
-        centered=isinstance(norm, nn.LayerNorm),
-        dual=dual,
-        dual_scale=scale,
-    )
+        total, outer = shortcut + a, None if dual is None else torch.add(dual, a, alpha=scale)
+        return total if norm is None else norm(total), outer
+    branch, rate = sublayer.scaled(read), rate_of(sublayer.dropout)
+    if norm is None:
+        return autograd.dropout_add(branch, shortcut, rate), None
+    bias, centered = getattr(norm, "bias", None), isinstance(norm, nn.LayerNorm)
+    weights = norm.weight, bias, norm.eps
+    return autograd.dropout_add_norm(branch, shortcut, rate, *weights, centered=centered, dual=dual, dual_scale=scale)
 
 
 def rate_of(module: nn.Dropout) -> float:

@@ -27,17 +27,14 @@ STEPS = {  # what a branch does, in order; the slots that a mode may fill are in
     "feed-forward": ("W₁", "[pre_activation]", "activation", "[inner]", "W₂", "[output]"),
     "attention": ("softmax", "[heads]", "W_O", "[output]"),
 }
-FILLS = {
-    "branch": ("#4a90d933", "#4a90d9"),
-    "norm": ("#e3a00838", "#d99a00"),
-    "scale": ("#3fb9502e", "#3fa34d"),
-    "mix": ("#a371f733", "#a371f7"),
-}
-SHAPES = {
-    "add": {"shape": "circle", "width": "0.26", "fixedsize": "true", "style": "filled", "fillcolor": "#8b949e26"},
+SHAPES: dict[str, dict[str, str]] = {
+    "branch": {"fillcolor": "#4a90d933", "color": "#4a90d9"},
+    "norm": {"fillcolor": "#e3a00838", "color": "#d99a00"},
+    "scale": {"fillcolor": "#3fb9502e", "color": "#3fa34d", "height": "0.24"},
+    "add": {"fillcolor": "#8b949e26", "shape": "circle", "width": "0.26", "fixedsize": "true", "style": "filled"},
     "input": {"shape": "plaintext", "style": "solid", "fontsize": "11", "height": "0.1", "margin": "0.02"},
-    "scale": {"height": "0.24"},
 }
+OTHER = {"fillcolor": "#a371f733", "color": "#a371f7"}
 FONT = {"fontname": "Helvetica,Arial,sans-serif"}
 GRAPH = {"rankdir": "BT", "newrank": "true", "ranksep": "0.22", "nodesep": "0.28", "fontsize": "11", **FONT}
 BOX = {"shape": "box", "style": "rounded,filled", "fontsize": "12", "height": "0.3", "width": "0.3", **FONT}
@@ -94,7 +91,7 @@ def dot_source(*wirings: Wiring) -> str:
     graph.attr(bgcolor="transparent")
     for i, wiring in enumerate(wirings):
         with graph.subgraph(name=f"cluster{i}") as part:
-            title = f"<<b>{wiring.name}</b>>" if len(wirings) > 1 else wiring.note
+            title = f"<<b>{escape(wiring.name)}</b>>" if len(wirings) > 1 else wiring.note
             part.attr(label=title, pencolor="none", labelloc="t")
             Drawing(graph, part, f"m{i}_").draw_stack(wiring)
     return graph.source
@@ -108,12 +105,12 @@ class Drawing:
         self.number = count()
 
     def draw_stack(self, wiring: Wiring) -> None:
-        embeddings = Wire(self.add(self.part, Node("input", "embeddings"), group="lane0"), lane=0)
+        embeddings = Wire(self.add(self.part, Node("input", "embeddings"), lane=0), lane=0)
         stream = self.draw_segment(self.part, wiring.begin, [embeddings])
         for block in wiring.blocks:
             stream = self.draw_block(block, stream)
         (result,) = self.draw_segment(self.part, wiring.end, stream)
-        self.connect(result, self.add(self.part, Node("input", "output"), group="lane0"))
+        self.connect(result, self.add(self.part, Node("input", "output"), lane=0))
         for node, wire in zip(wiring.end.inputs, stream, strict=True):
             is_unread = not wire.is_read and node not in wiring.end.outputs
             if is_unread and wire.panel is None and wiring.blocks[-1].layers > 1:
@@ -140,26 +137,24 @@ class Drawing:
             key = (node.label, *map(id, node.inputs)) if node.kind == "mix" else node
             lane = lanes.get(node)
             if key not in sums:
-                sums[key] = self.add(panel, node, **({} if lane is None else {"group": f"lane{lane}"}))
+                sums[key] = self.add(panel, node, lane)
                 for source in node.inputs:
                     self.connect(wires[source], sums[key], lane)
             wires[node] = Wire(sums[key], lane=lane)
         return [copy.copy(wires[node]) for node in segment.outputs]
 
-    def add(self, panel: Any, node: Node, **options: str) -> str:
+    def add(self, panel: Any, node: Node, lane: int | None = None) -> str:
         name = f"{self.prefix}{next(self.number)}"
-        fill, line = FILLS.get(node.kind, FILLS["mix"])
-        if "group" in options:
-            options["group"] = self.prefix + options["group"]
-        colors = {"fillcolor": fill, "color": line} if node.kind not in SHAPES or node.kind == "scale" else {}
-        options = {**colors, **SHAPES.get(node.kind, {}), **options, "class": node.kind}
-        panel.node(name, label="+" if node.kind == "add" else label_of(node), **options)
+        options = {"label": "+" if node.kind == "add" else label_of(node), "class": node.kind}
+        if lane is not None:
+            options["group"] = f"{self.prefix}lane{lane}"
+        panel.node(name, **SHAPES.get(node.kind, OTHER), **options)
         return name
 
     def connect(self, wire: Wire, target: str, lane: int | None = None) -> None:
         if wire.panel is not None:  # the first reader in a panel: the wire gets its name
             with wire.panel.subgraph(name=f"entry_{wire.panel.name}", graph_attr={"rank": "same"}) as entry:
-                name = self.add(entry, Node("input", wire.name), group=f"lane{wire.lane}")
+                name = self.add(entry, Node("input", wire.name), wire.lane)
             wire.panel = None
             self.line(wire, name, arrowhead="none", weight="9")
             wire.source = name
@@ -203,7 +198,7 @@ def label_of(node: Node) -> str:
     steps = list(inside(node)) if node.inner else []
     if not steps:
         return text
-    fills = ["transparent" if step.kind == "step" else FILLS.get(step.kind, FILLS["mix"])[0] for step in steps]
+    fills = ["transparent" if s.kind == "step" else SHAPES.get(s.kind, OTHER)["fillcolor"] for s in steps]
     rows = [f'<tr><td bgcolor="{fill}">{escape(s.label)}</td></tr>' for s, fill in zip(steps, fills, strict=True)]
     return f'<<table border="0" cellspacing="3">{"".join(rows[::-1])}<tr><td><b>{escape(text)}</b></td></tr></table>>'
 
