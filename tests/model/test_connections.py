@@ -15,7 +15,7 @@ from transformers import initialization as init
 
 from residual_hf import ResidualConfig, ResidualForConditionalGeneration, register_ln_mode
 from residual_hf.model import layers, stacks
-from residual_hf.model.connections import LN_MODES, ResidualConnection, StreamBoundary, layer_places
+from residual_hf.model.connections import LN_MODES, ResidualConnection, StreamBoundary, Sublayer, layer_places
 from residual_hf.model.ln_modes import PostLN, PreLN
 from residual_hf.model.norms import build_norm
 from residual_hf.model.options import option
@@ -115,6 +115,11 @@ def test_places_count_sublayers():
     assert [place.is_first_in_layer for place in places] == [True, False, False]
     assert [place.is_last_in_layer for place in places] == [False, False, True]
     assert {place.num_layers for place in places} == {4}
+
+
+def test_scores_are_not_divided_by_default():
+    sublayer = Sublayer(lambda z, score_residual: (z, None, score_residual), nn.Dropout())
+    assert sublayer.with_scores(torch.ones(1), None)[1] == (None, 1.0)
 
 
 def test_stacks_may_differ():

@@ -85,7 +85,7 @@ def mutants_of(file: str, line: int | None = None) -> Iterator[Mutant]:
 def modes_of(file: str) -> list[str]:
     """The modes that a file registers, or some that use all parts of the protocol."""
     found = re.findall(r'@register_ln_mode\("(\w+)"\)', (ROOT / file).read_text(encoding="utf-8"))
-    return found or ["post_ln", "sandwich_ln", "fixup", "realformer", "siamese_norm", "b2t"]
+    return found or ["admin", "b2t", "deep_norm_gpas", "fixup", "realformer", "resi_dual", "sandwich_ln"]
 
 
 def cases(test: Callable) -> Iterator[dict]:

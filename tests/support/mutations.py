@@ -50,7 +50,7 @@ def mutations(tree: ast.Module) -> Iterator[tuple[int, str]]:
                 continue
             write(container, key, ast.fix_missing_locations(ast.copy_location(after, node)))
             try:
-                where = ".".join(parent.name for parent in scope)
+                where = ".".join(parent.name for parent in scope) or "module"
                 yield node.lineno, f"{where}: {short(node)}  ->  {short(after)}"
             finally:
                 write(container, key, node)
