@@ -442,6 +442,10 @@ def class_of_the_projections(model):
         layer.ffn.fc1.__class__ = DoubledLinear
 
 
+def test_the_package_registers_its_kernels():
+    assert decoding.pack_for_kernels is packed_model
+
+
 CHANGES = [embedding_of_one_token, one_element_through_data, numpy_view, step_of_fused_adamw, other_parameter]
 CHANGES += [rows_in_another_order, scaling, epsilon, scale_of_the_embeddings, class_of_the_projections]
 
