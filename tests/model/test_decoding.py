@@ -401,8 +401,8 @@ def one_element_through_data(model):
     model.model.decoder.layers[1].ffn.fc1.weight.data[3, 2] += 30.0
 
 
-def row_of_a_numpy_view(model):
-    model.model.decoder.layers[1].encoder_attn.v_proj.weight.detach().numpy()[3] *= -1.0
+def numpy_view(model):
+    model.model.decoder.layers[1].encoder_attn.v_proj.weight.detach().numpy()[3, 5:9] *= -30.0
 
 
 def step_of_fused_adamw(model):
@@ -442,7 +442,11 @@ def class_of_the_projections(model):
         layer.ffn.fc1.__class__ = DoubledLinear
 
 
-CHANGES = [embedding_of_one_token, one_element_through_data, row_of_a_numpy_view, step_of_fused_adamw, other_parameter]
+def test_the_package_registers_its_kernels():
+    assert decoding.pack_for_kernels is packed_model
+
+
+CHANGES = [embedding_of_one_token, one_element_through_data, numpy_view, step_of_fused_adamw, other_parameter]
 CHANGES += [rows_in_another_order, scaling, epsilon, scale_of_the_embeddings, class_of_the_projections]
 
 
@@ -515,9 +519,14 @@ def test_outputs_are_those_of_transformers(beams, served):
     assert len(served) == 4
 
 
+@pytest.mark.parametrize("attention", ["eager", "sdpa"])
 @pytest.mark.parametrize("beams", [1, 3])
-def test_a_source_of_padding_alone_has_the_tokens_of_transformers(beams):
+def test_a_source_of_padding_alone_is_left_to_transformers(beams, attention, served):
     model, sources = make_model("resi_dual"), make_sources(random.Random(3), 3, left_padded=False)
+    model.set_attn_implementation(attention)
     sources[1] = 1
-    expected = model.generate(sources, max_new_tokens=8, num_beams=beams, custom_generate=transformers_loop)
-    assert torch.equal(model.generate(sources, max_new_tokens=8, num_beams=beams), expected)
+    settings = {"num_beams": beams, "max_new_tokens": 8, "output_scores": True, "return_dict_in_generate": True}
+    expected = model.generate(sources, custom_generate=transformers_loop, **settings)
+    found = model.generate(sources, **settings)
+    assert torch.equal(found.sequences, expected.sequences) and served == []
+    torch.testing.assert_close(found.scores, expected.scores)
