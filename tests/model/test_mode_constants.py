@@ -16,7 +16,7 @@ from support.random_models import CLOSE, build, fresh, outputs_of
 from torch import nn
 
 from residual_hf import ResidualForCausalLM, ResidualForConditionalGeneration
-from residual_hf.model.connections import LN_MODES, ResidualConnection, StreamBoundary
+from residual_hf.model.connections import LN_MODES, ResidualConnection, StreamBoundary, build_connections
 
 N, M = 3, 4  # layers of encoder and decoder
 LEGACY = ("admin", "admin_torch", "dlcl_post", "dlcl_pre", "fixup", "rezero", "rezero_post_ln")
@@ -44,6 +44,7 @@ def modules_of(model):
 def test_declarations(mode):
     cls = LN_MODES[mode]
     assert cls.default_init_style == STYLES[mode]
+    assert cls.linear_bias == (mode != "fixup")
     assert cls.no_weight_decay == UNDECAYED.get(mode, ())
     assert cls.supports_layerdrop == (mode not in WITHOUT_LAYERDROP)
     assert cls.attention_implementations == (("eager",) if mode == "realformer" else None)
@@ -89,7 +90,7 @@ def initial_value(mode, name, module, parameter, options):
     return 0.0 if name == "gate" else INITIAL[mode, name]
 
 
-@pytest.mark.parametrize(
+initial_cases = pytest.mark.parametrize(
     ("mode", "options"),
     [(mode, {}) for mode in OURS]
     + [
@@ -105,19 +106,39 @@ def initial_value(mode, name, module, parameter, options):
     ],
     ids=str,
 )
-@pytest.mark.parametrize("lost", [False, True], ids=["constructed", "initialized"])
-def test_initial_values(mode, options, lost):
-    """Those of the constructor, and those of `_init_weights` where the values were lost."""
+
+
+def assert_initial(mode, options, modules):
+    for path, module in modules.items():
+        for name, parameter in module.named_parameters(recurse=False):
+            expected = torch.as_tensor(initial_value(mode, name, module, parameter, options)).expand_as(parameter)
+            torch.testing.assert_close(parameter.detach(), expected, msg=lambda text, path=path: f"{path}: {text}")
+
+
+@initial_cases
+def test_initial_values(mode, options):
+    """Those of `_init_weights`, also where the values were lost."""
     model = model_of(mode, **options)
-    for module in modules_of(model).values() if lost else ():
+    for module in modules_of(model).values():
         for parameter in module.parameters(recurse=False):
             nn.init.constant_(parameter, 7.0)
             parameter._is_hf_initialized = False
         model._init_weights(module)
-    for path, module in modules_of(model).items():
-        for name, parameter in module.named_parameters(recurse=False):
-            expected = torch.as_tensor(initial_value(mode, name, module, parameter, options)).expand_as(parameter)
-            torch.testing.assert_close(parameter.detach(), expected, msg=lambda text, path=path: f"{path}: {text}")
+    assert_initial(mode, options, modules_of(model))
+
+
+@initial_cases
+def test_initial_values_without_a_model(mode, options):
+    """Those of the constructors; mHC has its static weights from `_init_weights`."""
+    config = model_of(mode, **options).config
+    for stack, depth in (("encoder", N), ("decoder", M)):
+        layers = (build_connections(config, stack, layer) for layer in range(depth))
+        parts = [LN_MODES[mode].Boundary(config, stack), *(c for layer in layers for c in layer)]
+        for part in parts:
+            if mode == "mhc" and isinstance(part, ResidualConnection):
+                for name in STATIC:
+                    delattr(part, name)
+            assert_initial(mode, options, dict(part.named_modules()))
 
 
 @pytest.mark.parametrize(

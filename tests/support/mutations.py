@@ -36,7 +36,7 @@ ATTRIBUTES = {
 COUNTERS = ("layer", "index", "position", "num_layers", "sublayers_per_layer")
 FUNCTIONS = (  # that may be left out
     *("sigmoid", "tanh", "softmax", "log_softmax", "silu", "exp", "sqrt", "log", "floor", "round", "detach"),
-    *("dropout", "scaled", "warmed", "transpose", "flatten", "sum", "float", "join", "reversed", "tuple"),
+    *("dropout", "scaled", "warmed", "transpose", "flatten", "sum", "float", "join", "reversed"),
 )
 DESCRIPTIONS = ("equation", "source", "bibtex", "warmup", "name")  # of a class
 CHECKS = ("strict", "help", "keepdim", "memory_format", "schema", "mutates_args")  # keywords
