@@ -46,20 +46,18 @@ def resegmenters(tokenizer: Any, settings: SubwordRegularizationSettings | None)
         return {}
     if not hasattr(tokenizer, "backend_tokenizer"):
         raise InputError(refusal("tokenizer.path", type(tokenizer).__name__, "a tokenizer of the tokenizers library"))
-    backends = {"source": tokenizer.backend_tokenizer, "target": target_backend(tokenizer)}
-    chosen = {side: _resegmenter(backends[side], settings) for side in SIDES[settings.sides]}
+    chosen: dict[str, Resegment] = {}
+    for side in SIDES[settings.sides]:
+        backend = tokenizer.backend_tokenizer if side == "source" else target_backend(tokenizer)
+        model = type(backend.model).__name__
+        kind = {"BPE": "bpe", "Unigram": "unigram", "WordLevel": "pretokenized"}.get(model, model)
+        if kind not in settings.tokenizer_kinds:
+            raise InputError(refusal("tokenizer.kind", kind, " or ".join(settings.tokenizer_kinds)))
+        if settings.bpe_dropout is not None:
+            chosen[side] = BpeDropout(backend, settings.bpe_dropout)
+        elif settings.unigram_alpha is not None:
+            chosen[side] = UnigramSampling(backend, settings.unigram_alpha)
     return {} if settings.bpe_dropout == 0 else chosen
-
-
-def _resegmenter(tokenizer: Tokenizer, settings: SubwordRegularizationSettings) -> Resegment:
-    model = type(tokenizer.model).__name__
-    kind = {"BPE": "bpe", "Unigram": "unigram", "WordLevel": "pretokenized"}.get(model, model)
-    if kind not in settings.tokenizer_kinds:
-        raise InputError(refusal("tokenizer.kind", kind, " or ".join(settings.tokenizer_kinds)))
-    if settings.bpe_dropout is not None:
-        return BpeDropout(tokenizer, settings.bpe_dropout)
-    assert settings.unigram_alpha is not None  # exactly one of the two is set
-    return UnigramSampling(tokenizer, settings.unigram_alpha)
 
 
 class _Cache(dict):

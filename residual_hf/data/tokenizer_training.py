@@ -214,8 +214,8 @@ def _with_processing(trained: models.Model, kind: str) -> Tokenizer:
         tokenizer.decoder = decoders.ByteLevel()
         return tokenizer
     escapes = {_ESCAPE: _ESCAPED_ESCAPE, _MARK: _ESCAPED_MARK}  # the escape character first, undone last
-    changes = [normalizers.Replace(*pair) for pair in [*escapes.items(), (Regex(r"\A "), "  ")]]
-    tokenizer.normalizer = normalizers.Sequence(changes)
+    changes = [normalizers.Replace(plain, escaped) for plain, escaped in escapes.items()]
+    tokenizer.normalizer = normalizers.Sequence([*changes, normalizers.Replace(Regex(r"\A "), "  ")])
     split = pre_tokenizers.Split(_word_pattern(_MARK), "isolated")
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.Metaspace(_MARK, "first"), split])
     unescape = [decoders.Replace(escaped, plain) for plain, escaped in reversed(escapes.items())]

@@ -55,7 +55,7 @@ def translate_file(
     if resume and output is None:
         raise InputError("--resume: only with --output")
     is_first = os.environ.get("RANK", "0") == "0"
-    is_pipe = source is not None and (source.is_fifo() or source.is_char_device())  # can be read once
+    can_check = source is not None and not source.is_fifo() and not source.is_char_device()  # which are read once
     typed = source is None and sys.stdin.isatty()
     if typed:
         settings = replace(settings, window=1)
@@ -63,29 +63,24 @@ def translate_file(
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(encoding="utf-8")  # as files, in every locale
     with ExitStack() as stack:
-        file = None
+        file: ResumableFile | None = None
+        write: Callable[[Sequence[str], str], Any] = write_to_stdout
+        done = 0
         if output is not None and is_first:
             made_with = {**(made_with or {}), **asdict(replace(settings, long="error", window=1))}
             kept = [source, *inputs]
             file = ResumableFile(output, made_with, resume=resume, overwrite=overwrite, inputs=kept)
             lines = stack.enter_context(file).remaining(lines)
-        if source is not None and not is_pipe:
+            write, done = file.append, file.lines
+        if can_check:
             next(iter_lines(source), None)
         translator = load()
         translator.encode([""], settings.source_lang, settings.target_lang)  # refuses languages
         total = None
-        if source is not None and not is_pipe and is_first:
+        if can_check and is_first:
             languages = settings.source_lang, settings.target_lang
             total = check_lengths(translator, iter_lines(source), settings.long, str(source), *languages)
-        long = translate_stream(
-            translator,
-            lines,
-            write_to_stdout if file is None else file.append,
-            settings,
-            done=0 if file is None else file.lines,
-            total=total,
-            recover=typed,
-        )
+        long = translate_stream(translator, lines, write, settings, done=done, total=total, recover=typed)
         if file is not None:
             file.finish()
     if long.count and is_first:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import hmac
+import queue
 import sys
 import time
 from collections.abc import AsyncIterator
@@ -24,7 +25,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from residual_hf._version import __version__
 
-from .batcher import Batcher, ClosingError, Metrics, QueueFullError
+from .batcher import Batcher, ClosingError, Metrics
 from .batcher import Request as TranslationRequest
 from .languages import Languages, language_name
 from .server_settings import ServerSettings
@@ -155,7 +156,7 @@ def create_app(languages: Languages, settings: ServerSettings) -> FastAPI:
         job = TranslationRequest(texts, source, body.target, body.format == "html", body.alternatives)
         try:
             future = batcher.submit(job)
-        except QueueFullError:
+        except queue.Full:
             headers = {"Retry-After": str(batcher.retry_after)}
             raise HTTPException(429, "Too many requests are waiting", headers=headers) from None
         except ClosingError:

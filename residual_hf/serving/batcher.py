@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import logging
+import queue
 import threading
 import time
 from collections.abc import Mapping, Sequence
@@ -23,10 +24,6 @@ logger = logging.getLogger(__name__)
 
 LONGEST_SENTENCE = 200  # tokens; models of sentences lose quality beyond
 SECOND_SEARCH = 4  # candidates that replace a suspicious translation
-
-
-class QueueFullError(Exception):
-    """As many requests as allowed are waiting."""
 
 
 class ClosingError(Exception):
@@ -132,14 +129,14 @@ class Batcher:
         """Accept a request. Cancelling the future drops what has not been translated.
 
         Raises:
-            QueueFullError: `max_queue` requests are open.
+            queue.Full: `max_queue` requests are open.
             ClosingError: after `close`, or if the thread ended because of an error.
         """
         with self._changed:
             if self._closing or not self.alive:
                 raise ClosingError
             if len(self._open) >= self.max_queue:
-                raise QueueFullError
+                raise queue.Full
             self._open.add(request)
             self._new.append(request)
             self.metrics.waiting.set(len(self._open))

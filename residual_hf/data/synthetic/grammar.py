@@ -178,11 +178,9 @@ def english(clause: Clause, question: str | None = None) -> str:
         lexical = verb.en_past if past else {"have": "has", "go": "goes", "fly": "flies"}.get(verb.en, f"{verb.en}s")
     parts = [*clause.parts, Element("verb", f"{lexical} {verb.particle}".strip(), "")]
     after = [part.en for part in sorted(parts, key=lambda part: ENGLISH_ORDER.index(part.role))]
-    if question is None:
-        words = [clause.front[0], clause.subject.en, auxiliary, *after]
-    else:
-        words = [question, auxiliary, clause.subject.en, *after]
-    return " ".join(filter(None, words))
+    subject = [clause.subject.en, auxiliary]
+    words = [clause.front[0], *subject] if question is None else [question, *reversed(subject)]
+    return " ".join(filter(None, words + after))
 
 
 def german(clause: Clause, verb_place: str = "second", question: str = "") -> str:
