@@ -17,6 +17,7 @@ from residual_hf.base.errors import InputError
 from residual_hf.data.batching import Seq2SeqCollator, TokenBudgetSampler
 from residual_hf.data.encoding import EncodedCorpus, Lengths
 from residual_hf.model.decoding import FastGenerationMixin
+from residual_hf.model.fingerprint import unchanged
 from residual_hf.model.translation_inputs import position_limit, without_tag
 
 from .generation_settings import DecodingSettings
@@ -95,10 +96,11 @@ def search(
     index, processes = (PartialState().process_index, PartialState().num_processes) if shared else (0, 1)
     batches = decoding_batches([len(source) for source in sources], settings, count)
     found: dict[int, list[Candidate]] = {}
-    for batch in batches[index::processes]:
-        results = search_batch(model, [sources[i] for i in batch], settings, count=count, **options)
-        found |= zip(batch, results, strict=True)
-        progress(len(batch) * processes)
+    with unchanged(model):
+        for batch in batches[index::processes]:
+            results = search_batch(model, [sources[i] for i in batch], settings, count=count, **options)
+            found |= zip(batch, results, strict=True)
+            progress(len(batch) * processes)
     for part in gather_object([found]) if shared else []:
         found |= part
     return [found[row] for row in range(len(sources))]

@@ -31,7 +31,7 @@ _prepared: WeakKeyDictionary[nn.Module, PreparedDecoder] = WeakKeyDictionary()
 def prepared_decoder(model: Any) -> PreparedDecoder:
     """The decoder of a model, prepared at first use and after a change of its weights."""
     found = _prepared.get(model)
-    if found is None or not found.fingerprint.matches():
+    if found is None or not found.fingerprint.matches(model):
         found = _prepared[model] = PreparedDecoder(model)
     return found
 

@@ -41,7 +41,7 @@ def packed_model(model: ResidualForConditionalGeneration, dtype: str | None) -> 
     if torch.is_autocast_enabled("cpu") or (chosen == "float32" and model.dtype != torch.float32):
         return None
     found = _packed.setdefault(model, {}).get(chosen)
-    if found is None or not found.fingerprint.matches():
+    if found is None or not found.fingerprint.matches(model):
         try:
             found = _packed[model][chosen] = NativeDecoder(model, chosen, encoder=chosen != "float32")
         except InputError as reason:

@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import cache
 from itertools import accumulate
@@ -17,6 +18,7 @@ from typing import Any, NamedTuple
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from residual_hf.generation.translator import Hypothesis, Translator
+from residual_hf.model.fingerprint import unchanged
 
 from .text import Document, is_copy, repeats
 
@@ -160,8 +162,11 @@ class Batcher:
 
     def _run(self) -> None:
         try:
-            while self._accept_new():
-                self._translate_batch()
+            with ExitStack() as stack:
+                for translator in self.translators.values():
+                    stack.enter_context(unchanged(translator.model))
+                while self._accept_new():
+                    self._translate_batch()
         finally:  # an error: nobody waits forever
             for request in list(self._open):
                 _fail(request, RuntimeError("the translating thread ended"))

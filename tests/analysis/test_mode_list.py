@@ -16,7 +16,7 @@ from residual_hf.model.connections import LN_MODES
 from residual_hf.model.modeling_residual import ResidualModel
 
 OURS = sorted(name for name, mode in LN_MODES.items() if mode.__module__.startswith("residual_hf."))
-PAGE = Path(__file__).parents[1] / "docs" / "modes.md"
+PAGE = Path(__file__).parents[2] / "docs" / "modes.md"
 
 
 def rows(table):

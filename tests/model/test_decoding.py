@@ -18,6 +18,7 @@ from residual_hf import ResidualConfig, ResidualForConditionalGeneration, native
 from residual_hf.data.data_settings import TokenizerSettings
 from residual_hf.data.tokenizer_training import train_tokenizer
 from residual_hf.model import decoding
+from residual_hf.model.fingerprint import Fingerprint, unchanged
 from residual_hf.model.layers import ResidualDecoderLayer
 from residual_hf.model.prepared_decoder import prepared_decoder
 from residual_hf.model.search import top_k
@@ -530,3 +531,22 @@ def test_a_source_of_padding_alone_is_left_to_transformers(beams, attention, ser
     found = model.generate(sources, **settings)
     assert torch.equal(found.sequences, expected.sequences) and served == []
     torch.testing.assert_close(found.scores, expected.scores)
+
+
+@pytest.mark.parametrize("native_kernels", [True, False])
+def test_a_model_that_its_owner_leaves_unchanged_is_looked_at_once(native_kernels, monkeypatch):
+    if not native_kernels:
+        monkeypatch.setattr(decoding, "pack_for_kernels", decoding.without_kernels)
+    model, sources = make_model("post_ln"), make_sources(random.Random(9), 2, left_padded=False)
+    before = model.generate(sources, max_new_tokens=10)
+    looks = []
+    look = Fingerprint._look
+    monkeypatch.setattr(Fingerprint, "_look", lambda self: looks.append(self) or look(self))
+    with unchanged(model):
+        for _ in range(3):
+            model.generate(sources, max_new_tokens=10)
+            with unchanged(model):
+                model.generate(sources, max_new_tokens=10)
+    assert len(looks) == 1
+    model.lm_head.bias.data[9] = 100.0
+    assert not torch.equal(model.generate(sources, max_new_tokens=10), before)
