@@ -154,6 +154,13 @@ def test_initial_values_of_an_option(mode, options, name, value):
     torch.testing.assert_close(getattr(connection, name).mean().item(), value)
 
 
+@pytest.mark.parametrize(("depth", "alpha"), [(6, 0.5), (8, 0.6667), (9, 0.7192), (18, 0.6482), (100, 0.5012)])
+def test_b2t_without_norms_has_the_constants_of_the_paper(depth, alpha):
+    model = model_of("b2t_no_ln")
+    place = replace(model.model.encoder.layers[0].ffn_residual.place, num_layers=depth)
+    assert LN_MODES["b2t_no_ln"](model.config, place).alpha == pytest.approx(alpha, abs=5e-5)
+
+
 def test_omegas_of_a_profile_are_those_of_the_encoder_then_of_the_decoder():
     for architecture, count in ((ResidualForConditionalGeneration, 2 * N + 3 * M), (ResidualForCausalLM, 2 * N)):
         profile = [1.0 + i for i in range(count)]
