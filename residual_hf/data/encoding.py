@@ -185,7 +185,7 @@ def encode_corpus(
         if path.exists():
             return EncodedCorpus(load_file(path), resegment, **options)
     logger.info("tokenizing %s: %d pairs", name, len(corpus))
-    bar = {"unit_scale": CHUNK, "unit": " pairs", "leave": False, "disable": None}
+    bar: dict[str, Any] = {"unit_scale": CHUNK, "unit": " pairs", "leave": False, "disable": None}
     starts = tqdm(range(0, len(corpus), CHUNK), f"tokenizing {name}", **bar)
     result = encode((corpus[start : start + CHUNK] for start in starts), tokenizer, resegment, sides=sides, **options)
     if path is not None:

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-from array import array
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -59,11 +58,8 @@ def split_corpus(source: Path, target: Path, folder: Path, languages: tuple[str,
     """
     spec = CorpusSpec(source=source, target=target, skip_empty=True)
     reader = PairReader(spec)
-    hashes = array("q"), array("q")
-    for pair in _pairs(reader):
-        for side, text in zip(hashes, pair, strict=True):
-            side.append(hash(sentence_key(text)))
-    keys = np.stack([np.frombuffer(side, dtype=np.int64) for side in hashes])
+    hashes = (tuple(hash(sentence_key(text)) for text in pair) for pair in _pairs(reader))
+    keys = np.fromiter(hashes, dtype=np.dtype((np.int64, 2))).T
     held_out = choose_held_out(keys, np.random.default_rng(seed))
     split = np.zeros(keys.shape[1], dtype=np.int8)
     for number, rows in enumerate(held_out, start=1):

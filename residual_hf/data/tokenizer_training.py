@@ -41,9 +41,7 @@ logger = logging.getLogger(__name__)
 LONGEST = 4000
 """Characters of a line to train on: the time grows with the square of the longest word, in data without spaces."""
 _MARK = "▁"
-_ESCAPE = "\ufdd0"
-_ESCAPED_ESCAPE = "\ufdd0\ufdd1"
-_ESCAPED_MARK = "\ufdd0\ufdd2"
+_ESCAPES = {"\ufdd0": "\ufdd0\ufdd1", _MARK: "\ufdd0\ufdd2"}  # the escape character first, undone last
 _BYTES = tuple(f"<0x{byte:02X}>" for byte in range(256))
 
 
@@ -129,7 +127,7 @@ def _checking_alphabet(sentences: Iterable[str], vocab_size: int, reserved: int)
     for sentence in sentences:
         alphabet.update(sentence)
         yield sentence
-    entries = len((alphabet | {_MARK, *(_ESCAPED_MARK if _MARK in alphabet else "")}) - {" "})
+    entries = len((alphabet | {_MARK, *(_ESCAPES[_MARK] if _MARK in alphabet else "")}) - {" "})
     if reserved + entries > vocab_size:
         allowed = f">= {reserved + entries} for the {len(alphabet)} different characters of the text"
         advice = "raise it, lower character_coverage or use the kind byte_bpe"
@@ -213,12 +211,11 @@ def _with_processing(trained: models.Model, kind: str) -> Tokenizer:
         tokenizer.pre_tokenizer = pre_tokenizers.Sequence([split, to_bytes])
         tokenizer.decoder = decoders.ByteLevel()
         return tokenizer
-    escapes = {_ESCAPE: _ESCAPED_ESCAPE, _MARK: _ESCAPED_MARK}  # the escape character first, undone last
-    changes = [normalizers.Replace(plain, escaped) for plain, escaped in escapes.items()]
+    changes = [normalizers.Replace(plain, escaped) for plain, escaped in _ESCAPES.items()]
     tokenizer.normalizer = normalizers.Sequence([*changes, normalizers.Replace(Regex(r"\A "), "  ")])
     split = pre_tokenizers.Split(_word_pattern(_MARK), "isolated")
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.Metaspace(_MARK, "first"), split])
-    unescape = [decoders.Replace(escaped, plain) for plain, escaped in reversed(escapes.items())]
+    unescape = [decoders.Replace(escaped, plain) for plain, escaped in reversed(_ESCAPES.items())]
     spaces = decoders.Metaspace(_MARK, prepend_scheme="first")
     tokenizer.decoder = decoders.Sequence([spaces, decoders.ByteFallback(), decoders.Fuse(), *unescape])
     return tokenizer

@@ -140,8 +140,9 @@ def corpus_scores(
     predictions: Lines,
     references: Lines,
     metrics: Sequence[str],
-    lowercase: bool,
     tokenize: str,
+    *,
+    lowercase: bool = False,
     baseline: Lines | None = None,
     samples: int = 1000,
 ) -> dict[str, dict[str, Any]]:

@@ -56,9 +56,6 @@ class Scorer:
             raise InputError("target_lang: missing, required to detokenize text")
         self.tokenizer = EvaluationSettings(tokenize=self.tokenize).tokenizer_for(self.corpus.target_lang)
 
-    def __len__(self) -> int:
-        return len(self.corpus)
-
     @cached_property
     def plain_references(self) -> Sequence[str]:
         """The references for sacreBLEU: text that is not tokenized."""
@@ -100,7 +97,9 @@ class Scorer:
     ) -> dict[str, dict[str, Any]]:
         ours = self._plain(hypotheses, self.corpus.target_lang)
         theirs = None if baseline is None else self._plain(baseline, self.corpus.target_lang)
-        return corpus_scores(ours, self.plain_references, metrics, self.lowercase, self.tokenizer, theirs)
+        return corpus_scores(
+            ours, self.plain_references, metrics, self.tokenizer, lowercase=self.lowercase, baseline=theirs
+        )
 
     def _plain(self, lines: Sequence[str], language: str | None) -> Sequence[str]:
         return detokenize(lines, language) if self.pretokenized else lines
@@ -152,8 +151,8 @@ def by_corpus(scorers: Sequence[Scorer], hypotheses: Sequence[str]) -> Iterator[
     """Each scorer with the translations of its corpus, from those of all corpora in order."""
     start = 0
     for scorer in scorers:
-        yield scorer, hypotheses[start : start + len(scorer)]
-        start += len(scorer)
+        yield scorer, hypotheses[start : start + len(scorer.corpus)]
+        start += len(scorer.corpus)
 
 
 def mean_figures(scorers: Sequence[Scorer], hypotheses: Sequence[str]) -> dict[str, float]:

@@ -81,14 +81,12 @@ class TranslationMetric(evaluate.Metric):
         predictions: Lines,
         references: Lines,
         metrics: Sequence[str] = ("bleu", "chrf", "ter"),
-        lowercase: bool = False,
         tokenize: str | None = None,
         target_lang: str | None = None,
-        baseline: Lines | None = None,
-        samples: int = 1000,
+        **options: Any,
     ) -> dict[str, dict[str, Any]]:
         tokenize = tokenize or default_tokenizer(target_lang)
-        return corpus_scores(predictions, references, metrics, lowercase, tokenize, baseline, samples)
+        return corpus_scores(predictions, references, metrics, tokenize, **options)
 
 
 def compute_metrics_for(

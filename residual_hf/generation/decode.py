@@ -15,7 +15,7 @@ from transformers.modeling_outputs import BaseModelOutput
 
 from residual_hf.base.errors import InputError
 from residual_hf.data.batching import Seq2SeqCollator, TokenBudgetSampler
-from residual_hf.data.encoding import EncodedCorpus, Lengths
+from residual_hf.data.encoding import EncodedCorpus
 from residual_hf.model.decoding import FastGenerationMixin
 from residual_hf.model.fingerprint import unchanged
 from residual_hf.model.translation_inputs import position_limit, without_tag
@@ -39,7 +39,7 @@ def translate_corpus(
         by_tag.setdefault(int(corpus[row]["labels"][0]) if tagged else None, []).append(row)
     ids: dict[int, list[int]] = {}
     for tag, rows in by_tag.items():
-        arguments = {"forced_bos_token_id": tag} if tagged else {}
+        arguments: dict[str, Any] = {"forced_bos_token_id": tag} if tagged else {}
         found = search(model, [corpus[row]["input_ids"] for row in rows], settings, shared=True, **arguments)
         ids |= {row: best.ids for row, (best,) in zip(rows, found, strict=True)}
     return to_text(tokenizer, [ids[row] for row in range(len(corpus))])
@@ -49,13 +49,6 @@ def to_text(tokenizer: Any, rows: Sequence[Sequence[int]]) -> list[str]:
     """The text of translations, without special tokens and language tags."""
     texts = tokenizer.batch_decode(rows, skip_special_tokens=True) if rows else []  # no rows: taken for an empty one
     return [without_tag(text) for text in texts]
-
-
-def decoding_batches(source_lengths: Lengths, settings: DecodingSettings, count: int = 1) -> list[list[int]]:
-    """Batches of sentence indices, longest sentences first; `count` is that of `search`."""
-    budget = max(settings.max_tokens // max(settings.num_beams, count), int(max(source_lengths)))
-    sampler = TokenBudgetSampler(source_lengths, source_lengths, budget, shuffle=False, multiple=1)
-    return [[i for i in batch if i is not None] for batch in sampler][::-1]
 
 
 class Candidate(NamedTuple):
@@ -94,7 +87,10 @@ def search(
         return []
     settings = settings or DecodingSettings()
     index, processes = (PartialState().process_index, PartialState().num_processes) if shared else (0, 1)
-    batches = decoding_batches([len(source) for source in sources], settings, count)
+    lengths = [len(source) for source in sources]
+    budget = max(settings.max_tokens // max(settings.num_beams, count), *lengths)
+    sampler = TokenBudgetSampler(lengths, lengths, budget, shuffle=False, multiple=1)
+    batches = [[i for i in batch if i is not None] for batch in sampler][::-1]  # the longest sentences first
     found: dict[int, list[Candidate]] = {}
     with unchanged(model):
         for batch in batches[index::processes]:

@@ -241,10 +241,7 @@ def check_sentences(sentences: Sequence[str]) -> None:
     for number, text in enumerate(sentences, start=1):
         if not isinstance(text, str):
             raise InputError(refusal(f"sentence {number}", text, "a string"))
-        if not text.isascii():
-            try:
-                text.encode()
-            except UnicodeEncodeError as error:
-                raise InputError(
-                    f"sentence {number} has an unpaired surrogate at character {error.start + 1}"
-                ) from error
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            raise InputError(f"sentence {number} has an unpaired surrogate at character {error.start + 1}") from error

@@ -16,6 +16,7 @@ import math
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -90,6 +91,7 @@ def fused_linear_smoothed_cross_entropy(
     form: str = "fairseq",
     ignore_index: int = -100,
     chunk_rows: int | None = None,
+    pair: tuple[float, bool] | None = None,
 ) -> LossSums:
     """`smoothed_cross_entropy(F.linear(hidden, weight, bias), labels)` without storing the logits.
 
@@ -104,25 +106,14 @@ def fused_linear_smoothed_cross_entropy(
         bias: [classes].
         epsilon, form: see the module's docstring.
         ignore_index: label of the rows to ignore.
-        chunk_rows: rows projected at a time; None chooses a number for the device.
+        chunk_rows: rows projected at a time, with `pair` an even number; None chooses a number for the device.
+        pair: the last two values of a `PairCost`, if every two rows are predictions of one token.
 
     Raises:
         InputError: unknown `form`, `epsilon` outside [0, 1), mismatched shapes, or `chunk_rows` below 1.
     """
-    cost = SmoothedCost(*_weights(epsilon, form, weight.size(0)))
-    return _fused(hidden, weight, labels, cost, bias, ignore_index, chunk_rows)
-
-
-def _fused(
-    hidden: Tensor,
-    weight: Tensor,
-    labels: Tensor,
-    cost: SmoothedCost | PairCost,
-    bias: Tensor | None,
-    ignore_index: int = -100,
-    chunk_rows: int | None = None,
-) -> LossSums:
-    """The sums of a `cost` over the rows that are not ignored. Arguments and errors as above."""
+    weights = _weights(epsilon, form, weight.size(0))
+    cost = SmoothedCost(*weights) if pair is None else PairCost(*weights, *pair)
     if hidden.shape[:-1] != labels.shape or hidden.size(-1) != weight.size(-1):
         raise InputError(
             f"hidden: shape {tuple(hidden.shape)} given, must be the shape of labels {tuple(labels.shape)} followed "
@@ -154,8 +145,8 @@ class LossMeter:
     """
 
     def __init__(self, epsilon: float, form: str, passes: TwoPasses | None = None):
+        self.fused = partial(fused_linear_smoothed_cross_entropy, epsilon=epsilon, form=form)
         self.epsilon = epsilon
-        self.form = form
         self.passes = passes
         self.reset()
 
@@ -180,15 +171,12 @@ class LossMeter:
             loss = nll(hidden, labels)
             sums = LossSums(loss, loss.detach(), (labels != -100).sum())
         elif self.passes is not None and self.passes.active:
-            weights = _weights(self.epsilon, self.form, weight.size(0))
-            cost = PairCost(*weights, self.passes.alpha, both=self.passes.cutoff is None)
-            sums = _fused(pairwise(hidden), weight, pairwise(labels), cost, bias)
+            pair = self.passes.alpha, self.passes.cutoff is None
+            sums = self.fused(pairwise(hidden), weight, pairwise(labels), bias=bias, pair=pair)
             sums = sums._replace(tokens=sums.tokens // 2)
             self.passes.active = False  # a sharded model is evaluated in a full copy, which has no such hooks
         else:
-            sums = fused_linear_smoothed_cross_entropy(
-                hidden, weight, labels, bias=bias, epsilon=self.epsilon, form=self.form
-            )
+            sums = self.fused(hidden, weight, labels, bias=bias)
         batch = (sums.smoothed.detach(), sums.nll, sums.tokens)
         self.sums = tuple(total + value for total, value in zip(self.sums, batch, strict=True))
         return sums.per_token(num_items)

@@ -6,6 +6,7 @@ import threading
 from types import SimpleNamespace
 
 import pytest
+import torch
 from support.tiny_translator import SENTENCES, tiny_model, tiny_tokenizer
 
 pytest.importorskip("prometheus_client", reason="needs the extra 'serve'")
@@ -19,7 +20,7 @@ class Dictionary:
     """Stands in for a translator: a sentence becomes "en:" and upper case, or its entry in `words`."""
 
     def __init__(self, **words):
-        self.inputs = SimpleNamespace(positions=20)
+        self.inputs, self.model = SimpleNamespace(positions=20), torch.nn.Module()
         self.settings = DecodingSettings(num_beams=2, max_tokens=40)
         self.words, self.encoded, self.batches, self.free = words, [], [], threading.Event()
         self.free.set()
