@@ -184,7 +184,7 @@ class ResidualLayer(GradientCheckpointingLayer):
 
 def connect(connection: ResidualConnection, stream: Stream, sublayer: Sublayer) -> Stream:
     """The stream after a sub-layer, by the kernel of its connection if a run has registered one."""
-    kernel = connection.kernel
+    kernel = getattr(connection, "kernel", None)  # a module of another class has none
     return connection(stream, sublayer) if kernel is None else kernel(connection, stream, sublayer)
 
 

@@ -18,7 +18,7 @@ from residual_hf.model.stacks import ResidualStack
 from residual_hf.tracing import Untraceable, trace
 
 from .recorder import NOWHERE, NoKernel, Operation, Recorder
-from .symbols import Evaluation, Symbol
+from .symbols import Symbol, evaluate
 
 
 class StackPrograms:
@@ -35,23 +35,23 @@ class StackPrograms:
     @torch.no_grad()
     def __init__(self, stack: ResidualStack):
         recorder = Recorder(stack.config.d_model)
-        embeddings = evaluate(stack.embed_norm, [Symbol(recorder.embeddings(), is_vector=True)], call_on_stream)
-        stream = evaluate(stack.boundary, [embeddings], lambda boundary, stream, _: boundary.begin(*stream))
+        embeddings = run_module(stack.embed_norm, [Symbol(recorder.embeddings(), is_vector=True)], call_on_stream)
+        stream = run_module(stack.boundary, [embeddings], lambda boundary, stream, _: boundary.begin(*stream))
         layers: Any = stack.layers
         for layer in layers:
             for name, connection in layer.named_children():
                 if name.endswith("_residual"):
                     inner = getattr(layer, name.removesuffix("_residual")).inner
                     run_branch = partial(branch, recorder, inner)
-                    stream = evaluate(connection, stream, branch=run_branch, factor=layer.branch_factor())
-        output = evaluate(stack.boundary, stream, lambda boundary, stream, _: boundary.end(stream))
+                    stream = run_module(connection, stream, branch=run_branch, factor=layer.branch_factor())
+        output = run_module(stack.boundary, stream, lambda boundary, stream, _: boundary.end(stream))
         recorder.read(output.cell)
         self.programs = recorder.programs
         remove_unused(self.programs)
         self.vectors, self.numbers = assign_registers(self.programs)
 
 
-def evaluate(
+def run_module(
     module: nn.Module,
     stream: Sequence[Any],
     run: Callable[..., Any] | None = None,
@@ -63,7 +63,7 @@ def evaluate(
         graph = trace(module, len(stream), run, inline=True, is_warming=factor is not None)
     except Untraceable as error:
         raise NoKernel(str(error)) from error
-    return Evaluation(module, graph).run(*stream, branch, lambda values: values, factor)
+    return evaluate(graph, module, (*stream, branch, lambda values: values, factor))
 
 
 def call_on_stream(module: nn.Module, stream: Sequence[Any], _: Any) -> Any:
@@ -75,7 +75,7 @@ def branch(recorder: Recorder, inner: nn.ModuleDict, states: Symbol, **options: 
     if options:
         raise NoKernel(f"a sub-layer with {', '.join(options)}")
     output = Symbol(recorder.branch(states.cell), is_vector=True)
-    return (evaluate(inner["output"], [output], call_on_stream) if "output" in inner else output,)
+    return (run_module(inner["output"], [output], call_on_stream) if "output" in inner else output,)
 
 
 def remove_unused(programs: list[list[Operation]]) -> None:

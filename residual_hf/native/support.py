@@ -38,9 +38,15 @@ def missing_support(model: ResidualForConditionalGeneration, dtype: str = "float
     quantized = {type(weight).__name__ for weight in model.parameters() if type(weight) is not nn.Parameter}
     if quantized:
         return f"the weights are of {', '.join(sorted(quantized))}"
-    if type(model.lm_head) not in (Projection, NormalizedLinear):
+    if not is_linear(model.lm_head) and type(model.lm_head) is not NormalizedLinear:
         return f"the output projection is a {type(model.lm_head).__name__}"
     return unsupported_stack(model.model.decoder)
+
+
+def is_linear(module: nn.Module) -> bool:
+    """Whether a module is a `torch.nn.Linear` or a `Projection`, also in the code of a checkpoint."""
+    kind = type(module)
+    return kind is nn.Linear or (kind.__name__ == Projection.__name__ and kind.__bases__ == (nn.Linear,))
 
 
 def unsupported_stack(stack: ResidualStack) -> str | None:
@@ -51,11 +57,12 @@ def unsupported_stack(stack: ResidualStack) -> str | None:
     head_size = config.d_model // config.stack_attention_heads(stack.stack)
     if head_size > LARGEST_HEAD:
         return f"heads of {head_size} values are larger than {LARGEST_HEAD}"
-    classes = {**dict.fromkeys(LINEAR_MAPS, Projection), "activation": type(ACT2FN[config.activation_function])}
+    activation = type(ACT2FN[config.activation_function])
     for name, module in stack.named_modules():
         role, kind = name.rpartition(".")[2], type(module)
         other_table = role in TABLES and (kind.__name__ not in TABLES[role] or [*module.children()])
-        if other_table or kind is not classes.get(role, kind):
+        other_map = role in LINEAR_MAPS and not is_linear(module)
+        if other_table or other_map or (role == "activation" and kind is not activation):
             return f"{stack.stack}.{name} is a {type(module).__name__}, for which there is no native kernel"
         if name and hasattr(module, "active_adapters"):
             return f"{stack.stack}.{name} is an adapter ({type(module).__name__})"

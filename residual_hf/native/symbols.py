@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -48,21 +49,29 @@ class Symbol:
         return Symbol(cells, is_vector)
 
 
-class Evaluation(fx.Interpreter):
-    """Runs the graph of a module on symbols, and on tensors that do not depend on hidden states."""
-
-    def __init__(self, module: nn.Module, graph: fx.Graph):
-        super().__init__(module, graph=graph)
-        self.extra_traceback = False
-
-    def run_node(self, n: fx.Node) -> Any:
-        arguments, options = self.fetch_args_kwargs_from_env(n)
-        if n.op not in ("call_function", "call_method") or not has_symbols(arguments):
-            return super().run_node(n)
-        name = operation_of(n)
-        if name not in FUNCTIONS:
-            raise NoKernel(f"{name} of hidden states")
-        return FUNCTIONS[name](*arguments, **options)
+def evaluate(graph: fx.Graph, module: nn.Module, inputs: Sequence[Any]) -> Any:
+    """The output of the graph of a module for symbols, and for tensors that do not depend on hidden states."""
+    values: dict[fx.Node, Any] = {}
+    waiting = list(inputs)
+    for node in graph.nodes:
+        arguments: Any = fx.node.map_arg(node.args, values.__getitem__)
+        options = fx.node.map_arg(node.kwargs, values.__getitem__)
+        if node.op == "placeholder":
+            values[node] = waiting.pop(0)
+        elif node.op == "get_attr":
+            values[node] = attrgetter(str(node.target))(module)
+        elif node.op == "output":
+            return arguments[0]
+        elif has_symbols(arguments):
+            name = operation_of(node)
+            if name not in FUNCTIONS:
+                raise NoKernel(f"{name} of hidden states")
+            values[node] = FUNCTIONS[name](*arguments, **options)
+        elif node.op == "call_method":
+            values[node] = getattr(arguments[0], str(node.target))(*arguments[1:], **options)
+        else:
+            values[node] = node.target(*arguments, **options)
+    return None
 
 
 def has_symbols(value: Any) -> bool:

@@ -318,6 +318,17 @@ class AdaptedNorm(nn.Module):
         return self.base_layer(states)
 
 
+def test_classes_in_the_code_of_a_checkpoint_are_served():
+    model = model_of("post_ln")
+    for layer in model.model.decoder.layers:
+        layer.ffn.fc1.__class__ = type("Projection", (nn.Linear,), {})
+        layer.ffn.fc2.__class__ = nn.Linear
+    model.lm_head.__class__ = type("Projection", (nn.Linear,), {})
+    assert compare_steps(model, NativeDecoder(model)) < 1e-5
+    model.lm_head.__class__ = type("Projection", (type(model.lm_head),), {})
+    assert "output projection is a Projection" in missing_support(model)
+
+
 def test_replaced_modules_are_refused():
     model = make("post_ln")
     model.model.decoder.layers[1].ffn.fc1 = nn.Sequential(model.model.decoder.layers[1].ffn.fc1)

@@ -72,7 +72,11 @@ class Segment:
 class Named(float):
     """A constant of a mode that remembers its name through a trace."""
 
-    name: str
+    def __new__(cls, value: float, name: str) -> Named:
+        return super().__new__(cls, value)
+
+    def __init__(self, value: float, name: str):
+        self.name = name
 
 
 class GraphReader(fx.Interpreter):

@@ -16,7 +16,7 @@ from torch import nn
 from residual_hf.base.errors import InputError
 from residual_hf.model import catalogue as _  # noqa: F401  registers the modes
 from residual_hf.model.configuration_residual import ResidualConfig
-from residual_hf.model.connections import ResidualConnection, build_connections, get_ln_mode
+from residual_hf.model.connections import STACKS, ResidualConnection, build_connections, get_ln_mode
 from residual_hf.tracing import Untraceable, trace
 
 from .segments import STATE, Coefficient, GraphReader, Named, Node, Segment, module_node, used
@@ -82,18 +82,9 @@ def trace_stack(name: str, stack: str = "encoder", depth: int = DEPTH) -> Wiring
     """
     mode = get_ln_mode(name)
     few = {f.name: FEW[f.name] for f in fields(mode.Options) if f.name in FEW}
-    config = ResidualConfig(
-        ln_mode=name,
-        ln_mode_options=few,
-        d_model=STATE[2],
-        encoder_layers=depth,
-        decoder_layers=depth,
-        encoder_attention_heads=2,
-        decoder_attention_heads=2,
-        encoder_ffn_dim=32,
-        decoder_ffn_dim=32,
-        vocab_size=10,
-    )
+    sizes = {"layers": depth, "attention_heads": 2, "ffn_dim": 32}
+    stacks = {f"{side}_{field}": size for side in STACKS for field, size in sizes.items()}
+    config = ResidualConfig(ln_mode=name, ln_mode_options=few, d_model=STATE[2], vocab_size=10, **stacks)
     try:
         with torch.no_grad():
             wiring = StackReader(config, mode, stack).read(depth)
@@ -148,17 +139,11 @@ class StackReader:
 def name_constants(module: nn.Module) -> None:
     for name, value in list(vars(module).items()):
         if type(value) is float:
-            vars(module)[name] = named(value, name)
+            vars(module)[name] = Named(value, name)
         elif name == "options" and is_dataclass(value) and not isinstance(value, type):
             floats = {f.name: getattr(value, f.name) for f in fields(value)}
-            changed = {name: named(v, name) for name, v in floats.items() if type(v) is float}
+            changed = {name: Named(v, name) for name, v in floats.items() if type(v) is float}
             vars(module)[name] = replace(value, **changed)
-
-
-def named(value: float, name: str) -> Named:
-    constant = Named(value)
-    constant.name = name
-    return constant
 
 
 def group(layers: list[list[Segment]]) -> list[Block]:
