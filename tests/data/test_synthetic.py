@@ -361,13 +361,14 @@ FIRST_1000 = "0112e10e9a9cae3a"
 
 
 def test_the_same_in_every_process() -> None:
+    """Neither the order of sets, which differs between processes, nor their number decides."""
     program = (
         "import json; from residual_hf.data.synthetic import generate_corpus;"
         "print(json.dumps(generate_corpus({'train': 1000})['train']))"
     )
-    for hash_seed in ("1", "2"):
-        made = run_python("-c", program, PYTHONHASHSEED=hash_seed)
-        text = "\n".join("\t".join(pair) for pair in json.loads(made.stdout))
+    elsewhere = json.loads(run_python("-c", program, PYTHONHASHSEED="1").stdout)
+    for pairs in (elsewhere, generate_corpus({"train": 1000})["train"]):
+        text = "\n".join("\t".join(pair) for pair in pairs)
         assert hashlib.sha256(text.encode()).hexdigest()[:16] == FIRST_1000
 
 
