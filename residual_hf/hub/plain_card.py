@@ -16,7 +16,7 @@ from residual_hf.model.configuration_residual import ResidualConfig
 from residual_hf.model.translation_inputs import TranslationInputs, language_tags
 from residual_hf.records.markdown import text
 
-from .card import describe_mode, language_codes, usage
+from .card import describe_mode, language_codes
 from .templates import render_card
 
 KINDS = {
@@ -67,18 +67,12 @@ def write_plain_card(folder: Path, config: ResidualConfig, tokenizer: Any, name:
         source=source,
         target=target,
         origin=text(origin),
-        usage=""
-        if config.is_encoder_only
-        else usage(
-            config.to_dict(),
-            name,
-            *shown,
-            task=task,
-            ends_text=ends_text(tokenizer),
-            codes=bool(codes),
-            segmented=reads_segmented_text(tokenizer),
-        ),
         task=task,
+        config=config,
+        shown=shown,
+        codes=codes,
+        ends_text=ends_text(tokenizer),
+        segmented=reads_segmented_text(tokenizer),
     )
     write_atomically(folder / "README.md", f"{card}\n")
 
