@@ -156,8 +156,13 @@ def convert_fairseq_checkpoint(
     settings, weights = read_fairseq_checkpoint(checkpoint)
     config = build_config(settings, weights)
     config.source_lang, config.target_lang = source_lang or config.source_lang, target_lang or config.target_lang
-    check_dictionary("source_dict", source_dict, dictionaries["source_dict"], config.vocab_size)
-    check_dictionary("target_dict", target_dict, dictionaries["target_dict"], config.decoder_vocab_size)
+    tables = (source_dict, config.vocab_size), (target_dict, config.decoder_vocab_size)
+    for (name, tokens), (path, rows) in zip(dictionaries.items(), tables, strict=True):
+        if len(tokens) != rows:
+            raise InputError(
+                f"{name}: {len(tokens)} tokens in {path}, including special tokens, but the checkpoint has {rows}; "
+                "use the dict.txt of the binarised training data"
+            )
     tokenizer = fairseq_tokenizer(
         source_dict,
         target_dict,
@@ -171,14 +176,6 @@ def convert_fairseq_checkpoint(
     model = build_model(config, weights, checkpoint)
     origin = f"The weights are converted from the fairseq checkpoint {Path(checkpoint).name}."
     return save_with_card(model, tokenizer, output_dir, origin, overwrite=overwrite)
-
-
-def check_dictionary(name: str, path: str | Path, tokens: list[str], rows: int) -> None:
-    if len(tokens) != rows:
-        raise InputError(
-            f"{name}: {len(tokens)} tokens in {path}, including special tokens, but the checkpoint has {rows}; "
-            "use the dict.txt of the binarised training data"
-        )
 
 
 def moses_rules(
