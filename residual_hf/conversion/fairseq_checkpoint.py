@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -47,15 +47,6 @@ class MosesOptions:
     hyphens: bool | None = None
     escape: bool | None = None
     lowercase: bool = False
-
-    def rules(self, language: str, dictionary: list[str]) -> MosesRules:
-        return MosesRules(
-            language,
-            normalize=self.normalize,
-            hyphens=shows_aggressive_hyphens(dictionary) if self.hyphens is None else self.hyphens,
-            escape=shows_escapes(dictionary) if self.escape is None else self.escape,
-            lowercase=self.lowercase,
-        )
 
 
 def read_fairseq_checkpoint(path: str | Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
@@ -188,5 +179,8 @@ def moses_rules(
         language = getattr(config, f"{side}_lang")
         if language is None:
             raise InputError(f"{side}_lang: not in the checkpoint, but required by Moses' rules; use --{side}-lang")
-        rules[f"{side}_rules"] = moses.rules(language, dictionaries[f"{side}_dict"])
+        dictionary = dictionaries[f"{side}_dict"]
+        inferred = {"hyphens": shows_aggressive_hyphens(dictionary), "escape": shows_escapes(dictionary)}
+        given = {name: value for name, value in asdict(moses).items() if value is not None}
+        rules[f"{side}_rules"] = MosesRules(language, **(inferred | given))
     return rules
