@@ -111,8 +111,18 @@ def check_weights(folder: Path, cls: type, config: ResidualConfig) -> list[str]:
 
 
 def _check_shapes(folder: Path, cls: type, config: ResidualConfig, found: dict[str, tuple[int, ...]]) -> None:
-    """Compare the names and shapes in the weight files with those of the model that the config describes."""
-    _check_sizes(folder, config, found)
+    """Compare the names and shapes in the weight files with those of the model that the config describes, after its
+    depth and width: a model that is deeper or wider than the weights may not fit in memory."""
+    sizes = {"d_model": found.get(f"model.{config.stacks[0]}.embed_tokens.weight", (0, config.d_model))[-1]}
+    for stack in config.stacks:
+        layers = (re.match(rf"model\.{stack}\.layers\.(\d+)\.", name) for name in found)
+        sizes[f"{stack}_layers"] = 1 + max((int(layer[1]) for layer in layers if layer), default=-1)
+    for name, size in sizes.items():
+        if getattr(config, name) != size:
+            raise InputError(
+                f"{folder}: the weights do not match config.json; {name} is {getattr(config, name)}, but the weights "
+                f"have {size}"
+            )
     with torch.device("meta"):
         model = cls(config)
     expected = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
@@ -123,21 +133,6 @@ def _check_shapes(folder: Path, cls: type, config: ResidualConfig, found: dict[s
         unknown=found.keys() - expected.keys() - tied,
         mismatched=[(k, found[k], expected[k]) for k in sorted(found.keys() & expected) if found[k] != expected[k]],
     )
-
-
-def _check_sizes(folder: Path, config: ResidualConfig, shapes: dict[str, tuple[int, ...]]) -> None:
-    """Raise `InputError` if the config asks for a model that is deeper or wider than the weights: it may not fit in
-    memory."""
-    sizes = {"d_model": shapes.get(f"model.{config.stacks[0]}.embed_tokens.weight", (0, config.d_model))[-1]}
-    for stack in config.stacks:
-        layers = (re.match(rf"model\.{stack}\.layers\.(\d+)\.", name) for name in shapes)
-        sizes[f"{stack}_layers"] = 1 + max((int(found[1]) for found in layers if found), default=-1)
-    for name, size in sizes.items():
-        if getattr(config, name) != size:
-            raise InputError(
-                f"{folder}: the weights do not match config.json; {name} is {getattr(config, name)}, but the weights "
-                f"have {size}"
-            )
 
 
 def _weight_shapes(folder: Path) -> tuple[list[str], dict[str, tuple[int, ...]]]:

@@ -84,8 +84,7 @@ class Verification:
 def targets_of(mode: str) -> dict[str, str]:
     """The targets that a mode exports to, each with the mode as which it is exported."""
     get_ln_mode(mode)
-    plain = {name: target.plain_mode(mode) for name, target in TARGETS.items()}
-    return {name: mode for name, mode in plain.items() if mode is not None}
+    return {name: plain for name, target in TARGETS.items() if (plain := target.plain_mode(mode)) is not None}
 
 
 @torch.no_grad()
@@ -149,7 +148,7 @@ def export(
             target.quantize(model, tokenizer, folder)
             exported = target.translate(model, tokenizer, folder, sources, limit)
             texts, exported_texts = to_text(tokenizer, own), to_text(tokenizer, exported)
-            found = measure_loss(found, texts, exported_texts, reference_texts, tokenize)
+            measure_loss(found, texts, exported_texts, reference_texts, tokenize)
         tokenizer.save_pretrained(folder)
         write_json(folder / REPORT, {"residual_hf": __version__, **asdict(found)})
     return found
@@ -188,13 +187,13 @@ def read_sentences(
         check_tagged(filter(str.strip, lines), tokenizer, f"--verify-with: {path} has a line")
     encoded = tokenizer(lines, return_attention_mask=False)["input_ids"] if lines else []
     chosen = [
-        row
-        for row, (line, ids) in enumerate(zip(lines, encoded, strict=True))
+        (ids, text)
+        for ids, line, text in zip(encoded, lines, texts or lines, strict=True)
         if line.strip() and len(ids) <= config.max_position_embeddings
     ][:SENTENCES]
     if not chosen:
         raise InputError(f"--verify-with: {path} has no sentence that the model can read")
-    return [encoded[row] for row in chosen], None if texts is None else [texts[row] for row in chosen]
+    return [ids for ids, _ in chosen], None if texts is None else [text for _, text in chosen]
 
 
 def translate(model: ResidualForConditionalGeneration, sources: Sequence[list[int]], limit: int) -> list[list[int]]:
@@ -241,16 +240,9 @@ def is_tie(
 
 def measure_loss(
     found: Verification, own: list[str], exported: list[str], references: list[str] | None, tokenize: str
-) -> Verification:
+) -> None:
     """Add the loss of BLEU of an int8 export."""
-
-    def bleu(translations: list[str], references: list[str]) -> float:
-        return sacrebleu.corpus_bleu(translations, [references], tokenize=tokenize).score
-
-    if references is None:
-        found.bleu_loss = bleu(own, own) - bleu(exported, own)
-    else:
-        found.bleu = bleu(exported, references)
-        found.bleu_loss = bleu(own, references) - found.bleu
-    found.dtype = "int8"
-    return found
+    right = [own if references is None else references]
+    own_bleu, bleu = (sacrebleu.corpus_bleu(texts, right, tokenize=tokenize).score for texts in (own, exported))
+    found.dtype, found.bleu_loss = "int8", own_bleu - bleu
+    found.bleu = None if references is None else bleu

@@ -5,6 +5,8 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from itertools import takewhile
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -19,9 +21,11 @@ from residual_hf.model.search import Array, Decoder, SearchSettings, beam_search
 from .graphs import GRAPHS, Graph, trace
 
 BATCH = 32
+Sentences = list[list[int]]  # token ids
 GraphCall = Callable[..., Sequence[Tensor]]  # tensors in the order of the inputs of a graph
 
 
+@dataclass
 class GraphDecoder:
     """Decodes with exported graphs, for `residual_hf.model.search`.
 
@@ -29,11 +33,16 @@ class GraphDecoder:
         first, later: the graphs `decoder_model` and `decoder_with_past_model`.
         memory: output of the encoder, (rows, length, d_model).
         mask: which of its positions are tokens, (rows, length).
+        past: four tensors per layer: keys and values of the target, then of the source.
     """
 
-    def __init__(self, first: GraphCall, later: GraphCall, memory: Tensor, mask: Tensor):
-        self.first, self.later, self.memory, self.mask = first, later, memory, mask
-        self.past: list[Tensor] = []  # four tensors per layer: keys and values of the target, then of the source
+    first: GraphCall
+    later: GraphCall
+    memory: Tensor
+    mask: Tensor
+    past: list[Tensor] = field(
+        default_factory=list
+    )  # four tensors per layer: keys and values of the target, then of the source
 
     def step(self, tokens: Array) -> Tensor:
         newest = torch.from_numpy(tokens)[:, None]
@@ -52,19 +61,15 @@ class GraphDecoder:
         self.past = [states[rows] for states in self.past]
 
 
+@dataclass
 class ExportedModel:
     """The graphs of an exported model: `encoder_model`, `decoder_model`, `decoder_with_past_model`."""
 
-    def __init__(
-        self,
-        config: ResidualConfig,
-        generation_config: GenerationConfig,
-        encoder: GraphCall,
-        first: GraphCall,
-        later: GraphCall,
-    ):
-        self.config, self.generation_config = config, generation_config
-        self.encoder, self.first, self.later = encoder, first, later
+    config: ResidualConfig
+    generation_config: GenerationConfig
+    encoder: GraphCall
+    first: GraphCall
+    later: GraphCall
 
     def decoder(self, input_ids: Tensor, attention_mask: Tensor, num_beams: int = 1) -> GraphDecoder:
         """A decoder with `num_beams` rows for each sentence."""
@@ -139,13 +144,8 @@ class GraphTarget(Protocol):
         model.generation_config.save_pretrained(folder)
 
     def translate(
-        self,
-        model: ResidualForConditionalGeneration,
-        tokenizer: Any,
-        folder: Path,
-        sources: list[list[int]],
-        limit: int,
-    ) -> list[list[int]]:
+        self, model: ResidualForConditionalGeneration, tokenizer: Any, folder: Path, sources: Sentences, limit: int
+    ) -> Sentences:
         return translate_greedily(model.config, sources, limit, self.load(folder).decoder)
 
 
@@ -162,14 +162,10 @@ def translate_greedily(
         limits = torch.full((len(batch),), limit + 1)
         settings = SearchSettings(limits, end_tokens(config), fill_token_id=config.pad_token_id)
         rows = greedy_search(decoder(tokens, mask.long()), prompt, settings).sequences
-        found += [without_end(row[1:], config) for row in rows.tolist()]
+        found += [list(takewhile(lambda token: token not in end_tokens(config), row[1:])) for row in rows.tolist()]
     return found
 
 
 def end_tokens(config: ResidualConfig) -> list[int]:
     ends: Any = config.eos_token_id
     return ends if isinstance(ends, list) else [ends]
-
-
-def without_end(row: list[int], config: ResidualConfig) -> list[int]:
-    return row[: next((place for place, token in enumerate(row) if token in end_tokens(config)), len(row))]

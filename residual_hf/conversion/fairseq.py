@@ -24,8 +24,7 @@ LAYER = r"(encoder|decoder)\.layers\.(\d+)\."
 OURS = r"model.\1.layers.\2."
 # official name (projections separate) -> our name; the first match counts
 RENAMES = [
-    (r"(encoder|decoder)\.embed_tokens\.weight", r"model.\1.embed_tokens.weight"),
-    (r"(encoder|decoder)\.embed_positions\.weight", r"model.\1.embed_positions.weight"),
+    (r"(encoder|decoder)\.(embed_tokens|embed_positions)\.weight", r"model.\1.\2.weight"),
     (r"(encoder|decoder)\.layernorm_embedding\.(\w+)", r"model.\1.embed_norm.\2"),
     (r"decoder\.(?:output_projection\.weight|embed_out)", "lm_head.weight"),
     (r"decoder\.output_projection\.bias", "lm_head.bias"),
@@ -53,22 +52,15 @@ RENAMES = [
     (LAYER + r"(?:ffn\.)?ffn_layernorm\.(\w+)", OURS + r"ffn.inner.inner.\3"),
     (LAYER + r"w_resid", OURS + "ffn_residual.w"),
     (LAYER + r"self_attn\.inner_attn_ln\.(\w+)", OURS + r"self_attn.inner.heads.\3"),
-    # DLCL: layer_norms.i is the norm of sub-layer i
-    (LAYER + r"layer_norms\.0\.(\w+)", OURS + r"self_attn_residual.norm.\3"),
-    (r"encoder\.layers\.(\d+)\.layer_norms\.1\.(\w+)", r"model.encoder.layers.\1.ffn_residual.norm.\2"),
-    (r"decoder\.layers\.(\d+)\.layer_norms\.1\.(\w+)", r"model.decoder.layers.\1.encoder_attn_residual.norm.\2"),
-    (r"decoder\.layers\.(\d+)\.layer_norms\.2\.(\w+)", r"model.decoder.layers.\1.ffn_residual.norm.\2"),
-    # Fixup: shifts and scales numbered in the order of use
-    (r"(encoder|decoder)\.(shift|scale)0\.(\w+)", r"model.\1.boundary.\2.\3"),
-    (LAYER + r"(shift|scale)0\.(\w+)", OURS + r"self_attn_residual.\3.\4"),
-    (r"decoder\.layers\.(\d+)\.(shift|scale)1\.(\w+)", r"model.decoder.layers.\1.encoder_attn_residual.\2.\3"),
-    (r"encoder\.layers\.(\d+)\.(shift|scale)1\.(\w+)", r"model.encoder.layers.\1.ffn_residual.\2.\3"),
-    (r"decoder\.layers\.(\d+)\.(shift|scale)2\.(\w+)", r"model.decoder.layers.\1.ffn_residual.\2.\3"),
-    (r"encoder\.layers\.(\d+)\.shift2\.(\w+)", r"model.encoder.layers.\1.ffn.inner.pre_activation.\2"),
-    (r"decoder\.layers\.(\d+)\.shift3\.(\w+)", r"model.decoder.layers.\1.ffn.inner.pre_activation.\2"),
-    (r"encoder\.layers\.(\d+)\.shift3\.(\w+)", r"model.encoder.layers.\1.ffn.inner.inner.\2"),
-    (r"decoder\.layers\.(\d+)\.shift4\.(\w+)", r"model.decoder.layers.\1.ffn.inner.inner.\2"),
+    (r"(encoder|decoder)\.(shift|scale)0\.(\w+)", r"model.\1.boundary.\2.\3"),  # Fixup
 ]  # fmt: skip
+for stack, parts in {"encoder": ("self_attn", "ffn"), "decoder": ("self_attn", "encoder_attn", "ffn")}.items():
+    layer, ours = rf"{stack}\.layers\.(\d+)\.", rf"model.{stack}.layers.\1."
+    for number, part in enumerate(parts):  # DLCL's norms, Fixup's shifts and scales: numbered in the order of use
+        RENAMES.append((rf"{layer}layer_norms\.{number}\.(\w+)", rf"{ours}{part}_residual.norm.\2"))
+        RENAMES.append((rf"{layer}(shift|scale){number}\.(\w+)", rf"{ours}{part}_residual.\2.\3"))
+    RENAMES.append((rf"{layer}shift{len(parts)}\.(\w+)", rf"{ours}ffn.inner.pre_activation.\2"))
+    RENAMES.append((rf"{layer}shift{len(parts) + 1}\.(\w+)", rf"{ours}ffn.inner.inner.\2"))
 UNUSED = {"t_fixup": re.compile(r"encoder_attn_residual\.norm\.")}  # part of the state dict, but never called
 
 

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -47,15 +47,6 @@ class MosesOptions:
     hyphens: bool | None = None
     escape: bool | None = None
     lowercase: bool = False
-
-    def rules(self, language: str, dictionary: list[str]) -> MosesRules:
-        return MosesRules(
-            language,
-            normalize=self.normalize,
-            hyphens=shows_aggressive_hyphens(dictionary) if self.hyphens is None else self.hyphens,
-            escape=shows_escapes(dictionary) if self.escape is None else self.escape,
-            lowercase=self.lowercase,
-        )
 
 
 def read_fairseq_checkpoint(path: str | Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
@@ -156,8 +147,13 @@ def convert_fairseq_checkpoint(
     settings, weights = read_fairseq_checkpoint(checkpoint)
     config = build_config(settings, weights)
     config.source_lang, config.target_lang = source_lang or config.source_lang, target_lang or config.target_lang
-    check_dictionary("source_dict", source_dict, dictionaries["source_dict"], config.vocab_size)
-    check_dictionary("target_dict", target_dict, dictionaries["target_dict"], config.decoder_vocab_size)
+    tables = (source_dict, config.vocab_size), (target_dict, config.decoder_vocab_size)
+    for (name, tokens), (path, rows) in zip(dictionaries.items(), tables, strict=True):
+        if len(tokens) != rows:
+            raise InputError(
+                f"{name}: {len(tokens)} tokens in {path}, including special tokens, but the checkpoint has {rows}; "
+                "use the dict.txt of the binarised training data"
+            )
     tokenizer = fairseq_tokenizer(
         source_dict,
         target_dict,
@@ -173,14 +169,6 @@ def convert_fairseq_checkpoint(
     return save_with_card(model, tokenizer, output_dir, origin, overwrite=overwrite)
 
 
-def check_dictionary(name: str, path: str | Path, tokens: list[str], rows: int) -> None:
-    if len(tokens) != rows:
-        raise InputError(
-            f"{name}: {len(tokens)} tokens in {path}, including special tokens, but the checkpoint has {rows}; "
-            "use the dict.txt of the binarised training data"
-        )
-
-
 def moses_rules(
     moses: MosesOptions | None, config: ResidualConfig, dictionaries: Mapping[str, list[str]]
 ) -> dict[str, MosesRules]:
@@ -191,5 +179,8 @@ def moses_rules(
         language = getattr(config, f"{side}_lang")
         if language is None:
             raise InputError(f"{side}_lang: not in the checkpoint, but required by Moses' rules; use --{side}-lang")
-        rules[f"{side}_rules"] = moses.rules(language, dictionaries[f"{side}_dict"])
+        dictionary = dictionaries[f"{side}_dict"]
+        inferred = {"hyphens": shows_aggressive_hyphens(dictionary), "escape": shows_escapes(dictionary)}
+        given = {name: value for name, value in asdict(moses).items() if value is not None}
+        rules[f"{side}_rules"] = MosesRules(language, **(inferred | given))
     return rules

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from torch import Tensor
@@ -23,38 +23,18 @@ ARCHITECTURES = re.compile(
     r"transformer(_(iwslt|wmt\d*|vaswani|align|tiny|toy|prenorm|postnorm|t2t|base|big|deep)(_\w+)?)?"
     r"|resi_dual(_\w+)?|(simple_)?dlcl_transformer(_\w+)?"
 )
-# unsupported settings, with the values that have no effect
-REFUSED: dict[str, tuple[Any, ...]] = {
-    "adaptive_softmax_cutoff": (),
-    "adaptive_input": (),
-    "char_inputs": (),
-    "cross_self_attention": (),
-    "no_cross_attention": (),
-    "layer_wise_attention": (),
-    "quant_noise_pq": (),
-    "quant_noise_scalar": (),
-    "base_layers": (),
-    "moe_freq": (),
-    "encoder_layers_to_keep": (),
-    "decoder_layers_to_keep": (),
-    "xformers_att_config": (),
-    "encoder_xformers_att_config": (),
-    "decoder_xformers_att_config": (),
-    "plot_stability": (),
-    "normalize_embed": (),
-    "normalize_learned_weight": (),
-    "history_window_size": (-1,),
-    "weight_type": ("scalar",),
-    "encoder_history_type": ("learnable_dense",),
-    "decoder_history_type": ("learnable_dense",),
-    "multihead_attention_dropout": (),
-    "no_inner_layer_norm": (),
-    "decay_inner_residual": (),
-    "subln": (),
-    "deepnorm": (),
-    "encoder_langtok": (),
-    "decoder_langtok": (),
-    "add_bos_token": (),
+REFUSED = re.compile(
+    r"adaptive_(softmax_cutoff|input)|char_inputs|cross_self_attention|no_cross_attention|layer_wise_attention"
+    r"|quant_noise_(pq|scalar)|base_layers|moe_freq|((en|de)coder_)?xformers_att_config|plot_stability"
+    r"|normalize_(embed|learned_weight)|history_window_size|weight_type|multihead_attention_dropout"
+    r"|no_inner_layer_norm|decay_inner_residual|subln|deepnorm|add_bos_token"
+    r"|(en|de)coder_(layers_to_keep|history_type|langtok)"
+)
+HARMLESS = {  # values of refused settings that have no effect
+    "history_window_size": -1,
+    "weight_type": "scalar",
+    "encoder_history_type": "learnable_dense",
+    "decoder_history_type": "learnable_dense",
 }
 ACTIVATIONS = {
     "relu": "relu",
@@ -116,7 +96,7 @@ def build_config(settings: Mapping[str, Any], weights: Mapping[str, Tensor]) -> 
         return build_language_model_config(settings, weights)
     if not ARCHITECTURES.fullmatch(architecture):
         raise InputError(f"arch: {architecture!r} in the checkpoint; supported are {SUPPORTED}")
-    _refuse(settings, REFUSED)
+    _refuse(settings)
     tables = {
         stack: _required(weights, f"{stack}.embed_tokens.weight", f"{stack}.embed_tokens.embed_tokens.weight")
         for stack in ("encoder", "decoder")
@@ -142,12 +122,10 @@ def build_language_model_config(settings: Mapping[str, Any], weights: Mapping[st
     Raises:
         InputError: as `build_config`.
     """
-    refused = {name: harmless for name, harmless in REFUSED.items() if not name.startswith("adaptive_")}
     width = int(settings.get("decoder_embed_dim") or 512)
-    _refuse(
-        settings,
-        {**refused, "character_embeddings": (), "decoder_input_dim": (width,), "decoder_output_dim": (width,)},
-    )
+    own = ("character_embeddings", "decoder_input_dim", "decoder_output_dim")
+    shared = {name: value for name, value in settings.items() if not str(name).startswith("adaptive_")}
+    _refuse(shared, own, {**HARMLESS, "decoder_input_dim": width, "decoder_output_dim": width})
     mode, options = _mode("transformer_lm", "decoder", {**settings, "no_decoder_final_norm": False})
     without_norm = bool(settings.get("no_decoder_final_norm")) and mode in ("pre_ln", "normformer")
     _check_norms("decoder", mode, weights, final_norm=not without_norm)
@@ -204,11 +182,12 @@ def _vocabulary(settings: Mapping[str, Any], weights: Mapping[str, Tensor]) -> d
     }
 
 
-def _refuse(settings: Mapping[str, Any], refused: Mapping[str, tuple[Any, ...]]) -> None:
-    for name, harmless in refused.items():
-        value = settings.get(name)
-        if value and value not in harmless and value != "None":
-            allowed = ", ".join(map(repr, harmless)) or "off"
+def _refuse(settings: Mapping[str, Any], names: Sequence[str] = (), harmless: Mapping[str, Any] = HARMLESS) -> None:
+    """Raise `InputError` for settings of `REFUSED` and of `names` that have an effect."""
+    for name, value in settings.items():
+        refused = name in names or REFUSED.fullmatch(str(name))
+        if refused and value and value != "None" and value != harmless.get(name):
+            allowed = repr(harmless[name]) if name in harmless else "off"
             raise InputError(f"{name}: {value!r} in the checkpoint; supported is {allowed}")
 
 
@@ -379,30 +358,22 @@ def _refuse_pre_norm(stack: str, pre_norm: bool, owner: str) -> None:
 def _check_norms(stack: str, mode: str, weights: Mapping[str, Tensor], final_norm: bool = True) -> None:
     """Raise `InputError` if the weights lack parameters of the mode or have parameters of another mode."""
     layer = {name.removeprefix(f"{stack}.layers.0.") for name in weights if name.startswith(f"{stack}.layers.0.")}
-    found = {
-        "a norm after self-attention": bool({"self_attn_layer_norm.weight", "layer_norms.0.weight"} & layer),
-        "a norm at the end of the stack": f"{stack}.layer_norm.weight" in weights,
-        "learned shortcut weights (Admin)": any(name.endswith("_ratio_change") for name in layer),
-        "a gate (ReZero)": "rezero_weight" in layer,
-        "a history (DLCL)": f"{stack}.history.weight" in weights,
-        "a scale per head (NormFormer)": "c_attn" in layer,
+    at_end = f"{stack}.layer_norm.weight" in weights
+    requires_end = final_norm and mode in ("pre_ln", "resi_dual", "dlcl_pre", "normformer")
+    parts = {  # whether the weights have them, and whether the mode requires them
+        "a norm after self-attention": (
+            bool({"self_attn_layer_norm.weight", "layer_norms.0.weight"} & layer),
+            mode not in ("b2t_no_ln", "t_fixup", "rezero", "xskip"),
+        ),
+        "a norm at the end of the stack": (at_end, at_end if mode == "b2t_no_ln" else requires_end),
+        "learned shortcut weights (Admin)": (any(n.endswith("_ratio_change") for n in layer), mode == "admin"),
+        "a gate (ReZero)": ("rezero_weight" in layer, mode.startswith("rezero")),
+        "a history (DLCL)": (f"{stack}.history.weight" in weights, mode.startswith("dlcl")),
+        "a scale per head (NormFormer)": ("c_attn" in layer, mode == "normformer"),
     }
-    without = {"b2t_no_ln", "t_fixup", "rezero", "xskip"}
-    expected = dict.fromkeys(found, False) | {
-        "a norm after self-attention": mode not in without,
-        "learned shortcut weights (Admin)": mode == "admin",
-        "a gate (ReZero)": mode.startswith("rezero"),
-        "a history (DLCL)": mode.startswith("dlcl"),
-        "a scale per head (NormFormer)": mode == "normformer",
-    }
-    with_norm = ("pre_ln", "resi_dual", "dlcl_pre", "normformer")
-    expected["a norm at the end of the stack"] = final_norm and mode in with_norm
-    if mode == "b2t_no_ln":
-        del expected["a norm at the end of the stack"]
-    for part, required in expected.items():
-        if found[part] != required:
-            has = "has" if found[part] else "lacks"
+    for part, (found, required) in parts.items():
+        if found != required:
             raise InputError(
-                f"checkpoint: the settings are those of {mode}, but the {stack} {has} {part}; "
+                f"checkpoint: the settings are those of {mode}, but the {stack} {'has' if found else 'lacks'} {part}; "
                 "the fork of fairseq has unknown flags, or the weights belong to another model"
             )

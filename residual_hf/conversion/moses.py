@@ -12,6 +12,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import groupby
 from typing import Any
 
 from tokenizers import Regex, decoders, normalizers
@@ -193,11 +194,6 @@ def moses_of(language: str) -> Any:
 @lru_cache
 def char_class(characters: str) -> str:
     """The content of a bracket expression that matches these characters."""
-    points = sorted(set(map(ord, characters)))
-    ranges: list[list[int]] = []
-    for point in points:
-        if ranges and point == ranges[-1][1] + 1:
-            ranges[-1][1] = point
-        else:
-            ranges.append([point, point])
-    return "".join(f"\\x{{{low:x}}}" + (f"-\\x{{{high:x}}}" if high > low else "") for low, high in ranges)
+    points = enumerate(sorted(set(map(ord, characters))))
+    ranges = [[point for _, point in run] for _, run in groupby(points, lambda pair: pair[1] - pair[0])]
+    return "".join(f"\\x{{{low:x}}}" + (f"-\\x{{{others[-1]:x}}}" if others else "") for low, *others in ranges)

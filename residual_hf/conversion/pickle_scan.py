@@ -119,12 +119,12 @@ def _take(stack: list[_Value | None], opcode: pickletools.OpcodeInfo) -> list[_V
 
 def _made(name: str, argument: Any, taken: list[_Value]) -> _Value:
     """The object that an instruction puts on the stack."""
-    if name in ("GLOBAL", "INST"):
+    if name in ("GLOBAL", "INST", "STACK_GLOBAL"):
         module, _, attribute = str(argument).partition(" ")
-        return _Value(_modern_name(module, attribute))
-    if name == "STACK_GLOBAL":
-        module, attribute = (value.content if isinstance(value.content, str) else "?" for value in taken)
-        return _Value(_modern_name(module, attribute))
+        if name == "STACK_GLOBAL":
+            module, attribute = (value.content if isinstance(value.content, str) else "?" for value in taken)
+        module, attribute = NAME_MAPPING.get((module, attribute), (module, attribute))  # of Python 2
+        return _Value(f"{IMPORT_MAPPING.get(module, module)}.{attribute}")
     if name in ("TUPLE", "TUPLE1", "TUPLE2", "TUPLE3"):
         made = _Value(taken, 1 + sum(v.size for v in taken), 1 + max((v.depth for v in taken), default=0))
         if made.size > MAX_TUPLE or made.depth > MAX_DEPTH:
@@ -150,9 +150,3 @@ def _check_storage(keys: dict[str, str], storage: _Value) -> None:
     key = storage.content[2].content if isinstance(storage.content, list) and len(storage.content) > 2 else None
     if isinstance(key, str) and keys.setdefault(key.lower(), key) != key:
         raise ValueError(f"the storage {key} has two names")
-
-
-def _modern_name(module: str, name: str) -> str:
-    """Translate names of Python 2 to those of Python 3."""
-    module, name = NAME_MAPPING.get((module, name), (module, name))
-    return f"{IMPORT_MAPPING.get(module, module)}.{name}"

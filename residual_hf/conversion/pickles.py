@@ -55,14 +55,8 @@ class Placeholder:
         made.state = {}
         return made
 
-    def __init__(self, *args: Any, **kwargs: Any):
-        """The arguments are kept by `__new__`."""
-
     def __setstate__(self, state: Any) -> None:
         self.state = state
-
-    def __repr__(self) -> str:
-        return f"<{self.origin}>"
 
 
 class _Reference(type):
@@ -118,12 +112,16 @@ def _foreign_names(file: BinaryIO, path: Path) -> list[str]:
     """
     names: dict[str, None] = {}
     for name in pickled_names(file, path):
-        if not ADMITTED.fullmatch(name) and not _may_be_stubbed(name):
+        if ADMITTED.fullmatch(name):
+            continue
+        package = name.partition(".")[0]
+        is_plug_in = package not in ("torch", "numpy") and package not in sys.stdlib_module_names
+        if not (STUBBED.fullmatch(name) or name == MAPPING or is_plug_in):
             raise _refusal(path, name)
         names[name] = None
         if len(names) > MAX_NAMES:
             raise InputError(f"{path}: the pickle names more than {MAX_NAMES:,} classes, a checkpoint has fewer")
-    return [name for name in names if not ADMITTED.fullmatch(name)]
+    return list(names)
 
 
 def _refusal(path: Path, name: str) -> InputError:
@@ -131,12 +129,6 @@ def _refusal(path: Path, name: str) -> InputError:
         f"{path}: the pickle names {name}, which could run code or take all memory. It was refused and nothing was "
         "run. Supported are tensors, plain containers and configuration objects (argparse, OmegaConf, fairseq)"
     )
-
-
-def _may_be_stubbed(name: str) -> bool:
-    package = name.partition(".")[0]
-    plug_in = package not in ("torch", "numpy") and package not in sys.stdlib_module_names
-    return bool(STUBBED.fullmatch(name)) or name == MAPPING or plug_in
 
 
 def _stand_in(name: str, path: Path) -> Callable[..., Any] | type:

@@ -7,7 +7,7 @@ Pre-LN, and `pre_post_layer_norm` is Peri-LN (the layers of Gemma 2 and T5Gemma)
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -20,8 +20,8 @@ from residual_hf.model.configuration_residual import ResidualConfig
 from residual_hf.model.connections import STACKS, get_ln_mode
 from residual_hf.model.embeddings import SinusoidalPositions, first_position, positions_padding
 from residual_hf.model.modeling_residual import ResidualForConditionalGeneration
-from residual_hf.model.stacks import ResidualStack
 
+from .exported_model import Sentences
 from .fold import fold
 
 PRE_AND_POST = ("sandwich_ln", "peri_ln")
@@ -77,13 +77,8 @@ class CTranslate2Target:
         save_spec(model, tokenizer, folder, quantization="int8")
 
     def translate(
-        self,
-        model: ResidualForConditionalGeneration,
-        tokenizer: Any,
-        folder: Path,
-        sources: list[list[int]],
-        limit: int,
-    ) -> list[list[int]]:
+        self, model: ResidualForConditionalGeneration, tokenizer: Any, folder: Path, sources: Sentences, limit: int
+    ) -> Sentences:
         """Greedy translations of at most `limit` tokens by the exported model."""
         import ctranslate2
 
@@ -111,7 +106,13 @@ def save_spec(
     except ValueError as error:  # a scale of 0, or one that no norm can take
         raise InputError(str(error)) from error
     config = model.config
-    spec = transformer_spec.TransformerSpec(encoder_spec(model), decoder_spec(model))
+    encoder = stack_spec(model, "encoder", transformer_spec.TransformerEncoderSpec)
+    external = {"external_pre_post_encoder_layers": config.stack_ln_mode("decoder") in PRE_AND_POST}
+    decoder = stack_spec(model, "decoder", transformer_spec.TransformerDecoderSpec, **external)
+    decoder.projection.weight = array(model.output_weight)
+    if model.lm_head.bias is not None:
+        decoder.projection.bias = array(model.lm_head.bias)
+    spec = transformer_spec.TransformerSpec(encoder, decoder)
     source_tokens, target_tokens = vocabularies(tokenizer, config.vocab_size, config.decoder_vocab_size)
     spec.register_source_vocabulary(source_tokens)
     spec.register_target_vocabulary(target_tokens)
@@ -126,64 +127,23 @@ def save_spec(
     spec.save(str(folder))
 
 
-def encoder_spec(model: ResidualForConditionalGeneration) -> Any:
-    from ctranslate2.specs import transformer_spec
-
-    config, encoder = model.config, model.get_encoder()
-    spec = transformer_spec.TransformerEncoderSpec(
-        config.encoder_layers, config.encoder_attention_heads, **stack_options(config, "encoder")
-    )
-    fill_embeddings(spec, spec.embeddings[0], encoder, config)
-    for target, layer in zip(spec.layer, encoder.layers, strict=True):
-        fill_self_attention_and_ffn(target, layer)
-    return spec
-
-
-def decoder_spec(model: ResidualForConditionalGeneration) -> Any:
-    from ctranslate2.specs import transformer_spec
-
-    config, decoder = model.config, model.get_decoder()
-    spec = transformer_spec.TransformerDecoderSpec(
-        config.decoder_layers,
-        config.decoder_attention_heads,
-        external_pre_post_encoder_layers=config.stack_ln_mode("decoder") in PRE_AND_POST,
-        **stack_options(config, "decoder"),
-    )
-    fill_embeddings(spec, spec.embeddings, decoder, config)
-    for target, layer in zip(spec.layer, decoder.layers, strict=True):
-        fill_self_attention_and_ffn(target, layer)
-        attention, connection = layer.encoder_attn, layer.encoder_attn_residual
-        fill_linear(target.attention.linear[0], attention.q_proj)
-        fill_linear(target.attention.linear[1], attention.k_proj, attention.v_proj)
-        fill_linear(target.attention.linear[2], attention.out_proj)
-        if hasattr(connection, "output_norm"):
-            fill_norm(target.external_pre_encoder_attention_layer_norm, connection.norm)
-            fill_norm(target.external_post_encoder_attention_layer_norm, connection.output_norm)
-        else:
-            fill_norm(target.attention.layer_norm, connection.norm)
-    spec.projection.weight = array(model.output_weight)
-    if model.lm_head.bias is not None:
-        spec.projection.bias = array(model.lm_head.bias)
-    return spec
-
-
-def stack_options(config: ResidualConfig, stack: str) -> dict[str, Any]:
-    """What encoder and decoder specifications have in common."""
+def stack_spec(model: ResidualForConditionalGeneration, name: str, make: Callable[..., Any], **options: Any) -> Any:
+    """The specification of a stack without the output projection; `make` is its class."""
     from ctranslate2.specs import common_spec
 
-    mode = config.stack_ln_mode(stack)
-    return {
-        "pre_norm": mode != "post_ln",
-        "pre_post_layer_norm": mode in PRE_AND_POST,
-        "rms_norm": config.stack_norm_type(stack) == "rms_norm",
-        "layernorm_embedding": config.embedding_norm,
-        "activation": common_spec.Activation[ACTIVATIONS[config.activation_function]],
-    }
-
-
-def fill_embeddings(spec: Any, tokens: Any, stack: ResidualStack, config: ResidualConfig) -> None:
-    """Embeddings, positions and the norms before the first and after the last layer."""
+    config, stack = model.config, model.model.get_submodule(name)
+    spec = make(
+        config.stack_layers(name),
+        getattr(config, f"{name}_attention_heads"),
+        pre_norm=config.stack_ln_mode(name) != "post_ln",
+        pre_post_layer_norm=config.stack_ln_mode(name) in PRE_AND_POST,
+        rms_norm=config.stack_norm_type(name) == "rms_norm",
+        layernorm_embedding=config.embedding_norm,
+        activation=common_spec.Activation[ACTIVATIONS[config.activation_function]],
+        **options,
+    )
     table = stack.embed_tokens
+    tokens = spec.embeddings[0] if name == "encoder" else spec.embeddings
     tokens.weight = array(nn.functional.normalize(table.weight, dim=-1) if table.fix_norm else table.weight)
     spec.scale_embeddings = table.scale != 1.0
     spec.position_encodings.encodings = position_table(stack.embed_positions, config)
@@ -191,6 +151,11 @@ def fill_embeddings(spec: Any, tokens: Any, stack: ResidualStack, config: Residu
         fill_norm(spec.layernorm_embedding, stack.embed_norm)
     if spec.pre_norm:
         fill_norm(spec.layer_norm, stack.boundary.norm)
+    for target, layer in zip(spec.layer, stack.layers, strict=True):
+        fill_self_attention_and_ffn(target, layer)
+        if name == "decoder":
+            fill_cross_attention(target, layer.encoder_attn, layer.encoder_attn_residual)
+    return spec
 
 
 def position_table(positions: SinusoidalPositions | nn.Embedding | None, config: ResidualConfig) -> np.ndarray:
@@ -215,6 +180,17 @@ def fill_self_attention_and_ffn(spec: Any, layer: Any) -> None:
     else:
         fill_norm(spec.self_attention.layer_norm, layer.self_attn_residual.norm)
         fill_norm(spec.ffn.layer_norm, layer.ffn_residual.norm)
+
+
+def fill_cross_attention(spec: Any, attention: Any, connection: Any) -> None:
+    fill_linear(spec.attention.linear[0], attention.q_proj)
+    fill_linear(spec.attention.linear[1], attention.k_proj, attention.v_proj)
+    fill_linear(spec.attention.linear[2], attention.out_proj)
+    if hasattr(connection, "output_norm"):
+        fill_norm(spec.external_pre_encoder_attention_layer_norm, connection.norm)
+        fill_norm(spec.external_post_encoder_attention_layer_norm, connection.output_norm)
+    else:
+        fill_norm(spec.attention.layer_norm, connection.norm)
 
 
 def fill_linear(spec: Any, *linears: nn.Linear) -> None:

@@ -205,17 +205,15 @@ def convert_weights(model: PreTrainedModel, architecture: Architecture, config: 
         table = positions.weights if hasattr(positions, "weights") else positions.weight
         if architecture.position_embedding_type == "learned":
             weights[f"{stack}.embed_positions.weight"] = table[architecture.unused_positions :]
-        else:
-            check_table(table, config)
+        elif not is_table_of_class(table, config):
+            kind = config.position_embedding_type
+            raise InputError(f"model: its position table is not the {kind} one of its class")
     return convert_fairseq_state_dict(weights, config)
 
 
-def check_table(table: Tensor, config: ResidualConfig) -> None:
-    """Raise `InputError` if the fixed positions of a model are not those of its class."""
+def is_table_of_class(table: Tensor, config: ResidualConfig) -> bool:
     positions = build_positions(config)
     assert isinstance(positions, SinusoidalPositions)
-    ours = positions.table
-    rows = min(len(ours), len(table))
+    rows = min(len(positions.table), len(table))
     tolerance = 1e-6 if table.dtype in (torch.float32, torch.float64) else 1e-2
-    if not torch.allclose(table[:rows].float().cpu(), ours[:rows], atol=tolerance):
-        raise InputError(f"model: its position table is not the {config.position_embedding_type} one of its class")
+    return torch.allclose(table[:rows].float().cpu(), positions.table[:rows], atol=tolerance)

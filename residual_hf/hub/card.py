@@ -30,7 +30,7 @@ from residual_hf.records.markdown import file_name, public
 from residual_hf.records.run_folder import FinishedRun, Run
 
 from .citations import bibtex, papers
-from .templates import render, render_card
+from .templates import render_card
 
 logger = logging.getLogger(__name__)
 
@@ -111,7 +111,6 @@ def write_card(
         curve = learning_curve(run.curve)
         sections = ("tokenizer", "model", "training", "decoding", "evaluation")
         recipe = data_settings(run) | {name: run.recipe[name] for name in sections if name in run.recipe}
-        segmented = (run.recipe.get("tokenizer") or {}).get("kind") == "pretokenized"
         card = render_card(
             "model_card",
             card_metadata(run, tables, name, license, datasets),
@@ -120,10 +119,8 @@ def write_card(
             license=license,
             data_license=data_license,
             picture=picture.name if curve else None,
-            usage=usage(
-                run.config, name, *run.directions[0], task=run.task, ends_text=has_end(run), segmented=segmented
-            ),
-            segmented=segmented,
+            ends_text=has_end(run),
+            segmented=(run.recipe.get("tokenizer") or {}).get("kind") == "pretokenized",
             start=run.starts_from,
             connections=[describe_mode(mode) for mode in run.ln_modes],
             hashes=_hashes(run),
@@ -178,36 +175,6 @@ def language_codes(languages: Iterable[str]) -> list[str] | None:
     """Language codes for the metadata of the Hub, without languages that it does not accept."""
     codes = (re.fullmatch(r"([a-z]{2,3})([-_].*)?", language) for language in languages)
     return list(dict.fromkeys(found[1] for found in codes if found)) or None
-
-
-def usage(
-    config: dict[str, Any],
-    name: str,
-    source: str,
-    target: str,
-    *,
-    task: str = "translation",
-    ends_text: bool = True,
-    codes: bool = False,
-    segmented: bool = False,
-) -> str:
-    """The usage section of a card: code that loads the model and uses it for its task.
-
-    `ends_text`: the tokenizer of a language model adds `</s>` at the end of a text, not at the beginning.
-    `codes`: the languages are codes that the tokenizer adds to translations.
-    `segmented`: the input is text that subword-nmt has segmented.
-    """
-    return render(
-        "usage_generation" if task == "text-generation" else "usage",
-        config=config,
-        name=name,
-        source=source,
-        target=target,
-        task=task,
-        ends_text=ends_text,
-        codes=codes,
-        segmented=segmented,
-    )
 
 
 def has_end(run: FinishedRun) -> bool:

@@ -15,6 +15,7 @@ from residual_hf.model.connections import ResidualConnection, get_ln_mode
 def papers() -> dict[str, str]:
     """The entries of `papers.bib` by their keys."""
     text = Path(__file__).with_name("papers.bib").read_text(encoding="utf-8")
+    text = re.sub(r"^  eprint = .*", r"\g<0>\n  archivePrefix = {arXiv},", text, flags=re.MULTILINE)
     return {entry[1]: entry[0] for entry in re.finditer(r"^@\w+\{([^,]+),.*?^\}$", text, re.DOTALL | re.MULTILINE)}
 
 

@@ -16,14 +16,9 @@ from residual_hf.model.configuration_residual import ResidualConfig
 from residual_hf.model.translation_inputs import TranslationInputs, language_tags
 from residual_hf.records.markdown import text
 
-from .card import describe_mode, language_codes, usage
+from .card import describe_mode, language_codes
 from .templates import render_card
 
-KINDS = {
-    "text-generation": "A decoder-only",
-    "fill-mask": "An encoder-only",
-    "text-classification": "An encoder-only",
-}
 EXAMPLES = {("en", "de"): "__{}__", ("eng_Latn", "deu_Latn"): "{}", ("en_XX", "de_DE"): "{}"}
 """Codes of M2M100, NLLB and mBART, and their tokens."""
 
@@ -36,12 +31,7 @@ def save_with_card(model: Any, tokenizer: Any, folder: Path, origin: str, *, ove
 
 
 def write_plain_card(folder: Path, config: ResidualConfig, tokenizer: Any, name: str, origin: str) -> None:
-    """Write `README.md` of a model folder.
-
-    Args:
-        name: of the model.
-        origin: where the weights are from, a sentence.
-    """
+    """Write `README.md` of a model folder; `origin` says where the weights are from."""
     modes = list(dict.fromkeys(config.stack_ln_mode(stack) for stack in config.stacks))
     source, target = config.source_lang, config.target_lang
     tags = sorted(language_tags(tokenizer)) if config.language_tags else []
@@ -62,23 +52,16 @@ def write_plain_card(folder: Path, config: ResidualConfig, tokenizer: Any, name:
             model_name=name,
         ),
         name=name,
-        kind=KINDS.get(task, "An encoder-decoder"),
         connections=[describe_mode(mode) for mode in modes],
         source=source,
         target=target,
         origin=text(origin),
-        usage=""
-        if config.is_encoder_only
-        else usage(
-            config.to_dict(),
-            name,
-            *shown,
-            task=task,
-            ends_text=ends_text(tokenizer),
-            codes=bool(codes),
-            segmented=reads_segmented_text(tokenizer),
-        ),
         task=task,
+        config=config,
+        shown=shown,
+        codes=codes,
+        ends_text=ends_text(tokenizer),
+        segmented=reads_segmented_text(tokenizer),
     )
     write_atomically(folder / "README.md", f"{card}\n")
 

@@ -15,11 +15,7 @@ TEMPLATES = Environment(loader=FileSystemLoader(Path(__file__).parent))
 TEMPLATES.globals.update(block=block, code=code, escaped=escaped, literal=literal, text=text)
 
 
-def render(template: str, /, **values: Any) -> str:
-    """The Markdown of `TEMPLATE.md.jinja` with these values."""
-    return TEMPLATES.get_template(f"{template}.md.jinja").render(values)
-
-
 def render_card(template: str, metadata: ModelCardData, /, **values: Any) -> str:
-    """The Markdown of a card with its metadata, which `ModelCard` checks."""
-    return str(ModelCard(render(template, **(metadata.to_dict() | values), card_data=metadata.to_yaml())))
+    """The Markdown of `TEMPLATE.md.jinja` with these values and the metadata, which `ModelCard` checks."""
+    values = {**metadata.to_dict(), **values, "card_data": metadata.to_yaml()}
+    return str(ModelCard(TEMPLATES.get_template(f"{template}.md.jinja").render(values)))
