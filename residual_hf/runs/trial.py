@@ -10,7 +10,6 @@ from dataclasses import dataclass
 import psutil
 import torch
 
-from residual_hf.losses.label_smoothing import LossMeter
 from residual_hf.model.modeling_residual import ResidualForConditionalGeneration
 from residual_hf.training.acceleration import accelerated
 from residual_hf.training.launch import keep_freed_memory
@@ -41,7 +40,7 @@ def measure(recipe: Recipe, vocab_size: int, width: int, seconds: float) -> Tria
     started, memory = time.perf_counter(), psutil.Process().memory_info().rss
     settings = recipe.training
     model = ResidualForConditionalGeneration(recipe.build_config(vocab_size=vocab_size)).to(device).train()
-    model.criterion = LossMeter(settings.label_smoothing, settings.label_smoothing_form)
+    model.criterion = settings.loss_meter()
     optimizer = build_optimizer(model, settings)
     rows = max(1, TOKENS[device.type] // width)
     batch = random_batch(model.config, rows, width, device)

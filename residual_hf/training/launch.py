@@ -32,14 +32,19 @@ def check_launch(settings: TrainingSettings) -> None:
         raise InputError("fsdp_config.fsdp_version: 1 given to accelerate launch, must be 2")
     if deepspeed and importlib.util.find_spec("deepspeed") is None:
         raise InputError("distributed_type: DEEPSPEED given to accelerate launch: pip install deepspeed")
-    if settings.ema_decay and (fsdp or deepspeed or settings.deepspeed):
-        raise InputError("training.ema_decay: not supported with FSDP or DeepSpeed, which shard the weights")
+    refuse_average(settings, fsdp or deepspeed or settings.deepspeed is not None)
     precision = os.environ.get("ACCELERATE_MIXED_PRECISION", "no")
     if precision not in ("no", settings.precision):
         raise InputError(
             f"training.precision: the recipe has {settings.precision}, but accelerate launch was given "
             f"mixed_precision {precision}; remove mixed_precision"
         )
+
+
+def refuse_average(settings: TrainingSettings, is_sharded: bool) -> None:
+    """Raise `InputError` for an average of weights that are sharded."""
+    if settings.ema_decay and is_sharded:
+        raise InputError("training.ema_decay: not supported with FSDP or DeepSpeed, which shard the weights")
 
 
 def this_process() -> PartialState:

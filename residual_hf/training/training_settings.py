@@ -14,7 +14,8 @@ from residual_hf.base.errors import InputSettings
 from residual_hf.data.batching import BATCH_ORDERS
 from residual_hf.evaluation.rouge import TYPES as ROUGE
 from residual_hf.evaluation.scorer import FIGURES
-from residual_hf.losses.label_smoothing import SMOOTHING_FORMS
+from residual_hf.losses.consistency import TwoPasses
+from residual_hf.losses.label_smoothing import SMOOTHING_FORMS, LossMeter
 from residual_hf.model.options import option
 
 from .schedules import ScheduleSettings
@@ -162,6 +163,13 @@ class TrainingSettings(ScheduleSettings):
         """`max_tokens` of a run, where `resolve_batch_size` has replaced "auto" by a number."""
         assert self.max_tokens != "auto"
         return self.max_tokens
+
+    def loss_meter(self, model: Any = None) -> LossMeter:
+        """The `criterion` of a model, with the second pass of R-Drop or SimCut if `model` is given."""
+        passes, weight = None, self.r_drop or self.simcut
+        if model is not None and weight:
+            passes = TwoPasses(model, weight, self.simcut_rate if self.simcut else None)
+        return LossMeter(self.label_smoothing, self.label_smoothing_form, passes)
 
     def check(self) -> None:
         self.require(self.max_updates or self.max_epochs, "max_updates", "given unless max_epochs is")
