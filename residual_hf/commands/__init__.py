@@ -15,11 +15,14 @@ from typing import NamedTuple
 
 
 class Verb(NamedTuple):
-    """A verb: its line in `--help`, its functions, and whether PyTorch and Transformers are loaded before it runs."""
+    """A verb: its line in `--help`, its functions, and whether PyTorch and Transformers are loaded before it runs.
+
+    `run` returns an exit code, None for 0.
+    """
 
     summary: str
     add_options: Callable[[ArgumentParser], None]
-    run: Callable[[Namespace], int]
+    run: Callable[[Namespace], int | None]
     loads: bool = True
 
 

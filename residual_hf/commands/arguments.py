@@ -16,6 +16,7 @@ from residual_hf.base.errors import InputError
 from residual_hf.generation.generation_settings import DecodingSettings, StreamSettings
 
 METAVARS = {int: "N", float: "X", Path: "FILE"}
+SAMPLING = ("num_return_sequences", "sample", "top_k", "temperature", "seed")
 SEARCH = ("num_beams", "length_penalty", "dtype")
 
 
@@ -91,10 +92,6 @@ def with_options(cls: type, text: str) -> str:
     return re.sub(f"`({names})`", lambda name: option_of(name[1]), text)
 
 
-def add_sampling(parser: argparse.ArgumentParser) -> None:
-    add_fields(parser, StreamSettings, "num_return_sequences", "sample", "top_k", "temperature", "seed")
-
-
 def add_search(parser: argparse.ArgumentParser, batch_tokens: int | None = None) -> None:
     """The options of `load_translator`."""
     for name in SEARCH:
@@ -118,7 +115,7 @@ def load_translator(options: argparse.Namespace, model: str) -> Any:
 
 
 def stream_settings(options: argparse.Namespace) -> StreamSettings:
-    """The `StreamSettings` of a verb with `add_sampling` and `add_search`."""
+    """The `StreamSettings` of a verb with the options `SAMPLING` and `add_search`."""
     if options.sample and options.num_beams is not None:
         raise InputError(f"--num-beams: {options.num_beams} given, must be absent with --sample")
     return given_fields(StreamSettings, options)

@@ -36,11 +36,10 @@ def add_card(card: argparse.ArgumentParser) -> None:
     add_overwrite(card)
 
 
-def run_card(options: argparse.Namespace) -> int:
+def run_card(options: argparse.Namespace) -> None:
     from residual_hf.hub.card import write_card
 
     print(write_card(**arguments_of(write_card, options)))
-    return 0
 
 
 def add_push(push: argparse.ArgumentParser) -> None:
@@ -56,11 +55,10 @@ def add_push(push: argparse.ArgumentParser) -> None:
     )
 
 
-def run_push(options: argparse.Namespace) -> int:
+def run_push(options: argparse.Namespace) -> None:
     from residual_hf.hub.push import push_run
 
     print(push_run(**arguments_of(push_run, options)))
-    return 0
 
 
 def add_convert(convert: argparse.ArgumentParser) -> None:
@@ -89,7 +87,7 @@ def add_convert(convert: argparse.ArgumentParser) -> None:
     add_overwrite(convert)
 
 
-def run_convert(options: argparse.Namespace) -> int:
+def run_convert(options: argparse.Namespace) -> None:
     from residual_hf.conversion import convert_transformers
     from residual_hf.conversion.fairseq_checkpoint import MosesOptions, convert_fairseq_checkpoint
 
@@ -102,19 +100,15 @@ def run_convert(options: argparse.Namespace) -> int:
             if getattr(options, name):
                 raise InputError(f"{option_of(name)}: only for a fairseq checkpoint (.pt)")
         folder = convert_transformers(options.checkpoint, options.output_dir, options.overwrite)
-        return say_converted(folder)
-    for name in ("source_dict", "target_dict"):
-        if getattr(options, name) is None:
-            raise InputError(f"{option_of(name)}: missing, required for a fairseq checkpoint")
-    options.moses = MosesOptions(**chosen) if options.moses else None
-    return say_converted(convert_fairseq_checkpoint(**arguments_of(convert_fairseq_checkpoint, options)))
-
-
-def say_converted(folder: Path) -> int:
+    else:
+        for name in ("source_dict", "target_dict"):
+            if getattr(options, name) is None:
+                raise InputError(f"{option_of(name)}: missing, required for a fairseq checkpoint")
+        options.moses = MosesOptions(**chosen) if options.moses else None
+        folder = convert_fairseq_checkpoint(**arguments_of(convert_fairseq_checkpoint, options))
     alone = read_json(folder / "config.json").get("is_decoder_only")
     arguments = ["evaluate", str(folder), "--text", "FILE"] if alone else ["translate", str(folder)]
     print(f"{folder}: converted; try residual-hf {shlex.join(arguments)}")
-    return 0
 
 
 def add_export(export: argparse.ArgumentParser) -> None:

@@ -15,11 +15,11 @@ from residual_hf.generation.generation_settings import StreamSettings
 
 from . import Verb, load_package
 from .arguments import (
+    SAMPLING,
     SEARCH,
     add_fields,
     add_overrides,
     add_overwrite,
-    add_sampling,
     add_search,
     arguments_of,
     load_translator,
@@ -78,11 +78,10 @@ def add_init(init: argparse.ArgumentParser) -> None:
     add_overwrite(init)
 
 
-def run_init(options: argparse.Namespace) -> int:
+def run_init(options: argparse.Namespace) -> None:
     from residual_hf.runs.first_recipe import write_first_recipe
 
     print(write_first_recipe(**arguments_of(write_first_recipe, options)))
-    return 0
 
 
 def add_check(check: argparse.ArgumentParser) -> None:
@@ -92,12 +91,11 @@ def add_check(check: argparse.ArgumentParser) -> None:
     check.add_argument("--modes", nargs="+", default=[], help="modes to compare with (default: the best of all modes)")
 
 
-def run_check(options: argparse.Namespace) -> int:
+def run_check(options: argparse.Namespace) -> None:
     from residual_hf.runs.check import check
     from residual_hf.runs.recipe import load_recipe
 
     print(check(load_recipe(options.recipe, parse_overrides(options.set)), options.seconds, options.modes))
-    return 0
 
 
 def add_average(average: argparse.ArgumentParser) -> None:
@@ -109,7 +107,7 @@ def add_average(average: argparse.ArgumentParser) -> None:
     add_overwrite(average)
 
 
-def run_average(options: argparse.Namespace) -> int:
+def run_average(options: argparse.Namespace) -> None:
     from residual_hf.runs.average import average_run
 
     of = "last" if options.best is None else "best"
@@ -118,7 +116,6 @@ def run_average(options: argparse.Namespace) -> int:
         raise InputError(f"--{of}: {count} given, must be at least 1")
     chosen = average_run(options.folder, options.output_dir, count, of=of, overwrite=options.overwrite)
     print(f"{options.output_dir}: the average of {', '.join(path.name for path in chosen)}")
-    return 0
 
 
 def add_distill(distill: argparse.ArgumentParser) -> None:
@@ -128,12 +125,11 @@ def add_distill(distill: argparse.ArgumentParser) -> None:
     distill.add_argument("--student", default="6+2", metavar="E+D", help="layers of the student (default: 6+2)")
     distill.add_argument("--closest", action="store_true", help="keep only the translation closest to the reference")
     distill.add_argument("--resume", action="store_true", help="continue an interrupted run of this command")
-    add_fields(distill, StreamSettings, "source_lang", "target_lang")
-    add_sampling(distill)
+    add_fields(distill, StreamSettings, "source_lang", "target_lang", *SAMPLING)
     add_search(distill)
 
 
-def run_distill(options: argparse.Namespace) -> int:
+def run_distill(options: argparse.Namespace) -> None:
     from residual_hf.checkpoint import identity
     from residual_hf.runs.distillation import distill
     from residual_hf.runs.recipe import load_recipe
@@ -155,7 +151,6 @@ def run_distill(options: argparse.Namespace) -> int:
         resume=options.resume,
     )
     print(f"{path}: try residual-hf train {shlex.quote(str(path))}")
-    return 0
 
 
 def add_quickstart(quickstart: argparse.ArgumentParser) -> None:
