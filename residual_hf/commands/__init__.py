@@ -8,22 +8,8 @@ from __future__ import annotations
 
 import gc
 import sys
-from argparse import ArgumentParser, Namespace
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import NamedTuple
-
-
-class Verb(NamedTuple):
-    """A verb: its line in `--help`, its functions, and whether PyTorch and Transformers are loaded before it runs.
-
-    `run` returns an exit code, None for 0.
-    """
-
-    summary: str
-    add_options: Callable[[ArgumentParser], None]
-    run: Callable[[Namespace], int | None]
-    loads: bool = True
 
 
 def load_package() -> None:

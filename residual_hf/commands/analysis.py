@@ -13,8 +13,7 @@ from residual_hf.base.errors import BAD_INPUT, InputError
 from residual_hf.base.files import check_output_file, write_atomically
 from residual_hf.runs.stress_setting import StressSetting
 
-from . import Verb
-from .arguments import add_fields, add_overwrite, given_fields
+from .arguments import Verb, add_fields, add_overwrite, given_fields
 
 REDUCED = ("admin-4", "admin-5", "admin-10", "b2t-5", "skip-3", "reviewer-7")
 """Figures with `full` sizes, which `--help` names without loading them."""

@@ -1,5 +1,5 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
-"""Options that several verbs share."""
+"""Verbs, and the options that several of them share."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dataclasses import fields
 from inspect import signature
 from pathlib import Path
 from types import NoneType
-from typing import Any, get_args, get_origin, get_type_hints
+from typing import Any, NamedTuple, get_args, get_origin, get_type_hints
 
 from residual_hf.base.errors import InputError
 from residual_hf.generation.generation_settings import DecodingSettings, StreamSettings
@@ -18,6 +18,18 @@ from residual_hf.generation.generation_settings import DecodingSettings, StreamS
 METAVARS = {int: "N", float: "X", Path: "FILE"}
 SAMPLING = ("num_return_sequences", "sample", "top_k", "temperature", "seed")
 SEARCH = ("num_beams", "length_penalty", "dtype")
+
+
+class Verb(NamedTuple):
+    """A verb: its line in `--help`, its functions, and whether PyTorch and Transformers are loaded before it runs.
+
+    `run` returns an exit code, None for 0.
+    """
+
+    summary: str
+    add_options: Callable[[argparse.ArgumentParser], None]
+    run: Callable[[argparse.Namespace], int | None]
+    loads: bool = True
 
 
 def add_overwrite(parser: argparse._ActionsContainer) -> None:

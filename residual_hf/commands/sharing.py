@@ -12,9 +12,14 @@ from residual_hf.base.choices import EXPORT_TARGETS
 from residual_hf.base.errors import FAILED, InputError
 from residual_hf.base.files import read_json
 
-from . import Verb
-from .arguments import add_overwrite, arguments_of, option_of
+from .arguments import Verb, add_overwrite, arguments_of, option_of
 
+MOSES = {
+    "normalize": "Moses: was punctuation normalized? (default: yes)",
+    "hyphens": "Moses: were hyphens split as @-@? (default: inferred from the dictionary)",
+    "escape": "Moses: was ' escaped as &apos;? (default: inferred from the dictionary)",
+    "lowercase": "Moses: was the text lower-cased? (default: no)",
+}
 OF_FAIRSEQ = ("source_dict", "target_dict", "bpe_codes", "sentencepiece", "moses", "source_lang", "target_lang")
 
 
@@ -74,12 +79,7 @@ def add_convert(convert: argparse.ArgumentParser) -> None:
     )
     subwords.add_argument("--sentencepiece", type=Path, metavar="MODEL", help="fairseq: SentencePiece .model file")
     convert.add_argument("--moses", action="store_true", help="fairseq: the training text was tokenized by Moses")
-    for name, question in (
-        ("normalize", "Moses: was punctuation normalized? (default: yes)"),
-        ("hyphens", "Moses: were hyphens split as @-@? (default: inferred from the dictionary)"),
-        ("escape", "Moses: was ' escaped as &apos;? (default: inferred from the dictionary)"),
-        ("lowercase", "Moses: was the text lower-cased? (default: no)"),
-    ):
+    for name, question in MOSES.items():
         convert.add_argument(f"--moses-{name}", action=argparse.BooleanOptionalAction, default=None, help=question)
     convert.add_argument("--source-lang", help="fairseq: override the source language in the checkpoint")
     convert.add_argument("--target-lang", help="fairseq: override the target language in the checkpoint")
@@ -91,8 +91,7 @@ def run_convert(options: argparse.Namespace) -> None:
     from residual_hf.conversion import convert_transformers
     from residual_hf.conversion.fairseq_checkpoint import MosesOptions, convert_fairseq_checkpoint
 
-    chosen = {name: getattr(options, f"moses_{name}") for name in ("normalize", "hyphens", "escape", "lowercase")}
-    chosen = {name: value for name, value in chosen.items() if value is not None}
+    chosen = {name: answer for name in MOSES if (answer := getattr(options, f"moses_{name}")) is not None}
     if chosen and not options.moses:
         raise InputError(f"--moses-{next(iter(chosen))}: given without --moses")
     if not options.checkpoint.endswith(".pt") and not Path(options.checkpoint).is_file():

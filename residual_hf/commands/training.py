@@ -13,10 +13,11 @@ from pathlib import Path
 from residual_hf.base.errors import DIVERGED, FAILED, INTERRUPTED, InputError
 from residual_hf.generation.generation_settings import StreamSettings
 
-from . import Verb, load_package
+from . import load_package
 from .arguments import (
     SAMPLING,
     SEARCH,
+    Verb,
     add_fields,
     add_overrides,
     add_overwrite,
@@ -53,12 +54,9 @@ def run_train(options: argparse.Namespace) -> int:
     recipe = load_recipe(options.recipe, overrides)
     try:
         metrics = train(recipe, overwrite=options.overwrite, resume=options.resume, inputs=[options.recipe])
-    except Interrupted as interruption:
-        print(f"residual-hf train: {interruption}", file=sys.stderr)
-        return INTERRUPTED
-    except TrainingDivergedError as divergence:
-        print(f"residual-hf train: {divergence}", file=sys.stderr)
-        return DIVERGED
+    except (Interrupted, TrainingDivergedError) as ending:
+        print(f"residual-hf train: {ending}", file=sys.stderr)
+        return INTERRUPTED if isinstance(ending, Interrupted) else DIVERGED
     if this_process().is_main_process:
         print(json.dumps(metrics, indent=2, ensure_ascii=False))
     return 0

@@ -15,10 +15,10 @@ from residual_hf.evaluation.metrics import EvaluationSettings
 from residual_hf.generation.generation_settings import StreamSettings
 from residual_hf.serving.server_settings import ServerSettings
 
-from . import Verb
 from .arguments import (
     SAMPLING,
     SEARCH,
+    Verb,
     add_field,
     add_fields,
     add_overwrite,
@@ -104,21 +104,12 @@ def run_evaluate_text(options: argparse.Namespace) -> None:
     for name in OF_TRANSLATIONS:
         if getattr(options, name):
             raise InputError(f"{option_of(name)}: given with --text, which is scored by perplexity")
-    model, tokenizer = load_checkpoint(
+    options.model, options.tokenizer = load_checkpoint(
         options.model, trust_remote_code=options.trust_remote_code, classes=(ResidualForCausalLM,)
     )
-    report = evaluate_text(
-        model,
-        tokenizer,
-        options.text,
-        device=options.device,
-        block_size=options.block_size,
-        break_mode=options.sample_break_mode or "none",
-        context_window=options.context_window or 0,
-        max_tokens=options.batch_tokens,
-        output_dir=options.output_dir,
-        progress=sys.stderr.isatty(),
-    )
+    options.files, options.break_mode = options.text, options.sample_break_mode
+    options.max_tokens = options.batch_tokens
+    report = evaluate_text(**arguments_of(evaluate_text, options), progress=sys.stderr.isatty())
     print(json.dumps(report, indent=2, ensure_ascii=False))
 
 

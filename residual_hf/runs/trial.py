@@ -37,7 +37,7 @@ def measure(recipe: Recipe, vocab_size: int, width: int, seconds: float) -> Tria
     """Train a recipe's model on pairs of `width` random tokens for about this many seconds."""
     keep_freed_memory()
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    started, memory = time.perf_counter(), psutil.Process().memory_info().rss
+    started, resident = time.perf_counter(), psutil.Process().memory_info().rss
     settings = recipe.training
     model = ResidualForConditionalGeneration(recipe.build_config(vocab_size=vocab_size)).to(device).train()
     model.criterion = settings.loss_meter()
@@ -67,11 +67,8 @@ def measure(recipe: Recipe, vocab_size: int, width: int, seconds: float) -> Tria
         while updates < FEWEST or now - started < seconds:
             now = update()
             updates += 1
+    memory = None
     if settings.max_tokens != "auto":  # weights, gradients and two moments; twice what is kept for the backward pass
         parameters = sum(p.numel() for p in model.parameters())
-        memory += 16 * parameters + round(2 * kept * settings.max_tokens)
-    return Trial(
-        tokens_per_second=updates * rows * width / (now - begun),
-        memory=None if settings.max_tokens == "auto" else memory,
-        seconds=now - started,
-    )
+        memory = resident + 16 * parameters + round(2 * kept * settings.max_tokens)
+    return Trial(updates * rows * width / (now - begun), memory, seconds=now - started)

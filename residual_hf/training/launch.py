@@ -11,6 +11,7 @@ import os
 import torch
 import torch.distributed.nn.functional
 from accelerate import PartialState
+from accelerate.utils import parse_flag_from_env
 
 from residual_hf.base.errors import InputError
 
@@ -23,11 +24,7 @@ LARGEST = 2**31 - 1
 def check_launch(settings: TrainingSettings) -> None:
     """Raise `InputError` for a library that is missing, and for unsupported options of `accelerate launch`."""
     settings.check_libraries()
-
-    def enabled(name: str) -> bool:
-        return os.environ.get(name, "false").lower() in ("1", "true")
-
-    fsdp, deepspeed = enabled("ACCELERATE_USE_FSDP"), enabled("ACCELERATE_USE_DEEPSPEED")
+    fsdp, deepspeed = map(parse_flag_from_env, ("ACCELERATE_USE_FSDP", "ACCELERATE_USE_DEEPSPEED"))
     if fsdp and os.environ.get("FSDP_VERSION", "1") != "2":
         raise InputError("fsdp_config.fsdp_version: 1 given to accelerate launch, must be 2")
     if deepspeed and importlib.util.find_spec("deepspeed") is None:
