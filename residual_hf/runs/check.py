@@ -17,13 +17,12 @@ import math
 import random
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 from tqdm.auto import tqdm
 
 from residual_hf.analysis.short_training import ShortCorpus, profiled, train
@@ -131,15 +130,12 @@ class Check:
 
         return train(
             model,
-            self.batches(),
+            self.corpus.train(self.settings.seed),
             lambda update: rates[update - 1],
             len(rates),
             after_backward=clipped,
             betas=self.settings.betas,
         )
-
-    def batches(self) -> Iterator[dict[str, Tensor]]:
-        return self.corpus.train(self.settings.seed)
 
     def seconds_per_update(self) -> float:
         """Of the recipe's model; halves the batches until the fewest updates of one mode take at most 20 s."""
@@ -175,7 +171,7 @@ class Check:
 
     def measure(self, mode: str | None, name: str, updates: int) -> ModeCheck:
         model, settings = self.model(mode), self.settings
-        batch = next(self.batches())
+        batch = next(self.corpus.train(settings.seed))
         with finished_branch_warmup(model):
             norms = gradient_norms(profiled(model, batch), batch)
             headroom = min(row.fp16_headroom for row in activation_ranges(model, batch))

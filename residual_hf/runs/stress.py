@@ -114,7 +114,8 @@ def stress(
     check_matplotlib()
     file.parent.mkdir(parents=True, exist_ok=True)
     write_json_lines(file, undamaged_entries(file))
-    modes, layers, seeds = (list(dict.fromkeys(each)) for each in (modes or sorted(LN_MODES), layers, seeds))
+    modes = [*dict.fromkeys(modes or sorted(LN_MODES))]
+    layers, seeds = [*dict.fromkeys(layers)], [*dict.fromkeys(seeds)]
     runs = read_runs(file, setting)
     done = {(run.mode, run.layers, run.seed) for run in runs}
     missing = [(m, n, s) for s in seeds for n in sorted(layers) for m in modes if (m, n, s) not in done]
