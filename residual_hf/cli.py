@@ -42,7 +42,7 @@ def run_verb(options: argparse.Namespace) -> int:
         with signals_interrupt() as signals:
             if options.loads:
                 load_package()
-            return options.run(options)
+            return options.run(options) or 0
     except InputError as error:
         print(f"residual-hf {options.verb}: {error}", file=sys.stderr)
         return BAD_INPUT

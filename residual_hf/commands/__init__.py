@@ -8,19 +8,8 @@ from __future__ import annotations
 
 import gc
 import sys
-from argparse import ArgumentParser, Namespace
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import NamedTuple
-
-
-class Verb(NamedTuple):
-    """A verb: its line in `--help`, its functions, and whether PyTorch and Transformers are loaded before it runs."""
-
-    summary: str
-    add_options: Callable[[ArgumentParser], None]
-    run: Callable[[Namespace], int]
-    loads: bool = True
 
 
 def load_package() -> None:

@@ -5,16 +5,15 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 from residual_hf.base.errors import BAD_INPUT, InputError
+from residual_hf.base.files import check_output_file, write_atomically
 from residual_hf.runs.stress_setting import StressSetting
 
-from . import Verb
-from .arguments import add_fields, add_overwrite, given_fields
+from .arguments import Verb, add_fields, add_overwrite, given_fields
 
 REDUCED = ("admin-4", "admin-5", "admin-10", "b2t-5", "skip-3", "reviewer-7")
 """Figures with `full` sizes, which `--help` names without loading them."""
@@ -28,7 +27,7 @@ def add_modes(modes: argparse.ArgumentParser) -> None:
     add_overwrite(modes)
 
 
-def run_modes(options: argparse.Namespace) -> int:
+def run_modes(options: argparse.Namespace) -> None:
     from residual_hf.analysis.mode_list import describe_mode, modes_table
     from residual_hf.base.modes import import_modes
 
@@ -40,7 +39,11 @@ def run_modes(options: argparse.Namespace) -> int:
         raise InputError("--svg: name the modes to draw, as in `residual-hf modes post_ln pre_ln --svg FILE`")
     try:
         if options.svg is not None:
-            draw_svg(options)
+            from residual_hf.analysis.diagrams.diagram import draw_modes
+
+            check_output_file(options.svg, overwrite=options.overwrite, field="--svg", suffix=".svg")
+            write_atomically(options.svg, draw_modes(options.names, options.stack))
+            print(options.svg)
         elif options.names:
             from residual_hf.conversion.export import targets_of  # as slow as PyTorch; the table does without
 
@@ -49,16 +52,6 @@ def run_modes(options: argparse.Namespace) -> int:
             print(modes_table())
     except ValueError as error:
         raise InputError(str(error)) from error
-    return 0
-
-
-def draw_svg(options: argparse.Namespace) -> None:
-    from residual_hf.analysis.diagrams.diagram import draw_modes
-    from residual_hf.base.files import check_output_file, write_atomically
-
-    check_output_file(options.svg, overwrite=options.overwrite, field="--svg", suffix=".svg")
-    write_atomically(options.svg, draw_modes(options.names, options.stack))
-    print(options.svg)
 
 
 def add_figures(figures: argparse.ArgumentParser) -> None:
@@ -81,41 +74,27 @@ def add_figures(figures: argparse.ArgumentParser) -> None:
 
 def run_figures(options: argparse.Namespace) -> int:
     from residual_hf.analysis.figures.figure import draw_figure
-
-    if options.model is not None:
-        return draw_figures_of_model(options)
-    if options.source is not None or options.reference is not None:
-        raise InputError("--source, --reference: given without --model")
-    modes, seeds, full = options.modes, options.seeds, options.full
-    return draw_each(options.names, lambda figure: draw_figure(figure, options.output_dir, modes, seeds, full))
-
-
-def draw_each(names: Sequence[str], draw: Callable[[Any], Iterable[Path]]) -> int:
-    """Draw the figures of these names; of all, those that can be drawn."""
-    from residual_hf.analysis.figures.gallery import find_figures
-
-    drawn = False
-    for figure in find_figures(names):
-        try:
-            for path in draw(figure):
-                print(path)
-            drawn = True
-        except InputError as error:
-            if "all" not in names:
-                raise
-            print(f"residual-hf figures: left out: {error}", file=sys.stderr)
-    return 0 if drawn else BAD_INPUT
-
-
-def draw_figures_of_model(options: argparse.Namespace) -> int:
     from residual_hf.analysis.figures.gallery import find_figures
     from residual_hf.analysis.figures.own_model import OwnModel, draw_for_model
 
-    find_figures(options.names)  # refuses names before the model is loaded
-    if options.full:
-        raise InputError("--full: a model has its own size")
-    own, modes, seeds = OwnModel.load(options.model, options.source, options.reference), options.modes, options.seeds
-    return draw_each(options.names, lambda figure: draw_for_model(figure, own, options.output_dir, modes, seeds))
+    figures, draw = find_figures(options.names), partial[list[Path]](draw_figure, full=options.full)
+    if options.model is not None:
+        if options.full:
+            raise InputError("--full: a model has its own size")
+        draw = partial(draw_for_model, own=OwnModel.load(options.model, options.source, options.reference))
+    elif options.source is not None or options.reference is not None:
+        raise InputError("--source, --reference: given without --model")
+    drawn = False
+    for figure in figures:
+        try:
+            paths = draw(figure, output_dir=options.output_dir, modes=options.modes, seeds=options.seeds)
+            print(*paths, sep="\n")
+            drawn = True
+        except InputError as error:
+            if "all" not in options.names:
+                raise
+            print(f"residual-hf figures: left out: {error}", file=sys.stderr)
+    return 0 if drawn else BAD_INPUT
 
 
 def add_stress(stress: argparse.ArgumentParser) -> None:
@@ -127,9 +106,8 @@ def add_stress(stress: argparse.ArgumentParser) -> None:
     add_fields(stress, StressSetting, "width", "updates", "max_tokens", "max_lr")
 
 
-def run_stress(options: argparse.Namespace) -> int:
+def run_stress(options: argparse.Namespace) -> None:
     from residual_hf.base.modes import check_modes
-    from residual_hf.model.connections import LN_MODES
     from residual_hf.runs.recipe import load_recipe
     from residual_hf.runs.stress import corpus_of, stress, write_results
 
@@ -141,10 +119,9 @@ def run_stress(options: argparse.Namespace) -> int:
         name, corpus = corpus_of(load_recipe(options.recipe), options.output_dir / "corpora", setting.max_tokens)
         setting = replace(setting, corpus=name)
     file = options.output_dir / "runs.jsonl"
-    results = stress(file, options.modes or sorted(LN_MODES), options.layers, options.seeds, setting, corpus)
+    results = stress(file, options.modes, options.layers, options.seeds, setting, corpus)
     paths = write_results(results, setting, options.output_dir)
     print(paths[0].read_text(encoding="utf-8"))
-    return 0
 
 
 def add_report(report: argparse.ArgumentParser) -> None:
@@ -159,11 +136,10 @@ def add_report(report: argparse.ArgumentParser) -> None:
     add_overwrite(report)
 
 
-def run_report(options: argparse.Namespace) -> int:
+def run_report(options: argparse.Namespace) -> None:
     from residual_hf.analysis.report.page import write_report
 
     print(write_report(options.folders, options.output_file, overwrite=options.overwrite))
-    return 0
 
 
 def add_replay(replay: argparse.ArgumentParser) -> None:
@@ -171,14 +147,13 @@ def add_replay(replay: argparse.ArgumentParser) -> None:
     replay.add_argument("--at", type=int, metavar="UPDATE", help="update of the spike (default: the last spike)")
 
 
-def run_replay(options: argparse.Namespace) -> int:
+def run_replay(options: argparse.Namespace) -> None:
     from residual_hf.runs.replay import replay
     from residual_hf.training.launch import this_process
 
     found = replay(options.folder, options.at)
     if this_process().is_main_process:
         print(found)
-    return 0
 
 
 VERBS = {

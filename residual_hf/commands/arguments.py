@@ -1,5 +1,5 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
-"""Options that several verbs share."""
+"""Verbs, and the options that several of them share."""
 
 from __future__ import annotations
 
@@ -10,13 +10,26 @@ from dataclasses import fields
 from inspect import signature
 from pathlib import Path
 from types import NoneType
-from typing import Any, get_args, get_origin, get_type_hints
+from typing import Any, NamedTuple, get_args, get_origin, get_type_hints
 
 from residual_hf.base.errors import InputError
 from residual_hf.generation.generation_settings import DecodingSettings, StreamSettings
 
 METAVARS = {int: "N", float: "X", Path: "FILE"}
+SAMPLING = ("num_return_sequences", "sample", "top_k", "temperature", "seed")
 SEARCH = ("num_beams", "length_penalty", "dtype")
+
+
+class Verb(NamedTuple):
+    """A verb: its line in `--help`, its functions, and whether PyTorch and Transformers are loaded before it runs.
+
+    `run` returns an exit code, None for 0.
+    """
+
+    summary: str
+    add_options: Callable[[argparse.ArgumentParser], None]
+    run: Callable[[argparse.Namespace], int | None]
+    loads: bool = True
 
 
 def add_overwrite(parser: argparse._ActionsContainer) -> None:
@@ -91,10 +104,6 @@ def with_options(cls: type, text: str) -> str:
     return re.sub(f"`({names})`", lambda name: option_of(name[1]), text)
 
 
-def add_sampling(parser: argparse.ArgumentParser) -> None:
-    add_fields(parser, StreamSettings, "num_return_sequences", "sample", "top_k", "temperature", "seed")
-
-
 def add_search(parser: argparse.ArgumentParser, batch_tokens: int | None = None) -> None:
     """The options of `load_translator`."""
     for name in SEARCH:
@@ -118,7 +127,7 @@ def load_translator(options: argparse.Namespace, model: str) -> Any:
 
 
 def stream_settings(options: argparse.Namespace) -> StreamSettings:
-    """The `StreamSettings` of a verb with `add_sampling` and `add_search`."""
+    """The `StreamSettings` of a verb with the options `SAMPLING` and `add_search`."""
     if options.sample and options.num_beams is not None:
         raise InputError(f"--num-beams: {options.num_beams} given, must be absent with --sample")
     return given_fields(StreamSettings, options)

@@ -12,9 +12,14 @@ from residual_hf.base.choices import EXPORT_TARGETS
 from residual_hf.base.errors import FAILED, InputError
 from residual_hf.base.files import read_json
 
-from . import Verb
-from .arguments import add_overwrite, arguments_of, option_of
+from .arguments import Verb, add_overwrite, arguments_of, option_of
 
+MOSES = {
+    "normalize": "Moses: was punctuation normalized? (default: yes)",
+    "hyphens": "Moses: were hyphens split as @-@? (default: inferred from the dictionary)",
+    "escape": "Moses: was ' escaped as &apos;? (default: inferred from the dictionary)",
+    "lowercase": "Moses: was the text lower-cased? (default: no)",
+}
 OF_FAIRSEQ = ("source_dict", "target_dict", "bpe_codes", "sentencepiece", "moses", "source_lang", "target_lang")
 
 
@@ -36,11 +41,10 @@ def add_card(card: argparse.ArgumentParser) -> None:
     add_overwrite(card)
 
 
-def run_card(options: argparse.Namespace) -> int:
+def run_card(options: argparse.Namespace) -> None:
     from residual_hf.hub.card import write_card
 
     print(write_card(**arguments_of(write_card, options)))
-    return 0
 
 
 def add_push(push: argparse.ArgumentParser) -> None:
@@ -56,11 +60,10 @@ def add_push(push: argparse.ArgumentParser) -> None:
     )
 
 
-def run_push(options: argparse.Namespace) -> int:
+def run_push(options: argparse.Namespace) -> None:
     from residual_hf.hub.push import push_run
 
     print(push_run(**arguments_of(push_run, options)))
-    return 0
 
 
 def add_convert(convert: argparse.ArgumentParser) -> None:
@@ -76,12 +79,7 @@ def add_convert(convert: argparse.ArgumentParser) -> None:
     )
     subwords.add_argument("--sentencepiece", type=Path, metavar="MODEL", help="fairseq: SentencePiece .model file")
     convert.add_argument("--moses", action="store_true", help="fairseq: the training text was tokenized by Moses")
-    for name, question in (
-        ("normalize", "Moses: was punctuation normalized? (default: yes)"),
-        ("hyphens", "Moses: were hyphens split as @-@? (default: inferred from the dictionary)"),
-        ("escape", "Moses: was ' escaped as &apos;? (default: inferred from the dictionary)"),
-        ("lowercase", "Moses: was the text lower-cased? (default: no)"),
-    ):
+    for name, question in MOSES.items():
         convert.add_argument(f"--moses-{name}", action=argparse.BooleanOptionalAction, default=None, help=question)
     convert.add_argument("--source-lang", help="fairseq: override the source language in the checkpoint")
     convert.add_argument("--target-lang", help="fairseq: override the target language in the checkpoint")
@@ -89,12 +87,11 @@ def add_convert(convert: argparse.ArgumentParser) -> None:
     add_overwrite(convert)
 
 
-def run_convert(options: argparse.Namespace) -> int:
+def run_convert(options: argparse.Namespace) -> None:
     from residual_hf.conversion import convert_transformers
     from residual_hf.conversion.fairseq_checkpoint import MosesOptions, convert_fairseq_checkpoint
 
-    chosen = {name: getattr(options, f"moses_{name}") for name in ("normalize", "hyphens", "escape", "lowercase")}
-    chosen = {name: value for name, value in chosen.items() if value is not None}
+    chosen = {name: answer for name in MOSES if (answer := getattr(options, f"moses_{name}")) is not None}
     if chosen and not options.moses:
         raise InputError(f"--moses-{next(iter(chosen))}: given without --moses")
     if not options.checkpoint.endswith(".pt") and not Path(options.checkpoint).is_file():
@@ -102,19 +99,15 @@ def run_convert(options: argparse.Namespace) -> int:
             if getattr(options, name):
                 raise InputError(f"{option_of(name)}: only for a fairseq checkpoint (.pt)")
         folder = convert_transformers(options.checkpoint, options.output_dir, options.overwrite)
-        return say_converted(folder)
-    for name in ("source_dict", "target_dict"):
-        if getattr(options, name) is None:
-            raise InputError(f"{option_of(name)}: missing, required for a fairseq checkpoint")
-    options.moses = MosesOptions(**chosen) if options.moses else None
-    return say_converted(convert_fairseq_checkpoint(**arguments_of(convert_fairseq_checkpoint, options)))
-
-
-def say_converted(folder: Path) -> int:
+    else:
+        for name in ("source_dict", "target_dict"):
+            if getattr(options, name) is None:
+                raise InputError(f"{option_of(name)}: missing, required for a fairseq checkpoint")
+        options.moses = MosesOptions(**chosen) if options.moses else None
+        folder = convert_fairseq_checkpoint(**arguments_of(convert_fairseq_checkpoint, options))
     alone = read_json(folder / "config.json").get("is_decoder_only")
     arguments = ["evaluate", str(folder), "--text", "FILE"] if alone else ["translate", str(folder)]
     print(f"{folder}: converted; try residual-hf {shlex.join(arguments)}")
-    return 0
 
 
 def add_export(export: argparse.ArgumentParser) -> None:

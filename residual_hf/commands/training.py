@@ -13,13 +13,14 @@ from pathlib import Path
 from residual_hf.base.errors import DIVERGED, FAILED, INTERRUPTED, InputError
 from residual_hf.generation.generation_settings import StreamSettings
 
-from . import Verb, load_package
+from . import load_package
 from .arguments import (
+    SAMPLING,
     SEARCH,
+    Verb,
     add_fields,
     add_overrides,
     add_overwrite,
-    add_sampling,
     add_search,
     arguments_of,
     load_translator,
@@ -53,12 +54,9 @@ def run_train(options: argparse.Namespace) -> int:
     recipe = load_recipe(options.recipe, overrides)
     try:
         metrics = train(recipe, overwrite=options.overwrite, resume=options.resume, inputs=[options.recipe])
-    except Interrupted as interruption:
-        print(f"residual-hf train: {interruption}", file=sys.stderr)
-        return INTERRUPTED
-    except TrainingDivergedError as divergence:
-        print(f"residual-hf train: {divergence}", file=sys.stderr)
-        return DIVERGED
+    except (Interrupted, TrainingDivergedError) as ending:
+        print(f"residual-hf train: {ending}", file=sys.stderr)
+        return INTERRUPTED if isinstance(ending, Interrupted) else DIVERGED
     if this_process().is_main_process:
         print(json.dumps(metrics, indent=2, ensure_ascii=False))
     return 0
@@ -78,11 +76,10 @@ def add_init(init: argparse.ArgumentParser) -> None:
     add_overwrite(init)
 
 
-def run_init(options: argparse.Namespace) -> int:
+def run_init(options: argparse.Namespace) -> None:
     from residual_hf.runs.first_recipe import write_first_recipe
 
     print(write_first_recipe(**arguments_of(write_first_recipe, options)))
-    return 0
 
 
 def add_check(check: argparse.ArgumentParser) -> None:
@@ -92,12 +89,11 @@ def add_check(check: argparse.ArgumentParser) -> None:
     check.add_argument("--modes", nargs="+", default=[], help="modes to compare with (default: the best of all modes)")
 
 
-def run_check(options: argparse.Namespace) -> int:
+def run_check(options: argparse.Namespace) -> None:
     from residual_hf.runs.check import check
     from residual_hf.runs.recipe import load_recipe
 
     print(check(load_recipe(options.recipe, parse_overrides(options.set)), options.seconds, options.modes))
-    return 0
 
 
 def add_average(average: argparse.ArgumentParser) -> None:
@@ -109,7 +105,7 @@ def add_average(average: argparse.ArgumentParser) -> None:
     add_overwrite(average)
 
 
-def run_average(options: argparse.Namespace) -> int:
+def run_average(options: argparse.Namespace) -> None:
     from residual_hf.runs.average import average_run
 
     of = "last" if options.best is None else "best"
@@ -118,7 +114,6 @@ def run_average(options: argparse.Namespace) -> int:
         raise InputError(f"--{of}: {count} given, must be at least 1")
     chosen = average_run(options.folder, options.output_dir, count, of=of, overwrite=options.overwrite)
     print(f"{options.output_dir}: the average of {', '.join(path.name for path in chosen)}")
-    return 0
 
 
 def add_distill(distill: argparse.ArgumentParser) -> None:
@@ -128,12 +123,11 @@ def add_distill(distill: argparse.ArgumentParser) -> None:
     distill.add_argument("--student", default="6+2", metavar="E+D", help="layers of the student (default: 6+2)")
     distill.add_argument("--closest", action="store_true", help="keep only the translation closest to the reference")
     distill.add_argument("--resume", action="store_true", help="continue an interrupted run of this command")
-    add_fields(distill, StreamSettings, "source_lang", "target_lang")
-    add_sampling(distill)
+    add_fields(distill, StreamSettings, "source_lang", "target_lang", *SAMPLING)
     add_search(distill)
 
 
-def run_distill(options: argparse.Namespace) -> int:
+def run_distill(options: argparse.Namespace) -> None:
     from residual_hf.checkpoint import identity
     from residual_hf.runs.distillation import distill
     from residual_hf.runs.recipe import load_recipe
@@ -155,7 +149,6 @@ def run_distill(options: argparse.Namespace) -> int:
         resume=options.resume,
     )
     print(f"{path}: try residual-hf train {shlex.quote(str(path))}")
-    return 0
 
 
 def add_quickstart(quickstart: argparse.ArgumentParser) -> None:

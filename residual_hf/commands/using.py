@@ -10,18 +10,18 @@ from dataclasses import fields
 from pathlib import Path
 
 from residual_hf.base.errors import InputError
-from residual_hf.data.data_settings import BREAK_MODES
+from residual_hf.data.data_settings import DataSettings
 from residual_hf.evaluation.metrics import EvaluationSettings
 from residual_hf.generation.generation_settings import StreamSettings
 from residual_hf.serving.server_settings import ServerSettings
 
-from . import Verb
 from .arguments import (
+    SAMPLING,
     SEARCH,
+    Verb,
     add_field,
     add_fields,
     add_overwrite,
-    add_sampling,
     add_search,
     arguments_of,
     given_fields,
@@ -32,7 +32,7 @@ from .arguments import (
 
 LANGUAGES = ("source_lang", "target_lang")
 OF_TRANSLATIONS = ("baseline", "metric", "pretokenized", "tokenize", "lowercase", "long", *LANGUAGES, *SEARCH)
-OF_TEXT = ("block_size", "context_window", "sample_break_mode")
+OF_TEXT = ("block_size", "sample_break_mode", "context_window")
 """Options of `evaluate` that only one kind of model has."""
 
 
@@ -42,8 +42,7 @@ def add_translate(translate: argparse.ArgumentParser) -> None:
     translate.add_argument("--output", type=Path, help="file for the translations (default: standard output)")
     translate.add_argument("--resume", action="store_true", help="continue an interrupted translation to --output")
     translate.add_argument("--devices", type=int, default=1, metavar="N", help="number of GPUs or processes")
-    add_fields(translate, StreamSettings, "scores", "window", *LANGUAGES, "long")
-    add_sampling(translate)
+    add_fields(translate, StreamSettings, "scores", "window", *LANGUAGES, "long", *SAMPLING)
     add_search(translate)
     add_overwrite(translate)
 
@@ -85,7 +84,7 @@ def add_serve(serve: argparse.ArgumentParser) -> None:
     add_search(serve, batch_tokens=4000)
 
 
-def run_serve(options: argparse.Namespace) -> int:
+def run_serve(options: argparse.Namespace) -> None:
     try:
         from residual_hf.serving.app import serve
         from residual_hf.serving.languages import Languages
@@ -95,10 +94,9 @@ def run_serve(options: argparse.Namespace) -> int:
     settings = given_fields(ServerSettings, options)
     translators = {model: load_translator(options, model) for model in options.models}
     serve(Languages(translators, options.source_lang, options.target_lang), settings)
-    return 0
 
 
-def run_evaluate_text(options: argparse.Namespace) -> int:
+def run_evaluate_text(options: argparse.Namespace) -> None:
     from residual_hf.checkpoint import load_checkpoint
     from residual_hf.evaluation.perplexity import evaluate_text
     from residual_hf.model.modeling_single_stack import ResidualForCausalLM
@@ -106,23 +104,13 @@ def run_evaluate_text(options: argparse.Namespace) -> int:
     for name in OF_TRANSLATIONS:
         if getattr(options, name):
             raise InputError(f"{option_of(name)}: given with --text, which is scored by perplexity")
-    model, tokenizer = load_checkpoint(
+    options.model, options.tokenizer = load_checkpoint(
         options.model, trust_remote_code=options.trust_remote_code, classes=(ResidualForCausalLM,)
     )
-    report = evaluate_text(
-        model,
-        tokenizer,
-        options.text,
-        device=options.device,
-        block_size=options.block_size,
-        break_mode=options.sample_break_mode or "none",
-        context_window=options.context_window or 0,
-        max_tokens=options.batch_tokens,
-        output_dir=options.output_dir,
-        progress=sys.stderr.isatty(),
-    )
+    options.files, options.break_mode = options.text, options.sample_break_mode
+    options.max_tokens = options.batch_tokens
+    report = evaluate_text(**arguments_of(evaluate_text, options), progress=sys.stderr.isatty())
     print(json.dumps(report, indent=2, ensure_ascii=False))
-    return 0
 
 
 def add_evaluate(evaluate: argparse.ArgumentParser) -> None:
@@ -134,17 +122,7 @@ def add_evaluate(evaluate: argparse.ArgumentParser) -> None:
     evaluate.add_argument(
         "--text", type=Path, action="append", default=[], help="language models: text to score; repeatable"
     )
-    evaluate.add_argument("--block-size", type=int, help="language models: tokens of a block")
-    evaluate.add_argument(
-        "--sample-break-mode",
-        choices=BREAK_MODES,
-        help="language models: contents of a block (default: none)",
-    )
-    evaluate.add_argument(
-        "--pretokenized",
-        choices=("moses",),
-        help="the text is tokenized by Moses: report tokenized BLEU, and detokenize for the other scores",
-    )
+    add_fields(evaluate, DataSettings, *OF_TEXT[:2], "pretokenized")
     evaluate.add_argument("--lowercase", action="store_true", help="lowercase translations and references")
     add_fields(evaluate, EvaluationSettings, "tokenize", "context_window")
     add_field(evaluate, EvaluationSettings, "metrics", flag="--metric")
@@ -155,7 +133,7 @@ def add_evaluate(evaluate: argparse.ArgumentParser) -> None:
     add_overwrite(evaluate)
 
 
-def run_evaluate(options: argparse.Namespace) -> int:
+def run_evaluate(options: argparse.Namespace) -> None:
     from residual_hf.base.files import check_output_folder
     from residual_hf.evaluation.test_sets import SCORES, evaluate_model, read_baseline, read_test_sets
     from residual_hf.evaluation.translation_metric import load_metric
@@ -172,7 +150,8 @@ def run_evaluate(options: argparse.Namespace) -> int:
             field="--output-dir",
         )
     if options.text:
-        return run_evaluate_text(options)
+        run_evaluate_text(options)
+        return
     for name in OF_TEXT:
         if getattr(options, name):
             raise InputError(f"{option_of(name)}: only with --text")
@@ -188,7 +167,6 @@ def run_evaluate(options: argparse.Namespace) -> int:
     chosen = arguments_of(evaluate_model, options)
     report = evaluate_model(translator, test_sets, settings, **chosen, progress=sys.stderr.isatty())
     print(json.dumps(report, indent=2, ensure_ascii=False))
-    return 0
 
 
 VERBS = {

@@ -21,7 +21,6 @@ from torch import Tensor
 from residual_hf.base.errors import InputError
 from residual_hf.data.encoding import Lengths
 from residual_hf.data.subword_regularization import GROWTH
-from residual_hf.losses.label_smoothing import LossMeter
 from residual_hf.records.run_record import RunRecord
 from residual_hf.training.training_settings import TrainingSettings
 
@@ -202,7 +201,7 @@ def find_max_tokens(recipe: Recipe, model: Any, lengths: Lengths) -> int:
     settings, processes = recipe.training, PartialState()
     device = torch.device(processes.device or "cpu")
     dtype = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(settings.precision)
-    model.criterion = LossMeter(settings.label_smoothing, settings.label_smoothing_form)  # stores no logits
+    model.criterion = settings.loss_meter()  # stores no logits
     ceiling = CEILING
     if settings.tokens_per_update is not None:
         ceiling = min(ceiling, settings.tokens_per_update // processes.num_processes)

@@ -20,7 +20,7 @@ from residual_hf.model.modeling_residual import ResidualForConditionalGeneration
 from residual_hf.model.modeling_single_stack import ResidualForCausalLM
 
 from .recipe import Recipe
-from .warm_start import RATES, Start, start_config, with_vocabulary
+from .warm_start import RATES, Start, load_start, start_config, with_vocabulary
 
 logger = logging.getLogger(__name__)
 
@@ -61,6 +61,14 @@ def tokenizer_fields(recipe: Recipe, tokenizer: PreTrainedTokenizerBase) -> dict
 def model_class(recipe: Recipe) -> type[ResidualForConditionalGeneration] | type[ResidualForCausalLM]:
     """The class of the model for the task of a recipe."""
     return ResidualForCausalLM if recipe.data.is_text else ResidualForConditionalGeneration
+
+
+def load_start_of(recipe: Recipe) -> Start | None:
+    """The model that a recipe starts from; None for random weights. Raises `InputError`, see `load_start`."""
+    if recipe.starts_from is None:
+        return None
+    logger.info("loading %s", recipe.starts_from)
+    return load_start(recipe.starts_from, recipe.model_fields, model_class(recipe))
 
 
 def build_model(

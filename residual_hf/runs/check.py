@@ -17,32 +17,26 @@ import math
 import random
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 from tqdm.auto import tqdm
 
 from residual_hf.analysis.short_training import ShortCorpus, profiled, train
 from residual_hf.base.errors import InputError
 from residual_hf.base.modes import check_modes
-from residual_hf.data.corpus import ParallelCorpus, read_parallel
-from residual_hf.data.encoding import EncodedCorpus
-from residual_hf.data.pair_reader import PairReader
-from residual_hf.data.pipeline import PreparedData
 from residual_hf.model.branch_warmup import branch_warmups, finished_branch_warmup
 from residual_hf.model.connections import LN_MODES
 from residual_hf.model.modeling_residual import ResidualForConditionalGeneration
-from residual_hf.model.options import refusal
 from residual_hf.probes.gradients import GradientNorm, gradient_norms
 from residual_hf.probes.representations import activation_ranges
 from residual_hf.training.launch import keep_freed_memory
 
 from .building import build_config
-from .preparation import prepare_data
+from .preparation import prepare_first_pairs
 from .recipe import Recipe
 from .verdict import RAMP, CheckReport, ModeCheck, judge
 from .warm_start import MODES
@@ -72,7 +66,7 @@ def check(recipe: Recipe, seconds: float = 60.0, modes: Sequence[str] = ()) -> C
     """
     check_modes(modes)
     if not 0 < seconds < math.inf:
-        raise InputError(refusal("seconds", seconds, "more than 0 and finite"))
+        raise InputError(f"seconds: {seconds!r} given, must be more than 0 and finite")
     if recipe.task != "translation":
         raise InputError(f"task: {recipe.task!r} given, but the check is for 'translation'")
     if recipe.starts_from is not None:
@@ -80,28 +74,10 @@ def check(recipe: Recipe, seconds: float = 60.0, modes: Sequence[str] = ()) -> C
     keep_freed_memory()
     device = "cuda" if torch.cuda.is_available() else "cpu"
     with tempfile.TemporaryDirectory() as folder:
-        data = sample(recipe, Path(folder))
-        budget = recipe.training.max_tokens
-        tokens = max(longest(data.encoded), min(TOKENS[device], TOKENS[device] if budget == "auto" else budget))
+        data = prepare_first_pairs(recipe, PAIRS, Path(folder))
+        tokens = max(int(data.longest.max()), min(TOKENS[device], recipe.max_tokens or TOKENS[device]))
         corpus = ShortCorpus(data.encoded, data.tokenizer, {}, tokens, device)
         return Check(recipe, data.tokenizer, corpus).run(seconds, modes)
-
-
-def longest(corpora: Mapping[str, EncodedCorpus]) -> int:
-    """Tokens of the longest sentence."""
-    sides = [side for corpus in corpora.values() for side in (corpus.source_lengths, corpus.target_lengths)]
-    return max(int(lengths.max()) for lengths in sides)
-
-
-def sample(recipe: Recipe, folder: Path) -> PreparedData:
-    """The first pairs of the training text, and the validation text, as token ids."""
-    specs = recipe.data.train
-    train = [
-        ParallelCorpus.empty(spec).with_pairs(PairReader(spec).take(max(1, PAIRS // len(specs)))) for spec in specs
-    ]
-    recipe = replace(recipe, data=replace(recipe.data, stream=False))
-    texts = {"train": train, "valid": [read_parallel(spec) for spec in recipe.data.valid]}
-    return prepare_data(recipe, texts, folder)
 
 
 class Check:
@@ -144,35 +120,33 @@ class Check:
         return ResidualForConditionalGeneration(config).to(self.corpus.device)
 
     def train(self, model: Any, rates: Sequence[float]) -> list[float]:
-        clip = self.settings.clip_norm or math.inf
         warmups = branch_warmups(model)  # which end here with the warm-up of the learning rate
         longest = max((warmup.duration for warmup in warmups), default=1)
         for warmup in warmups:
             warmup.duration = min(warmup.duration, max(1, warmup.duration * len(rates) // (3 * longest)))
 
         def clipped(update: int) -> None:
-            torch.nn.utils.clip_grad_norm_(model.parameters(), clip)
+            torch.nn.utils.clip_grad_norm_(model.parameters(), self.settings.clip_norm or math.inf)
 
         return train(
             model,
-            self.batches(),
+            self.corpus.train(self.settings.seed),
             lambda update: rates[update - 1],
             len(rates),
             after_backward=clipped,
             betas=self.settings.betas,
         )
 
-    def batches(self) -> Iterator[dict[str, Tensor]]:
-        return self.corpus.train(self.settings.seed)
-
     def seconds_per_update(self) -> float:
         """Of the recipe's model; halves the batches until the fewest updates of one mode take at most 20 s."""
+        corpus = self.corpus.corpora["train"]
+        longest = int(max(corpus.source_lengths.max(), corpus.target_lengths.max()))
         while True:
             self.train(model := self.model(None), [self.settings.lr * 1e-3])
             started = time.perf_counter()
             self.train(model, [self.settings.lr * 1e-3] * 2)
             seconds = (time.perf_counter() - started) / 2
-            if seconds * FEWEST_UPDATES <= 20 or self.corpus.max_tokens <= longest(self.corpus.corpora) * 2:
+            if seconds * FEWEST_UPDATES <= 20 or self.corpus.max_tokens <= longest * 2:
                 return seconds
             self.corpus.max_tokens //= 2
 
@@ -197,7 +171,7 @@ class Check:
 
     def measure(self, mode: str | None, name: str, updates: int) -> ModeCheck:
         model, settings = self.model(mode), self.settings
-        batch = next(self.batches())
+        batch = next(self.corpus.train(settings.seed))
         with finished_branch_warmup(model):
             norms = gradient_norms(profiled(model, batch), batch)
             headroom = min(row.fp16_headroom for row in activation_ranges(model, batch))

@@ -158,10 +158,7 @@ def write_first_recipe(
     check_files([specs])
     if not 0 <= trial_seconds < math.inf:
         raise InputError(f"--trial: {trial_seconds} given, must be a number >= 0")
-    languages = (
-        checked_language(source_lang, source, "--source-lang"),
-        checked_language(target_lang, target, "--target-lang"),
-    )
+    languages = language_of(source, "--source-lang", source_lang), language_of(target, "--target-lang", target_lang)
     if languages[0] == languages[1]:
         raise InputError(f"--target-lang: {languages[1]!r} given, must differ from the source language")
     folder = folder or Path("-".join(languages))
@@ -217,17 +214,12 @@ def write_first_recipe(
     )
 
 
-def checked_language(given: str | None, path: Path, flag: str) -> str:
-    """A language that is given, or the one in the name of a file."""
-    if given is None:
-        return language_of(path, flag)
-    if not LANGUAGE.fullmatch(given):
-        raise InputError(f"{flag}: {given!r} given, must be a language code such as de or pt_BR")
-    return given
-
-
-def language_of(path: Path, flag: str) -> str:
-    """The language in the name of a file, as in `corpus.de` or `corpus.en-de.de.gz`."""
+def language_of(path: Path, flag: str, given: str | None = None) -> str:
+    """The language that is given, or the one in the name of a file, as in `corpus.de` or `corpus.en-de.de.gz`."""
+    if given is not None:
+        if not LANGUAGE.fullmatch(given):
+            raise InputError(f"{flag}: {given!r} given, must be a language code such as de or pt_BR")
+        return given
     suffix = path.name.removesuffix(".gz").rpartition(".")[2]
     if not LANGUAGE.fullmatch(suffix) or suffix == "txt":
         raise InputError(f"{flag}: missing, {path} does not end in a language code such as .de")

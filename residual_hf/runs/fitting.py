@@ -19,7 +19,6 @@ from residual_hf.training.callbacks import (
     InterruptCallback,
     RecordCallback,
     StopWithoutImprovement,
-    WarnOfZeroBLEU,
     show_progress,
 )
 from residual_hf.training.checkpoints import KeepCheckpoints, complete_checkpoints, step_of
@@ -65,7 +64,6 @@ def build_trainer(
         callbacks=[
             RecordCallback(folder / "metrics.jsonl"),
             EvaluationSummary(folder / "learning_curve.png", settings.metric),
-            WarnOfZeroBLEU(),
             *([] if ready is None else [AfterFirstUpdate(ready)]),
             KeepCheckpoints(folder / "checkpoints", settings.keep_last, settings.keep_best, settings.metric),
             StopWithoutImprovement(settings.patience, settings.metric),

@@ -3,10 +3,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from residual_hf.data.corpus import ParallelCorpus, read_parallel
 from residual_hf.data.encoding import EncodedCorpus
+from residual_hf.data.pair_reader import PairReader
 from residual_hf.data.pipeline import Corpora, PreparedData, open_stream, prepare
 from residual_hf.data.streaming import StreamedBatches
 from residual_hf.training.launch import this_process
@@ -31,6 +34,14 @@ def prepare_data(recipe: Recipe, texts: Corpora, folder: Path, start: Start | No
         seed=recipe.training.seed,
         context_window=recipe.evaluation.context_window,
     )
+
+
+def prepare_first_pairs(recipe: Recipe, pairs: int, folder: Path) -> PreparedData:
+    """The same of the first pairs of the training text, as many of each corpus, and of the validation text."""
+    share = max(1, pairs // len(recipe.data.train))
+    train = [ParallelCorpus.empty(spec).with_pairs(PairReader(spec).take(share)) for spec in recipe.data.train]
+    texts = {"train": train, "valid": [read_parallel(spec) for spec in recipe.data.valid]}
+    return prepare_data(replace(recipe, data=replace(recipe.data, stream=False)), texts, folder)
 
 
 def training_data(

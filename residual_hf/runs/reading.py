@@ -25,11 +25,11 @@ from residual_hf.data.pipeline import given_tokenizer
 from residual_hf.evaluation.translation_metric import load_metric
 from residual_hf.training.launch import check_launch
 
-from .building import model_class
+from .building import load_start_of
 from .logs import log_to
 from .recipe import Recipe
 from .resuming import check_run_folder
-from .warm_start import Start, load_start
+from .warm_start import Start
 
 logger = logging.getLogger(__name__)
 
@@ -45,10 +45,7 @@ def check_input(recipe: Recipe, *, resume: bool) -> Start | None:
     for name in recipe.evaluation.metrics:
         load_metric(name)
     check_files(recipe.corpora)
-    start = None
-    if recipe.starts_from is not None:
-        logger.info("loading %s", recipe.starts_from)
-        start = load_start(recipe.starts_from, recipe.model_fields, model_class(recipe))
+    start = load_start_of(recipe)
     of_run = expanded(recipe.output_dir) / "tokenizer"
     if recipe.tokenizer.path is not None and not (resume and of_run.exists()):
         given_tokenizer(recipe.tokenizer.path, recipe.tokenizer.kind)

@@ -26,13 +26,11 @@ from residual_hf.training.diagnostics import FILE, DiagnosticsCallback, spikes, 
 from residual_hf.training.launch import keep_freed_memory, this_process
 from residual_hf.training.spikes import spike_scores
 from residual_hf.training.trainer import ResidualTrainer
-from residual_hf.training.training_settings import TrainingSettings
 
-from .building import build_model, model_class
+from .building import build_model, load_start_of
 from .preparation import prepare_data, training_data
 from .recipe import Recipe, load_recipe
 from .resuming import other_text
-from .warm_start import load_start
 
 logger = logging.getLogger(__name__)
 
@@ -93,17 +91,8 @@ class Replay:
                 scores = spike_scores(table[index], table[:index])
                 name, factor = max(growth.items(), key=lambda item: item[1])
                 headroom = min(row["fp16_headroom"] for row in self.measured[step]["activations"])
-                rows.append(
-                    (
-                        str(step),
-                        f"{losses[step]:.4g}",
-                        f"{scores[0]:.1f}",
-                        f"{norms[step]:.4g}",
-                        f"{scores[1]:.1f}",
-                        f"{name} x{factor:.3g}",
-                        f"{headroom:.1f}",
-                    )
-                )
+                figures = (f"{losses[step]:.4g}", f"{scores[0]:.1f}", f"{norms[step]:.4g}", f"{scores[1]:.1f}")
+                rows.append((str(step), *figures, f"{name} x{factor:.3g}", f"{headroom:.1f}"))
         return as_table(rows)
 
     def sublayers(self) -> str:
@@ -182,37 +171,26 @@ def replay(run: Path, at: int | None = None) -> Replay:
 
 
 def make_trainer(recipe: Recipe, record: RunRecord, run: Path, work: Path) -> ResidualTrainer:
-    """The trainer of a run, which neither evaluates nor saves; its data are prepared in the folder `work`."""
+    """The trainer of a run with its batches, without evaluations, logs and averages.
+
+    Its data are prepared in the folder `work`.
+    """
     for name in ("tokenizer", "cache"):
         if (run / name).exists():
             (work / name).symlink_to((run / name).resolve())
     texts = read_corpora(recipe.data)
     for split in other_text(recipe, texts, record):
         raise InputError(f"data.{split} of {run}: other text than that of the run")
-    start = None
-    if recipe.starts_from is not None:
-        start = load_start(recipe.starts_from, recipe.model_fields, model_class(recipe))
+    if record.max_tokens is None or record.tokens_per_update is None:
+        raise InputError(f"{RECORD}: no max_tokens: the run has not begun to train")
+    start = load_start_of(recipe)
     keep_freed_memory()
     set_seed(recipe.training.seed)  # after the start, as in training: a change of its mode draws random numbers
     data = prepare_data(recipe, texts, work, start)
     model = build_model(recipe, data.tokenizer, start)
-    settings = recorded_settings(recipe.training, record)
-    train = training_data(recipe, settings, data, model)
-    trainer = ResidualTrainer(
-        model, settings, str(work / "checkpoints"), train, data.encoded["valid"], processing_class=data.tokenizer
-    )
-    trainer.args.load_best_model_at_end = False
-    show_progress(trainer)
-    return trainer
-
-
-def recorded_settings(settings: TrainingSettings, record: RunRecord) -> TrainingSettings:
-    """The settings with the batches of the run, and without evaluations, logs and averages."""
-    if record.max_tokens is None or record.tokens_per_update is None:
-        raise InputError(f"{RECORD}: no max_tokens: the run has not begun to train")
     never = 10**9
-    return replace(
-        settings,
+    settings = replace(
+        recipe.training,
         max_tokens=record.max_tokens,
         update_freq=record.tokens_per_update // (record.max_tokens * record.processes),
         tokens_per_update=None,
@@ -223,6 +201,13 @@ def recorded_settings(settings: TrainingSettings, record: RunRecord) -> Training
         ema_decay=0.0,
         report_to=(),
     )
+    train = training_data(recipe, settings, data, model)
+    trainer = ResidualTrainer(
+        model, settings, str(work / "checkpoints"), train, data.encoded["valid"], processing_class=data.tokenizer
+    )
+    trainer.args.load_best_model_at_end = False
+    show_progress(trainer)
+    return trainer
 
 
 def series(lines: Iterable[dict[str, Any]], name: str) -> dict[int, float]:

@@ -32,6 +32,7 @@ from residual_hf.base.files import append_json_lines, undamaged_entries, write_a
 from residual_hf.base.modes import check_modes
 from residual_hf.base.tables import as_markdown
 from residual_hf.data.pipeline import read_corpora
+from residual_hf.model.connections import LN_MODES
 
 from .building import tokenizer_fields
 from .preparation import prepare_data
@@ -103,6 +104,7 @@ def stress(
     """Run all combinations, shallow models first, and append each to `file` (JSON lines); existing runs are kept.
 
     Args:
+        modes: none for all modes.
         corpus: that `setting` names; None for the generated one.
 
     Raises:
@@ -112,7 +114,8 @@ def stress(
     check_matplotlib()
     file.parent.mkdir(parents=True, exist_ok=True)
     write_json_lines(file, undamaged_entries(file))
-    modes, layers, seeds = [*dict.fromkeys(modes)], [*dict.fromkeys(layers)], [*dict.fromkeys(seeds)]
+    modes = [*dict.fromkeys(modes or sorted(LN_MODES))]
+    layers, seeds = [*dict.fromkeys(layers)], [*dict.fromkeys(seeds)]
     runs = read_runs(file, setting)
     done = {(run.mode, run.layers, run.seed) for run in runs}
     missing = [(m, n, s) for s in seeds for n in sorted(layers) for m in modes if (m, n, s) not in done]

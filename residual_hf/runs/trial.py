@@ -10,7 +10,6 @@ from dataclasses import dataclass
 import psutil
 import torch
 
-from residual_hf.losses.label_smoothing import LossMeter
 from residual_hf.model.modeling_residual import ResidualForConditionalGeneration
 from residual_hf.training.acceleration import accelerated
 from residual_hf.training.launch import keep_freed_memory
@@ -38,10 +37,10 @@ def measure(recipe: Recipe, vocab_size: int, width: int, seconds: float) -> Tria
     """Train a recipe's model on pairs of `width` random tokens for about this many seconds."""
     keep_freed_memory()
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    started, memory = time.perf_counter(), psutil.Process().memory_info().rss
+    started, resident = time.perf_counter(), psutil.Process().memory_info().rss
     settings = recipe.training
     model = ResidualForConditionalGeneration(recipe.build_config(vocab_size=vocab_size)).to(device).train()
-    model.criterion = LossMeter(settings.label_smoothing, settings.label_smoothing_form)
+    model.criterion = settings.loss_meter()
     optimizer = build_optimizer(model, settings)
     rows = max(1, TOKENS[device.type] // width)
     batch = random_batch(model.config, rows, width, device)
@@ -68,11 +67,8 @@ def measure(recipe: Recipe, vocab_size: int, width: int, seconds: float) -> Tria
         while updates < FEWEST or now - started < seconds:
             now = update()
             updates += 1
+    memory = None
     if settings.max_tokens != "auto":  # weights, gradients and two moments; twice what is kept for the backward pass
         parameters = sum(p.numel() for p in model.parameters())
-        memory += 16 * parameters + round(2 * kept * settings.max_tokens)
-    return Trial(
-        tokens_per_second=updates * rows * width / (now - begun),
-        memory=None if settings.max_tokens == "auto" else memory,
-        seconds=now - started,
-    )
+        memory = resident + 16 * parameters + round(2 * kept * settings.max_tokens)
+    return Trial(updates * rows * width / (now - begun), memory, seconds=now - started)

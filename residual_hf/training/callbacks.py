@@ -63,7 +63,7 @@ def duration(seconds: float) -> str:
 
 
 class EvaluationSummary(TrainerCallback):
-    """Logs the best evaluation so far, draws the learning curve, and warns if evaluations take long.
+    """Logs the best evaluation so far, draws the learning curve, and warns of a BLEU of 0 and of long evaluations.
 
     Args:
         picture: file of the learning curve, which needs matplotlib; drawn at most once in `PICTURE_SECONDS`, and at
@@ -73,6 +73,8 @@ class EvaluationSummary(TrainerCallback):
 
     PICTURE_SECONDS = 10.0
     LARGEST_SHARE = 0.1
+    WARN_AT, ZERO = 3, 0.05
+    """The evaluation until which BLEU should be above zero."""
 
     def __init__(self, picture: Path, metric: str):
         self.picture, self.metric = picture, metric
@@ -86,7 +88,17 @@ class EvaluationSummary(TrainerCallback):
         self, args: Any, state: Any, control: Any, metrics: dict[str, float] | None = None, **kwargs: Any
     ) -> None:
         name = f"eval_{self.metric}"
-        if not state.is_world_process_zero or not metrics or name not in metrics:
+        if not state.is_world_process_zero or not metrics:
+            return
+        scores = [entry["eval_bleu"] for entry in state.log_history if "eval_bleu" in entry]
+        if "eval_bleu" in metrics and len(scores) == self.WARN_AT and max(scores) < self.ZERO:
+            logger.warning(
+                "validation BLEU is still 0 at update %d. If the NLL falls, check that source and target are aligned "
+                "line by line, that evaluation.tokenize fits the target language, and that the warm-up is over "
+                "(training.warmup_updates)",
+                state.global_step,
+            )
+        if name not in metrics:
             return
         step, best = min(evaluations(state.log_history, self.metric).items(), key=lambda entry: entry[1])
         logger.info("%s %.4g, best %.4g at update %d", self.metric, metrics[name], abs(best), step)
@@ -132,24 +144,6 @@ def show_progress(trainer: Trainer, progress: TrainerCallback | None = None) -> 
     if trainer.pop_callback(ProgressCallback) is not None or progress is not None:
         trainer.add_callback(progress or ProgressBar)
     trainer.remove_callback(PrinterCallback)
-
-
-class WarnOfZeroBLEU(TrainerCallback):
-    """Warns if validation BLEU is still 0 at the third evaluation."""
-
-    EVALUATIONS, ZERO = 3, 0.05
-
-    def on_evaluate(self, args: Any, state: Any, control: Any, metrics: dict[str, Any], **kwargs: Any) -> None:
-        if "eval_bleu" not in metrics or not state.is_world_process_zero:
-            return
-        scores = [entry["eval_bleu"] for entry in state.log_history if "eval_bleu" in entry]
-        if len(scores) == self.EVALUATIONS and max(scores) < self.ZERO:
-            logger.warning(
-                "validation BLEU is still 0 at update %d. If the NLL falls, check that source and target are aligned "
-                "line by line, that evaluation.tokenize fits the target language, and that the warm-up is over "
-                "(training.warmup_updates)",
-                state.global_step,
-            )
 
 
 class StreamPosition(TrainerCallback, ExportableState):
@@ -259,7 +253,7 @@ class InterruptCallback(TrainerCallback):
         logger.warning("interrupted: saving a checkpoint; press Ctrl-C again to stop immediately")
 
     def restore(self) -> None:
-        """Handle signals as before training; an error in training does not get to `on_train_end`."""
+        """Handle signals as before training."""
         for number, handler in self._previous.items():
             signal.signal(number, handler)
         self._previous = {}
@@ -272,6 +266,3 @@ class InterruptCallback(TrainerCallback):
         if self.interrupted:
             control.should_save = True
             control.should_training_stop = True
-
-    def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        self.restore()

@@ -124,13 +124,8 @@ class KeepCheckpoints(TrainerCallback):
         kept |= {*[checkpoint for checkpoint in checkpoints if step_of(checkpoint) < spike][-1:]}
         for checkpoint in self.folder.glob("checkpoint-*"):
             if checkpoint not in kept and checkpoint.is_dir():
-                delete(checkpoint)
-
-
-def delete(checkpoint: Path) -> None:
-    """Delete a checkpoint; if the process is killed meanwhile, the rest is an incomplete checkpoint."""
-    (checkpoint / "trainer_state.json").unlink(missing_ok=True)
-    shutil.rmtree(checkpoint)
+                (checkpoint / "trainer_state.json").unlink(missing_ok=True)  # incomplete if the process is killed now
+                shutil.rmtree(checkpoint)
 
 
 @torch.no_grad()

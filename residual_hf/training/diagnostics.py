@@ -252,8 +252,7 @@ class DiagnosticsCallback(TrainerCallback):
     def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         self._read(args, state)
 
-    def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        self._read(args, state)
+    on_train_end = on_save
 
     def _read(self, args: Any, state: Any) -> None:
         """Fetch the figures of the pending updates from the device, judge and write them."""

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.module import register_module_forward_hook
 from transformers import TrainerCallback
 
 MINIMUM_LOSS_SCALE = 1e-4
@@ -79,21 +80,14 @@ def first_not_finite(model: nn.Module, batch: Mapping[str, Any] | None) -> str:
     for name, parameter in model.named_parameters():
         if not parameter.isfinite().all():
             return f"the first weights that are not finite: {name}"
+    names = {module: name for name, module in model.named_modules() if next(module.children(), None) is None}
     found: list[str] = []
-    hooks = [
-        module.register_forward_hook(lambda _m, _i, output, name=name: _note(found, name, output))
-        for name, module in model.named_modules()
-        if not any(True for _ in module.children())
-    ]
-    try:
-        if batch is not None:
+
+    def note(module: nn.Module, arguments: Any, output: Any) -> None:
+        if module in names and not found and isinstance(output, Tensor) and not output.isfinite().all():
+            found.append(names[module])
+
+    if batch is not None:
+        with register_module_forward_hook(note):
             model(**{name: tensor.to(model.device) for name, tensor in batch.items()})
-    finally:
-        for hook in hooks:
-            hook.remove()
     return f"the first output that is not finite: {found[0]}" if found else "weights and outputs are still finite"
-
-
-def _note(found: list[str], name: str, output: Any) -> None:
-    if not found and isinstance(output, Tensor) and not output.isfinite().all():
-        found.append(name)

@@ -45,10 +45,7 @@ class EMACallback(TrainerCallback):
     @contextmanager
     def applied(self) -> Iterator[None]:
         """Context in which the model has the averaged weights, if training has begun."""
-        if not self.average:
-            yield
-            return
-        own = {name: weight.detach().clone() for name, weight in self.weights.items()}
+        own = {name: self.weights[name].detach().clone() for name in self.average}
         self.apply()
         try:
             yield

@@ -11,6 +11,7 @@ import os
 import torch
 import torch.distributed.nn.functional
 from accelerate import PartialState
+from accelerate.utils import parse_flag_from_env
 
 from residual_hf.base.errors import InputError
 
@@ -23,23 +24,24 @@ LARGEST = 2**31 - 1
 def check_launch(settings: TrainingSettings) -> None:
     """Raise `InputError` for a library that is missing, and for unsupported options of `accelerate launch`."""
     settings.check_libraries()
-
-    def enabled(name: str) -> bool:
-        return os.environ.get(name, "false").lower() in ("1", "true")
-
-    fsdp, deepspeed = enabled("ACCELERATE_USE_FSDP"), enabled("ACCELERATE_USE_DEEPSPEED")
+    fsdp, deepspeed = map(parse_flag_from_env, ("ACCELERATE_USE_FSDP", "ACCELERATE_USE_DEEPSPEED"))
     if fsdp and os.environ.get("FSDP_VERSION", "1") != "2":
         raise InputError("fsdp_config.fsdp_version: 1 given to accelerate launch, must be 2")
     if deepspeed and importlib.util.find_spec("deepspeed") is None:
         raise InputError("distributed_type: DEEPSPEED given to accelerate launch: pip install deepspeed")
-    if settings.ema_decay and (fsdp or deepspeed or settings.deepspeed):
-        raise InputError("training.ema_decay: not supported with FSDP or DeepSpeed, which shard the weights")
+    refuse_average(settings, fsdp or deepspeed or settings.deepspeed is not None)
     precision = os.environ.get("ACCELERATE_MIXED_PRECISION", "no")
     if precision not in ("no", settings.precision):
         raise InputError(
             f"training.precision: the recipe has {settings.precision}, but accelerate launch was given "
             f"mixed_precision {precision}; remove mixed_precision"
         )
+
+
+def refuse_average(settings: TrainingSettings, is_sharded: bool) -> None:
+    """Raise `InputError` for an average of weights that are sharded."""
+    if settings.ema_decay and is_sharded:
+        raise InputError("training.ema_decay: not supported with FSDP or DeepSpeed, which shard the weights")
 
 
 def this_process() -> PartialState:

@@ -61,7 +61,11 @@ def build_optimizer(model: nn.Module, settings: OptimizerSettings) -> Optimizer:
     trainable = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
     if not trainable:
         raise InputError("model: no parameter requires a gradient")
-    exempt = _exempted_by_modes(model)
+    exempt = {
+        f"{prefix}.{name}".lstrip(".")
+        for prefix, module in model.named_modules()
+        for name in getattr(module, "no_weight_decay", ())
+    }
     if settings.weight_decay_on == "hf":
         exempt |= trainable.keys() - get_parameter_names(model, [nn.LayerNorm], NAMES_WITHOUT_DECAY)
     groups: list[dict[str, Any]] = [
@@ -71,11 +75,3 @@ def build_optimizer(model: nn.Module, settings: OptimizerSettings) -> Optimizer:
     groups = [group for group in groups if group["params"]]
     numbers = {"lr": settings.lr, "betas": settings.betas, "eps": settings.eps, "weight_decay": settings.weight_decay}
     return OPTIMIZERS[settings.optimizer](groups, **numbers)
-
-
-def _exempted_by_modes(model: nn.Module) -> set[str]:
-    return {
-        f"{prefix}.{name}".lstrip(".")
-        for prefix, module in model.named_modules()
-        for name in getattr(module, "no_weight_decay", ())
-    }

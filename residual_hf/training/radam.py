@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -12,7 +11,7 @@ from torch import Tensor, nn
 
 from residual_hf.base.errors import InputError
 
-from .fairseq_adam import AdamSettings, FairseqAdam
+from .fairseq_adam import FairseqAdam
 
 
 class RAdam(FairseqAdam):
@@ -40,15 +39,9 @@ class RAdam(FairseqAdam):
         InputError: as for `FairseqAdam`, or b2 of at most 2/3, with which no update is ever made.
     """
 
-    def __init__(
-        self,
-        params: Iterable[Any],
-        lr: float = 1e-3,
-        betas: tuple[float, float] = AdamSettings.betas,
-        eps: float = AdamSettings.eps,
-        weight_decay: float = 0.0,
-    ) -> None:
-        super().__init__(params, lr, betas, eps, weight_decay)
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        betas = self.defaults["betas"]
         if betas[1] <= 2 / 3:
             raise InputError(f"betas: {betas} given, the second must be above 2/3, as radam makes no update below")
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -12,6 +13,8 @@ from torch import Tensor
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 from transformers import Seq2SeqTrainer
+
+from residual_hf.base.files import set_usual_mode
 
 
 class ShardedTrainer(Seq2SeqTrainer):
@@ -30,15 +33,17 @@ class ShardedTrainer(Seq2SeqTrainer):
         return self.accelerator.autocast() if self.is_fsdp_enabled else super().compute_loss_context_manager()
 
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
-        if not is_sharded(self.model):
+        if is_sharded(self.model):
+            sharded, self.model = self.model, gather_full_model(self.model)
+            try:
+                if self.args.should_save:
+                    self._save(output_dir)
+            finally:
+                self.model = sharded
+        else:
             super().save_model(output_dir, _internal_call)
-            return
-        sharded, self.model = self.model, gather_full_model(self.model)
-        try:
-            if self.args.should_save:
-                self._save(output_dir)
-        finally:
-            self.model = sharded
+        if self.args.should_save:
+            set_usual_mode(Path(output_dir or self.args.output_dir), "*.safetensors")
 
     def gather_model(self) -> Any:
         """The model, which holds full weights in every process from now on; call it after training."""

@@ -16,14 +16,9 @@ from torch.utils.data import DataLoader
 from transformers.trainer_callback import TrainerControl, TrainerState
 from transformers.trainer_utils import TrainOutput
 
-from residual_hf.base.errors import InputError
-from residual_hf.base.files import set_usual_mode
 from residual_hf.data.batching import Seq2SeqCollator, TokenBudgetSampler, evaluation_batches
 from residual_hf.data.encoding import EncodedCorpus
 from residual_hf.data.streaming import StreamedBatches
-from residual_hf.losses.consistency import TwoPasses
-from residual_hf.losses.label_smoothing import LossMeter
-from residual_hf.model.branch_warmup import branch_warmups
 from residual_hf.model.profiling import profile_admin, set_profile, wants_profile
 from residual_hf.model.translation_inputs import position_limit
 
@@ -32,7 +27,7 @@ from .callbacks import BranchWarmupCallback, StepsOfTheSettings, StreamPosition,
 from .checkpoints import check_intact, complete_checkpoints, load_average
 from .divergence import DivergenceGuard
 from .ema import EMACallback
-from .launch import set_matmul_precision
+from .launch import refuse_average, set_matmul_precision
 from .optimization import build_optimizer
 from .schedules import build_schedule
 from .sharding import ShardedTrainer, gather_full_model, is_sharded
@@ -92,17 +87,12 @@ class ResidualTrainer(ShardedTrainer):
         self.is_native = self.args.device.type == "cpu" and not settings.compile
         self.precision = cpu_precision(settings.precision) if self.is_native else settings.precision
         self.score = score
-        passes = None
-        if alpha := settings.r_drop or settings.simcut:
-            passes = TwoPasses(model, alpha, settings.simcut_rate if settings.simcut else None)
-        self.meter = model.criterion = LossMeter(settings.label_smoothing, settings.label_smoothing_form, passes)
+        self.meter = model.criterion = settings.loss_meter(model)
         self.ema = EMACallback(model, settings.ema_decay) if settings.ema_decay else None
-        if self.ema is not None and (self.is_fsdp_enabled or self.is_deepspeed_enabled):
-            raise InputError("training.ema_decay: not supported with FSDP or DeepSpeed, which shard the weights")
+        refuse_average(settings, self.is_fsdp_enabled or self.is_deepspeed_enabled)
         stream_position = StreamPosition() if streamed else None
-        warmup = BranchWarmupCallback() if branch_warmups(model) else None
         guard = DivergenceGuard(settings.divergence_factor)
-        for callback in filter(None, (StepsOfTheSettings(), warmup, self.ema, stream_position, guard)):
+        for callback in filter(None, (StepsOfTheSettings(), BranchWarmupCallback(), self.ema, stream_position, guard)):
             self.add_callback(callback)
         if self.accelerator.distributed_type != DistributedType.DEEPSPEED:
             # the loss is already divided by all tokens of an update; Transformers 5.4 lets accelerate divide it again
@@ -194,12 +184,8 @@ class ResidualTrainer(ShardedTrainer):
 
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
         super().save_model(output_dir, _internal_call)
-        if not self.args.should_save:
-            return
-        folder = Path(output_dir or self.args.output_dir)
-        if self.ema is not None:
-            self.ema.save(folder)
-        set_usual_mode(folder, "*.safetensors")
+        if self.ema is not None and self.args.should_save:
+            self.ema.save(Path(output_dir or self.args.output_dir))
 
     def evaluate(
         self,

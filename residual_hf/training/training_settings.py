@@ -14,7 +14,8 @@ from residual_hf.base.errors import InputSettings
 from residual_hf.data.batching import BATCH_ORDERS
 from residual_hf.evaluation.rouge import TYPES as ROUGE
 from residual_hf.evaluation.scorer import FIGURES
-from residual_hf.losses.label_smoothing import SMOOTHING_FORMS
+from residual_hf.losses.consistency import TwoPasses
+from residual_hf.losses.label_smoothing import SMOOTHING_FORMS, LossMeter
 from residual_hf.model.options import option
 
 from .schedules import ScheduleSettings
@@ -163,6 +164,13 @@ class TrainingSettings(ScheduleSettings):
         assert self.max_tokens != "auto"
         return self.max_tokens
 
+    def loss_meter(self, model: Any = None) -> LossMeter:
+        """The `criterion` of a model, with the second pass of R-Drop or SimCut if `model` is given."""
+        passes, weight = None, self.r_drop or self.simcut
+        if model is not None and weight:
+            passes = TwoPasses(model, weight, self.simcut_rate if self.simcut else None)
+        return LossMeter(self.label_smoothing, self.label_smoothing_form, passes)
+
     def check(self) -> None:
         self.require(self.max_updates or self.max_epochs, "max_updates", "given unless max_epochs is")
         self.require(
@@ -204,14 +212,12 @@ class TrainingSettings(ScheduleSettings):
             gradient_accumulation_steps=self.update_freq,
             learning_rate=self.lr,
             max_grad_norm=self.clip_norm,
-            label_smoothing_factor=0.0,
             bf16=self.precision == "bf16" and (torch.accelerator.is_available() or self.compile),
             fp16=self.precision == "fp16",
             use_cpu=not torch.accelerator.is_available(),
             seed=self.seed,
             eval_strategy="steps",
             eval_steps=self.eval_every,
-            save_strategy="steps",
             save_steps=self.eval_every,
             load_best_model_at_end=True,
             metric_for_best_model=f"eval_{self.metric}",

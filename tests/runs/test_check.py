@@ -15,6 +15,7 @@ from residual_hf.cli import main
 from residual_hf.data.synthetic import generate_corpus
 from residual_hf.model.options import from_mapping
 from residual_hf.runs import check
+from residual_hf.runs.preparation import prepare_first_pairs
 from residual_hf.runs.recipe import Recipe
 from residual_hf.runs.verdict import CheckReport, ModeCheck, judge
 
@@ -145,11 +146,10 @@ def test_branches_are_measured_without_their_warm_up_and_warm_up_within_the_chec
     assert found.losses[3:] == pytest.approx(expected.losses[3:])
 
 
-def test_only_the_first_pairs_are_read(tmp_path, monkeypatch):
+def test_only_the_first_pairs_are_read(tmp_path):
     (tmp_path / "text").write_text("a b\tc d\n" * 9 + "not a pair\n")
     corpus = {"tsv": str(tmp_path / "text"), "limit": 9}
     data = {"train": {"tsv": corpus["tsv"]}, "valid": corpus, "stream": True}
     values = {"output_dir": "run", "source_lang": "en", "target_lang": "de", "data": data}
     recipe = from_mapping(Recipe, values | {"tokenizer": {"vocab_size": 280}})
-    monkeypatch.setattr(check, "PAIRS", 8)
-    assert len(check.sample(recipe, tmp_path).encoded["train"]) == 8
+    assert len(prepare_first_pairs(recipe, 8, tmp_path).encoded["train"]) == 8

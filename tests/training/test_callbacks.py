@@ -14,7 +14,6 @@ from residual_hf.training.callbacks import (
     EvaluationSummary,
     InterruptCallback,
     RecordCallback,
-    WarnOfZeroBLEU,
     duration,
 )
 
@@ -79,11 +78,12 @@ def test_evaluations_that_take_long_are_reported_once(tmp_path, clock, caplog):
 
 
 @pytest.mark.parametrize(("scores", "warned"), [([0.0, 0.01, 0.02], 1), ([0.0, 0.0, 0.3], 0)])
-def test_bleu_that_stays_zero_is_warned_about_once(scores, warned, caplog):
+def test_bleu_that_stays_zero_is_warned_about_once(scores, warned, caplog, tmp_path):
     state = run_state(3000)
     for metrics in [*({"eval_bleu": score} for score in scores[:3]), {"valid_nll": 1.0}, {"eval_bleu": 0.0}]:
         state.log_history.append(metrics)
-        WarnOfZeroBLEU().on_evaluate(None, state, None, metrics=metrics)  # of a run that may have been resumed
+        summary = EvaluationSummary(tmp_path / "curve.png", "nll")  # of a run that may have been resumed
+        summary.on_evaluate(None, state, None, metrics=metrics)
     assert len(caplog.messages) == warned
     assert not warned or "validation BLEU is still 0 at update 3000" in caplog.text
 
@@ -113,7 +113,7 @@ def test_a_signal_that_is_ignored_stays_ignored(signals):
     interrupt.on_train_begin(None, None, None)
     signal.raise_signal(signal.SIGHUP)
     assert not interrupt.interrupted
-    interrupt.on_train_end(None, None, None)
+    interrupt.restore()
 
 
 def test_a_closed_terminal_does_not_stop_the_log(monkeypatch):
