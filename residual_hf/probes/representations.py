@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from residual_hf.model.connections import STACKS
 
-from .site_statistics import ActivationRange, BranchShare, SiteStatistics
+from .site_statistics import ActivationRange, BranchShare, SiteStatistics, SiteSums
 from .sites import Site, sublayers, watch
 from .undisturbed import Batch, Batches, as_list, forward, undisturbed
 
@@ -22,7 +22,6 @@ def record(model: nn.Module, batches: Batches, *locations: str) -> dict[Site, Te
 
     Padding is left out by `attention_mask` in the encoder and by `labels` in the decoder.
     """
-    batches = as_list(batches)
     found: dict[Site, list[Tensor]] = defaultdict(list)
     masks: dict[str, Tensor] = {}
 
@@ -31,7 +30,7 @@ def record(model: nn.Module, batches: Batches, *locations: str) -> dict[Site, Te
         found[site].append((tensor.flatten(0, 1) if mask is None else tensor[mask]).float())
 
     with undisturbed(model, training=False), watch(model, forward=keep, locations=locations.__contains__):
-        for batch in batches:
+        for batch in as_list(batches):
             masks = real_tokens(batch)
             forward(model, batch)
     return {site: torch.cat(tensors) for site, tensors in found.items()}
@@ -118,17 +117,19 @@ def branch_share(model: nn.Module, batches: Batches) -> list[BranchShare]:
 
     Sub-layers have no row where no recorded tensor is the shortcut, see `ResidualConnection.shortcut_at`.
     """
-    statistics = SiteStatistics(model)
-    with undisturbed(model, training=False), watch(model, forward=statistics.add):
-        for batch in as_list(batches):
-            statistics.masks = real_tokens(batch)
-            forward(model, batch)
-    return statistics.tensors().branch_shares()
+    return activation_sums(model, batches, padding=False).branch_shares()
 
 
 def activation_ranges(model: nn.Module, batches: Batches) -> list[ActivationRange]:
     """Range of the activations at all locations, over all batches, padding included. bf16 has the range of fp32."""
+    return activation_sums(model, batches, padding=True).activation_ranges()
+
+
+def activation_sums(model: nn.Module, batches: Batches, *, padding: bool) -> SiteSums:
+    """Sums over the tokens of all batches in eval mode, with or without their padding."""
     statistics = SiteStatistics(model)
     with undisturbed(model, training=False), watch(model, forward=statistics.add):
-        forward(model, batches)
-    return statistics.tensors().activation_ranges()
+        for batch in as_list(batches):
+            statistics.masks = {} if padding else real_tokens(batch)
+            forward(model, batch)
+    return statistics.tensors()
