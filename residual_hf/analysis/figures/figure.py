@@ -28,6 +28,11 @@ Probe = Callable[[Any, Batch, str, int], Iterable[Point]]
 """(model, batch, name of the series, seed) to points."""
 
 
+def panels_of(names: Iterable[str], x: str, y: str, **options: bool) -> tuple[Panel, ...]:
+    """Panels with the same axes."""
+    return tuple(Panel(name, x, y, **options) for name in names)
+
+
 def fresh_model(mode: str, seed: int, sizes: dict[str, int]) -> tuple[Any, Batch]:
     """A model at initialization and a random batch, of the sizes that ResiDual's figure 2 uses; Admin is profiled."""
     fields = {"vocab_size": VOCABULARY, "decoder_layers": sizes.get("decoder_layers", sizes["layers"])}
@@ -60,7 +65,7 @@ class Figure:
     source: str
     protocol: str
     panels: tuple[Panel, ...]
-    sizes: dict[str, int]
+    sizes: dict[str, int] = field(default_factory=lambda: {"layers": 18, "width": 512, "ffn": 2048})
     full: dict[str, int] = field(default_factory=dict)
     modes: tuple[str, ...] = BASELINES
     any_mode: bool = True
