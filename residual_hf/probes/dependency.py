@@ -56,7 +56,7 @@ def dependency_matrix(model: nn.Module, batch: Batch, stack: str = "encoder") ->
                 components = [component - component.mean(-1, keepdim=True) for component in components]
             factors = gain(part.norms["norm"], states[part.site("norm.input")])
             components = [component * factors for component in components]
-        rows += [Dependency(i, j, part.kind, beta) for j, beta in enumerate(shares(components))]
+        rows += [Dependency(i, j, part.sublayer, beta) for j, beta in enumerate(shares(components))]
     return rows
 
 

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from residual_hf.model.connections import STACKS
 
 from .site_statistics import ActivationRange, BranchShare, SiteStatistics, SiteSums
-from .sites import Site, sublayers, watch
+from .sites import Place, Site, sublayers, watch
 from .undisturbed import Batch, Batches, as_list, forward, undisturbed
 
 
@@ -43,12 +43,9 @@ def real_tokens(batch: Batch) -> dict[str, Tensor]:
 
 
 @dataclass(frozen=True)
-class RepresentationChange:
+class RepresentationChange(Place):
     """Mean of |x_(k+1) - x_k| over tokens and coordinates, x_k the input of the branch of sub-layer k (from 0)."""
 
-    stack: str
-    layer: int
-    sublayer: str
     k: int
     change: float
 
@@ -61,7 +58,7 @@ def representation_change(model: nn.Module, batches: Batches) -> list[Representa
         sites = [site for site in inputs if site.stack == stack]
         for k, (site, following) in enumerate(zip(sites, sites[1:], strict=False)):
             change = float((inputs[following] - inputs[site]).abs().mean())
-            rows.append(RepresentationChange(stack, site.layer, site.sublayer, k, change))
+            rows.append(RepresentationChange(*site.place, k, change))
     return rows
 
 
@@ -88,7 +85,7 @@ def layer_cosines(model: nn.Module, batches: Batches) -> list[LayerCosine]:
 
 def layer_outputs(model: nn.Module, batches: Batches) -> dict[tuple[str, int], Tensor]:
     """Output of each layer (tokens, d_model), by stack and layer."""
-    last = {(part.stack, part.layer): part.kind for part in sublayers(model)}
+    last = {(part.stack, part.layer): part.sublayer for part in sublayers(model)}
     states = record(model, batches, "output")
     return {(s.stack, s.layer): x for s, x in states.items() if last[s.stack, s.layer] == s.sublayer}
 

@@ -11,31 +11,24 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from .sites import Site, sublayers
+from .sites import Place, Site, sublayers
 
 FP16_LARGEST = torch.finfo(torch.float16).max
 
 
 @dataclass(frozen=True)
-class ActivationRange:
+class ActivationRange(Site):
     """Largest and root mean square activation, and the doublings left until fp16 overflows (at 65,504)."""
 
-    stack: str
-    layer: int
-    sublayer: str
-    location: str
     largest: float
     rms: float
     fp16_headroom: float
 
 
 @dataclass(frozen=True)
-class BranchShare:
+class BranchShare(Place):
     """b / (b + r): standard deviations over features, mean over tokens, of the branch and of the shortcut it joins."""
 
-    stack: str
-    layer: int
-    sublayer: str
     share: float
 
 

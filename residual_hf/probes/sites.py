@@ -44,13 +44,12 @@ FOREIGN_NAMES = (
 
 
 @dataclass(frozen=True)
-class Site:
-    """A tensor of shape (batch, length, d_model). `layer` counts from 1."""
+class Place:
+    """A sub-layer of a stack. `layer` counts from 1."""
 
     stack: str
     layer: int
     sublayer: str
-    location: str
 
     @property
     def place(self) -> tuple[str, int, str]:
@@ -59,21 +58,21 @@ class Site:
 
 
 @dataclass(frozen=True)
-class Sublayer:
+class Site(Place):
+    """A tensor of shape (batch, length, d_model)."""
+
+    location: str
+
+
+@dataclass(frozen=True)
+class Sublayer(Place):
     """The modules of one sub-layer: those of its branch, its norms by name, and those around it."""
 
-    stack: str
-    layer: int
-    kind: str
     branch: list[nn.Module]
     norms: dict[str, nn.Module] = field(default_factory=dict)
     before: nn.Module | None = None  # its first input is the stream or hidden state before the sub-layer
     after: nn.Module | None = None  # its output is the one after the sub-layer
     warmup: BranchWarmup | None = None
-
-    @property
-    def place(self) -> tuple[str, int, str]:
-        return self.stack, self.layer, self.kind
 
     def site(self, location: str) -> Site:
         return Site(*self.place, location)

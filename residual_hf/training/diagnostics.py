@@ -299,7 +299,7 @@ class DiagnosticsCallback(TrainerCallback):
             torch.distributed.all_reduce(sites.largest, torch.distributed.ReduceOp.MAX)
             if self.is_sharded:
                 torch.distributed.all_reduce(ratios)
-        shares = {(row.stack, row.layer, row.sublayer): row.share for row in sites.branch_shares()}
+        shares = {row.place: row.share for row in sites.branch_shares()}
         ran = {site.place for site in sites.sites}
         rows, trained = [], []
         for (part, weights), gradient, (moved, size) in zip(
@@ -340,7 +340,7 @@ class DiagnosticsCallback(TrainerCallback):
         if found is not None:
             back, row, score = found
             part = self.parts[row][0]
-            first = {"stack": part.stack, "layer": part.layer, "sublayer": part.kind, "step": step - back}
+            first = {"stack": part.stack, "layer": part.layer, "sublayer": part.sublayer, "step": step - back}
             first["score"] = score
         return Alert(step, loss_score, total_score, first)
 
