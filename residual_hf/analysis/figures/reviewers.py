@@ -62,13 +62,14 @@ def scales_in_training(mode: str, seed: int, sizes: dict[str, int]) -> Iterator[
     batch = next(corpus.train(seed + 1000))
     every = max(1, sizes["updates"] // 5)
 
+    found: dict[int, list[adam.GradientScale]] = {}
+
     def measure(update: int) -> None:
         if update == 1 or update % every == 0:
-            found.append((update, adam.gradient_scales(model, batch)))
+            found[update] = adam.gradient_scales(model, batch)
 
-    found: list[tuple[int, list[adam.GradientScale]]] = []
     train(model, corpus.train(seed), warmed_up(sizes), sizes["updates"], after_update=measure)
-    for update, rows in found:
+    for update, rows in found.items():
         size = sum(row.size for row in rows)
         for limit in ("1e_6", "1e_4", "1e_3"):
             share = sum(getattr(row, f"below_{limit}") * row.size for row in rows) / size
