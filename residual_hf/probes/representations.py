@@ -14,9 +14,10 @@ from residual_hf.model.connections import STACKS
 
 from .site_statistics import ActivationRange, BranchShare, SiteStatistics, SiteSums
 from .sites import Place, Site, sublayers, watch
-from .undisturbed import Batch, Batches, as_list, forward, undisturbed
+from .undisturbed import Batch, Batches, as_list, undisturbed
 
 
+@torch.no_grad()
 def record(model: nn.Module, batches: Batches, *locations: str) -> dict[Site, Tensor]:
     """The tensors at these locations in eval mode, as (tokens, d_model) in fp32 without padding.
 
@@ -32,7 +33,7 @@ def record(model: nn.Module, batches: Batches, *locations: str) -> dict[Site, Te
     with undisturbed(model, training=False), watch(model, forward=keep, locations=locations.__contains__):
         for batch in as_list(batches):
             masks = real_tokens(batch)
-            forward(model, batch)
+            model(**batch)
     return {site: torch.cat(tensors) for site, tensors in found.items()}
 
 
@@ -122,11 +123,12 @@ def activation_ranges(model: nn.Module, batches: Batches) -> list[ActivationRang
     return activation_sums(model, batches, padding=True).activation_ranges()
 
 
+@torch.no_grad()
 def activation_sums(model: nn.Module, batches: Batches, *, padding: bool) -> SiteSums:
     """Sums over the tokens of all batches in eval mode, with or without their padding."""
     statistics = SiteStatistics(model)
     with undisturbed(model, training=False), watch(model, forward=statistics.add):
         for batch in as_list(batches):
             statistics.masks = {} if padding else real_tokens(batch)
-            forward(model, batch)
+            model(**batch)
     return statistics.tensors()

@@ -31,7 +31,7 @@ def undisturbed(model: nn.Module, training: bool | None = None) -> Iterator[None
         training: mode for the block, None to keep the present one.
     """
     owners = [module for module in model.modules() if isinstance(module, ResidualLanguageModel)]
-    removed = [(parameter, "grad", parameter.grad) for parameter in model.parameters()]
+    removed: list[tuple[Any, str, Any]] = [(p, "grad", p.grad) for p in model.parameters()]
     removed += [(owner, "criterion", owner.criterion) for owner in owners]
     modes = [(module, "training", module.training) for module in model.modules()]
     for owner, name, _ in removed:
@@ -83,10 +83,3 @@ def gradient(parameter: nn.Parameter) -> Tensor | None:
     if isinstance(found, DTensor):
         found = found.full_tensor()
     return None if found is None else found.float()
-
-
-def forward(model: nn.Module, batches: Batches) -> None:
-    """Run the model on the batches without gradients."""
-    with torch.no_grad():
-        for batch in as_list(batches):
-            model(**batch)

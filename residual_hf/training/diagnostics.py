@@ -36,7 +36,7 @@ from transformers import TrainerCallback
 from residual_hf.base.errors import InputError
 from residual_hf.base.files import append_json_lines, atomic_file, entries_until, write_json, write_json_lines
 from residual_hf.probes.site_statistics import SiteStatistics, SiteSums
-from residual_hf.probes.sites import sublayers, watch
+from residual_hf.probes.sites import Place, sublayers, watch
 
 from .spikes import THRESHOLD, WINDOW, first_mover, spike_scores
 
@@ -54,7 +54,7 @@ BF16_BITS = 8
 
 
 @dataclass(frozen=True)
-class SublayerFigures:
+class SublayerFigures(Place):
     """Figures of one sub-layer at an update.
 
     Attributes:
@@ -67,9 +67,6 @@ class SublayerFigures:
             the branch is lost.
     """
 
-    stack: str
-    layer: int
-    sublayer: str
     gradient: float
     update_ratio: float
     branch_share: float | None
