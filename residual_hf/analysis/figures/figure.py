@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 from tqdm.auto import tqdm
 
 from residual_hf.analysis.output import Panel, Point, check_matplotlib, write_points
@@ -37,14 +36,9 @@ def fresh_model(mode: str, seed: int, sizes: dict[str, int]) -> tuple[Any, Batch
     """A model at initialization and a random batch, of the sizes that ResiDual's figure 2 uses; Admin is profiled."""
     fields = {"vocab_size": VOCABULARY, "decoder_layers": sizes.get("decoder_layers", sizes["layers"])}
     model = new_model(mode, sizes["layers"], sizes["width"], ffn=sizes["ffn"], seed=seed, **fields)
-    batch = random_batch(seed)
+    source, target = torch.randint(4, VOCABULARY, (2, 16, 20), generator=torch.Generator().manual_seed(seed))
+    batch = {"input_ids": source, "attention_mask": torch.ones_like(source), "labels": target}
     return profiled(model, batch), batch
-
-
-def random_batch(seed: int, sentences: int = 16, length: int = 20) -> dict[str, Tensor]:
-    generator = torch.Generator().manual_seed(seed)
-    source, target = torch.randint(4, VOCABULARY, (2, sentences, length), generator=generator)
-    return {"input_ids": source, "attention_mask": torch.ones_like(source), "labels": target}
 
 
 @dataclass(frozen=True)
