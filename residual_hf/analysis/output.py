@@ -5,12 +5,14 @@ from __future__ import annotations
 
 import csv
 import io
+import math
 import textwrap
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import astuple, dataclass, fields
 from importlib.util import find_spec
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from residual_hf.base.errors import InputError
@@ -54,9 +56,10 @@ def write_points(
     """Write NAME.csv, NAME.svg and NAME.png; returns their paths."""
     folder.mkdir(parents=True, exist_ok=True)
     contents = {"csv": to_csv(points), **to_pictures(name, panels, points, caption)}
-    for kind, content in contents.items():
-        write_atomically(folder / f"{name}.{kind}", content)
-    return [folder / f"{name}.{kind}" for kind in contents]
+    paths = {folder / f"{name}.{kind}": content for kind, content in contents.items()}
+    for path, content in paths.items():
+        write_atomically(path, content)
+    return list(paths)
 
 
 def to_csv(points: Sequence[Point]) -> bytes:
@@ -109,7 +112,7 @@ def draw_lines(axis: Any, panel: Panel, points: Sequence[Point]) -> None:
         groups[point.series][point.x].append(point.y)
     for series, values in groups.items():
         x = sorted(values)
-        low, mean, high = ([f(values[v]) for v in x] for f in (min, lambda ys: sum(ys) / len(ys), max))
+        low, mean, high = ([f(values[v]) for v in x] for f in (min, fmean, max))
         (line,) = axis.plot(x, mean, marker=".", markersize=4, linewidth=1.2, label=series)
         axis.fill_between(x, low, high, color=line.get_color(), alpha=0.18, linewidth=0)
     axis.set(title=panel.name, xlabel=panel.x, ylabel=panel.y)
@@ -140,11 +143,9 @@ def draw_map(axis: Any, panel: Panel, points: Sequence[Point]) -> None:
     cells: dict[tuple[float, float], list[float]] = defaultdict(list)
     for point in points:
         cells[point.x, point.y].append(point.z or 0.0)
-    xs, ys = (sorted({key[i] for key in cells}) for i in (0, 1))
-    nan = float("nan")
-    grid = [[sum(c) / len(c) if (c := cells.get((x, y))) else nan for x in xs] for y in ys]
-    half = 0.5
-    extent = (xs[0] - half, xs[-1] + half, ys[-1] + half, ys[0] - half)
+    xs, ys = (sorted(set(axis)) for axis in zip(*cells, strict=True))
+    grid = [[fmean(cells.get((x, y), [math.nan])) for x in xs] for y in ys]
+    extent = (xs[0] - 0.5, xs[-1] + 0.5, ys[-1] + 0.5, ys[0] - 0.5)
     image = axis.imshow(grid, cmap="viridis", extent=extent, aspect="auto", interpolation="nearest")
     axis.figure.colorbar(image, ax=axis, shrink=0.8)
     axis.set(title=f"{points[0].series}: {panel.name}", xlabel=panel.x, ylabel=panel.y)

@@ -8,9 +8,9 @@ resuming have the effect they have on `torch.nn.functional.dropout`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from ctypes import byref, c_void_p
-from typing import Any, TypeVar
+from collections.abc import Sequence
+from ctypes import Structure, byref, c_void_p
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -21,7 +21,6 @@ from .structures import DepthAttention, DropoutNorm, WeightedSums
 
 SEEDS = 2**62
 VALUES_PER_THREAD = 1 << 16  # fewer are not worth a thread
-Arguments = TypeVar("Arguments")
 
 
 def draw_seed(rate: float) -> int:
@@ -69,8 +68,8 @@ class _DropoutAdd(torch.autograd.Function):
         ctx.rate, ctx.seed = rate, seed
         branch, stream = branch.contiguous(), stream.contiguous()
         total = torch.empty_like(stream)
-        arguments = arguments_for(DropoutNorm, stream, rate=rate, seed=seed, branch=branch, stream=stream, sum=total)
-        loaded_library().dropout_norm_forward(byref(arguments))
+        tensors = {"branch": branch, "stream": stream, "sum": total}
+        run("dropout_norm_forward", DropoutNorm, stream, rate=rate, seed=seed, **tensors)
         return total
 
     @staticmethod
@@ -78,9 +77,8 @@ class _DropoutAdd(torch.autograd.Function):
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         gradient = gradient.contiguous()
         grad_branch = torch.empty_like(gradient)
-        settings = {"rate": ctx.rate, "seed": ctx.seed}
-        arguments = arguments_for(DropoutNorm, gradient, **settings, grad_output=gradient, grad_branch=grad_branch)
-        loaded_library().dropout_norm_backward(byref(arguments))
+        tensors = {"grad_output": gradient, "grad_branch": grad_branch}
+        run("dropout_norm_backward", DropoutNorm, gradient, rate=ctx.rate, seed=ctx.seed, **tensors)
         return grad_branch, gradient, None, None
 
 
@@ -122,24 +120,9 @@ class _DropoutAddNorm(torch.autograd.Function):
         total, output = torch.empty_like(stream), torch.empty_like(stream)
         dual_output = None if dual is None else torch.empty_like(dual)
         statistics = stream.new_empty(stream.numel() // stream.shape[-1], 2)
-        loaded_library().dropout_norm_forward(
-            byref(
-                arguments_for(
-                    DropoutNorm,
-                    stream,
-                    **settings,
-                    gain=gain,
-                    bias=bias,
-                    branch=branch,
-                    stream=stream,
-                    dual=dual,
-                    sum=total,
-                    output=output,
-                    dual_output=dual_output,
-                    statistics=statistics,
-                )
-            )
-        )
+        inputs = {"branch": branch, "stream": stream, "dual": dual, "gain": gain, "bias": bias}
+        outputs = {"sum": total, "output": output, "dual_output": dual_output, "statistics": statistics}
+        run("dropout_norm_forward", DropoutNorm, stream, **settings, **inputs, **outputs)
         ctx.settings, ctx.has_bias = settings, bias is not None
         ctx.save_for_backward(total, gain, statistics)
         return output, dual_output
@@ -153,24 +136,11 @@ class _DropoutAddNorm(torch.autograd.Function):
         grad_branch, grad_stream = torch.empty_like(total), torch.empty_like(total)
         width = total.shape[-1]
         grad_gain, grad_bias = total.new_zeros(2, _threads(total), -(-width // 16) * 16)
-        loaded_library().dropout_norm_backward(
-            byref(
-                arguments_for(
-                    DropoutNorm,
-                    total,
-                    **ctx.settings,
-                    gain=gain,
-                    sum=total,
-                    statistics=statistics,
-                    grad_output=grad_output,
-                    grad_dual=grad_dual,
-                    grad_branch=grad_branch,
-                    grad_stream=grad_stream,
-                    grad_gain=grad_gain,
-                    grad_bias=grad_bias,
-                )
-            )
-        )
+        inputs = {"sum": total, "gain": gain, "statistics": statistics}
+        gradients = {"grad_output": grad_output, "grad_dual": grad_dual}
+        outputs = {"grad_branch": grad_branch, "grad_stream": grad_stream}
+        outputs |= {"grad_gain": grad_gain, "grad_bias": grad_bias}
+        run("dropout_norm_backward", DropoutNorm, total, **ctx.settings, **inputs, **gradients, **outputs)
         grad_gain, grad_bias = (partial.sum(0)[:width] for partial in (grad_gain, grad_bias))
         return grad_branch, grad_stream, grad_dual, grad_gain, grad_bias if ctx.has_bias else None, None
 
@@ -193,8 +163,8 @@ class _WeightedSums(torch.autograd.Function):
     def forward(ctx: Any, weights: Tensor, *members: Tensor) -> tuple[Tensor, ...]:
         weights, members = weights.contiguous(), tuple(member.contiguous() for member in members)
         outputs = tuple(torch.empty_like(members[0]) for _ in range(weights.shape[-2]))
-        arguments = of_members(WeightedSums, members, outputs=len(outputs), weights=weights, output=outputs)
-        loaded_library().weighted_sums_forward(byref(arguments))
+        fields = {"outputs": len(outputs), "weights": weights, "output": outputs}
+        run_members("weighted_sums_forward", WeightedSums, members, **fields)
         ctx.save_for_backward(weights, *members)
         return outputs
 
@@ -204,16 +174,9 @@ class _WeightedSums(torch.autograd.Function):
         weights, *members = ctx.saved_tensors
         gradients = tuple(gradient.contiguous() for gradient in gradients)
         grad_weights, grad_members = torch.empty_like(weights), [torch.empty_like(member) for member in members]
-        arguments = of_members(
-            WeightedSums,
-            members,
-            outputs=len(gradients),
-            weights=weights,
-            grad_output=gradients,
-            grad_member=grad_members,
-            grad_weights=grad_weights,
-        )
-        loaded_library().weighted_sums_backward(byref(arguments))
+        inputs = {"outputs": len(gradients), "weights": weights, "grad_output": gradients}
+        outputs = {"grad_member": grad_members, "grad_weights": grad_weights}
+        run_members("weighted_sums_backward", WeightedSums, members, **inputs, **outputs)
         return grad_weights, *grad_members
 
 
@@ -230,8 +193,8 @@ class _DepthAttention(torch.autograd.Function):
         reads = output.new_empty(*output.shape[:-1], len(members), 3)
         ctx.epsilon = epsilon
         ctx.save_for_backward(query, reads, *members)
-        arguments = of_members(DepthAttention, members, epsilon=epsilon, query=query, reads=reads, output=output)
-        loaded_library().depth_attention_forward(byref(arguments))
+        tensors = {"query": query, "reads": reads, "output": output}
+        run_members("depth_attention_forward", DepthAttention, members, epsilon=epsilon, **tensors)
         return output
 
     @staticmethod
@@ -241,34 +204,21 @@ class _DepthAttention(torch.autograd.Function):
         gradient, width = gradient.contiguous(), len(query)
         grad_members, products = [torch.empty_like(member) for member in members], reads.new_empty(reads.shape[:-1])
         grad_query = query.new_zeros(_threads(members[0]), -(-width // 16) * 16)
-        arguments = of_members(
-            DepthAttention,
-            members,
-            epsilon=ctx.epsilon,
-            query=query,
-            reads=reads,
-            grad_output=gradient,
-            grad_member=grad_members,
-            grad_query=grad_query,
-            products=products,
-        )
-        loaded_library().depth_attention_backward(byref(arguments))
+        inputs = {"query": query, "reads": reads, "grad_output": gradient}
+        outputs = {"grad_member": grad_members, "grad_query": grad_query, "products": products}
+        run_members("depth_attention_backward", DepthAttention, members, epsilon=ctx.epsilon, **inputs, **outputs)
         return grad_query.sum(0)[:width], None, *grad_members
 
 
-def of_members(kind: Callable[..., Arguments], members: Sequence[Tensor], **fields: Any) -> Arguments:
-    return arguments_for(kind, members[0], members=len(members), member=members, **fields)
+def run_members(kernel: str, kind: type[Structure], members: Sequence[Tensor], **fields: Any) -> None:
+    run(kernel, kind, members[0], members=len(members), member=members, **fields)
 
 
-def arguments_for(kind: Callable[..., Arguments], rows: Tensor, **fields: Any) -> Arguments:
-    """The arguments of a kernel that works on rows of this shape, (..., width).
-
-    Args:
-        fields: numbers, contiguous tensors and sequences of these by name. The caller keeps the tensors.
-    """
+def run(kernel: str, kind: type[Structure], rows: Tensor, **fields: Any) -> None:
+    """Run a kernel on rows of this shape, (..., width), with numbers, contiguous tensors and sequences of these."""
     width, threads = rows.shape[-1], _threads(rows)
     values = {name: argument(value) for name, value in fields.items()}
-    return kind(rows=rows.numel() // width, width=width, threads=threads, **values)
+    getattr(loaded_library(), kernel)(byref(kind(rows=rows.numel() // width, width=width, threads=threads, **values)))
 
 
 def argument(value: Any) -> Any:

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from ctypes import Array, c_int32
-from itertools import accumulate
 
 import torch
 from torch import Tensor
@@ -42,14 +41,9 @@ class Sentences:
 
     def part_starts(self) -> Array:
         """The first tokens of parts for as many threads, of about equal size, and the end of the last one."""
-        ends = list(accumulate(self.lengths.tolist()))
-        parts = number_of_parts(ends[-1])
+        ends = self.lengths.cumsum(0).tolist()
+        parts = threads_for(ends[-1], ROWS_PER_THREAD)
         goals = [ends[-1] * i / parts for i in range(1, parts)]
         inner = {min(ends, key=lambda end: abs(end - goal)) for goal in goals} - {ends[-1]}
         starts = [0, *sorted(inner), ends[-1]]
         return (c_int32 * len(starts))(*starts)
-
-
-def number_of_parts(rows: int) -> int:
-    """How many parts of a batch run at the same time, on the threads that PyTorch may use."""
-    return threads_for(rows, ROWS_PER_THREAD)

@@ -21,7 +21,7 @@ from residual_hf.model.modeling_residual import ResidualForConditionalGeneration
 from . import loaded_library, threads_for
 from .batch import Sentences
 from .state import DecoderState, address
-from .structures import CONSTANTS, Checksums, Source, Stack, Table
+from .structures import CONSTANTS, Checksums, Source, Table
 from .support import missing_support, unsupported_stack
 from .weights import Packer, last_position, round_up
 
@@ -95,7 +95,8 @@ class NativeDecoder:
 
         None where the encoder is not packed; use that of the model then.
         """
-        if self.encoder is None:
+        stack = self.encoder
+        if stack is None:
             return None
         self.check_length(input_ids.shape[1], "encoder")
         sentences = Sentences(input_ids.ne(self.config.pad_token_id) if attention_mask is None else attention_mask)
@@ -104,13 +105,7 @@ class NativeDecoder:
             positions = torch.arange(input_ids.shape[1]).expand_as(input_ids)
         else:
             positions = position_ids_from_mask(sentences.mask, input_ids.shape[1], padding_idx)
-        states = self.encode_sentences(
-            self.encoder, sentences, sentences.pack(input_ids).long(), sentences.pack(positions)
-        )
-        return sentences.unpack(states[:, : self.encoder.width].float())
-
-    def encode_sentences(self, stack: Stack, sentences: Sentences, tokens: Tensor, positions: Tensor) -> Tensor:
-        """States (tokens, padded width) of tokens and their positions, (tokens,)."""
+        tokens, positions = sentences.pack(input_ids).long(), sentences.pack(positions)
         rows = len(tokens)
         cache = torch.empty(rows, 2 * stack.attention_width, dtype=self.dtype)
         states = torch.empty(rows + ROW_PADDING, stack.stride, dtype=self.dtype)  # for the tiles of a part at its end
@@ -123,7 +118,7 @@ class NativeDecoder:
         scratch = torch.empty(loaded_library().encode_scratch_size(*arguments), dtype=torch.uint8)
         if not loaded_library().encode(*arguments, scratch.data_ptr()):
             raise IndexError(f"input_ids: a token is outside the vocabulary of {stack.vocabulary}")
-        return states[:rows]
+        return sentences.unpack(states[:rows, : stack.width].float())
 
     def start(
         self, encoder_hidden_states: Tensor, encoder_mask: Tensor | None, beams: int, max_length: int

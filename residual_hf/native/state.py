@@ -13,8 +13,8 @@ from torch import Tensor
 from residual_hf.model.embeddings import first_position, positions_padding
 from residual_hf.model.search import Array
 
-from . import loaded_library
-from .batch import Sentences, number_of_parts
+from . import loaded_library, threads_for
+from .batch import ROWS_PER_THREAD, Sentences
 from .structures import Memory, Step
 
 if TYPE_CHECKING:
@@ -98,7 +98,7 @@ class DecoderState:
             self._make_room()
         step.rows, step.index, step.tokens = rows, self.steps, address(tokens)
         step.position = self.first_position + self.steps
-        library, parts = loaded_library(), number_of_parts(rows)
+        library, parts = loaded_library(), threads_for(rows, ROWS_PER_THREAD)
         size = library.decode_scratch_size(*self.arguments, rows, parts)
         if len(self.scratch) < size:
             self.scratch = torch.empty(size, dtype=torch.uint8)

@@ -36,89 +36,74 @@ def ctype(kind: str, stars: int) -> Any:
     return POINTER(TYPES[kind]) if kind in STRUCTURES else c_void_p
 
 
-def mirrored(cls: type[Structure]) -> type[Structure]:
-    """Give a class the fields of the structure of the same name."""
+def fields_of(declarations: str) -> list[tuple[str, Any]]:
+    """The fields of a structure, from what is between its braces."""
     declared = []
-    for kind, variables in re.findall(r"(?:const )?(\w+) ([^;]+);", STRUCTURES[cls.__name__]):
+    for kind, variables in re.findall(r"(?:const )?(\w+) ([^;]+);", declarations):
         for variable in variables.replace("const", "").split(","):
             name, *length = re.findall(r"\w+", variable)
             own = ctype(kind, variable.count("*"))
             declared.append((name, own * int(length[0]) if length else own))
-    cls._fields_ = declared
-    TYPES[cls.__name__] = cls
-    return cls
+    return declared
 
 
-@mirrored
 class Linear(Structure): ...
 
 
-@mirrored
 class Norm(Structure): ...
 
 
-@mirrored
 class Table(Structure): ...
 
 
-@mirrored
 class Term(Structure): ...
 
 
-@mirrored
 class Operation(Structure): ...
 
 
-@mirrored
 class Program(Structure): ...
 
 
-@mirrored
 class Layer(Structure): ...
 
 
-@mirrored
 class Stack(Structure): ...
 
 
-@mirrored
 class Memory(Structure): ...
 
 
-@mirrored
 class Source(Structure): ...
 
 
-@mirrored
 class Step(Structure): ...
 
 
-@mirrored
 class Tally(Structure): ...
 
 
-@mirrored
 class DropoutNorm(Structure): ...
 
 
-@mirrored
 class WeightedSums(Structure): ...
 
 
-@mirrored
 class DepthAttention(Structure): ...
 
 
-@mirrored
 class DotAttention(Structure): ...
 
 
-@mirrored
 class Product(Structure): ...
 
 
-@mirrored
 class Checksums(Structure): ...
+
+
+for _structure in (cls for cls in Structure.__subclasses__() if cls.__module__ == __name__):  # in their order above
+    _structure._fields_ = fields_of(STRUCTURES[_structure.__name__])
+    TYPES[_structure.__name__] = _structure
 
 
 def interface_version() -> int:

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-from copy import deepcopy
 from typing import Any
 
 import torch
@@ -77,22 +76,14 @@ class Packer:
 
     def query(self, attention: Any, heads: int) -> Linear:
         """The projection of queries, times what `scaling` is other than that of the kernels."""
-        packed, usual = attention.q_proj, attention.head_dim**-0.5
-        if attention.scaling != usual:
-            packed = deepcopy(packed)
-            for parameter in packed.parameters():
-                parameter.mul_(attention.scaling / usual)
-        return self.attention_inputs([packed], heads)
+        return self.attention_inputs([attention.q_proj], heads, attention.scaling / attention.head_dim**-0.5)
 
-    def attention_inputs(self, maps: list[nn.Linear], heads: int) -> Linear:
-        """Projections to heads of the same states, one after another."""
+    def attention_inputs(self, maps: list[nn.Linear], heads: int, factor: float = 1.0) -> Linear:
+        """Projections to heads of the same states, one after another, times a factor."""
         biases = [m.weight.new_zeros(len(m.weight)) if m.bias is None else m.bias for m in maps]
-        weight = torch.cat([pad_heads(m.weight, heads) for m in maps])
-        bias = torch.cat([pad_heads(bias.unsqueeze(1), heads) for bias in biases])
+        weight = torch.cat([pad_heads(factor * m.weight, heads) for m in maps])
+        bias = torch.cat([pad_heads(factor * bias.unsqueeze(1), heads) for bias in biases])
         return self.linear(weight, bias.squeeze(1))
-
-    def attention_output(self, projection: nn.Linear, heads: int) -> Linear:
-        return self.linear(pad_heads(projection.weight.T, heads).T, projection.bias)
 
     def norm(self, weights: recorder.NormWeights | None) -> Norm:
         if weights is None:
@@ -118,6 +109,9 @@ class Packer:
             results = operation.sum, operation.output, operation.hidden
             packed[i] = Operation(function, len(terms), terms, self.norm(operation.norm), *results)
         return Program(len(operations), packed)
+
+    def attention_output(self, projection: nn.Linear, heads: int) -> Linear:
+        return self.linear(pad_heads(projection.weight.T, heads).T, projection.bias)
 
     def layer(self, layer: Any, heads: int, after: list[Program]) -> Layer:
         """A layer with what follows its sub-layers."""

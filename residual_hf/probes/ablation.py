@@ -43,9 +43,8 @@ def layer_removal(model: Any, batches: Batches, score: Callable[[Any], float] | 
             raise InputError(f"{mode.name}: its layers cannot be removed")
     with undisturbed(model, training=False):
         for name, stack in found.items():
-            for number in range(len(getattr(stack, layers_attribute(stack))) + 1):
-                if number == 0 and rows:
-                    continue  # measured for the first stack
+            first = 1 if rows else 0  # the first stack has measured all layers
+            for number in range(first, len(getattr(stack, layers_attribute(stack))) + 1):
                 with without_layer(stack, number):
                     figure = None if score is None else score(model)
                     rows.append(LayerRemoval(name, number, mean_loss(model, batches), figure))

@@ -56,7 +56,9 @@ def dependency_matrix(model: nn.Module, batch: Batch, stack: str = "encoder") ->
                 components = [component - component.mean(-1, keepdim=True) for component in components]
             factors = gain(part.norms["norm"], states[part.site("norm.input")])
             components = [component * factors for component in components]
-        rows += [Dependency(i, j, part.kind, beta) for j, beta in enumerate(shares(components))]
+        deviations = torch.stack([component.std(dim=-1, correction=0).mean() for component in components])
+        betas = (deviations / deviations.norm()).tolist()
+        rows += [Dependency(i, j, part.sublayer, beta) for j, beta in enumerate(betas)]
     return rows
 
 
@@ -81,8 +83,3 @@ def gain(norm: nn.Module, total: Tensor) -> Tensor:
     elif isinstance(norm, RMSNorm):
         size = size / total.shape[-1] ** 0.5
     return norm.get_parameter("weight") / size
-
-
-def shares(components: list[Tensor]) -> list[float]:
-    deviations = torch.stack([component.std(dim=-1, correction=0).mean() for component in components])
-    return (deviations / deviations.norm()).tolist()

@@ -13,17 +13,13 @@ from .undisturbed import Batches, backward, gradient, undisturbed
 
 
 @dataclass(frozen=True)
-class GradientNorm:
+class GradientNorm(Site):
     """Frobenius norm of the gradient of the loss with respect to a tensor, or to the weights of a branch.
 
-    `layer` counts from 1. `location` is "weights" or a location of `sites.Site`. `relative` is the norm divided by
-    the largest norm of the same location in the model (Admin, figure 3).
+    `layer` counts from 1. `location` is "weights" or a location of `sites`. `relative` is the norm divided by the
+    largest norm of the same location in the model (Admin, figure 3).
     """
 
-    stack: str
-    layer: int
-    sublayer: str
-    location: str
     norm: float
     relative: float
 
@@ -52,12 +48,8 @@ def gradient_norms(model: nn.Module, batches: Batches, *, training: bool = False
     largest: dict[str, float] = defaultdict(float)
     for site, square in squares.items():
         largest[site.location] = max(largest[site.location], square)
-    return [
-        GradientNorm(
-            *site.place,
-            site.location,
-            square**0.5,
-            (square / (largest[site.location] or 1.0)) ** 0.5,
-        )
-        for site, square in squares.items()
-    ]
+    rows = []
+    for site, square in squares.items():
+        relative = (square / (largest[site.location] or 1.0)) ** 0.5
+        rows.append(GradientNorm(*site.place, site.location, square**0.5, relative))
+    return rows

@@ -12,17 +12,17 @@ from torch import Tensor, nn
 
 from residual_hf.model.connections import STACKS
 
-from .site_statistics import ActivationRange, BranchShare, SiteStatistics
-from .sites import Site, sublayers, watch
-from .undisturbed import Batch, Batches, as_list, forward, undisturbed
+from .site_statistics import ActivationRange, BranchShare, SiteStatistics, SiteSums
+from .sites import Place, Site, sublayers, watch
+from .undisturbed import Batch, Batches, as_list, undisturbed
 
 
+@torch.no_grad()
 def record(model: nn.Module, batches: Batches, *locations: str) -> dict[Site, Tensor]:
     """The tensors at these locations in eval mode, as (tokens, d_model) in fp32 without padding.
 
     Padding is left out by `attention_mask` in the encoder and by `labels` in the decoder.
     """
-    batches = as_list(batches)
     found: dict[Site, list[Tensor]] = defaultdict(list)
     masks: dict[str, Tensor] = {}
 
@@ -31,9 +31,9 @@ def record(model: nn.Module, batches: Batches, *locations: str) -> dict[Site, Te
         found[site].append((tensor.flatten(0, 1) if mask is None else tensor[mask]).float())
 
     with undisturbed(model, training=False), watch(model, forward=keep, locations=locations.__contains__):
-        for batch in batches:
+        for batch in as_list(batches):
             masks = real_tokens(batch)
-            forward(model, batch)
+            model(**batch)
     return {site: torch.cat(tensors) for site, tensors in found.items()}
 
 
@@ -44,12 +44,9 @@ def real_tokens(batch: Batch) -> dict[str, Tensor]:
 
 
 @dataclass(frozen=True)
-class RepresentationChange:
+class RepresentationChange(Place):
     """Mean of |x_(k+1) - x_k| over tokens and coordinates, x_k the input of the branch of sub-layer k (from 0)."""
 
-    stack: str
-    layer: int
-    sublayer: str
     k: int
     change: float
 
@@ -62,7 +59,7 @@ def representation_change(model: nn.Module, batches: Batches) -> list[Representa
         sites = [site for site in inputs if site.stack == stack]
         for k, (site, following) in enumerate(zip(sites, sites[1:], strict=False)):
             change = float((inputs[following] - inputs[site]).abs().mean())
-            rows.append(RepresentationChange(stack, site.layer, site.sublayer, k, change))
+            rows.append(RepresentationChange(*site.place, k, change))
     return rows
 
 
@@ -89,7 +86,7 @@ def layer_cosines(model: nn.Module, batches: Batches) -> list[LayerCosine]:
 
 def layer_outputs(model: nn.Module, batches: Batches) -> dict[tuple[str, int], Tensor]:
     """Output of each layer (tokens, d_model), by stack and layer."""
-    last = {(part.stack, part.layer): part.kind for part in sublayers(model)}
+    last = {(part.stack, part.layer): part.sublayer for part in sublayers(model)}
     states = record(model, batches, "output")
     return {(s.stack, s.layer): x for s, x in states.items() if last[s.stack, s.layer] == s.sublayer}
 
@@ -118,17 +115,20 @@ def branch_share(model: nn.Module, batches: Batches) -> list[BranchShare]:
 
     Sub-layers have no row where no recorded tensor is the shortcut, see `ResidualConnection.shortcut_at`.
     """
-    statistics = SiteStatistics(model)
-    with undisturbed(model, training=False), watch(model, forward=statistics.add):
-        for batch in as_list(batches):
-            statistics.masks = real_tokens(batch)
-            forward(model, batch)
-    return statistics.tensors().branch_shares()
+    return activation_sums(model, batches, padding=False).branch_shares()
 
 
 def activation_ranges(model: nn.Module, batches: Batches) -> list[ActivationRange]:
     """Range of the activations at all locations, over all batches, padding included. bf16 has the range of fp32."""
+    return activation_sums(model, batches, padding=True).activation_ranges()
+
+
+@torch.no_grad()
+def activation_sums(model: nn.Module, batches: Batches, *, padding: bool) -> SiteSums:
+    """Sums over the tokens of all batches in eval mode, with or without their padding."""
     statistics = SiteStatistics(model)
     with undisturbed(model, training=False), watch(model, forward=statistics.add):
-        forward(model, batches)
-    return statistics.tensors().activation_ranges()
+        for batch in as_list(batches):
+            statistics.masks = {} if padding else real_tokens(batch)
+            model(**batch)
+    return statistics.tensors()

@@ -32,26 +32,24 @@ from residual_hf.model.norms import NORM_TYPES
 from residual_hf.model.stacks import ResidualStack
 
 NORMS = set(NORM_TYPES.values())
-BART_NAMES = {
-    "self_attention": (("self_attn",), "self_attn_layer_norm"),
-    "cross_attention": (("encoder_attn",), "encoder_attn_layer_norm"),
-    "feed_forward": (("fc1", "fc2"), "final_layer_norm"),
-}
-T5_NAMES = {
-    "SelfAttention": "self_attention",
-    "EncDecAttention": "cross_attention",
-    "DenseReluDense": "feed_forward",
-}
+FOREIGN_NAMES = (
+    ("self_attention", ("self_attn",), "self_attn_layer_norm"),
+    ("cross_attention", ("encoder_attn",), "encoder_attn_layer_norm"),
+    ("feed_forward", ("fc1", "fc2"), "final_layer_norm"),
+    ("self_attention", ("SelfAttention",), "layer_norm"),
+    ("cross_attention", ("EncDecAttention",), "layer_norm"),
+    ("feed_forward", ("DenseReluDense",), "layer_norm"),
+)
+"""Sub-layer, modules of its branch and norm: in a layer of BART, and in one of the parts of a layer of T5."""
 
 
 @dataclass(frozen=True)
-class Site:
-    """A tensor of shape (batch, length, d_model). `layer` counts from 1."""
+class Place:
+    """A sub-layer of a stack. `layer` counts from 1."""
 
     stack: str
     layer: int
     sublayer: str
-    location: str
 
     @property
     def place(self) -> tuple[str, int, str]:
@@ -60,21 +58,21 @@ class Site:
 
 
 @dataclass(frozen=True)
-class Sublayer:
+class Site(Place):
+    """A tensor of shape (batch, length, d_model)."""
+
+    location: str
+
+
+@dataclass(frozen=True)
+class Sublayer(Place):
     """The modules of one sub-layer: those of its branch, its norms by name, and those around it."""
 
-    stack: str
-    layer: int
-    kind: str
     branch: list[nn.Module]
     norms: dict[str, nn.Module] = field(default_factory=dict)
     before: nn.Module | None = None  # its first input is the stream or hidden state before the sub-layer
     after: nn.Module | None = None  # its output is the one after the sub-layer
     warmup: BranchWarmup | None = None
-
-    @property
-    def place(self) -> tuple[str, int, str]:
-        return self.stack, self.layer, self.kind
 
     def site(self, location: str) -> Site:
         return Site(*self.place, location)
@@ -157,25 +155,17 @@ def _ours(stack: str, number: int, layer: Any) -> Iterator[Sublayer]:
 
 
 def _foreign(stack: str, number: int, layer: Any) -> Iterator[Sublayer]:
-    parts = list(_t5_parts(layer.layer) if hasattr(layer, "layer") else _bart_parts(layer))
+    parts = [
+        (kind, [getattr(owner, name) for name in names], getattr(owner, norm))
+        for owner in getattr(layer, "layer", [layer])
+        for kind, names, norm in FOREIGN_NAMES
+        if all(hasattr(owner, name) for name in (*names, norm))
+    ]
     if not parts:
         raise InputError(f"{type(layer).__name__}: its sub-layers are not named as in BART or T5")
     for i, (kind, branch, norm) in enumerate(parts):
         before, after = layer if i == 0 else None, layer if i == len(parts) - 1 else None
         yield Sublayer(stack, number, kind, branch, {"norm": norm}, before, after)
-
-
-def _bart_parts(layer: nn.Module) -> Iterator[tuple[str, list[nn.Module], nn.Module]]:
-    for kind, (names, norm) in BART_NAMES.items():
-        if all(hasattr(layer, name) for name in (*names, norm)):
-            yield kind, [getattr(layer, name) for name in names], getattr(layer, norm)
-
-
-def _t5_parts(parts: Any) -> Iterator[tuple[str, list[nn.Module], nn.Module]]:
-    for part in parts:
-        for name, kind in T5_NAMES.items():
-            if hasattr(part, name):
-                yield kind, [getattr(part, name)], part.layer_norm
 
 
 @contextmanager

@@ -82,9 +82,8 @@ class Fit:
 def growth(values: Sequence[float]) -> dict[str, Fit]:
     """Fits of values at k = 1, 2, ... against k ("linear") and against ln k ("logarithmic")."""
     k = np.arange(1, len(values) + 1)
-    return {"linear": fit(k, values), "logarithmic": fit(np.log(k), values)}
-
-
-def fit(x: np.ndarray, values: Sequence[float]) -> Fit:
-    slope, intercept = np.polyfit(x, values, 1)
-    return Fit(float(slope), float(intercept), float(np.corrcoef(x, values)[0, 1] ** 2))
+    fits = {}
+    for name, x in (("linear", k), ("logarithmic", np.log(k))):
+        slope, intercept = np.polyfit(x, values, 1)
+        fits[name] = Fit(float(slope), float(intercept), float(np.corrcoef(x, values)[0, 1] ** 2))
+    return fits

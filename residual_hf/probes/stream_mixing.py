@@ -15,7 +15,7 @@ from residual_hf.model.modes_cross_layer import LayerMix
 from residual_hf.model.modes_multi_stream import DepthAttention, MultiStream
 
 from .representations import real_tokens
-from .undisturbed import Batches, as_list, forward, undisturbed
+from .undisturbed import Batches, as_list, undisturbed
 
 
 @dataclass(frozen=True)
@@ -32,6 +32,7 @@ class MixingWeight:
     weight: float
 
 
+@torch.no_grad()
 def mixing_weights(model: nn.Module, batches: Batches) -> list[MixingWeight]:
     """Mixing weights of all modules that have them, in the order in which they run.
 
@@ -49,7 +50,7 @@ def mixing_weights(model: nn.Module, batches: Batches) -> list[MixingWeight]:
         for use, weights in weights_of(module, stream).items():
             if mask is not None and len(weights) == mask.numel():
                 weights = weights[mask.flatten()]
-            sums[name, use] = sums.get((name, use), 0) + weights.detach().float().sum(0)
+            sums[name, use] = sums.get((name, use), 0) + weights.float().sum(0)
             counts[name, use] = counts.get((name, use), 0) + len(weights)
 
     kinds = (LayerMix, DepthAttention, MultiStream)
@@ -61,7 +62,7 @@ def mixing_weights(model: nn.Module, batches: Batches) -> list[MixingWeight]:
             hooks.enter_context(module.register_forward_pre_hook(see))
         for batch in as_list(batches):
             masks = real_tokens(batch)
-            forward(model, batch)
+            model(**batch)
     return [
         MixingWeight(name, use, source, weight)
         for (name, use), total in sums.items()

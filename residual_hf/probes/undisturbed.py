@@ -30,26 +30,20 @@ def undisturbed(model: nn.Module, training: bool | None = None) -> Iterator[None
     Args:
         training: mode for the block, None to keep the present one.
     """
-    gradients = [(parameter, parameter.grad) for parameter in model.parameters()]
-    modes = [(module, module.training) for module in model.modules()]
-    criteria = [(module, module.criterion) for module in model.modules() if isinstance(module, ResidualLanguageModel)]
-    devices = {parameter.device for parameter, _ in gradients if parameter.device.type == "cuda"}
-    for parameter, _ in gradients:
-        parameter.grad = None
-    for owner, _ in criteria:
-        owner.criterion = None
+    owners = [module for module in model.modules() if isinstance(module, ResidualLanguageModel)]
+    removed: list[tuple[Any, str, Any]] = [(p, "grad", p.grad) for p in model.parameters()]
+    removed += [(owner, "criterion", owner.criterion) for owner in owners]
+    modes = [(module, "training", module.training) for module in model.modules()]
+    for owner, name, _ in removed:
+        setattr(owner, name, None)
     if training is not None:
         model.train(training)
     try:
-        with torch.random.fork_rng([device.index for device in devices]):
+        with torch.random.fork_rng({p.device.index for p in model.parameters() if p.is_cuda}):
             yield
     finally:
-        for parameter, gradient in gradients:
-            parameter.grad = gradient
-        for module, mode in modes:
-            module.training = mode
-        for owner, criterion in criteria:
-            owner.criterion = criterion
+        for owner, name, value in (*removed, *modes):
+            setattr(owner, name, value)
 
 
 @contextmanager
@@ -89,10 +83,3 @@ def gradient(parameter: nn.Parameter) -> Tensor | None:
     if isinstance(found, DTensor):
         found = found.full_tensor()
     return None if found is None else found.float()
-
-
-def forward(model: nn.Module, batches: Batches) -> None:
-    """Run the model on the batches without gradients."""
-    with torch.no_grad():
-        for batch in as_list(batches):
-            model(**batch)

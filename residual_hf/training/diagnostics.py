@@ -36,7 +36,7 @@ from transformers import TrainerCallback
 from residual_hf.base.errors import InputError
 from residual_hf.base.files import append_json_lines, atomic_file, entries_until, write_json, write_json_lines
 from residual_hf.probes.site_statistics import SiteStatistics, SiteSums
-from residual_hf.probes.sites import sublayers, watch
+from residual_hf.probes.sites import Place, sublayers, watch
 
 from .spikes import THRESHOLD, WINDOW, first_mover, spike_scores
 
@@ -54,7 +54,7 @@ BF16_BITS = 8
 
 
 @dataclass(frozen=True)
-class SublayerFigures:
+class SublayerFigures(Place):
     """Figures of one sub-layer at an update.
 
     Attributes:
@@ -67,9 +67,6 @@ class SublayerFigures:
             the branch is lost.
     """
 
-    stack: str
-    layer: int
-    sublayer: str
     gradient: float
     update_ratio: float
     branch_share: float | None
@@ -298,7 +295,7 @@ class DiagnosticsCallback(TrainerCallback):
             torch.distributed.all_reduce(sites.largest, torch.distributed.ReduceOp.MAX)
             if self.is_sharded:
                 torch.distributed.all_reduce(ratios)
-        shares = {(row.stack, row.layer, row.sublayer): row.share for row in sites.branch_shares()}
+        shares = {row.place: row.share for row in sites.branch_shares()}
         ran = {site.place for site in sites.sites}
         rows, trained = [], []
         for (part, weights), gradient, (moved, size) in zip(
@@ -339,7 +336,7 @@ class DiagnosticsCallback(TrainerCallback):
         if found is not None:
             back, row, score = found
             part = self.parts[row][0]
-            first = {"stack": part.stack, "layer": part.layer, "sublayer": part.kind, "step": step - back}
+            first = {"stack": part.stack, "layer": part.layer, "sublayer": part.sublayer, "step": step - back}
             first["score"] = score
         return Alert(step, loss_score, total_score, first)
 

@@ -239,7 +239,7 @@ def test_shares_are_those_of_the_sum(mode, options, kind, total):
             parameter.add_(torch.randn_like(parameter), alpha=0.2)
     for _ in range(1000):
         advance_branch_warmup(model)
-    part = next(p for p in sublayers(model) if (p.stack, p.layer, p.kind) == ("encoder", 2, kind))
+    part = next(p for p in sublayers(model) if p.place == ("encoder", 2, kind))
     states = representations.record(model, batch, part.joins, total)
     branch = states[part.site(part.joins)] * part.factor("branch")
     shortcut = states[part.site(total)] - branch

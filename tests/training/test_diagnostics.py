@@ -66,7 +66,7 @@ def test_gradients_are_those_before_clipping_of_all_accumulated_batches(tmp_path
     (line,) = measured(read_json_lines(tmp_path / "diagnostics.jsonl")).values()
     for part, row in zip(sublayers(reference), line["sublayers"], strict=True):
         norm = math.sqrt(sum(p.grad.square().sum().item() for p in part.branch_parameters()))
-        assert (row["stack"], row["layer"], row["sublayer"]) == (part.stack, part.layer, part.kind)
+        assert (row["stack"], row["layer"], row["sublayer"]) == part.place
         assert row["gradient"] == pytest.approx(norm, rel=1e-4)
     assert min(row["gradient"] for row in line["sublayers"]) > 1e-3
 

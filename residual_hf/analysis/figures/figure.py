@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 from tqdm.auto import tqdm
 
 from residual_hf.analysis.output import Panel, Point, check_matplotlib, write_points
@@ -28,18 +27,18 @@ Probe = Callable[[Any, Batch, str, int], Iterable[Point]]
 """(model, batch, name of the series, seed) to points."""
 
 
+def panels_of(names: Iterable[str], x: str, y: str, **options: bool) -> tuple[Panel, ...]:
+    """Panels with the same axes."""
+    return tuple(Panel(name, x, y, **options) for name in names)
+
+
 def fresh_model(mode: str, seed: int, sizes: dict[str, int]) -> tuple[Any, Batch]:
     """A model at initialization and a random batch, of the sizes that ResiDual's figure 2 uses; Admin is profiled."""
     fields = {"vocab_size": VOCABULARY, "decoder_layers": sizes.get("decoder_layers", sizes["layers"])}
     model = new_model(mode, sizes["layers"], sizes["width"], ffn=sizes["ffn"], seed=seed, **fields)
-    batch = random_batch(seed)
+    source, target = torch.randint(4, VOCABULARY, (2, 16, 20), generator=torch.Generator().manual_seed(seed))
+    batch = {"input_ids": source, "attention_mask": torch.ones_like(source), "labels": target}
     return profiled(model, batch), batch
-
-
-def random_batch(seed: int, sentences: int = 16, length: int = 20) -> dict[str, Tensor]:
-    generator = torch.Generator().manual_seed(seed)
-    source, target = torch.randint(4, VOCABULARY, (2, sentences, length), generator=generator)
-    return {"input_ids": source, "attention_mask": torch.ones_like(source), "labels": target}
 
 
 @dataclass(frozen=True)
@@ -60,7 +59,7 @@ class Figure:
     source: str
     protocol: str
     panels: tuple[Panel, ...]
-    sizes: dict[str, int]
+    sizes: dict[str, int] = field(default_factory=lambda: {"layers": 18, "width": 512, "ffn": 2048})
     full: dict[str, int] = field(default_factory=dict)
     modes: tuple[str, ...] = BASELINES
     any_mode: bool = True

@@ -12,19 +12,20 @@ from residual_hf.model.connections import STACKS, SUBLAYERS
 from residual_hf.probes import adam, dependency, gradients, representations, stability, theory
 from residual_hf.probes.undisturbed import Batch
 
-from .figure import BASELINES, Figure, fresh_model
+from .figure import BASELINES, Figure, fresh_model, panels_of
 
 STEPS = (1, 2, 3, 5, 7, 10, 15, 20, 25, 30, 35, 40)
+DECODER_LAYERS = ("first decoder layer", "middle decoder layer", "last decoder layer")
 SIGMAS = (0.0, 1e-9, 3e-9, 1e-8, 3e-8, 1e-7)
+PLACES = {(stack, kind): f"{stack}, {kind.replace('_', '-')}" for stack, kinds in SUBLAYERS.items() for kind in kinds}
 
 
 def gradients_and_changes(model: Any, batch: Batch, series: str, seed: int) -> Iterator[Point]:
     for row in gradients.gradient_norms(model, batch):
         if row.location == "weights":
-            yield Point(f"{row.stack}, {row.sublayer.replace('_', '-')}: |dL/dw|", series, seed, row.layer, row.norm)
+            yield Point(f"{PLACES[row.stack, row.sublayer]}: |dL/dw|", series, seed, row.layer, row.norm)
     for change in representations.representation_change(model, batch):
-        place = f"{change.stack}, {change.sublayer.replace('_', '-')}"
-        yield Point(f"{place}: change", series, seed, change.layer, change.change)
+        yield Point(f"{PLACES[change.stack, change.sublayer]}: change", series, seed, change.layer, change.change)
 
 
 def conditioning(mode: str, seed: int, sizes: dict[str, int]) -> Iterator[Point]:
@@ -58,18 +59,18 @@ def layer_gradients(model: Any, batch: Batch, series: str, seed: int) -> Iterato
 def norm_by_norm(model: Any, batch: Batch, series: str, seed: int) -> Iterator[Point]:
     rows = [row for row in gradients.gradient_norms(model, batch) if row.stack == "decoder"]
     last = max(row.layer for row in rows)
-    shown = {1: "first", (last + 1) // 2: "middle", last: "last"}
+    shown = dict(zip((1, (last + 1) // 2, last), DECODER_LAYERS, strict=True))
     points = [(kind, f"norm.{side}") for kind in SUBLAYERS["decoder"] for side in ("input", "output")]
     for row in rows:
         place = (row.sublayer, row.location)
         if row.layer in shown and place in points:
-            yield Point(f"{shown[row.layer]} decoder layer", series, seed, points.index(place) + 1, row.norm)
+            yield Point(shown[row.layer], series, seed, points.index(place) + 1, row.norm)
 
 
 def relative_gradients(model: Any, batch: Batch, series: str, seed: int) -> Iterator[Point]:
     for row in gradients.gradient_norms(model, batch):
         if row.location == "output":
-            yield Point(f"{row.stack}, {row.sublayer.replace('_', '-')}", series, seed, row.layer, row.relative)
+            yield Point(PLACES[row.stack, row.sublayer], series, seed, row.layer, row.relative)
 
 
 def output_changes(model: Any, batch: Batch, series: str, seed: int) -> Iterator[Point]:
@@ -144,15 +145,6 @@ def theorems(mode: str, seed: int, sizes: dict[str, int]) -> Iterator[Point]:
         yield Point(f"Admin's theorem 2, {mode}", "output change of the network", seed, i, output[i] / output[1])
 
 
-def sublayer_panels(title: str, y: str, log_y: bool = True) -> tuple[Panel, ...]:
-    """A panel over layers for each kind of sub-layer of each stack."""
-    return tuple(
-        Panel(f"{stack}, {kind.replace('_', '-')}{title}", "layer", y, log_y)
-        for stack, kinds in SUBLAYERS.items()
-        for kind in kinds
-    )
-
-
 FIGURES = (
     Figure(
         "resi_dual-2",
@@ -160,8 +152,8 @@ FIGURES = (
         "Gradient norm of the weights of each branch, and mean change of what consecutive branches read. "
         "The paper does not say which stack it shows: only a decoder with cross-attention vanishes.",
         (
-            *sublayer_panels(": |dL/dw|", "gradient norm"),
-            *sublayer_panels(": change", "mean |x(k+1) - x(k)|", log_y=False),
+            *panels_of((f"{place}: |dL/dw|" for place in PLACES.values()), "layer", "gradient norm", log_y=True),
+            *panels_of((f"{place}: change" for place in PLACES.values()), "layer", "mean |x(k+1) - x(k)|"),
         ),
         {"layers": 36, "width": 256, "ffn": 1024},
         probe=gradients_and_changes,
@@ -184,12 +176,12 @@ FIGURES = (
         "b2t-3",
         "B2T connection (Takase et al. 2023), figure 3",
         "Gradient norms per layer.",
-        tuple(
-            Panel(f"{stack}: gradient of the layer's {what}", "layer", "gradient norm", log_y=True)
-            for stack in STACKS
-            for what in ("weights", "output")
+        panels_of(
+            (f"{stack}: gradient of the layer's {what}" for stack in STACKS for what in ("weights", "output")),
+            "layer",
+            "gradient norm",
+            log_y=True,
         ),
-        {"layers": 18, "width": 512, "ffn": 2048},
         modes=("post_ln", "pre_ln", "b2t"),
         probe=layer_gradients,
     ),
@@ -198,11 +190,7 @@ FIGURES = (
         "B2T connection (Takase et al. 2023), figures 4 and 7",
         "Gradient norm before and after each norm of a decoder layer: 1, 2 of self-attention, 3, 4 of "
         "cross-attention, 5, 6 of the feed-forward.",
-        tuple(
-            Panel(f"{which} decoder layer", "location", "gradient norm", log_y=True)
-            for which in ("first", "middle", "last")
-        ),
-        {"layers": 18, "width": 512, "ffn": 2048},
+        panels_of(DECODER_LAYERS, "location", "gradient norm", log_y=True),
         modes=("post_ln",),
         probe=norm_by_norm,
     ),
@@ -210,8 +198,7 @@ FIGURES = (
         "admin-3",
         "Admin (Liu et al. 2020), figure 3",
         "Gradient norm of the output of each sub-layer, relative to the largest in the model.",
-        sublayer_panels("", "relative gradient norm"),
-        {"layers": 18, "width": 512, "ffn": 2048},
+        panels_of(PLACES.values(), "layer", "relative gradient norm", log_y=True),
         modes=("post_ln", "pre_ln", "admin"),
         probe=relative_gradients,
     ),
@@ -220,7 +207,7 @@ FIGURES = (
         "Admin (Liu et al. 2020), figure 4",
         "Squared change of the input of each sub-layer of an encoder, divided by its deviation, when all "
         "weights but biases and norms move by 1e-4 in random directions, or by 1e-6 against the sign of the gradient.",
-        tuple(Panel(f"{kind} perturbation", "sub-layers", "change") for kind in ("random", "update")),
+        panels_of(("random perturbation", "update perturbation"), "sub-layers", "change"),
         {"layers": 100, "decoder_layers": 1, "width": 128, "ffn": 256},
         {"width": 512, "ffn": 2048},
         modes=("post_ln", "pre_ln", "admin"),
@@ -230,7 +217,7 @@ FIGURES = (
         "admin-7",
         "Admin (Liu et al. 2020), figures 7 and 8",
         "Share of branch j in the input of sub-layer i + 1 of the encoder.",
-        tuple(Panel(f"{layers} layers", "branch j", "sub-layer i", heat=True) for layers in ("6", "all")),
+        panels_of(("6 layers", "all layers"), "branch j", "sub-layer i", heat=True),
         {"layers": 18, "decoder_layers": 1, "width": 512, "ffn": 2048},
         modes=("post_ln", "pre_ln", "admin"),
         probe=dependencies,
@@ -247,7 +234,7 @@ FIGURES = (
             Panel("theorem 3.6", "k", "mean change"),
             Panel("theorem 3.3", "k", "mean change", log_y=True),
             Panel("corollary 3.7", "N", "change of the output"),
-            *(Panel(f"theorem 3.1, {m}", "depth", "gradient norm", log_y=True) for m in ("post_ln", "pre_ln")),
+            *panels_of(("theorem 3.1, post_ln", "theorem 3.1, pre_ln"), "depth", "gradient norm", log_y=True),
             Panel("Admin's theorem 1", "depth", "variance of the gradient", log_y=True),
             *(Panel(f"Admin's theorem 2, {m}", "sub-layers", "relative change") for m in ("post_ln", "pre_ln")),
         ),

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -126,16 +126,12 @@ def draw_for_model(
     if figure.probe is None:
         raise InputError(f"{figure.name}: trains models of its own, so it has no --model")
     caption = f"As {figure.source}. {own.title} {figure.protocol} Seeds: {', '.join(map(str, seeds))}."
-    points = list(measure(figure, own, modes, seeds))
+    points: list[Point] = []
+    for seed in seeds:
+        batch = own.batch(seed)
+        points += figure.probe(own.model, batch, own.name, seed)
+        for mode in modes:
+            points += figure.probe(own.fresh(mode, seed), batch, f"fresh {mode}", seed)
     if not points:
         raise InputError(f"{figure.name}: {own.name} has none of the norms or sub-layers that it shows")
     return write_points(output_dir, figure.name, figure.panels, points, caption)
-
-
-def measure(figure: Figure, own: OwnModel, modes: Sequence[str], seeds: Sequence[int]) -> Iterator[Point]:
-    assert figure.probe is not None
-    for seed in seeds:
-        batch = own.batch(seed)
-        yield from figure.probe(own.model, batch, own.name, seed)
-        for mode in modes:
-            yield from figure.probe(own.fresh(mode, seed), batch, f"fresh {mode}", seed)

@@ -9,8 +9,6 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-import torch
-
 from residual_hf.analysis.output import Panel, Point
 from residual_hf.analysis.short_training import profiled, shape, train
 from residual_hf.model.configuration_residual import ResidualConfig
@@ -18,10 +16,11 @@ from residual_hf.model.modeling_single_stack import ResidualForCausalLM
 from residual_hf.probes import adam, gradients
 from residual_hf.probes.ablation import mean_loss
 
-from .figure import INITIAL, VOCABULARY, Figure, fresh_model
+from .figure import INITIAL, VOCABULARY, Figure, fresh_model, panels_of
 from .trained import DIVERGED, SMALL, TRAINED, final_nll, untrained, warmed_up
 
 LRS = (1e-3, 3e-3)
+WARM_UPS = {"without warm-up": 0.0, "warm-up of 40 % of the updates": 0.4}
 SHORT = SMALL | {"updates": 100}
 GRADIENT = "gradient norm"
 
@@ -32,16 +31,12 @@ def stacks_apart(mode: str, seed: int, sizes: dict[str, int]) -> Iterator[Point]
     fields = shape(mode, sizes["layers"], sizes["width"], sizes["ffn"])
     fields = {name: value for name, value in fields.items() if not name.startswith("encoder_")}
     alone = ResidualForCausalLM(ResidualConfig(is_decoder_only=True, vocab_size=VOCABULARY, **fields))
-    tokens = causal(batch["labels"])
+    tokens = {"input_ids": batch["labels"], "labels": batch["labels"]}
     for name, network, inputs in (("", model, batch), ("decoder alone", profiled(alone, tokens), tokens)):
         for row in gradients.gradient_norms(network, inputs):
             if (row.sublayer, row.location) == ("self_attention", "weights"):
                 place = name or {"encoder": "encoder", "decoder": "decoder with cross-attention"}[row.stack]
                 yield Point(place, mode, seed, row.layer, row.norm)
-
-
-def causal(tokens: torch.Tensor) -> dict[str, torch.Tensor]:
-    return {"input_ids": tokens, "labels": tokens}
 
 
 def seeds_apart(mode: str, seed: int, sizes: dict[str, int]) -> Iterator[Point]:
@@ -67,13 +62,14 @@ def scales_in_training(mode: str, seed: int, sizes: dict[str, int]) -> Iterator[
     batch = next(corpus.train(seed + 1000))
     every = max(1, sizes["updates"] // 5)
 
+    found: dict[int, list[adam.GradientScale]] = {}
+
     def measure(update: int) -> None:
         if update == 1 or update % every == 0:
-            found.append((update, adam.gradient_scales(model, batch)))
+            found[update] = adam.gradient_scales(model, batch)
 
-    found: list[tuple[int, list[adam.GradientScale]]] = []
     train(model, corpus.train(seed), warmed_up(sizes), sizes["updates"], after_update=measure)
-    for update, rows in found:
+    for update, rows in found.items():
         size = sum(row.size for row in rows)
         for limit in ("1e_6", "1e_4", "1e_3"):
             share = sum(getattr(row, f"below_{limit}") * row.size for row in rows) / size
@@ -99,7 +95,7 @@ def costs(mode: str, seed: int, sizes: dict[str, int]) -> Iterator[Point]:
 
 
 def warm_ups(mode: str, seed: int, sizes: dict[str, int]) -> Iterator[Point]:
-    for share, panel in ((0.0, "without warm-up"), (0.4, "warm-up of 40 % of the updates")):
+    for panel, share in WARM_UPS.items():
         for lr in LRS:
             nll = final_nll(mode, seed, sizes, warmed_up(sizes, lr, share))
             yield Point(panel, mode, seed, lr, nll)
@@ -130,10 +126,7 @@ FIGURES = (
         1,
         "which stack figure 2(a) shows",
         "Gradient norm of the weights of self-attention. The decoder alone predicts the next token.",
-        tuple(
-            Panel(name, "layer", GRADIENT, log_y=True)
-            for name in ("decoder with cross-attention", "decoder alone", "encoder")
-        ),
+        panels_of(("decoder with cross-attention", "decoder alone", "encoder"), "layer", GRADIENT, log_y=True),
         sizes={"layers": 36, "width": 256, "ffn": 1024},
         models=INITIAL,
         measure=stacks_apart,
@@ -178,10 +171,7 @@ FIGURES = (
         7,
         "without warm-up",
         f"Validation NLL in nats per token, {DIVERGED:g} if the run diverged.",
-        tuple(
-            Panel(name, "learning rate", "nats per token", log_x=True)
-            for name in ("without warm-up", "warm-up of 40 % of the updates")
-        ),
+        panels_of(WARM_UPS, "learning rate", "nats per token", log_x=True),
         models="Trained on the generated corpus, 1,024 tokens per update, Adam at a constant rate after the warm-up.",
         sizes={"layers": 6, **SHORT, "updates": 80},
         full={"updates": 100},

@@ -14,7 +14,7 @@ from residual_hf.probes import gradients, representations
 from residual_hf.probes.ablation import mean_loss
 from residual_hf.probes.undisturbed import Batch
 
-from .figure import Figure
+from .figure import Figure, panels_of
 
 PROJECTIONS = {"q_proj": "W^Q", "k_proj": "W^K", "v_proj": "W^V", "out_proj": "W^O"}
 LRS = (3e-4, 1e-3, 3e-3, 1e-2, 3e-2)
@@ -130,7 +130,7 @@ FIGURES = (
         "b2t-5",
         "B2T connection (Takase et al. 2023), figure 5",
         "Mean cosine between the outputs of two layers over the tokens of a batch.",
-        tuple(Panel(stack, "layer", "layer", heat=True) for stack in ("encoder", "decoder")),
+        panels_of(("encoder", "decoder"), "layer", "layer", heat=True),
         {"layers": 6, **SMALL},
         {"width": 512, "ffn": 2048, "updates": 50000},
         modes=("post_ln", "pre_ln", "b2t"),

@@ -65,7 +65,11 @@ def line_chart(title: str, x_label: str, series: Mapping[int, Points], log: bool
     log = log and max(values) > 10 * min(values)
     x = Axis([v for points in series.values() for v in points], LEFT, WIDTH - RIGHT)
     y = Axis(values, HEIGHT - BOTTOM, TOP, log, rounded=True)
-    shapes = [horizontal(y, tick) for tick in y.ticks()] + [below(x, tick) for tick in x.ticks()]
+    shapes = []
+    for tick in y.ticks():
+        shapes.append(f'<path class="grid" d="M{LEFT} {y(tick):.1f}H{WIDTH - RIGHT}"/>')
+        shapes.append(label(LEFT - 5, y(tick) + 3.5, short(tick), "end"))
+    shapes += [label(x(tick), HEIGHT - BOTTOM + 14, short(tick)) for tick in x.ticks()]
     for key, points in series.items():
         places = [(x(at), y(value)) for at, value in points.items()]
         path = "M" + "L".join(f"{a:.1f} {b:.1f}" for a, b in places)
@@ -146,9 +150,8 @@ def finite(points: Points) -> dict[float, float]:
 def thinned(points: Points, most: int = MOST_POINTS) -> dict[float, float]:
     """At most `most` of the points in order of x, evenly spaced, with the first and the last."""
     items = sorted(points.items())
-    if len(items) <= most:
-        return dict(items)
-    return dict(items[round(i * (len(items) - 1) / (most - 1))] for i in range(most))
+    shown = min(most, len(items))
+    return dict(items[round(i * (len(items) - 1) / max(1, shown - 1))] for i in range(shown))
 
 
 def short(value: float) -> str:
@@ -163,12 +166,3 @@ def svg(title: str, shapes: Sequence[str], height: float) -> str:
 
 def label(x: float, y: float, text: str, anchor: str = "middle") -> str:
     return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{escape(text)}</text>'
-
-
-def horizontal(axis: Axis, tick: float) -> str:
-    line = f'<path class="grid" d="M{LEFT} {axis(tick):.1f}H{WIDTH - RIGHT}"/>'
-    return line + label(LEFT - 5, axis(tick) + 3.5, short(tick), "end")
-
-
-def below(axis: Axis, tick: float) -> str:
-    return label(axis(tick), HEIGHT - BOTTOM + 14, short(tick))

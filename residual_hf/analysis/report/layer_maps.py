@@ -51,15 +51,14 @@ def layer_maps(folders: Sequence[Path]) -> list[LayerMaps]:
     """Maps of the runs that have diagnostics. All runs have the same colors, so that they can be compared."""
     files = {number: folder / FILE for number, folder in enumerate(folders)}
     lines = {number: undamaged_entries(file) for number, file in files.items() if file.is_file()}
-    maps = {
-        number: LayerMaps(number, [], [sentence(str(Alert(**line["alert"]))) for line in found if "alert" in line])
-        for number, found in lines.items()
-    }
+    maps = {}
+    for number, found in lines.items():
+        alerts = [str(Alert(**line["alert"])) for line in found if "alert" in line]
+        maps[number] = LayerMaps(number, [], [f"{text[0].upper()}{text[1:]}." for text in alerts])
     for quantity in QUANTITIES:
         grids = {number: read_grids(found, quantity) for number, found in lines.items()}
-        values = [
-            v for stacks in grids.values() for grid in stacks.values() for row in grid.values() for v in row.values()
-        ]
+        rows = [row for stacks in grids.values() for grid in stacks.values() for row in grid.values()]
+        values = [value for row in rows for value in row.values()]
         for number, stacks in grids.items():
             for stack, grid in stacks.items():
                 title = f"{stack.capitalize()}: {quantity.title}"
@@ -87,7 +86,3 @@ def read_grids(lines: Sequence[Mapping[str, Any]], quantity: Quantity) -> dict[s
 
 def name_of(row: Mapping[str, Any]) -> str:
     return f"{row['layer']} {SHORT[row['sublayer']]}"
-
-
-def sentence(text: str) -> str:
-    return f"{text[0].upper()}{text[1:]}."

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -233,10 +234,8 @@ def samples(runs: Sequence[Run]) -> list[Sample]:
     """Translations of the test (or validation) set of the first run that has one, by all runs that have the same."""
     texts: dict[int, list[tuple[str, str, str]]] = {}
     for number, run in enumerate(runs):
-        try:
+        with suppress(InputError):  # no translations
             texts[number] = run.samples(run.split)
-        except InputError:  # no translations
-            continue
     texts = {number: found for number, found in texts.items() if found}
     if not texts:
         return []

@@ -61,8 +61,9 @@ def choose_samples(
     order = sorted(range(len(texts)), key=lambda i: sum(scores[i].values()))
     last = len(order) - 1
     places = dict.fromkeys(round(k * last / max(1, shown - 1)) for k in range(shown))
-    spread = sorted(range(len(order)), key=lambda place: -spread_of(scores[order[place]]))
-    contrasts = [p for p in spread[:CONTRASTS] if p not in places and spread_of(scores[order[p]]) > 0]
+    spreads = [max(scores[i].values()) - min(scores[i].values()) for i in order]
+    widest = sorted(range(len(order)), key=lambda place: -spreads[place])[:CONTRASTS]
+    contrasts = [place for place in widest if place not in places and spreads[place] > 0]
     return [
         Sample(
             line=(i := order[place]) + 1,
@@ -79,19 +80,13 @@ def choose_samples(
     ]
 
 
-def spread_of(scores: Mapping[int, float]) -> float:
-    return max(scores.values()) - min(scores.values())
-
-
 def differences(translation: str, reference: str) -> list[Part]:
     """The words of a translation by how they relate to the reference, with the missing ones in their place."""
     ours, theirs = WORD.findall(translation), WORD.findall(reference)
     matcher = SequenceMatcher(None, [w.strip() for w in ours], [w.strip() for w in theirs], autojunk=False)
     parts = []
     for kind, a, b, c, d in matcher.get_opcodes():
-        if kind == "equal":
-            parts.append(Part("same", "".join(ours[a:b])))
-        else:
-            parts += [Part("missing", "".join(theirs[c:d]))] if d > c else []
-            parts += [Part("extra", "".join(ours[a:b]))] if b > a else []
-    return parts
+        if kind != "equal":
+            parts.append(Part("missing", "".join(theirs[c:d])))
+        parts.append(Part("same" if kind == "equal" else "extra", "".join(ours[a:b])))
+    return [part for part in parts if part.text]
