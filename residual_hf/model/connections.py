@@ -192,7 +192,7 @@ class ResidualConnection(nn.Module):
     supports_layerdrop: ClassVar[bool] = True
     default_branch_warmup: ClassVar[BranchWarmupSettings | None] = None
     norm_on_branch: ClassVar[str | None] = None  # attribute of the norm in `sublayer(z, norm)`
-    # location (see `analysis.probes.sites`) of what the branch is added to; None: at none, as with n streams
+    # location (see `probes.sites`) of what the branch is added to; None: at none, as with n streams
     shortcut_at: str | None = "input"
     # parameters of this module that the paper or its code exempts from weight decay; any module may declare them
     no_weight_decay: ClassVar[tuple[str, ...]] = ()
