@@ -12,6 +12,7 @@ import sys
 import typing
 from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -74,8 +75,10 @@ def folder(written, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("page", RUN)
-def test_page_runs_from_its_top_to_its_end(page, folder):
-    names: dict[str, Any] = {"__name__": "page"}
+def test_page_runs_from_its_top_to_its_end(page, folder, monkeypatch):
+    module = ModuleType("page")  # where dataclasses look for the names in annotations
+    monkeypatch.setitem(sys.modules, "page", module)
+    names = vars(module)
     for block in read_blocks(page):
         if block.reason is None and block.language == "python":
             exec(compile("\n" * (block.line - 1) + block.text, str(ROOT / page), "exec"), names)

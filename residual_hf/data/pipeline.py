@@ -113,12 +113,6 @@ def prepare(
                 f"tokenizer.path: {tokenizer_settings.path} does not end a text with {tokenizer.eos_token}, from "
                 "which a model learns where translations end"
             )
-        target = getattr(tokenizer, "target_tokenizer", None) if data.language_tags == "target" else None
-        if target is not None and [*map(target.token_to_id, languages)] != tokenizer.convert_tokens_to_ids(languages):
-            raise InputError(
-                f"data.language_tags: 'target' given, must be 'source' with tokenizer.path {tokenizer_settings.path}: "
-                f"none can be added to its separate target vocabulary, which lacks {', '.join(languages)}"
-            )
         encoded = {}
         for name, corpora in references.items():
             if data.is_text:

@@ -148,18 +148,16 @@ def test_a_given_tokenizer_gets_the_tags_that_it_lacks(tmp_path, corpora):
     assert data.encoded["train"][0]["input_ids"][0] == len(first)
 
 
-def test_tags_of_translations_must_be_in_a_given_target_vocabulary(tmp_path, corpora):
+def test_tags_are_added_to_both_vocabularies_of_a_given_tokenizer(tmp_path, corpora):
     separate = {"joint": False}
     prepared(tmp_path / "plain", corpora, tokenizer=separate)
     prepared(tmp_path / "tagged", corpora, tokenizer=separate, language_tags="target")
     plain, tagged = ({"path": str(tmp_path / name / "run" / "tokenizer")} for name in ("plain", "tagged"))
-    with pytest.raises(InputError, match="data.language_tags: 'target' given, must be 'source' with tokenizer.path"):
-        prepared(tmp_path / "refused", corpora, tokenizer=plain, language_tags="target")
-    for given in (plain, tagged):
-        side = "source" if given == plain else "target"
-        data = prepared(tmp_path / f"from_{side}", corpora, tokenizer=given, language_tags=side)
+    for number, (given, side) in enumerate(((plain, "source"), (plain, "target"), (tagged, "target"))):
+        data = prepared(tmp_path / str(number), corpora, tokenizer=given, language_tags=side)
         row = data.encoded["train"][0]["labels" if side == "target" else "input_ids"]
         assert row[0] == data.tokenizer.convert_tokens_to_ids("<2de>")
+        assert row[0] == data.tokenizer.target_tokenizer.token_to_id("<2de>")
 
 
 def test_sources_too_long_for_the_model_are_refused(tmp_path, corpora):
