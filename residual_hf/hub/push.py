@@ -24,6 +24,7 @@ from residual_hf.base.errors import InputError
 from residual_hf.base.files import read_json, read_text, write_atomically
 from residual_hf.checkpoint import saved_class, validate_model_folder
 from residual_hf.checkpoint_checks import DifferentCodeError
+from residual_hf.model.self_contained import CONFIG_CLASS
 from residual_hf.records.markdown import literal
 
 from .card import write_card
@@ -163,6 +164,7 @@ def _check_same_results(folder: Path) -> None:
     reference = f"{ours.__module__.rpartition('.')[2]}.{ours.__name__}"
     logits = []
     try:
+        get_class_from_dynamic_module(CONFIG_CLASS, str(folder))  # names the other files for Transformers 5.4
         classes: list[Any] = [ours, get_class_from_dynamic_module(reference, str(folder))]
         for cls in classes:
             model = cls.from_pretrained(folder).eval()
