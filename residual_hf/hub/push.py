@@ -4,8 +4,10 @@
 from __future__ import annotations
 
 import ast
+import hashlib
 import os
 import re
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -164,8 +166,7 @@ def _check_same_results(folder: Path) -> None:
     reference = f"{ours.__module__.rpartition('.')[2]}.{ours.__name__}"
     logits = []
     try:
-        get_class_from_dynamic_module(CONFIG_CLASS, str(folder))  # names the other files for Transformers 5.4
-        classes: list[Any] = [ours, get_class_from_dynamic_module(reference, str(folder))]
+        classes: list[Any] = [ours, _class_in(folder, reference)]
         for cls in classes:
             model = cls.from_pretrained(folder).eval()
             tokens = torch.arange(TOKENS).view(2, -1) % min(model.config.vocab_size, model.config.decoder_vocab_size)
@@ -177,6 +178,18 @@ def _check_same_results(folder: Path) -> None:
             f"{folder}: the model code in it does not give the results of the installed residual_hf {__version__}: "
             f"{error}"
         ) from error
+
+
+def _class_in(folder: Path, reference: str) -> Any:
+    """A class of the code in a folder, under a name of its own: older versions of Transformers keep code by its name."""
+    code = {path.name: path.read_bytes() for path in sorted(folder.glob("*.py"))}
+    with tempfile.TemporaryDirectory() as place:
+        copy = Path(place, f"code_{hashlib.sha256(repr(code).encode()).hexdigest()}")
+        copy.mkdir()
+        for name, content in code.items():
+            (copy / name).write_bytes(content)
+        get_class_from_dynamic_module(CONFIG_CLASS, str(copy))  # names the other files for Transformers 5.4
+        return get_class_from_dynamic_module(reference, str(copy))
 
 
 def _find_card(folder: Path, model: Path, repo_id: str) -> Path:
