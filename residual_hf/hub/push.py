@@ -181,7 +181,7 @@ def _check_same_results(folder: Path) -> None:
 
 
 def _class_in(folder: Path, reference: str) -> Any:
-    """A class of the code in a folder, under a name of its own: older versions of Transformers keep code by its name."""
+    """A class of the code in a folder, under a name of its own, by which older Transformers keep code."""
     code = {path.name: path.read_bytes() for path in sorted(folder.glob("*.py"))}
     with tempfile.TemporaryDirectory() as place:
         copy = Path(place, f"code_{hashlib.sha256(repr(code).encode()).hexdigest()}")
