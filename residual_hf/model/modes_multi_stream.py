@@ -134,6 +134,7 @@ OPERATORS = re.sub(r"\W", "_", __name__)
 SINKHORN_STEPS = (0, 1) * 20  # the dimensions that are normalized in turn
 
 
+@torch.overrides.wrap_torch_function(lambda logits: (logits,))  # one operation in a trace
 def sinkhorn(logits: Tensor) -> Tensor:
     """Doubly stochastic matrices from logits (..., n, n): exp, then normalize columns and rows in turn.
 
@@ -185,16 +186,17 @@ sinkhorn_operator.register_autograd(
 )
 
 
-def kronecker(logits: Tensor) -> Tensor:
-    """Doubly stochastic matrices U_1 x ... x U_k (..., 2^k, 2^k) from logits (..., k, 2).
+def kronecker(logits: Tensor, count: int) -> Tensor:
+    """Doubly stochastic matrices U_1 x ... x U_k (..., 2^k, 2^k) from logits (..., k, 2) with k = `count`.
 
     U = [[p, 1 - p], [1 - p, p]] with (p, 1 - p) = softmax of two logits, and x the Kronecker product.
     """
     stay, swap = logits.softmax(-1, dtype=at_least_fp32(logits.dtype)).unbind(-1)
     factors = torch.stack([stay, swap, swap, stay], dim=-1).unflatten(-1, (2, 2))
-    product, *others = factors.unbind(-3)
-    for factor in others:
-        product = torch.einsum("...ij,...kl->...ikjl", product, factor).flatten(-4, -3).flatten(-2)
+    product = factors[..., 0, :, :]
+    for k in range(1, count):
+        product = product[..., :, None, :, None] * factors[..., k, None, :, None, :]
+        product = product.flatten(-4, -3).flatten(-2)
     return product
 
 
@@ -265,7 +267,8 @@ class MHC(MultiStream):
         read, write, mix = dynamic.split((n, n, self.static_mix.numel()), dim=-1)
         reading, writing, mixing = (self.dynamic_scale[i] for i in range(3))
         logits = self.static_mix + mixing * mix.unflatten(-1, self.static_mix.shape)
-        matrix = kronecker(logits) if self.options.mixing == "kronecker" else sinkhorn(logits)
+        is_product = self.options.mixing == "kronecker"
+        matrix = kronecker(logits, self.static_mix.shape[0]) if is_product else sinkhorn(logits)
         return (
             torch.sigmoid(self.static_read + reading * read),
             matrix.transpose(-1, -2),

@@ -23,16 +23,16 @@ if TYPE_CHECKING:
 class HeadScale(nn.Module):
     """One learned factor per head on (batch, length, heads * head_dim), initially 1."""
 
-    def __init__(self, heads: int):
+    def __init__(self, heads: int, head_dim: int):
         super().__init__()
+        self.head_dim = head_dim
         self.weight = nn.Parameter(torch.ones(heads))
 
     def init_parameters(self) -> None:
         init.ones_(self.weight)
 
     def forward(self, hidden_states: Tensor) -> Tensor:
-        heads = hidden_states.unflatten(-1, (len(self.weight), -1))
-        return (heads * self.weight[:, None]).flatten(-2)
+        return hidden_states * self.weight[:, None].expand(-1, self.head_dim).flatten()
 
 
 @dataclass(frozen=True)
@@ -81,9 +81,10 @@ class NormFormer(PreLN):
         if place.kind == "cross_attention":
             return {}
         heads = config.stack_attention_heads(place.stack)
+        scale = HeadScale(heads, config.d_model // heads)
         if config.ln_options(place.stack).head_scale_position == "pre_out":
-            return {"heads": HeadScale(heads), "output": build_norm(config, place.stack)}
-        return {"output": nn.Sequential(HeadScale(heads), build_norm(config, place.stack))}
+            return {"heads": scale, "output": build_norm(config, place.stack)}
+        return {"output": nn.Sequential(scale, build_norm(config, place.stack))}
 
 
 @register_ln_mode("sub_ln")

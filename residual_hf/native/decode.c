@@ -81,9 +81,9 @@ static void *decode_part(void *argument) {
     for (int i = 0; i < s->layers; i++) {
         const Layer *layer = s->layer + i;
         void *cross_cache = cache_entry(s, m->cross_cache, (int64_t)i * m->source_entries);
-        linear(&layer->key_value, rows, b.hidden, IDENTITY, cache_entry(s, m->self_cache[i], now), s->type, b.linear);
-        attend(s, &b, rows, &layer->query, &layer->attention_output, m->self_cache[i], &self, &layer->after_attention);
-        attend(s, &b, rows, &layer->cross_query, &layer->cross_output, cross_cache, &cross, &layer->after_cross);
+        project(s, &b, rows, &layer->own, b.hidden, cache_entry(s, m->self_cache[i], now));
+        attend(s, &b, rows, &layer->own, m->self_cache[i], &self, b.own_sums, i == 0);
+        attend(s, &b, rows, &layer->cross, cross_cache, &cross, b.cross_sums, i == 0);
         feed_forward(s, &b, rows, layer);
     }
 

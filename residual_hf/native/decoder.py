@@ -143,12 +143,10 @@ class NativeDecoder:
         padded = torch.zeros(round_up(tokens, ROW_PADDING), stack.stride, dtype=self.dtype)
         padded[:tokens, : stack.width] = states
         cache = torch.empty(stack.layers, tokens, 2 * stack.attention_width, dtype=self.dtype)
-        size = loaded_library().linear_scratch_size(stack.layer[0].cross_key_value.type, tokens, stack.stride)
-        scratch = torch.empty(size, dtype=torch.uint8)
+        scratch = torch.empty(loaded_library().project_scratch_size(byref(stack), tokens), dtype=torch.uint8)
         for i, entries in enumerate(cache):
-            projection = byref(stack.layer[i].cross_key_value)
-            pointers = padded.data_ptr(), 0, entries.data_ptr(), stack.type, scratch.data_ptr()
-            loaded_library().linear(projection, tokens, *pointers)
+            pointers = padded.data_ptr(), entries.data_ptr(), scratch.data_ptr()
+            loaded_library().project_source(byref(stack), byref(stack.layer[i].cross), tokens, *pointers)
         return cache
 
     def check_length(self, tokens: int, stack: str) -> None:

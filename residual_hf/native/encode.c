@@ -24,15 +24,14 @@ static void *encode_part(void *argument) {
         for (int row = 0; row < part->rows; row += CHUNK) {
             Buffers b = from_row(s, all, row);
             void *cache = cache_entry(s, source->cache, part->first + row);
-            linear(&layer->key_value, least(part->rows - row, CHUNK), b.hidden, IDENTITY, cache, s->type, b.linear);
+            project(s, &b, least(part->rows - row, CHUNK), &layer->own, b.hidden, cache);
         }
         for (int row = 0; row < part->rows; row += CHUNK) {
             int rows = least(part->rows - row, CHUNK);
             Buffers b = from_row(s, all, row);
             Table table = source->table;
             table.line += part->first + row;
-            attend(s, &b, rows, &layer->query, &layer->attention_output, source->cache, &table,
-                   &layer->after_attention);
+            attend(s, &b, rows, &layer->own, source->cache, &table, b.own_sums, layer == s->layer);
             feed_forward(s, &b, rows, layer);
         }
     }

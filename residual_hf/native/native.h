@@ -49,9 +49,10 @@ typedef struct {
     const float *weights;  // (width), padded, or NULL: ones
 } Term;
 
-typedef enum { SUM, NUMBER, TANH, SIGMOID, EXP, LOG_SUM_EXP } Function;
+typedef enum { SUM, NUMBER, TANH, SIGMOID, EXP, LOG_SUM_EXP, PRODUCT, INVERSE_LENGTH, SINKHORN } Function;
 
-// Of each row. A SUM of vectors, its norm, or both go to registers (or NOWHERE); other functions make a number.
+// Of each row. A SUM of vectors, its norm, or both go to registers (or NOWHERE); other functions make a number, or as
+// many as they have terms.
 typedef struct {
     int32_t function, terms;
     const Term *term;
@@ -60,18 +61,28 @@ typedef struct {
     int32_t hidden;  // whether the output is what the next sub-layer reads
 } Operation;
 
-// The residual connections between two sub-layers: `programs.py` finds the operations.
+// The residual connections between two sub-layers, or what a mode does within one: `programs.py` finds the operations.
 typedef struct {
     int32_t operations;
+    int32_t width, stride;       // of vectors, and padded
+    int32_t vectors, registers;  // of a row: vectors of `stride` values, and values with all numbers
     const Operation *operation;
 } Program;
 
 // Heads are padded to a multiple of HEAD_PADDING values; `attention_width` holds all of them.
+enum { AT_QUERY, AT_KEY, AT_VALUE, AT_HEADS };
 typedef struct {
-    Linear query, key_value, attention_output;
-    Linear cross_query, cross_key_value, cross_output;  // of the decoder
+    Linear query, key_value, output;
+    Program inner[4];    // of each head, and of all heads before the output
+    float scale;         // of scores
+    float score_factor;  // not 0: softmax of this times the sum of the scores of the layers up to this one
+    Program after;
+} AttentionLayer;
+
+typedef struct {
+    AttentionLayer own, cross;  // `cross` is empty without an encoder
     Linear ffn_in, ffn_out;
-    Program after_attention, after_cross, after_ffn;
+    Program ffn_inner, after_ffn;
 } Layer;
 
 // An encoder, or a decoder with its output projection.
@@ -81,8 +92,8 @@ typedef struct {
     int32_t width, stride;  // d_model, and padded
     int32_t heads, head_size, attention_width, ffn_width;
     int32_t activation;
-    int32_t vectors, registers;  // of the stream of a row: vectors of `stride` values, and values with all numbers
-    float embedding_scale, attention_scale;
+    int32_t inner_registers, adds_scores;  // values for the programs within sub-layers, of a row; score_factor is used
+    float embedding_scale;
     const float *tokens, *positions;  // (vocabulary, width), (positions, width) or NULL
     Program start;                    // before the first sub-layer
     const Layer *layer;
@@ -226,6 +237,9 @@ InstructionSet instruction_set(void);
 size_t linear_scratch_size(Type type, int rows, int inputs);
 void linear(const Linear *linear, int rows, const void *input, Activation activation, void *output, Type output_type,
             void *scratch);
+
+size_t project_scratch_size(const Stack *stack, int rows);
+void project_source(const Stack *stack, const AttentionLayer *of, int rows, const void *states, void *cache, void *scratch);
 
 void attention(int rows, int heads, int head_size, int width, Type type, const void *queries, const void *cache,
                const Table *table, float scale, void *output, float *scratch);

@@ -14,19 +14,22 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from residual_hf.model.search import Array
 from residual_hf.model.stacks import ResidualStack
 from residual_hf.tracing import Untraceable, trace
 
-from .recorder import NOWHERE, NoKernel, Operation, Recorder
-from .symbols import Symbol, evaluate
+from .recorder import BRANCH, CONSTANT, NOWHERE, ONE, Cell, NoKernel, Operation, Recorder
+from .symbols import Scores, Symbol, evaluate
 
 
 class StackPrograms:
-    """The operations before the first sub-layer and after each of them.
+    """The operations before the first sub-layer, after each of them, and within them.
 
     Attributes:
         programs: lists of operations. The last one ends with the output of the stack as `hidden`.
         vectors, numbers: how many registers they need. Register 0 holds the embeddings at the start.
+        inner: for each sub-layer, what happens within it, by the name of its slot.
+        score_factors: for each sub-layer, the factor on the sum of the scores of all layers so far; 0: no sum.
 
     Raises:
         NoKernel: a connection does something that the kernels cannot.
@@ -35,20 +38,81 @@ class StackPrograms:
     @torch.no_grad()
     def __init__(self, stack: ResidualStack):
         recorder = Recorder(stack.config.d_model)
+        self.inner: list[dict[str, InnerProgram]] = []
+        self.score_factors: list[float] = []
         embeddings = run_module(stack.embed_norm, [Symbol(recorder.embeddings(), is_vector=True)], call_on_stream)
         stream = run_module(stack.boundary, [embeddings], lambda boundary, stream, _: boundary.begin(*stream))
         layers: Any = stack.layers
-        for layer in layers:
+        for index, layer in enumerate(layers):
             for name, connection in layer.named_children():
                 if name.endswith("_residual"):
-                    inner = getattr(layer, name.removesuffix("_residual")).inner
-                    run_branch = partial(branch, recorder, inner)
+                    sublayer = getattr(layer, name.removesuffix("_residual"))
+                    self.inner.append(inner_programs(sublayer))
+                    self.score_factors.append(0.0)
+                    run_branch = partial(self.branch, recorder, sublayer.inner, Scores(name, index))
                     stream = run_module(connection, stream, branch=run_branch, factor=layer.branch_factor())
         output = run_module(stack.boundary, stream, lambda boundary, stream, _: boundary.end(stream))
         recorder.read(output.cell)
         self.programs = recorder.programs
-        remove_unused(self.programs)
-        self.vectors, self.numbers = assign_registers(self.programs)
+        self.vectors, self.numbers = finish(self.programs)
+
+    def branch(
+        self,
+        recorder: Recorder,
+        inner: nn.ModuleDict,
+        scores: Scores,
+        states: Symbol,
+        score_residual: tuple[Scores | None, float] | None = None,
+    ) -> tuple[Any, ...]:
+        """What a branch returns: its output, and from an attention that adds scores their sums."""
+        output = Symbol(recorder.branch(states.cell), is_vector=True)
+        output = run_module(inner["output"], [output], call_on_stream) if "output" in inner else output
+        if score_residual is None:
+            return (output,)
+        previous, divisor = score_residual
+        expected = None if scores.layer == 0 else Scores(scores.kind, scores.layer - 1)
+        if previous != expected:
+            raise NoKernel("a sum of other scores than those of the layer before")
+        self.score_factors[-1] = 1.0 / divisor
+        return output, None, scores
+
+
+class InnerProgram:
+    """What an inner module does to a vector.
+
+    Attributes:
+        operations: on registers; they read the vector as `BRANCH`, and the last one is `hidden`.
+        width, vectors, numbers: of the registers.
+        factor, shift: of shape () or (width,), if this is all that the operations do; else None.
+    """
+
+    factor: Array | None = None
+    shift: Array | None = None
+
+    def __init__(self, module: nn.Module | None, width: int):
+        recorder = Recorder(width)
+        states = Symbol(Cell(recorder, {(BRANCH, NOWHERE): ONE}), is_vector=True)
+        cell = states.cell if module is None else run_module(module, [states], call_on_stream).cell
+        if cell.terms.keys() <= {(BRANCH, NOWHERE), CONSTANT}:
+            self.factor, self.shift = (cell.terms.get(key, 0 * ONE) for key in ((BRANCH, NOWHERE), CONSTANT))
+        recorder.read(cell)
+        (self.operations,), self.width = recorder.programs, width
+        self.vectors, self.numbers = finish([self.operations])
+
+
+def inner_programs(sublayer: Any) -> dict[str, InnerProgram]:
+    """What the inner modules of a branch do, by slot, except for `output`. Keys and values have a program both."""
+    inner: dict[str, nn.Module | None] = {**sublayer.inner}
+    inner.pop("output", None)
+    if not hasattr(sublayer, "head_dim"):
+        found = {slot: InnerProgram(module, sublayer.fc1.out_features) for slot, module in inner.items()}
+        if "pre_activation" in found and found["pre_activation"].factor is None:
+            raise NoKernel("more than a factor and a shift before an activation")
+        return found
+    if inner.keys() & {"key", "value"}:
+        inner = {"key": None, "value": None, **inner}
+    widths = {"heads": sublayer.out_proj.in_features}
+    return {slot: InnerProgram(module, widths.get(slot, sublayer.head_dim)) for slot, module in inner.items()}
 
 
 def run_module(
@@ -70,12 +134,10 @@ def call_on_stream(module: nn.Module, stream: Sequence[Any], _: Any) -> Any:
     return module.forward(*stream)
 
 
-def branch(recorder: Recorder, inner: nn.ModuleDict, states: Symbol, **options: Any) -> tuple[Any]:
-    """The output of a sub-layer, and what its last slot does to it."""
-    if options:
-        raise NoKernel(f"a sub-layer with {', '.join(options)}")
-    output = Symbol(recorder.branch(states.cell), is_vector=True)
-    return (run_module(inner["output"], [output], call_on_stream) if "output" in inner else output,)
+def finish(programs: list[list[Operation]]) -> tuple[int, int]:
+    """Leave out what has no use and assign registers; returns how many of vectors and of numbers there are."""
+    remove_unused(programs)
+    return assign_registers(programs)
 
 
 def remove_unused(programs: list[list[Operation]]) -> None:
@@ -105,17 +167,19 @@ class Registers:
         self.free: list[int] = []
         self.count = 0
 
-    def take(self, name: int) -> int:
+    def take(self, name: int, count: int = 1) -> int:
+        """A place for a value, or places that follow each other for values with the names that follow."""
         if name == NOWHERE:
             return NOWHERE
-        if not self.free:
-            self.free.append(self.count)
-            self.count += 1
-        self.places[name] = self.free.pop()
-        return self.places[name]
+        fits = (place for place in self.free if {*range(place, place + count)} <= {*self.free})
+        first = next(fits, self.count)
+        self.free = [place for place in self.free if not first <= place < first + count]
+        self.count = max(self.count, first + count)
+        self.places.update((name + i, first + i) for i in range(count))
+        return first
 
     def release(self, names: set[int]) -> None:
-        self.free += sorted((self.places.pop(name) for name in names if name in self.places), reverse=True)
+        self.free = sorted([*self.free, *(self.places.pop(name) for name in names if name in self.places)])
 
     def __getitem__(self, name: int) -> int:
         return self.places.get(name, name)
@@ -139,5 +203,5 @@ def assign_registers(programs: list[list[Operation]]) -> tuple[int, int]:
         if operation.function == "sum":
             operation.sum, operation.output = vectors.take(operation.sum), vectors.take(operation.output)
         else:
-            operation.output = numbers.take(operation.output)
+            operation.output = numbers.take(operation.output, operation.outputs)
     return vectors.count, numbers.count

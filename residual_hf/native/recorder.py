@@ -44,6 +44,7 @@ class Operation:
     norm: NormWeights | None = None
     sum: int = NOWHERE
     output: int = NOWHERE
+    outputs: int = 1  # numbers that follow each other
     hidden: bool = False
 
 
@@ -86,8 +87,12 @@ class Cell:
         for constant, cell in ((self, other), (other, self)):
             if constant.is_constant:
                 return cell.times(constant.terms[CONSTANT])
+        if self.is_number and other.is_number:
+            for cell in (self, other):
+                self.recorder.number(cell)
+            return self.recorder.function("product", (self, other))
         number, vector = (self, other) if self.is_number else (other, self)
-        if not number.is_number or vector.is_number:
+        if not number.is_number:
             raise NoKernel("a product of two values that depend on the hidden states")
         if any(factor != NOWHERE for _, factor in vector.terms):
             self.recorder.vector(vector)
@@ -148,10 +153,21 @@ class Recorder:
 
     def function(self, name: str, cells: Iterable[Cell]) -> Cell:
         """A function of the sum of numbers, or of all of them."""
+        return self.functions(name, cells, 1)[0]
+
+    def functions(self, name: str, cells: Iterable[Cell], count: int) -> list[Cell]:
+        """A function of numbers with several values."""
         terms = [term for cell in cells for term in cell.terms.items()]
-        self.programs[-1].append(Operation(name, terms, output=self.numbers))
-        self.numbers += 1
-        return Cell(self, {(NOWHERE, self.numbers - 1): ONE}, is_number=True)
+        self.programs[-1].append(Operation(name, terms, output=self.numbers, outputs=count))
+        self.numbers += count
+        return [Cell(self, {(NOWHERE, self.numbers + i): ONE}, is_number=True) for i in range(-count, 0)]
+
+    def inverse_length(self, members: Iterable[Cell], epsilon: float) -> Cell:
+        """1 / sqrt(mean + epsilon) of the squares of the values of several vectors."""
+        sources = [(self.vector(member), NOWHERE) for member in members]
+        share = np.array(1.0 / (len(sources) * self.width))
+        cells = [Cell(self, {source: share}, is_number=True) for source in sources]
+        return self.function("inverse_length", [*cells, self.constant(np.array(epsilon), is_number=True)])
 
     def norm(self, cell: Cell, weights: NormWeights) -> Cell:
         operation = self._sum(cell, weights)

@@ -14,16 +14,22 @@ void *take(char *base, size_t *used, size_t bytes) {
 size_t place_buffers(const Stack *s, int rows, int chunk, int longest, char *base, Buffers *b) {
     size_t used = 0, size = element_size(s);
     size_t all = round_up(rows, ROW_PADDING), some = round_up(chunk, ROW_PADDING);
-    b->stream = take(base, &used, all * s->registers * sizeof(float));
+    b->stream = take(base, &used, all * s->start.registers * sizeof(float));
     b->hidden = take(base, &used, all * s->stride * size);
     b->branch = take(base, &used, some * s->stride * sizeof(float));
-    b->work = take(base, &used, s->stride * sizeof(float));
+    b->work = take(base, &used, most(s->stride, s->ffn_width) * sizeof(float));
     b->query = take(base, &used, some * s->attention_width * size);
     b->context = take(base, &used, some * s->attention_width * size);
     b->ffn = take(base, &used, some * s->ffn_width * size);
     b->scores = take(base, &used, QUERIES * round_up(longest, 16) * sizeof(float));
     int widest = most(s->stride, most(s->attention_width, s->ffn_width));
     b->linear = take(base, &used, linear_scratch_size(s->type, chunk, widest));
+    b->wide = take(base, &used, some * wide_size(s) * sizeof(float));
+    b->inner = take(base, &used, s->inner_registers * sizeof(float));
+    b->longest = longest;
+    size_t sums = s->adds_scores ? all * s->heads * longest * sizeof(float) : 0;
+    b->own_sums = take(base, &used, sums);
+    b->cross_sums = take(base, &used, s->layer->cross.query.weights ? sums : 0);
     return used;
 }
 
@@ -42,7 +48,7 @@ WITH_AVX512 void embed(const Stack *s, const Buffers *b, int rows, const int64_t
     for (int r = 0; r < rows; r++) {
         const float *token = s->tokens + tokens[r] * s->width;
         const float *position = s->positions ? s->positions + positions[r] * s->width : NULL;
-        float *row = b->stream + (int64_t)r * s->registers;
+        float *row = b->stream + (int64_t)r * s->start.registers;
         for (int i = 0; i < s->stride; i += 16) {
             __mmask16 lanes = i < s->width ? first_lanes(s->width - i) : 0;
             __m512 values = _mm512_mul_ps(_mm512_maskz_loadu_ps(lanes, token + i), _mm512_set1_ps(s->embedding_scale));
@@ -53,23 +59,42 @@ WITH_AVX512 void embed(const Stack *s, const Buffers *b, int rows, const int64_t
     update_stream(s, b, rows, &s->start);
 }
 
-void attend(const Stack *s, const Buffers *b, int rows, const Linear *query, const Linear *output, const void *cache,
-            const Table *table, const Program *after) {
-    linear(query, rows, b->hidden, IDENTITY, b->query, s->type, b->linear);
-    attention(rows, s->heads, s->head_size, s->attention_width, s->type, b->query, cache, table, s->attention_scale,
-              b->context, b->scores);
-    linear(output, rows, b->context, IDENTITY, b->branch, FLOAT32, b->linear);
-    update_stream(s, b, rows, after);
+// Keys and values of some states, for a cache.
+void project(const Stack *s, const Buffers *b, int rows, const AttentionLayer *of, const void *states, void *cache) {
+    if (of->inner[AT_KEY].operations)
+        map_and_run(s, b, rows, &of->key_value, IDENTITY, of->inner + AT_KEY, 2, s->heads, states, cache);
+    else
+        linear(&of->key_value, rows, states, IDENTITY, cache, s->type, b->linear);
+}
+
+void attend(const Stack *s, const Buffers *b, int rows, const AttentionLayer *of, const void *cache, const Table *table,
+            float *sums, int is_first) {
+    if (of->inner[AT_QUERY].operations)
+        map_and_run(s, b, rows, &of->query, IDENTITY, of->inner + AT_QUERY, 1, s->heads, b->hidden, b->query);
+    else
+        linear(&of->query, rows, b->hidden, IDENTITY, b->query, s->type, b->linear);
+    if (of->score_factor)
+        attention_with_sums(s, b, rows, of, cache, table, sums, is_first);
+    else
+        attention(rows, s->heads, s->head_size, s->attention_width, s->type, b->query, cache, table, of->scale,
+                  b->context, b->scores);
+    if (of->inner[AT_HEADS].operations) within_heads(s, b, rows, of->inner + AT_HEADS);
+    linear(&of->output, rows, b->context, IDENTITY, b->branch, FLOAT32, b->linear);
+    update_stream(s, b, rows, &of->after);
 }
 
 void feed_forward(const Stack *s, const Buffers *b, int rows, const Layer *layer) {
-    linear(&layer->ffn_in, rows, b->hidden, s->activation, b->ffn, s->type, b->linear);
+    if (layer->ffn_inner.operations)
+        map_and_run(s, b, rows, &layer->ffn_in, s->activation, &layer->ffn_inner, 1, 1, b->hidden, b->ffn);
+    else
+        linear(&layer->ffn_in, rows, b->hidden, s->activation, b->ffn, s->type, b->linear);
     linear(&layer->ffn_out, rows, b->ffn, IDENTITY, b->branch, FLOAT32, b->linear);
     update_stream(s, b, rows, &layer->after_ffn);
 }
 
 Buffers from_row(const Stack *s, Buffers b, int row) {
-    b.stream += (int64_t)row * s->registers;
+    b.stream += (int64_t)row * s->start.registers;
     b.hidden = (char *)b.hidden + (int64_t)row * s->stride * element_size(s);
+    if (s->adds_scores) b.own_sums += (int64_t)row * s->heads * b.longest;
     return b;
 }

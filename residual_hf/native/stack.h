@@ -13,6 +13,9 @@ typedef struct {
     void *ffn;              // (rows, ffn_width)
     float *scores;
     void *linear;
+    float *wide, *inner;           // (rows, `wide_size`), and registers of a row, for the programs within sub-layers
+    float *own_sums, *cross_sums;  // of scores, (rows, heads, longest)
+    int longest;
 } Buffers;
 
 static inline int round_up(int value, int multiple) { return (value + multiple - 1) / multiple * multiple; }
@@ -28,7 +31,17 @@ void *cache_entry(const Stack *s, const void *cache, int64_t index);
 
 int in_vocabulary(const Stack *s, int rows, const int64_t *tokens);
 void embed(const Stack *s, const Buffers *b, int rows, const int64_t *tokens, const int64_t *positions);
-void attend(const Stack *s, const Buffers *b, int rows, const Linear *query, const Linear *output, const void *cache,
-            const Table *table, const Program *after);
+void project(const Stack *s, const Buffers *b, int rows, const AttentionLayer *of, const void *states, void *cache);
+void attend(const Stack *s, const Buffers *b, int rows, const AttentionLayer *of, const void *cache, const Table *table,
+            float *sums, int is_first);
 void feed_forward(const Stack *s, const Buffers *b, int rows, const Layer *layer);
+void run_program(const Program *program, int rows, float *registers, const float *branch, void *hidden, Type type,
+                 float *work);
 void update_stream(const Stack *s, const Buffers *b, int rows, const Program *program);
+
+int wide_size(const Stack *s);
+void map_and_run(const Stack *s, const Buffers *b, int rows, const Linear *map, Activation activation,
+                 const Program *program, int programs, int vectors, const void *input, void *output);
+void within_heads(const Stack *s, const Buffers *b, int rows, const Program *program);
+void attention_with_sums(const Stack *s, const Buffers *b, int rows, const AttentionLayer *of, const void *cache,
+                         const Table *table, float *sums, int is_first);

@@ -66,9 +66,6 @@ def unsupported_stack(stack: ResidualStack) -> str | None:
             return f"{stack.stack}.{name} is a {type(module).__name__}, for which there is no native kernel"
         if name and hasattr(module, "active_adapters"):
             return f"{stack.stack}.{name} is an adapter ({type(module).__name__})"
-        inside = [slot for slot, _ in module.named_children() if role == "inner" and slot != "output"]
-        if inside:
-            return f"{stack.stack}.{name} has modules inside a sub-layer ({', '.join(inside)})"
     try:
         StackPrograms(stack)
     except (NoKernel, TypeError, AttributeError, ValueError, IndexError, RuntimeError) as error:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from operator import attrgetter
 from typing import Any
@@ -49,6 +50,21 @@ class Symbol:
         return Symbol(cells, is_vector)
 
 
+@dataclass(frozen=True)
+class Scores:
+    """The sums of the attention scores of a kind of sub-layer up to layer `layer`."""
+
+    kind: str
+    layer: int
+
+
+class Joined:
+    """The vectors of a symbol one after another as a single vector, (..., n * d_model)."""
+
+    def __init__(self, cells: list[Cell]):
+        self.cells = cells
+
+
 def evaluate(graph: fx.Graph, module: nn.Module, inputs: Sequence[Any]) -> Any:
     """The output of the graph of a module for symbols, and for tensors that do not depend on hidden states."""
     values: dict[fx.Node, Any] = {}
@@ -64,9 +80,10 @@ def evaluate(graph: fx.Graph, module: nn.Module, inputs: Sequence[Any]) -> Any:
             return arguments[0]
         elif has_symbols(arguments):
             name = operation_of(node)
-            if name not in FUNCTIONS:
+            known = OF_JOINED if isinstance(arguments[0], Joined) else FUNCTIONS
+            if name not in known:
                 raise NoKernel(f"{name} of hidden states")
-            values[node] = FUNCTIONS[name](*arguments, **options)
+            values[node] = known[name](*arguments, **options)
         elif node.op == "call_method":
             values[node] = getattr(arguments[0], str(node.target))(*arguments[1:], **options)
         else:
@@ -75,7 +92,8 @@ def evaluate(graph: fx.Graph, module: nn.Module, inputs: Sequence[Any]) -> Any:
 
 
 def has_symbols(value: Any) -> bool:
-    return isinstance(value, Symbol) or (isinstance(value, (list, tuple)) and any(map(has_symbols, value)))
+    parts = value if isinstance(value, (list, tuple)) else ()
+    return isinstance(value, (Symbol, Joined, Scores)) or any(map(has_symbols, parts))
 
 
 def call(function: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
@@ -191,6 +209,18 @@ def softmax(values: Symbol, dim: int, _stacklevel: int = 0, dtype: Any = None) -
     return Symbol(cells, is_vector=False)
 
 
+def sinkhorn(logits: Symbol) -> Symbol:
+    """Doubly stochastic matrices (..., n, n), see `model.modes_multi_stream.sinkhorn`."""
+    cells = np.empty(logits.cells.shape, dtype=object)
+    for index in np.ndindex(cells.shape[:-2]):
+        matrix = logits.cells[index].flatten()
+        for cell in matrix:
+            cell.recorder.number(cell)
+        entries = matrix[0].recorder.functions("sinkhorn", matrix, len(matrix))
+        cells[index] = np.array(entries, dtype=object).reshape(cells.shape[-2:])
+    return Symbol(cells, is_vector=False)
+
+
 def norm(values: Symbol, weight: Any, bias: Any, eps: Any, centered: bool) -> Symbol:
     if not values.is_vector or not isinstance(weight, Tensor):
         raise NoKernel("a norm of numbers, or without a gain")
@@ -204,6 +234,39 @@ def layer_norm(values: Symbol, shape: Any, weight: Any = None, bias: Any = None,
 
 def rms_norm(values: Symbol, shape: Any, weight: Any = None, eps: Any = None) -> Symbol:
     return norm(values, weight, None, eps, centered=False)
+
+
+def joined_rms_norm(values: Joined, shape: Any, weight: Tensor, eps: float) -> Joined:
+    recorder, gains = values.cells[0].recorder, weight.detach().double().numpy().reshape(len(values.cells), -1)
+    scale = recorder.inverse_length(values.cells, eps)
+    return Joined([cell.times(gain) * scale for cell, gain in zip(values.cells, gains, strict=True)])
+
+
+def joined_linear(values: Joined, weight: Tensor, bias: Tensor | None = None) -> Symbol:
+    """Numbers (m) of all vectors."""
+    parts = weight.unflatten(1, (len(values.cells), -1)).unbind(1)
+    total, *others = (linear(Symbol(c, True), part) for c, part in zip(values.cells, parts, strict=True))
+    for other in others:
+        total = add(total, other)
+    return total if bias is None else add(total, bias)
+
+
+def flatten(values: Symbol, start: int = 0, end: int = -1) -> Symbol | Joined:
+    if values.is_vector and (start, end, values.cells.ndim) == (-2, -1, 1):
+        return Joined(list(values.cells))
+    first, last = values.axis(start) % values.cells.ndim, values.axis(end) % values.cells.ndim
+    shape = values.cells.shape
+    return Symbol(values.cells.reshape(*shape[:first], -1, *shape[last + 1 :]), values.is_vector)
+
+
+def unflatten(values: Symbol, dim: int, sizes: Sequence[int]) -> Symbol:
+    axis, shape = values.axis(dim) % values.cells.ndim, values.cells.shape
+    return Symbol(values.cells.reshape(*shape[:axis], *sizes, *shape[axis + 1 :]), values.is_vector)
+
+
+def split(values: Symbol, sizes: Sequence[int], dim: int = 0) -> list[Symbol]:
+    parts = np.split(values.cells, np.cumsum(sizes)[:-1], values.axis(dim))
+    return [Symbol(part, values.is_vector) for part in parts]
 
 
 def stack(values: Sequence[Symbol], dim: int = 0) -> Symbol:
@@ -236,7 +299,9 @@ FUNCTIONS: dict[str, Callable] = {
     **{"__call__": call, "getattr": attribute, "getitem": item},
     **{"layer_norm": layer_norm, "rms_norm": rms_norm, "sum": total, "softmax": softmax},
     **{name: partial(function, name) for name in ("tanh", "sigmoid", "exp")},
+    **{"flatten": flatten, "unflatten": unflatten, "split": split, "sinkhorn": sinkhorn},
     **{"stack": stack, "cat": concatenate, "unbind": unbind, "squeeze": squeeze, "transpose": transpose},
     **dict.fromkeys(("to", "float", "type_as", "detach", "clone", "contiguous"), unchanged),
 }
 """By the name of the operation."""
+OF_JOINED: dict[str, Callable] = {"to": unchanged, "rms_norm": joined_rms_norm, "linear": joined_linear}

@@ -14,8 +14,8 @@ from residual_hf.model.search import Array
 from residual_hf.model.stacks import ResidualStack
 
 from . import recorder
-from .programs import StackPrograms
-from .structures import CONSTANTS, ENUMS, Layer, Linear, Norm, Operation, Program, Stack, Term
+from .programs import InnerProgram, StackPrograms
+from .structures import CONSTANTS, ENUMS, AttentionLayer, Layer, Linear, Norm, Operation, Program, Stack, Term
 
 PADDING, PANEL, HEAD_PADDING = (CONSTANTS[name] for name in ("PADDING", "PANEL", "HEAD_PADDING"))
 ACTIVATIONS = {"relu": 1, "gelu": 2, "silu": 3, "swish": 3}
@@ -49,6 +49,7 @@ class Packer:
     def __init__(self, dtype: str):
         self.dtype = dtype
         self.tensors: list[Tensor] = []
+        self.inner_registers = 0  # that a row needs within the sub-layers of a stack
 
     def address(self, tensor: Tensor) -> int:
         kept = tensor.detach().contiguous()
@@ -100,37 +101,57 @@ class Packer:
             return Term(*key, float(weight))
         return Term(*key, 1.0, self.vector(torch.tensor(weight)))
 
-    def program(self, operations: list[recorder.Operation]) -> Program:
-        """What happens to the stream between two sub-layers."""
+    def program(
+        self, operations: list[recorder.Operation], width: int, stride: int, vectors: int, numbers: int
+    ) -> Program:
+        """Operations on vectors of `width` values, `stride` with padding, and the registers that they need."""
         packed = (Operation * len(operations))()
         for i, operation in enumerate(operations):
             function = ENUMS["Function"].index(operation.function)
             terms = (Term * len(operation.terms))(*(self.term(*term) for term in operation.terms))
             results = operation.sum, operation.output, operation.hidden
             packed[i] = Operation(function, len(terms), terms, self.norm(operation.norm), *results)
-        return Program(len(operations), packed)
+        return Program(len(operations), width, stride, vectors, vectors * stride + round_up(numbers), packed)
 
-    def attention_output(self, projection: nn.Linear, heads: int) -> Linear:
-        return self.linear(pad_heads(projection.weight.T, heads).T, projection.bias)
+    def inner(self, found: InnerProgram | None, stride: int, count: int = 1) -> Program:
+        """What happens within a sub-layer to `count` vectors of a row; nothing for None."""
+        if found is None:
+            return Program()
+        packed = self.program(found.operations, found.width, stride, found.vectors, found.numbers)
+        self.inner_registers = max(self.inner_registers, count * packed.registers)
+        return packed
 
-    def layer(self, layer: Any, heads: int, after: list[Program]) -> Layer:
-        """A layer with what follows its sub-layers."""
-        own, ffn = layer.self_attn, layer.ffn
-        packed = Layer(
-            query=self.query(own, heads),
-            key_value=self.attention_inputs([own.k_proj, own.v_proj], heads),
-            attention_output=self.attention_output(own.out_proj, heads),
-            ffn_in=self.linear(ffn.fc1.weight, ffn.fc1.bias),
-            ffn_out=self.linear(ffn.fc2.weight, ffn.fc2.bias),
-            after_attention=after[0],
-            after_ffn=after[-1],
+    def attention(
+        self, attention: Any, heads: int, inner: dict[str, InnerProgram], score_factor: float, after: Program
+    ) -> AttentionLayer:
+        """Attention with what happens within and after it."""
+        weight, bias = map_of(attention.out_proj, before=inner.get("heads"))
+        joined = None if is_affine(inner.get("heads")) else inner["heads"]
+        size = round_up(attention.head_dim, HEAD_PADDING)
+        packed = AttentionLayer(
+            query=self.attention_inputs([attention.q_proj], heads),
+            key_value=self.attention_inputs([attention.k_proj, attention.v_proj], heads),
+            output=self.linear(pad_heads(weight.T, heads).T if joined is None else weight, bias),
+            scale=attention.scaling,
+            score_factor=score_factor,
+            after=after,
         )
-        if len(after) == 3:
-            cross = layer.encoder_attn
-            packed.cross_query = self.query(cross, heads)
-            packed.cross_key_value = self.attention_inputs([cross.k_proj, cross.v_proj], heads)
-            packed.cross_output = self.attention_output(cross.out_proj, heads)
-            packed.after_cross = after[1]
+        own = (self.inner(inner.get(slot), size, heads) for slot in ("query", "key", "value"))
+        packed.inner[:] = *own, self.inner(joined, round_up(len(weight)))
+        return packed
+
+    def layer(self, layer: Any, heads: int, recorded: StackPrograms, first: int, after: list[Program]) -> Layer:
+        """A layer whose first sub-layer has the number `first`, with what follows its sub-layers."""
+        parts = list(zip(recorded.inner[first:], recorded.score_factors[first:], after, strict=False))
+        packed = Layer(own=self.attention(layer.self_attn, heads, *parts[0]))
+        if len(parts) == 3:
+            packed.cross = self.attention(layer.encoder_attn, heads, *parts[1])
+        inner, _, packed.after_ffn = parts[-1]
+        fc1, fc2 = layer.ffn.fc1, layer.ffn.fc2
+        packed.ffn_in = self.linear(*map_of(fc1, after=inner.get("pre_activation")))
+        packed.ffn_out = self.linear(*map_of(fc2, before=inner.get("inner")))
+        if not is_affine(inner.get("inner")):
+            packed.ffn_inner = self.inner(inner["inner"], packed.ffn_out.inputs)
         return packed
 
     def stack(self, stack: ResidualStack) -> Stack:
@@ -150,21 +171,50 @@ class Packer:
             attention_width=round_up(heads * round_up(head_size, HEAD_PADDING)),
             ffn_width=round_up(getattr(config, f"{name}_ffn_dim")),
             activation=ACTIVATIONS[config.activation_function],
-            vectors=recorded.vectors,
-            registers=recorded.vectors * stride + round_up(recorded.numbers),
+            adds_scores=any(recorded.score_factors),
             embedding_scale=stack.embed_tokens.scale,
-            attention_scale=head_size**-0.5,
         )
         tokens = stack.embed_tokens.weight.float()
         packed.tokens = self.address(unit_vectors(tokens) if config.fix_norm else tokens)
         if stack.embed_positions is not None:
             packed.positions = self.address(position_table(stack.embed_positions).float())
-        packed.start, *after = (self.program(operations) for operations in recorded.programs)
+        sizes = config.d_model, stride, recorded.vectors, recorded.numbers
+        packed.start, *after = (self.program(operations, *sizes) for operations in recorded.programs)
+        self.inner_registers = 0
         packed.layer = (Layer * len(stack.layers))()
         per_layer = len(after) // len(stack.layers)
         for i, layer in enumerate(stack.layers):
-            packed.layer[i] = self.layer(layer, heads, after[i * per_layer : (i + 1) * per_layer])
+            first = i * per_layer
+            packed.layer[i] = self.layer(layer, heads, recorded, first, after[first : first + per_layer])
+        packed.inner_registers = self.inner_registers
         return packed
+
+
+def is_affine(inner: InnerProgram | None) -> bool:
+    """Whether an inner module is none, or a factor and a shift, which `map_of` moves into a linear map."""
+    return inner is None or inner.factor is not None
+
+
+def map_of(
+    linear: nn.Linear, *, before: InnerProgram | None = None, after: InnerProgram | None = None
+) -> tuple[Tensor, Tensor]:
+    """Weight and bias of a linear map, with the factors and shifts before and after it."""
+    weight, bias = linear.weight, bias_of(linear)
+    if before is not None and is_affine(before):
+        factor, shift = (spread(values, weight.shape[1]) for values in (before.factor, before.shift))
+        weight, bias = weight * factor, bias + weight @ shift
+    if after is not None:
+        factor, shift = (spread(values, weight.shape[0]) for values in (after.factor, after.shift))
+        weight, bias = weight * factor[:, None], bias * factor + shift
+    return weight, bias
+
+
+def spread(values: Any, width: int) -> Tensor:
+    return torch.tensor(values, dtype=torch.float32).expand(width)
+
+
+def bias_of(linear: nn.Linear) -> Tensor:
+    return linear.weight.new_zeros(len(linear.weight)) if linear.bias is None else linear.bias
 
 
 def last_position(stack: ResidualStack) -> int | None:

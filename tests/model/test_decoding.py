@@ -136,10 +136,10 @@ needs_kernels = pytest.mark.skipif(native.library() is None, reason="no native k
 
 
 @needs_kernels
-@pytest.mark.parametrize("mode", ["post_ln", "pre_ln", "resi_dual", "deep_norm", "keel", "b2t", "hyper_connections"])
+@every_mode
 def test_kernels_give_the_hypotheses_of_pytorch(mode, monkeypatch):
     model, generator = make_model(mode), random.Random(mode)
-    requests = [random_request(generator, number) for number in range(10)]
+    requests = [random_request(generator, number) for number in range(3)]
     ours = [model.generate(**request) for request in requests]
     assert packed_model(model, "float32") is not None
     monkeypatch.setattr(decoding, "pack_for_kernels", decoding.without_kernels)

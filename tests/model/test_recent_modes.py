@@ -85,7 +85,7 @@ def test_kronecker_mixing_follows_its_formula(streams):
         p = torch.sigmoid(logits[:, factor, 0] - logits[:, factor, 1])
         u = torch.stack([torch.stack([p, 1 - p], -1), torch.stack([1 - p, p], -1)], -2)
         expected = torch.stack([torch.kron(e, m) for e, m in zip(expected, u, strict=True)])
-    torch.testing.assert_close(kronecker(logits), expected)
+    torch.testing.assert_close(kronecker(logits, logits.shape[-2]), expected)
     for dim in (-1, -2):
         torch.testing.assert_close(expected.sum(dim), torch.ones(5, streams))
 

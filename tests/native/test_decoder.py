@@ -25,7 +25,7 @@ from residual_hf.native.support import missing_support
 pytestmark = needs_kernels
 PAD, BEAMS, STEPS = 1, 3, 9
 MODES = ["post_ln", "pre_ln", "resi_dual"]
-UNSUPPORTED = {"fixup", "hybrid_norm", "mhc", "normformer", "realformer", "sub_ln"}
+INSIDE = ["hybrid_norm", "mhc", "normformer", "realformer", "sub_ln"]  # modes that change sub-layers or join streams
 SIZES = {
     "heads of 4": {},
     "odd": {"d_model": 78, "encoder_attention_heads": 3, "decoder_attention_heads": 2, "decoder_ffn_dim": 50},
@@ -41,11 +41,15 @@ VARIANTS = {
     "dual options": {"ln_mode_options": {"dual_scale": 0.1, "main_scale": 0.7}},
     "static streams": {"mode": "hyper_connections", "ln_mode_options": {"streams": 2, "dynamic": False}},
     "blocks": {"mode": "attention_residuals", "ln_mode_options": {"block_size": 2}},
+    "products": {"mode": "mhc", "ln_mode_options": {"mixing": "kronecker"}},
+    "first layer": {"mode": "hybrid_norm", "ln_mode_options": {"star": True}},
+    "heads before": {"mode": "normformer", "ln_mode_options": {"head_scale_position": "pre_out"}},
+    "mean of scores": {"mode": "realformer", "ln_mode_options": {"running_mean": True}},
 }
 
 
 def model_of(mode, **fields):
-    return randomise(make(mode, **fields))
+    return randomise(make(mode, attention=None, **fields))
 
 
 def sources(side="right"):
@@ -95,7 +99,7 @@ def compare_encoder(model, decoder, side="right"):
     return float((actual[mask] - expected).norm() / expected.norm())
 
 
-@pytest.mark.parametrize("mode", sorted(LN_MODES.keys() - UNSUPPORTED))
+@pytest.mark.parametrize("mode", sorted(LN_MODES))
 def test_fp32_has_the_logits_of_the_model(mode):
     model = model_of(mode)
     decoder = NativeDecoder(model)
@@ -152,8 +156,19 @@ def test_low_precision(isa, mode, sizes):  # noqa: F811
         assert compare_steps(model, decoder) < factor * decoder_error
 
 
+@pytest.mark.parametrize("mode", INSIDE)
+def test_modes_that_change_sublayers_in_other_sizes_and_precisions(mode):
+    model = model_of(mode, **SIZES["odd"])
+    encoder_error, decoder_error = bfloat16_errors(model)
+    assert compare_steps(model, NativeDecoder(model), "left") < 1e-5
+    for dtype, factor in (("bfloat16", 1.5), ("int8", 6.0)):
+        decoder = NativeDecoder(model, dtype)
+        assert compare_encoder(model, decoder) < factor * encoder_error
+        assert compare_steps(model, decoder) < factor * decoder_error
+
+
 def test_an_encoder_without_kernels_is_left_to_the_model():
-    model = model_of("resi_dual", encoder_ln_mode="sub_ln")
+    model = model_of("resi_dual", encoder_norm_type="scale_norm")
     decoder = NativeDecoder(model)
     assert decoder.encode(*sources()) is None
     assert compare_steps(model, decoder) < 1e-5
@@ -291,8 +306,8 @@ def test_every_value_and_its_place_counts_in_a_checksum(checksum, dtype):
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        ({"ln_mode": "mhc"}, "ln_mode 'mhc' computes flatten of hidden states"),
-        ({"ln_mode": "sub_ln"}, "modules inside a sub-layer (heads)"),
+        ({"ln_mode": "mhc", "norm_type": "ada_norm"}, "ln_mode 'mhc' computes mean of hidden states"),
+        ({"ln_mode": "sub_ln", "norm_type": "ada_norm"}, "ln_mode 'sub_ln' computes mean of hidden states"),
         ({"norm_type": "scale_norm"}, "norm of hidden states"),
         ({"activation_function": "gelu_new"}, "gelu_new"),
         ({"d_model": 264, "decoder_attention_heads": 2}, "heads of 132"),

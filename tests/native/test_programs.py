@@ -24,7 +24,7 @@ pytestmark = needs_kernels
 def model_with(monkeypatch):
     """Makes a model of a new mode that has parameters to compute with."""
 
-    def of(forward, boundary=StreamBoundary):
+    def of(forward, boundary=StreamBoundary, **attributes):
         class Mine(ResidualConnection):
             name = "mine"
             Boundary = boundary
@@ -36,6 +36,8 @@ def model_with(monkeypatch):
                 self.gates = nn.Parameter(torch.zeros(3, config.d_model))
 
         Mine.forward = forward
+        for name, value in attributes.items():
+            setattr(Mine, name, value)
         monkeypatch.setitem(LN_MODES, "mine", Mine)
         return randomise(make("mine"))
 
@@ -69,7 +71,64 @@ class TwoStreams(StreamBoundary):
         return stream[0] + stream[1]
 
 
-@pytest.mark.parametrize("forward", [gated, exponential])
+def multiplied_gates(self, stream, sublayer):
+    (x,) = stream
+    gates = torch.sigmoid(nn.functional.linear(x, self.gates))
+    return (self.norm(x + (gates[..., 0] * gates[..., 1])[..., None] * sublayer(x)),)
+
+
+class Gate(nn.Module):
+    """sigmoid(w . x) * LN(x) + b"""
+
+    def __init__(self, width):
+        super().__init__()
+        self.weight, self.shift = nn.Parameter(torch.zeros(1, width)), nn.Parameter(torch.zeros(width))
+        self.norm = nn.LayerNorm(width)
+
+    def forward(self, states):
+        return torch.sigmoid(nn.functional.linear(states, self.weight)) * self.norm(states) + self.shift
+
+
+class Affine(nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.factor, self.shift = nn.Parameter(torch.ones(width)), nn.Parameter(torch.zeros(width))
+
+    def forward(self, states):
+        return self.factor * states - self.shift
+
+
+@pytest.mark.parametrize("slots", [("query", "value", "inner"), ("key", "heads", "output")])
+@pytest.mark.parametrize("kind", [Gate, Affine])
+def test_modules_of_a_user_within_sublayers(model_with, kind, slots):
+    def inner_modules(config, place):
+        if place.kind == "feed_forward":
+            own = {"inner": kind(config.stack_ffn_dim(place.stack)), "pre_activation": Affine(32)}
+        else:
+            widths = dict.fromkeys(
+                ("query", "key", "value"), config.d_model // config.stack_attention_heads(place.stack)
+            )
+            own = {slot: kind(widths.get(slot, config.d_model)) for slot in ("query", "key", "value", "heads")}
+        own["output"] = kind(config.d_model)
+        return {slot: module for slot, module in own.items() if slot in (*slots, "pre_activation")}
+
+    model = model_with(gated, inner_modules=staticmethod(inner_modules))
+    decoder = NativeDecoder(model)
+    assert compare_encoder(model, decoder) < 1e-5
+    assert compare_steps(model, decoder) < 1e-5
+
+
+def test_what_is_left_to_pytorch_within_sublayers(model_with):
+    def inner_modules(config, place):
+        return {"pre_activation": Gate(32)} if place.kind == "feed_forward" else {}
+
+    gated_activation = model_with(exponential, inner_modules=staticmethod(inner_modules))
+    assert "more than a factor and a shift before an activation" in missing_support(gated_activation)
+    scores = model_with(lambda self, stream, sublayer: sublayer.with_scores(stream[0], None)[:1])
+    assert "other scores than those of the layer before" in missing_support(scores)
+
+
+@pytest.mark.parametrize("forward", [gated, exponential, multiplied_gates])
 def test_a_mode_of_a_user(model_with, forward):
     model = model_with(forward)
     decoder = NativeDecoder(model)
