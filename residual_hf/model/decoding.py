@@ -12,7 +12,12 @@ import torch
 from torch import Tensor, nn
 from transformers import GenerationConfig, GenerationMixin
 from transformers.generation import logits_process
-from transformers.generation.utils import GenerateBeamEncoderDecoderOutput, GenerateEncoderDecoderOutput
+from transformers.generation.utils import (
+    GenerateBeamDecoderOnlyOutput,
+    GenerateBeamEncoderDecoderOutput,
+    GenerateDecoderOnlyOutput,
+    GenerateEncoderDecoderOutput,
+)
 from transformers.modeling_outputs import BaseModelOutput
 
 from .fingerprint import submodules
@@ -41,6 +46,8 @@ KNOWN = {
 }  # fmt: skip
 """What the search knows of the arguments of `generate` and the fields of a generation config. Requests with anything
 else that is not at its default go to Transformers. Processors of scores among these treat each row alone."""
+SAMPLING = {"do_sample", "temperature", "top_k", "top_p", "min_p", "typical_p", "epsilon_cutoff", "eta_cutoff"}
+"""What it knows besides of a request to sample from a decoder alone."""
 
 
 def without_kernels(model: Any, dtype: str | None) -> None:
@@ -63,9 +70,10 @@ def register_kernels(pack: Callable[[Any, str | None], Any]) -> None:
 class FastGenerationMixin(GenerationMixin):
     """`generate` with the results of `GenerationMixin`, several times as fast on a CPU.
 
-    Greedy and beam search with the arguments and fields of `KNOWN` run in `search.py`. Everything else - sampling,
-    streamers, processors and stopping criteria of the user, attention outputs, hooks, a replaced `forward`, other
-    devices - runs in Transformers, and so does every request with `generation_config.fast_decoding = False`.
+    Greedy and beam search with the arguments and fields of `KNOWN` run in `search.py`. Everything else - streamers,
+    processors and stopping criteria of the user, attention outputs, hooks, a replaced `forward`, other devices - runs
+    in Transformers, and so does every request with `generation_config.fast_decoding = False`. Sampling runs there from
+    an encoder-decoder; a decoder alone samples in `search.py`, and its requests go there where it has native kernels.
     """
 
     def generate(
@@ -91,8 +99,8 @@ class FastGenerationMixin(GenerationMixin):
                 `output_scores`, and greedy search `log_probs`; ignored where Transformers' loop runs.
         """
         kwargs = {"inputs": inputs, "generation_config": generation_config, **kwargs}
-        tokens = kwargs.get("input_ids", inputs)
-        if tokens is not None and kwargs.get("attention_mask") is None and kwargs.get("encoder_outputs") is None:
+        tokens, is_alone = kwargs.get("input_ids", inputs), not self.config.is_encoder_decoder
+        if not is_alone and tokens is not None and kwargs.get("attention_mask") is None and kwargs.get("encoder_outputs") is None:
             kwargs["attention_mask"] = tokens.ne(self.config.pad_token_id)
         if isinstance(kwargs.get("encoder_outputs"), (tuple, list)):
             kwargs["encoder_outputs"] = BaseModelOutput(*kwargs["encoder_outputs"])
@@ -100,11 +108,14 @@ class FastGenerationMixin(GenerationMixin):
             raise ValueError(f"length_limits: {int(length_limits.min())} given, must be at least 1")
         config = vars(generation_config) if generation_config is not None else {}
         request = {**vars(self.generation_config), **given(config), **given(kwargs)}
-        if not is_known(request) or wants_cache(kwargs, request) or not self._computes_as_defined():
+        known = is_known(request, KNOWN | SAMPLING if is_alone and samples(request) else KNOWN)
+        if not known or wants_cache(kwargs, request) or not self._computes_as_defined():
             return super().generate(**kwargs)
         dtype = decoding_dtype or request.get("decoding_dtype")
         pack = cache(lambda: pack_for_kernels(self, dtype))
-        encoded = self._encode(tokens, kwargs, pack) if dtype not in (None, "float32") else {}
+        if is_alone and (not self._is_prompt(tokens, kwargs.get("attention_mask")) or pack() is None):
+            return super().generate(**kwargs)
+        encoded = self._encode(tokens, kwargs, pack) if not is_alone and dtype not in (None, "float32") else {}
         if kwargs.get("encoder_outputs") is not None:  # Transformers repeats its states for the beams in place
             encoded = {"encoder_outputs": copy.copy(kwargs["encoder_outputs"])}
         loop = partial(decode, length_limits=length_limits, pack=pack, hypothesis_scores=hypothesis_scores)
@@ -116,6 +127,13 @@ class FastGenerationMixin(GenerationMixin):
             return {}
         states = packed.encode(tokens, kwargs["attention_mask"])
         return {} if states is None else {"encoder_outputs": BaseModelOutput(states)}
+
+    def _is_prompt(self, tokens: Tensor | None, mask: Tensor | None) -> bool:
+        """Whether padding, if any, is before the prompts (batch, length), so that all end with a token."""
+        if tokens is None or tokens.ndim != 2 or not tokens.shape[1]:
+            return False
+        mask = tokens.ne(self.config.pad_token_id) if mask is None else mask.bool()
+        return mask.shape == tokens.shape and bool(mask[:, -1].all() and (mask[:, 1:] >= mask[:, :-1]).all())
 
     def _computes_as_defined(self) -> bool:
         """Whether nothing but the classes and weights of the model decides what it computes, on a CPU."""
@@ -141,12 +159,17 @@ def defaults() -> dict[str, Any]:
     return given(vars(config)) | given(general)
 
 
-def is_known(request: dict[str, Any]) -> bool:
+def samples(request: dict[str, Any]) -> bool:
+    """Whether a request is for samples without a beam search."""
+    return bool(request.get("do_sample")) and request.get("num_beams") in (None, 1)
+
+
+def is_known(request: dict[str, Any], known: set[str] = KNOWN) -> bool:
     """Whether the search can do what a request says: arguments, and fields of the generation config."""
     mask, off = request.get("attention_mask"), (bool, int, float, str)
     return (
         all(
-            name in KNOWN or (isinstance(value, off) and value == defaults().get(name, False))
+            name in known or (isinstance(value, off) and value == defaults().get(name, False))
             for name, value in request.items()
             if value is not None and not name.startswith("_")
         )
@@ -176,7 +199,7 @@ def has_other_branches(decoder: Any) -> bool:
     classes = {"self_attn": ResidualAttention, "encoder_attn": ResidualAttention, "ffn": ResidualFeedForward}
     return type(decoder) is not ResidualDecoder or any(
         type(layer) is not ResidualDecoderLayer
-        or any(type(getattr(layer, name)) is not branch for name, branch in classes.items())
+        or any(type(getattr(layer, name)) is not branch for name, branch in classes.items() if getattr(layer, name))
         for layer in decoder.layers
     )
 
@@ -216,32 +239,50 @@ def decode(
     """The decoding loop that `generate` calls with prepared arguments.
 
     Args:
-        pack: gives the weights for the native kernels, None if PyTorch decodes.
+        pack: gives the weights for the native kernels, None if PyTorch decodes, which a decoder alone does not.
     """
     beams = generation_config.num_beams
     prompt = input_ids[::beams]
     settings = search_settings(generation_config, prompt, logits_processor, length_limits)
-    memory, mask = model_kwargs["encoder_outputs"].last_hidden_state, model_kwargs.get("attention_mask")
-    memory, mask = memory[::beams], None if mask is None else mask[::beams]
-    if (packed := pack()) is None:
-        decoder: Decoder = prepared_decoder(model).start(memory, mask, beams)
-    else:
-        decoder = packed.start(memory, mask, beams, int(settings.limits.max()))
+    settings.prompt_is_read = not model.config.is_encoder_decoder
+    decoder = begin(model, prompt, settings, pack(), model_kwargs)
     result = (beam_search if beams > 1 else greedy_search)(decoder, prompt, settings)
     if not generation_config.return_dict_in_generate:
         return result.sequences
     scores = tuple(result.scores) if settings.record_scores else None
+    greedy, with_beams = OUTPUTS[model.config.is_encoder_decoder]
     if beams == 1:
-        output = GenerateEncoderDecoderOutput(sequences=result.sequences, scores=scores)
+        output = greedy(sequences=result.sequences, scores=scores)
         if hypothesis_scores:
             output["log_probs"] = result.log_probs
         return output
-    return GenerateBeamEncoderDecoderOutput(
+    return with_beams(
         sequences=result.sequences,
         sequences_scores=result.sequences_scores if scores is not None or hypothesis_scores else None,
         scores=scores,
         beam_indices=result.beam_indices,
     )
+
+
+OUTPUTS = {
+    True: (GenerateEncoderDecoderOutput, GenerateBeamEncoderDecoderOutput),
+    False: (GenerateDecoderOnlyOutput, GenerateBeamDecoderOnlyOutput),
+}
+"""Of greedy search and of beam search, for an encoder-decoder and for a decoder alone."""
+
+
+def begin(
+    model: Any, prompt: Tensor, settings: SearchSettings, packed: Any, model_kwargs: Mapping[str, Any]
+) -> Decoder:
+    """The decoder of a search, on the kernels if there are packed weights. A decoder alone reads its prompt."""
+    beams, longest, mask = settings.num_beams, int(settings.limits.max()), model_kwargs.get("attention_mask")
+    mask = None if mask is None else mask[::beams]
+    if settings.prompt_is_read:
+        return packed.read(prompt, torch.ones_like(prompt) if mask is None else mask, beams, longest)
+    memory = model_kwargs["encoder_outputs"].last_hidden_state[::beams]
+    if packed is None:
+        return prepared_decoder(model).start(memory, mask, beams)
+    return packed.start(memory, mask, beams, longest)
 
 
 def search_settings(
@@ -270,6 +311,7 @@ def search_settings(
         min_length=max((minimum_length(p) for p in processors if isinstance(p, minimum)), default=0),
         processors=lambda length: [p for p in processors if not isinstance(p, minimum) and applies(p, length)],
         record_scores=bool(config.output_scores and config.return_dict_in_generate),
+        do_sample=config.do_sample,
     )
 
 

@@ -8,7 +8,6 @@ Stacks, layers and connections are those of the encoder-decoder.
 
 import torch
 from torch import Tensor, nn
-from transformers import GenerationMixin
 from transformers.cache_utils import Cache
 from transformers.modeling_outputs import CausalLMOutputWithPast, MaskedLMOutput, SequenceClassifierOutput
 from transformers.models.auto import modeling_auto
@@ -17,17 +16,19 @@ from typing_extensions import Unpack
 
 from .caches import CACHE, accepts_cache
 from .configuration_residual import ResidualConfig
+from .decoding import FastGenerationMixin
 from .kernels import Dropout
 from .modeling_residual import ResidualLanguageModel, ResidualModel, require_stacks
 from .stacks import ResidualPreTrainedModel
 
 
-class ResidualForCausalLM(ResidualLanguageModel, GenerationMixin):
+class ResidualForCausalLM(ResidualLanguageModel, FastGenerationMixin):
     """A decoder without cross-attention and its output projection, for language modeling (`is_decoder_only`)."""
 
     def __init__(self, config: ResidualConfig):
         require_stacks(self, config, "decoder")
         super().__init__(config)
+        self.generation_config._from_model_config = False  # else fields that Transformers lacks are lost on loading
         self.loss_type = "ForCausalLM"  # `Trainer` does not count the first labels, which are not predicted
 
     @can_return_tuple

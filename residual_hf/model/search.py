@@ -1,5 +1,5 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
-"""Greedy and beam search with the results of Transformers' `generate` for a fraction of its work.
+"""Greedy search, sampling and beam search with the results of Transformers' `generate` for a fraction of its work.
 
 Sentences that have finished leave the batch, and every row keeps its best candidates only. The rules (which candidates
 finish, when a sentence ends, how scores are normalized) are those of `GenerationMixin._sample` and `_beam_search`.
@@ -51,6 +51,8 @@ class SearchSettings:
         processors: for a length, the functions of sequences (rows, length) and scores (rows, vocabulary) that apply.
             They treat rows independently.
         record_scores: keep the processed scores of every step. Sentences that have finished then stay in the batch.
+        do_sample: draw tokens instead of taking the most probable; without beams only.
+        prompt_is_read: the decoder has read all of the prompt but its newest tokens.
     """
 
     limits: Tensor
@@ -63,6 +65,8 @@ class SearchSettings:
     min_length: int = 0
     processors: Callable[[int], Sequence[Processor]] = lambda length: ()
     record_scores: bool = False
+    do_sample: bool = False
+    prompt_is_read: bool = False
 
     @property
     def candidates(self) -> int:
@@ -91,7 +95,7 @@ class SearchResult:
 
 
 def greedy_search(decoder: Decoder, prompt: Tensor, settings: SearchSettings) -> SearchResult:
-    """The most probable token at each step, from a prompt (sentences, length)."""
+    """The most probable token at each step, or one that is drawn, from a prompt (sentences, length)."""
     length = prompt.shape[1]
     found = np.full((len(prompt), int(settings.limits.max())), settings.fill_token_id)
     found[:, :length] = prompt
@@ -99,10 +103,18 @@ def greedy_search(decoder: Decoder, prompt: Tensor, settings: SearchSettings) ->
     limits, sequences, ended = settings.limits.numpy(), found.copy(), np.zeros(len(prompt), bool)
     totals = np.zeros(len(prompt), np.float32)
     recorded: list[Tensor] = []
-    for token in prompt.numpy().T[:-1]:
+    for token in () if settings.prompt_is_read else prompt.numpy().T[:-1]:
         decoder.step(token)
+
+    def draw(scores: Tensor) -> Tensor:
+        """A token of each row, (rows, 1). Finished sentences use random numbers too, as in Transformers."""
+        weights = torch.ones(len(prompt), scores.shape[1])
+        weights[torch.from_numpy(sentence)] = scores.softmax(dim=-1)
+        return torch.multinomial(weights, 1)[torch.from_numpy(sentence)]
+
     while True:
-        log_probs, candidates = next_tokens(decoder, sequences[:, :length], settings, recorded)
+        given = next_tokens(decoder, sequences[:, :length], settings, recorded, draw if settings.do_sample else None)
+        log_probs, candidates = given
         rows, best = np.arange(len(sentence)), log_probs.argmax(axis=1)
         tokens = candidates[rows, best]
         if settings.record_scores:
@@ -127,7 +139,7 @@ def beam_search(decoder: Decoder, prompt: Tensor, settings: SearchSettings) -> S
     """The best hypotheses that a beam of `num_beams` finds, from a prompt (sentences, length)."""
     search, closed_hypotheses = BeamSearch(prompt, settings), []
     recorded: list[Tensor] = []
-    for token in prompt.numpy().T[:-1]:
+    for token in () if settings.prompt_is_read else prompt.numpy().T[:-1]:
         decoder.step(token.repeat(settings.num_beams))
     while True:
         values, tokens = next_tokens(decoder, search.sequences, settings, recorded)
@@ -149,18 +161,22 @@ def beam_search(decoder: Decoder, prompt: Tensor, settings: SearchSettings) -> S
 
 
 def next_tokens(
-    decoder: Decoder, sequences: Array, settings: SearchSettings, recorded: list[Tensor]
+    decoder: Decoder,
+    sequences: Array,
+    settings: SearchSettings,
+    recorded: list[Tensor],
+    draw: Callable[[Tensor], Tensor] | None = None,
 ) -> tuple[Array, Array]:
     """Log-probabilities and ids of at least the best `settings.candidates` tokens to follow, (rows, candidates).
 
     Processors change log-probabilities in beam search, as in Transformers; in greedy search they change logits, and
     only the choice depends on them, except that a token without alternatives has probability 1, too. `recorded` gets
-    the scores of all tokens if the settings ask for it.
+    the scores of all tokens if the settings ask for it. `draw` chooses a token of each row from scores.
     """
     length, newest = sequences.shape[1], sequences[:, -1]
     banned = settings.eos_token_ids if length < settings.min_length else ()
     processors = settings.processors(length)
-    if not processors and not settings.record_scores:
+    if not processors and not settings.record_scores and draw is None:
         values, ids = decoder.best(newest, settings.candidates + len(banned))
         if banned:
             values[is_any_of(ids, banned)] = -np.inf
@@ -174,7 +190,7 @@ def next_tokens(
         scores = processor(torch.from_numpy(sequences), scores)
     if settings.record_scores:
         recorded.append(scores.clone())
-    best, chosen = top_k(scores, settings.candidates)
+    best, chosen = top_k(scores, settings.candidates) if draw is None else (scores, draw(scores))
     if settings.num_beams == 1:
         forced = scores.isneginf().sum(dim=1, keepdim=True) == scores.shape[1] - 1
         best = log_probs.gather(1, chosen).masked_fill(forced, 0.0)

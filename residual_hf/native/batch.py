@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from . import threads_for
+from .structures import Table
 
 ROWS_PER_THREAD = 32  # with fewer, another thread gains little: each of them reads all weights
 
@@ -38,6 +39,20 @@ class Sentences:
         padded = values.new_zeros(*self.mask.shape, *values.shape[1:])
         padded[self.mask] = values
         return padded
+
+    def table(self) -> Table:
+        """Each token attends to all tokens of its sentence."""
+        return Table(
+            self.entries.data_ptr(), self.longest, self.sentence_of_token.data_ptr(), self.lengths.data_ptr()
+        )
+
+    def causal_table(self) -> Table:
+        """Each token attends to itself and to the tokens before it: a part of one list, that counts down."""
+        total = len(self.sentence_of_token)
+        place = torch.arange(total, dtype=torch.int32)
+        starts = (self.lengths.cumsum(0) - self.lengths)[self.sentence_of_token]
+        self.reversed = place.flip(0).contiguous(), (place - starts + 1).flip(0).to(torch.int32).contiguous()
+        return Table(self.reversed[0].data_ptr(), 1, self.reversed[0].data_ptr(), self.reversed[1].data_ptr())
 
     def part_starts(self) -> Array:
         """The first tokens of parts for as many threads, of about equal size, and the end of the last one."""

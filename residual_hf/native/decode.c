@@ -14,7 +14,7 @@ typedef struct {
 } Part;
 
 typedef struct {
-    int64_t *positions;        // (rows), the same for all, as are the lengths
+    int64_t *positions;        // (rows)
     int32_t *lengths, *lines;  // (rows)
     float *logits;             // (rows, COLUMNS)
     Tally *tallies;            // (rows)
@@ -62,17 +62,18 @@ static void *decode_part(void *argument) {
     const Memory *m = part->memory;
     const Step *step = part->step;
     int rows = part->rows;
-    int64_t first = part->first, now = (int64_t)step->index * m->slots + first;
+    int64_t first = part->first, now = step->entry + first;
     Buffers b;
     StepBuffers buffers;
     place_step(s, m, rows, part->scratch, &b, &buffers);
 
     int32_t *ancestors = m->ancestors + first * m->max_length;
     for (int r = 0; r < rows; r++) {
-        buffers.positions[r] = step->position;
-        buffers.lengths[r] = step->index + 1;
+        int32_t length = m->lengths[first + r];
+        buffers.positions[r] = step->position + length;
+        buffers.lengths[r] = length + 1;
         buffers.lines[r] = r;
-        ancestors[(int64_t)r * m->max_length + step->index] = (int32_t)now + r;
+        ancestors[(int64_t)r * m->max_length + length] = (int32_t)now + r;
     }
     Table self = {ancestors, m->max_length, buffers.lines, buffers.lengths};
     Table cross = {m->source_table, m->longest_source, m->sources + first, m->source_lengths};
@@ -83,7 +84,7 @@ static void *decode_part(void *argument) {
         void *cross_cache = cache_entry(s, m->cross_cache, (int64_t)i * m->source_entries);
         project(s, &b, rows, &layer->own, b.hidden, cache_entry(s, m->self_cache[i], now));
         attend(s, &b, rows, &layer->own, m->self_cache[i], &self, b.own_sums, i == 0);
-        attend(s, &b, rows, &layer->cross, cross_cache, &cross, b.cross_sums, i == 0);
+        if (m->cross_cache) attend(s, &b, rows, &layer->cross, cross_cache, &cross, b.cross_sums, i == 0);
         feed_forward(s, &b, rows, layer);
     }
 

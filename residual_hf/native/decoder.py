@@ -13,25 +13,24 @@ from torch import Tensor
 from transformers.utils import logging
 
 from residual_hf.base.errors import InputError
-from residual_hf.model.connections import STACKS
-from residual_hf.model.embeddings import position_ids_from_mask, positions_padding
+from residual_hf.model.embeddings import first_position, position_ids_from_mask, positions_padding
 from residual_hf.model.fingerprint import Fingerprint
-from residual_hf.model.modeling_residual import ResidualForConditionalGeneration
+from residual_hf.model.modeling_residual import ResidualLanguageModel
 
 from . import loaded_library, threads_for
 from .batch import Sentences
 from .state import DecoderState, address
-from .structures import CONSTANTS, Checksums, Source, Table
+from .structures import CONSTANTS, Checksums, Source, Stack, Table
 from .support import missing_support, unsupported_stack
 from .weights import Packer, last_position, round_up
 
 ROW_PADDING = CONSTANTS["ROW_PADDING"]
 BYTES_PER_THREAD = 1 << 20  # of a checksum
 logger = logging.get_logger(__name__)
-_packed: WeakKeyDictionary[ResidualForConditionalGeneration, dict[str, NativeDecoder]] = WeakKeyDictionary()
+_packed: WeakKeyDictionary[ResidualLanguageModel, dict[str, NativeDecoder]] = WeakKeyDictionary()
 
 
-def packed_model(model: ResidualForConditionalGeneration, dtype: str | None) -> NativeDecoder | None:
+def packed_model(model: ResidualLanguageModel, dtype: str | None) -> NativeDecoder | None:
     """A model on the kernels, packed at first use and after every change; None where PyTorch must decode.
 
     Args:
@@ -61,10 +60,10 @@ def checksum(tensors: Sequence[Tensor]) -> bytes:
 
 
 class NativeDecoder:
-    """Encoder and decoder of a model on the native kernels.
+    """Encoder and decoder of a model, or a decoder alone, on the native kernels.
 
     Args:
-        model: a `ResidualForConditionalGeneration` on the CPU, without a reason of `missing_support`.
+        model: a `ResidualForConditionalGeneration` or a `ResidualForCausalLM` on the CPU, without a reason of `missing_support`.
         dtype: of weights and activations: "float32" gives the logits of the model; "bfloat16"; "int8" has weights of 8
             bits with a scale per output, inputs of linear maps rounded to 8 bits with a scale per row, and other
             activations in bfloat16.
@@ -74,21 +73,23 @@ class NativeDecoder:
         InputError: `missing_support` gives a reason.
     """
 
-    def __init__(self, model: ResidualForConditionalGeneration, dtype: str = "float32", *, encoder: bool = True):
+    def __init__(self, model: ResidualLanguageModel, dtype: str = "float32", *, encoder: bool = True):
         reason = missing_support(model, dtype)
         if reason is not None:
             raise InputError(reason)
         self.config = model.config
-        has_encoder = encoder and unsupported_stack(model.model.encoder) is None
-        stacks = (model.model.decoder, model.model.encoder) if has_encoder else (model.model.decoder,)
-        self.fingerprint = Fingerprint((*stacks, model.lm_head), checksum)
+        names = [name for name in reversed(self.config.stacks) if name == "decoder" or encoder]
+        stacks = {name: model.model.get_submodule(name) for name in names}
+        if "encoder" in stacks and unsupported_stack(stacks["encoder"]) is not None:
+            del stacks["encoder"]
+        self.fingerprint = Fingerprint((*stacks.values(), model.lm_head), checksum)
         self.dtype = torch.float32 if dtype == "float32" else torch.bfloat16
         self.packer = Packer(dtype)
-        self.positions = {stack: last_position(model.model.get_submodule(stack)) for stack in STACKS}
+        self.positions = {stack: last_position(model.model.get_submodule(stack)) for stack in self.config.stacks}
         with torch.no_grad():
-            self.decoder = self.packer.stack(model.model.decoder)
+            self.decoder = self.packer.stack(stacks["decoder"])
             self.decoder.logits = self.packer.linear(model.output_weight, model.lm_head.bias, padding_bias=-torch.inf)
-            self.encoder = self.packer.stack(model.model.encoder) if has_encoder else None
+            self.encoder = self.packer.stack(stacks["encoder"]) if "encoder" in stacks else None
 
     def encode(self, input_ids: Tensor, attention_mask: Tensor | None = None) -> Tensor | None:
         """Encoder states (batch, length, d_model) in fp32, zero at padding, from source tokens (batch, length).
@@ -105,20 +106,36 @@ class NativeDecoder:
             positions = torch.arange(input_ids.shape[1]).expand_as(input_ids)
         else:
             positions = position_ids_from_mask(sentences.mask, input_ids.shape[1], padding_idx)
+        cache = torch.empty(int(sentences.lengths.sum()), 2 * stack.attention_width, dtype=self.dtype)
+        states = self.run(stack, sentences, input_ids, positions, sentences.table(), [cache] * stack.layers)
+        return sentences.unpack(states[:, : stack.width].float())
+
+    def run(
+        self,
+        stack: Stack,
+        sentences: Sentences,
+        input_ids: Tensor,
+        positions: Tensor,
+        table: Table,
+        cache: list[Tensor],
+    ) -> Tensor:
+        """States (tokens, stride) of all tokens of a batch; keys and values of each layer go to its `cache`.
+
+        Args:
+            table: of the tokens, what they attend to.
+        """
         tokens, positions = sentences.pack(input_ids).long(), sentences.pack(positions)
         rows = len(tokens)
-        cache = torch.empty(rows, 2 * stack.attention_width, dtype=self.dtype)
         states = torch.empty(rows + ROW_PADDING, stack.stride, dtype=self.dtype)  # for the tiles of a part at its end
-        lines, lengths = sentences.sentence_of_token.data_ptr(), sentences.lengths.data_ptr()
-        table = Table(sentences.entries.data_ptr(), sentences.longest, lines, lengths)
+        caches = (c_void_p * len(cache))(*(entries.data_ptr() for entries in cache))
         inputs = tokens.data_ptr(), positions.data_ptr(), table, sentences.longest
-        source = Source(*inputs, cache.data_ptr(), states.data_ptr())
+        source = Source(*inputs, caches, states.data_ptr())
         starts = sentences.part_starts()
         arguments = byref(stack), byref(source), len(starts) - 1, starts
         scratch = torch.empty(loaded_library().encode_scratch_size(*arguments), dtype=torch.uint8)
         if not loaded_library().encode(*arguments, scratch.data_ptr()):
             raise IndexError(f"input_ids: a token is outside the vocabulary of {stack.vocabulary}")
-        return sentences.unpack(states[:rows, : stack.width].float())
+        return states[:rows]
 
     def start(
         self, encoder_hidden_states: Tensor, encoder_mask: Tensor | None, beams: int, max_length: int
@@ -135,7 +152,25 @@ class NativeDecoder:
             encoder_mask = torch.ones(encoder_hidden_states.shape[:2])
         sentences = Sentences(encoder_mask)
         cross_cache = self.project_sources(sentences.pack(encoder_hidden_states))
-        return DecoderState(self, cross_cache, sentences, beams, max_length)
+        return DecoderState(self, sentences, beams, max_length, cross_cache)
+
+    def read(self, prompt: Tensor, mask: Tensor, beams: int, max_length: int) -> DecoderState:
+        """Begin to continue texts with a decoder alone: it reads all but the newest token of each, at once.
+
+        Args:
+            prompt: (sentences, length).
+            mask: nonzero at its tokens, which padding may precede, (sentences, length).
+            beams: rows per sentence at most.
+            max_length: tokens of a row at most, with those of the prompt.
+        """
+        sentences = Sentences(mask[:, :-1])
+        total = int(sentences.lengths.sum())
+        self.check_length(sentences.longest, "decoder")
+        cache = [torch.empty(total, 2 * self.decoder.attention_width, dtype=self.dtype) for _ in range(self.decoder.layers)]
+        if total:
+            positions = sentences.mask.cumsum(1) - 1 + first_position(positions_padding(self.config))
+            self.run(self.decoder, sentences, prompt[:, :-1], positions, sentences.causal_table(), cache)
+        return DecoderState(self, sentences, beams, max_length, read=cache)
 
     def project_sources(self, states: Tensor) -> Tensor:
         """Keys and values (layers, tokens, 2 * attention_width) of source states (tokens, d_model)."""

@@ -1,5 +1,5 @@
 // Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
-// The encoder, in one call.
+// The encoder, or a decoder alone that reads prompts, in one call.
 
 #include "stack.h"
 
@@ -20,10 +20,11 @@ static void *encode_part(void *argument) {
     place_buffers(s, part->rows, least(part->rows, CHUNK), source->longest, part->scratch, &all);
     all.hidden = (char *)source->output + (size_t)part->first * s->stride * element_size(s);
     embed(s, &all, part->rows, source->tokens + part->first, source->positions + part->first);
-    for (const Layer *layer = s->layer; layer < s->layer + s->layers; layer++) {
+    for (int i = 0; i < s->layers; i++) {
+        const Layer *layer = s->layer + i;
         for (int row = 0; row < part->rows; row += CHUNK) {
             Buffers b = from_row(s, all, row);
-            void *cache = cache_entry(s, source->cache, part->first + row);
+            void *cache = cache_entry(s, source->cache[i], part->first + row);
             project(s, &b, least(part->rows - row, CHUNK), &layer->own, b.hidden, cache);
         }
         for (int row = 0; row < part->rows; row += CHUNK) {
@@ -31,7 +32,7 @@ static void *encode_part(void *argument) {
             Buffers b = from_row(s, all, row);
             Table table = source->table;
             table.line += part->first + row;
-            attend(s, &b, rows, &layer->own, source->cache, &table, b.own_sums, layer == s->layer);
+            attend(s, &b, rows, &layer->own, source->cache[i], &table, b.own_sums, i == 0);
             feed_forward(s, &b, rows, layer);
         }
     }

@@ -100,12 +100,13 @@ typedef struct {
     Linear logits;
 } Stack;
 
-// What a decoder remembers: `slots` rows of each step. Row r of step t is entry t * slots + r of each layer's cache.
+// What a decoder remembers: entries of each layer's cache, one for each row of a step, and those of each row.
 typedef struct {
-    int32_t slots, max_length, longest_source, source_entries;
-    void *const *self_cache;        // for each layer (at least steps * slots, 2 * attention_width), keys before values
+    int32_t max_length, longest_source, source_entries;
+    void *const *self_cache;        // for each layer (entries, 2 * attention_width), keys before values
     const void *cross_cache;        // (layers, source_entries, 2 * attention_width)
     int32_t *ancestors;             // (rows, max_length): the entries of each row
+    const int32_t *lengths;         // (rows): how many there are before a step
     const int32_t *sources;         // (rows): the line of each row in the following
     const int32_t *source_table;    // (sentences, longest_source)
     const int32_t *source_lengths;  // (sentences)
@@ -116,14 +117,14 @@ typedef struct {
     const int64_t *tokens, *positions;  // (rows)
     Table table;                        // the entries of each token's sentence
     int32_t longest;                    // length of a sentence
-    void *cache;                        // (rows, 2 * attention_width)
+    void *const *cache;                 // for each layer (rows, 2 * attention_width), maybe the same for all
     void *output;                       // (rows up to a multiple of ROW_PADDING, stride)
 } Source;
 
 // One step of all rows: with candidates their log probabilities and ids (rows, candidates), else logits.
 typedef struct {
-    int32_t rows, index, candidates;
-    int64_t position;
+    int32_t rows, candidates;
+    int64_t entry, position;  // where the rows are written, and the position of a row without ancestors
     const int64_t *tokens;  // (rows)
     float *logits;          // (rows, outputs)
     float *log_probs;

@@ -30,24 +30,40 @@ class DecoderState:
     sentence, so that reordering beams and dropping sentences moves indices only.
 
     Args:
-        cross_cache: keys and values of the source, (layers, source tokens, 2 * attention_width).
+        sentences: the sources, or of a decoder alone the tokens that it has read.
+        cross_cache: keys and values of the sources, (layers, source tokens, 2 * attention_width); None: there are none.
+        read: for each layer keys and values of tokens that were read, (tokens, 2 * attention_width); None: of none.
     """
 
-    def __init__(self, decoder: NativeDecoder, cross_cache: Tensor, sentences: Sentences, beams: int, max_length: int):
+    def __init__(
+        self,
+        decoder: NativeDecoder,
+        sentences: Sentences,
+        beams: int,
+        max_length: int,
+        cross_cache: Tensor | None = None,
+        read: list[Tensor] | None = None,
+    ):
         self.decoder, self.stack, config = decoder, decoder.decoder, decoder.config
         self.vocabulary = config.decoder_vocab_size
         self.first_position = first_position(positions_padding(config))
-        self.slots, self.max_length, self.steps = len(sentences.lengths) * beams, max_length, 0
-        room = self.slots * min(max_length, FIRST_STEPS), 2 * self.stack.attention_width
-        self.self_cache = [torch.empty(room, dtype=decoder.dtype) for _ in range(self.stack.layers)]
-        self.ancestors = np.zeros((self.slots, max_length), np.int32)
+        self.slots, self.max_length = len(sentences.lengths) * beams, max_length
         self.sources = np.arange(len(sentences.lengths), dtype=np.int32).repeat(beams)
+        self.ancestors = np.zeros((self.slots, max_length), np.int32)
+        self.lengths, self.entries = np.zeros(self.slots, np.int32), 0  # ancestors of each row, and of the cache in use
+        empty = torch.empty(0, 2 * self.stack.attention_width, dtype=decoder.dtype)
+        self.self_cache = [empty] * self.stack.layers
+        if read is not None:
+            self.self_cache, self.entries = read, len(read[0])
+            self.lengths = sentences.lengths.numpy().repeat(beams)
+            self.ancestors[:, : sentences.longest] = sentences.entries.numpy().repeat(beams, axis=0)
         self.source = cross_cache, sentences.entries, sentences.lengths
-        self.addresses = (c_void_p * self.stack.layers)(*(entries.data_ptr() for entries in self.self_cache))
-        sizes = (self.slots, max_length, sentences.longest, cross_cache.shape[1])
-        rows = address(self.ancestors), address(self.sources)
+        self.addresses = (c_void_p * self.stack.layers)()
+        self._make_room(self.slots * min(max_length, FIRST_STEPS))
+        cross = (0, None) if cross_cache is None else (cross_cache.shape[1], cross_cache.data_ptr())
+        rows = address(self.ancestors), address(self.lengths), address(self.sources)
         table = sentences.entries.data_ptr(), sentences.lengths.data_ptr()
-        self.memory = Memory(*sizes, self.addresses, cross_cache.data_ptr(), *rows, *table)
+        self.memory = Memory(max_length, sentences.longest, cross[0], self.addresses, cross[1], *rows, *table)
         self.arguments = byref(self.stack), byref(self.memory)
         self.scratch = torch.empty(0, dtype=torch.uint8)
         self.logits: Tensor | None = None  # (slots, padded vocabulary)
@@ -82,35 +98,36 @@ class DecoderState:
         """Continue with these rows (new_rows,), in this order; a row may be taken several times or not at all."""
         if len(rows) > self.slots:
             raise ValueError(f"rows: {len(rows)} selected, and the state has room for {self.slots}")
-        self.ancestors, self.sources = self.ancestors[rows], self.sources[rows]
-        self.memory.ancestors, self.memory.sources = address(self.ancestors), address(self.sources)
+        self.ancestors, self.lengths, self.sources = self.ancestors[rows], self.lengths[rows], self.sources[rows]
+        self.memory.ancestors, self.memory.lengths = address(self.ancestors), address(self.lengths)
+        self.memory.sources = address(self.sources)
 
     def _decode(self, tokens: Array, step: Step) -> None:
         """Run the decoder; `step` says which outputs to write, and receives the inputs."""
-        rows = len(self.sources)
-        self.decoder.check_length(self.steps + 1, "decoder")
-        if self.steps >= self.max_length:
+        rows, longest = len(self.sources), int(self.lengths.max())
+        self.decoder.check_length(longest + 1, "decoder")
+        if longest >= self.max_length:
             raise ValueError(f"max_length: {self.max_length} was given, and this is one step more")
         if len(tokens) != rows:
             raise ValueError(f"tokens: {len(tokens)} given for {rows} rows")
         tokens = np.ascontiguousarray(tokens, np.int64)
-        if len(self.self_cache[0]) <= self.steps * self.slots:
-            self._make_room()
-        step.rows, step.index, step.tokens = rows, self.steps, address(tokens)
-        step.position = self.first_position + self.steps
+        if len(self.self_cache[0]) < self.entries + rows:
+            self._make_room(max(len(self.self_cache[0]), rows))
+        step.rows, step.entry, step.tokens = rows, self.entries, address(tokens)
+        step.position = self.first_position
         library, parts = loaded_library(), threads_for(rows, ROWS_PER_THREAD)
         size = library.decode_scratch_size(*self.arguments, rows, parts)
         if len(self.scratch) < size:
             self.scratch = torch.empty(size, dtype=torch.uint8)
         if not library.decode(*self.arguments, byref(step), parts, self.scratch.data_ptr()):
             raise IndexError(f"tokens: one is outside the vocabulary of {self.stack.vocabulary}")
-        self.steps += 1
+        self.lengths += 1
+        self.entries += rows
 
-    def _make_room(self) -> None:
-        """Twice the steps, in one layer after another: there is never a second copy of the cache."""
-        steps = min(2 * self.steps, self.max_length)
+    def _make_room(self, entries: int) -> None:
+        """For so many entries more, in one layer after another: there is never a second copy of the cache."""
         for layer, old in enumerate(self.self_cache):
-            self.self_cache[layer] = old.new_empty(steps * self.slots, old.shape[1])
+            self.self_cache[layer] = old.new_empty(len(old) + entries, old.shape[1])
             self.self_cache[layer][: len(old)] = old
             self.addresses[layer] = self.self_cache[layer].data_ptr()
 

@@ -10,7 +10,7 @@ from transformers.activations import ACT2FN
 from residual_hf.base.choices import DECODING_DTYPES
 from residual_hf.model.embeddings import NormalizedLinear
 from residual_hf.model.kernels import Projection
-from residual_hf.model.modeling_residual import ResidualForConditionalGeneration
+from residual_hf.model.modeling_residual import ResidualLanguageModel
 from residual_hf.model.stacks import ResidualStack
 
 from . import library
@@ -27,7 +27,7 @@ TABLES = {
 """Names of classes, also in the code of a checkpoint; without modules of their own, such as those of adapters."""
 
 
-def missing_support(model: ResidualForConditionalGeneration, dtype: str = "float32") -> str | None:
+def missing_support(model: ResidualLanguageModel, dtype: str = "float32") -> str | None:
     """Why the kernels cannot decode with a model, or None if they can."""
     if library() is None:
         return "the native kernels were not built, are turned off, or need a CPU with AVX-512"
@@ -54,6 +54,8 @@ def unsupported_stack(stack: ResidualStack) -> str | None:
     config = stack.config
     if config.activation_function not in ACTIVATIONS:
         return f"activation_function {config.activation_function!r} has no native kernel"
+    if config.position_embedding_type == "rotary" or config.gated_ffn:
+        return "rotary positions and gated feed-forward layers have no native kernel"
     head_size = config.d_model // config.stack_attention_heads(stack.stack)
     if head_size > LARGEST_HEAD:
         return f"heads of {head_size} values are larger than {LARGEST_HEAD}"

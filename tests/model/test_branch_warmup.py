@@ -187,12 +187,12 @@ def test_admin_is_profiled_as_if_the_warm_up_were_finished():
     assert [int(warmup.updates) for warmup in branch_warmups(model)] == [0] * 5
 
 
-NATIVE = ["resi_dual", "pre_ln", "branch_norm", "sandwich_ln", "b2t"]
+NATIVE = ["resi_dual", "pre_ln", "branch_norm", "sandwich_ln", "b2t", "mhc", "realformer"]
 
 
-@pytest.mark.parametrize("mode", [*(pytest.param(name, marks=needs_kernels) for name in NATIVE), "mhc"])
+@pytest.mark.parametrize("mode", [*(pytest.param(name, marks=needs_kernels) for name in NATIVE), "in PyTorch"])
 def test_fast_decoding_follows_the_warm_up(mode):
-    model = warming(mode, 1)
+    model = warming(mode, 1) if mode in NATIVE else warming("mhc", 1, norm_type="scale_norm")
     assert (packed_model(model, None) is not None) == (mode in NATIVE)
     settings = {"attention_mask": SOURCE.ne(1), "max_new_tokens": 1, "output_scores": True}
     scores = []
