@@ -100,7 +100,12 @@ class FastGenerationMixin(GenerationMixin):
         """
         kwargs = {"inputs": inputs, "generation_config": generation_config, **kwargs}
         tokens, is_alone = kwargs.get("input_ids", inputs), not self.config.is_encoder_decoder
-        if not is_alone and tokens is not None and kwargs.get("attention_mask") is None and kwargs.get("encoder_outputs") is None:
+        if (
+            not is_alone
+            and tokens is not None
+            and kwargs.get("attention_mask") is None
+            and kwargs.get("encoder_outputs") is None
+        ):
             kwargs["attention_mask"] = tokens.ne(self.config.pad_token_id)
         if isinstance(kwargs.get("encoder_outputs"), (tuple, list)):
             kwargs["encoder_outputs"] = BaseModelOutput(*kwargs["encoder_outputs"])
@@ -300,6 +305,7 @@ def search_settings(
         fill = eos_ids[0]  # as Transformers does where padding is token 0
     renormalized = any(isinstance(p, logits_process.LogitNormalization) for p in processors)
     minimum = () if renormalized else MINIMUM_LENGTH
+    record_scores = bool(config.output_scores and config.return_dict_in_generate)
     return SearchSettings(
         limits=limits,
         eos_token_ids=eos_ids,
@@ -310,9 +316,15 @@ def search_settings(
         early_stopping=config.early_stopping,
         min_length=max((minimum_length(p) for p in processors if isinstance(p, minimum)), default=0),
         processors=lambda length: [p for p in processors if not isinstance(p, minimum) and applies(p, length)],
-        record_scores=bool(config.output_scores and config.return_dict_in_generate),
+        record_scores=record_scores,
+        keep_finished=record_scores or any(has_rows(p) for p in processors),
         do_sample=config.do_sample,
     )
+
+
+def has_rows(processor: Any) -> bool:
+    """Whether a processor holds a value for each row, as that of repetitions does for prompts with padding."""
+    return isinstance(getattr(processor, "prompt_ignore_length", None), Tensor)
 
 
 def minimum_length(processor: Any) -> int:

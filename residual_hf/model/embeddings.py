@@ -134,10 +134,16 @@ def rotary_positions(config: ResidualConfig, position_ids: Tensor) -> tuple[Tens
     Maps positions (batch, length) to (batch, 1, length, head_dim). The frequencies are no buffer, which `model.half()`
     would round. Su et al. 2021, RoFormer, in the layout of Llama: dimension k is turned with k + head_dim / 2.
     """
-    head_dim = config.d_model // config.num_attention_heads
-    exponents = torch.arange(0, head_dim, 2, dtype=torch.float32, device=position_ids.device) / head_dim
-    angles = (position_ids[..., None].float() * config.rope_theta**-exponents).repeat(1, 1, 2).unsqueeze(1)
+    frequencies = rotary_frequencies(config, position_ids.device)
+    angles = (position_ids[..., None].float() * frequencies).repeat(1, 1, 2).unsqueeze(1)
     return angles.cos(), angles.sin()
+
+
+def rotary_frequencies(config: ResidualConfig, device: torch.device | None = None) -> Tensor:
+    """theta^(-2k / head_dim), (head_dim / 2)."""
+    head_dim = config.d_model // config.num_attention_heads
+    exponents = torch.arange(0, head_dim, 2, dtype=torch.float32, device=device) / head_dim
+    return config.rope_theta**-exponents
 
 
 def rotate(states: Tensor, rotary: tuple[Tensor, Tensor]) -> Tensor:

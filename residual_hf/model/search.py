@@ -49,8 +49,9 @@ class SearchSettings:
         early_stopping: True, False or "never", as in `GenerationConfig`.
         min_length: least tokens with the prompt, before one of `eos_token_ids` may follow.
         processors: for a length, the functions of sequences (rows, length) and scores (rows, vocabulary) that apply.
-            They treat rows independently.
-        record_scores: keep the processed scores of every step. Sentences that have finished then stay in the batch.
+            They treat rows independently, but may count on all of them.
+        record_scores: keep the processed scores of every step.
+        keep_finished: sentences that have finished stay in the batch, for these scores or for processors.
         do_sample: draw tokens instead of taking the most probable; without beams only.
         prompt_is_read: the decoder has read all of the prompt but its newest tokens.
     """
@@ -65,6 +66,7 @@ class SearchSettings:
     min_length: int = 0
     processors: Callable[[int], Sequence[Processor]] = lambda length: ()
     record_scores: bool = False
+    keep_finished: bool = False
     do_sample: bool = False
     prompt_is_read: bool = False
 
@@ -117,7 +119,7 @@ def greedy_search(decoder: Decoder, prompt: Tensor, settings: SearchSettings) ->
         log_probs, candidates = given
         rows, best = np.arange(len(sentence)), log_probs.argmax(axis=1)
         tokens = candidates[rows, best]
-        if settings.record_scores:
+        if settings.keep_finished:
             tokens = np.where(ended, settings.fill_token_id, tokens)
         sequences[:, length] = tokens
         totals[sentence] += np.where(ended, np.float32(0), log_probs[rows, best])
@@ -129,7 +131,7 @@ def greedy_search(decoder: Decoder, prompt: Tensor, settings: SearchSettings) ->
         if ended.all():
             tensors = torch.from_numpy(found[:, :length]), torch.from_numpy(totals)
             return SearchResult(tensors[0], log_probs=tensors[1], scores=recorded)
-        if not settings.record_scores:
+        if not settings.keep_finished:
             kept = (~ended).nonzero()[0]
             decoder.select(kept)
             sentence, limits, sequences, ended = sentence[kept], limits[kept], sequences[kept], ended[kept]
@@ -148,7 +150,7 @@ def beam_search(decoder: Decoder, prompt: Tensor, settings: SearchSettings) -> S
         if not is_open.all():
             if not is_open.any():
                 break
-            if not settings.record_scores:
+            if not settings.keep_finished:
                 closed_hypotheses.append(search.hypotheses.take(~is_open))
                 rows = rows[is_open]
                 search.keep(is_open)

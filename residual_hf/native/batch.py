@@ -42,9 +42,7 @@ class Sentences:
 
     def table(self) -> Table:
         """Each token attends to all tokens of its sentence."""
-        return Table(
-            self.entries.data_ptr(), self.longest, self.sentence_of_token.data_ptr(), self.lengths.data_ptr()
-        )
+        return Table(self.entries.data_ptr(), self.longest, self.sentence_of_token.data_ptr(), self.lengths.data_ptr())
 
     def causal_table(self) -> Table:
         """Each token attends to itself and to the tokens before it: a part of one list, that counts down."""

@@ -166,7 +166,9 @@ class NativeDecoder:
         sentences = Sentences(mask[:, :-1])
         total = int(sentences.lengths.sum())
         self.check_length(sentences.longest, "decoder")
-        cache = [torch.empty(total, 2 * self.decoder.attention_width, dtype=self.dtype) for _ in range(self.decoder.layers)]
+        cache = [
+            torch.empty(total, 2 * self.decoder.attention_width, dtype=self.dtype) for _ in range(self.decoder.layers)
+        ]
         if total:
             positions = sentences.mask.cumsum(1) - 1 + first_position(positions_padding(self.config))
             self.run(self.decoder, sentences, prompt[:, :-1], positions, sentences.causal_table(), cache)

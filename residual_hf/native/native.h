@@ -81,7 +81,7 @@ typedef struct {
 
 typedef struct {
     AttentionLayer own, cross;  // `cross` is empty without an encoder
-    Linear ffn_in, ffn_out;
+    Linear ffn_in, ffn_gate, ffn_out;  // a gate has weights where it is used, and then `ffn_inner` operations
     Program ffn_inner, after_ffn;
 } Layer;
 
@@ -95,6 +95,7 @@ typedef struct {
     int32_t inner_registers, adds_scores;  // values for the programs within sub-layers, of a row; score_factor is used
     float embedding_scale;
     const float *tokens, *positions;  // (vocabulary, width), (positions, width) or NULL
+    const float *frequencies;         // of rotary positions (half a head), or NULL
     Program start;                    // before the first sub-layer
     const Layer *layer;
     Linear logits;

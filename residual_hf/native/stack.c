@@ -27,6 +27,8 @@ size_t place_buffers(const Stack *s, int rows, int chunk, int longest, char *bas
     b->wide = take(base, &used, some * wide_size(s) * sizeof(float));
     b->inner = take(base, &used, s->inner_registers * sizeof(float));
     b->longest = longest;
+    b->gated = take(base, &used, s->layer->ffn_gate.weights ? some * s->ffn_width * sizeof(float) : 0);
+    b->turns = take(base, &used, s->frequencies ? all * s->head_size * sizeof(float) : 0);
     size_t sums = s->adds_scores ? all * s->heads * longest * sizeof(float) : 0;
     b->own_sums = take(base, &used, sums);
     b->cross_sums = take(base, &used, s->layer->cross.query.weights ? sums : 0);
@@ -56,23 +58,25 @@ WITH_AVX512 void embed(const Stack *s, const Buffers *b, int rows, const int64_t
             _mm512_storeu_ps(row + i, values);
         }
     }
+    if (s->frequencies) place_turns(s, b, rows, positions);
     update_stream(s, b, rows, &s->start);
 }
 
 // Keys and values of some states, for a cache.
 void project(const Stack *s, const Buffers *b, int rows, const AttentionLayer *of, const void *states, void *cache) {
-    if (of->inner[AT_KEY].operations)
-        map_and_run(s, b, rows, &of->key_value, IDENTITY, of->inner + AT_KEY, 2, s->heads, states, cache);
-    else
-        linear(&of->key_value, rows, states, IDENTITY, cache, s->type, b->linear);
+    int is_plain = !of->inner[AT_KEY].operations;
+    linear(&of->key_value, rows, states, IDENTITY, is_plain ? cache : b->wide, is_plain ? s->type : FLOAT32, b->linear);
+    if (!is_plain) run_inner(s, b, rows, 2 * s->attention_width, of->inner + AT_KEY, 2, s->heads, cache);
+    if (s->frequencies) rotate(s, b, rows, cache, 2 * s->attention_width);
 }
 
-void attend(const Stack *s, const Buffers *b, int rows, const AttentionLayer *of, const void *cache, const Table *table,
-            float *sums, int is_first) {
-    if (of->inner[AT_QUERY].operations)
-        map_and_run(s, b, rows, &of->query, IDENTITY, of->inner + AT_QUERY, 1, s->heads, b->hidden, b->query);
-    else
-        linear(&of->query, rows, b->hidden, IDENTITY, b->query, s->type, b->linear);
+void attend(const Stack *s, const Buffers *b, int rows, const AttentionLayer *of, const void *cache,
+            const Table *table, float *sums, int is_first) {
+    int is_plain = !of->inner[AT_QUERY].operations;
+    linear(&of->query, rows, b->hidden, IDENTITY, is_plain ? b->query : b->wide, is_plain ? s->type : FLOAT32,
+           b->linear);
+    if (!is_plain) run_inner(s, b, rows, s->attention_width, of->inner + AT_QUERY, 1, s->heads, b->query);
+    if (s->frequencies) rotate(s, b, rows, b->query, s->attention_width);
     if (of->score_factor)
         attention_with_sums(s, b, rows, of, cache, table, sums, is_first);
     else
@@ -84,10 +88,14 @@ void attend(const Stack *s, const Buffers *b, int rows, const AttentionLayer *of
 }
 
 void feed_forward(const Stack *s, const Buffers *b, int rows, const Layer *layer) {
-    if (layer->ffn_inner.operations)
-        map_and_run(s, b, rows, &layer->ffn_in, s->activation, &layer->ffn_inner, 1, 1, b->hidden, b->ffn);
-    else
-        linear(&layer->ffn_in, rows, b->hidden, s->activation, b->ffn, s->type, b->linear);
+    int is_gated = layer->ffn_gate.weights != NULL, is_plain = !layer->ffn_inner.operations;
+    linear(is_gated ? &layer->ffn_gate : &layer->ffn_in, rows, b->hidden, s->activation, is_plain ? b->ffn : b->wide,
+           is_plain ? s->type : FLOAT32, b->linear);
+    if (is_gated) {
+        linear(&layer->ffn_in, rows, b->hidden, IDENTITY, b->gated, FLOAT32, b->linear);
+        for (int64_t i = 0; i < (int64_t)rows * s->ffn_width; i++) b->wide[i] *= b->gated[i];
+    }
+    if (!is_plain) run_inner(s, b, rows, s->ffn_width, &layer->ffn_inner, 1, 1, b->ffn);
     linear(&layer->ffn_out, rows, b->ffn, IDENTITY, b->branch, FLOAT32, b->linear);
     update_stream(s, b, rows, &layer->after_ffn);
 }
@@ -96,5 +104,6 @@ Buffers from_row(const Stack *s, Buffers b, int row) {
     b.stream += (int64_t)row * s->start.registers;
     b.hidden = (char *)b.hidden + (int64_t)row * s->stride * element_size(s);
     if (s->adds_scores) b.own_sums += (int64_t)row * s->heads * b.longest;
+    if (s->frequencies) b.turns += (int64_t)row * (s->width / s->heads / 2) * 2;
     return b;
 }

@@ -16,6 +16,7 @@ typedef struct {
     float *wide, *inner;           // (rows, `wide_size`), and registers of a row, for the programs within sub-layers
     float *own_sums, *cross_sums;  // of scores, (rows, heads, longest)
     int longest;
+    float *gated, *turns;          // (rows, ffn_width), and (rows, size of a head)
 } Buffers;
 
 static inline int round_up(int value, int multiple) { return (value + multiple - 1) / multiple * multiple; }
@@ -40,8 +41,10 @@ void run_program(const Program *program, int rows, float *registers, const float
 void update_stream(const Stack *s, const Buffers *b, int rows, const Program *program);
 
 int wide_size(const Stack *s);
-void map_and_run(const Stack *s, const Buffers *b, int rows, const Linear *map, Activation activation,
-                 const Program *program, int programs, int vectors, const void *input, void *output);
+void run_inner(const Stack *s, const Buffers *b, int rows, int width, const Program *program, int programs,
+               int vectors, void *output);
+void place_turns(const Stack *s, const Buffers *b, int rows, const int64_t *positions);
+void rotate(const Stack *s, const Buffers *b, int rows, void *states, int64_t width);
 void within_heads(const Stack *s, const Buffers *b, int rows, const Program *program);
 void attention_with_sums(const Stack *s, const Buffers *b, int rows, const AttentionLayer *of, const void *cache,
                          const Table *table, float *sums, int is_first);

@@ -19,7 +19,7 @@ from .recorder import NoKernel
 from .weights import ACTIVATIONS
 
 LARGEST_HEAD = 128
-LINEAR_MAPS = ("q_proj", "k_proj", "v_proj", "out_proj", "fc1", "fc2")
+LINEAR_MAPS = ("q_proj", "k_proj", "v_proj", "out_proj", "fc1", "gate", "fc2")
 TABLES = {
     "embed_tokens": ("ScaledEmbedding",),
     "embed_positions": ("SinusoidalPositions", "MarianPositions", "LearnedPositions"),
@@ -54,8 +54,6 @@ def unsupported_stack(stack: ResidualStack) -> str | None:
     config = stack.config
     if config.activation_function not in ACTIVATIONS:
         return f"activation_function {config.activation_function!r} has no native kernel"
-    if config.position_embedding_type == "rotary" or config.gated_ffn:
-        return "rotary positions and gated feed-forward layers have no native kernel"
     head_size = config.d_model // config.stack_attention_heads(stack.stack)
     if head_size > LARGEST_HEAD:
         return f"heads of {head_size} values are larger than {LARGEST_HEAD}"

@@ -9,7 +9,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import pad
 
-from residual_hf.model.embeddings import SinusoidalPositions, first_position, positions_padding, unit_vectors
+from residual_hf.model.embeddings import (
+    SinusoidalPositions,
+    first_position,
+    positions_padding,
+    rotary_frequencies,
+    unit_vectors,
+)
 from residual_hf.model.search import Array
 from residual_hf.model.stacks import ResidualStack
 
@@ -148,10 +154,15 @@ class Packer:
             packed.cross = self.attention(layer.encoder_attn, heads, *parts[1])
         inner, _, packed.after_ffn = parts[-1]
         fc1, fc2 = layer.ffn.fc1, layer.ffn.fc2
-        packed.ffn_in = self.linear(*map_of(fc1, after=inner.get("pre_activation")))
+        gate, before_activation = layer.ffn.gate, inner.get("pre_activation")
+        packed.ffn_in = self.linear(*map_of(fc1, after=before_activation if gate is None else None))
+        if gate is not None:
+            packed.ffn_gate = self.linear(*map_of(gate, after=before_activation))
         packed.ffn_out = self.linear(*map_of(fc2, before=inner.get("inner")))
-        if not is_affine(inner.get("inner")):
-            packed.ffn_inner = self.inner(inner["inner"], packed.ffn_out.inputs)
+        if gate is not None or not is_affine(inner.get("inner")):
+            unchanged = InnerProgram(None, fc1.out_features)
+            own = unchanged if is_affine(inner.get("inner")) else inner["inner"]
+            packed.ffn_inner = self.inner(own, packed.ffn_out.inputs)
         return packed
 
     def stack(self, stack: ResidualStack) -> Stack:
@@ -178,6 +189,8 @@ class Packer:
         packed.tokens = self.address(unit_vectors(tokens) if config.fix_norm else tokens)
         if stack.embed_positions is not None:
             packed.positions = self.address(position_table(stack.embed_positions).float())
+        if config.position_embedding_type == "rotary":
+            packed.frequencies = self.address(rotary_frequencies(config))
         sizes = config.d_model, stride, recorded.vectors, recorded.numbers
         packed.start, *after = (self.program(operations, *sizes) for operations in recorded.programs)
         self.inner_registers = 0

@@ -1,0 +1,94 @@
+# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
+"""A decoder alone on the native kernels against the model itself: prompts that are read at once, then single tokens."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from support.native_library import isa, needs_kernels, threads  # noqa: F401
+from support.single_stacks import MODES, causal
+
+from residual_hf.base.choices import DECODING_DTYPES
+from residual_hf.native.decoder import NativeDecoder
+from residual_hf.native.support import missing_support
+
+pytestmark = needs_kernels
+MODERN = {"position_embedding_type": "rotary", "gated_ffn": True, "activation_function": "silu"}
+ODD = {"d_model": 42, "num_attention_heads": 3, "intermediate_size": 50}
+VARIANTS = {
+    "modern": {**MODERN, **ODD},
+    "norms inside a gated layer": {**MODERN, "ln_mode": "sub_ln"},
+    "odd": {**ODD, "ln_mode": "hybrid_norm"},
+    "all tokens counted": {"position_counting": "all_tokens", "position_embedding_type": "learned"},
+    "no final norm": {"ln_mode": "pre_ln", "final_norm": False},
+}
+LENGTHS = 5, 1, 2, 4  # of prompts in columns up to PROMPT
+PROMPT, END, BEAMS = 5, 9, 3
+
+
+def texts():
+    ids = torch.randint(4, 50, (len(LENGTHS), END), generator=torch.Generator().manual_seed(2))
+    mask = torch.arange(END) >= PROMPT - torch.tensor(LENGTHS)[:, None]
+    return ids.masked_fill(~mask, 1), mask
+
+
+@torch.no_grad()
+def error(model, decoder):
+    """Largest relative difference of the logits of a step, with beams in another order and a text that leaves."""
+    ids, mask = texts()
+    positions = (mask.cumsum(1) - 1).clamp(min=0)  # as in `generate`
+    expected = model(ids, attention_mask=mask.long(), position_ids=positions).logits
+    state = decoder.read(ids[:, :PROMPT], mask[:, :PROMPT], BEAMS, END)
+    text, worst = torch.arange(len(ids)).repeat_interleave(BEAMS), 0.0
+    for column in range(PROMPT - 1, END):
+        found, wanted = state.step(ids[text, column].numpy()), expected[text, column]
+        worst = max(worst, float((found - wanted).norm() / wanted.norm()))
+        rows = torch.arange(len(text)).view(-1, BEAMS).flip(1)[1 if column == PROMPT else 0 :].flatten()
+        state.select(rows.numpy())
+        text = text[rows]
+    return worst
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_fp32_has_the_logits_of_the_model(mode):
+    model = causal(ln_mode=mode)
+    assert error(model, NativeDecoder(model)) < 1e-5
+
+
+@pytest.mark.parametrize("fields", VARIANTS.values(), ids=VARIANTS)
+def test_variants_in_every_precision(fields):
+    model = causal(**fields)
+    for dtype, tolerance in zip(DECODING_DTYPES, (1e-5, 0.05, 0.15), strict=True):
+        assert error(model, NativeDecoder(model, dtype)) < tolerance
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("dtype", DECODING_DTYPES)
+def test_a_text_has_the_same_logits_in_any_batch_and_with_any_threads(isa, dtype):  # noqa: F811
+    model = causal(ln_mode="resi_dual", d_model=96, intermediate_size=200, **MODERN)
+    decoder = NativeDecoder(model, dtype)
+    ids, mask = (values[:, :PROMPT].repeat(20, 1) for values in texts())
+
+    def logits(rows):
+        state = decoder.read(ids[rows], mask[rows], 1, END)
+        return [state.step(np.full(len(ids[rows]), token)).clone() for token in (7, 8)]
+
+    together = logits(slice(None))
+    with threads(3):
+        assert all(map(torch.equal, logits(slice(None)), together))
+    for row, length in enumerate(LENGTHS):
+        assert all(torch.equal(a[0], b[row]) for a, b in zip(logits([row]), together, strict=True))
+        state = decoder.read(ids[row, None, -length:], mask[row, None, -length:], 1, END)
+        assert torch.equal(state.step(np.array([7]))[0], together[0][row])
+
+
+def test_what_has_no_kernels_is_refused():
+    assert "AdaptiveSoftmax" in missing_support(causal(adaptive_cutoffs=[10, 25], adaptive_factor=2))
+    model = causal(max_position_embeddings=6)
+    ids, mask = texts()
+    state = NativeDecoder(model).read(ids[:, :PROMPT], mask[:, :PROMPT], 1, END)
+    state.step(np.full(len(ids), 7))
+    state.step(np.full(len(ids), 7))
+    with pytest.raises(ValueError, match="the decoder received 7 tokens, but max_position_embeddings is 6"):
+        state.step(np.full(len(ids), 7))
