@@ -13,40 +13,42 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from residual_hf.model.branch_warmup import branch_warmups
 from residual_hf.model.configuration_residual import ResidualConfig
-from residual_hf.model.connections import LN_MODES, STACKS, ResidualConnection, SublayerPlace
+from residual_hf.model.connections import LN_MODES, ResidualConnection, SublayerPlace
 from residual_hf.model.embeddings import SinusoidalPositions
 from residual_hf.model.layers import BRANCHES
-from residual_hf.model.modeling_residual import ResidualForConditionalGeneration
-from residual_hf.model.stacks import ResidualStack
+from residual_hf.model.stacks import ResidualPreTrainedModel, ResidualStack
 
+Model = TypeVar("Model", bound=ResidualPreTrainedModel)  # with an output: of an encoder-decoder, or of a stack alone
 Scale = Tensor | float
-READERS = {"self_attention": ("q_proj", "k_proj", "v_proj"), "cross_attention": ("q_proj",), "feed_forward": ("fc1",)}
+READERS = {
+    "self_attention": ("q_proj", "k_proj", "v_proj"),
+    "cross_attention": ("q_proj",),
+    "feed_forward": ("fc1", "gate"),
+}
 WRITERS = {"self_attention": "out_proj", "cross_attention": "out_proj", "feed_forward": "fc2"}
 
 
 @torch.no_grad()
-def fold(model: ResidualForConditionalGeneration, stacks: Sequence[str] = STACKS) -> ResidualForConditionalGeneration:
+def fold(model: Model, stacks: Sequence[str] | None = None) -> Model:
     """Return a plain model (Post-LN, Pre-LN or norm-free) with the same logits; `model` is not modified.
 
-    Stacks are folded independently; a stack that is plain already or not in `stacks` does not change. A scale on the
-    shortcut of the first sub-layer is multiplied into the norm of the embeddings or, without one, into the token table
-    and the positions of the stack; the result then has separate tables and learned positions. Folded models are meant
-    for inference: an optimizer would train the folded weights differently. A branch warm-up that is not finished is
-    folded in both stacks, see `fold_branch_warmup`.
+    Stacks are folded independently; one that is plain already or not in `stacks` (None: all) does not change. A scale
+    on the shortcut of the first sub-layer is multiplied into the norm of the embeddings or, without one, into the token
+    table and the positions of the stack; the result then has separate tables and learned positions. Folded models are
+    meant for inference: an optimizer would train the folded weights differently. A branch warm-up that is not finished
+    is folded in all stacks, see `fold_branch_warmup`.
 
     Raises:
-        ValueError: a mode cannot be folded, a norm has no gain to multiply a scale into, a scale is 0, or the model is
-            not an encoder-decoder.
+        ValueError: a mode cannot be folded, a norm has no gain to multiply a scale into, or a scale is 0.
     """
-    if not model.config.is_encoder_decoder:
-        raise ValueError(f"a {type(model).__name__} cannot be folded: the model must be an encoder-decoder")
+    stacks = model.config.stacks if stacks is None else stacks
     model = fold_branch_warmup(model)
     plain = {name: plain_mode(model.config, name) for name in stacks}
     scales = {name: [c.foldable_scales() for c in connections(model.model.get_submodule(name))] for name in stacks}
@@ -59,7 +61,7 @@ def fold(model: ResidualForConditionalGeneration, stacks: Sequence[str] = STACKS
 
 
 @torch.no_grad()
-def fold_branch_warmup(model: ResidualForConditionalGeneration) -> ResidualForConditionalGeneration:
+def fold_branch_warmup(model: Model) -> Model:
     """A model without branch warm-up and with the same logits; `model` itself if the factors of its branches are 1.
 
     The factors are multiplied into the last matrix of each branch, or into the norm after it.
@@ -69,12 +71,12 @@ def fold_branch_warmup(model: ResidualForConditionalGeneration) -> ResidualForCo
     """
     if all(warmup.is_finished for warmup in branch_warmups(model)):
         return model
-    modes = {name: model.config.mode(name) for name in STACKS}
+    modes = {name: model.config.mode(name) for name in model.config.stacks}
     warming = {name: mode for name, mode in modes.items() if mode.default_branch_warmup is not None}
     config = config_with_modes(model.config, {name: (str(mode.folds_into), {}) for name, mode in warming.items()})
     config.branch_warmup, config.admin_profile = None, model.config.admin_profile
     folded = copy_into(model, config, separate=False)
-    for name in STACKS:
+    for name in modes:
         layers, scaled_layers = (m.model.get_submodule(name).layers for m in (model, folded))
         for layer, scaled in zip(layers, scaled_layers, strict=True):
             factor = as_double(1.0 if layer.branch_warmup is None else layer.branch_warmup())
@@ -103,47 +105,52 @@ def foldable_modes() -> list[str]:
 
 def config_with_modes(config: ResidualConfig, changed: Mapping[str, tuple[str, Mapping[str, Any]]]) -> ResidualConfig:
     """A copy of a config in which some stacks have another mode and options."""
-    present = {name: (config.stack_ln_mode(name), vars(config.ln_options(name))) for name in STACKS}
-    (encoder, encoder_options), (decoder, decoder_options) = copy.deepcopy({**present, **changed}).values()
+    present = {name: (config.stack_ln_mode(name), vars(config.ln_options(name))) for name in config.stacks}
+    of_stacks = [*copy.deepcopy({**present, **changed}).values()]
+    (encoder, encoder_options), (decoder, decoder_options) = of_stacks[0], of_stacks[-1]
     config = copy.deepcopy(config)
     config.ln_mode, config.encoder_ln_mode = encoder, None
     config.decoder_ln_mode = decoder if decoder != encoder else None
     config.ln_mode_options = encoder_options if encoder == decoder and encoder_options == decoder_options else {}
+    config.admin_profile = None
+    if not config.is_encoder_decoder:
+        setattr(config, f"{config.stacks[0]}_ln_mode_options", None)
+        return config
     shared = config.ln_mode_options
     config.encoder_ln_mode_options = {} if encoder_options == shared else encoder_options
     config.decoder_ln_mode_options = {} if decoder_options == shared else decoder_options
-    config.admin_profile = None
     return config
 
 
 def scales_tables(config: ResidualConfig, scales: dict[str, list[dict[str, Scale]]]) -> bool:
     """Whether the scale of a first shortcut is multiplied into the embeddings; a norm on them takes it otherwise."""
     needed = not config.embedding_norm and not all(is_one(stack[0]) for stack in scales.values())
-    if needed and config.fix_norm:
-        raise ValueError("fix_norm: a scale on the first shortcut cannot be moved into normalized token embeddings")
+    for field, kind in (("fix_norm", "normalized"), ("adaptive_cutoffs", "adaptive")):
+        if needed and getattr(config, field):
+            raise ValueError(f"{field}: a scale on the first shortcut cannot be moved into {kind} token embeddings")
     return needed
 
 
-def copy_into(
-    model: ResidualForConditionalGeneration, config: ResidualConfig, *, separate: bool
-) -> ResidualForConditionalGeneration:
+def copy_into(model: Model, config: ResidualConfig, *, separate: bool) -> Model:
     """A model in fp64 of another config with the weights that both have; parameters that only it has are initialized.
 
-    `separate` gives it a token table for each stack and learned positions. A branch warm-up that only it has is
-    finished.
+    `separate` gives each stack and the output their own tables, and learned in place of sinusoidal positions. A branch
+    warm-up that only it has is finished.
     """
     if separate:
-        config.share_encoder_decoder_embeddings = config.tie_word_embeddings = False
-        if config.position_embedding_type != "none":
+        config.tie_word_embeddings = False
+        config.share_encoder_decoder_embeddings = not config.is_encoder_decoder
+        if config.position_embedding_type.startswith("sinusoidal"):
             config.position_embedding_type = "learned"
     made = type(model)._from_config(config, attn_implementation=model.config._attn_implementation)
-    made.generation_config = copy.deepcopy(model.generation_config)
+    if made.can_generate():
+        made.generation_config = copy.deepcopy(model.generation_config)
     made.to(model.device).double()  # before copying, so that weights in fp64 keep their precision
     for warmup in branch_warmups(made):
         warmup.updates.fill_(warmup.duration)
     own = made.state_dict()
     made.load_state_dict({name: tensor for name, tensor in model.state_dict().items() if name in own}, strict=False)
-    for name in STACKS:
+    for name in config.stacks:
         positions = model.model.get_submodule(name).embed_positions
         if separate and isinstance(positions, SinusoidalPositions):
             made.model.get_submodule(name).embed_positions.weight.copy_(positions.table)
@@ -186,7 +193,8 @@ def scale_shortcut(
         if stack.embed_positions is not None:
             stack.embed_positions.get_parameter("weight").mul_(scale)
     for name in READERS[place.kind]:
-        getattr(sublayer, name).weight.div_(scale)
+        if (reader := getattr(sublayer, name)) is not None:
+            reader.weight.div_(scale)
 
 
 def scale_branch(connection: ResidualConnection, sublayer: Any, scale: Tensor) -> None:

@@ -63,7 +63,8 @@ class NativeDecoder:
     """Encoder and decoder of a model, or a decoder alone, on the native kernels.
 
     Args:
-        model: a `ResidualForConditionalGeneration` or a `ResidualForCausalLM` on the CPU, without a reason of `missing_support`.
+        model: a `ResidualForConditionalGeneration` or `ResidualForCausalLM` on the CPU, without a reason of
+            `missing_support`.
         dtype: of weights and activations: "float32" gives the logits of the model; "bfloat16"; "int8" has weights of 8
             bits with a scale per output, inputs of linear maps rounded to 8 bits with a scale per row, and other
             activations in bfloat16.

@@ -31,7 +31,7 @@ class DecoderState:
 
     Args:
         sentences: the sources, or of a decoder alone the tokens that it has read.
-        cross_cache: keys and values of the sources, (layers, source tokens, 2 * attention_width); None: there are none.
+        cross_cache: keys and values of the sources, (layers, source tokens, 2 * attention_width), if there are any.
         read: for each layer keys and values of tokens that were read, (tokens, 2 * attention_width); None: of none.
     """
 

@@ -6,8 +6,16 @@ import itertools
 import pytest
 import torch
 from model.test_mode_invariants import SOURCE, TARGET, make
+from support.single_stacks import SIZES, disturbed
 
+from residual_hf import (
+    ResidualConfig,
+    ResidualForCausalLM,
+    ResidualForMaskedLM,
+    ResidualForSequenceClassification,
+)
 from residual_hf.conversion import fold, foldable_modes
+from residual_hf.model.branch_warmup import branch_warmups
 from residual_hf.model.connections import LN_MODES
 from residual_hf.model.modeling_residual import ResidualForConditionalGeneration
 
@@ -82,6 +90,38 @@ def test_original_is_not_touched_and_the_folded_model_lives(mode, tmp_path):
     assert torch.equal(loaded.generate(SOURCE, **settings), model.generate(SOURCE, **settings))
     extra = set(folded.state_dict()) - set(make(PLAIN[mode]).state_dict())
     assert extra <= {f"model.{stack}.embed_positions.weight" for stack in ("encoder", "decoder")}
+
+
+OPTIONS = {
+    "plain": {},
+    "modern": {"position_embedding_type": "rotary", "gated_ffn": True, "activation_function": "silu"},
+    "warming": {"branch_warmup": {"updates": 8}},
+}
+
+
+@pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
+@pytest.mark.parametrize("mode", ["admin", "rezero", "layer_scale", "branch_norm", "deep_norm"])
+def test_models_of_one_stack_fold(mode, options):
+    text = torch.arange(4, 12)[None]
+    for cls, stack in (
+        (ResidualForCausalLM, "decoder"),
+        (ResidualForMaskedLM, "encoder"),
+        (ResidualForSequenceClassification, "encoder"),
+    ):
+        model = disturbed(cls(ResidualConfig(ln_mode=mode, **SIZES, **options, **{f"is_{stack}_only": True})))
+        for warmup in branch_warmups(model):
+            warmup.updates.fill_(warmup.duration // 2)
+        folded = fold(model.double())
+        assert type(folded) is cls and folded.config.stack_ln_mode(stack) == PLAIN[mode]
+        with torch.no_grad():
+            torch.testing.assert_close(folded(text).logits, model(text).logits, rtol=1e-10, atol=1e-10)
+
+
+def test_adaptive_embeddings_do_not_take_a_scale():
+    fields = {"adaptive_cutoffs": [10, 25], "adaptive_factor": 2, "is_decoder_only": True}
+    model = disturbed(ResidualForCausalLM(ResidualConfig(ln_mode="admin", **SIZES, **fields)))
+    with pytest.raises(ValueError, match="adaptive_cutoffs: a scale on the first shortcut cannot be moved"):
+        fold(model)
 
 
 def test_tables_stay_one_where_no_first_shortcut_is_scaled():
