@@ -1,5 +1,8 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
-"""`residual-hf export`: write a model for another runtime, after comparing its translations with the model's."""
+"""`residual-hf export`: write a model for another runtime, after comparing its translations with the model's.
+
+A decoder alone continues texts instead.
+"""
 
 from __future__ import annotations
 
@@ -8,12 +11,14 @@ import random
 import warnings
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
 import sacrebleu
 import torch
 from torch import Tensor, nn
+from transformers import GenerationConfig
 
 from residual_hf._version import __version__
 from residual_hf.base.choices import EXPORT_TARGETS
@@ -27,9 +32,10 @@ from residual_hf.generation.decode import to_text
 from residual_hf.generation.generation_settings import DecodingSettings
 from residual_hf.model.connections import get_ln_mode
 from residual_hf.model.modeling_residual import ResidualForConditionalGeneration
+from residual_hf.model.modeling_single_stack import ResidualForCausalLM
 from residual_hf.model.prepared_decoder import LayerDecoder, prepared_decoder
 
-from .exported_model import end_tokens, translate_greedily
+from .exported_model import BATCH, Model, end_tokens, padded, translate_greedily
 from .to_ctranslate2 import CTranslate2Target
 from .to_onnx import OnnxTarget
 from .to_torch_export import TorchExportTarget
@@ -54,13 +60,14 @@ class Verification:
     """What `export` has measured on the exported model; saved as `export.json`.
 
     Attributes:
-        sentences: number of sentences translated by both models, with greedy search.
+        sentences: number of sentences translated (or texts continued) by both models, with greedy search.
         identical: translations of the float32 export that equal the model's.
         tied: the other translations of the float32 export. They start to differ where the model gives both tokens the
             same log-probability up to 0.001.
         bleu: int8 with references only: BLEU of the exported model.
         bleu_loss: int8 only: BLEU of the model minus BLEU of the exported model. Without references the model's
             translations are the reference, so that this is an upper bound in most cases.
+        task: "translation", or "text-generation" of a decoder alone.
     """
 
     target: str
@@ -70,13 +77,15 @@ class Verification:
     tied: int
     bleu: float | None = None
     bleu_loss: float | None = None
+    task: str = "translation"
 
     def __str__(self) -> str:
-        text = f"{self.identical} of {self.sentences} translations identical in float32"
+        outputs = "translations" if self.task == "translation" else "continuations"
+        text = f"{self.identical} of {self.sentences} {outputs} identical in float32"
         if self.tied:
             text += f", {self.tied} after a tie"
         if self.bleu_loss is not None:
-            against = "the translations of the model" if self.bleu is None else "the references"
+            against = f"the {outputs} of the model" if self.bleu is None else "the references"
             text += f"; int8 loses {self.bleu_loss:.2f} BLEU against {against}"
         return text
 
@@ -107,7 +116,8 @@ def export(
     Args:
         name: a saved folder or a name on the Hub.
         to: `"ctranslate2"`, `"onnx"` or `"torch"`.
-        verify_with: text file with one source sentence per line. Default: sequences of random tokens.
+        verify_with: text file with one source sentence, or beginning of a text, per line. Default: sequences of random
+            tokens.
         references: translations of `verify_with`, for BLEU.
 
     Raises:
@@ -125,9 +135,14 @@ def export(
     missing = [package for package in target.requires if importlib.util.find_spec(package) is None]
     if missing:
         raise InputError(f"--to {to}: {', '.join(missing)} not installed; pip install 'residual_hf[{to}]'")
-    model, tokenizer = load_checkpoint(name, trust_remote_code=trust_remote_code)
-    if not isinstance(model, ResidualForConditionalGeneration):
-        raise InputError(f"model {name}: {type(model).__name__} given, must be a ResidualForConditionalGeneration")
+    classes = ResidualForConditionalGeneration, ResidualForCausalLM
+    model, tokenizer = load_checkpoint(name, trust_remote_code=trust_remote_code, classes=classes)
+    if not isinstance(model, classes):
+        raise InputError(
+            f"model {name}: {type(model).__name__} given, must be a {' or '.join(cls.__name__ for cls in classes)}"
+        )
+    if references is not None and not model.config.is_encoder_decoder:
+        raise InputError("--reference: only for an encoder-decoder")
     model = model.float().eval()
     for field in ("eos_token_id", "decoder_start_token_id"):  # `generate` reads those of the generation config
         if (value := getattr(model.generation_config, field)) is not None:
@@ -136,7 +151,10 @@ def export(
     target.check(model.config)
     forbid_tokens(model)
     sources, reference_texts = read_sentences(model, tokenizer, verify_with, references)
-    limit = DecodingSettings().length_limit(max(map(len, sources)), model.config.max_position_embeddings)
+    longest, positions = max(map(len, sources)), model.config.max_position_embeddings
+    limit = DecodingSettings().length_limit(longest, positions)
+    if not model.config.is_encoder_decoder:
+        limit = min(limit, positions - longest)
     own = translate(model, sources, limit)
     with atomic_folder(output_dir) as folder:
         with warnings.catch_warnings():
@@ -154,7 +172,7 @@ def export(
     return found
 
 
-def forbid_tokens(model: ResidualForConditionalGeneration) -> None:
+def forbid_tokens(model: Model) -> None:
     """Give the tokens that the generation config forbids, such as padding in Marian, a bias that excludes them."""
     generation = model.generation_config
     words = generation.bad_words_ids or []
@@ -168,36 +186,45 @@ def forbid_tokens(model: ResidualForConditionalGeneration) -> None:
 
 
 def read_sentences(
-    model: ResidualForConditionalGeneration, tokenizer: Any, path: Path | None, references: Path | None
+    model: Model, tokenizer: Any, path: Path | None, references: Path | None
 ) -> tuple[list[list[int]], list[str] | None]:
     """Token ids of the first sentences of a file, or random ones, and their references."""
     config = model.config
+    is_alone, ends = not config.is_encoder_decoder, end_tokens(config)
+    most = config.max_position_embeddings // (2 if is_alone else 1)  # a text needs room to go on
     if path is None:
         special = set(tokenizer.all_special_ids) | {config.pad_token_id}
         ordinary = [i for i in range(len(tokenizer)) if i not in special]
         numbers = random.Random(0)
-        longest = min(RANDOM_LENGTHS[1], config.max_position_embeddings - 1)
+        longest = min(RANDOM_LENGTHS[1], most - 1)
         lengths = [numbers.randint(min(RANDOM_LENGTHS[0], longest), longest) for _ in range(SENTENCES)]
-        end = end_tokens(config)[0]
-        return [[*numbers.choices(ordinary, k=length), end] for length in lengths], None
+        last = [] if is_alone else ends[:1]
+        return [[*numbers.choices(ordinary, k=length), *last] for length in lengths], None
     lines, texts = list(iter_lines(path)), None if references is None else list(iter_lines(references))
     if texts is not None and len(texts) != len(lines):
         raise InputError(f"--reference: {references} has {len(texts)} lines, {path} has {len(lines)}")
     if config.language_tags == "source":
         check_tagged(filter(str.strip, lines), tokenizer, f"--verify-with: {path} has a line")
     encoded = tokenizer(lines, return_attention_mask=False)["input_ids"] if lines else []
+    if is_alone:
+        encoded = [ids[:-1] if ids[-1:] and ids[-1] in ends else ids for ids in encoded]
     chosen = [
         (ids, text)
         for ids, line, text in zip(encoded, lines, texts or lines, strict=True)
-        if line.strip() and len(ids) <= config.max_position_embeddings
+        if line.strip() and 0 < len(ids) <= most
     ][:SENTENCES]
     if not chosen:
         raise InputError(f"--verify-with: {path} has no sentence that the model can read")
     return [ids for ids, _ in chosen], None if texts is None else [text for _, text in chosen]
 
 
-def translate(model: ResidualForConditionalGeneration, sources: Sequence[list[int]], limit: int) -> list[list[int]]:
-    """Greedy translations of at most `limit` tokens by the model itself, in float32 and without native kernels."""
+def translate(model: Model, sources: Sequence[list[int]], limit: int) -> list[list[int]]:
+    """Greedy translations of at most `limit` tokens by the model itself, in float32 and without native kernels.
+
+    Of a decoder alone, what follows the sources.
+    """
+    if isinstance(model, ResidualForCausalLM):
+        return [ids for start in range(0, len(sources), BATCH) for ids in go_on(model, sources[start:][:BATCH], limit)]
 
     def decoder(tokens: Tensor, mask: Tensor) -> LayerDecoder:
         memory = model.get_encoder()(tokens, attention_mask=mask).last_hidden_state
@@ -206,35 +233,50 @@ def translate(model: ResidualForConditionalGeneration, sources: Sequence[list[in
     return translate_greedily(model.config, sources, limit, decoder)
 
 
+def go_on(model: ResidualForCausalLM, texts: Sequence[list[int]], limit: int) -> list[list[int]]:
+    """At most `limit` tokens that follow each of some texts, by Transformers' greedy search."""
+    tokens, mask = padded(model.config, texts)
+    special = {"eos_token_id": model.config.eos_token_id, "pad_token_id": model.config.pad_token_id}
+    greedy = GenerationConfig(max_new_tokens=limit, fast_decoding=False, do_sample=False, num_beams=1, **special)
+    before, model.generation_config = model.generation_config, greedy
+    rows = model.generate(tokens, attention_mask=mask)[:, tokens.shape[1] :].tolist()
+    model.generation_config = before
+    ends = end_tokens(model.config)
+    return [list(takewhile(lambda token: token not in ends, row)) for row in rows]
+
+
 def compare(
-    model: ResidualForConditionalGeneration,
+    model: Model,
     sources: Sequence[list[int]],
     own: Sequence[list[int]],
     exported: Sequence[list[int]],
     to: str,
 ) -> Verification:
     """Count equal translations. Raises `ExportDiffersError` for one that differs by more than rounding."""
+    task, verb = ("translation", "translates") if model.config.is_encoder_decoder else ("text-generation", "continues")
     tied = 0
     for source, ours, theirs in zip(sources, own, exported, strict=True):
         if ours == theirs:
             continue
         if not is_tie(model, source, ours, theirs):
             raise ExportDiffersError(
-                f"{to} translates {source} to {theirs}, the model to {ours}; the export is wrong, nothing was written"
+                f"{to} {verb} {source} to {theirs}, the model to {ours}; the export is wrong, nothing was written"
             )
         tied += 1
-    return Verification(to, "float32", len(sources), len(sources) - tied, tied)
+    return Verification(to, "float32", len(sources), len(sources) - tied, tied, task=task)
 
 
-def is_tie(
-    model: ResidualForConditionalGeneration, source: list[int], ours: Sequence[int], theirs: Sequence[int]
-) -> bool:
+def is_tie(model: Model, source: list[int], ours: Sequence[int], theirs: Sequence[int]) -> bool:
     """Whether the model has no preference between the first tokens that differ."""
     (end, *_), config = end_tokens(model.config), model.config
     ours, theirs = [*ours, end], [*theirs, end]
     first = next(i for i, (a, b) in enumerate(zip(ours, theirs, strict=False)) if a != b)
-    prefix = torch.tensor([[config.decoder_start_token_id, *ours[:first]]])
-    scores = model(torch.tensor([source]), decoder_input_ids=prefix).logits[0, -1].log_softmax(dim=-1)
+    if config.is_encoder_decoder:
+        prefix = torch.tensor([[config.decoder_start_token_id, *ours[:first]]])
+        logits = model(torch.tensor([source]), decoder_input_ids=prefix).logits
+    else:
+        logits = model(torch.tensor([[*source, *ours[:first]]])).logits
+    scores = logits[0, -1].log_softmax(dim=-1)
     return bool((scores[ours[first]] - scores[theirs[first]]).abs() < TIE)
 
 

@@ -16,18 +16,20 @@ from transformers import ForcedBOSTokenLogitsProcessor, GenerationConfig
 
 from residual_hf.model.configuration_residual import ResidualConfig
 from residual_hf.model.modeling_residual import ResidualForConditionalGeneration
+from residual_hf.model.modeling_single_stack import ResidualForCausalLM
 from residual_hf.model.search import Array, Decoder, SearchSettings, beam_search, best_tokens, greedy_search
 
-from .graphs import GRAPHS, Graph, trace
+from .graphs import DECODER, DECODER_WITH_PAST, ENCODER, Graph, trace
 
 BATCH = 32
 Sentences = list[list[int]]  # token ids
+Model = ResidualForConditionalGeneration | ResidualForCausalLM
 GraphCall = Callable[..., Sequence[Tensor]]  # tensors in the order of the inputs of a graph
 
 
 @dataclass
 class GraphDecoder:
-    """Decodes with exported graphs, for `residual_hf.model.search`.
+    """Decodes translations with exported graphs, for `residual_hf.model.search`.
 
     Args:
         first, later: the graphs `decoder_model` and `decoder_with_past_model`.
@@ -40,9 +42,7 @@ class GraphDecoder:
     later: GraphCall
     memory: Tensor
     mask: Tensor
-    past: list[Tensor] = field(
-        default_factory=list
-    )  # four tensors per layer: keys and values of the target, then of the source
+    past: list[Tensor] = field(default_factory=list)
 
     def step(self, tokens: Array) -> Tensor:
         newest = torch.from_numpy(tokens)[:, None]
@@ -62,17 +62,61 @@ class GraphDecoder:
 
 
 @dataclass
+class GraphTextDecoder:
+    """Continues texts with the exported graphs of a decoder alone, for `residual_hf.model.search`.
+
+    Args:
+        first, later: the graphs `decoder_model` and `decoder_with_past_model`.
+        mask: which of the tokens so far are of the text, (rows, length).
+        past: keys and values of each layer.
+    """
+
+    first: GraphCall
+    later: GraphCall
+    mask: Tensor
+    past: list[Tensor] = field(default_factory=list)
+
+    def read(self, tokens: Tensor) -> GraphTextDecoder:
+        """The decoder after the first tokens (rows, length), to which the mask belongs."""
+        if tokens.shape[1]:
+            _, *self.past = self.first(tokens, self.mask)
+        return self
+
+    def step(self, tokens: Array) -> Tensor:
+        newest = torch.from_numpy(tokens)[:, None]
+        self.mask = torch.cat((self.mask, torch.ones_like(newest)), dim=1)
+        if self.past:
+            logits, *self.past = self.later(newest, self.mask, *self.past)
+        else:
+            logits, *self.past = self.first(newest, self.mask)
+        return logits[:, -1]
+
+    def best(self, tokens: Array, count: int) -> tuple[Array, Array]:
+        return best_tokens(self.step(tokens), count)
+
+    def select(self, rows: Array) -> None:
+        self.mask = self.mask[rows]
+        self.past = [states[rows] for states in self.past]
+
+
+@dataclass
 class ExportedModel:
-    """The graphs of an exported model: `encoder_model`, `decoder_model`, `decoder_with_past_model`."""
+    """The graphs of an exported model: `encoder_model`, `decoder_model`, `decoder_with_past_model`.
+
+    The encoder is None for a decoder alone.
+    """
 
     config: ResidualConfig
     generation_config: GenerationConfig
-    encoder: GraphCall
+    encoder: GraphCall | None
     first: GraphCall
     later: GraphCall
 
-    def decoder(self, input_ids: Tensor, attention_mask: Tensor, num_beams: int = 1) -> GraphDecoder:
-        """A decoder with `num_beams` rows for each sentence."""
+    def decoder(self, input_ids: Tensor, attention_mask: Tensor, num_beams: int = 1) -> Decoder:
+        """A decoder with `num_beams` rows for each sentence, or text that it has read but for the last token."""
+        if self.encoder is None:
+            ids, mask = (states.repeat_interleave(num_beams, dim=0)[:, :-1] for states in (input_ids, attention_mask))
+            return GraphTextDecoder(self.first, self.later, mask).read(ids)
         (memory,) = self.encoder(input_ids, attention_mask)
         memory, mask = (states.repeat_interleave(num_beams, dim=0) for states in (memory, attention_mask))
         return GraphDecoder(self.first, self.later, memory, mask)
@@ -91,20 +135,23 @@ class ExportedModel:
     ) -> Tensor:
         """Target tokens (sentences, length) of source tokens (sentences, length), as from `model.generate`.
 
+        Of a decoder alone, texts (texts, length) that begin with the given tokens, before which there may be padding.
+
         `forced_bos_token_id` is the first token, such as the tag of a language; default: that of the generation
         config, whose other fields are not used.
         """
         forced = self.generation_config.forced_bos_token_id if forced_bos_token_id is None else forced_bos_token_id
         first = [] if forced is None else [ForcedBOSTokenLogitsProcessor(forced)]
-        prompt = torch.full((len(input_ids), 1), self.config.decoder_start_token_id)
+        prompt = prompt_of(self.config, input_ids)
         settings = SearchSettings(
-            limits=torch.full((len(input_ids),), 1 + max_new_tokens),
+            limits=torch.full((len(input_ids),), prompt.shape[1] + max_new_tokens),
             eos_token_ids=end_tokens(self.config),
             fill_token_id=self.config.pad_token_id,
             num_beams=num_beams,
             length_penalty=length_penalty,
             early_stopping=early_stopping,
             processors=lambda length: first if length == 1 else (),
+            prompt_is_read=self.encoder is None,
         )
         search = beam_search if num_beams > 1 else greedy_search
         return search(self.decoder(input_ids, attention_mask.long(), num_beams), prompt, settings).sequences
@@ -127,8 +174,10 @@ class GraphTarget(Protocol):
 
     def load(self, folder: Path) -> ExportedModel:
         """Load what `write` has written."""
-        configs = ResidualConfig.from_pretrained(folder), GenerationConfig.from_pretrained(folder)
-        return ExportedModel(*configs, *(self.load_graph(folder / f"{name}{self.suffix}") for name in GRAPHS))
+        config, generation = ResidualConfig.from_pretrained(folder), GenerationConfig.from_pretrained(folder)
+        encoder = self.load_graph(folder / f"{ENCODER}{self.suffix}") if config.is_encoder_decoder else None
+        decoders = (self.load_graph(folder / f"{name}{self.suffix}") for name in (DECODER, DECODER_WITH_PAST))
+        return ExportedModel(config, generation, encoder, *decoders)
 
     def plain_mode(self, mode: str) -> str | None:
         return mode
@@ -137,33 +186,48 @@ class GraphTarget(Protocol):
         """Every model can be exported."""
         return None
 
-    def write(self, model: ResidualForConditionalGeneration, tokenizer: Any, folder: Path) -> None:
+    def write(self, model: Model, tokenizer: Any, folder: Path) -> None:
         for name, graph in trace(model).items():
             self.write_graph(graph, folder / f"{name}{self.suffix}")
         model.config.to_json_file(folder / "config.json")
         model.generation_config.save_pretrained(folder)
 
-    def translate(
-        self, model: ResidualForConditionalGeneration, tokenizer: Any, folder: Path, sources: Sentences, limit: int
-    ) -> Sentences:
+    def translate(self, model: Model, tokenizer: Any, folder: Path, sources: Sentences, limit: int) -> Sentences:
         return translate_greedily(model.config, sources, limit, self.load(folder).decoder)
 
 
 def translate_greedily(
     config: ResidualConfig, sources: Sequence[list[int]], limit: int, decoder: Callable[[Tensor, Tensor], Decoder]
 ) -> list[list[int]]:
-    """Greedy translations of at most `limit` tokens, by decoders made from source tokens and their mask."""
-    found = []
+    """Greedy translations of at most `limit` tokens, by decoders made from source tokens and their mask.
+
+    Of a decoder alone, what follows the sources.
+    """
+    found, is_alone = [], not config.is_encoder_decoder
     for start in range(0, len(sources), BATCH):
-        batch = [torch.tensor(source) for source in sources[start : start + BATCH]]
-        tokens = torch.nn.utils.rnn.pad_sequence(batch, True, config.pad_token_id)
-        mask = torch.arange(tokens.shape[1]) < torch.tensor([len(source) for source in batch])[:, None]
-        prompt = torch.full((len(batch), 1), config.decoder_start_token_id)
-        limits = torch.full((len(batch),), limit + 1)
-        settings = SearchSettings(limits, end_tokens(config), fill_token_id=config.pad_token_id)
-        rows = greedy_search(decoder(tokens, mask.long()), prompt, settings).sequences
-        found += [list(takewhile(lambda token: token not in end_tokens(config), row[1:])) for row in rows.tolist()]
+        tokens, mask = padded(config, sources[start : start + BATCH])
+        prompt = prompt_of(config, tokens)
+        limits = torch.full((len(tokens),), limit + prompt.shape[1])
+        settings = SearchSettings(limits, end_tokens(config), config.pad_token_id, prompt_is_read=is_alone)
+        rows = greedy_search(decoder(tokens, mask), prompt, settings).sequences[:, prompt.shape[1] :]
+        found += [list(takewhile(lambda token: token not in end_tokens(config), row)) for row in rows.tolist()]
     return found
+
+
+def padded(config: ResidualConfig, sources: Sequence[list[int]]) -> tuple[Tensor, Tensor]:
+    """A batch (sentences, length) and its mask, with padding after sentences or, for a decoder alone, before texts."""
+    side = "right" if config.is_encoder_decoder else "left"
+    batch = [torch.tensor(source) for source in sources]
+    tokens, mask = (
+        torch.nn.utils.rnn.pad_sequence(rows, True, value, padding_side=side)
+        for rows, value in ((batch, config.pad_token_id), ([torch.ones_like(row) for row in batch], 0))
+    )
+    return tokens, mask
+
+
+def prompt_of(config: ResidualConfig, tokens: Tensor) -> Tensor:
+    """What a search begins with, (sentences, length): the start token, or of a decoder alone the text."""
+    return torch.full((len(tokens), 1), config.decoder_start_token_id) if config.is_encoder_decoder else tokens
 
 
 def end_tokens(config: ResidualConfig) -> list[int]:

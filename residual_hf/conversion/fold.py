@@ -40,10 +40,10 @@ def fold(model: Model, stacks: Sequence[str] | None = None) -> Model:
     """Return a plain model (Post-LN, Pre-LN or norm-free) with the same logits; `model` is not modified.
 
     Stacks are folded independently; one that is plain already or not in `stacks` (None: all) does not change. A scale
-    on the shortcut of the first sub-layer is multiplied into the norm of the embeddings or, without one, into the token
-    table and the positions of the stack; the result then has separate tables and learned positions. Folded models are
-    meant for inference: an optimizer would train the folded weights differently. A branch warm-up that is not finished
-    is folded in all stacks, see `fold_branch_warmup`.
+    on the shortcut of the first sub-layer is multiplied into the norm of the embeddings or, without one, into the
+    token table and the positions of the stack; the result then has separate tables and learned positions. Folded
+    models are meant for inference: an optimizer would train the folded weights differently. A branch warm-up that is
+    not finished is folded in all stacks, see `fold_branch_warmup`.
 
     Raises:
         ValueError: a mode cannot be folded, a norm has no gain to multiply a scale into, or a scale is 0.

@@ -1,8 +1,9 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
-"""The three graphs of an exported model, traced by `torch.export`: encoder, first decoder step, later decoder steps.
+"""The graphs of an exported model, traced by `torch.export`: encoder, first decoder step, later decoder steps.
 
-Names and order of inputs and outputs are those of Optimum's exports. Keys and values of attention are tensors
-(batch, heads, length, head_dim), for each layer those of the target (`decoder`) and of the source (`encoder`).
+A decoder alone has the last two. Names and order of inputs and outputs are those of Optimum's exports. Keys and values
+of attention are tensors (batch, heads, length, head_dim), for each layer those of the target (`decoder`) and of the
+source (`encoder`); of a decoder alone those of the text.
 """
 
 from __future__ import annotations
@@ -16,7 +17,9 @@ import torch
 from torch import Tensor, nn
 from torch.export import Dim, ExportedProgram
 
+from residual_hf.model.embeddings import rotary_positions
 from residual_hf.model.modeling_residual import ResidualForConditionalGeneration
+from residual_hf.model.modeling_single_stack import ResidualForCausalLM
 
 ENCODER, DECODER, DECODER_WITH_PAST = GRAPHS = ("encoder_model", "decoder_model", "decoder_with_past_model")
 KEPT = ("decoder.key", "decoder.value", "encoder.key", "encoder.value")  # for each layer
@@ -115,15 +118,86 @@ class DecoderWithPastGraph(nn.Module):
         return [self.model.lm_head(hidden_states), *kept]
 
 
+class TextGraph(nn.Module):
+    """Logits of texts from a decoder alone, with the keys and values of all tokens so far.
+
+    The mask (batch, tokens so far) is 0 at padding before a text.
+    """
+
+    def __init__(self, model: ResidualForCausalLM):
+        super().__init__()
+        self.model, self.decoder = model, model.get_decoder()
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor, past: list[Tensor]) -> list[Tensor]:
+        cache = GraphKeys([KeysAndValues(*pair) for pair in zip(past[0::2], past[1::2], strict=True)])
+        length, total = input_ids.shape[1], attention_mask.shape[1]
+        places = (attention_mask.cumsum(1) - 1).clamp(min=0)[:, total - length :]
+        embeddings = self.decoder.embed(input_ids, None)
+        positions: dict[str, Any] = {}
+        if self.decoder.config.position_embedding_type == "rotary":
+            numbers = self.decoder.number(embeddings, None, 0, places)
+            positions["rotary"] = rotary_positions(self.decoder.config, numbers)
+        before = torch.ones(length, total, dtype=torch.bool).tril(total - length)
+        hidden_states = self.decoder.run_layers(
+            self.decoder.add_positions(embeddings, None, 0, places),
+            attention_mask=additive(before & (attention_mask[:, None, None] > 0)),
+            past_key_values=cache,
+            **positions,
+        )
+        return [self.model.lm_head(hidden_states), *(state for layer in cache.layers.values() for state in layer)]
+
+
+class TextStartGraph(TextGraph):
+    """As `TextGraph`, from the start of texts."""
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor) -> list[Tensor]:  # type: ignore[override]
+        return super().forward(input_ids, attention_mask, [])
+
+
 def additive(visible: Tensor) -> Tensor:
     """0 where attention may look, a large negative number elsewhere."""
     return torch.zeros_like(visible, dtype=torch.float32).masked_fill(~visible, torch.finfo(torch.float32).min)
 
 
-def trace(model: ResidualForConditionalGeneration) -> dict[str, Graph]:
+def trace(model: ResidualForConditionalGeneration | ResidualForCausalLM) -> dict[str, Graph]:
     """The graphs of a model by name, in float32 with any batch size and any lengths that its positions allow."""
     model = copy.deepcopy(model).float().cpu().eval()
     model.set_attn_implementation("eager")  # which every mode supports
+    plan = text_plan(model) if isinstance(model, ResidualForCausalLM) else translation_plan(model)
+    return {
+        name: Graph(torch.export.export(module, inputs, dynamic_shapes=dims), input_names, output_names)
+        for name, (module, inputs, dims, input_names, output_names) in plan.items()
+    }
+
+
+Plan = dict[str, tuple[nn.Module, tuple, tuple, list[str], list[str]]]
+"""For each graph its module, inputs with their dynamic dimensions, and the names of inputs and outputs."""
+
+
+def text_plan(model: ResidualForCausalLM) -> Plan:
+    """The graphs of a decoder alone."""
+    config = model.config
+    heads, limit = config.decoder_attention_heads, config.max_position_embeddings
+    batch, text, past = Dim("batch", min=1), Dim("text", min=1, max=limit), Dim("past", min=1, max=max(limit - 1, 2))
+    ids, mask = torch.tensor([[4, 5, 6], [4, 5, 7]]) % config.vocab_size, torch.tensor([[0, 1, 1], [1, 1, 1]])
+    kept = [f"{layer}.{name}" for layer in range(config.decoder_layers) for name in ("key", "value")]
+    pasts = [torch.randn(2, heads, 2, config.d_model // heads) for _ in kept]
+    present, names = ["logits", *(f"present.{name}" for name in kept)], ["input_ids", "attention_mask"]
+    later_dims = ({0: batch}, {0: batch, 1: past + 1}, [{0: batch, 2: past} for _ in kept])
+    return {
+        DECODER: (TextStartGraph(model), (ids, mask), ({0: batch, 1: text}, {0: batch, 1: text}), names, present),
+        DECODER_WITH_PAST: (
+            TextGraph(model),
+            (ids[:, :1], mask, pasts),
+            later_dims,
+            [*names, *(f"past_key_values.{name}" for name in kept)],
+            present,
+        ),
+    }
+
+
+def translation_plan(model: ResidualForConditionalGeneration) -> Plan:
+    """The graphs of an encoder-decoder."""
     config = model.config
     batch = Dim("batch", min=1)
     source, target = (Dim(name, min=1, max=config.max_position_embeddings) for name in ("source", "target"))
@@ -136,7 +210,7 @@ def trace(model: ResidualForConditionalGeneration) -> dict[str, Graph]:
     pasts = [torch.randn(2, heads, length, width) for _ in range(config.decoder_layers) for length in (2, 2, 3, 3)]
     past_dims = [{0: batch, 2: dim} for _ in range(config.decoder_layers) for dim in (past, past, source, source)]
     kept = [f"{layer}.{name}" for layer in range(config.decoder_layers) for name in KEPT]
-    plan = {
+    return {
         ENCODER: (
             EncoderGraph(model),
             (ids, mask),
@@ -158,8 +232,4 @@ def trace(model: ResidualForConditionalGeneration) -> dict[str, Graph]:
             ["encoder_attention_mask", "input_ids", *(f"past_key_values.{name}" for name in kept)],
             ["logits", *(f"present.{name}" for name in kept if "decoder" in name)],
         ),
-    }
-    return {
-        name: Graph(torch.export.export(module, inputs, dynamic_shapes=dims), input_names, output_names)
-        for name, (module, inputs, dims, input_names, output_names) in plan.items()
     }

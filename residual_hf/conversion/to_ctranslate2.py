@@ -17,11 +17,10 @@ from torch import Tensor, nn
 from residual_hf.base.errors import InputError
 from residual_hf.data.tokenizer import separate_target_vocabulary
 from residual_hf.model.configuration_residual import ResidualConfig
-from residual_hf.model.connections import STACKS, get_ln_mode
+from residual_hf.model.connections import get_ln_mode
 from residual_hf.model.embeddings import SinusoidalPositions, first_position, positions_padding
-from residual_hf.model.modeling_residual import ResidualForConditionalGeneration
 
-from .exported_model import Sentences
+from .exported_model import Model, Sentences
 from .fold import fold
 
 PRE_AND_POST = ("sandwich_ln", "peri_ln")
@@ -41,7 +40,10 @@ ACTIVATIONS = {  # of Transformers, by their names in CTranslate2
 
 
 class CTranslate2Target:
-    """A folder that `ctranslate2.Translator` loads. Weights are stored in float32 or int8."""
+    """A folder that `ctranslate2.Translator` loads, or `ctranslate2.Generator` for a decoder alone.
+
+    Weights are stored in float32 or int8.
+    """
 
     requires: tuple[str, ...] = ("ctranslate2",)
     dtypes: tuple[str, ...] = ("float32", "int8")
@@ -53,7 +55,7 @@ class CTranslate2Target:
 
     def check(self, config: ResidualConfig) -> None:
         """Raise `InputError` naming the field that CTranslate2 cannot represent."""
-        for stack in STACKS:
+        for stack in config.stacks:
             mode, norm = config.stack_ln_mode(stack), config.stack_norm_type(stack)
             if self.plain_mode(mode) is None:
                 raise InputError(
@@ -67,21 +69,30 @@ class CTranslate2Target:
                 f"activation_function: {config.activation_function!r} given, must be one of {', '.join(ACTIVATIONS)} "
                 "for CTranslate2"
             )
+        if config.adaptive_cutoffs:
+            raise InputError("adaptive_cutoffs: given, must be None for CTranslate2; use --to onnx or --to torch")
         if not isinstance(config.eos_token_id, int):
             raise InputError(f"eos_token_id: {config.eos_token_id} given, must be one token for CTranslate2")
 
-    def write(self, model: ResidualForConditionalGeneration, tokenizer: Any, folder: Path) -> None:
+    def write(self, model: Model, tokenizer: Any, folder: Path) -> None:
         save_spec(model, tokenizer, folder, quantization=None)
 
-    def quantize(self, model: ResidualForConditionalGeneration, tokenizer: Any, folder: Path) -> None:
+    def quantize(self, model: Model, tokenizer: Any, folder: Path) -> None:
         save_spec(model, tokenizer, folder, quantization="int8")
 
-    def translate(
-        self, model: ResidualForConditionalGeneration, tokenizer: Any, folder: Path, sources: Sentences, limit: int
-    ) -> Sentences:
-        """Greedy translations of at most `limit` tokens by the exported model."""
+    def translate(self, model: Model, tokenizer: Any, folder: Path, sources: Sentences, limit: int) -> Sentences:
+        """Greedy translations of at most `limit` tokens by the exported model; a decoder alone continues texts."""
         import ctranslate2
 
+        if not model.config.is_encoder_decoder:
+            tokens, _ = vocabularies(tokenizer, model.config.vocab_size, model.config.vocab_size)
+            results = ctranslate2.Generator(str(folder), compute_type="default").generate_batch(
+                [[tokens[i] for i in source] for source in sources],
+                max_batch_size=32,
+                max_length=limit,
+                include_prompt_in_result=False,
+            )
+            return [result.sequences_ids[0] for result in results]
         sizes = model.config.vocab_size, model.config.decoder_vocab_size
         source_tokens, target_tokens = vocabularies(tokenizer, *sizes)
         ids = {token: number for number, token in enumerate(target_tokens)}
@@ -96,38 +107,51 @@ class CTranslate2Target:
         return [[ids[token] for token in result.hypotheses[0]] for result in results]
 
 
-def save_spec(
-    model: ResidualForConditionalGeneration, tokenizer: Any, folder: Path, *, quantization: str | None
-) -> None:
+def save_spec(model: Model, tokenizer: Any, folder: Path, *, quantization: str | None) -> None:
     from ctranslate2.specs import transformer_spec
 
     try:
-        model = fold(model, [s for s in STACKS if model.config.stack_ln_mode(s) not in PLAIN])
+        model = fold(model, [s for s in model.config.stacks if model.config.stack_ln_mode(s) not in PLAIN])
     except ValueError as error:  # a scale of 0, or one that no norm can take
         raise InputError(str(error)) from error
-    config = model.config
-    encoder = stack_spec(model, "encoder", transformer_spec.TransformerEncoderSpec)
+    config, is_alone = model.config, not model.config.is_encoder_decoder
     external = {"external_pre_post_encoder_layers": config.stack_ln_mode("decoder") in PRE_AND_POST}
-    decoder = stack_spec(model, "decoder", transformer_spec.TransformerDecoderSpec, **external)
+    options = options_alone(model) if is_alone else external
+    decoder = stack_spec(model, "decoder", transformer_spec.TransformerDecoderSpec, **options)
     decoder.projection.weight = array(model.output_weight)
     if model.lm_head.bias is not None:
         decoder.projection.bias = array(model.lm_head.bias)
-    spec = transformer_spec.TransformerSpec(encoder, decoder)
     source_tokens, target_tokens = vocabularies(tokenizer, config.vocab_size, config.decoder_vocab_size)
-    spec.register_source_vocabulary(source_tokens)
-    spec.register_target_vocabulary(target_tokens)
+    if is_alone:
+        spec: Any = transformer_spec.TransformerDecoderModelSpec(decoder)
+        spec.register_vocabulary(target_tokens)
+    else:
+        encoder = stack_spec(model, "encoder", transformer_spec.TransformerEncoderSpec)
+        spec = transformer_spec.TransformerSpec(encoder, decoder)
+        spec.register_source_vocabulary(source_tokens)
+        spec.register_target_vocabulary(target_tokens)
+        spec.config.decoder_start_token = target_tokens[config.decoder_start_token_id]
+        spec.config.add_source_bos = spec.config.add_source_eos = False  # the tokenizer adds them
     spec.config.bos_token = tokenizer.bos_token or target_tokens[config.decoder_start_token_id]
     spec.config.eos_token = target_tokens[cast(int, config.eos_token_id)]
     spec.config.unk_token = tokenizer.unk_token or target_tokens[config.pad_token_id]
-    spec.config.decoder_start_token = target_tokens[config.decoder_start_token_id]
-    spec.config.add_source_bos = spec.config.add_source_eos = False  # the tokenizer adds them
     spec.config.layer_norm_epsilon = config.layer_norm_eps
     spec.validate()
     spec.optimize(quantization=quantization)
     spec.save(str(folder))
 
 
-def stack_spec(model: ResidualForConditionalGeneration, name: str, make: Callable[..., Any], **options: Any) -> Any:
+def options_alone(model: Model) -> dict[str, Any]:
+    """Options of the specification of a decoder alone."""
+    config = model.config
+    options: dict[str, Any] = {"with_encoder_attention": False, "ffn_glu": config.gated_ffn}
+    options["no_final_norm"] = not config.final_norm
+    if config.position_embedding_type == "rotary":
+        options |= {"rotary_dim": 0, "rotary_interleave": False, "rotary_base": config.rope_theta}
+    return options
+
+
+def stack_spec(model: Model, name: str, make: Callable[..., Any], **options: Any) -> Any:
     """The specification of a stack without the output projection; `make` is its class."""
     from ctranslate2.specs import common_spec
 
@@ -146,14 +170,15 @@ def stack_spec(model: ResidualForConditionalGeneration, name: str, make: Callabl
     tokens = spec.embeddings[0] if name == "encoder" else spec.embeddings
     tokens.weight = array(nn.functional.normalize(table.weight, dim=-1) if table.fix_norm else table.weight)
     spec.scale_embeddings = table.scale != 1.0
-    spec.position_encodings.encodings = position_table(stack.embed_positions, config)
+    if config.position_embedding_type != "rotary":
+        spec.position_encodings.encodings = position_table(stack.embed_positions, config)
     if config.embedding_norm:
         fill_norm(spec.layernorm_embedding, stack.embed_norm)
-    if spec.pre_norm:
+    if spec.pre_norm and config.final_norm:
         fill_norm(spec.layer_norm, stack.boundary.norm)
     for target, layer in zip(spec.layer, stack.layers, strict=True):
         fill_self_attention_and_ffn(target, layer)
-        if name == "decoder":
+        if getattr(layer, "encoder_attn", None) is not None:
             fill_cross_attention(target, layer.encoder_attn, layer.encoder_attn_residual)
     return spec
 
@@ -170,7 +195,9 @@ def fill_self_attention_and_ffn(spec: Any, layer: Any) -> None:
     attention, ffn = layer.self_attn, layer.ffn
     fill_linear(spec.self_attention.linear[0], attention.q_proj, attention.k_proj, attention.v_proj)
     fill_linear(spec.self_attention.linear[1], attention.out_proj)
-    fill_linear(spec.ffn.linear_0, ffn.fc1)
+    fill_linear(spec.ffn.linear_0, ffn.fc1 if ffn.gate is None else ffn.gate)
+    if ffn.gate is not None:
+        fill_linear(spec.ffn.linear_0_noact, ffn.fc1)
     fill_linear(spec.ffn.linear_1, ffn.fc2)
     if hasattr(layer.ffn_residual, "output_norm"):
         fill_norm(spec.input_layer_norm, layer.self_attn_residual.norm)

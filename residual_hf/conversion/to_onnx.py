@@ -1,5 +1,5 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
-"""Export to ONNX: every mode, with the files and names of Optimum's exports of encoder-decoders."""
+"""Export to ONNX: every mode, with the files and names of Optimum's exports of encoder-decoders and decoders."""
 
 from __future__ import annotations
 
@@ -10,10 +10,9 @@ import torch
 from torch import Tensor
 
 from residual_hf.base.files import atomic_file
-from residual_hf.model.modeling_residual import ResidualForConditionalGeneration
 
-from .exported_model import ExportedModel, GraphCall, GraphTarget
-from .graphs import GRAPHS, Graph
+from .exported_model import ExportedModel, GraphCall, GraphTarget, Model
+from .graphs import Graph
 
 LARGEST_FILE = 2**31 - 2**20  # of a protobuf message; the weights of larger models get a second file
 
@@ -37,11 +36,10 @@ class OnnxTarget(GraphTarget):
             verbose=False,
         )
 
-    def quantize(self, model: ResidualForConditionalGeneration, tokenizer: Any, folder: Path) -> None:
+    def quantize(self, model: Model, tokenizer: Any, folder: Path) -> None:
         from onnxruntime.quantization import QuantType, quantize_dynamic
 
-        for name in GRAPHS:
-            path = folder / f"{name}{self.suffix}"
+        for path in sorted(folder.glob(f"*{self.suffix}")):
             with atomic_file(path) as smaller:
                 quantize_dynamic(path, smaller, per_channel=True, weight_type=QuantType.QInt8)
             Path(f"{path}.data").unlink(missing_ok=True)  # of the float32 weights

@@ -25,7 +25,7 @@ class TorchExportTarget(GraphTarget):
     def load_graph(self, path: Path) -> GraphCall:
         module = torch.export.load(path).module()
 
-        def call(*tensors: Tensor) -> list[Tensor]:  # those after the third fixed one are the list of keys and values
+        def call(*tensors: Tensor) -> list[Tensor]:  # more than three are two and the list of keys and values
             found = module(*tensors) if len(tensors) <= 3 else module(*tensors[:2], list(tensors[2:]))
             return [found] if isinstance(found, Tensor) else list(found)
 

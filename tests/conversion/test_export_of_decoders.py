@@ -1,0 +1,129 @@
+# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
+"""Export of a decoder alone."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+from support.single_stacks import MODES, SIZES, disturbed
+from support.tiny_translator import SENTENCES, tiny_tokenizer
+
+from residual_hf import ResidualConfig, ResidualForCausalLM, ResidualForMaskedLM
+from residual_hf.base.errors import InputError
+from residual_hf.checkpoint import save_checkpoint
+from residual_hf.cli import main
+from residual_hf.conversion.export import TARGETS, ExportDiffersError, export, targets_of
+from residual_hf.conversion.to_onnx import load_onnx
+from residual_hf.conversion.to_torch_export import load_torch_export
+
+TOKENIZER = tiny_tokenizer()
+MODERN = {"position_embedding_type": "rotary", "gated_ffn": True, "activation_function": "silu"}
+FIELDS = {
+    "gpt": {"ln_mode": "pre_ln", "position_embedding_type": "learned", "activation_function": "gelu"},
+    "llama": {"ln_mode": "pre_ln", "norm_type": "rms_norm", "tie_word_embeddings": False, **MODERN},
+    "folded": {"ln_mode": "admin", **MODERN},
+    "no final norm": {"ln_mode": "pre_ln", "final_norm": False, "embedding_norm": True},
+    "no positions": {"ln_mode": "layer_scale", "position_embedding_type": "none", "output_bias": True},
+}
+LOADERS = {"onnx": load_onnx, "torch": load_torch_export}
+
+
+def saved(folder, cls=ResidualForCausalLM, **fields):
+    kind = "is_decoder_only" if cls is ResidualForCausalLM else "is_encoder_only"
+    sizes = {**SIZES, "vocab_size": len(TOKENIZER), "max_position_embeddings": 64}
+    torch.manual_seed(0)
+    return save_checkpoint(disturbed(cls(ResidualConfig(**{kind: True, **sizes, **fields}))), TOKENIZER, folder)
+
+
+def needs(target):
+    for package in TARGETS[target].requires:
+        pytest.importorskip(package)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [{"ln_mode": mode} for mode in MODES if "ctranslate2" in targets_of(mode)] + list(FIELDS.values()),
+    ids=str,
+)
+def test_ctranslate2_continues_texts_like_the_model(fields, tmp_path):
+    needs("ctranslate2")
+    found = export(saved(tmp_path / "model", **fields), "ctranslate2", tmp_path / "exported")
+    assert (found.sentences, found.identical) == (200, 200)
+
+
+@pytest.mark.parametrize(("target", "mode"), [("onnx", "sub_ln"), ("torch", "realformer")])
+def test_graphs_search_like_generate(target, mode, tmp_path):
+    needs(target)
+    folder = saved(tmp_path / "model", ln_mode=mode, num_hidden_layers=1, **MODERN)
+    (tmp_path / "text").write_text("\n".join(SENTENCES), encoding="utf-8")
+    found = export(folder, target, tmp_path / "exported", verify_with=tmp_path / "text")
+    assert str(found) == f"{len(SENTENCES)} of {len(SENTENCES)} continuations identical in float32"
+    model = ResidualForCausalLM.from_pretrained(folder)
+    exported = LOADERS[target](tmp_path / "exported")
+    ids = torch.randint(4, 50, (3, 6), generator=torch.Generator().manual_seed(0))
+    ids[0, :5] = ids[1, :2] = model.config.pad_token_id
+    for settings in ({"num_beams": 1}, {"num_beams": 3, "length_penalty": 0.5, "early_stopping": True}):
+        for inputs in (
+            {"input_ids": ids, "attention_mask": ids.ne(model.config.pad_token_id).long()},
+            {"input_ids": ids[2:, :1], "attention_mask": torch.ones_like(ids[2:, :1])},
+        ):
+            expected = model.generate(**inputs, max_new_tokens=8, do_sample=False, **settings)
+            assert torch.equal(exported.generate(**inputs, max_new_tokens=8, **settings), expected)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("target", LOADERS)
+@pytest.mark.parametrize("mode", MODES)
+def test_graphs_of_every_mode_continue_texts_like_the_model(target, mode, tmp_path):
+    needs(target)
+    assert export(saved(tmp_path / "model", ln_mode=mode), target, tmp_path / "exported").identical >= 198
+
+
+def test_int8_states_its_loss(tmp_path, capsys):
+    needs("ctranslate2")
+    model = str(saved(tmp_path / "model", ln_mode="pre_ln"))
+    arguments = ["--to", "ctranslate2", "--dtype", "int8", "--output-dir", str(tmp_path / "exported")]
+    assert main(["export", model, *arguments]) == 0
+    found = "200 of 200 continuations identical in float32; int8 loses"
+    assert found in capsys.readouterr().out
+    report = json.loads((tmp_path / "exported" / "export.json").read_text())
+    assert report["task"] == "text-generation" and report["bleu"] is None and "bleu_loss" in report
+
+
+def test_a_wrong_export_is_not_written(tmp_path, monkeypatch):
+    needs("ctranslate2")
+    target = TARGETS["ctranslate2"]
+
+    def write_another(model, tokenizer, folder):
+        model.model.decoder.layers[0].ffn.fc1.weight.neg_()
+        type(target).write(target, model, tokenizer, folder)
+        model.model.decoder.layers[0].ffn.fc1.weight.neg_()
+
+    monkeypatch.setattr(target, "write", write_another)
+    with pytest.raises(ExportDiffersError, match="ctranslate2 continues .*, the model to"):
+        export(saved(tmp_path / "model", ln_mode="post_ln"), "ctranslate2", tmp_path / "exported")
+    assert not (tmp_path / "exported").exists()
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        (
+            {"ln_mode": "mhc"},
+            "ln_mode: the decoder is 'mhc', must be post_ln, .* --to onnx and --to torch",
+        ),
+        ({"ln_mode": "pre_ln", "adaptive_cutoffs": [10]}, "adaptive_cutoffs: given, must be None for CTranslate2"),
+        (
+            {"ln_mode": "pre_ln", "cls": ResidualForMaskedLM},
+            "a ResidualForMaskedLM, must be a .* or ResidualForCau",
+        ),
+    ],
+    ids=["mode", "adaptive", "encoder"],
+)
+def test_what_cannot_be_exported_is_named(fields, message, tmp_path):
+    needs("ctranslate2")
+    with pytest.raises(InputError, match=message):
+        export(saved(tmp_path / "model", **fields), "ctranslate2", tmp_path / "exported")
+    assert not (tmp_path / "exported").exists()
