@@ -7,7 +7,7 @@ import sys
 import pytest
 import transformers
 import transformers.pipelines as pipelines
-from support.processes import run_python
+from support.processes import run_forked, run_python
 from support.tiny_translator import SENTENCES, tiny_model, tiny_tokenizer
 from transformers import AutoConfig, AutoModel, AutoModelForSeq2SeqLM, AutoTokenizer, pipeline
 
@@ -103,21 +103,9 @@ print(ResidualConfig in AutoModel._model_mapping)
 """
 
 
-EACH_ALONE = """
-import os, sys
-import torch._dynamo, torch.distributed.tensor  # most of the time, and not what this is about
-for script in sys.argv[1:]:
-    sys.stdout.flush()
-    child = os.fork()
-    if child == 0:
-        exec(script)
-        break
-    os.waitpid(child, 0)
-"""
-
-
 def test_order_of_imports_does_not_matter():
-    answers = run_python("-c", EACH_ALONE, BEFORE, MODEL_ONLY, PIPELINES_ONLY, VERB).stdout.split()
+    scripts = (BEFORE, MODEL_ONLY, PIPELINES_ONLY, VERB)
+    answers = [answer for script in scripts for answer in run_forked("-c", script).stdout.split()]
     assert answers == ["True"] * 9
 
 
