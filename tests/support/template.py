@@ -22,14 +22,17 @@ def become(arguments, cwd, environment, output, errors):
     os.environ.update(environment)
     sys.path[:0] = environment["PYTHONPATH"].split(os.pathsep)
     program, *sys.argv = arguments
-    if program != "-c":
-        sys.argv = [program, *sys.argv]
+    if program == "-m":
+        sys.path.insert(0, "")
+        runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
+    elif program == "-c":
+        sys.path.insert(0, "")
+        code, sys.argv[0] = sys.argv[0], program
+        exec(compile(code, "<string>", "exec"), vars(sys.modules["__main__"]))
+    else:
         sys.path.insert(0, os.path.dirname(program))
+        sys.argv = arguments
         runpy.run_path(program, run_name="__main__")
-        return
-    program, sys.argv[0] = sys.argv[0], "-c"
-    sys.path.insert(0, "")
-    exec(compile(program, "<string>", "exec"), vars(sys.modules["__main__"]))
 
 
 def serve():
