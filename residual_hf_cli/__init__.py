@@ -6,6 +6,11 @@ In a process that begins here, the package registers with Transformers when a ve
 and errors of usage answer at once.
 """
 
+import os
+
+# Threads of PyTorch that wait for each other block: beside another program, threads that spin are many times as slow.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # read when PyTorch is imported
+
 from residual_hf.cli import main
 
 __all__ = ["main"]

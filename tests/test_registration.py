@@ -7,7 +7,7 @@ import sys
 import pytest
 import transformers
 import transformers.pipelines as pipelines
-from support.processes import run_python
+from support.processes import run_forked, run_python
 from support.tiny_translator import SENTENCES, tiny_model, tiny_tokenizer
 from transformers import AutoConfig, AutoModel, AutoModelForSeq2SeqLM, AutoTokenizer, pipeline
 
@@ -67,6 +67,11 @@ def test_help_of_the_console_script_needs_neither_torch_nor_transformers():
     assert all(f"usage: residual-hf {verb} " in done.stdout for members in GROUPS.values() for verb in members)
 
 
+def test_threads_of_a_command_block_where_they_wait():
+    done = run_python("-c", "import residual_hf_cli, torch", OMP_DISPLAY_ENV="TRUE", RESIDUAL_HF_NATIVE="0")
+    assert "OMP_WAIT_POLICY = 'PASSIVE'" in done.stderr
+
+
 def test_launchers_start_the_console_script_as_a_module():
     assert run_python("-m", "residual_hf_cli", "--version").stdout == f"residual-hf {residual_hf.__version__}\n"
 
@@ -103,21 +108,9 @@ print(ResidualConfig in AutoModel._model_mapping)
 """
 
 
-EACH_ALONE = """
-import os, sys
-import torch._dynamo, torch.distributed.tensor  # most of the time, and not what this is about
-for script in sys.argv[1:]:
-    sys.stdout.flush()
-    child = os.fork()
-    if child == 0:
-        exec(script)
-        break
-    os.waitpid(child, 0)
-"""
-
-
 def test_order_of_imports_does_not_matter():
-    answers = run_python("-c", EACH_ALONE, BEFORE, MODEL_ONLY, PIPELINES_ONLY, VERB).stdout.split()
+    scripts = (BEFORE, MODEL_ONLY, PIPELINES_ONLY, VERB)
+    answers = [answer for script in scripts for answer in run_forked("-c", script).stdout.split()]
     assert answers == ["True"] * 9
 
 

@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -23,6 +25,8 @@ from residual_hf.model.translation_inputs import position_limit, without_tag
 from .generation_settings import DecodingSettings
 
 SCORED_TOGETHER = 16  # sequences whose logits are in memory at a time
+BATCHES_PER_THREAD, SMALL_BATCH = 4, 400
+"""Several batches for each thread, so that all end at about the same time, but not of fewer source tokens."""
 
 
 def translate_corpus(
@@ -88,18 +92,52 @@ def search(
     settings = settings or DecodingSettings()
     index, processes = (PartialState().process_index, PartialState().num_processes) if shared else (0, 1)
     lengths = [len(source) for source in sources]
-    budget = max(settings.max_tokens // max(settings.num_beams, count), *lengths)
+    threads = threads_of(model, **options)
+    budget = settings.max_tokens // max(settings.num_beams, count)
+    if threads > 1:
+        work = sum(lengths) // processes
+        budget = min(budget, max(work // (BATCHES_PER_THREAD * threads), SMALL_BATCH), -(-work // threads))
+    budget = max(budget, *lengths)
     sampler = TokenBudgetSampler(lengths, lengths, budget, shuffle=False, multiple=1)
     batches = [[i for i in batch if i is not None] for batch in sampler][::-1]  # the longest sentences first
     found: dict[int, list[Candidate]] = {}
-    with unchanged(model):
-        for batch in batches[index::processes]:
-            results = search_batch(model, [sources[i] for i in batch], settings, count=count, **options)
+
+    def search_next(batch: list[int]) -> list[list[Candidate]]:
+        return search_batch(model, [sources[i] for i in batch], settings, count=count, **options)
+
+    with unchanged(model), side_by_side(threads) as run:
+        own = batches[index::processes]
+        for batch, results in zip(own, run(search_next, own), strict=True):
             found |= zip(batch, results, strict=True)
             progress(len(batch) * processes)
     for part in gather_object([found]) if shared else []:
         found |= part
     return [found[row] for row in range(len(sources))]
+
+
+def threads_of(model: Any, do_sample: bool = False, **options: Any) -> int:
+    """How many batches to search at a time, each in a thread that computes alone.
+
+    Threads that share the rows of one batch wait for the slowest at every step. Samples would depend on which thread
+    draws first, and autocast does not reach other threads.
+    """
+    apart = isinstance(model, FastGenerationMixin) and model.device.type == "cpu" and not do_sample
+    return torch.get_num_threads() if apart and not torch.is_autocast_enabled("cpu") else 1
+
+
+@contextmanager
+def side_by_side(threads: int) -> Iterator[Callable]:
+    """A `map` in as many threads; after Ctrl-C what has not begun is left out."""
+    if threads == 1:
+        yield map
+        return
+    torch.set_num_threads(1)  # for the operations of the threads that start from now on
+    pool = ThreadPoolExecutor(threads)
+    try:
+        yield pool.map
+    finally:
+        pool.shutdown(cancel_futures=True)
+        torch.set_num_threads(threads)
 
 
 @torch.no_grad()

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from ctypes import byref, c_void_p
+from threading import Lock
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -27,6 +28,7 @@ from .weights import Packer, last_position, round_up
 ROW_PADDING = CONSTANTS["ROW_PADDING"]
 BYTES_PER_THREAD = 1 << 20  # of a checksum
 logger = logging.get_logger(__name__)
+_packing = Lock()  # several threads decode with one model
 _packed: WeakKeyDictionary[ResidualLanguageModel, dict[str, NativeDecoder]] = WeakKeyDictionary()
 
 
@@ -39,15 +41,16 @@ def packed_model(model: ResidualLanguageModel, dtype: str | None) -> NativeDecod
     chosen = dtype or "float32"
     if torch.is_autocast_enabled("cpu") or (chosen == "float32" and model.dtype != torch.float32):
         return None
-    found = _packed.setdefault(model, {}).get(chosen)
-    if found is None or not found.fingerprint.matches(model):
-        try:
-            found = _packed[model][chosen] = NativeDecoder(model, chosen, encoder=chosen != "float32")
-        except InputError as reason:
-            if chosen != "float32":
-                logger.warning_once(f"decoding_dtype: {dtype} is not used: {reason}")
-            return None
-    return found
+    with _packing:
+        found = _packed.setdefault(model, {}).get(chosen)
+        if found is None or not found.fingerprint.matches(model):
+            try:
+                found = _packed[model][chosen] = NativeDecoder(model, chosen, encoder=chosen != "float32")
+            except InputError as reason:
+                if chosen != "float32":
+                    logger.warning_once(f"decoding_dtype: {dtype} is not used: {reason}")
+                return None
+        return found
 
 
 def checksum(tensors: Sequence[Tensor]) -> bytes:

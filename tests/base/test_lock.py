@@ -3,54 +3,43 @@ from __future__ import annotations
 
 import errno
 import json
+import multiprocessing
 import os
-import subprocess
 import sys
+import time
 
 import pytest
-from support.processes import PATHS
 
 from residual_hf.base.errors import InputError
 from residual_hf.base.lock import Lock
 
 LOCK = "run.lock"
-HOLD = """
-import os, sys, time
-from pathlib import Path
-from residual_hf.base.lock import Lock
+processes = multiprocessing.get_context("fork")  # nothing to load again
 
-with Lock(Path(sys.argv[1]), "output_dir"):
-    if os.fork() == 0:  # as a worker that reads data
-        print("locked", flush=True)
-    time.sleep(60)
-    os._exit(0)
-"""
-TAKE_TURNS = """
-import sys
-from pathlib import Path
-from residual_hf.base.errors import InputError
-from residual_hf.base.lock import Lock
 
-turns = 0
-while turns < 50:
-    try:
-        with Lock(Path(sys.argv[1]), "output_dir"):
-            inside = Path(sys.argv[1]).with_name("inside")
-            inside.touch(exist_ok=False)
-            inside.unlink()
-            turns += 1
-    except InputError as error:
-        assert "in use by" in str(error), error
-"""
+def hold(path, locked):
+    with Lock(path, "output_dir"):
+        if os.fork() == 0:  # as a worker that reads data
+            locked.set()
+        time.sleep(60)
+        os._exit(0)
+
+
+def take_turns(path):
+    turns = 0
+    while turns < 50:
+        try:
+            with Lock(path, "output_dir"):
+                inside = path.with_name("inside")
+                inside.touch(exist_ok=False)
+                inside.unlink()
+                turns += 1
+        except InputError as error:
+            assert "in use by" in str(error), error
 
 
 def lock_of(folder):
     return Lock(folder / LOCK, f"output_dir: {folder}")
-
-
-def start(program, path):
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(PATHS)}
-    return subprocess.Popen([sys.executable, "-c", program, path], stdout=subprocess.PIPE, text=True, env=environment)
 
 
 def test_a_second_process_is_kept_out_and_sees_the_owner(tmp_path):
@@ -66,14 +55,16 @@ def test_a_second_process_is_kept_out_and_sees_the_owner(tmp_path):
 
 
 def test_the_lock_of_a_killed_process_is_free_also_while_its_workers_live(tmp_path):
-    with start(HOLD, tmp_path / LOCK) as process:
-        assert process.stdout.readline() == "locked\n"
-        with pytest.raises(InputError, match=f"in use by .*process {process.pid};"):
-            lock_of(tmp_path).__enter__()
-        process.kill()
-        process.wait()
-        with lock_of(tmp_path):
-            assert json.loads((tmp_path / LOCK).read_text())["pid"] == os.getpid()
+    locked = processes.Event()
+    process = processes.Process(target=hold, args=(tmp_path / LOCK, locked))
+    process.start()
+    assert locked.wait(60)
+    with pytest.raises(InputError, match=f"in use by .*process {process.pid};"):
+        lock_of(tmp_path).__enter__()
+    process.kill()
+    process.join()
+    with lock_of(tmp_path):
+        assert json.loads((tmp_path / LOCK).read_text())["pid"] == os.getpid()
     assert not (tmp_path / LOCK).exists()
 
 
@@ -85,10 +76,12 @@ def test_a_file_that_nobody_holds_is_taken_over(content, tmp_path):
 
 
 def test_processes_take_turns(tmp_path):
-    processes = [start(TAKE_TURNS, tmp_path / LOCK) for _ in range(3)]
-    for process in processes:
-        process.communicate()
-    assert [process.returncode for process in processes] == [0, 0, 0]
+    started = [processes.Process(target=take_turns, args=(tmp_path / LOCK,)) for _ in range(3)]
+    for process in started:
+        process.start()
+    for process in started:
+        process.join(60)
+    assert [process.exitcode for process in started] == [0, 0, 0]
     assert list(tmp_path.iterdir()) == []
 
 

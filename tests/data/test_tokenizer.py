@@ -14,7 +14,7 @@ import threading
 from pathlib import Path
 
 import pytest
-from support.processes import run_python
+from support.processes import run_forked
 from transformers import AutoConfig, AutoTokenizer, PreTrainedConfig, PreTrainedTokenizerFast
 
 from residual_hf.base.errors import InputError
@@ -177,7 +177,7 @@ def test_training_again_in_another_process_gives_the_same(tmp_path):
     corpus = tmp_path / "corpus.gz"
     lines = TEXTS["de"] + fuzz(TEXTS["de"])
     corpus.write_bytes(gzip.compress("".join(line.replace("\n", " ") + "\n" for line in lines).encode()))
-    run = run_python("-c", program, corpus)
+    run = run_forked("-c", program, corpus)
     settings = [TokenizerSettings(kind=kind, vocab_size=330) for kind in KINDS]
     here = [train_tokenizer([corpus], one).backend_tokenizer.to_str() for one in settings]
     assert run.stdout.split() == [hashlib.sha256(text.encode()).hexdigest() for text in here]
@@ -439,7 +439,7 @@ def test_saved_separate_vocabularies_without_this_package(tmp_path, separate):
         "print(ids.input_ids, ids.labels)\n"
     )
     modules = str(tmp_path / "modules")
-    run = run_python("-c", program, folder, TEXTS["ru"][0], cwd=tmp_path, HF_MODULES_CACHE=modules)
+    run = run_forked("-c", program, folder, TEXTS["ru"][0], cwd=tmp_path, HF_MODULES_CACHE=modules)
     ids = separate("boat", text_target=TEXTS["ru"][0])
     assert run.stdout.strip() == f"{ids.input_ids} {ids.labels}"
     assert (folder / "again" / "tokenization_residual.py").is_file()

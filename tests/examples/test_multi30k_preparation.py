@@ -8,7 +8,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from support.processes import run_python
+from support.processes import run_here
 
 from residual_hf.data.text_files import iter_lines
 
@@ -16,8 +16,8 @@ ROOT = Path(__file__).parents[2]
 SENTENCES = ['The boys don\'t say "stop." ', "A green-grey boy & a girl."]
 
 
-def prepare(*arguments, **options):
-    return run_python(ROOT / "examples" / "multi30k" / "prepare.py", *arguments, **options)
+def prepare(*arguments):
+    return run_here(ROOT / "examples" / "multi30k" / "prepare.py", *arguments)
 
 
 def test_tokens_of_moses_in_subwords_and_their_frequencies(tmp_path):
@@ -27,7 +27,7 @@ def test_tokens_of_moses_in_subwords_and_their_frequencies(tmp_path):
         for language in ("en", "de"):
             with gzip.open(tmp_path / "raw" / f"{part}.{language}.gz", "wt") as file:
                 file.writelines(f"{sentence}\n" for sentence in SENTENCES * 3)
-    prepare(tmp_path / "raw", tmp_path / "bpe")
+    assert prepare(tmp_path / "raw", tmp_path / "bpe").returncode == 0
     segmented = {path.name: list(iter_lines(path)) for path in (tmp_path / "bpe").glob("*.gz")}
     assert len(segmented) == 6 and all(len(lines) == 6 for lines in segmented.values())
     words = [line.replace("@@ ", "") for line in segmented["val.bpe.en.gz"][:2]]
@@ -39,5 +39,5 @@ def test_tokens_of_moses_in_subwords_and_their_frequencies(tmp_path):
     frequencies = [int(count) for _, count in entries]
     assert {token: int(count) for token, count in entries if count != "0"} == counts
     assert (len(entries) + 4) % 8 == 0 and frequencies == sorted(frequencies, reverse=True)
-    again = prepare(tmp_path / "raw", tmp_path / "bpe", check=False)
+    again = prepare(tmp_path / "raw", tmp_path / "bpe")
     assert again.returncode == 2 and "bpe exists" in again.stderr

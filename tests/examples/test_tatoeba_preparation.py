@@ -5,15 +5,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from support.processes import run_python
+from support.processes import run_here, run_python
 
 from residual_hf.data.text_files import iter_lines
 
 ROOT = Path(__file__).parents[2]
 
 
-def prepare(*arguments):
-    run_python(ROOT / "examples" / "tatoeba_de_en" / "prepare.py", *arguments)
+PREPARE = ROOT / "examples" / "tatoeba_de_en" / "prepare.py"
 
 
 def test_no_sentence_is_in_two_parts(tmp_path):
@@ -21,8 +20,8 @@ def test_no_sentence_is_in_two_parts(tmp_path):
     lines = [f"Hello {n // 2}.\tHallo {n}.\tCC-BY 2.0 (France)" for n in range(200)]
     lines += [f"HELLO {n}.\tHallo {2 * n + 2}.\tCC-BY" for n in range(0, 99, 2)]
     (tmp_path / "deu.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
-    prepare(tmp_path / "deu.txt", tmp_path / "a", "--held-out", 20)
-    prepare(tmp_path / "deu.txt", tmp_path / "b", "--held-out", 20)
+    assert run_here(PREPARE, tmp_path / "deu.txt", tmp_path / "a", "--held-out", 20).returncode == 0
+    run_python(PREPARE, tmp_path / "deu.txt", tmp_path / "b", "--held-out", 20)  # there sets have another order
     parts = {}
     for name in ("train", "valid", "test"):
         sides = [list(iter_lines(tmp_path / "a" / f"{name}.{language}.gz")) for language in ("de", "en")]

@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import json
+import threading
 
 import numpy as np
 import pytest
@@ -125,6 +126,45 @@ def test_a_model_that_is_not_finite_translates_into_nothing(num_beams):
     sources = tokenizer(SENTENCES)["input_ids"]
     found = search(model, sources, DecodingSettings(num_beams=num_beams))
     assert [len(candidates) for candidates in found] == [1] * len(SENTENCES)
+
+
+@pytest.fixture
+def three_threads():
+    torch.set_num_threads(3)
+    yield
+    torch.set_num_threads(1)
+
+
+def test_threads_search_batches_of_their_own(plain, three_threads, monkeypatch):
+    sources = [plain.tokenizer(text).input_ids for text in SENTENCES * 30]
+    alone = [best for source in sources[: len(SENTENCES)] for (best,) in search(plain.model, [source])]
+    monkeypatch.setattr(decode, "SMALL_BATCH", 100)
+    one_batch, seen, done = decode.search_batch, [], []
+
+    def recorded(model, sources, *arguments, **options):
+        seen.append((threading.get_ident(), torch.get_num_threads(), sum(map(len, sources))))
+        return one_batch(model, sources, *arguments, **options)
+
+    monkeypatch.setattr(decode, "search_batch", recorded)
+    found = search(plain.model, sources, DecodingSettings(), progress=done.append)
+    assert [best.ids for (best,) in found] == [best.ids for best in alone] * 30
+    assert sum(done) == len(sources)
+    assert threading.get_ident() not in {thread for thread, _, _ in seen} and {count for _, count, _ in seen} == {1}
+    assert max(size for _, _, size in seen) <= 100
+    assert torch.get_num_threads() == 3
+
+    seen.clear()
+    search(plain.model, sources[:6], DecodingSettings())  # few sentences: each thread has some
+    assert len(seen) >= 3
+    seen.clear()
+    search(plain.model, sources, DecodingSettings(), do_sample=True)
+    assert {thread for thread, _, _ in seen} == {threading.get_ident()}  # in the order of the random numbers
+
+
+def test_after_an_error_the_threads_are_as_before(plain, three_threads):
+    with pytest.raises(InputError, match="generate: "):
+        search(plain.model, [plain.tokenizer(SENTENCES[0]).input_ids] * 9, DecodingSettings(), num_return_sequences=99)
+    assert torch.get_num_threads() == 3
 
 
 def test_sampling_is_without_a_beam_and_follows_the_seed(plain):

@@ -6,7 +6,7 @@ import re
 import pytest
 from huggingface_hub import ModelCard
 from support.finished_run import content, corpus, edit_json, edit_recipe
-from support.processes import run_python
+from support.processes import run_forked
 from support.tiny_translator import coded_tokenizer, tiny_model, tiny_tokenizer
 
 from residual_hf import ResidualConfig, ResidualForMaskedLM
@@ -23,7 +23,7 @@ def test_every_way_of_use_runs(make_run, monkeypatch, capsys):
     (run / "model").rename(run / "small")
     *of_transformers, ours = re.findall(r"```python\n(.*?)```", card, re.DOTALL)
     assert len(of_transformers) == 2
-    done = run_python("-c", BLOCKED + "\n".join(of_transformers), cwd=run, HF_MODULES_CACHE=str(run / "modules"))
+    done = run_forked("-c", BLOCKED + "\n".join(of_transformers), cwd=run, HF_MODULES_CACHE=str(run / "modules"))
     assert len(done.stdout.splitlines()) == 2
     monkeypatch.chdir(run)
     exec(ours, {})
@@ -93,7 +93,7 @@ def test_card_of_a_model_whose_tokenizer_adds_language_codes(tmp_path, monkeypat
     folder = save_with_card(model, tokenizer, tmp_path / "several", "Converted.")
     of_transformers, ours = re.findall(r"```python\n(.*?)```", content(folder / "README.md"), re.DOTALL)
     assert 'src_lang="en", tgt_lang="de"' in of_transformers
-    run_python("-c", BLOCKED + of_transformers, cwd=tmp_path, HF_MODULES_CACHE=str(tmp_path / "modules"))
+    run_forked("-c", BLOCKED + of_transformers, cwd=tmp_path, HF_MODULES_CACHE=str(tmp_path / "modules"))
     monkeypatch.chdir(tmp_path)
     exec(ours, {})
     assert len(capsys.readouterr().out.splitlines()) == 1

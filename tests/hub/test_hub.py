@@ -6,11 +6,10 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from support.processes import run_forked
 from support.stand_in import TOKEN, Hub, Repository
 from support.tiny_translator import SENTENCES, tiny_model, tiny_tokenizer
 from transformers import pipeline
@@ -60,19 +59,12 @@ def process(script, hub, place, **values):
         "HF_HUB_OFFLINE": "0",
         "HF_HUB_DISABLE_XET": "1",
         "HF_HUB_DISABLE_TELEMETRY": "1",
-        "TQDM_DISABLE": "1",
     }
-    inherited = {name: value for name, value in os.environ.items() if not name.startswith(("HF_", "TRANSFORMERS_"))}
     assigned = "".join(f"{name} = {value!r}\n" for name, value in values.items())
-    done = subprocess.run(
-        [sys.executable, "-c", assigned + script],
-        cwd=place,
-        capture_output=True,
-        text=True,
-        stdin=subprocess.DEVNULL,
-        env=inherited | settings,
-    )
-    assert done.returncode == 0, done.stderr
+    with pytest.MonkeyPatch.context() as patch:
+        for name in [name for name in os.environ if name.startswith(("HF_", "TRANSFORMERS_"))]:
+            patch.delenv(name)
+        done = run_forked("-c", assigned + script, cwd=place, **settings)
     return json.loads(done.stdout.splitlines()[-1])
 
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 import runpy
 from pathlib import Path
 
-from support.processes import run_python
+from support.processes import run_forked
 
 ROOT = Path(__file__).parents[2]
 MAKE = runpy.run_path(str(ROOT / "examples/tiny_models/make.py"))
@@ -68,7 +68,7 @@ def test_same_tokens_without_the_package(tmp_path):
     places += [tmp_path / "saved" / "causal_lm" / mode for mode in MODES]
     code = {tuple((path.name, path.read_bytes()) for path in sorted(place.glob("*.py"))) for place in places}
     assert len(code) == 1
-    run_python("-c", SCRIPT, tmp_path / "saved", *MODES, cwd=tmp_path, HF_MODULES_CACHE=str(tmp_path / "modules"))
+    run_forked("-c", SCRIPT, tmp_path / "saved", *MODES, cwd=tmp_path, HF_MODULES_CACHE=str(tmp_path / "modules"))
     assert len({(place / "expected.json").read_text() for place in places}) == len(
         places
     )  # else one could pass for another

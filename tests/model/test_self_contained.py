@@ -8,7 +8,7 @@ import shutil
 import sys
 
 import pytest
-from support.processes import run_python
+from support.processes import run_forked
 from support.tiny_translator import SENTENCES, tiny_model, tiny_tokenizer
 from transformers import AutoModelForSeq2SeqLM, pipeline
 from transformers.dynamic_module_utils import get_relative_imports
@@ -48,7 +48,7 @@ from transformers import AutoModel, AutoModelForSeq2SeqLM, AutoTokenizer, pipeli
 
 def without_the_package(script, place, **environment):
     """What the script prints as JSON, in a process that cannot import residual_hf and has no network."""
-    done = run_python("-c", BLOCKED + script, cwd=place, HF_MODULES_CACHE=str(place / "modules"), **environment)
+    done = run_forked("-c", BLOCKED + script, cwd=place, HF_MODULES_CACHE=str(place / "modules"), **environment)
     return json.loads(done.stdout.splitlines()[-1])
 
 

@@ -5,15 +5,15 @@ import json
 import os
 import shutil
 import signal
-import subprocess
-import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 import torch
 import yaml
 from safetensors.torch import load_file, save_file
+from support.processes import run_forked
 from support.recipes import make_recipe
 from transformers import AutoModelForSeq2SeqLM, GenerationConfig
 
@@ -157,22 +157,27 @@ def test_averaging_more_than_is_kept_is_refused(tmp_path):
 
 
 def test_a_killed_run_resumes_to_the_same_weights(tmp_path):
-    """kill -9 within an epoch: the resumed run ends in the weights of one that nobody killed, bit for bit."""
+    """kill -9 within an epoch: the resumed run ends in the weights of one that nobody killed, bit for bit.
+
+    That one trains here, after whatever tests came before: a state of the process that they leave must change no bit.
+    """
     settings = {"max_updates": 24, "eval_every": 5, "log_every": 1, "eval_bleu": False}
     killed, records = tmp_path / "killed" / "run", tmp_path / "killed" / "run" / "metrics.jsonl"
     recipes = [write_recipe(tmp_path / name, settings) for name in ("whole", "killed")]
-    process = start_training(*recipes)
-    deadline = time.time() + 120
-    while time.time() < deadline and not (records.exists() and '"step": 7,' in records.read_text()):
-        time.sleep(0.005)
-    process.send_signal(signal.SIGKILL)
-    process.wait()
+    assert main(["train", recipes[0]]) == 0
+    with ThreadPoolExecutor(1) as pool:
+        training = pool.submit(train_elsewhere, recipes[1])
+        deadline = time.time() + 120
+        while time.time() < deadline and not (records.exists() and '"step": 7,' in records.read_text()):
+            time.sleep(0.005)
+        os.kill(int((tmp_path / "killed" / "pid").read_text()), signal.SIGKILL)
+        assert training.result().returncode == -signal.SIGKILL
     assert not (killed / "metrics.json").exists()
     reached = complete_checkpoints(killed / "checkpoints")
     assert names(reached)[0] == "checkpoint-5"
     # what remains of a process that is killed while it saves
     (reached[-1].parent / "checkpoint-23").mkdir()
-    assert start_training(f"{recipes[1]} --resume").wait() == 0
+    assert train_elsewhere(recipes[1], "--resume").returncode == 0
     folders = [tmp_path / name / "run" for name in ("whole", "killed")]
     assert [json.loads((folder / "metrics.json").read_text())["updates"] for folder in folders] == [24, 24]
     weights = [load_file(folder / "model" / "model.safetensors") for folder in folders]
@@ -186,18 +191,13 @@ def write_recipe(folder, settings):
 
 
 TRAIN = """
-import sys
+import os, sys
 from residual_hf.cli import main
-sys.exit(any([main(["train", *arguments.split()]) for arguments in sys.argv[1:]]))
+print(os.getpid(), file=open("pid", "w"), flush=True)
+sys.exit(main(["train", *sys.argv[1:]]))
 """
 
 
-def start_training(*runs):
-    """`residual-hf train` with the arguments of one run after another, in a process that no other test has touched."""
-    return subprocess.Popen(
-        [sys.executable, "-c", TRAIN, *runs],
-        cwd=Path(runs[0]).parent,  # in the repository the package there would be imported, without kernels
-        env={**os.environ, "OMP_NUM_THREADS": "1", "TQDM_DISABLE": "1", "HF_HUB_OFFLINE": "1"},
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
+def train_elsewhere(recipe, *options):
+    """`residual-hf train` in a process that no other test has touched."""
+    return run_forked("-c", TRAIN, recipe, *options, cwd=Path(recipe).parent, check=False)

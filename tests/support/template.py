@@ -1,0 +1,52 @@
+# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
+"""A process that has loaded PyTorch and becomes, in a copy of itself, one Python program after another."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import json
+import os
+import runpy
+import sys
+
+LOADED = ("torch._dynamo", "torch.distributed.tensor", "torchao.prototype.safetensors.safetensors_support")
+"""Most of the time of `import transformers`; none of them reads the variables that programs are started with."""
+
+
+def become(arguments, cwd, environment, output, errors):
+    for path, stream in ((os.devnull, 0), (output, 1), (errors, 2)):
+        os.dup2(os.open(path, os.O_RDWR), stream)
+    os.chdir(cwd)
+    os.environ.clear()
+    os.environ.update(environment)
+    sys.path[:0] = environment["PYTHONPATH"].split(os.pathsep)
+    program, *sys.argv = arguments
+    if program == "-m":
+        sys.path.insert(0, "")
+        runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
+    elif program == "-c":
+        sys.path.insert(0, "")
+        code, sys.argv[0] = sys.argv[0], program
+        exec(compile(code, "<string>", "exec"), vars(sys.modules["__main__"]))
+    else:
+        sys.path.insert(0, os.path.dirname(program))
+        sys.argv = arguments
+        runpy.run_path(program, run_name="__main__")
+
+
+def serve():
+    """Answer each line of JSON, the arguments of `become`, with the exit code of the program."""
+    for name in LOADED:
+        with contextlib.suppress(ImportError):
+            importlib.import_module(name)
+    for line in sys.stdin:
+        child = os.fork()
+        if child == 0:
+            return become(**json.loads(line))
+        _, status = os.waitpid(child, 0)
+        print(os.waitstatus_to_exitcode(status), flush=True)
+
+
+if __name__ == "__main__":
+    serve()
