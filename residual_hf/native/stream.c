@@ -15,17 +15,16 @@ INLINE float *vector_of(const Stack *s, const Row *row, int32_t source) {
 }
 
 // A weight times a number, or times the sum over a vector.
-WITH_AVX512 static float value_of(const Stack *s, const Row *row, const Term *term) {
+static float value_of(const Stack *s, const Row *row, const Term *term) {
     float value = term->number == NOWHERE ? term->weight : term->weight * row->numbers[term->number];
     if (term->source == NOWHERE) return value;
     const float *vector = vector_of(s, row, term->source);
-    __m512 total = _mm512_setzero_ps();
-    for (int i = 0; i < s->stride; i += 16) {  // the padding adds zeros
-        __m512 values = _mm512_loadu_ps(vector + i);
-        if (term->weights) values = _mm512_mul_ps(values, _mm512_loadu_ps(term->weights + i));
-        total = _mm512_add_ps(total, values);
+    vec total = {0};
+    for (int i = 0; i < s->stride; i += LANES) {  // the padding adds zeros
+        vec values = load_floats(vector + i);
+        total += term->weights ? values * load_floats(term->weights + i) : values;
     }
-    return value * _mm512_reduce_add_ps(total);
+    return value * sum(total);
 }
 
 static float number(const Stack *s, const Row *row, const Operation *operation) {
@@ -58,27 +57,25 @@ typedef struct {
 
 // target = sum of the addends; returns the sum over its values. Where none has weights, all have vectors.
 INLINE float add(int stride, const int count, const Addend *addends, const int has_weights, float *target) {
-    __m512 all = _mm512_setzero_ps();
-    for (int i = 0; i < stride; i += 16) {
-        __m512 total = _mm512_setzero_ps();
+    vec all = {0};
+    for (int i = 0; i < stride; i += LANES) {
+        vec total = {0};
         for (const Addend *a = addends; a < addends + count; a++) {
-            __m512 weight = _mm512_set1_ps(a->weight), values = _mm512_set1_ps(1);
-            if (has_weights && a->weights) weight = _mm512_mul_ps(weight, _mm512_loadu_ps(a->weights + i));
-            if (!has_weights || a->vector) values = _mm512_loadu_ps(a->vector + i);
-            total = _mm512_fmadd_ps(weight, values, total);
+            vec weight = splat(a->weight);
+            if (has_weights && a->weights) weight *= load_floats(a->weights + i);
+            total += weight * (!has_weights || a->vector ? load_floats(a->vector + i) : splat(1));
         }
-        _mm512_storeu_ps(target + i, total);
-        all = _mm512_add_ps(all, total);
+        store_floats(target + i, total);
+        all += total;
     }
-    return _mm512_reduce_add_ps(all);
+    return sum(all);
 }
 
 // `hidden` is where the next sub-layer reads the row, or NULL.
-WITH_AVX512 static void sum_and_norm(const Stack *s, const Row *row, const Operation *operation, float *work,
-                                     void *hidden) {
+static void sum_and_norm(const Stack *s, const Row *row, const Operation *operation, float *work, void *hidden) {
     const Norm *norm = &operation->norm;
     float *output = operation->output == NOWHERE ? NULL : vector_of(s, row, operation->output);
-    float *sum = operation->sum != NOWHERE ? vector_of(s, row, operation->sum) : output ? output : work;
+    float *result = operation->sum != NOWHERE ? vector_of(s, row, operation->sum) : output ? output : work;
     int count = operation->terms, has_weights = 0;
     Addend addends[count];
     for (int t = 0; t < count; t++) {
@@ -88,21 +85,20 @@ WITH_AVX512 static void sum_and_norm(const Stack *s, const Row *row, const Opera
         addends[t] = (Addend){weight, term->weights, vector};
         has_weights |= term->weights != NULL;
     }
-    float total = has_weights  ? add(s->stride, count, addends, 1, sum)
-                  : count == 2 ? add(s->stride, 2, addends, 0, sum)  // the usual one, unrolled
-                               : add(s->stride, count, addends, 0, sum);
+    float total = has_weights  ? add(s->stride, count, addends, 1, result)
+                  : count == 2 ? add(s->stride, 2, addends, 0, result)  // the usual one, unrolled
+                               : add(s->stride, count, addends, 0, result);
     if (!norm->gain) {
         if (hidden)
-            for (int i = 0; i < s->stride; i += 16) store(hidden, i, s->type, _mm512_loadu_ps(sum + i));
+            for (int i = 0; i < s->stride; i += LANES) store(hidden, i, s->type, load_floats(result + i));
         return;
     }
     float mean = norm->centered ? total / s->width : 0;
-    float scale = inverse_deviation(sum, s->width, mean, norm->epsilon);
-    for (int i = 0; i < s->stride; i += 16) {
-        __m512 values = _mm512_sub_ps(_mm512_loadu_ps(sum + i), _mm512_set1_ps(mean));
-        values = _mm512_mul_ps(values, _mm512_set1_ps(scale));
-        values = _mm512_fmadd_ps(values, _mm512_loadu_ps(norm->gain + i), _mm512_loadu_ps(norm->bias + i));
-        if (output) _mm512_storeu_ps(output + i, values);
+    float scale = inverse_deviation(result, s->width, mean, norm->epsilon);
+    for (int i = 0; i < s->stride; i += LANES) {
+        vec values = (load_floats(result + i) - mean) * scale;
+        values = values * load_floats(norm->gain + i) + load_floats(norm->bias + i);
+        if (output) store_floats(output + i, values);
         if (hidden) store(hidden, i, s->type, values);
     }
 }
