@@ -26,7 +26,7 @@ INSTRUCTION_SETS = {
         "avx512_bf16": f"{AVX512} -mavx512bf16",
         "amx": f"{AVX512} -mavx512bf16 -mamx-tile -mamx-bf16 -mamx-int8",
     },
-    "aarch64": {"neon": "-march=armv8-a", "neon_dotprod": "-march=armv8.2-a+dotprod"},
+    "aarch64": {"neon": "-mcpu=generic", "neon_dotprod": "-mcpu=generic+dotprod"},
 }
 """The flags of the compiler for each, by architecture."""
 NAMES = {"x86_64": "x86_64", "amd64": "x86_64", "aarch64": "aarch64", "arm64": "aarch64"}
@@ -80,10 +80,11 @@ def libraries() -> list[Extension]:
     return [library("_cpu", [CPU]), *kernels] if kernels else []
 
 
-if sys.platform == "darwin":  # one architecture, not both of a universal Python
-    os.environ.setdefault("ARCHFLAGS", f"-arch {platform.machine()}")
-setup(
-    ext_modules=libraries(),
-    cmdclass={"build_ext": BuildKernels},
-    options={"bdist_wheel": {"py_limited_api": "cp310"}},
-)
+if __name__ == "__main__":
+    if sys.platform == "darwin":  # one architecture, not both of a universal Python
+        os.environ.setdefault("ARCHFLAGS", f"-arch {platform.machine()}")
+    setup(
+        ext_modules=libraries(),
+        cmdclass={"build_ext": BuildKernels},
+        options={"bdist_wheel": {"py_limited_api": "cp310"}},
+    )

@@ -80,7 +80,7 @@ def _load() -> tuple[ctypes.CDLL | None, str]:
     if version != interface_version():
         return None, _unused(f"{path} is from another version of residual_hf; reinstall it.")
     declare_functions(loaded)
-    loaded.join_team(getattr(ctypes.CDLL(None), "GOMP_parallel", None))
+    loaded.join_team(None if os.name == "nt" else getattr(ctypes.CDLL(None), "GOMP_parallel", None))
     return loaded, f"native kernels: {INSTRUCTION_SETS[loaded.instruction_set()]}"
 
 
