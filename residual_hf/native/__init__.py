@@ -1,17 +1,16 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
-"""C kernels for decoding and training on a CPU with AVX-512 or AMX. They are optional: without them PyTorch is used.
+"""C kernels for decoding and training on x86-64 and ARM CPUs. They are optional: without them PyTorch is used.
 
-`setup.py` builds the library where it finds a C compiler. Environment variables:
+`setup.py` builds a library for each instruction set where it finds a C compiler. Environment variables:
 
-- `RESIDUAL_HF_NATIVE=0` turns the kernels off; a path loads another build of the library.
-- `RESIDUAL_HF_ISA=avx512_bf16` does without AMX, `RESIDUAL_HF_ISA=avx512` also without the products of AVX512_BF16.
+- `RESIDUAL_HF_NATIVE=0` turns the kernels off; a path loads another build of a library.
+- `RESIDUAL_HF_ISA=avx2` uses instruction sets up to this one of `INSTRUCTION_SETS`.
 """
 
 from __future__ import annotations
 
 import ctypes
 import os
-import platform
 from functools import cache
 from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
@@ -26,6 +25,7 @@ from .structures import ENUMS, declare_functions, interface_version
 logger = logging.get_logger(__name__)
 
 INSTRUCTION_SETS = ENUMS["InstructionSet"]
+"""In ascending order of speed, those of ARM before those of x86-64."""
 
 
 def library() -> ctypes.CDLL | None:
@@ -42,6 +42,12 @@ def loaded_library() -> ctypes.CDLL:
 
 def instruction_set() -> str:
     """The instruction set that the kernels use, one of `INSTRUCTION_SETS`; "none" where PyTorch decodes."""
+    loaded = library()
+    return "none" if loaded is None else INSTRUCTION_SETS[loaded.instruction_set()]
+
+
+def report() -> str:
+    """Which kernels run, or why PyTorch is used instead, in one line."""
     return _load()[1]
 
 
@@ -57,37 +63,46 @@ def threads_for(work: int, per_thread: int) -> int:
 
 @cache
 def _load() -> tuple[ctypes.CDLL | None, str]:
-    most = os.environ.get("RESIDUAL_HF_ISA", "amx")
+    chosen = os.environ.get("RESIDUAL_HF_NATIVE", "")
+    most = os.environ.get("RESIDUAL_HF_ISA", INSTRUCTION_SETS[-1])
     if most not in INSTRUCTION_SETS:
         raise InputError(f"RESIDUAL_HF_ISA: {most!r} given, allowed are {', '.join(INSTRUCTION_SETS)}")
-    path = _find()
-    if path is None:
-        return None, "none"
+    if chosen == "0":
+        return None, "native kernels: none (turned off by RESIDUAL_HF_NATIVE=0)"
     try:
+        path, reason = _find(most) if chosen in ("", "1") else (Path(chosen), "")
+        if path is None:
+            return None, f"native kernels: none ({reason})"
         loaded = ctypes.CDLL(str(path))
         version = ctypes.c_uint32(loaded.interface_version()).value
     except (OSError, AttributeError) as error:
-        logger.warning_once(f"The native kernels do not load: {error}. PyTorch is used instead.")
-        return None, "none"
+        return None, _unused(f"The native kernels do not load: {error}.")
     if version != interface_version():
-        logger.warning_once(f"{path} is from another version of residual_hf; reinstall it. PyTorch is used instead.")
-        return None, "none"
+        return None, _unused(f"{path} is from another version of residual_hf; reinstall it.")
     declare_functions(loaded)
-    loaded.join_team(getattr(ctypes.CDLL(None), "GOMP_parallel", None))
-    used = INSTRUCTION_SETS[loaded.enable_instruction_set(INSTRUCTION_SETS.index(most))]
-    return (None if used == "none" else loaded), used
+    loaded.join_team(None if os.name == "nt" else getattr(ctypes.CDLL(None), "GOMP_parallel", None))
+    return loaded, f"native kernels: {INSTRUCTION_SETS[loaded.instruction_set()]}"
 
 
-def _find() -> Path | None:
-    chosen = os.environ.get("RESIDUAL_HF_NATIVE", "")
-    if chosen == "0":
-        return None
-    if chosen not in ("", "1"):
-        return Path(chosen)
-    for suffix in EXTENSION_SUFFIXES:
-        path = Path(__file__).with_name(f"_kernels{suffix}")
-        if path.exists():
-            return path
-    if platform.machine() in ("x86_64", "AMD64"):
-        logger.warning_once("The native kernels were not built (no C compiler?). PyTorch is used instead.")
-    return None
+def _find(most: str) -> tuple[Path | None, str]:
+    """The library of the best instruction set up to `most`, or None and why there is none."""
+    cpu = _built("_cpu")
+    if cpu is None:
+        reason = "no C compiler built them, or the CPU is neither x86-64 nor 64-bit ARM"
+        return None, _unused(f"The native kernels were not built: {reason}.")
+    can_run = ctypes.CDLL(str(cpu)).can_run
+    for index in range(INSTRUCTION_SETS.index(most), 0, -1):
+        path = _built(f"_kernels_{INSTRUCTION_SETS[index]}")
+        if path is not None and can_run(index):
+            return path, ""
+    return None, f"this CPU, or RESIDUAL_HF_ISA={most}, has none of the instruction sets with a library"
+
+
+def _built(name: str) -> Path | None:
+    paths = (Path(__file__).with_name(name + suffix) for suffix in EXTENSION_SUFFIXES)
+    return next((path for path in paths if path.exists()), None)
+
+
+def _unused(reason: str) -> str:
+    logger.warning_once(f"{reason} PyTorch is used instead.")
+    return f"native kernels: none ({reason})"

@@ -3,9 +3,9 @@
 
 #include <string.h>
 
-#include "simd.h"
+#include "vector.h"
 
-enum { LANES = 32 };
+enum { MIXED = 32 };
 static const uint64_t FACTOR = 0x9E3779B185EBCA87;
 
 // A bijection of `lane` for each word, and of `word` for each lane: no change of a single word is missed.
@@ -14,18 +14,18 @@ INLINE uint64_t mix(uint64_t lane, uint64_t word) {
     return (lane ^ lane >> 29) * FACTOR;
 }
 
-WITH_AVX512 static uint64_t checksum_of(const char *data, int64_t bytes) {
-    uint64_t lanes[LANES] = {0}, words[LANES], result = bytes;
+static uint64_t checksum_of(const char *data, int64_t bytes) {
+    uint64_t lanes[MIXED] = {0}, words[MIXED], result = bytes;
     for (; bytes > 0; data += sizeof words, bytes -= sizeof words) {
         if (bytes < (int64_t)sizeof words) memset(words, 0, sizeof words);
         memcpy(words, data, bytes < (int64_t)sizeof words ? bytes : (int64_t)sizeof words);
-        for (int i = 0; i < LANES; i++) lanes[i] = mix(lanes[i], words[i]);
+        for (int i = 0; i < MIXED; i++) lanes[i] = mix(lanes[i], words[i]);
     }
-    for (int i = 0; i < LANES; i++) result = mix(result, lanes[i]);
+    for (int i = 0; i < MIXED; i++) result = mix(result, lanes[i]);
     return result;
 }
 
-WITH_AVX512 static void *checksum_part(void *argument) {
+static void *checksum_part(void *argument) {
     const Rows *rows = argument;
     const Checksums *all = rows->work;
     for (int64_t i = rows->first; i < rows->end; i++) all->checksum[i] = checksum_of(all->data[i], all->bytes[i]);

@@ -4,7 +4,7 @@
 
 #include <math.h>
 
-#include "simd.h"
+#include "vector.h"
 
 // What backward needs of a member of a row.
 typedef struct {
@@ -24,18 +24,18 @@ INLINE void read_members(const DepthAttention *attention, int64_t start, Read *r
     for (int k = 0; k < attention->members; k++) reads[k].probability /= total;
 }
 
-WITH_AVX512 static void *forward_part(void *argument) {
+static void *forward_part(void *argument) {
     const Rows *rows = argument;
     const DepthAttention *attention = rows->work;
     for (int64_t row = rows->first; row < rows->end; row++) {
         int64_t start = row * attention->width;
         Read *reads = (Read *)attention->reads + row * attention->members;
         read_members(attention, start, reads);
-        for (int i = 0; i < attention->width; i += 16) {
-            __mmask16 lanes = first_lanes(attention->width - i);
-            __m512 sum = combine(attention->members, &reads->probability, sizeof(Read) / sizeof(float),
-                                 attention->member, start + i, lanes);
-            _mm512_mask_storeu_ps(attention->output + start + i, lanes, sum);
+        for (int i = 0; i < attention->width; i += LANES) {
+            int count = attention->width - i;
+            vec values = combine(attention->members, &reads->probability, sizeof(Read) / sizeof(float),
+                                 attention->member, start + i, count);
+            store_first(attention->output + start + i, count, values);
         }
     }
     return NULL;
@@ -45,20 +45,18 @@ WITH_AVX512 static void *forward_part(void *argument) {
 INLINE void member_gradient(const DepthAttention *attention, int64_t start, int k, const Read *read, float grad_logit,
                             float *grad_query) {
     float curvature = grad_logit * read->logit * read->scale * read->scale / attention->width;
-    __m512 probability = _mm512_set1_ps(read->probability), of_query = _mm512_set1_ps(grad_logit * read->scale);
-    for (int i = 0; i < attention->width; i += 16) {
-        __mmask16 lanes = first_lanes(attention->width - i);
-        __m512 member = _mm512_maskz_loadu_ps(lanes, attention->member[k] + start + i);
-        __m512 gradient = _mm512_mul_ps(probability, _mm512_maskz_loadu_ps(lanes, attention->grad_output + start + i));
-        gradient = _mm512_fmadd_ps(of_query, _mm512_maskz_loadu_ps(lanes, attention->query + i), gradient);
-        gradient = _mm512_fnmadd_ps(_mm512_set1_ps(curvature), member, gradient);
-        _mm512_mask_storeu_ps(attention->grad_member[k] + start + i, lanes, gradient);
-        __m512 query = _mm512_fmadd_ps(of_query, member, _mm512_loadu_ps(grad_query + i));
-        _mm512_storeu_ps(grad_query + i, query);
+    float of_query = grad_logit * read->scale;
+    for (int i = 0; i < attention->width; i += LANES) {
+        int count = attention->width - i;
+        vec member = load_first(attention->member[k] + start + i, count);
+        vec gradient = load_first(attention->grad_output + start + i, count) * read->probability;
+        gradient += load_first(attention->query + i, count) * of_query;
+        store_first(attention->grad_member[k] + start + i, count, gradient - member * curvature);
+        store_floats(grad_query + i, load_floats(grad_query + i) + member * of_query);
     }
 }
 
-WITH_AVX512 static void *backward_part(void *argument) {
+static void *backward_part(void *argument) {
     const Rows *rows = argument;
     const DepthAttention *attention = rows->work;
     int members = attention->members;

@@ -13,47 +13,38 @@ typedef struct {
     int64_t row, column;
 } Matrix;
 
-// Of c = a b or c += a b the first columns, up to 16 * vectors of them, for 8 / vectors rows of a at a time.
+// Of c = a b or c += a b the first columns, up to LANES * vectors of them, for 8 / vectors rows of a at a time.
 INLINE void multiply_columns(const int vectors, int rows, int inner, int columns, Matrix a, Matrix b, float *c,
                              int64_t c_row, int accumulate) {
     const int together = 8 / vectors;
-    __mmask16 lanes[2] = {first_lanes(columns), vectors > 1 ? first_lanes(columns - 16) : 0};
     for (int i = 0; i < rows; i += together) {
-        __m512 sums[8];
+        vec sums[8];
         const float *left[8];
-#pragma GCC unroll 8
-        for (int r = 0; r < together; r++) left[r] = a.values + (i + r < rows ? i + r : rows - 1) * a.row;
-#pragma GCC unroll 8
-        for (int s = 0; s < 8; s++) sums[s] = _mm512_setzero_ps();
+        UNROLLED(r, together) left[r] = a.values + (i + r < rows ? i + r : rows - 1) * a.row;
+        UNROLLED(s, 8) sums[s] = (vec){0};
         for (int k = 0; k < inner; k++)
-#pragma GCC unroll 2
-            for (int v = 0; v < vectors; v++) {
-                __m512 right = _mm512_maskz_loadu_ps(lanes[v], b.values + k * b.row + 16 * v);
-#pragma GCC unroll 8
-                for (int r = 0; r < together; r++) {
-                    __m512 factor = _mm512_set1_ps(left[r][k * a.column]);
-                    sums[r * vectors + v] = _mm512_fmadd_ps(factor, right, sums[r * vectors + v]);
-                }
+            UNROLLED(v, vectors) {
+                vec right = load_first(b.values + k * b.row + LANES * v, columns - LANES * v);
+                UNROLLED(r, together) sums[r * vectors + v] += left[r][k * a.column] * right;
             }
-#pragma GCC unroll 8
-        for (int r = 0; r < together; r++)
-#pragma GCC unroll 2
-            for (int v = 0; v < vectors; v++) {
+        UNROLLED(r, together)
+            UNROLLED(v, vectors) {
                 if (i + r >= rows) continue;
-                float *target = c + (i + r) * c_row + 16 * v;
-                __m512 sum = sums[r * vectors + v];
-                if (accumulate) sum = _mm512_add_ps(sum, _mm512_maskz_loadu_ps(lanes[v], target));
-                _mm512_mask_storeu_ps(target, lanes[v], sum);
+                float *target = c + (i + r) * c_row + LANES * v;
+                int count = columns - LANES * v;
+                if (accumulate) sums[r * vectors + v] += load_first(target, count);
+                store_first(target, count, sums[r * vectors + v]);
             }
     }
 }
 
 // c = a b, or c += a b: a is (rows, inner), b (inner, columns) with columns next to each other.
-WITH_AVX512 static void multiply(int rows, int inner, int columns, Matrix a, Matrix b, float *c, int64_t c_row,
-                                 int accumulate) {
-    for (int j = 0; j < columns; j += 32) {
+static void multiply(int rows, int inner, int columns, Matrix a, Matrix b, float *c, int64_t c_row, int accumulate) {
+    for (int j = 0; j < columns; j += 2 * LANES) {
         Matrix right = {b.values + j, b.row, 1};
-        if (columns - j > 16)
+        if (columns - j >= 2 * LANES)  // a constant: no branches for the last columns
+            multiply_columns(2, rows, inner, 2 * LANES, a, right, c + j, c_row, accumulate);
+        else if (columns - j > LANES)
             multiply_columns(2, rows, inner, columns - j, a, right, c + j, c_row, accumulate);
         else
             multiply_columns(1, rows, inner, columns - j, a, right, c + j, c_row, accumulate);
@@ -102,78 +93,77 @@ INLINE Head find_head(const DotAttention *all, int64_t index, int thread) {
     };
 }
 
-// to (size, keys) from (keys, size).
-WITH_AVX512 static void transpose(const DotAttention *all, Matrix from, float *to, int64_t stride) {
-    for (int j = 0; j < all->keys; j += 16)
-        for (int c = 0; c < all->size; c += 16) {
-            __m512i tile[16];
-            __mmask16 lanes = first_lanes(all->size - c);
-            for (int i = 0; i < 16; i++)
-                tile[i] = _mm512_castps_si512(
-                    _mm512_maskz_loadu_ps(j + i < all->keys ? lanes : 0, from.values + (j + i) * from.row + c));
+// to (size, keys) from (keys, size), with zeros up to the stride.
+static void transpose(const DotAttention *all, Matrix from, float *to, int64_t stride) {
+    for (int j = 0; j < stride; j += LANES)
+        for (int c = 0; c < all->size; c += LANES) {
+            ivec tile[LANES];
+            for (int i = 0; i < LANES; i++)
+                tile[i] = (ivec)load_first(from.values + (j + i) * from.row + c, j + i < all->keys ? all->size - c : 0);
             transpose_tile(tile);
-            for (int i = 0; i < 16 && c + i < all->size; i++) _mm512_storeu_si512(to + (c + i) * stride + j, tile[i]);
+            for (int i = 0; i < LANES && c + i < all->size; i++) store_floats(to + (c + i) * stride + j, (vec)tile[i]);
         }
 }
 
-// Which of the 16 keys from j a query may attend to.
-INLINE __mmask16 visible(const Head *h, int query, int j) {
+// Which of the keys from j a query may attend to.
+INLINE ivec visible(const Head *h, int query, int j) {
+    typedef uint8_t bytes __attribute__((vector_size(LANES)));
     const DotAttention *all = h->all;
     int end = all->causal && query + 1 < all->keys ? query + 1 : all->keys;
-    if (j >= end) return 0;
-    __mmask16 lanes = first_lanes(end - j);
-    if (!all->mask) return lanes;
-    const uint8_t *mask = all->mask + h->sentence * all->mask_strides[0] + query * all->mask_strides[1];
-    __m128i allowed = _mm_maskz_loadu_epi8(lanes, mask + j);
-    return _mm_test_epi8_mask(allowed, allowed);
+    ivec lanes = first_lanes(end - j);
+    if (!all->mask || j >= end) return lanes;
+    bytes allowed = {0};
+    const uint8_t *mask = all->mask + h->sentence * all->mask_strides[0] + query * all->mask_strides[1] + j;
+    if (end - j >= LANES)
+        memcpy(&allowed, mask, LANES);
+    else
+        memcpy(&allowed, mask, end - j);
+    return lanes & (__builtin_convertvector(allowed, ivec) != 0);
 }
 
 INLINE int64_t place_of(const Head *h, int query) {
     return (h->sentence * h->all->heads + h->head) * h->all->queries + query;
 }
 
-INLINE __mmask16 kept_keys(const Head *h, int query, int j) {
-    return half(kept(&h->dropout, place_of(h, query) * ((h->all->keys + BLOCK - 1) / BLOCK) + j / BLOCK), j % BLOCK);
+INLINE vec drop_keys(const Head *h, int query, int j, Mask *mask, vec values) {
+    int64_t blocks = (h->all->keys + BLOCK - 1) / BLOCK;
+    if (j % BLOCK == 0) make_mask(&h->dropout, place_of(h, query) * blocks + j / BLOCK, mask);
+    return drop(&h->dropout, mask, j, values);
 }
 
 // The products q k^T of `rows` queries go to the place of their weights.
 INLINE void score(const Head *h, int first, int rows) {
-    const DotAttention *all = h->all;
     Matrix query = h->query, keys = {h->keys, h->stride, 1};
     query.values += first * query.row;
-    multiply(rows, all->size, all->keys, query, keys, h->weights, h->stride, 0);
+    multiply(rows, h->all->size, h->stride, query, keys, h->weights, h->stride, 0);
 }
 
-// exp(scale * score - log_sum) of 16 keys, 0 of those that the query may not attend to.
-INLINE __m512 weights_at(const Head *h, int query, const float *scores, int j, float log_sum) {
-    __m512 shifted = _mm512_mul_ps(_mm512_loadu_ps(scores + j), _mm512_set1_ps(h->all->scale));
-    shifted = _mm512_sub_ps(shifted, _mm512_set1_ps(log_sum));
-    return _mm512_maskz_mov_ps(visible(h, query, j), exponential(shifted));
+// exp(scale * score - log_sum) of the keys from j, 0 of those that the query may not attend to.
+INLINE vec weights_at(const Head *h, int query, const float *scores, int j, float log_sum) {
+    vec shifted = load_floats(scores + j) * h->all->scale - log_sum;
+    return only(visible(h, query, j), exponential(shifted));
 }
 
 // Scores of a query become its weights after dropout. A query that may attend to nothing has none.
 INLINE void softmax_row(const Head *h, int query, float *scores) {
     const DotAttention *all = h->all;
-    __m512 most = _mm512_set1_ps(-INFINITY), total = _mm512_setzero_ps(), scale = _mm512_set1_ps(all->scale);
-    for (int j = 0; j < all->keys; j += 16)
-        most = _mm512_mask_max_ps(most, visible(h, query, j), most, _mm512_mul_ps(_mm512_loadu_ps(scores + j), scale));
-    float largest = _mm512_reduce_max_ps(most);
-    for (int j = 0; j < all->keys; j += 16) {
-        __m512 weights = weights_at(h, query, scores, j, largest);
-        _mm512_storeu_ps(scores + j, weights);
-        total = _mm512_add_ps(total, weights);
+    vec most = splat(-INFINITY), total = {0};
+    for (int j = 0; j < all->keys; j += LANES)
+        most = MAX(most, choose(visible(h, query, j), load_floats(scores + j) * all->scale, splat(-INFINITY)));
+    float largest = largest_lane(most);
+    for (int j = 0; j < all->keys; j += LANES) {
+        vec weights = weights_at(h, query, scores, j, largest);
+        store_floats(scores + j, weights);
+        total += weights;
     }
-    float sum = _mm512_reduce_add_ps(total);
-    all->log_sums[place_of(h, query)] = sum ? largest + logf(sum) : 0;
-    __m512 factor = _mm512_set1_ps(sum ? 1 / sum : 0);
-    for (int j = 0; j < all->keys; j += 16) {
-        __m512 weights = _mm512_mul_ps(_mm512_loadu_ps(scores + j), factor);
-        if (h->dropout.active) weights = drop(&h->dropout, kept_keys(h, query, j), weights);
-        _mm512_storeu_ps(scores + j, weights);
-    }
+    float all_weights = sum(total), factor = all_weights ? 1 / all_weights : 0;
+    all->log_sums[place_of(h, query)] = all_weights ? largest + logf(all_weights) : 0;
+    Mask mask;
+    for (int j = 0; j < all->keys; j += LANES)
+        store_floats(scores + j, drop_keys(h, query, j, &mask, load_floats(scores + j) * factor));
 }
 
-WITH_AVX512 static void forward_block(const Head *h, int first, int rows) {
+static void forward_block(const Head *h, int first, int rows) {
     const DotAttention *all = h->all;
     int64_t width = (int64_t)all->heads * all->size;
     score(h, first, rows);
@@ -186,25 +176,24 @@ WITH_AVX512 static void forward_block(const Head *h, int first, int rows) {
 INLINE void softmax_gradient(const Head *h, int query, float *scores, float *gradients) {
     const DotAttention *all = h->all;
     float log_sum = all->log_sums[place_of(h, query)];
-    __m512 total = _mm512_setzero_ps();
-    for (int j = 0; j < all->keys; j += 16) {
-        __m512 weights = weights_at(h, query, scores, j, log_sum), gradient = _mm512_loadu_ps(gradients + j);
-        if (h->dropout.active) gradient = drop(&h->dropout, kept_keys(h, query, j), gradient);
-        total = _mm512_mask_add_ps(total, visible(h, query, j), total, _mm512_mul_ps(weights, gradient));
-        _mm512_storeu_ps(scores + j, weights);
-        _mm512_storeu_ps(gradients + j, gradient);
+    vec total = {0};
+    Mask mask;
+    for (int j = 0; j < all->keys; j += LANES) {
+        vec weights = weights_at(h, query, scores, j, log_sum);
+        vec gradient = drop_keys(h, query, j, &mask, load_floats(gradients + j));
+        total += only(visible(h, query, j), weights * gradient);
+        store_floats(scores + j, weights);
+        store_floats(gradients + j, gradient);
     }
-    __m512 mean = _mm512_set1_ps(_mm512_reduce_add_ps(total)), scale = _mm512_set1_ps(all->scale);
-    for (int j = 0; j < all->keys; j += 16) {
-        __m512 weights = _mm512_loadu_ps(scores + j), gradient = _mm512_loadu_ps(gradients + j);
-        gradient = _mm512_mul_ps(_mm512_mul_ps(weights, scale), _mm512_sub_ps(gradient, mean));
-        _mm512_storeu_ps(gradients + j, gradient);
-        if (h->dropout.active)
-            _mm512_storeu_ps(scores + j, drop(&h->dropout, kept_keys(h, query, j), weights));
+    float mean = sum(total);
+    for (int j = 0; j < all->keys; j += LANES) {
+        vec weights = load_floats(scores + j), gradient = load_floats(gradients + j);
+        store_floats(gradients + j, (weights * all->scale) * (gradient - mean));
+        store_floats(scores + j, drop_keys(h, query, j, &mask, weights));
     }
 }
 
-WITH_AVX512 static void backward_block(const Head *h, int first, int rows) {
+static void backward_block(const Head *h, int first, int rows) {
     const DotAttention *all = h->all;
     int64_t width = (int64_t)all->heads * all->size;
     int64_t of_queries = (h->sentence * all->queries + first) * width + h->head * all->size;
@@ -212,7 +201,7 @@ WITH_AVX512 static void backward_block(const Head *h, int first, int rows) {
     Matrix grad_output = {all->grad_output + of_queries, width, 1}, query = h->query;
     query.values += first * query.row;
     score(h, first, rows);
-    multiply(rows, all->size, all->keys, grad_output, (Matrix){h->values, h->stride, 1}, h->gradients, h->stride, 0);
+    multiply(rows, all->size, h->stride, grad_output, (Matrix){h->values, h->stride, 1}, h->gradients, h->stride, 0);
     for (int i = 0; i < rows; i++)
         softmax_gradient(h, first + i, h->weights + i * h->stride, h->gradients + i * h->stride);
     Matrix weights = {h->weights, 1, h->stride}, gradients = {h->gradients, 1, h->stride};  // transposed
@@ -222,7 +211,7 @@ WITH_AVX512 static void backward_block(const Head *h, int first, int rows) {
              width, 0);
 }
 
-WITH_AVX512 static void run_heads(const Rows *heads, void (*run)(const Head *h, int first, int rows)) {
+static void run_heads(const Rows *heads, void (*run)(const Head *h, int first, int rows)) {
     const DotAttention *all = heads->work;
     for (int64_t index = heads->first; index < heads->end; index++) {
         Head h = find_head(all, index, heads->thread);

@@ -2,48 +2,48 @@
 // Masks of dropout. A mask is a function of a seed and the position of a value, so nothing keeps it: backward makes it again.
 #pragma once
 
-#include <math.h>
-
-#include "simd.h"
+#include "vector.h"
 
 enum { BLOCK = 32 };  // values whose mask is made at once, from 16 random bits each
 
-// Finalizer of SplitMix64 (Steele et al. 2014), for 8 numbers.
-INLINE __m512i scramble(__m512i z) {
-    z = _mm512_xor_si512(z, _mm512_srli_epi64(z, 30));
-    z = _mm512_mullo_epi64(z, _mm512_set1_epi64((int64_t)0xbf58476d1ce4e5b9u));
-    z = _mm512_xor_si512(z, _mm512_srli_epi64(z, 27));
-    z = _mm512_mullo_epi64(z, _mm512_set1_epi64((int64_t)0x94d049bb133111ebu));
-    return _mm512_xor_si512(z, _mm512_srli_epi64(z, 31));
-}
+typedef uint64_t numbers __attribute__((vector_size(VECTOR_BYTES)));
+
+// The random bits of a block.
+typedef union {
+    numbers bits[64 / VECTOR_BYTES];
+    bf16 of_value[BLOCK];
+} Mask;
 
 typedef struct {
-    __m512i first, threshold;
-    __m512 scale;
+    Mask first;
+    int32_t threshold;
+    float scale;
     int active;
 } Dropout;
 
+// Finalizer of SplitMix64 (Steele et al. 2014).
+INLINE numbers scramble(numbers z) {
+    z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;
+    z = (z ^ z >> 27) * 0x94d049bb133111ebu;
+    return z ^ z >> 31;
+}
+
 INLINE Dropout make_dropout(uint64_t seed, float rate) {
-    __m512i lanes = _mm512_mullo_epi64(_mm512_set_epi64(8, 7, 6, 5, 4, 3, 2, 1),
-                                       _mm512_set1_epi64((int64_t)0x9e3779b97f4a7c15u));
-    return (Dropout){
-        .first = _mm512_add_epi64(_mm512_set1_epi64((int64_t)seed), lanes),
-        .threshold = _mm512_set1_epi16((int16_t)(uint16_t)lrintf(fminf(rate * 65536, 65535))),
-        .scale = _mm512_set1_ps(1 / (1 - rate)),
-        .active = rate > 0,
-    };
+    Dropout dropout = {.threshold = (int32_t)lrintf(fminf(rate * 65536, 65535)), .scale = 1 / (1 - rate), .active = rate > 0};
+    for (uint64_t i = 0; i < 8; i++)
+        dropout.first.bits[i * 8 / VECTOR_BYTES][i % (VECTOR_BYTES / 8)] = seed + (i + 1) * 0x9e3779b97f4a7c15u;
+    return dropout;
 }
 
-// Which values of a block of 32 are kept.
-INLINE __mmask32 kept(const Dropout *dropout, int64_t block) {
-    if (!dropout->active) return ~0u;
+INLINE void make_mask(const Dropout *dropout, int64_t block, Mask *mask) {
+    if (!dropout->active) return;
     uint64_t step = (uint64_t)block * 8 * 0x9e3779b97f4a7c15u;
-    __m512i bits = scramble(_mm512_add_epi64(dropout->first, _mm512_set1_epi64((int64_t)step)));
-    return _mm512_cmpge_epu16_mask(bits, dropout->threshold);
+    UNROLLED(i, 64 / VECTOR_BYTES) mask->bits[i] = scramble(dropout->first.bits[i] + step);
 }
 
-INLINE __m512 drop(const Dropout *dropout, __mmask16 keep, __m512 values) {
-    return _mm512_maskz_mul_ps(keep, values, dropout->scale);
+// Values from place `at` of a block, those that are kept times the scale.
+INLINE vec drop(const Dropout *dropout, const Mask *mask, int at, vec values) {
+    if (!dropout->active) return values;
+    ivec bits = __builtin_convertvector(load_halves(mask->of_value + at % BLOCK), ivec);
+    return only(bits >= dropout->threshold, values * dropout->scale);
 }
-
-INLINE __mmask16 half(__mmask32 mask, int index) { return (__mmask16)(index & 16 ? mask >> 16 : mask); }

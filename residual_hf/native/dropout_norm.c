@@ -13,16 +13,15 @@ typedef struct {
     float *output;
 } Values;
 
-WITH_AVX512 static void *dropout_part(void *argument) {
+static void *dropout_part(void *argument) {
     const Rows *blocks = argument;
     const Values *all = blocks->work;
     Dropout dropout = make_dropout(all->seed, all->rate);
-    __mmask32 mask = 0;
-    for (int64_t i = blocks->first * BLOCK; i < blocks->end * BLOCK && i < all->count; i += 16) {
-        if (i % BLOCK == 0) mask = kept(&dropout, i / BLOCK);
-        __mmask16 lanes = all->count - i < 16 ? first_lanes((int)(all->count - i)) : 0xffff;
-        __m512 values = drop(&dropout, half(mask, (int)(i % BLOCK)), _mm512_maskz_loadu_ps(lanes, all->input + i));
-        _mm512_mask_storeu_ps(all->output + i, lanes, values);
+    Mask mask;
+    for (int64_t i = blocks->first * BLOCK; i < blocks->end * BLOCK && i < all->count; i += LANES) {
+        if (i % BLOCK == 0) make_mask(&dropout, i / BLOCK, &mask);
+        vec values = drop(&dropout, &mask, i % BLOCK, load_first(all->input + i, all->count - i));
+        store_first(all->output + i, all->count - i, values);
     }
     return NULL;
 }
@@ -68,43 +67,40 @@ INLINE void fetch_backward(const DropoutNorm *join, int64_t row) {
 INLINE float add_row(const DropoutNorm *join, const Dropout *dropout, int64_t row) {
     int width = join->width;
     int64_t start = row * width, block = row * ((width + BLOCK - 1) / BLOCK);
-    __m512 total = _mm512_setzero_ps(), dual_scale = _mm512_set1_ps(join->dual_scale);
-    __mmask32 mask = 0;
-    for (int i = 0; i < width; i += 16) {
-        if (i % BLOCK == 0) mask = kept(dropout, block++);
-        __mmask16 lanes = first_lanes(width - i);
-        __m512 branch = _mm512_maskz_loadu_ps(lanes, join->branch + start + i);
-        branch = drop(dropout, half(mask, i), branch);
-        __m512 sum = _mm512_add_ps(_mm512_maskz_loadu_ps(lanes, join->stream + start + i), branch);
-        _mm512_mask_storeu_ps(join->sum + start + i, lanes, sum);
-        total = _mm512_add_ps(total, sum);
+    vec total = {0};
+    Mask mask;
+    for (int i = 0; i < width; i += LANES) {
+        if (i % BLOCK == 0) make_mask(dropout, block++, &mask);
+        vec branch = drop(dropout, &mask, i, load_first(join->branch + start + i, width - i));
+        vec values = load_first(join->stream + start + i, width - i) + branch;
+        store_first(join->sum + start + i, width - i, values);
+        total += values;
         if (!join->dual) continue;
-        __m512 dual = _mm512_maskz_loadu_ps(lanes, join->dual + start + i);
-        _mm512_mask_storeu_ps(join->dual_output + start + i, lanes, _mm512_fmadd_ps(branch, dual_scale, dual));
+        vec dual = load_first(join->dual + start + i, width - i) + branch * join->dual_scale;
+        store_first(join->dual_output + start + i, width - i, dual);
     }
-    return join->centered ? _mm512_reduce_add_ps(total) / width : 0;
+    return join->centered ? sum(total) / width : 0;
 }
 
-INLINE __m512 normalized(const float *values, __mmask16 lanes, float mean, float scale) {
-    __m512 centered = _mm512_sub_ps(_mm512_maskz_loadu_ps(lanes, values), _mm512_set1_ps(mean));
-    return _mm512_maskz_mul_ps(lanes, centered, _mm512_set1_ps(scale));
+INLINE vec normalized(const float *values, int count, float mean, float scale) {
+    vec centered = (load_first(values, count) - mean) * scale;
+    return count < LANES ? only(first_lanes(count), centered) : centered;
 }
 
 INLINE void norm_row(const DropoutNorm *join, int64_t row, float mean) {
-    const float *sum = join->sum + row * join->width;
-    float scale = inverse_deviation(sum, join->width, mean, join->epsilon);
+    const float *sums = join->sum + row * join->width;
+    float scale = inverse_deviation(sums, join->width, mean, join->epsilon);
     join->statistics[2 * row] = mean;
     join->statistics[2 * row + 1] = scale;
-    for (int i = 0; i < join->width; i += 16) {
-        __mmask16 lanes = first_lanes(join->width - i);
-        __m512 bias = join->bias ? _mm512_maskz_loadu_ps(lanes, join->bias + i) : _mm512_setzero_ps();
-        __m512 values = normalized(sum + i, lanes, mean, scale);
-        values = _mm512_fmadd_ps(values, _mm512_maskz_loadu_ps(lanes, join->gain + i), bias);
-        _mm512_mask_storeu_ps(join->output + row * join->width + i, lanes, values);
+    for (int i = 0; i < join->width; i += LANES) {
+        int count = join->width - i;
+        vec values = normalized(sums + i, count, mean, scale) * load_first(join->gain + i, count);
+        if (join->bias) values += load_first(join->bias + i, count);
+        store_first(join->output + row * join->width + i, count, values);
     }
 }
 
-WITH_AVX512 static void *forward_part(void *argument) {
+static void *forward_part(void *argument) {
     const Rows *rows = argument;
     const DropoutNorm *join = rows->work;
     Dropout dropout = make_dropout(join->seed, join->rate);
@@ -119,55 +115,50 @@ WITH_AVX512 static void *forward_part(void *argument) {
 // Means over a row of g = gain * d output and of g * (normalized sum). Adds to the gradients of gain and bias.
 INLINE void norm_gradients(const Part *part, int64_t row, float *mean, float *projection) {
     const DropoutNorm *join = part->join;
-    const float *sum = join->sum + row * join->width, *gradient = join->grad_output + row * join->width;
-    __m512 total = _mm512_setzero_ps(), product = _mm512_setzero_ps();
-    for (int i = 0; i < join->width; i += 16) {
-        __mmask16 lanes = first_lanes(join->width - i);
-        __m512 state = normalized(sum + i, lanes, join->statistics[2 * row], join->statistics[2 * row + 1]);
-        __m512 values = _mm512_maskz_loadu_ps(lanes, gradient + i);
-        _mm512_storeu_ps(part->grad_gain + i, _mm512_fmadd_ps(values, state, _mm512_loadu_ps(part->grad_gain + i)));
-        _mm512_storeu_ps(part->grad_bias + i, _mm512_add_ps(values, _mm512_loadu_ps(part->grad_bias + i)));
-        values = _mm512_mul_ps(values, _mm512_maskz_loadu_ps(lanes, join->gain + i));
-        total = _mm512_add_ps(total, values);
-        product = _mm512_fmadd_ps(values, state, product);
+    const float *sums = join->sum + row * join->width, *gradient = join->grad_output + row * join->width;
+    vec total = {0}, product = {0};
+    for (int i = 0; i < join->width; i += LANES) {
+        int count = join->width - i;
+        vec state = normalized(sums + i, count, join->statistics[2 * row], join->statistics[2 * row + 1]);
+        vec values = load_first(gradient + i, count);
+        store_floats(part->grad_gain + i, load_floats(part->grad_gain + i) + values * state);
+        store_floats(part->grad_bias + i, load_floats(part->grad_bias + i) + values);
+        values *= load_first(join->gain + i, count);
+        total += values;
+        product += values * state;
     }
-    *mean = join->centered ? _mm512_reduce_add_ps(total) / join->width : 0;
-    *projection = _mm512_reduce_add_ps(product) / join->width;
+    *mean = join->centered ? sum(total) / join->width : 0;
+    *projection = sum(product) / join->width;
 }
 
 // d sum, from the gradient of the output through the norm.
-INLINE __m512 sum_gradient(const DropoutNorm *join, int64_t row, int i, __mmask16 lanes, float mean, float projection) {
+INLINE vec sum_gradient(const DropoutNorm *join, int64_t row, int i, float mean, float projection) {
+    int count = join->width - i;
     int64_t at = row * join->width + i;
-    __m512 gradient = _mm512_maskz_loadu_ps(lanes, join->grad_output + at);
+    vec gradient = load_first(join->grad_output + at, count);
     if (!join->gain) return gradient;
     float scale = join->statistics[2 * row + 1];
-    __m512 state = normalized(join->sum + at, lanes, join->statistics[2 * row], scale);
-    gradient = _mm512_mul_ps(gradient, _mm512_maskz_loadu_ps(lanes, join->gain + i));
-    gradient = _mm512_sub_ps(gradient, _mm512_set1_ps(mean));
-    gradient = _mm512_fnmadd_ps(state, _mm512_set1_ps(projection), gradient);
-    return _mm512_mul_ps(gradient, _mm512_set1_ps(scale));
+    vec state = normalized(join->sum + at, count, join->statistics[2 * row], scale);
+    return ((gradient * load_first(join->gain + i, count) - mean) - state * projection) * scale;
 }
 
 INLINE void backward_row(const Part *part, const Dropout *dropout, int64_t row) {
     const DropoutNorm *join = part->join;
-    int64_t start = row * join->width, block = row * ((join->width + BLOCK - 1) / BLOCK);
+    int width = join->width;
+    int64_t start = row * width, block = row * ((width + BLOCK - 1) / BLOCK);
     float mean = 0, projection = 0;
     if (join->gain) norm_gradients(part, row, &mean, &projection);
-    __mmask32 mask = 0;
-    for (int i = 0; i < join->width; i += 16) {
-        if (i % BLOCK == 0) mask = kept(dropout, block++);
-        __mmask16 lanes = first_lanes(join->width - i);
-        __m512 gradient = sum_gradient(join, row, i, lanes, mean, projection);
-        if (join->grad_stream) _mm512_mask_storeu_ps(join->grad_stream + start + i, lanes, gradient);
-        if (join->grad_dual) {
-            __m512 dual = _mm512_maskz_loadu_ps(lanes, join->grad_dual + start + i);
-            gradient = _mm512_fmadd_ps(dual, _mm512_set1_ps(join->dual_scale), gradient);
-        }
-        _mm512_mask_storeu_ps(join->grad_branch + start + i, lanes, drop(dropout, half(mask, i), gradient));
+    Mask mask;
+    for (int i = 0; i < width; i += LANES) {
+        if (i % BLOCK == 0) make_mask(dropout, block++, &mask);
+        vec gradient = sum_gradient(join, row, i, mean, projection);
+        if (join->grad_stream) store_first(join->grad_stream + start + i, width - i, gradient);
+        if (join->grad_dual) gradient += load_first(join->grad_dual + start + i, width - i) * join->dual_scale;
+        store_first(join->grad_branch + start + i, width - i, drop(dropout, &mask, i, gradient));
     }
 }
 
-WITH_AVX512 static void *backward_part(void *argument) {
+static void *backward_part(void *argument) {
     const Rows *rows = argument;
     const DropoutNorm *join = rows->work;
     int64_t offset = rows->thread * ((join->width + 15) / 16 * 16);

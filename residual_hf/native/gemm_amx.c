@@ -5,8 +5,7 @@
 
 #include "gemm.h"
 
-#define WITH_AMX __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,amx-tile,amx-bf16,amx-int8")))
-#define INLINE_AMX WITH_AMX static inline __attribute__((always_inline))
+#if defined(__AMX_TILE__)
 
 enum { TILE_BYTES = 64, TILE_ROWS = 16 };
 
@@ -16,7 +15,7 @@ typedef struct {
     uint8_t rows[16];
 } TileConfiguration;
 
-WITH_AMX static void configure_tiles(void) {
+static void configure_tiles(void) {
     TileConfiguration tiles = {.palette = 1};
     for (int i = 0; i < 8; i++) {
         tiles.row_bytes[i] = TILE_BYTES;
@@ -26,8 +25,8 @@ WITH_AMX static void configure_tiles(void) {
 }
 
 // Tiles 0 to 3 are the sums (upper left, upper right, lower left, lower right), 4 and 5 inputs, 6 and 7 weights.
-INLINE_AMX void multiply_tiles(const Type type, const int both, const char *input, size_t stride, const char *weights,
-                               int fetch, int32_t sums[ROW_PADDING][PANEL]) {
+INLINE void multiply_tiles(const Type type, const int both, const char *input, size_t stride, const char *weights,
+                               int fetch, ivec sums[ROW_PADDING][VECTORS]) {
     _tile_zero(0);
     _tile_zero(1);
     _tile_zero(2);
@@ -52,14 +51,14 @@ INLINE_AMX void multiply_tiles(const Type type, const int both, const char *inpu
         }
     }
     _tile_stored(0, &sums[0][0], PANEL * 4);
-    _tile_stored(1, &sums[0][16], PANEL * 4);
+    _tile_stored(1, &sums[0][1], PANEL * 4);
     if (both) _tile_stored(2, &sums[TILE_ROWS][0], PANEL * 4);
-    if (both) _tile_stored(3, &sums[TILE_ROWS][16], PANEL * 4);
+    if (both) _tile_stored(3, &sums[TILE_ROWS][1], PANEL * 4);
 }
 
-INLINE_AMX void multiply(const Type type, const Linear *linear, int rows, const char *input, const Output *output) {
+INLINE void multiply(const Type type, const Linear *linear, int rows, const char *input, const Output *output) {
     size_t stride = weight_bytes(linear);
-    int32_t sums[ROW_PADDING][PANEL] __attribute__((aligned(64)));
+    ivec sums[ROW_PADDING][VECTORS];
     for (int column = 0; column < linear->outputs; column += PANEL) {
         const char *weights = (const char *)linear->weights + column * stride;
         for (int row = 0; row < rows; row += ROW_PADDING) {
@@ -74,7 +73,7 @@ INLINE_AMX void multiply(const Type type, const Linear *linear, int rows, const 
     }
 }
 
-WITH_AMX void gemm_amx(const Linear *linear, int rows, const void *input, const Output *output) {
+void gemm_amx(const Linear *linear, int rows, const void *input, const Output *output) {
     configure_tiles();
     if (linear->type == BFLOAT16)
         multiply(BFLOAT16, linear, rows, input, output);
@@ -82,3 +81,4 @@ WITH_AMX void gemm_amx(const Linear *linear, int rows, const void *input, const 
         multiply(INT8, linear, rows, input, output);
     _tile_release();
 }
+#endif

@@ -50,7 +50,7 @@ INLINE void set_value(void *base, int64_t index, Type type, float value) {
 }
 
 // Rotary positions: value i of a head turns with value i + half of it. States are the first heads of (rows, width).
-WITH_AVX512 void rotate(const Stack *s, const Buffers *b, int rows, void *states, int64_t width) {
+void rotate(const Stack *s, const Buffers *b, int rows, void *states, int64_t width) {
     int half = s->width / s->heads / 2;
     for (int64_t row = 0; row < rows; row++)
         for (int head = 0; head < s->heads; head++)
@@ -64,7 +64,7 @@ WITH_AVX512 void rotate(const Stack *s, const Buffers *b, int rows, void *states
 }
 
 // The context without the padding of heads, then the program, in place.
-WITH_AVX512 void within_heads(const Stack *s, const Buffers *b, int rows, const Program *program) {
+void within_heads(const Stack *s, const Buffers *b, int rows, const Program *program) {
     int size = s->width / s->heads;
     float *compact = b->wide;
     for (int64_t row = 0; row < rows; row++) {
@@ -72,7 +72,7 @@ WITH_AVX512 void within_heads(const Stack *s, const Buffers *b, int rows, const 
         for (int head = 0; head < s->heads; head++) {
             int64_t from = row * s->attention_width + head * s->head_size;
             float values[s->head_size];
-            for (int i = 0; i < s->head_size; i += 16) _mm512_storeu_ps(values + i, load(b->context, from + i, s->type));
+            for (int i = 0; i < s->head_size; i += LANES) store_floats(values + i, load(b->context, from + i, s->type));
             for (int i = 0; i < size; i++) compact[head * size + i] = values[i];
         }
         char *output = (char *)b->context + row * program->stride * element_size(s);

@@ -10,9 +10,10 @@
 #include <stddef.h>
 #include <stdint.h>
 
-enum { PADDING = 64, ROW_PADDING = 32, HEAD_PADDING = 32, PANEL = 32, QUERIES = 4, MOST_THREADS = 256 };
+enum { PADDING = 64, ROW_PADDING = 32, HEAD_PADDING = 32, QUERIES = 4, MOST_THREADS = 256 };
 
-typedef enum { NONE, AVX512, AVX512_BF16, AMX } InstructionSet;
+// Each has a library of its own, compiled from the same sources.
+typedef enum { NONE, NEON, NEON_DOTPROD, AVX2, AVX_VNNI, AVX512, AVX512_BF16, AMX } InstructionSet;
 typedef enum { FLOAT32, BFLOAT16, INT8 } Type;
 typedef enum { IDENTITY, RELU, GELU, SILU } Activation;
 
@@ -20,7 +21,7 @@ typedef enum { IDENTITY, RELU, GELU, SILU } Activation;
 typedef struct {
     int32_t type;
     int32_t inputs, outputs;  // padded
-    const void *weights;      // (outputs / PANEL, inputs / n, PANEL, n), with n values in 32 bits
+    const void *weights;      // (outputs / p, inputs / n, p, n), with p = panel_width() and n values in 32 bits
     const float *bias;        // (outputs)
     const float *scales;      // INT8: (outputs), what one unit of a weight is worth
     const int32_t *offsets;   // INT8: (outputs), 128 * sum of the weights, see `quantize`
@@ -233,8 +234,8 @@ typedef struct {
 void run_rows(const void *work, int64_t rows, int threads, void *(*run)(void *rows));
 
 uint32_t interface_version(void);
-InstructionSet enable_instruction_set(InstructionSet most);
 InstructionSet instruction_set(void);
+int panel_width(void);
 
 size_t linear_scratch_size(Type type, int rows, int inputs);
 void linear(const Linear *linear, int rows, const void *input, Activation activation, void *output, Type output_type,

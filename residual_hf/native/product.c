@@ -1,14 +1,14 @@
 // Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 // Training: products of matrices in fp32 whose values are rounded to bfloat16 on the way into the kernel's layouts.
 //
-// The right matrix becomes panels (pairs, 32 columns), the left one rows of pairs. INNER values of the inner dimension
-// are multiplied at a time, so that a panel and 12 rows fit the first cache, and GROUP rows, which fit the second.
+// The right matrix becomes panels (pairs, columns), the left one rows of pairs. INNER values of the inner dimension
+// are multiplied at a time, so that a panel and a block of rows fit the first cache, and GROUP rows, which fit the second.
 // Every sum is made in the same order with any number of threads.
 
-#include "pairs.h"
+#include "gemm.h"
 
-enum { TILE = 16, INNER = 256, PAIRS = INNER / 2, GROUP = 480 };
-enum { PANEL_SIZE = PAIRS * PANEL, ROW_SIZE = PAIRS + TILE, GROUP_SIZE = GROUP * ROW_SIZE };  // in pairs
+enum { INNER = 256, PAIRS = INNER / 2, GROUP = 480 };
+enum { PANEL_SIZE = PAIRS * PANEL, ROW_SIZE = PAIRS + 16, GROUP_SIZE = GROUP * ROW_SIZE };  // in pairs
 
 // Lines are the rows of the left matrix or the columns of the right one.
 typedef struct {
@@ -28,58 +28,60 @@ static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 static int64_t panels(const Product *p) { return (p->columns + PANEL - 1) / PANEL; }
 static int64_t inner_blocks(const Product *p) { return (p->inner + INNER - 1) / INNER; }
 
-INLINE __mmask16 lanes_of(int64_t count) { return count <= 0 ? 0 : first_lanes((int)least(count, 16)); }
+// Rounds to the nearest bfloat16, ties to the even one, in the upper 16 bits.
+INLINE uvec rounded(vec values) {
+    uvec bits = (uvec)values;
+    return (bits + (0x7fff + (bits >> 16 & 1))) & 0xffff0000;
+}
 
 // Pairs along the inner dimension of one line, of which `count` values exist.
-INLINE_BF16 __m512i pairs_of_line(const float *values, int64_t count) {
-    __m512 low = _mm512_maskz_loadu_ps(lanes_of(count), values);
-    __m512 high = _mm512_maskz_loadu_ps(lanes_of(count - 16), values + 16);
-    return (__m512i)_mm512_cvtne2ps_pbh(high, low);
+INLINE ivec pairs_of_line(const float *values, int64_t count) {
+    half_vec halves[2];
+    UNROLLED(i, 2)
+        halves[i] = __builtin_convertvector(rounded(load_first(values + i * LANES, count - i * LANES)) >> 16, half_vec);
+    return load_bits(halves);
 }
 
-// One pair of each of 16 lines.
-INLINE_BF16 __m512i pair_of_lines(const float *values, int64_t stride, int64_t count, __mmask16 lanes) {
-    __m512 first = _mm512_maskz_loadu_ps(count > 0 ? lanes : 0, values);
-    __m512 second = _mm512_maskz_loadu_ps(count > 1 ? lanes : 0, values + stride);
-    __m512i low = _mm512_cvtepu16_epi32((__m256i)_mm512_cvtneps_pbh(first));
-    __m512i high = _mm512_cvtepu16_epi32((__m256i)_mm512_cvtneps_pbh(second));
-    return _mm512_or_si512(low, _mm512_slli_epi32(high, 16));
+// One pair of each of some lines.
+INLINE ivec pair_of_lines(const float *values, int64_t stride, int64_t count, int64_t lines) {
+    vec first = load_first(values, count > 0 ? lines : 0), second = load_first(values + stride, count > 1 ? lines : 0);
+    return (ivec)(rounded(first) >> 16 | rounded(second));
 }
 
-// 16 lines of 16 pairs, zero where the matrix has ended: target (lines, pairs) if `by_line`, else (pairs, lines).
-INLINE_BF16 void pack_tile(const Matrix *m, int64_t line, int64_t inner, const int by_line, int32_t *target,
-                           int64_t target_stride) {
-    __m512i tile[TILE];
+// LANES lines of LANES pairs, zero where the matrix has ended: target (lines, pairs) if `by_line`, else (pairs, lines).
+INLINE void pack_tile(const Matrix *m, int64_t line, int64_t inner, const int by_line, int32_t *target,
+                      int64_t target_stride) {
+    ivec tile[LANES];
     const float *values = m->values + line * m->line_stride + inner * m->inner_stride;
     int64_t lines = m->lines - line, count = m->inner - inner;
     int along = m->inner_stride == 1;
-    for (int i = 0; i < TILE; i++)
+    for (int i = 0; i < LANES; i++)
         if (along)
             tile[i] = pairs_of_line(values + (i < lines ? i : 0) * m->line_stride, i < lines ? count : 0);
         else
-            tile[i] = pair_of_lines(values + 2 * i * m->inner_stride, m->inner_stride, count - 2 * i, lanes_of(lines));
+            tile[i] = pair_of_lines(values + 2 * i * m->inner_stride, m->inner_stride, count - 2 * i, lines);
     if (along != by_line) transpose_tile(tile);
-    for (int i = 0; i < TILE; i++) _mm512_storeu_si512(target + i * target_stride, tile[i]);
+    for (int i = 0; i < LANES; i++) memcpy(target + i * target_stride, &tile[i], sizeof tile[i]);
 }
 
-WITH_BF16 static void *pack_panels(void *argument) {
+static void *pack_panels(void *argument) {
     const Rows *part = argument;
     const Product *p = part->work;
     Matrix right = right_of(p);
     for (int64_t panel = part->first; panel < part->end; panel++)
-        for (int64_t inner = 0; inner < p->inner; inner += 2 * TILE) {
+        for (int64_t inner = 0; inner < p->inner; inner += 2 * LANES) {
             int64_t block = inner / INNER, pair = inner % INNER / 2;
             int32_t *target = (int32_t *)p->scratch + (block * panels(p) + panel) * PANEL_SIZE + pair * PANEL;
-            for (int half = 0; half < PANEL; half += TILE)
-                pack_tile(&right, panel * PANEL + half, inner, 0, target + half, PANEL);
+            for (int v = 0; v < PANEL; v += LANES)
+                pack_tile(&right, panel * PANEL + v, inner, 0, target + v, PANEL);
         }
     return NULL;
 }
 
-WITH_BF16 static void pack_group(const Matrix *left, int64_t row, int64_t rows, int64_t inner, int32_t *target) {
+static void pack_group(const Matrix *left, int64_t row, int64_t rows, int64_t inner, int32_t *target) {
     int64_t end = least(inner + INNER, left->inner);
-    for (int64_t line = 0; line < rows; line += TILE)
-        for (int64_t i = inner; i < end; i += 2 * TILE)
+    for (int64_t line = 0; line < rows; line += LANES)
+        for (int64_t i = inner; i < end; i += 2 * LANES)
             pack_tile(left, row + line, i, 1, target + line * ROW_SIZE + (i - inner) / 2, ROW_SIZE);
 }
 
@@ -90,26 +92,40 @@ typedef struct {
     int first;  // of the inner blocks
 } Block;
 
-INLINE_BF16 void multiply_block(const int rows, const Block *b) {
-    const Product *p = b->product;
-    __m512 sums[MOST_ROWS][2];
-    float *output = p->output + b->row * p->columns + b->column;
-    __mmask16 lanes[2] = {lanes_of(p->columns - b->column), lanes_of(p->columns - b->column - 16)};
-#pragma GCC unroll 12
-    for (int r = 0; r < rows; r++)
-        for (int half = 0; half < 2; half++) {
-            const float *start = output + r * p->columns + 16 * half;
-            if (b->first && !p->accumulate) start = p->bias ? p->bias + b->column + 16 * half : NULL;
-            sums[r][half] = start ? _mm512_maskz_loadu_ps(lanes[half], start) : _mm512_setzero_ps();
-        }
-    multiply_pairs(rows, b->pairs, (const char *)b->left, ROW_SIZE * 4, (const char *)b->panel, 0, sums);
-#pragma GCC unroll 12
-    for (int r = 0; r < rows; r++)
-        for (int half = 0; half < 2; half++)
-            _mm512_mask_storeu_ps(output + r * p->columns + 16 * half, lanes[half], sums[r][half]);
+// Adds the products of two pairs.
+INLINE vec add_pairs(vec sums, ivec inputs, ivec weights) {
+#ifdef DOT_BF16
+    return (vec)DOT_BF16(sums, inputs, weights);
+#else
+    const int32_t high = (int32_t)0xffff0000;
+    return (vec)(inputs & high) * (vec)(weights & high) + ((vec)(inputs << 16) * (vec)(weights << 16) + sums);
+#endif
 }
 
-WITH_BF16 static void *multiply_rows(void *argument) {
+INLINE void multiply_block(const int rows, const Block *b) {
+    const Product *p = b->product;
+    float *output = p->output + b->row * p->columns + b->column;
+    int64_t columns = p->columns - b->column;
+    vec sums[MOST_ROWS][VECTORS];
+    UNROLLED(r, rows)
+        UNROLLED(v, VECTORS) {
+            const float *start = output + r * p->columns + v * LANES;
+            if (b->first && !p->accumulate) start = p->bias ? p->bias + b->column + v * LANES : NULL;
+            sums[r][v] = start ? load_first(start, columns - v * LANES) : (vec){0};
+        }
+    const int32_t *left = b->left, *right = b->panel;
+    for (int64_t pair = 0; pair < b->pairs; pair++, right += PANEL) {
+        ivec weights[VECTORS];
+        UNROLLED(v, VECTORS) weights[v] = load_bits(right + v * LANES);
+        UNROLLED(r, rows)
+            UNROLLED(v, VECTORS) sums[r][v] = add_pairs(sums[r][v], left[r * ROW_SIZE + pair] - (ivec){0}, weights[v]);
+    }
+    UNROLLED(r, rows)
+        UNROLLED(v, VECTORS)
+            store_first(output + r * p->columns + v * LANES, columns - v * LANES, sums[r][v]);
+}
+
+static void *multiply_rows(void *argument) {
     const Rows *part = argument;
     const Product *p = part->work;
     Matrix left = left_of(p);

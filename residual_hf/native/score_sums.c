@@ -6,7 +6,7 @@
 #include "stack.h"
 
 // softmax(score_factor * (sums + q K^T * scale)) V for the queries of `b`, and the sums that the next layer continues.
-WITH_AVX512 void attention_with_sums(const Stack *s, const Buffers *b, int rows, const AttentionLayer *of,
+void attention_with_sums(const Stack *s, const Buffers *b, int rows, const AttentionLayer *of,
                                      const void *cache, const Table *table, float *sums, int is_first) {
     float factor = of->score_factor;
     int64_t width = s->attention_width, size = s->head_size;
@@ -15,29 +15,28 @@ WITH_AVX512 void attention_with_sums(const Stack *s, const Buffers *b, int rows,
         const int32_t *entries = table->entries + line * table->stride;
         for (int head = 0; head < s->heads; head++) {
             int64_t place = row * width + head * size;
-            float *sum = sums + (row * s->heads + head) * b->longest;
+            float *scores = sums + (row * s->heads + head) * b->longest;
             float largest = -INFINITY, total = 0;
             for (int j = 0; j < length; j++) {
-                __m512 products = _mm512_setzero_ps();
+                vec products = {0};
                 int64_t key = 2 * (int64_t)entries[j] * width + head * size;
-                for (int i = 0; i < size; i += 16)
-                    products = _mm512_fmadd_ps(load(b->query, place + i, s->type), load(cache, key + i, s->type),
-                                               products);
-                float score = _mm512_reduce_add_ps(products) * of->scale;
-                sum[j] = is_first ? score : sum[j] + score;
-                largest = fmaxf(largest, sum[j] * factor);
+                for (int i = 0; i < size; i += LANES)
+                    products += load(b->query, place + i, s->type) * load(cache, key + i, s->type);
+                float score = sum(products) * of->scale;
+                scores[j] = is_first ? score : scores[j] + score;
+                largest = fmaxf(largest, scores[j] * factor);
             }
-            for (int j = 0; j < length; j++) total += b->scores[j] = expf(sum[j] * factor - largest);
-            for (int i = 0; i < size; i += 16) {
-                __m512 average = _mm512_setzero_ps();
-                for (int j = 0; j < length; j++)
-                    average = _mm512_fmadd_ps(_mm512_set1_ps(b->scores[j] / total),
-                                              load(cache, (2 * (int64_t)entries[j] + 1) * width + head * size + i, s->type),
-                                              average);
+            for (int j = 0; j < length; j++) total += b->scores[j] = expf(scores[j] * factor - largest);
+            for (int i = 0; i < size; i += LANES) {
+                vec average = {0};
+                for (int j = 0; j < length; j++) {
+                    int64_t value = (2 * (int64_t)entries[j] + 1) * width + head * size;
+                    average += b->scores[j] / total * load(cache, value + i, s->type);
+                }
                 store(b->context, place + i, s->type, average);
             }
         }
-        for (int64_t i = s->heads * size; i < width; i += 16)  // a linear map reads the padding, too
-            store(b->context, row * width + i, s->type, _mm512_setzero_ps());
+        for (int64_t i = s->heads * size; i < width; i += LANES)  // a linear map reads the padding, too
+            store(b->context, row * width + i, s->type, (vec){0});
     }
 }

@@ -3,7 +3,7 @@
 
 #include <math.h>
 
-#include "simd.h"
+#include "vector.h"
 
 typedef struct {
     int64_t classes;
@@ -12,40 +12,37 @@ typedef struct {
     float *nll, *log_prob_sums;
 } Softmax;
 
-INLINE __m512 load_logits(const float *row, int64_t i, int64_t classes, float missing) {
-    if (classes - i >= 16) return _mm512_loadu_ps(row + i);
-    return _mm512_mask_loadu_ps(_mm512_set1_ps(missing), first_lanes((int)(classes - i)), row + i);
+INLINE vec load_logits(const float *row, int64_t count, float missing) {
+    if (count >= LANES) return load_floats(row);
+    return choose(first_lanes(count), load_first(row, count), splat(missing));
 }
 
 INLINE float largest(const float *row, int64_t classes) {
-    __m512 most = _mm512_set1_ps(-INFINITY);
-    for (int64_t i = 0; i < classes; i += 16) most = _mm512_max_ps(most, load_logits(row, i, classes, -INFINITY));
-    return _mm512_reduce_max_ps(most);
+    vec most = splat(-INFINITY);
+    for (int64_t i = 0; i < classes; i += LANES) most = MAX(most, load_logits(row + i, classes - i, -INFINITY));
+    return largest_lane(most);
 }
 
 // row = exp(row - most); returns the sum of that, and in `logit_sum` the sum of row - most.
 INLINE float exponentials(float *row, int64_t classes, float most, float *logit_sum) {
-    __m512 total = _mm512_setzero_ps(), sum = _mm512_setzero_ps();
-    for (int64_t i = 0; i < classes; i += 16) {
-        __mmask16 lanes = first_lanes(classes - i < 16 ? (int)(classes - i) : 16);
-        __m512 shifted = _mm512_sub_ps(load_logits(row, i, classes, most), _mm512_set1_ps(most));
-        __m512 values = exponential(shifted);
-        sum = _mm512_add_ps(sum, shifted);
-        total = _mm512_mask_add_ps(total, lanes, total, values);
-        _mm512_mask_storeu_ps(row + i, lanes, values);
+    vec total = {0}, all = {0};
+    for (int64_t i = 0; i < classes; i += LANES) {
+        vec shifted = load_logits(row + i, classes - i, most) - most, values = exponential(shifted);
+        if (classes - i < LANES) values = only(first_lanes(classes - i), values);
+        all += shifted;
+        total += values;
+        store_first(row + i, classes - i, values);
     }
-    *logit_sum = _mm512_reduce_add_ps(sum);
-    return _mm512_reduce_add_ps(total);
+    *logit_sum = sum(all);
+    return sum(total);
 }
 
 INLINE void scale_row(float *row, int64_t classes, float factor) {
-    for (int64_t i = 0; i < classes; i += 16) {
-        __mmask16 lanes = first_lanes(classes - i < 16 ? (int)(classes - i) : 16);
-        _mm512_mask_storeu_ps(row + i, lanes, _mm512_mul_ps(load_logits(row, i, classes, 0), _mm512_set1_ps(factor)));
-    }
+    for (int64_t i = 0; i < classes; i += LANES)
+        store_first(row + i, classes - i, load_first(row + i, classes - i) * factor);
 }
 
-WITH_AVX512 static void *softmax_part(void *argument) {
+static void *softmax_part(void *argument) {
     const Rows *rows = argument;
     const Softmax *softmax = rows->work;
     int64_t classes = softmax->classes;

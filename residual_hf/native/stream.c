@@ -17,21 +17,20 @@ INLINE float *vector_of(const Program *p, const Row *row, int32_t source) {
 }
 
 // A weight times a number, or times the sum over a vector.
-WITH_AVX512 static float value_of(const Program *p, const Row *row, const Term *term) {
+static float value_of(const Program *p, const Row *row, const Term *term) {
     float value = term->number == NOWHERE ? term->weight : term->weight * row->numbers[term->number];
     if (term->source == NOWHERE) return value;
     const float *vector = vector_of(p, row, term->source);
-    __m512 total = _mm512_setzero_ps();
-    for (int i = 0; i < p->stride; i += 16) {  // the padding adds zeros
-        __m512 values = _mm512_loadu_ps(vector + i);
-        if (term->weights) values = _mm512_mul_ps(values, _mm512_loadu_ps(term->weights + i));
-        total = _mm512_add_ps(total, values);
+    vec total = {0};
+    for (int i = 0; i < p->stride; i += LANES) {  // the padding adds zeros
+        vec values = load_floats(vector + i);
+        total += term->weights ? values * load_floats(term->weights + i) : values;
     }
-    return value * _mm512_reduce_add_ps(total);
+    return value * sum(total);
 }
 
 // 1 / sqrt(sum of the squares of vectors, and of numbers as they are).
-WITH_AVX512 static float inverse_length(const Program *p, const Row *row, const Operation *operation) {
+static float inverse_length(const Program *p, const Row *row, const Operation *operation) {
     float total = 0;
     for (const Term *term = operation->term; term < operation->term + operation->terms; term++) {
         float squares = 1;
@@ -100,27 +99,26 @@ typedef struct {
 
 // target = sum of the addends; returns the sum over its values. Where none has weights, all have vectors.
 INLINE float add(int stride, const int count, const Addend *addends, const int has_weights, float *target) {
-    __m512 all = _mm512_setzero_ps();
-    for (int i = 0; i < stride; i += 16) {
-        __m512 total = _mm512_setzero_ps();
+    vec all = {0};
+    for (int i = 0; i < stride; i += LANES) {
+        vec total = {0};
         for (const Addend *a = addends; a < addends + count; a++) {
-            __m512 weight = _mm512_set1_ps(a->weight), values = _mm512_set1_ps(1);
-            if (has_weights && a->weights) weight = _mm512_mul_ps(weight, _mm512_loadu_ps(a->weights + i));
-            if (!has_weights || a->vector) values = _mm512_loadu_ps(a->vector + i);
-            total = _mm512_fmadd_ps(weight, values, total);
+            vec weight = splat(a->weight);
+            if (has_weights && a->weights) weight *= load_floats(a->weights + i);
+            total += weight * (!has_weights || a->vector ? load_floats(a->vector + i) : splat(1));
         }
-        _mm512_storeu_ps(target + i, total);
-        all = _mm512_add_ps(all, total);
+        store_floats(target + i, total);
+        all += total;
     }
-    return _mm512_reduce_add_ps(all);
+    return sum(all);
 }
 
 // `hidden` is where the next sub-layer reads the row, or NULL.
-WITH_AVX512 static void sum_and_norm(const Program *p, const Row *row, const Operation *operation, float *work,
-                                     void *hidden, Type type) {
+static void sum_and_norm(const Program *p, const Row *row, const Operation *operation, float *work, void *hidden,
+                         Type type) {
     const Norm *norm = &operation->norm;
     float *output = operation->output == NOWHERE ? NULL : vector_of(p, row, operation->output);
-    float *sum = operation->sum != NOWHERE ? vector_of(p, row, operation->sum) : output ? output : work;
+    float *result = operation->sum != NOWHERE ? vector_of(p, row, operation->sum) : output ? output : work;
     int count = operation->terms, has_weights = 0;
     Addend addends[count];
     for (int t = 0; t < count; t++) {
@@ -130,27 +128,26 @@ WITH_AVX512 static void sum_and_norm(const Program *p, const Row *row, const Ope
         addends[t] = (Addend){weight, term->weights, vector};
         has_weights |= term->weights != NULL;
     }
-    float total = has_weights  ? add(p->stride, count, addends, 1, sum)
-                  : count == 2 ? add(p->stride, 2, addends, 0, sum)  // the usual one, unrolled
-                               : add(p->stride, count, addends, 0, sum);
+    float total = has_weights  ? add(p->stride, count, addends, 1, result)
+                  : count == 2 ? add(p->stride, 2, addends, 0, result)  // the usual one, unrolled
+                               : add(p->stride, count, addends, 0, result);
     if (!norm->gain) {
         if (hidden)
-            for (int i = 0; i < p->stride; i += 16) store(hidden, i, type, _mm512_loadu_ps(sum + i));
+            for (int i = 0; i < p->stride; i += LANES) store(hidden, i, type, load_floats(result + i));
         return;
     }
     float mean = norm->centered ? total / p->width : 0;
-    float scale = inverse_deviation(sum, p->width, mean, norm->epsilon);
-    for (int i = 0; i < p->stride; i += 16) {
-        __m512 values = _mm512_sub_ps(_mm512_loadu_ps(sum + i), _mm512_set1_ps(mean));
-        values = _mm512_mul_ps(values, _mm512_set1_ps(scale));
-        values = _mm512_fmadd_ps(values, _mm512_loadu_ps(norm->gain + i), _mm512_loadu_ps(norm->bias + i));
-        if (output) _mm512_storeu_ps(output + i, values);
+    float scale = inverse_deviation(result, p->width, mean, norm->epsilon);
+    for (int i = 0; i < p->stride; i += LANES) {
+        vec values = (load_floats(result + i) - mean) * scale;
+        values = values * load_floats(norm->gain + i) + load_floats(norm->bias + i);
+        if (output) store_floats(output + i, values);
         if (hidden) store(hidden, i, type, values);
     }
 }
 
 // `hidden` and `branch` are (rows, stride): where the results go, and the output of a sub-layer.
-WITH_AVX512 void run_program(const Program *p, int rows, float *registers, const float *branch, void *hidden, Type type,
+void run_program(const Program *p, int rows, float *registers, const float *branch, void *hidden, Type type,
                  float *work) {
     for (int64_t r = 0; r < rows; r++) {
         float *vectors = registers + r * p->registers;

@@ -13,7 +13,7 @@ from residual_hf.model.kernels import Projection
 from residual_hf.model.modeling_residual import ResidualLanguageModel
 from residual_hf.model.stacks import ResidualStack
 
-from . import library
+from . import library, report
 from .programs import StackPrograms
 from .recorder import NoKernel
 from .weights import ACTIVATIONS
@@ -30,7 +30,7 @@ TABLES = {
 def missing_support(model: ResidualLanguageModel, dtype: str = "float32") -> str | None:
     """Why the kernels cannot decode with a model, or None if they can."""
     if library() is None:
-        return "the native kernels were not built, are turned off, or need a CPU with AVX-512"
+        return report()
     if dtype not in DECODING_DTYPES:
         return f"dtype: {dtype!r} given, allowed are {', '.join(DECODING_DTYPES)}"
     if model.device.type != "cpu" or model.dtype == torch.float64:

@@ -19,12 +19,12 @@ typedef struct {
 
 static Team *team;
 
-static void leave_team(void) { team = NULL; }
+__attribute__((unused)) static void leave_team(void) { team = NULL; }
 
 // `of_pytorch` is GOMP_parallel of its OpenMP, or NULL.
 void join_team(Team *of_pytorch) {
     team = of_pytorch;
-    pthread_atfork(NULL, NULL, leave_team);
+    pthread_atfork(NULL, NULL, leave_team);  // nothing on Windows, which has no fork
 }
 
 static void run_next_parts(void *argument) {

@@ -3,32 +3,28 @@
 
 #include <math.h>
 
-#include "simd.h"
+#include "vector.h"
 
-enum { LANES = 64 };  // columns are a multiple of this: logits of the padding are -infinity
+enum { GROUP = 64, VECTORS = GROUP / LANES };  // columns are a multiple of a group: logits of the padding are -infinity
 
 // The maximum of every 64th logit. The n-th largest of these is a bound: at least n logits reach it.
-INLINE void lane_maxima(int columns, const float *logits, __m512 maxima[4]) {
-#pragma GCC unroll 4
-    for (int v = 0; v < 4; v++) maxima[v] = _mm512_loadu_ps(logits + 16 * v);
-    for (int i = LANES; i < columns; i += LANES)
-#pragma GCC unroll 4
-        for (int v = 0; v < 4; v++) maxima[v] = _mm512_max_ps(maxima[v], _mm512_loadu_ps(logits + i + 16 * v));
+INLINE void lane_maxima(int columns, const float *logits, vec maxima[VECTORS]) {
+    UNROLLED(v, VECTORS) maxima[v] = load_floats(logits + LANES * v);
+    for (int i = GROUP; i < columns; i += GROUP)
+        UNROLLED(v, VECTORS) maxima[v] = MAX(maxima[v], load_floats(logits + i + LANES * v));
 }
 
-INLINE float largest_of(const __m512 maxima[4]) {
-    __m512 upper = _mm512_max_ps(maxima[0], maxima[1]), lower = _mm512_max_ps(maxima[2], maxima[3]);
-    return _mm512_reduce_max_ps(_mm512_max_ps(upper, lower));
+INLINE float largest_of(const vec maxima[VECTORS]) {
+    vec largest = maxima[0];
+    for (int v = 1; v < VECTORS; v++) largest = MAX(largest, maxima[v]);
+    return largest_lane(largest);
 }
 
-INLINE float bound_of_best(int count, __m512 maxima[4]) {
+INLINE float bound_of_best(int count, vec maxima[VECTORS]) {
     float bound = -INFINITY;
-    for (int n = 0; n < count && count <= LANES; n++) {
+    for (int n = 0; n < count && count <= GROUP; n++) {
         bound = largest_of(maxima);
-        for (int v = 0; v < 4; v++) {
-            __mmask16 taken = _mm512_cmp_ps_mask(maxima[v], _mm512_set1_ps(bound), _CMP_EQ_OQ);
-            maxima[v] = _mm512_mask_mov_ps(maxima[v], taken, _mm512_set1_ps(-INFINITY));
-        }
+        for (int v = 0; v < VECTORS; v++) maxima[v] = choose(maxima[v] == splat(bound), splat(-INFINITY), maxima[v]);
     }
     return bound;
 }
@@ -51,23 +47,23 @@ static void insert(Best *best, float value, int64_t id) {
 }
 
 INLINE void add_row(int columns, int64_t first_id, const float *logits, Tally *tally, Best *best) {
-    __m512 maxima[4];
+    vec maxima[VECTORS], total = {0};
     lane_maxima(columns, logits, maxima);
-    float largest = fmaxf(tally->largest, largest_of(maxima));
+    float largest = larger(tally->largest, largest_of(maxima));
     float bound = best->found == best->count ? best->values[best->count - 1] : bound_of_best(best->count, maxima);
-    __m512 total = _mm512_setzero_ps();
-    for (int i = 0; i < columns; i += 16) {
-        __m512 values = _mm512_loadu_ps(logits + i);
-        total = _mm512_add_ps(total, exponential(_mm512_sub_ps(values, _mm512_set1_ps(largest))));
-        unsigned above = _mm512_cmp_ps_mask(values, _mm512_set1_ps(bound), _CMP_GE_OQ);
-        if (!above) continue;
-        for (; above; above &= above - 1) {
-            int lane = __builtin_ctz(above);
-            insert(best, logits[i + lane], first_id + i + lane);
+    for (int i = 0; i < columns; i += GROUP) {
+        ivec above = {0};
+        UNROLLED(v, VECTORS) {
+            vec values = load_floats(logits + i + LANES * v);
+            total += exponential(values - largest);
+            above |= values >= splat(bound);
         }
-        if (best->found == best->count) bound = fmaxf(bound, best->values[best->count - 1]);
+        if (!ANY(above)) continue;
+        for (int lane = i; lane < i + GROUP; lane++)
+            if (logits[lane] >= bound) insert(best, logits[lane], first_id + lane);
+        if (best->found == best->count) bound = larger(best->values[best->count - 1], bound);
     }
-    tally->total = tally->total * expf(tally->largest - largest) + _mm512_reduce_add_ps(total);
+    tally->total = tally->total * expf(tally->largest - largest) + sum(total);
     tally->largest = largest;
 }
 
@@ -80,8 +76,8 @@ void start_candidates(int rows, int count, float *log_probs, int64_t *ids, Tally
 }
 
 // Logits (rows, columns) of the tokens from `first_id`, into the `count` largest of each row so far.
-WITH_AVX512 void add_candidates(int rows, int columns, int64_t first_id, const float *logits, int count,
-                                float *log_probs, int64_t *ids, Tally *tallies) {
+void add_candidates(int rows, int columns, int64_t first_id, const float *logits, int count, float *log_probs,
+                    int64_t *ids, Tally *tallies) {
     for (int r = 0; r < rows; r++) {
         Best best = {count, tallies[r].found, log_probs + (int64_t)r * count, ids + (int64_t)r * count};
         add_row(columns, first_id, logits + (int64_t)r * columns, tallies + r, &best);

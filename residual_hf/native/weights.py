@@ -19,11 +19,11 @@ from residual_hf.model.embeddings import (
 from residual_hf.model.search import Array
 from residual_hf.model.stacks import ResidualStack
 
-from . import recorder
+from . import loaded_library, recorder
 from .programs import InnerProgram, StackPrograms
 from .structures import CONSTANTS, ENUMS, AttentionLayer, Layer, Linear, Norm, Operation, Program, Stack, Term
 
-PADDING, PANEL, HEAD_PADDING = (CONSTANTS[name] for name in ("PADDING", "PANEL", "HEAD_PADDING"))
+PADDING, HEAD_PADDING = CONSTANTS["PADDING"], CONSTANTS["HEAD_PADDING"]
 ACTIVATIONS = {"relu": 1, "gelu": 2, "silu": 3, "swish": 3}
 
 
@@ -77,7 +77,7 @@ class Packer:
             packed.scales = self.address(scales)
             packed.offsets = self.address(128 * weight.sum(dim=1, dtype=torch.int32))
         together = 4 // weight.itemsize  # inputs that fill 32 bits
-        panels = weight.view(outputs // PANEL, PANEL, inputs // together, together)
+        panels = weight.view(-1, loaded_library().panel_width(), inputs // together, together)
         packed.weights = self.address(panels.transpose(1, 2))
         return packed
 

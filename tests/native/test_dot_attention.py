@@ -4,12 +4,12 @@ from __future__ import annotations
 import pytest
 import torch
 from native.test_autograd import assert_same
-from support.native_library import needs_kernels, threads
+from support.native_library import isa, needs_kernels, threads  # noqa: F401
 
 from residual_hf.native import dot_attention as native
 from residual_hf.native.dot_attention import dot_attention, fits
 
-pytestmark = needs_kernels
+pytestmark = [needs_kernels, pytest.mark.usefixtures("isa")]
 SHAPES = [(3, 4, 15, 15, 32), (2, 1, 1, 40, 8), (2, 2, 70, 33, 20), (1, 3, 131, 131, 64), (2, 2, 5, 17, 130)]
 
 

@@ -15,7 +15,7 @@ from residual_hf.native import library
 from residual_hf.native.structures import Table, Tally
 from residual_hf.native.weights import HEAD_PADDING, Packer, pad_heads, pad_to, round_up
 
-pytestmark = needs_kernels
+pytestmark = [needs_kernels, pytest.mark.usefixtures("isa")]
 ACTIVATIONS = [lambda x: x, relu, gelu, silu]
 TYPES = [torch.float32, torch.bfloat16]
 
@@ -61,7 +61,7 @@ def assert_near(actual, expected, tolerance):
 @pytest.mark.parametrize("rows", [1, 5, 13, 16, 33, 160])
 @pytest.mark.parametrize(("inputs", "outputs"), [(64, 64), (100, 1), (300, 130)])
 @pytest.mark.parametrize("dtype", DECODING_DTYPES)
-def test_linear(isa, dtype, inputs, outputs, rows):  # noqa: F811
+def test_linear(dtype, inputs, outputs, rows):
     weight, bias, states = torch.randn(outputs, inputs), torch.randn(outputs), torch.randn(rows, inputs)
     output = run_linear(dtype, weight, bias, states)
     # a value halfway between two integers may be rounded to either
@@ -71,7 +71,7 @@ def test_linear(isa, dtype, inputs, outputs, rows):  # noqa: F811
 
 @pytest.mark.parametrize("activation", range(4))
 @pytest.mark.parametrize("dtype", DECODING_DTYPES)
-def test_activations_and_output_types(isa, dtype, activation):  # noqa: F811
+def test_activations_and_output_types(dtype, activation):
     weight, bias, states = torch.randn(70, 96), 3 * torch.randn(70), torch.randn(9, 96)
     expected = ACTIVATIONS[activation](expected_linear(dtype, weight, bias, states))
     for output_type, tolerance in ((0, 3e-6), (1, 4e-3)):
@@ -80,14 +80,14 @@ def test_activations_and_output_types(isa, dtype, activation):  # noqa: F811
 
 
 @pytest.mark.parametrize("dtype", DECODING_DTYPES)
-def test_a_row_does_not_depend_on_the_others(isa, dtype):  # noqa: F811
+def test_a_row_does_not_depend_on_the_others(dtype):
     weight, bias, states = torch.randn(96, 200), torch.randn(96), torch.randn(50, 200)
     together = run_linear(dtype, weight, bias, states)
     for row in (0, 17, 49):
         assert torch.equal(run_linear(dtype, weight, bias, states[row : row + 1])[0], together[row])
 
 
-def test_int8_of_zeros(isa):  # noqa: F811
+def test_int8_of_zeros():
     bias = torch.randn(40)
     assert torch.equal(run_linear("int8", torch.zeros(40, 70), bias, torch.zeros(3, 70))[:, :40], bias.expand(3, -1))
 

@@ -23,20 +23,28 @@ load = native._load.__wrapped__  # what the first use of the library does
 
 def test_kernels_can_be_turned_off(monkeypatch):
     monkeypatch.setenv("RESIDUAL_HF_NATIVE", "0")
-    assert load() == (None, "none")
+    assert load() == (None, "native kernels: none (turned off by RESIDUAL_HF_NATIVE=0)")
 
 
 @needs_kernels
 def test_instruction_set_can_be_lowered(monkeypatch, isa):  # noqa: F811
     monkeypatch.setenv("RESIDUAL_HF_ISA", isa)
-    assert load()[1] == isa
+    loaded, report = load()
+    assert (native.INSTRUCTION_SETS[loaded.instruction_set()], report) == (isa, f"native kernels: {isa}")
     monkeypatch.setenv("RESIDUAL_HF_ISA", "none")
-    assert load() == (None, "none")
+    assert load()[0] is None and "none" in load()[1]
+
+
+@needs_kernels
+def test_the_library_of_the_next_lower_instruction_set_is_used(monkeypatch):
+    monkeypatch.setattr(native, "_built", lambda name, built=native._built: None if "avx512" in name else built(name))
+    monkeypatch.setenv("RESIDUAL_HF_ISA", "avx512_bf16")
+    assert load()[1] in ("native kernels: avx2", "native kernels: avx_vnni")
 
 
 def test_unknown_instruction_set(monkeypatch):
-    monkeypatch.setenv("RESIDUAL_HF_ISA", "avx2")
-    with pytest.raises(InputError, match="RESIDUAL_HF_ISA: 'avx2' given, allowed are none, avx512, avx512_bf16, amx"):
+    monkeypatch.setenv("RESIDUAL_HF_ISA", "sse")
+    with pytest.raises(InputError, match="RESIDUAL_HF_ISA: 'sse' given, allowed are none, neon, .*, avx512_bf16, amx"):
         load()
 
 
@@ -44,10 +52,9 @@ def test_a_missing_library_costs_one_line(monkeypatch):
     lines = []
     monkeypatch.delenv("RESIDUAL_HF_NATIVE", raising=False)
     monkeypatch.setattr(native, "EXTENSION_SUFFIXES", [".nowhere"])
-    monkeypatch.setattr(native.platform, "machine", lambda: "x86_64")
     monkeypatch.setattr(native.logger, "warning_once", lines.append)
-    assert load() == (None, "none")
-    assert len(lines) == 1 and "not built" in lines[0]
+    assert load()[0] is None
+    assert len(lines) == 1 and "not built" in lines[0] and "no C compiler" in load()[1]
 
 
 @needs_kernels
@@ -55,7 +62,7 @@ def test_a_library_of_another_version_is_not_used(monkeypatch):
     lines = []
     monkeypatch.setattr(native, "interface_version", lambda: 1)
     monkeypatch.setattr(native.logger, "warning_once", lines.append)
-    assert load() == (None, "none")
+    assert load()[0] is None
     assert "another version" in lines[0]
 
 
@@ -66,7 +73,7 @@ def test_a_library_of_another_header_is_not_used(tmp_path, monkeypatch):
     header.write_text(structures.HEADER.read_text() + "void another_kernel(int rows);\n")
     monkeypatch.setattr(structures, "HEADER", header)
     monkeypatch.setattr(native.logger, "warning_once", lines.append)
-    assert load() == (None, "none")
+    assert load()[0] is None
     assert "another version" in lines[0]
 
 
@@ -103,5 +110,5 @@ def test_a_damaged_library_is_not_used(tmp_path, monkeypatch):
     (tmp_path / "kernels.so").touch()
     monkeypatch.setenv("RESIDUAL_HF_NATIVE", str(tmp_path / "kernels.so"))
     monkeypatch.setattr(native.logger, "warning_once", lines.append)
-    assert load() == (None, "none")
+    assert load()[0] is None
     assert "do not load" in lines[0]

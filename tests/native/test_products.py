@@ -5,12 +5,11 @@ import pytest
 import torch
 import torch.nn.functional as F
 from native.test_autograd import assert_same, leaves
-from support.native_library import AVAILABLE, needs_bf16, threads
+from support.native_library import isa, needs_bf16, needs_kernels, threads  # noqa: F401
 
 from residual_hf.native import products
 from residual_hf.native.products import bf16_products, linear_bf16, matmul
 
-needs_kernel = pytest.mark.skipif("avx512_bf16" not in AVAILABLE, reason="this CPU has no AVX512_BF16")
 SIZES = [(1, 2, 1), (5, 31, 16), (13, 256, 33), (33, 257, 50), (481, 130, 98)]
 
 
@@ -23,13 +22,14 @@ def rounded_product(left, right):
 
 
 @pytest.fixture
-def kernel(monkeypatch):
+def kernel(monkeypatch, isa):  # noqa: F811
+    """The kernel of each instruction set, also of those whose products PyTorch computes faster."""
     monkeypatch.setattr(products, "instruction_set", lambda: "avx512_bf16")
     with bf16_products():
         yield
 
 
-@needs_kernel
+@needs_kernels
 @pytest.mark.parametrize("transposed", [(False, False), (True, False), (False, True), (True, True)])
 @pytest.mark.parametrize("size", SIZES)
 def test_kernel_rounds_the_matrices_and_nothing_else(kernel, size, transposed):
@@ -44,7 +44,7 @@ def test_kernel_rounds_the_matrices_and_nothing_else(kernel, size, transposed):
     torch.testing.assert_close(total, expected + before, **close)
 
 
-@needs_kernel
+@needs_kernels
 def test_threads_do_not_change_the_result(kernel, monkeypatch):
     left, right = torch.randn(500, 600), torch.randn(600, 70)
     one = matmul(left, right)
@@ -53,7 +53,7 @@ def test_threads_do_not_change_the_result(kernel, monkeypatch):
         assert torch.equal(matmul(left, right), one)
 
 
-@needs_kernel
+@needs_kernels
 def test_views_and_empty_matrices(kernel):
     left, right = torch.randn(20, 60)[::2, ::3], torch.randn(7, 20, 9)[3]
     torch.testing.assert_close(matmul(left, right), rounded_product(left, right), rtol=1e-5, atol=2e-5)

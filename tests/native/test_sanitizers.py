@@ -10,12 +10,14 @@ import sys
 from pathlib import Path
 
 import pytest
-from support.native_library import needs_kernels
+from support.native_library import AVAILABLE, needs_kernels
 
 from residual_hf.native.structures import interface_version
 
 ROOT = Path(__file__).parents[2]
-FLAGS = "-g1 -Og -std=gnu11 -shared -fPIC -pthread -fsanitize=address,undefined -fno-sanitize-recover=all"
+FLAGS = "-g1 -Og -std=gnu11 -ffp-contract=fast -shared -fPIC -pthread"
+CHECKS = "-fsanitize=address,undefined -fno-sanitize-recover=all"
+SETS = dict.fromkeys(AVAILABLE[-1:], "-march=native") | {"avx2": "-mavx2 -mfma"}
 
 
 def sanitizer_runtime() -> str | None:
@@ -31,16 +33,17 @@ def sanitizer_runtime() -> str | None:
     return " ".join(found) if all(map(os.path.isabs, found)) else None
 
 
-@pytest.fixture(scope="module")
-def checked_library(tmp_path_factory):
-    """Environment of a process that uses the checked library."""
+@pytest.fixture(scope="module", params=[*AVAILABLE[-1:], pytest.param("avx2", marks=pytest.mark.slow)])
+def checked_library(request, tmp_path_factory):
+    """Environment of a process that uses the checked library of an instruction set."""
     runtime = sanitizer_runtime()
-    if runtime is None:
-        pytest.skip("gcc with the address sanitizer is not installed")
+    if runtime is None or request.param not in AVAILABLE:
+        pytest.skip(f"gcc with the address sanitizer is not installed, or this CPU has no {request.param}")
     path = tmp_path_factory.mktemp("sanitizers") / "kernels.so"
-    sources = sorted(map(str, (ROOT / "residual_hf/native").glob("*.c")))
-    interface = f"-DINTERFACE={interface_version()}u"
-    subprocess.run(["gcc", *FLAGS.split(), interface, "-o", path, *sources, "-lm"], check=True)
+    sources = sorted(path for path in (ROOT / "residual_hf/native").glob("*.c") if path.name != "cpu.c")
+    macros = f"-DINTERFACE={interface_version()}u", f"-DINSTRUCTION_SET={request.param.upper()}"
+    flags = f"{FLAGS} {CHECKS} {SETS[request.param]}".split()
+    subprocess.run(["gcc", *flags, *macros, "-o", path, *sources, "-lm"], check=True)
     return {
         **os.environ,
         "LD_PRELOAD": runtime,

@@ -3,17 +3,18 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
 import torch
 
-from residual_hf.native import INSTRUCTION_SETS, instruction_set, library, multiplies_bf16
+from residual_hf import native
+from residual_hf.native import INSTRUCTION_SETS, library, multiplies_bf16
 
 needs_kernels = pytest.mark.skipif(library() is None, reason="the native kernels were not built or cannot run here")
 needs_bf16 = pytest.mark.skipif(not multiplies_bf16(), reason="this CPU has no matrix products in bf16")
-AVAILABLE = INSTRUCTION_SETS[1 : INSTRUCTION_SETS.index(instruction_set()) + 1]
 
 
 @contextmanager
@@ -27,9 +28,29 @@ def threads(count: int) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
+def load(most: str) -> str:
+    """Load the library of the best instruction set up to `most`; returns which one that is."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RESIDUAL_HF_ISA", most)
+        native._load.cache_clear()
+        return native.instruction_set()
+
+
+def available() -> list[str]:
+    """The instruction sets that have a library and that this CPU has, or the one of a library that was chosen."""
+    if os.environ.get("RESIDUAL_HF_NATIVE", "1") != "1":
+        return [native.instruction_set()] if library() else []
+    found = sorted({load(name) for name in INSTRUCTION_SETS} - {"none"}, key=INSTRUCTION_SETS.index)
+    native._load.cache_clear()
+    return found
+
+
+AVAILABLE = available()
+
+
 @pytest.fixture(params=AVAILABLE)
 def isa(request):
     """Each instruction set that this CPU has, in use."""
-    library().enable_instruction_set(INSTRUCTION_SETS.index(request.param))
+    load(request.param)
     yield request.param
-    library().enable_instruction_set(INSTRUCTION_SETS.index(instruction_set()))
+    native._load.cache_clear()

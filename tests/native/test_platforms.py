@@ -1,0 +1,48 @@
+# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
+"""The kernels compile and link for the systems that wheels are built for: with the Clang of `pip install ziglang`."""
+
+from __future__ import annotations
+
+import importlib.util
+import runpy
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+SETUP = runpy.run_path(str(ROOT / "setup.py"))
+TARGETS = {
+    "aarch64-macos": "neon_dotprod",
+    "x86_64-macos": "avx2",
+    "x86_64-windows-gnu": "avx512",
+    "aarch64-linux-gnu.2.28": "neon",
+    "x86_64-linux-gnu.2.28": "amx",
+}
+"""An instruction set for each."""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(importlib.util.find_spec("ziglang") is None, reason="ziglang is not installed")
+@pytest.mark.parametrize("target", TARGETS)
+def test_kernels_compile(target, tmp_path):
+    name = TARGETS[target]
+    compiler = [
+        sys.executable,
+        "-m",
+        "ziglang",
+        "cc",
+        "-target",
+        target,
+        "-shared",
+        *SETUP["FLAGS"],
+        "-O1",
+        "-Wall",
+        "-Werror",
+    ]
+    flags = SETUP["INSTRUCTION_SETS"][target.partition("-")[0]][name].split()
+    sources = [path for path in (ROOT / "residual_hf/native").glob("*.c") if path.name != "cpu.c"]
+    macros = ["-DINTERFACE=1u", f"-DINSTRUCTION_SET={name.upper()}"]
+    subprocess.run([*compiler, *flags, *macros, "-o", tmp_path / "kernels", *sources], check=True)
+    subprocess.run([*compiler, "-o", tmp_path / "cpu", ROOT / "residual_hf/native/cpu.c"], check=True)
