@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from ctypes import byref, c_void_p
+from ctypes import POINTER, byref, c_void_p, cast
 from threading import Lock
 from weakref import WeakKeyDictionary
 
@@ -131,9 +131,9 @@ class NativeDecoder:
         tokens, positions = sentences.pack(input_ids).long(), sentences.pack(positions)
         rows = len(tokens)
         states = torch.empty(rows + ROW_PADDING, stack.stride, dtype=self.dtype)  # for the tiles of a part at its end
-        caches = (c_void_p * len(cache))(*(entries.data_ptr() for entries in cache))
+        addresses = torch.tensor([entries.data_ptr() for entries in cache])
         inputs = tokens.data_ptr(), positions.data_ptr(), table, sentences.longest
-        source = Source(*inputs, caches, states.data_ptr())
+        source = Source(*inputs, cast(addresses.data_ptr(), POINTER(c_void_p)), states.data_ptr())
         starts = sentences.part_starts()
         arguments = byref(stack), byref(source), len(starts) - 1, starts
         scratch = torch.empty(loaded_library().encode_scratch_size(*arguments), dtype=torch.uint8)

@@ -22,7 +22,8 @@ TESTS = {
     "test_autograd.py": "",
     "test_dot_attention.py": "",
     "test_products.py": "",
-    "test_decoder.py": "test_low_precision and odd or test_sizes and odd",
+    "test_decoder.py": "test_low_precision and odd or test_sizes and odd or change_sublayers and (hybrid or real)",
+    "test_decoder_alone.py": "variants and modern",
 }
 """Which of a module's tests."""
 

@@ -59,7 +59,7 @@ def run(environment, *command):
 @pytest.mark.slow
 @needs_kernels
 def test_kernels_stay_within_their_buffers(checked_library):
-    names = ("kernels", "decoder", "programs", "autograd", "products", "dot_attention", "threads")
+    names = ("kernels", "decoder", "decoder_alone", "programs", "autograd", "products", "dot_attention", "threads")
     tests = [str(Path(__file__).with_name(f"test_{name}.py")) for name in names]
     finished = run(checked_library, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *tests)
     assert finished.returncode == 0, finished.stdout[-3000:] + finished.stderr[-3000:]

@@ -77,11 +77,19 @@ class Memory:
                     self.pointers.append((block, at + 8 * i, *self.place(item)))
 
     def follow_array(self, owner: Structure, name: str, kind: type, block: int, offset: int) -> None:
-        counts = {"self_cache": 0, "data": "tensors", "operation": "operations", "term": "terms", "layer": "layers"}
+        counts = {
+            "self_cache": 0,
+            "cache": 0,
+            "data": "tensors",
+            "operation": "operations",
+            "term": "terms",
+            "layer": "layers",
+        }
         counts |= {"member": "members", "grad_member": "members", "output": "outputs", "grad_output": "outputs"}
         pointer = getattr(owner, name)
         address = ctypes.cast(pointer, c_void_p).value
-        count = getattr(owner, counts[name]) if counts[name] else malloc_usable_size(address) // 8
+        size = self.storages[address][0] if address in self.storages else malloc_usable_size(address)
+        count = getattr(owner, counts[name]) if counts[name] else size // 8
         array = ctypes.cast(pointer, POINTER(kind._type_ * count)).contents
         self.pointers.append((block, offset, self.add(array), 0))
 
