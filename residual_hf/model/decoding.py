@@ -220,7 +220,10 @@ def without_cache(generation_config: Any) -> dict[str, Any]:
 
 def is_changed(module: nn.Module) -> bool:
     """Whether hooks, or a `forward` of its own, give a module other results than its class has."""
-    forward = vars(module).get("forward")
+    attributes = vars(module)
+    if not attributes["_forward_hooks"] and not attributes["_forward_pre_hooks"] and "forward" not in attributes:
+        return False  # at once: this is asked of all modules at every call
+    forward = attributes.get("forward")
     own = forward is not None and getattr(forward, "__func__", None) is not type(module).forward
     changes = [*module._forward_hooks.values(), *module._forward_pre_hooks.values(), *([forward] if own else [])]
     return any(

@@ -6,8 +6,8 @@
 #include "stack.h"
 
 // softmax(score_factor * (sums + q K^T * scale)) V for the queries of `b`, and the sums that the next layer continues.
-void attention_with_sums(const Stack *s, const Buffers *b, int rows, const AttentionLayer *of,
-                                     const void *cache, const Table *table, float *sums, int is_first) {
+void attention_with_sums(const Stack *s, const Buffers *b, int rows, const AttentionLayer *of, const void *cache,
+                         const Table *table, float *sums, int is_first) {
     float factor = of->score_factor;
     int64_t width = s->attention_width, size = s->head_size;
     for (int64_t row = 0; row < rows; row++) {

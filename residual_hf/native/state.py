@@ -131,7 +131,8 @@ class DecoderState:
         """For so many entries more, in one layer after another: there is never a second copy of the cache."""
         for layer, old in enumerate(self.self_cache):
             self.self_cache[layer] = old.new_empty(len(old) + entries, old.shape[1])
-            self.self_cache[layer][: len(old)] = old
+            if len(old):
+                self.self_cache[layer][: len(old)] = old
             self.addresses[layer] = self.self_cache[layer].data_ptr()
 
 

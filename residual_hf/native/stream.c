@@ -159,7 +159,8 @@ void run_program(const Program *p, int rows, float *registers, const float *bran
             else if (o->function == SINKHORN)
                 sinkhorn(p, &row, o);
             else
-                row.numbers[o->output] = o->function == INVERSE_LENGTH ? inverse_length(p, &row, o) : number(p, &row, o);
+                row.numbers[o->output] =
+                    o->function == INVERSE_LENGTH ? inverse_length(p, &row, o) : number(p, &row, o);
     }
 }
 
