@@ -26,7 +26,7 @@ INSTRUCTION_SETS = {
         "avx512_bf16": f"{AVX512} -mavx512bf16",
         "amx": f"{AVX512} -mavx512bf16 -mamx-tile -mamx-bf16 -mamx-int8",
     },
-    "aarch64": {"neon": "-mcpu=generic", "neon_dotprod": "-mcpu=generic+dotprod"},
+    "aarch64": {"neon": "", "neon_dotprod": "-march=armv8.2-a+dotprod"},
 }
 """The flags of the compiler for each, by architecture."""
 NAMES = {"x86_64": "x86_64", "amd64": "x86_64", "aarch64": "aarch64", "arm64": "aarch64"}

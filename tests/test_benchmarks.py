@@ -3,11 +3,17 @@
 
 from __future__ import annotations
 
+import importlib
 import json
+import os
+import sys
 from pathlib import Path
 
 import pytest
+import torch
 from support.processes import run_here, run_python
+
+from residual_hf import native
 
 BENCHMARKS = Path(__file__).parents[1] / "examples/benchmarks"
 MODES = {"post_ln", "pre_ln", "resi_dual"}
@@ -82,6 +88,10 @@ def test_decode_speed_compares_all_candidates_by_default(tmp_path):
     for results in cases.values():
         assert {"marian", "ctranslate2_int8", "post_ln_pytorch", "resi_dual_bfloat16"} < results.keys()
         assert results["ctranslate2_float32"]["ratio"] == 1 and all(row["seconds"] > 0 for row in results.values())
+        assert results["post_ln_int8"]["isa"] in (
+            native.instruction_set(),
+            torch.backends.cpu.get_cpu_capability().lower(),
+        )
 
 
 @pytest.mark.slow
@@ -102,3 +112,20 @@ def test_decode_speed_compares_candidates_of_one_size(tmp_path):
         assert list(results) == ["marian", "post_ln_pytorch", "resi_dual_float32"]
         assert results["marian"]["ratio"] == 1 and all(row["seconds"] > 0 for row in results.values())
     assert picture.read_text(encoding="utf-8").startswith("<?xml")
+
+
+def test_an_instruction_set_limits_all_libraries(monkeypatch):
+    started = []
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    monkeypatch.setattr(os, "execve", lambda *arguments: started.append(arguments))
+    restart_with = importlib.import_module("instruction_sets").restart_with
+    restart_with(None)
+    assert not started
+    restart_with("avx2")
+    ((program, command, environment),) = started
+    assert program == command[0] == sys.executable and command[1:] == sys.orig_argv[1:]
+    assert environment["RESIDUAL_HF_ISA"] == "avx2" and environment["CT2_FORCE_CPU_ISA"] == "AVX2"
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    restart_with("avx2")
+    assert len(started) == 1

@@ -3,7 +3,8 @@
 
     python examples/benchmarks/decode_speed.py --size iwslt --threads 1 --json decode.json --plot decode.svg
 
-All candidates have the same sizes and random weights and generate the same number of tokens. See README.md.
+All candidates have the same sizes and random weights and generate the same number of tokens. `--isa avx2` limits all
+of them to the instructions of a CPU without AVX-512. See README.md.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from instruction_sets import ISAS, restart_with
 from torch import Tensor
 from transformers import MarianConfig, MarianMTModel
 
@@ -50,6 +52,7 @@ Run = Callable[[], Any]
 
 def main() -> None:
     options = parse_options()
+    restart_with(options.isa)
     torch.set_num_threads(options.threads)
     keep_freed_memory()
     if options.peak_memory_of is not None:
@@ -60,6 +63,8 @@ def main() -> None:
     for case in options.cases:
         runs = {name: make_run(name, options.size, case, options.threads) for name in options.candidates}
         report["cases"][case] = results = summarize(measure(runs, options.repeats), options.reference)
+        for name in runs:
+            results[name]["isa"] = instructions_of(name)
         for name in runs if options.memory else ():
             results[name]["peak_memory_mib"] = peak_memory(name, options, case) / 1024
         print_table(case, results, options.reference)
@@ -88,6 +93,7 @@ def parse_options() -> argparse.Namespace:
         help=f"{', '.join(others)}, or a mode or student with _pytorch, _float32, _bfloat16 or _int8",
     )
     parser.add_argument("--reference", help="the candidate that ratios refer to (default: CTranslate2 or Marian)")
+    parser.add_argument("--isa", choices=ISAS, help="limit all candidates to an instruction set (default: the best)")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--repeats", type=int, default=7)
     parser.add_argument("--memory", action="store_true", help="measure peak memory, each candidate in its own process")
@@ -170,7 +176,7 @@ def encode(model: Any, sources: Tensor, mask: Tensor, kind: str | None) -> Any:
 
 def ctranslate2_run(dtype: str, size: str, sources: Tensor, beams: int, threads: int) -> Run:
     """CTranslate2 with its fastest instruction set: by itself it selects AVX2 on some CPUs with AVX-512."""
-    if native.instruction_set() != "none":
+    if native.instruction_set() in ("avx512", "avx512_bf16", "amx"):
         os.environ.setdefault("CT2_FORCE_CPU_ISA", "AVX512")
     import ctranslate2
 
@@ -205,6 +211,15 @@ class NumberTokenizer:
         return [str(i) for i in ids]
 
 
+def instructions_of(name: str) -> str:
+    """The instruction set of a candidate; "own choice" where it does not tell."""
+    if name.startswith("ctranslate2"):
+        return os.environ.get("CT2_FORCE_CPU_ISA", "own choice").lower()
+    if name == "marian" or name.endswith("_pytorch") or native.library() is None:
+        return torch.backends.cpu.get_cpu_capability().lower()
+    return native.instruction_set()
+
+
 def measure(runs: dict[str, Run], repeats: int) -> dict[str, list[float]]:
     """CPU seconds of each candidate, which take turns; one round is not counted."""
     seconds: dict[str, list[float]] = {name: [] for name in runs}
@@ -217,9 +232,9 @@ def measure(runs: dict[str, Run], repeats: int) -> dict[str, list[float]]:
     return seconds
 
 
-def summarize(seconds: dict[str, list[float]], reference: str) -> dict[str, dict[str, float]]:
+def summarize(seconds: dict[str, list[float]], reference: str) -> dict[str, dict[str, Any]]:
     """Median seconds, and median and quartiles of the speed relative to the reference, round by round."""
-    found = {}
+    found: dict[str, dict[str, Any]] = {}
     for name, times in seconds.items():
         ratios = [other / own for other, own in zip(seconds[reference], times, strict=True)]
         low, median, high = statistics.quantiles(ratios, n=4) if len(ratios) > 1 else 3 * ratios
@@ -252,14 +267,14 @@ def machine(threads: int) -> dict[str, Any]:
     }
 
 
-def print_table(case: str, results: dict[str, dict[str, float]], reference: str) -> None:
+def print_table(case: str, results: dict[str, dict[str, Any]], reference: str) -> None:
     sentences, beams = CASES[case]
     print(f"\n{case}: {sentences} sentences, {beams or 'no'} beams\n")
-    print(f"| | seconds | x {reference} | MiB |\n|---|---|---|---|")
+    print(f"| | instructions | seconds | x {reference} | MiB |\n|---|---|---|---|---|")
     for name, row in results.items():
         memory = f"{row['peak_memory_mib']:.0f}" if "peak_memory_mib" in row else ""
         ratio = f"{row['ratio']:.2f} ({row['low']:.2f}-{row['high']:.2f})"
-        print(f"| {name} | {row['seconds']:.4f} | {ratio} | {memory} |", flush=True)
+        print(f"| {name} | {row['isa']} | {row['seconds']:.4f} | {ratio} | {memory} |", flush=True)
 
 
 def plot(report: dict[str, Any], reference: str, path: Path) -> None:

@@ -23,6 +23,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 import transformers
+from instruction_sets import ISAS, restart_with
 from torch import Tensor, nn
 from transformers import MarianConfig, MarianMTModel
 from transformers.modeling_outputs import Seq2SeqLMOutput
@@ -289,6 +290,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--warmup", type=int, default=3, help="batches before them (default: %(default)s)")
     parser.add_argument("--max-tokens", type=int, help="padded tokens per batch on the longer side (default: 4096)")
     parser.add_argument("--threads", type=int, help="CPU threads (default: torch's)")
+    parser.add_argument("--isa", choices=ISAS, help="limit all candidates to an instruction set (default: the best)")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--json", type=Path, help="also write the figures to this new file")
     args = parser.parse_args()
@@ -307,6 +309,7 @@ def parse_arguments() -> argparse.Namespace:
 
 def main() -> None:
     args = parse_arguments()
+    restart_with(args.isa)
     if args.threads is not None:
         torch.set_num_threads(args.threads)
     kept = keep_freed_memory()

@@ -90,10 +90,12 @@ def add_check(check: argparse.ArgumentParser) -> None:
 
 
 def run_check(options: argparse.Namespace) -> None:
+    from residual_hf.native import report
     from residual_hf.runs.check import check
     from residual_hf.runs.recipe import load_recipe
 
     print(check(load_recipe(options.recipe, parse_overrides(options.set)), options.seconds, options.modes))
+    print(report())
 
 
 def add_average(average: argparse.ArgumentParser) -> None:

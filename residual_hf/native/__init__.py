@@ -70,9 +70,9 @@ def _load() -> tuple[ctypes.CDLL | None, str]:
     if chosen == "0":
         return None, "native kernels: none (turned off by RESIDUAL_HF_NATIVE=0)"
     try:
-        path, reason = _find(most) if chosen in ("", "1") else (Path(chosen), "")
+        path, skipped = (Path(chosen), []) if chosen not in ("", "1") else _find(most)
         if path is None:
-            return None, f"native kernels: none ({reason})"
+            return None, f"native kernels: none ({'; '.join(skipped)})"
         loaded = ctypes.CDLL(str(path))
         version = ctypes.c_uint32(loaded.interface_version()).value
     except (OSError, AttributeError) as error:
@@ -81,21 +81,27 @@ def _load() -> tuple[ctypes.CDLL | None, str]:
         return None, _unused(f"{path} is from another version of residual_hf; reinstall it.")
     declare_functions(loaded)
     loaded.join_team(None if os.name == "nt" else getattr(ctypes.CDLL(None), "GOMP_parallel", None))
-    return loaded, f"native kernels: {INSTRUCTION_SETS[loaded.instruction_set()]}"
+    name = INSTRUCTION_SETS[loaded.instruction_set()]
+    return loaded, f"native kernels: {name}" + (f" ({'; '.join(skipped)})" if skipped else "")
 
 
-def _find(most: str) -> tuple[Path | None, str]:
-    """The library of the best instruction set up to `most`, or None and why there is none."""
+def _find(most: str) -> tuple[Path | None, list[str]]:
+    """The library of the best instruction set up to `most`, None if there is none, and why not those before it."""
     cpu = _built("_cpu")
     if cpu is None:
         reason = "no C compiler built them, or the CPU is neither x86-64 nor 64-bit ARM"
-        return None, _unused(f"The native kernels were not built: {reason}.")
+        _unused(f"The native kernels were not built: {reason}.")
+        return None, [f"not built: {reason}"]
     can_run = ctypes.CDLL(str(cpu)).can_run
+    skipped = [] if most == INSTRUCTION_SETS[-1] else [f"RESIDUAL_HF_ISA={most}"]
     for index in range(INSTRUCTION_SETS.index(most), 0, -1):
-        path = _built(f"_kernels_{INSTRUCTION_SETS[index]}")
-        if path is not None and can_run(index):
-            return path, ""
-    return None, f"this CPU, or RESIDUAL_HF_ISA={most}, has none of the instruction sets with a library"
+        name = INSTRUCTION_SETS[index]
+        path, runs = _built(f"_kernels_{name}"), can_run(index)
+        if path is not None and runs:
+            return path, skipped
+        if path is not None or runs:
+            skipped.append(f"{name}: " + ("not built" if path is None else "this CPU or system lacks it"))
+    return None, skipped
 
 
 def _built(name: str) -> Path | None:

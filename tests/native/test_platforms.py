@@ -41,7 +41,11 @@ def test_kernels_compile(target, tmp_path):
         "-Wall",
         "-Werror",
     ]
-    flags = SETUP["INSTRUCTION_SETS"][target.partition("-")[0]][name].split()
+    flags = (
+        SETUP["INSTRUCTION_SETS"][target.partition("-")[0]][name]
+        .replace("-march=armv8.2-a", "-mcpu=generic+v8_2a")
+        .split()
+    )
     sources = [path for path in (ROOT / "residual_hf/native").glob("*.c") if path.name != "cpu.c"]
     macros = ["-DINTERFACE=1u", f"-DINSTRUCTION_SET={name.upper()}"]
     subprocess.run([*compiler, *flags, *macros, "-o", tmp_path / "kernels", *sources], check=True)

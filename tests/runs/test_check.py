@@ -108,6 +108,7 @@ def test_command(tmp_path, capsys, monkeypatch):
     printed = capsys.readouterr().out
     assert printed.startswith("verdict: undecided\n- 6 updates are too few")
     assert "admin " in printed and "modes tried, 2 to the end" in printed and "6 updates of 300 tokens" in printed
+    assert printed.splitlines()[-1].startswith("native kernels: ")
     assert not (tmp_path / "run").exists()
     assert main([*arguments, "--modes", "postln"]) == 2
     assert main([*arguments[:2], "--seconds", "0"]) == 2
