@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from ctypes import addressof, byref, c_char, c_void_p
+from ctypes import POINTER, addressof, byref, c_char, c_void_p, cast
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -61,12 +61,13 @@ class DecoderState:
             self.lengths = sentences.lengths.numpy().repeat(beams)
             self.ancestors[:, : sentences.longest] = sentences.entries.numpy().repeat(beams, axis=0)
         self.source = cross_cache, sentences.entries, sentences.lengths
-        self.addresses = (c_void_p * self.stack.layers)()
+        self.addresses = torch.zeros(self.stack.layers, dtype=torch.int64)
         self._make_room(self.slots * min(max_length, FIRST_STEPS))
         cross = (0, None) if cross_cache is None else (cross_cache.shape[1], cross_cache.data_ptr())
         rows = address(self.ancestors), address(self.lengths), address(self.sources)
         table = sentences.entries.data_ptr(), sentences.lengths.data_ptr()
-        self.memory = Memory(max_length, sentences.longest, cross[0], self.addresses, cross[1], *rows, *table)
+        caches = cast(self.addresses.data_ptr(), POINTER(c_void_p))
+        self.memory = Memory(max_length, sentences.longest, cross[0], caches, cross[1], *rows, *table)
         self.arguments = byref(self.stack), byref(self.memory)
         self.scratch = torch.empty(0, dtype=torch.uint8)
         self.logits: Tensor | None = None  # (slots, padded vocabulary)
