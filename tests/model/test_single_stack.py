@@ -24,7 +24,7 @@ from residual_hf import (
     ResidualForSequenceClassification,
 )
 from residual_hf.base.errors import InputError
-from residual_hf.conversion import change_ln_mode, fold
+from residual_hf.conversion import change_ln_mode
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -237,12 +237,9 @@ def test_a_text_longer_than_the_position_table_is_refused():
         causal()(torch.full((1, 33), 5))
 
 
-def test_conversions_of_encoder_decoders_refuse_a_language_model():
-    model = causal(ln_mode="admin")
-    with pytest.raises(ValueError, match="ResidualForCausalLM cannot be folded"):
-        fold(model)
+def test_a_change_of_mode_refuses_a_language_model():
     with pytest.raises(InputError, match="a ResidualForCausalLM given, must be an encoder-decoder"):
-        change_ln_mode(model, "post_ln")
+        change_ln_mode(causal(ln_mode="admin"), "post_ln")
 
 
 def test_auto_config_knows_the_stacks(tmp_path):
