@@ -18,6 +18,7 @@ from setuptools.modified import newer_group
 
 FOLDER = Path("residual_hf/native")
 AVX512 = "-mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx512vnni"
+NO_SPILLS = "-fno-schedule-insns"  # GCC would load more at once than there are registers; Clang ignores it
 INSTRUCTION_SETS = {
     "x86_64": {
         "avx2": "-mavx2 -mfma",
@@ -26,7 +27,7 @@ INSTRUCTION_SETS = {
         "avx512_bf16": f"{AVX512} -mavx512bf16",
         "amx": f"{AVX512} -mavx512bf16 -mamx-tile -mamx-bf16 -mamx-int8",
     },
-    "aarch64": {"neon": "", "neon_dotprod": "-march=armv8.2-a+dotprod"},
+    "aarch64": {"neon": NO_SPILLS, "neon_dotprod": f"{NO_SPILLS} -march=armv8.2-a+dotprod"},
 }
 """The flags of the compiler for each, by architecture."""
 NAMES = {"x86_64": "x86_64", "amd64": "x86_64", "aarch64": "aarch64", "arm64": "aarch64"}

@@ -81,31 +81,19 @@ INLINE ivec first_lanes(int64_t count) {
     return lanes < (int32_t)(count < LANES ? count : LANES);
 }
 
-INLINE vec load_floats(const float *from) {
-    vec values;
-    memcpy(&values, from, sizeof values);
-    return values;
-}
+// A vector from any address.
+#define LOADS(name, type, values) \
+    INLINE type name(const values *from) { \
+        type loaded; \
+        memcpy(&loaded, from, sizeof loaded); \
+        return loaded; \
+    }
+LOADS(load_floats, vec, float)
+LOADS(load_bits, ivec, void)
+LOADS(load_halves, half_vec, bf16)
+LOADS(load4, v4, float)
 
 INLINE void store_floats(float *to, vec values) { memcpy(to, &values, sizeof values); }
-
-INLINE ivec load_bits(const void *from) {
-    ivec bits;
-    memcpy(&bits, from, sizeof bits);
-    return bits;
-}
-
-INLINE half_vec load_halves(const bf16 *from) {
-    half_vec values;
-    memcpy(&values, from, sizeof values);
-    return values;
-}
-
-INLINE v4 load4(const float *from) {
-    v4 values;
-    memcpy(&values, from, sizeof values);
-    return values;
-}
 
 INLINE vec load_copied(const float *from, int64_t count) {
     vec values = {0};

@@ -39,6 +39,7 @@ def test_kernels_compile(target, tmp_path):
         *SETUP["FLAGS"],
         "-O1",
         "-Wall",
+        "-Wno-ignored-optimization-argument",
         "-Werror",
     ]
     flags = (
