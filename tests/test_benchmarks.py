@@ -4,7 +4,9 @@
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import json
+import re
 import os
 import sys
 from pathlib import Path
@@ -129,3 +131,29 @@ def test_an_instruction_set_limits_all_libraries(monkeypatch):
         monkeypatch.setenv(name, value)
     restart_with("avx2")
     assert len(started) == 1
+
+
+@pytest.mark.slow
+def test_threads_are_compared_beside_another_program(tmp_path):
+    small = "--size tiny --sentences 8 --updates 1 --rounds 1 --threads 1 2 --busy 1 --json"
+    done = run_here(BENCHMARKS / "threads.py", *small.split(), tmp_path / "threads.json")
+    assert done.returncode == 0, done.stderr
+    figures = json.loads((tmp_path / "threads.json").read_text(encoding="utf-8"))
+    assert figures["busy"] == 1 and {"decode", "train"} <= set(figures)
+    assert all(figures[task][count]["median"] > 0 for task in ("decode", "train") for count in ("1", "2"))
+
+
+@pytest.mark.slow
+def test_shares_of_a_step_add_up():
+    done = run_here(BENCHMARKS / "shares.py", *"--sizes tiny --dtypes int8 --cases greedy --repeats 1".split())
+    assert done.returncode == 0, done.stderr
+    shares = [int(share) for share in re.findall(r"\| (-?\d+) % \|", done.stdout)]
+    assert len(shares) == 5 and abs(sum(shares) - 100) <= 3
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(importlib.util.find_spec("bergamot") is None, reason="bergamot has no wheel for this Python")
+def test_bergamot_translates_to_the_same_length():
+    done = run_here(BENCHMARKS / "bergamot_speed.py", "--repeats", "1")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("| 30.0 |") == 6
