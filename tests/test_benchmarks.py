@@ -6,8 +6,8 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import json
-import re
 import os
+import re
 import sys
 from pathlib import Path
 
@@ -145,7 +145,9 @@ def test_threads_are_compared_beside_another_program(tmp_path):
 
 @pytest.mark.slow
 def test_shares_of_a_step_add_up():
-    done = run_here(BENCHMARKS / "shares.py", *"--sizes tiny --dtypes int8 --cases greedy --repeats 1".split())
+    done = run_here(
+        BENCHMARKS / "shares.py", *["--sizes", "tiny", "--dtypes", "int8", "--cases", "greedy", "--repeats", "1"]
+    )
     assert done.returncode == 0, done.stderr
     shares = [int(share) for share in re.findall(r"\| (-?\d+) % \|", done.stdout)]
     assert len(shares) == 5 and abs(sum(shares) - 100) <= 3
