@@ -43,14 +43,21 @@ static Linear outputs_of(const Linear *all, int first, int count) {
     return some;
 }
 
+static void exclude_tokens(const float *allowed, int outputs, const int32_t *sources, int rows, int columns,
+                           float *logits) {
+    for (int r = 0; r < rows; r++, logits += columns)
+        for (int i = 0; i < columns; i++) logits[i] += allowed[(int64_t)sources[r] * outputs + i];
+}
+
 // The vocabulary in parts, whose logits are still in the cache when their best are taken.
-static void best_tokens(const Stack *s, const Buffers *b, const StepBuffers *step, int rows, int candidates,
-                        float *log_probs, int64_t *ids) {
+static void best_tokens(const Stack *s, const Buffers *b, const StepBuffers *step, const float *allowed,
+                        const int32_t *sources, int rows, int candidates, float *log_probs, int64_t *ids) {
     start_candidates(rows, candidates, log_probs, ids, step->tallies);
     for (int first = 0; first < s->logits.outputs; first += COLUMNS) {
         int columns = least(s->logits.outputs - first, COLUMNS);
         Linear part = outputs_of(&s->logits, first, columns);
         linear(&part, rows, b->hidden, IDENTITY, step->logits, FLOAT32, b->linear);
+        if (allowed) exclude_tokens(allowed + first, s->logits.outputs, sources, rows, columns, step->logits);
         add_candidates(rows, columns, first, step->logits, candidates, log_probs, ids, step->tallies);
     }
     finish_candidates(rows, candidates, log_probs, step->tallies);
@@ -90,8 +97,8 @@ static void *decode_part(void *argument) {
 
     int64_t outputs = s->logits.outputs, candidates = step->candidates;
     if (candidates)
-        best_tokens(s, &b, &buffers, rows, candidates, step->log_probs + first * candidates,
-                    step->ids + first * candidates);
+        best_tokens(s, &b, &buffers, m->allowed, m->sources + first, rows, candidates,
+                    step->log_probs + first * candidates, step->ids + first * candidates);
     else
         linear(&s->logits, rows, b.hidden, IDENTITY, step->logits + first * outputs, FLOAT32, b.linear);
     return NULL;

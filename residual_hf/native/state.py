@@ -15,7 +15,8 @@ from residual_hf.model.search import Array
 
 from . import loaded_library, threads_for
 from .batch import ROWS_PER_THREAD, Sentences
-from .structures import Memory, Step
+from .listed_tokens import ListedTokens
+from .structures import Memory, Stack, Step
 
 if TYPE_CHECKING:
     from .decoder import NativeDecoder
@@ -33,6 +34,7 @@ class DecoderState:
         sentences: the sources, or of a decoder alone the tokens that it has read.
         cross_cache: keys and values of the sources, (layers, source tokens, 2 * attention_width), if there are any.
         read: for each layer keys and values of tokens that were read, (tokens, 2 * attention_width); None: of none.
+        listed: the only tokens that may follow; None: all may.
     """
 
     def __init__(
@@ -43,8 +45,13 @@ class DecoderState:
         max_length: int,
         cross_cache: Tensor | None = None,
         read: list[Tensor] | None = None,
+        listed: ListedTokens | None = None,
     ):
         self.decoder, self.stack, config = decoder, decoder.decoder, decoder.config
+        self.listed = listed
+        if listed is not None:
+            self.stack = Stack.from_buffer_copy(self.stack)
+            self.stack.logits = listed.output
         self.vocabulary = config.decoder_vocab_size
         self.first_position = first_position(positions_padding(config))
         self.slots, self.max_length = len(sentences.lengths) * beams, max_length
@@ -67,6 +74,7 @@ class DecoderState:
         rows = address(self.ancestors), address(self.lengths), address(self.sources)
         table = sentences.entries.data_ptr(), sentences.lengths.data_ptr()
         self.memory = Memory(max_length, sentences.longest, cross[0], self.addresses, cross[1], *rows, *table)
+        self.memory.allowed = None if listed is None else listed.mask.data_ptr()
         self.arguments = byref(self.stack), byref(self.memory)
         self.scratch = torch.empty(0, dtype=torch.uint8)
         self.logits: Tensor | None = None  # (slots, padded vocabulary)
@@ -83,6 +91,8 @@ class DecoderState:
         if self.logits is None:
             self.logits = torch.empty(self.slots, self.stack.logits.outputs, dtype=torch.float32)
         self._decode(tokens, Step(logits=self.logits.data_ptr()))
+        if self.listed is not None:
+            return self.listed.among_all(self.logits[: len(tokens)], self.sources, self.vocabulary)
         return self.logits[: len(tokens), : self.vocabulary]
 
     def best(self, tokens: Array, count: int) -> tuple[Array, Array]:
@@ -91,11 +101,11 @@ class DecoderState:
         Returns:
             Log probabilities in descending order and token ids, (rows, count) each.
         """
-        count = min(count, self.vocabulary)
+        count = min(count, self.vocabulary if self.listed is None else self.listed.count)
         shape = len(tokens), count
         log_probs, ids = np.empty(shape, np.float32), np.empty(shape, np.int64)
         self._decode(tokens, Step(candidates=count, log_probs=address(log_probs), ids=address(ids)))
-        return log_probs, ids
+        return log_probs, ids if self.listed is None else self.listed.ids[ids]
 
     def select(self, rows: Array) -> None:
         """Continue with these rows (new_rows,), in this order; a row may be taken several times or not at all."""
