@@ -27,6 +27,7 @@ from residual_hf.native.support import missing_support
 from .generation_settings import DecodingSettings
 
 SCORED_TOGETHER = 16  # sequences whose logits are in memory at a time
+BEAMS_OF_LISTS = 5  # that take as much memory as the output weights of a sentence with a shortlist
 BATCHES_PER_THREAD, SMALL_BATCH = 4, 400
 """Several batches for each thread, so that all end at about the same time, but not of fewer source tokens."""
 
@@ -106,7 +107,8 @@ def search(
     index, processes = (PartialState().process_index, PartialState().num_processes) if shared else (0, 1)
     lengths = [len(source) for source in sources]
     threads = threads_of(model, **options)
-    budget = settings.max_tokens // max(settings.num_beams, count)
+    listed = BEAMS_OF_LISTS if settings.shortlist else 1
+    budget = settings.max_tokens // max(settings.num_beams, count, listed)
     if threads > 1:
         work = sum(lengths) // processes
         budget = min(budget, max(work // (BATCHES_PER_THREAD * threads), SMALL_BATCH), -(-work // threads))

@@ -25,7 +25,7 @@ from .listed_tokens import ListedTokens
 from .state import DecoderState, address
 from .structures import CONSTANTS, Checksums, Source, Stack, Table
 from .support import missing_support, unsupported_stack
-from .weights import Packer, last_position, round_up
+from .weights import Packer, RoundedRows, last_position, round_up
 
 ROW_PADDING = CONSTANTS["ROW_PADDING"]
 BYTES_PER_THREAD = 1 << 20  # of a checksum
@@ -97,6 +97,7 @@ class NativeDecoder:
             self.output = model.output_weight, model.lm_head.bias
             self.decoder.logits = self.packer.linear(*self.output, padding_bias=-torch.inf)
             self.encoder = self.packer.stack(stacks["encoder"]) if "encoder" in stacks else None
+        self.output_rows: RoundedRows | None = None  # of lists, at their first use
 
     def encode(self, input_ids: Tensor, attention_mask: Tensor | None = None) -> Tensor | None:
         """Encoder states (batch, length, d_model) in fp32, zero at padding, from source tokens (batch, length).
@@ -165,7 +166,11 @@ class NativeDecoder:
             encoder_mask = torch.ones(encoder_hidden_states.shape[:2])
         sentences = Sentences(encoder_mask)
         cross_cache = self.project_sources(sentences.pack(encoder_hidden_states))
-        listed = None if token_lists is None else ListedTokens(token_lists, *self.output, self.packer.dtype)
+        listed = None
+        if token_lists is not None:
+            if self.output_rows is None:
+                self.output_rows = self.packer.rounded(*self.output)
+            listed = ListedTokens(token_lists, self.output_rows, self.packer.dtype)
         return DecoderState(self, sentences, beams, max_length, cross_cache, listed=listed)
 
     def read(self, prompt: Tensor, mask: Tensor, beams: int, max_length: int) -> DecoderState:

@@ -1,5 +1,5 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
-"""An output layer that computes only tokens that some sentence of a batch may have."""
+"""Output layers of the sentences of a batch, each for the tokens of a list."""
 
 from __future__ import annotations
 
@@ -11,40 +11,39 @@ from torch import Tensor
 
 from residual_hf.model.search import Array
 
-from .weights import Packer, pad_to
+from .weights import Packer, RoundedRows, round_up
 
 
 class ListedTokens:
-    """The tokens of a batch with a list for each sentence. A sentence has the same hypotheses in any batch.
+    """The tokens that each sentence of a batch may have. What it computes does not depend on the other sentences.
 
     Args:
-        lists: the token ids of each sentence, in any order.
-        weight, bias: of the output layer, (vocabulary, d_model) and (vocabulary) or None.
-        dtype: of the packed weights.
+        lists: the token ids of each sentence.
+        rows: the whole output layer.
+        dtype: of its weights.
 
     Attributes:
-        output: the output layer of all listed tokens, in the order of their ids.
-        ids: token ids of its outputs, 0 for those that are padding.
-        mask: 0 where a sentence has the token of an output in its list, else -inf, (sentences, outputs).
+        output: the outputs of all lists, one after the other, each with padding.
+        starts: where they begin and end, (sentences + 1).
+        ids: token ids of the outputs, 0 for padding.
     """
 
-    def __init__(self, lists: Sequence[Array], weight: Tensor, bias: Tensor | None, dtype: str):
-        allowed = np.zeros((len(lists), len(weight)), bool)
-        for row, tokens in zip(allowed, lists, strict=True):
-            row[tokens] = True
-        tokens = allowed.any(axis=0).nonzero()[0]
-        self.count = len(tokens)
-        self.packer = Packer(dtype)
-        with torch.no_grad():
-            own = torch.from_numpy(tokens)
-            self.output = self.packer.linear(weight[own], None if bias is None else bias[own], padding_bias=-torch.inf)
-        self.ids = np.zeros(self.output.outputs, np.int64)
-        self.ids[: self.count] = tokens
-        mask = torch.where(torch.from_numpy(allowed[:, tokens]), 0.0, -torch.inf)
-        self.mask = pad_to(mask, len(lists), self.output.outputs)
+    def __init__(self, lists: Sequence[Array], rows: RoundedRows, dtype: str):
+        self.lists = lists
+        self.starts = np.cumsum([0, *(round_up(len(tokens)) for tokens in lists)], dtype=np.int32)
+        self.ids, padding = np.zeros(self.starts[-1], np.int64), np.ones(self.starts[-1], bool)
+        for first, tokens in zip(self.starts, lists, strict=False):
+            self.ids[first : first + len(tokens)] = tokens
+            padding[first : first + len(tokens)] = False
+        self.packer, own = Packer(dtype), torch.from_numpy(self.ids)
+        chosen = RoundedRows(*(values[own] for values in rows))
+        self.output = self.packer.panels(
+            chosen._replace(bias=chosen.bias.masked_fill(torch.from_numpy(padding), -torch.inf))
+        )
 
-    def among_all(self, logits: Tensor, sentences: Array, vocabulary: int) -> Tensor:
-        """The logits (rows, vocabulary), -inf outside the lists, of those of the outputs for rows of `sentences`."""
-        everything = torch.full((len(logits), vocabulary), -torch.inf)
-        everything[:, self.ids[: self.count]] = (logits + self.mask[sentences])[:, : self.count]
-        return everything
+    def only(self, logits: Tensor, sentences: Array) -> Tensor:
+        """The logits (rows, vocabulary) of rows of `sentences`, -inf for tokens that are not in their lists."""
+        excluded = torch.ones(len(self.lists), logits.shape[1], dtype=torch.bool)
+        for row, tokens in zip(excluded.numpy(), self.lists, strict=True):
+            row[tokens] = False
+        return logits.masked_fill(excluded[sentences], -torch.inf)

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from ctypes import addressof, byref, c_char, c_void_p
+from ctypes import addressof, byref, c_char, c_void_p, pointer
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -16,7 +16,7 @@ from residual_hf.model.search import Array
 from . import loaded_library, threads_for
 from .batch import ROWS_PER_THREAD, Sentences
 from .listed_tokens import ListedTokens
-from .structures import Memory, Stack, Step
+from .structures import Memory, Step
 
 if TYPE_CHECKING:
     from .decoder import NativeDecoder
@@ -48,10 +48,6 @@ class DecoderState:
         listed: ListedTokens | None = None,
     ):
         self.decoder, self.stack, config = decoder, decoder.decoder, decoder.config
-        self.listed = listed
-        if listed is not None:
-            self.stack = Stack.from_buffer_copy(self.stack)
-            self.stack.logits = listed.output
         self.vocabulary = config.decoder_vocab_size
         self.first_position = first_position(positions_padding(config))
         self.slots, self.max_length = len(sentences.lengths) * beams, max_length
@@ -74,7 +70,9 @@ class DecoderState:
         rows = address(self.ancestors), address(self.lengths), address(self.sources)
         table = sentences.entries.data_ptr(), sentences.lengths.data_ptr()
         self.memory = Memory(max_length, sentences.longest, cross[0], self.addresses, cross[1], *rows, *table)
-        self.memory.allowed = None if listed is None else listed.mask.data_ptr()
+        self.listed = listed
+        if listed is not None:
+            self.memory.listed, self.memory.list_starts = pointer(listed.output), address(listed.starts)
         self.arguments = byref(self.stack), byref(self.memory)
         self.scratch = torch.empty(0, dtype=torch.uint8)
         self.logits: Tensor | None = None  # (slots, padded vocabulary)
@@ -91,9 +89,8 @@ class DecoderState:
         if self.logits is None:
             self.logits = torch.empty(self.slots, self.stack.logits.outputs, dtype=torch.float32)
         self._decode(tokens, Step(logits=self.logits.data_ptr()))
-        if self.listed is not None:
-            return self.listed.among_all(self.logits[: len(tokens)], self.sources, self.vocabulary)
-        return self.logits[: len(tokens), : self.vocabulary]
+        logits = self.logits[: len(tokens), : self.vocabulary]
+        return logits if self.listed is None else self.listed.only(logits, self.sources)
 
     def best(self, tokens: Array, count: int) -> tuple[Array, Array]:
         """Same as `step`, but return the `count` best next tokens of each row; all of them if there are fewer.
@@ -101,7 +98,7 @@ class DecoderState:
         Returns:
             Log probabilities in descending order and token ids, (rows, count) each.
         """
-        count = min(count, self.vocabulary if self.listed is None else self.listed.count)
+        count = min(count, self.vocabulary)
         shape = len(tokens), count
         log_probs, ids = np.empty(shape, np.float32), np.empty(shape, np.int64)
         self._decode(tokens, Step(candidates=count, log_probs=address(log_probs), ids=address(ids)))

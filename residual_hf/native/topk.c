@@ -50,7 +50,6 @@ INLINE void add_row(int columns, int64_t first_id, const float *logits, Tally *t
     vec maxima[VECTORS], total = {0};
     lane_maxima(columns, logits, maxima);
     float largest = larger(tally->largest, largest_of(maxima));
-    if (largest == -INFINITY) return;  // no token of this part may follow, nor of those before
     float bound = best->found == best->count ? best->values[best->count - 1] : bound_of_best(best->count, maxima);
     for (int i = 0; i < columns; i += GROUP) {
         ivec above = {0};
