@@ -7,6 +7,7 @@ import json
 from pathlib import Path
 
 import pytest
+from support.native_library import needs_kernels
 from support.processes import run_here, run_python
 
 BENCHMARKS = Path(__file__).parents[1] / "examples/benchmarks"
@@ -102,3 +103,10 @@ def test_decode_speed_compares_candidates_of_one_size(tmp_path):
         assert list(results) == ["marian", "post_ln_pytorch", "resi_dual_float32"]
         assert results["marian"]["ratio"] == 1 and all(row["seconds"] > 0 for row in results.values())
     assert picture.read_text(encoding="utf-8").startswith("<?xml")
+
+
+@needs_kernels
+def test_shortlist_compares_with_the_whole_vocabulary():
+    done = run_here(BENCHMARKS / "shortlist.py", "--size", "tiny", "--repeats", "1", "--dtypes", "int8")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("int8, shortlist") == 3

@@ -132,7 +132,8 @@ class FastGenerationMixin(GenerationMixin):
         encoded = self._encode(tokens, kwargs, pack) if not is_alone and dtype not in (None, "float32") else {}
         if kwargs.get("encoder_outputs") is not None:  # Transformers repeats its states for the beams in place
             encoded = {"encoder_outputs": copy.copy(kwargs["encoder_outputs"])}
-        own = {"length_limits": length_limits, "hypothesis_scores": hypothesis_scores, "token_lists": token_lists}
+        own: dict[str, Any] = {"length_limits": length_limits, "token_lists": token_lists}
+        own["hypothesis_scores"] = hypothesis_scores
         loop = partial(decode, pack=pack, **own)
         return super().generate(**{**kwargs, **encoded, **without_cache(generation_config), "custom_generate": loop})
 

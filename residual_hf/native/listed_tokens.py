@@ -36,7 +36,7 @@ class ListedTokens:
             self.ids[first : first + len(tokens)] = tokens
             padding[first : first + len(tokens)] = False
         self.packer, own = Packer(dtype), torch.from_numpy(self.ids)
-        chosen = RoundedRows(*(values[own] for values in rows))
+        chosen = RoundedRows(*(values.index_select(0, own) for values in rows))
         self.output = self.packer.panels(
             chosen._replace(bias=chosen.bias.masked_fill(torch.from_numpy(padding), -torch.inf))
         )

@@ -91,11 +91,11 @@ class Packer:
 
     def panels(self, rows: RoundedRows) -> Linear:
         """The linear map of some rows, a multiple of PADDING."""
-        weight, inputs = rows.weight, rows.weight.shape[1]
-        packed = Linear(ENUMS["Type"].index(self.dtype), inputs, len(weight))
+        outputs, inputs = rows.weight.shape
+        packed = Linear(ENUMS["Type"].index(self.dtype), inputs, outputs)
         packed.bias, packed.scales, packed.offsets = (self.address(values) for values in rows[1:])
-        together = 4 // weight.itemsize  # inputs that fill 32 bits
-        panels = weight.view(-1, loaded_library().panel_width(), inputs // together, together)
+        words = rows.weight.view(torch.int32)  # of one to four inputs
+        panels = words.view(-1, loaded_library().panel_width(), words.shape[1])
         packed.weights = self.address(panels.transpose(1, 2))
         return packed
 

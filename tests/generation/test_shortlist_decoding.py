@@ -81,7 +81,7 @@ def test_a_sentence_has_the_same_result_in_any_batch(dtype, model, sources):
         for source, (found,) in zip(sources, together, strict=True):
             ((alone,),) = search(model, [source], chosen, **options)
             assert alone.ids == found.ids and set(alone.ids) <= set(random_shortlist().tokens_for(source))
-            assert alone.score == found.score
+            assert alone.score == pytest.approx(found.score, abs=1e-5)
 
 
 @needs_kernels
