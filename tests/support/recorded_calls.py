@@ -81,7 +81,10 @@ class Memory:
         counts |= {"member": "members", "grad_member": "members", "output": "outputs", "grad_output": "outputs"}
         pointer = getattr(owner, name)
         address = ctypes.cast(pointer, c_void_p).value
-        count = getattr(owner, counts[name]) if counts[name] else malloc_usable_size(address) // 8
+        if name == "listed":
+            count = 1
+        else:
+            count = getattr(owner, counts[name]) if counts[name] else malloc_usable_size(address) // 8
         array = ctypes.cast(pointer, POINTER(kind._type_ * count)).contents
         self.pointers.append((block, offset, self.add(array), 0))
 
