@@ -8,7 +8,7 @@ import copy
 import numpy as np
 import pytest
 import torch
-from support.native_library import isa, needs_kernels  # noqa: F401
+from support.native_library import isa, needs_kernels, threads  # noqa: F401
 from support.tiny_translator import SENTENCES, tiny_model, tiny_tokenizer
 from torch import nn
 
@@ -82,6 +82,17 @@ def test_a_sentence_has_the_same_result_in_any_batch(dtype, model, sources):
             ((alone,),) = search(model, [source], chosen, **options)
             assert alone.ids == found.ids and set(alone.ids) <= set(random_shortlist().tokens_for(source))
             assert alone.score == pytest.approx(found.score, abs=1e-5)
+
+
+@needs_kernels
+def test_rows_of_a_sentence_may_be_in_two_threads(model, sources):
+    inputs = nn.utils.rnn.pad_sequence([torch.tensor(source) for source in sources], True, 1)
+    lists = [random_shortlist().tokens_for(source) for source in sources]
+    found = []
+    for count in (1, 2):
+        with threads(count):
+            found.append(model.generate(inputs, num_beams=15, max_new_tokens=LENGTH, token_lists=lists))
+    assert torch.equal(*found)
 
 
 @needs_kernels
