@@ -77,8 +77,14 @@ class Memory:
                     self.pointers.append((block, at + 8 * i, *self.place(item)))
 
     def follow_array(self, owner: Structure, name: str, kind: type, block: int, offset: int) -> None:
-        counts = {"self_cache": 0, "data": "tensors", "operation": "operations", "term": "terms", "layer": "layers"}
-        counts |= {"member": "members", "grad_member": "members", "output": "outputs", "grad_output": "outputs"}
+        counts = {"self_cache": 0, "cache": 0, "data": "tensors", "operation": "operations", "term": "terms"}
+        counts |= {
+            "layer": "layers",
+            "member": "members",
+            "grad_member": "members",
+            "output": "outputs",
+            "grad_output": "outputs",
+        }
         pointer = getattr(owner, name)
         address = ctypes.cast(pointer, c_void_p).value
         if name == "listed":
