@@ -30,6 +30,9 @@ from residual_hf.model.modeling_single_stack import (
     ResidualForSequenceClassification,
 )
 
+SHORTLIST = "shortlist.safetensors"
+"""The file of a model folder with the target tokens that are likely for each source token."""
+
 SAVED: dict[str, tuple[type, Any]] = {  # the classes of saved models, and the Auto classes that load them
     cls.__name__: (cls, auto_class)
     for cls, auto_class in (
@@ -141,7 +144,8 @@ def validate_model_folder(folder: str | os.PathLike) -> list[str]:
     weights = checks.check_weights(folder, saved_class(values)[0], config)
     tokenizer_files = checks.check_tokenizer(folder, config)
     code = checks.check_code(folder, values, config)
-    return ["config.json", "generation_config.json", *weights, *tokenizer_files, *code]
+    optional = [path.name for path in folder.glob(SHORTLIST)]
+    return ["config.json", "generation_config.json", *weights, *tokenizer_files, *code, *optional]
 
 
 def saved_class(values: dict[str, Any]) -> tuple[type, Any]:

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from support.native_library import needs_kernels
 from support.processes import run_here, run_python
 
 from residual_hf import native
@@ -145,9 +146,8 @@ def test_threads_are_compared_beside_another_program(tmp_path):
 
 @pytest.mark.slow
 def test_shares_of_a_step_add_up():
-    done = run_here(
-        BENCHMARKS / "shares.py", *["--sizes", "tiny", "--dtypes", "int8", "--cases", "greedy", "--repeats", "1"]
-    )
+    small = "--sizes tiny --dtypes int8 --cases greedy --repeats 1"
+    done = run_here(BENCHMARKS / "shares.py", *small.split())
     assert done.returncode == 0, done.stderr
     shares = [int(share) for share in re.findall(r"\| (-?\d+) % \|", done.stdout)]
     assert len(shares) == 5 and abs(sum(shares) - 100) <= 3
@@ -159,3 +159,10 @@ def test_bergamot_translates_to_the_same_length():
     done = run_here(BENCHMARKS / "bergamot_speed.py", "--repeats", "1")
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("| 30.0 |") == 6
+
+
+@needs_kernels
+def test_shortlist_compares_with_the_whole_vocabulary():
+    done = run_here(BENCHMARKS / "shortlist.py", "--size", "tiny", "--repeats", "1", "--dtypes", "int8")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("int8, shortlist") == 3

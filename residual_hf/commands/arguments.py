@@ -17,7 +17,7 @@ from residual_hf.generation.generation_settings import DecodingSettings, StreamS
 
 METAVARS = {int: "N", float: "X", Path: "FILE"}
 SAMPLING = ("num_return_sequences", "sample", "top_k", "temperature", "seed")
-SEARCH = ("num_beams", "length_penalty", "dtype")
+SEARCH = ("num_beams", "length_penalty", "dtype", "shortlist")
 
 
 class Verb(NamedTuple):

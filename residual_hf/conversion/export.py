@@ -26,6 +26,7 @@ from residual_hf.base.errors import InputError
 from residual_hf.base.files import atomic_folder, check_output_folder, write_json
 from residual_hf.checkpoint import load_checkpoint
 from residual_hf.data.multilingual import check_tagged
+from residual_hf.data.shortlist import load_shortlist
 from residual_hf.data.text_files import iter_lines
 from residual_hf.evaluation.metrics import EvaluationSettings
 from residual_hf.generation.decode import to_text
@@ -110,8 +111,9 @@ def export(
 ) -> Verification:
     """Write a saved model for another runtime.
 
-    The folder also gets the tokenizer and `export.json`. It is written only after the float32 export has translated up
-    to 200 sentences like the model. For int8, the loss of BLEU is stated.
+    The folder also gets the tokenizer and `export.json`, and for CTranslate2 the shortlist of the model, if it has
+    one, as `vmap.txt`: `translate_batch(..., use_vmap=True)` uses it. The folder is written only after the float32
+    export has translated up to 200 sentences like the model. For int8, the loss of BLEU is stated.
 
     Args:
         name: a saved folder or a name on the Hub.
@@ -143,6 +145,7 @@ def export(
         )
     if references is not None and not model.config.is_encoder_decoder:
         raise InputError("--reference: only for an encoder-decoder")
+    shortlist = load_shortlist(name, model.config) if model.config.is_encoder_decoder else None
     model = model.float().eval()
     for field in ("eos_token_id", "decoder_start_token_id"):  # `generate` reads those of the generation config
         if (value := getattr(model.generation_config, field)) is not None:
@@ -167,6 +170,8 @@ def export(
             exported = target.translate(model, tokenizer, folder, sources, limit)
             texts, exported_texts = to_text(tokenizer, own), to_text(tokenizer, exported)
             measure_loss(found, texts, exported_texts, reference_texts, tokenize)
+        if shortlist is not None:
+            target.write_shortlist(shortlist, model, tokenizer, folder)
         tokenizer.save_pretrained(folder)
         write_json(folder / REPORT, {"residual_hf": __version__, **asdict(found)})
     return found

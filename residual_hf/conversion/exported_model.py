@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 from transformers import ForcedBOSTokenLogitsProcessor, GenerationConfig
 
+from residual_hf.data.shortlist import Shortlist
 from residual_hf.model.configuration_residual import ResidualConfig
 from residual_hf.model.modeling_residual import ResidualForConditionalGeneration
 from residual_hf.model.modeling_single_stack import ResidualForCausalLM
@@ -191,6 +192,10 @@ class GraphTarget(Protocol):
             self.write_graph(graph, folder / f"{name}{self.suffix}")
         model.config.to_json_file(folder / "config.json")
         model.generation_config.save_pretrained(folder)
+
+    def write_shortlist(self, shortlist: Shortlist, model: Model, tokenizer: Any, folder: Path) -> None:
+        """Graphs compute all tokens."""
+        return None
 
     def translate(self, model: Model, tokenizer: Any, folder: Path, sources: Sentences, limit: int) -> Sentences:
         return translate_greedily(model.config, sources, limit, self.load(folder).decoder)

@@ -15,6 +15,8 @@ import numpy as np
 from torch import Tensor, nn
 
 from residual_hf.base.errors import InputError
+from residual_hf.base.files import write_atomically
+from residual_hf.data.shortlist import Shortlist
 from residual_hf.data.tokenizer import separate_target_vocabulary
 from residual_hf.model.configuration_residual import ResidualConfig
 from residual_hf.model.connections import get_ln_mode
@@ -79,6 +81,13 @@ class CTranslate2Target:
 
     def quantize(self, model: Model, tokenizer: Any, folder: Path) -> None:
         save_spec(model, tokenizer, folder, quantization="int8")
+
+    def write_shortlist(self, shortlist: Shortlist, model: Model, tokenizer: Any, folder: Path) -> None:
+        """Write a vocabulary mapping: lines of a source token, a tab and target tokens; no source token: of all."""
+        source, target = vocabularies(tokenizer, model.config.vocab_size, model.config.decoder_vocab_size)
+        lists = zip(["", *source], [shortlist.frequent, *shortlist.candidates], strict=True)
+        lines = (f"{token}\t{' '.join(target[i] for i in ids if i >= 0)}\n" for token, ids in lists)
+        write_atomically(folder / "vmap.txt", "".join(lines))
 
     def translate(self, model: Model, tokenizer: Any, folder: Path, sources: Sentences, limit: int) -> Sentences:
         """Greedy translations of at most `limit` tokens by the exported model; a decoder alone continues texts."""

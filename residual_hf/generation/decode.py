@@ -18,19 +18,26 @@ from transformers.modeling_outputs import BaseModelOutput
 from residual_hf.base.errors import InputError
 from residual_hf.data.batching import Seq2SeqCollator, TokenBudgetSampler
 from residual_hf.data.encoding import EncodedCorpus
+from residual_hf.data.shortlist import Shortlist
 from residual_hf.model.decoding import FastGenerationMixin
 from residual_hf.model.fingerprint import unchanged
 from residual_hf.model.translation_inputs import position_limit, without_tag
+from residual_hf.native.support import missing_support
 
 from .generation_settings import DecodingSettings
 
 SCORED_TOGETHER = 16  # sequences whose logits are in memory at a time
+BEAMS_OF_LISTS = 5  # that take as much memory as the output weights of a sentence with a shortlist
 BATCHES_PER_THREAD, SMALL_BATCH = 4, 400
 """Several batches for each thread, so that all end at about the same time, but not of fewer source tokens."""
 
 
 def translate_corpus(
-    model: Any, tokenizer: Any, corpus: EncodedCorpus, settings: DecodingSettings | None = None
+    model: Any,
+    tokenizer: Any,
+    corpus: EncodedCorpus,
+    settings: DecodingSettings | None = None,
+    shortlist: Shortlist | None = None,
 ) -> list[str]:
     """Translations of the source side of a corpus, in its order.
 
@@ -44,6 +51,7 @@ def translate_corpus(
     ids: dict[int, list[int]] = {}
     for tag, rows in by_tag.items():
         arguments: dict[str, Any] = {"forced_bos_token_id": tag} if tagged else {}
+        arguments["shortlist"] = shortlist
         found = search(model, [corpus[row]["input_ids"] for row in rows], settings, shared=True, **arguments)
         ids |= {row: best.ids for row, (best,) in zip(rows, found, strict=True)}
     return to_text(tokenizer, [ids[row] for row in range(len(corpus))])
@@ -74,6 +82,7 @@ def search(
     settings: DecodingSettings | None = None,
     *,
     count: int = 1,
+    shortlist: Shortlist | None = None,
     shared: bool = False,
     progress: Callable[[int], Any] = lambda sources: None,
     **options: Any,
@@ -82,6 +91,7 @@ def search(
 
     Args:
         sources: token ids of each sentence, ending in `</s>`.
+        shortlist: of the model, for `settings.shortlist`.
         shared: the processes of a `torchrun` share the work. All call this function with the same arguments and get
             the same result.
         progress: called with the number of sources after each batch.
@@ -90,10 +100,15 @@ def search(
     if not sources:
         return []
     settings = settings or DecodingSettings()
+    if settings.shortlist:
+        if shortlist is None:
+            raise InputError("shortlist: True given without the shortlist of the model")
+        options["shortlist"] = shortlist
     index, processes = (PartialState().process_index, PartialState().num_processes) if shared else (0, 1)
     lengths = [len(source) for source in sources]
     threads = threads_of(model, **options)
-    budget = settings.max_tokens // max(settings.num_beams, count)
+    listed = BEAMS_OF_LISTS if settings.shortlist else 1
+    budget = settings.max_tokens // max(settings.num_beams, count, listed)
     if threads > 1:
         work = sum(lengths) // processes
         budget = min(budget, max(work // (BATCHES_PER_THREAD * threads), SMALL_BATCH), -(-work // threads))
@@ -113,6 +128,16 @@ def search(
     for part in gather_object([found]) if shared else []:
         found |= part
     return [found[row] for row in range(len(sources))]
+
+
+def check_shortlist_use(model: Any) -> None:
+    """Raise `InputError` unless a model can decode with a shortlist."""
+    is_own = isinstance(model, FastGenerationMixin)
+    reason = missing_support(model) if is_own else f"{type(model).__name__} is not a model of this package"
+    if torch.is_autocast_enabled("cpu"):
+        reason = "autocast is enabled"
+    if reason is not None:
+        raise InputError(f"shortlist: only with the native kernels: {reason}")
 
 
 def threads_of(model: Any, do_sample: bool = False, **options: Any) -> int:
@@ -148,6 +173,7 @@ def search_batch(
     *,
     count: int = 1,
     scores: bool = False,
+    shortlist: Shortlist | None = None,
     **generate_arguments: Any,
 ) -> list[list[Candidate]]:
     """As `search`, for one batch in this process."""
@@ -159,6 +185,8 @@ def search_batch(
     if isinstance(model, FastGenerationMixin):
         own = {"length_limits": torch.tensor(limits), "decoding_dtype": settings.dtype, "hypothesis_scores": True}
         arguments |= own
+    if shortlist is not None:
+        arguments["token_lists"] = [shortlist.tokens_for(source) for source in sources]
     # each process has full weights and its own number of batches: synced_gpus=False
     try:
         output = model.generate(**inputs, **arguments, return_dict_in_generate=True, synced_gpus=False)

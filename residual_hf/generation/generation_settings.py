@@ -37,6 +37,11 @@ class DecodingSettings(InputSettings):
         choices=DECODING_DTYPES,
         help="precision on a CPU; `float32`: the hypotheses of Transformers; `bfloat16`, `int8`: faster",
     )
+    shortlist: bool = option(
+        False,
+        help="compute only target tokens that are likely for the source, by the lexical shortlist in the model "
+        "folder; on a CPU with native kernels",
+    )
 
     def length_limit(self, source_length: int, position_table: int | None) -> int:
         """Maximum number of tokens in the translation of a source of this length.

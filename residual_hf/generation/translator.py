@@ -12,12 +12,13 @@ import torch
 from tqdm import tqdm
 
 from residual_hf.base.errors import InputError
-from residual_hf.checkpoint import load_checkpoint, move_to
+from residual_hf.checkpoint import SHORTLIST, load_checkpoint, move_to
+from residual_hf.data.shortlist import Shortlist, load_shortlist
 from residual_hf.model.decoding import FastGenerationMixin
 from residual_hf.model.options import refusal
 from residual_hf.model.translation_inputs import TranslationInputs
 
-from .decode import search, to_text
+from .decode import check_shortlist_use, search, to_text
 from .generation_settings import DecodingSettings
 from .long_text import LONG_TEXT, space_between, split_text
 
@@ -40,10 +41,17 @@ class SentencePart(NamedTuple):
 class Translator:
     """Translates sentences in batches of similar length, with any encoder-decoder that `from_pretrained` loads."""
 
-    def __init__(self, model: Any, tokenizer: Any, settings: DecodingSettings | None = None):
+    def __init__(
+        self,
+        model: Any,
+        tokenizer: Any,
+        settings: DecodingSettings | None = None,
+        shortlist: Shortlist | None = None,
+    ):
         self.model = model.eval()
         self.tokenizer = tokenizer
         self.settings = settings or DecodingSettings()
+        self.shortlist = shortlist
         self.inputs = TranslationInputs(model.config, tokenizer)
 
     @classmethod
@@ -55,12 +63,13 @@ class Translator:
         Args:
             name: folder of a model or of a run, or name on the Hub.
             device: by default a GPU if there is one; under `torchrun`, the one of this process.
-            settings: fields of `DecodingSettings`; None keeps the default. All except `max_tokens` default to the
-                generation config of the model, if it has them.
+            settings: fields of `DecodingSettings`; None keeps the default. All except `max_tokens` and `shortlist`
+                default to the generation config of the model, if it has them.
 
         Raises:
             InputError: the folder is missing, incomplete or damaged; weights, config and vocabulary do not match; the
-                config is of a newer version; or the device does not exist or does not support the precision.
+                config is of a newer version; or the device does not exist or does not support the precision; or with
+                `shortlist` there is none, or nothing that can use it.
         """
         model, tokenizer = load_checkpoint(name, trust_remote_code=trust_remote_code)
         generation = model.generation_config
@@ -71,13 +80,22 @@ class Translator:
         chosen = saved | {key: value for key, value in settings.items() if value is not None}
         decoding = DecodingSettings(**{key: value for key, value in chosen.items() if value is not None})
         move_to(model, device)
+        shortlist = None
+        if decoding.shortlist:
+            check_shortlist_use(model)
+            shortlist = load_shortlist(name, model.config)
+            if shortlist is None:
+                raise InputError(
+                    f"shortlist: {name} has no {SHORTLIST}; to make one, set decoding.shortlist: true in the recipe "
+                    "of its run, and run residual-hf train --resume"
+                )
         dtype, is_fast = decoding.dtype, model.device.type == "cpu" and isinstance(model, FastGenerationMixin)
         if is_fast or (dtype == "int8" and settings.get("dtype") is None):
             dtype = "float32"  # `generate` decodes in `decoding.dtype`; a model names its precision on a CPU
         elif dtype == "int8":
             raise InputError("dtype: int8 given, only supported for models of this package on a CPU")
         move_to(model, device, getattr(torch, dtype))
-        return cls(model, tokenizer, decoding)
+        return cls(model, tokenizer, decoding, shortlist)
 
     def translate(
         self,
@@ -183,7 +201,7 @@ class Translator:
         """
         beams = 1 if arguments.get("do_sample") else max(self.settings.num_beams, count)
         settings = dataclasses.replace(self.settings, num_beams=beams)
-        found = search(self.model, sources, settings, count=count, **arguments)
+        found = search(self.model, sources, settings, count=count, shortlist=self.shortlist, **arguments)
         texts = iter(to_text(self.tokenizer, [candidate.ids for best in found for candidate in best]))
         return [[Hypothesis(next(texts), candidate.score) for candidate in best] for best in found]
 

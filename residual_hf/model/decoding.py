@@ -23,7 +23,7 @@ from transformers.modeling_outputs import BaseModelOutput
 from .fingerprint import submodules
 from .layers import SAME_ATTENTION, ResidualAttention, ResidualDecoderLayer, ResidualFeedForward
 from .prepared_decoder import prepared_decoder
-from .search import Decoder, SearchSettings, beam_search, greedy_search
+from .search import Array, Decoder, SearchSettings, beam_search, greedy_search
 from .stacks import ResidualDecoder
 
 MINIMUM_LENGTH = (
@@ -48,6 +48,11 @@ KNOWN = {
 else that is not at its default go to Transformers. Processors of scores among these treat each row alone."""
 SAMPLING = {"do_sample", "temperature", "top_k", "top_p", "min_p", "typical_p", "epsilon_cutoff", "eta_cutoff"}
 """What it knows besides of a request to sample from a decoder alone."""
+
+NO_LISTS = (
+    "token_lists: only greedy and beam search of an encoder-decoder on a CPU with native kernels can keep to a list "
+    "of tokens; `residual_hf.native.report()` says which kernels run"
+)
 
 
 def without_kernels(model: Any, dtype: str | None) -> None:
@@ -84,6 +89,7 @@ class FastGenerationMixin(GenerationMixin):
         length_limits: Tensor | None = None,
         decoding_dtype: str | None = None,
         hypothesis_scores: bool = False,
+        token_lists: Sequence[Array] | None = None,
         **kwargs: Any,
     ) -> Any:
         """As `GenerationMixin.generate`. Prepared weights are reused while a checksum over all of them is the same.
@@ -97,6 +103,8 @@ class FastGenerationMixin(GenerationMixin):
                 native kernels; ignored where Transformers' loop runs. Default: `generation_config.decoding_dtype`.
             hypothesis_scores: with `return_dict_in_generate`, beam search gives `sequences_scores` also without
                 `output_scores`, and greedy search `log_probs`; ignored where Transformers' loop runs.
+            token_lists: for each sentence the ids of the only tokens that its translation may have, which includes
+                those that end it. Probabilities are among these. `ValueError` where the native kernels cannot search.
         """
         kwargs = {"inputs": inputs, "generation_config": generation_config, **kwargs}
         tokens, is_alone = kwargs.get("input_ids", inputs), not self.config.is_encoder_decoder
@@ -114,16 +122,19 @@ class FastGenerationMixin(GenerationMixin):
         config = vars(generation_config) if generation_config is not None else {}
         request = {**vars(self.generation_config), **given(config), **given(kwargs)}
         known = is_known(request, KNOWN | SAMPLING if is_alone and samples(request) else KNOWN)
-        if not known or wants_cache(kwargs, request) or not self._computes_as_defined():
-            return super().generate(**kwargs)
         dtype = decoding_dtype or request.get("decoding_dtype")
         pack = cache(lambda: pack_for_kernels(self, dtype))
-        if is_alone and (not self._is_prompt(tokens, kwargs.get("attention_mask")) or pack() is None):
+        is_ours = known and not wants_cache(kwargs, request) and self._computes_as_defined()
+        if token_lists is not None and (is_alone or not is_ours or pack() is None):
+            raise ValueError(NO_LISTS)
+        if not is_ours or (is_alone and (not self._is_prompt(tokens, kwargs.get("attention_mask")) or pack() is None)):
             return super().generate(**kwargs)
         encoded = self._encode(tokens, kwargs, pack) if not is_alone and dtype not in (None, "float32") else {}
         if kwargs.get("encoder_outputs") is not None:  # Transformers repeats its states for the beams in place
             encoded = {"encoder_outputs": copy.copy(kwargs["encoder_outputs"])}
-        loop = partial(decode, length_limits=length_limits, pack=pack, hypothesis_scores=hypothesis_scores)
+        own: dict[str, Any] = {"length_limits": length_limits, "token_lists": token_lists}
+        own["hypothesis_scores"] = hypothesis_scores
+        loop = partial(decode, pack=pack, **own)
         return super().generate(**{**kwargs, **encoded, **without_cache(generation_config), "custom_generate": loop})
 
     def _encode(self, tokens: Tensor | None, kwargs: dict[str, Any], pack: Callable[[], Any]) -> dict[str, Any]:
@@ -242,6 +253,7 @@ def decode(
     length_limits: Tensor | None = None,
     pack: Callable[[], Any],
     hypothesis_scores: bool,
+    token_lists: Sequence[Array] | None = None,
     **model_kwargs: Any,
 ) -> Any:
     """The decoding loop that `generate` calls with prepared arguments.
@@ -253,7 +265,7 @@ def decode(
     prompt = input_ids[::beams]
     settings = search_settings(generation_config, prompt, logits_processor, length_limits)
     settings.prompt_is_read = not model.config.is_encoder_decoder
-    decoder = begin(model, prompt, settings, pack(), model_kwargs)
+    decoder = begin(model, prompt, settings, pack(), model_kwargs, token_lists)
     result = (beam_search if beams > 1 else greedy_search)(decoder, prompt, settings)
     if not generation_config.return_dict_in_generate:
         return result.sequences
@@ -280,7 +292,12 @@ OUTPUTS = {
 
 
 def begin(
-    model: Any, prompt: Tensor, settings: SearchSettings, packed: Any, model_kwargs: Mapping[str, Any]
+    model: Any,
+    prompt: Tensor,
+    settings: SearchSettings,
+    packed: Any,
+    model_kwargs: Mapping[str, Any],
+    token_lists: Sequence[Array] | None,
 ) -> Decoder:
     """The decoder of a search, on the kernels if there are packed weights. A decoder alone reads its prompt."""
     beams, longest, mask = settings.num_beams, int(settings.limits.max()), model_kwargs.get("attention_mask")
@@ -290,7 +307,7 @@ def begin(
     memory = model_kwargs["encoder_outputs"].last_hidden_state[::beams]
     if packed is None:
         return prepared_decoder(model).start(memory, mask, beams)
-    return packed.start(memory, mask, beams, longest)
+    return packed.start(memory, mask, beams, longest, token_lists)
 
 
 def search_settings(

@@ -43,17 +43,29 @@ static Linear outputs_of(const Linear *all, int first, int count) {
     return some;
 }
 
-// The vocabulary in parts, whose logits are still in the cache when their best are taken.
-static void best_tokens(const Stack *s, const Buffers *b, const StepBuffers *step, int rows, int candidates,
-                        float *log_probs, int64_t *ids) {
+// Outputs `start` to `end` in parts, whose logits are still in the cache when their best are taken.
+static void best_tokens(const Linear *all, int start, int end, const Buffers *b, const StepBuffers *step, int rows,
+                        int candidates, float *log_probs, int64_t *ids) {
     start_candidates(rows, candidates, log_probs, ids, step->tallies);
-    for (int first = 0; first < s->logits.outputs; first += COLUMNS) {
-        int columns = least(s->logits.outputs - first, COLUMNS);
-        Linear part = outputs_of(&s->logits, first, columns);
+    for (int first = start; first < end; first += COLUMNS) {
+        int columns = least(end - first, COLUMNS);
+        Linear part = outputs_of(all, first, columns);
         linear(&part, rows, b->hidden, IDENTITY, step->logits, FLOAT32, b->linear);
         add_candidates(rows, columns, first, step->logits, candidates, log_probs, ids, step->tallies);
     }
     finish_candidates(rows, candidates, log_probs, step->tallies);
+}
+
+// The same for the rows of one sentence after another, each with the outputs of its list.
+static void best_listed(const Stack *s, const Memory *m, const int32_t *sources, const Buffers *b,
+                        const StepBuffers *step, int rows, int candidates, float *log_probs, int64_t *ids) {
+    for (int first = 0, end; first < rows; first = end) {
+        const int32_t *list = m->list_starts + sources[first];
+        for (end = first + 1; end < rows && sources[end] == sources[first];) end++;
+        Buffers own = from_row(s, *b, first);
+        best_tokens(m->listed, list[0], list[1], &own, step, end - first, candidates, log_probs + first * candidates,
+                    ids + first * candidates);
+    }
 }
 
 static void *decode_part(void *argument) {
@@ -89,9 +101,12 @@ static void *decode_part(void *argument) {
     }
 
     int64_t outputs = s->logits.outputs, candidates = step->candidates;
-    if (candidates)
-        best_tokens(s, &b, &buffers, rows, candidates, step->log_probs + first * candidates,
-                    step->ids + first * candidates);
+    float *log_probs = step->log_probs + first * candidates;
+    int64_t *ids = step->ids + first * candidates;
+    if (candidates && m->listed)
+        best_listed(s, m, m->sources + first, &b, &buffers, rows, candidates, log_probs, ids);
+    else if (candidates)
+        best_tokens(&s->logits, 0, outputs, &b, &buffers, rows, candidates, log_probs, ids);
     else
         linear(&s->logits, rows, b.hidden, IDENTITY, step->logits + first * outputs, FLOAT32, b.linear);
     return NULL;

@@ -17,13 +17,15 @@ from residual_hf.base.errors import InputError
 from residual_hf.model.embeddings import first_position, position_ids_from_mask, positions_padding
 from residual_hf.model.fingerprint import Fingerprint
 from residual_hf.model.modeling_residual import ResidualLanguageModel
+from residual_hf.model.search import Array
 
 from . import loaded_library, threads_for
 from .batch import Sentences
+from .listed_tokens import ListedTokens
 from .state import DecoderState, address
 from .structures import CONSTANTS, Checksums, Source, Stack, Table
 from .support import missing_support, unsupported_stack
-from .weights import Packer, last_position, round_up
+from .weights import Packer, RoundedRows, last_position, round_up
 
 ROW_PADDING = CONSTANTS["ROW_PADDING"]
 BYTES_PER_THREAD = 1 << 20  # of a checksum
@@ -92,8 +94,10 @@ class NativeDecoder:
         self.positions = {stack: last_position(model.model.get_submodule(stack)) for stack in self.config.stacks}
         with torch.no_grad():
             self.decoder = self.packer.stack(stacks["decoder"])
-            self.decoder.logits = self.packer.linear(model.output_weight, model.lm_head.bias, padding_bias=-torch.inf)
+            self.output = model.output_weight, model.lm_head.bias
+            self.decoder.logits = self.packer.linear(*self.output, padding_bias=-torch.inf)
             self.encoder = self.packer.stack(stacks["encoder"]) if "encoder" in stacks else None
+        self.output_rows: RoundedRows | None = None  # of lists, at their first use
 
     def encode(self, input_ids: Tensor, attention_mask: Tensor | None = None) -> Tensor | None:
         """Encoder states (batch, length, d_model) in fp32, zero at padding, from source tokens (batch, length).
@@ -142,7 +146,12 @@ class NativeDecoder:
         return states[:rows]
 
     def start(
-        self, encoder_hidden_states: Tensor, encoder_mask: Tensor | None, beams: int, max_length: int
+        self,
+        encoder_hidden_states: Tensor,
+        encoder_mask: Tensor | None,
+        beams: int,
+        max_length: int,
+        token_lists: Sequence[Array] | None = None,
     ) -> DecoderState:
         """Begin to decode: projects the keys and values of cross-attention, once per sentence.
 
@@ -151,12 +160,18 @@ class NativeDecoder:
             encoder_mask: (sentences, length), nonzero at real tokens; None: there is no padding.
             beams: rows per sentence at most.
             max_length: steps at most.
+            token_lists: for each sentence the ids of the only tokens that its rows may have; None: all may.
         """
         if encoder_mask is None:
             encoder_mask = torch.ones(encoder_hidden_states.shape[:2])
         sentences = Sentences(encoder_mask)
         cross_cache = self.project_sources(sentences.pack(encoder_hidden_states))
-        return DecoderState(self, sentences, beams, max_length, cross_cache)
+        listed = None
+        if token_lists is not None:
+            if self.output_rows is None:
+                self.output_rows = self.packer.rounded(*self.output)
+            listed = ListedTokens(token_lists, self.output_rows, self.packer.dtype)
+        return DecoderState(self, sentences, beams, max_length, cross_cache, listed=listed)
 
     def read(self, prompt: Tensor, mask: Tensor, beams: int, max_length: int) -> DecoderState:
         """Begin to continue texts with a decoder alone: it reads all but the newest token of each, at once.

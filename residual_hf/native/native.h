@@ -112,6 +112,8 @@ typedef struct {
     const int32_t *sources;         // (rows): the line of each row in the following
     const int32_t *source_table;    // (sentences, longest_source)
     const int32_t *source_lengths;  // (sentences)
+    const Linear *listed;           // outputs of the tokens that may follow in each sentence, or NULL: all may
+    const int32_t *list_starts;     // (sentences + 1): where those of a sentence begin, multiples of PADDING
 } Memory;
 
 // The tokens of a batch of sentences without its padding, and where their states go.

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from ctypes import POINTER, addressof, byref, c_char, c_void_p, cast
+from ctypes import POINTER, addressof, byref, c_char, c_void_p, cast, pointer
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -15,6 +15,7 @@ from residual_hf.model.search import Array
 
 from . import loaded_library, threads_for
 from .batch import ROWS_PER_THREAD, Sentences
+from .listed_tokens import ListedTokens
 from .structures import Memory, Step
 
 if TYPE_CHECKING:
@@ -33,6 +34,7 @@ class DecoderState:
         sentences: the sources, or of a decoder alone the tokens that it has read.
         cross_cache: keys and values of the sources, (layers, source tokens, 2 * attention_width), if there are any.
         read: for each layer keys and values of tokens that were read, (tokens, 2 * attention_width); None: of none.
+        listed: the only tokens that may follow; None: all may.
     """
 
     def __init__(
@@ -43,6 +45,7 @@ class DecoderState:
         max_length: int,
         cross_cache: Tensor | None = None,
         read: list[Tensor] | None = None,
+        listed: ListedTokens | None = None,
     ):
         self.decoder, self.stack, config = decoder, decoder.decoder, decoder.config
         self.vocabulary = config.decoder_vocab_size
@@ -68,6 +71,9 @@ class DecoderState:
         table = sentences.entries.data_ptr(), sentences.lengths.data_ptr()
         caches = cast(self.addresses.data_ptr(), POINTER(c_void_p))
         self.memory = Memory(max_length, sentences.longest, cross[0], caches, cross[1], *rows, *table)
+        self.listed = listed
+        if listed is not None:
+            self.memory.listed, self.memory.list_starts = pointer(listed.output), address(listed.starts)
         self.arguments = byref(self.stack), byref(self.memory)
         self.scratch = torch.empty(0, dtype=torch.uint8)
         self.logits: Tensor | None = None  # (slots, padded vocabulary)
@@ -84,7 +90,8 @@ class DecoderState:
         if self.logits is None:
             self.logits = torch.empty(self.slots, self.stack.logits.outputs, dtype=torch.float32)
         self._decode(tokens, Step(logits=self.logits.data_ptr()))
-        return self.logits[: len(tokens), : self.vocabulary]
+        logits = self.logits[: len(tokens), : self.vocabulary]
+        return logits if self.listed is None else self.listed.only(logits, self.sources)
 
     def best(self, tokens: Array, count: int) -> tuple[Array, Array]:
         """Same as `step`, but return the `count` best next tokens of each row; all of them if there are fewer.
@@ -96,7 +103,7 @@ class DecoderState:
         shape = len(tokens), count
         log_probs, ids = np.empty(shape, np.float32), np.empty(shape, np.int64)
         self._decode(tokens, Step(candidates=count, log_probs=address(log_probs), ids=address(ids)))
-        return log_probs, ids
+        return log_probs, ids if self.listed is None else self.listed.ids[ids]
 
     def select(self, rows: Array) -> None:
         """Continue with these rows (new_rows,), in this order; a row may be taken several times or not at all."""

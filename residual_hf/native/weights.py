@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -45,6 +45,15 @@ def pad_heads(weight: Tensor, heads: int) -> Tensor:
     return pad_to(weight, round_up(len(weight)), inputs)
 
 
+class RoundedRows(NamedTuple):
+    """Outputs of a linear map: weights (outputs, inputs), and for each its bias and for int8 scale and offset."""
+
+    weight: Tensor
+    bias: Tensor
+    scales: Tensor
+    offsets: Tensor
+
+
 class Packer:
     """Makes the structures of the kernels and keeps the tensors alive to which they point.
 
@@ -64,20 +73,29 @@ class Packer:
 
     def linear(self, weight: Tensor, bias: Tensor | None, padding_bias: float = 0.0) -> Linear:
         """A linear map of `weight` (outputs, inputs), with `padding_bias` on outputs that are padding."""
+        return self.panels(self.rounded(weight, bias, padding_bias=padding_bias))
+
+    def rounded(self, weight: Tensor, bias: Tensor | None, *, padding_bias: float = 0.0) -> RoundedRows:
+        """A linear map in the precision of the kernels, but not in their layout."""
         outputs, inputs = round_up(weight.shape[0]), round_up(weight.shape[1])
         bias = weight.new_zeros(len(weight)) if bias is None else bias
-        weight = pad_to(weight.float(), outputs, inputs)
-        packed = Linear(ENUMS["Type"].index(self.dtype), inputs, outputs)
-        packed.bias = self.address(pad_to(bias.float(), outputs, value=padding_bias))
+        bias = pad_to(bias.detach().float(), outputs, value=padding_bias)
+        weight, empty = pad_to(weight.detach().float(), outputs, inputs), torch.empty(outputs, 0)
         if self.dtype == "bfloat16":
-            weight = weight.bfloat16()
-        elif self.dtype == "int8":
-            scales = weight.abs().amax(dim=1) / 127
-            weight = (weight / scales.clamp(min=1e-30).unsqueeze(1)).round().to(torch.int8)
-            packed.scales = self.address(scales)
-            packed.offsets = self.address(128 * weight.sum(dim=1, dtype=torch.int32))
-        together = 4 // weight.itemsize  # inputs that fill 32 bits
-        panels = weight.view(-1, loaded_library().panel_width(), inputs // together, together)
+            return RoundedRows(weight.bfloat16(), bias, empty, empty)
+        if self.dtype == "float32":
+            return RoundedRows(weight, bias, empty, empty)
+        scales = weight.abs().amax(dim=1) / 127
+        weight = (weight / scales.clamp(min=1e-30).unsqueeze(1)).round().to(torch.int8)
+        return RoundedRows(weight, bias, scales, 128 * weight.sum(dim=1, dtype=torch.int32))
+
+    def panels(self, rows: RoundedRows) -> Linear:
+        """The linear map of some rows, a multiple of PADDING."""
+        outputs, inputs = rows.weight.shape
+        packed = Linear(ENUMS["Type"].index(self.dtype), inputs, outputs)
+        packed.bias, packed.scales, packed.offsets = (self.address(values) for values in rows[1:])
+        words = rows.weight.view(torch.int32)  # of one to four inputs
+        panels = words.view(-1, loaded_library().panel_width(), words.shape[1])
         packed.weights = self.address(panels.transpose(1, 2))
         return packed
 

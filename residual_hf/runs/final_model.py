@@ -18,11 +18,13 @@ from residual_hf.base.files import write_atomically, write_json
 from residual_hf.checkpoint import save_checkpoint
 from residual_hf.data.corpus import describe_corpus
 from residual_hf.data.language_modeling import count_words, predicted_tokens
-from residual_hf.data.pipeline import PreparedData
+from residual_hf.data.pipeline import PreparedData, encode_training, first_pairs
+from residual_hf.data.shortlist import Shortlist, build_shortlist
 from residual_hf.evaluation.perplexity import word_perplexity
 from residual_hf.evaluation.scorer import full_report, make_scorers
-from residual_hf.generation.decode import translate_corpus
+from residual_hf.generation.decode import check_shortlist_use, translate_corpus
 from residual_hf.hub.card import write_card
+from residual_hf.model.configuration_residual import ResidualConfig
 from residual_hf.records.run_record import RunRecord, measured_emissions
 from residual_hf.training.checkpoints import choose_checkpoints, load_average
 from residual_hf.training.trainer import ResidualTrainer
@@ -37,11 +39,16 @@ def finish(
 ) -> dict[str, Any]:
     """Save and score the final model; returns the metrics of the run, which began at the time `started`."""
     averaged = choose_final_weights(trainer, folder / "checkpoints")
+    shortlist = training_shortlist(recipe, data, trainer.model.config) if recipe.decoding.shortlist else None
     if trainer.is_world_process_zero():
         RunRecord.update(folder, averaged=averaged)
-        save_checkpoint(trainer.model, data.tokenizer, folder / "model", overwrite=True)
+        complete = None if shortlist is None else shortlist.save
+        save_checkpoint(trainer.model, data.tokenizer, folder / "model", overwrite=True, complete=complete)
     metrics = {"updates": trainer.state.global_step, "minutes": round((time.time() - started) / 60, 2)}
-    metrics |= (perplexities if recipe.data.is_text else final_scores)(trainer, recipe, data, folder)
+    if recipe.data.is_text:
+        metrics |= perplexities(trainer, recipe, data, folder)
+    else:
+        metrics |= final_scores(trainer, recipe, data, folder, shortlist)
     if trainer.is_world_process_zero():
         record_end(recipe, trainer, metrics, folder, time.time() - started)
     return metrics
@@ -70,6 +77,18 @@ def choose_final_weights(trainer: ResidualTrainer, checkpoints: Path) -> int | N
     return averaged
 
 
+def training_shortlist(recipe: Recipe, data: PreparedData, config: ResidualConfig) -> Shortlist:
+    """The lexical shortlist of the training corpus, of a stream of its first pairs."""
+    corpus, tokenizer = data.encoded.get("train"), data.tokenizer
+    if corpus is None:
+        pairs, longest = list(first_pairs(recipe.data)), config.max_position_embeddings
+        corpus = encode_training(pairs, recipe.data, tokenizer, longest, seed=recipe.training.seed)
+    special = {*tokenizer.all_special_ids, *tokenizer.get_added_vocab().values()}
+    always = [number for number in sorted(special) if number < config.decoder_vocab_size]
+    logger.info("building the shortlist")
+    return build_shortlist(corpus, config.vocab_size, always=always, joint=config.share_encoder_decoder_embeddings)
+
+
 def perplexities(trainer: ResidualTrainer, recipe: Recipe, data: PreparedData, folder: Path) -> dict[str, Any]:
     """Loss and perplexities of the final language model on `valid` and `test`, the same in every process."""
     metrics: dict[str, Any] = {}
@@ -84,9 +103,19 @@ def perplexities(trainer: ResidualTrainer, recipe: Recipe, data: PreparedData, f
     return metrics
 
 
-def final_scores(trainer: ResidualTrainer, recipe: Recipe, data: PreparedData, folder: Path) -> dict[str, Any]:
+def final_scores(
+    trainer: ResidualTrainer, recipe: Recipe, data: PreparedData, folder: Path, shortlist: Shortlist | None
+) -> dict[str, Any]:
     """Loss and scores (see `full_report`) of the final model on `valid` and `test`, the same in every process."""
     metrics: dict[str, Any] = {}
+    decoding = recipe.decoding
+    if shortlist is not None:
+        try:
+            with trainer.inference() as model:
+                check_shortlist_use(model)
+        except InputError as error:
+            logger.warning("scores are without the shortlist: %s", error)
+            decoding = replace(decoding, shortlist=False)
     for split, corpora in data.references.items():
         sentences, beams = len(data.encoded[split]), recipe.decoding.num_beams
         logger.info("scoring the model on %s: %d sentences, beam size %d", split, sentences, beams)
@@ -94,7 +123,7 @@ def final_scores(trainer: ResidualTrainer, recipe: Recipe, data: PreparedData, f
         figures = trainer.evaluate(data.encoded[split], metric_key_prefix=split)
         started = time.perf_counter()
         with trainer.inference() as model:
-            hypotheses = translate_corpus(model, data.tokenizer, data.encoded[split], recipe.decoding)
+            hypotheses = translate_corpus(model, data.tokenizer, data.encoded[split], decoding, shortlist)
         seconds = time.perf_counter() - started
         report: list[Any] = [None]
         if trainer.is_world_process_zero():

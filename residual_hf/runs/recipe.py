@@ -146,6 +146,7 @@ class Recipe(InputSettings):
         self.require(training.metric in ("nll", "loss"), "training.metric", f"nll or loss {allowed}")
         self.require(not self.evaluation.metrics, "evaluation.metrics", f"empty {allowed}: it is scored by perplexity")
         self.require(self.tokenizer.joint, "tokenizer.joint", f"true {allowed}")
+        self.require(not self.decoding.shortlist, "decoding.shortlist", f"false {allowed}")
         most = self.max_tokens
         self.require(not (size and most) or size <= most, "data.block_size", f"<= training.max_tokens ({most})")
 

@@ -39,7 +39,7 @@ class Validation:
         self.scorers = make_scorers(chosen, recipe.data.pretokenized, recipe.evaluation)
         self.pairs = [pair for corpus in chosen for pair in corpus]
         self.samples = spread_rows([len(self.pairs)], settings.eval_samples)[0]
-        self.decoding = replace(recipe.decoding, num_beams=settings.eval_beams)
+        self.decoding = replace(recipe.decoding, num_beams=settings.eval_beams, shortlist=False)
         self.tokenizer = data.tokenizer
 
     def figures(self, model: Any, valid: EncodedCorpus) -> dict[str, float]:

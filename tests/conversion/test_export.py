@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import json
 
+import numpy as np
 import pytest
 import torch
 from support.tiny_translator import SENTENCES, tiny_model, tiny_tokenizer
@@ -16,6 +17,7 @@ from residual_hf.conversion import export as exporting
 from residual_hf.conversion.export import TARGETS, ExportDiffersError, export, targets_of
 from residual_hf.conversion.to_onnx import load_onnx
 from residual_hf.conversion.to_torch_export import load_torch_export
+from residual_hf.data.shortlist import Shortlist
 from residual_hf.generation.translator import Translator
 from residual_hf.model.branch_warmup import branch_warmups
 from residual_hf.model.connections import LN_MODES
@@ -221,3 +223,23 @@ def test_a_mode_says_where_it_exports_to():
     assert "exports to: ctranslate2" in describe_mode("pre_ln", targets_of("pre_ln"))
     assert "ctranslate2 (as post_ln)" in describe_mode("admin", targets_of("admin"))
     assert "exports to: onnx, torch (" in describe_mode("resi_dual", targets_of("resi_dual"))
+
+
+def test_ctranslate2_gets_the_shortlist_as_vocabulary_mapping(tmp_path):
+    ctranslate2 = pytest.importorskip("ctranslate2")
+    folder = saved(tmp_path / "model", ln_mode="post_ln")
+    numbers, size = np.random.default_rng(1), len(TOKENIZER)
+    shortlist = Shortlist(numbers.integers(-1, size, (size, 3)).astype(np.int32), np.arange(4, dtype=np.int32))
+    shortlist.save(folder)
+    export(folder, "ctranslate2", tmp_path / "exported")
+    translator = ctranslate2.Translator(str(tmp_path / "exported"))
+    own, changed = Translator.from_pretrained(folder, num_beams=1, shortlist=True), 0
+    for sentence in SENTENCES:
+        source = TOKENIZER(sentence)["input_ids"]
+        tokens, options = [TOKENIZER.convert_ids_to_tokens(source)], {"beam_size": 1, "max_decoding_length": 12}
+        (found,), (other,) = (translator.translate_batch(tokens, use_vmap=use, **options) for use in (True, False))
+        ids = TOKENIZER.convert_tokens_to_ids(found.hypotheses[0])
+        assert {*ids} <= {*shortlist.tokens_for(source)}
+        assert TOKENIZER.decode(ids, skip_special_tokens=True) == own.translate(sentence, max_new_tokens=12)
+        changed += found.hypotheses != other.hypotheses
+    assert changed

@@ -61,6 +61,7 @@ def run(environment, *command):
 def test_kernels_stay_within_their_buffers(checked_library):
     names = ("kernels", "decoder", "decoder_alone", "programs", "autograd", "products", "dot_attention", "threads")
     tests = [str(Path(__file__).with_name(f"test_{name}.py")) for name in names]
+    tests.append(str(ROOT / "tests/generation/test_shortlist_decoding.py"))
     finished = run(checked_library, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *tests)
     assert finished.returncode == 0, finished.stdout[-3000:] + finished.stderr[-3000:]
 

@@ -226,6 +226,7 @@ def changed(folder, section, **fields):
         ("evaluation", {"metrics": ("comet",)}, "evaluation.metrics: .* must be empty with"),
         ("evaluation", {"context_window": 32}, "evaluation.context_window: 32 given, must be <= 31 for blocks of 33"),
         ("tokenizer", {"joint": False}, "tokenizer.joint: false given, must be true with"),
+        ("decoding", {"shortlist": True}, "decoding.shortlist: true given, must be false with"),
     ],
 )
 def test_bad_recipes_are_refused(tmp_path, section, fields, message):

@@ -9,13 +9,14 @@ import shutil
 import signal
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 import yaml
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 from support.recipes import changed, make_recipe
-from transformers import TrainerState
+from transformers import AutoTokenizer, TrainerState
 
 from residual_hf.base.errors import InputError
 from residual_hf.base.files import read_json, read_json_lines, write_atomically
@@ -23,7 +24,10 @@ from residual_hf.base.lock import Lock
 from residual_hf.cli import main
 from residual_hf.data import encoding
 from residual_hf.data.pipeline import read_corpora
+from residual_hf.data.shortlist import load_shortlist
+from residual_hf.model.configuration_residual import ResidualConfig
 from residual_hf.model.options import from_mapping
+from residual_hf.native import library
 from residual_hf.records.run_record import RunRecord
 from residual_hf.runs import final_model, fitting
 from residual_hf.runs import run as run_module
@@ -431,3 +435,32 @@ def test_a_tokenizer_that_is_missing_is_named(tmp_path):
     with pytest.raises(InputError, match=r"tokenizer\.path: .*nowhere cannot be loaded: no such file"):
         train(changed(recipe, "tokenizer", kind="pretokenized"))
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_finished_run_gets_a_shortlist_and_is_scored_with_it(stream, tmp_path, run, monkeypatch):
+    recipe, folder = run
+    if stream:
+        recipe = changed(make_recipe(tmp_path / "streamed", **SMALL), "data", stream=True)
+        folder = tmp_path / "streamed" / "run"
+        train(recipe)
+    used, translate = [], final_model.translate_corpus
+    monkeypatch.setattr(final_model, "translate_corpus", lambda *args: used.append(args[-2:]) or translate(*args))
+    recipe = changed(recipe, "decoding", shortlist=True)
+    train(recipe, resume=True)
+    shortlist = load_shortlist(folder, ResidualConfig.from_pretrained(folder / "model"))
+    for settings, given in used:
+        assert settings.shortlist == (library() is not None)
+        np.testing.assert_array_equal(given.candidates, shortlist.candidates)
+    tokenizer = AutoTokenizer.from_pretrained(folder / "model")
+    assert {*tokenizer.all_special_ids} <= {*shortlist.frequent} and len(used) == 2
+    (green,), (grün,) = (tokenizer(text, add_special_tokens=False).input_ids[-1:] for text in ("green", "grün"))
+    assert grün in {*shortlist.frequent, shortlist.candidates[green, 0]}
+
+
+def test_a_run_without_kernels_keeps_the_shortlist_for_those_that_have(run, monkeypatch, caplog):
+    recipe, folder = run
+    monkeypatch.setattr("residual_hf.generation.decode.missing_support", lambda model: "no compiler")
+    train(changed(recipe, "decoding", shortlist=True), resume=True)
+    assert "scores are without the shortlist: shortlist: only with the native kernels: no compiler" in caplog.text
+    assert (folder / "model" / "shortlist.safetensors").is_file()
