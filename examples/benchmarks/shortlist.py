@@ -27,7 +27,7 @@ def main() -> None:
     torch.set_num_threads(1)
     model, generator = make_model(options.size, "post_ln"), torch.Generator().manual_seed(1)
     size, end = model.config.vocab_size, model.config.eos_token_id
-    print(f"vocabulary of {size}, {options.tokens} tokens in a list, {native.report()}")
+    print(f"vocabulary of {size}, {options.tokens} tokens in a list")
     for case, (sentences, beams) in CASES.items():
         sources = torch.randint(4, size, (sentences, SOURCE_LENGTH), generator=generator)
         lists = [torch.randperm(size, generator=generator)[: options.tokens].numpy() for _ in range(sentences)]
@@ -38,7 +38,10 @@ def main() -> None:
             run = partial(model.generate, sources, **lengths, decoding_dtype=dtype)
             name = f"{dtype}, all tokens"
             runs = {name: run, f"{dtype}, shortlist": partial(run, token_lists=lists)}
-            print_table(case, summarize(measure(runs, options.repeats), name), name)
+            results = summarize(measure(runs, options.repeats), name)
+            for row in results.values():
+                row["isa"] = native.instruction_set()
+            print_table(case, results, name)
 
 
 if __name__ == "__main__":

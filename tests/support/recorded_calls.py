@@ -89,10 +89,7 @@ class Memory:
         pointer = getattr(owner, name)
         address = ctypes.cast(pointer, c_void_p).value
         size = self.storages[address][0] if address in self.storages else malloc_usable_size(address)
-        if name == "listed":
-            count = 1
-        else:
-            count = getattr(owner, counts[name]) if counts[name] else size // 8
+        count = 1 if name == "listed" else getattr(owner, counts[name]) if counts[name] else size // 8
         array = ctypes.cast(pointer, POINTER(kind._type_ * count)).contents
         self.pointers.append((block, offset, self.add(array), 0))
 
