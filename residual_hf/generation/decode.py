@@ -28,7 +28,7 @@ from .generation_settings import DecodingSettings
 
 SCORED_TOGETHER = 16  # sequences whose logits are in memory at a time
 BEAMS_OF_LISTS = 5  # that take as much memory as the output weights of a sentence with a shortlist
-BATCHES_PER_THREAD, SMALL_BATCH = 4, 400
+BATCHES_PER_THREAD, SMALL_BATCH = 8, 400
 """Several batches for each thread, so that all end at about the same time, but not of fewer source tokens."""
 
 
