@@ -25,6 +25,7 @@ from .layers import SAME_ATTENTION, ResidualAttention, ResidualDecoderLayer, Res
 from .prepared_decoder import prepared_decoder
 from .search import Array, Decoder, SearchSettings, beam_search, greedy_search
 from .stacks import ResidualDecoder
+from .translation_inputs import has_length_rule, position_limit
 
 MINIMUM_LENGTH = (
     logits_process.MinLengthLogitsProcessor,
@@ -94,7 +95,9 @@ class FastGenerationMixin(GenerationMixin):
     ) -> Any:
         """As `GenerationMixin.generate`. Prepared weights are reused while a checksum over all of them is the same.
 
-        With `return_dict_in_generate` the output has no cache, unless `use_cache=True` is given.
+        With `return_dict_in_generate` the output has no cache, unless `use_cache=True` is given. Without a length, a
+        translation has at most `max_length_a * source length + max_length_b` new tokens, if the generation config of
+        the model has these; where Transformers' loop runs, that is the limit of the longest source for all.
 
         Args:
             length_limits: maximum number of new tokens of each sentence, (sentences,). Ignored where Transformers'
@@ -120,6 +123,11 @@ class FastGenerationMixin(GenerationMixin):
         if length_limits is not None and (length_limits < 1).any():
             raise ValueError(f"length_limits: {int(length_limits.min())} given, must be at least 1")
         config = vars(generation_config) if generation_config is not None else {}
+        if not is_alone and not {"max_length", "max_new_tokens"} & {*given(config), *given(kwargs)}:
+            limits = self._own_limits(kwargs, config)
+            if limits is not None:
+                length_limits = limits if length_limits is None else length_limits
+                kwargs["max_new_tokens"] = int(length_limits.max())
         request = {**vars(self.generation_config), **given(config), **given(kwargs)}
         known = is_known(request, KNOWN | SAMPLING if is_alone and samples(request) else KNOWN)
         dtype = decoding_dtype or request.get("decoding_dtype")
@@ -136,6 +144,24 @@ class FastGenerationMixin(GenerationMixin):
         own["hypothesis_scores"] = hypothesis_scores
         loop = partial(decode, pack=pack, **own)
         return super().generate(**{**kwargs, **encoded, **without_cache(generation_config), "custom_generate": loop})
+
+    def _own_limits(self, kwargs: dict[str, Any], config: dict[str, Any]) -> Tensor | None:
+        """New tokens of each sentence at most by the rule of the generation config, if it has one and no other."""
+        states, mask = kwargs.get("encoder_outputs"), kwargs.get("attention_mask")
+        if not has_length_rule(self.generation_config):
+            return None
+        if mask is not None:
+            lengths = mask.sum(1)
+        elif states is not None:
+            lengths = torch.full(states[0].shape[:1], states[0].shape[1])
+        else:
+            return None
+        own = {**vars(self.generation_config), **given(config)}
+        limits = (own["max_length_a"] * lengths.double() + own["max_length_b"]).long()
+        positions, prompt = position_limit(self.config), kwargs.get("decoder_input_ids")
+        if positions is not None:
+            limits = limits.clamp(max=positions - (1 if prompt is None else prompt.shape[1]))
+        return limits.clamp(min=1)
 
     def _encode(self, tokens: Tensor | None, kwargs: dict[str, Any], pack: Callable[[], Any]) -> dict[str, Any]:
         """`encoder_outputs` from the native kernels, for a precision other than the model's."""

@@ -14,7 +14,7 @@ from torch.utils.data import Dataset, IterableDataset
 from transformers import Pipeline
 from transformers.utils import logging
 
-from .translation_inputs import TranslationInputs, without_tag
+from .translation_inputs import TranslationInputs, has_length_rule, without_tag
 
 logger = logging.get_logger(__name__)
 
@@ -190,7 +190,10 @@ class TranslationPipeline(Pipeline):
             for name, value in task.items()
             if name != "prefix" and name not in caller and not (name == "max_length" and "max_new_tokens" in caller)
         }
-        known = {**_given(**self.model.generation_config.to_dict()), **added, **caller}
+        saved = _given(**self.model.generation_config.to_dict())
+        if has_length_rule(self.model.generation_config):
+            saved.pop("max_length", None)
+        known = {**saved, **added, **caller}
         if "max_length" not in known and "max_new_tokens" not in known:
             longest = int(known.get("max_length_a", 2) * source_length + known.get("max_length_b", 50))
             positions = self.texts.positions

@@ -550,3 +550,40 @@ def test_a_model_that_its_owner_leaves_unchanged_is_looked_at_once(native_kernel
     assert len(looks) == 1
     model.lm_head.bias.data[9] = 100.0
     assert not torch.equal(model.generate(sources, max_new_tokens=10), before)
+
+
+@pytest.fixture
+def endless():
+    """A model that never ends a translation by itself, and two sources, of 12 and 4 tokens."""
+    model = make_model("resi_dual")
+    model.lm_head.bias.data[model.config.eos_token_id] = -1e4
+    model.generation_config.max_length_a, model.generation_config.max_length_b = 1.5, 30
+    sources = torch.randint(4, VOCABULARY, (2, 12))
+    sources[1, 4:] = 1
+    return model, {"input_ids": sources, "attention_mask": sources.ne(1)}
+
+
+@pytest.mark.parametrize("search", [{}, {"num_beams": 3}, {"do_sample": True}, {"fast_decoding": False}])
+def test_a_translation_without_a_length_has_that_of_the_model(endless, search):
+    model, batch = endless
+    model.generation_config.fast_decoding = search.pop("fast_decoding", True)
+    model.generation_config.max_length = 20  # as `Seq2SeqTrainer` leaves it
+    found = model.generate(**batch, **search)
+    assert found.shape[1] == 1 + 1.5 * 12 + 30
+    if model.generation_config.fast_decoding and "do_sample" not in search:
+        assert found.ne(1).sum(1).tolist() == [1 + 48, 1 + 36]  # whatever else is in the batch
+    encoded = model.get_encoder()(**batch)
+    assert model.generate(encoder_outputs=encoded, attention_mask=batch["attention_mask"]).shape[1] == 1 + 48
+    model.generation_config.max_length_b = 100
+    assert model.generate(**batch, **search).shape[1] == model.config.max_position_embeddings
+
+
+@pytest.mark.parametrize(
+    ("given", "length"),
+    [({"max_new_tokens": 5}, 6), ({"max_length": 7}, 7), ({"generation_config": GenerationConfig(max_length=7)}, 7)],
+)
+def test_a_length_of_the_caller_or_of_the_saved_model_goes_before_its_rule(endless, given, length):
+    model, batch = endless
+    assert model.generate(**batch, **given).shape[1] == length
+    model.generation_config.max_length = 9
+    assert model.generate(**batch).shape[1] == 9
