@@ -9,6 +9,7 @@ from typing import Any
 from residual_hf.base.choices import DECODING_DTYPES
 from residual_hf.base.errors import InputSettings
 from residual_hf.model.options import option
+from residual_hf.model.translation_inputs import length_limit
 
 from .long_text import LONG_TEXT
 
@@ -48,8 +49,7 @@ class DecodingSettings(InputSettings):
 
         `position_table`: number of positions of the model; None without a limit.
         """
-        limit = int(self.max_length_a * source_length + self.max_length_b)
-        return max(1, limit if position_table is None else min(limit, position_table - 1))
+        return length_limit(source_length, position_table, self.max_length_a, self.max_length_b)
 
     def generate_arguments(self, max_new_tokens: int) -> dict[str, Any]:
         """Keyword arguments of `model.generate`."""

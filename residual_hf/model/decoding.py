@@ -25,7 +25,7 @@ from .layers import SAME_ATTENTION, ResidualAttention, ResidualDecoderLayer, Res
 from .prepared_decoder import prepared_decoder
 from .search import Array, Decoder, SearchSettings, beam_search, greedy_search
 from .stacks import ResidualDecoder
-from .translation_inputs import has_length_rule, position_limit
+from .translation_inputs import has_length_rule, length_limit, position_limit
 
 MINIMUM_LENGTH = (
     logits_process.MinLengthLogitsProcessor,
@@ -157,11 +157,10 @@ class FastGenerationMixin(GenerationMixin):
         else:
             return None
         own = {**vars(self.generation_config), **given(config)}
-        limits = (own["max_length_a"] * lengths.double() + own["max_length_b"]).long()
-        positions, prompt = position_limit(self.config), kwargs.get("decoder_input_ids")
-        if positions is not None:
-            limits = limits.clamp(max=positions - (1 if prompt is None else prompt.shape[1]))
-        return limits.clamp(min=1)
+        rule = position_limit(self.config), own["max_length_a"], own["max_length_b"]
+        prompt = kwargs.get("decoder_input_ids")
+        given_tokens = 1 if prompt is None else prompt.shape[1]
+        return torch.tensor([length_limit(int(length), *rule, prompt=given_tokens) for length in lengths])
 
     def _encode(self, tokens: Tensor | None, kwargs: dict[str, Any], pack: Callable[[], Any]) -> dict[str, Any]:
         """`encoder_outputs` from the native kernels, for a precision other than the model's."""

@@ -14,7 +14,7 @@ from torch.utils.data import Dataset, IterableDataset
 from transformers import Pipeline
 from transformers.utils import logging
 
-from .translation_inputs import TranslationInputs, has_length_rule, without_tag
+from .translation_inputs import TranslationInputs, has_length_rule, length_limit, without_tag
 
 logger = logging.get_logger(__name__)
 
@@ -195,9 +195,8 @@ class TranslationPipeline(Pipeline):
             saved.pop("max_length", None)
         known = {**saved, **added, **caller}
         if "max_length" not in known and "max_new_tokens" not in known:
-            longest = int(known.get("max_length_a", 2) * source_length + known.get("max_length_b", 50))
-            positions = self.texts.positions
-            added["max_new_tokens"] = longest if positions is None else min(longest, max(1, positions - 1))
+            rule = known.get("max_length_a", 2), known.get("max_length_b", 50)
+            added["max_new_tokens"] = length_limit(source_length, self.texts.positions, *rule)
         elif source_length > 0.9 * known.get("max_length", float("inf")):
             logger.warning(
                 f"A text has {source_length} tokens, close to the maximum length of the translation "

@@ -46,6 +46,12 @@ def position_limit(config: Any) -> int | None:
     return getattr(config, "max_position_embeddings", None)
 
 
+def length_limit(source_length: int, positions: int | None, a: float, b: float, *, prompt: int = 1) -> int:
+    """New tokens of a translation at most: `a * source_length + b`, and with the prompt not more than `positions`."""
+    limit = int(a * source_length + b)
+    return max(1, limit if positions is None else min(limit, positions - prompt))
+
+
 def has_length_rule(generation_config: Any) -> bool:
     """Whether a model limits translations by `max_length_a` and `max_length_b`, and not by a length of its own.
 
