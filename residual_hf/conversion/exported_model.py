@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import takewhile
@@ -28,8 +28,26 @@ Model = ResidualForConditionalGeneration | ResidualForCausalLM
 GraphCall = Callable[..., Sequence[Tensor]]  # tensors in the order of the inputs of a graph
 
 
+class GraphSteps(ABC):
+    """What decoders of exported graphs have in common; `past` are the states of the rows after the first step."""
+
+    mask: Tensor
+    past: list[Tensor]
+
+    @abstractmethod
+    def step(self, tokens: Array) -> Tensor:
+        """See `residual_hf.model.search.Decoder`."""
+
+    def best(self, tokens: Array, count: int) -> tuple[Array, Array]:
+        return best_tokens(self.step(tokens), count)
+
+    def select(self, rows: Array) -> None:
+        self.mask = self.mask[rows]
+        self.past = [states[rows] for states in self.past]
+
+
 @dataclass
-class GraphDecoder:
+class GraphDecoder(GraphSteps):
     """Decodes translations with exported graphs, for `residual_hf.model.search`.
 
     Args:
@@ -54,16 +72,9 @@ class GraphDecoder:
             self.past[0::4], self.past[1::4] = target[0::2], target[1::2]
         return logits[:, -1]
 
-    def best(self, tokens: Array, count: int) -> tuple[Array, Array]:
-        return best_tokens(self.step(tokens), count)
-
-    def select(self, rows: Array) -> None:
-        self.mask = self.mask[rows]
-        self.past = [states[rows] for states in self.past]
-
 
 @dataclass
-class GraphTextDecoder:
+class GraphTextDecoder(GraphSteps):
     """Continues texts with the exported graphs of a decoder alone, for `residual_hf.model.search`.
 
     Args:
@@ -91,13 +102,6 @@ class GraphTextDecoder:
         else:
             logits, *self.past = self.first(newest, self.mask)
         return logits[:, -1]
-
-    def best(self, tokens: Array, count: int) -> tuple[Array, Array]:
-        return best_tokens(self.step(tokens), count)
-
-    def select(self, rows: Array) -> None:
-        self.mask = self.mask[rows]
-        self.past = [states[rows] for states in self.past]
 
 
 @dataclass

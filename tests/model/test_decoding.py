@@ -9,6 +9,7 @@ import random
 import pytest
 import torch
 from support.models import every_mode
+from support.own_search import served, transformers_loop  # noqa: F401
 from support.tiny_translator import SENTENCES
 from torch.utils.flop_counter import FlopCounterMode
 from transformers import CompileConfig, GenerationConfig, LogitsProcessor, LogitsProcessorList
@@ -76,27 +77,8 @@ def random_request(generator: random.Random, number: int) -> dict:
     return request | {name: value for name, value in options.items() if generator.random() < 0.2}
 
 
-def transformers_loop(model, input_ids, generation_config, **kwargs):
-    loop = model._beam_search if generation_config.num_beams > 1 else model._sample
-    return loop(input_ids, generation_config=generation_config, **kwargs)
-
-
-@pytest.fixture
-def served(monkeypatch):
-    """Names of the searches of ours that ran."""
-    names = []
-
-    def watch(name):
-        search = getattr(decoding, name)
-        monkeypatch.setattr(decoding, name, lambda *args: names.append(name) or search(*args))
-
-    watch("greedy_search")
-    watch("beam_search")
-    return names
-
-
 @every_mode
-def test_random_requests_give_the_hypotheses_of_transformers(mode, served):
+def test_random_requests_give_the_hypotheses_of_transformers(mode, served):  # noqa: F811
     model, generator = make_model(mode).double(), random.Random(mode)  # no rounding decides between hypotheses
     for number in range(3):
         request = random_request(generator, number) | {"return_dict_in_generate": True, "output_scores": number < 2}
@@ -113,7 +95,7 @@ def test_random_requests_give_the_hypotheses_of_transformers(mode, served):
 
 
 @pytest.mark.parametrize("beams", [1, 4])
-def test_a_sentence_alone_has_the_translation_it_has_in_a_batch(beams, served):
+def test_a_sentence_alone_has_the_translation_it_has_in_a_batch(beams, served):  # noqa: F811
     model, sources = make_model("resi_dual"), make_sources(random.Random(1), 40, left_padded=False)
     batch = model.generate(sources, attention_mask=sources.ne(1), num_beams=beams, max_new_tokens=40)
     for source, found in zip(sources, batch, strict=True):
@@ -178,7 +160,7 @@ class DoubledLinear(torch.nn.Linear):
         return 2 * super().forward(states)
 
 
-def test_linear_maps_of_other_classes_are_called(served):
+def test_linear_maps_of_other_classes_are_called(served):  # noqa: F811
     model, sources = make_model("resi_dual").double(), make_sources(random.Random(7), 3, left_padded=False)
     for layer in model.model.decoder.layers:
         layer.self_attn.v_proj.__class__ = layer.encoder_attn.out_proj.__class__ = DoubledLinear
@@ -208,7 +190,7 @@ class NoOp(LogitsProcessor):
     ],
     ids=lambda request: "-".join(request),
 )
-def test_everything_else_is_left_to_transformers(request_, served):
+def test_everything_else_is_left_to_transformers(request_, served):  # noqa: F811
     model, sources = make_model("resi_dual"), make_sources(random.Random(3), 2, left_padded=False)
     model.generate(sources, max_new_tokens=4, **request_)
     assert served == []
@@ -221,7 +203,7 @@ class Eleven(ResidualForConditionalGeneration):
         return outputs
 
 
-def test_subclasses_and_adapters_of_the_inputs_are_left_to_transformers(served):
+def test_subclasses_and_adapters_of_the_inputs_are_left_to_transformers(served):  # noqa: F811
     model, sources = make_model("resi_dual"), make_sources(random.Random(3), 2, left_padded=False)
     calls = []
     inputs = model.prepare_inputs_for_generation
@@ -233,7 +215,7 @@ def test_subclasses_and_adapters_of_the_inputs_are_left_to_transformers(served):
     assert model.generate(sources, max_new_tokens=2)[0].tolist() == [2, 11, 11] and served == []
 
 
-def test_a_given_config_keeps_the_decoding_of_the_model(served, monkeypatch, recwarn):
+def test_a_given_config_keeps_the_decoding_of_the_model(served, monkeypatch, recwarn):  # noqa: F811
     model, sources = make_model("resi_dual"), make_sources(random.Random(3), 2, left_padded=False)
     dtypes = []
     monkeypatch.setattr(decoding, "pack_for_kernels", lambda model, dtype: dtypes.append(dtype))
@@ -247,7 +229,7 @@ def test_a_given_config_keeps_the_decoding_of_the_model(served, monkeypatch, rec
     assert served == ["greedy_search"]
 
 
-def test_encoder_outputs_of_other_classes(served):
+def test_encoder_outputs_of_other_classes(served):  # noqa: F811
     model, sources = make_model("resi_dual"), make_sources(random.Random(3), 2, left_padded=False)
     mask = sources.ne(1)
     states = model.get_encoder()(sources, attention_mask=mask).last_hidden_state
@@ -260,7 +242,7 @@ def test_encoder_outputs_of_other_classes(served):
         model.generate(sources, length_limits=torch.tensor([0, 3]))
 
 
-def test_hooks_and_a_switch_in_the_generation_config_leave_it_to_transformers(served, tmp_path):
+def test_hooks_and_a_switch_in_the_generation_config_leave_it_to_transformers(served, tmp_path):  # noqa: F811
     model, sources = make_model("resi_dual"), make_sources(random.Random(4), 2, left_padded=False)
     shapes = []
     handle = model.model.decoder.layers[0].register_forward_hook(lambda layer, args, out: shapes.append(out[0].shape))
@@ -278,7 +260,7 @@ def test_hooks_and_a_switch_in_the_generation_config_leave_it_to_transformers(se
 
 
 @pytest.mark.parametrize("left", ["hidden states", "gradient checkpointing"])
-def test_what_transformers_leaves_in_a_model_does_not_slow_the_search(left, served):
+def test_what_transformers_leaves_in_a_model_does_not_slow_the_search(left, served):  # noqa: F811
     model, sources = make_model("resi_dual"), make_sources(random.Random(4), 2, left_padded=False)
     if left == "hidden states":
         model(sources, decoder_input_ids=sources, output_hidden_states=True, output_attentions=True)
@@ -289,7 +271,7 @@ def test_what_transformers_leaves_in_a_model_does_not_slow_the_search(left, serv
     assert served == ["greedy_search"]
 
 
-def test_a_replaced_forward_is_called(served):
+def test_a_replaced_forward_is_called(served):  # noqa: F811
     model, sources = make_model("resi_dual"), make_sources(random.Random(4), 2, left_padded=False)
     before, branch = model.generate(sources, max_new_tokens=4), model.model.decoder.layers[1].ffn
     branch.forward = lambda states: 9 * states
@@ -300,7 +282,7 @@ def test_a_replaced_forward_is_called(served):
         assert torch.equal(model.generate(sources, max_new_tokens=4), before) and len(served) == 3
 
 
-def test_hooks_on_all_modules_leave_it_to_transformers(served):
+def test_hooks_on_all_modules_leave_it_to_transformers(served):  # noqa: F811
     model, sources = make_model("resi_dual"), make_sources(random.Random(4), 2, left_padded=False)
     flops = []
     for model.generation_config.fast_decoding in (True, False):
@@ -311,7 +293,7 @@ def test_hooks_on_all_modules_leave_it_to_transformers(served):
 
 
 @pytest.mark.parametrize("native_kernels", [pytest.param(True, marks=needs_kernels), False])
-def test_a_module_without_weights_that_is_replaced_after_a_search_is_noticed(native_kernels, served, monkeypatch):
+def test_a_module_without_weights_that_is_replaced_after_a_search_is_noticed(native_kernels, served, monkeypatch):  # noqa: F811
     if not native_kernels:
         monkeypatch.setattr(decoding, "pack_for_kernels", decoding.without_kernels)
     model, sources = make_model("pre_ln"), make_sources(random.Random(4), 2, left_padded=False)
@@ -454,7 +436,7 @@ CHANGES += [rows_in_another_order, scaling, epsilon, scale_of_the_embeddings, cl
 @pytest.mark.parametrize("dtype", ["float32", pytest.param("bfloat16", marks=needs_kernels)])
 @pytest.mark.parametrize("native_kernels", [pytest.param(True, marks=needs_kernels), False])
 @pytest.mark.parametrize("change", CHANGES)
-def test_no_change_of_a_model_gives_an_old_translation(change, native_kernels, dtype, served, monkeypatch):
+def test_no_change_of_a_model_gives_an_old_translation(change, native_kernels, dtype, served, monkeypatch):  # noqa: F811
     if not native_kernels:
         monkeypatch.setattr(decoding, "pack_for_kernels", decoding.without_kernels)
     model, sources = make_model("post_ln"), make_sources(random.Random(9), 4, left_padded=False)
@@ -497,7 +479,7 @@ def test_weights_that_are_the_same_are_prepared_once(native_kernels, monkeypatch
     ],
     ids=["compile_config", "use_cache", "use_cache in a config", "unknown field", "without effect"],
 )
-def test_what_the_search_does_not_know_is_left_to_transformers(request_, served):
+def test_what_the_search_does_not_know_is_left_to_transformers(request_, served):  # noqa: F811
     model, sources = make_model("resi_dual"), make_sources(random.Random(3), 2, left_padded=False)
     output = model.generate(sources, max_length=5, **request_)
     assert served == []
@@ -508,7 +490,7 @@ def test_what_the_search_does_not_know_is_left_to_transformers(request_, served)
 
 
 @pytest.mark.parametrize("beams", [1, 3])
-def test_outputs_are_those_of_transformers(beams, served):
+def test_outputs_are_those_of_transformers(beams, served):  # noqa: F811
     model, sources = make_model("resi_dual"), make_sources(random.Random(3), 2, left_padded=False)
     for scores in (False, True):
         request = {"num_beams": beams, "max_new_tokens": 5, "output_scores": scores, "return_dict_in_generate": True}
@@ -522,7 +504,7 @@ def test_outputs_are_those_of_transformers(beams, served):
 
 @pytest.mark.parametrize("attention", ["eager", "sdpa"])
 @pytest.mark.parametrize("beams", [1, 3])
-def test_a_source_of_padding_alone_is_left_to_transformers(beams, attention, served):
+def test_a_source_of_padding_alone_is_left_to_transformers(beams, attention, served):  # noqa: F811
     model, sources = make_model("resi_dual"), make_sources(random.Random(3), 3, left_padded=False)
     model.set_attn_implementation(attention)
     sources[1] = 1
