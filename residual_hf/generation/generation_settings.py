@@ -8,8 +8,8 @@ from typing import Any
 
 from residual_hf.base.choices import DECODING_DTYPES
 from residual_hf.base.errors import InputSettings
+from residual_hf.model.length_limits import length_limit
 from residual_hf.model.options import option
-from residual_hf.model.translation_inputs import length_limit
 
 from .long_text import LONG_TEXT
 

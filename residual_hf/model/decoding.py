@@ -22,10 +22,11 @@ from transformers.modeling_outputs import BaseModelOutput
 
 from .fingerprint import submodules
 from .layers import SAME_ATTENTION, ResidualAttention, ResidualDecoderLayer, ResidualFeedForward
+from .length_limits import has_length_rule, length_limit
 from .prepared_decoder import prepared_decoder
 from .search import Array, Decoder, SearchSettings, beam_search, greedy_search
 from .stacks import ResidualDecoder
-from .translation_inputs import has_length_rule, length_limit, position_limit
+from .translation_inputs import position_limit
 
 MINIMUM_LENGTH = (
     logits_process.MinLengthLogitsProcessor,

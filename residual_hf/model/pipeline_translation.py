@@ -14,7 +14,8 @@ from torch.utils.data import Dataset, IterableDataset
 from transformers import Pipeline
 from transformers.utils import logging
 
-from .translation_inputs import TranslationInputs, has_length_rule, length_limit, without_tag
+from .length_limits import has_length_rule, length_limit
+from .translation_inputs import TranslationInputs, without_tag
 
 logger = logging.get_logger(__name__)
 

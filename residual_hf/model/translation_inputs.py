@@ -14,7 +14,6 @@ logger = logging.get_logger(__name__)
 
 TASK_PATTERN = re.compile(r"translation_(.+)_to_(.+)")
 ONE_LANGUAGE = ("summarization", "text2text-generation")
-DEFAULT_MAX_LENGTH = 20  # of Transformers
 TAG_PATTERN = re.compile(r"<2([^\W\d_][^\s<>]*)>")
 
 
@@ -44,22 +43,6 @@ def position_limit(config: Any) -> int | None:
     if getattr(config, "position_embedding_type", None) == "none":
         return None
     return getattr(config, "max_position_embeddings", None)
-
-
-def length_limit(source_length: int, positions: int | None, a: float, b: float, *, prompt: int = 1) -> int:
-    """New tokens of a translation at most: `a * source_length + b`, and with the prompt not more than `positions`."""
-    limit = int(a * source_length + b)
-    return max(1, limit if positions is None else min(limit, positions - prompt))
-
-
-def has_length_rule(generation_config: Any) -> bool:
-    """Whether a model limits translations by `max_length_a` and `max_length_b`, and not by a length of its own.
-
-    `Seq2SeqTrainer` enters the default `max_length` of Transformers into the generation config of models without one.
-    """
-    rule = (getattr(generation_config, name, None) for name in ("max_length_a", "max_length_b"))
-    unset = generation_config.max_length in (None, DEFAULT_MAX_LENGTH) and generation_config.max_new_tokens is None
-    return unset and None not in rule
 
 
 class TranslationInputs:

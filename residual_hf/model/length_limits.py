@@ -1,0 +1,24 @@
+# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
+"""How long a translation may become; without imports, since the settings of commands use it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+DEFAULT_MAX_LENGTH = 20  # of Transformers
+
+
+def length_limit(source_length: int, positions: int | None, a: float, b: float, *, prompt: int = 1) -> int:
+    """New tokens of a translation at most: `a * source_length + b`, and with the prompt not more than `positions`."""
+    limit = int(a * source_length + b)
+    return max(1, limit if positions is None else min(limit, positions - prompt))
+
+
+def has_length_rule(generation_config: Any) -> bool:
+    """Whether a model limits translations by `max_length_a` and `max_length_b`, and not by a length of its own.
+
+    `Seq2SeqTrainer` enters the default `max_length` of Transformers into the generation config of models without one.
+    """
+    rule = (getattr(generation_config, name, None) for name in ("max_length_a", "max_length_b"))
+    unset = generation_config.max_length in (None, DEFAULT_MAX_LENGTH) and generation_config.max_new_tokens is None
+    return unset and None not in rule
