@@ -12,7 +12,7 @@ from unittest.mock import MagicMock
 import pytest
 import yaml
 from support.example_scripts import ENGLISH, GERMAN, ROOT, run
-from support.processes import fork_programs, run_here
+from support.processes import run_here, run_programs_here
 from support.tiny_translator import tiny_model, tiny_tokenizer
 
 from residual_hf.checkpoint import save_checkpoint
@@ -92,7 +92,7 @@ def test_verdicts_of_the_check_are_held_against_the_depth_study(tmp_path):
 
 
 def test_comparison_trains_what_is_missing_and_prints_the_tables(tmp_path, monkeypatch):
-    fork_programs(monkeypatch)
+    run_programs_here(monkeypatch)
     for language, lines in (("en", ENGLISH), ("de", GERMAN)):
         (tmp_path / f"text.{language}").write_text("\n".join(lines * 8) + "\n", encoding="utf-8")
     text = {"source": str(tmp_path / "text.en"), "target": str(tmp_path / "text.de")}
