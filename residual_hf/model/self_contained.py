@@ -12,6 +12,7 @@ import inspect
 import json
 import os
 import sys
+from functools import cache
 from importlib.metadata import packages_distributions
 from pathlib import Path
 from pkgutil import iter_modules
@@ -76,7 +77,7 @@ def code_fields(config: ResidualConfig) -> dict[str, Any]:
 
 def model_code(config: ResidualConfig) -> dict[str, str]:
     """Name and text of every file that `write_model_code` writes."""
-    files = _model_files(Path(__file__).parent)
+    files = dict(_model_files(Path(__file__).parent))
     modes = (config.mode(stack) for stack in config.stacks)
     for mode in {mode.__module__: mode for mode in modes}.values():  # importing a file registers all of its modes
         if mode.__module__.rpartition(".")[0] != __name__.rpartition(".")[0]:
@@ -84,6 +85,7 @@ def model_code(config: ResidualConfig) -> dict[str, str]:
     return files
 
 
+@cache
 def _model_files(home: Path) -> dict[str, str]:
     """Name and text of every file that the classes in a `config.json` need, the same files for all models."""
     references = [CONFIG_CLASS, *MODEL_CLASSES.values(), *(pipeline["impl"] for pipeline in PIPELINES.values())]
