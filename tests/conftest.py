@@ -16,7 +16,7 @@ if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:  # under nohup; the comman
 
 @pytest.fixture(scope="session", autouse=True)
 def quick_cards():
-    """Runs and cards draw no learning curve and resample a test set 20 times, not 1000: both take a quarter of a second.
+    """Runs and cards draw no learning curve and resample a test set 20 times, not 1000, which both take long.
 
     Only tests with `learning_curves` and `resamples` look.
     """
