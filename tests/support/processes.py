@@ -12,6 +12,9 @@ import socket
 import subprocess
 import sys
 import tempfile
+import time
+from collections.abc import Callable
+from concurrent.futures import Future
 from functools import cache
 from pathlib import Path
 from threading import Lock
@@ -24,6 +27,13 @@ PATHS = [str(Path(residual_hf.__file__).parents[1]), str(Path(__file__).parents[
 """Of the package and of `support`."""
 ONE_AT_A_TIME = Lock()
 QUIET = {"OMP_NUM_THREADS": "1", "TQDM_DISABLE": "1", "HF_HUB_OFFLINE": "1"}
+VERB = """
+import os, sys
+from residual_hf.cli import main
+print(os.getpid(), file=open("pid", "w"), flush=True)
+sys.exit(main(sys.argv[1:]))
+"""
+"""The program `residual-hf`, which writes the number of its process into the file `pid`."""
 
 
 def with_paths(environment: dict[str, str]) -> dict[str, str]:
@@ -50,7 +60,8 @@ def template() -> subprocess.Popen:
     """The process that programs are copies of; it ends with this one, whose pipe it reads."""
     command = [sys.executable, str(Path(__file__).with_name("template.py"))]
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
-    return subprocess.Popen(command, env={**os.environ, **QUIET}, text=True, **pipes)
+    another_order_of_sets = {"PYTHONHASHSEED": "2" if os.environ.get("PYTHONHASHSEED") == "1" else "1"}
+    return subprocess.Popen(command, env={**os.environ, **QUIET, **another_order_of_sets}, text=True, **pipes)
 
 
 def free_port() -> str:
@@ -64,7 +75,7 @@ def run_forked(
 ):
     """As `run_python`, in a copy of a process that has PyTorch loaded: three seconds faster, and one after another.
 
-    Several `processes` find each other as those that `torchrun` starts.
+    Sets have another order there than here. Several `processes` find each other as those that `torchrun` starts.
     """
     environments = [with_paths(environment)]
     if processes > 1:
@@ -86,17 +97,39 @@ def run_forked(
     return done
 
 
-def run_programs_here(patch: pytest.MonkeyPatch):
-    """Let `subprocess.run([sys.executable, "-m", ...])` run the module in this process, one after another."""
+def wait_for(file: Path, program: Future) -> str:
+    """What a program writes into a file, once it has."""
+    while not (file.exists() and file.read_text()):
+        assert not program.done(), program.result().stderr
+        time.sleep(0.01)
+    return file.read_text()
+
+
+def replace_run(patch: pytest.MonkeyPatch, start: list[str], instead: Callable):
+    """Let `subprocess.run` of the commands that start so do what `instead` does with their other words."""
     elsewhere = subprocess.run
 
     def run(command, **options):
-        if command[:2] != [sys.executable, "-m"]:
+        if command[: len(start)] != start:
             return elsewhere(command, **options)
-        with ONE_AT_A_TIME:
-            return run_here(*command[2:])
+        return instead(*command[len(start) :], **options)
 
     patch.setattr(subprocess, "run", run)
+
+
+def run_modules_here(patch: pytest.MonkeyPatch):
+    """Let `subprocess.run([sys.executable, "-m", ...])` run the module in this process, one after another."""
+
+    def run(*command, **options):
+        with ONE_AT_A_TIME:
+            return run_here(*command)
+
+    replace_run(patch, [sys.executable, "-m"], run)
+
+
+def run_programs_forked(patch: pytest.MonkeyPatch):
+    """Let `subprocess.run([sys.executable, ...])` do what `run_forked` does, and print what the program prints."""
+    replace_run(patch, [sys.executable], lambda *command, **options: print(run_forked(*command, **options).stdout))
 
 
 def run_here(program: Path | str, *arguments: object):
