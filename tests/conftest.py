@@ -3,6 +3,7 @@ import gc
 import importlib.util
 import os
 import signal
+import sys
 
 os.environ["TQDM_DISABLE"] = "1"  # before tqdm is imported; as the command line does where no terminal shows bars
 os.environ["OMP_NUM_THREADS"] = "1"  # before torch is imported: the tensors are tiny, and tests run side by side
@@ -66,7 +67,7 @@ def pytest_collection_finish():
 
 
 def pytest_runtest_teardown(item, nextitem):
-    if nextitem is None or nextitem.path != item.path:
+    if nextitem is None or nextitem.path != item.path or len(sys.modules) > freeze.loaded + 20:
         freeze()
 
 
@@ -74,3 +75,4 @@ def freeze():
     """Collections of garbage, of which every training makes some, leave out what the libraries have loaded."""
     gc.collect()
     gc.freeze()
+    freeze.loaded = len(sys.modules)
