@@ -29,6 +29,7 @@ from residual_hf.model.modeling_single_stack import (
     ResidualForMaskedLM,
     ResidualForSequenceClassification,
 )
+from residual_hf.model.self_contained import import_saved_modes
 
 SHORTLIST = "shortlist.safetensors"
 """The file of a model folder with the target tokens that are likely for each source token."""
@@ -99,6 +100,8 @@ def load_checkpoint(
         cls, auto_class = saved_class(values)
         if ours:
             checks.check_fields(values, f"{where}: config.json")
+            if trust_remote_code:
+                import_saved_modes(name)
             if Path(name).is_dir():
                 checks.check_shapes_before_loading(Path(name), cls, values)
         if ours and cls not in classes:
@@ -138,6 +141,7 @@ def validate_model_folder(folder: str | os.PathLike) -> list[str]:
     checks.check_fields(values, path)
     try:
         config = ResidualConfig.from_dict(values)
+        config.validate()
     except UNREADABLE as error:
         raise InputError(f"{path}: {error}") from error
     checks.check_generation_config(folder, config)

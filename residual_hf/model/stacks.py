@@ -35,6 +35,9 @@ from .kernels import Dropout
 from .layers import ResidualAttention, ResidualDecoderLayer, ResidualEncoderLayer
 from .norms import build_norm
 from .profiling import profile_admin
+from .self_contained import import_saved_modes
+
+HUB_OPTIONS = ("cache_dir", "force_download", "local_files_only", "proxies", "revision", "subfolder", "token")
 
 
 class ResidualPreTrainedModel(PreTrainedModel):
@@ -55,6 +58,14 @@ class ResidualPreTrainedModel(PreTrainedModel):
     def __init__(self, config: ResidualConfig, *args: Any, **kwargs: Any):
         config.validate_residual()
         super().__init__(config, *args, **kwargs)
+
+    @classmethod
+    def from_pretrained(cls, pretrained_model_name_or_path: Any, *args: Any, **kwargs: Any) -> Any:
+        """As in Transformers. With `trust_remote_code`, modes in the code of the checkpoint are registered."""
+        if kwargs.get("trust_remote_code") and pretrained_model_name_or_path is not None:
+            options = {name: kwargs[name] for name in HUB_OPTIONS if name in kwargs}
+            import_saved_modes(pretrained_model_name_or_path, **options)
+        return super().from_pretrained(pretrained_model_name_or_path, *args, **kwargs)
 
     def get_correct_attn_implementation(self, requested_attention: str | None, is_init_check: bool = False) -> str:
         """For a mode that supports only some implementations, default to its first and refuse the others."""
