@@ -141,7 +141,7 @@ def validate_model_folder(folder: str | os.PathLike) -> list[str]:
     checks.check_fields(values, path)
     try:
         config = ResidualConfig.from_dict(values)
-        config.validate()
+        config.validate_residual()
     except UNREADABLE as error:
         raise InputError(f"{path}: {error}") from error
     checks.check_generation_config(folder, config)
