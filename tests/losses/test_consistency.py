@@ -116,7 +116,7 @@ def test_the_second_pass_of_simcut_lacks_embeddings_of_both_sides_and_the_first_
     ids = torch.arange(4, 36).view(4, 8)
     ids[:, -1] = model.config.eos_token_id
     model(input_ids=ids, labels=ids)
-    for embeddings, end in zip(found.values(), (-1, 0), strict=True):  # `</s>` of the source; the target begins with it
+    for embeddings, end in zip(found.values(), (-1, 0), strict=True):  # where `</s>` is
         first, second = embeddings.chunk(2)
         missing = (second == 0).all(-1)
         assert not missing[:, end].any()
