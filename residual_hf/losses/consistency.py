@@ -8,8 +8,8 @@ divergence, the loss of a token is
     SimCut:  nll(p1) + alpha * KL(p1 | p2)                                   Gao et al. 2022, eq. 3
 
 In R-Drop the passes differ by dropout alone; in SimCut the second one also lacks the embeddings of some tokens of
-source and target, but never that of `</s>` or of the start of the target. Gradients flow through both passes. An update
-takes at least twice as long, and twice the memory.
+source and target, but never that of `</s>` or of the start of the target. Gradients flow through both passes. An
+update takes at least twice as long, and twice the memory.
 """
 
 from __future__ import annotations
