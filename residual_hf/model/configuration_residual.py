@@ -320,7 +320,7 @@ class ResidualConfig(PreTrainedConfig):
         A config that is read from a checkpoint with a mode that is not registered yet, whose code the checkpoint may
         have, is checked when its model is created.
         """
-        if vars(self).pop("_awaits_mode", False):
+        if self.__dict__.pop("_awaits_mode", False):
             return
         for f in fields(self):
             check_declared(f, getattr(self, f.name))
