@@ -16,6 +16,7 @@ from typing import Any
 
 from residual_hf.base.errors import InputError
 from residual_hf.base.files import expanded
+from residual_hf.model.checksums import file_hash
 
 DAMAGED = (gzip.BadGzipFile, EOFError, zlib.error)
 """Errors of a damaged gzip file."""
@@ -91,15 +92,6 @@ def count_lines(path: Path, most: float = math.inf) -> int:
         except DAMAGED as error:
             raise InputError(f"{path}: damaged gzip file, cannot be read past line {lines}: {error}") from error
     return lines + (last != b"\n")
-
-
-def file_hash(path: Path) -> str:
-    """The sha256 of a file, in hex."""
-    digest = hashlib.sha256()
-    with open(path, "rb") as file:
-        while block := file.read(1 << 20):
-            digest.update(block)
-    return digest.hexdigest()
 
 
 def sample_hash(path: Path, blocks: int = 1024, size: int = 4096) -> str:

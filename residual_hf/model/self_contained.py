@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 from transformers.dynamic_module_utils import get_relative_import_files, get_relative_imports
 from transformers.utils import logging
 
+from .checksums import CHECKSUMS
 from .connections import ResidualConnection
 
 if TYPE_CHECKING:
@@ -55,6 +56,7 @@ def write_model_code(folder: str | os.PathLike, config: ResidualConfig) -> None:
     otherwise a warning is logged.
     """
     folder = Path(folder)
+    (folder / CHECKSUMS).unlink(missing_ok=True)  # of an earlier checkpoint in this folder
     for name, text in model_code(config).items():
         (folder / name).write_text(text, "utf-8")
 

@@ -20,6 +20,7 @@ from typing_extensions import Unpack
 
 from .adaptive import AdaptiveEmbedding
 from .caches import CACHE, accepts_cache, self_attention_cache
+from .checksums import of_model, refuse_damage
 from .configuration_residual import ResidualConfig
 from .embeddings import (
     ScaledEmbedding,
@@ -55,6 +56,14 @@ class ResidualPreTrainedModel(PreTrainedModel):
     def __init__(self, config: ResidualConfig, *args: Any, **kwargs: Any):
         config.validate_residual()
         super().__init__(config, *args, **kwargs)
+
+    @classmethod
+    def from_pretrained(cls, pretrained_model_name_or_path: Any, *args: Any, **kwargs: Any) -> Any:
+        """Like Transformers'. Raises `ValueError` for a folder whose weights or config are not as they were saved."""
+        loaded = super().from_pretrained(pretrained_model_name_or_path, *args, **kwargs)
+        if pretrained_model_name_or_path is not None:
+            refuse_damage(pretrained_model_name_or_path, of_model)
+        return loaded
 
     def get_correct_attn_implementation(self, requested_attention: str | None, is_init_check: bool = False) -> str:
         """For a mode that supports only some implementations, default to its first and refuse the others."""

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Iterator
 from dataclasses import fields
 from pathlib import Path
@@ -13,13 +14,15 @@ from residual_hf.base.files import RECORD, expanded
 from residual_hf.checkpoint import WEIGHT_FILES
 from residual_hf.data.data_settings import MOVABLE
 from residual_hf.data.pipeline import Corpora
-from residual_hf.data.text_files import file_hash
+from residual_hf.model.checksums import file_hash, find_damage
 from residual_hf.model.options import from_mapping
 from residual_hf.records.run_folder import read_recipe
 from residual_hf.records.run_record import DataRecord, RunRecord, describe_corpora, describe_data
 from residual_hf.training.launch import this_process
 
 from .recipe import Recipe
+
+logger = logging.getLogger(__name__)
 
 
 def check_run_folder(folder: Path) -> None:
@@ -84,6 +87,9 @@ def has_finished(recipe: Recipe, texts: Corpora, folder: Path) -> bool:
     if record.data.test != describe_corpora(texts.get("test", ())):
         return False
     written = all((folder / name).is_file() for name in ("metrics.json", "model/README.md"))
+    if damage := find_damage(folder / "model"):
+        logger.warning("%s; the model is made again from the checkpoints", damage)
+        return False
     return written and any((folder / "model" / name).is_file() for name in WEIGHT_FILES)
 
 

@@ -7,7 +7,8 @@ import hashlib
 import pytest
 
 from residual_hf.base.errors import InputError
-from residual_hf.data.text_files import LineReader, count_lines, file_hash, iter_lines, sample_hash
+from residual_hf.data.text_files import LineReader, count_lines, iter_lines, sample_hash
+from residual_hf.model.checksums import file_hash
 
 LINES = ["Straße", "", "end\u2028of line", "last"]
 
