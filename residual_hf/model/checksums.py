@@ -8,6 +8,7 @@ import json
 import os
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import Any
 
 CHECKSUMS = "checksums.json"
 EDITED = {".md", ".png"}  # the card and its picture
@@ -23,16 +24,21 @@ def file_hash(path: Path) -> str:
 
 
 def write_checksums(folder: Path, names: Iterable[str] | None = None) -> None:
-    """Record all files of a folder, at any depth, or update the record of `names`.
+    """Record all files of a folder, at any depth, or add `names` to its record.
 
     Cards are left out: people edit them.
     """
-    record, files = folder / CHECKSUMS, _files(folder)
-    sums = {} if names is None else json.loads(record.read_text("utf-8"))
+    files = _files(folder)
+    sums = {} if names is None else _recorded(folder) or {}
     sums |= {name: file_hash(files[name]) for name in (files if names is None else names)}
     temporary = folder / f".{CHECKSUMS}"
     temporary.write_text(json.dumps(sums, indent=2) + "\n", encoding="utf-8")
-    os.replace(temporary, record)
+    os.replace(temporary, folder / CHECKSUMS)
+
+
+def is_recorded(path: Path) -> bool:
+    """Whether a file is in the record of its folder and as it was then."""
+    return file_hash(path) == (_recorded(path.parent) or {}).get(path.name)
 
 
 def of_model(name: str) -> bool:
@@ -51,15 +57,10 @@ def find_damage(folder: str | os.PathLike, wanted: Callable[[str], bool] | None 
     Only the `wanted` names count; without it all do, also those that are missing.
     """
     folder = Path(folder)
-    record = folder / CHECKSUMS
-    if not record.is_file():
+    if not (folder / CHECKSUMS).is_file():
         return None
-    try:
-        sums = json.loads(record.read_text("utf-8"))
-    except (OSError, ValueError, RecursionError):
-        sums = None
-    if not isinstance(sums, dict) or not sums:
-        return f"{record} is damaged"
+    if (sums := _recorded(folder)) is None:
+        return f"{folder / CHECKSUMS} is damaged"
     files = _files(folder)
     for name in sorted(sums.keys() - files.keys()) if wanted is None else ():
         return f"{folder / name} is missing"
@@ -73,6 +74,15 @@ def refuse_damage(folder: str | os.PathLike, wanted: Callable[[str], bool]) -> N
     """Raise `ValueError` for a folder with a `wanted` file that is not as it was recorded."""
     if damage := find_damage(folder, wanted):
         raise ValueError(f"{damage}; copy it again or, if the change is intended, delete {CHECKSUMS}")
+
+
+def _recorded(folder: Path) -> dict[str, Any] | None:
+    """The record of a folder; None for one that is missing or damaged."""
+    try:
+        sums = json.loads((folder / CHECKSUMS).read_text("utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return None
+    return sums if isinstance(sums, dict) and sums else None
 
 
 def _files(folder: Path) -> dict[str, Path]:
