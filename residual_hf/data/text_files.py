@@ -56,13 +56,18 @@ class LineReader:
                         line = line.removeprefix(b"\xef\xbb\xbf")
                     line = line.removesuffix(b"\n").removesuffix(b"\r")
                     try:
-                        yield line.decode("utf-8")
+                        text = line.decode("utf-8")
                     except UnicodeDecodeError as error:
-                        utf16 = self.number == 1 and line[:2] in (b"\xff\xfe", b"\xfe\xff")
+                        utf16 = b"\0" in line or (self.number == 1 and line[:2] in (b"\xff\xfe", b"\xfe\xff"))
                         raise InputError(
                             f"{path}: line {self.number}, byte {error.start + 1} (0x{line[error.start]:02X}) is not "
                             "UTF-8" + ("; the file looks like UTF-16" if utf16 else "")
                         ) from error
+                    if "\0" in text:
+                        raise InputError(
+                            f"{path}: line {self.number} has a NUL byte: the file is not UTF-8 text, but may be UTF-16"
+                        )
+                    yield text
         except DAMAGED as error:
             raise InputError(f"{path}: damaged gzip file, cannot be read past line {self.number}: {error}") from error
         except FileNotFoundError:
