@@ -9,6 +9,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+from residual_hf.base.environment import device_name, versions
 from residual_hf.base.errors import InputError
 from residual_hf.base.files import RECORD, expanded
 from residual_hf.checkpoint import WEIGHT_FILES
@@ -17,7 +18,7 @@ from residual_hf.data.pipeline import Corpora
 from residual_hf.model.checksums import file_hash, find_damage
 from residual_hf.model.options import from_mapping
 from residual_hf.records.run_folder import read_recipe
-from residual_hf.records.run_record import DataRecord, RunRecord, describe_corpora, describe_data
+from residual_hf.records.run_record import THEN, DataRecord, RunRecord, describe_corpora, describe_data
 from residual_hf.training.launch import this_process
 
 from .recipe import Recipe
@@ -77,6 +78,20 @@ def other_text(recipe: Recipe, texts: Corpora, record: RunRecord) -> list[str]:
         if any(recorded) and recorded != present:
             other.append(split)
     return other
+
+
+def warn_about_rounding(folder: Path) -> None:
+    """Warn if a run goes on with other devices, threads or libraries, which add numbers in another order."""
+    record = RunRecord.read(folder)
+    before = {"device": (record.device or "").split(THEN)[-1], **record.versions}
+    present = {"device": device_name(), **versions()}
+    changes = [f"{name}: {old}, now {present.get(name)}" for name, old in before.items() if old != present.get(name)]
+    if record.device and changes:
+        logger.warning(
+            "the weights will differ in their last digits from those of an uninterrupted run, as sums are rounded in "
+            "another order (%s)",
+            "; ".join(changes),
+        )
 
 
 def has_finished(recipe: Recipe, texts: Corpora, folder: Path) -> bool:

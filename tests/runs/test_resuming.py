@@ -183,8 +183,12 @@ def test_a_run_stopped_by_patience_goes_on_with_more(tmp_path):
     assert train(changed(recipe, "training", patience=3), resume=True)["updates"] == 8
 
 
-def test_the_precisions_and_commits_of_all_starts_are_recorded(run, monkeypatch):
+def test_the_precisions_and_commits_of_all_starts_are_recorded(run, monkeypatch, caplog):
     recipe, folder = run
+    first = RunRecord.read(folder)
+    RunRecord.update(folder, seconds=6000.0)
+    monkeypatch.setattr("residual_hf.records.run_record.device_name", lambda: "a CPU, 9 threads")
+    monkeypatch.setattr("residual_hf.runs.resuming.device_name", lambda: "a CPU, 9 threads")
     assert RunRecord.read(folder).precision == "fp32"
     RunRecord.update(folder, commit="1234+")
     monkeypatch.setattr("residual_hf.records.run_record.commit", lambda: "5678")
@@ -195,6 +199,10 @@ def test_the_precisions_and_commits_of_all_starts_are_recorded(run, monkeypatch)
         record = RunRecord.read(folder)
         assert (record.precision, record.commit) == ("fp32, then bf16", "1234+, then 5678")
         assert record.commits == ["1234+", "5678"]
+        assert record.device == f"{first.device}, then a CPU, 9 threads"
+    assert 6000 < record.seconds < 6300 and read_json(folder / "metrics.json")["minutes"] >= 100
+    assert caplog.text.count("will differ in their last digits") == 1  # at the first of the two
+    assert f"device: {first.device}, now a CPU, 9 threads" in caplog.text
 
 
 def test_a_resumed_run_evaluates_and_logs_as_often_as_its_recipe_says(run):
