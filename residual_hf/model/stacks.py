@@ -91,8 +91,8 @@ class ResidualPreTrainedModel(PreTrainedModel):
     @property
     def _keys_to_ignore_on_save(self) -> set[str]:
         """The keys that are tied at the moment, so that a table that was untied later is saved."""
-        parameters = dict(self.named_parameters(remove_duplicate=False))
         tied = getattr(self, "all_tied_weights_keys", {})
+        parameters = dict(self.named_parameters(remove_duplicate=False)) if tied else {}
         return {name for name, source in tied.items() if parameters.get(name) is parameters.get(source)}
 
     @_keys_to_ignore_on_save.setter
