@@ -25,6 +25,7 @@ from transformers import PreTrainedConfig
 from transformers.dynamic_module_utils import get_relative_import_files, get_relative_imports
 from transformers.utils import cached_file, logging
 
+from .checksums import CHECKSUMS
 from .connections import ResidualConnection, get_ln_mode
 
 if TYPE_CHECKING:
@@ -63,6 +64,7 @@ def write_model_code(folder: str | os.PathLike, config: ResidualConfig) -> None:
     otherwise a warning is logged.
     """
     folder = Path(folder)
+    (folder / CHECKSUMS).unlink(missing_ok=True)  # of an earlier checkpoint in this folder
     for name, text in model_code(config).items():
         (folder / name).write_text(text, "utf-8")
 
