@@ -24,10 +24,11 @@ from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from residual_hf._version import __version__
+from residual_hf.data.language_names import language_name
 
 from .batcher import Batcher, ClosingError, Metrics
 from .batcher import Request as TranslationRequest
-from .languages import Languages, language_name
+from .languages import Languages
 from .server_settings import ServerSettings
 from .text import visible_text
 

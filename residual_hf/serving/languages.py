@@ -12,6 +12,7 @@ from babel import Locale, UnknownLocaleError
 from py3langid.langid import MODEL_FILE, LanguageIdentifier
 
 from residual_hf.base.errors import InputError
+from residual_hf.data.language_names import language_name
 from residual_hf.generation.translator import Translator
 from residual_hf.model.configuration_residual import ResidualConfig
 from residual_hf.model.translation_inputs import language_tags
@@ -82,11 +83,3 @@ def detected_as(code: str, labels: Collection[str]) -> str:
         return language if language in labels else Locale.parse(language).language
     except (UnknownLocaleError, ValueError):
         return language
-
-
-def language_name(code: str) -> str:
-    """English name of a language code, or the code."""
-    try:
-        return Locale.parse(code.replace("-", "_")).get_display_name("en") or code
-    except (UnknownLocaleError, ValueError):
-        return code
