@@ -59,6 +59,14 @@ class GenerationFields(InputSettings):
     no_repeat_ngram_size: int | None = option(None, minimum=0)
     encoder_no_repeat_ngram_size: int | None = option(None, minimum=0)
     exponential_decay_length_penalty: tuple[int, float] | None = None
+    prompt_lookup_num_tokens: int | None = option(None, minimum=1)
+    assistant_early_exit: int | None = option(None, minimum=1)
+    pad_token_id: int | None = None
+    bos_token_id: int | None = None
+    decoder_start_token_id: int | None = None
+    forced_bos_token_id: int | None = None
+    eos_token_id: int | list[int] | None = None
+    forced_eos_token_id: int | list[int] | None = None
     suppress_tokens: list | None = None
     begin_suppress_tokens: list | None = None
     bad_words_ids: list | None = None
@@ -66,6 +74,9 @@ class GenerationFields(InputSettings):
     renormalize_logits: bool | None = None
     return_dict_in_generate: bool | None = None
     output_scores: bool | None = None
+    output_logits: bool | None = None
+    output_attentions: bool | None = None
+    output_hidden_states: bool | None = None
     use_cache: bool | None = None
     fast_decoding: bool | None = None
     decoding_dtype: str | None = None
@@ -113,7 +124,8 @@ def check_fields(values: dict[str, Any], where: object) -> None:
         if values.get(name) is not None and not isinstance(values[name], kind):
             raise InputError(f"{where}: {name} is {shortened(repr(values[name]))}, must be {TYPE_NAMES[kind]}")
     dtype = values.get("dtype", "float32")
-    if dtype is not None and not isinstance(getattr(torch, str(dtype), None), torch.dtype):
+    is_type = isinstance(dtype, str) and isinstance(getattr(torch, dtype, torch.float32), torch.dtype)
+    if dtype is not None and not is_type:  # other names are refused by Transformers
         raise InputError(f"{where}: dtype is {shortened(repr(dtype))}, must be the name of a type of PyTorch")
     for task, settings in (values.get("task_specific_params") or {}).items():
         if not isinstance(settings, dict) or not isinstance(settings.get("prefix") or "", str):
@@ -141,8 +153,8 @@ def check_generation_config(folder: Path, config: ResidualConfig) -> None:
         generation.validate()
     except UNREADABLE as error:
         raise InputError(f"{path}: {error}") from error
-    check_generation_fields(generation, path)
     check_token_ids(generation, config, path)
+    check_generation_fields(generation, path)
 
 
 def check_generation_fields(generation: GenerationConfig, where: object) -> None:

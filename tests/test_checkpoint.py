@@ -214,6 +214,9 @@ OF_GENERATION = [
     {"bad_words_ids": [[1, -5]]},
     {"use_cache": "no"},
     {"decoding_dtype": 8},
+    {"decoder_start_token_id": [1]},
+    {"eos_token_id": [[1]]},
+    {"output_hidden_states": ["a"]},
 ]
 
 

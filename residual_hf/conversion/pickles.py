@@ -217,10 +217,8 @@ class _ZipReader(_Reader):
         record = self.records.get(f"{self.folder}data/{key}")
         if record is None or record.file_size != size * dtype.itemsize:
             raise ValueError(f"the storage {key} is missing or has another size")
-        buffer = bytearray(record.file_size)
         with self.archive.open(record) as file:
-            file.readinto(buffer)
-        return buffer
+            return bytearray(file.read())
 
 
 class _LegacyReader(_Reader):
@@ -233,17 +231,15 @@ class _LegacyReader(_Reader):
         self.buffers: dict[str, bytearray] = {}
         self.promised = 0  # bytes
         loaded, keys = self.execute(self.file), self.execute(self.file)
-        if (
-            not isinstance(keys, list)
-            or len(keys) != len(self.buffers)
-            or {*map(checked_key, keys)} != {*self.buffers}
-        ):
+        if len(keys) != len(self.buffers) or set(map(checked_key, keys)) != self.buffers.keys():
             raise ValueError("other storages than those of its tensors")
         for key in keys:
             buffer = self.buffers[key]
             size = int.from_bytes(self.file.read(8), "little")
-            if size != len(self.storages[key]) or self.file.readinto(buffer) != len(buffer):
+            content = self.file.read(len(buffer))
+            if size != len(self.storages[key]) or len(content) != len(buffer):
                 raise ValueError(f"the storage {key} is cut or has another size")
+            buffer[:] = content
         if self.file.read(1):
             raise ValueError("more than its storages")
         return loaded

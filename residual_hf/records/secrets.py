@@ -7,7 +7,7 @@ They are found by the detectors of `detect-secrets`, and by patterns for those t
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -45,7 +45,7 @@ def detectors() -> list[Any]:
     from detect_secrets.core.plugins.util import get_mapping_from_secret_type_to_class  # takes a second
     from detect_secrets.plugins.base import RegexBasedDetector
 
-    classes = get_mapping_from_secret_type_to_class().values()
+    classes: Iterable[Any] = get_mapping_from_secret_type_to_class().values()
     return [cls() for cls in classes if issubclass(cls, RegexBasedDetector) and cls.__name__ not in NOT_USED]
 
 
