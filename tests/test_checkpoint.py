@@ -19,6 +19,7 @@ from residual_hf.cli import main
 from residual_hf.conversion.transformers_models import from_transformers
 from residual_hf.generation.translator import Translator
 from residual_hf.hub.push import push_run
+from residual_hf.model.checksums import CHECKSUMS, write_checksums
 from residual_hf.model.tokenization_residual import ResidualTokenizer
 
 CARD = "---\nlibrary_name: transformers\npipeline_tag: translation\ntags: [translation]\n---\n# German to English\n"
@@ -42,6 +43,7 @@ def set_fields(file="config.json", **fields):
     def change(folder):
         values = json.loads((folder / file).read_text()) | fields
         (folder / file).write_text(json.dumps(values))
+        write_checksums(folder, [file])  # as of a model that was saved like this
 
     return change
 
@@ -51,6 +53,7 @@ def change_weights(change):
         tensors = load_file(folder / WEIGHTS)
         change(tensors)
         save_file(tensors, folder / WEIGHTS, metadata={"format": "pt"})
+        write_checksums(folder, [WEIGHTS])
 
     return changed
 
@@ -228,6 +231,7 @@ def test_fields_of_a_wrong_type_or_range_are_named(folder):
             with pytest.raises(InputError, match=message):
                 check(folder)
         (folder / "config.json").write_text(before)
+        write_checksums(folder, ["config.json"])
     before = (folder / "generation_config.json").read_text()
     model, _ = load_checkpoint(folder)
     for fields in OF_GENERATION:
@@ -235,6 +239,7 @@ def test_fields_of_a_wrong_type_or_range_are_named(folder):
         with pytest.raises(InputError, match=rf"generation_config\.json: .*{next(iter(fields))}"):
             check_generation_config(folder, model.config)
         (folder / "generation_config.json").write_text(before)
+        write_checksums(folder, ["generation_config.json"])
     set_fields("generation_config.json", num_beams="5")(folder)
     with pytest.raises(InputError, match="generation config: num_beams: '5' given, must be an integer >= 1"):
         load_checkpoint(folder)
@@ -254,6 +259,7 @@ def test_a_kernel_of_the_hub_in_the_config_of_another_family_is_refused(folder):
 
 @pytest.mark.parametrize("place", ["vocab", "post_processor", "huge"])
 def test_tokens_outside_of_the_vocabulary_of_the_model_are_named(folder, place):
+    (folder / CHECKSUMS).unlink()
     values = json.loads((folder / "tokenizer.json").read_text())
     vocabulary = values["model"]["vocab"]
     if place == "post_processor":
@@ -271,6 +277,43 @@ def test_a_sound_folder_passes(folder):
     names = validate_model_folder(folder)
     assert sorted([*names, "README.md"]) == sorted(path.name for path in folder.iterdir())
     assert any(Translator.from_pretrained(folder).translate(SENTENCES))
+
+
+@pytest.mark.parametrize("name", [WEIGHTS, "config.json", "tokenizer.json", "layers.py", CHECKSUMS])
+def test_a_flipped_bit_is_found(folder, name):
+    """In a comment, a blank or a number, with which everything loads: nothing but the checksums tells."""
+    content = bytearray((folder / name).read_bytes())
+    place = len(content) - 1 if name == WEIGHTS else content.index(b"\n")
+    content[place] ^= 1 if name == WEIGHTS else ord("\n") ^ ord(" ")
+    (folder / name).write_bytes(content)
+    if name == CHECKSUMS:
+        sums = json.loads(content)
+        (folder / name).write_text(json.dumps(sums | {WEIGHTS: "0" * 64}))
+        name = WEIGHTS
+    with pytest.raises(InputError, match=rf"{name} is damaged or was changed: .*; copy it again or"):
+        Translator.from_pretrained(folder)
+    if name != "layers.py":  # of which a push has more to say
+        with pytest.raises(InputError, match=f"{name} is damaged"):
+            validate_model_folder(folder)
+    if name in (WEIGHTS, "config.json"):
+        with pytest.raises(ValueError, match=f"{name} is damaged"):
+            AutoModelForSeq2SeqLM.from_pretrained(folder)
+    (folder / CHECKSUMS).unlink()
+    assert Translator.from_pretrained(folder)
+
+
+def test_saving_with_transformers_replaces_a_model_and_its_checksums(folder):
+    model = AutoModelForSeq2SeqLM.from_pretrained(folder)
+    model.lm_head.weight.data.add_(1.0)
+    model.save_pretrained(folder)
+    assert not (folder / CHECKSUMS).exists() and Translator.from_pretrained(folder)
+
+
+@pytest.mark.parametrize("record", ["", "[]", '{"config.json": 3, "/dev/zero": "a", "../x": "a"}', "[" * 99999])
+def test_a_record_of_checksums_may_be_anything(folder, record):
+    (folder / CHECKSUMS).write_text(record)
+    with pytest.raises(InputError, match=r"(checksums|config)\.json is damaged"):
+        Translator.from_pretrained(folder)
 
 
 def test_weights_in_several_files(folder, tmp_path):
