@@ -197,13 +197,14 @@ class _AlignedPair:
     def _attention(self) -> Array:
         pair, sources, targets = self.pair, self.source_units, self.target_units
         words = np.array([pair.source[start].isalnum() for start, _ in sources])
-        plain = np.zeros((len(targets), len(sources)))
-        of_words = plain.copy()
-        for part in pair.alignment.parts if pair.alignment else ():
-            plain += part.between(sources, targets)
-            of_words[:, words] += part.between(np.array(sources)[words], targets)
         is_word = np.array([pair.target[start].isalnum() for start, _ in targets], dtype=bool)
-        return np.where(is_word[:, None], of_words, plain)
+        weights = np.zeros((len(targets), len(sources)))
+        for part in pair.alignment.parts if pair.alignment else ():
+            plain = part.between(sources, targets)
+            plain[is_word] = 0
+            plain[np.ix_(is_word, words)] = part.between(np.array(sources)[words], np.array(targets)[is_word])
+            weights += plain
+        return weights
 
     def shares(self, start: int, end: int) -> Array | float:
         """How much of each target unit a range of the source text has, (target units,)."""
