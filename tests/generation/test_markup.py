@@ -161,6 +161,7 @@ def translated(source, *translations):
         ("Nimm <code>ls -l</code> oft", "often use ls -l", "0-1 1-2 2-3 3-0", "often use <code>ls -l</code>"),
         ("Nimm <kbd>F1</kbd> oft", "often use F2", "0-1 1-2 2-0", "often use <kbd>F1</kbd>"),
         ("Nimm <kbd>F1</kbd> oft", "often", "2-0", "<kbd>F1</kbd> often"),
+        ("Nimm <kbd>en</kbd> oft", "often", "2-0", "<kbd>en</kbd> often"),
         (
             "Ein <img src=a> Bild <!-- n --> da",
             "there a picture",
@@ -218,7 +219,7 @@ INLINE = ["b", "i", "a href='x'", "span class=y", "code", "em translate=no"]
 @pytest.mark.parametrize("valid", [True, False])
 def test_any_markup_and_translation_give_well_formed_elements(valid):
     draw = random.Random(1)
-    for _ in range(100):
+    for _ in range(200):
         source, stack = "", []
         for _ in range(draw.randrange(25)):
             if draw.random() < 0.5:
