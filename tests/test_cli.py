@@ -4,6 +4,7 @@ from __future__ import annotations
 import argparse
 import gc
 import json
+import logging
 import os
 import re
 import signal
@@ -43,6 +44,19 @@ def test_imports_leave_the_garbage_collector_as_it_was(monkeypatch):
         assert gc.isenabled()
     finally:
         gc.unfreeze()
+
+
+def test_imports_show_no_warnings_of_libraries(monkeypatch, caplog):
+    monkeypatch.delitem(sys.modules, "torch")
+    log = logging.getLogger("torchao")
+    try:
+        with imports():
+            log.warning("Failed to load an extension")
+            log.error("an error")
+        log.warning("a warning")
+    finally:
+        gc.unfreeze()
+    assert [record.message for record in caplog.records] == ["an error", "a warning"]
 
 
 def test_translate_reads_and_writes_lines(model_folder, monkeypatch, capsys):

@@ -232,7 +232,8 @@ def _quoting(value: Any, hint: Any) -> str:
     """Advice for text that YAML reads as something else: `no` as false, 2026-01-01 as a date."""
     if str not in (hint, *get_args(hint)) or not isinstance(value, (bool, int, float, date)):
         return ""
-    return f'; quote it if it is text, as in "{("no", "yes")[value] if isinstance(value, bool) else value}"'
+    shown = ("no", "yes")[value] if isinstance(value, bool) else shortened(str(value))
+    return f'; quote it if it is text, as in "{shown}"'
 
 
 def _convert(value: Any, hint: Any, declared: Mapping[str, Any], name: str) -> Any:
