@@ -132,8 +132,8 @@ def measure(translator: Translator, pairs: list[tuple[str, str]], words: dict[st
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("model", help="folder of a model or a run")
-    for name in ("source", "target", "train-source", "train-target"):
-        parser.add_argument(f"--{name}", type=Path, required=True)
+    for flag in ("--source", "--target", "--train-source", "--train-target"):
+        parser.add_argument(flag, type=Path, required=True)
     parser.add_argument("--sentences", type=int, default=500, help="sentences to look at (default: 500)")
     options = parser.parse_args()
     translator = Translator.from_pretrained(options.model)
