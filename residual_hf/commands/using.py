@@ -9,7 +9,7 @@ import sys
 from dataclasses import fields
 from pathlib import Path
 
-from residual_hf.base.errors import InputError
+from residual_hf.base.errors import InputError, requires
 from residual_hf.data.data_settings import DataSettings
 from residual_hf.evaluation.metrics import EvaluationSettings
 from residual_hf.generation.generation_settings import StreamSettings
@@ -85,11 +85,9 @@ def add_serve(serve: argparse.ArgumentParser) -> None:
 
 
 def run_serve(options: argparse.Namespace) -> None:
-    try:
+    with requires("serve"):
         from residual_hf.serving.app import serve
         from residual_hf.serving.languages import Languages
-    except ImportError as error:
-        raise InputError(f"{error.name} is not installed: pip install 'residual_hf[serve]'") from error
 
     settings = given_fields(ServerSettings, options)
     translators = {model: load_translator(options, model) for model in options.models}
