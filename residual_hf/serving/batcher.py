@@ -17,10 +17,11 @@ from typing import Any, NamedTuple
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
+from residual_hf.generation.checks import is_copy, repeats
 from residual_hf.generation.translator import Hypothesis, Translator
 from residual_hf.model.fingerprint import unchanged
 
-from .text import Document, is_copy, repeats
+from .text import Document
 
 logger = logging.getLogger(__name__)
 

@@ -1,5 +1,5 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
-"""Text of any length as sentences and the layout between them; checks of a translation against its source."""
+"""Text of any length as sentences and the layout between them."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from html.parser import HTMLParser
 
 from sentencex import segment
 
+from residual_hf.generation.checks import has_letters
 from residual_hf.generation.long_text import space_between, split_text
 
 LINE_BREAKS = re.compile(r"([\r\n\v\f\x85\u2028\u2029]+)")
 MARKER = r"(?:[-*+•–—#>]+\s+)*"  # of lists, headings and quotations
 BEFORE_SENTENCE = re.compile(rf"\s*{MARKER}")
 UNUSUAL_SPACE = re.compile(r"[^\S ]")
-LOOP = re.compile(r"(.{2,60}?)\1{3,}", re.DOTALL)
 VERBATIM = ("code", "kbd", "pre", "samp", "script", "style", "svg", "textarea", "var")
 VOID = ("area", "base", "br", "col", "embed", "hr", "img", "input", "link", "meta", "source", "track", "wbr")
 """Elements without an end tag."""
@@ -30,7 +30,6 @@ BLOCKS = (
 ENDED_BY = {"p": BLOCKS, "li": ("li",), "dt": ("dt", "dd"), "dd": ("dt", "dd"), "option": ("option", "optgroup")}
 ENDED_BY |= {"td": CELL, "th": CELL, "tr": CELL[2:]}
 """Elements whose end tag may be left out, and the start tags that end them; so does the end of their parent."""
-FIRST_IDEOGRAPH = "\u2e80"
 _escape = partial(html.escape, quote=False)
 
 Piece = tuple[str, bool]  # text, and whether it is a sentence to translate
@@ -75,26 +74,14 @@ class Document:
         return text + space
 
 
-def repeats(translation: str, source: str) -> bool:
-    """Whether a passage occurs four times in a row in the translation, but none in the source."""
-    return _has_loop(translation) and not _has_loop(source)
-
-
-def is_copy(translation: str, source: str) -> bool:
-    """Whether the translation has the letters of the source. Short texts may be names and are never copies."""
-    letters = _letters(source)
-    ideographs = len(letters) >= 8 and min(letters) >= FIRST_IDEOGRAPH
-    return (ideographs or len(source.split()) >= 4) and letters != "" and letters == _letters(translation)
-
-
 def _pieces(text: str, language: str, fits: Callable[[str], bool]) -> Iterator[Piece]:
     for line in LINE_BREAKS.split(text):
-        for sentence in sentences_of(line, language) if _has_letters(line) else [line]:
+        for sentence in sentences_of(line, language) if has_letters(line) else [line]:
             before = BEFORE_SENTENCE.match(sentence)[0]  # type: ignore[index]  # it matches any text
             core = sentence[len(before) :].rstrip()
             yield before, False
             for part, space in split_text(core, fits):
-                yield part, _has_letters(part)
+                yield part, has_letters(part)
                 yield space, False
             yield sentence[len(before) + len(core) :], False
 
@@ -104,18 +91,6 @@ def sentences_of(line: str, language: str) -> Iterator[str]:
     end = 0
     for found in segment(language, UNUSUAL_SPACE.sub(" ", line)):
         yield line[end : (end := end + len(found))]
-
-
-def _has_letters(text: str) -> bool:
-    return any(character.isalpha() for character in text)
-
-
-def _letters(text: str) -> str:
-    return "".join(filter(str.isalpha, text.casefold()))
-
-
-def _has_loop(text: str) -> bool:
-    return any(_has_letters(match[1]) for match in LOOP.finditer(text))
 
 
 def visible_text(text: str) -> str:

@@ -5,7 +5,7 @@ import pytest
 
 pytest.importorskip("sentencex", reason="needs the extra 'serve'")
 
-from residual_hf.serving.text import Document, is_copy, repeats, visible_text
+from residual_hf.serving.text import Document, visible_text
 
 LAYOUT = "# Title\n\n  - Hello Dr. Smith.  How are you? \r\n  - Fine!\n\n----\n\t3.14 \n"
 
@@ -101,19 +101,3 @@ def test_sentences_have_spaces_between_them_as_their_language_writes():
 def test_visible_text_has_neither_markup_nor_code():
     source = '<p class="intro">Guten Tag!</p><script>return the(element)</script><code>for the</code> Ja &amp; nein'
     assert visible_text(source).split() == ["Guten", "Tag!", "Ja", "&", "nein"]
-
-
-def test_repetition_is_a_passage_four_times_in_a_row_that_the_source_has_not():
-    assert repeats("the cat the cat the cat the cat sat", "die Katze")
-    assert repeats("猫猫猫猫猫猫猫猫", "Katze")
-    assert not repeats("the cat the cat sat", "die Katze")
-    assert not repeats("ha ha ha ha ha ha", "ha ha ha ha ha")
-    assert not repeats("costs 1000000000 .......... dollars", "x")
-
-
-def test_copy_is_the_source_up_to_case_and_punctuation_but_no_short_name():
-    assert is_copy("ein Hund, läuft im park", "Ein Hund läuft im Park.")
-    assert is_copy("我们今天去公园玩。", "我们今天去公园玩")
-    assert not is_copy("Johann Sebastian Bach", "Johann Sebastian Bach")
-    assert not is_copy("a dog runs in the park", "Ein Hund läuft im Park.")
-    assert not is_copy("1 2 3 4 5", "1 2 3 4 5")
