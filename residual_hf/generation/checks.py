@@ -15,7 +15,7 @@ FIRST_IDEOGRAPH = "\u2e80"
 NUMBER = regex.compile(r"\d+(?:(?:[.,'’\u00a0\u202f]|\s(?=\d{3}(?!\d)))\d+)*")
 PLACEHOLDER = re.compile(
     r"https?://[^\s<>\"]+[^\s<>\".,;:!?)\]]|(?<![\w.+-])[\w.+-]+@[\w-]+(?:\.[\w-]+)+"  # addresses
-    r"|\$?\{\{?[^\s{}]*\}?\}|%(?:\d+\$|\(\w+\))?[-+#0]*\d*(?:\.\d+)?[sdifxXucg@](?!\w)|%\w+%"  # of formats and templates
+    r"|\$?\{\{?[^\s{}]*\}?\}|%(?:\d+\$|\(\w+\))?[-+#0]*\d*(?:\.\d+)?[sdifxXucg@](?!\w)|%\w+%"  # of formats
 )
 TAG = re.compile(r"</?[A-Za-z][^<>]*>")
 DENSE = regex.compile(r"[\p{Han}\p{Hiragana}\p{Katakana}\p{Hangul}]")

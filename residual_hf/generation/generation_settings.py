@@ -75,10 +75,11 @@ class StreamSettings(InputSettings):
     word_scores: bool = option(False, help="write a tab and the probability of each word after each translation")
     flags: bool = option(
         False,
-        help="write a tab and suspicions after each translation: repetition, copy, numbers, placeholders, tags, length",
+        help="write a tab and suspicions after each translation: repetition, copy, numbers, placeholders, tags, "
+        "length",
     )
     review: int = option(
-        0, minimum=0, help="at the end, list as many lines with suspicions and low scores as messages"
+        0, minimum=0, help="list so many lines at the end, as messages: those with suspicions, then low scores"
     )
     sample: bool = option(False, help="sample translations instead of searching")
     top_k: int | None = option(None, minimum=1, help="with `sample`: sample from the k most probable tokens")

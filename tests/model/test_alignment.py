@@ -60,21 +60,20 @@ def test_one_pass_gives_the_probabilities_of_the_model_and_leaves_it_as_it_was(m
     found = align(model, tokenizer, SENTENCES, SENTENCES[::-1], rows, [row[:-1] for row in rows[::-1]])
     assert model.config._attn_implementation == before
     for text, row, alignment in zip(SENTENCES, rows, found, strict=True):
-        (alone,) = align(
-            model, tokenizer, [text], [alignment.target], [row], [tokenizer(alignment.target).input_ids[:-1]]
-        )
+        ids = tokenizer(alignment.target).input_ids[:-1]
+        (alone,) = align(model, tokenizer, [text], [alignment.target], [row], [ids])
         (part,) = alone.parts
         assert np.allclose(part.weights, alignment.parts[0].weights, atol=1e-5)
         assert np.allclose(part.weights.sum(1), 1, atol=1e-5)
-        labels = torch.tensor([tokenizer(alignment.target).input_ids[:-1]])
-        assert part.log_probs.mean() == pytest.approx(-model(torch.tensor([row]), labels=labels).loss.item(), rel=1e-4)
+        loss = model(torch.tensor([row]), labels=torch.tensor([ids])).loss.item()
+        assert part.log_probs.mean() == pytest.approx(-loss, rel=1e-4)
 
 
 def test_tokens_are_found_in_their_text_with_and_without_offsets(tokenizer):
     text, words = "ein  kleiner Hund,", [[0, 3], [3, 4], [4, 12], [12, 17], [17, 18]]
     ids = tokenizer(f"<2de> {text}")["input_ids"]
     assert token_spans(tokenizer, ids, text).tolist() == [[0, 0], *words, [0, 0]]  # the tag and the end have no place
-    other = [i for word in "kle iner Hund".split() for i in tokenizer(word, add_special_tokens=False).input_ids]
+    other = [i for word in ["kle", "iner", "Hund"] for i in tokenizer(word, add_special_tokens=False).input_ids]
     pieces = [[0, 2], [2, 3], [3, 6], [6, 8], [8, 13]]  # not as the tokenizer would split it
     assert token_spans(tokenizer, other, "kle iner Hund", True).tolist() == pieces
 

@@ -5,13 +5,23 @@ import pytest
 
 pytest.importorskip("sentencex", reason="needs the extra 'serve'")
 
-from residual_hf.serving.text import Document, visible_text
+from residual_hf.generation.html_text import HTMLText, visible_text
+from residual_hf.generation.markup import Document
 
 LAYOUT = "# Title\n\n  - Hello Dr. Smith.  How are you? \r\n  - Fine!\n\n----\n\t3.14 \n"
 
 
-def document(text, fits=lambda sentence: True, **options):
-    return Document(text, "en", fits, **options)
+class document:
+    """A text, or HTML with `markup`, whose sentences can be replaced."""
+
+    def __init__(self, text, fits=lambda sentence: True, *, markup=False, language="en"):
+        self.html = HTMLText(text) if markup else None
+        self.document = Document(self.html.blocks if markup else [[text]], language, fits)
+        self.sentences, self.aligned = self.document.sentences, self.document.aligned
+
+    def join(self, translations, alignments=None):
+        blocks = self.document.join(translations, alignments)
+        return self.html.render(blocks) if self.html else "".join(blocks[0])
 
 
 def test_layout_numbers_and_markers_stay_outside_sentences():
@@ -51,12 +61,13 @@ def test_long_sentences_are_split_at_spaces():
 
 def test_html_keeps_tags_entities_code_and_untranslated_elements():
     source = (
-        '<!doctype html><p class="a">Ham &amp; eggs.</p><!-- c --><br/><code>x &lt; y</code>'
+        '<!doctype html><p class="a">Ham &amp; eggs.</p><!-- c --><br/><code>x &lt; y</code> is '
         '<script>if (a < b) {}</script><b translate="no">Name<b>x</b></b> and &lt;more&gt;<?p?>'
     )
     found = document(source, markup=True)
-    assert found.sentences == ["Ham & eggs.", "and <more>"]
-    assert found.join(["A < B", "C"]) == source.replace("Ham &amp; eggs.", "A &lt; B").replace("and &lt;more&gt;", "C")
+    assert found.sentences == ["Ham & eggs.", "x < y is Namex and <more>"]
+    expected = source.replace("Ham &amp; eggs.", "A &lt; B").replace("and &lt;more&gt;", "AND &lt;MORE&gt;")
+    assert found.join(["A < B", "x < y is Namex AND <MORE>"]) == expected
 
 
 def test_elements_without_an_end_tag_end_nothing():
@@ -92,9 +103,9 @@ def test_text_that_is_not_translated_stays_escaped():
 
 def test_sentences_have_spaces_between_them_as_their_language_writes():
     chinese, english = "你好。我很好。", "Hello. I am fine."
-    assert Document(chinese, "zh", lambda sentence: True).join(["Hello.", "I am fine."]) == english
+    assert document(chinese, language="zh").join(["Hello.", "I am fine."]) == english
     assert document(english).join(["你好。", "我很好。"]) == chinese
-    assert Document(chinese, "zh", lambda sentence: True).join(["你好。", "我很好。"]) == chinese
+    assert document(chinese, language="zh").join(["你好。", "我很好。"]) == chinese
     assert document(english).join(["สวัสดีครับ", "ผมสบายดี"]) == "สวัสดีครับ ผมสบายดี"
 
 
