@@ -36,6 +36,8 @@ def open_archive(path: Path, largest: int = LARGEST_ARCHIVE) -> Iterator[zipfile
                     f"most {MOST_FILES:,} of {largest / 2**20:,.0f}"
                 )
             yield archive
+    except FileNotFoundError:
+        raise InputError(f"no such file: {path}") from None
     except DAMAGED as error:
         raise InputError(f"{path}: cannot be read as a zip archive: {error}") from error
 

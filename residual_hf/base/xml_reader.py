@@ -61,7 +61,7 @@ def xml_elements(file: IO[bytes], where: str, names: Collection[str]) -> Iterato
 
 def local_name(element: Any) -> str:
     """The name of an element without its namespace; empty for comments and processing instructions."""
-    return etree.QName(element).localname if isinstance(element.tag, str) else ""
+    return element.tag.rpartition("}")[2] if isinstance(element.tag, str) else ""
 
 
 def text_of(element: Any, inline: Collection[str], where: str) -> str:

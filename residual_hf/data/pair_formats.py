@@ -6,6 +6,7 @@ from __future__ import annotations
 import csv
 import re
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any
@@ -64,6 +65,7 @@ def languages_in(path: Path) -> Sequence[str]:
     return named.groups() if named else ()
 
 
+@lru_cache
 def same_language(one: str, other: str) -> bool:
     """Whether two codes name one language: `en` and `en-US`, but not `en-GB` and `en-US`."""
     one, other = (f"{code.replace('_', '-').lower()}-" for code in (one, other))

@@ -1,0 +1,111 @@
+# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
+"""Translation of a document, which can be interrupted and continued."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping
+from itertools import zip_longest
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from tqdm import tqdm
+
+from residual_hf.base.errors import InputError
+from residual_hf.generation.generation_settings import StreamSettings
+from residual_hf.generation.markup import Block, Inline, translate_blocks
+from residual_hf.generation.resumable_file import ResumableFile
+from residual_hf.generation.translator import Translator
+
+from .formats import read_document
+
+SHARE = 20
+"""Blocks are translated and noted together, as many as `StreamSettings.window` divided by this."""
+OF_LINES = {name: getattr(StreamSettings(), name) for name in ("num_return_sequences", "scores", "sample")}
+OF_LINES |= {name: getattr(StreamSettings(), name) for name in ("alignments", "word_scores", "flags", "review")}
+"""Settings that have no place in a document, and their defaults."""
+
+
+def translate_document(
+    load: Callable[[], Translator],
+    settings: StreamSettings,
+    source: Path,
+    output: Path | None,
+    *,
+    made_with: Mapping[str, Any] | None = None,
+    resume: bool = False,
+    overwrite: bool = False,
+    inputs: Iterable[Path | str] = (),
+) -> None:
+    """Translate the text of a document; layout, links and styles stay.
+
+    Until it is complete, `OUTPUT.partial` has the translated blocks. The document is read before `load` is called;
+    other arguments are those of `residual_hf.generation.stream.translate_file`.
+
+    Raises:
+        InputError: the document cannot be read, the output exists or has another format, or cannot be continued.
+    """
+    for name, default in OF_LINES.items():
+        settings.require(getattr(settings, name) == default, name, f"{default!r} for a document".lower())
+    if output is None:
+        raise InputError(f"--output: missing, required to translate the document {source}")
+    if output.suffix.lower() != source.suffix.lower():
+        raise InputError(f"--output: {output} given, must end in {source.suffix}, as the input does")
+    made_with = {**(made_with or {}), "source_lang": settings.source_lang, "target_lang": settings.target_lang}
+    file = ResumableFile(output, made_with, resume=resume, overwrite=overwrite, inputs=[source, *inputs])
+    document = read_document(source)
+    contents: list[list[Content]] = [[] for _ in document.blocks]
+    blocks = [numbered(block, inside) for block, inside in zip(document.blocks, contents, strict=True)]
+    with file:
+        done = len(blocks) - sum(1 for _ in file.remaining(map(json.dumps, blocks)))
+        translator = load()
+        languages = {"source_lang": settings.source_lang, "target_lang": settings.target_lang}
+        translator.encode([""], **languages)  # refuses languages
+        with tqdm(desc="translating", unit=" paragraphs", initial=done, total=len(blocks), disable=None) as bar:
+            for start in range(done, len(blocks), share := max(1, settings.window // SHARE)):
+                window = blocks[start : start + share]
+                found = translate_blocks(translator, window, **languages)
+                file.append([*map(json.dumps, window)], "".join(f"{json.dumps(block)}\n" for block in found))
+                bar.update(len(window))
+        file.finish(lambda lines, path: document.write(path, [*map(restored, map(json.loads, lines), contents)]))
+
+
+class Content(NamedTuple):
+    """The content of an element, and whether it is a word of its own: without text, between two spaces."""
+
+    value: Any
+    is_word: bool
+
+
+def numbered(block: Block, contents: list[Content]) -> Block:
+    """A block whose elements have numbers as content, which are the places of their contents in a list.
+
+    The model reads one space where an element without text is between two.
+    """
+    found: Block = []
+    for piece, following in zip_longest(block, block[1:], fillvalue=""):
+        last = found[-1] if found else ""
+        if isinstance(piece, str):
+            is_word = isinstance(last, Inline) and contents[last.content].is_word
+            found.append(piece[1:] if is_word else piece)
+            continue
+        spaced = isinstance(last, str) and isinstance(following, str) and last[-1:] == following[:1] == " "
+        contents.append(Content(piece.content, spaced and not piece.pieces))
+        found.append(Inline(len(contents) - 1, numbered(piece.pieces, contents), piece.keep))
+    return found
+
+
+def restored(block: list[Any], contents: list[Content]) -> Block:
+    """A block with the contents of its elements, after `numbered` and JSON, which makes lists of them."""
+    found: Block = []
+    for piece, following in zip_longest(block, block[1:], fillvalue=""):
+        if isinstance(piece, str):
+            found.append(piece)
+            continue
+        number, pieces, keep = piece
+        content, last = contents[number], found[-1] if found else " "
+        starts_word = isinstance(last, str) and last.endswith(" ")
+        found += [" "] * (content.is_word and not starts_word)
+        found.append(Inline(content.value, restored(pieces, contents), keep))
+        found += [" "] * (content.is_word and starts_word and isinstance(following, str) and following != "")
+    return found
