@@ -10,7 +10,7 @@ import pytest
 
 pytest.importorskip("lxml", reason="the extra [documents] is not installed")
 
-from support.documents import UpperCase, in_upper_case, upper_cased
+from support.documents import UpperCase, in_upper_case
 from support.tiny_translator import tiny_model, tiny_tokenizer
 
 from residual_hf.base.errors import InputError
