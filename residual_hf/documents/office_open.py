@@ -23,7 +23,7 @@ WRAPPERS = ("hyperlink", "ins", "moveTo", "smartTag", "customXml", "dir", "bdo")
 """Elements around runs, whose text belongs to the paragraph."""
 DROPPED = ("rPr", "proofErr", "lastRenderedPageBreak", "softHyphen")
 BREAKS = ("tab", "br", "cr", "ptab")
-TEXT, START, END, BREAK, EMPTY, CODE = "text", "start", "end", "break", "empty", "instrText"
+TEXT, START, END, BREAK, EMPTY, CODE = "text", "<", ">", "break", "empty", "instrText"
 WITHOUT_LOOK = ("lang", "noProof", "bCs", "iCs", "szCs", "webHidden", "altLang", "dirty", "err")
 """Properties of runs that do not change how their text looks: elements of Word, attributes of PowerPoint."""
 XML_SPACE = "{http://www.w3.org/XML/1998/namespace}space"
@@ -90,7 +90,7 @@ class Paragraph:
 
     def __init__(self, element: Any):
         self.element = element
-        self._formats: dict[bytes, Any] = {b"": None}
+        self._formats: dict[bytes, Any] = {}
         atoms = list(self._atoms(element))
         self._first = [atom for atom in atoms if local_name(atom.element).endswith("Start")]
         self._last = [atom for atom in atoms if local_name(atom.element).endswith("End")]
@@ -133,15 +133,15 @@ class Paragraph:
 
     def _look(self, properties: Any) -> bytes:
         """A key for the format of a run."""
-        if properties is None:
-            return b""
-        bare = copy.deepcopy(properties)
-        for child in list(bare):
-            if local_name(child) in WITHOUT_LOOK:
-                bare.remove(child)
-        for name in WITHOUT_LOOK:
-            bare.attrib.pop(name, None)
-        key = etree.tostring(bare, method="c14n") if len(bare) or bare.attrib else b""
+        key = b""
+        if properties is not None:
+            bare = copy.deepcopy(properties)
+            for child in list(bare):
+                if local_name(child) in WITHOUT_LOOK:
+                    bare.remove(child)
+            for name in WITHOUT_LOOK:
+                bare.attrib.pop(name, None)
+            key = etree.tostring(bare, method="c14n") if len(bare) or bare.attrib else b""
         self._formats.setdefault(key, properties)
         return key
 
@@ -190,7 +190,7 @@ class Paragraph:
                 element.remove(child)
         for atom in self._first:
             atom.append_to(element)
-        self._write(block, element, self._formats[self._base])
+        self._write(block, element, self._formats.get(self._base))
         for atom in self._last:
             atom.append_to(element)
         for child in [child for child in element if local_name(child) == "endParaRPr"]:

@@ -71,10 +71,11 @@ def translate_document(
 
 
 class Content(NamedTuple):
-    """The content of an element, and whether it is a word of its own: without text, between two spaces."""
+    """The content of an element, and whether it is without text: between two spaces, or after a word, as notes are."""
 
     value: Any
-    is_word: bool
+    is_word: bool = False
+    follows_word: bool = False
 
 
 def numbered(block: Block, contents: list[Content]) -> Block:
@@ -89,8 +90,10 @@ def numbered(block: Block, contents: list[Content]) -> Block:
             is_word = isinstance(last, Inline) and contents[last.content].is_word
             found.append(piece[1:] if is_word else piece)
             continue
-        spaced = isinstance(last, str) and isinstance(following, str) and last[-1:] == following[:1] == " "
-        contents.append(Content(piece.content, spaced and not piece.pieces))
+        before, after = _text(last)[-1:], _text(following)[:1]
+        empty = not piece.pieces
+        content = Content(piece.content, empty and before == after == " ", empty and before.strip() != "")
+        contents.append(content)
         found.append(Inline(len(contents) - 1, numbered(piece.pieces, contents), piece.keep))
     return found
 
@@ -98,14 +101,23 @@ def numbered(block: Block, contents: list[Content]) -> Block:
 def restored(block: list[Any], contents: list[Content]) -> Block:
     """A block with the contents of its elements, after `numbered` and JSON, which makes lists of them."""
     found: Block = []
+    space = ""
     for piece, following in zip_longest(block, block[1:], fillvalue=""):
         if isinstance(piece, str):
-            found.append(piece)
+            found.append(space + piece)
+            space = ""
             continue
         number, pieces, keep = piece
-        content, last = contents[number], found[-1] if found else " "
-        starts_word = isinstance(last, str) and last.endswith(" ")
-        found += [" "] * (content.is_word and not starts_word)
+        content, last = contents[number], found[-1] if found else ""
+        if isinstance(last, str) and (last.endswith(" ") or not found):
+            space = " " * ((content.is_word or content.follows_word) and following != "")
+            if content.follows_word and found:
+                found[-1] = last[:-1]
+        elif content.is_word:
+            found.append(" ")
         found.append(Inline(content.value, restored(pieces, contents), keep))
-        found += [" "] * (content.is_word and starts_word and isinstance(following, str) and following != "")
     return found
+
+
+def _text(piece: str | Inline) -> str:
+    return piece if isinstance(piece, str) else "".join(map(_text, piece.pieces))

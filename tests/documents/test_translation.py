@@ -81,16 +81,20 @@ def test_an_interrupted_document_is_continued(tmp_path, monkeypatch):
     assert output.read_text().startswith("LINE"), "until the new one is complete"
 
 
-def test_a_model_reads_one_space_where_an_image_is_a_word():
+@pytest.mark.parametrize(
+    ("source", "read", "written", "restored_as"),
+    [
+        (["see ", Inline("i"), " now"], ["see ", Inline(0), "now"], [Inline(0), "NOW SEE"], [Inline("i"), " NOW SEE"]),
+        (["see ", Inline("i"), " now"], ["see ", Inline(0), "now"], ["NOW", Inline(0)], ["NOW", " ", Inline("i")]),
+        (["a", Inline("note"), " b"], ["a", Inline(0), " b"], ["A ", Inline(0), "B"], ["A", Inline("note"), " B"]),
+        (["a", Inline("b", ["c"])], ["a", Inline(0, ["c"])], [Inline(0, ["C"]), "A"], [Inline("b", ["C"]), "A"]),
+    ],
+)
+def test_spaces_around_what_has_no_text(source, read, written, restored_as):
+    """The model reads one space where an image is a word, and a note comes after a word."""
     contents: list[Content] = []
-    block = numbered(["see ", Inline("image"), " now", Inline("b", ["x ", Inline("y"), " z"])], contents)
-    assert block == ["see ", Inline(0), "now", Inline(1, ["x ", Inline(2), "z"])]
-    written = json.loads(json.dumps([Inline(0), "now ", Inline(1, ["z ", Inline(2)]), " see"]))
-    assert restored(written, contents) == [
-        *(Inline("image"), " ", "now ", Inline("b", ["z ", Inline("y")])),
-        " see",
-    ]
-    assert restored(json.loads(json.dumps(["now", Inline(0)])), contents) == ["now", " ", Inline("image")]
+    assert numbered(source, contents) == read
+    assert restored(json.loads(json.dumps(written)), contents) == restored_as
 
 
 def test_formats_are_those_that_the_command_lists():
