@@ -92,8 +92,8 @@ def numbered(block: Block, contents: list[Content]) -> Block:
             continue
         before, after = _text(last)[-1:], _text(following)[:1]
         empty = not piece.pieces
-        content = Content(piece.content, empty and before == after == " ", empty and before.strip() != "")
-        contents.append(content)
+        follows_word = empty and before.strip() != "" and not after.isalnum()
+        contents.append(Content(piece.content, empty and before == after == " ", follows_word))
         found.append(Inline(len(contents) - 1, numbered(piece.pieces, contents), piece.keep))
     return found
 
@@ -110,8 +110,9 @@ def restored(block: list[Any], contents: list[Content]) -> Block:
         number, pieces, keep = piece
         content, last = contents[number], found[-1] if found else ""
         if isinstance(last, str) and (last.endswith(" ") or not found):
-            space = " " * ((content.is_word or content.follows_word) and following != "")
-            if content.follows_word and found:
+            moves = content.follows_word and bool(found)
+            space = " " * ((content.is_word or moves) and following != "")
+            if moves:
                 found[-1] = last[:-1]
         elif content.is_word:
             found.append(" ")
