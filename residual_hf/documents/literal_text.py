@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
@@ -14,6 +15,7 @@ EMPTY, START, END = "empty", "start", "end"
 TAG = re.compile(r"</?[A-Za-z][^<>]*>|<\d[\d:.]*>|\{\\[^{}]*\}")
 """Tags in messages and subtitles: of HTML, times of WebVTT, commands of SubStation Alpha."""
 CODE = re.compile(f"({TAG.pattern}|{PLACEHOLDER.pattern})")
+DEEPEST = 100  # tags within each other; further ones are empty
 NAME = re.compile(r"</?([A-Za-z][\w:-]*)")
 
 
@@ -30,15 +32,18 @@ def read_marks(parts: Iterable[str | Mark]) -> Block:
     """Text and marks as a block; a start without an end, and an end without a start, is empty."""
     root: Block = []
     stack: list[tuple[Mark, Block]] = []
+    is_open: Counter[str] = Counter()
     for part in parts:
         inside = stack[-1][1] if stack else root
         if isinstance(part, str):
             inside += [part] if part else []
-        elif part.kind == START:
+        elif part.kind == START and len(stack) < DEEPEST:
             stack.append((part, []))
-        elif part.kind == END and any(mark.name == part.name for mark, _ in stack):
-            while stack:
+            is_open[part.name] += 1
+        elif part.kind == END and is_open[part.name]:
+            while True:
                 mark, pieces = stack.pop()
+                is_open[mark.name] -= 1
                 outside = stack[-1][1] if stack else root
                 if mark.name == part.name:
                     outside.append(Inline((mark.written, part.written), pieces))

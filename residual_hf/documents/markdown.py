@@ -67,12 +67,12 @@ class MarkdownFile(Document):
         """Line, start and end of each line of a content; None if the file has it in another form."""
         places = []
         for row, part in enumerate(content, start=first):
-            in_file = [written for written in (part, part.replace("|", "\\|")) if written in self._lines[row]]
-            start = self._lines[row].find(in_file[0], ends[row]) if in_file else -1
+            line, end = self._lines[row], ends[row]
+            found = [(line.find(written, end), len(written)) for written in (part, part.replace("|", "\\|"))]
+            start, length = max(found)
             if start < 0:
                 return None
-            part = in_file[0]
-            ends[row] = start + len(part)
+            ends[row] = start + length
             places.append((row, start, ends[row]))
         return places
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import html
 import re
+from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
@@ -79,17 +80,18 @@ def _cues(lines: Sequence[str]) -> Iterator[str | list[str]]:
 
 def _balanced(text: str, lines: int) -> list[str]:
     """The text in as many lines of similar length, as far as its words allow."""
-    words = text.split(" ")
-    for width in range(-(-len(text) // lines), len(text) + 1):
+
+    def filled(width: int) -> list[str]:
         found = [""]
-        for word in words:
+        for word in text.split(" "):
             if found[-1] and len(found[-1]) + 1 + len(word) > width:
                 found.append(word)
             else:
                 found[-1] += f" {word}" if found[-1] else word
-        if len(found) <= lines:
-            return found
-    return [text]
+        return found
+
+    widths = range(-(-len(text) // lines), len(text) + 1)
+    return filled(widths[bisect_left(widths, True, key=lambda width: len(filled(width)) <= lines)])
 
 
 def _escaped(text: str) -> str:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Callable, Iterable, Mapping
 from itertools import zip_longest
 from pathlib import Path
@@ -19,8 +20,12 @@ from residual_hf.generation.translator import Translator
 
 from .formats import read_document
 
+logger = logging.getLogger(__name__)
+
 SHARE = 20
 """Blocks are translated and noted together, as many as `StreamSettings.window` divided by this."""
+MOST_ELEMENTS = 1000
+"""In a block; finding the place of each takes time that grows with the square of their number."""
 OF_LINES = {name: getattr(StreamSettings(), name) for name in ("num_return_sequences", "scores", "sample")}
 OF_LINES |= {name: getattr(StreamSettings(), name) for name in ("alignments", "word_scores", "flags", "review")}
 """Settings that have no place in a document, and their defaults."""
@@ -53,21 +58,44 @@ def translate_document(
         raise InputError(f"--output: {output} given, must end in {source.suffix}, as the input does")
     made_with = {**(made_with or {}), "source_lang": settings.source_lang, "target_lang": settings.target_lang}
     file = ResumableFile(output, made_with, resume=resume, overwrite=overwrite, inputs=[source, *inputs])
-    document = read_document(source)
-    contents: list[list[Content]] = [[] for _ in document.blocks]
-    blocks = [numbered(block, inside) for block, inside in zip(document.blocks, contents, strict=True)]
+    document = NumberedDocument(source)
     with file:
-        done = len(blocks) - sum(1 for _ in file.remaining(map(json.dumps, blocks)))
+        done = len(document.blocks) - sum(1 for _ in file.remaining(map(json.dumps, document.blocks)))
         translator = load()
         languages = {"source_lang": settings.source_lang, "target_lang": settings.target_lang}
         translator.encode([""], **languages)  # refuses languages
-        with tqdm(desc="translating", unit=" paragraphs", initial=done, total=len(blocks), disable=None) as bar:
-            for start in range(done, len(blocks), share := max(1, settings.window // SHARE)):
-                window = blocks[start : start + share]
+        total = len(document.blocks)
+        with tqdm(desc="translating", unit=" paragraphs", initial=done, total=total, disable=None) as bar:
+            for start in range(done, total, share := max(1, settings.window // SHARE)):
+                window = document.blocks[start : start + share]
                 found = translate_blocks(translator, window, **languages)
                 file.append([*map(json.dumps, window)], "".join(f"{json.dumps(block)}\n" for block in found))
                 bar.update(len(window))
-        file.finish(lambda lines, path: document.write(path, [*map(restored, map(json.loads, lines), contents)]))
+        file.finish(lambda lines, path: document.write(path, map(json.loads, lines)))
+
+
+class NumberedDocument:
+    """A document whose blocks have numbers as the contents of their elements, as JSON can write them.
+
+    Blocks of more than `MOST_ELEMENTS` elements are not translated.
+    """
+
+    def __init__(self, path: Path):
+        self._document = read_document(path)
+        self._contents: list[list[Content]] = [[] for _ in self._document.blocks]
+        self.blocks = list(map(numbered, self._document.blocks, self._contents))
+        self._kept = {i for i, contents in enumerate(self._contents) if len(contents) > MOST_ELEMENTS}
+        for number in self._kept:
+            self.blocks[number] = []
+        if self._kept:
+            logger.warning("%s: %d paragraphs of more than %d elements stay", path, len(self._kept), MOST_ELEMENTS)
+
+    def write(self, path: Path, blocks: Iterable[list[Any]]) -> None:
+        """Write the document with translations of `blocks`, whose elements may be lists."""
+        found = [restored(block, contents) for block, contents in zip(blocks, self._contents, strict=True)]
+        for number in self._kept:
+            found[number] = list(self._document.blocks[number])
+        self._document.write(path, found)
 
 
 class Content(NamedTuple):

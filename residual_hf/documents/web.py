@@ -19,6 +19,12 @@ from .document import Document, read_bytes
 from .mixed_content import Dialect, read_mixed, write_mixed
 
 CHARSET = re.compile(rb"<meta[^>]+charset=[\"']?([\w-]+)|<\?xml[^>]+encoding=[\"']([\w-]+)", re.IGNORECASE)
+OPENING = re.compile("<(?=[A-Za-z/!?])")
+CONSTRUCT = re.compile(r"<(?:!--.*?--|[A-Za-z/](?:[^>\"']|\"[^\"]*\"|'[^']*')*|[!?](?!--)[^>]*)>", re.DOTALL)
+RAW = re.compile("<(script|style)", re.IGNORECASE)
+RAW_END = re.compile("</(script|style)", re.IGNORECASE)
+"""Of elements whose content has no tags."""
+MOST_UNFINISHED = 100
 LABELS = Dialect(())
 """Of a table of contents."""
 
@@ -29,6 +35,7 @@ class HTMLFile(Document):
     def __init__(self, path: Path):
         super().__init__(path)
         self._text, self._encoding = decoded(read_bytes(path), str(path))
+        check_ends(self._text, str(path))
         self._html = HTMLText(self._text)
         self.blocks = self._html.blocks
 
@@ -48,6 +55,7 @@ class EPUB(Document):
             for name in archive.namelist():
                 if name.lower().endswith((".xhtml", ".html", ".htm")):
                     text, encoding = decoded(read_part(archive, name), f"{path}: {name}")
+                    check_ends(text, f"{path}: {name}")
                     self._pages[name] = HTMLText(text), encoding
                 elif name.lower().endswith(".ncx"):
                     tree = read_xml(read_part(archive, name), f"{path}: {name}")
@@ -70,6 +78,22 @@ class EPUB(Document):
                 write_mixed(label, next(following), LABELS)
             changed[name] = etree.tostring(tree, xml_declaration=True, encoding="UTF-8")
         rewrite_archive(self.path, path, changed)
+
+
+def check_ends(text: str, where: str) -> None:
+    """Raise `InputError` for HTML whose rest is an unfinished comment or tag, of many that begin in it.
+
+    HTMLParser would look for the end of each (https://github.com/python/cpython/issues/135462).
+    """
+    position = 0
+    while found := OPENING.search(text, position):
+        construct = CONSTRUCT.match(text, found.start())
+        position = found.end() if construct is None else construct.end()
+        if construct is None and text.count("<", position) > MOST_UNFINISHED:
+            raise InputError(f"{where}: a tag or comment that begins at character {position} has no end")
+        if construct is not None and RAW.match(construct[0]):
+            end = RAW_END.search(text, position)
+            position = len(text) if end is None else end.start()
 
 
 def decoded(content: bytes, where: str) -> tuple[str, str]:
