@@ -18,6 +18,7 @@ from residual_hf._version import __version__
 from residual_hf.base.errors import InputError
 from residual_hf.base.files import read_json, read_text
 from residual_hf.model import self_contained, tokenization_residual
+from residual_hf.model.checksums import of_model, of_training, refuse_damage
 from residual_hf.model.configuration_residual import ResidualConfig
 
 WEIGHT_FILES = WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
@@ -54,6 +55,14 @@ def check_presence(name: str | Path, where: str) -> None:
     for file in ("config.json", "generation_config.json", "tokenizer_config.json"):
         if (folder / file).exists():
             read_json(folder / file)
+
+
+def check_undamaged(folder: Path, *, model: bool = True) -> None:
+    """Check that the files of a folder, of its `model` too, are those that were saved, if they were recorded."""
+    try:
+        refuse_damage(folder, lambda name: not of_training(name) and (model or not of_model(name)))
+    except ValueError as error:
+        raise InputError(str(error)) from None
 
 
 def check_fields(values: dict[str, Any], where: object) -> None:

@@ -17,6 +17,7 @@ from residual_hf.checkpoint import identity, save_checkpoint, validate_model_fol
 from residual_hf.cli import main
 from residual_hf.generation.translator import Translator
 from residual_hf.hub.push import push_run
+from residual_hf.model.checksums import CHECKSUMS, write_checksums
 from residual_hf.model.tokenization_residual import ResidualTokenizer
 
 CARD = "---\nlibrary_name: transformers\npipeline_tag: translation\ntags: [translation]\n---\n# German to English\n"
@@ -40,6 +41,7 @@ def set_fields(file="config.json", **fields):
     def change(folder):
         values = json.loads((folder / file).read_text()) | fields
         (folder / file).write_text(json.dumps(values))
+        write_checksums(folder, [file])  # as of a model that was saved like this
 
     return change
 
@@ -49,6 +51,7 @@ def change_weights(change):
         tensors = load_file(folder / WEIGHTS)
         change(tensors)
         save_file(tensors, folder / WEIGHTS, metadata={"format": "pt"})
+        write_checksums(folder, [WEIGHTS])
 
     return changed
 
@@ -188,6 +191,43 @@ def test_a_sound_folder_passes(folder):
     names = validate_model_folder(folder)
     assert sorted([*names, "README.md"]) == sorted(path.name for path in folder.iterdir())
     assert any(Translator.from_pretrained(folder).translate(SENTENCES))
+
+
+@pytest.mark.parametrize("name", [WEIGHTS, "config.json", "tokenizer.json", "layers.py", CHECKSUMS])
+def test_a_flipped_bit_is_found(folder, name):
+    """In a comment, a blank or a number, with which everything loads: nothing but the checksums tells."""
+    content = bytearray((folder / name).read_bytes())
+    place = len(content) - 1 if name == WEIGHTS else content.index(b"\n")
+    content[place] ^= 1 if name == WEIGHTS else ord("\n") ^ ord(" ")
+    (folder / name).write_bytes(content)
+    if name == CHECKSUMS:
+        sums = json.loads(content)
+        (folder / name).write_text(json.dumps(sums | {WEIGHTS: "0" * 64}))
+        name = WEIGHTS
+    with pytest.raises(InputError, match=rf"{name} is damaged or was changed: .*; copy it again or"):
+        Translator.from_pretrained(folder)
+    if name != "layers.py":  # of which a push has more to say
+        with pytest.raises(InputError, match=f"{name} is damaged"):
+            validate_model_folder(folder)
+    if name in (WEIGHTS, "config.json"):
+        with pytest.raises(ValueError, match=f"{name} is damaged"):
+            AutoModelForSeq2SeqLM.from_pretrained(folder)
+    (folder / CHECKSUMS).unlink()
+    assert Translator.from_pretrained(folder)
+
+
+def test_saving_with_transformers_replaces_a_model_and_its_checksums(folder):
+    model = AutoModelForSeq2SeqLM.from_pretrained(folder)
+    model.lm_head.weight.data.add_(1.0)
+    model.save_pretrained(folder)
+    assert not (folder / CHECKSUMS).exists() and Translator.from_pretrained(folder)
+
+
+@pytest.mark.parametrize("record", ["", "[]", '{"config.json": 3, "/dev/zero": "a", "../x": "a"}', "[" * 99999])
+def test_a_record_of_checksums_may_be_anything(folder, record):
+    (folder / CHECKSUMS).write_text(record)
+    with pytest.raises(InputError, match=r"(checksums|config)\.json is damaged"):
+        Translator.from_pretrained(folder)
 
 
 def test_weights_in_several_files(folder, tmp_path):

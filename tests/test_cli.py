@@ -19,6 +19,7 @@ from residual_hf.checkpoint import save_checkpoint
 from residual_hf.cli import GROUPS, main
 from residual_hf.commands import imports
 from residual_hf.commands.arguments import add_field, add_fields, given_fields
+from residual_hf.model import connections
 from residual_hf.model.options import option
 from residual_hf.runs.fitting import Interrupted
 
@@ -203,6 +204,14 @@ def test_evaluate_names_the_sentences_that_were_too_long(model_folder, tmp_path,
     assert "truncated: 1 (line 2)" in caplog.text
 
 
+def test_evaluate_warns_about_references_that_cannot_be_right(model_folder, tmp_path, caplog, capsys):
+    for name in ("source", "reference"):
+        (tmp_path / name).write_text("zwei Katzen\ndrei\n" * 60, encoding="utf-8")
+    arguments = ["--source", str(tmp_path / "source"), "--reference", str(tmp_path / "reference")]
+    assert main(["evaluate", str(model_folder), *arguments, "--num-beams", "1"]) == 0
+    assert f"{tmp_path / 'source'}: 100% of the pairs have the same text on both sides" in caplog.text
+
+
 def test_existing_output_file_is_kept_unless_asked(model_folder, tmp_path, monkeypatch, capsys):
     output = tmp_path / "out.txt"
     output.write_text("precious\n")
@@ -288,6 +297,61 @@ def test_modes_are_listed_without_slow_imports_and_a_pipe_gets_no_progress_bars(
     environment = {name: value for name, value in os.environ.items() if name != "TQDM_DISABLE"}
     finished = subprocess.run([sys.executable, "-c", STARTED], capture_output=True, text=True, env=environment)
     assert finished.stderr == "0 [] 1\n"
+
+
+OWN = """
+from residual_hf import register_ln_mode
+from residual_hf.model.ln_modes import PostLN
+
+@register_ln_mode("own_plus")
+class OwnPlus(PostLN):
+    pass
+"""
+
+
+def test_all_verbs_with_models_or_recipes_import_modes_of_a_user(tmp_path, monkeypatch, capsys):
+    file, recipe = tmp_path / "own_plus.py", tmp_path / "recipe.yaml"
+    file.write_text(OWN)
+    text = {"source": str(tmp_path / "missing.de"), "target": str(tmp_path / "missing.en")}
+    values = {"data": {"train": text, "valid": text}, "source_lang": "de", "target_lang": "en"}
+    values |= {"output_dir": str(tmp_path / "run"), "model": {"ln_mode": "own_plus"}}
+    recipe.write_text(json.dumps(values))
+    folder = str(tmp_path / "nothing")
+    verbs = {
+        "train": [str(recipe)],
+        "check": [str(recipe)],
+        "stress": ["--modes", "own_plus", "--recipe", str(recipe), "--output-dir", folder],
+        "distill": [folder, "--recipe", str(recipe), "--output-dir", folder],
+    }
+    for verb, arguments in verbs.items():
+        assert main([verb, *arguments]) == 2
+        assert re.search("unknown ln_mode 'own_plus'.*--import FILE", capsys.readouterr().err), verb
+    for verb, arguments in verbs.items():
+        with monkeypatch.context() as patch:
+            patch.setattr(connections, "LN_MODES", dict(connections.LN_MODES))
+            assert main([verb, *arguments, "--import", str(file)]) == 2
+            sys.modules.pop("own_plus")
+            assert "own_plus" in connections.LN_MODES, verb
+        assert "no such file" in capsys.readouterr().err, verb
+    for verb in (verb for group in GROUPS.values() for verb in group):
+        with pytest.raises(SystemExit):
+            main([verb, "--help"])
+        assert ("--import" in capsys.readouterr().out) == (verb not in ("init", "quickstart", "convert")), verb
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        ("own_bad", "import nothing_of_this_name", "No module named 'nothing_of_this_name'"),
+        ("json", OWN, "a module 'json' with other code is in use"),
+        ("time", OWN, "a module 'time' with other code is in use"),
+    ],
+)
+def test_file_that_cannot_be_imported_is_named(name, text, message, tmp_path, capsys):
+    (tmp_path / f"{name}.py").write_text(text)
+    assert main(["modes", "--import", str(tmp_path / f"{name}.py")]) == 2
+    assert f"{name}.py" in (error := capsys.readouterr().err) and message in error
+    assert sys.modules.get(name) is not None or name == "own_bad"
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])

@@ -7,6 +7,8 @@ import importlib.util
 import json
 import shutil
 import sys
+from pathlib import Path
+from types import SimpleNamespace
 from unittest.mock import MagicMock
 
 import pytest
@@ -164,6 +166,16 @@ def test_settings_of_a_mode_in_a_study_may_have_spaces(tmp_path, monkeypatch):
     settings = ["model.ln_mode=post_ln", "model.branch_warmup={schedule: equal, updates: 1}", "training.log_every=1"]
     assert one.settings([])[:3] == settings
     assert one.folder.name == "post_ln_branch_warmup_schedule_equal_updates_1_log_every_1_s1"
+
+
+def test_runs_of_a_study_import_modes_of_a_user(tmp_path, monkeypatch):
+    study = as_module("comparison/study.py", monkeypatch)
+    commands = []
+    failed = SimpleNamespace(returncode=1, stderr="")
+    monkeypatch.setattr(study.subprocess, "run", lambda command, **options: commands.append(command) or failed)
+    with pytest.raises(SystemExit):
+        study.Run("gated", study.Column(None, None, None), 1, tmp_path).train("recipe.yaml", [], [Path("gated.py")])
+    assert "--import=gated.py" in commands[0] and "model.ln_mode=gated" in commands[0]
 
 
 def test_tables_and_picture_of_depth_and_rate_are_made_of_the_recorded_runs(tmp_path):

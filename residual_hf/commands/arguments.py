@@ -23,13 +23,14 @@ SEARCH = ("num_beams", "length_penalty", "dtype", "shortlist")
 class Verb(NamedTuple):
     """A verb: its line in `--help`, its functions, and whether PyTorch and Transformers are loaded before it runs.
 
-    `run` returns an exit code, None for 0.
+    `run` returns an exit code, None for 0. `has_modes`: the verb reads recipes or models, whose modes may be a user's.
     """
 
     summary: str
     add_options: Callable[[argparse.ArgumentParser], None]
     run: Callable[[argparse.Namespace], int | None]
     loads: bool = True
+    has_modes: bool = True
 
 
 def add_overwrite(parser: argparse._ActionsContainer) -> None:

@@ -66,7 +66,8 @@ def model_settings(checkpoint: Mapping[str, Any]) -> dict[str, Any]:
     config, arguments = checkpoint.get("cfg"), checkpoint.get("args")
     if isinstance(config, Mapping) and isinstance(config.get("model"), Mapping):
         task = config["task"] if isinstance(config.get("task"), Mapping) else {}
-        settings = {**task, **{name: value for name, value in config["model"].items() if value is not None}}
+        own = {name: value for name, value in config["model"].items() if value is not None or name not in task}
+        settings = {**task, **own}
         settings["arch"] = settings.get("arch") or config["model"].get("_name")
         settings["task"] = task.get("_name", settings.get("task"))
     elif isinstance(arguments, Mapping):
@@ -122,7 +123,7 @@ def build_language_model_config(settings: Mapping[str, Any], weights: Mapping[st
     Raises:
         InputError: as `build_config`.
     """
-    width = int(settings.get("decoder_embed_dim") or 512)
+    width = _size_of(settings, "decoder_embed_dim", 512)
     own = ("character_embeddings", "decoder_input_dim", "decoder_output_dim")
     shared = {name: value for name, value in settings.items() if not str(name).startswith("adaptive_")}
     _refuse(shared, own, {**HARMLESS, "decoder_input_dim": width, "decoder_output_dim": width})
@@ -199,7 +200,7 @@ def _required(weights: Mapping[str, Tensor], name: str, other: str) -> Tensor:
 
 
 def _width(settings: Mapping[str, Any], tables: Mapping[str, Tensor], weights: Mapping[str, Tensor]) -> int:
-    widths = {f"{stack}_embed_dim": int(settings.get(f"{stack}_embed_dim") or 512) for stack in tables}
+    widths = {name: _size_of(settings, name, 512) for name in (f"{stack}_embed_dim" for stack in tables)}
     if len(set(widths.values())) > 1:
         given = ", ".join(f"{name}: {value}" for name, value in widths.items())
         raise InputError(f"{given} in the checkpoint; encoder and decoder must have one width (d_model)")
@@ -218,14 +219,22 @@ def _width(settings: Mapping[str, Any], tables: Mapping[str, Tensor], weights: M
 
 def _size(settings: Mapping[str, Any], weights: Mapping[str, Tensor], stack: str) -> dict[str, int]:
     numbers = [int(found[1]) for name in weights if (found := re.match(rf"{stack}\.layers\.(\d+)\.", name))]
-    layers = int(settings.get(f"{stack}_layers") or 6)
+    layers = _size_of(settings, f"{stack}_layers", 6)
     if layers != len(set(numbers)):
         raise InputError(f"{stack}_layers: {layers} in the checkpoint, but weights of {len(set(numbers))} layers")
     return {
         f"{stack}_layers": layers,
-        f"{stack}_ffn_dim": int(settings.get(f"{stack}_ffn_embed_dim") or 2048),
-        f"{stack}_attention_heads": int(settings.get(f"{stack}_attention_heads") or 8),
+        f"{stack}_ffn_dim": _size_of(settings, f"{stack}_ffn_embed_dim", 2048),
+        f"{stack}_attention_heads": _size_of(settings, f"{stack}_attention_heads", 8),
     }
+
+
+def _size_of(settings: Mapping[str, Any], name: str, default: int) -> int:
+    """A size, fairseq's default where it is absent. Raises `InputError` for one that is none, such as 0."""
+    value = settings.get(name, default)
+    if not value:
+        raise InputError(f"{name}: {value!r} in the checkpoint, must be an integer >= 1")
+    return int(value)
 
 
 def _embeddings(

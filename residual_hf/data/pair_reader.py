@@ -18,6 +18,8 @@ from .pair_formats import pairs_of_file
 from .pair_rows import Pair, json_pair, record_pair, tsv_pair
 from .text_files import LineReader, count_lines
 
+BLOCK = 100_000
+
 
 def check_files(specs: Iterable[CorpusSpec]) -> None:
     """Raise `InputError` naming all missing files of `specs`, or one that cannot be read twice, such as a pipe."""
@@ -87,6 +89,12 @@ class PairReader:
                 raise InputError(f"{self.spec.files[0] if self.spec.files else self.spec.title}: {why}")
             self._start(Cursor(self._passes + 1))
         return pairs
+
+    def one_pass(self) -> Iterator[Pair]:
+        """The pairs of the rest of a pass."""
+        passes = self._passes
+        while self._passes == passes:
+            yield from self.take(BLOCK)
 
     def _start(self, cursor: Cursor) -> None:
         self._passes, self._rows, self._kept = cursor.passes, cursor.rows, cursor.kept

@@ -17,6 +17,7 @@ from typing import Any
 
 from residual_hf.base.errors import InputError
 from residual_hf.base.files import expanded
+from residual_hf.model.checksums import file_hash
 
 DAMAGED = (gzip.BadGzipFile, EOFError, zlib.error)
 """Errors of a damaged gzip file."""
@@ -68,13 +69,18 @@ class LineReader:
                         line = line.removeprefix(b"\xef\xbb\xbf")
                     line = line.removesuffix(b"\n").removesuffix(b"\r")
                     try:
-                        yield line.decode("utf-8")
+                        text = line.decode("utf-8")
                     except UnicodeDecodeError as error:
-                        utf16 = self.number == 1 and line[:2] in (b"\xff\xfe", b"\xfe\xff")
+                        utf16 = b"\0" in line or (self.number == 1 and line[:2] in (b"\xff\xfe", b"\xfe\xff"))
                         raise InputError(
                             f"{path}: line {self.number}, byte {error.start + 1} (0x{line[error.start]:02X}) is not "
                             "UTF-8" + ("; the file looks like UTF-16" if utf16 else "")
                         ) from error
+                    if "\0" in text:
+                        raise InputError(
+                            f"{path}: line {self.number} has a NUL byte: the file is not UTF-8 text, but may be UTF-16"
+                        )
+                    yield text
         except DAMAGED as error:
             raise InputError(f"{path}: damaged gzip file, cannot be read past line {self.number}: {error}") from error
         except FileNotFoundError:
@@ -109,15 +115,6 @@ def count_lines(path: Path, most: float = math.inf) -> int:
         except DAMAGED as error:
             raise InputError(f"{path}: damaged gzip file, cannot be read past line {lines}: {error}") from error
     return lines + (last != b"\n")
-
-
-def file_hash(path: Path) -> str:
-    """The sha256 of a file, in hex."""
-    digest = hashlib.sha256()
-    with open(path, "rb") as file:
-        while block := file.read(1 << 20):
-            digest.update(block)
-    return digest.hexdigest()
 
 
 def sample_hash(path: Path, blocks: int = 1024, size: int = 4096) -> str:

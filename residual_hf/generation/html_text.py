@@ -239,16 +239,25 @@ class _Parser(HTMLParser):
     def handle_endtag(self, tag: str) -> None:
         token = Token("end", self.rawdata[self._end : self.rawdata.find(">", self._end) + 1], tag)
         if tag in self._verbatim:
-            while self._verbatim.pop() != tag:
-                pass
+            while self._verbatim[-1] != tag:
+                self._close()
+            self._verbatim.pop()
             self._kept.append(token)
-        else:
-            if self._verbatim and self._verbatim[0] in ENDED_BY:
-                self._verbatim.clear()
+            if not self._verbatim:
                 self.end_kept()
+        elif not self._verbatim:
             self._add(token)
-        if not self._verbatim:
+        elif self._verbatim[0] in ENDED_BY:
             self.end_kept()
+            self._add(token)
+        elif tag in BOUNDARIES:
+            self._kept.append(token)
+
+    def _close(self) -> None:
+        """End the innermost open element of those that are kept."""
+        tag = self._verbatim.pop()
+        if tag not in (*BOUNDARIES, *UNREAD):
+            self._kept.append(Token("end", f"</{tag}>", tag))
 
     def parse_endtag(self, i: int) -> int:
         self._end = i
@@ -279,6 +288,8 @@ class _Parser(HTMLParser):
 
     def end_kept(self) -> None:
         """Add what an element that is not translated consists of, as one token."""
+        while self._verbatim:
+            self._close()
         if self._kept:
             tags = [token.tag for token in self._kept]
             tag = next((tag for tag in tags if tag in BOUNDARIES), tags[0])

@@ -19,6 +19,7 @@ for those who translate sentences of several documents together.
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache
 from typing import Any, NamedTuple, TypeVar
@@ -60,13 +61,19 @@ def translate_blocks(
         source_lang, target_lang: languages, required by models of several.
         progress: called after each batch with the number of sentences in it.
     """
-    languages = {"source_lang": source_lang, "target_lang": target_lang}
-    document = document_for(translator, blocks, **languages)
+    document = document_for(translator, blocks, source_lang, target_lang)
     found: dict[int, Any] = {}
     for aligned in (False, True):
         rows = [row for row, wanted in enumerate(document.aligned) if wanted == aligned]
         texts = [document.sentences[row] for row in rows]
-        hypotheses = translator.hypotheses(texts, scores=False, alignments=aligned, progress=progress, **languages)
+        hypotheses = translator.hypotheses(
+            texts,
+            scores=False,
+            alignments=aligned,
+            source_lang=source_lang,
+            target_lang=target_lang,
+            progress=progress,
+        )
         found |= {row: best for row, (best,) in zip(rows, hypotheses, strict=True)}
     ordered = [found[row] for row in range(len(found))]
     return document.join([best.text for best in ordered], [best.alignment for best in ordered])
@@ -130,17 +137,18 @@ class _MarkedText:
     def __init__(self, block: Block, language: str, fits: Callable[[str], bool]):
         self.text, self.root = "", Node(None, 0)
         self._read(block, self.root)
-        kept = [node for node in self.root.descendants() if node.element.keep]
+        corners = self.root.corners()
+        kept = [node for node in self.root.descendants() if node.element.keep and node.start < node.end]
         self.pieces: list[tuple[str, bool]] = []
         self.sentences: list[tuple[str, bool]] = []
         start = 0
         for piece, is_sentence in split_sentences(self.text, language, fits):
             end = start + len(piece)
-            wanted = is_sentence and not any(node.start <= start and end <= node.end for node in kept)
+            around = bisect_right(kept, start, key=lambda node: node.start)
+            wanted = is_sentence and not (around and end <= kept[around - 1].end)
             self.pieces.append((piece, wanted))
             if wanted:
-                inside = (start, end)
-                marked = any(node.divides(*inside) for node in self.root.descendants())
+                marked = bisect_right(corners, start) < bisect_left(corners, end)
                 self.sentences.append((piece, marked))
             start = end
 
@@ -151,6 +159,8 @@ class _MarkedText:
             else:
                 node = Node(piece, len(self.text))
                 self._read(piece.pieces, node)
+                if piece.keep:
+                    node.children = []
                 parent.children.append(node)
         parent.end = len(self.text)
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
+from heapq import heappop, heappush
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -41,9 +42,9 @@ class Node:
             yield child
             yield from child.descendants()
 
-    def divides(self, start: int, end: int) -> bool:
-        """Whether the element begins or ends inside of a range."""
-        return start < self.start < end or start < self.end < end
+    def corners(self) -> list[int]:
+        """Where the elements within begin and end, in ascending order."""
+        return sorted({corner for node in self.descendants() for corner in (node.start, node.end)})
 
 
 class SentencePair(NamedTuple):
@@ -66,72 +67,84 @@ def project(root: Node, source: str, target: str, pairs: Sequence[SentencePair])
 class _Projection:
     def __init__(self, root: Node, source: str, target: str, pairs: Sequence[SentencePair]):
         self.source, self.target = source, target
-        self.pairs = [_AlignedPair(pair, root) for pair in pairs]
+        corners = root.corners()
+        self.pairs = [_AlignedPair(pair, corners) for pair in pairs]
         self.units: list[Range] = []
         for pair in self.pairs:
             pair.first = len(self.units)
             self.units += [(a + pair.target_start, b + pair.target_start) for a, b in pair.target_units]
+        self.starts, self.ends = ([unit[side] for unit in self.units] for side in range(2))
         self.ranges: dict[Node, Range] = {}
 
     def place(self, node: Node, limits: Range) -> None:
         """Give the elements within a node their ranges, those first whose range is the clearest."""
-        free = [limits]
-        scored = {
-            child: self._values(child) for child in node.children if self.source[child.start : child.end].strip()
-        }
-        waiting = {child: self._best(child, values, free) for child, values in scored.items()}
+        owners: list[Node | None] = [None] * (limits[1] - limits[0])
+        waiting: list[tuple[float, int, Range]] = []  # a heap
+        for number, child in enumerate(node.children):
+            if self.source[child.start : child.end].strip():
+                score, chosen = self._best(child, limits, owners)
+                heappush(waiting, (-score, number, chosen))
         while waiting:
-            child = max(waiting, key=lambda each: waiting[each][0])
-            _, chosen = waiting.pop(child)
-            if chosen[0] < chosen[1]:
-                self.ranges[child] = chosen
-                free = [part for gap in free for part in _without(gap, chosen)]
-                for other, (_, (first, last)) in waiting.items():
-                    if first < chosen[1] and chosen[0] < last:
-                        waiting[other] = self._best(other, scored[other], free)
+            _, number, (first, last) = heappop(waiting)
+            child = node.children[number]
+            if any(owners[first - limits[0] : last - limits[0]]):  # taken since then
+                score, chosen = self._best(child, limits, owners)
+                heappush(waiting, (-score, number, chosen))
+            elif first < last:
+                self.ranges[child] = first, last
+                owners[first - limits[0] : last - limits[0]] = [child] * (last - first)
         for child in node.children:
             if child not in self.ranges:
                 place = self._nearest(child, limits)
-                for other in scored:
-                    first, last = self.ranges.get(other, (0, 0))
-                    before = other.start < child.start or (other.start == child.start and other.end <= child.start)
-                    if first < place < last or (before and first == place < last):
-                        place = last if before else first
-                self.ranges[child] = (place, place)
+                owner = owners[place - limits[0]] if place < limits[1] else None
+                if owner is not None:
+                    first, last = self.ranges[owner]
+                    place = last if (owner.start, owner.end) < (child.start, child.end) else first
+                self.ranges[child] = place, place
             if not child.element.keep:
                 self.place(child, self.ranges[child])
 
-    def _values(self, child: Node) -> Array:
-        values = np.full(len(self.units), -0.5)
-        for pair in self.pairs:
-            values[pair.first : pair.first + len(pair.target_units)] += pair.shares(child.start, child.end)
-        return values
+    def _best(self, child: Node, limits: Range, owners: Sequence[Node | None]) -> tuple[float, Range]:
+        """The sum of the best range that nobody owns, and the range, which is empty if none is worth it."""
+        start, values = self._values(child)
+        low = min(max(start, limits[0]), limits[1])
+        high = max(low, min(start + len(values), limits[1]))
+        taken = [owner is not None for owner in owners[low - limits[0] : high - limits[0]]]
+        values = np.where(taken, -np.inf, values[low - start : high - start] if low < high else [])
+        if child.element.keep:
+            found = self._occurrences(self.source[child.start : child.end].strip(), low, high)
+            sums = [(float(values[a - low : b - low].sum()), (a, b)) for a, b in found]
+            score, place = max(sums, default=(-np.inf, (low, low)))
+            if score > -np.inf:
+                return len(values) + score, place
+        score, place = _best_range(values, low)
+        if score == 0 and not child.element.keep and values.size and values.max() > -0.5:
+            unit = low + int(values.argmax())
+            return float(values.max()), (unit, unit + 1)
+        return score, place
 
-    def _best(self, child: Node, values: Array, free: Sequence[Range]) -> tuple[float, Range]:
-        """The sum of the best range in the free ones, and the range, which is empty if none is worth it."""
-        text = self.source[child.start : child.end].strip()
-        verbatim = [gap for gap in free for gap in self._occurrences(text, gap)] if child.element.keep else []
-        if verbatim:
-            return max((float(len(values)), (first, last)) for first, last in verbatim)
-        best = max((_best_range(values, gap) for gap in free), default=(0.0, (0, 0)))
-        if best[0] <= 0 and not child.element.keep:
-            single = [(float(values[unit]), (unit, unit + 1)) for gap in free for unit in range(*gap)]
-            best = max(single, default=best)
-            return best if best[0] > -0.5 else (-1.0, (0, 0))
-        return best
+    def _values(self, child: Node) -> tuple[int, Array]:
+        """The first unit of the sentences with the element, and the values of their units."""
+        begin = bisect_right(self.pairs, child.start, key=lambda pair: pair.source_end)
+        end = bisect_left(self.pairs, child.end, key=lambda pair: pair.source_start)
+        pairs = self.pairs[begin:end]
+        values = [np.zeros(len(pair.target_units)) + pair.shares(child.start, child.end) - 0.5 for pair in pairs]
+        return (pairs[0].first, np.concatenate(values)) if pairs else (0, np.zeros(0))
 
-    def _occurrences(self, text: str, gap: Range) -> Iterator[Range]:
-        starts, ends = [a for a, _ in self.units[slice(*gap)]], [b for _, b in self.units[slice(*gap)]]
-        place = self.target.find(text)
+    def _occurrences(self, text: str, low: int, high: int) -> Iterator[Range]:
+        """Where a text is in the translation, as ranges of units."""
+        until = self.ends[high - 1] if low < high else 0
+        place = self.target.find(text, self.starts[low], until) if low < high else -1
         while place >= 0:
-            first, last = bisect_left(starts, place), bisect_left(ends, place + len(text))
-            if first < len(starts) > last and (starts[first], ends[last]) == (place, place + len(text)):
-                yield gap[0] + first, gap[0] + last + 1
-            place = self.target.find(text, place + 1)
+            first, last = bisect_left(self.starts, place), bisect_left(self.ends, place + len(text))
+            if first < high and (self.starts[first], self.ends[last]) == (place, place + len(text)):
+                yield first, last + 1
+            place = self.target.find(text, place + 1, until)
 
     def _nearest(self, child: Node, limits: Range) -> int:
         """The unit of the translation before which an element without text is."""
-        pair = next((pair for pair in self.pairs if child.start <= pair.source_end), None)
+        number = bisect_left(self.pairs, child.start, key=lambda pair: pair.source_end)
+        pair = self.pairs[number] if number < len(self.pairs) else None
         place = len(self.units) if pair is None else pair.first + pair.place_of(child.start)
         return min(max(place, limits[0]), limits[1])
 
@@ -160,18 +173,13 @@ class _Projection:
 class _AlignedPair:
     """A pair of texts with the units of both; those of the source end where an element begins or ends."""
 
-    def __init__(self, pair: SentencePair, root: Node):
+    def __init__(self, pair: SentencePair, corners: Sequence[int]):
         self.pair, self.first = pair, 0
         self.source_start, self.target_start = pair.source_start, pair.target_start
         self.source_end = pair.source_start + len(pair.source)
         self.target_units = [unit.span() for unit in UNIT.finditer(pair.target)]
-        corners = {
-            corner - pair.source_start
-            for node in root.descendants()
-            if node.divides(self.source_start, self.source_end)
-            for corner in (node.start, node.end)
-        }
-        inside = sorted(corner for corner in corners if 0 < corner < len(pair.source))
+        within = corners[bisect_right(corners, self.source_start) : bisect_left(corners, self.source_end)]
+        inside = [corner - self.source_start for corner in within]
         self.source_units = [
             unit.span()
             for start, end in zip([0, *inside], [*inside, len(pair.source)], strict=True)
@@ -197,13 +205,14 @@ class _AlignedPair:
     def _attention(self) -> Array:
         pair, sources, targets = self.pair, self.source_units, self.target_units
         words = np.array([pair.source[start].isalnum() for start, _ in sources])
-        plain = np.zeros((len(targets), len(sources)))
-        of_words = plain.copy()
-        for part in pair.alignment.parts if pair.alignment else ():
-            plain += part.between(sources, targets)
-            of_words[:, words] += part.between(np.array(sources)[words], targets)
         is_word = np.array([pair.target[start].isalnum() for start, _ in targets], dtype=bool)
-        return np.where(is_word[:, None], of_words, plain)
+        weights = np.zeros((len(targets), len(sources)))
+        for part in pair.alignment.parts if pair.alignment else ():
+            plain = part.between(sources, targets)
+            plain[is_word] = 0
+            plain[np.ix_(is_word, words)] = part.between(np.array(sources)[words], np.array(targets)[is_word])
+            weights += plain
+        return weights
 
     def shares(self, start: int, end: int) -> Array | float:
         """How much of each target unit a range of the source text has, (target units,)."""
@@ -235,22 +244,16 @@ def _in_order(pair: SentencePair, sources: Sequence[Range], targets: Sequence[Ra
     return weights
 
 
-def _best_range(values: Array, gap: Range) -> tuple[float, Range]:
-    """The largest sum of consecutive values within a gap, and their range."""
-    best, total, first = (0.0, (gap[0], gap[0])), 0.0, gap[0]
-    for place in range(*gap):
+def _best_range(values: Array, start: int) -> tuple[float, Range]:
+    """The largest sum of consecutive values, and their range, if they are counted from `start`."""
+    best, total, first = (0.0, (start, start)), 0.0, start
+    for place, value in enumerate(values.tolist(), start):
         if total <= 0:
             total, first = 0.0, place
-        total += values[place]
+        total += value
         if total > best[0]:
-            best = (float(total), (first, place + 1))
+            best = total, (first, place + 1)
     return best
-
-
-def _without(gap: Range, taken: Range) -> list[Range]:
-    """What is left of a gap."""
-    parts = (gap[0], min(gap[1], taken[0])), (max(gap[0], taken[1]), gap[1])
-    return [part for part in parts if part[0] < part[1]] if gap[0] < taken[1] and taken[0] < gap[1] else [gap]
 
 
 def _merged(pieces: Sequence[Any]) -> list:

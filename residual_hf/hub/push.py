@@ -26,6 +26,7 @@ from residual_hf.base.errors import InputError
 from residual_hf.base.files import read_json, read_text, write_atomically
 from residual_hf.checkpoint import saved_class, validate_model_folder
 from residual_hf.checkpoint_checks import DifferentCodeError
+from residual_hf.model.checksums import CHECKSUMS, write_checksums
 from residual_hf.model.self_contained import CONFIG_CLASS
 from residual_hf.records.markdown import literal
 
@@ -110,6 +111,8 @@ def push_run(
             _check_same_results(model)
         for name, text in different.code.items():
             write_atomically(model / name, text)
+        if (model / CHECKSUMS).exists():
+            write_checksums(model, different.code)
         names = validate_model_folder(model)
     readme = _find_card(Path(folder), model, repo_id)
     card = _read_card(readme)

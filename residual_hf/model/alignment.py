@@ -2,9 +2,9 @@
 """Word alignments and word probabilities of translations, from one pass of the model over source and translation.
 
 A hypothesis of any search is given to the decoder (teacher forcing), in PyTorch and with eager attention. The weights
-of one layer's cross-attention, averaged over its heads, say which source tokens a target token comes from (Chen et al.
-2020, Accurate Word Alignment Induction from Neural Machine Translation). `docs/practitioner.md` has the measured
-accuracy of this choice.
+of cross-attention while a token is predicted, averaged over the heads of all layers but the first and the last, say
+which source tokens it comes from. Words of a translation then compete for those of the source: an article attends to
+its noun, but the noun does so more. `examples/benchmarks/README.md` has the accuracy of this choice and of others.
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+ROUNDS, NO_WORD = 2, 0.03
+"""Of the algorithm of Sinkhorn and Knopp, by which words compete for those of the source, and what these keep."""
 TOKENS_TOGETHER = 2000  # target tokens whose logits are in memory at a time
 WORD = re.compile(r"\S+")
 LETTERS = re.compile(r"\w(?:\S*\w)?")
@@ -47,12 +49,14 @@ class AlignedTokens(NamedTuple):
         return self._replace(source=self.source + source, target=self.target + target)
 
     def between(self, source: Spans, target: Spans) -> Array:
-        """Weights of parts of the source for parts of the translation, (target parts, source parts).
+        """Weights of all words, or other parts, of the source for those of the translation, (target, source parts).
 
         Each row sums to 1, or to 0 for a part without tokens.
         """
-        shares = overlaps(self.source, source)
-        return normalized(overlaps(self.target, target).T @ normalized(self.weights @ shares))
+        weights = (overlaps(self.target, target).T @ self.weights @ overlaps(self.source, source)) ** 2
+        for _ in range(ROUNDS):
+            weights = normalized(weights / (weights.sum(0) + NO_WORD))
+        return weights
 
 
 class Alignment(NamedTuple):
@@ -171,8 +175,8 @@ def teacher_forced(model: Any, pairs: Sequence[tuple[list[int], list[int]]]) -> 
 
 def alignment_weights(attentions: Sequence[Tensor]) -> Tensor:
     """(rows, target tokens, source tokens) of the cross-attentions of all layers, (rows, heads, inputs, source)."""
-    layer = attentions[max(len(attentions) - 2, 0)]
-    return layer[:, :, :-1].float().mean(1).nan_to_num()
+    layers = attentions[1:-1] or attentions
+    return torch.stack([layer[:, :, :-1].float().mean(1) for layer in layers]).mean(0).nan_to_num()
 
 
 def padded(rows: Sequence[list[int]], pad: int) -> Tensor:

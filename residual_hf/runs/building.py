@@ -68,7 +68,17 @@ def load_start_of(recipe: Recipe) -> Start | None:
     if recipe.starts_from is None:
         return None
     logger.info("loading %s", recipe.starts_from)
-    return load_start(recipe.starts_from, recipe.model_fields, model_class(recipe))
+    start = load_start(recipe.starts_from, recipe.model_fields, model_class(recipe))
+    config = start.model.config
+    trained, wanted = (config.source_lang, config.target_lang), (recipe.source_lang, recipe.target_lang)
+    if all(trained) and all(wanted) and trained != wanted:
+        logger.warning(
+            "model.from: %s translates from %s to %s, the recipe is from %s to %s",
+            recipe.starts_from,
+            *trained,
+            *wanted,
+        )
+    return start
 
 
 def build_model(

@@ -24,12 +24,13 @@ from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from residual_hf._version import __version__
+from residual_hf.data.language_names import language_name
 from residual_hf.generation.checks import CHECKS
 from residual_hf.generation.html_text import visible_text
 
 from .batcher import Batcher, ClosingError, Metrics
 from .batcher import Request as TranslationRequest
-from .languages import Languages, language_name
+from .languages import Languages
 from .server_settings import ServerSettings
 
 DISCONNECTED = 499, "The client has disconnected"  # status of nginx, for the metrics

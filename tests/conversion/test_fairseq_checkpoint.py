@@ -133,6 +133,13 @@ def test_half_precision_weights_become_fp32(tmp_path):
         ("post_ln", {"encoder_embed_dim": 32}, r"encoder_embed_dim: 32, decoder_embed_dim: 16.*one width"),
         ("post_ln", {"encoder_embed_dim": 8, "decoder_embed_dim": 8}, r"encoder_embed_dim: 8 .*its table has 16"),
         ("post_ln", {"encoder_layers": 3}, r"encoder_layers: 3 .*weights of 2 layers"),
+        (
+            "post_ln",
+            {"encoder_attention_heads": 0},
+            r"encoder_attention_heads: 0 in the checkpoint, must be",
+        ),
+        ("post_ln", {"decoder_attention_heads": None}, r"decoder_attention_heads: None in the checkpoint, must be"),
+        ("post_ln", {"decoder_ffn_embed_dim": 0}, r"decoder_ffn_embed_dim: 0 in the checkpoint, must be"),
         ("post_ln", {"activation_fn": "relu_squared"}, r"activation_fn: 'relu_squared'"),
         ("post_ln", {"encoder_learned_pos": True}, r"encoder_learned_pos, decoder_learned_pos"),
         ("post_ln", {"init_type": "magic"}, r"init_type: 'magic'.*adaptive"),

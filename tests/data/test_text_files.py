@@ -7,7 +7,8 @@ import hashlib
 import pytest
 
 from residual_hf.base.errors import InputError
-from residual_hf.data.text_files import LineReader, count_lines, file_hash, iter_lines, sample_hash
+from residual_hf.data.text_files import LineReader, count_lines, iter_lines, sample_hash
+from residual_hf.model.checksums import file_hash
 
 LINES = ["Straße", "", "end\u2028of line", "last"]
 
@@ -53,10 +54,13 @@ def test_counting_stops_early(tmp_path):
     [
         ("latin", "ok\nStraße\n".encode("latin-1"), "line 2, byte 5 (0xDF) is not UTF-8"),
         ("utf16", "text\n".encode("utf-16"), "line 1, byte 1 (0xFF) is not UTF-8; the file looks like UTF-16"),
+        ("no_mark", "one\ntwo\n".encode("utf-16-le"), "line 1 has a NUL byte: the file is not UTF-8 text, but may be"),
+        ("no_mark", "zwölf äß\n".encode("utf-16-be"), "is not UTF-8; the file looks like UTF-16"),
+        ("binary", b"one\ntwo\0three\n", "line 2 has a NUL byte"),
         ("cut.gz", gzip.compress(b"line\n" * 1000)[:-12], "damaged gzip file"),
         ("no.gz", b"plain text", "damaged gzip file, cannot be read past line 0"),
     ],
-    ids=["encoding", "UTF-16", "cut", "not gzip"],
+    ids=["encoding", "UTF-16", "UTF-16-LE", "UTF-16-BE", "NUL", "cut", "not gzip"],
 )
 def test_what_cannot_be_read_is_named(tmp_path, name, content, message):
     (tmp_path / name).write_bytes(content)

@@ -68,8 +68,8 @@ ANOTHER
 """
 SUBTITLES = """1
 00:00:01,000 --> 00:00:02,000
-<i>a sentence</i> of
-two short lines
+<i>a sentence of</i>
+two other lines
 
 2
 00:00:03,000 --> 00:00:04,000
@@ -98,8 +98,8 @@ first
         (
             "a.srt",
             SUBTITLES,
-            SUBTITLES.replace("a sentence</i> of", "A SENTENCE</i> OF")
-            .replace("two short lines", "TWO SHORT LINES")
+            SUBTITLES.replace("a sentence of</i>", "A SENTENCE OF</i>")
+            .replace("two other lines", "TWO OTHER LINES")
             .replace("hello & you", "HELLO & YOU")
             .replace("hi", "HI"),
         ),

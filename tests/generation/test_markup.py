@@ -1,12 +1,20 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 from __future__ import annotations
 
+import random
+from html.parser import HTMLParser
+
+import numpy as np
 import pytest
+from support.tiny_translator import SENTENCES, tiny_model, tiny_tokenizer
 
 pytest.importorskip("sentencex", reason="needs the extra 'serve'")
 
-from residual_hf.generation.html_text import HTMLText, visible_text
-from residual_hf.generation.markup import Document
+from residual_hf.generation.generation_settings import DecodingSettings
+from residual_hf.generation.html_text import BOUNDARIES, DEEPEST, VOID, HTMLText, visible_text
+from residual_hf.generation.markup import Document, Inline, translate_blocks
+from residual_hf.generation.translator import Translator
+from residual_hf.model.alignment import AlignedTokens, Alignment, word_spans
 
 LAYOUT = "# Title\n\n  - Hello Dr. Smith.  How are you? \r\n  - Fine!\n\n----\n\t3.14 \n"
 
@@ -112,3 +120,153 @@ def test_sentences_have_spaces_between_them_as_their_language_writes():
 def test_visible_text_has_neither_markup_nor_code():
     source = '<p class="intro">Guten Tag!</p><script>return the(element)</script><code>for the</code> Ja &amp; nein'
     assert visible_text(source).split() == ["Guten", "Tag!", "Ja", "&", "nein"]
+
+
+def aligned(source, target, links):
+    """The alignment of a sentence whose words have these links, such as "0-0 1-2"."""
+    words, written = word_spans(source, bare=True), word_spans(target, bare=True)
+    weights = np.full((len(written), len(words)), 0.01)
+    for read, write in (map(int, link.split("-")) for link in links.split()):
+        weights[write, read] = 1
+    return Alignment(source, target, (AlignedTokens(words, written, weights, np.zeros(len(written))),))
+
+
+def translated(source, *translations):
+    """HTML with translations, which are text and links, of its sentences."""
+    found = document(source, markup=True)
+    pairs = zip(found.sentences, translations, strict=True)
+    return found.join([text for text, _ in translations], [aligned(old, text, links) for old, (text, links) in pairs])
+
+
+@pytest.mark.parametrize(
+    ("source", "translation", "links", "expected"),
+    [
+        ("<p>Wie heißt <b>du</b>?</p>", "What is your name?", "0-0 1-1 2-2 1-3", "<p>What is <b>your</b> name?</p>"),
+        ("Das <i>rote Haus</i> dort", "the house there is red", "0-0 2-1 3-2 1-4", "the <i>house</i> there is red"),
+        ("<b>Er</b> ruft <i>sie</i> an", "her he calls", "0-1 1-2 2-0", "<i>her</i> <b>he</b> calls"),
+        (
+            '<a href="#x" >Guten <em>Tag</em></a>, Welt',
+            "hi good day",
+            "2-0 0-1 1-2",
+            'hi <a href="#x" >good <em>day</em></a>',
+        ),
+        ("<u>Ja<b>hr</b></u> um Jahr", "year by year", "0-0 1-1 2-2", "<u><b>year</b></u> by year"),
+        (
+            "eins <b>zwei <i>drei</b> vier</i> fünf",
+            "1 2 3 4 5",
+            "0-0 1-1 2-2 3-3 4-4",
+            "1 <b>2 <i>3</i></b> <i>4</i> 5",
+        ),
+        ("Sie <b>nicht</b>, <i>er</i>", "he", "2-0", "<b></b><i>he</i>"),
+        ("Nimm <code>ls -l</code> oft", "often use ls -l", "0-1 1-2 2-3 3-0", "often use <code>ls -l</code>"),
+        ("Nimm <kbd>F1</kbd> oft", "often use F2", "0-1 1-2 2-0", "often use <kbd>F1</kbd>"),
+        ("Nimm <kbd>F1</kbd> oft", "often", "2-0", "<kbd>F1</kbd> often"),
+        ("Nimm <kbd>en</kbd> oft", "often", "2-0", "<kbd>en</kbd> often"),
+        (
+            "Ein <img src=a> Bild <!-- n --> da",
+            "there a picture",
+            "0-1 1-2 2-0",
+            "<!-- n -->there a <img src=a> picture",
+        ),
+        ("<b>我们</b>今天去", "today we go", "0-0", None),
+        ("<p>Hund &lt;<b>R&amp;D</b>&gt;</p>", "<R&D> dog", "0-1 1-0", "<p>&lt;<b>R&amp;D</b>&gt; dog</p>"),
+    ],
+)
+def test_tags_are_around_the_words_that_belong_to_theirs(source, translation, links, expected):
+    found = translated(source, (translation, links))
+    assert found == expected if expected else visible_text(found).split() == translation.split()
+
+
+def test_a_block_is_a_unit_and_its_white_space_means_nothing():
+    source = "<p>\n  Ein\tSatz <b>mit \r\n Um-</b>\f\nbruch.\n  Noch\u00a0einer. </p>\n<ul><li>a b<li>c d<br>e f</ul>"
+    found = document(source, markup=True)
+    expected = ["Ein Satz mit Um- bruch.", "Noch\u00a0einer.", "a b", "c d", "e f"]
+    assert found.sentences == expected and found.aligned == [True, *[False] * 4]
+    one_line = "<p>\n  Ein Satz <b>mit Um-</b> bruch. Noch\u00a0einer. </p>\n<ul><li>a b<li>c d<br>e f</ul>"
+    assert found.join(found.sentences) == one_line
+    assert document("<a><div>a b</div> c</a> d", markup=True).sentences == ["a b", "c", "d"]
+
+
+def test_an_element_may_go_over_sentences():
+    translations = ("Yes.", "0-0"), ("he comes.", "0-0 1-1"), ("she goes.", "0-0 1-1")
+    found = translated("Ja. <b>Er kommt. Sie</b> geht.", *translations)
+    assert found == "Yes. <b>he comes. she</b> goes."
+
+
+class OpenTags(HTMLParser):
+    """Start tags, and those of inline elements that are not closed, or not in order."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.tags, self.stack, self.wrong = [], [], []
+        self.feed(text)
+        self.close()
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append(self.get_starttag_text())
+        if tag not in BOUNDARIES and tag not in VOID:
+            self.stack.append(tag)
+
+    def handle_endtag(self, tag):
+        if tag not in BOUNDARIES and (not self.stack or self.stack.pop() != tag):
+            self.wrong.append(tag)
+
+
+PARTS = [*("ein ", "Hund\n", "12. ", "ja", "&amp;", "<img src=q>", "<!-- c -->", "<br>", "<p>", "</div>", "<![x", "<")]
+INLINE = ["b", "i", "a href='x'", "span class=y", "code", "em translate=no"]
+
+
+@pytest.mark.parametrize("valid", [True, False])
+def test_any_markup_and_translation_give_well_formed_elements(valid):
+    draw = random.Random(1)
+    for _ in range(200):
+        source, stack = "", []
+        for _ in range(draw.randrange(25)):
+            if draw.random() < 0.5:
+                source += draw.choice(PARTS[:7] if valid else PARTS)
+            elif draw.random() < 0.6 or not stack:
+                stack.append(draw.choice(INLINE))
+                source += f"<{stack[-1]}>"
+            else:
+                tag = stack.pop() if valid else draw.choice(stack)
+                source += f"</{tag.split()[0]}>"
+        if valid:
+            source += "".join(f"</{tag.split()[0]}>" for tag in reversed(stack))
+        found = document(source, markup=True)
+        given = [(draw.choice(["", "dog ran.", "ja 12, ein Hund " * 2]), sentence) for sentence in found.sentences]
+        alignments = [aligned(old, new, "0-0" if new and draw.random() < 0.5 else "") for new, old in given]
+        result = found.join([new for new, _ in given], alignments if draw.random() < 0.8 else None)
+        tags = OpenTags(result)
+        assert not tags.wrong and not tags.stack, source
+        if valid:
+            assert sorted(tags.tags) == sorted(OpenTags(source).tags), source
+
+
+def test_nesting_without_end_is_cut():
+    deep = "<b>" * 5000 + "Hund" + "</b>" * 5000
+    found = document(deep, markup=True)
+    assert found.join(["dog"]) == "<b>" * DEEPEST + "dog" + "</b>" * DEEPEST
+    assert document("<b>" * 5000 + "</i>" * 5000 + "<p>" * 5000, markup=True).sentences == []
+
+
+def test_blocks_of_any_format_are_translated_as_units(monkeypatch):
+    tokenizer = tiny_tokenizer()
+    model = tiny_model(tokenizer)
+    model.generation_config.no_repeat_ngram_size = 3  # random weights repeat themselves
+    translator = Translator(model, tokenizer, DecodingSettings(num_beams=2, max_length_a=1, max_length_b=5))
+    words, calls, run = SENTENCES[0].split(), [], object()
+    hypotheses = translator.hypotheses
+
+    def recorded(sentences, **options):
+        calls.append((sentences, options["alignments"]))
+        return hypotheses(sentences, **options)
+
+    monkeypatch.setattr(translator, "hypotheses", recorded)
+    marked = [" ".join(words[:2]) + " ", Inline(run, [" ".join(words[2:4])]), " " + " ".join(words[4:])]
+    found = translate_blocks(translator, [marked, [SENTENCES[1]], [], ["12 ", Inline("img")]], target_lang=None)
+    assert calls == [([SENTENCES[1]], False), ([SENTENCES[0]], True)]
+    monkeypatch.undo()
+    first, second = translator.translate(SENTENCES[:2])
+    text = "".join(piece if isinstance(piece, str) else "".join(piece.pieces) for piece in found[0])
+    assert text == first and [piece.content for piece in found[0] if isinstance(piece, Inline)] == [run]
+    assert found[1:] == [[second], [], ["12 ", Inline("img")]]

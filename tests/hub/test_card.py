@@ -93,7 +93,7 @@ def test_card_says_how_the_text_was_prepared_and_mixed(make_run):
     for fact in ("text tokenized by Moses", "segmented into subwords", "train:\n", "- weight: 2.0\n", "- tag: <BT>\n"):
         assert fact in card, fact
     assert "someone" not in card and "scored as they are" not in card
-    assert 'translate("A sent@@ ence in de .")' in card
+    assert 'translate("A sent@@ ence in German .")' in card
     edit_recipe(run, lambda recipe: recipe["data"].pop("pretokenized"))
     assert "The words of the segmented files were scored as they are" in content(write_card(run, overwrite=True))
 
@@ -278,7 +278,7 @@ def test_several_corpora_are_scored_separately(make_run):
     ]
     assert "**Test set** (`mean of 2 corpora`)" in content(path) and "| BLEU | 33.33 |" in content(path)
     assert "Cleaning kept 9 of 9 training pairs of `b.de`." in content(path)
-    assert "translates from `de` to `en`, from `en` to `de`." in content(path)
+    assert "Translates German to English, English to German: a Transformer" in content(path)
 
 
 def test_results_of_further_metrics_are_shown(make_run):

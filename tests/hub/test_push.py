@@ -165,7 +165,8 @@ def test_a_model_without_records_gets_a_card_that_says_where_it_is_from(tmp_path
     for shown in (
         "- de\n- en\n",
         "`resi_dual` residual",
-        "from `de` to `en`. Converted from \\<a\\>.",
+        "Translates German to English. An encoder-decoder Transformer",
+        "connections. Converted from \\<a\\>.",
         'model="my [model]"',
     ):
         assert shown in card, shown

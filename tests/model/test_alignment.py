@@ -27,16 +27,25 @@ def tokens(source, target, weights, log_probs=None):
 
 
 def test_links_and_scores_are_of_words_without_their_punctuation():
-    # "New York ." to "Neu-York ja ." in tokens "New", " York", "." and "Neu", "-York", " ja", "."
+    # "New", " York", " now", "." and the end to "Neu", "-York", " jetzt", "."
     part = tokens(
-        [(0, 3), (3, 8), (8, 9), (0, 0)],
-        [(0, 3), (3, 8), (8, 11), (11, 12)],
-        [[0.6, 0.2, 0.1, 0.1], [0.1, 0.3, 0.6, 0], [0.1, 0, 0, 0.9], [0, 0, 1, 0]],
+        [(0, 3), (3, 8), (8, 12), (12, 13), (0, 0)],
+        [(0, 3), (3, 8), (8, 14), (14, 15)],
+        [[0.2, 0.4, 0.1, 0.3, 0], [0.1, 0.6, 0, 0.2, 0.1], [0, 0, 0.1, 0.3, 0.6], [0, 0, 0, 1, 0]],
     )
-    found = Alignment("New York.", "Neu-York ja.", (part,))
-    assert found.links == [(0, 0), (0, 1)] and str(found) == "0-0 0-1"
+    found = Alignment("New York now.", "Neu-York jetzt.", (part,))
+    assert found.links == [(1, 0), (2, 1)] and str(found) == "1-0 2-1"
     assert found.word_scores == pytest.approx([0.25, 0.25])
-    assert found.parts[0].between([(0, 3), (3, 9)], [(0, 12)]).sum() == pytest.approx(1)
+    assert part.between([(0, 8), (8, 13)], [(0, 8), (8, 15)]).sum(1) == pytest.approx([1, 1])
+
+
+def test_words_compete_for_those_of_the_source():
+    # "a red dog" to "einem roten Hund": the article depends on the noun
+    words = [(0, 1), (2, 5), (6, 9)], [(0, 5), (6, 11), (12, 16)]
+    part = tokens(*words, [[0.4, 0, 0.6], [0, 0.7, 0.3], [0, 0.1, 0.9]])
+    assert Alignment("a red dog", "einem roten Hund", (part,)).links == [(0, 0), (1, 1), (2, 2)]
+    alone = tokens(words[0], [(0, 2)], [[0.1, 0.1, 0.8]])
+    assert Alignment("a red dog", "it", (alone,)).links == [(2, 0)]
 
 
 def test_parts_of_a_long_text_are_aligned_within_themselves():
@@ -46,11 +55,11 @@ def test_parts_of_a_long_text_are_aligned_within_themselves():
     assert Alignment("", "", ()).links == [] == Alignment("", "", ()).word_scores
 
 
-def test_the_weights_are_those_of_the_last_layer_but_one_while_a_token_is_predicted():
-    layers = torch.rand(3, 1, 2, 4, 5)
+def test_the_weights_are_those_of_the_inner_layers_while_a_token_is_predicted():
+    layers = torch.rand(4, 1, 2, 4, 5)
     layers[1, 0, 0, 0, 0] = float("nan")  # of a model that is not finite
-    assert torch.equal(alignment_weights(list(layers))[0, 1:], layers[1, 0, :, 1:3].mean(0))
-    assert alignment_weights(list(layers))[0, 0, 0] == 0
+    found = alignment_weights(list(layers))
+    assert torch.allclose(found[0, 1:], layers[1:3, 0, :, 1:3].mean((0, 1))) and found[0, 0, 0] == 0
     assert torch.equal(alignment_weights([layers[2]]), layers[2, :, :, :3].mean(1))
 
 

@@ -143,6 +143,18 @@ def test_an_average_searches_as_the_recipe_says_at_last(run, tmp_path):
     assert (generation.num_beams, generation.length_penalty) == (3, 0.7)
 
 
+def test_a_damaged_checkpoint_is_not_averaged(run, tmp_path, capsys):
+    shutil.copytree(run, tmp_path / "run")
+    path = tmp_path / "run" / "checkpoints" / "checkpoint-50" / "model.safetensors"
+    path.write_bytes(path.read_bytes()[:-1] + b"\0")
+    assert main(["average", str(tmp_path / "run"), "--last", "3", "--output-dir", str(tmp_path / "model")]) == 2
+    assert "checkpoint-50/model.safetensors is damaged or was changed" in capsys.readouterr().err
+    tokenizer = tmp_path / "run" / "tokenizer" / "tokenizer.json"
+    tokenizer.write_text(tokenizer.read_text() + " ")
+    assert main(["average", str(tmp_path / "run"), "--last", "1", "--output-dir", str(tmp_path / "model")]) == 2
+    assert "run/tokenizer: other files than" in capsys.readouterr().err
+
+
 def test_checkpoints_of_a_moving_average_are_not_averaged(run, tmp_path, capsys):
     recipe = yaml.safe_load((run / "recipe.yaml").read_text())
     recipe["training"] |= {"ema_decay": 0.9, "average": 0}
