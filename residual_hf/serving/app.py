@@ -9,7 +9,7 @@ import queue
 import sys
 import time
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from importlib.resources import files
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -30,6 +30,7 @@ from residual_hf.generation.html_text import visible_text
 
 from .batcher import Batcher, ClosingError, Metrics
 from .batcher import Request as TranslationRequest
+from .connections import request_limit, uvicorn_config
 from .languages import Languages
 from .server_settings import ServerSettings
 
@@ -37,8 +38,6 @@ DISCONNECTED = 499, "The client has disconnected"  # status of nginx, for the me
 SWITCH_INTERVAL = 0.0005  # seconds after which reading requests yields to translating; Python's default is 0.005
 MAX_ALTERNATIVES = 5
 MAX_TEXTS = 500  # in a list
-BYTES_PER_CHARACTER = 12  # of a character in JSON or a form, escaped: \\uXXXX\\uXXXX or %XX%XX%XX%XX
-OVERHEAD = 65_536  # bytes of a request besides its text
 PAGE_POLICY = (
     "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; connect-src 'self'; img-src data:"
 )
@@ -136,7 +135,7 @@ def create_app(languages: Languages, settings: ServerSettings) -> FastAPI:
         redirect_slashes=False,
     )
     app.add_middleware(CORSMiddleware, allow_origins=["*"], allow_methods=["*"], allow_headers=["*"])
-    app.add_middleware(Guard, limit=OVERHEAD + BYTES_PER_CHARACTER * settings.char_limit, metrics=metrics)
+    app.add_middleware(Guard, limit=request_limit(settings), metrics=metrics)
     app.add_exception_handler(StarletteHTTPException, answer_http_error)
     app.add_exception_handler(Exception, answer_error)
 
@@ -234,9 +233,8 @@ def create_app(languages: Languages, settings: ServerSettings) -> FastAPI:
 def serve(languages: Languages, settings: ServerSettings) -> None:
     """Serve until SIGTERM or SIGINT, then answer the accepted requests and return."""
     sys.setswitchinterval(SWITCH_INTERVAL)
-    app = create_app(languages, settings)
-    drain = round(settings.timeout) + 5
-    uvicorn.run(app, host=settings.host, port=settings.port, timeout_graceful_shutdown=drain, log_level="info")
+    with suppress(KeyboardInterrupt):  # SIGTERM and SIGINT, which uvicorn passes on when it is done
+        uvicorn.Server(uvicorn_config(create_app(languages, settings), settings)).run()
 
 
 def documented(body: type[BaseModel], languages: Languages, settings: ServerSettings) -> dict[str, Any]:
