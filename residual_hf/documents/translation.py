@@ -90,6 +90,10 @@ class NumberedDocument:
         if self._kept:
             logger.warning("%s: %d paragraphs of more than %d elements stay", path, len(self._kept), MOST_ELEMENTS)
 
+    @property
+    def text(self) -> str:
+        return "\n".join("".join(map(_text, block)) for block in self.blocks)
+
     def write(self, path: Path, blocks: Iterable[list[Any]]) -> None:
         """Write the document with translations of `blocks`, whose elements may be lists."""
         found = [restored(block, contents) for block, contents in zip(blocks, self._contents, strict=True)]
