@@ -99,6 +99,7 @@ def load_checkpoint(
     try:
         values, _ = PreTrainedConfig.get_config_dict(name)
         ours = values.get("model_type") == ResidualConfig.model_type
+        checks.check_implementations(values, f"{where}: config.json")
         cls, auto_class = saved_class(values)
         if ours:
             checks.check_fields(values, f"{where}: config.json")
@@ -126,6 +127,7 @@ def load_checkpoint(
         checks.check_token_ids(model.generation_config, model.config, f"{where}: generation config")
         checks.check_vocabulary(tokenizer, model.config, where)
         checks.check_undamaged(Path(name), model=False)  # `from_pretrained` has checked that
+    checks.check_generation_fields(model.generation_config, f"{where}: generation config")
     return model, tokenizer
 
 
@@ -158,7 +160,9 @@ def validate_model_folder(folder: str | os.PathLike) -> list[str]:
 
 def saved_class(values: dict[str, Any]) -> tuple[type, Any]:
     """The class of a saved model, and the Auto class that loads it, from the `architectures` of its config."""
-    return SAVED[next((name for name in values.get("architectures") or () if name in SAVED), next(iter(SAVED)))]
+    names = values.get("architectures")
+    named = [name for name in names if isinstance(name, str) and name in SAVED] if isinstance(names, list) else []
+    return SAVED[(named or list(SAVED))[0]]
 
 
 def model_folder(name: str | Path) -> str | Path:

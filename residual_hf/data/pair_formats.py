@@ -51,7 +51,7 @@ def languages_in(path: Path) -> Sequence[str]:
     if spec.file_format == ".tmx":
         found = [language for language, _ in next(_variants(path), ())]
     elif spec.file_format in (".xlf", ".xliff"):
-        found = [language for _, languages in islice(_units(path), 1) for language in languages]
+        found = [language or "" for _, languages in islice(_units(path), 1) for language in languages]
     elif spec.file_format == ".po":
         found = []
     elif spec.file_format in TABLES:

@@ -28,8 +28,8 @@ RELATED = 0.5
 FARTHEST = 5
 """Lines of a shift that are tried."""
 MOST_COPIES, HALF = 0.05, 0.5
-MOST_MARKED = 0.01
-"""Share of the lines of a side."""
+MOST_MARKED, FEW_MARKED = 0.01, 4
+"""Share and number of the lines of a side."""
 LINES, MOST_PIECES = 5, 40
 """Lines of a piece of text whose language is recognized, and how many pieces of a side."""
 SURE = 0.8
@@ -131,10 +131,11 @@ def marked(sample: ParallelCorpus, kind: str) -> Iterator[str]:
     advice = "; if Moses tokenized it, set pretokenized to moses" if kind == "moses" else ""
     sides = {"source": sample.sources, "target": sample.targets}
     for name, mark in MARKS[kind].items():
-        shares = {side: mean(map(bool, map(mark.search, lines))) for side, lines in sides.items()}
-        lines = [f"{share:.0%} of the {side} lines" for side, share in shares.items() if share > MOST_MARKED]
-        if lines:
-            yield f"{' and '.join(lines)} have {name}: this is not raw text{advice}"
+        counts = {side: sum(map(bool, map(mark.search, lines))) for side, lines in sides.items()}
+        most = max(FEW_MARKED, MOST_MARKED * len(sample))
+        shares = [f"{count / len(sample):.0%} of the {side} lines" for side, count in counts.items() if count > most]
+        if shares:
+            yield f"{' and '.join(shares)} have {name}: this is not raw text{advice}"
 
 
 def other_languages(sample: ParallelCorpus) -> Iterator[str]:

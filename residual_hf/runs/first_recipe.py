@@ -7,6 +7,7 @@ import math
 import re
 import shlex
 import shutil
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -161,9 +162,14 @@ def write_first_recipe(
     Raises:
         InputError: files that cannot be used, an unknown language, or a folder that is not empty.
     """
-    columns = {"source_column": source_column, "target_column": target_column}
-    files = {"file": source, **columns} if target is None else {"source": source, "target": target, **columns}
-    spec = CorpusSpec(**files, skip_empty=True)
+    spec = CorpusSpec(
+        source=None if target is None else source,
+        target=target,
+        file=source if target is None else None,
+        source_column=source_column,
+        target_column=target_column,
+        skip_empty=True,
+    )
     check_files([spec])
     if not 0 <= trial_seconds < math.inf:
         raise InputError(f"--trial: {trial_seconds} given, must be a number >= 0")
@@ -228,14 +234,12 @@ def write_first_recipe(
 
 def languages_of(spec: CorpusSpec, source_lang: str | None, target_lang: str | None) -> tuple[str, str]:
     """The languages that are given, or those that the files of a corpus name."""
-    paths, known = spec.files, [None, None]
-    if spec.file is not None:
-        paths = paths * 2
-        if source_lang is None or target_lang is None:
-            known = list(languages_in(paths[0])) or known
+    named: Sequence[str | None] = (None, None)
+    if spec.file is not None and (source_lang is None or target_lang is None):
+        named = languages_in(spec.files[0]) or named
     return (
-        language_of(paths[0], "--source-lang", source_lang or known[0]),
-        language_of(paths[1], "--target-lang", target_lang or known[1]),
+        language_of(spec.files[0], "--source-lang", source_lang or named[0]),
+        language_of(spec.files[-1], "--target-lang", target_lang or named[1]),
     )
 
 

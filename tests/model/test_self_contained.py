@@ -17,6 +17,7 @@ from transformers.dynamic_module_utils import get_relative_imports
 from residual_hf.base.errors import InputError
 from residual_hf.checkpoint import load_checkpoint, save_checkpoint, validate_model_folder
 from residual_hf.model import connections, modeling_residual, self_contained
+from residual_hf.model.checksums import write_checksums
 
 COMMIT = "0123456789" * 4
 
@@ -191,6 +192,8 @@ def test_mode_of_a_user_is_registered_by_its_checkpoint(user_mode, tokenizer, tm
     file.write_text(file.read_text().replace("stream[0] - sublayer", "stream[0] + sublayer"))
     failing = save_checkpoint(model, tokenizer, tmp_path / "failing")
     (failing / "my_plus.py").write_text("raise RuntimeError('not run')\n")
+    for folder in (other, failing):  # as if they had been saved like this
+        write_checksums(folder, ["my_plus.py"])
     assert torch.equal(load_checkpoint(failing, trust_remote_code=True)[0](**tokens).loss, expected)  # the user's runs
 
     connections.LN_MODES.pop("my_plus")

@@ -210,7 +210,7 @@ def test_frozen_parameters_do_not_change_and_the_card_names_the_start(tmp_path, 
     assert all(torch.equal(encoder[n], before[n]) for n in before if "layers" in n and n in encoder)
     decoder, before = model.model.decoder.state_dict(), first.model.decoder.state_dict()
     assert not any(torch.equal(decoder[n], before[n]) for n in before if n.endswith("fc1.weight"))
-    assert "It was trained with residual_hf from `base`" in (run / "model" / "README.md").read_text()
+    assert "sentence pairs from `base`" in (run / "model" / "README.md").read_text()
     assert json.loads((run / "metrics.json").read_text())["updates"] == 4
 
 

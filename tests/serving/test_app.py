@@ -9,15 +9,15 @@ import os
 import re
 import signal
 import socket
-import subprocess
-import sys
 import threading
 import time
 import urllib.parse
 from concurrent.futures import ThreadPoolExecutor
+from urllib.error import URLError
 from urllib.request import Request, urlopen
 
 import pytest
+from support.processes import VERB, free_port, run_forked, wait_for
 from support.tiny_translator import SENTENCES, coded_tokenizer, tiny_model, tiny_tokenizer
 
 pytest.importorskip("fastapi", reason="needs the extra 'serve'")
@@ -277,24 +277,36 @@ def test_many_clients_get_what_a_single_one_gets(server):
     assert [answer for _, _, answer in together] == [alone[text] for text in texts]
 
 
+def answers(url):
+    try:
+        return urlopen(f"{url}/metrics").status == 200
+    except URLError:
+        return False
+
+
 @pytest.mark.skipif(os.name != "posix", reason="needs SIGTERM")
 def test_sigterm_answers_accepted_requests(tmp_path):
     tokenizer = tiny_tokenizer()
     save_checkpoint(tiny_model(tokenizer, source_lang="de", target_lang="en"), tokenizer, tmp_path / "model")
-    command = [sys.executable, "-m", "residual_hf.cli", "serve", str(tmp_path / "model"), "--port", "0"]
-    process = subprocess.Popen([*command, "--num-beams", "5"], stderr=subprocess.PIPE, text=True)
-    url = next(match[0] for line in process.stderr if (match := re.search(r"http://\S+:\d+", line)))
+    url = f"http://127.0.0.1:{(port := free_port())}"
+    command = ("serve", tmp_path / "model", "--port", port, "--num-beams", "5")
     body = json.dumps({"q": [" ".join(SENTENCES)] * 40, "source": "de", "target": "en"}).encode()
-    with ThreadPoolExecutor(1) as pool:
+    with ThreadPoolExecutor(2) as pool:
+        program = pool.submit(run_forked, "-c", VERB, *command, cwd=tmp_path, check=False)
+        pid = int(wait_for(tmp_path / "pid", program))
+        while not answers(url):
+            assert not program.done(), program.result().stderr
+            time.sleep(0.01)
         send = Request(f"{url}/translate", body, {"Content-Type": "application/json"})
         future = pool.submit(urlopen, send, timeout=60)
         while not future.done() and b"\nwaiting_requests 1.0" not in urlopen(f"{url}/metrics").read():
             time.sleep(0.01)
-        process.send_signal(signal.SIGTERM)
+        os.kill(pid, signal.SIGTERM)
         answer = json.load(future.result())
+        done = program.result(timeout=30)
     assert len(answer["translatedText"]) == 40
-    assert process.wait(30) in (0, -signal.SIGTERM)
-    assert "Traceback" not in process.stderr.read()
+    assert done.returncode in (0, -signal.SIGTERM)
+    assert url in done.stderr and "Traceback" not in done.stderr
 
 
 def test_settings_and_languages_are_checked_before_the_start(german, tmp_path, capsys):
