@@ -93,6 +93,10 @@ class StreamSettings(InputSettings):
     long: str = option(
         "error", choices=LONG_TEXT, help="how to handle lines with more tokens than the model has positions"
     )
+    split_sentences: bool = option(
+        False,
+        help="lines are paragraphs: translate each of their sentences by itself, parts of those that are too long",
+    )
     window: int = option(2000, minimum=1, help="number of lines to read, translate and write together")
 
     def check(self) -> None:
