@@ -6,10 +6,11 @@ from __future__ import annotations
 import gzip
 import hashlib
 import math
+import re
 import sys
 import zlib
 from collections.abc import Iterator
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from io import BufferedReader
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,18 @@ def _decompressed(raw: BufferedReader, path: Path) -> BufferedReader | gzip.Gzip
     """An open file, decompressed if its name or its first bytes say gzip."""
     compressed = path.suffix == ".gz" or raw.peek(2).startswith(b"\x1f\x8b")
     return gzip.GzipFile(fileobj=raw) if compressed else raw
+
+
+@contextmanager
+def open_binary(path: Path) -> Iterator[Any]:
+    """Context of a file, decompressed if it is gzip. Raises `InputError` for one that cannot be read."""
+    try:
+        with path.open("rb") as raw:
+            yield _decompressed(raw, path)
+    except DAMAGED as error:
+        raise InputError(f"{path}: damaged gzip file: {error}") from error
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read: {error.strerror}") from error
 
 
 class LineReader:
@@ -84,6 +97,11 @@ def iter_lines(path: str | Path | None) -> Iterator[str]:
 def one_line(text: str) -> str:
     """A text without line breaks, which become spaces."""
     return " ".join(text.splitlines())
+
+
+def single_spaced(text: str) -> str:
+    """A text without line breaks, tabs and repeated spaces, as formats for translators mean it."""
+    return re.sub("[ \\t\\r\\n]+", " ", text).strip(" ")
 
 
 def count_lines(path: Path, most: float = math.inf) -> int:

@@ -1,5 +1,5 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
-"""A first recipe for two text files: splits, vocabulary, model, batch size and training time."""
+"""A first recipe for two text files or a file of pairs: splits, vocabulary, model, batch size and training time."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ from jinja2 import Environment, StrictUndefined
 from residual_hf.base.errors import InputError
 from residual_hf.base.files import atomic_folder, check_output_folder, write_atomically
 from residual_hf.data.corpus import ParallelCorpus
-from residual_hf.data.data_settings import CorpusSpec, TokenizerSettings
+from residual_hf.data.data_settings import PAIR_FILES, CorpusSpec, TokenizerSettings
+from residual_hf.data.pair_formats import languages_in
 from residual_hf.data.pair_reader import PairReader, check_files
 from residual_hf.data.sample_checks import sample_faults, take_sample
 from residual_hf.data.scripts import WITHOUT_SPACES, share_of_script
@@ -136,39 +137,46 @@ class Plan:
 
 def write_first_recipe(
     source: Path,
-    target: Path,
+    target: Path | None = None,
     folder: Path | None = None,
     *,
     source_lang: str | None = None,
     target_lang: str | None = None,
+    source_column: str | int | None = None,
+    target_column: str | int | None = None,
     trial_seconds: float = 10,
     overwrite: bool = False,
 ) -> Plan:
-    """Split two aligned text files and write a commented recipe for them, for the device of this machine.
+    """Split two aligned text files or a file of pairs, and write a commented recipe for the device of this machine.
 
     Args:
-        source, target: text files of as many lines, plain or gzip.
+        source, target: text files of as many lines, plain or gzip; without `target`, one file in a format of
+            `CorpusSpec.file`.
         folder: receives `recipe.yaml` and the splits, such as `train.en`; default: the languages, as `en-de`.
-        source_lang, target_lang: default: the suffixes of the files.
+        source_lang, target_lang: default: the suffixes of the files, or what the file of pairs names.
+        source_column, target_column: of a file of pairs, see `CorpusSpec`.
         trial_seconds: time to measure the speed of training; 0: no trial and no estimate.
         overwrite: replace the folder.
 
     Raises:
         InputError: files that cannot be used, an unknown language, or a folder that is not empty.
     """
-    specs = CorpusSpec(source=source, target=target, skip_empty=True)
-    check_files([specs])
+    columns = {"source_column": source_column, "target_column": target_column}
+    files = {"file": source, **columns} if target is None else {"source": source, "target": target, **columns}
+    spec = CorpusSpec(**files, skip_empty=True)
+    check_files([spec])
     if not 0 <= trial_seconds < math.inf:
         raise InputError(f"--trial: {trial_seconds} given, must be a number >= 0")
-    languages = language_of(source, "--source-lang", source_lang), language_of(target, "--target-lang", target_lang)
+    languages = languages_of(spec, source_lang, target_lang)
     if languages[0] == languages[1]:
         raise InputError(f"--target-lang: {languages[1]!r} given, must differ from the source language")
     folder = folder or Path("-".join(languages))
-    check_output_folder(folder, overwrite=overwrite, holds=["recipe.yaml"], inputs=[source, target])
+    check_output_folder(folder, overwrite=overwrite, holds=["recipe.yaml"], inputs=spec.files)
     device = "cuda" if torch.cuda.is_available() else "cpu"
     with atomic_folder(folder) as new:
-        split = split_corpus(source, target, new, languages)
-        faults = faults_of_files(replace(specs, source_lang=languages[0], target_lang=languages[1]), split.pairs)
+        spec = replace(spec, source_lang=languages[0], target_lang=languages[1])
+        split = split_corpus(spec, new, languages)
+        faults = faults_of_files(spec, split.pairs)
         train = CorpusSpec(source=new / f"train.{languages[0]}", target=new / f"train.{languages[1]}")
         sample = ParallelCorpus.empty(train).with_pairs(PairReader(train).take(SAMPLE))
         unspaced = any(
@@ -218,6 +226,19 @@ def write_first_recipe(
     )
 
 
+def languages_of(spec: CorpusSpec, source_lang: str | None, target_lang: str | None) -> tuple[str, str]:
+    """The languages that are given, or those that the files of a corpus name."""
+    paths, known = spec.files, [None, None]
+    if spec.file is not None:
+        paths = paths * 2
+        if source_lang is None or target_lang is None:
+            known = list(languages_in(paths[0])) or known
+    return (
+        language_of(paths[0], "--source-lang", source_lang or known[0]),
+        language_of(paths[1], "--target-lang", target_lang or known[1]),
+    )
+
+
 def faults_of_files(spec: CorpusSpec, pairs: int) -> list[str]:
     """What cannot be right about a corpus of so many pairs, see `faults_of`."""
     sample = ParallelCorpus.empty(spec).with_pairs(take_sample(PairReader(spec).one_pass(), pairs))
@@ -231,7 +252,7 @@ def language_of(path: Path, flag: str, given: str | None = None) -> str:
             raise InputError(f"{flag}: {given!r} given, must be a language code such as de or pt_BR")
         return given
     suffix = path.name.removesuffix(".gz").rpartition(".")[2]
-    if not LANGUAGE.fullmatch(suffix) or suffix == "txt":
+    if not LANGUAGE.fullmatch(suffix) or f".{suffix}" in (".txt", *PAIR_FILES):
         raise InputError(f"{flag}: missing, {path} does not end in a language code such as .de")
     return suffix
 
