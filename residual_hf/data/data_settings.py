@@ -32,6 +32,16 @@ class CorpusSpec(InputSettings):
     `jsonl` or `dataset` with `text_column`. All files but PO, Excel and parquet may be gzipped.
     """
 
+    also_called = {
+        "src": "source",
+        "tgt": "target",
+        "path": "file",
+        "files": "file",
+        "data_files": "file",
+        "json": "jsonl",
+        **{name.removeprefix("."): "file" for name in PAIR_FILES if name not in (".tsv", ".jsonl")},
+    }
+
     text: str | Path | None = option(
         None, may_change=True, help="language models: text file, in which a blank line ends a document"
     )
@@ -218,6 +228,8 @@ class SubwordRegularizationSettings(InputSettings):
 @dataclass(frozen=True)
 class TokenizerSettings(InputSettings):
     """The tokenizer of a run: trained on the training corpora, or read from `path`."""
+
+    also_called = {"type": "kind", "model_type": "kind", "num_merges": "vocab_size", "size": "vocab_size"}
 
     kind: str = option(
         "bpe",

@@ -28,10 +28,25 @@ from residual_hf.training.training_settings import TrainingSettings
 
 TASKS = ("translation", "summarization", "language_modeling")
 
+ELSEWHERE = {
+    "layers": "encoder_layers",
+    "num_layers": "encoder_layers",
+    "heads": "encoder_attention_heads",
+    "num_heads": "encoder_attention_heads",
+    "ff_size": "encoder_ffn_dim",
+    "ffn_dim": "encoder_ffn_dim",
+    "intermediate_size": "encoder_ffn_dim",
+    "arch": "preset",
+    "architecture": "preset",
+}
+"""What other programs call fields of `model`."""
+
 
 @dataclass(frozen=True)
 class Recipe(InputSettings):
     """What to train on which data, and how."""
+
+    also_called = {name: f"model.{name}" for name in (*ResidualConfig.__annotations__, "preset", "from")}
 
     output_dir: str | Path = option(may_change=True, help="folder of the run")
     data: DataSettings = option(help="corpora, see below")
@@ -90,7 +105,7 @@ class Recipe(InputSettings):
         known = [*ResidualConfig.__annotations__]  # without those of Transformers, which it does not check
         for name in self.model:
             if name not in (*known, *ResidualConfig.attribute_map, "preset", "from"):
-                raise InputError(f"model.{unknown_name(name, ['preset', 'from', *known])}")
+                raise InputError(f"model.{unknown_name(name, ['preset', 'from', *known], ELSEWHERE)}")
         if self.starts_from is not None and "preset" in self.model:
             raise InputError("model.preset: not allowed with model.from, whose sizes the model has")
         for name in ("source_lang", "target_lang"):
