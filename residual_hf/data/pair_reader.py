@@ -7,6 +7,7 @@ import math
 from collections.abc import Iterable, Iterator, Sequence, Sized
 from dataclasses import dataclass
 from itertools import islice, zip_longest
+from pathlib import Path
 from pkgutil import iter_modules
 from typing import Any
 
@@ -30,7 +31,9 @@ def check_files(specs: Iterable[CorpusSpec]) -> None:
     specs = list(specs)
     paths = dict.fromkeys(path for spec in specs for path in (*spec.files, *filter(None, [spec.raw_references])))
     if missing := [f"{path}{similar_path(path)}" for path in paths if not path.exists()]:
-        raise InputError(f"no such file: {', '.join(missing)}")
+        relative = not all(path.is_absolute() for path in paths if not path.exists())
+        start = f"; relative paths start from {Path.cwd()}, or see `paths_from` of recipes" if relative else ""
+        raise InputError(f"no such file: {', '.join(missing)}{start}")
     for path in paths:
         if not path.is_file():
             raise InputError(f"{path}: not a regular file, which can be read several times")

@@ -12,7 +12,6 @@ from pathlib import Path
 
 import psutil
 import torch
-import yaml
 from jinja2 import Environment, StrictUndefined
 
 from residual_hf.base.errors import InputError
@@ -186,9 +185,7 @@ def write_first_recipe(
         size, tokens = fit_to(choose_size(split.train, device), sample, split.train, kind)
         text_bytes = sum(path.stat().st_size for path in new.iterdir())
         values = {
-            "folder": folder.as_posix(),
             "languages": languages,
-            "scalar": scalar,
             "size": size,
             "gpu": device == "cuda",
             "bf16": torch.cuda.is_bf16_supported() if device == "cuda" else multiplies_bf16(),
@@ -279,8 +276,3 @@ def fit_to(size: Size, sample: ParallelCorpus, pairs: int, kind: str) -> tuple[S
 
 def gigabytes(size: float) -> str:
     return f"{size / 1e9:.1f} GB"
-
-
-def scalar(text: str) -> str:
-    """A text as YAML, quoted if it must be."""
-    return yaml.safe_dump([text], default_flow_style=True, allow_unicode=True, width=len(text) + 80).strip()[1:-1]

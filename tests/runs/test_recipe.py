@@ -9,6 +9,7 @@ import yaml
 
 from residual_hf.base.errors import InputError
 from residual_hf.commands.arguments import parse_overrides
+from residual_hf.data.pair_reader import check_files
 from residual_hf.model.options import from_mapping
 from residual_hf.runs.recipe import Recipe, load_recipe
 from residual_hf.training.training_settings import TrainingSettings
@@ -67,6 +68,36 @@ def test_overrides_by_dotted_name(tmp_path):
     overrides = {"training.seed": 7, "model.ln_mode": "pre_ln", "output_dir": "elsewhere"}
     recipe = load_recipe(write(tmp_path, MINIMAL), overrides)
     assert (recipe.training.seed, recipe.build_config().ln_mode, recipe.output_dir) == (7, "pre_ln", "elsewhere")
+
+
+def test_paths_from_the_folder_of_the_recipe(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    corpora = [
+        {"source": "a.en", "target": "/abs/a.de"},
+        {"dataset": "local", "raw_target": "r"},
+        {"dataset": "a/hub"},
+    ]
+    values = changed(
+        paths_from="recipe",
+        data={"train": corpora, "valid": {"file": "../v.tmx"}},
+        tokenizer={"path": "tok"},
+        model={"from": "somebody/model"},
+    )
+    folder = tmp_path / "moved"
+    (folder / "local").mkdir(parents=True)
+    path = write(folder, values)
+    for given in (path, path.relative_to(tmp_path)):
+        recipe, start = load_recipe(given, {"output_dir": "here"}), given.parent
+        (first, second, third), (valid,) = recipe.data.train, recipe.data.valid
+        assert (first.source, first.target) == (str(start / "a.en"), "/abs/a.de")
+        assert (second.dataset, second.raw_target, third.dataset) == (str(start / "local"), str(start / "r"), "a/hub")
+        assert (valid.file, recipe.output_dir) == (str(start / "../v.tmx"), "here")
+        assert (recipe.tokenizer.path, recipe.starts_from) == ("tok", "somebody/model")
+        assert recipe.paths_from == "working_directory"
+    with pytest.raises(InputError, match="paths_from: 'recipe' given, must be working_directory unless in a file"):
+        load_recipe(path, {"paths_from": "recipe"})
+    with pytest.raises(InputError, match=f"moved/a.en, .*v.tmx; relative paths start from {tmp_path}, or see `paths_"):
+        check_files([first, valid])
 
 
 def test_what_is_written_can_be_read_again(tmp_path):
