@@ -13,6 +13,7 @@ from residual_hf.base.files import expanded
 from residual_hf.model.options import option
 
 from .scripts import is_script
+from .text_files import uncompressed_name
 
 SPLITS = ("train", "valid", "test")
 SIDES = {"both": ("source", "target"), "source": ("source",), "target": ("target",)}
@@ -29,7 +30,7 @@ class CorpusSpec(InputSettings):
     """Location and format of a corpus.
 
     Set `source` and `target`, or one of `file`, `tsv`, `jsonl` and `dataset`. For a language model, set `text`, or
-    `jsonl` or `dataset` with `text_column`. All files but PO, Excel and parquet may be gzipped.
+    `jsonl` or `dataset` with `text_column`. All files but PO, Excel and parquet may be compressed: gzip, bzip2, xz.
     """
 
     also_called = {
@@ -146,8 +147,8 @@ class CorpusSpec(InputSettings):
 
     @property
     def file_format(self) -> str:
-        """What the name of `file` ends in, without `.gz`, such as `.tmx`; empty without `file`."""
-        return "" if self.file is None else Path(str(self.file).lower().removesuffix(".gz")).suffix
+        """What the name of `file` ends in, without that of a compression, such as `.tmx`; empty without `file`."""
+        return "" if self.file is None else Path(uncompressed_name(str(self.file).lower())).suffix
 
     @property
     def is_jsonl(self) -> bool:

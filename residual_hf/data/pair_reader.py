@@ -18,7 +18,7 @@ from residual_hf.base.names import check_repository, similar_path
 from .data_settings import PAIR_FILES, CorpusSpec
 from .pair_formats import pairs_of_file
 from .pair_rows import Pair, json_pair, record_pair, tsv_pair
-from .text_files import LineReader, count_lines
+from .text_files import LineReader, count_lines, uncompressed_name
 
 BLOCK = 100_000
 
@@ -44,7 +44,7 @@ def check_files(specs: Iterable[CorpusSpec]) -> None:
 def _check_dataset(name: str) -> None:
     path = expanded(name)
     if path.is_file():
-        known = path.name.lower().removesuffix(".gz").endswith(PAIR_FILES)
+        known = uncompressed_name(path.name.lower()).endswith(PAIR_FILES)
         advice = "read it with `file`" if known else "must be a folder or a name on the Hub"
         raise InputError(f"corpus.dataset: {name} is a file; {advice}")
     if path.is_dir():

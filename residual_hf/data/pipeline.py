@@ -288,7 +288,7 @@ def get_tokenizer(
 def given_tokenizer(path: str | Path, kind: str) -> PreTrainedTokenizerBase:
     """The tokenizer at `tokenizer.path` of a recipe. Raises `InputError` for one that cannot be loaded."""
     if kind != "pretokenized":
-        check_repository(str(path), f"tokenizer.path: {path}")
+        check_repository(str(path), f"tokenizer.path: {path} cannot be loaded")
     try:
         if kind == "pretokenized":
             return pretokenized_tokenizer(path)

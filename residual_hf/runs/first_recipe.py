@@ -23,6 +23,7 @@ from residual_hf.data.pair_reader import PairReader, check_files
 from residual_hf.data.sample_checks import sample_faults, take_sample
 from residual_hf.data.scripts import WITHOUT_SPACES, share_of_script
 from residual_hf.data.splitting import SplitReport, split_corpus
+from residual_hf.data.text_files import uncompressed_name
 from residual_hf.data.tokenizer_training import train_tokenizer
 from residual_hf.model.modeling_residual import ResidualForConditionalGeneration
 from residual_hf.native import multiplies_bf16
@@ -149,7 +150,7 @@ def write_first_recipe(
     """Split two aligned text files or a file of pairs, and write a commented recipe for the device of this machine.
 
     Args:
-        source, target: text files of as many lines, plain or gzip; without `target`, one file in a format of
+        source, target: text files of as many lines, plain or compressed; without `target`, one file in a format of
             `CorpusSpec.file`.
         folder: receives `recipe.yaml` and the splits, such as `train.en`; default: the languages, as `en-de`.
         source_lang, target_lang: default: the suffixes of the files, or what the file of pairs names.
@@ -248,7 +249,7 @@ def language_of(path: Path, flag: str, given: str | None = None) -> str:
         if not LANGUAGE.fullmatch(given):
             raise InputError(f"{flag}: {given!r} given, must be a language code such as de or pt_BR")
         return given
-    suffix = path.name.removesuffix(".gz").rpartition(".")[2]
+    suffix = uncompressed_name(path.name).rpartition(".")[2]
     if not LANGUAGE.fullmatch(suffix) or f".{suffix}" in (".txt", *PAIR_FILES):
         raise InputError(f"{flag}: missing, {path} does not end in a language code such as .de")
     return suffix

@@ -41,7 +41,9 @@ def test_a_mistyped_path_is_not_tried_for_half_a_minute(network, tmp_path):
         InputError, match=r"^model runs/modle: no such folder; did you mean runs/model\?; the Hub cann"
     ):
         load_checkpoint("runs/modle")
-    with pytest.raises(InputError, match="^tokenizer.path: a/b: no such folder; the Hub cannot be reached: timed out"):
+    with pytest.raises(
+        InputError, match="^tokenizer.path: a/b cannot be loaded: no such folder; the Hub cannot be reached: timed out"
+    ):
         given_tokenizer("a/b", "bpe")
     with pytest.raises(InputError, match="^corpus.dataset: data/my-corpus: no such folder; the Hub cannot be reached"):
         check_files([CorpusSpec(dataset="data/my-corpus")])
