@@ -13,7 +13,6 @@ from pathlib import Path
 
 import psutil
 import torch
-import yaml
 from jinja2 import Environment, StrictUndefined
 
 from residual_hf.base.errors import InputError
@@ -25,6 +24,7 @@ from residual_hf.data.pair_reader import PairReader, check_files
 from residual_hf.data.sample_checks import sample_faults, take_sample
 from residual_hf.data.scripts import WITHOUT_SPACES, share_of_script
 from residual_hf.data.splitting import SplitReport, split_corpus
+from residual_hf.data.text_files import uncompressed_name
 from residual_hf.data.tokenizer_training import train_tokenizer
 from residual_hf.model.modeling_residual import ResidualForConditionalGeneration
 from residual_hf.native import multiplies_bf16
@@ -151,7 +151,7 @@ def write_first_recipe(
     """Split two aligned text files or a file of pairs, and write a commented recipe for the device of this machine.
 
     Args:
-        source, target: text files of as many lines, plain or gzip; without `target`, one file in a format of
+        source, target: text files of as many lines, plain or compressed; without `target`, one file in a format of
             `CorpusSpec.file`.
         folder: receives `recipe.yaml` and the splits, such as `train.en`; default: the languages, as `en-de`.
         source_lang, target_lang: default: the suffixes of the files, or what the file of pairs names.
@@ -192,9 +192,7 @@ def write_first_recipe(
         size, tokens = fit_to(choose_size(split.train, device), sample, split.train, kind)
         text_bytes = sum(path.stat().st_size for path in new.iterdir())
         values = {
-            "folder": folder.as_posix(),
             "languages": languages,
-            "scalar": scalar,
             "size": size,
             "gpu": device == "cuda",
             "bf16": torch.cuda.is_bf16_supported() if device == "cuda" else multiplies_bf16(),
@@ -255,7 +253,7 @@ def language_of(path: Path, flag: str, given: str | None = None) -> str:
         if not LANGUAGE.fullmatch(given):
             raise InputError(f"{flag}: {given!r} given, must be a language code such as de or pt_BR")
         return given
-    suffix = path.name.removesuffix(".gz").rpartition(".")[2]
+    suffix = uncompressed_name(path.name).rpartition(".")[2]
     if not LANGUAGE.fullmatch(suffix) or f".{suffix}" in (".txt", *PAIR_FILES):
         raise InputError(f"{flag}: missing, {path} does not end in a language code such as .de")
     return suffix
@@ -283,8 +281,3 @@ def fit_to(size: Size, sample: ParallelCorpus, pairs: int, kind: str) -> tuple[S
 
 def gigabytes(size: float) -> str:
     return f"{size / 1e9:.1f} GB"
-
-
-def scalar(text: str) -> str:
-    """A text as YAML, quoted if it must be."""
-    return yaml.safe_dump([text], default_flow_style=True, allow_unicode=True, width=len(text) + 80).strip()[1:-1]
