@@ -14,6 +14,7 @@ from torch import nn
 from transformers import GenerationConfig, PreTrainedTokenizerBase
 
 from residual_hf.base.errors import InputError
+from residual_hf.data.language_codes import adds_codes, begins_with_code, codes_of, target_code
 from residual_hf.generation.generation_settings import DecodingSettings
 from residual_hf.model.configuration_residual import ResidualConfig
 from residual_hf.model.modeling_residual import ResidualForConditionalGeneration
@@ -42,7 +43,11 @@ def scaled_for(recipe: Recipe, config: ResidualConfig) -> ResidualConfig:
 
 def tokenizer_fields(recipe: Recipe, tokenizer: PreTrainedTokenizerBase) -> dict[str, Any]:
     """The fields of a config that describe a tokenizer and the languages of a recipe."""
-    vocabulary: dict[str, Any] = {"vocab_size": len(tokenizer), "decoder_vocab_size": len(tokenizer)}
+    size, first, code = len(tokenizer), tokenizer.eos_token_id, target_code(tokenizer)
+    if code is not None:
+        size = max(size, 1 + max(codes_of(tokenizer).values()))  # M2M100 does not count its codes
+        first = first if begins_with_code(tokenizer) else code
+    vocabulary: dict[str, Any] = {"vocab_size": size, "decoder_vocab_size": size}
     target_size = getattr(tokenizer, "target_vocab_size", None)
     if target_size is not None:
         vocabulary |= {"decoder_vocab_size": target_size, "share_encoder_decoder_embeddings": False}
@@ -54,7 +59,7 @@ def tokenizer_fields(recipe: Recipe, tokenizer: PreTrainedTokenizerBase) -> dict
         "pad_token_id": tokenizer.pad_token_id,
         "bos_token_id": tokenizer.bos_token_id,
         "eos_token_id": tokenizer.eos_token_id,
-        "decoder_start_token_id": tokenizer.eos_token_id,
+        "decoder_start_token_id": first,
     }
 
 
@@ -95,6 +100,10 @@ def build_model(
     if recipe.training.gradient_checkpointing:
         model.gradient_checkpointing_enable()
     set_search(model, recipe.decoding)
+    generation = model.generation_config
+    generation.decoder_start_token_id = model.config.decoder_start_token_id
+    if adds_codes(tokenizer):
+        generation.forced_bos_token_id = target_code(tokenizer) if begins_with_code(tokenizer) else None
     return model
 
 
