@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import fnmatch
 import logging
 import math
 from collections.abc import Sequence
@@ -19,6 +18,7 @@ from residual_hf.generation.generation_settings import DecodingSettings
 from residual_hf.model.configuration_residual import ResidualConfig
 from residual_hf.model.modeling_residual import ResidualForConditionalGeneration
 from residual_hf.model.modeling_single_stack import ResidualForCausalLM
+from residual_hf.training.lora import add_lora, matching
 
 from .recipe import Recipe
 from .warm_start import RATES, Start, load_start, start_config, with_vocabulary
@@ -96,6 +96,8 @@ def build_model(
         rates = {name: recipe.model[name] for name in RATES if name in recipe.model}
         config = start_config(start, tokenizer, rates | tokenizer_fields(recipe, tokenizer))
         model = with_vocabulary(start, tokenizer, scaled_for(recipe, config))
+    if recipe.training.lora is not None:
+        add_lora(model, recipe.training.lora)
     freeze(model, recipe.training.freeze)
     if recipe.training.gradient_checkpointing:
         model.gradient_checkpointing_enable()
@@ -126,13 +128,9 @@ def freeze(model: nn.Module, patterns: Sequence[str]) -> None:
     """
     named = dict(model.named_parameters())
     for pattern in patterns:
-        found = fnmatch.filter(named, pattern)
-        if not found:
-            known = ", ".join(dict.fromkeys(".".join(name.split(".")[:3]) + "*" for name in named))
-            raise InputError(f"training.freeze: {pattern!r} matches no parameter; there are {known}")
-        for name in found:
+        for name in matching(pattern, named, "training.freeze"):
             named[name].requires_grad = False
-    if patterns:
+    if patterns or any(not parameter.requires_grad for parameter in named.values()):
         trained = sum(p.numel() for p in named.values() if p.requires_grad)
         if not trained:
             raise InputError(f"training.freeze: {', '.join(patterns)} matches all parameters, so that none is trained")

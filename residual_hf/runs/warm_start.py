@@ -104,7 +104,7 @@ def with_modes_of(
 
 
 def start_config(start: Start, tokenizer: PreTrainedTokenizerBase, fields: Mapping[str, Any]) -> ResidualConfig:
-    """The config of a starting model with other fields; its decoder keeps its first token if that is `<pad>` or `<s>`."""
+    """The config of a starting model with other fields; its decoder keeps a first token such as `<pad>`."""
     config, old = start.model.config, start.tokenizer
     roles = {getattr(old, f"{name}_id"): getattr(tokenizer, f"{name}_id") for name in ("bos_token", "pad_token")}
     first = roles.get(config.decoder_start_token_id, fields["decoder_start_token_id"])

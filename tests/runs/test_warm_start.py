@@ -207,7 +207,7 @@ def test_frozen_parameters_do_not_change_and_the_card_names_the_start(tmp_path, 
 
 
 def test_a_pattern_that_matches_nothing_is_refused():
-    with pytest.raises(InputError, match=r"training.freeze: 'encoder.\*' matches no parameter; there are model\.enc"):
+    with pytest.raises(InputError, match=r"training.freeze: 'encoder.\*' matches nothing; there are model\.enc"):
         freeze(tiny_model(tiny_tokenizer()), ["encoder.*"])
 
 
