@@ -81,11 +81,17 @@ def test_loss_memory_shows_that_the_fused_loss_holds_no_logits():
     assert figures["peak_mb"]["fused"] < figures["logits_mb"] < figures["peak_mb"]["plain"]
 
 
-def test_decode_speed_compares_all_candidates_by_default(tmp_path):
+def test_decode_speed_compares_all_candidates_by_default(tmp_path, monkeypatch):
+    """Four sentences of four tokens each."""
     pytest.importorskip("ctranslate2", reason="the extra [ctranslate2] is not installed")
     file = tmp_path / "decode.json"
-    done = run_here(BENCHMARKS / "decode_speed.py", "--size", "tiny", "--repeats", "1", "--json", str(file))
-    assert done.returncode == 0, done.stderr
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    script = importlib.import_module("decode_speed")
+    monkeypatch.setattr(script, "GENERATED", 4)
+    monkeypatch.setattr(script, "CASES", {name: (min(4, rows), beams) for name, (rows, beams) in script.CASES.items()})
+    monkeypatch.setattr(sys, "argv", f"decode_speed.py --size tiny --repeats 1 --json {file}".split())
+    with script.held:
+        script.main()
     cases = json.loads(file.read_text(encoding="utf-8"))["cases"]
     assert list(cases) == ["encode", "greedy", "beam", "single"]
     for results in cases.values():

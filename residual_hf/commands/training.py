@@ -165,8 +165,10 @@ def run_quickstart(options: argparse.Namespace) -> int:
 
 
 VERBS = {
-    "quickstart": Verb("train, save, reload and use a small model in minutes", add_quickstart, run_quickstart),
-    "init": Verb("write a recipe for two text files and this machine", add_init, run_init),
+    "quickstart": Verb(
+        "train, save, reload and use a small model in minutes", add_quickstart, run_quickstart, has_modes=False
+    ),
+    "init": Verb("write a recipe for two text files and this machine", add_init, run_init, has_modes=False),
     "check": Verb("predict in a minute whether a recipe will train, and compare modes", add_check, run_check),
     "train": Verb("train a model from a recipe", add_train, run_train, loads=False),
     "average": Verb("average checkpoints of a run", add_average, run_average),

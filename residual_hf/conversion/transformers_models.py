@@ -15,11 +15,12 @@ from typing import Any
 import torch
 from huggingface_hub.errors import StrictDataclassError
 from torch import Tensor, nn
-from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, PreTrainedModel
+from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, PreTrainedConfig, PreTrainedModel
 
 from residual_hf.base.errors import InputError
 from residual_hf.base.files import check_output_folder
 from residual_hf.checkpoint import WEIGHT_FILES
+from residual_hf.checkpoint_checks import check_implementations
 from residual_hf.hub.plain_card import save_with_card
 from residual_hf.model.configuration_residual import ResidualConfig
 from residual_hf.model.connections import STACKS
@@ -135,8 +136,11 @@ def convert_transformers(
 
 def load(auto_class: Any, name: str | os.PathLike) -> Any:
     try:
+        check_implementations(PreTrainedConfig.get_config_dict(name)[0], name)
         return auto_class.from_pretrained(name)
-    except (OSError, ValueError, ImportError) as error:
+    except InputError:
+        raise
+    except Exception as error:  # of any model and tokenizer
         raise InputError(f"{name}: {auto_class.__name__} cannot load it: {error}") from error
 
 

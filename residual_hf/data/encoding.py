@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import logging
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
@@ -19,15 +20,18 @@ from tqdm.auto import tqdm
 
 from residual_hf.base.errors import InputError, is_panic
 from residual_hf.base.files import atomic_file
+from residual_hf.model.checksums import CHECKSUMS, is_recorded, write_checksums
 from residual_hf.model.options import shortened
 
 from .corpus import ParallelCorpus
 from .subword_regularization import Resegment
+from .text_files import in_batches
 
 logger = logging.getLogger(__name__)
 
 Lengths = Sequence[int] | np.ndarray
 IGNORED = -100  # label of positions without a loss
+LOADED = {"is_local", "local_files_only"}  # fields of a tokenizer that was loaded, not trained
 CHUNK = 2000  # sentence pairs tokenized at a time
 ARGUMENTS = {"source": "text", "target": "text_target"}  # of the tokenizer, for each side
 
@@ -150,12 +154,13 @@ def encode(
     parts: dict[str, list[np.ndarray]] = {f"{side}_ids": [np.empty(0, dtype=np.int32)] for side in sides}
     parts |= {f"{side}_starts": [np.empty(0, dtype=bool)] for side in in_words}
     for corpus in corpora:
-        for side in sides if len(corpus) else ():
-            encoded = _call(tokenizer, side, corpus.sources if side == "source" else corpus.targets)
-            lengths[side].extend(map(len, encoded["input_ids"]))
-            parts[f"{side}_ids"].append(np.fromiter(chain.from_iterable(encoded["input_ids"]), dtype=np.int32))
-            if side in in_words:
-                parts[f"{side}_starts"].extend(_word_starts(row.word_ids) for row in encoded.encodings)
+        for side in sides:
+            for texts in in_batches(corpus.sources if side == "source" else corpus.targets):
+                encoded = _call(tokenizer, side, texts)
+                lengths[side].extend(map(len, encoded["input_ids"]))
+                parts[f"{side}_ids"].append(np.fromiter(chain.from_iterable(encoded["input_ids"]), dtype=np.int32))
+                if side in in_words:
+                    parts[f"{side}_starts"].extend(_word_starts(row.word_ids) for row in encoded.encodings)
     arrays = {name: np.concatenate(arrays) for name, arrays in parts.items()}
     arrays |= {f"{side}_offsets": np.cumsum(lengths[side], dtype=np.int64) for side in sides}
     return EncodedCorpus(arrays, resegment, **options)
@@ -183,7 +188,9 @@ def encode_corpus(
     if cache_dir is not None:
         path = Path(cache_dir) / f"{name}-{_fingerprint(corpus, tokenizer, resegment or ())}.safetensors"
         if path.exists():
-            return EncodedCorpus(load_file(path), resegment, **options)
+            if is_recorded(path):
+                return EncodedCorpus(load_file(path), resegment, **options)
+            logger.warning("%s is damaged: it is not the file recorded in %s; tokenizing again", path, CHECKSUMS)
     logger.info("tokenizing %s: %d pairs", name, len(corpus))
     bar: dict[str, Any] = {"unit_scale": CHUNK, "unit": " pairs", "leave": False, "disable": None}
     starts = tqdm(range(0, len(corpus), CHUNK), f"tokenizing {name}", **bar)
@@ -192,6 +199,7 @@ def encode_corpus(
         path.parent.mkdir(parents=True, exist_ok=True)
         with atomic_file(path) as temporary:
             save_file(result.arrays, temporary)
+        write_checksums(path.parent, [path.name])
     return result
 
 
@@ -221,7 +229,8 @@ def _fingerprint(corpus: ParallelCorpus, tokenizer: Any, sides_with_words: Itera
     with tempfile.TemporaryDirectory() as folder:
         tokenizer.save_pretrained(folder)
         for file in sorted(Path(folder).glob("*.json")):
-            digest.update(file.read_bytes())
+            values = json.loads(file.read_bytes())
+            digest.update(json.dumps({name: values[name] for name in values if name not in LOADED}).encode())
     for side in (corpus.sources, corpus.targets):
         for line in side:
             digest.update(line.encode())

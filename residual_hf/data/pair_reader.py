@@ -17,6 +17,7 @@ from .data_settings import CorpusSpec
 from .text_files import LineReader, count_lines, one_line
 
 Pair = tuple[str, str]
+BLOCK = 100_000
 
 
 def check_files(specs: Iterable[CorpusSpec]) -> None:
@@ -87,6 +88,12 @@ class PairReader:
                 raise InputError(f"{self.spec.files[0] if self.spec.files else self.spec.title}: {why}")
             self._start(Cursor(self._passes + 1))
         return pairs
+
+    def one_pass(self) -> Iterator[Pair]:
+        """The pairs of the rest of a pass."""
+        passes = self._passes
+        while self._passes == passes:
+            yield from self.take(BLOCK)
 
     def _start(self, cursor: Cursor) -> None:
         self._passes, self._rows, self._kept = cursor.passes, cursor.rows, cursor.kept

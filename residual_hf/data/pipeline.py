@@ -32,7 +32,7 @@ from .multilingual import concatenate, directions, language_tag, tag_corpus, tra
 from .pair_reader import PairReader, locate_pair
 from .streaming import StreamedBatches
 from .subword_regularization import resegmenters
-from .text_warnings import warn_about_overlap, warn_about_unknown_tokens
+from .text_warnings import warn_about_faults, warn_about_overlap, warn_about_unknown_tokens
 from .tokenizer import ends_text, join_subwords, pretokenized_tokenizer, reads_segmented_text
 from .tokenizer_training import train_tokenizer
 
@@ -108,6 +108,8 @@ def prepare(
             sample = list(sample)
             if not data.is_text:  # of which many lines are blank or short
                 warn_about_overlap(sample, held_out)
+                before_cleaning = texts.get("train") or sample
+                warn_about_faults({"train": before_cleaning, **held_out}, expected_in(data, tokenizer_settings))
         tokenizer = get_tokenizer(tokenizer_settings, data, sample, tags, positions, folder / "tokenizer")
         if not data.is_text and not ends_text(tokenizer, "text_target"):
             raise InputError(
@@ -135,6 +137,16 @@ def prepare(
     if reads_segmented_text(tokenizer):
         references = {name: [joined(corpus) for corpus in corpora] for name, corpora in references.items()}
     return PreparedData(tokenizer, encoded, references, longest)
+
+
+def expected_in(data: DataSettings, tokenizer: TokenizerSettings) -> set[str]:
+    """What `faults_of` finds in the text of a recipe that is as the recipe says."""
+    expected = {
+        "moses": tokenizer.kind == "pretokenized" or data.pretokenized is not None,
+        "subwords": tokenizer.path is not None,  # a tokenizer of segmented text, it may be
+        "copies": data.cleaning is not None and data.cleaning.identical,
+    }
+    return {name for name, is_expected in expected.items() if is_expected}
 
 
 def packing_of(data: DataSettings, max_length: int, context: int = 0) -> Callable[[EncodedCorpus], EncodedCorpus]:

@@ -19,8 +19,6 @@ from residual_hf.base.files import atomic_file
 from .data_settings import SPLITS, CorpusSpec
 from .pair_reader import Pair, PairReader
 
-BLOCK = 100_000
-
 
 @dataclass(frozen=True)
 class SplitReport:
@@ -34,6 +32,11 @@ class SplitReport:
     test: int
     empty: int
     shared: int
+
+    @property
+    def pairs(self) -> int:
+        """All pairs without an empty side."""
+        return self.train + self.valid + self.test + self.shared
 
     def __str__(self) -> str:
         text = f"{self.train:,} training, {self.valid:,} validation and {self.test:,} test pairs"
@@ -58,7 +61,7 @@ def split_corpus(source: Path, target: Path, folder: Path, languages: tuple[str,
     """
     spec = CorpusSpec(source=source, target=target, skip_empty=True)
     reader = PairReader(spec)
-    hashes = (tuple(hash(sentence_key(text)) for text in pair) for pair in _pairs(reader))
+    hashes = (tuple(hash(sentence_key(text)) for text in pair) for pair in reader.one_pass())
     keys = np.fromiter(hashes, dtype=np.dtype((np.int64, 2))).T
     held_out = choose_held_out(keys, np.random.default_rng(seed))
     split = np.zeros(keys.shape[1], dtype=np.int8)
@@ -68,7 +71,7 @@ def split_corpus(source: Path, target: Path, folder: Path, languages: tuple[str,
     for side in keys:
         shared |= np.isin(side, side[split > 0])
     split[shared & (split == 0)] = -1
-    write_splits(_pairs(PairReader(spec)), split, folder, languages)
+    write_splits(PairReader(spec).one_pass(), split, folder, languages)
     shared_pairs, train, valid, test = (int((split == number).sum()) for number in range(-1, 3))
     return SplitReport(train, valid, test, reader.skipped_empty, shared_pairs)
 
@@ -105,9 +108,3 @@ def write_splits(pairs: Iterator[Pair], split: np.ndarray, folder: Path, languag
         for number, pair in zip(split, pairs, strict=True):
             for side in range(2) if number >= 0 else ():
                 files[number, side].write(pair[side] + "\n")
-
-
-def _pairs(reader: PairReader) -> Iterator[Pair]:
-    """The pairs of one pass."""
-    while reader.cursor.passes == 0:
-        yield from reader.take(BLOCK)

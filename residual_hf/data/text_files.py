@@ -8,17 +8,21 @@ import hashlib
 import math
 import sys
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import nullcontext
+from functools import partial
 from io import BufferedReader
 from pathlib import Path
 from typing import Any
 
 from residual_hf.base.errors import InputError
 from residual_hf.base.files import expanded
+from residual_hf.model.checksums import file_hash
 
 DAMAGED = (gzip.BadGzipFile, EOFError, zlib.error)
 """Errors of a damaged gzip file."""
+LONGEST_LINE = 1 << 23
+"""Bytes of a line, without which a file of zeros fills the memory; a long novel has fewer."""
 
 
 def _decompressed(raw: BufferedReader, path: Path) -> BufferedReader | gzip.GzipFile:
@@ -48,20 +52,27 @@ class LineReader:
                 file = _decompressed(raw, path)
                 if self.offset:
                     file.seek(self.offset)
-                for line in file:
+                for line in iter(partial(file.readline, LONGEST_LINE + 1), b""):
                     self.number += 1
+                    if len(line) > LONGEST_LINE:
+                        raise InputError(f"{path}: line {self.number} has more than {LONGEST_LINE >> 20} MiB")
                     self.offset += len(line)
                     if self.number == 1:
                         line = line.removeprefix(b"\xef\xbb\xbf")
                     line = line.removesuffix(b"\n").removesuffix(b"\r")
                     try:
-                        yield line.decode("utf-8")
+                        text = line.decode("utf-8")
                     except UnicodeDecodeError as error:
-                        utf16 = self.number == 1 and line[:2] in (b"\xff\xfe", b"\xfe\xff")
+                        utf16 = b"\0" in line or (self.number == 1 and line[:2] in (b"\xff\xfe", b"\xfe\xff"))
                         raise InputError(
                             f"{path}: line {self.number}, byte {error.start + 1} (0x{line[error.start]:02X}) is not "
                             "UTF-8" + ("; the file looks like UTF-16" if utf16 else "")
                         ) from error
+                    if "\0" in text:
+                        raise InputError(
+                            f"{path}: line {self.number} has a NUL byte: the file is not UTF-8 text, but may be UTF-16"
+                        )
+                    yield text
         except DAMAGED as error:
             raise InputError(f"{path}: damaged gzip file, cannot be read past line {self.number}: {error}") from error
         except FileNotFoundError:
@@ -80,6 +91,20 @@ def one_line(text: str) -> str:
     return " ".join(text.splitlines())
 
 
+def in_batches(texts: Iterable[str], characters: int = 1 << 20) -> Iterator[list[str]]:
+    """Texts in lists of at most so many characters, or of one text: a tokenizer takes 400 bytes for a character."""
+    batch: list[str] = []
+    size = 0
+    for text in texts:
+        if batch and size + len(text) > characters:
+            yield batch
+            batch, size = [], 0
+        batch.append(text)
+        size += len(text)
+    if batch:
+        yield batch
+
+
 def count_lines(path: Path, most: float = math.inf) -> int:
     """The number of lines of a text file, plain or gzip; stops reading soon after `most` of them."""
     lines, last = 0, b"\n"
@@ -91,15 +116,6 @@ def count_lines(path: Path, most: float = math.inf) -> int:
         except DAMAGED as error:
             raise InputError(f"{path}: damaged gzip file, cannot be read past line {lines}: {error}") from error
     return lines + (last != b"\n")
-
-
-def file_hash(path: Path) -> str:
-    """The sha256 of a file, in hex."""
-    digest = hashlib.sha256()
-    with open(path, "rb") as file:
-        while block := file.read(1 << 20):
-            digest.update(block)
-    return digest.hexdigest()
 
 
 def sample_hash(path: Path, blocks: int = 1024, size: int = 4096) -> str:

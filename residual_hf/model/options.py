@@ -139,7 +139,7 @@ def check_fields(settings: Any) -> None:
     """Check each field of a dataclass and convert it to its declared type, lists to tuples for example."""
     error, cls = getattr(settings, "error", ValueError), settings.__class__
     for f in fields(settings):
-        value, hint = getattr(settings, f.name), _type_hints(cls)[f.name]
+        value, hint = getattr(settings, f.name), type_hints(cls)[f.name]
         converted = _convert(value, hint, f.metadata, f.name)
         if converted is MISSING:
             raise error(refusal(f.name, value, allowed_values(hint, f.metadata)) + _quoting(value, hint))
@@ -200,7 +200,8 @@ def shortened(text: str, length: int = 100) -> str:
 
 
 @cache
-def _type_hints(cls: Any) -> dict[str, Any]:
+def type_hints(cls: Any) -> dict[str, Any]:
+    """The types of the fields of a class."""
     return get_type_hints(cls)
 
 
@@ -218,12 +219,12 @@ def _check_names(cls: type, values: Mapping[Any, Any]) -> None:
             )
     for name, f in declared.items():
         if f.default is MISSING and f.default_factory is MISSING and name not in values:
-            raise ValueError(refusal(name, None, allowed_values(_type_hints(cls)[name], f.metadata)))
+            raise ValueError(refusal(name, None, allowed_values(type_hints(cls)[name], f.metadata)))
 
 
 def _inner_names(cls: type) -> dict[str, str]:
     """Dotted names of the fields of the sections of a dataclass: {"seed": "training.seed"}."""
-    sections = {name: hint for name, hint in _type_hints(cls).items() if is_dataclass(hint)}
+    sections = {name: hint for name, hint in type_hints(cls).items() if is_dataclass(hint)}
     return {f.name: f"{name}.{f.name}" for name, hint in sections.items() for f in fields(hint)}
 
 
@@ -231,7 +232,8 @@ def _quoting(value: Any, hint: Any) -> str:
     """Advice for text that YAML reads as something else: `no` as false, 2026-01-01 as a date."""
     if str not in (hint, *get_args(hint)) or not isinstance(value, (bool, int, float, date)):
         return ""
-    return f'; quote it if it is text, as in "{("no", "yes")[value] if isinstance(value, bool) else value}"'
+    shown = ("no", "yes")[value] if isinstance(value, bool) else shortened(str(value))
+    return f'; quote it if it is text, as in "{shown}"'
 
 
 def _convert(value: Any, hint: Any, declared: Mapping[str, Any], name: str) -> Any:

@@ -20,6 +20,7 @@ from typing_extensions import Unpack
 
 from .adaptive import AdaptiveEmbedding
 from .caches import CACHE, accepts_cache, self_attention_cache
+from .checksums import of_model, refuse_damage
 from .configuration_residual import ResidualConfig
 from .embeddings import (
     ScaledEmbedding,
@@ -35,6 +36,9 @@ from .kernels import Dropout
 from .layers import ResidualAttention, ResidualDecoderLayer, ResidualEncoderLayer
 from .norms import build_norm
 from .profiling import profile_admin
+from .self_contained import import_saved_modes
+
+HUB_OPTIONS = ("cache_dir", "force_download", "local_files_only", "proxies", "revision", "subfolder", "token")
 
 
 class ResidualPreTrainedModel(PreTrainedModel):
@@ -55,6 +59,20 @@ class ResidualPreTrainedModel(PreTrainedModel):
     def __init__(self, config: ResidualConfig, *args: Any, **kwargs: Any):
         config.validate_residual()
         super().__init__(config, *args, **kwargs)
+
+    @classmethod
+    def from_pretrained(cls, pretrained_model_name_or_path: Any, *args: Any, **kwargs: Any) -> Any:
+        """As in Transformers. With `trust_remote_code`, modes in the code of the checkpoint are registered.
+
+        Raises `ValueError` for a folder whose weights or config are not as they were saved.
+        """
+        name = pretrained_model_name_or_path
+        if kwargs.get("trust_remote_code") and name is not None:
+            import_saved_modes(name, **{option: kwargs[option] for option in HUB_OPTIONS if option in kwargs})
+        loaded = super().from_pretrained(name, *args, **kwargs)
+        if name is not None:
+            refuse_damage(name, of_model)
+        return loaded
 
     def get_correct_attn_implementation(self, requested_attention: str | None, is_init_check: bool = False) -> str:
         """For a mode that supports only some implementations, default to its first and refuse the others."""

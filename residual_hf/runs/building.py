@@ -73,7 +73,17 @@ def load_start_of(recipe: Recipe) -> Start | None:
     if recipe.starts_from is None:
         return None
     logger.info("loading %s", recipe.starts_from)
-    return load_start(recipe.starts_from, recipe.model_fields, model_class(recipe))
+    start = load_start(recipe.starts_from, recipe.model_fields, model_class(recipe))
+    config = start.model.config
+    trained, wanted = (config.source_lang, config.target_lang), (recipe.source_lang, recipe.target_lang)
+    if all(trained) and all(wanted) and trained != wanted:
+        logger.warning(
+            "model.from: %s translates from %s to %s, the recipe is from %s to %s",
+            recipe.starts_from,
+            *trained,
+            *wanted,
+        )
+    return start
 
 
 def build_model(
@@ -102,9 +112,9 @@ def build_model(
     if recipe.training.gradient_checkpointing:
         model.gradient_checkpointing_enable()
     set_search(model, recipe.decoding)
-    generation = model.generation_config
-    generation.decoder_start_token_id = model.config.decoder_start_token_id
     if adds_codes(tokenizer):
+        generation = model.generation_config
+        generation.decoder_start_token_id = model.config.decoder_start_token_id
         generation.forced_bos_token_id = target_code(tokenizer) if begins_with_code(tokenizer) else None
     return model
 

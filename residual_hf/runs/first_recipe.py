@@ -20,6 +20,7 @@ from residual_hf.base.files import atomic_folder, check_output_folder, write_ato
 from residual_hf.data.corpus import ParallelCorpus
 from residual_hf.data.data_settings import CorpusSpec, TokenizerSettings
 from residual_hf.data.pair_reader import PairReader, check_files
+from residual_hf.data.sample_checks import sample_faults, take_sample
 from residual_hf.data.scripts import WITHOUT_SPACES, share_of_script
 from residual_hf.data.splitting import SplitReport, split_corpus
 from residual_hf.data.tokenizer_training import train_tokenizer
@@ -85,6 +86,7 @@ class Plan:
     trial: Trial | None
     disk: int
     free: int
+    faults: list[str]
 
     @property
     def seconds(self) -> float | None:
@@ -94,7 +96,7 @@ class Plan:
 
     @property
     def warnings(self) -> list[str]:
-        found = []
+        found = [f"the text: {fault}" for fault in self.faults]
         if self.split.train < FEW:
             found.append(
                 f"{self.split.train:,} training pairs are too few for a model that translates new text; "
@@ -166,6 +168,7 @@ def write_first_recipe(
     device = "cuda" if torch.cuda.is_available() else "cpu"
     with atomic_folder(folder) as new:
         split = split_corpus(source, target, new, languages)
+        faults = faults_of_files(replace(specs, source_lang=languages[0], target_lang=languages[1]), split.pairs)
         train = CorpusSpec(source=new / f"train.{languages[0]}", target=new / f"train.{languages[1]}")
         sample = ParallelCorpus.empty(train).with_pairs(PairReader(train).take(SAMPLE))
         unspaced = any(
@@ -211,7 +214,14 @@ def write_first_recipe(
         trial=trial,
         disk=round(12 * parameters * (KEPT + 1) + 4 * parameters + 2 * 4 * tokens * split.train),
         free=shutil.disk_usage(folder).free,
+        faults=faults,
     )
+
+
+def faults_of_files(spec: CorpusSpec, pairs: int) -> list[str]:
+    """What cannot be right about a corpus of so many pairs, see `faults_of`."""
+    sample = ParallelCorpus.empty(spec).with_pairs(take_sample(PairReader(spec).one_pass(), pairs))
+    return sample_faults(sample, pairs)
 
 
 def language_of(path: Path, flag: str, given: str | None = None) -> str:

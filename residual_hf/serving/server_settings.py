@@ -19,7 +19,12 @@ class ServerSettings(InputSettings):
     port: int = option(5000, minimum=0, maximum=65535, help="port to listen on; 0: any free one")
     char_limit: int = option(5000, minimum=1, help="most characters of a request")
     max_queue: int = option(256, minimum=1, help="most requests that wait; further ones get status 429")
-    timeout: float = option(60.0, above=0, help="seconds until a request gets status 504")
+    timeout: float = option(
+        60.0, above=0, help="seconds for a client to send a request, and until the request gets status 504"
+    )
+    max_connections: int = option(
+        1000, minimum=2, help="most connections, or half of the files that the process may open if that is less"
+    )
     api_keys: Path | None = option(None, help="file with one API key per line; without it no key is required")
 
     def check(self) -> None:

@@ -11,3 +11,16 @@ def test_rows_of_dots_keep_their_order():
     svg = to_pictures("rows", panels, points, "caption")["svg"].decode()
     assert re.findall("<!-- (post_ln|pre_ln|b2t) -->", svg) == ["post_ln", "pre_ln", "b2t"]
     assert re.findall("<!-- (0.1|0.2|learning rate) -->", svg)[-3:] == ["learning rate", "0.1", "0.2"]
+
+
+def test_a_series_has_one_colour_in_all_panels():
+    panels = [Panel("first", "x", "y"), Panel("last", "x", "y")]
+    points = [
+        Point(panel, name, 1, x, x)
+        for panel, names in (("first", "abc"), ("last", "cab"))
+        for name in names
+        for x in (1, 2)
+    ]
+    svg = to_pictures("lines", panels, points, "caption")["svg"].decode()
+    lines = re.findall(r'<path d="[^"]*" clip-path="[^"]*" style="fill: none; stroke: (#\w+); stroke-width: 1.2', svg)
+    assert lines[:3] == [lines[4], lines[5], lines[3]] and len({*lines}) == 3 and len(lines) == 6

@@ -1,15 +1,21 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
+from safetensors.numpy import save_file
 from tokenizers import Regex, Tokenizer, models, pre_tokenizers
-from transformers import PreTrainedTokenizerFast
+from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from residual_hf.base.errors import InputError
+from residual_hf.data import encoding
 from residual_hf.data.corpus import ParallelCorpus
 from residual_hf.data.data_settings import TokenizerSettings
 from residual_hf.data.encoding import EncodedCorpus, encode_corpus
+from residual_hf.data.text_files import in_batches
 from residual_hf.data.tokenizer_training import train_tokenizer
+from residual_hf.model.checksums import CHECKSUMS
 from residual_hf.model.tokenization_residual import ResidualTokenizer
 
 SOURCES = ["one two three", "four", "five six"] * 5
@@ -37,6 +43,16 @@ def test_rows_are_what_the_tokenizer_gives(corpus, tokenizer):
         assert encoded.target_lengths[i] == len(expected["labels"])
 
 
+def test_long_texts_are_tokenized_in_parts_of_a_chunk(corpus, tokenizer, monkeypatch):
+    whole, sizes = encode_corpus(corpus, tokenizer), []
+    monkeypatch.setattr(encoding, "in_batches", partial(in_batches, characters=30))
+    call = encoding._call
+    monkeypatch.setattr(encoding, "_call", lambda *a: sizes.append(sum(map(len, a[2]))) or call(*a))
+    parts = encode_corpus(corpus, tokenizer)
+    assert len(sizes) > 6 and max(sizes) <= 30
+    assert all((parts.arrays[name] == array).all() for name, array in whole.arrays.items())
+
+
 def test_separate_vocabularies_encode_each_side_with_its_own(corpus):
     pair = [train_tokenizer(side, TokenizerSettings(vocab_size=350)) for side in (SOURCES, TARGETS)]
     encoded = encode_corpus(corpus, ResidualTokenizer.from_pair(*pair))
@@ -56,7 +72,36 @@ def test_cache_is_used_for_the_same_text_only(corpus, tokenizer, tmp_path, monke
     assert encode_corpus(other, tokenizer, name="train", cache_dir=tmp_path)[0]["input_ids"].tolist() != (
         first[0]["input_ids"].tolist()
     )
-    assert len(list(tmp_path.iterdir())) == 2
+    assert len(list(tmp_path.glob("*.safetensors"))) == 2
+
+
+def test_cache_is_used_with_the_tokenizer_that_was_saved(corpus, tokenizer, tmp_path):
+    """As a resumed run loads it, and one that was resumed twice."""
+    encode_corpus(corpus, tokenizer, cache_dir=tmp_path / "cache")
+    for name in "ab":
+        tokenizer.save_pretrained(tmp_path / name)
+        tokenizer = AutoTokenizer.from_pretrained(tmp_path / name)
+        encode_corpus(corpus, tokenizer, cache_dir=tmp_path / "cache")
+    assert len(list((tmp_path / "cache").glob("*.safetensors"))) == 1
+    tokenizer.add_tokens(["one"])
+    encode_corpus(corpus, tokenizer, cache_dir=tmp_path / "cache")
+    assert len(list((tmp_path / "cache").glob("*.safetensors"))) == 2
+
+
+@pytest.mark.parametrize("damage", ["another id", "cut off", "no record"])
+def test_a_damaged_cache_is_not_used(corpus, tokenizer, tmp_path, caplog, damage):
+    expected = encode_corpus(corpus, tokenizer, cache_dir=tmp_path).arrays
+    (path,) = tmp_path.glob("*.safetensors")
+    if damage == "another id":
+        save_file(expected | {"source_ids": expected["source_ids"][::-1].copy()}, path)
+    elif damage == "cut off":
+        path.write_bytes(path.read_bytes()[:-3])
+    else:
+        (tmp_path / CHECKSUMS).write_text("{")
+    for _ in range(2):
+        arrays = encode_corpus(corpus, tokenizer, cache_dir=tmp_path).arrays
+        assert all((arrays[name] == expected[name]).all() for name in expected)
+    assert caplog.text.count(f"{path} is damaged") == 1
 
 
 def test_select_keeps_the_pairs():

@@ -3,11 +3,14 @@ from __future__ import annotations
 
 import gzip
 import hashlib
+import tracemalloc
 
 import pytest
 
 from residual_hf.base.errors import InputError
-from residual_hf.data.text_files import LineReader, count_lines, file_hash, iter_lines, sample_hash
+from residual_hf.data import text_files
+from residual_hf.data.text_files import LineReader, count_lines, in_batches, iter_lines, sample_hash
+from residual_hf.model.checksums import file_hash
 
 LINES = ["Straße", "", "end\u2028of line", "last"]
 
@@ -33,6 +36,20 @@ def test_reading_continues_from_a_position(file):
     assert list(second) == LINES[2:] and second.number == 4
 
 
+def test_an_endless_line_is_refused_before_it_fills_the_memory(tmp_path, monkeypatch):
+    monkeypatch.setattr(text_files, "LONGEST_LINE", 1 << 20)
+    path = tmp_path / "endless.gz"
+    path.write_bytes(gzip.compress(b"first\n" + b"x" * ((1 << 20) - 1) + b"\n" + bytes(30 << 20), 1))
+    reader, lines = LineReader(path), []
+    tracemalloc.start()
+    with pytest.raises(InputError, match="line 3 has more than 1 MiB"):
+        lines += (len(line) for line in reader)
+    assert tracemalloc.get_traced_memory()[1] < 16 << 20
+    tracemalloc.stop()
+    assert reader.number == 3
+    assert [len(batch) for batch in in_batches(["12", "345", "6", "7890123", "", "4"], 5)] == [2, 1, 1, 2]
+
+
 def test_a_sample_tells_large_files_apart(tmp_path):
     content = b"".join(b"line %d\n" % number for number in range(10_000))
     hashes = set()
@@ -53,10 +70,13 @@ def test_counting_stops_early(tmp_path):
     [
         ("latin", "ok\nStraße\n".encode("latin-1"), "line 2, byte 5 (0xDF) is not UTF-8"),
         ("utf16", "text\n".encode("utf-16"), "line 1, byte 1 (0xFF) is not UTF-8; the file looks like UTF-16"),
+        ("no_mark", "one\ntwo\n".encode("utf-16-le"), "line 1 has a NUL byte: the file is not UTF-8 text, but may be"),
+        ("no_mark", "zwölf äß\n".encode("utf-16-be"), "is not UTF-8; the file looks like UTF-16"),
+        ("binary", b"one\ntwo\0three\n", "line 2 has a NUL byte"),
         ("cut.gz", gzip.compress(b"line\n" * 1000)[:-12], "damaged gzip file"),
         ("no.gz", b"plain text", "damaged gzip file, cannot be read past line 0"),
     ],
-    ids=["encoding", "UTF-16", "cut", "not gzip"],
+    ids=["encoding", "UTF-16", "UTF-16-LE", "UTF-16-BE", "NUL", "cut", "not gzip"],
 )
 def test_what_cannot_be_read_is_named(tmp_path, name, content, message):
     (tmp_path / name).write_bytes(content)

@@ -196,12 +196,47 @@ def test_long_sentences(plain):
     assert plain.translate(LONG, long="split") == " ".join(plain.translate([part for part, _ in parts]))
 
 
+def test_a_very_long_sentence_is_never_tokenized_as_a_whole(monkeypatch):
+    bounded, whole, sizes = translator(), translator(), []
+    whole._most_characters = None
+    encode = bounded.inputs.encode
+    monkeypatch.setattr(
+        bounded.inputs, "encode", lambda texts, *a, **k: sizes.append(sum(map(len, texts))) or encode(texts, *a, **k)
+    )
+    text = " ".join(SENTENCES * 60)
+    assert len(text) > 2 * bounded._most_characters
+    for long in ("truncate", "split", "skip"):
+        assert bounded.translate([text, SENTENCES[0]], long=long) == whole.translate([text, SENTENCES[0]], long=long)
+    with pytest.raises(InputError, match="sentence 1 has at least .* tokens"):
+        bounded.translate(text)
+    assert max(sizes) <= bounded._most_characters + len(SENTENCES[0])
+    bounded._most_characters = 3  # fewer than the characters of 64 tokens
+    assert bounded.encode(SENTENCES) == whole.encode(SENTENCES)
+    assert bounded.translate(LONG, long="truncate") == whole.translate(LONG, long="truncate")
+
+
 def test_parts_of_a_text_without_spaces_get_them_in_other_scripts(plain, monkeypatch):
     monkeypatch.setattr(plain, "encode", lambda texts, *a, **b: ([[5] * len(text) for text in texts], {}))
     parts = plain._shortened("你好。我很好。", "split", 4)
     assert [part.text for part in parts] == ["你好。", "我很好。"]
     (found,) = joined(parts, [[Hypothesis("Hello.", -1.0)], [Hypothesis("I am fine.", -3.0)]], 1)
     assert found == Hypothesis("Hello. I am fine.", -2.0)
+
+
+def test_alignments_are_of_the_hypotheses_of_the_search(plain):
+    sentences = [*SENTENCES, "", LONG]
+    found = plain.hypotheses(sentences, 2, alignments=True, long="split")
+    texts = [[hypothesis[:2] for hypothesis in best] for best in found]
+    assert texts == [[hypothesis[:2] for hypothesis in best] for best in plain.hypotheses(sentences, 2, long="split")]
+    for sentence, best in zip(sentences, found, strict=True):
+        for hypothesis in best:
+            alignment, words = hypothesis.alignment, len(hypothesis.text.split())
+            assert (alignment.source, alignment.target) == (sentence, hypothesis.text)
+            assert {target for _, target in alignment.links} == set(range(words))
+            assert len(alignment.word_scores) == words and all(0 < score <= 1 for score in alignment.word_scores)
+    *_, (long, _) = found
+    assert len(long.alignment.parts) > 1
+    assert max(source for source, _ in long.alignment.links) >= len(LONG.split()) * 2 / 3  # counted in the whole line
 
 
 def test_a_model_that_asks_for_int8_on_a_cpu_decodes_in_float32_elsewhere(plain, tmp_path, monkeypatch):
@@ -266,6 +301,8 @@ def test_other_families_translate_as_generate_does(family, tmp_path):
     rows = model.generate(**inputs, **search)
     assert loaded.translate(SENTENCES) == tokenizer.batch_decode(rows, skip_special_tokens=True)
     assert [len(best) for best in loaded.hypotheses(SENTENCES, 2)] == [2] * len(SENTENCES)
+    ((best,),) = loaded.hypotheses(SENTENCES[:1], alignments=True)
+    assert {target for _, target in best.alignment.links} == set(range(len(best.text.split())))
     half = Translator.from_pretrained(tmp_path, dtype="bfloat16")
     assert half.model.dtype == torch.bfloat16 and isinstance(half.translate(SENTENCES[0]), str)
     with pytest.raises(InputError, match="dtype: int8 given"):
@@ -295,6 +332,10 @@ def test_a_model_whose_tokenizer_has_language_codes(tmp_path):
     rows = model.generate(**inputs, **search, max_new_tokens=9)
     found = several.translate(SENTENCES, source_lang="de", target_lang="en", max_new_tokens=9)
     assert found == tokenizer.batch_decode(rows, skip_special_tokens=True)
+    pair = {"source_lang": "de", "target_lang": "en"}
+    ((best,),) = several.hypotheses(SENTENCES[:1], alignments=True, max_new_tokens=9, **pair)
+    assert best.text == found[0] and len(best.alignment.word_scores) == len(best.text.split())
+    assert {target for _, target in best.alignment.links} == set(range(len(best.text.split())))
     for languages in ({}, {"source_lang": "de"}, {"source_lang": "de", "target_lang": "xx"}):
         with pytest.raises(InputError):
             several.translate(SENTENCES, **languages)

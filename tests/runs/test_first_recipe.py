@@ -36,6 +36,7 @@ def test_two_files_become_a_recipe_that_trains(corpus, capsys):
     printed = capsys.readouterr().out
     assert "data: 360 training, 20 validation and 20 test pairs" in printed
     assert "time: about" in printed and "tokens per second" in printed and "GB free" in printed
+    assert "warning: the text" not in printed
     assert "warning: 360 training pairs are too few" in printed
     assert printed.splitlines()[-1] == "next: residual-hf train en-de/recipe.yaml"
     small = {"d_model": 16, "encoder_ffn_dim": 16, "decoder_ffn_dim": 16, "encoder_layers": 1, "decoder_layers": 1}
@@ -86,7 +87,11 @@ def test_documents_are_refused(corpus):
 
 
 def test_the_vocabulary_is_what_the_text_yields_and_disk_needs_no_trial(corpus):
+    """Of text whose sides are shifted, which the report says."""
+    lines = corpus[1].read_text().splitlines()
+    write(Path(), corpus[1], [*lines[1:], lines[0]])
     plan = write_first_recipe(*corpus, Path("my corpus: {a, b} #1"), trial_seconds=0)
+    assert "warning: the text: the sides are not aligned in 2 of 2 blocks of 200 pairs" in str(plan)
     assert 1000 < plan.size.vocab_size < 4000
     assert plan.parameters > 10**6 and plan.disk > 12 * plan.parameters
     recipe = load_recipe(plan.recipe)

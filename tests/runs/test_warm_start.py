@@ -19,7 +19,7 @@ from residual_hf.data.tokenizer_training import train_tokenizer
 from residual_hf.model.configuration_residual import ResidualConfig
 from residual_hf.model.modeling_single_stack import ResidualForCausalLM
 from residual_hf.model.options import from_mapping
-from residual_hf.runs.building import build_model, freeze
+from residual_hf.runs.building import build_model, freeze, load_start_of
 from residual_hf.runs.recipe import Recipe
 from residual_hf.runs.run import train
 from residual_hf.runs.warm_start import Start, load_start
@@ -63,6 +63,14 @@ def test_the_model_is_the_one_it_starts_from(tmp_path, base):
     assert model.config.ln_mode == "post_ln"
     own = AutoModelForSeq2SeqLM.from_pretrained(base)
     assert torch.equal(logits(model, start.tokenizer), logits(own, start.tokenizer))
+
+
+def test_a_model_for_other_languages_is_reported(tmp_path, base, caplog):
+    recipe = recipe_from(tmp_path, base)
+    load_start_of(recipe)
+    assert "translates from" not in caplog.text
+    load_start_of(replace(recipe, source_lang="de", target_lang="en"))
+    assert f"model.from: {base} translates from en to de, the recipe is from de to en" in caplog.text
 
 
 def test_another_mode_keeps_the_logits(tmp_path, base):

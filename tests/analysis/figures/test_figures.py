@@ -78,7 +78,7 @@ def test_modes_and_sizes_of_the_user(tmp_path):
     rows = list(csv.DictReader(table.open()))
     assert {row["series"] for row in rows} == {"post_ln", "pre_ln", "admin", "mhc"}
     assert {row["seed"] for row in rows} == {"1", "2"}
-    with pytest.raises(InputError, match="--modes: unknown postln"):
+    with pytest.raises(InputError, match="--modes: unknown ln_mode .postln.*--import FILE"):
         drawing.draw_figure(figure, tmp_path, modes=("postln",))
 
 
