@@ -71,6 +71,9 @@ def add_init(init: argparse.ArgumentParser) -> None:
     init.add_argument("--source-lang", metavar="CODE", help="default: the suffix of the file")
     init.add_argument("--target-lang", metavar="CODE", help="default: the suffix of the file")
     init.add_argument(
+        "--from", dest="start", metavar="MODEL", help="train on from this model: a folder, a run, or a name on the Hub"
+    )
+    init.add_argument(
         "--trial", dest="trial_seconds", type=float, metavar="SECONDS", help="time to measure speed (default: 10)"
     )
     add_overwrite(init)
