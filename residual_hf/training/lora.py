@@ -39,7 +39,7 @@ def add_lora(model: nn.Module, settings: LoraSettings) -> None:
     parameters = dict(model.named_parameters())
     targets = {name for pattern in settings.targets for name in matching(pattern, layers, "training.lora.targets")}
     also = {name for pattern in settings.also for name in matching(pattern, parameters, "training.lora.also")}
-    numbers = {"r": settings.r, "lora_alpha": settings.alpha, "lora_dropout": settings.dropout}
+    numbers: dict[str, Any] = {"r": settings.r, "lora_alpha": settings.alpha, "lora_dropout": settings.dropout}
     inject_adapter_in_model(LoraConfig(target_modules=sorted(targets), **numbers), model, ADAPTER)
     for name in also:
         parameters[name].requires_grad = True

@@ -66,7 +66,8 @@ def foreign_model(family: str, folder: Path) -> Path:
         fields = {**SIZES, **ids, **start, "scale_embedding": True, "forced_eos_token_id": ids["eos_token_id"]}
         model = MBartForConditionalGeneration(MBartConfig(vocab_size=size, **fields))
     else:
-        config = M2M100Config(vocab_size=size, **SIZES, **ids, decoder_start_token_id=ids["eos_token_id"])
+        start = {"decoder_start_token_id": ids["eos_token_id"], "encoder_layerdrop": 0.0, "decoder_layerdrop": 0.0}
+        config = M2M100Config(vocab_size=size, **SIZES, **ids, **start)
         model = M2M100ForConditionalGeneration(config)
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
