@@ -14,8 +14,6 @@ from residual_hf.data.corpus import ParallelCorpus
 from residual_hf.data.data_settings import DataSettings
 from residual_hf.data.language_codes import adds_codes, set_languages
 
-from .building import build_model
-from .recipe import Recipe
 from .warm_start import Start, load_start
 
 MORE_TOKENS = 1.5
@@ -43,20 +41,12 @@ class FineTuning:
     freeze: tuple[str, ...]
     lr: float
 
-    @property
-    def tags(self) -> str | None:
-        return self.start.model.config.language_tags
-
     def size(self, size: Any) -> Any:
         """A `first_recipe.Size` with the sizes of the model."""
         config = self.start.model.config
         layers = {f"{stack}_layers": config.stack_layers(stack) for stack in config.stacks}
         own = size.vocab_size if self.tokenizer is None else config.vocab_size
         return replace(size, d_model=config.d_model, vocab_size=own, dropout=config.dropout, **layers)
-
-    def model(self, recipe: Recipe, tokenizer: Any) -> Any:
-        """The model as its recipe trains it with a tokenizer."""
-        return build_model(recipe, tokenizer, self.start)
 
     def __str__(self) -> str:
         trained = "adapters (LoRA)" if self.lora else "all weights"
@@ -96,7 +86,7 @@ def propose(name: str, languages: tuple[str, str], data: DataSettings, sample: P
     lr = next((rate for width, rate in RATES.items() if config.d_model < width), RATE_OF_WIDE)
     if tokenizer is not None and (config.target_lang in (None, languages[1])):
         lr *= KNOWN_LANGUAGES
-    freeze = ("*embed_tokens*",) if most_is_tables and not lora and divisible and adds_codes(tokenizer) else ()
+    freeze = ("*embed_tokens*",) if most_is_tables and not lora and adds_codes(tokenizer) else ()
     return FineTuning(name, start, tokenizer, lora, freeze, lr * ADAPTERS if lora else lr)
 
 

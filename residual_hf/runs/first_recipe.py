@@ -29,6 +29,7 @@ from residual_hf.model.modeling_residual import ResidualForConditionalGeneration
 from residual_hf.native import multiplies_bf16
 from residual_hf.training.callbacks import duration
 
+from .building import build_model
 from .fine_tuning import FineTuning, propose
 from .recipe import load_recipe
 from .trial import Trial, measure
@@ -219,7 +220,11 @@ def write_first_recipe(
         parameters = sum(p.numel() for p in model.parameters())
         trial = None
         if trial_seconds:
-            made = ResidualForConditionalGeneration(config) if tuning is None else tuning.model(recipe, tokenizer)
+            made = (
+                ResidualForConditionalGeneration(config)
+                if tuning is None
+                else build_model(recipe, tokenizer, tuning.start)
+            )
             trial = measure(recipe, made, round(tokens), trial_seconds)
     return Plan(
         recipe=folder / "recipe.yaml",

@@ -49,6 +49,7 @@ def test_it_is_trained_validated_and_translates_with_the_codes_of_its_languages(
         return
     source, target = CODES[family]
     assert translator.encode([sources[0]], source, target) == (ids, arguments)
+    assert Translator(original, tokenizer).encode([sources[0]], source, target)[0] == ids
     code = translator.tokenizer.convert_tokens_to_ids("__de__" if family == "m2m100" else target)
     labels = translator.tokenizer(text_target="a")["input_ids"]
     model, is_first = translator.model, labels[0] == code
