@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import psutil
@@ -40,6 +41,11 @@ class FineTuning:
     lora: bool
     freeze: tuple[str, ...]
     lr: float
+
+    @property
+    def source(self) -> str:
+        """`model.from` of a recipe in any folder."""
+        return str(Path(self.name).resolve()) if Path(self.name).exists() else self.name
 
     def size(self, size: Any) -> Any:
         """A `first_recipe.Size` with the sizes of the model."""
