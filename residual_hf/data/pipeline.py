@@ -18,6 +18,7 @@ from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from residual_hf.base.errors import InputError
 from residual_hf.base.files import atomic_folder, write_json
+from residual_hf.base.names import check_repository
 from residual_hf.checkpoint import model_folder
 from residual_hf.model.tokenization_residual import ResidualTokenizer
 
@@ -295,6 +296,8 @@ def given_tokenizer(path: str | Path, kind: str, data: DataSettings | None = Non
 
     Raises `InputError` for one that cannot be loaded, and see `set_languages`.
     """
+    if kind != "pretokenized":
+        check_repository(str(path), f"tokenizer.path: {path} cannot be loaded")
     try:
         if kind == "pretokenized":
             return pretokenized_tokenizer(path)

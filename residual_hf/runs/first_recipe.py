@@ -1,5 +1,5 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
-"""A first recipe for two text files: splits, vocabulary, model, batch size and training time."""
+"""A first recipe for two text files or a file of pairs: splits, vocabulary, model, batch size and training time."""
 
 from __future__ import annotations
 
@@ -7,23 +7,25 @@ import math
 import re
 import shlex
 import shutil
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import psutil
 import torch
-import yaml
 from jinja2 import Environment, StrictUndefined
 
 from residual_hf.base.errors import InputError
 from residual_hf.base.files import atomic_folder, check_output_folder, write_atomically
 from residual_hf.data.corpus import ParallelCorpus
-from residual_hf.data.data_settings import CorpusSpec, DataSettings, TokenizerSettings
+from residual_hf.data.data_settings import PAIR_FILES, CorpusSpec, DataSettings, TokenizerSettings
+from residual_hf.data.pair_formats import languages_in
 from residual_hf.data.pair_reader import PairReader, check_files
 from residual_hf.data.sample_checks import sample_faults, take_sample
 from residual_hf.data.scripts import WITHOUT_SPACES, share_of_script
 from residual_hf.data.splitting import SplitReport, split_corpus
+from residual_hf.data.text_files import uncompressed_name
 from residual_hf.data.tokenizer_training import train_tokenizer
 from residual_hf.model.modeling_residual import ResidualForConditionalGeneration
 from residual_hf.native import multiplies_bf16
@@ -141,21 +143,25 @@ class Plan:
 
 def write_first_recipe(
     source: Path,
-    target: Path,
+    target: Path | None = None,
     folder: Path | None = None,
     *,
     source_lang: str | None = None,
     target_lang: str | None = None,
+    source_column: str | int | None = None,
+    target_column: str | int | None = None,
     start: str | None = None,
     trial_seconds: float = 10,
     overwrite: bool = False,
 ) -> Plan:
-    """Split two aligned text files and write a commented recipe for them, for the device of this machine.
+    """Split two aligned text files or a file of pairs, and write a commented recipe for the device of this machine.
 
     Args:
-        source, target: text files of as many lines, plain or gzip.
+        source, target: text files of as many lines, plain or compressed; without `target`, one file in a format of
+            `CorpusSpec.file`.
         folder: receives `recipe.yaml` and the splits, such as `train.en`; default: the languages, as `en-de`.
-        source_lang, target_lang: default: the suffixes of the files.
+        source_lang, target_lang: default: the suffixes of the files, or what the file of pairs names.
+        source_column, target_column: of a file of pairs, see `CorpusSpec`.
         start: a model to train on from, see `propose`.
         trial_seconds: time to measure the speed of training; 0: no trial and no estimate.
         overwrite: replace the folder.
@@ -163,19 +169,27 @@ def write_first_recipe(
     Raises:
         InputError: files that cannot be used, an unknown language, or a folder that is not empty.
     """
-    specs = CorpusSpec(source=source, target=target, skip_empty=True)
-    check_files([specs])
+    spec = CorpusSpec(
+        source=None if target is None else source,
+        target=target,
+        file=source if target is None else None,
+        source_column=source_column,
+        target_column=target_column,
+        skip_empty=True,
+    )
+    check_files([spec])
     if not 0 <= trial_seconds < math.inf:
         raise InputError(f"--trial: {trial_seconds} given, must be a number >= 0")
-    languages = language_of(source, "--source-lang", source_lang), language_of(target, "--target-lang", target_lang)
+    languages = languages_of(spec, source_lang, target_lang)
     if languages[0] == languages[1]:
         raise InputError(f"--target-lang: {languages[1]!r} given, must differ from the source language")
     folder = folder or Path("-".join(languages))
-    check_output_folder(folder, overwrite=overwrite, holds=["recipe.yaml"], inputs=[source, target])
+    check_output_folder(folder, overwrite=overwrite, holds=["recipe.yaml"], inputs=spec.files)
     device = "cuda" if torch.cuda.is_available() else "cpu"
     with atomic_folder(folder) as new:
-        split = split_corpus(source, target, new, languages)
-        faults = faults_of_files(replace(specs, source_lang=languages[0], target_lang=languages[1]), split.pairs)
+        spec = replace(spec, source_lang=languages[0], target_lang=languages[1])
+        split = split_corpus(spec, new, languages)
+        faults = faults_of_files(spec, split.pairs)
         train = CorpusSpec(source=new / f"train.{languages[0]}", target=new / f"train.{languages[1]}")
         sample = ParallelCorpus.empty(train).with_pairs(PairReader(train).take(SAMPLE))
         unspaced = any(
@@ -191,9 +205,7 @@ def write_first_recipe(
             size, tokens = tuning.size(size), mean_tokens(tokenizer, sample)
         text_bytes = sum(path.stat().st_size for path in new.iterdir())
         values = {
-            "folder": folder.as_posix(),
             "languages": languages,
-            "scalar": scalar,
             "size": size,
             "gpu": device == "cuda",
             "bf16": torch.cuda.is_bf16_supported() if device == "cuda" else multiplies_bf16(),
@@ -241,6 +253,17 @@ def write_first_recipe(
     )
 
 
+def languages_of(spec: CorpusSpec, source_lang: str | None, target_lang: str | None) -> tuple[str, str]:
+    """The languages that are given, or those that the files of a corpus name."""
+    named: Sequence[str | None] = (None, None)
+    if spec.file is not None and (source_lang is None or target_lang is None):
+        named = languages_in(spec.files[0]) or named
+    return (
+        language_of(spec.files[0], "--source-lang", source_lang or named[0]),
+        language_of(spec.files[-1], "--target-lang", target_lang or named[1]),
+    )
+
+
 def faults_of_files(spec: CorpusSpec, pairs: int) -> list[str]:
     """What cannot be right about a corpus of so many pairs, see `faults_of`."""
     sample = ParallelCorpus.empty(spec).with_pairs(take_sample(PairReader(spec).one_pass(), pairs))
@@ -253,8 +276,8 @@ def language_of(path: Path, flag: str, given: str | None = None) -> str:
         if not LANGUAGE.fullmatch(given):
             raise InputError(f"{flag}: {given!r} given, must be a language code such as de or pt_BR")
         return given
-    suffix = path.name.removesuffix(".gz").rpartition(".")[2]
-    if not LANGUAGE.fullmatch(suffix) or suffix == "txt":
+    suffix = uncompressed_name(path.name).rpartition(".")[2]
+    if not LANGUAGE.fullmatch(suffix) or f".{suffix}" in (".txt", *PAIR_FILES):
         raise InputError(f"{flag}: missing, {path} does not end in a language code such as .de")
     return suffix
 
@@ -287,8 +310,3 @@ def mean_tokens(tokenizer: Any, sample: ParallelCorpus) -> float:
 
 def gigabytes(size: float) -> str:
     return f"{size / 1e9:.1f} GB"
-
-
-def scalar(text: str) -> str:
-    """A text as YAML, quoted if it must be."""
-    return yaml.safe_dump([text], default_flow_style=True, allow_unicode=True, width=len(text) + 80).strip()[1:-1]

@@ -24,6 +24,43 @@ PRECISIONS = ("fp32", "tf32", "bf16", "fp16")  # tf32: fp32 with TF32 matrix pro
 METRICS = {"nll": False, "loss": False, **dict.fromkeys((*FIGURES, *ROUGE), True)}  # is greater better
 
 
+ELSEWHERE = {  # Transformers, fairseq, JoeyNMT, OpenNMT
+    "learning_rate": "lr",
+    "lr_scheduler": "schedule",
+    "lr_scheduler_type": "schedule",
+    "scheduling": "schedule",
+    "warmup_steps": "warmup_updates",
+    "warmup_ratio": "warmup_updates",
+    "learning_rate_warmup": "warmup_updates",
+    "max_steps": "max_updates",
+    "max_update": "max_updates",
+    "train_steps": "max_updates",
+    "updates": "max_updates",
+    "num_train_epochs": "max_epochs",
+    "epochs": "max_epochs",
+    "batch_size": "max_tokens",
+    "per_device_train_batch_size": "max_tokens",
+    "gradient_accumulation_steps": "update_freq",
+    "batch_multiplier": "update_freq",
+    "max_grad_norm": "clip_norm",
+    "clip_grad_norm": "clip_norm",
+    "label_smoothing_factor": "label_smoothing",
+    "eval_steps": "eval_every",
+    "validation_freq": "eval_every",
+    "valid_steps": "eval_every",
+    "logging_steps": "log_every",
+    "save_total_limit": "keep_last",
+    "metric_for_best_model": "metric",
+    "early_stopping": "patience",
+    "early_stopping_patience": "patience",
+    "fp16": "precision",
+    "bf16": "precision",
+    "optim": "optimizer",
+    "torch_compile": "compile",
+}
+"""What other programs call fields of `TrainingSettings`."""
+
+
 @dataclass(frozen=True)
 class DiagnosticsSettings(InputSettings):
     """Probes during training, see `DiagnosticsCallback`."""
@@ -51,6 +88,8 @@ class LoraSettings(InputSettings):
 @dataclass(frozen=True)
 class TrainingSettings(ScheduleSettings):
     """Hyperparameters of a training run; names and defaults follow fairseq."""
+
+    also_called = ELSEWHERE
 
     max_tokens: int | Literal["auto"] = option(
         4096,
