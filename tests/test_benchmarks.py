@@ -15,8 +15,10 @@ import pytest
 import torch
 from support.native_library import needs_kernels
 from support.processes import run_here, run_python
+from support.tiny_translator import tiny_model, tiny_tokenizer
 
 from residual_hf import native
+from residual_hf.generation.translator import Translator
 
 BENCHMARKS = Path(__file__).parents[1] / "examples/benchmarks"
 MODES = {"post_ln", "pre_ln", "resi_dual"}
@@ -70,6 +72,19 @@ def test_streaming_writes_a_corpus_and_positive_figures(tmp_path):
     again = run_here(BENCHMARKS / "streaming.py", str(tmp_path / "corpus"), "--pairs", "10")
     assert again.returncode == 2
     assert "must be new" in again.stderr
+
+
+def test_alignment_counts_the_links_of_a_text(monkeypatch, tmp_path):
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    alignment = importlib.import_module("alignment")
+    words = alignment.dictionary(["zwei Hunde", "zwei Katzen"] * 20, ["two dogs", "two cats"] * 20)
+    assert words == {"zwei": "two", "hunde": "dogs", "katzen": "cats"}
+    pairs = [("zwei Hunde Anna", "two dogs Anna"), ("zwei Katzen 12", "12 two cats"), ("nichts", "nothing")]
+    tokenizer = tiny_tokenizer()
+    figures = alignment.measure(Translator(tiny_model(tokenizer), tokenizer), pairs, words)
+    assert figures["number"] == {"translated": 4, "same": 2, "phrases": 3}
+    assert figures["tags, order of words"]["translated"] >= 0.5 and figures["tags"]["same"] == 1
+    assert set(figures["words"]) == {"translated", "same"} and "words, layer 1" in figures
 
 
 @pytest.mark.slow

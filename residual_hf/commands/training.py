@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import shlex
 import sys
@@ -20,12 +19,14 @@ from .arguments import (
     SEARCH,
     Verb,
     add_fields,
+    add_json,
     add_overrides,
     add_overwrite,
     add_search,
     arguments_of,
     load_translator,
     parse_overrides,
+    print_scores,
     stream_settings,
 )
 
@@ -34,6 +35,7 @@ def add_train(train: argparse.ArgumentParser) -> None:
     train.add_argument("recipe", type=Path, help="YAML file, see docs/recipe.md")
     train.add_argument("--output-dir", help="override output_dir of the recipe")
     add_overrides(train)
+    add_json(train)
     existing = train.add_mutually_exclusive_group()
     add_overwrite(existing)
     existing.add_argument("--resume", action="store_true", help="continue the run in the output folder")
@@ -59,7 +61,7 @@ def run_train(options: argparse.Namespace) -> int:
         print(f"residual-hf train: {ending}", file=sys.stderr)
         return INTERRUPTED if isinstance(ending, Interrupted) else DIVERGED
     if this_process().is_main_process:
-        print(json.dumps(metrics, indent=2, ensure_ascii=False))
+        print_scores(metrics, options)
     return 0
 
 
@@ -78,6 +80,9 @@ def add_init(init: argparse.ArgumentParser) -> None:
             metavar="NAME",
             help="file of pairs: name of a column, or its number from 1",
         )
+    init.add_argument(
+        "--from", dest="start", metavar="MODEL", help="train on from this model: a folder, a run, or a name on the Hub"
+    )
     init.add_argument(
         "--trial", dest="trial_seconds", type=float, metavar="SECONDS", help="time to measure speed (default: 10)"
     )

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from collections.abc import Callable
 from dataclasses import fields
@@ -23,12 +22,14 @@ from .arguments import (
     Verb,
     add_field,
     add_fields,
+    add_json,
     add_overwrite,
     add_search,
     arguments_of,
     given_fields,
     load_translator,
     option_of,
+    print_scores,
     stream_settings,
 )
 
@@ -127,7 +128,7 @@ def run_evaluate_text(options: argparse.Namespace) -> None:
     options.files, options.break_mode = options.text, options.sample_break_mode
     options.max_tokens = options.batch_tokens
     report = evaluate_text(**arguments_of(evaluate_text, options), progress=sys.stderr.isatty())
-    print(json.dumps(report, indent=2, ensure_ascii=False))
+    print_scores(report, options)
 
 
 def add_evaluate(evaluate: argparse.ArgumentParser) -> None:
@@ -147,6 +148,7 @@ def add_evaluate(evaluate: argparse.ArgumentParser) -> None:
     evaluate.add_argument("--output-dir", type=Path, help="folder for scores and translations")
     add_fields(evaluate, StreamSettings, *LANGUAGES, "long")
     add_search(evaluate)
+    add_json(evaluate)
     add_overwrite(evaluate)
 
 
@@ -183,7 +185,7 @@ def run_evaluate(options: argparse.Namespace) -> None:
         options.baseline = load_translator(options, options.baseline)
     chosen = arguments_of(evaluate_model, options)
     report = evaluate_model(translator, test_sets, settings, **chosen, progress=sys.stderr.isatty())
-    print(json.dumps(report, indent=2, ensure_ascii=False))
+    print_scores(report, options)
 
 
 VERBS = {

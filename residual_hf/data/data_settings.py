@@ -13,6 +13,7 @@ from residual_hf.base.files import expanded
 from residual_hf.model.options import option
 
 from .scripts import is_script
+from .text_files import uncompressed_name
 
 SPLITS = ("train", "valid", "test")
 SIDES = {"both": ("source", "target"), "source": ("source",), "target": ("target",)}
@@ -29,8 +30,18 @@ class CorpusSpec(InputSettings):
     """Location and format of a corpus.
 
     Set `source` and `target`, or one of `file`, `tsv`, `jsonl` and `dataset`. For a language model, set `text`, or
-    `jsonl` or `dataset` with `text_column`. All files but PO, Excel and parquet may be gzipped.
+    `jsonl` or `dataset` with `text_column`. All files but PO, Excel and parquet may be compressed: gzip, bzip2, xz.
     """
+
+    also_called = {
+        "src": "source",
+        "tgt": "target",
+        "path": "file",
+        "files": "file",
+        "data_files": "file",
+        "json": "jsonl",
+        **{name.removeprefix("."): "file" for name in PAIR_FILES if name not in (".tsv", ".jsonl")},
+    }
 
     text: str | Path | None = option(
         None, may_change=True, help="language models: text file, in which a blank line ends a document"
@@ -137,8 +148,8 @@ class CorpusSpec(InputSettings):
 
     @property
     def file_format(self) -> str:
-        """What the name of `file` ends in, without `.gz`, such as `.tmx`; empty without `file`."""
-        return "" if self.file is None else Path(str(self.file).lower().removesuffix(".gz")).suffix
+        """What the name of `file` ends in, without that of a compression, such as `.tmx`; empty without `file`."""
+        return "" if self.file is None else Path(uncompressed_name(str(self.file).lower())).suffix
 
     @property
     def is_jsonl(self) -> bool:
@@ -219,6 +230,8 @@ class SubwordRegularizationSettings(InputSettings):
 @dataclass(frozen=True)
 class TokenizerSettings(InputSettings):
     """The tokenizer of a run: trained on the training corpora, or read from `path`."""
+
+    also_called = {"type": "kind", "model_type": "kind", "num_merges": "vocab_size", "size": "vocab_size"}
 
     kind: str = option(
         "bpe",

@@ -16,7 +16,7 @@ from residual_hf.base.errors import InputError, requires
 
 from .data_settings import TABLES, CorpusSpec
 from .pair_rows import Pair, read_record, record_pair
-from .text_files import LineReader, open_binary, single_spaced
+from .text_files import LineReader, open_binary, single_spaced, uncompressed_name
 
 LANGUAGE = re.compile(r"[a-z]{2,3}([_-]\w+)*", re.IGNORECASE)
 IN_NAME = re.compile(r"(?:^|[._-])([a-z]{2,3})[-_]([a-z]{2,3})$")
@@ -63,7 +63,7 @@ def languages_in(path: Path) -> Sequence[str]:
     other_names = set().union(*HEADERS)
     if len(found) == 2 and all(LANGUAGE.fullmatch(name) and name.lower() not in other_names for name in found):
         return found
-    stem = path.name.lower().removesuffix(".gz")
+    stem = uncompressed_name(path.name.lower())
     named = IN_NAME.search(stem.removesuffix(spec.file_format))
     return named.groups() if named else ()
 

@@ -7,28 +7,53 @@ import math
 from collections.abc import Iterable, Iterator, Sequence, Sized
 from dataclasses import dataclass
 from itertools import islice, zip_longest
+from pathlib import Path
 from pkgutil import iter_modules
 from typing import Any
 
 from residual_hf.base.errors import InputError
 from residual_hf.base.files import expanded
+from residual_hf.base.names import check_repository, similar_path
 
-from .data_settings import CorpusSpec
+from .data_settings import PAIR_FILES, CorpusSpec
 from .pair_formats import pairs_of_file
 from .pair_rows import Pair, json_pair, record_pair, tsv_pair
-from .text_files import LineReader, count_lines
+from .text_files import LineReader, count_lines, uncompressed_name
 
 BLOCK = 100_000
 
 
 def check_files(specs: Iterable[CorpusSpec]) -> None:
-    """Raise `InputError` naming all missing files of `specs`, or one that cannot be read twice, such as a pipe."""
+    """Raise `InputError` naming all missing files of `specs`, or one that cannot be read twice, such as a pipe.
+
+    Also for a data set that is a file, or neither a folder nor on the Hub.
+    """
+    specs = list(specs)
     paths = dict.fromkeys(path for spec in specs for path in (*spec.files, *filter(None, [spec.raw_references])))
-    if missing := [str(path) for path in paths if not path.exists()]:
-        raise InputError(f"no such file: {', '.join(missing)}")
+    if missing := [f"{path}{similar_path(path)}" for path in paths if not path.exists()]:
+        relative = not all(path.is_absolute() for path in paths if not path.exists())
+        start = f"; relative paths start from {Path.cwd()}, or see `paths_from` of recipes" if relative else ""
+        raise InputError(f"no such file: {', '.join(missing)}{start}")
     for path in paths:
         if not path.is_file():
             raise InputError(f"{path}: not a regular file, which can be read several times")
+    for name in dict.fromkeys(str(spec.dataset) for spec in specs if spec.dataset is not None):
+        _check_dataset(name)
+
+
+def _check_dataset(name: str) -> None:
+    path = expanded(name)
+    if path.is_file():
+        known = uncompressed_name(path.name.lower()).endswith(PAIR_FILES)
+        advice = "read it with `file`" if known else "must be a folder or a name on the Hub"
+        raise InputError(f"corpus.dataset: {name} is a file; {advice}")
+    if path.is_dir():
+        return
+    from datasets import packaged_modules  # takes a second, which reading files need not wait for
+
+    if name in {module.name for module in iter_modules(packaged_modules.__path__)}:
+        raise InputError(f"corpus.dataset: {name!r} is a file format, must be a name on the Hub or a local folder")
+    check_repository(name, f"corpus.dataset: {name}", "dataset")
 
 
 @dataclass(frozen=True)
@@ -183,12 +208,9 @@ def _aligned(sources: LineReader, targets: LineReader) -> Iterator[Pair]:
 
 
 def _load_dataset(spec: CorpusSpec, streaming: bool) -> Any:
-    import datasets  # takes a second, which reading files need not wait for
-    from datasets import packaged_modules
+    import datasets
 
     name, folder = str(spec.dataset), expanded(str(spec.dataset))
-    if name in {module.name for module in iter_modules(packaged_modules.__path__)} and not folder.is_dir():
-        raise InputError(f"corpus.dataset: {name!r} is a file format, must be a name on the Hub or a local folder")
     try:
         if (folder / "state.json").is_file():
             data = datasets.load_from_disk(str(folder))

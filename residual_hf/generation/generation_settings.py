@@ -18,6 +18,13 @@ from .long_text import LONG_TEXT
 class DecodingSettings(InputSettings):
     """Search parameters, for evaluations during training and as defaults of the saved model."""
 
+    also_called = {
+        "beam": "num_beams",
+        "beam_size": "num_beams",
+        "lenpen": "length_penalty",
+        "alpha": "length_penalty",
+    }
+
     num_beams: int = option(5, minimum=1, maximum=1000, help="beam size; 1: greedy search")
     length_penalty: float = option(
         1.0,

@@ -51,7 +51,7 @@ class ResumableFile:
         overwrite: bool = False,
         inputs: Iterable[Path | str | None] = (),
     ):
-        if path.suffix == ".gz":
+        if path.suffix in (".gz", ".bz2", ".xz", ".zst"):
             raise InputError(f"--output: {path} given, must be the name of an uncompressed file")
         inputs = list(inputs)
         check_output_file(path, overwrite=overwrite or resume, inputs=inputs, field="--output")
@@ -126,7 +126,8 @@ class ResumableFile:
 
     def _read_record(self) -> None:
         if not self.record.exists():
-            raise InputError(f"--resume: nothing to continue, no {self.record}")
+            complete = f"; {self.path} is complete, --overwrite replaces it" if self.path.exists() else ""
+            raise InputError(f"--resume: nothing to continue, no {self.record}{complete}")
         record = from_mapping(Progress, read_json(self.record), f"--resume: {self.record}: ")
         if (self.partial.stat().st_size if self.partial.exists() else 0) < record.bytes:
             raise InputError(f"--resume: {self.partial} is shorter than its record {self.record}; use --overwrite")

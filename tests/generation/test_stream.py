@@ -146,7 +146,7 @@ def test_output_grows_and_an_interrupted_one_is_continued(translate, source, exp
     assert output.read_text().splitlines() == expected
     assert sorted(path.name for path in tmp_path.iterdir()) == ["changed", "in", "out"]
     code, _, error = translate(*arguments, "--resume")
-    assert code == 2 and "nothing to continue" in error
+    assert code == 2 and "nothing to continue" in error and "out is complete, --overwrite replaces it" in error
     assert translate("--input", source, "--resume")[0] == 2
 
 

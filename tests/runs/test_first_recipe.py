@@ -43,8 +43,13 @@ def test_two_files_become_a_recipe_that_trains(corpus, capsys):
     small = {"d_model": 16, "encoder_ffn_dim": 16, "decoder_ffn_dim": 16, "encoder_layers": 1, "decoder_layers": 1}
     overrides = {f"model.{name}": value for name, value in small.items()}
     overrides |= {"training.max_updates": 2, "training.warmup_updates": 1, "decoding.max_length_a": 0.0}
-    recipe = load_recipe("en-de/recipe.yaml", overrides | {"decoding.max_length_b": 8, "training.eval_every": 2})
-    assert train(recipe)["updates"] == 2
+    overrides |= {"decoding.max_length_b": 8, "training.eval_every": 2}
+    recipe = load_recipe("en-de/recipe.yaml", overrides)
+    Path("en-de").rename("moved")
+    assert recipe.output_dir == "en-de/run" and recipe.data.train[0].source == "en-de/train.en"
+    recipe = load_recipe("moved/recipe.yaml", overrides)
+    assert train(recipe)["updates"] == 2 and Path("moved/run/model").is_dir()
+    Path("moved").rename("en-de")
     assert main(["init", "corpus.en", "corpus.de"]) == 2
     assert "en-de exists and is not empty; use --overwrite" in capsys.readouterr().err
 
