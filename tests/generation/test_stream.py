@@ -72,13 +72,6 @@ def test_without_a_terminal_lines_tell_the_progress(translate, source, expected,
     assert (code, lines) == (0, expected)
     found = re.findall(r"\d\d translated (.*)", error)
     assert found == ["4 of 10 (40%) lines", "8 of 10 (80%) lines", "10 of 10 (100%) lines"]
-<<<<<<< HEAD
-        "4 of 10 (40%) lines",
-        "8 of 10 (80%) lines",
-        "10 of 10 (100%) lines",
-    ]
-=======
->>>>>>> words
 
 
 def test_paragraphs_are_split_into_sentences(translate, expected, tmp_path, model):
