@@ -18,6 +18,7 @@ from transformers import AutoTokenizer, GenerationConfig
 from residual_hf._version import __version__
 from residual_hf.base.errors import InputError, InputSettings, is_panic
 from residual_hf.base.files import read_json, read_text
+from residual_hf.base.names import check_repository
 from residual_hf.model import self_contained, tokenization_residual
 from residual_hf.model.checksums import of_model, of_training, refuse_damage
 from residual_hf.model.configuration_residual import ResidualConfig
@@ -99,8 +100,7 @@ def check_presence(name: str | Path, where: str) -> None:
     if not folder.is_dir():
         if folder.exists():
             raise InputError(f"{where}: must be a folder, not a file")
-        if str(name).startswith((".", "/", "~")):
-            raise InputError(f"{where}: no such folder")
+        check_repository(str(name), where)
         return
     if not (folder / "config.json").exists():
         raise InputError(f"{where}: not a saved model: no config.json in it")

@@ -30,6 +30,17 @@ def quick_cards():
         yield
 
 
+@pytest.fixture(scope="session", autouse=True)
+def no_search_for_lomo():
+    """accelerate looks for the package of this optimizer at every backward pass and every step."""
+    import accelerate
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(accelerate.accelerator, "is_lomo_available", lambda: False)
+        patch.setattr(accelerate.optimizer, "is_lomo_available", lambda: False)
+        yield
+
+
 @pytest.fixture
 def learning_curves():
     """Runs and cards draw their learning curve."""
@@ -59,10 +70,16 @@ def small_generated_corpus():
         training.generated_corpora.cache_clear()
 
 
+def pytest_collection_modifyitems(items):
+    """What takes longest is first: at the end, the other process would wait."""
+    items.sort(key=lambda item: item.path.name != "test_distributed.py")
+
+
 def pytest_collection_finish():
     import torch  # not above, where the process imports it too that only hands out the tests to others
 
     torch.set_num_threads(1)  # the tensors are tiny, and tests run side by side
+    gc.set_threshold(10_000, 10, 10)
     freeze()
 
 

@@ -4,8 +4,10 @@
 from __future__ import annotations
 
 import argparse
+import json
 import re
-from collections.abc import Callable, Sequence
+import sys
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
 from inspect import signature
 from pathlib import Path
@@ -36,6 +38,22 @@ class Verb(NamedTuple):
 
 def add_overwrite(parser: argparse._ActionsContainer) -> None:
     parser.add_argument("--overwrite", action="store_true", help="replace existing output")
+
+
+def add_json(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--json", action="store_true", help="print scores as JSON, also in a terminal, where they are a table"
+    )
+
+
+def print_scores(report: Mapping[str, Any], options: argparse.Namespace) -> None:
+    """Print a report as a table in a terminal, and for machines as JSON."""
+    if sys.stdout.isatty() and not options.json:
+        from residual_hf.evaluation.score_table import score_table
+
+        print(score_table(report))
+        return
+    print(json.dumps(report, indent=2, ensure_ascii=False))
 
 
 def add_overrides(parser: argparse.ArgumentParser) -> None:

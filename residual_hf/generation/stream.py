@@ -19,7 +19,7 @@ from accelerate import PartialState
 from accelerate.utils import broadcast_object_list
 from tqdm import tqdm
 
-from residual_hf.base.errors import InputError
+from residual_hf.base.errors import InputError, requires
 from residual_hf.data.text_files import iter_lines, one_line
 
 from .checks import suspicions
@@ -81,7 +81,8 @@ def translate_file(
         total = None
         if can_check and is_first:
             languages = settings.source_lang, settings.target_lang
-            total = check_lengths(translator, iter_lines(source), settings.long, str(source), *languages)
+            treatment = "split" if settings.split_sentences else settings.long
+            total = check_lengths(translator, iter_lines(source), treatment, str(source), *languages)
         long = translate_stream(translator, lines, write, settings, done=done, total=total, recover=typed)
         if file is not None:
             file.finish()
@@ -121,6 +122,11 @@ def translate_stream(
     done, recover = start
     hidden = None if process.is_main_process and not recover else True  # None: without a terminal
     review = Review(settings.review)
+    hypotheses = translator.hypotheses
+    if settings.split_sentences:
+        with requires("documents"):
+            from .paragraphs import paragraph_hypotheses
+        hypotheses = partial(paragraph_hypotheses, translator)
     options = {name: getattr(settings, name) for name in ("source_lang", "target_lang", "long")}
     options |= {"count": settings.num_return_sequences, **settings.generate_arguments}
     options |= {"scores": settings.scores or settings.review > 0}
@@ -132,7 +138,7 @@ def translate_stream(
                 torch.manual_seed(seed + done + (process.process_index << 32))
             try:
                 on_long = partial(long.add, done + 1)
-                found = translator.hypotheses(window, shared=True, on_long=on_long, progress=bar.update, **options)
+                found = hypotheses(window, shared=True, on_long=on_long, progress=bar.update, **options)
             except InputError as error:
                 if not recover:
                     raise

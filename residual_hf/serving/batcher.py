@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import queue
 import threading
@@ -56,7 +57,10 @@ class Translation:
 
 @dataclass(eq=False)
 class Request:
-    """Texts to translate, HTML with `markup`. `future` gives one `Translation` for each."""
+    """Texts to translate, HTML with `markup`, and blocks. `future` gives one `Translation` for each text.
+
+    If there are blocks, it gives one more, whose texts are JSON of blocks.
+    """
 
     texts: Sequence[str]
     source: str
@@ -64,6 +68,7 @@ class Request:
     markup: bool = False
     alternatives: int = 0
     alignments: bool = False
+    blocks: Sequence[Block] = ()
     future: Future[list[Translation]] = field(default_factory=Future)
     documents: list[tuple[Document, Callable[[list[Block]], str], list[_Sentence]]] = field(default_factory=list)
 
@@ -206,13 +211,18 @@ class Batcher:
         def fits(sentence: str) -> bool:
             return len(encoded(sentence)[0]) <= longest
 
+        layouts: list[tuple[Sequence[Block], Callable[[list[Block]], str]]] = []
         for text in request.texts:
             layout = HTMLText(text) if request.markup else None
-            document = Document([[text]] if layout is None else layout.blocks, request.source, fits)
+            layouts.append(([[text]], _plain) if layout is None else (layout.blocks, layout.render))
+        if request.blocks:
+            layouts.append((request.blocks, json.dumps))
+        for blocks, render in layouts:
+            document = Document(blocks, request.source, fits)
             sentences = [_Sentence(request, text, *encoded(text)) for text in document.sentences]
             for sentence, needed in zip(sentences, document.aligned, strict=True):
                 sentence.search = sentence.search._replace(aligned=needed or request.alignments)
-            request.documents.append((document, _plain if layout is None else layout.render, sentences))
+            request.documents.append((document, render, sentences))
             self._waiting += sentences
         _finish(request)  # if there is nothing to translate in it
 

@@ -36,6 +36,7 @@ from residual_hf.runs.average import average_run
 from residual_hf.runs.recipe import Recipe
 from residual_hf.runs.resuming import check_same_run, has_finished
 from residual_hf.runs.run import train
+from residual_hf.runs.warm_start import load_start
 from residual_hf.training.callbacks import is_out_of_patience
 from residual_hf.training.checkpoints import check_intact, complete_checkpoints
 from residual_hf.training.trainer import ResidualTrainer, is_finished
@@ -105,7 +106,13 @@ def test_differences_are_listed_and_nothing_is_written(run):
     ):
         assert difference in str(refused.value)
     assert "max_updates" not in str(refused.value)
+    assert f"set model.from: {folder} and another output_dir" in str(refused.value)
     assert content(folder) == before
+    (folder / "model").rename(folder / "other")
+    last = max((folder / "checkpoints").iterdir())
+    with pytest.raises(InputError, match=f"model.from: {last} "):
+        check(changed(recipe, "training", lr=0.5), folder)
+    load_start(str(last), {})
 
 
 def test_another_tokenizer_is_refused(run):
