@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from itertools import chain
+from pathlib import Path
 from typing import Any
 
 import psutil
@@ -16,8 +18,8 @@ from residual_hf.data.language_codes import adds_codes, set_languages
 
 from .warm_start import Start, load_start
 
-MORE_TOKENS = 1.5
-"""Tokens of a sentence in the vocabulary of the model, over those in a new one, from which the new one is better."""
+MORE_TOKENS = 1.25
+"""Tokens of a side in the vocabulary of the model, over those in a new one, from which the new one is better."""
 UNKNOWN = 0.001
 """Share of unknown tokens from which a new vocabulary is better."""
 BYTES = 16
@@ -40,6 +42,11 @@ class FineTuning:
     lora: bool
     freeze: tuple[str, ...]
     lr: float
+
+    @property
+    def source(self) -> str:
+        """`model.from` of a recipe in any folder."""
+        return str(Path(self.name).resolve()) if Path(self.name).exists() else self.name
 
     def size(self, size: Any) -> Any:
         """A `first_recipe.Size` with the sizes of the model."""
@@ -92,15 +99,11 @@ def propose(name: str, languages: tuple[str, str], data: DataSettings, sample: P
 
 def serves(tokenizer: Any, sample: ParallelCorpus, new: Any) -> bool:
     """Whether the vocabulary of a model serves for text as well as a new one would."""
-    ids = [encoded(tokenizer, sample), encoded(new, sample)]
-    tokens = [sum(map(len, rows)) for rows in ids]
-    unknown = sum(row.count(tokenizer.unk_token_id) for row in ids[0])
-    return unknown <= UNKNOWN * tokens[0] and tokens[0] <= MORE_TOKENS * tokens[1]
-
-
-def encoded(tokenizer: Any, sample: ParallelCorpus) -> list[list[int]]:
-    """The tokens of all sources and targets."""
-    return tokenizer(sample.sources)["input_ids"] + tokenizer(text_target=sample.targets)["input_ids"]
+    for text in ({"text": sample.sources}, {"text_target": sample.targets}):
+        own, other = (list(chain.from_iterable(each(**text)["input_ids"])) for each in (tokenizer, new))
+        if own.count(tokenizer.unk_token_id) > UNKNOWN * len(own) or len(own) > MORE_TOKENS * len(other):
+            return False
+    return True
 
 
 def memory() -> int:
