@@ -7,7 +7,9 @@ import argparse
 import json
 import sys
 from dataclasses import fields
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 from residual_hf.base.errors import InputError
 from residual_hf.data.data_settings import DataSettings
@@ -87,13 +89,18 @@ def add_serve(serve: argparse.ArgumentParser) -> None:
 def run_serve(options: argparse.Namespace) -> None:
     try:
         from residual_hf.serving.app import serve
-        from residual_hf.serving.languages import Languages
     except ImportError as error:
         raise InputError(f"{error.name} is not installed: pip install 'residual_hf[serve]'") from error
 
     settings = given_fields(ServerSettings, options)
+    serve(partial(load_languages, options), settings)
+
+
+def load_languages(options: argparse.Namespace) -> Any:
+    from residual_hf.serving.languages import Languages
+
     translators = {model: load_translator(options, model) for model in options.models}
-    serve(Languages(translators, options.source_lang, options.target_lang), settings)
+    return Languages(translators, options.source_lang, options.target_lang)
 
 
 def run_evaluate_text(options: argparse.Namespace) -> None:

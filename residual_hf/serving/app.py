@@ -5,11 +5,13 @@ from __future__ import annotations
 
 import asyncio
 import hmac
+import os
 import queue
 import sys
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
+from functools import partial
 from importlib.resources import files
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -17,7 +19,8 @@ import uvicorn
 from fastapi import FastAPI, HTTPException, Request, Response
 from fastapi.middleware.cors import CORSMiddleware
 from fastapi.responses import HTMLResponse, JSONResponse
-from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
+from prometheus_client.multiprocess import MultiProcessCollector
 from pydantic import BaseModel, BeforeValidator, Field, ValidationError, model_validator
 from starlette.exceptions import HTTPException as StarletteHTTPException
 from starlette.requests import ClientDisconnect
@@ -31,6 +34,7 @@ from .connections import request_limit, uvicorn_config
 from .languages import Languages, language_name
 from .server_settings import ServerSettings
 from .text import visible_text
+from .workers import serve_in_workers
 
 DISCONNECTED = 499, "The client has disconnected"  # status of nginx, for the metrics
 SWITCH_INTERVAL = 0.0005  # seconds after which reading requests yields to translating; Python's default is 0.005
@@ -205,7 +209,10 @@ def create_app(languages: Languages, settings: ServerSettings) -> FastAPI:
 
     @app.get("/metrics", response_class=Response, responses={200: {"content": {CONTENT_TYPE_LATEST: {}}}})
     async def show_metrics() -> Response:
-        return Response(generate_latest(metrics.registry), headers={"Content-Type": CONTENT_TYPE_LATEST})
+        registry = metrics.registry
+        if "PROMETHEUS_MULTIPROC_DIR" in os.environ:  # of all workers
+            MultiProcessCollector(registry := CollectorRegistry())
+        return Response(generate_latest(registry), headers={"Content-Type": CONTENT_TYPE_LATEST})
 
     @app.get("/", response_class=HTMLResponse)
     async def show_page() -> HTMLResponse:
@@ -214,11 +221,21 @@ def create_app(languages: Languages, settings: ServerSettings) -> FastAPI:
     return app
 
 
-def serve(languages: Languages, settings: ServerSettings) -> None:
-    """Serve until SIGTERM or SIGINT, then answer the accepted requests and return."""
-    sys.setswitchinterval(SWITCH_INTERVAL)
+def serve(load: Callable[[], Languages], settings: ServerSettings) -> None:
+    """Serve until SIGTERM or SIGINT, then answer the accepted requests and return.
+
+    `load`: called in each process; with several workers, it can be pickled.
+    """
+    if settings.workers > 1:
+        serve_in_workers(partial(loaded_app, load, settings), settings)
+        return
     with suppress(KeyboardInterrupt):  # SIGTERM and SIGINT, which uvicorn passes on when it is done
-        uvicorn.Server(uvicorn_config(create_app(languages, settings), settings)).run()
+        uvicorn.Server(uvicorn_config(loaded_app(load, settings), settings)).run()
+
+
+def loaded_app(load: Callable[[], Languages], settings: ServerSettings) -> FastAPI:
+    sys.setswitchinterval(SWITCH_INTERVAL)
+    return create_app(load(), settings)
 
 
 def documented(body: type[BaseModel], languages: Languages, settings: ServerSettings) -> dict[str, Any]:
