@@ -17,6 +17,7 @@ from residual_hf.evaluation.metrics import EvaluationSettings
 from residual_hf.generation.generation_settings import StreamSettings
 from residual_hf.serving.server_settings import ServerSettings
 
+from . import load_package
 from .arguments import (
     SAMPLING,
     SEARCH,
@@ -99,6 +100,7 @@ def run_serve(options: argparse.Namespace) -> None:
 def load_languages(options: argparse.Namespace) -> Any:
     from residual_hf.serving.languages import Languages
 
+    load_package()  # in a worker
     translators = {model: load_translator(options, model) for model in options.models}
     return Languages(translators, options.source_lang, options.target_lang)
 

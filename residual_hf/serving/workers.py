@@ -6,6 +6,7 @@ from __future__ import annotations
 import logging
 import multiprocessing
 import os
+import pickle
 import signal
 import socket
 import sys
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("uvicorn.error")
 
-STARTED_WITHIN = 60  # seconds in which a worker must answer the supervisor; it imports PyTorch first
+ANSWERS_WITHIN = 60  # seconds in which a worker must answer the supervisor
 
 
 class Supervisor(Multiprocess):
@@ -55,8 +56,8 @@ def serve_in_workers(make_app: Callable[[], FastAPI], settings: ServerSettings) 
     """
     with TemporaryDirectory(prefix="residual_hf_metrics_") as folder:
         os.environ["PROMETHEUS_MULTIPROC_DIR"] = folder  # in which prometheus_client adds up processes
-        app = partial(worker_app, make_app, settings.workers)
-        options = {"factory": True, "workers": settings.workers, "timeout_worker_healthcheck": STARTED_WITHIN}
+        app = partial(worker_app, pickle.dumps(make_app), settings.workers)
+        options = {"factory": True, "workers": settings.workers, "timeout_worker_healthcheck": ANSWERS_WITHIN}
         config = uvicorn_config(app, settings, **options)
         family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
         with socket.create_server((settings.host, settings.port), family=family, backlog=config.backlog) as listener:
@@ -67,15 +68,18 @@ def serve_in_workers(make_app: Callable[[], FastAPI], settings: ServerSettings) 
         raise InputError("a worker could not start")
 
 
-def worker_app(make_app: Callable[[], FastAPI], workers: int) -> FastAPI:
-    """The application of a worker, which ends with its supervisor and has its share of the CPUs."""
+def worker_app(make_app: bytes, workers: int) -> FastAPI:
+    """The application of a worker, which ends with its supervisor and has its share of the CPUs.
+
+    `make_app` is unpickled here, because a worker that imports PyTorch earlier does not answer the supervisor.
+    """
     import torch
 
     threading.Thread(target=end_with_supervisor, daemon=True).start()
     if "OMP_NUM_THREADS" not in os.environ:
         torch.set_num_threads(max(1, torch.get_num_threads() // workers))
     try:
-        return make_app()
+        return pickle.loads(make_app)()
     except InputError as error:
         print(f"residual-hf serve: {error}", file=sys.stderr)
         sys.exit(STARTUP_FAILURE)

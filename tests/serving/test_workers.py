@@ -13,10 +13,9 @@ import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 
-import psutil
 import pytest
+from support.processes import descendants
 from support.tiny_translator import SENTENCES, tiny_model, tiny_tokenizer
 
 pytest.importorskip("fastapi", reason="needs the extra 'serve'")
@@ -56,11 +55,7 @@ class Workers:
         return float(found[1]) if found else 0
 
     def processes(self):
-        found = set()
-        for child in psutil.Process(self.process.pid).children():
-            with suppress(psutil.Error):  # has ended
-                found |= {child.pid} if any("spawn_main" in part for part in child.cmdline()) else set()
-        return found
+        return descendants(self.process, "spawn_main")
 
     def wait_for(self, condition):
         deadline = time.monotonic() + 90

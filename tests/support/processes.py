@@ -15,6 +15,7 @@ from functools import cache
 from pathlib import Path
 from threading import Lock
 
+import psutil
 import pytest
 
 import residual_hf
@@ -23,6 +24,15 @@ PATHS = [str(Path(residual_hf.__file__).parents[1]), str(Path(__file__).parents[
 """Of the package and of `support`."""
 ONE_AT_A_TIME = Lock()
 QUIET = {"OMP_NUM_THREADS": "1", "TQDM_DISABLE": "1", "HF_HUB_OFFLINE": "1"}
+
+
+def descendants(process: subprocess.Popen, name: str) -> set[int]:
+    """The running processes below one whose command line contains `name`."""
+    found = set()
+    for child in psutil.Process(process.pid).children(recursive=True):
+        with contextlib.suppress(psutil.Error):  # has ended
+            found |= {child.pid} if any(name in part for part in child.cmdline()) else set()
+    return found
 
 
 def with_paths(environment: dict[str, str]) -> dict[str, str]:
