@@ -10,13 +10,20 @@ import inspect
 import re
 import sys
 from dataclasses import fields, is_dataclass
+from importlib.metadata import metadata
 from pathlib import Path
 from typing import Any
+
+from docutils import nodes
 
 from residual_hf import __version__
 from residual_hf.model.options import Settings
 
 sys.path.insert(0, str(Path(__file__).parent))
+
+ROOT = Path(__file__).parents[1]
+URLS = dict(entry.split(", ") for entry in metadata("residual_hf").get_all("Project-URL") or ())
+REPOSITORY = URLS["Repository"]
 
 project = "residual_hf"
 copyright = "2026, the residual_hf authors"
@@ -35,7 +42,13 @@ html_static_path = ["_static"]
 html_css_files = ["wiring.css", "site.css"]
 html_show_sourcelink = False
 exclude_patterns = ["_static"]
-html_theme_options = {"navigation_with_keys": True}
+html_theme_options = {
+    "navigation_with_keys": True,
+    "source_repository": REPOSITORY,
+    "source_branch": "main",
+    "source_directory": "docs/",
+    "footer_icons": [{"name": "Repository", "url": REPOSITORY, "html": "Repository", "class": ""}],
+}
 pygments_style = "friendly"
 pygments_dark_style = "github-dark"
 copybutton_prompt_text = r">>> |\$ "
@@ -60,7 +73,19 @@ def list_fields(app: Any, what: str, name: str, obj: Any, options: Any, lines: l
         lines += ["", *(f":param {f.name}: {f.metadata['help']}" for f in fields(obj) if "help" in f.metadata)]
 
 
+def link_examples(app: Any, doctree: nodes.document) -> None:
+    """A path of the repository that is written as code links to the file there."""
+    for literal in list(doctree.findall(nodes.literal)):
+        path = literal.astext()
+        if path.startswith("examples/") and (ROOT / path).exists() and not isinstance(literal.parent, nodes.reference):
+            kind = "blob" if (ROOT / path).is_file() else "tree"
+            link = nodes.reference("", "", refuri=f"{REPOSITORY}/{kind}/main/{path.rstrip('/')}")
+            literal.replace_self(link)
+            link += literal
+
+
 def setup(app: Any) -> None:
+    app.connect("doctree-read", link_examples)
     app.connect("autodoc-process-signature", shorten_signature)
     app.connect("autodoc-process-docstring", list_fields, priority=800)
     app.connect("autodoc-process-docstring", read_markdown, priority=900)

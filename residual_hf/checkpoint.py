@@ -22,6 +22,7 @@ from residual_hf import checkpoint_checks as checks
 from residual_hf.base.errors import InputError
 from residual_hf.base.files import atomic_folder, check_output_folder, read_json
 from residual_hf.checkpoint_checks import UNREADABLE, WEIGHT_FILES
+from residual_hf.model.checksums import CHECKSUMS, write_checksums
 from residual_hf.model.configuration_residual import ResidualConfig
 from residual_hf.model.modeling_residual import ResidualForConditionalGeneration
 from residual_hf.model.modeling_single_stack import (
@@ -29,6 +30,7 @@ from residual_hf.model.modeling_single_stack import (
     ResidualForMaskedLM,
     ResidualForSequenceClassification,
 )
+from residual_hf.model.self_contained import import_saved_modes
 
 SHORTLIST = "shortlist.safetensors"
 """The file of a model folder with the target tokens that are likely for each source token."""
@@ -74,6 +76,7 @@ def save_checkpoint(
         tokenizer.save_pretrained(new)
         if complete is not None:
             complete(new)
+        write_checksums(new)
     return folder
 
 
@@ -96,9 +99,12 @@ def load_checkpoint(
     try:
         values, _ = PreTrainedConfig.get_config_dict(name)
         ours = values.get("model_type") == ResidualConfig.model_type
+        checks.check_implementations(values, f"{where}: config.json")
         cls, auto_class = saved_class(values)
         if ours:
             checks.check_fields(values, f"{where}: config.json")
+            if trust_remote_code:
+                import_saved_modes(name)
             if Path(name).is_dir():
                 checks.check_shapes_before_loading(Path(name), cls, values)
         if ours and cls not in classes:
@@ -120,6 +126,8 @@ def load_checkpoint(
     if ours:
         checks.check_token_ids(model.generation_config, model.config, f"{where}: generation config")
         checks.check_vocabulary(tokenizer, model.config, where)
+        checks.check_undamaged(Path(name), model=False)  # `from_pretrained` has checked that
+    checks.check_generation_fields(model.generation_config, f"{where}: generation config")
     return model, tokenizer
 
 
@@ -138,19 +146,23 @@ def validate_model_folder(folder: str | os.PathLike) -> list[str]:
     checks.check_fields(values, path)
     try:
         config = ResidualConfig.from_dict(values)
+        config.validate_residual()
     except UNREADABLE as error:
         raise InputError(f"{path}: {error}") from error
     checks.check_generation_config(folder, config)
     weights = checks.check_weights(folder, saved_class(values)[0], config)
     tokenizer_files = checks.check_tokenizer(folder, config)
     code = checks.check_code(folder, values, config)
-    optional = [path.name for path in folder.glob(SHORTLIST)]
+    checks.check_undamaged(folder)
+    optional = [name for name in (SHORTLIST, CHECKSUMS) if (folder / name).is_file()]
     return ["config.json", "generation_config.json", *weights, *tokenizer_files, *code, *optional]
 
 
 def saved_class(values: dict[str, Any]) -> tuple[type, Any]:
     """The class of a saved model, and the Auto class that loads it, from the `architectures` of its config."""
-    return SAVED[next((name for name in values.get("architectures") or () if name in SAVED), next(iter(SAVED)))]
+    names = values.get("architectures")
+    named = [name for name in names if isinstance(name, str) and name in SAVED] if isinstance(names, list) else []
+    return SAVED[(named or list(SAVED))[0]]
 
 
 def model_folder(name: str | Path) -> str | Path:

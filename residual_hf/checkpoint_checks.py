@@ -5,9 +5,10 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from huggingface_hub.errors import StrictDataclassError
@@ -15,17 +16,72 @@ from safetensors import SafetensorError, safe_open
 from transformers import AutoTokenizer, GenerationConfig
 
 from residual_hf._version import __version__
-from residual_hf.base.errors import InputError
+from residual_hf.base.errors import InputError, InputSettings, is_panic
 from residual_hf.base.files import read_json, read_text
+from residual_hf.base.names import check_repository
 from residual_hf.model import self_contained, tokenization_residual
+from residual_hf.model.checksums import of_model, of_training, refuse_damage
 from residual_hf.model.configuration_residual import ResidualConfig
+from residual_hf.model.options import TYPE_NAMES, from_mapping, option, shortened
 
 WEIGHT_FILES = WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json")
 TOKENIZER_MAP = {"AutoTokenizer": ["tokenization_residual.ResidualTokenizer", None]}  # of two vocabularies
 NOT_FIELDS = {"auto_map", "custom_pipelines", "model_type", "prefix", "quantization_config", "task_specific_params"}
-UNREADABLE = (OSError, ValueError, TypeError, AttributeError, KeyError, StrictDataclassError)  # of Transformers
+NOT_CHECKED = {"prefix": str, "quantization_config": dict, "task_specific_params": dict}  # by `ResidualConfig`
+OF_TRANSFORMERS = {"_name_or_path", "_commit_hash", "_attn_implementation_autoset"}  # of its older versions, unused
+IMPLEMENTATION = re.compile(r"_?(attn|experts)_implementation(_internal)?")
+UNREADABLE = (  # of Transformers
+    *(OSError, ValueError, TypeError, AttributeError, LookupError, ArithmeticError, ImportError, StrictDataclassError),
+)
 SHOWN = 5  # weights in an error message
+
+
+@dataclass(frozen=True)
+class GenerationFields(InputSettings):
+    """The fields of a generation config that a search reads."""
+
+    max_length: int | None = option(None, minimum=1)
+    max_new_tokens: int | None = option(None, minimum=1)
+    min_length: int | None = option(None, minimum=0)
+    min_new_tokens: int | None = option(None, minimum=0)
+    max_length_a: float | None = option(None, minimum=0)
+    max_length_b: float | None = option(None, minimum=0)
+    num_beams: int | None = option(None, minimum=1)
+    num_return_sequences: int | None = option(None, minimum=1)
+    length_penalty: float | None = None
+    early_stopping: bool | Literal["never"] | None = None
+    do_sample: bool | None = None
+    temperature: float | None = option(None, minimum=0)
+    top_k: int | None = option(None, minimum=0)
+    top_p: float | None = option(None, minimum=0, maximum=1)
+    min_p: float | None = option(None, minimum=0, maximum=1)
+    typical_p: float | None = option(None, minimum=0, maximum=1)
+    repetition_penalty: float | None = option(None, above=0)
+    no_repeat_ngram_size: int | None = option(None, minimum=0)
+    encoder_no_repeat_ngram_size: int | None = option(None, minimum=0)
+    exponential_decay_length_penalty: tuple[int, float] | None = None
+    prompt_lookup_num_tokens: int | None = option(None, minimum=1)
+    assistant_early_exit: int | None = option(None, minimum=1)
+    pad_token_id: int | None = None
+    bos_token_id: int | None = None
+    decoder_start_token_id: int | None = None
+    forced_bos_token_id: int | None = None
+    eos_token_id: int | list[int] | None = None
+    forced_eos_token_id: int | list[int] | None = None
+    suppress_tokens: list | None = None
+    begin_suppress_tokens: list | None = None
+    bad_words_ids: list | None = None
+    remove_invalid_values: bool | None = None
+    renormalize_logits: bool | None = None
+    return_dict_in_generate: bool | None = None
+    output_scores: bool | None = None
+    output_logits: bool | None = None
+    output_attentions: bool | None = None
+    output_hidden_states: bool | None = None
+    use_cache: bool | None = None
+    fast_decoding: bool | None = None
+    decoding_dtype: str | None = None
 
 
 class DifferentCodeError(InputError):
@@ -44,8 +100,7 @@ def check_presence(name: str | Path, where: str) -> None:
     if not folder.is_dir():
         if folder.exists():
             raise InputError(f"{where}: must be a folder, not a file")
-        if str(name).startswith((".", "/", "~")):
-            raise InputError(f"{where}: no such folder")
+        check_repository(str(name), where)
         return
     if not (folder / "config.json").exists():
         raise InputError(f"{where}: not a saved model: no config.json in it")
@@ -56,15 +111,47 @@ def check_presence(name: str | Path, where: str) -> None:
             read_json(folder / file)
 
 
+def check_undamaged(folder: Path, *, model: bool = True) -> None:
+    """Check that the files of a folder, of its `model` too, are those that were saved, if they were recorded."""
+    try:
+        refuse_damage(folder, lambda name: not of_training(name) and (model or not of_model(name)))
+    except ValueError as error:
+        raise InputError(str(error)) from None
+
+
 def check_fields(values: dict[str, Any], where: object) -> None:
     """Refuse fields that would be ignored: those of a newer version change what the model computes."""
     known = {field.name for field in dataclasses.fields(ResidualConfig)} | {*ResidualConfig.attribute_map, *NOT_FIELDS}
-    unknown = sorted(name for name in values if name not in known and not name.startswith("_"))
+    unknown = sorted(values.keys() - known - OF_TRANSFORMERS)
     if unknown:
         raise InputError(
             f"{where}: residual_hf {__version__} does not know the fields {', '.join(unknown)}: upgrade "
             "residual_hf if a newer version saved the model, otherwise remove them"
         )
+
+    for name, kind in NOT_CHECKED.items():
+        if values.get(name) is not None and not isinstance(values[name], kind):
+            raise InputError(f"{where}: {name} is {shortened(repr(values[name]))}, must be {TYPE_NAMES[kind]}")
+    dtype = values.get("dtype", "float32")
+    is_type = isinstance(dtype, str) and isinstance(getattr(torch, dtype, torch.float32), torch.dtype)
+    if dtype is not None and not is_type:  # other names are refused by Transformers
+        raise InputError(f"{where}: dtype is {shortened(repr(dtype))}, must be the name of a type of PyTorch")
+    for task, settings in (values.get("task_specific_params") or {}).items():
+        if not isinstance(settings, dict) or not isinstance(settings.get("prefix") or "", str):
+            shown = shortened(repr(settings))
+            raise InputError(
+                f"{where}: task_specific_params: {task} is {shown}, must be a mapping with text as prefix"
+            )
+
+
+def check_implementations(values: Any, where: object) -> None:
+    """Refuse a config, also of another family, that chooses code on the Hub for the attention (`user/kernel`)."""
+    entries = values.items() if isinstance(values, dict) else enumerate(values) if isinstance(values, list) else ()
+    for name, value in entries:
+        chosen = list(value.values()) if isinstance(value, dict) else [value]
+        if IMPLEMENTATION.fullmatch(str(name)) and not all(c is None or re.fullmatch(r"\w+", str(c)) for c in chosen):
+            raise InputError(f"{where}: {name}: {value!r} would load code from the Hub; remove the field")
+        check_implementations(value, where)
 
 
 def check_generation_config(folder: Path, config: ResidualConfig) -> None:
@@ -76,16 +163,30 @@ def check_generation_config(folder: Path, config: ResidualConfig) -> None:
     except UNREADABLE as error:
         raise InputError(f"{path}: {error}") from error
     check_token_ids(generation, config, path)
+    check_generation_fields(generation, path)
+
+
+def check_generation_fields(generation: GenerationConfig, where: object) -> None:
+    values = vars(generation)
+    known = {f.name: values[f.name] for f in dataclasses.fields(GenerationFields) if f.name in values}
+    from_mapping(GenerationFields, known, f"{where}: ")
 
 
 def check_token_ids(generation: GenerationConfig, config: ResidualConfig, where: object) -> None:
-    names = ("pad", "bos", "eos", "decoder_start", "forced_bos", "forced_eos")
-    for name in (f"{name}_token_id" for name in names):
-        value = getattr(generation, name)
-        for token in value if isinstance(value, list) else [value]:
+    names = [f"{name}_token_id" for name in ("pad", "bos", "eos", "decoder_start", "forced_bos", "forced_eos")]
+    for name in (*names, "suppress_tokens", "begin_suppress_tokens", "bad_words_ids"):
+        for token in _flat(getattr(generation, name)):
             if token is not None and not (isinstance(token, int) and 0 <= token < config.decoder_vocab_size):
                 limit = config.decoder_vocab_size
                 raise InputError(f"{where}: {name} is {token!r}, must be below {limit} target tokens")
+
+
+def _flat(value: Any) -> Iterator[Any]:
+    if isinstance(value, list):
+        for entry in value:
+            yield from _flat(entry)
+    else:
+        yield value
 
 
 def check_shapes_before_loading(folder: Path, cls: type, values: dict[str, Any]) -> None:
@@ -187,7 +288,9 @@ def _shortened(names: list[str]) -> str:
 def load_tokenizer(name: str | Path, where: object, **options: Any) -> Any:
     try:
         return AutoTokenizer.from_pretrained(name, **options)
-    except Exception as error:  # the tokenizers library raises nothing narrower
+    except BaseException as error:  # the tokenizers library raises nothing narrower, and panics
+        if not isinstance(error, Exception) and not is_panic(error):
+            raise
         raise InputError(f"{where}: the tokenizer cannot be loaded: {error}") from error
 
 
@@ -202,6 +305,12 @@ def check_vocabulary(tokenizer: Any, config: ResidualConfig, where: object) -> N
     check_vocabulary_size(tokenizer, config.vocab_size, config.decoder_vocab_size, where)
     if not isinstance(tokenizer.model_max_length, (int, float)):
         raise InputError(f"{where}: tokenizer_config.json: model_max_length is {tokenizer.model_max_length!r}")
+    ids = tokenizer("")["input_ids"]
+    if getattr(tokenizer, "known_tokens", None) is None:  # beyond these, tokens are unknown
+        ids = [*ids, *tokenizer.get_vocab().values()]
+    largest = max(ids, default=0)
+    if largest >= config.vocab_size:
+        raise InputError(f"{where}: the tokenizer has a token of id {largest}, must be below {config.vocab_size}")
     for name in ("pad_token_id", "eos_token_id"):
         expected, found = getattr(config, name), getattr(tokenizer, name)
         if found is not None and found not in (expected if isinstance(expected, list) else [expected]):

@@ -40,8 +40,13 @@ def run_verb(options: argparse.Namespace) -> int:
     signals: list[int] = []
     try:
         with signals_interrupt() as signals:
-            if options.loads:
+            if options.loads or options.imports:
                 load_package()
+            if options.imports:
+                from .base.modes import import_modes
+
+                for path in options.imports:
+                    import_modes(path)
             return options.run(options) or 0
     except InputError as error:
         print(f"residual-hf {options.verb}: {error}", file=sys.stderr)
@@ -80,8 +85,17 @@ def build_parser() -> argparse.ArgumentParser:
         for name, verb in members.items():
             options = verbs.add_parser(name, description=f"{verb.summary[0].upper()}{verb.summary[1:]}.")
             options.register("type", Path, expanded)  # shells leave the `~` in `--output-dir=~/run`
-            options.set_defaults(run=verb.run, loads=verb.loads)
+            options.set_defaults(run=verb.run, loads=verb.loads, imports=[])
             verb.add_options(options)
+            if verb.has_modes:
+                options.add_argument(
+                    "--import",
+                    dest="imports",
+                    action="append",
+                    type=Path,
+                    metavar="FILE",
+                    help="Python file with modes of your own, which is run; repeatable",
+                )
     parser.description = "\n".join(lines)
     return parser
 

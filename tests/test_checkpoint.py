@@ -13,10 +13,13 @@ from support.tiny_translator import SENTENCES, tiny_model, tiny_tokenizer
 from transformers import AutoModelForSeq2SeqLM, BartConfig, BartForConditionalGeneration
 
 from residual_hf.base.errors import InputError
-from residual_hf.checkpoint import identity, save_checkpoint, validate_model_folder
+from residual_hf.checkpoint import identity, load_checkpoint, save_checkpoint, validate_model_folder
+from residual_hf.checkpoint_checks import check_generation_config
 from residual_hf.cli import main
+from residual_hf.conversion.transformers_models import from_transformers
 from residual_hf.generation.translator import Translator
 from residual_hf.hub.push import push_run
+from residual_hf.model.checksums import CHECKSUMS, write_checksums
 from residual_hf.model.tokenization_residual import ResidualTokenizer
 
 CARD = "---\nlibrary_name: transformers\npipeline_tag: translation\ntags: [translation]\n---\n# German to English\n"
@@ -40,6 +43,7 @@ def set_fields(file="config.json", **fields):
     def change(folder):
         values = json.loads((folder / file).read_text()) | fields
         (folder / file).write_text(json.dumps(values))
+        write_checksums(folder, [file])  # as of a model that was saved like this
 
     return change
 
@@ -49,6 +53,7 @@ def change_weights(change):
         tensors = load_file(folder / WEIGHTS)
         change(tensors)
         save_file(tensors, folder / WEIGHTS, metadata={"format": "pt"})
+        write_checksums(folder, [WEIGHTS])
 
     return changed
 
@@ -184,10 +189,131 @@ def test_weights_of_eight_bits_are_checked(folder):
         validate_model_folder(folder)
 
 
+ODD = [  # in config.json
+    (
+        {"_attn_implementation": "user/kernel"},
+        "_attn_implementation: .* would load code|know the",
+    ),
+    ({"attn_implementation": {"": "user/kernel"}}, "attn_implementation: .* would load code|know the"),
+    ({"_experts_implementation": 5}, "does not know the fields _experts_implementation"),
+    ({"_x": 1}, "does not know the fields _x"),
+    ({"prefix": 5}, "prefix is 5, must be text"),
+    (
+        {"task_specific_params": {"translation_de_to_en": {"prefix": 5}}},
+        "task_specific_params: translation_de_",
+    ),
+    ({"dtype": []}, "dtype is \\[\\], must be the name of a type"),
+    ({"dtype": "Tensor"}, "dtype is 'Tensor', must be the name of a type"),
+    ({"architectures": 5, "d_model": "x"}, "d_model"),
+]
+OF_GENERATION = [
+    *({"num_beams": value} for value in (0, "5", 1.5, True, [4], 10**400)),
+    *({"max_length": value} for value in (0, "x", [], {})),
+    {"max_length_a": "2"},
+    {"length_penalty": "x"},
+    {"early_stopping": "sometimes"},
+    {"bad_words_ids": 5},
+    {"suppress_tokens": [10**6]},
+    {"bad_words_ids": [[1, -5]]},
+    {"use_cache": "no"},
+    {"decoding_dtype": 8},
+    {"decoder_start_token_id": [1]},
+    {"eos_token_id": [[1]]},
+    {"output_hidden_states": ["a"]},
+]
+
+
+def test_fields_of_a_wrong_type_or_range_are_named(folder):
+    for fields, message in ODD:
+        before = (folder / "config.json").read_text()
+        set_fields(**fields)(folder)
+        for check in (validate_model_folder, load_checkpoint):
+            with pytest.raises(InputError, match=message):
+                check(folder)
+        (folder / "config.json").write_text(before)
+        write_checksums(folder, ["config.json"])
+    before = (folder / "generation_config.json").read_text()
+    model, _ = load_checkpoint(folder)
+    for fields in OF_GENERATION:
+        set_fields("generation_config.json", **fields)(folder)
+        with pytest.raises(InputError, match=rf"generation_config\.json: .*{next(iter(fields))}"):
+            check_generation_config(folder, model.config)
+        (folder / "generation_config.json").write_text(before)
+        write_checksums(folder, ["generation_config.json"])
+    set_fields("generation_config.json", num_beams="5")(folder)
+    with pytest.raises(InputError, match="generation config: num_beams: '5' given, must be an integer >= 1"):
+        load_checkpoint(folder)
+
+
+def test_a_kernel_of_the_hub_in_the_config_of_another_family_is_refused(folder):
+    config = BartConfig(d_model=16, encoder_layers=1, decoder_layers=1).to_dict()
+    for fields in (
+        {"_attn_implementation": "user/kernel"},
+        {"text_config": {"attn_implementation": "user/kernel@v1"}},
+    ):
+        (folder / "config.json").write_text(json.dumps(config | fields))
+        for load in (load_checkpoint, from_transformers):
+            with pytest.raises(InputError, match="attn_implementation: 'user/kernel.*' would load code from the Hub"):
+                load(folder)
+
+
+@pytest.mark.parametrize("place", ["vocab", "post_processor", "huge"])
+def test_tokens_outside_of_the_vocabulary_of_the_model_are_named(folder, place):
+    (folder / CHECKSUMS).unlink()
+    values = json.loads((folder / "tokenizer.json").read_text())
+    vocabulary = values["model"]["vocab"]
+    if place == "post_processor":
+        values["post_processor"]["special_tokens"]["</s>"]["ids"] = [9999]
+    else:
+        vocabulary[list(vocabulary)[-1]] = 9999 if place == "vocab" else 2**32
+    (folder / "tokenizer.json").write_text(json.dumps(values))
+    message = "tokenizer cannot be loaded" if place == "huge" else "a token of id 9999, must be below"
+    for check in (validate_model_folder, load_checkpoint):
+        with pytest.raises(InputError, match=message):
+            check(folder)
+
+
 def test_a_sound_folder_passes(folder):
     names = validate_model_folder(folder)
     assert sorted([*names, "README.md"]) == sorted(path.name for path in folder.iterdir())
     assert any(Translator.from_pretrained(folder).translate(SENTENCES))
+
+
+@pytest.mark.parametrize("name", [WEIGHTS, "config.json", "tokenizer.json", "layers.py", CHECKSUMS])
+def test_a_flipped_bit_is_found(folder, name):
+    """In a comment, a blank or a number, with which everything loads: nothing but the checksums tells."""
+    content = bytearray((folder / name).read_bytes())
+    place = len(content) - 1 if name == WEIGHTS else content.index(b"\n")
+    content[place] ^= 1 if name == WEIGHTS else ord("\n") ^ ord(" ")
+    (folder / name).write_bytes(content)
+    if name == CHECKSUMS:
+        sums = json.loads(content)
+        (folder / name).write_text(json.dumps(sums | {WEIGHTS: "0" * 64}))
+        name = WEIGHTS
+    with pytest.raises(InputError, match=rf"{name} is damaged or was changed: .*; copy it again or"):
+        Translator.from_pretrained(folder)
+    if name != "layers.py":  # of which a push has more to say
+        with pytest.raises(InputError, match=f"{name} is damaged"):
+            validate_model_folder(folder)
+    if name in (WEIGHTS, "config.json"):
+        with pytest.raises(ValueError, match=f"{name} is damaged"):
+            AutoModelForSeq2SeqLM.from_pretrained(folder)
+    (folder / CHECKSUMS).unlink()
+    assert Translator.from_pretrained(folder)
+
+
+def test_saving_with_transformers_replaces_a_model_and_its_checksums(folder):
+    model = AutoModelForSeq2SeqLM.from_pretrained(folder)
+    model.lm_head.weight.data.add_(1.0)
+    model.save_pretrained(folder)
+    assert not (folder / CHECKSUMS).exists() and Translator.from_pretrained(folder)
+
+
+@pytest.mark.parametrize("record", ["", "[]", '{"config.json": 3, "/dev/zero": "a", "../x": "a"}', "[" * 99999])
+def test_a_record_of_checksums_may_be_anything(folder, record):
+    (folder / CHECKSUMS).write_text(record)
+    with pytest.raises(InputError, match=r"(checksums|config)\.json is damaged"):
+        Translator.from_pretrained(folder)
 
 
 def test_weights_in_several_files(folder, tmp_path):

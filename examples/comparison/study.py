@@ -30,6 +30,7 @@ from tqdm.auto import tqdm
 from residual_hf.analysis.output import Panel, Point, write_points
 from residual_hf.base.errors import DIVERGED
 from residual_hf.base.files import RECORD
+from residual_hf.base.modes import import_modes
 from residual_hf.base.tables import as_markdown
 from residual_hf.commands.arguments import parse_overrides
 from residual_hf.evaluation.metrics import paired_bootstrap
@@ -54,6 +55,7 @@ parser.add_argument("--lr", nargs="+", type=float, default=[None], help="learnin
 parser.add_argument("--seeds", nargs="+", type=int, default=[1])
 parser.add_argument("--parallel", type=int, default=1, help="runs at a time")
 parser.add_argument("--output-dir", type=Path, default=Path("runs/comparison"))
+parser.add_argument("--import", dest="imports", action="append", default=[], type=Path, help="file with your modes")
 parser.add_argument("--set", action="append", default=[], metavar="FIELD=VALUE", help="for all runs")
 
 
@@ -106,14 +108,15 @@ class Run:
     def diverged(self) -> bool:
         return (self.folder / RECORD).exists() and RunRecord.read(self.folder).diverged is not None
 
-    def train(self, recipe: Path, common: Sequence[str]) -> FinishedRun | None:
+    def train(self, recipe: Path, common: Sequence[str], imports: Sequence[Path] = ()) -> FinishedRun | None:
         """The finished run; None if it diverged."""
         if self.diverged:
             return None
         if not (self.folder / "metrics.json").exists():
             settings = [word for field in self.settings(common) for word in ("--set", field)]
             resume = ["--resume"] if (self.folder / RECORD).exists() else []
-            command = [sys.executable, "-m", "residual_hf_cli", "train", str(recipe), *resume, *settings]
+            own = [f"--import={path}" for path in imports]
+            command = [sys.executable, "-m", "residual_hf_cli", "train", str(recipe), *resume, *own, *settings]
             done = subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
             if done.returncode == DIVERGED:
                 return None
@@ -125,7 +128,7 @@ class Run:
 def train_all(runs: Sequence[Run], options: argparse.Namespace) -> dict[Run, FinishedRun | None]:
     """Ctrl-C stops the active runs, each with a checkpoint. After it, or after a failed run, no other run starts."""
     with ThreadPoolExecutor(options.parallel) as pool:
-        futures = {pool.submit(run.train, options.recipe, options.set): run for run in runs}
+        futures = {pool.submit(run.train, options.recipe, options.set, options.imports): run for run in runs}
         try:
             return {futures[f]: f.result() for f in tqdm(as_completed(futures), "runs", len(runs))}
         except BaseException:
@@ -228,6 +231,8 @@ def draw(results: Results, folder: Path) -> None:
 
 def main() -> None:
     options = parser.parse_args()
+    for path in options.imports:
+        import_modes(path)
     if options.modes == ["all"]:
         options.modes = list(dict.fromkeys([*parser.get_default("modes"), *sorted(LN_MODES)]))
     columns = itertools.starmap(Column, itertools.product(options.layers, options.warmup, options.lr))

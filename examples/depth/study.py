@@ -23,7 +23,9 @@ import torch
 from torch.nn.utils import clip_grad_norm_
 
 from residual_hf.analysis.short_training import ShortCorpus, new_model, train
+from residual_hf.base.errors import InputError
 from residual_hf.base.files import append_json_lines, read_json_lines
+from residual_hf.base.modes import check_modes, import_modes
 from residual_hf.base.tables import as_markdown
 from residual_hf.model.connections import LN_MODES
 from residual_hf.probes.ablation import mean_loss
@@ -102,7 +104,10 @@ def read_runs(path: Path) -> list[dict[str, Any]]:
 def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("file", type=Path, help="JSON lines, one per finished run; read first if it exists")
-    parser.add_argument("--modes", nargs="+", choices=sorted(LN_MODES), default=sorted(LN_MODES))
+    parser.add_argument("--modes", nargs="+", default=sorted(LN_MODES), help="default: all of the package")
+    parser.add_argument(
+        "--import", dest="imports", action="append", default=[], type=Path, help="file with your modes"
+    )
     parser.add_argument("--depths", type=int, nargs="+", default=[6, 18, 50])
     parser.add_argument("--warmups", type=int, nargs="+", default=[0, 200], help="updates; 0 is no warm-up")
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
@@ -113,7 +118,14 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--max-tokens", type=int, default=2048)
     parser.add_argument("--threads", type=int, help="CPU threads (default: torch's)")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    return parser.parse_args()
+    args = parser.parse_args()
+    try:
+        for path in args.imports:
+            import_modes(path)
+        check_modes(args.modes)
+    except InputError as error:
+        parser.error(str(error))
+    return args
 
 
 def main() -> None:

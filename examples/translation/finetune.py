@@ -77,7 +77,6 @@ def build_trainer(
             load_best_model_at_end=True,
             metric_for_best_model="bleu",
             predict_with_generate=True,
-            generation_max_length=longest,
             generation_num_beams=2,
             ddp_find_unused_parameters=False,
             seed=options.seed,

@@ -8,7 +8,7 @@ import io
 import math
 import textwrap
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import astuple, dataclass, fields
 from importlib.util import find_spec
 from pathlib import Path
@@ -84,13 +84,16 @@ def to_pictures(name: str, panels: Sequence[Panel], points: Sequence[Point], cap
     columns = 2 if len(cells) == 4 else min(3, len(cells))
     rows = -(-len(cells) // columns)
     height = max(3.4, *(0.17 * len({p.series for p in points}) for panel in panels if panel.rows), 0)
+    colors = {name: f"C{i}" for i, name in enumerate(dict.fromkeys(p.series for p in points))}  # in all panels
     with matplotlib.rc_context({"svg.hashsalt": name, "font.size": 9}):
         canvas = Canvas(figsize=(4.4 * columns, height * rows + 0.9), dpi=150, layout="constrained")
         axes = list(canvas.subplots(rows, columns, squeeze=False).flat)
         for axis, (panel, series) in zip(axes, cells, strict=False):
             chosen = [p for p in points if p.panel == panel.name and series in (None, p.series)]
-            draw = draw_map if panel.heat else draw_rows if panel.rows else draw_lines
-            draw(axis, panel, chosen)
+            if panel.heat or panel.rows:
+                (draw_map if panel.heat else draw_rows)(axis, panel, chosen)
+            else:
+                draw_lines(axis, panel, chosen, colors)
             if not panel.heat:
                 axis.grid(alpha=0.25, linewidth=0.6)
                 axis.spines[["top", "right"]].set_visible(False)
@@ -105,22 +108,30 @@ def to_pictures(name: str, panels: Sequence[Panel], points: Sequence[Point], cap
     return pictures
 
 
-def draw_lines(axis: Any, panel: Panel, points: Sequence[Point]) -> None:
-    """One line per series: the mean over seeds, with the range as a band."""
+def draw_lines(axis: Any, panel: Panel, points: Sequence[Point], colors: Mapping[str, str]) -> None:
+    """One line per series in its colour: the mean over seeds, with the range as a band."""
     groups: dict[str, dict[float, list[float]]] = defaultdict(lambda: defaultdict(list))
     for point in points:
         groups[point.series][point.x].append(point.y)
     for series, values in groups.items():
         x = sorted(values)
         low, mean, high = ([f(values[v]) for v in x] for f in (min, fmean, max))
-        (line,) = axis.plot(x, mean, marker=".", markersize=4, linewidth=1.2, label=series)
-        axis.fill_between(x, low, high, color=line.get_color(), alpha=0.18, linewidth=0)
+        axis.plot(x, mean, marker=".", markersize=4, linewidth=1.2, label=series, color=colors[series])
+        axis.fill_between(x, low, high, color=colors[series], alpha=0.18, linewidth=0)
     axis.set(title=panel.name, xlabel=panel.x, ylabel=panel.y)
     axis.set_yscale("log" if panel.log_y else "linear")
     axis.set_xscale("log" if panel.log_x else "linear")
     if not panel.log_x and all(float(point.x).is_integer() for point in points):
         axis.xaxis.get_major_locator().set_params(integer=True)
+    mark_single(axis.xaxis, [point.x for point in points])
+    mark_single(axis.yaxis, [point.y for point in points])
     axis.legend(frameon=False, fontsize=7)
+
+
+def mark_single(axis: Any, values: Sequence[float]) -> None:
+    """Label an axis with its only value, around which Matplotlib would make up a range."""
+    if len(set(values)) == 1:
+        axis.set_ticks(values[:1])
 
 
 def draw_rows(axis: Any, panel: Panel, points: Sequence[Point]) -> None:
@@ -135,6 +146,7 @@ def draw_rows(axis: Any, panel: Panel, points: Sequence[Point]) -> None:
     axis.set_yticks(list(row.values()), list(row), fontsize=7)
     axis.set_ylim(0.3, len(row) + 0.7)
     axis.set_xscale("log" if panel.log_y else "linear")
+    mark_single(axis.xaxis, [point.y for point in points])
     axis.legend(title=panel.x, frameon=False, fontsize=7, title_fontsize=7)
 
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import glob
 import json
 import os
 import secrets
@@ -13,12 +14,16 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from filelock import FileLock, Timeout
+
 from .errors import InputError
 
 RECORD = "run.json"
 """The record of a run, in its folder."""
 REPLACED = ".replaced."
 """How the folder begins that has the former content of a folder, see `emptied_folder`."""
+ATTEMPT = "lock"
+"""The file, in a folder that is being written, which is locked until then."""
 RESERVE = 32 * 2**20
 """Bytes that must be free on the disk of an output."""
 
@@ -94,7 +99,7 @@ def check_output_folder(
     if not ancestor.is_dir():
         raise InputError(f"{field}: {folder}: {ancestor} is not a folder")
     check_space(ancestor, field=field)
-    if not folder.is_dir() or not any(folder.iterdir()):
+    if not folder.is_dir() or not _content(folder):
         return
     if not overwrite:
         raise InputError(f"{field}: {folder} exists and is not empty; use {options} or another folder")
@@ -197,13 +202,15 @@ def atomic_folder(folder: Path) -> Iterator[Path]:
     """Context with a new, empty folder, which replaces `folder` at the end, or is deleted after an error.
 
     A `folder` that is empty is filled instead: the working directory and mounts cannot be replaced. The files get the
-    file mode of the user's umask.
+    file mode of the user's umask. What a killed process left of an attempt is deleted at the end.
     """
     folder.parent.mkdir(parents=True, exist_ok=True)
-    is_empty = folder.is_dir() and not any(folder.iterdir())
-    with tempfile.TemporaryDirectory(
-        prefix=f".{folder.name}.", dir=folder if is_empty else folder.parent
-    ) as workplace:
+    is_empty = folder.is_dir() and not _content(folder)
+    place = folder if is_empty else folder.parent
+    with (
+        tempfile.TemporaryDirectory(prefix=f".{folder.name}.", dir=place) as workplace,
+        FileLock(Path(workplace, ATTEMPT)),
+    ):
         new, old = Path(workplace, "new"), Path(workplace, "old")
         new.mkdir()
         yield new
@@ -211,6 +218,7 @@ def atomic_folder(folder: Path) -> Iterator[Path]:
         if is_empty:
             for path in new.iterdir():
                 os.replace(path, folder / path.name)
+            _delete_attempts(place, folder.name)
             return
         try:
             if folder.exists():
@@ -220,6 +228,26 @@ def atomic_folder(folder: Path) -> Iterator[Path]:
             if old.exists() and not folder.exists():
                 os.replace(old, folder)
             raise
+        _delete_attempts(place, folder.name)
+
+
+def _attempts(place: Path, name: str) -> list[Path]:
+    """The folders in which processes write, or were killed while they wrote, the content of a folder `name`."""
+    found = place.glob(f".{glob.escape(name)}.{'[a-z0-9_]' * 8}")  # as `tempfile` names them
+    return [path for path in found if {"new"} <= {part.name for part in path.iterdir()} <= {"new", "old", ATTEMPT}]
+
+
+def _content(folder: Path) -> list[Path]:
+    """What is in a folder, apart from attempts to fill it."""
+    attempts = _attempts(folder, folder.name)
+    return [path for path in folder.iterdir() if path not in attempts]
+
+
+def _delete_attempts(place: Path, name: str) -> None:
+    """Delete the attempts that no process holds any more."""
+    for path in _attempts(place, name):
+        with suppress(Timeout, OSError), FileLock(path / ATTEMPT, timeout=0):
+            shutil.rmtree(path)
 
 
 def set_usual_mode(folder: Path, pattern: str = "*") -> None:

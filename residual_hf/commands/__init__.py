@@ -7,6 +7,7 @@ Modules import at the top only what needs no PyTorch, so that `--help` answers a
 from __future__ import annotations
 
 import gc
+import logging
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -23,14 +24,17 @@ def load_package() -> None:
 def imports() -> Iterator[None]:
     """Context for slow imports, without garbage collection: modules stay alive, so that collecting only takes time.
 
-    A process that has PyTorch already may hold other objects, which would never be collected again.
+    A process that has PyTorch already may hold other objects, which would never be collected again. What libraries log
+    as warnings is not shown: Transformers imports torchao, which names each of its extensions that does not load.
     """
     if "torch" in sys.modules:
         yield
         return
     gc.disable()
+    logging.disable(logging.WARNING)
     try:
         yield
     finally:
+        logging.disable(logging.NOTSET)
         gc.freeze()
         gc.enable()

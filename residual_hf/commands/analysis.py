@@ -23,16 +23,12 @@ def add_modes(modes: argparse.ArgumentParser) -> None:
     modes.add_argument("names", nargs="*", metavar="name", help="name of a mode; several with --svg")
     modes.add_argument("--svg", type=Path, metavar="FILE", help="draw the wiring of the modes to an SVG file")
     modes.add_argument("--stack", choices=("encoder", "decoder"), default="encoder", help="stack to draw with --svg")
-    modes.add_argument("--import", dest="module", type=Path, metavar="FILE", help="Python file with modes of your own")
     add_overwrite(modes)
 
 
 def run_modes(options: argparse.Namespace) -> None:
     from residual_hf.analysis.mode_list import describe_mode, modes_table
-    from residual_hf.base.modes import import_modes
 
-    if options.module is not None:
-        import_modes(options.module)
     if options.svg is None and len(options.names) > 1:
         raise InputError(f"modes: {len(options.names)} names given; without --svg at most one is described")
     if options.svg is not None and not options.names:

@@ -137,5 +137,5 @@ VERBS = {
     "card": Verb("write the model card of a finished run", add_card, run_card),
     "push": Verb("upload a model to the Hugging Face Hub", add_push, run_push),
     "export": Verb("export a model to CTranslate2, ONNX or torch.export", add_export, run_export),
-    "convert": Verb("convert a fairseq or Transformers checkpoint", add_convert, run_convert),
+    "convert": Verb("convert a fairseq or Transformers checkpoint", add_convert, run_convert, has_modes=False),
 }

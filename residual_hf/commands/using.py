@@ -4,15 +4,16 @@
 from __future__ import annotations
 
 import argparse
-import json
 import sys
+from collections.abc import Callable
 from dataclasses import fields
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from residual_hf.base.errors import InputError
+from residual_hf.base.errors import InputError, requires
 from residual_hf.data.data_settings import DataSettings
+from residual_hf.documents import DOCUMENTS
 from residual_hf.evaluation.metrics import EvaluationSettings
 from residual_hf.generation.generation_settings import StreamSettings
 from residual_hf.serving.server_settings import ServerSettings
@@ -24,12 +25,14 @@ from .arguments import (
     Verb,
     add_field,
     add_fields,
+    add_json,
     add_overwrite,
     add_search,
     arguments_of,
     given_fields,
     load_translator,
     option_of,
+    print_scores,
     stream_settings,
 )
 
@@ -41,11 +44,18 @@ OF_TEXT = ("block_size", "sample_break_mode", "context_window")
 
 def add_translate(translate: argparse.ArgumentParser) -> None:
     translate.add_argument("model", help="folder of a model or a run, or a name on the Hub")
-    translate.add_argument("--input", type=Path, help="text file to translate (default: standard input)")
+    translate.add_argument(
+        "file",
+        type=Path,
+        nargs="?",
+        help=f"file with lines of text (default: standard input), or document: {', '.join(DOCUMENTS)}",
+    )
+    translate.add_argument("--input", type=Path, help="the same as `file`")
     translate.add_argument("--output", type=Path, help="file for the translations (default: standard output)")
     translate.add_argument("--resume", action="store_true", help="continue an interrupted translation to --output")
     translate.add_argument("--devices", type=int, default=1, metavar="N", help="number of GPUs or processes")
-    add_fields(translate, StreamSettings, "scores", "window", *LANGUAGES, "long", *SAMPLING)
+    add_fields(translate, StreamSettings, "scores", "alignments", "word_scores", "flags", "review")
+    add_fields(translate, StreamSettings, "split_sentences", "window", *LANGUAGES, "long", *SAMPLING)
     add_search(translate)
     add_overwrite(translate)
 
@@ -57,13 +67,23 @@ def run_translate(options: argparse.Namespace) -> int:
     from residual_hf.generation.devices import in_group, run_on_devices
     from residual_hf.generation.stream import translate_file
 
+    if options.file is not None and options.input is not None:
+        raise InputError(f"--input: {options.input} given, must be absent with the file {options.file}")
+    source = options.input if options.file is None else options.file
+    translate: Callable[..., None] = translate_file
+    if source is not None and source.suffix.lower() in DOCUMENTS:
+        if options.devices > 1:
+            raise InputError(f"--devices: {options.devices} given, must be 1 for a document")
+        with requires("documents"):
+            from residual_hf.documents.translation import translate_document
+        translate = translate_document
     if options.devices > 1 and not in_group():
         return run_on_devices(options.devices, options.arguments)
     search = {name: getattr(options, name) for name in SEARCH}
-    translate_file(
+    translate(
         lambda: load_translator(options, options.model),
         stream_settings(options),
-        source=options.input,
+        source=source,
         output=options.output,
         made_with=search | identity(options.model),
         resume=options.resume,
@@ -88,10 +108,8 @@ def add_serve(serve: argparse.ArgumentParser) -> None:
 
 
 def run_serve(options: argparse.Namespace) -> None:
-    try:
+    with requires("serve"):
         from residual_hf.serving.app import serve
-    except ImportError as error:
-        raise InputError(f"{error.name} is not installed: pip install 'residual_hf[serve]'") from error
 
     settings = given_fields(ServerSettings, options)
     serve(partial(load_languages, options), settings)
@@ -119,7 +137,7 @@ def run_evaluate_text(options: argparse.Namespace) -> None:
     options.files, options.break_mode = options.text, options.sample_break_mode
     options.max_tokens = options.batch_tokens
     report = evaluate_text(**arguments_of(evaluate_text, options), progress=sys.stderr.isatty())
-    print(json.dumps(report, indent=2, ensure_ascii=False))
+    print_scores(report, options)
 
 
 def add_evaluate(evaluate: argparse.ArgumentParser) -> None:
@@ -139,6 +157,7 @@ def add_evaluate(evaluate: argparse.ArgumentParser) -> None:
     evaluate.add_argument("--output-dir", type=Path, help="folder for scores and translations")
     add_fields(evaluate, StreamSettings, *LANGUAGES, "long")
     add_search(evaluate)
+    add_json(evaluate)
     add_overwrite(evaluate)
 
 
@@ -175,11 +194,11 @@ def run_evaluate(options: argparse.Namespace) -> None:
         options.baseline = load_translator(options, options.baseline)
     chosen = arguments_of(evaluate_model, options)
     report = evaluate_model(translator, test_sets, settings, **chosen, progress=sys.stderr.isatty())
-    print(json.dumps(report, indent=2, ensure_ascii=False))
+    print_scores(report, options)
 
 
 VERBS = {
-    "translate": Verb("translate lines from a file or standard input", add_translate, run_translate),
+    "translate": Verb("translate lines of text, or a document", add_translate, run_translate),
     "evaluate": Verb("score a model on test sets: BLEU, chrF, TER, COMET, perplexity", add_evaluate, run_evaluate),
     "serve": Verb("serve models with LibreTranslate's HTTP API and a web page", add_serve, run_serve),
 }

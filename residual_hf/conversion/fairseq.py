@@ -141,7 +141,8 @@ def convert_fairseq_state_dict(state_dict: Mapping[str, Tensor], config: Residua
     separate = split_adaptive_softmax(split_history(split_fused_projections(named), config), config)
     for name, tensor in separate.items():
         ours = name if name.startswith("model.") else rename_parameter(name)
-        unused = UNUSED.get(config.stack_ln_mode(name.removeprefix("model.").split(".")[0]))
+        stack = name.removeprefix("model.").partition(".")[0]
+        unused = UNUSED.get(config.stack_ln_mode(stack)) if stack in config.stacks else None
         if ours is None:
             unknown.append(name)
         elif unused is None or not unused.search(ours):

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -13,6 +14,7 @@ from torch import Tensor
 from residual_hf.base.errors import InputError
 from residual_hf.base.files import check_output_folder, expanded
 from residual_hf.checkpoint import WEIGHT_FILES
+from residual_hf.checkpoint_checks import check_finite
 from residual_hf.data.tokenizer import prepend_eos, read_dictionary
 from residual_hf.hub.plain_card import save_with_card
 from residual_hf.model.configuration_residual import ResidualConfig
@@ -20,14 +22,16 @@ from residual_hf.model.modeling_residual import ResidualForConditionalGeneration
 from residual_hf.model.modeling_single_stack import ResidualForCausalLM
 
 from .fairseq import convert_fairseq_state_dict
-from .fairseq_config import build_config, model_settings
+from .fairseq_config import build_config
+from .fairseq_settings import model_settings
 from .fairseq_tokenizer import (
     fairseq_tokenizer,
     shows_aggressive_hyphens,
     shows_escapes,
 )
 from .moses import MosesRules
-from .pickles import load_pickle, to_plain
+from .pickles import load_pickle
+from .placeholders import to_plain
 
 MAX_SHARED = 4  # names of a weight, as of tied embeddings: a file with more is not of fairseq
 
@@ -64,6 +68,7 @@ def read_fairseq_checkpoint(path: str | Path) -> tuple[dict[str, Any], dict[str,
     size, stored = sum(tensor.nbytes for tensor in weights.values()), expanded(path).stat().st_size
     if size > MAX_SHARED * stored:
         raise InputError(f"{path}: the weights under 'model' would take {size:,} bytes, the file has {stored:,}")
+    check_finite(path, weights.items())
     plain = {name: to_plain(loaded.get(name)) for name in ("args", "cfg")}
     return model_settings(plain), simplify_history(dict(weights))
 
@@ -73,13 +78,13 @@ def simplify_history(weights: dict[str, Tensor]) -> dict[str, Tensor]:
     simple = {n.split(".")[0] for n, tensor in weights.items() if n.endswith(".history.weight") and tensor.ndim == 2}
     renamed = {}
     for name, tensor in weights.items():
-        parts = name.split(".")
-        if parts[0] in simple and parts[1] == "history":
-            if parts[2] == "weight":
+        part = re.fullmatch(r"(\w+)\.history\.(?:weight|layer_norms\.(\d{1,4})\.(\w+))", name)
+        if part and part[1] in simple:
+            if part[2] is None:
                 tensor = tensor.unsqueeze(-1)
             else:
-                parts[3] = str(int(parts[3]) + 1)
-        renamed[".".join(parts)] = tensor
+                name = f"{part[1]}.history.layer_norms.{int(part[2]) + 1}.{part[3]}"
+        renamed[name] = tensor
     return renamed
 
 
@@ -98,7 +103,12 @@ def build_model(
 ) -> ResidualForConditionalGeneration | ResidualForCausalLM:
     try:
         converted = convert_fairseq_state_dict(weights, config)
-    except ValueError as error:
+    except (
+        ValueError,
+        TypeError,
+        IndexError,
+        RuntimeError,
+    ) as error:  # of tensors without some axes
         raise InputError(f"{path}: {error}") from error
     if config.is_decoder_only:
         language_model = ResidualForCausalLM(config)

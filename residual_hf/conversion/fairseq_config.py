@@ -7,13 +7,13 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from huggingface_hub.errors import StrictDataclassError
 from torch import Tensor
 
 from residual_hf.base.errors import InputError
 from residual_hf.model.configuration_residual import ResidualConfig
+from residual_hf.model.options import shortened
 
-# sections of TransformerConfig and the prefix of their settings on the command line
-NESTED = {"encoder": "encoder_", "decoder": "decoder_", "quant_noise": "quant_noise_"}
 SUPPORTED = (
     "transformer (Post- and Pre-LN, also of Admin, B2T and T-Fixup), transformer_iwslt_*, transformer_wmt_*, "
     "transformer_vaswani_*, transformer_align, resi_dual, dlcl_transformer*, simple_dlcl_transformer*, transformer_lm*"
@@ -58,31 +58,6 @@ CLINIC = {  # --init-type of Transformer-Clinic
 DEFAULT_POSITIONS = 1024
 
 
-def model_settings(checkpoint: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings of the model under the names of the command line, from `cfg` or `args` of a checkpoint.
-
-    Settings of the task (`task`, `source_lang`, `max_source_positions`, ...) are included where the model has none.
-    """
-    config, arguments = checkpoint.get("cfg"), checkpoint.get("args")
-    if isinstance(config, Mapping) and isinstance(config.get("model"), Mapping):
-        task = config["task"] if isinstance(config.get("task"), Mapping) else {}
-        settings = {**task, **{name: value for name, value in config["model"].items() if value is not None}}
-        settings["arch"] = settings.get("arch") or config["model"].get("_name")
-        settings["task"] = task.get("_name", settings.get("task"))
-    elif isinstance(arguments, Mapping):
-        settings = dict(arguments)
-    else:
-        raise InputError(
-            "checkpoint: neither args (fairseq 0.9) nor cfg.model (from 0.10 on) found; its fields are "
-            f"{', '.join(map(str, checkpoint))}"
-        )
-    for name, prefix in NESTED.items():
-        if isinstance(settings.get(name), Mapping):
-            nested = settings.pop(name)
-            settings |= {f"{prefix}{key}": value for key, value in nested.items() if not key.startswith("_")}
-    return settings
-
-
 def build_config(settings: Mapping[str, Any], weights: Mapping[str, Tensor]) -> ResidualConfig:
     """The configuration of a checkpoint, from `model_settings` and its weights (under fairseq's names).
 
@@ -91,11 +66,11 @@ def build_config(settings: Mapping[str, Any], weights: Mapping[str, Tensor]) -> 
     Raises:
         InputError: the architecture or a setting is not supported, or contradicts the weights.
     """
-    architecture = str(settings.get("arch"))
+    architecture = settings["arch"]
     if LANGUAGE_MODEL.fullmatch(architecture):
         return build_language_model_config(settings, weights)
     if not ARCHITECTURES.fullmatch(architecture):
-        raise InputError(f"arch: {architecture!r} in the checkpoint; supported are {SUPPORTED}")
+        raise InputError(f"arch: {shortened(repr(architecture))} in the checkpoint; supported are {SUPPORTED}")
     _refuse(settings)
     tables = {
         stack: _required(weights, f"{stack}.embed_tokens.weight", f"{stack}.embed_tokens.embed_tokens.weight")
@@ -109,8 +84,8 @@ def build_config(settings: Mapping[str, Any], weights: Mapping[str, Tensor]) -> 
         **_size(settings, weights, "decoder"),
         **_embeddings(settings, tables, weights),
         **_common(settings),
-        "source_lang": settings.get("source_lang"),
-        "target_lang": settings.get("target_lang"),
+        "source_lang": settings["source_lang"],
+        "target_lang": settings["target_lang"],
         **_modes(architecture, settings, weights),
     }
     return _checked_config(fields)
@@ -122,14 +97,14 @@ def build_language_model_config(settings: Mapping[str, Any], weights: Mapping[st
     Raises:
         InputError: as `build_config`.
     """
-    width = int(settings.get("decoder_embed_dim") or 512)
+    width = settings["decoder_embed_dim"]
     own = ("character_embeddings", "decoder_input_dim", "decoder_output_dim")
     shared = {name: value for name, value in settings.items() if not str(name).startswith("adaptive_")}
     _refuse(shared, own, {**HARMLESS, "decoder_input_dim": width, "decoder_output_dim": width})
     mode, options = _mode("transformer_lm", "decoder", {**settings, "no_decoder_final_norm": False})
-    without_norm = bool(settings.get("no_decoder_final_norm")) and mode in ("pre_ln", "normformer")
+    without_norm = bool(settings["no_decoder_final_norm"]) and mode in ("pre_ln", "normformer")
     _check_norms("decoder", mode, weights, final_norm=not without_norm)
-    kind = "learned" if settings.get("decoder_learned_pos") else "sinusoidal"
+    kind = "learned" if settings["decoder_learned_pos"] else "sinusoidal"
     fields = {
         "is_decoder_only": True,
         "d_model": width,
@@ -137,10 +112,10 @@ def build_language_model_config(settings: Mapping[str, Any], weights: Mapping[st
         **_common(settings),
         **_vocabulary(settings, weights),
         "encoder_layerdrop": 0.0,
-        "position_embedding_type": "none" if settings.get("no_token_positional_embeddings") else kind,
-        "max_position_embeddings": int(
-            settings.get("max_target_positions") or settings.get("tokens_per_sample") or DEFAULT_POSITIONS
-        ),
+        "position_embedding_type": "none" if settings["no_token_positional_embeddings"] else kind,
+        "max_position_embeddings": settings["max_target_positions"]
+        or settings["tokens_per_sample"]
+        or DEFAULT_POSITIONS,
         "ln_mode": mode,
         "ln_mode_options": options or None,
         "final_norm": not without_norm,
@@ -151,35 +126,46 @@ def build_language_model_config(settings: Mapping[str, Any], weights: Mapping[st
 def _checked_config(fields: Mapping[str, Any]) -> ResidualConfig:
     try:
         return ResidualConfig(**fields)
-    except ValueError as error:
+    except (ValueError, TypeError, StrictDataclassError) as error:
         raise InputError(f"checkpoint: {error}") from error
 
 
 def _vocabulary(settings: Mapping[str, Any], weights: Mapping[str, Tensor]) -> dict[str, Any]:
     """Size of the vocabulary of a language model, its bands if they are adaptive, and whether weights are tied."""
-    cutoffs = {side: settings.get(f"adaptive_{side}_cutoff") for side in ("input", "softmax")}
-    if not settings.get("adaptive_input"):
+    cutoffs = {side: _cutoffs(settings, f"adaptive_{side}_cutoff") for side in ("input", "softmax")}
+    if not settings["adaptive_input"]:
         cutoffs["input"] = None
     if not any(cutoffs.values()):
         table = _required(weights, "decoder.embed_tokens.weight", "decoder.embed_tokens.embed_tokens.weight")
-        tied = bool(settings.get("share_decoder_input_output_embed"))
+        tied = bool(settings["share_decoder_input_output_embed"])
         return {"vocab_size": table.shape[0], "tie_word_embeddings": tied}
-    factors = {side: float(settings.get(f"adaptive_{side}_factor") or 4) for side in cutoffs}
-    if len(set(map(str, cutoffs.values()))) > 1 or len(set(factors.values())) > 1:
+    factors = {side: settings[f"adaptive_{side}_factor"] for side in cutoffs}
+    if len(set(cutoffs.values())) > 1 or len(set(factors.values())) > 1:
+        shown = [",".join(map(str, bands or ("none",))) for bands in cutoffs.values()]
         raise InputError(
-            f"adaptive_input_cutoff, adaptive_softmax_cutoff: {cutoffs['input']} and {cutoffs['softmax']} in the "
-            "checkpoint; input and softmax must be adaptive with the same bands and factors"
+            f"adaptive_input_cutoff, adaptive_softmax_cutoff: {' and '.join(shown)} in the checkpoint; input and "
+            "softmax must be adaptive with the same bands and factors"
         )
     tables = [
         tensor for name, tensor in weights.items() if re.fullmatch(r"decoder\.embed_tokens\..*\.0\.weight", name)
     ]
     return {
         "vocab_size": sum(len(table) for table in tables),
-        "adaptive_cutoffs": [int(cutoff) for cutoff in str(cutoffs["softmax"]).strip("[]").split(",")],
+        "adaptive_cutoffs": list(cutoffs["softmax"] or ()),
         "adaptive_factor": factors["input"],
-        "adaptive_softmax_dropout": float(settings.get("adaptive_softmax_dropout") or 0),
-        "tie_word_embeddings": bool(settings.get("tie_adaptive_weights") and settings.get("tie_adaptive_proj")),
+        "adaptive_softmax_dropout": settings["adaptive_softmax_dropout"],
+        "tie_word_embeddings": bool(settings["tie_adaptive_weights"] and settings["tie_adaptive_proj"]),
     }
+
+
+def _cutoffs(settings: Mapping[str, Any], name: str) -> tuple[int, ...] | None:
+    """The limits of the bands, which fairseq 0.9 has as text."""
+    given = settings[name]
+    if not isinstance(given, str):
+        return given or None
+    if not re.fullmatch(r"\[?\d{1,9}(, ?\d{1,9})*\]?", given):
+        raise InputError(f"{name}: {shortened(repr(given))} in the checkpoint, must be numbers between commas")
+    return tuple(map(int, given.strip("[]").split(",")))
 
 
 def _refuse(settings: Mapping[str, Any], names: Sequence[str] = (), harmless: Mapping[str, Any] = HARMLESS) -> None:
@@ -188,25 +174,27 @@ def _refuse(settings: Mapping[str, Any], names: Sequence[str] = (), harmless: Ma
         refused = name in names or REFUSED.fullmatch(str(name))
         if refused and value and value != "None" and value != harmless.get(name):
             allowed = repr(harmless[name]) if name in harmless else "off"
-            raise InputError(f"{name}: {value!r} in the checkpoint; supported is {allowed}")
+            raise InputError(f"{name}: {shortened(repr(value))} in the checkpoint; supported is {allowed}")
 
 
 def _required(weights: Mapping[str, Tensor], name: str, other: str) -> Tensor:
     if name not in weights:
         found = "; adaptive and character inputs are not supported" if other in weights else ""
         raise InputError(f"checkpoint: {name} is missing{found}")
+    if weights[name].ndim != 2:
+        raise InputError(f"checkpoint: {name} has {weights[name].ndim} dimensions, must have 2")
     return weights[name]
 
 
 def _width(settings: Mapping[str, Any], tables: Mapping[str, Tensor], weights: Mapping[str, Tensor]) -> int:
-    widths = {f"{stack}_embed_dim": int(settings.get(f"{stack}_embed_dim") or 512) for stack in tables}
+    widths = {f"{stack}_embed_dim": settings[f"{stack}_embed_dim"] for stack in tables}
     if len(set(widths.values())) > 1:
         given = ", ".join(f"{name}: {value}" for name, value in widths.items())
         raise InputError(f"{given} in the checkpoint; encoder and decoder must have one width (d_model)")
     width = widths["encoder_embed_dim"]
     for name, setting in (("in", "decoder_input_dim"), ("out", "decoder_output_dim")):
         if f"decoder.project_{name}_dim.weight" in weights:
-            value = settings.get(setting)
+            value = settings[setting]
             raise InputError(f"{setting}: {value} in the checkpoint, must be decoder_embed_dim ({width})")
     for stack, table in tables.items():
         if table.shape[1] != width:
@@ -217,32 +205,32 @@ def _width(settings: Mapping[str, Any], tables: Mapping[str, Tensor], weights: M
 
 
 def _size(settings: Mapping[str, Any], weights: Mapping[str, Tensor], stack: str) -> dict[str, int]:
-    numbers = [int(found[1]) for name in weights if (found := re.match(rf"{stack}\.layers\.(\d+)\.", name))]
-    layers = int(settings.get(f"{stack}_layers") or 6)
-    if layers != len(set(numbers)):
-        raise InputError(f"{stack}_layers: {layers} in the checkpoint, but weights of {len(set(numbers))} layers")
+    numbers = {found[1] for name in weights if (found := re.match(rf"{stack}\.layers\.(\d+)\.", name))}
+    layers = settings[f"{stack}_layers"]
+    if layers != len(numbers):
+        raise InputError(f"{stack}_layers: {layers} in the checkpoint, but weights of {len(numbers)} layers")
     return {
         f"{stack}_layers": layers,
-        f"{stack}_ffn_dim": int(settings.get(f"{stack}_ffn_embed_dim") or 2048),
-        f"{stack}_attention_heads": int(settings.get(f"{stack}_attention_heads") or 8),
+        f"{stack}_ffn_dim": settings[f"{stack}_ffn_embed_dim"],
+        f"{stack}_attention_heads": settings[f"{stack}_attention_heads"],
     }
 
 
 def _embeddings(
     settings: Mapping[str, Any], tables: Mapping[str, Tensor], weights: Mapping[str, Tensor]
 ) -> dict[str, Any]:
-    shared = bool(settings.get("share_all_embeddings"))
-    tied = shared or bool(settings.get("share_decoder_input_output_embed"))
+    shared = bool(settings["share_all_embeddings"])
+    tied = shared or bool(settings["share_decoder_input_output_embed"])
     if shared and not tables["encoder"].equal(tables["decoder"]):
         raise InputError("share_all_embeddings: True in the checkpoint, but the tables of encoder and decoder differ")
     output = weights.get("decoder.output_projection.weight", weights.get("decoder.embed_out"))
     if tied and output is not None and not output.equal(tables["decoder"]):
         raise InputError("share_decoder_input_output_embed: True in the checkpoint, but the output matrix differs")
 
-    learned = {bool(settings.get(f"{stack}_learned_pos")) for stack in tables}
-    lengths = [int(settings.get(f"max_{side}_positions") or DEFAULT_POSITIONS) for side in ("source", "target")]
+    learned = {bool(settings[f"{stack}_learned_pos"]) for stack in tables}
+    lengths = [settings[f"max_{side}_positions"] or DEFAULT_POSITIONS for side in ("source", "target")]
     kind = "sinusoidal"
-    if settings.get("no_token_positional_embeddings"):
+    if settings["no_token_positional_embeddings"]:
         kind = "none"
     elif len(learned) > 1:
         raise InputError(
@@ -265,17 +253,19 @@ def _embeddings(
 
 def _common(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Fields of translation and language models: rates, activation function and scale of the embeddings."""
-    activation = str(settings.get("activation_fn") or "relu")
+    activation = settings["activation_fn"]
     if activation not in ACTIVATIONS:
-        raise InputError(f"activation_fn: {activation!r} in the checkpoint; supported are {', '.join(ACTIVATIONS)}")
+        raise InputError(
+            f"activation_fn: {shortened(repr(activation))} in the checkpoint; supported are {', '.join(ACTIVATIONS)}"
+        )
     names = ("dropout", "attention_dropout", "activation_dropout", "encoder_layerdrop", "decoder_layerdrop")
-    rates = {name: float(settings.get(name) or 0) for name in names}
-    rates["activation_dropout"] = rates["activation_dropout"] or float(settings.get("relu_dropout") or 0)
+    rates = {name: settings[name] for name in names}
+    rates["activation_dropout"] = rates["activation_dropout"] or settings["relu_dropout"] or 0.0
     return {
         **rates,
         "activation_function": ACTIVATIONS[activation],
-        "scale_embedding": not settings.get("no_scale_embedding"),
-        "embedding_norm": bool(settings.get("layernorm_embedding")),
+        "scale_embedding": not settings["no_scale_embedding"],
+        "embedding_norm": bool(settings["layernorm_embedding"]),
     }
 
 
@@ -297,28 +287,28 @@ def _modes(architecture: str, settings: Mapping[str, Any], weights: Mapping[str,
 
 def _mode(architecture: str, stack: str, settings: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
     """The mode of a stack and its options."""
-    pre_norm = bool(settings.get(f"{stack}_normalize_before"))
+    pre_norm = bool(settings[f"{stack}_normalize_before"])
     if architecture.startswith("resi_dual"):
         short = stack[:3]
-        scale, weight = settings.get(f"{short}_res_input_norm_scale"), settings.get(f"{short}_alpha")
+        scale, weight = settings[f"{short}_res_input_norm_scale"], settings[f"{short}_alpha"]
         options = {"dual_scale": scale, "main_scale": weight}
-        return "resi_dual", {name: float(value) for name, value in options.items() if value not in (None, 1, 1.0)}
+        return "resi_dual", {name: value for name, value in options.items() if value not in (None, 1)}
     if "dlcl" in architecture:
         return ("dlcl_pre" if pre_norm else "dlcl_post"), {}
-    if settings.get("residual_bottom_to_top") or settings.get("no_layer_norm"):
+    if settings["residual_bottom_to_top"] or settings["no_layer_norm"]:
         return _b2t(stack, settings, pre_norm)
-    if settings.get("dont_use_layernorm"):
+    if settings["dont_use_layernorm"]:
         _refuse_pre_norm(stack, pre_norm, "dont_use_layernorm (T-Fixup)")
         return "t_fixup", {}
-    clinic = str(settings.get("init_type") or "default")
+    clinic = settings["init_type"] or "default"
     if clinic not in CLINIC:
-        raise InputError(f"init_type: {clinic!r} in the checkpoint; supported are {', '.join(CLINIC)}")
+        raise InputError(f"init_type: {shortened(repr(clinic))} in the checkpoint; supported are {', '.join(CLINIC)}")
     if mode := CLINIC[clinic]:
         _refuse_pre_norm(stack, pre_norm, f"init_type {clinic!r} (Transformer-Clinic)")
         return mode, {}
     if not pre_norm:
         return "post_ln", {}
-    if stack == "decoder" and settings.get("no_decoder_final_norm"):
+    if stack == "decoder" and settings["no_decoder_final_norm"]:
         raise InputError(
             "no_decoder_final_norm: True in the checkpoint; a Pre-LN stack without a norm at its end is not supported"
         )
@@ -326,7 +316,7 @@ def _mode(architecture: str, stack: str, settings: Mapping[str, Any]) -> tuple[s
 
 
 def _b2t(stack: str, settings: Mapping[str, Any], pre_norm: bool) -> tuple[str, dict[str, Any]]:
-    edge, no_norm = bool(settings.get("residual_bottom_to_top")), bool(settings.get("no_layer_norm"))
+    edge, no_norm = bool(settings["residual_bottom_to_top"]), bool(settings["no_layer_norm"])
     if not edge:
         _refuse_pre_norm(stack, pre_norm, "no_layer_norm without residual_bottom_to_top")
         return "xskip", {}  # of weight 1: x + a, and no norm
@@ -338,8 +328,8 @@ def _b2t(stack: str, settings: Mapping[str, Any], pre_norm: bool) -> tuple[str, 
 
 def _normformer(settings: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
     flags = ("scale_attn", "scale_fc", "scale_heads")
-    given = [name for name in flags if settings.get(name)]
-    residual = bool(settings.get("scale_resids"))
+    given = [name for name in flags if settings[name]]
+    residual = bool(settings["scale_resids"])
     if not given and not residual:
         return "pre_ln", {}
     if len(given) < len(flags):

@@ -1,71 +1,52 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """Read pickled checkpoints without running code from them.
 
-The names in a pickle are read first, as data; a name that does not belong in a checkpoint is refused. The pickle is
-then loaded by PyTorch's `weights_only` unpickler, which supports tensors and plain containers. Objects of
-configurations and bookkeeping (argparse, OmegaConf, fairseq, NumPy scalars, dataclasses of plug-ins) become
-`Placeholder`s that only keep their saved state. No module is imported for a pickle.
+One reader takes the zip file, or the pickles of PyTorch before 1.6, apart and executes the pickle on a `Machine`, so
+that what is checked is what is loaded. It makes tensors and plain containers; objects of other classes become
+`Placeholder`s. No module is imported for a pickle.
 """
 
 from __future__ import annotations
 
-import itertools
+import io
+import math
+import pickle
 import re
-import sys
-import warnings
-from collections.abc import Callable, Iterator
+import zipfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import torch
+from torch import Tensor
 
 from residual_hf.base.errors import InputError
 from residual_hf.base.files import expanded
+from residual_hf.model.options import shortened
 
-from .pickle_scan import pickled_names
+from .pickle_machine import Machine, checked_key
+from .placeholders import Placeholder, stand_in
 
-# Classes and functions in the configuration and bookkeeping of fairseq checkpoints; their calls are only recorded.
-STUBBED = re.compile(
-    r"(antlr4|examples|fairseq|fairseq_cli|hydra|omegaconf)\.[\w.]+"
-    r"|argparse\.Namespace|(enum|typing)\.\w+|pathlib\.(Pure)?(Posix|Windows)?Path|datetime\.\w+"
-    r"|numpy(\._?core)?\.(multiarray\.)?(_reconstruct|scalar|dtype|ndarray|bool_?|u?int\d+|float\d+)|numpy\.dtypes\.\w+"
-    r"|_?operator\.getitem|collections\.deque|copyreg\._reconstructor"
-    r"|builtins\.(bool|bytes|dict|float|frozenset|int|list|object|slice|str|tuple|type)"
-)
-ADMITTED = re.compile(  # PyTorch builds or refuses these itself
-    r"collections\.(OrderedDict|Counter)|_codecs\.encode|builtins\.(set|complex)"
-    r"|torch\.(cuda\.)?(\w+Storage|Size|device|bool|u?int\d+|b?float\d+)"
-    r"|torch\.(storage\.\w+Storage|nn\.parameter\.Parameter|_utils\._rebuild_(tensor|tensor_v2|tensor_v3|parameter))"
-)
-MAPPING = "collections.defaultdict"
+STORAGE = re.compile(r"torch\.(?:cuda\.)?(\w+)Storage|torch\.storage\.(\w+)Storage")
+DTYPE = re.compile(r"torch\.(bool|u?int\d+|b?float\d+)")
+STORED = {
+    "Double": torch.float64,
+    "Float": torch.float32,
+    "Half": torch.float16,
+    "BFloat16": torch.bfloat16,
+    "Long": torch.int64,
+    "Int": torch.int32,
+    "Short": torch.int16,
+    "Char": torch.int8,
+    "Byte": torch.uint8,
+    "Bool": torch.bool,
+    "Untyped": torch.uint8,
+}
+ZIP = b"PK\x03\x04"
+MAGIC, VERSION = 0x1950A86A20F9469CFC6C, 1001  # of the files of PyTorch before 1.6
+ENCODING = "latin1"  # by which protocol 2 writes bytes
 MAX_NAMES = 1_000
-MAX_SETTINGS, MAX_DEPTH = 100_000, 50
-
-
-class Placeholder:
-    """Replaces an object whose class is not loaded: the class's name `origin`, its arguments and its state."""
-
-    origin = ""
-    arguments: tuple[Any, ...]
-    state: Any
-
-    def __new__(cls, *args: Any, **kwargs: Any) -> Placeholder:
-        made = super().__new__(cls)
-        made.arguments = args
-        made.state = {}
-        return made
-
-    def __setstate__(self, state: Any) -> None:
-        self.state = state
-
-
-class _Reference(type):
-    """Class of placeholders for unknown packages. A pickle may name them and build objects, but not call them."""
-
-    refusal: InputError
-
-    def __call__(cls, *args: Any, **kwargs: Any) -> Any:
-        raise cls.refusal
+MAX_DIMENSIONS = 64
 
 
 def load_pickle(path: str | Path) -> Any:
@@ -73,105 +54,198 @@ def load_pickle(path: str | Path) -> Any:
 
     Raises:
         InputError: the file is missing, damaged or has another format, or the pickle names a function or class that
-            could run code.
+            could run code, or would take much more memory or time than its size.
     """
     path = expanded(path)
     try:
         with open(path, "rb") as file:
-            admitted: list[Any] = [(_stand_in(name, path), name) for name in _foreign_names(file, path)]
+            start = file.read(len(ZIP))
             file.seek(0)
-            with torch.serialization.safe_globals(admitted), warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # about old storage classes and pickle protocols
-                return torch.load(file, map_location="cpu", weights_only=True)
+            if start == ZIP:
+                return _ZipReader(path, file).read()
+            if start[:1] == pickle.PROTO:
+                return _LegacyReader(path, file).read()
+            raise InputError(f"{path}: not a file written by torch.save: neither zip nor pickle")
     except FileNotFoundError:
         raise InputError(f"no such file: {path}") from None
     except OSError as error:
         raise InputError(f"{path}: cannot be read: {error.strerror or error}") from error
     except InputError:
         raise
-    except Exception as error:  # PyTorch raises many types of errors for damaged files
-        reason = str(error).rpartition("WeightsUnpickler error: ")[2].strip() or type(error).__name__
-        raise InputError(f"{path}: damaged or refused by PyTorch: {reason.splitlines()[0][:300]}") from error
+    except (ValueError, TypeError, RuntimeError, EOFError, zipfile.BadZipFile) as error:  # also of PyTorch and zipfile
+        where = "damaged" if isinstance(error, zipfile.BadZipFile) else "damaged pickle"
+        raise InputError(f"{path}: {where}: {shortened(str(error), 300)}") from error
 
 
-def to_plain(value: Any) -> Any:
-    """Convert placeholders recursively to dicts, lists and scalars, and OmegaConf's nodes to their values.
+class _Reader(Machine):
+    """Executes the pickle of a checkpoint; a subclass knows where its storages are."""
 
-    References between values of a config (`${task.max_source_positions}`) are resolved. Raises `InputError` for more
-    values or levels than a configuration has, where values that are referred to twice count twice.
-    """
-    plain = _unwrap(value, 0, itertools.count())
-    return _resolve(plain, plain)
+    def __init__(self, path: Path, file: BinaryIO):
+        super().__init__()
+        self.path, self.file, self.size = path, file, path.stat().st_size
+        self.found: dict[str, Any] = {}
+        self.storages: dict[str, Tensor] = {}
+        self.functions: dict[str, Callable[..., Any]] = {
+            "collections.OrderedDict": self._dict,
+            "collections.defaultdict": lambda *arguments: {},
+            "collections.Counter": self._dict,
+            "builtins.set": self._set_of,
+            "builtins.complex": complex,
+            "_codecs.encode": self._encode,
+            "torch.Size": self._size,
+            "torch.device": lambda name, *more: name,
+            "torch.nn.parameter.Parameter": self._parameter,
+            "torch._utils._rebuild_parameter": self._parameter,
+            "torch._utils._rebuild_tensor": self._tensor,
+            "torch._utils._rebuild_tensor_v2": self._tensor,
+            "torch._utils._rebuild_tensor_v3": self._typed_tensor,
+        }
+
+    def storage(self, key: str, dtype: torch.dtype, size: int) -> bytearray:
+        """The bytes of a storage, read now or later."""
+        raise NotImplementedError
+
+    def find(self, name: str) -> Any:
+        if name in self.functions:
+            return self.functions[name]
+        if (storage := STORAGE.fullmatch(name)) and (storage[1] or storage[2]) in STORED:
+            return STORED[storage[1] or storage[2]]
+        if DTYPE.fullmatch(name) and isinstance(
+            dtype := getattr(torch, name.removeprefix("torch."), None), torch.dtype
+        ):
+            return dtype
+        if name not in self.found:
+            self.found[name] = stand_in(name, self.path)
+            if len(self.found) > MAX_NAMES:
+                raise ValueError(f"the pickle names more than {MAX_NAMES:,} classes, a checkpoint has fewer")
+        return self.found[name]
+
+    def call(self, function: Any, arguments: tuple) -> Any:
+        if not callable(function):
+            raise ValueError(f"a call of a {type(function).__name__}")
+        self.spend(len(arguments))
+        return function(*arguments)
+
+    def make(self, cls: Any, arguments: tuple) -> Any:
+        if not isinstance(cls, type):
+            return self.call(cls, arguments)
+        self.spend(len(arguments))
+        return cls.__new__(cls, *arguments)
+
+    def build(self, value: Any, state: Any) -> None:
+        if isinstance(value, Placeholder):
+            value.state = state
+        elif not isinstance(value, dict):  # whose attributes, such as `_metadata`, are left out
+            raise ValueError(f"a state of a {type(value).__name__}")
+
+    def load(self, identity: Any) -> Any:
+        kind, dtype, key, _, size, *view = identity
+        if kind != "storage" or not isinstance(dtype, torch.dtype) or not isinstance(key, str) or any(view):
+            raise ValueError("a storage that is described in another way than by torch.save")
+        if key not in self.storages:
+            buffer = self.storage(key, dtype, size)
+            self.storages[key] = torch.frombuffer(buffer, dtype=dtype) if buffer else torch.empty(0, dtype=dtype)
+        storage = self.storages[key]
+        if (storage.dtype, len(storage)) != (dtype, size):
+            raise ValueError(f"the storage {key} has two types or sizes")
+        return storage
+
+    def _tensor(self, storage: Tensor, offset: int, size: tuple, stride: tuple, *more: Any) -> Tensor:
+        """A view of a storage in which no two places are the same."""
+        if len(size) > MAX_DIMENSIONS:
+            raise ValueError(f"a tensor of {len(size):,} dimensions")
+        last, reached = offset, 0
+        for step, length in sorted(zip(stride, size, strict=True)):
+            last += step * (length - 1)
+            if length > 1 and step <= reached:
+                raise ValueError(f"a tensor of {math.prod(size):,} values in a storage of {len(storage):,}")
+            reached += step * max(length - 1, 0)
+        if min(offset, *size, *stride, 0) < 0 or (0 not in size and last >= len(storage)):
+            raise ValueError(f"a tensor beyond its storage of {len(storage):,} values")
+        return storage.as_strided(size, stride, offset)
+
+    def _typed_tensor(self, storage: Tensor, offset: int, size: tuple, stride: tuple, *more: Any) -> Tensor:
+        dtype = more[2]  # after requires_grad and hooks
+        if not isinstance(dtype, torch.dtype):
+            raise ValueError("a tensor without a type")
+        return self._tensor(storage.view(dtype), offset, size, stride)
+
+    def _parameter(self, data: Tensor, *more: Any) -> Tensor:
+        return data
+
+    def _dict(self, values: Any = ()) -> dict[Any, Any]:
+        self.spend(len(values))
+        pairs = values.items() if isinstance(values, dict) else values
+        return {checked_key(key): value for key, value in pairs}
+
+    def _set_of(self, values: Any = ()) -> set[Any]:
+        self.spend(len(values))
+        return set(map(checked_key, values))
+
+    def _size(self, values: Any = ()) -> tuple[Any, ...]:
+        self.spend(len(values))
+        return tuple(values)
+
+    def _encode(self, text: str, encoding: str = "") -> bytes:
+        if encoding != ENCODING:
+            raise ValueError(f"_codecs.encode with another encoding than {ENCODING}")
+        self.spend(len(text))
+        return text.encode(ENCODING)
 
 
-def _foreign_names(file: BinaryIO, path: Path) -> list[str]:
-    """The names that get a stand-in.
+class _ZipReader(_Reader):
+    """A zip file with the pickle and a record for each storage."""
 
-    Raises:
-        InputError: a name that gets none and is not a tensor or container either.
-    """
-    names: dict[str, None] = {}
-    for name in pickled_names(file, path):
-        if ADMITTED.fullmatch(name):
-            continue
-        package = name.partition(".")[0]
-        is_plug_in = package not in ("torch", "numpy") and package not in sys.stdlib_module_names
-        if not (STUBBED.fullmatch(name) or name == MAPPING or is_plug_in):
-            raise _refusal(path, name)
-        names[name] = None
-        if len(names) > MAX_NAMES:
-            raise InputError(f"{path}: the pickle names more than {MAX_NAMES:,} classes, a checkpoint has fewer")
-    return list(names)
+    def read(self) -> Any:
+        with zipfile.ZipFile(self.file) as self.archive:
+            records = self.archive.infolist()
+            pickles = [record for record in records if record.filename.rpartition("/")[2].lower() == "data.pkl"]
+            if len(pickles) != 1:
+                raise InputError(f"{self.path}: not a zip file written by torch.save: it has no data.pkl")
+            compressed = any(record.compress_type != zipfile.ZIP_STORED for record in records)
+            if compressed or sum(record.file_size for record in records) > self.size:
+                raise InputError(f"{self.path}: not a zip file written by torch.save, which does not compress records")
+            self.folder = pickles[0].filename.removesuffix("data.pkl")
+            self.records = {record.filename: record for record in records}
+            order = self.records.get(f"{self.folder}byteorder")
+            if order and self.archive.read(order) != b"little":
+                raise InputError(f"{self.path}: written by a machine with another order of bytes")
+            with self.archive.open(pickles[0]) as file:
+                return self.execute(io.BytesIO(file.read()))
 
-
-def _refusal(path: Path, name: str) -> InputError:
-    return InputError(
-        f"{path}: the pickle names {name}, which could run code or take all memory. It was refused and nothing was "
-        "run. Supported are tensors, plain containers and configuration objects (argparse, OmegaConf, fairseq)"
-    )
-
-
-def _stand_in(name: str, path: Path) -> Callable[..., Any] | type:
-    if name == MAPPING:
-        return lambda *args: {}
-    make_class = type if STUBBED.fullmatch(name) else _Reference
-    return make_class(name.rpartition(".")[2], (Placeholder,), {"origin": name, "refusal": _refusal(path, name)})
+    def storage(self, key: str, dtype: torch.dtype, size: int) -> bytearray:
+        record = self.records.get(f"{self.folder}data/{key}")
+        if record is None or record.file_size != size * dtype.itemsize:
+            raise ValueError(f"the storage {key} is missing or has another size")
+        with self.archive.open(record) as file:
+            return bytearray(file.read())
 
 
-def _unwrap(value: Any, depth: int, count: Iterator[int]) -> Any:
-    if depth > MAX_DEPTH or next(count) > MAX_SETTINGS:
-        raise InputError(f"checkpoint: its settings have more than {MAX_SETTINGS:,} values or {MAX_DEPTH} levels")
-    depth += 1
-    if isinstance(value, Placeholder):
-        return _unwrap(_content(value), depth, count)
-    if isinstance(value, dict):
-        return {_unwrap(key, depth, count): _unwrap(item, depth, count) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return type(value)(_unwrap(item, depth, count) for item in value)
-    return value
+class _LegacyReader(_Reader):
+    """Pickles of a magic number, a version, the system, the object, and the keys of its storages, which follow."""
 
+    def read(self) -> Any:
+        if [self.execute(self.file), self.execute(self.file)] != [MAGIC, VERSION]:
+            raise ValueError("not one of torch.save")
+        self.execute(self.file)
+        self.buffers: dict[str, bytearray] = {}
+        self.promised = 0  # bytes
+        loaded, keys = self.execute(self.file), self.execute(self.file)
+        if len(keys) != len(self.buffers) or set(map(checked_key, keys)) != self.buffers.keys():
+            raise ValueError("other storages than those of its tensors")
+        for key in keys:
+            buffer = self.buffers[key]
+            size = int.from_bytes(self.file.read(8), "little")
+            content = self.file.read(len(buffer))
+            if size != len(self.storages[key]) or len(content) != len(buffer):
+                raise ValueError(f"the storage {key} is cut or has another size")
+            buffer[:] = content
+        if self.file.read(1):
+            raise ValueError("more than its storages")
+        return loaded
 
-def _content(made: Placeholder) -> Any:
-    state = made.state if isinstance(made.state, dict) else {}
-    if made.origin.startswith("omegaconf."):
-        return state.get("_content", state.get("_val"))
-    if made.origin == "argparse.Namespace":
-        return state
-    if len(made.arguments) == 1 and not state:  # an enum member, a path
-        return made.arguments[0]
-    return state or None
-
-
-def _resolve(value: Any, root: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _resolve(item, root) for key, item in value.items()}
-    if isinstance(value, list):
-        return [_resolve(item, root) for item in value]
-    for _ in range(8):  # references to references, but no cycles
-        if not (isinstance(value, str) and value.startswith("${") and value.endswith("}")):
-            break
-        found = root
-        for part in value[2:-1].split("."):
-            found = found.get(part) if isinstance(found, dict) else None
-        value = found
-    return value
+    def storage(self, key: str, dtype: torch.dtype, size: int) -> bytearray:
+        self.promised += size * dtype.itemsize
+        if self.promised > self.size:
+            raise ValueError(f"the storage {key} is larger than the file")
+        return self.buffers.setdefault(key, bytearray(size * dtype.itemsize))

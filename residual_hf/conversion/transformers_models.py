@@ -15,11 +15,13 @@ from typing import Any
 import torch
 from huggingface_hub.errors import StrictDataclassError
 from torch import Tensor, nn
-from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, PreTrainedModel
+from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, PreTrainedConfig, PreTrainedModel
 
 from residual_hf.base.errors import InputError
 from residual_hf.base.files import check_output_folder
+from residual_hf.base.names import check_repository
 from residual_hf.checkpoint import WEIGHT_FILES
+from residual_hf.checkpoint_checks import check_implementations
 from residual_hf.hub.plain_card import save_with_card
 from residual_hf.model.configuration_residual import ResidualConfig
 from residual_hf.model.connections import STACKS
@@ -98,6 +100,7 @@ def from_transformers(
     converted.load_state_dict(convert_weights(model, architecture, config))
     converted.generation_config = copy.deepcopy(model.generation_config)
     converted.generation_config.decoder_start_token_id = config.decoder_start_token_id
+    converted.generation_config._from_model_config = False  # with it, fields of this package are lost at loading
     return converted.to(model.device).train(model.training)
 
 
@@ -133,9 +136,13 @@ def convert_transformers(
 
 
 def load(auto_class: Any, name: str | os.PathLike) -> Any:
+    check_repository(os.fspath(name), os.fspath(name))
     try:
+        check_implementations(PreTrainedConfig.get_config_dict(name)[0], name)
         return auto_class.from_pretrained(name)
-    except (OSError, ValueError, ImportError) as error:
+    except InputError:
+        raise
+    except Exception as error:  # of any model and tokenizer
         raise InputError(f"{name}: {auto_class.__name__} cannot load it: {error}") from error
 
 

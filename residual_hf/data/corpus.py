@@ -10,10 +10,11 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from residual_hf.base.errors import InputError
+from residual_hf.model.checksums import file_hash
 
 from .data_settings import CorpusSpec
 from .pair_reader import Pair, PairReader
-from .text_files import file_hash, iter_lines
+from .text_files import iter_lines
 
 logger = logging.getLogger(__name__)
 

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import logging
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
@@ -19,6 +20,7 @@ from tqdm.auto import tqdm
 
 from residual_hf.base.errors import InputError, is_panic
 from residual_hf.base.files import atomic_file
+from residual_hf.model.checksums import CHECKSUMS, is_recorded, write_checksums
 from residual_hf.model.options import shortened
 
 from .corpus import ParallelCorpus
@@ -29,6 +31,7 @@ logger = logging.getLogger(__name__)
 
 Lengths = Sequence[int] | np.ndarray
 IGNORED = -100  # label of positions without a loss
+LOADED = {"is_local", "local_files_only"}  # fields of a tokenizer that was loaded, not trained
 CHUNK = 2000  # sentence pairs tokenized at a time
 ARGUMENTS = {"source": "text", "target": "text_target"}  # of the tokenizer, for each side
 
@@ -185,7 +188,9 @@ def encode_corpus(
     if cache_dir is not None:
         path = Path(cache_dir) / f"{name}-{_fingerprint(corpus, tokenizer, resegment or ())}.safetensors"
         if path.exists():
-            return EncodedCorpus(load_file(path), resegment, **options)
+            if is_recorded(path):
+                return EncodedCorpus(load_file(path), resegment, **options)
+            logger.warning("%s is damaged: it is not the file recorded in %s; tokenizing again", path, CHECKSUMS)
     logger.info("tokenizing %s: %d pairs", name, len(corpus))
     bar: dict[str, Any] = {"unit_scale": CHUNK, "unit": " pairs", "leave": False, "disable": None}
     starts = tqdm(range(0, len(corpus), CHUNK), f"tokenizing {name}", **bar)
@@ -194,6 +199,7 @@ def encode_corpus(
         path.parent.mkdir(parents=True, exist_ok=True)
         with atomic_file(path) as temporary:
             save_file(result.arrays, temporary)
+        write_checksums(path.parent, [path.name])
     return result
 
 
@@ -223,7 +229,8 @@ def _fingerprint(corpus: ParallelCorpus, tokenizer: Any, sides_with_words: Itera
     with tempfile.TemporaryDirectory() as folder:
         tokenizer.save_pretrained(folder)
         for file in sorted(Path(folder).glob("*.json")):
-            digest.update(file.read_bytes())
+            values = json.loads(file.read_bytes())
+            digest.update(json.dumps({name: values[name] for name in values if name not in LOADED}).encode())
     for side in (corpus.sources, corpus.targets):
         for line in side:
             digest.update(line.encode())

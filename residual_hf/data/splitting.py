@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
 from typing import IO
@@ -18,8 +18,6 @@ from residual_hf.base.files import atomic_file
 
 from .data_settings import SPLITS, CorpusSpec
 from .pair_reader import Pair, PairReader
-
-BLOCK = 100_000
 
 
 @dataclass(frozen=True)
@@ -35,6 +33,11 @@ class SplitReport:
     empty: int
     shared: int
 
+    @property
+    def pairs(self) -> int:
+        """All pairs without an empty side."""
+        return self.train + self.valid + self.test + self.shared
+
     def __str__(self) -> str:
         text = f"{self.train:,} training, {self.valid:,} validation and {self.test:,} test pairs"
         left_out = {"with an empty side": self.empty, "that share a sentence with the held-out pairs": self.shared}
@@ -46,8 +49,8 @@ def held_out_sizes(pairs: int) -> tuple[int, int]:
     return max(1, min(1000, pairs // 20)), max(1, min(2000, pairs // 20))
 
 
-def split_corpus(source: Path, target: Path, folder: Path, languages: tuple[str, str], seed: int = 1) -> SplitReport:
-    """Write `train`, `valid` and `test` as pairs of text files, such as `train.en` and `train.de`, to a folder.
+def split_corpus(spec: CorpusSpec, folder: Path, languages: tuple[str, str], seed: int = 1) -> SplitReport:
+    """Write `train`, `valid` and `test` of a corpus to a folder, each as text files such as `train.en` and `train.de`.
 
     Sentences are compared without case, punctuation and spaces, on both sides. Held-out pairs are drawn at random from
     those whose sentences occur only once, as far as there are enough; training pairs with a sentence of a held-out
@@ -56,9 +59,9 @@ def split_corpus(source: Path, target: Path, folder: Path, languages: tuple[str,
     Raises:
         InputError: files that cannot be read or have different numbers of lines, or less than 10 different pairs.
     """
-    spec = CorpusSpec(source=source, target=target, skip_empty=True)
+    spec = replace(spec, skip_empty=True)
     reader = PairReader(spec)
-    hashes = (tuple(hash(sentence_key(text)) for text in pair) for pair in _pairs(reader))
+    hashes = (tuple(hash(sentence_key(text)) for text in pair) for pair in reader.one_pass())
     keys = np.fromiter(hashes, dtype=np.dtype((np.int64, 2))).T
     held_out = choose_held_out(keys, np.random.default_rng(seed))
     split = np.zeros(keys.shape[1], dtype=np.int8)
@@ -68,7 +71,7 @@ def split_corpus(source: Path, target: Path, folder: Path, languages: tuple[str,
     for side in keys:
         shared |= np.isin(side, side[split > 0])
     split[shared & (split == 0)] = -1
-    write_splits(_pairs(PairReader(spec)), split, folder, languages)
+    write_splits(PairReader(spec).one_pass(), split, folder, languages)
     shared_pairs, train, valid, test = (int((split == number).sum()) for number in range(-1, 3))
     return SplitReport(train, valid, test, reader.skipped_empty, shared_pairs)
 
@@ -104,10 +107,4 @@ def write_splits(pairs: Iterator[Pair], split: np.ndarray, folder: Path, languag
             files[number, side] = stack.enter_context(file.open("w", encoding="utf-8", newline="\n"))
         for number, pair in zip(split, pairs, strict=True):
             for side in range(2) if number >= 0 else ():
-                files[number, side].write(pair[side] + "\n")
-
-
-def _pairs(reader: PairReader) -> Iterator[Pair]:
-    """The pairs of one pass."""
-    while reader.cursor.passes == 0:
-        yield from reader.take(BLOCK)
+                files[number, side].write(pair[side].replace("\n", " ") + "\n")  # JSON has line breaks in texts

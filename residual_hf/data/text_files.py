@@ -1,15 +1,18 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
-"""Text files of one sentence per line: strict UTF-8, plain or gzip, only "\\n" ends a line."""
+"""Text files of one sentence per line: strict UTF-8, plain, gzip, bzip2 or xz, only "\\n" ends a line."""
 
 from __future__ import annotations
 
+import bz2
 import gzip
 import hashlib
+import lzma
 import math
+import re
 import sys
 import zlib
-from collections.abc import Iterable, Iterator
-from contextlib import nullcontext
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from io import BufferedReader
 from pathlib import Path
@@ -17,21 +20,56 @@ from typing import Any
 
 from residual_hf.base.errors import InputError
 from residual_hf.base.files import expanded
+from residual_hf.model.checksums import file_hash
 
-DAMAGED = (gzip.BadGzipFile, EOFError, zlib.error)
-"""Errors of a damaged gzip file."""
+DAMAGED = (gzip.BadGzipFile, EOFError, zlib.error, lzma.LZMAError)
+"""Errors of a damaged compressed file."""
+COMPRESSIONS: dict[str, tuple[bytes, Callable[[Any], Any]]] = {
+    ".gz": (b"\x1f\x8b", lambda raw: gzip.GzipFile(fileobj=raw)),
+    ".bz2": (b"BZh[1-9]1AY&SY", bz2.BZ2File),
+    ".xz": (b"\xfd7zXZ\0", lzma.LZMAFile),
+}
+"""Pattern of the first bytes, and the reader, of compressed files by the suffix of their names."""
+ZSTANDARD = b"\x28\xb5\x2f\xfd"
 LONGEST_LINE = 1 << 23
 """Bytes of a line, without which a file of zeros fills the memory; a long novel has fewer."""
 
 
-def _decompressed(raw: BufferedReader, path: Path) -> BufferedReader | gzip.GzipFile:
-    """An open file, decompressed if its name or its first bytes say gzip."""
-    compressed = path.suffix == ".gz" or raw.peek(2).startswith(b"\x1f\x8b")
-    return gzip.GzipFile(fileobj=raw) if compressed else raw
+def uncompressed_name(name: str) -> str:
+    """The name of a file without the suffix of a compression."""
+    stem, dot, suffix = name.rpartition(".")
+    return stem if dot + suffix.lower() in COMPRESSIONS else name
+
+
+def _damaged(path: Path) -> str:
+    return f"damaged {({'.bz2': 'bzip2', '.xz': 'xz'}).get(path.suffix, 'gzip')} file"
+
+
+def _decompressed(raw: BufferedReader, path: Path) -> Any:
+    """An open file, decompressed if its name or its first bytes say how."""
+    start = raw.peek(10)
+    if start.startswith(ZSTANDARD):
+        raise InputError(f"{path}: compressed with Zstandard, must be one of {', '.join(COMPRESSIONS)} or plain text")
+    for suffix, (first_bytes, reader) in COMPRESSIONS.items():
+        if path.suffix == suffix or re.match(first_bytes, start):
+            return reader(raw)
+    return raw
+
+
+@contextmanager
+def open_binary(path: Path) -> Iterator[Any]:
+    """Context of a file, decompressed if it is compressed. Raises `InputError` for one that cannot be read."""
+    try:
+        with path.open("rb") as raw:
+            yield _decompressed(raw, path)
+    except DAMAGED as error:
+        raise InputError(f"{path}: {_damaged(path)}: {error}") from error
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read: {error.strerror or error}") from error
 
 
 class LineReader:
-    """Iterates over the lines of a UTF-8 text file, plain or gzip, without their line ends ("\\n" or "\\r\\n").
+    """Iterates over the lines of a UTF-8 text file, plain or compressed, without their line ends ("\\n" or "\\r\\n").
 
     `path` is None for standard input. A byte order mark is dropped. `number` and `offset` are the lines and
     (uncompressed) bytes read so far; pass them to continue from that position.
@@ -60,19 +98,24 @@ class LineReader:
                         line = line.removeprefix(b"\xef\xbb\xbf")
                     line = line.removesuffix(b"\n").removesuffix(b"\r")
                     try:
-                        yield line.decode("utf-8")
+                        text = line.decode("utf-8")
                     except UnicodeDecodeError as error:
-                        utf16 = self.number == 1 and line[:2] in (b"\xff\xfe", b"\xfe\xff")
+                        utf16 = b"\0" in line or (self.number == 1 and line[:2] in (b"\xff\xfe", b"\xfe\xff"))
                         raise InputError(
                             f"{path}: line {self.number}, byte {error.start + 1} (0x{line[error.start]:02X}) is not "
                             "UTF-8" + ("; the file looks like UTF-16" if utf16 else "")
                         ) from error
+                    if "\0" in text:
+                        raise InputError(
+                            f"{path}: line {self.number} has a NUL byte: the file is not UTF-8 text, but may be UTF-16"
+                        )
+                    yield text
         except DAMAGED as error:
-            raise InputError(f"{path}: damaged gzip file, cannot be read past line {self.number}: {error}") from error
+            raise InputError(f"{path}: {_damaged(path)}, cannot be read past line {self.number}: {error}") from error
         except FileNotFoundError:
             raise InputError(f"no such file: {path}") from None
         except OSError as error:
-            raise InputError(f"{path}: cannot be read: {error.strerror}") from error
+            raise InputError(f"{path}: cannot be read: {error.strerror or error}") from error
 
 
 def iter_lines(path: str | Path | None) -> Iterator[str]:
@@ -83,6 +126,11 @@ def iter_lines(path: str | Path | None) -> Iterator[str]:
 def one_line(text: str) -> str:
     """A text without line breaks, which become spaces."""
     return " ".join(text.splitlines())
+
+
+def single_spaced(text: str) -> str:
+    """A text without line breaks, tabs and repeated spaces, as formats for translators mean it."""
+    return re.sub("[ \\t\\r\\n]+", " ", text).strip(" ")
 
 
 def in_batches(texts: Iterable[str], characters: int = 1 << 20) -> Iterator[list[str]]:
@@ -100,7 +148,7 @@ def in_batches(texts: Iterable[str], characters: int = 1 << 20) -> Iterator[list
 
 
 def count_lines(path: Path, most: float = math.inf) -> int:
-    """The number of lines of a text file, plain or gzip; stops reading soon after `most` of them."""
+    """The number of lines of a text file, plain or compressed; stops reading soon after `most` of them."""
     lines, last = 0, b"\n"
     with open(path, "rb") as raw:
         file = _decompressed(raw, path)
@@ -108,17 +156,8 @@ def count_lines(path: Path, most: float = math.inf) -> int:
             while lines <= most and (block := file.read(1 << 20)):
                 lines, last = lines + block.count(b"\n"), block[-1:]
         except DAMAGED as error:
-            raise InputError(f"{path}: damaged gzip file, cannot be read past line {lines}: {error}") from error
+            raise InputError(f"{path}: {_damaged(path)}, cannot be read past line {lines}: {error}") from error
     return lines + (last != b"\n")
-
-
-def file_hash(path: Path) -> str:
-    """The sha256 of a file, in hex."""
-    digest = hashlib.sha256()
-    with open(path, "rb") as file:
-        while block := file.read(1 << 20):
-            digest.update(block)
-    return digest.hexdigest()
 
 
 def sample_hash(path: Path, blocks: int = 1024, size: int = 4096) -> str:

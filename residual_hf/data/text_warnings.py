@@ -4,13 +4,14 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import numpy as np
 from transformers import PreTrainedTokenizerBase
 
 from .corpus import ParallelCorpus
 from .encoding import EncodedCorpus
+from .sample_checks import faults_of
 
 logger = logging.getLogger(__name__)
 
@@ -31,6 +32,14 @@ def warn_about_unknown_tokens(encoded: Mapping[str, EncodedCorpus], tokenizer: P
                     100 * share,
                     side,
                 )
+
+
+def warn_about_faults(texts: Mapping[str, Iterable[ParallelCorpus]], expected: Collection[str]) -> None:
+    """Warn about text that cannot be right, see `faults_of`."""
+    for name, corpora in texts.items():
+        for corpus in corpora:
+            for fault in faults_of(corpus, expected):
+                logger.warning("data.%s: %s: %s", name, corpus.name, fault)
 
 
 def warn_about_overlap(train: Iterable[ParallelCorpus], held_out: Mapping[str, Sequence[ParallelCorpus]]) -> None:

@@ -18,6 +18,13 @@ from .long_text import LONG_TEXT
 class DecodingSettings(InputSettings):
     """Search parameters, for evaluations during training and as defaults of the saved model."""
 
+    also_called = {
+        "beam": "num_beams",
+        "beam_size": "num_beams",
+        "lenpen": "length_penalty",
+        "alpha": "length_penalty",
+    }
+
     num_beams: int = option(5, minimum=1, maximum=1000, help="beam size; 1: greedy search")
     length_penalty: float = option(
         1.0,
@@ -69,6 +76,18 @@ class StreamSettings(InputSettings):
         1, minimum=1, help="translations per line, each on its own line, best first unless sampled"
     )
     scores: bool = option(False, help="write the score and a tab before each translation")
+    alignments: bool = option(
+        False, help="write a tab and the word alignment after each translation, as pairs of numbers: `0-0 1-2`"
+    )
+    word_scores: bool = option(False, help="write a tab and the probability of each word after each translation")
+    flags: bool = option(
+        False,
+        help="write a tab and suspicions after each translation: repetition, copy, numbers, placeholders, tags, "
+        "length",
+    )
+    review: int = option(
+        0, minimum=0, help="list so many lines at the end, as messages: those with suspicions, then low scores"
+    )
     sample: bool = option(False, help="sample translations instead of searching")
     top_k: int | None = option(None, minimum=1, help="with `sample`: sample from the k most probable tokens")
     temperature: float | None = option(None, above=0, help="with `sample`: lower values favor probable tokens")
@@ -80,6 +99,10 @@ class StreamSettings(InputSettings):
     )
     long: str = option(
         "error", choices=LONG_TEXT, help="how to handle lines with more tokens than the model has positions"
+    )
+    split_sentences: bool = option(
+        False,
+        help="lines are paragraphs: translate each of their sentences by itself, parts of those that are too long",
     )
     window: int = option(2000, minimum=1, help="number of lines to read, translate and write together")
 

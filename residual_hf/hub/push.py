@@ -26,8 +26,10 @@ from residual_hf.base.errors import InputError
 from residual_hf.base.files import read_json, read_text, write_atomically
 from residual_hf.checkpoint import saved_class, validate_model_folder
 from residual_hf.checkpoint_checks import DifferentCodeError
+from residual_hf.model.checksums import CHECKSUMS, write_checksums
 from residual_hf.model.self_contained import CONFIG_CLASS
 from residual_hf.records.markdown import literal
+from residual_hf.records.secrets import first_secret
 
 from .card import write_card
 
@@ -92,9 +94,10 @@ def push_run(
             check that both compute the same.
 
     Raises:
-        InputError: a model folder that would not load elsewhere (see `validate_model_folder`), or model code that
-            computes something else than the installed code or must not be run; a name, a token or
-            metadata of the card that the Hub refuses; an existing public repository for `private`; no connection.
+        InputError: a model folder that would not load elsewhere (see `validate_model_folder`); a file with an access
+            token, key or password; model code that computes something else than the installed code or must not be
+            run; a name, a token or metadata of the card that the Hub refuses; an existing public repository for
+            `private`; no connection.
     """
     try:
         validate_repo_id(repo_id)
@@ -110,6 +113,8 @@ def push_run(
             _check_same_results(model)
         for name, text in different.code.items():
             write_atomically(model / name, text)
+        if (model / CHECKSUMS).exists():
+            write_checksums(model, different.code)
         names = validate_model_folder(model)
     readme = _find_card(Path(folder), model, repo_id)
     card = _read_card(readme)
@@ -123,6 +128,10 @@ def push_run(
     for path in files.values():
         if path.resolve().parent != path.parent.resolve():
             raise InputError(f"{path}: a link to {path.resolve()}, outside of the folder; copy the file")
+        if found := first_secret(path):
+            raise InputError(
+                f"{path}: {found[0]}: looks like a secret ({found[1]}); remove it, and revoke it if it was one"
+            )
     left_out = sorted(path.name for path in model.iterdir() if path.name not in files)
     if dry_run:
         return Push(repo_id, files, left_out)

@@ -9,10 +9,12 @@ from typing import Any
 from huggingface_hub import ModelCard, ModelCardData
 from jinja2 import Environment, FileSystemLoader
 
+from residual_hf.data.language_names import language_name
 from residual_hf.records.markdown import block, code, escaped, literal, text
 
 TEMPLATES = Environment(loader=FileSystemLoader(Path(__file__).parent))
 TEMPLATES.globals.update(block=block, code=code, escaped=escaped, literal=literal, text=text)
+TEMPLATES.filters["language"] = lambda code: text(language_name(code))
 
 
 def render_card(template: str, metadata: ModelCardData, /, **values: Any) -> str:

@@ -8,7 +8,8 @@ divergence, the loss of a token is
     SimCut:  nll(p1) + alpha * KL(p1 | p2)                                   Gao et al. 2022, eq. 3
 
 In R-Drop the passes differ by dropout alone; in SimCut the second one also lacks the embeddings of some tokens of
-source and target. Gradients flow through both passes. An update takes at least twice as long, and twice the memory.
+source and target, but never that of `</s>` or of the start of the target. Gradients flow through both passes. An
+update takes at least twice as long, and twice the memory.
 """
 
 from __future__ import annotations
@@ -43,6 +44,7 @@ class TwoPasses:
         self.alpha = alpha
         self.cutoff = cutoff
         self.active = False
+        self.kept = model.config.eos_token_id, model.config.decoder_start_token_id
         model.register_forward_pre_hook(self._double, with_kwargs=True)
         if cutoff is not None:
             for table in {model.model.encoder.embed_tokens, model.model.decoder.embed_tokens}:  # one after a resize
@@ -59,7 +61,10 @@ class TwoPasses:
         if not self.active:
             return None
         first, second = embeddings.chunk(2)
-        kept = torch.rand(second.shape[:2], device=second.device) >= (self.cutoff or 0.0)
+        ids = arguments[0].chunk(2)[1]
+        kept = torch.rand(ids.shape, device=ids.device) >= (self.cutoff or 0.0)
+        for token in self.kept:
+            kept |= ids == token
         return torch.cat([first, second * kept.unsqueeze(-1)])
 
     _double.has_same_results = _cut.has_same_results = True  # type: ignore[attr-defined]  # in generation, which has no labels

@@ -21,7 +21,7 @@ from .embeddings import POSITION_COUNTING, POSITION_EMBEDDINGS
 from .initialization import INIT_STYLES
 from .ln_modes import NormAtEnd
 from .norms import NORM_TYPES
-from .options import BOUNDS, from_mapping, option, unknown_name
+from .options import BOUNDS, from_mapping, option, unknown_choice, unknown_name
 from .presets import PRESETS
 from .self_contained import write_model_code
 
@@ -172,6 +172,7 @@ class ResidualConfig(PreTrainedConfig):
     language_tags: str | None = option(None, choices=(None, "source", "target"))
 
     def __post_init__(self, **kwargs: Any) -> None:
+        has_code = "auto_map" in kwargs  # of a checkpoint, which may have the mode
         if not type(self).__module__.startswith("transformers_modules."):
             for remote_code in ("auto_map", "custom_pipelines"):  # the classes of the installed package are registered
                 kwargs.pop(remote_code, None)
@@ -179,13 +180,22 @@ class ResidualConfig(PreTrainedConfig):
             raise ValueError("is_encoder_decoder is False: set is_decoder_only or is_encoder_only instead")
         if len(self.stacks) == 1:
             self.is_encoder_decoder, self.decoder_start_token_id = False, None
-        if self.ln_mode is not None:
-            self._record_defaults("norm_type")
-            self._record_defaults("init_style")
         if self.decoder_vocab_size is None:
             self.decoder_vocab_size = self.vocab_size
-        self._refuse_misspelled(kwargs)
+        if has_code and not self._has_registered_modes():
+            self._awaits_mode = True
+        else:
+            if self.ln_mode is not None:
+                self._record_defaults("norm_type")
+                self._record_defaults("init_style")
+            self._refuse_misspelled(kwargs)
         super().__post_init__(**kwargs)
+
+    def _has_registered_modes(self) -> bool:
+        try:
+            return all(map(self.mode, self.stacks))
+        except ValueError:
+            return False
 
     def _refuse_misspelled(self, names: Iterable[str]) -> None:
         """Refuse misspelled fields and options of the modes, which Transformers would keep unused."""
@@ -249,7 +259,7 @@ class ResidualConfig(PreTrainedConfig):
         Raises `ValueError` with the list of presets for an unknown name.
         """
         if name not in PRESETS:
-            raise ValueError(f"unknown preset {name!r}. Known: {', '.join(sorted(PRESETS))}.")
+            raise ValueError(unknown_choice("preset", name, PRESETS))
         return cls(**{**PRESETS[name], **overrides})
 
     @property
@@ -305,7 +315,13 @@ class ResidualConfig(PreTrainedConfig):
         return from_mapping(mode.Options, options, f"options of ln_mode {mode.name!r} ({stack}): ")
 
     def validate_residual(self) -> None:
-        """Check all fields of this class. Runs when a config is created or saved and when a model is created."""
+        """Check all fields of this class. Runs when a config is created or saved and when a model is created.
+
+        A config that is read from a checkpoint with a mode that is not registered yet, whose code the checkpoint may
+        have, is checked when its model is created.
+        """
+        if self.__dict__.pop("_awaits_mode", False):
+            return
         for f in fields(self):
             check_declared(f, getattr(self, f.name))
         if self.activation_function != "relu":

@@ -11,22 +11,30 @@ import ast
 import inspect
 import json
 import os
+import re
 import sys
+from collections.abc import Collection
+from functools import cache
 from importlib.metadata import packages_distributions
+from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from pkgutil import iter_modules
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+from transformers import PreTrainedConfig
 from transformers.dynamic_module_utils import get_relative_import_files, get_relative_imports
-from transformers.utils import logging
+from transformers.utils import cached_file, logging
 
-from .connections import ResidualConnection
+from .checksums import CHECKSUMS
+from .connections import ResidualConnection, get_ln_mode
 
 if TYPE_CHECKING:
     from .configuration_residual import ResidualConfig
 
 logger = logging.get_logger(__name__)
 
+PACKAGE = __name__.rpartition(".")[0]
 ENTRY = "configuration_residual.py"  # the first file that Transformers loads
 CONFIG_CLASS = "configuration_residual.ResidualConfig"
 MODEL_CLASSES = {
@@ -45,6 +53,8 @@ PIPELINES: dict[str, dict[str, Any]] = {
     task: {"impl": f"pipeline_translation.{name}", "pt": ["AutoModelForSeq2SeqLM"], "type": "text"}
     for task, name in {"translation": "TranslationPipeline", "summarization": "SummarizationPipeline"}.items()
 }
+CODE = "__code_of_file__"  # the attribute of a module from `import_file`
+REGISTERS = "registers an ln_mode"  # the mark of the imports of a user's modes in `ENTRY`
 OTHER_FILES = "From a local folder, Transformers 5.4 only copies files that are named in this one:"
 
 
@@ -55,6 +65,7 @@ def write_model_code(folder: str | os.PathLike, config: ResidualConfig) -> None:
     otherwise a warning is logged.
     """
     folder = Path(folder)
+    (folder / CHECKSUMS).unlink(missing_ok=True)  # of an earlier checkpoint in this folder
     for name, text in model_code(config).items():
         (folder / name).write_text(text, "utf-8")
 
@@ -76,14 +87,83 @@ def code_fields(config: ResidualConfig) -> dict[str, Any]:
 
 def model_code(config: ResidualConfig) -> dict[str, str]:
     """Name and text of every file that `write_model_code` writes."""
-    files = _model_files(Path(__file__).parent)
+    files = dict(_model_files(Path(__file__).parent))
     modes = (config.mode(stack) for stack in config.stacks)
     for mode in {mode.__module__: mode for mode in modes}.values():  # importing a file registers all of its modes
-        if mode.__module__.rpartition(".")[0] != __name__.rpartition(".")[0]:
+        folder, stem = _place(mode)
+        if folder != PACKAGE or f"{stem}.py" not in files:
             _add_mode(files, mode)
     return files
 
 
+def _place(mode: type[ResidualConnection]) -> tuple[str, str]:
+    """The package and the name of the module of a mode."""
+    package, _, stem = mode.__module__.rpartition(".")
+    return package, stem
+
+
+def import_saved_modes(name: str | os.PathLike, **hub_options: Any) -> None:
+    """Run the files of a checkpoint that register its modes, unless a user has imported these modes.
+
+    Args:
+        name: folder or name on the Hub.
+        hub_options: of `transformers.utils.cached_file`.
+
+    Raises `ValueError` for a file that fails, or if a file or a mode of another model has the same name.
+    """
+    values, _ = PreTrainedConfig.get_config_dict(name, **hub_options)
+    if not any(_may_be_saved(mode) for field, mode in values.items() if field.endswith("ln_mode")):
+        return
+    entry = cached_file(name, ENTRY, _raise_exceptions_for_missing_entries=False, **hub_options)
+    imports = rf"^from \.(\w+) import \w+  # .*{REGISTERS}"
+    for stem in re.findall(imports, Path(entry).read_text("utf-8") if entry else "", re.MULTILINE):
+        if Path(__file__).with_name(f"{stem}.py").exists():
+            continue
+        try:
+            import_file(Path(cached_file(name, f"{stem}.py", **hub_options)), f"{PACKAGE}.{stem}")
+        except Exception as error:  # of any code
+            raise ValueError(f"its {stem}.py cannot be run: {type(error).__name__}: {error}") from error
+
+
+def _may_be_saved(mode: Any) -> bool:
+    """Whether the value of an `ln_mode` is not registered, or was by a checkpoint."""
+    if mode is None:
+        return False
+    try:
+        package, stem = _place(get_ln_mode(mode))
+    except ValueError:
+        return True
+    return package == PACKAGE and not Path(__file__).with_name(f"{stem}.py").exists()
+
+
+def import_file(path: Path, name: str) -> None:
+    """Run a Python file as the module `name`, unless it has been.
+
+    Raises `ValueError` if other code has the name, `ImportError` if it is no Python file, and what its code raises.
+    """
+    spec = spec_from_file_location(name, path)
+    if spec is None or spec.loader is None:
+        raise ImportError("not a Python file")
+    code, known = path.read_bytes(), sys.modules.get(name)
+    if known is not None:
+        if _code(known) != code:
+            raise ValueError(f"a module {name!r} with other code is in use: rename the file")
+        return
+    module = sys.modules[name] = module_from_spec(spec)
+    vars(module)[CODE] = code
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[name]
+        raise
+
+
+def _code(module: ModuleType) -> bytes:
+    """The code that a module was made of; the file may have changed since."""
+    return vars(module).get(CODE) or Path(getattr(module, "__file__", None) or os.devnull).read_bytes()
+
+
+@cache
 def _model_files(home: Path) -> dict[str, str]:
     """Name and text of every file that the classes in a `config.json` need, the same files for all models."""
     references = [CONFIG_CLASS, *MODEL_CLASSES.values(), *(pipeline["impl"] for pipeline in PIPELINES.values())]
@@ -106,7 +186,7 @@ def _add_mode(files: dict[str, str], mode: type[ResidualConnection]) -> None:
         if path.name in files:
             raise ValueError(f"the model code already has a file {path.name}")
         neighbours = {mode.__module__.partition(".")[0], *(other.name for other in iter_modules([str(path.parent)]))}
-        text = _with_relative_imports(path.read_text("utf-8"), neighbours)
+        text = _with_relative_imports(_code(sys.modules[mode.__module__]).decode(), neighbours, files)
     except (OSError, TypeError, ValueError, SyntaxError) as error:
         logger.warning(
             f"The code of ln_mode {mode.name!r} ({mode.__module__}.{mode.__qualname__}) is not saved with the model: "
@@ -114,19 +194,21 @@ def _add_mode(files: dict[str, str], mode: type[ResidualConnection]) -> None:
         )
         return
     files[path.name] = text
-    files[ENTRY] += f"\nfrom .{path.stem} import {mode.__name__}  # noqa: E402, F401, I001 (registers an ln_mode)\n"
+    files[ENTRY] += f"\nfrom .{path.stem} import {mode.__name__}  # noqa: E402, F401, I001 ({REGISTERS})\n"
 
 
-def _with_relative_imports(text: str, neighbours: set[str]) -> str:
+def _with_relative_imports(text: str, neighbours: set[str], files: Collection[str]) -> str:
     """The source of a module with its imports from this package replaced by imports from files of the same folder.
 
     Raises `ValueError` for imports that cannot be replaced: modules, names from outside the model code, and
-    `neighbours` that are not installed.
+    `neighbours` that are not installed. `files` are those of the model code.
     """
     home = __name__.rpartition(".")[0]
     package = home.partition(".")[0]
     lines = text.splitlines()
     for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.ImportFrom) and node.level == 1 and f"{node.module}.py" in files:
+            continue  # the file is from a checkpoint
         if isinstance(node, ast.Import):
             modules = [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):

@@ -20,6 +20,7 @@ from typing_extensions import Unpack
 
 from .adaptive import AdaptiveEmbedding
 from .caches import CACHE, accepts_cache, self_attention_cache
+from .checksums import of_model, refuse_damage
 from .configuration_residual import ResidualConfig
 from .embeddings import (
     ScaledEmbedding,
@@ -35,6 +36,9 @@ from .kernels import Dropout
 from .layers import ResidualAttention, ResidualDecoderLayer, ResidualEncoderLayer
 from .norms import build_norm
 from .profiling import profile_admin
+from .self_contained import import_saved_modes
+
+HUB_OPTIONS = ("cache_dir", "force_download", "local_files_only", "proxies", "revision", "subfolder", "token")
 
 
 class ResidualPreTrainedModel(PreTrainedModel):
@@ -56,6 +60,20 @@ class ResidualPreTrainedModel(PreTrainedModel):
         config.validate_residual()
         super().__init__(config, *args, **kwargs)
 
+    @classmethod
+    def from_pretrained(cls, pretrained_model_name_or_path: Any, *args: Any, **kwargs: Any) -> Any:
+        """As in Transformers. With `trust_remote_code`, modes in the code of the checkpoint are registered.
+
+        Raises `ValueError` for a folder whose weights or config are not as they were saved.
+        """
+        name = pretrained_model_name_or_path
+        if kwargs.get("trust_remote_code") and name is not None:
+            import_saved_modes(name, **{option: kwargs[option] for option in HUB_OPTIONS if option in kwargs})
+        loaded = super().from_pretrained(name, *args, **kwargs)
+        if name is not None:
+            refuse_damage(name, of_model)
+        return loaded
+
     def get_correct_attn_implementation(self, requested_attention: str | None, is_init_check: bool = False) -> str:
         """For a mode that supports only some implementations, default to its first and refuse the others."""
         for mode in {self.config.mode(stack) for stack in self.config.stacks}:
@@ -73,13 +91,18 @@ class ResidualPreTrainedModel(PreTrainedModel):
     @property
     def _keys_to_ignore_on_save(self) -> set[str]:
         """The keys that are tied at the moment, so that a table that was untied later is saved."""
-        parameters = dict(self.named_parameters(remove_duplicate=False))
         tied = getattr(self, "all_tied_weights_keys", {})
-        return {name for name, source in tied.items() if parameters.get(name) is parameters.get(source)}
+        return {name for name, source in tied.items() if self._parameter(name) is self._parameter(source)}
 
     @_keys_to_ignore_on_save.setter
     def _keys_to_ignore_on_save(self, value: set[str]) -> None:
         """Ignore the assignment in `post_init`: the getter computes the value."""
+
+    def _parameter(self, name: str) -> nn.Parameter | None:
+        try:
+            return self.get_parameter(name)
+        except AttributeError:  # of a module that an adapter has replaced
+            return None
 
     def _init_weights(self, module: nn.Module) -> None:
         if isinstance(module, nn.Linear) and not hasattr(module, "role") and module.bias is not None:

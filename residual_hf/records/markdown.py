@@ -7,6 +7,8 @@ import json
 import re
 from typing import Any
 
+from .secrets import NAMED, SECRET_NAME, secrets_in
+
 PATH = re.compile(r"(file://)?(~|\.\.?)?[/\\]|[A-Za-z]:[/\\]")
 START = r"(?:(?!https?:)[a-z][a-z0-9+.-]*://|[A-Za-z]:[/\\]|\\\\|~?/(?=[^\s/]+/)|\.\.?[/\\])"
 PATHS = re.compile(  # in quotes, also FIELD=PATH; not in quotes; relative, of more parts than a name on the Hub has
@@ -14,15 +16,7 @@ PATHS = re.compile(  # in quotes, also FIELD=PATH; not in quotes; relative, of m
     rf"""|(?<![\w.:/\\)~-]){START}[^\s=,:;|{{}}'"`()]+"""
     r"""|(?<![\w.:/\\)~-])[\w.-]+(?:[/\\][\w.-]+){2,}"""
 )
-SECRET_NAME = r"(?i:[\w-]*(?:(?:api|access|auth|secret|private|hub|hf)[_-]?(?:key|token)|secret|passw(?:or)?d))"
-NAMED_SECRETS = re.compile(
-    rf"""(?<![\w-])({SECRET_NAME}["']?\s*[=:]\s*|--{SECRET_NAME}\s+)(?:"[^"\n]*"|'[^'\n]*'|[^\s'",}}&]+)"""
-)
-SECRETS = re.compile(  # of Hugging Face, GitHub, GitLab, Slack, OpenAI, AWS; web tokens; logins in URLs
-    r"\b(?:hf|api_org)_[A-Za-z0-9]{8,}|\b(?:gh[opsu]|github_pat|glpat|xox[abp])[_-][\w-]{8,}"
-    r"|\bsk-(?:proj-)?(?=\w*\d)\w{16,}[\w-]*|\bAKIA\w{12,}|\beyJ[\w-]{10,}\.[\w.-]+"
-    r"|(?<=://)[^\s/@]+(?=@)|(?<=Bearer )\S+"
-)
+LOGINS = re.compile(r"\b(?:hf|api_org)_[A-Za-z0-9]{8,}|(?<=://)[^\s/@]+(?=@)|(?<=Bearer )\S+")
 SPECIAL = re.compile(r"([\\`*{}\[\]<>#|!~$&]|(?<!\w)_|_(?!\w))")
 
 
@@ -65,7 +59,9 @@ def public(value: Any) -> Any:
         return [public(entry) for entry in value]
     if not isinstance(value, str):
         return value
-    value = SECRETS.sub("***", NAMED_SECRETS.sub(r"\1***", value))
+    value = LOGINS.sub("***", NAMED.sub(r"\1***", value))
+    for _, secret in secrets_in(value):
+        value = value.replace(secret, "***")
     if PATH.match(value) and "\n" not in value:
         return file_name(value)
     return PATHS.sub(lambda match: (match[1] or match[2] or "") + file_name(match[0]), value)

@@ -60,11 +60,13 @@ class Emissions(InputSettings):
 class RunRecord(InputSettings):
     """The content of `run.json`. Fields that are None are not known, or not known yet.
 
-    `resumed` lists the later starts of a run. `commit` and `precision` are those of all starts: "fp32, then bf16".
+    `resumed` lists the later starts of a run. `commit`, `device` and `precision` are those of all starts: "fp32, then
+    bf16".
     A commit ends in `+` if the source files had uncommitted changes; the precision is the one that was used: if the
     recipe has bf16, a CPU without products in bf16 trains in fp32. `tokenizer` maps the files of the tokenizer to
     their hashes. `max_tokens_found` is the batch size that the search found, `max_tokens` the one that was used.
-    `tokens_per_second` is the median over all starts; `seconds` and `emissions` cover the last.
+    `tokens_per_second` is the median over all starts, and `seconds` their sum: of a killed one, until its last
+    checkpoint; `emissions` cover the last.
     """
 
     command: str | None = None
@@ -101,13 +103,12 @@ class RunRecord(InputSettings):
             commit=_of_all_starts(earlier.commit if earlier else None, commit()),
             versions=versions(),
             seed=seed,
-            device=device_name(),
+            device=_of_all_starts(earlier.device if earlier else None, device_name()),
             processes=processes,
             data=data,
             finished=None,
             diverged=None,
             updates=None,
-            seconds=None,
             tokens_per_second=None,
             emissions=None,
         )

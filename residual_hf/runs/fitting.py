@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -37,6 +38,17 @@ logger = logging.getLogger(__name__)
 
 class Interrupted(KeyboardInterrupt):
     """Training was stopped by the user; it can be resumed from a checkpoint."""
+
+
+class RecordTime(TrainerCallback):
+    """Writes the duration of a run to its record with every checkpoint."""
+
+    def __init__(self, folder: Path, started: float):
+        self.folder, self.started = folder, started
+
+    def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        if state.is_world_process_zero:
+            RunRecord.update(self.folder, seconds=round(time.time() - self.started, 1))
 
 
 def build_trainer(
@@ -76,8 +88,11 @@ def build_trainer(
     return trainer
 
 
-def fit(trainer: ResidualTrainer, folder: Path, *, resume: bool = False) -> None:
-    """Train to the last update. Raises `Interrupted` after Ctrl-C, and `TrainingDivergedError`."""
+def fit(trainer: ResidualTrainer, folder: Path, started: float, *, resume: bool = False) -> None:
+    """Train to the last update, in a run that began at the time `started`, without pauses.
+
+    Raises `Interrupted` after Ctrl-C, and `TrainingDivergedError`.
+    """
     checkpoints = complete_checkpoints(folder / "checkpoints") if resume else []
     if trainer.is_world_process_zero():
         begin_log(folder / "metrics.jsonl", step_of(checkpoints[-1]) if checkpoints else 0)
@@ -86,6 +101,7 @@ def fit(trainer: ResidualTrainer, folder: Path, *, resume: bool = False) -> None
         RunRecord.add_precision(folder, trainer.precision)
     interrupt = InterruptCallback()
     trainer.add_callback(interrupt)
+    trainer.add_callback(RecordTime(folder, started))
     try:
         trainer.train(resume_from_checkpoint=str(checkpoints[-1]) if checkpoints else None)
     except TrainingDivergedError as error:
@@ -101,7 +117,8 @@ def fit(trainer: ResidualTrainer, folder: Path, *, resume: bool = False) -> None
 def bytes_to_write(model: Any, settings: TrainingSettings, checkpoints: Path) -> int:
     """Disk space for the checkpoints and the final model, without those that exist."""
     weights = sum(p.numel() * p.element_size() for p in model.parameters())
-    each = weights * (4 if settings.ema_decay else 3)  # with the two moments of Adam
+    trained = sum(p.numel() * p.element_size() for p in model.parameters() if p.requires_grad)
+    each = weights + trained * (3 if settings.ema_decay else 2)  # with the two moments of Adam
     existing = sum(path.stat().st_size for path in checkpoints.rglob("*") if path.is_file())
     return each * (settings.keep_last + settings.keep_best + 1) + weights - existing
 

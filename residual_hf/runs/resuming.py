@@ -3,23 +3,28 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Iterator
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+from residual_hf.base.environment import device_name, versions
 from residual_hf.base.errors import InputError
 from residual_hf.base.files import RECORD, expanded
 from residual_hf.checkpoint import WEIGHT_FILES
 from residual_hf.data.data_settings import MOVABLE
 from residual_hf.data.pipeline import Corpora
-from residual_hf.data.text_files import file_hash
+from residual_hf.model.checksums import file_hash, find_damage
 from residual_hf.model.options import from_mapping
 from residual_hf.records.run_folder import read_recipe
-from residual_hf.records.run_record import DataRecord, RunRecord, describe_corpora, describe_data
+from residual_hf.records.run_record import THEN, DataRecord, RunRecord, describe_corpora, describe_data
+from residual_hf.training.checkpoints import complete_checkpoints
 from residual_hf.training.launch import this_process
 
 from .recipe import Recipe
+
+logger = logging.getLogger(__name__)
 
 
 def check_run_folder(folder: Path) -> None:
@@ -62,7 +67,13 @@ def check_same_run(recipe: Recipe, texts: Corpora, folder: Path) -> None:
     if record.tokenizer and tokenizer_hashes(folder) != record.tokenizer:
         differences.append(f"{folder / 'tokenizer'}: other files")
     if differences:
-        raise InputError(f"--resume: {folder} was started differently: {'; '.join(differences)}")
+        raise InputError(f"--resume: {folder} was started differently: {'; '.join(differences)}{_other_way(folder)}")
+
+
+def _other_way(folder: Path) -> str:
+    """Advice to train on from the weights of a run, if it has saved any."""
+    saved = [folder] if (folder / "model").is_dir() else complete_checkpoints(folder / "checkpoints")[-1:]
+    return "".join(f". To train on from its weights, set model.from: {path} and another output_dir" for path in saved)
 
 
 def other_text(recipe: Recipe, texts: Corpora, record: RunRecord) -> list[str]:
@@ -76,6 +87,20 @@ def other_text(recipe: Recipe, texts: Corpora, record: RunRecord) -> list[str]:
     return other
 
 
+def warn_about_rounding(folder: Path) -> None:
+    """Warn if a run goes on with other devices, threads or libraries, which add numbers in another order."""
+    record = RunRecord.read(folder)
+    before = {"device": (record.device or "").split(THEN)[-1], **record.versions}
+    present = {"device": device_name(), **versions()}
+    changes = [f"{name}: {old}, now {present.get(name)}" for name, old in before.items() if old != present.get(name)]
+    if record.device and changes:
+        logger.warning(
+            "the weights will differ in their last digits from those of an uninterrupted run, as sums are rounded in "
+            "another order (%s)",
+            "; ".join(changes),
+        )
+
+
 def has_finished(recipe: Recipe, texts: Corpora, folder: Path) -> bool:
     """Whether a run has its final model, scores and card, and was made with exactly this recipe and test text."""
     record = RunRecord.read(folder)
@@ -84,6 +109,9 @@ def has_finished(recipe: Recipe, texts: Corpora, folder: Path) -> bool:
     if record.data.test != describe_corpora(texts.get("test", ())):
         return False
     written = all((folder / name).is_file() for name in ("metrics.json", "model/README.md"))
+    if damage := find_damage(folder / "model"):
+        logger.warning("%s; the model is made again from the checkpoints", damage)
+        return False
     return written and any((folder / "model" / name).is_file() for name in WEIGHT_FILES)
 
 

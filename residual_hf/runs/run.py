@@ -27,7 +27,7 @@ from .logs import TerminalHandler, log_to
 from .preparation import prepare_data
 from .reading import check_folder, check_input, run_folder
 from .recipe import Recipe
-from .resuming import check_same_run, has_finished
+from .resuming import check_same_run, has_finished, warn_about_rounding
 from .warm_start import Start
 
 logger = logging.getLogger(__name__)
@@ -70,6 +70,7 @@ def train(
             if has_finished(recipe, texts, folder):
                 logger.info("%s has finished, and the recipe is the same: nothing to do", folder)
                 return read_json(folder / "metrics.json")
+            warn_about_rounding(folder)
         processes.wait_for_everyone()  # all have checked the folder before the first one writes to it
         with run_folder(folder, resume=resume) if processes.is_main_process else nullcontext() as ready:
             processes.wait_for_everyone()
@@ -98,7 +99,7 @@ def train_on(
         progress: replaces the progress bar.
         ready: called after the first update.
     """
-    started = time.time()
+    started = time.time() - (RunRecord.read(folder).seconds or 0.0 if resume else 0.0)
     keep_freed_memory()
     set_seed(recipe.training.seed)
     if this_process().is_main_process:
@@ -107,7 +108,7 @@ def train_on(
     model = build_model(recipe, data.tokenizer, start)
     settings = resolve_batch_size(recipe, model, data.longest, folder)
     trainer = build_trainer(recipe, settings, data, model, folder, progress=progress, ready=ready)
-    fit(trainer, folder, resume=resume)
+    fit(trainer, folder, started, resume=resume)
     return finish(trainer, recipe, data, folder, started)
 
 

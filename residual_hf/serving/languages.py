@@ -12,6 +12,7 @@ from babel import Locale, UnknownLocaleError
 from py3langid.langid import MODEL_FILE, LanguageIdentifier
 
 from residual_hf.base.errors import InputError
+from residual_hf.data.language_names import language_name
 from residual_hf.generation.translator import Translator
 from residual_hf.model.configuration_residual import ResidualConfig
 from residual_hf.model.translation_inputs import language_tags
@@ -56,14 +57,15 @@ class Languages:
         self._identifier = LanguageIdentifier.from_model_file(MODEL_FILE, norm_probs=True)
         labels = set(self._identifier.labels)
         self._by_label = {detected_as(source, labels): source for source in reversed(self.sources)}
-        self._identifier.set_languages(set(self._by_label) & labels or None)
 
     def detect(self, text: str) -> list[dict[str, Any]]:
-        """Source languages of the server by their likelihood for a text, in percent; one of each without regions."""
-        ranked = self._identifier.rank(text) if len(self._by_label) > 1 else [(next(iter(self._by_label)), 1.0)]
+        """Source languages of the server by their likelihood for a text, in percent; one of each without regions.
+
+        The rest to 100 is that of all other languages.
+        """
         return [
             {"confidence": round(100 * float(confidence), 1), "language": self._by_label[label]}
-            for label, confidence in ranked
+            for label, confidence in self._identifier.rank(text)
             if label in self._by_label
         ] or [{"confidence": 0.0, "language": self.sources[0]}]
 
@@ -82,11 +84,3 @@ def detected_as(code: str, labels: Collection[str]) -> str:
         return language if language in labels else Locale.parse(language).language
     except (UnknownLocaleError, ValueError):
         return language
-
-
-def language_name(code: str) -> str:
-    """English name of a language code, or the code."""
-    try:
-        return Locale.parse(code.replace("-", "_")).get_display_name("en") or code
-    except (UnknownLocaleError, ValueError):
-        return code

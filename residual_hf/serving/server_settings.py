@@ -26,11 +26,17 @@ class ServerSettings(InputSettings):
     max_connections: int = option(
         1000, minimum=2, help="most connections, or half of the files that the process may open if that is less"
     )
+    file_size: int = option(10, minimum=1, help="most MiB of a document; a tenth for formats of text")
+    file_char_limit: int = option(1_000_000, minimum=1, help="most characters of a document")
     api_keys: Path | None = option(None, help="file with one API key per line; without it no key is required")
 
     def check(self) -> None:
         if self.api_keys is not None:
             self.require(self.api_keys.is_file() and self.read_keys(), "api_keys", "a file with one key per line")
+
+    @property
+    def file_bytes(self) -> int:
+        return self.file_size * 2**20
 
     def read_keys(self) -> list[bytes]:
         """The API keys, empty if none is required."""

@@ -13,6 +13,7 @@ import sys
 import threading
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
@@ -43,20 +44,23 @@ class Supervisor(Multiprocess):
             mark_process_dead(pid)
 
 
-def serve_in_workers(make_app: Callable[[], FastAPI], settings: ServerSettings) -> None:
+def serve_in_workers(make_app: Callable[[Path], FastAPI], settings: ServerSettings) -> None:
     """Serve in `settings.workers` processes until SIGTERM or SIGINT; SIGHUP replaces one after the other.
 
     They accept connections from one socket, so that those of a worker that ends wait for the others.
 
     Args:
-        make_app: called in each worker; can be pickled.
+        make_app: called in each worker, with a folder that they share; can be pickled.
 
     Raises:
         InputError: a worker could not start, and has printed why.
     """
-    with TemporaryDirectory(prefix="residual_hf_metrics_") as folder:
-        os.environ["PROMETHEUS_MULTIPROC_DIR"] = folder  # in which prometheus_client adds up processes
-        app = partial(worker_app, pickle.dumps(make_app), settings.workers)
+    with (
+        TemporaryDirectory(prefix="residual_hf_") as shared,
+        TemporaryDirectory(prefix="residual_hf_metrics_") as counts,
+    ):
+        os.environ["PROMETHEUS_MULTIPROC_DIR"] = counts  # in which prometheus_client adds up processes
+        app = partial(worker_app, pickle.dumps(partial(make_app, Path(shared))), settings.workers)
         options = {"factory": True, "workers": settings.workers, "timeout_worker_healthcheck": ANSWERS_WITHIN}
         config = uvicorn_config(app, settings, **options)
         family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET

@@ -9,37 +9,100 @@ import shutil
 import zipfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 import torch
+from accelerate import PartialState
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
-from transformers import TrainerCallback
+from transformers import TrainerCallback, TrainerState
 
 from residual_hf.base.errors import InputError
 from residual_hf.base.files import read_json
+from residual_hf.checkpoint_checks import check_undamaged
+from residual_hf.model.checksums import CHECKSUMS, find_damage, write_checksums
+from residual_hf.model.options import shortened
 
 from .callbacks import evaluations
 from .diagnostics import spikes, update_of
 
 logger = logging.getLogger(__name__)
 
+STATE = "trainer_state.json"
+STATE_TYPES: dict[str, Any] = {
+    "log_history": list,
+    "stateful_callbacks": dict,
+    "global_step": int,
+    "epoch": (int, float, type(None)),
+    "best_model_checkpoint": (str, type(None)),
+}
 WRITE_ERROR = re.compile(r"PytorchStreamWriter failed|iostream error|unexpected pos|I/O error|os error \d+")
 
 
-def read_state(checkpoint: Path) -> dict[str, Any] | None:
-    """The trainer's state of a checkpoint; None for an incomplete checkpoint: this file is written last."""
+def read_state(checkpoint: Path) -> dict[str, Any]:
+    """The trainer's state of a checkpoint. Raises `InputError` for one that is damaged or holds other values."""
+    path = checkpoint / STATE
+    state = {"log_history": None, **read_json(path)}
+    for name, kind in STATE_TYPES.items():
+        if name in state and not isinstance(state[name], kind):
+            raise InputError(f"{path}: {name} is {shortened(repr(state[name]))}, not the state of a trainer")
+    steps = [entry.get("step") if isinstance(entry, dict) else None for entry in state["log_history"]]
+    if not all(isinstance(step, int) for step in steps):
+        raise InputError(f"{path}: log_history must be a list of entries with a step")
+    if state.get("global_step", step_of(checkpoint)) != step_of(checkpoint):
+        raise InputError(f"{path}: global_step is {state['global_step']}, must be that of the folder")
+    if unknown := state.keys() - {field.name for field in fields(TrainerState)}:
+        raise InputError(f"{path}: {', '.join(sorted(unknown))} unknown, not the state of a trainer")
+    return state
+
+
+def has_state(checkpoint: Path) -> bool:
+    """Whether the trainer's state of a checkpoint can be read."""
     try:
-        return read_json(checkpoint / "trainer_state.json")
+        return bool(read_state(checkpoint))
     except InputError:
-        return None
+        return False
+
+
+def checkpoint_folders(folder: Path) -> list[Path]:
+    """The `checkpoint-N` folders in the order of N, also incomplete and damaged ones."""
+    found = (path for path in folder.glob("checkpoint-*") if path.is_dir())
+    return sorted((path for path in found if path.name.split("-")[-1].isdecimal()), key=step_of)
+
+
+def is_incomplete(checkpoint: Path) -> bool:
+    """Whether a killed process was writing or deleting a checkpoint: its state is written last and deleted first."""
+    return not (checkpoint / STATE).exists() and not (checkpoint / CHECKSUMS).exists()
 
 
 def complete_checkpoints(folder: Path) -> list[Path]:
-    """The `checkpoint-N` folders in the order of N, without those that a killed process left incomplete."""
-    found = [path for path in folder.glob("checkpoint-*") if path.name.split("-")[-1].isdigit()]
-    return sorted(filter(read_state, found), key=step_of)
+    """The `checkpoint-N` folders in the order of N, without those that a killed process left incomplete.
+
+    Raises `InputError` naming a checkpoint whose state is missing or damaged.
+    """
+    complete = []
+    for checkpoint in checkpoint_folders(folder):
+        try:
+            if not is_incomplete(checkpoint):
+                read_state(checkpoint)
+                complete.append(checkpoint)
+        except InputError as error:
+            if (checkpoint / CHECKSUMS).exists() or not _is_cut_off(checkpoint / STATE):
+                raise InputError(f"{error}; {advice(checkpoint)}") from error
+            logger.warning("%s; %s is skipped and kept", error, checkpoint)
+    return complete
+
+
+def _is_cut_off(path: Path) -> bool:
+    """Whether a file has the beginning of a JSON object, as one that a process was writing when it was killed."""
+    text = path.read_bytes().strip() if path.exists() else b"}"
+    return text[:1] in (b"", b"{") and not text.endswith(b"}")
+
+
+def advice(checkpoint: Path) -> str:
+    return f"delete {checkpoint} to continue from the checkpoint before it"
 
 
 def step_of(checkpoint: Path) -> int:
@@ -51,7 +114,7 @@ def updates_from_best(checkpoints: Sequence[Path], metric: str) -> list[int]:
     late."""
     if not checkpoints:
         return []
-    found = evaluations((read_state(checkpoints[-1]) or {}).get("log_history", []), metric)
+    found = evaluations(read_state(checkpoints[-1])["log_history"], metric)
     return sorted(found, key=lambda step: (found[step], step))
 
 
@@ -70,12 +133,19 @@ def disk_errors(folder: Path) -> Iterator[None]:
         if not WRITE_ERROR.search(str(error)):
             raise
         free = shutil.disk_usage(folder).free / 2**20
-        more = "; continue with --resume" if complete_checkpoints(folder / "checkpoints") else ""
+        more = "; continue with --resume" if any(folder.glob(f"checkpoints/*/{STATE}")) else ""
         raise OSError(f"{folder}: a file could not be written, the disk has {free:.0f} MiB free{more}") from error
 
 
 def check_intact(checkpoint: Path) -> None:
-    """Raise `InputError` for a checkpoint with a missing or damaged file."""
+    """Raise `InputError` for a checkpoint with a missing or damaged file.
+
+    One without checksums, of an earlier version, must have readable files of the usual names.
+    """
+    if damage := find_damage(checkpoint):
+        raise InputError(f"--resume: {damage}; {advice(checkpoint)}")
+    if (checkpoint / CHECKSUMS).exists():
+        return
     sharded = any(path.is_dir() for path in checkpoint.iterdir())  # by FSDP or DeepSpeed
     for name in () if sharded else ("model*.safetensors", "optimizer.pt", "scheduler.pt", "rng_state*.pth"):
         if not any(checkpoint.glob(name)):
@@ -97,7 +167,16 @@ def check_intact(checkpoint: Path) -> None:
 
 
 def _damaged(path: Path, state: str) -> str:
-    return f"--resume: {path} is {state}; delete {path.parent} to continue from the checkpoint before it"
+    return f"--resume: {path} is {state}; {advice(path.parent)}"
+
+
+class RecordChecksums(TrainerCallback):
+    """Writes the checksums of a checkpoint when all processes have written their files."""
+
+    def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        PartialState().wait_for_everyone()
+        if state.is_world_process_zero:
+            write_checksums(Path(args.output_dir, f"checkpoint-{state.global_step}"))
 
 
 class KeepCheckpoints(TrainerCallback):
@@ -116,15 +195,16 @@ class KeepCheckpoints(TrainerCallback):
     def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         if not state.is_world_process_zero:
             return
-        checkpoints = complete_checkpoints(self.folder)
+        checkpoints = [checkpoint for checkpoint in checkpoint_folders(self.folder) if has_state(checkpoint)]
         best = best_checkpoints(checkpoints, self.metric)
         regular = [checkpoint for checkpoint in checkpoints if checkpoint in best or checkpoint == checkpoints[-1]]
         kept = {*regular[-self.keep_last :], *best[: self.keep_best], Path(state.best_model_checkpoint or "")}
         spike = max(map(update_of, spikes(self.folder.parent)), default=0)
         kept |= {*[checkpoint for checkpoint in checkpoints if step_of(checkpoint) < spike][-1:]}
-        for checkpoint in self.folder.glob("checkpoint-*"):
-            if checkpoint not in kept and checkpoint.is_dir():
-                (checkpoint / "trainer_state.json").unlink(missing_ok=True)  # incomplete if the process is killed now
+        for checkpoint in checkpoint_folders(self.folder):
+            if checkpoint not in kept and (checkpoint in checkpoints or is_incomplete(checkpoint)):
+                for name in (CHECKSUMS, STATE):  # without them it is incomplete if the process is killed now
+                    (checkpoint / name).unlink(missing_ok=True)
                 shutil.rmtree(checkpoint)
 
 
@@ -153,6 +233,7 @@ def average_weights(checkpoints: Sequence[Path]) -> dict[str, Tensor]:
 def read_weights(checkpoint: Path) -> dict[str, Tensor]:
     """All tensors of a checkpoint, from one file or several."""
     weights: dict[str, Tensor] = {}
+    check_undamaged(checkpoint)
     for path in sorted(checkpoint.glob("model*.safetensors")):
         try:
             with safe_open(path, framework="pt") as file:

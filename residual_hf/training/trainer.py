@@ -16,6 +16,7 @@ from torch.utils.data import DataLoader
 from transformers.trainer_callback import TrainerControl, TrainerState
 from transformers.trainer_utils import TrainOutput
 
+from residual_hf.checkpoint_checks import check_undamaged
 from residual_hf.data.batching import Seq2SeqCollator, TokenBudgetSampler, evaluation_batches
 from residual_hf.data.encoding import EncodedCorpus
 from residual_hf.data.streaming import StreamedBatches
@@ -24,10 +25,11 @@ from residual_hf.model.translation_inputs import position_limit
 
 from .acceleration import accelerated, cpu_precision
 from .callbacks import BranchWarmupCallback, StepsOfTheSettings, StreamPosition, is_out_of_patience
-from .checkpoints import check_intact, complete_checkpoints, load_average
+from .checkpoints import RecordChecksums, check_intact, complete_checkpoints, load_average, read_state
 from .divergence import DivergenceGuard
 from .ema import EMACallback
 from .launch import refuse_average, set_matmul_precision
+from .lora import load_trained, merged, save_trained
 from .optimization import build_optimizer
 from .schedules import build_schedule
 from .sharding import ShardedTrainer, gather_full_model, is_sharded
@@ -92,7 +94,8 @@ class ResidualTrainer(ShardedTrainer):
         refuse_average(settings, self.is_fsdp_enabled or self.is_deepspeed_enabled)
         stream_position = StreamPosition() if streamed else None
         guard = DivergenceGuard(settings.divergence_factor)
-        for callback in filter(None, (StepsOfTheSettings(), BranchWarmupCallback(), self.ema, stream_position, guard)):
+        own = (StepsOfTheSettings(), BranchWarmupCallback(), self.ema, stream_position, guard, RecordChecksums())
+        for callback in filter(None, own):
             self.add_callback(callback)
         if self.accelerator.distributed_type != DistributedType.DEEPSPEED:
             # the loss is already divided by all tokens of an update; Transformers 5.4 lets accelerate divide it again
@@ -105,20 +108,22 @@ class ResidualTrainer(ShardedTrainer):
             resume_from_checkpoint = str(complete[-1])
         if resume_from_checkpoint and resume_from_checkpoint is not True:
             checkpoint = Path(resume_from_checkpoint)
-            self.state = TrainerState.load_from_json(str(checkpoint / "trainer_state.json"))
+            self.state = TrainerState(**read_state(checkpoint))
+            finished = is_finished(self.state, self.settings)
+            check_undamaged(checkpoint) if finished else check_intact(checkpoint)
             if wants_profile(self.model):
                 set_profile(self.model, type(self.model.config).from_pretrained(checkpoint).admin_profile)
             if self.ema is not None:
                 self.ema.load(checkpoint)
-            if is_finished(self.state, self.settings):
+            if finished:
                 best = Path(self.state.best_model_checkpoint or checkpoint)
                 best = checkpoint.with_name(best.name)  # the run may have been moved or copied
                 self.state.best_model_checkpoint = str(best)
-                load_average(self.model, [best])
+                self.load_weights(best)
                 return TrainOutput(self.state.global_step, math.nan, {})
-            check_intact(checkpoint)
         elif wants_profile(self.model):
             self._profile_admin()
+        self.first_epoch = self.state.epoch or 0.0 if resume_from_checkpoint else 0.0
         self.meter.reset()
         with accelerated(self.model, self.precision) if self.is_native else nullcontext():
             return super().train(resume_from_checkpoint, *args, **kwargs)
@@ -173,7 +178,14 @@ class ResidualTrainer(ShardedTrainer):
         return self.lr_scheduler
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
-        """Add `nll`, `ppl`, `tokens_per_second` and, with fp16, `loss_scale` to the entries of training."""
+        """Add `nll`, `ppl`, `tokens_per_second` and, with fp16, `loss_scale` to the entries of training.
+
+        At its end, `train_samples_per_second` are training examples, of which Transformers does not know how many are
+        in a batch; not of a stream, where they are not counted.
+        """
+        if logs.pop("train_samples_per_second", None) and not isinstance(self.train_dataset, StreamedBatches):
+            seen = ((self.state.epoch or 0.0) - self.first_epoch) * len(self.train_dataset)
+            logs["train_samples_per_second"] = round(seen / logs["train_runtime"], 3)
         if "loss" in logs:
             figures = self.meter.read()
             digits = {"nll": 4, "ppl": 4, "tokens_per_second": 1}
@@ -183,9 +195,33 @@ class ResidualTrainer(ShardedTrainer):
         super().log(logs, start_time)
 
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
-        super().save_model(output_dir, _internal_call)
+        with merged(self.model):
+            super().save_model(output_dir, _internal_call)
+        folder = Path(output_dir or self.args.output_dir)
         if self.ema is not None and self.args.should_save:
-            self.ema.save(Path(output_dir or self.args.output_dir))
+            self.ema.save(folder)
+        if self.settings.lora is not None and self.args.should_save:
+            save_trained(self.model, folder)
+
+    def load_weights(self, checkpoint: Path) -> None:
+        """Load the weights of a checkpoint."""
+        if self.settings.lora is None:
+            load_average(self.model, [checkpoint])
+        else:
+            load_trained(self.model, checkpoint)
+
+    def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
+        if self.settings.lora is None:
+            super()._load_from_checkpoint(resume_from_checkpoint, model)
+        else:
+            self.load_weights(Path(resume_from_checkpoint))
+
+    def _load_best_model(self) -> None:
+        check_undamaged(Path(self.state.best_model_checkpoint))
+        if self.settings.lora is None:
+            super()._load_best_model()
+        else:
+            self.load_weights(Path(self.state.best_model_checkpoint))
 
     def evaluate(
         self,
@@ -225,7 +261,7 @@ class ResidualTrainer(ShardedTrainer):
         model.eval()
         try:
             averaged = nullcontext() if self.ema is None else self.ema.applied()
-            with torch.no_grad(), self.compute_loss_context_manager(), averaged:
+            with torch.no_grad(), self.compute_loss_context_manager(), averaged, merged(model):
                 yield model
         finally:
             model.train(was_training)

@@ -256,3 +256,25 @@ def test_a_file_name_that_is_not_utf_8_can_be_recorded(tmp_path):
     name = os.fsdecode(b"caf\xe9")
     write_json(tmp_path / "run.json", {"command": name})
     assert read_json(tmp_path / "run.json") == {"command": name}
+
+
+@pytest.mark.parametrize("existing", ["nothing", "empty", "full"])
+def test_what_a_killed_process_left_of_a_folder_is_deleted(tmp_path, existing):
+    folder = tmp_path / "model[1]"
+    if existing != "nothing":
+        folder.mkdir()
+    if existing == "full":
+        (folder / "run.json").touch()
+    with pytest.raises(KeyboardInterrupt), atomic_folder(folder) as new:
+        (new / "weights").touch()
+        shutil.copytree(new.parent, left := new.parent.with_name(".model[1].killed_0"))
+        raise KeyboardInterrupt
+    (mine := tmp_path / ".model[1].backup_1" / "new").mkdir(parents=True)
+    (mine.parent / "notes").touch()
+    assert left.is_dir()
+    check_output_folder(folder, overwrite=True, holds=["run.json"])
+    with atomic_folder(folder) as other, atomic_folder(folder) as new:  # of which the other one is not left over
+        (new / "weights").touch()
+        (other / "config").touch()
+    assert [path.name for path in folder.iterdir()] in (["config"], ["weights"], ["config", "weights"])
+    assert list(tmp_path.glob("**/.model*")) == [mine.parent]

@@ -24,6 +24,8 @@ import residual_hf  # noqa: F401  registers the Auto classes
 from residual_hf.base.errors import InputError
 from residual_hf.cli import main
 from residual_hf.conversion.fairseq_checkpoint import MosesOptions, convert_fairseq_checkpoint, load_fairseq_model
+from residual_hf.conversion.fairseq_settings import model_settings
+from residual_hf.conversion.placeholders import to_plain
 from residual_hf.data.tokenizer import read_dictionary
 
 SOURCE = torch.tensor([[1, 1, 7, 5, 9, 2], [4, 5, 6, 11, 8, 2]])
@@ -133,6 +135,13 @@ def test_half_precision_weights_become_fp32(tmp_path):
         ("post_ln", {"encoder_embed_dim": 32}, r"encoder_embed_dim: 32, decoder_embed_dim: 16.*one width"),
         ("post_ln", {"encoder_embed_dim": 8, "decoder_embed_dim": 8}, r"encoder_embed_dim: 8 .*its table has 16"),
         ("post_ln", {"encoder_layers": 3}, r"encoder_layers: 3 .*weights of 2 layers"),
+        (
+            "post_ln",
+            {"encoder_attention_heads": 0},
+            r"encoder_attention_heads: 0 given, must be an integer >= 1",
+        ),
+        ("post_ln", {"decoder_attention_heads": None}, r"decoder_attention_heads: missing, must be an integer >= 1"),
+        ("post_ln", {"decoder_ffn_embed_dim": 0}, r"decoder_ffn_embed_dim: 0 given, must be an integer >= 1"),
         ("post_ln", {"activation_fn": "relu_squared"}, r"activation_fn: 'relu_squared'"),
         ("post_ln", {"encoder_learned_pos": True}, r"encoder_learned_pos, decoder_learned_pos"),
         ("post_ln", {"init_type": "magic"}, r"init_type: 'magic'.*adaptive"),
@@ -156,6 +165,64 @@ def test_what_cannot_be_converted_is_named(name, changes, message, tmp_path):
         load_fairseq_model(checkpoint)
 
 
+@pytest.mark.parametrize(
+    ("name", "values"),
+    [
+        ("encoder_attention_heads", [0, None, -1, "8", 2.5, True, [8], {"a": 1}, 2**63]),
+        ("decoder_layers", [0, None, 6.0, "6"]),
+        ("dropout", [None, "0.1", 1.0, -0.1, float("nan"), [0.1]]),
+        ("share_all_embeddings", ["False", 2, [], {}]),
+        ("max_source_positions", [0, -5, "512"]),
+        ("activation_fn", [None, 5, ["relu"]]),
+        ("source_lang", [5, ["de"], b"de"]),
+        ("adaptive_input_cutoff", [-1.5, ["a"], {}]),
+        ("enc_alpha", ["1", float("inf")]),
+    ],
+)
+@pytest.mark.parametrize("form", ["args", "cfg"])
+def test_settings_of_a_wrong_type_or_range_are_named(name, values, form):
+    for value in values:
+        settings = {"arch": "resi_dual", name: value}
+        stack, _, rest = name.partition("_")
+        nested = {"_name": "resi_dual", **({stack: {rest: value}} if stack in ("encoder", "decoder") else settings)}
+        checkpoint = {"args": settings} if form == "args" else {"cfg": {"model": nested}}
+        with pytest.raises(InputError, match=f"checkpoint: {name}: .*must be") as error:
+            model_settings(to_plain(checkpoint))
+        assert len(str(error.value)) < 300
+
+
+def test_only_absent_settings_have_defaults():
+    absent = model_settings({"args": {"arch": "transformer"}})
+    assert (absent["encoder_attention_heads"], absent["dropout"], absent["relu_dropout"]) == (8, 0.0, None)
+    task = {"source_lang": "en", "max_source_positions": 30}
+    of_task = model_settings({"cfg": {"model": {"_name": "transformer", **dict.fromkeys(task)}, "task": task}})
+    assert (of_task["source_lang"], of_task["max_source_positions"]) == ("en", 30)
+
+
+@pytest.mark.parametrize(
+    ("name", "tensor", "message"),
+    [
+        ("encoder.embed_tokens.weight", torch.zeros(()), "encoder.embed_tokens.weight has 0 dimensions, must have 2"),
+        ("decoder.embed_tokens.weight", torch.full((19, 16), torch.nan), "not finite"),
+        ("encoder.layers.0.self_attn.in_proj_bias", torch.zeros(()), "chunk"),
+        ("decoder.adaptive_softmax.head.weight", torch.zeros(()), "0-d tensor"),
+        ("encoder.history", torch.zeros(3), "unknown: encoder.history"),
+        ("encoder.history.weight", torch.zeros(2, 2), "has a history"),
+        ("model.er.embed_tokens.weight", torch.zeros(2), "unknown: model.er.embed_tokens.weight"),
+        (
+            f"encoder.layers.{'9' * 5000}.fc1.weight",
+            torch.zeros(1),
+            "encoder_layers: 2 in the checkpoint, but weights",
+        ),
+    ],
+)
+def test_weights_that_are_none_of_a_model_are_named(name, tensor, message, tmp_path):
+    model = random_model(ln_mode="post_ln")
+    weights = {**fairseq_weights(model), name: tensor}
+    with pytest.raises(InputError, match=message):
+        load_fairseq_model(write_checkpoint(tmp_path / "odd.pt", weights, settings_of(model.config)))
+
+
 def test_checkpoints_of_something_else_are_named(tmp_path):
     for content in ({"state_dict": {}}, {"model": {5: torch.ones(1)}}):
         torch.save(content, tmp_path / "other.pt")
@@ -165,8 +232,11 @@ def test_checkpoints_of_something_else_are_named(tmp_path):
     with pytest.raises(InputError, match="neither args .* nor cfg"):
         load_fairseq_model(tmp_path / "bare.pt")
     torch.save({"model": {"a": torch.zeros(1).expand(1 << 40)}}, tmp_path / "expanded.pt")
-    with pytest.raises(InputError, match="weights under 'model' would take 4,398,046,511,104 bytes, the file has"):
+    with pytest.raises(InputError, match="a tensor of 1,099,511,627,776 values in a storage of 1"):
         load_fairseq_model(tmp_path / "expanded.pt")
+    torch.save({"model": dict.fromkeys(map(str, range(9)), torch.zeros(10_000))}, tmp_path / "shared.pt")
+    with pytest.raises(InputError, match="weights under 'model' would take 360,000 bytes, the file has"):
+        load_fairseq_model(tmp_path / "shared.pt")
 
 
 @pytest.fixture

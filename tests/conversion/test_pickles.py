@@ -18,8 +18,9 @@ import pytest
 import torch
 
 from residual_hf.base.errors import InputError
-from residual_hf.conversion import pickle_scan
-from residual_hf.conversion.pickles import load_pickle, to_plain
+from residual_hf.conversion import pickle_machine
+from residual_hf.conversion.pickles import load_pickle
+from residual_hf.conversion.placeholders import to_plain
 
 WITNESS = "a_pickle_was_here"
 
@@ -183,8 +184,8 @@ def test_what_checkpoints_hold_is_read(zipped, tmp_path):
     assert loaded["extra"]["seen"] == {1, 2} and loaded["extra"]["by"] == {1: [2]}
 
 
-def number(value):
-    return b"\x8a\x08" + value.to_bytes(8, "little")
+def number(value, size=8):
+    return b"\x8a" + bytes([size]) + value.to_bytes(size, "little")
 
 
 def text(value):
@@ -193,8 +194,14 @@ def text(value):
 
 ENCODE = b"c_codecs\nencode\n"
 GREEDY = {
-    "key_of_doubled_tuples": (b"}K\x01" + 60 * b"q\x00h\x00\x86" + b"K\x01s.", "a tuple of more than"),
-    "key_of_nested_tuples": (b"}K\x01" + 1_000_000 * b"\x85" + b"K\x01s.", "a tuple of more than"),
+    "key_of_doubled_tuples": (b"}K\x01" + 60 * b"q\x00h\x00\x86" + b"K\x01s.", "a key that is a tuple"),
+    "key_of_nested_tuples": (b"}K\x01" + 9_000 * b"\x85" + b"K\x01s.", "a key that is a tuple"),
+    "keys_of_one_hash": (
+        b"}" + b"".join(number((2**61 - 1) * i, 255) + b"K\x00s" for i in range(9)) + b".",
+        "a key of more than 60 bits",
+    ),
+    "value_of_a_set": (b"cbuiltins\nset\n]K\x01" + 60 * b"q\x00h\x00\x86" + b"a\x85R.", "a key that is a tuple"),
+    "large_number": (b"\x8b" + (1_000).to_bytes(4, "little") + 1_000 * b"\x7f.", "a number of more than 2,048 bits"),
     "chained_codecs": (
         ENCODE
         + text(b"aa")
@@ -206,23 +213,27 @@ GREEDY = {
     ),
     "repeated_key": (
         b"(" + b"K\x00" * 1_900 + b"t" + b"q\x000}" + 3_000 * b"h\x00K\x01s" + b".",
-        "tuples of more than",
+        "a key that is a tuple",
     ),
     "copied_list": (
-        b"]q\x000cbuiltins\nset\nq\x01(" + 100 * b"h\x01h\x00\x85R" + b"t.",
-        "builtins.set of a value that is used before",
+        b"](" + 100 * b"K\x00" + b"eq\x000cbuiltins\nset\nq\x01(" + 100 * b"h\x01h\x00\x85R" + b"t.",
+        "copies of a value that is used before",
     ),
     "copied_arguments": (
-        b"cbuiltins\nset\nq\x01]\x85q\x00R" + 100 * b"0h\x01h\x00R" + b".",
-        "builtins.set of a value that is used before",
+        b"cenum\nEnum\nq\x01(" + 100 * b"K\x00" + b"tq\x000" + 100 * b"h\x01h\x00R" + b".",
+        "copies of a value that is used before",
     ),
     "copied_text": (
         ENCODE + b"q\x01(" + text(b"a" * 99) + b"q\x00" + 9 * (b"h\x01h\x00" + text(b"latin1") + b"\x86R") + b"t.",
-        "_codecs.encode of a value that is used before",
+        "copies of a value that is used before",
     ),
-    "copied_state": (
-        b"}q\x000ccollections\nOrderedDict\nq\x01)Rh\x00b.",
-        "collections.OrderedDict of a value that is used before",
+    "copied_dictionary": (
+        b"}("
+        + b"".join(b"K%cK\x00" % i for i in range(100))
+        + b"uq\x000ccollections\nCounter\nq\x01("
+        + 100 * b"h\x01h\x00\x85R"
+        + b"t.",
+        "copies of a value that is used before",
     ),
     "bytearray": (b"cbuiltins\nbytearray\n" + number(1 << 34) + b"\x85R.", "names builtins.bytearray"),
     "tensor": (b"ctorch\nFloatTensor\n" + number(1 << 34) + b"\x85R.", "names torch.FloatTensor"),
@@ -235,10 +246,65 @@ GREEDY = {
 @pytest.mark.parametrize("zipped", [True, False], ids=["zip", "legacy"])
 @pytest.mark.parametrize("case", GREEDY)
 def test_small_files_that_would_take_memory_or_time_are_refused(case, zipped, tmp_path, monkeypatch):
-    monkeypatch.setattr(pickle_scan, "MAX_OPCODES", 10_000)
+    monkeypatch.setattr(pickle_machine, "MAX_OPCODES", 10_000)
     pickled, message = GREEDY[case]
     path = write(tmp_path / "greedy.pt", b"\x80\x02" + pickled, zipped)
     with pytest.raises(InputError, match=rf"greedy\.pt: .*{message}"):
+        load_pickle(path)
+
+
+def test_a_zip_file_with_two_directories_is_checked_as_it_is_loaded(tmp_path):
+    """Its end points to the first directory, as PyTorch reads it; the second is before the end, as Python reads it."""
+    hidden, shown = (pickle.dumps({"model": text}, protocol=2) for text in ("hidden", "shown!"))
+    first, second = (write(tmp_path / "one.pt", pickled, zipped=True).read_bytes() for pickled in (hidden, shown))
+    end = first.rindex(b"PK\x05\x06")
+    assert first[end:] == second[end:]
+    (tmp_path / "two.pt").write_bytes(first[:end] + second)
+    assert torch.load(tmp_path / "two.pt", weights_only=True) == {"model": "hidden"}
+    assert load_pickle(tmp_path / "two.pt") == {"model": "shown!"}
+
+
+def test_tensors_lie_within_their_storage_and_do_not_overlap(tmp_path):
+    values = torch.arange(24.0)
+    good = {
+        "view": values[2:8],
+        "turned": values.view(2, 3, 4).permute(2, 0, 1)[1:],
+        "none": values[:0],
+        "one": values[5],
+    }
+    torch.save(good, tmp_path / "good.pt")
+    loaded = load_pickle(tmp_path / "good.pt")
+    assert loaded.keys() == good.keys() and all(torch.equal(loaded[name], good[name]) for name in good)
+    for bad in (values[:1].expand(9), values.unfold(0, 4, 1), values.as_strided((3, 3), (1, 1))):
+        torch.save(bad, tmp_path / "bad.pt")
+        with pytest.raises(InputError, match=r"bad\.pt: .*a tensor of [\d,]+ values in a storage of"):
+            load_pickle(tmp_path / "bad.pt")
+
+
+@pytest.mark.parametrize("zipped", [True, False], ids=["zip", "legacy"])
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        (b"K\x08", b"K\x09", "the storage .* has another size|larger than the file"),
+        (b"FloatStorage", b"HalfStorage", "the storage .* has another size|more than its storages"),
+        (b"K\x02K\x04\x86", b"K\x09K\x04\x86", "beyond its storage of 8 values"),
+        (b"K\x04K\x01\x86", b"K\x00K\x01\x86", "a tensor of 8 values in a storage of 8"),
+        (b"K\x04K\x01\x86", b"J\xff\xff\xff\xffK\x01\x86", "a tensor"),
+        (b"_rebuild_tensor_v2", b"_rebuild_sparse_tensor", r"names torch\._utils\._rebuild_sparse_tensor"),
+    ],
+)
+def test_tensors_that_do_not_fit_are_refused(old, new, message, zipped, tmp_path):
+    torch.save(torch.arange(8.0).view(2, 4), tmp_path / "good.pt", _use_new_zipfile_serialization=zipped)
+    whole = (tmp_path / "good.pt").read_bytes()
+    path = tmp_path / "bad.pt"
+    if zipped:
+        with zipfile.ZipFile(tmp_path / "good.pt") as good, zipfile.ZipFile(path, "w") as bad:
+            for name in good.namelist():
+                bad.writestr(name, good.read(name).replace(old, new))
+    else:
+        assert old in whole
+        path.write_bytes(whole.replace(old, new))
+    with pytest.raises(InputError, match=rf"bad\.pt: .*({message})"):
         load_pickle(path)
 
 
@@ -259,11 +325,11 @@ def test_a_record_is_loaded_once(tmp_path):
             content = content.replace(b"X\x01\x00\x00\x001", b"X\x01\x00\x00\x00K")
             twice.writestr(name.replace("data/0", "data/k"), content)
     assert torch.load(tmp_path / "twice.pt", weights_only=True)["b"].sum() == 1_000
-    with pytest.raises(InputError, match="the storage K has two names"):
+    with pytest.raises(InputError, match="the storage K is missing"):
         load_pickle(tmp_path / "twice.pt")
 
 
-def test_the_keys_of_storages_in_legacy_files_are_scanned(tmp_path):
+def test_the_keys_of_storages_in_legacy_files_are_bounded(tmp_path):
     path = tmp_path / "greedy.pt"
     torch.save({}, path, _use_new_zipfile_serialization=False)
     keys = pickle.dumps([], protocol=2)
@@ -271,7 +337,7 @@ def test_the_keys_of_storages_in_legacy_files_are_scanned(tmp_path):
     whole = path.read_bytes()
     assert whole.endswith(keys)
     path.write_bytes(whole.removesuffix(keys) + bomb)
-    with pytest.raises(InputError, match="a tuple of more than"):
+    with pytest.raises(InputError, match="a key that is a tuple"):
         load_pickle(path)
 
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 from functools import partial
 
 import pytest
+from safetensors.numpy import save_file
 from tokenizers import Regex, Tokenizer, models, pre_tokenizers
-from transformers import PreTrainedTokenizerFast
+from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from residual_hf.base.errors import InputError
 from residual_hf.data import encoding
@@ -14,6 +15,7 @@ from residual_hf.data.data_settings import TokenizerSettings
 from residual_hf.data.encoding import EncodedCorpus, encode_corpus
 from residual_hf.data.text_files import in_batches
 from residual_hf.data.tokenizer_training import train_tokenizer
+from residual_hf.model.checksums import CHECKSUMS
 from residual_hf.model.tokenization_residual import ResidualTokenizer
 
 SOURCES = ["one two three", "four", "five six"] * 5
@@ -70,7 +72,36 @@ def test_cache_is_used_for_the_same_text_only(corpus, tokenizer, tmp_path, monke
     assert encode_corpus(other, tokenizer, name="train", cache_dir=tmp_path)[0]["input_ids"].tolist() != (
         first[0]["input_ids"].tolist()
     )
-    assert len(list(tmp_path.iterdir())) == 2
+    assert len(list(tmp_path.glob("*.safetensors"))) == 2
+
+
+def test_cache_is_used_with_the_tokenizer_that_was_saved(corpus, tokenizer, tmp_path):
+    """As a resumed run loads it, and one that was resumed twice."""
+    encode_corpus(corpus, tokenizer, cache_dir=tmp_path / "cache")
+    for name in "ab":
+        tokenizer.save_pretrained(tmp_path / name)
+        tokenizer = AutoTokenizer.from_pretrained(tmp_path / name)
+        encode_corpus(corpus, tokenizer, cache_dir=tmp_path / "cache")
+    assert len(list((tmp_path / "cache").glob("*.safetensors"))) == 1
+    tokenizer.add_tokens(["one"])
+    encode_corpus(corpus, tokenizer, cache_dir=tmp_path / "cache")
+    assert len(list((tmp_path / "cache").glob("*.safetensors"))) == 2
+
+
+@pytest.mark.parametrize("damage", ["another id", "cut off", "no record"])
+def test_a_damaged_cache_is_not_used(corpus, tokenizer, tmp_path, caplog, damage):
+    expected = encode_corpus(corpus, tokenizer, cache_dir=tmp_path).arrays
+    (path,) = tmp_path.glob("*.safetensors")
+    if damage == "another id":
+        save_file(expected | {"source_ids": expected["source_ids"][::-1].copy()}, path)
+    elif damage == "cut off":
+        path.write_bytes(path.read_bytes()[:-3])
+    else:
+        (tmp_path / CHECKSUMS).write_text("{")
+    for _ in range(2):
+        arrays = encode_corpus(corpus, tokenizer, cache_dir=tmp_path).arrays
+        assert all((arrays[name] == expected[name]).all() for name in expected)
+    assert caplog.text.count(f"{path} is damaged") == 1
 
 
 def test_select_keeps_the_pairs():

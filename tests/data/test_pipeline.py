@@ -101,6 +101,20 @@ def test_text_of_which_the_tokenizer_knows_little(tmp_path, corpora, caplog):
 
 
 @pytest.mark.parametrize("stream", [False, True])
+def test_text_that_cannot_be_right_is_reported_once(tmp_path, corpora, caplog, stream):
+    prepared(tmp_path, corpora, stream=stream)
+    assert "same text" not in caplog.text  # too few pairs
+    for side in ("source", "target"):
+        path = tmp_path / f"train.{side}"
+        path.write_text(2 * path.read_text())
+    for _ in range(2):
+        prepared(tmp_path / "more", corpora, stream=stream)
+    assert caplog.text.count("data.train: train.source|train.target: 100% of the pairs have the same text") == 1
+    prepared(tmp_path / "summaries", {**corpora, "train": {**corpora["train"], "target_lang": "en"}}, stream=stream)
+    assert caplog.text.count("same text") == 1
+
+
+@pytest.mark.parametrize("stream", [False, True])
 def test_pairs_in_training_and_evaluation_are_counted(tmp_path, corpora, caplog, stream):
     prepared(tmp_path / "apart", corpora, stream=stream)
     assert "also training pairs" not in caplog.text

@@ -1,24 +1,30 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 from __future__ import annotations
 
+import bz2
 import gzip
 import hashlib
+import lzma
 import tracemalloc
 
 import pytest
 
 from residual_hf.base.errors import InputError
 from residual_hf.data import text_files
-from residual_hf.data.text_files import LineReader, count_lines, file_hash, in_batches, iter_lines, sample_hash
+from residual_hf.data.text_files import LineReader, count_lines, in_batches, iter_lines, sample_hash
+from residual_hf.model.checksums import file_hash
 
 LINES = ["Straße", "", "end\u2028of line", "last"]
 
 
-@pytest.fixture(params=["plain", "gzip"])
+COMPRESS = {"plain": bytes, "gzip": gzip.compress, "bzip2": bz2.compress, "xz": lzma.compress}
+
+
+@pytest.fixture(params=["plain", "gzip", "bzip2", "xz"])
 def file(request, tmp_path):
     content = ("\ufeff" + "\r\n".join(LINES)).encode()
     path = tmp_path / ("text.gz" if request.param == "gzip" else "text")
-    path.write_bytes(gzip.compress(content) if request.param == "gzip" else content)
+    path.write_bytes(COMPRESS[request.param](content))
     return path
 
 
@@ -69,10 +75,33 @@ def test_counting_stops_early(tmp_path):
     [
         ("latin", "ok\nStraße\n".encode("latin-1"), "line 2, byte 5 (0xDF) is not UTF-8"),
         ("utf16", "text\n".encode("utf-16"), "line 1, byte 1 (0xFF) is not UTF-8; the file looks like UTF-16"),
+        ("no_mark", "one\ntwo\n".encode("utf-16-le"), "line 1 has a NUL byte: the file is not UTF-8 text, but may be"),
+        ("no_mark", "zwölf äß\n".encode("utf-16-be"), "is not UTF-8; the file looks like UTF-16"),
+        ("binary", b"one\ntwo\0three\n", "line 2 has a NUL byte"),
         ("cut.gz", gzip.compress(b"line\n" * 1000)[:-12], "damaged gzip file"),
+        ("cut.xz", lzma.compress(b"line\n" * 1000)[:-12], "damaged xz file"),
+        ("no.bz2", b"plain text", "Invalid data stream"),
+        ("no.xz", b"plain text", "damaged xz file, cannot be read past line 0"),
+        (
+            "text.zst",
+            b"\x28\xb5\x2f\xfd\x00",
+            "compressed with Zstandard, must be one of .gz, .bz2, .xz or plain text",
+        ),
         ("no.gz", b"plain text", "damaged gzip file, cannot be read past line 0"),
     ],
-    ids=["encoding", "UTF-16", "cut", "not gzip"],
+    ids=[
+        "encoding",
+        "UTF-16",
+        "UTF-16-LE",
+        "UTF-16-BE",
+        "NUL",
+        "cut",
+        "cut xz",
+        "not bzip2",
+        "not xz",
+        "zst",
+        "not gzip",
+    ],
 )
 def test_what_cannot_be_read_is_named(tmp_path, name, content, message):
     (tmp_path / name).write_bytes(content)

@@ -8,6 +8,7 @@ import gzip
 import io
 import json
 import os
+import re
 import subprocess
 import sys
 import threading
@@ -23,7 +24,7 @@ from residual_hf.generation import resumable_file, stream
 from residual_hf.generation.devices import run_on_devices
 from residual_hf.generation.generation_settings import StreamSettings
 from residual_hf.generation.stream import translate_stream
-from residual_hf.generation.translator import Translator
+from residual_hf.generation.translator import Hypothesis, Translator
 
 LINES = [*SENTENCES, "", *SENTENCES[::-1], "zwei"]
 LONG = " ".join(SENTENCES * 4)
@@ -63,6 +64,24 @@ def translate(model, source, capsysbinary):
 @pytest.mark.parametrize("window", [1, 3, 100])
 def test_lines_keep_their_order_in_any_window(translate, source, expected, window):
     assert translate("--input", source, "--window", window) == (0, expected, "")
+
+
+def test_paragraphs_are_split_into_sentences(translate, expected, tmp_path, model):
+    pytest.importorskip("sentencex", reason="the extra [documents] is not installed")
+    dog, _, cats, _ = SENTENCES
+    lines = [f"1. Zwei Katzen. {dog}.  {cats}.", "", "12", f"{LONG}. {LONG}."]
+    (tmp_path / "paragraphs").write_text("\n".join(lines) + "\n")
+    arguments = ("--input", tmp_path / "paragraphs", "--split-sentences", "--scores", "--num-return-sequences", 2)
+    code, written, error = translate(*arguments)
+    assert (code, len(written), error) == (0, 8, "")
+    translator = Translator.from_pretrained(model)
+    found = translator.hypotheses(["Zwei Katzen.", f"{dog}.", f"{cats}."], 2)
+    for rank in range(2):
+        texts, scores = zip(*((best[rank].text, best[rank].score) for best in found), strict=True)
+        assert written[rank] == f"{sum(scores) / 3:.4f}\t1. {texts[0]} {texts[1]}  {texts[2]}"
+    assert written[2:6] == ["0.0000\t", "0.0000\t", "0.0000\t12", "0.0000\t12"]
+    aligned = translate("--input", tmp_path / "paragraphs", "--split-sentences", "--alignments")[1]
+    assert aligned[0].split("\t")[0].startswith("1. ") and re.fullmatch(r"(\d+-\d+ ?)+", aligned[0].split("\t")[1])
 
 
 def test_standard_input_is_read_as_files_are(translate, source, expected, monkeypatch):
@@ -127,7 +146,7 @@ def test_output_grows_and_an_interrupted_one_is_continued(translate, source, exp
     assert output.read_text().splitlines() == expected
     assert sorted(path.name for path in tmp_path.iterdir()) == ["changed", "in", "out"]
     code, _, error = translate(*arguments, "--resume")
-    assert code == 2 and "nothing to continue" in error
+    assert code == 2 and "nothing to continue" in error and "out is complete, --overwrite replaces it" in error
     assert translate("--input", source, "--resume")[0] == 2
 
 
@@ -150,6 +169,37 @@ def test_several_translations_with_scores(translate, source, expected):
     assert code == 0 and [text for _, text in rows[::3]] == expected
     scores = [float(score) for score, _ in rows]
     assert all(scores[i] >= scores[i + 1] >= scores[i + 2] for i in range(0, len(rows), 3))
+
+
+def test_columns_after_a_translation(translate, source, expected, model):
+    plain = Translator.from_pretrained(model).hypotheses(LINES, alignments=True)
+    code, lines, error = translate("--input", source, "--scores", "--alignments", "--word-scores", "--flags")
+    assert code == 0 and error == ""
+    for line, translation, (best,) in zip(lines, expected, plain, strict=True):
+        score, text, links, words, flags = line.split("\t")
+        assert (score, text, links) == (f"{best.score:.4f}", translation, str(best.alignment))
+        assert [float(word) for word in words.split()] == pytest.approx(best.alignment.word_scores, abs=1e-4)
+        assert len(words.split()) == len(text.split())
+        assert "repetition" in flags if translation else flags == links == words == ""
+    assert translate("--input", source, "--flags")[1] == ["\t".join(line.split("\t")[1::3]) for line in lines]
+
+
+def test_review_lists_the_worst_lines(translate, source, model, monkeypatch):
+    worst = {3: ("zwei 12 13", "two 12", -0.1), 4: ("ein Hund", "a dog", -9.0), 1: ("ja", "yes", -0.5)}
+    lines = ["ja", "nein", "zwei 12 13", "ein Hund", ""]
+    found = {source: Hypothesis(text, score) for source, text, score in worst.values()}
+    found |= {"nein": Hypothesis("no", -0.2), "": Hypothesis("", 0.0)}
+    monkeypatch.setattr(Translator, "hypotheses", lambda self, window, **options: [[found[line]] for line in window])
+    source.write_text("\n".join(lines) + "\n")
+    for window in (1, 100):
+        code, out, error = translate("--input", source, "--review", 3, "--window", window)
+        assert code == 0 and out == [found[line].text for line in lines]
+        assert error.splitlines() == [
+            "1 of 5 lines are suspicious; look first at",
+            *("line 3, score -0.1000, numbers", "  zwei 12 13", "  two 12"),
+            *("line 4, score -9.0000", "  ein Hund", "  a dog"),
+            *("line 1, score -0.5000", "  ja", "  yes"),
+        ]
 
 
 def test_sampling_follows_the_seed_and_its_settings(translate, source):

@@ -41,7 +41,7 @@ def test_a_run_folder_need_not_have_a_name_of_the_hub(make_run):
     assert "# lr=0.001 \\#2" in content(write_card(run))
 
 
-def test_card_says_what_the_run_recorded(make_run):
+def test_card_says_what_the_run_recorded(make_run, resamples):
     run = make_run()
     card = content(write_card(run))
     mode = LN_MODES["resi_dual"]
@@ -93,12 +93,12 @@ def test_card_says_how_the_text_was_prepared_and_mixed(make_run):
     for fact in ("text tokenized by Moses", "segmented into subwords", "train:\n", "- weight: 2.0\n", "- tag: <BT>\n"):
         assert fact in card, fact
     assert "someone" not in card and "scored as they are" not in card
-    assert 'translate("A sent@@ ence in de .")' in card
+    assert 'translate("A sent@@ ence in German .")' in card
     edit_recipe(run, lambda recipe: recipe["data"].pop("pretokenized"))
     assert "The words of the segmented files were scored as they are" in content(write_card(run, overwrite=True))
 
 
-def test_interval_contains_the_score(make_run):
+def test_interval_contains_the_score(make_run, resamples):
     tables = content(write_card(make_run())).split("**Validation set**")
     rows = re.findall(r"\| (BLEU|chrF|TER) \| ([\d.]+) \| ([\d.]+) to ([\d.]+) \|", tables[0])
     assert [row[0] for row in rows] == ["BLEU", "chrF", "TER"]
@@ -203,7 +203,7 @@ def test_no_intervals_without_references(make_run, caplog):
     assert "test.references.txt" in caplog.text
 
 
-def test_comparison_with_a_baseline(make_run):
+def test_comparison_with_a_baseline(make_run, resamples):
     card = content(write_card(make_run(), baseline=make_run("base", BAD)))
     (row,) = re.findall(r"\| BLEU \| ([\d.]+) \| ([\d.]+) \| \+([\d.]+) \| ([\d.]+) \| (yes|no) \|", card)
     baseline, ours, difference, p = map(float, row[:4])
@@ -212,7 +212,7 @@ def test_comparison_with_a_baseline(make_run):
     assert "The baseline is the run `base` (`resi_dual`)" in card and "koehn2004statistical" in card
 
 
-def test_equal_translations_do_not_differ(make_run):
+def test_equal_translations_do_not_differ(make_run, resamples):
     card = content(write_card(make_run(), baseline=make_run("base")))
     assert re.search(r"\| BLEU \| [\d.]+ \| [\d.]+ \| \+0.00 \| 1.000 \| no \|", card)
 
@@ -278,7 +278,7 @@ def test_several_corpora_are_scored_separately(make_run):
     ]
     assert "**Test set** (`mean of 2 corpora`)" in content(path) and "| BLEU | 33.33 |" in content(path)
     assert "Cleaning kept 9 of 9 training pairs of `b.de`." in content(path)
-    assert "translates from `de` to `en`, from `en` to `de`." in content(path)
+    assert "Translates German to English, English to German: a Transformer" in content(path)
 
 
 def test_results_of_further_metrics_are_shown(make_run):

@@ -42,7 +42,7 @@ def test_use_of_a_multilingual_model(make_run, side, call, sentence):
     edit_json(run / "model" / "config.json", language_tags=side)
     card = content(write_card(run))
     assert 'tgt_lang="en"))' in card and 'target_lang="en"))' in card
-    assert call in card and f'tokenizer(["{sentence} in de."]' in card
+    assert call in card and f'tokenizer(["{sentence} in German."]' in card
 
 
 def test_card_of_a_model_for_headlines(make_run):
@@ -55,7 +55,7 @@ def test_card_of_a_model_for_headlines(make_run):
     assert (data.pipeline_tag, data.language) == ("summarization", ["en"])
     assert {result.task_name for result in data.eval_results} == {"Summarization en-en"}
     card = content(path)
-    assert "residual connections that summarizes text in `en`." in card and "translat" not in usage_of(card)
+    assert "Summarizes text in English: a Transformer" in card and "translat" not in usage_of(card)
     assert 'summarize = pipeline("summarization", model="run"' in card
 
 
@@ -67,7 +67,11 @@ def test_card_of_a_model_for_headlines(make_run):
             ("<2fr>", "<2de>"),
             ['tgt_lang="de"', "- de", "- fr", "pipeline_tag: translation"],
         ),
-        ({"source_lang": "en", "target_lang": "en"}, (), ["summarizes text in `en`.", "pipeline_tag: summarization"]),
+        (
+            {"source_lang": "en", "target_lang": "en"},
+            (),
+            ["Summarizes text in English.", "pipeline_tag: summarization"],
+        ),
     ],
     ids=["multilingual", "summarization"],
 )

@@ -20,6 +20,7 @@ from residual_hf.hub import push
 from residual_hf.hub.plain_card import save_with_card
 from residual_hf.hub.push import push_run
 from residual_hf.model import connections, self_contained
+from residual_hf.model.checksums import CHECKSUMS
 from residual_hf.model.ln_modes import PreLN
 
 CARD = "---\nlibrary_name: transformers\npipeline_tag: translation\ntags: [translation]\n---\n# German to English\n"
@@ -125,6 +126,25 @@ def test_files_that_nobody_means_to_upload_are_refused_by_name(run, change, mess
         push_run(run, "somebody/a", dry_run=True)
 
 
+HF = "hf_" + "aBcDeFgHiJ" * 3 + "kLmN"  # of the form of a token
+
+
+def test_secrets_are_refused_by_file_and_field_and_not_shown(run):
+    model = run / "model"
+    (model / CHECKSUMS).unlink()  # the user has edited the files
+    config = json.loads((model / "generation_config.json").read_text())
+    (model / "generation_config.json").write_text(json.dumps(config | {"hub": {"notes": ["x", f"use {HF}"]}}))
+    with pytest.raises(
+        InputError, match=r"generation_config\.json: hub\.notes\.1: .* \(Hugging Face Token\)"
+    ) as error:
+        push_run(run, "somebody/a", dry_run=True)
+    assert HF not in str(error.value)
+    (model / "generation_config.json").write_text(json.dumps(config))
+    insert(model / "README.md", f"login(token='{HF}')\n")
+    with pytest.raises(InputError, match=r"README\.md: line \d+: looks like a secret \(Hugging Face Token\)"):
+        push_run(run, "somebody/a", dry_run=True)
+
+
 @pytest.mark.parametrize("change", ["# a comment\n", "unused = 1\n"])
 def test_the_installed_code_replaces_that_of_another_version_which_computes_the_same(run, change):
     model = run / "model"
@@ -165,7 +185,8 @@ def test_a_model_without_records_gets_a_card_that_says_where_it_is_from(tmp_path
     for shown in (
         "- de\n- en\n",
         "`resi_dual` residual",
-        "from `de` to `en`. Converted from \\<a\\>.",
+        "Translates German to English. An encoder-decoder Transformer",
+        "connections. Converted from \\<a\\>.",
         'model="my [model]"',
     ):
         assert shown in card, shown

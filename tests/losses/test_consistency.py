@@ -110,16 +110,18 @@ def test_an_update_divides_by_the_tokens_of_the_text_over_all_accumulated_batche
 def test_the_second_pass_of_simcut_lacks_embeddings_of_both_sides_and_the_first_does_not():
     model = make_model().train()
     found = {}
-    TwoPasses(model, 3.0, 0.4)
+    TwoPasses(model, 3.0, 0.8)
     for stack in (model.model.encoder, model.model.decoder):
         stack.embed_tokens.register_forward_hook(lambda m, i, o, name=stack.stack: found.update({name: o.detach()}))
     ids = torch.arange(4, 36).view(4, 8)
+    ids[:, -1] = model.config.eos_token_id
     model(input_ids=ids, labels=ids)
-    for embeddings in found.values():
+    for embeddings, end in zip(found.values(), (-1, 0), strict=True):  # where `</s>` is
         first, second = embeddings.chunk(2)
         missing = (second == 0).all(-1)
+        assert not missing[:, end].any()
         assert torch.equal(second, first * ~missing.unsqueeze(-1)) and not (first == 0).all(-1).any()
-        assert 0.1 < missing.float().mean() < 0.7
+        assert 0.4 < missing.float().mean() < 0.95
     model(input_ids=ids, decoder_input_ids=ids)  # no labels: nothing to train on
     assert found["encoder"].shape[0] == 4
 

@@ -8,13 +8,16 @@ import shutil
 import sys
 
 import pytest
+import torch
 from support.processes import run_forked
 from support.tiny_translator import SENTENCES, tiny_model, tiny_tokenizer
-from transformers import AutoModelForSeq2SeqLM, pipeline
+from transformers import AutoConfig, AutoModelForSeq2SeqLM, pipeline
 from transformers.dynamic_module_utils import get_relative_imports
 
-from residual_hf.checkpoint import save_checkpoint
+from residual_hf.base.errors import InputError
+from residual_hf.checkpoint import load_checkpoint, save_checkpoint, validate_model_folder
 from residual_hf.model import connections, modeling_residual, self_contained
+from residual_hf.model.checksums import write_checksums
 
 COMMIT = "0123456789" * 4
 
@@ -104,8 +107,9 @@ except RuntimeError as error:
     assert answers == [expected] * 7
     assert base == "ResidualModel"
     assert "translation, translation_de_to_en" in error  # more than one task: it must be named
+    saved = {path.name for path in folder.iterdir()} - {"checksums.json"}  # of `save_checkpoint`
     for copy in ("again", "third", "from_hub"):
-        assert {path.name for path in (tmp_path / copy).iterdir()} == {path.name for path in folder.iterdir()}
+        assert {path.name for path in (tmp_path / copy).iterdir()} == saved
         translate = pipeline("translation", model=str(tmp_path / copy), device="cpu")
         assert translate(SENTENCES, max_new_tokens=8) == expected
     config = json.loads((tmp_path / "from_hub" / "config.json").read_text())
@@ -174,6 +178,48 @@ print(json.dumps([*answers, translate("translation", "again")]))
 """
     )
     assert without_the_package(script, place) == [translations] * 2
+
+
+def test_mode_of_a_user_is_registered_by_its_checkpoint(user_mode, tokenizer, tmp_path, monkeypatch):
+    """Where residual_hf is imported and the file of the mode is not: only if the user trusts the checkpoint."""
+    user_mode("my_plus", MODE.format(name="my_plus", cls="Plus"))
+    model = tiny_model(tokenizer, ln_mode="my_plus", source_lang="de", target_lang="en").eval()
+    tokens = {"input_ids": torch.arange(4, 12)[None], "labels": torch.arange(4, 8)[None]}
+    expected = model(**tokens).loss
+    saved = save_checkpoint(model, tokenizer, tmp_path / "plus")
+    other = save_checkpoint(model, tokenizer, tmp_path / "other")
+    file = other / "my_plus.py"
+    file.write_text(file.read_text().replace("stream[0] - sublayer", "stream[0] + sublayer"))
+    failing = save_checkpoint(model, tokenizer, tmp_path / "failing")
+    (failing / "my_plus.py").write_text("raise RuntimeError('not run')\n")
+    for folder in (other, failing):  # as if they had been saved like this
+        write_checksums(folder, ["my_plus.py"])
+    assert torch.equal(load_checkpoint(failing, trust_remote_code=True)[0](**tokens).loss, expected)  # the user's runs
+
+    connections.LN_MODES.pop("my_plus")
+    del sys.modules["my_plus"]
+    for load in (AutoModelForSeq2SeqLM.from_pretrained, load_checkpoint):
+        with pytest.raises(ValueError, match="unknown ln_mode 'my_plus'.*--import FILE.*trust_remote_code"):
+            load(saved)
+    assert AutoConfig.from_pretrained(saved).ln_mode == "my_plus"
+    with pytest.raises(InputError, match="its my_plus.py cannot be run: RuntimeError: not run"):
+        load_checkpoint(failing, trust_remote_code=True)
+    with monkeypatch.context() as patch:
+        patch.delitem(sys.modules, "residual_hf.model.my_plus", raising=False)
+        for load in (
+            AutoModelForSeq2SeqLM.from_pretrained,
+            modeling_residual.ResidualForConditionalGeneration.from_pretrained,
+        ):
+            assert torch.equal(load(saved, trust_remote_code=True)(**tokens).loss, expected)
+        loaded, _ = load_checkpoint(saved, trust_remote_code=True)
+        translate = pipeline("translation", model=str(saved), trust_remote_code=True, device="cpu")
+        assert type(translate.model) is type(loaded) is modeling_residual.ResidualForConditionalGeneration
+        again = save_checkpoint(loaded, tokenizer, tmp_path / "again")
+        for path in saved.glob("*.py"):
+            assert (again / path.name).read_text() == path.read_text()
+        validate_model_folder(again)
+        with pytest.raises(InputError, match="'residual_hf.model.my_plus' with other code is in use"):
+            load_checkpoint(other, trust_remote_code=True)
 
 
 @pytest.mark.parametrize(

@@ -25,15 +25,18 @@ from residual_hf.cli import main
 from residual_hf.data import encoding
 from residual_hf.data.pipeline import read_corpora
 from residual_hf.data.shortlist import load_shortlist
+from residual_hf.model.checksums import CHECKSUMS, write_checksums
 from residual_hf.model.configuration_residual import ResidualConfig
 from residual_hf.model.options import from_mapping
 from residual_hf.native import library
 from residual_hf.records.run_record import RunRecord
 from residual_hf.runs import final_model, fitting
 from residual_hf.runs import run as run_module
+from residual_hf.runs.average import average_run
 from residual_hf.runs.recipe import Recipe
-from residual_hf.runs.resuming import check_same_run
+from residual_hf.runs.resuming import check_same_run, has_finished
 from residual_hf.runs.run import train
+from residual_hf.runs.warm_start import load_start
 from residual_hf.training.callbacks import is_out_of_patience
 from residual_hf.training.checkpoints import check_intact, complete_checkpoints
 from residual_hf.training.trainer import ResidualTrainer, is_finished
@@ -103,7 +106,13 @@ def test_differences_are_listed_and_nothing_is_written(run):
     ):
         assert difference in str(refused.value)
     assert "max_updates" not in str(refused.value)
+    assert f"set model.from: {folder} and another output_dir" in str(refused.value)
     assert content(folder) == before
+    (folder / "model").rename(folder / "other")
+    last = max((folder / "checkpoints").iterdir())
+    with pytest.raises(InputError, match=f"model.from: {last} "):
+        check(changed(recipe, "training", lr=0.5), folder)
+    load_start(str(last), {})
 
 
 def test_another_tokenizer_is_refused(run):
@@ -182,8 +191,12 @@ def test_a_run_stopped_by_patience_goes_on_with_more(tmp_path):
     assert train(changed(recipe, "training", patience=3), resume=True)["updates"] == 8
 
 
-def test_the_precisions_and_commits_of_all_starts_are_recorded(run, monkeypatch):
+def test_the_precisions_and_commits_of_all_starts_are_recorded(run, monkeypatch, caplog):
     recipe, folder = run
+    first = RunRecord.read(folder)
+    RunRecord.update(folder, seconds=6000.0)
+    monkeypatch.setattr("residual_hf.records.run_record.device_name", lambda: "a CPU, 9 threads")
+    monkeypatch.setattr("residual_hf.runs.resuming.device_name", lambda: "a CPU, 9 threads")
     assert RunRecord.read(folder).precision == "fp32"
     RunRecord.update(folder, commit="1234+")
     monkeypatch.setattr("residual_hf.records.run_record.commit", lambda: "5678")
@@ -194,6 +207,10 @@ def test_the_precisions_and_commits_of_all_starts_are_recorded(run, monkeypatch)
         record = RunRecord.read(folder)
         assert (record.precision, record.commit) == ("fp32, then bf16", "1234+, then 5678")
         assert record.commits == ["1234+", "5678"]
+        assert record.device == f"{first.device}, then a CPU, 9 threads"
+    assert 6000 < record.seconds < 6300 and read_json(folder / "metrics.json")["minutes"] >= 100
+    assert caplog.text.count("will differ in their last digits") == 1  # at the first of the two
+    assert f"device: {first.device}, now a CPU, 9 threads" in caplog.text
 
 
 def test_a_resumed_run_evaluates_and_logs_as_often_as_its_recipe_says(run):
@@ -286,6 +303,63 @@ def test_a_flipped_bit_and_a_missing_file_are_found(run):
         (checkpoint / name).write_bytes(content)
 
 
+def flip(path, place=0.5):
+    """Flip a bit of a file."""
+    content = bytearray(path.read_bytes())
+    content[int(len(content) * place)] ^= 1
+    path.write_bytes(content)
+
+
+@pytest.mark.parametrize("name", ["trainer_state.json", "model.safetensors", "scheduler.pt", CHECKSUMS])
+@pytest.mark.parametrize("damage", ["truncated", "flipped", "missing"])
+def test_a_damaged_checkpoint_is_refused_and_kept(run, name, damage):
+    path = run[1] / "checkpoints" / "checkpoint-4" / name
+    if damage == "flipped":
+        flip(path)
+    elif damage == "truncated":
+        path.write_bytes(path.read_bytes()[:-9])
+    else:
+        path.unlink()
+        if name == CHECKSUMS:  # as those of earlier versions: only what can be seen is checked
+            check_intact(path.parent)
+            return
+    with pytest.raises(InputError, match=r"checkpoint-4/.*; delete \S+checkpoint-4 to continue"):
+        check_intact(complete_checkpoints(run[1] / "checkpoints")[-1])
+
+
+def test_a_damaged_state_does_not_send_a_run_back(run):
+    recipe, folder = run
+    checkpoint = folder / "checkpoints" / "checkpoint-4"
+    state = checkpoint / "trainer_state.json"
+    state.write_text(state.read_text()[:-9])
+    with pytest.raises(InputError, match=r"checkpoint-4/trainer_state\.json: not JSON: .*; delete \S+checkpoint-4 to"):
+        train(changed(recipe, "training", max_updates=6), resume=True)
+    assert state.exists() and not (folder / "checkpoints" / "checkpoint-6").exists()
+
+
+@pytest.mark.parametrize(
+    "state",
+    ["{}", "[]", '{"log_history": 3}', '{"log_history": [{"step": "4"}]}', '{"log_history": [], "global_step": 9}']
+    + ['{"log_history": [], "stateful_callbacks": []}', '{"log_history": [], "other": 1}', '{"log_history": [}'],
+)
+def test_a_state_must_hold_what_resuming_needs(tmp_path, state):
+    """Also in a checkpoint of an earlier version, without checksums."""
+    (tmp_path / "checkpoint-4").mkdir()
+    (tmp_path / "checkpoint-4" / "trainer_state.json").write_text(state)
+    with pytest.raises(InputError, match=r"checkpoint-4/trainer_state\.json.*delete \S+checkpoint-4 to continue"):
+        complete_checkpoints(tmp_path)
+
+
+def test_a_state_that_a_killed_process_was_writing_is_skipped_with_a_warning_and_kept(run, caplog):
+    recipe, folder = run
+    checkpoint = folder / "checkpoints" / "checkpoint-4"
+    state = checkpoint / "trainer_state.json"
+    state.write_text(state.read_text()[:200])
+    (checkpoint / CHECKSUMS).unlink()
+    train(changed(recipe, "training", max_updates=3), resume=True)
+    assert "checkpoint-4 is skipped and kept" in caplog.text and state.exists()
+
+
 def test_the_model_is_saved_before_it_is_scored_and_scoring_is_resumed(tmp_path, monkeypatch):
     def fail(*arguments):
         raise RuntimeError("scoring failed")
@@ -308,9 +382,14 @@ def test_a_finished_run_stays_as_it_is_unless_something_has_changed(run, caplog)
     metrics = train(changed(recipe, "decoding", num_beams=1), resume=True)
     assert content(folder) == before and metrics == read_json(folder / "metrics.json")
     assert "has finished, and the recipe is the same" in caplog.text
+    weights = folder / "model" / "model.safetensors"
+    flip(weights)
+    assert not has_finished(changed(recipe, "decoding", num_beams=1), read_corpora(recipe.data), folder)
+    assert "model.safetensors is damaged" in caplog.text and "made again from the checkpoints" in caplog.text
     text = folder.parent / "test.de"
     text.write_text(text.read_text().replace("Hund", "Wolf"))
     assert train(changed(recipe, "decoding", num_beams=1), resume=True)["test"] != metrics["test"]
+    assert weights.read_bytes() == before["model/model.safetensors"]
 
 
 def test_a_run_that_was_moved_keeps_its_best_checkpoint(run):
@@ -318,6 +397,7 @@ def test_a_run_that_was_moved_keeps_its_best_checkpoint(run):
     for state in folder.glob("checkpoints/*/trainer_state.json"):
         elsewhere = {"best_model_checkpoint": "/nowhere/run/checkpoints/checkpoint-2", "best_global_step": 2}
         write_atomically(state, json.dumps(read_json(state) | elsewhere))
+        write_checksums(state.parent)
     train(changed(recipe, "decoding", num_beams=1), resume=True)  # scores again
     kept, final = (folder / name / "model.safetensors" for name in ("checkpoints/checkpoint-2", "model"))
     assert final.read_bytes() != (folder / "checkpoints/checkpoint-4/model.safetensors").read_bytes()
@@ -456,6 +536,10 @@ def test_a_finished_run_gets_a_shortlist_and_is_scored_with_it(stream, tmp_path,
     assert {*tokenizer.all_special_ids} <= {*shortlist.frequent} and len(used) == 2
     (green,), (grün,) = (tokenizer(text, add_special_tokens=False).input_ids[-1:] for text in ("green", "grün"))
     assert grün in {*shortlist.frequent, shortlist.candidates[green, 0]}
+    average_run(folder, tmp_path / "average", 2)
+    assert load_shortlist(tmp_path / "average", ResidualConfig.from_pretrained(tmp_path / "average"))
+    for model in (folder / "model", tmp_path / "average"):
+        assert "shortlist=True" in (model / "README.md").read_text()
 
 
 def test_a_run_without_kernels_keeps_the_shortlist_for_those_that_have(run, monkeypatch, caplog):

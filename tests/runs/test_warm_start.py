@@ -19,7 +19,7 @@ from residual_hf.data.tokenizer_training import train_tokenizer
 from residual_hf.model.configuration_residual import ResidualConfig
 from residual_hf.model.modeling_single_stack import ResidualForCausalLM
 from residual_hf.model.options import from_mapping
-from residual_hf.runs.building import build_model, freeze
+from residual_hf.runs.building import build_model, freeze, load_start_of
 from residual_hf.runs.recipe import Recipe
 from residual_hf.runs.run import train
 from residual_hf.runs.warm_start import Start, load_start
@@ -63,6 +63,14 @@ def test_the_model_is_the_one_it_starts_from(tmp_path, base):
     assert model.config.ln_mode == "post_ln"
     own = AutoModelForSeq2SeqLM.from_pretrained(base)
     assert torch.equal(logits(model, start.tokenizer), logits(own, start.tokenizer))
+
+
+def test_a_model_for_other_languages_is_reported(tmp_path, base, caplog):
+    recipe = recipe_from(tmp_path, base)
+    load_start_of(recipe)
+    assert "translates from" not in caplog.text
+    load_start_of(replace(recipe, source_lang="de", target_lang="en"))
+    assert f"model.from: {base} translates from en to de, the recipe is from de to en" in caplog.text
 
 
 def test_another_mode_keeps_the_logits(tmp_path, base):
@@ -202,12 +210,12 @@ def test_frozen_parameters_do_not_change_and_the_card_names_the_start(tmp_path, 
     assert all(torch.equal(encoder[n], before[n]) for n in before if "layers" in n and n in encoder)
     decoder, before = model.model.decoder.state_dict(), first.model.decoder.state_dict()
     assert not any(torch.equal(decoder[n], before[n]) for n in before if n.endswith("fc1.weight"))
-    assert "It was trained with residual_hf from `base`" in (run / "model" / "README.md").read_text()
+    assert "trained with residual_hf on 300 sentence pairs from `base`" in (run / "model" / "README.md").read_text()
     assert json.loads((run / "metrics.json").read_text())["updates"] == 4
 
 
 def test_a_pattern_that_matches_nothing_is_refused():
-    with pytest.raises(InputError, match=r"training.freeze: 'encoder.\*' matches no parameter; there are model\.enc"):
+    with pytest.raises(InputError, match=r"training.freeze: 'encoder.\*' matches nothing; there are model\.enc"):
         freeze(tiny_model(tiny_tokenizer()), ["encoder.*"])
 
 
@@ -273,10 +281,3 @@ def test_a_converted_marian_model_keeps_its_tokenizer_in_python(tmp_path):
     assert isinstance(AutoTokenizer.from_pretrained(tmp_path / "data" / "run" / "model"), MarianTokenizer)
     with pytest.raises(InputError, match="tokenizer: must be that of model.from, as a MarianTokenizer cannot divide"):
         build_model(recipe, bpe(SENTENCES), start_of(recipe))
-
-
-def test_a_tokenizer_that_adds_codes_of_languages_is_refused(tmp_path):
-    coded_tokenizer(tmp_path).save_pretrained(tmp_path / "coded")
-    settings = TokenizerSettings(path=str(tmp_path / "coded"))
-    with pytest.raises(InputError, match="tokenizer.path: .* has a M2M100Tokenizer, which adds codes of languages"):
-        train(replace(make_recipe(tmp_path / "data"), tokenizer=settings))

@@ -9,15 +9,15 @@ import os
 import re
 import signal
 import socket
-import subprocess
-import sys
 import threading
 import time
 import urllib.parse
 from concurrent.futures import ThreadPoolExecutor
+from urllib.error import URLError
 from urllib.request import Request, urlopen
 
 import pytest
+from support.processes import VERB, free_port, run_forked, wait_for
 from support.tiny_translator import SENTENCES, coded_tokenizer, tiny_model, tiny_tokenizer
 
 pytest.importorskip("fastapi", reason="needs the extra 'serve'")
@@ -30,6 +30,7 @@ from residual_hf.base.errors import InputError
 from residual_hf.checkpoint import save_checkpoint
 from residual_hf.cli import main
 from residual_hf.generation.generation_settings import DecodingSettings
+from residual_hf.generation.html_text import visible_text
 from residual_hf.generation.translator import Translator
 from residual_hf.serving.languages import Languages
 from residual_hf.serving.server_settings import ServerSettings
@@ -76,7 +77,9 @@ def test_a_client_of_libretranslate_works_unchanged(server, german):
     ]
     assert client.translate(SENTENCES[0], "de", "en") == german.translate([SENTENCES[0]])[0]
     assert client.translate(SENTENCES[0], "auto", "en") == client.translate(SENTENCES[0], "de", "en")
-    assert client.detect("Hund & Katze") == [{"confidence": 100.0, "language": "de"}]
+    (german,), (english,) = map(client.detect, ("Der Hund & die Katze schlafen", "The dog & the cat are asleep"))
+    assert german["language"] == english["language"] == "de"  # of which there is nothing else to choose
+    assert german["confidence"] > 50 and english["confidence"] < 5
 
 
 def test_lists_alternatives_and_layout(server, german):
@@ -88,6 +91,32 @@ def test_lists_alternatives_and_layout(server, german):
     assert all(len(s) == 1 + len(a) for s, a in zip(answer["scores"], answer["alternatives"], strict=True))
     assert answer["flags"] == [[], []] and "detectedLanguage" not in answer
     assert server.translate([])[2] == {"translatedText": [], "flags": []}
+
+
+def test_alignments_and_word_scores_are_of_each_text_as_a_whole(server, german):
+    text = f"- {SENTENCES[0]}\n\n* {SENTENCES[1]}"
+    status, _, answer = server.translate(text, alternatives=1, alignments=True)
+    texts = [answer["translatedText"], *answer["alternatives"]]
+    assert status == 200 and len(answer["alignments"]) == len(answer["wordScores"]) == len(texts)
+    (first,), (second,) = german.hypotheses(SENTENCES[:2], alignments=True)
+    read, written = len(SENTENCES[0].split()) + 2, len(first.text.split()) + 2  # with the bullets
+    links = [(s + 1, t + 1) for s, t in first.alignment.links]
+    links += [(s + read, t + written) for s, t in second.alignment.links]
+    assert answer["alignments"][0] == " ".join(f"{s}-{t}" for s, t in sorted(links))
+    scores = [1, *first.alignment.word_scores, 1, *second.alignment.word_scores]
+    assert answer["wordScores"][0] == pytest.approx(scores, abs=1e-5)
+    status, _, answer = server.translate([SENTENCES[0], ""], alignments=True)
+    assert len(answer["alignments"]) == 2 and answer["alignments"][1] == [""] and answer["wordScores"][1] == [[]]
+    assert server.translate("x", alignments=True, format="html")[0] == 400
+
+
+def test_inline_tags_come_back_around_their_words(server, german):
+    first, *words = SENTENCES[0].split()
+    marked = f"<p>\n{first} <b class=a>{words[0]}\t<i>{' '.join(words[1:])}</i></b></p>"
+    status, _, answer = server.translate(marked, format="html")
+    assert status == 200 and visible_text(answer["translatedText"]).split() == german.translate(SENTENCES[0]).split()
+    tags = ["<p>", "<b class=a>", "<i>", "</i>", "</b>", "</p>"]
+    assert re.findall("<.*?>", answer["translatedText"]) == tags
 
 
 def test_html_and_forms(server, german):
@@ -248,24 +277,36 @@ def test_many_clients_get_what_a_single_one_gets(server):
     assert [answer for _, _, answer in together] == [alone[text] for text in texts]
 
 
+def answers(url):
+    try:
+        return urlopen(f"{url}/metrics").status == 200
+    except URLError:
+        return False
+
+
 @pytest.mark.skipif(os.name != "posix", reason="needs SIGTERM")
 def test_sigterm_answers_accepted_requests(tmp_path):
     tokenizer = tiny_tokenizer()
     save_checkpoint(tiny_model(tokenizer, source_lang="de", target_lang="en"), tokenizer, tmp_path / "model")
-    command = [sys.executable, "-m", "residual_hf.cli", "serve", str(tmp_path / "model"), "--port", "0"]
-    process = subprocess.Popen([*command, "--num-beams", "5"], stderr=subprocess.PIPE, text=True)
-    url = next(match[0] for line in process.stderr if (match := re.search(r"http://\S+:\d+", line)))
+    url = f"http://127.0.0.1:{(port := free_port())}"
+    command = ("serve", tmp_path / "model", "--port", port, "--num-beams", "5")
     body = json.dumps({"q": [" ".join(SENTENCES)] * 40, "source": "de", "target": "en"}).encode()
-    with ThreadPoolExecutor(1) as pool:
+    with ThreadPoolExecutor(2) as pool:
+        program = pool.submit(run_forked, "-c", VERB, *command, cwd=tmp_path, check=False)
+        pid = int(wait_for(tmp_path / "pid", program))
+        while not answers(url):
+            assert not program.done(), program.result().stderr
+            time.sleep(0.01)
         send = Request(f"{url}/translate", body, {"Content-Type": "application/json"})
         future = pool.submit(urlopen, send, timeout=60)
         while not future.done() and b"\nwaiting_requests 1.0" not in urlopen(f"{url}/metrics").read():
             time.sleep(0.01)
-        process.send_signal(signal.SIGTERM)
+        os.kill(pid, signal.SIGTERM)
         answer = json.load(future.result())
+        done = program.result(timeout=30)
     assert len(answer["translatedText"]) == 40
-    assert process.wait(30) in (0, -signal.SIGTERM)
-    assert "Traceback" not in process.stderr.read()
+    assert done.returncode in (0, -signal.SIGTERM)
+    assert url in done.stderr and "Traceback" not in done.stderr
 
 
 def test_settings_and_languages_are_checked_before_the_start(german, tmp_path, capsys):

@@ -13,7 +13,7 @@ import pytest
 import torch
 import yaml
 from safetensors.torch import load_file, save_file
-from support.processes import run_forked
+from support.processes import VERB, run_forked
 from support.recipes import make_recipe
 from transformers import AutoModelForSeq2SeqLM, GenerationConfig
 
@@ -143,6 +143,18 @@ def test_an_average_searches_as_the_recipe_says_at_last(run, tmp_path):
     assert (generation.num_beams, generation.length_penalty) == (3, 0.7)
 
 
+def test_a_damaged_checkpoint_is_not_averaged(run, tmp_path, capsys):
+    shutil.copytree(run, tmp_path / "run")
+    path = tmp_path / "run" / "checkpoints" / "checkpoint-50" / "model.safetensors"
+    path.write_bytes(path.read_bytes()[:-1] + b"\0")
+    assert main(["average", str(tmp_path / "run"), "--last", "3", "--output-dir", str(tmp_path / "model")]) == 2
+    assert "checkpoint-50/model.safetensors is damaged or was changed" in capsys.readouterr().err
+    tokenizer = tmp_path / "run" / "tokenizer" / "tokenizer.json"
+    tokenizer.write_text(tokenizer.read_text() + " ")
+    assert main(["average", str(tmp_path / "run"), "--last", "1", "--output-dir", str(tmp_path / "model")]) == 2
+    assert "run/tokenizer: other files than" in capsys.readouterr().err
+
+
 def test_checkpoints_of_a_moving_average_are_not_averaged(run, tmp_path, capsys):
     recipe = yaml.safe_load((run / "recipe.yaml").read_text())
     recipe["training"] |= {"ema_decay": 0.9, "average": 0}
@@ -190,14 +202,6 @@ def write_recipe(folder, settings):
     return str(folder / "recipe.yaml")
 
 
-TRAIN = """
-import os, sys
-from residual_hf.cli import main
-print(os.getpid(), file=open("pid", "w"), flush=True)
-sys.exit(main(["train", *sys.argv[1:]]))
-"""
-
-
 def train_elsewhere(recipe, *options):
     """`residual-hf train` in a process that no other test has touched."""
-    return run_forked("-c", TRAIN, recipe, *options, cwd=Path(recipe).parent, check=False)
+    return run_forked("-c", VERB, "train", recipe, *options, cwd=Path(recipe).parent, check=False)

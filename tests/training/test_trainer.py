@@ -177,7 +177,13 @@ def test_branch_warmup_counts_updates_and_continues_after_a_resume(tmp_path):
     assert [int(weights("straight", step)[name]) for step in (2, 4)] == [2, 4]
     best = int(straight.state.best_model_checkpoint.rpartition("-")[2])
     assert int(straight.model.get_buffer(name)) == best
-    trainer("resumed").train(resume_from_checkpoint=str(tmp_path / "straight" / "checkpoint-2"))
+    resumed = trainer("resumed")
+    resumed.train(resume_from_checkpoint=str(tmp_path / "straight" / "checkpoint-2"))
+    for part, first in ((straight, 0), (resumed, 2)):  # with the number of examples, of which batches have any
+        logged, batches = part.state.log_history[-1], part.get_train_dataloader().batch_sampler
+        examples = len(make_corpus()) * (4 - first) * 2 / len(batches)
+        figure = logged["train_samples_per_second"] * logged["train_runtime"]
+        assert figure == pytest.approx(examples, rel=0.01)
     torch.testing.assert_close(weights("resumed", 4), weights("straight", 4), rtol=0, atol=0)
 
 

@@ -11,7 +11,7 @@ import copy
 import importlib
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from html import escape
 from itertools import count
 from typing import Any
@@ -108,7 +108,7 @@ class Drawing:
         embeddings = Wire(self.add(self.part, Node("input", "embeddings"), lane=0), lane=0)
         stream = self.draw_segment(self.part, wiring.begin, [embeddings])
         for block in wiring.blocks:
-            stream = self.draw_block(block, stream)
+            stream = [replace(wire, is_read=False) for wire in self.draw_block(block, stream)]
         (result,) = self.draw_segment(self.part, wiring.end, stream)
         self.connect(result, self.add(self.part, Node("input", "output"), lane=0))
         for node, wire in zip(wiring.end.inputs, stream, strict=True):

@@ -126,7 +126,7 @@ def facts(run: Run) -> dict[str, str]:
         "layers": layers,
         "parameters": f"{record.parameters:,}" if record.parameters else None,
         "updates": f"{record.updates or last:,}",
-        "time": duration(record.seconds) if record.seconds and not record.resumed else None,
+        "time": duration(record.seconds) if record.seconds else None,
         "device": record.device,
         "started": (record.started or "")[:16].replace("T", " "),
         "state": "finished" if record.finished else f"not finished, last entry at update {last:,}",

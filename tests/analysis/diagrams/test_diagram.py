@@ -200,6 +200,19 @@ class Tangled(ResidualConnection):
         return (self.norm(torch.stack([x, a, self.norm(a)]).mean(0) + y) + y / 2,)
 
 
+class Momentum(ResidualConnection):
+    """A second stream that the first one reads, and the next layer too."""
+
+    class Boundary(StreamBoundary):
+        def begin(self, hidden_states):
+            return hidden_states, torch.zeros_like(hidden_states)
+
+    def forward(self, stream, sublayer):
+        x, m = stream
+        m = 0.9 * m + sublayer(x)
+        return x + m, m
+
+
 class Moody(ResidualConnection):
     def forward(self, stream, sublayer):
         (x,) = stream
@@ -211,6 +224,7 @@ def own_modes():
     known = dict(LN_MODES)
     register_ln_mode("highway")(Highway)
     register_ln_mode("tangled")(Tangled)
+    register_ln_mode("momentum")(Momentum)
     register_ln_mode("moody")(Moody)
     yield
     LN_MODES.clear()
@@ -230,6 +244,17 @@ def test_mode_of_a_user_is_drawn(own_modes):
         ("add", ""),
     ]
     check_drawing(draw(wiring), list(wiring.segments))
+
+
+@needs_dot
+def test_stream_that_another_one_reads_goes_on_to_the_next_layer(own_modes):
+    svg = draw(trace_stack("momentum"))
+    labels = re.findall(r"<text[^>]*>([^<]+)</text>", svg)
+    assert labels.count("next layer") == 1
+    lines = re.findall(r"(\w+) -&gt; (\w+) ", svg)
+    (end,) = re.findall(r"(\w+) \[label=&quot;next layer", svg)
+    (total,) = (source for source, target in lines if target == end)
+    assert len([target for source, target in lines if source == total]) == 2  # the sum of x is the other
 
 
 @needs_dot

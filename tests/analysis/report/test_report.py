@@ -84,7 +84,7 @@ def read(path):
     return page
 
 
-def test_two_runs_are_compared(make_run, tmp_path, capsys):
+def test_two_runs_are_compared(make_run, resamples, tmp_path, capsys):
     runs = [make_run("bad", BAD), make_run("good", GOOD, lr=0.001)]
     output = tmp_path / "report.html"
     assert main(["report", *map(str, runs), "--output-file", str(output)]) == 0
@@ -142,12 +142,11 @@ def test_modes_of_the_stacks_of_a_run_that_has_not_finished(make_run, tmp_path):
     assert "deep_norm, pre_ln" in read(write_report([run], tmp_path / "report.html")).texts
 
 
-def test_a_resumed_run_has_no_time(make_run, tmp_path):
-    """The record has that of the last start only."""
+def test_a_resumed_run_has_the_time_of_all_starts(make_run, tmp_path):
     runs = [make_run(name) for name in ("once", "resumed")]
     for run, resumed in zip(runs, ([], ["2026-01-02"]), strict=True):
         (run / "run.json").write_text(json.dumps({"seconds": 90.0, "resumed": resumed}))
-    assert read(write_report(runs, tmp_path / "report.html")).texts.count("time") == 1
+    assert read(write_report(runs, tmp_path / "report.html")).texts.count("time") == 2
 
 
 def test_run_that_has_not_finished(make_run, tmp_path):
