@@ -11,6 +11,7 @@ import psutil
 import torch
 
 from residual_hf.base.errors import InputError
+from residual_hf.base.files import expanded
 from residual_hf.data.corpus import ParallelCorpus
 from residual_hf.data.data_settings import DataSettings
 from residual_hf.data.language_codes import adds_codes, set_languages
@@ -41,6 +42,12 @@ class FineTuning:
     lora: bool
     freeze: tuple[str, ...]
     lr: float
+
+    @property
+    def location(self) -> str:
+        """The absolute path of a folder, which recipes that can be moved need, or the name on the Hub."""
+        path = expanded(self.name)
+        return str(path.resolve()) if path.exists() else self.name
 
     def size(self, size: Any) -> Any:
         """A `first_recipe.Size` with the sizes of the model."""
