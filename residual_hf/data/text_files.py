@@ -11,7 +11,7 @@ import math
 import re
 import sys
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, nullcontext
 from functools import partial
 from io import BufferedReader
@@ -24,7 +24,7 @@ from residual_hf.model.checksums import file_hash
 
 DAMAGED = (gzip.BadGzipFile, EOFError, zlib.error, lzma.LZMAError)
 """Errors of a damaged compressed file."""
-COMPRESSIONS = {
+COMPRESSIONS: dict[str, tuple[bytes, Callable[[Any], Any]]] = {
     ".gz": (b"\x1f\x8b", lambda raw: gzip.GzipFile(fileobj=raw)),
     ".bz2": (b"BZh[1-9]1AY&SY", bz2.BZ2File),
     ".xz": (b"\xfd7zXZ\0", lzma.LZMAFile),

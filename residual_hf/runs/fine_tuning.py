@@ -44,8 +44,8 @@ class FineTuning:
     lr: float
 
     @property
-    def location(self) -> str:
-        """The absolute path of a folder, which recipes that can be moved need, or the name on the Hub."""
+    def source(self) -> str:
+        """`model.from` of a recipe in any folder."""
         path = expanded(self.name)
         return str(path.resolve()) if path.exists() else self.name
 
