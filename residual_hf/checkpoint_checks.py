@@ -305,7 +305,10 @@ def check_vocabulary(tokenizer: Any, config: ResidualConfig, where: object) -> N
     check_vocabulary_size(tokenizer, config.vocab_size, config.decoder_vocab_size, where)
     if not isinstance(tokenizer.model_max_length, (int, float)):
         raise InputError(f"{where}: tokenizer_config.json: model_max_length is {tokenizer.model_max_length!r}")
-    largest = max((*tokenizer.get_vocab().values(), *tokenizer("")["input_ids"]), default=0)
+    ids = tokenizer("")["input_ids"]
+    if getattr(tokenizer, "known_tokens", None) is None:  # beyond these, tokens are unknown
+        ids = [*ids, *tokenizer.get_vocab().values()]
+    largest = max(ids, default=0)
     if largest >= config.vocab_size:
         raise InputError(f"{where}: the tokenizer has a token of id {largest}, must be below {config.vocab_size}")
     for name in ("pad_token_id", "eos_token_id"):

@@ -12,10 +12,11 @@ from dataclasses import fields
 from inspect import signature
 from pathlib import Path
 from types import NoneType
-from typing import Any, NamedTuple, get_args, get_origin, get_type_hints
+from typing import Any, NamedTuple, get_args, get_origin
 
 from residual_hf.base.errors import InputError
 from residual_hf.generation.generation_settings import DecodingSettings, StreamSettings
+from residual_hf.model.options import type_hints
 
 METAVARS = {int: "N", float: "X", Path: "FILE"}
 SAMPLING = ("num_return_sequences", "sample", "top_k", "temperature", "seed")
@@ -99,7 +100,7 @@ def add_field(
         default: shown instead of the default of the class.
     """
     (field,) = (field for field in fields(cls) if field.name == name)
-    hint, choices, default = get_type_hints(cls)[name], field.metadata["choices"], default or field.default
+    hint, choices, default = type_hints(cls)[name], field.metadata["choices"], default or field.default
     (kind,) = {part for part in get_args(hint) or (hint,) if part not in (NoneType, ...)}
     help = with_options(cls, field.metadata["help"]).replace("`", "").replace("%", "%%")
     described: dict[str, Any] = {"type": kind, "choices": choices, "metavar": None if choices else METAVARS.get(kind)}

@@ -84,6 +84,9 @@ def add_init(init: argparse.ArgumentParser) -> None:
             help="file of pairs: name of a column, or its number from 1",
         )
     init.add_argument(
+        "--from", dest="start", metavar="MODEL", help="train on from this model: a folder, a run, or a name on the Hub"
+    )
+    init.add_argument(
         "--trial", dest="trial_seconds", type=float, metavar="SECONDS", help="time to measure speed (default: 10)"
     )
     add_overwrite(init)

@@ -100,6 +100,7 @@ def from_transformers(
     converted.load_state_dict(convert_weights(model, architecture, config))
     converted.generation_config = copy.deepcopy(model.generation_config)
     converted.generation_config.decoder_start_token_id = config.decoder_start_token_id
+    converted.generation_config._from_model_config = False  # with it, fields of this package are lost at loading
     return converted.to(model.device).train(model.training)
 
 

@@ -118,7 +118,8 @@ class CorpusSpec(InputSettings):
             self.require(value is not None or getattr(self, other) is None, name, f"given with {other}")
             self.require(value is None or self.source is None, name, "null for two text files")
             self.require(value is None or self.file_format not in UNITS, name, f"null for a {self.file_format} file")
-            kind, allowed = (str, "a key or column name") if self.tsv is None else (int, "the number of a TSV column")
+            kind: Any = str if self.tsv is None else int
+            allowed = "a key or column name" if self.tsv is None else "the number of a TSV column"
             if self.file_format in TABLES:
                 kind, allowed = (int, str), "the number or the name of a column"
             self.require(value is None or isinstance(value, kind), name, allowed)

@@ -41,7 +41,9 @@ def pairs_of_file(spec: CorpusSpec) -> Iterator[Pair]:
         InputError: a file that cannot be read or is not of these languages, or a library is missing.
     """
     read = {".tmx": _tmx, ".xlf": _xliff, ".xliff": _xliff, ".po": _po, ".parquet": _parquet}
-    for source, target in read.get(spec.file_format, _table)(spec):
+    for number, (source, target) in enumerate(read.get(spec.file_format, _table)(spec), start=1):
+        if "\0" in source or "\0" in target:
+            raise InputError(f"{spec.file}: pair {number} has a NUL character")
         yield single_spaced(source), single_spaced(target)
 
 
@@ -51,14 +53,15 @@ def languages_in(path: Path) -> Sequence[str]:
     if spec.file_format == ".tmx":
         found = [language for language, _ in next(_variants(path), ())]
     elif spec.file_format in (".xlf", ".xliff"):
-        found = [language for _, languages in islice(_units(path), 1) for language in languages]
+        found = [language or "" for _, languages in islice(_units(path), 1) for language in languages]
     elif spec.file_format == ".po":
         found = []
     elif spec.file_format in TABLES:
         found = next(_rows(spec), [])
     else:
         found = _keys(spec)
-    if len(found) == 2 and all(LANGUAGE.fullmatch(language) for language in found):
+    other_names = set().union(*HEADERS)
+    if len(found) == 2 and all(LANGUAGE.fullmatch(name) and name.lower() not in other_names for name in found):
         return found
     stem = uncompressed_name(path.name.lower())
     named = IN_NAME.search(stem.removesuffix(spec.file_format))
@@ -239,7 +242,9 @@ def _rows(spec: CorpusSpec) -> Iterator[list[str]]:
     if spec.file_format == ".tsv":
         yield from (line.split("\t") for line in lines)
         return
-    first = next(lines, "")
+    first = next(lines, None)
+    if first is None:
+        return
     delimiter = max(",;\t", key=first.count)
     try:
         yield from csv.reader((f"{line}\n" for line in chain([first], lines)), delimiter=delimiter, strict=True)

@@ -11,8 +11,9 @@ import math
 import re
 import sys
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, nullcontext
+from functools import partial
 from io import BufferedReader
 from pathlib import Path
 from typing import Any
@@ -22,14 +23,16 @@ from residual_hf.base.files import expanded
 from residual_hf.model.checksums import file_hash
 
 DAMAGED = (gzip.BadGzipFile, EOFError, zlib.error, lzma.LZMAError)
-"""Errors of a {_damaged(path)}."""
-COMPRESSIONS = {
+"""Errors of a damaged compressed file."""
+COMPRESSIONS: dict[str, tuple[bytes, Callable[[Any], Any]]] = {
     ".gz": (b"\x1f\x8b", lambda raw: gzip.GzipFile(fileobj=raw)),
     ".bz2": (b"BZh[1-9]1AY&SY", bz2.BZ2File),
     ".xz": (b"\xfd7zXZ\0", lzma.LZMAFile),
 }
 """Pattern of the first bytes, and the reader, of compressed files by the suffix of their names."""
 ZSTANDARD = b"\x28\xb5\x2f\xfd"
+LONGEST_LINE = 1 << 23
+"""Bytes of a line, without which a file of zeros fills the memory; a long novel has fewer."""
 
 
 def uncompressed_name(name: str) -> str:
@@ -86,8 +89,10 @@ class LineReader:
                 file = _decompressed(raw, path)
                 if self.offset:
                     file.seek(self.offset)
-                for line in file:
+                for line in iter(partial(file.readline, LONGEST_LINE + 1), b""):
                     self.number += 1
+                    if len(line) > LONGEST_LINE:
+                        raise InputError(f"{path}: line {self.number} has more than {LONGEST_LINE >> 20} MiB")
                     self.offset += len(line)
                     if self.number == 1:
                         line = line.removeprefix(b"\xef\xbb\xbf")
@@ -126,6 +131,20 @@ def one_line(text: str) -> str:
 def single_spaced(text: str) -> str:
     """A text without line breaks, tabs and repeated spaces, as formats for translators mean it."""
     return re.sub("[ \\t\\r\\n]+", " ", text).strip(" ")
+
+
+def in_batches(texts: Iterable[str], characters: int = 1 << 20) -> Iterator[list[str]]:
+    """Texts in lists of at most so many characters, or of one text: a tokenizer takes 400 bytes for a character."""
+    batch: list[str] = []
+    size = 0
+    for text in texts:
+        if batch and size + len(text) > characters:
+            yield batch
+            batch, size = [], 0
+        batch.append(text)
+        size += len(text)
+    if batch:
+        yield batch
 
 
 def count_lines(path: Path, most: float = math.inf) -> int:

@@ -44,7 +44,7 @@ class MarkdownFile(Document):
         if front := FRONT_MATTER.match(text):  # blank lines in its place keep the numbers
             text = "\n" * front[0].count("\n") + text[front.end() :]
         parser = MarkdownIt("commonmark").enable(["table", "strikethrough"])
-        parser.normalizeLink = str  # type: ignore[method-assign]  # links stay as they are written
+        parser.normalizeLink = lambda url: url  # type: ignore[method-assign]  # links stay as they are written
         parser.validateLink = lambda url: True  # type: ignore[method-assign]
         ends = [0] * len(self._lines)  # of what is found in each line
         self._spans: list[tuple[Span, bool]] = []

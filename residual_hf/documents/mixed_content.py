@@ -18,7 +18,7 @@ class Dialect(NamedTuple):
 
     Attributes:
         paired: whose content is part of the text; others are moved as they are.
-        spaces: which stand for a space.
+        spaces: which stand for a space, or for more after a space.
         breaks: which end a line.
         shown: attributes with the text that others stand for, which is read with the sentence.
     """
@@ -36,7 +36,8 @@ def read_mixed(element: Any, dialect: Dialect) -> Block:
         name = local_name(child)
         if child.tag is etree.Entity:
             raise InputError(f"the entity {child.text} is not defined")
-        if name in dialect.spaces:
+        last = block[-1]
+        if name in dialect.spaces and isinstance(last, str) and last[-1:].strip():
             block.append(" ")
         elif name in dialect.breaks:
             block.append(Inline(child, ["\n"], keep=True))

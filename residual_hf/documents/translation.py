@@ -62,13 +62,15 @@ def translate_document(
     with file:
         done = len(document.blocks) - sum(1 for _ in file.remaining(map(json.dumps, document.blocks)))
         translator = load()
-        languages = {"source_lang": settings.source_lang, "target_lang": settings.target_lang}
-        translator.encode([""], **languages)  # refuses languages
+        languages = settings.source_lang, settings.target_lang
+        translator.encode([""], *languages)  # refuses languages
         total = len(document.blocks)
         with tqdm(desc="translating", unit=" paragraphs", initial=done, total=total, disable=None) as bar:
             for start in range(done, total, share := max(1, settings.window // SHARE)):
                 window = document.blocks[start : start + share]
-                found = translate_blocks(translator, window, **languages)
+                found = translate_blocks(
+                    translator, window, source_lang=settings.source_lang, target_lang=settings.target_lang
+                )
                 file.append([*map(json.dumps, window)], "".join(f"{json.dumps(block)}\n" for block in found))
                 bar.update(len(window))
         file.finish(lambda lines, path: document.write(path, map(json.loads, lines)))
@@ -89,6 +91,10 @@ class NumberedDocument:
             self.blocks[number] = []
         if self._kept:
             logger.warning("%s: %d paragraphs of more than %d elements stay", path, len(self._kept), MOST_ELEMENTS)
+
+    @property
+    def text(self) -> str:
+        return "\n".join("".join(map(_text, block)) for block in self.blocks)
 
     def write(self, path: Path, blocks: Iterable[list[Any]]) -> None:
         """Write the document with translations of `blocks`, whose elements may be lists."""

@@ -24,9 +24,9 @@ def paragraph_hypotheses(
     The k-th translation of a line has the k-th of each sentence, and the mean of their scores. What is between the
     sentences, such as numbers and the signs of lists, stays.
     """
-    languages = {"source_lang": source_lang, "target_lang": target_lang}
-    document = document_for(translator, [[line] for line in lines], **languages)
-    found = translator.hypotheses(document.sentences, alignments=alignments, **languages, **arguments)
+    document = document_for(translator, [[line] for line in lines], source_lang, target_lang)
+    arguments |= {"source_lang": source_lang, "target_lang": target_lang}
+    found = translator.hypotheses(document.sentences, alignments=alignments, **arguments)
     ranks = zip(*found, strict=True) if found else [()] * arguments.get("count", 1)
     results: list[list[Hypothesis]] = [[] for _ in lines]
     for rank in ranks:

@@ -20,6 +20,7 @@ from jinja2 import TemplateError
 
 from residual_hf.base.errors import InputError
 from residual_hf.base.files import check_output_file, write_atomically
+from residual_hf.checkpoint import SHORTLIST
 from residual_hf.data.data_settings import SPLITS
 from residual_hf.data.tokenizer import ends_text
 from residual_hf.evaluation.metrics import METRICS, Comparison, paired_bootstrap, tokenizer_of
@@ -120,6 +121,7 @@ def write_card(
             data_license=data_license,
             picture=picture.name if curve else None,
             ends_text=has_end(run),
+            shortlist=(run.folder / "model" / SHORTLIST).exists(),
             segmented=(run.recipe.get("tokenizer") or {}).get("kind") == "pretokenized",
             start=run.starts_from,
             connections=[describe_mode(mode) for mode in run.ln_modes],

@@ -141,7 +141,7 @@ def check_fields(settings: Any) -> None:
     """Check each field of a dataclass and convert it to its declared type, lists to tuples for example."""
     error, cls = getattr(settings, "error", ValueError), settings.__class__
     for f in fields(settings):
-        value, hint = getattr(settings, f.name), _type_hints(cls)[f.name]
+        value, hint = getattr(settings, f.name), type_hints(cls)[f.name]
         converted = _convert(value, hint, f.metadata, f.name)
         if converted is MISSING:
             raise error(refusal(f.name, value, allowed_values(hint, f.metadata)) + _advice(value, hint, f.metadata))
@@ -218,7 +218,8 @@ def shortened(text: str, length: int = 100) -> str:
 
 
 @cache
-def _type_hints(cls: Any) -> dict[str, Any]:
+def type_hints(cls: Any) -> dict[str, Any]:
+    """The types of the fields of a class."""
     return get_type_hints(cls)
 
 
@@ -233,12 +234,12 @@ def _check_names(cls: type, values: Mapping[Any, Any]) -> None:
             raise ValueError(unknown_name(name, declared, _other_names(cls)))
     for name, f in declared.items():
         if f.default is MISSING and f.default_factory is MISSING and name not in values:
-            raise ValueError(refusal(name, None, allowed_values(_type_hints(cls)[name], f.metadata)))
+            raise ValueError(refusal(name, None, allowed_values(type_hints(cls)[name], f.metadata)))
 
 
 def _other_names(cls: type) -> dict[str, str]:
     """What else the fields of a dataclass may be called: {"learning_rate": "training.lr", "seed": "training.seed"}."""
-    sections = {name: hint for name, hint in _type_hints(cls).items() if is_dataclass(hint)}
+    sections = {name: hint for name, hint in type_hints(cls).items() if is_dataclass(hint)}
     names: dict[str, str] = dict(getattr(cls, "also_called", {}))
     for section, hint in reversed(sections.items()):  # of several sections, the first one is meant
         inner = dict(getattr(hint, "also_called", {})) | {f.name: f.name for f in fields(hint)}

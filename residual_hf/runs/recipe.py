@@ -121,6 +121,7 @@ class Recipe(InputSettings):
             kinds = data.subword_regularization.tokenizer_kinds
             allowed = f"{' or '.join(kinds)} with this data.subword_regularization"
             self.require(tokenizer.kind in kinds, "tokenizer.kind", allowed)
+        self.require(self.starts_from or self.training.lora is None, "training.lora", "null without model.from")
         self._check_task()
         if data.stream:
             self.require(self.training.max_updates, "training.max_updates", "given with data.stream")

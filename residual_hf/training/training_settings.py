@@ -71,6 +71,21 @@ class DiagnosticsSettings(InputSettings):
 
 
 @dataclass(frozen=True)
+class LoraSettings(InputSettings):
+    """Low-rank adapters, which are trained instead of the weights and added to them at the end."""
+
+    r: int = option(8, minimum=1, help="rank: columns of the first and rows of the second matrix")
+    alpha: float = option(16.0, above=0, help="the product is multiplied by `alpha / r`")
+    dropout: float = option(0.0, minimum=0, below=1, help="dropout of the inputs of the adapters")
+    targets: tuple[str, ...] = option(
+        ("q_proj", "v_proj"), help="linear layers: names such as `fc1`, or patterns such as `model.decoder.*.fc?`"
+    )
+    also: tuple[str, ...] = option(
+        (), help="names or patterns of other parameters to train, such as `*embed_tokens*` for a new vocabulary"
+    )
+
+
+@dataclass(frozen=True)
 class TrainingSettings(ScheduleSettings):
     """Hyperparameters of a training run; names and defaults follow fairseq."""
 
@@ -177,6 +192,9 @@ class TrainingSettings(ScheduleSettings):
     freeze: tuple[str, ...] = option(
         (), help="names of parameters that are not trained, or patterns such as `model.encoder.*`"
     )
+    lora: LoraSettings | None = option(
+        None, help="train low-rank adapters of the model in `model.from` instead of its weights: `{r: 8}`, see below"
+    )
     gradient_checkpointing: bool = option(
         False, may_change=True, help="recompute activations in the backward pass to save memory"
     )
@@ -230,6 +248,8 @@ class TrainingSettings(ScheduleSettings):
             self.require(Path(self.deepspeed).is_file(), "deepspeed", "a file")
             installed = importlib.util.find_spec("deepspeed")
             self.require(installed, "deepspeed", "null without the library (pip install deepspeed)")
+        if self.lora is not None:
+            self.require(importlib.util.find_spec("peft"), "lora", "null without the library (pip install peft)")
         if self.report_to:
             from transformers.integrations import integration_utils as trackers
 

@@ -178,6 +178,8 @@ def test_a_header_is_known_by_the_columns_that_are_read(tmp_path):
         ("a.xlf", XLIFF_1.replace('"de-DE"', '"fr"'), "is from en to fr, must be of en and de"),
         ("a.po", PO.replace("Language: de", "Language: fr"), "is from None to fr, must be of en and de"),
         ("a.po", "message one", r"a\.po: cannot be read as a PO file"),
+        ("a.po", 'msgid "a\0"\nmsgstr "b"\n', "pair 1 has a NUL character"),
+        ("a.csv", "", "empty, must have at least one sentence pair"),
         ("a.csv", f'"{"x" * 200_000}\n', "not CSV: field larger than field limit"),
         ("a.xlsx", "PK", "cannot be read as a zip archive"),
         ("a.parquet", "PAR1", "cannot be read as a parquet file"),
@@ -236,4 +238,4 @@ def test_units_that_were_read_are_forgotten(tmp_path):
 )
 def test_languages_are_what_a_file_names(name, found, tmp_path):
     assert list(languages_in(FILES[name](tmp_path))) == list(found)
-    assert languages_in(table(tmp_path / "corpus.de-en.tsv", PAIRS)) == ("de", "en")
+    assert languages_in(table(tmp_path / "corpus.de-en.tsv", [("src", "tgt"), *PAIRS])) == ("de", "en")

@@ -5,11 +5,13 @@ import bz2
 import gzip
 import hashlib
 import lzma
+import tracemalloc
 
 import pytest
 
 from residual_hf.base.errors import InputError
-from residual_hf.data.text_files import LineReader, count_lines, iter_lines, sample_hash
+from residual_hf.data import text_files
+from residual_hf.data.text_files import LineReader, count_lines, in_batches, iter_lines, sample_hash
 from residual_hf.model.checksums import file_hash
 
 LINES = ["Straße", "", "end\u2028of line", "last"]
@@ -37,6 +39,20 @@ def test_reading_continues_from_a_position(file):
     assert [next(lines), next(lines)] == LINES[:2]
     second = LineReader(file, first.number, first.offset)
     assert list(second) == LINES[2:] and second.number == 4
+
+
+def test_an_endless_line_is_refused_before_it_fills_the_memory(tmp_path, monkeypatch):
+    monkeypatch.setattr(text_files, "LONGEST_LINE", 1 << 20)
+    path = tmp_path / "endless.gz"
+    path.write_bytes(gzip.compress(b"first\n" + b"x" * ((1 << 20) - 1) + b"\n" + bytes(30 << 20), 1))
+    reader, lines = LineReader(path), []
+    tracemalloc.start()
+    with pytest.raises(InputError, match="line 3 has more than 1 MiB"):
+        lines += (len(line) for line in reader)
+    assert tracemalloc.get_traced_memory()[1] < 16 << 20
+    tracemalloc.stop()
+    assert reader.number == 3
+    assert [len(batch) for batch in in_batches(["12", "345", "6", "7890123", "", "4"], 5)] == [2, 1, 1, 2]
 
 
 def test_a_sample_tells_large_files_apart(tmp_path):

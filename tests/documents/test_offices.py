@@ -146,7 +146,7 @@ def test_slides(tmp_path, monkeypatch):
 
 def test_open_document(tmp_path, monkeypatch):
     text = (
-        "<text:h>a  <text:span text:style-name='T1'>bold\n</text:span>title<text:s text:c='2'/>now</text:h>"
+        "<text:h>a  <text:span text:style-name='T1'>bold\n</text:span>title<text:s text:c='2'/>now <text:s/>x</text:h>"
         "<text:p>see "
         "<text:a href='x'>our page</text:a><text:note><text:note-body><text:p>a note</text:p></text:note-body>"
         "</text:note> now<text:line-break/>next<text:tab/>column</text:p><text:p>12</text:p>"
@@ -154,7 +154,7 @@ def test_open_document(tmp_path, monkeypatch):
     file = f'<o:doc xmlns:o="urn:o" xmlns:text="urn:oasis:names:tc:opendocument:xmlns:text:1.0">{text}</o:doc>'
     written = upper_cased(monkeypatch, archive(tmp_path / "a.odt", mimetype="x", **{"content.xml": file}))
     assert content(written, "content.xml").partition("text:1.0")[2] == (
-        '"><text:h>A <text:span text:style-name="T1">BOLD</text:span> TITLE NOW</text:h><text:p>SEE '
+        '"><text:h>A <text:span text:style-name="T1">BOLD</text:span> TITLE NOW <text:s/>X</text:h><text:p>SEE '
         '<text:a href="x">OUR PAGE</text:a><text:note><text:note-body><text:p>A NOTE</text:p></text:note-body>'
         "</text:note> NOW<text:line-break/>NEXT<text:tab/>COLUMN</text:p><text:p>12</text:p></o:doc>"
     )

@@ -13,7 +13,7 @@ from residual_hf.generation.markup import Document
 class UpperCase:
     """What `translate_document` needs of a translator."""
 
-    def encode(self, sentences: Any, **languages: Any) -> None:
+    def encode(self, sentences: Any, *languages: Any) -> None:
         pass
 
 
