@@ -6,6 +6,7 @@ from __future__ import annotations
 import io
 import os
 import sys
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import asdict, replace
@@ -30,6 +31,7 @@ from .review import Review
 from .translator import Hypothesis, Translator
 
 CHECKED_TOGETHER = 10_000  # lines
+SECONDS_BETWEEN = 60.0  # lines about progress, where no bar can be
 
 
 def translate_file(
@@ -131,6 +133,7 @@ def translate_stream(
     options |= {"count": settings.num_return_sequences, **settings.generate_arguments}
     options |= {"scores": settings.scores or settings.review > 0}
     options |= {"alignments": settings.alignments or settings.word_scores}
+    report = None if hidden or sys.stderr.isatty() else progress_lines()
     with tqdm(desc="translating", unit=" sentences", initial=done, total=total, disable=hidden) as bar:
         for window in shared_windows(lines, settings.window):
             if settings.sample:
@@ -153,9 +156,25 @@ def translate_stream(
                     review.add(done + 1, window, [best[0] for best in found])
             done += len(window)
             bar.update(done - bar.n)  # empty and split lines
+            if report is not None:
+                report(done, total)
     if process.is_main_process and review.most:
         print(review, file=sys.stderr)
     return long
+
+
+def progress_lines() -> Callable[[int, int | None], None]:
+    """A function that writes the number of lines that are done to a log, at most once in `SECONDS_BETWEEN`."""
+    last = time.monotonic()
+
+    def report(done: int, total: int | None) -> None:
+        nonlocal last
+        if time.monotonic() - last >= SECONDS_BETWEEN:
+            last = time.monotonic()
+            of = "" if total is None else f" of {total:,} ({done / total:.0%})"
+            print(f"{time.strftime('%Y-%m-%d %H:%M:%S')} translated {done:,}{of} lines", file=sys.stderr, flush=True)
+
+    return report
 
 
 def written(line: str, hypothesis: Hypothesis, settings: StreamSettings) -> str:

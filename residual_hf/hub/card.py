@@ -95,7 +95,7 @@ def write_card(
     picture = path.with_name("training_curve.png") if output is None else path.with_suffix(".png")
     if output is not None:
         check_output_file(picture, overwrite=overwrite)
-    name = model_name or run.folder.resolve().name
+    name = model_name or folder_name(run)
     for field, value in [("name", model_name), *(("datasets", dataset) for dataset in datasets)]:
         if value is None:
             continue
@@ -138,6 +138,13 @@ def write_card(
         write_atomically(picture, curve)
     write_atomically(path, f"{card}\n")
     return path
+
+
+def folder_name(run: Run) -> str:
+    """The name of the folder of a run; if it is `run`, which `residual-hf init` proposes, its languages as `en-de`."""
+    name, languages = run.folder.resolve().name, [run.recipe.get(f"{side}_lang") for side in ("source", "target")]
+    is_pair = all(languages) and languages[0] != languages[1]
+    return "-".join(map(str, languages)) if name == "run" and is_pair else name
 
 
 @contextmanager

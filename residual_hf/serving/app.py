@@ -35,8 +35,8 @@ from residual_hf.generation.html_text import visible_text
 
 from .batcher import Batcher, ClosingError, Metrics, Translation
 from .batcher import Request as TranslationRequest
-from .connections import request_limit, uvicorn_config
 from .files import FORMATS, DocumentFolder, file_routes
+from .http_limits import request_limit, uvicorn_config
 from .languages import Languages
 from .server_settings import ServerSettings
 from .workers import serve_in_workers

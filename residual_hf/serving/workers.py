@@ -23,7 +23,7 @@ from uvicorn.supervisors import Multiprocess
 
 from residual_hf.base.errors import InputError
 
-from .connections import uvicorn_config
+from .http_limits import uvicorn_config
 from .server_settings import ServerSettings
 
 if TYPE_CHECKING:

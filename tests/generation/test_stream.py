@@ -66,6 +66,14 @@ def test_lines_keep_their_order_in_any_window(translate, source, expected, windo
     assert translate("--input", source, "--window", window) == (0, expected, "")
 
 
+def test_without_a_terminal_lines_tell_the_progress(translate, source, expected, monkeypatch):
+    monkeypatch.setattr(stream, "SECONDS_BETWEEN", 0.0)
+    code, lines, error = translate("--input", source, "--window", 4)
+    assert (code, lines) == (0, expected)
+    found = re.findall(r"\d\d translated (.*)", error)
+    assert found == ["4 of 10 (40%) lines", "8 of 10 (80%) lines", "10 of 10 (100%) lines"]
+
+
 def test_paragraphs_are_split_into_sentences(translate, expected, tmp_path, model):
     pytest.importorskip("sentencex", reason="the extra [documents] is not installed")
     dog, _, cats, _ = SENTENCES

@@ -243,6 +243,7 @@ def test_a_model_that_asks_for_int8_on_a_cpu_decodes_in_float32_elsewhere(plain,
     save_checkpoint(plain.model, plain.tokenizer, tmp_path / "model")
     generation = json.loads((tmp_path / "model" / "generation_config.json").read_text())
     (tmp_path / "model" / "generation_config.json").write_text(json.dumps(generation | {"decoding_dtype": "int8"}))
+    (tmp_path / "model" / "checksums.json").unlink()
     monkeypatch.setattr(ResidualForConditionalGeneration, "device", torch.device("cuda"))
     assert Translator.from_pretrained(tmp_path / "model").model.dtype == torch.float32
     with pytest.raises(InputError, match="dtype: int8 given, only supported for models of this package on a CPU"):

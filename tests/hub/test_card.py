@@ -41,6 +41,13 @@ def test_a_run_folder_need_not_have_a_name_of_the_hub(make_run):
     assert "# lr=0.001 \\#2" in content(write_card(run))
 
 
+def test_a_folder_called_run_does_not_name_the_model(make_run):
+    for folder, name in (("run", "de-en"), ("small", "small")):
+        run = make_run(folder)
+        edit_recipe(run, lambda recipe: recipe.update(source_lang="de", target_lang="en"))
+        assert ModelCard(content(write_card(run, overwrite=True))).data.model_name == name
+
+
 def test_card_says_what_the_run_recorded(make_run, resamples):
     run = make_run()
     card = content(write_card(run))
