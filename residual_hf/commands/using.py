@@ -42,7 +42,8 @@ def add_translate(translate: argparse.ArgumentParser) -> None:
     translate.add_argument("--output", type=Path, help="file for the translations (default: standard output)")
     translate.add_argument("--resume", action="store_true", help="continue an interrupted translation to --output")
     translate.add_argument("--devices", type=int, default=1, metavar="N", help="number of GPUs or processes")
-    add_fields(translate, StreamSettings, "scores", "window", *LANGUAGES, "long", *SAMPLING)
+    add_fields(translate, StreamSettings, "scores", "alignments", "word_scores", "flags", "review")
+    add_fields(translate, StreamSettings, "window", *LANGUAGES, "long", *SAMPLING)
     add_search(translate)
     add_overwrite(translate)
 

@@ -69,6 +69,18 @@ class StreamSettings(InputSettings):
         1, minimum=1, help="translations per line, each on its own line, best first unless sampled"
     )
     scores: bool = option(False, help="write the score and a tab before each translation")
+    alignments: bool = option(
+        False, help="write a tab and the word alignment after each translation, as pairs of numbers: `0-0 1-2`"
+    )
+    word_scores: bool = option(False, help="write a tab and the probability of each word after each translation")
+    flags: bool = option(
+        False,
+        help="write a tab and suspicions after each translation: repetition, copy, numbers, placeholders, tags, "
+        "length",
+    )
+    review: int = option(
+        0, minimum=0, help="list so many lines at the end, as messages: those with suspicions, then low scores"
+    )
     sample: bool = option(False, help="sample translations instead of searching")
     top_k: int | None = option(None, minimum=1, help="with `sample`: sample from the k most probable tokens")
     temperature: float | None = option(None, above=0, help="with `sample`: lower values favor probable tokens")

@@ -22,10 +22,12 @@ from tqdm import tqdm
 from residual_hf.base.errors import InputError
 from residual_hf.data.text_files import iter_lines, one_line
 
+from .checks import suspicions
 from .generation_settings import StreamSettings
 from .long_text import LongLines
 from .resumable_file import ResumableFile
-from .translator import Translator
+from .review import Review
+from .translator import Hypothesis, Translator
 
 CHECKED_TOGETHER = 10_000  # lines
 
@@ -67,7 +69,7 @@ def translate_file(
         write: Callable[[Sequence[str], str], Any] = write_to_stdout
         done = 0
         if output is not None and is_first:
-            made_with = {**(made_with or {}), **asdict(replace(settings, long="error", window=1))}
+            made_with = {**(made_with or {}), **asdict(replace(settings, long="error", window=1, review=0))}
             kept = [source, *inputs]
             file = ResumableFile(output, made_with, resume=resume, overwrite=overwrite, inputs=kept)
             lines = stack.enter_context(file).remaining(lines)
@@ -118,8 +120,11 @@ def translate_stream(
     broadcast_object_list(start)  # only the first process knows them, and the seeds of all depend on `done`
     done, recover = start
     hidden = None if process.is_main_process and not recover else True  # None: without a terminal
-    options = {name: getattr(settings, name) for name in ("scores", "source_lang", "target_lang", "long")}
+    review = Review(settings.review)
+    options = {name: getattr(settings, name) for name in ("source_lang", "target_lang", "long")}
     options |= {"count": settings.num_return_sequences, **settings.generate_arguments}
+    options |= {"scores": settings.scores or settings.review > 0}
+    options |= {"alignments": settings.alignments or settings.word_scores}
     with tqdm(desc="translating", unit=" sentences", initial=done, total=total, disable=hidden) as bar:
         for window in shared_windows(lines, settings.window):
             if settings.sample:
@@ -135,11 +140,31 @@ def translate_stream(
                     print(error, file=sys.stderr)
             else:
                 if process.is_main_process:
-                    scored = ((f"{h.score:.4f}\t" if settings.scores else "", h.text) for best in found for h in best)
-                    write(window, "".join(f"{score}{one_line(text)}\n" for score, text in scored))
+                    pairs = [
+                        (line, hypothesis) for line, best in zip(window, found, strict=True) for hypothesis in best
+                    ]
+                    write(window, "".join(written(*pair, settings) for pair in pairs))
+                    review.add(done + 1, window, [best[0] for best in found])
             done += len(window)
             bar.update(done - bar.n)  # empty and split lines
+    if process.is_main_process and review.most:
+        print(review, file=sys.stderr)
     return long
+
+
+def written(line: str, hypothesis: Hypothesis, settings: StreamSettings) -> str:
+    """What is written for a translation of a line."""
+    score = f"{hypothesis.score:.4f}\t" if settings.scores else ""
+    columns = []
+    if settings.alignments:
+        columns.append(str(hypothesis.alignment or ""))
+    if settings.word_scores:
+        words = hypothesis.alignment.word_scores if hypothesis.alignment else []
+        columns.append(" ".join(f"{probability:.4f}" for probability in words))
+    if settings.flags:
+        columns.append(" ".join(suspicions(line, hypothesis.text)) if hypothesis.text else "")
+    text = one_line(hypothesis.text)
+    return score + "\t".join([text.replace("\t", " ") if columns else text, *columns]) + "\n"
 
 
 def shared_windows(lines: Iterator[str], size: int) -> Iterator[list[str]]:

@@ -14,6 +14,7 @@ from tqdm import tqdm
 from residual_hf.base.errors import InputError
 from residual_hf.checkpoint import SHORTLIST, load_checkpoint, move_to
 from residual_hf.data.shortlist import Shortlist, load_shortlist
+from residual_hf.model.alignment import AlignedTokens, Alignment, align
 from residual_hf.model.decoding import FastGenerationMixin
 from residual_hf.model.options import refusal
 from residual_hf.model.translation_inputs import TranslationInputs
@@ -24,17 +25,18 @@ from .long_text import LONG_TEXT, space_between, split_text
 
 
 class Hypothesis(NamedTuple):
-    """A translation and its score (see `decode.Candidate`)."""
+    """A translation, its score (see `decode.Candidate`), and its alignment with the source if that is wanted."""
 
     text: str
     score: float | None
+    alignment: Alignment | None = None
 
 
 class SentencePart(NamedTuple):
     """A part of a sentence, in most cases all of it, and the space that follows it in the sentence."""
 
     ids: list[int]
-    text: str = ""
+    text: str
     space: str = ""
 
 
@@ -152,6 +154,7 @@ class Translator:
         count: int = 1,
         *,
         scores: bool = True,
+        alignments: bool = False,
         shared: bool = False,
         source_lang: str | None = None,
         target_lang: str | None = None,
@@ -166,6 +169,7 @@ class Translator:
         its parts. Other arguments and errors are those of `translate`.
 
         Args:
+            alignments: also align each translation with its sentence; takes another pass of the model over both.
             shared: the processes of a `torchrun` share the work; all make the same calls and get the same results.
             progress: called after each batch with the number of sentences in it.
         """
@@ -176,7 +180,9 @@ class Translator:
             raise InputError(refusal("long", long, f"one of {', '.join(map(repr, LONG_TEXT))}"))
         encoded, arguments = self.encode(sentences, source_lang, target_lang)
         limit = self.inputs.positions
-        parts = [[SentencePart(ids)] if text.strip() else [] for text, ids in zip(sentences, encoded, strict=True)]
+        parts = [
+            [SentencePart(ids, text)] if text.strip() else [] for text, ids in zip(sentences, encoded, strict=True)
+        ]
         for i, ids in enumerate(encoded):
             if limit is not None and parts[i] and len(ids) > limit:
                 on_long(i, len(ids))
@@ -186,24 +192,39 @@ class Translator:
                         "(max_position_embeddings); truncate, split or skip such sentences with the option long"
                     )
                 parts[i] = self._shortened(sentences[i], long, limit, source_lang, target_lang)
-        sources = [part.ids for row in parts for part in row]
+        flat = [part for row in parts for part in row]
         arguments |= {"scores": scores, "shared": shared, "progress": progress, **generate_arguments}
-        found = iter(self.translate_encoded(sources, count, **arguments))
-        return [joined(row, [next(found) for _ in row], count) for row in parts]
+        texts = [part.text for part in flat] if alignments else None
+        found = iter(self.translate_encoded([part.ids for part in flat], count, texts, **arguments))
+        rows = zip(sentences, parts, strict=True)
+        return [joined(row, [next(found) for _ in row], count, text) for text, row in rows]
 
     def translate_encoded(
-        self, sources: Sequence[Sequence[int]], count: int = 1, **arguments: Any
+        self,
+        sources: Sequence[Sequence[int]],
+        count: int = 1,
+        aligned_with: Sequence[str] | None = None,
+        **arguments: Any,
     ) -> list[list[Hypothesis]]:
         """The `count` best translations of sentences that `encode` has encoded, best first.
 
         Args:
+            aligned_with: the sentences, if their translations are to be aligned with them.
             arguments: of `decode.search`, among them those that `encode` returned.
         """
         beams = 1 if arguments.get("do_sample") else max(self.settings.num_beams, count)
         settings = dataclasses.replace(self.settings, num_beams=beams)
         found = search(self.model, sources, settings, count=count, shortlist=self.shortlist, **arguments)
-        texts = iter(to_text(self.tokenizer, [candidate.ids for best in found for candidate in best]))
-        return [[Hypothesis(next(texts), candidate.score) for candidate in best] for best in found]
+        flat = [(row, candidate) for row, best in enumerate(found) for candidate in best]
+        ids = [candidate.ids for _, candidate in flat]
+        texts = to_text(self.tokenizer, ids)
+        alignments: Sequence[Alignment | None] = [None] * len(flat)
+        if aligned_with is not None:
+            read = [aligned_with[row] for row, _ in flat], [sources[row] for row, _ in flat]
+            alignments = align(self.model, self.tokenizer, read[0], texts, read[1], ids)
+        scores = [candidate.score for _, candidate in flat]
+        hypotheses = map(Hypothesis, texts, scores, alignments)
+        return [[next(hypotheses) for _ in best] for best in found]
 
     def encode(
         self, sentences: Sequence[str], source_lang: str | None = None, target_lang: str | None = None, **options: Any
@@ -223,7 +244,7 @@ class Translator:
             return []
         if long == "truncate":
             ((ids,), _) = self.encode([sentence], *languages, truncation=True, max_length=limit)
-            return [SentencePart(ids)]
+            return [SentencePart(ids, sentence)]
 
         def encoded(text: str) -> list[int]:
             return self.encode([text], *languages)[0][0]
@@ -237,19 +258,37 @@ class Translator:
         return parts
 
 
-def joined(parts: list[SentencePart], found: list[list[Hypothesis]], count: int) -> list[Hypothesis]:
+def joined(
+    parts: list[SentencePart], found: list[list[Hypothesis]], count: int, sentence: str = ""
+) -> list[Hypothesis]:
     """The k-th translation of a sentence has the k-th hypothesis of each part."""
     if not parts:
-        return [Hypothesis("", 0.0)] * count
+        return [Hypothesis("", 0.0, Alignment(sentence, "", ()))] * count
     results = []
     for rank in zip(*found, strict=True):
         texts = [hypothesis.text for hypothesis in rank]
         pairs = zip(parts, texts, texts[1:], strict=False)
         spaces = [space_between(part.text, part.space, before, after) for part, before, after in pairs]
-        text = "".join(map(str.__add__, texts, [*spaces, parts[-1].space]))
+        spaced = list(map(str.__add__, texts, [*spaces, parts[-1].space]))
         known = [hypothesis.score for hypothesis in rank if hypothesis.score is not None]
-        results.append(Hypothesis(text, sum(known) / len(known) if known else None))
+        score = sum(known) / len(known) if known else None
+        results.append(Hypothesis("".join(spaced), score, joined_alignment(sentence, parts, spaced, rank)))
     return results
+
+
+def joined_alignment(
+    sentence: str, parts: Sequence[SentencePart], translations: Sequence[str], found: Sequence[Hypothesis]
+) -> Alignment | None:
+    """The alignment of a sentence with the joined translations of its parts, if they are aligned."""
+    source = target = 0
+    aligned: list[AlignedTokens] = []
+    for part, translation, hypothesis in zip(parts, translations, found, strict=True):
+        if hypothesis.alignment is None:
+            return None
+        source = sentence.index(part.text, source)
+        aligned += [tokens.shifted(source, target) for tokens in hypothesis.alignment.parts]
+        source, target = source + len(part.text), target + len(translation)
+    return Alignment(sentence, "".join(translations), tuple(aligned))
 
 
 def check_sentences(sentences: Sequence[str]) -> None:

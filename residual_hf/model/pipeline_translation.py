@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import takewhile
 from typing import Any
 
 import torch
@@ -14,6 +15,7 @@ from torch.utils.data import Dataset, IterableDataset
 from transformers import Pipeline
 from transformers.utils import logging
 
+from .alignment import align
 from .length_limits import has_length_rule, length_limit
 from .translation_inputs import TranslationInputs, without_tag
 
@@ -40,6 +42,9 @@ class TranslationPipeline(Pipeline):
         truncation: truncate sentences to the tokenizer's `model_max_length` and the positions of the model.
         return_tensors: return `translation_token_ids` (1-D tensors) instead of `translation_text`.
         return_text: with `return_tensors=True`, also return the text.
+        return_alignments: also return `alignment`, pairs of a source and a target word, both counted from 0, and
+            `word_scores`, the probability of each target word. Words are separated by spaces. It takes another pass of
+            the model over text and translation.
         clean_up_tokenization_spaces: passed to the tokenizer's `decode`.
         batch_size, num_workers: as in all pipelines. All arguments of `generate` are accepted too.
 
@@ -76,6 +81,7 @@ class TranslationPipeline(Pipeline):
         truncation: bool | str | None = None,
         return_tensors: bool | None = None,
         return_text: bool | None = None,
+        return_alignments: bool | None = None,
         clean_up_tokenization_spaces: bool | None = None,
         **generate_kwargs: Any,
     ) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
@@ -85,6 +91,7 @@ class TranslationPipeline(Pipeline):
         postprocess = _given(
             return_tensors=return_tensors,
             return_text=return_text,
+            return_alignments=return_alignments,
             clean_up_tokenization_spaces=clean_up_tokenization_spaces,
         )
         return {**languages, **_given(truncation=truncation)}, {**languages, **generate_kwargs}, postprocess
@@ -116,7 +123,7 @@ class TranslationPipeline(Pipeline):
         if truncate and limit < 10**9:  # without a limit it is 1e30
             options["max_length"] = limit
         inputs = self.texts.encode(text, src_lang, tgt_lang, **options)
-        inputs["blank"] = torch.tensor([not text.strip()])
+        inputs |= {"blank": torch.tensor([not text.strip()]), "text": text}
         length = inputs["input_ids"].shape[-1]
         if length == 0:
             if self.tokenizer.eos_token_id is None:
@@ -142,7 +149,7 @@ class TranslationPipeline(Pipeline):
         tgt_lang: str | None = None,
         **generate_kwargs: Any,
     ) -> dict[str, torch.Tensor]:
-        blank = model_inputs.pop("blank")
+        kept = {name: model_inputs.pop(name) for name in ("blank", "text")} | {"input_ids": model_inputs["input_ids"]}
         forced_bos = model_inputs.pop("forced_bos_token_id", None)
         if forced_bos is not None:  # in a batch it is a list
             forced_bos = forced_bos[0] if isinstance(forced_bos, list) else forced_bos
@@ -152,13 +159,14 @@ class TranslationPipeline(Pipeline):
         arguments = self._generation_arguments(generate_kwargs, task, source_length)
         output = self.model.generate(**model_inputs, **arguments)
         token_ids = output if isinstance(output, torch.Tensor) else output.sequences
-        return {"output_ids": token_ids.reshape(sentences, -1, token_ids.shape[-1]), "blank": blank}
+        return {"output_ids": token_ids.reshape(sentences, -1, token_ids.shape[-1]), **kept}
 
     def postprocess(
         self,
-        model_outputs: dict[str, torch.Tensor],
+        model_outputs: dict[str, Any],
         return_tensors: bool = False,
         return_text: bool | None = None,
+        return_alignments: bool = False,
         clean_up_tokenization_spaces: bool = False,
     ) -> list[dict[str, Any]]:
         return_text = not return_tensors if return_text is None else return_text
@@ -170,15 +178,27 @@ class TranslationPipeline(Pipeline):
             result: dict[str, Any] = {}
             if return_tensors:
                 result[f"{self.result_name}_token_ids"] = token_ids
+            text = self.tokenizer.decode(
+                token_ids,
+                skip_special_tokens=True,
+                clean_up_tokenization_spaces=clean_up_tokenization_spaces,
+            )
+            text = without_tag(text) if self.texts.tags_targets else text
             if return_text:
-                text = self.tokenizer.decode(
-                    token_ids,
-                    skip_special_tokens=True,
-                    clean_up_tokenization_spaces=clean_up_tokenization_spaces,
-                )
-                result[f"{self.result_name}_text"] = without_tag(text) if self.texts.tags_targets else text
+                result[f"{self.result_name}_text"] = text
+            if return_alignments:
+                result |= self._alignment(model_outputs, text, token_ids)
             results.append(result)
         return results
+
+    def _alignment(self, model_outputs: dict[str, Any], text: str, token_ids: torch.Tensor) -> dict[str, Any]:
+        ends = {self.tokenizer.eos_token_id, self.tokenizer.pad_token_id}
+        written = list(takewhile(lambda token: token not in ends, token_ids[1:].tolist()))
+        read = [token for token in model_outputs["input_ids"][0].tolist() if token != self.tokenizer.pad_token_id]
+        source = model_outputs["text"]
+        source = source[0] if isinstance(source, list) else source
+        (found,) = align(self.model, self.tokenizer, [source], [text], [read], [written])
+        return {"alignment": found.links, "word_scores": found.word_scores}
 
     def _generation_arguments(
         self, generate_kwargs: dict[str, Any], task: dict[str, Any], source_length: int

@@ -25,12 +25,13 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from residual_hf._version import __version__
 from residual_hf.data.language_names import language_name
+from residual_hf.generation.checks import CHECKS
+from residual_hf.generation.html_text import visible_text
 
 from .batcher import Batcher, ClosingError, Metrics
 from .batcher import Request as TranslationRequest
 from .languages import Languages
 from .server_settings import ServerSettings
-from .text import visible_text
 
 DISCONNECTED = 499, "The client has disconnected"  # status of nginx, for the metrics
 SWITCH_INTERVAL = 0.0005  # seconds after which reading requests yields to translating; Python's default is 0.005
@@ -70,7 +71,14 @@ class TranslateBody(RequestBody):
     target: str
     format: Literal["text", "html"] = "text"
     alternatives: Annotated[int, Field(ge=0, le=MAX_ALTERNATIVES), BeforeValidator(integral)] = 0
+    alignments: bool = False
     api_key: str = ""
+
+    @model_validator(mode="after")
+    def align_text_only(self) -> TranslateBody:
+        if self.alignments and self.format == "html":
+            raise ValueError("alignments: only with the format text")
+        return self
 
 
 class Error(BaseModel):
@@ -89,13 +97,17 @@ class Language(BaseModel):
 
 
 class TranslateAnswer(BaseModel):
-    """Lists where `q` is a list. `scores` are of the translation and of its alternatives."""
+    """Lists where `q` is a list. `scores`, `alignments` (pairs of a source and a target word, such as `0-0 1-2`) and
+    `wordScores` (the probability of each word) are of the translation and of its alternatives.
+    """
 
     translatedText: str | list[str]
     detectedLanguage: Detection | list[Detection] | None = None
     alternatives: list[str] | list[list[str]] | None = None
     scores: list[float] | list[list[float]] | None = None
-    flags: list[str] | list[list[str]] = Field(description="suspicions about the translation: repetition, copy")
+    alignments: list[str] | list[list[str]] | None = None
+    wordScores: list[list[float]] | list[list[list[float]]] | None = None
+    flags: list[str] | list[list[str]] = Field(description=f"suspicions about the translation: {', '.join(CHECKS)}")
 
 
 Body = TypeVar("Body", bound=BaseModel)
@@ -154,7 +166,7 @@ def create_app(languages: Languages, settings: ServerSettings) -> FastAPI:
         if (source, body.target) not in languages.translators:
             pairs = ", ".join(f"{source} to {target}" for source, target in languages.translators)
             raise HTTPException(400, f"{source} to {body.target} is not supported, only {pairs}")
-        job = TranslationRequest(texts, source, body.target, body.format == "html", body.alternatives)
+        job = TranslationRequest(texts, source, body.target, body.format == "html", body.alternatives, body.alignments)
         try:
             future = batcher.submit(job)
         except queue.Full:
@@ -173,6 +185,9 @@ def create_app(languages: Languages, settings: ServerSettings) -> FastAPI:
         if body.alternatives:
             answer["alternatives"] = [result.texts[1:] for result in results]
             answer["scores"] = [result.scores for result in results]
+        if body.alignments:
+            answer["alignments"] = [result.alignments for result in results]
+            answer["wordScores"] = [result.word_scores for result in results]
         return TranslateAnswer(**(answer if isinstance(body.q, list) else {k: v[0] for k, v in answer.items()}))
 
     @app.post("/detect", **documented(DetectBody, languages, settings))

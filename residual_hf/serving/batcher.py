@@ -7,7 +7,7 @@ import logging
 import queue
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -17,14 +17,15 @@ from typing import Any, NamedTuple
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
+from residual_hf.generation.checks import is_copy, repeats, suspicions
+from residual_hf.generation.html_text import HTMLText
+from residual_hf.generation.markup import LONGEST_SENTENCE, Block, Document
 from residual_hf.generation.translator import Hypothesis, Translator
+from residual_hf.model.alignment import Alignment
 from residual_hf.model.fingerprint import unchanged
-
-from .text import Document, is_copy, repeats
 
 logger = logging.getLogger(__name__)
 
-LONGEST_SENTENCE = 200  # tokens; models of sentences lose quality beyond
 SECOND_SEARCH = 4  # candidates that replace a suspicious translation
 
 
@@ -39,25 +40,31 @@ class Translation:
     Attributes:
         texts: the best translation, and alternatives that differ from it.
         scores: for each of `texts` the mean over sentences of the scores of the search; empty without alternatives.
-        flags: "repetition" if the model repeated a passage again and again, "copy" if it left a sentence untranslated.
+        flags: what `checks.suspicions` says of the best translations of its sentences; "repetition" and "copy" also if
+            a second search replaced a translation because of them.
+        alignments: for each of `texts` the links of words, in Pharaoh format; empty unless they are asked for.
+        word_scores: for each of `texts` the probability of each word.
     """
 
     texts: list[str]
     scores: list[float]
     flags: list[str]
+    alignments: list[str] = field(default_factory=list)
+    word_scores: list[list[float]] = field(default_factory=list)
 
 
 @dataclass(eq=False)
 class Request:
-    """Texts to translate. `future` gives one `Translation` for each."""
+    """Texts to translate, HTML with `markup`. `future` gives one `Translation` for each."""
 
     texts: Sequence[str]
     source: str
     target: str
     markup: bool = False
     alternatives: int = 0
+    alignments: bool = False
     future: Future[list[Translation]] = field(default_factory=Future)
-    documents: list[tuple[Document, list[_Sentence]]] = field(default_factory=list)
+    documents: list[tuple[Document, Callable[[list[Block]], str], list[_Sentence]]] = field(default_factory=list)
 
 
 class _Search(NamedTuple):
@@ -66,6 +73,7 @@ class _Search(NamedTuple):
     translator: Translator
     arguments: dict[str, Any]
     hypotheses: int
+    aligned: bool = False
     again: bool = False
 
 
@@ -198,9 +206,12 @@ class Batcher:
             return len(encoded(sentence)[0]) <= longest
 
         for text in request.texts:
-            document = Document(text, request.source, fits, markup=request.markup)
+            layout = HTMLText(text) if request.markup else None
+            document = Document([[text]] if layout is None else layout.blocks, request.source, fits)
             sentences = [_Sentence(request, text, *encoded(text)) for text in document.sentences]
-            request.documents.append((document, sentences))
+            for sentence, needed in zip(sentences, document.aligned, strict=True):
+                sentence.search = sentence.search._replace(aligned=needed or request.alignments)
+            request.documents.append((document, _plain if layout is None else layout.render, sentences))
             self._waiting += sentences
         _finish(request)  # if there is nothing to translate in it
 
@@ -227,6 +238,8 @@ class Batcher:
             return
         search, sources = batch[0].search, [sentence.ids for sentence in batch]
         arguments = search.arguments | ({"no_repeat_ngram_size": 4} if search.again else {})
+        if search.aligned:
+            arguments["aligned_with"] = [sentence.text for sentence in batch]
         self.metrics.batch_sentences.observe(len(batch))
         try:
             with self.metrics.batch_seconds.time():
@@ -265,9 +278,9 @@ def _flag(sentence: _Sentence, translation: str) -> str | None:
 
 def _finish(request: Request) -> None:
     """Give a request its result, if all of its sentences are translated."""
-    done = all(sentence.hypotheses for _, sentences in request.documents for sentence in sentences)
+    done = all(sentence.hypotheses for *_, sentences in request.documents for sentence in sentences)
     if done and request.future.set_running_or_notify_cancel():
-        request.future.set_result([_joined(*found, 1 + request.alternatives) for found in request.documents])
+        request.future.set_result([_joined(request, *found) for found in request.documents])
 
 
 def _fail(request: Request, error: BaseException) -> None:
@@ -275,12 +288,30 @@ def _fail(request: Request, error: BaseException) -> None:
         request.future.set_exception(error)
 
 
-def _joined(document: Document, sentences: Sequence[_Sentence], count: int) -> Translation:
+def _plain(blocks: list[Block]) -> str:
+    return "".join(map(str, blocks[0]))
+
+
+def _joined(
+    request: Request, document: Document, render: Callable[[list[Block]], str], sentences: Sequence[_Sentence]
+) -> Translation:
     """The k-th translation of a text has the k-th hypothesis of each sentence, or its last one."""
     found: dict[str, float] = {}
-    for rank in range(count):
+    aligned: list[Alignment] = []
+    for rank in range(1 + request.alternatives):
         chosen = [sentence.hypotheses[min(rank, len(sentence.hypotheses) - 1)] for sentence in sentences]
         scores = [hypothesis.score for hypothesis in chosen if hypothesis.score is not None]
-        found.setdefault(document.join([c.text for c in chosen]), sum(scores) / max(1, len(scores)))
-    flags = sorted({sentence.flag for sentence in sentences if sentence.flag})
-    return Translation(list(found), list(found.values()) if count > 1 else [], flags)
+        given = [hypothesis.text for hypothesis in chosen], [hypothesis.alignment for hypothesis in chosen]
+        text = render(document.join(*given))
+        if text not in found:
+            found[text] = sum(scores) / max(1, len(scores))
+            aligned += document.aligned_texts(*given) if request.alignments else []
+    flags = {sentence.flag for sentence in sentences if sentence.flag}
+    flags |= {flag for each in sentences for flag in suspicions(each.text, each.hypotheses[0].text)}
+    return Translation(
+        list(found),
+        list(found.values()) if request.alternatives else [],
+        sorted(flags),
+        [str(alignment) for alignment in aligned],
+        [alignment.word_scores for alignment in aligned],
+    )

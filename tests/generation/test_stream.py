@@ -23,7 +23,7 @@ from residual_hf.generation import resumable_file, stream
 from residual_hf.generation.devices import run_on_devices
 from residual_hf.generation.generation_settings import StreamSettings
 from residual_hf.generation.stream import translate_stream
-from residual_hf.generation.translator import Translator
+from residual_hf.generation.translator import Hypothesis, Translator
 
 LINES = [*SENTENCES, "", *SENTENCES[::-1], "zwei"]
 LONG = " ".join(SENTENCES * 4)
@@ -150,6 +150,37 @@ def test_several_translations_with_scores(translate, source, expected):
     assert code == 0 and [text for _, text in rows[::3]] == expected
     scores = [float(score) for score, _ in rows]
     assert all(scores[i] >= scores[i + 1] >= scores[i + 2] for i in range(0, len(rows), 3))
+
+
+def test_columns_after_a_translation(translate, source, expected, model):
+    plain = Translator.from_pretrained(model).hypotheses(LINES, alignments=True)
+    code, lines, error = translate("--input", source, "--scores", "--alignments", "--word-scores", "--flags")
+    assert code == 0 and error == ""
+    for line, translation, (best,) in zip(lines, expected, plain, strict=True):
+        score, text, links, words, flags = line.split("\t")
+        assert (score, text, links) == (f"{best.score:.4f}", translation, str(best.alignment))
+        assert [float(word) for word in words.split()] == pytest.approx(best.alignment.word_scores, abs=1e-4)
+        assert len(words.split()) == len(text.split())
+        assert "repetition" in flags if translation else flags == links == words == ""
+    assert translate("--input", source, "--flags")[1] == ["\t".join(line.split("\t")[1::3]) for line in lines]
+
+
+def test_review_lists_the_worst_lines(translate, source, model, monkeypatch):
+    worst = {3: ("zwei 12 13", "two 12", -0.1), 4: ("ein Hund", "a dog", -9.0), 1: ("ja", "yes", -0.5)}
+    lines = ["ja", "nein", "zwei 12 13", "ein Hund", ""]
+    found = {source: Hypothesis(text, score) for source, text, score in worst.values()}
+    found |= {"nein": Hypothesis("no", -0.2), "": Hypothesis("", 0.0)}
+    monkeypatch.setattr(Translator, "hypotheses", lambda self, window, **options: [[found[line]] for line in window])
+    source.write_text("\n".join(lines) + "\n")
+    for window in (1, 100):
+        code, out, error = translate("--input", source, "--review", 3, "--window", window)
+        assert code == 0 and out == [found[line].text for line in lines]
+        assert error.splitlines() == [
+            "1 of 5 lines are suspicious; look first at",
+            *("line 3, score -0.1000, numbers", "  zwei 12 13", "  two 12"),
+            *("line 4, score -9.0000", "  ein Hund", "  a dog"),
+            *("line 1, score -0.5000", "  ja", "  yes"),
+        ]
 
 
 def test_sampling_follows_the_seed_and_its_settings(translate, source):

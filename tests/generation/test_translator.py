@@ -204,6 +204,22 @@ def test_parts_of_a_text_without_spaces_get_them_in_other_scripts(plain, monkeyp
     assert found == Hypothesis("Hello. I am fine.", -2.0)
 
 
+def test_alignments_are_of_the_hypotheses_of_the_search(plain):
+    sentences = [*SENTENCES, "", LONG]
+    found = plain.hypotheses(sentences, 2, alignments=True, long="split")
+    texts = [[hypothesis[:2] for hypothesis in best] for best in found]
+    assert texts == [[hypothesis[:2] for hypothesis in best] for best in plain.hypotheses(sentences, 2, long="split")]
+    for sentence, best in zip(sentences, found, strict=True):
+        for hypothesis in best:
+            alignment, words = hypothesis.alignment, len(hypothesis.text.split())
+            assert (alignment.source, alignment.target) == (sentence, hypothesis.text)
+            assert {target for _, target in alignment.links} == set(range(words))
+            assert len(alignment.word_scores) == words and all(0 < score <= 1 for score in alignment.word_scores)
+    *_, (long, _) = found
+    assert len(long.alignment.parts) > 1
+    assert max(source for source, _ in long.alignment.links) >= len(LONG.split()) * 2 / 3  # counted in the whole line
+
+
 def test_a_model_that_asks_for_int8_on_a_cpu_decodes_in_float32_elsewhere(plain, tmp_path, monkeypatch):
     save_checkpoint(plain.model, plain.tokenizer, tmp_path / "model")
     generation = json.loads((tmp_path / "model" / "generation_config.json").read_text())
@@ -266,6 +282,8 @@ def test_other_families_translate_as_generate_does(family, tmp_path):
     rows = model.generate(**inputs, **search)
     assert loaded.translate(SENTENCES) == tokenizer.batch_decode(rows, skip_special_tokens=True)
     assert [len(best) for best in loaded.hypotheses(SENTENCES, 2)] == [2] * len(SENTENCES)
+    ((best,),) = loaded.hypotheses(SENTENCES[:1], alignments=True)
+    assert {target for _, target in best.alignment.links} == set(range(len(best.text.split())))
     half = Translator.from_pretrained(tmp_path, dtype="bfloat16")
     assert half.model.dtype == torch.bfloat16 and isinstance(half.translate(SENTENCES[0]), str)
     with pytest.raises(InputError, match="dtype: int8 given"):
@@ -295,6 +313,10 @@ def test_a_model_whose_tokenizer_has_language_codes(tmp_path):
     rows = model.generate(**inputs, **search, max_new_tokens=9)
     found = several.translate(SENTENCES, source_lang="de", target_lang="en", max_new_tokens=9)
     assert found == tokenizer.batch_decode(rows, skip_special_tokens=True)
+    pair = {"source_lang": "de", "target_lang": "en"}
+    ((best,),) = several.hypotheses(SENTENCES[:1], alignments=True, max_new_tokens=9, **pair)
+    assert best.text == found[0] and len(best.alignment.word_scores) == len(best.text.split())
+    assert {target for _, target in best.alignment.links} == set(range(len(best.text.split())))
     for languages in ({}, {"source_lang": "de"}, {"source_lang": "de", "target_lang": "xx"}):
         with pytest.raises(InputError):
             several.translate(SENTENCES, **languages)

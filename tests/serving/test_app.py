@@ -31,6 +31,7 @@ from residual_hf.base.errors import InputError
 from residual_hf.checkpoint import save_checkpoint
 from residual_hf.cli import main
 from residual_hf.generation.generation_settings import DecodingSettings
+from residual_hf.generation.html_text import visible_text
 from residual_hf.generation.translator import Translator
 from residual_hf.serving.app import create_app
 from residual_hf.serving.languages import Languages
@@ -129,6 +130,32 @@ def test_lists_alternatives_and_layout(server, german):
     assert all(len(s) == 1 + len(a) for s, a in zip(answer["scores"], answer["alternatives"], strict=True))
     assert answer["flags"] == [[], []] and "detectedLanguage" not in answer
     assert server.translate([])[2] == {"translatedText": [], "flags": []}
+
+
+def test_alignments_and_word_scores_are_of_each_text_as_a_whole(server, german):
+    text = f"- {SENTENCES[0]}\n\n* {SENTENCES[1]}"
+    status, _, answer = server.translate(text, alternatives=1, alignments=True)
+    texts = [answer["translatedText"], *answer["alternatives"]]
+    assert status == 200 and len(answer["alignments"]) == len(answer["wordScores"]) == len(texts)
+    (first,), (second,) = german.hypotheses(SENTENCES[:2], alignments=True)
+    read, written = len(SENTENCES[0].split()) + 2, len(first.text.split()) + 2  # with the bullets
+    links = [(s + 1, t + 1) for s, t in first.alignment.links]
+    links += [(s + read, t + written) for s, t in second.alignment.links]
+    assert answer["alignments"][0] == " ".join(f"{s}-{t}" for s, t in sorted(links))
+    scores = [1, *first.alignment.word_scores, 1, *second.alignment.word_scores]
+    assert answer["wordScores"][0] == pytest.approx(scores, abs=1e-5)
+    status, _, answer = server.translate([SENTENCES[0], ""], alignments=True)
+    assert len(answer["alignments"]) == 2 and answer["alignments"][1] == [""] and answer["wordScores"][1] == [[]]
+    assert server.translate("x", alignments=True, format="html")[0] == 400
+
+
+def test_inline_tags_come_back_around_their_words(server, german):
+    first, *words = SENTENCES[0].split()
+    marked = f"<p>\n{first} <b class=a>{words[0]}\t<i>{' '.join(words[1:])}</i></b></p>"
+    status, _, answer = server.translate(marked, format="html")
+    assert status == 200 and visible_text(answer["translatedText"]).split() == german.translate(SENTENCES[0]).split()
+    tags = ["<p>", "<b class=a>", "<i>", "</i>", "</b>", "</p>"]
+    assert re.findall("<.*?>", answer["translatedText"]) == tags
 
 
 def test_html_and_forms(server, german):

@@ -1,0 +1,99 @@
+# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
+"""Checks of a translation against its source, without a model."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable
+from unicodedata import decimal
+
+import regex
+
+LOOP = re.compile(r"(.{2,60}?)\1{3,}", re.DOTALL)
+FIRST_IDEOGRAPH = "\u2e80"
+NUMBER = regex.compile(r"\d+(?:(?:[.,'’\u00a0\u202f]|\s(?=\d{3}(?!\d)))\d+)*")
+PLACEHOLDER = re.compile(
+    r"https?://[^\s<>\"]+[^\s<>\".,;:!?)\]]|(?<![\w.+-])[\w.+-]+@[\w-]+(?:\.[\w-]+)+"  # addresses
+    r"|\$?\{\{?[^\s{}]*\}?\}|%(?:\d+\$|\(\w+\))?[-+#0]*\d*(?:\.\d+)?[sdifxXucg@](?!\w)|%\w+%"  # of formats
+)
+TAG = re.compile(r"</?[A-Za-z][^<>]*>")
+DENSE = regex.compile(r"[\p{Han}\p{Hiragana}\p{Katakana}\p{Hangul}]")
+LENGTH_RATIO, LENGTH_SLACK = 2.5, 20
+"""The longer of a text and its translation has at most so many times the letters of the shorter, and so many more."""
+
+
+def suspicions(source: str, translation: str) -> list[str]:
+    """Names of `CHECKS` that a translation does not pass.
+
+    - `repetition`: it repeats a passage again and again.
+    - `copy`: it is the source.
+    - `numbers`: numbers of two digits and more are missing or new, in whatever notation.
+    - `placeholders`: names such as `{name}`, `%1$s` and `${x}`, web and e-mail addresses are missing or new.
+    - `tags`: so are tags such as `<b>`.
+    - `length`: one is much longer than the other.
+    """
+    return [name for name, fails in CHECKS.items() if fails(translation, source)]
+
+
+def repeats(translation: str, source: str) -> bool:
+    """Whether a passage occurs four times in a row in the translation, but none in the source."""
+    return _has_loop(translation) and not _has_loop(source)
+
+
+def is_copy(translation: str, source: str) -> bool:
+    """Whether the translation has the letters of the source. Short texts may be names and are never copies."""
+    letters = _letters(source)
+    ideographs = len(letters) >= 8 and min(letters) >= FIRST_IDEOGRAPH
+    return (ideographs or len(source.split()) >= 4) and letters != "" and letters == _letters(translation)
+
+
+def changes_numbers(translation: str, source: str) -> bool:
+    """Whether numbers differ. One digit may be written as a word, and thousands with another separator."""
+    return _differ(_numbers, translation, source)
+
+
+def changes_placeholders(translation: str, source: str) -> bool:
+    return _differ(PLACEHOLDER.findall, translation, source)
+
+
+def changes_tags(translation: str, source: str) -> bool:
+    return _differ(TAG.findall, translation, source)
+
+
+def has_other_length(translation: str, source: str) -> bool:
+    shorter, longer = sorted(len(text) + 2 * len(DENSE.findall(text)) for text in (translation, source))
+    return longer > LENGTH_RATIO * shorter + LENGTH_SLACK
+
+
+CHECKS: dict[str, Callable[[str, str], bool]] = {
+    "repetition": repeats,
+    "copy": is_copy,
+    "numbers": changes_numbers,
+    "placeholders": changes_placeholders,
+    "tags": changes_tags,
+    "length": has_other_length,
+}
+
+
+def has_letters(text: str) -> bool:
+    return any(character.isalpha() for character in text)
+
+
+def _numbers(text: str) -> list[str]:
+    found = NUMBER.findall(PLACEHOLDER.sub(" ", TAG.sub(" ", text)))
+    digits = ("".join(str(decimal(c)) for c in number if c.isdecimal()) for number in found)
+    return [each.lstrip("0") for each in digits if len(each) > 1]
+
+
+def _differ(parts: Callable[[str], Iterable], *texts: str) -> bool:
+    one, other = (Counter(parts(text)) for text in texts)
+    return one != other
+
+
+def _letters(text: str) -> str:
+    return "".join(filter(str.isalpha, text.casefold()))
+
+
+def _has_loop(text: str) -> bool:
+    return any(has_letters(match[1]) for match in LOOP.finditer(text))

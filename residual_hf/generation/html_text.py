@@ -1,0 +1,308 @@
+# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
+"""HTML as blocks of `markup.py`, and back. What is not translated stays as it was, character by character."""
+
+from __future__ import annotations
+
+import html
+import re
+from collections import Counter
+from collections.abc import Sequence
+from functools import partial
+from html.parser import HTMLParser
+from typing import Any, NamedTuple
+
+from .checks import has_letters
+from .markup import Block, Inline
+
+VERBATIM = ("code", "kbd", "pre", "samp", "script", "style", "svg", "math", "textarea", "var")
+UNREAD = ("script", "style", "svg", "math", "template", "noscript", "object", "video", "audio", "canvas", "iframe")
+"""Elements whose text is no part of the sentence around them."""
+VOID = ("area", "base", "br", "col", "embed", "hr", "img", "input", "link", "meta", "source", "track", "wbr")
+"""Elements without an end tag."""
+CELL = ("td", "th", "tr", "tbody", "tfoot")
+BLOCKS = (
+    *("address", "article", "aside", "blockquote", "dd", "details", "dialog", "div", "dl", "dt", "fieldset"),
+    *("figcaption", "figure", "footer", "form", "h1", "h2", "h3", "h4", "h5", "h6", "header", "hr", "li", "main"),
+    *("menu", "nav", "ol", "p", "pre", "search", "section", "table", "ul"),
+)
+ENDED_BY = {"p": BLOCKS, "li": ("li",), "dt": ("dt", "dd"), "dd": ("dt", "dd"), "option": ("option", "optgroup")}
+ENDED_BY |= {"td": CELL, "th": CELL, "tr": CELL[2:]}
+"""Elements whose end tag may be left out, and the start tags that end them; so does the end of their parent."""
+BOUNDARIES = frozenset(
+    (*BLOCKS, *CELL, "thead", "caption", "colgroup", "col", "html", "head", "body", "title", "link", "meta", "base")
+    + (
+        "br",
+        "button",
+        "select",
+        "option",
+        "optgroup",
+        "datalist",
+        "legend",
+        "summary",
+        "textarea",
+        "center",
+        "frameset",
+    )
+)
+"""Tags between which a sentence does not continue."""
+DEEPEST = 100  # inline elements within each other; further ones are dropped
+LONGEST_KEPT = 100  # characters of code, for example, that are read as a part of a sentence
+SPACE = re.compile(r"[ \t\n\f\r]+")
+_escape = partial(html.escape, quote=False)
+
+
+class Token(NamedTuple):
+    """A part of HTML. `kind`: "start" or "end" of an element, "text", or "other"; `text` is what can be read of it."""
+
+    kind: str
+    raw: str
+    tag: str = ""
+    text: str = ""
+
+
+class HTMLText:
+    """The blocks of a text in HTML.
+
+    White space in sentences is as a browser shows it. Inline elements that are nested wrongly are closed and opened
+    again, and end tags without a start are dropped. Comments, code and elements with `translate="no"` are kept.
+
+    Attributes:
+        blocks: those with something to translate.
+    """
+
+    def __init__(self, text: str):
+        self.blocks: list[Block] = []
+        self._layout: list[str | int] = []  # markup, and numbers of blocks
+        tokens = _balanced(_tokens(text))
+        start = 0
+        for place in [*_boundaries(tokens), len(tokens)]:
+            self._add(tokens[start:place])
+            self._layout += [token.raw for token in tokens[place : place + 1]]
+            start = place + 1
+
+    def render(self, blocks: Sequence[Block]) -> str:
+        """The text with other blocks in the places of `blocks`."""
+        return "".join(part if isinstance(part, str) else _written(blocks[part]) for part in self._layout)
+
+    def _add(self, tokens: list[Token]) -> None:
+        if not has_letters("".join(token.text for token in tokens if token.kind == "text")):
+            self._layout += [token.raw for token in tokens]
+            return
+        outside = []
+        for place, edge in ((0, r"^[ \t\n\f\r]*"), (-1, r"[ \t\n\f\r]*$")):
+            text = tokens[place].text if tokens[place].kind == "text" else ""
+            outside.append(re.search(edge, text)[0])  # type: ignore[index]  # it matches any text
+            tokens[place] = tokens[place]._replace(text=re.sub(edge, "", text) if text else tokens[place].text)
+        self._layout += [outside[0], len(self.blocks), outside[1]]
+        self.blocks.append(_read(tokens))
+
+
+def visible_text(text: str) -> str:
+    """The text of HTML without its markup and without what is not translated."""
+    return " ".join(token.text for token in _tokens(text) if token.kind == "text")
+
+
+def _written(block: Block) -> str:
+    return "".join(
+        _escape(piece)
+        if isinstance(piece, str)
+        else piece.content[0] + ("" if piece.keep else _written(piece.pieces) + piece.content[1])
+        for piece in block
+    )
+
+
+def _read(tokens: Sequence[Token]) -> Block:
+    """The block of balanced tokens."""
+    stack: list[tuple[Token | None, Block]] = [(None, [])]
+    after_space, follows_image = True, False
+    for token in tokens:
+        pieces: Any = stack[-1][1]
+        if token.kind == "start":
+            stack.append((token, []))
+        elif token.kind == "end":
+            start, inner = stack.pop()
+            assert start is not None
+            stack[-1][1].append(Inline((start.raw, token.raw), inner))
+        else:
+            text = SPACE.sub(" ", token.text)
+            if after_space and text.startswith(" "):
+                text = text[1:]
+                if follows_image:  # two spaces with something between them
+                    pieces[-1] = Inline((pieces[-1].content[0] + " ", ""), keep=True)
+            follows_image = token.kind == "other" and token.tag in ("img", "input")
+            after_space = text.endswith(" ") if text else after_space
+            if token.kind == "other":
+                pieces.append(Inline((token.raw, ""), [text] if text else [], keep=True))
+            elif text:
+                pieces.append(text)
+    return stack[0][1]
+
+
+def _boundaries(tokens: Sequence[Token]) -> list[int]:
+    """The places of the tags between blocks: those of `BOUNDARIES`, and inline elements around such tags."""
+    found, open_elements = [], []
+    for place, token in enumerate(tokens):
+        if token.tag in BOUNDARIES:
+            found.append(place)
+        elif token.kind == "start":
+            open_elements.append((place, len(found)))
+        elif token.kind == "end":
+            start, before = open_elements.pop()
+            if len(found) > before:
+                found += [start, place]
+    return sorted(found)
+
+
+def _balanced(tokens: Sequence[Token]) -> list[Token]:
+    """The tokens with an end for each start of an inline element, and nested properly."""
+    found: list[Token] = []
+    stack: list[Token] = []  # open elements, blocks too
+    counts: Counter[str] = Counter()
+    depth = 0  # of inline elements at the top of the stack
+
+    def close() -> Token:
+        nonlocal depth
+        start = stack.pop()
+        counts[start.tag] -= 1
+        if start.tag not in BOUNDARIES:
+            found.append(Token("end", f"</{start.tag}>", start.tag))
+        above = (number for number, other in enumerate(reversed(stack)) if other.tag in BOUNDARIES)
+        depth = depth - 1 if depth else next(above, len(stack))
+        return start
+
+    def open_element(token: Token) -> None:
+        nonlocal depth
+        depth = 0 if token.tag in BOUNDARIES else depth + 1
+        counts[token.tag] += 1
+        stack.append(token)
+        found.append(token)
+
+    for token in tokens:
+        is_block = token.tag in BOUNDARIES
+        if token.kind == "start":
+            while is_block and len(stack) > depth and token.tag in ENDED_BY.get(stack[-1 - depth].tag, ()):
+                for _ in range(depth + 1):
+                    close()
+            if is_block or depth < DEEPEST:
+                open_element(token)
+        elif token.kind == "end" and is_block:
+            while counts[token.tag] and close().tag != token.tag:
+                pass
+            found.append(token)
+        elif token.kind == "end":
+            inline = stack[len(stack) - depth :]
+            if any(start.tag == token.tag for start in inline):
+                crossed = []
+                while (start := close()).tag != token.tag:
+                    crossed.append(start)
+                found[-1] = token
+                for start in reversed(crossed):
+                    open_element(start)
+        else:
+            found.append(token)
+    while stack:
+        close()
+    return found
+
+
+def _tokens(text: str) -> list[Token]:
+    parser = _Parser()
+    parser.feed(text)
+    parser.close()
+    parser.end_kept()
+    return [*parser.tokens, Token("other", parser.rawdata)]  # the rest of a script without its end tag
+
+
+class _Parser(HTMLParser):
+    """Splits HTML into text, without entities, and everything else, as it was."""
+
+    def __init__(self) -> None:
+        super().__init__(convert_charrefs=True)
+        self.tokens: list[Token] = []
+        self._end = 0  # where an end tag begins
+        self._verbatim: list[str] = []  # an element that is not translated, and the open ones in it
+        self._kept: list[Token] = []  # its tokens
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        while self._verbatim and tag in ENDED_BY.get(self._verbatim[-1], ()):
+            self._verbatim.pop()
+        if not self._verbatim:
+            self.end_kept()
+        marked = any(name == "translate" and (value or "").lower() == "no" for name, value in attrs)
+        if (self._verbatim or marked or tag in VERBATIM) and tag not in VOID:
+            self._verbatim.append(tag)
+        self._add(Token("other" if tag in VOID else "start", self.get_starttag_text() or "", tag))
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self._add(Token("other", self.get_starttag_text() or "", tag))
+
+    def handle_endtag(self, tag: str) -> None:
+        token = Token("end", self.rawdata[self._end : self.rawdata.find(">", self._end) + 1], tag)
+        if tag in self._verbatim:
+            while self._verbatim[-1] != tag:
+                self._close()
+            self._verbatim.pop()
+            self._kept.append(token)
+            if not self._verbatim:
+                self.end_kept()
+        elif not self._verbatim:
+            self._add(token)
+        elif self._verbatim[0] in ENDED_BY:
+            self.end_kept()
+            self._add(token)
+        elif tag in BOUNDARIES:
+            self._kept.append(token)
+
+    def _close(self) -> None:
+        """End the innermost open element of those that are kept."""
+        tag = self._verbatim.pop()
+        if tag not in (*BOUNDARIES, *UNREAD):
+            self._kept.append(Token("end", f"</{tag}>", tag))
+
+    def parse_endtag(self, i: int) -> int:
+        self._end = i
+        return super().parse_endtag(i)
+
+    def parse_marked_section(self, i: int, report: bool = True) -> int:
+        try:
+            return super().parse_marked_section(i, report)
+        except AssertionError:  # not a section
+            self.handle_data("<![")
+            return i + len("<![")
+
+    def handle_data(self, data: str) -> None:
+        in_script = self._verbatim and self.cdata_elem not in (None, "textarea", "title")
+        self._add(Token("text", data if in_script else _escape(data), text=data))  # newer Pythons resolve entities
+
+    def handle_comment(self, data: str) -> None:
+        self._add(Token("other", f"<!--{data}-->"))
+
+    def handle_decl(self, decl: str) -> None:
+        self._add(Token("other", f"<!{decl}>", "html"))
+
+    def handle_pi(self, data: str) -> None:
+        self._add(Token("other", f"<?{data}>"))
+
+    def unknown_decl(self, data: str) -> None:
+        self._add(Token("other", f"<![{data}]]>" if data.startswith("CDATA[") else f"<![{data}]>"))
+
+    def end_kept(self) -> None:
+        """Add what an element that is not translated consists of, as one token."""
+        while self._verbatim:
+            self._close()
+        if self._kept:
+            tags = [token.tag for token in self._kept]
+            tag = next((tag for tag in tags if tag in BOUNDARIES), tags[0])
+            text = "" if {*tags} & {*UNREAD} else "".join(token.text for token in self._kept).strip()
+            raw = "".join(token.raw for token in self._kept)
+            self._kept = []
+            self.tokens.append(Token("other", raw, tag, text if len(text) <= LONGEST_KEPT else ""))
+
+    def _add(self, token: Token) -> None:
+        if self._verbatim:
+            self._kept.append(token)
+        elif token.kind == "text" and self.tokens and self.tokens[-1].kind == "text":
+            last = self.tokens.pop()  # HTMLParser ends a run at `<` alone
+            self.tokens.append(Token("text", last.raw + token.raw, text=last.text + token.text))
+        else:
+            self.tokens.append(token)

@@ -1,0 +1,181 @@
+# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
+"""Translation of text with markup inside its sentences, in any format.
+
+A reader of a format makes a list of blocks: a paragraph, a heading or a cell of a table each, which is a list of text
+and `Inline` elements. `translate_blocks` gives blocks of the same form, in which each element is around the
+translation of its text, and a writer puts them back:
+
+    blocks = [["Wie heißt ", Inline("<b>", ["du"]), "?"], ["Siehe ", Inline("<code>", ["ls -l"], keep=True), "."]]
+    translate_blocks(translator, blocks)  # [["What is ", Inline("<b>", ["your"]), " name?"], ...]
+
+`content` is whatever the writer needs: a tag, the properties of a run. An element without pieces is an image, a note
+or a comment. With `keep` the text is read with its sentence, but comes back as it was.
+
+Each element occurs once in the result, within the same element as before; so the output is nested properly whatever
+the model writes. An element whose text has no counterpart is empty there. Text is split into sentences at line breaks
+too: readers of formats in which they mean nothing replace them. `Document` has the two steps of `translate_blocks`,
+for those who translate sentences of several documents together.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import cache
+from typing import Any, NamedTuple
+
+from residual_hf.model.alignment import Alignment
+
+from .long_text import space_between
+from .projection import Node, SentencePair, project
+from .sentences import split_sentences
+from .translator import Translator
+
+LONGEST_SENTENCE = 200  # tokens; models of sentences lose quality beyond
+
+
+class Inline(NamedTuple):
+    """A part of a block with markup; see the module."""
+
+    content: Any
+    pieces: list[str | Inline] = []  # never changed
+    keep: bool = False
+
+
+Block = list[str | Inline]
+Translation = tuple[str, Alignment | None]
+
+
+def translate_blocks(
+    translator: Translator,
+    blocks: Iterable[Block],
+    *,
+    source_lang: str | None = None,
+    target_lang: str | None = None,
+    progress: Callable[[int], Any] = lambda sentences: None,
+) -> list[Block]:
+    """The translation of blocks, see the module.
+
+    Args:
+        source_lang, target_lang: languages, required by models of several.
+        progress: called after each batch with the number of sentences in it.
+    """
+
+    @cache
+    def fits(sentence: str) -> bool:
+        (ids,), _ = translator.encode([sentence], source_lang, target_lang)
+        return len(ids) <= min(LONGEST_SENTENCE, translator.inputs.positions or LONGEST_SENTENCE)
+
+    language = source_lang or getattr(translator.model.config, "source_lang", None) or "en"
+    document = Document(blocks, language, fits)
+    found: dict[int, Any] = {}
+    for aligned in (False, True):
+        rows = [row for row, wanted in enumerate(document.aligned) if wanted == aligned]
+        texts = [document.sentences[row] for row in rows]
+        hypotheses = translator.hypotheses(
+            texts,
+            scores=False,
+            alignments=aligned,
+            source_lang=source_lang,
+            target_lang=target_lang,
+            progress=progress,
+        )
+        found |= {row: best for row, (best,) in zip(rows, hypotheses, strict=True)}
+    ordered = [found[row] for row in range(len(found))]
+    return document.join([best.text for best in ordered], [best.alignment for best in ordered])
+
+
+class Document:
+    """Blocks whose sentences can be replaced.
+
+    Args:
+        language: selects the rules of sentence ends.
+        fits: whether the model can read a sentence; longer ones are split at spaces.
+
+    Attributes:
+        sentences: what is to be translated.
+        aligned: for each sentence whether `join` needs its alignment, since markup begins or ends inside of it.
+    """
+
+    def __init__(self, blocks: Iterable[Block], language: str, fits: Callable[[str], bool]):
+        self._blocks = [_MarkedText(block, language, fits) for block in blocks]
+        found = [sentence for block in self._blocks for sentence in block.sentences]
+        self.sentences = [text for text, _ in found]
+        self.aligned = [aligned for _, aligned in found]
+
+    def join(self, translations: Sequence[str], alignments: Sequence[Alignment | None] | None = None) -> list[Block]:
+        """The blocks with a translation for each of `sentences`. Without its alignment, the order of words is kept."""
+        return [block.join(given) for block, given in self._given(translations, alignments)]
+
+    def aligned_texts(self, translations: Sequence[str], alignments: Sequence[Alignment | None]) -> list[Alignment]:
+        """The text of each block and its translation with the alignments of its sentences."""
+        return [block.aligned(given) for block, given in self._given(translations, alignments)]
+
+    def _given(
+        self, translations: Sequence[str], alignments: Sequence[Alignment | None] | None
+    ) -> Iterator[tuple[_MarkedText, list[Translation]]]:
+        following = iter(zip(translations, alignments or [None] * len(translations), strict=True))
+        return ((block, [next(following) for _ in block.sentences]) for block in self._blocks)
+
+
+class _MarkedText:
+    """One block: its text, the elements in it, and its sentences."""
+
+    def __init__(self, block: Block, language: str, fits: Callable[[str], bool]):
+        self.text, self.root = "", Node(None, 0)
+        self._read(block, self.root)
+        corners = self.root.corners()
+        kept = [node for node in self.root.descendants() if node.element.keep and node.start < node.end]
+        self.pieces: list[tuple[str, bool]] = []
+        self.sentences: list[tuple[str, bool]] = []
+        start = 0
+        for piece, is_sentence in split_sentences(self.text, language, fits):
+            end = start + len(piece)
+            around = bisect_right(kept, start, key=lambda node: node.start)
+            wanted = is_sentence and not (around and end <= kept[around - 1].end)
+            self.pieces.append((piece, wanted))
+            if wanted:
+                marked = bisect_right(corners, start) < bisect_left(corners, end)
+                self.sentences.append((piece, marked))
+            start = end
+
+    def _read(self, block: Block, parent: Node) -> None:
+        for piece in block:
+            if isinstance(piece, str):
+                self.text += piece
+            else:
+                node = Node(piece, len(self.text))
+                self._read(piece.pieces, node)
+                if piece.keep:
+                    node.children = []
+                parent.children.append(node)
+        parent.end = len(self.text)
+
+    def join(self, translations: Sequence[Translation]) -> Block:
+        return project(self.root, self.text, *self._pairs(translations))
+
+    def aligned(self, translations: Sequence[Translation]) -> Alignment:
+        target, pairs = self._pairs(translations)
+        places = ((pair, part) for pair in pairs if pair.alignment for part in pair.alignment.parts)
+        parts = (part.shifted(pair.source_start, pair.target_start) for pair, part in places)
+        return Alignment(self.text, target, tuple(parts))
+
+    def _pairs(self, translations: Sequence[Translation]) -> tuple[str, list[SentencePair]]:
+        """The text of the translation, and the pieces of the source and of it."""
+        following, start, target = iter(translations), 0, ""
+        pairs: list[SentencePair] = []
+        space = source = translation = ""
+        for piece, is_sentence in self.pieces:
+            written, alignment, before = piece, None, translation
+            if is_sentence:
+                written, alignment = next(following)
+                if before and not space.strip():
+                    target = target[: len(target) - len(space)] + space_between(source, space, before, written)
+                source, space, translation = piece, "", written
+            else:
+                space += piece
+            if piece.strip():
+                pairs.append(SentencePair(piece, start, written, len(target), alignment))
+            target += written
+            start += len(piece)
+        return target, pairs

@@ -1,0 +1,267 @@
+# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
+"""Where elements of a source text are in its translation, from the alignment of words.
+
+An element has one range of words of the translation: the one with the largest sum of `m - 1/2`, where m is the share
+of a word's attention that is on the words of the element. Ranges of elements side by side do not overlap, and those
+within an element are within its range.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator, Sequence
+from heapq import heappop, heappush
+from typing import Any, NamedTuple
+
+import numpy as np
+import regex
+
+from residual_hf.data.scripts import WITHOUT_SPACES, letters_of
+from residual_hf.model.alignment import Alignment, Array
+
+LETTER = r"[\w\p{M}]"
+UNSPACED = letters_of(WITHOUT_SPACES).pattern
+JOINT = r"[^\s\w—–]"
+SPACED = rf"(?:(?!{UNSPACED}){LETTER})+"
+UNIT = regex.compile(rf"(?={UNSPACED})\X|{SPACED}(?:{JOINT}{SPACED})*|(?!\s)\X")
+"""A word, a character of a script without spaces, or a mark of punctuation."""
+SAME = regex.compile(r"\d|\p{Lu}|\p{L}{5}")
+
+Range = tuple[int, int]
+
+
+class Node:
+    """An element of a block and where its text is in that of the block."""
+
+    def __init__(self, element: Any, start: int):
+        self.element, self.start, self.end = element, start, start
+        self.children: list[Node] = []
+
+    def descendants(self) -> Iterator[Node]:
+        for child in self.children:
+            yield child
+            yield from child.descendants()
+
+    def corners(self) -> list[int]:
+        """Where the elements within begin and end, in ascending order."""
+        return sorted({corner for node in self.descendants() for corner in (node.start, node.end)})
+
+
+class SentencePair(NamedTuple):
+    """A sentence or another piece of a text, its translation, and where both begin."""
+
+    source: str
+    source_start: int
+    target: str
+    target_start: int
+    alignment: Alignment | None
+
+
+def project(root: Node, source: str, target: str, pairs: Sequence[SentencePair]) -> list:
+    """The pieces of a translated block: text, and the elements of `root` around their translations."""
+    found = _Projection(root, source, target, pairs)
+    found.place(root, (0, len(found.units)))
+    return found.pieces(root, (0, len(found.units)), (0, len(target)))
+
+
+class _Projection:
+    def __init__(self, root: Node, source: str, target: str, pairs: Sequence[SentencePair]):
+        self.source, self.target = source, target
+        corners = root.corners()
+        self.pairs = [_AlignedPair(pair, corners) for pair in pairs]
+        self.units: list[Range] = []
+        for pair in self.pairs:
+            pair.first = len(self.units)
+            self.units += [(a + pair.target_start, b + pair.target_start) for a, b in pair.target_units]
+        self.starts, self.ends = ([unit[side] for unit in self.units] for side in range(2))
+        self.ranges: dict[Node, Range] = {}
+
+    def place(self, node: Node, limits: Range) -> None:
+        """Give the elements within a node their ranges, those first whose range is the clearest."""
+        owners: list[Node | None] = [None] * (limits[1] - limits[0])
+        waiting: list[tuple[float, int, Range]] = []  # a heap
+        for number, child in enumerate(node.children):
+            if self.source[child.start : child.end].strip():
+                score, chosen = self._best(child, limits, owners)
+                heappush(waiting, (-score, number, chosen))
+        while waiting:
+            _, number, (first, last) = heappop(waiting)
+            child = node.children[number]
+            if any(owners[first - limits[0] : last - limits[0]]):  # taken since then
+                score, chosen = self._best(child, limits, owners)
+                heappush(waiting, (-score, number, chosen))
+            elif first < last:
+                self.ranges[child] = first, last
+                owners[first - limits[0] : last - limits[0]] = [child] * (last - first)
+        for child in node.children:
+            if child not in self.ranges:
+                place = self._nearest(child, limits)
+                owner = owners[place - limits[0]] if place < limits[1] else None
+                if owner is not None:
+                    first, last = self.ranges[owner]
+                    place = last if (owner.start, owner.end) < (child.start, child.end) else first
+                self.ranges[child] = place, place
+            if not child.element.keep:
+                self.place(child, self.ranges[child])
+
+    def _best(self, child: Node, limits: Range, owners: Sequence[Node | None]) -> tuple[float, Range]:
+        """The sum of the best range that nobody owns, and the range, which is empty if none is worth it."""
+        start, values = self._values(child)
+        low = min(max(start, limits[0]), limits[1])
+        high = max(low, min(start + len(values), limits[1]))
+        taken = [owner is not None for owner in owners[low - limits[0] : high - limits[0]]]
+        values = np.where(taken, -np.inf, values[low - start : high - start] if low < high else [])
+        if child.element.keep:
+            found = self._occurrences(self.source[child.start : child.end].strip(), low, high)
+            sums = [(float(values[a - low : b - low].sum()), (a, b)) for a, b in found]
+            score, place = max(sums, default=(-np.inf, (low, low)))
+            if score > -np.inf:
+                return len(values) + score, place
+        score, place = _best_range(values, low)
+        if score == 0 and not child.element.keep and values.size and values.max() > -0.5:
+            unit = low + int(values.argmax())
+            return float(values.max()), (unit, unit + 1)
+        return score, place
+
+    def _values(self, child: Node) -> tuple[int, Array]:
+        """The first unit of the sentences with the element, and the values of their units."""
+        begin = bisect_right(self.pairs, child.start, key=lambda pair: pair.source_end)
+        end = bisect_left(self.pairs, child.end, key=lambda pair: pair.source_start)
+        pairs = self.pairs[begin:end]
+        values = [np.zeros(len(pair.target_units)) + pair.shares(child.start, child.end) - 0.5 for pair in pairs]
+        return (pairs[0].first, np.concatenate(values)) if pairs else (0, np.zeros(0))
+
+    def _occurrences(self, text: str, low: int, high: int) -> Iterator[Range]:
+        """Where a text is in the translation, as ranges of units."""
+        until = self.ends[high - 1] if low < high else 0
+        place = self.target.find(text, self.starts[low], until) if low < high else -1
+        while place >= 0:
+            first, last = bisect_left(self.starts, place), bisect_left(self.ends, place + len(text))
+            if first < high and (self.starts[first], self.ends[last]) == (place, place + len(text)):
+                yield first, last + 1
+            place = self.target.find(text, place + 1, until)
+
+    def _nearest(self, child: Node, limits: Range) -> int:
+        """The unit of the translation before which an element without text is."""
+        number = bisect_left(self.pairs, child.start, key=lambda pair: pair.source_end)
+        pair = self.pairs[number] if number < len(self.pairs) else None
+        place = len(self.units) if pair is None else pair.first + pair.place_of(child.start)
+        return min(max(place, limits[0]), limits[1])
+
+    def pieces(self, node: Node, units: Range, text: Range) -> list:
+        """The content of a node whose translation has these units and characters."""
+        found: list[Any] = []
+        place = text[0]
+        for child in sorted(node.children, key=lambda each: (*self.ranges[each], each.start, each.end)):
+            first, last = self.ranges[child]
+            is_empty = first == last
+            start = self.units[first][0] if first < units[1] else text[1]
+            end = start if is_empty else self.units[last - 1][1]
+            before = self.target[place:start]
+            place = end
+            element = child.element
+            if element.keep:
+                shown = self.source[child.start : child.end].strip() if is_empty else ""
+                after = " " * (shown != "" and first < units[1] and not self.target[:start].endswith(shown))
+                before += " " * (shown != "" and first == units[1] > units[0])
+                found += [before, element, after]
+            else:
+                found += [before, element._replace(pieces=self.pieces(child, (first, last), (start, end)))]
+        return _merged([*found, self.target[place : text[1]]])
+
+
+class _AlignedPair:
+    """A pair of texts with the units of both; those of the source end where an element begins or ends."""
+
+    def __init__(self, pair: SentencePair, corners: Sequence[int]):
+        self.pair, self.first = pair, 0
+        self.source_start, self.target_start = pair.source_start, pair.target_start
+        self.source_end = pair.source_start + len(pair.source)
+        self.target_units = [unit.span() for unit in UNIT.finditer(pair.target)]
+        within = corners[bisect_right(corners, self.source_start) : bisect_left(corners, self.source_end)]
+        inside = [corner - self.source_start for corner in within]
+        self.source_units = [
+            unit.span()
+            for start, end in zip([0, *inside], [*inside, len(pair.source)], strict=True)
+            for unit in UNIT.finditer(pair.source, start, end)
+        ]
+        self.weights = self._weights() if inside else None
+
+    def _weights(self) -> Array:
+        """The share of each source unit in each target unit, (target units, source units).
+
+        Words are compared with words only: much of the attention that belongs nowhere is on full stops. A name, a
+        number or a long word that is once in both texts belongs to itself.
+        """
+        pair, sources, targets = self.pair, self.source_units, self.target_units
+        weights = self._attention() if pair.alignment else _in_order(pair, sources, targets)
+        read = [pair.source[start:end] for start, end in sources]
+        written = [pair.target[start:end] for start, end in targets]
+        for row, word in enumerate(written):
+            if SAME.search(word) and written.count(word) == read.count(word) == 1:
+                weights[row] = [other == word for other in read]
+        return weights
+
+    def _attention(self) -> Array:
+        pair, sources, targets = self.pair, self.source_units, self.target_units
+        words = np.array([pair.source[start].isalnum() for start, _ in sources])
+        is_word = np.array([pair.target[start].isalnum() for start, _ in targets], dtype=bool)
+        weights = np.zeros((len(targets), len(sources)))
+        for part in pair.alignment.parts if pair.alignment else ():
+            plain = part.between(sources, targets)
+            plain[is_word] = 0
+            plain[np.ix_(is_word, words)] = part.between(np.array(sources)[words], np.array(targets)[is_word])
+            weights += plain
+        return weights
+
+    def shares(self, start: int, end: int) -> Array | float:
+        """How much of each target unit a range of the source text has, (target units,)."""
+        start, end = start - self.source_start, end - self.source_start
+        inside = [start <= a and b <= end for a, b in self.source_units]
+        if not any(inside):
+            return 0.0
+        return 1.0 if all(inside) or self.weights is None else self.weights[:, inside].sum(1)
+
+    def place_of(self, position: int) -> int:
+        """The number of the target unit before which a position of the source text is."""
+        following = bisect_right([end for _, end in self.source_units], position - self.source_start)
+        if following == 0 or self.weights is None:
+            return 0 if following == 0 else len(self.target_units)
+        if following == len(self.source_units):
+            return len(self.target_units)
+        column = self.weights[:, following]
+        if column.size and column.max() > 0:
+            return int(column.argmax())
+        return int(self.weights[:, following - 1].argmax()) + 1 if column.size else 0
+
+
+def _in_order(pair: SentencePair, sources: Sequence[Range], targets: Sequence[Range]) -> Array:
+    """Weights of an alignment in which words keep their order."""
+    weights = np.zeros((len(targets), len(sources)))
+    for row, (start, end) in enumerate(targets):
+        place = (start + end) / 2 * len(pair.source) / len(pair.target)
+        weights[row, min(bisect_left([b for _, b in sources], place), len(sources) - 1)] = 1
+    return weights
+
+
+def _best_range(values: Array, start: int) -> tuple[float, Range]:
+    """The largest sum of consecutive values, and their range, if they are counted from `start`."""
+    best, total, first = (0.0, (start, start)), 0.0, start
+    for place, value in enumerate(values.tolist(), start):
+        if total <= 0:
+            total, first = 0.0, place
+        total += value
+        if total > best[0]:
+            best = total, (first, place + 1)
+    return best
+
+
+def _merged(pieces: Sequence[Any]) -> list:
+    """Pieces with neighboring texts joined and without empty ones."""
+    found: list[Any] = []
+    for piece in pieces:
+        if isinstance(piece, str) and found and isinstance(found[-1], str):
+            found[-1] += piece
+        elif piece != "":
+            found.append(piece)
+    return found

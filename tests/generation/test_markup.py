@@ -1,0 +1,272 @@
+# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
+from __future__ import annotations
+
+import random
+from html.parser import HTMLParser
+
+import numpy as np
+import pytest
+from support.tiny_translator import SENTENCES, tiny_model, tiny_tokenizer
+
+pytest.importorskip("sentencex", reason="needs the extra 'serve'")
+
+from residual_hf.generation.generation_settings import DecodingSettings
+from residual_hf.generation.html_text import BOUNDARIES, DEEPEST, VOID, HTMLText, visible_text
+from residual_hf.generation.markup import Document, Inline, translate_blocks
+from residual_hf.generation.translator import Translator
+from residual_hf.model.alignment import AlignedTokens, Alignment, word_spans
+
+LAYOUT = "# Title\n\n  - Hello Dr. Smith.  How are you? \r\n  - Fine!\n\n----\n\t3.14 \n"
+
+
+class document:
+    """A text, or HTML with `markup`, whose sentences can be replaced."""
+
+    def __init__(self, text, fits=lambda sentence: True, *, markup=False, language="en"):
+        self.html = HTMLText(text) if markup else None
+        self.document = Document(self.html.blocks if markup else [[text]], language, fits)
+        self.sentences, self.aligned = self.document.sentences, self.document.aligned
+
+    def join(self, translations, alignments=None):
+        blocks = self.document.join(translations, alignments)
+        return self.html.render(blocks) if self.html else "".join(blocks[0])
+
+
+def test_layout_numbers_and_markers_stay_outside_sentences():
+    found = document(LAYOUT)
+    assert found.sentences == ["Title", "Hello Dr. Smith.", "How are you?", "Fine!"]
+    assert found.join(found.sentences) == LAYOUT
+    assert found.join("ABCD") == "# A\n\n  - B  C \r\n  - D\n\n----\n\t3.14 \n"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        " \n\n ",
+        "...",
+        "世界。你好。",
+        "a\u2028b",
+        "Plan B\u00a0. Gut.",
+        "C\u3000.\u202f.",
+        "🙂 x",
+        "- ",
+        "a" * 1000,
+    ],
+)
+@pytest.mark.parametrize("markup", [False, True])
+def test_any_text_keeps_its_layout(text, markup):
+    found = document(text, lambda sentence: len(sentence) <= 10, markup=markup)
+    assert found.join(found.sentences) == text
+    assert all(len(sentence) <= 10 for sentence in found.sentences)
+
+
+def test_long_sentences_are_split_at_spaces():
+    words = " ".join(f"word{i}" for i in range(100))
+    parts = document(words, lambda sentence: len(sentence) <= 60).sentences
+    assert " ".join(parts) == words and max(map(len, parts)) <= 60 and len(parts) < 20
+
+
+def test_html_keeps_tags_entities_code_and_untranslated_elements():
+    source = (
+        '<!doctype html><p class="a">Ham &amp; eggs.</p><!-- c --><br/><code>x &lt; y</code> is '
+        '<script>if (a < b) {}</script><b translate="no">Name<b>x</b></b> and &lt;more&gt;<?p?>'
+    )
+    found = document(source, markup=True)
+    assert found.sentences == ["Ham & eggs.", "x < y is Namex and <more>"]
+    expected = source.replace("Ham &amp; eggs.", "A &lt; B").replace("and &lt;more&gt;", "AND &lt;MORE&gt;")
+    assert found.join(["A < B", "x < y is Namex AND <MORE>"]) == expected
+
+
+def test_elements_without_an_end_tag_end_nothing():
+    source = '<IMG translate="no" src="x"><P>Guten Tag!</P ><br translate="no">Ja.<![CDATA[x y]]>'
+    found = document(source, markup=True)
+    assert found.sentences == ["Guten Tag!", "Ja."] and found.join(found.sentences) == source
+
+
+@pytest.mark.parametrize(
+    ("source", "sentences"),
+    [
+        ("<li translate=no>Foo bar<li>Second item</ul><p>The rest", ["Second item", "The rest"]),
+        ("<ul><li translate='NO'>Foo bar</ul><p>The rest", ["The rest"]),
+        ("<div translate=no><p>a b<p>c d</div>The rest", ["The rest"]),
+        ("<li translate=no>a<ul><li>b c</li></ul></li>The rest", ["The rest"]),
+        ("<tr><td translate=no>a b<tr><td>c d", ["c d"]),
+        ("If a < b then c is small.", ["If a < b then c is small."]),
+    ],
+)
+def test_elements_may_lack_their_end_tag(source, sentences):
+    assert document(source, markup=True).sentences == sentences
+
+
+def test_markup_that_is_no_section_is_text():
+    found = document("a <![x b", markup=True)
+    assert found.join(found.sentences) == "a &lt;![x b"
+
+
+def test_text_that_is_not_translated_stays_escaped():
+    source = "<textarea>&lt;/textarea&gt;&lt;img onerror=x&gt;</textarea><script>a < b"
+    assert document(source, markup=True).join([]) == source
+
+
+def test_sentences_have_spaces_between_them_as_their_language_writes():
+    chinese, english = "你好。我很好。", "Hello. I am fine."
+    assert document(chinese, language="zh").join(["Hello.", "I am fine."]) == english
+    assert document(english).join(["你好。", "我很好。"]) == chinese
+    assert document(chinese, language="zh").join(["你好。", "我很好。"]) == chinese
+    assert document(english).join(["สวัสดีครับ", "ผมสบายดี"]) == "สวัสดีครับ ผมสบายดี"
+
+
+def test_visible_text_has_neither_markup_nor_code():
+    source = '<p class="intro">Guten Tag!</p><script>return the(element)</script><code>for the</code> Ja &amp; nein'
+    assert visible_text(source).split() == ["Guten", "Tag!", "Ja", "&", "nein"]
+
+
+def aligned(source, target, links):
+    """The alignment of a sentence whose words have these links, such as "0-0 1-2"."""
+    words, written = word_spans(source, bare=True), word_spans(target, bare=True)
+    weights = np.full((len(written), len(words)), 0.01)
+    for read, write in (map(int, link.split("-")) for link in links.split()):
+        weights[write, read] = 1
+    return Alignment(source, target, (AlignedTokens(words, written, weights, np.zeros(len(written))),))
+
+
+def translated(source, *translations):
+    """HTML with translations, which are text and links, of its sentences."""
+    found = document(source, markup=True)
+    pairs = zip(found.sentences, translations, strict=True)
+    return found.join([text for text, _ in translations], [aligned(old, text, links) for old, (text, links) in pairs])
+
+
+@pytest.mark.parametrize(
+    ("source", "translation", "links", "expected"),
+    [
+        ("<p>Wie heißt <b>du</b>?</p>", "What is your name?", "0-0 1-1 2-2 1-3", "<p>What is <b>your</b> name?</p>"),
+        ("Das <i>rote Haus</i> dort", "the house there is red", "0-0 2-1 3-2 1-4", "the <i>house</i> there is red"),
+        ("<b>Er</b> ruft <i>sie</i> an", "her he calls", "0-1 1-2 2-0", "<i>her</i> <b>he</b> calls"),
+        (
+            '<a href="#x" >Guten <em>Tag</em></a>, Welt',
+            "hi good day",
+            "2-0 0-1 1-2",
+            'hi <a href="#x" >good <em>day</em></a>',
+        ),
+        ("<u>Ja<b>hr</b></u> um Jahr", "year by year", "0-0 1-1 2-2", "<u><b>year</b></u> by year"),
+        (
+            "eins <b>zwei <i>drei</b> vier</i> fünf",
+            "1 2 3 4 5",
+            "0-0 1-1 2-2 3-3 4-4",
+            "1 <b>2 <i>3</i></b> <i>4</i> 5",
+        ),
+        ("Sie <b>nicht</b>, <i>er</i>", "he", "2-0", "<b></b><i>he</i>"),
+        ("Nimm <code>ls -l</code> oft", "often use ls -l", "0-1 1-2 2-3 3-0", "often use <code>ls -l</code>"),
+        ("Nimm <kbd>F1</kbd> oft", "often use F2", "0-1 1-2 2-0", "often use <kbd>F1</kbd>"),
+        ("Nimm <kbd>F1</kbd> oft", "often", "2-0", "<kbd>F1</kbd> often"),
+        ("Nimm <kbd>en</kbd> oft", "often", "2-0", "<kbd>en</kbd> often"),
+        (
+            "Ein <img src=a> Bild <!-- n --> da",
+            "there a picture",
+            "0-1 1-2 2-0",
+            "<!-- n -->there a <img src=a> picture",
+        ),
+        ("<b>我们</b>今天去", "today we go", "0-0", None),
+        ("<p>Hund &lt;<b>R&amp;D</b>&gt;</p>", "<R&D> dog", "0-1 1-0", "<p>&lt;<b>R&amp;D</b>&gt; dog</p>"),
+    ],
+)
+def test_tags_are_around_the_words_that_belong_to_theirs(source, translation, links, expected):
+    found = translated(source, (translation, links))
+    assert found == expected if expected else visible_text(found).split() == translation.split()
+
+
+def test_a_block_is_a_unit_and_its_white_space_means_nothing():
+    source = "<p>\n  Ein\tSatz <b>mit \r\n Um-</b>\f\nbruch.\n  Noch\u00a0einer. </p>\n<ul><li>a b<li>c d<br>e f</ul>"
+    found = document(source, markup=True)
+    expected = ["Ein Satz mit Um- bruch.", "Noch\u00a0einer.", "a b", "c d", "e f"]
+    assert found.sentences == expected and found.aligned == [True, *[False] * 4]
+    one_line = "<p>\n  Ein Satz <b>mit Um-</b> bruch. Noch\u00a0einer. </p>\n<ul><li>a b<li>c d<br>e f</ul>"
+    assert found.join(found.sentences) == one_line
+    assert document("<a><div>a b</div> c</a> d", markup=True).sentences == ["a b", "c", "d"]
+
+
+def test_an_element_may_go_over_sentences():
+    translations = ("Yes.", "0-0"), ("he comes.", "0-0 1-1"), ("she goes.", "0-0 1-1")
+    found = translated("Ja. <b>Er kommt. Sie</b> geht.", *translations)
+    assert found == "Yes. <b>he comes. she</b> goes."
+
+
+class OpenTags(HTMLParser):
+    """Start tags, and those of inline elements that are not closed, or not in order."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.tags, self.stack, self.wrong = [], [], []
+        self.feed(text)
+        self.close()
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append(self.get_starttag_text())
+        if tag not in BOUNDARIES and tag not in VOID:
+            self.stack.append(tag)
+
+    def handle_endtag(self, tag):
+        if tag not in BOUNDARIES and (not self.stack or self.stack.pop() != tag):
+            self.wrong.append(tag)
+
+
+PARTS = [*("ein ", "Hund\n", "12. ", "ja", "&amp;", "<img src=q>", "<!-- c -->", "<br>", "<p>", "</div>", "<![x", "<")]
+INLINE = ["b", "i", "a href='x'", "span class=y", "code", "em translate=no"]
+
+
+@pytest.mark.parametrize("valid", [True, False])
+def test_any_markup_and_translation_give_well_formed_elements(valid):
+    draw = random.Random(1)
+    for _ in range(200):
+        source, stack = "", []
+        for _ in range(draw.randrange(25)):
+            if draw.random() < 0.5:
+                source += draw.choice(PARTS[:7] if valid else PARTS)
+            elif draw.random() < 0.6 or not stack:
+                stack.append(draw.choice(INLINE))
+                source += f"<{stack[-1]}>"
+            else:
+                tag = stack.pop() if valid else draw.choice(stack)
+                source += f"</{tag.split()[0]}>"
+        if valid:
+            source += "".join(f"</{tag.split()[0]}>" for tag in reversed(stack))
+        found = document(source, markup=True)
+        given = [(draw.choice(["", "dog ran.", "ja 12, ein Hund " * 2]), sentence) for sentence in found.sentences]
+        alignments = [aligned(old, new, "0-0" if new and draw.random() < 0.5 else "") for new, old in given]
+        result = found.join([new for new, _ in given], alignments if draw.random() < 0.8 else None)
+        tags = OpenTags(result)
+        assert not tags.wrong and not tags.stack, source
+        if valid:
+            assert sorted(tags.tags) == sorted(OpenTags(source).tags), source
+
+
+def test_nesting_without_end_is_cut():
+    deep = "<b>" * 5000 + "Hund" + "</b>" * 5000
+    found = document(deep, markup=True)
+    assert found.join(["dog"]) == "<b>" * DEEPEST + "dog" + "</b>" * DEEPEST
+    assert document("<b>" * 5000 + "</i>" * 5000 + "<p>" * 5000, markup=True).sentences == []
+
+
+def test_blocks_of_any_format_are_translated_as_units(monkeypatch):
+    tokenizer = tiny_tokenizer()
+    model = tiny_model(tokenizer)
+    model.generation_config.no_repeat_ngram_size = 3  # random weights repeat themselves
+    translator = Translator(model, tokenizer, DecodingSettings(num_beams=2, max_length_a=1, max_length_b=5))
+    words, calls, run = SENTENCES[0].split(), [], object()
+    hypotheses = translator.hypotheses
+
+    def recorded(sentences, **options):
+        calls.append((sentences, options["alignments"]))
+        return hypotheses(sentences, **options)
+
+    monkeypatch.setattr(translator, "hypotheses", recorded)
+    marked = [" ".join(words[:2]) + " ", Inline(run, [" ".join(words[2:4])]), " " + " ".join(words[4:])]
+    found = translate_blocks(translator, [marked, [SENTENCES[1]], [], ["12 ", Inline("img")]], target_lang=None)
+    assert calls == [([SENTENCES[1]], False), ([SENTENCES[0]], True)]
+    monkeypatch.undo()
+    first, second = translator.translate(SENTENCES[:2])
+    text = "".join(piece if isinstance(piece, str) else "".join(piece.pieces) for piece in found[0])
+    assert text == first and [piece.content for piece in found[0] if isinstance(piece, Inline)] == [run]
+    assert found[1:] == [[second], [], ["12 ", Inline("img")]]
