@@ -51,6 +51,8 @@ def tokenizer_fields(recipe: Recipe, tokenizer: PreTrainedTokenizerBase) -> dict
         "source_lang": None if several else recipe.source_lang,
         "target_lang": None if several else recipe.target_lang,
         "language_tags": recipe.data.language_tags,
+        "placeholders": recipe.data.placeholders,
+        "term_tags": recipe.data.glossary is not None,
         "pad_token_id": tokenizer.pad_token_id,
         "bos_token_id": tokenizer.bos_token_id,
         "eos_token_id": tokenizer.eos_token_id,

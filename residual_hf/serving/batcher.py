@@ -236,14 +236,14 @@ class Batcher:
         batch = self._next_batch()
         if not batch:
             return
-        search, sources = batch[0].search, [sentence.ids for sentence in batch]
+        search, sources = batch[0].search, ([sentence.ids for sentence in batch], [each.text for each in batch])
         arguments = search.arguments | ({"no_repeat_ngram_size": 4} if search.again else {})
         if search.aligned:
-            arguments["aligned_with"] = [sentence.text for sentence in batch]
+            arguments["aligned"] = True
         self.metrics.batch_sentences.observe(len(batch))
         try:
             with self.metrics.batch_seconds.time():
-                found = search.translator.translate_encoded(sources, search.hypotheses, scores=True, **arguments)
+                found = search.translator.translate_encoded(*sources, search.hypotheses, scores=True, **arguments)
             for sentence, hypotheses in zip(batch, found, strict=True):
                 self._take(sentence, hypotheses)
         except BaseException as error:
@@ -274,6 +274,10 @@ def _flag(sentence: _Sentence, translation: str) -> str | None:
     if repeats(translation, sentence.text):
         return "repetition"
     return "copy" if is_copy(translation, sentence.text) else None
+
+
+def _suspicions(sentence: _Sentence) -> list[str]:
+    return suspicions(sentence.text, sentence.hypotheses[0].text, sentence.search.translator.glossary)
 
 
 def _finish(request: Request) -> None:
@@ -307,7 +311,7 @@ def _joined(
             found[text] = sum(scores) / max(1, len(scores))
             aligned += document.aligned_texts(*given) if request.alignments else []
     flags = {sentence.flag for sentence in sentences if sentence.flag}
-    flags |= {flag for each in sentences for flag in suspicions(each.text, each.hypotheses[0].text)}
+    flags |= {flag for each in sentences for flag in _suspicions(each)}
     return Translation(
         list(found),
         list(found.values()) if request.alternatives else [],
