@@ -6,7 +6,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from zlib import crc32
 
 import regex
@@ -53,7 +53,7 @@ class Glossary:
         for source, target in rows:
             self.targets[source] = tuple(dict.fromkeys((*self.targets.get(source, ()), target)))
         lower = {term for term in self.targets if term == term.lower()}
-        lists = {"exact": self.targets.keys() - lower, "lower": lower}
+        lists: dict[str, Any] = {"exact": self.targets.keys() - lower, "lower": lower}
         forms = {"exact": r"\L<exact>", "lower": r"(?i:\L<lower>)"}
         choice = "|".join(form for name, form in forms.items() if lists[name])  # an empty list matches nothing at all
         self._pattern = regex.compile(f"{BEGIN}(?:{choice}){END}", ignore_unused=True, **lists) if choice else None
