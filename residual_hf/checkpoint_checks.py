@@ -18,6 +18,7 @@ from transformers import AutoTokenizer, GenerationConfig
 from residual_hf._version import __version__
 from residual_hf.base.errors import InputError, InputSettings, is_panic
 from residual_hf.base.files import read_json, read_text
+from residual_hf.base.names import check_repository
 from residual_hf.model import self_contained, tokenization_residual
 from residual_hf.model.checksums import of_model, of_training, refuse_damage
 from residual_hf.model.configuration_residual import ResidualConfig
@@ -99,8 +100,7 @@ def check_presence(name: str | Path, where: str) -> None:
     if not folder.is_dir():
         if folder.exists():
             raise InputError(f"{where}: must be a folder, not a file")
-        if str(name).startswith((".", "/", "~")):
-            raise InputError(f"{where}: no such folder")
+        check_repository(str(name), where)
         return
     if not (folder / "config.json").exists():
         raise InputError(f"{where}: not a saved model: no config.json in it")
@@ -305,7 +305,10 @@ def check_vocabulary(tokenizer: Any, config: ResidualConfig, where: object) -> N
     check_vocabulary_size(tokenizer, config.vocab_size, config.decoder_vocab_size, where)
     if not isinstance(tokenizer.model_max_length, (int, float)):
         raise InputError(f"{where}: tokenizer_config.json: model_max_length is {tokenizer.model_max_length!r}")
-    largest = max((*tokenizer.get_vocab().values(), *tokenizer("")["input_ids"]), default=0)
+    ids = tokenizer("")["input_ids"]
+    if getattr(tokenizer, "known_tokens", None) is None:  # beyond these, tokens are unknown
+        ids = [*ids, *tokenizer.get_vocab().values()]
+    largest = max(ids, default=0)
     if largest >= config.vocab_size:
         raise InputError(f"{where}: the tokenizer has a token of id {largest}, must be below {config.vocab_size}")
     for name in ("pad_token_id", "eos_token_id"):

@@ -3,6 +3,7 @@ import gc
 import importlib.util
 import os
 import signal
+import sys
 
 os.environ["TQDM_DISABLE"] = "1"  # before tqdm is imported; as the command line does where no terminal shows bars
 os.environ["OMP_NUM_THREADS"] = "1"  # before torch is imported: the tensors are tiny, and tests run side by side
@@ -15,12 +16,28 @@ if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:  # under nohup; the comman
 
 
 @pytest.fixture(scope="session", autouse=True)
-def no_learning_curves():
-    """Runs and cards draw none: a picture takes a quarter of a second, and only tests with `learning_curves` look."""
+def quick_cards():
+    """Runs and cards draw no learning curve and resample a test set 20 times, not 1000, which both take long.
+
+    Only tests with `learning_curves` and `resamples` look.
+    """
+    from residual_hf.evaluation.metrics import paired_bootstrap
     from residual_hf.records import learning_curve
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(learning_curve, "find_spec", lambda name: None)
+        patch.setattr(paired_bootstrap, "__defaults__", (*paired_bootstrap.__defaults__[:-1], 20))
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def no_search_for_lomo():
+    """accelerate looks for the package of this optimizer at every backward pass and every step."""
+    import accelerate
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(accelerate.accelerator, "is_lomo_available", lambda: False)
+        patch.setattr(accelerate.optimizer, "is_lomo_available", lambda: False)
         yield
 
 
@@ -30,6 +47,14 @@ def learning_curves():
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("residual_hf.records.learning_curve.find_spec", importlib.util.find_spec)
         yield
+
+
+@pytest.fixture
+def resamples(monkeypatch):
+    """Cards have confidence intervals of as many resamples as those of users."""
+    from residual_hf.evaluation.metrics import paired_bootstrap
+
+    monkeypatch.setattr(paired_bootstrap, "__defaults__", (*paired_bootstrap.__defaults__[:-1], 1000))
 
 
 @pytest.fixture(scope="module")
@@ -45,10 +70,26 @@ def small_generated_corpus():
         training.generated_corpora.cache_clear()
 
 
+def pytest_collection_modifyitems(items):
+    """What takes longest is first: at the end, the other process would wait."""
+    items.sort(key=lambda item: item.path.name != "test_distributed.py")
+
+
 def pytest_collection_finish():
-    """Collections of garbage, of which every training makes some, leave out what the libraries have loaded."""
     import torch  # not above, where the process imports it too that only hands out the tests to others
 
     torch.set_num_threads(1)  # the tensors are tiny, and tests run side by side
+    gc.set_threshold(10_000, 10, 10)
+    freeze()
+
+
+def pytest_runtest_teardown(item, nextitem):
+    if nextitem is None or nextitem.path != item.path or len(sys.modules) > freeze.loaded + 20:
+        freeze()
+
+
+def freeze():
+    """Collections of garbage, of which every training makes some, leave out what the libraries have loaded."""
     gc.collect()
     gc.freeze()
+    freeze.loaded = len(sys.modules)

@@ -15,8 +15,10 @@ import pytest
 import torch
 from support.native_library import needs_kernels
 from support.processes import run_here, run_python
+from support.tiny_translator import tiny_model, tiny_tokenizer
 
 from residual_hf import native
+from residual_hf.generation.translator import Translator
 
 BENCHMARKS = Path(__file__).parents[1] / "examples/benchmarks"
 MODES = {"post_ln", "pre_ln", "resi_dual"}
@@ -72,6 +74,19 @@ def test_streaming_writes_a_corpus_and_positive_figures(tmp_path):
     assert "must be new" in again.stderr
 
 
+def test_alignment_counts_the_links_of_a_text(monkeypatch, tmp_path):
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    alignment = importlib.import_module("alignment")
+    words = alignment.dictionary(["zwei Hunde", "zwei Katzen"] * 20, ["two dogs", "two cats"] * 20)
+    assert words == {"zwei": "two", "hunde": "dogs", "katzen": "cats"}
+    pairs = [("zwei Hunde Anna", "two dogs Anna"), ("zwei Katzen 12", "12 two cats"), ("nichts", "nothing")]
+    tokenizer = tiny_tokenizer()
+    figures = alignment.measure(Translator(tiny_model(tokenizer), tokenizer), pairs, words)
+    assert figures["number"] == {"translated": 4, "same": 2, "phrases": 3}
+    assert figures["tags, order of words"]["translated"] >= 0.5 and figures["tags"]["same"] == 1
+    assert set(figures["words"]) == {"translated", "same"} and "words, layer 1" in figures
+
+
 @pytest.mark.slow
 def test_loss_memory_shows_that_the_fused_loss_holds_no_logits():
     done = run_python(BENCHMARKS / "loss_memory.py", "--tokens", "2048", "--vocab-size", "20000", "--width", "16")
@@ -81,11 +96,17 @@ def test_loss_memory_shows_that_the_fused_loss_holds_no_logits():
     assert figures["peak_mb"]["fused"] < figures["logits_mb"] < figures["peak_mb"]["plain"]
 
 
-def test_decode_speed_compares_all_candidates_by_default(tmp_path):
+def test_decode_speed_compares_all_candidates_by_default(tmp_path, monkeypatch):
+    """Four sentences of four tokens each."""
     pytest.importorskip("ctranslate2", reason="the extra [ctranslate2] is not installed")
     file = tmp_path / "decode.json"
-    done = run_here(BENCHMARKS / "decode_speed.py", "--size", "tiny", "--repeats", "1", "--json", str(file))
-    assert done.returncode == 0, done.stderr
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    script = importlib.import_module("decode_speed")
+    monkeypatch.setattr(script, "GENERATED", 4)
+    monkeypatch.setattr(script, "CASES", {name: (min(4, rows), beams) for name, (rows, beams) in script.CASES.items()})
+    monkeypatch.setattr(sys, "argv", f"decode_speed.py --size tiny --repeats 1 --json {file}".split())
+    with script.held:
+        script.main()
     cases = json.loads(file.read_text(encoding="utf-8"))["cases"]
     assert list(cases) == ["encode", "greedy", "beam", "single"]
     for results in cases.values():

@@ -12,7 +12,12 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 # where the module of a distribution has another name
-NAMES = {"google": "protobuf", "yaml": "pyyaml", "prometheus_client": "prometheus-client"}
+NAMES = {
+    "google": "protobuf",
+    "yaml": "pyyaml",
+    "prometheus_client": "prometheus-client",
+    "markdown_it": "markdown-it-py",
+}
 PROJECT = (ROOT / "pyproject.toml").read_text()
 
 

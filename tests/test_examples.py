@@ -14,7 +14,7 @@ from unittest.mock import MagicMock
 import pytest
 import yaml
 from support.example_scripts import ENGLISH, GERMAN, ROOT, run
-from support.processes import fork_programs, run_here
+from support.processes import run_here, run_modules_here, run_programs_forked
 from support.tiny_translator import tiny_model, tiny_tokenizer
 
 from residual_hf.checkpoint import save_checkpoint
@@ -40,12 +40,12 @@ def cells(output, mode):
     return [cell.strip() for cell in line.strip("|").split("|")][1:]
 
 
-def test_custom_mode_trains_and_comes_back_through_remote_code(tmp_path, capfd):
+def test_custom_mode_trains_and_comes_back_through_remote_code(tmp_path, monkeypatch):
+    run_programs_forked(monkeypatch)
     try:
-        run("custom_mode/run.py", tmp_path / "run", "--updates", 5, "--pairs", 500)
+        output = run("custom_mode/run.py", tmp_path / "run", "--updates", 5, "--pairs", 500)
     finally:
         del LN_MODES["highway"], sys.modules["highway"]
-    output = capfd.readouterr().out  # of the process that loads the model
     assert "ln_mode: highway" in output
     assert "translation_text" in output
 
@@ -94,7 +94,7 @@ def test_verdicts_of_the_check_are_held_against_the_depth_study(tmp_path):
 
 
 def test_comparison_trains_what_is_missing_and_prints_the_tables(tmp_path, monkeypatch):
-    fork_programs(monkeypatch)
+    run_modules_here(monkeypatch)
     for language, lines in (("en", ENGLISH), ("de", GERMAN)):
         (tmp_path / f"text.{language}").write_text("\n".join(lines * 8) + "\n", encoding="utf-8")
     text = {"source": str(tmp_path / "text.en"), "target": str(tmp_path / "text.de")}

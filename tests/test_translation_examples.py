@@ -14,7 +14,7 @@ from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, MarianConfig, Mar
 
 from residual_hf.checkpoint import save_checkpoint
 
-STEPS = ("--max-steps", 30, "--batch-size", 8, "--lr", 0.01)
+STEPS = ("--max-steps", 8, "--batch-size", 8, "--lr", 0.01)
 
 
 @pytest.fixture

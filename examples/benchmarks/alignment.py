@@ -86,10 +86,7 @@ def places_tag(found: Alignment | None, text: tuple[str, str], link: tuple[Span,
     """Whether a tag around a source word, or some, is around the right ones of the translation and no others."""
     (start, end), (first, last) = link
     block = [text[0][:start], Inline("b", [text[0][start:end]]), text[0][end:]]
-    document = Document([block], "en", lambda sentence: True)
-    if len(document.sentences) != 1 or document.sentences[0] != text[0].strip():
-        return False
-    (pieces,) = document.join([text[1]], [found])
+    (pieces,) = Document([block], "en", lambda sentence: True).join([text[1]], [found])
     (place,) = [place for place, piece in enumerate(pieces) if isinstance(piece, Inline)]
     return pieces[place].pieces == [text[1][first:last]] and sum(map(len, pieces[:place])) == first
 
@@ -107,7 +104,7 @@ def measure(translator: Translator, pairs: list[tuple[str, str]], words: dict[st
     totals: Counter = Counter()
     for text in pairs:
         found = links(*text, words)
-        if not any(found.values()):
+        if not any(found.values()) or Document([[text[0]]], "en", lambda sentence: True).sentences != [text[0]]:
             continue
         (source,), _ = translator.encode([text[0]])
         target = tokenizer(text_target=text[1])["input_ids"][:-1]
@@ -135,8 +132,8 @@ def measure(translator: Translator, pairs: list[tuple[str, str]], words: dict[st
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("model", help="folder of a model or a run")
-    for name in ("source", "target", "train-source", "train-target"):
-        parser.add_argument(f"--{name}", type=Path, required=True)
+    for flag in ("--source", "--target", "--train-source", "--train-target"):
+        parser.add_argument(flag, type=Path, required=True)
     parser.add_argument("--sentences", type=int, default=500, help="sentences to look at (default: 500)")
     options = parser.parse_args()
     translator = Translator.from_pretrained(options.model)

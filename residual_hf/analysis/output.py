@@ -123,7 +123,15 @@ def draw_lines(axis: Any, panel: Panel, points: Sequence[Point], colors: Mapping
     axis.set_xscale("log" if panel.log_x else "linear")
     if not panel.log_x and all(float(point.x).is_integer() for point in points):
         axis.xaxis.get_major_locator().set_params(integer=True)
+    mark_single(axis.xaxis, [point.x for point in points])
+    mark_single(axis.yaxis, [point.y for point in points])
     axis.legend(frameon=False, fontsize=7)
+
+
+def mark_single(axis: Any, values: Sequence[float]) -> None:
+    """Label an axis with its only value, around which Matplotlib would make up a range."""
+    if len(set(values)) == 1:
+        axis.set_ticks(values[:1])
 
 
 def draw_rows(axis: Any, panel: Panel, points: Sequence[Point]) -> None:
@@ -138,6 +146,7 @@ def draw_rows(axis: Any, panel: Panel, points: Sequence[Point]) -> None:
     axis.set_yticks(list(row.values()), list(row), fontsize=7)
     axis.set_ylim(0.3, len(row) + 0.7)
     axis.set_xscale("log" if panel.log_y else "linear")
+    mark_single(axis.xaxis, [point.y for point in points])
     axis.legend(title=panel.x, frameon=False, fontsize=7, title_fontsize=7)
 
 

@@ -3,6 +3,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 from residual_hf.model.options import Settings
 
 FAILED, BAD_INPUT, DIVERGED, INTERRUPTED, BROKEN_PIPE = 1, 2, 3, 130, 141
@@ -16,6 +19,15 @@ class InputError(ValueError):
 
     def __str__(self) -> str:
         return "".join(c if c.isprintable() or c == "\n" else ascii(c)[1:-1] for c in super().__str__())
+
+
+@contextmanager
+def requires(extra: str) -> Iterator[None]:
+    """Context of imports that need an optional extra of the package. Raises `InputError` naming it."""
+    try:
+        yield
+    except ImportError as error:
+        raise InputError(f"{error.name} is not installed: pip install 'residual_hf[{extra}]'") from error
 
 
 def is_panic(error: BaseException) -> bool:

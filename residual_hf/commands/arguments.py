@@ -4,16 +4,19 @@
 from __future__ import annotations
 
 import argparse
+import json
 import re
-from collections.abc import Callable, Sequence
+import sys
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
 from inspect import signature
 from pathlib import Path
 from types import NoneType
-from typing import Any, NamedTuple, get_args, get_origin, get_type_hints
+from typing import Any, NamedTuple, get_args, get_origin
 
 from residual_hf.base.errors import InputError
 from residual_hf.generation.generation_settings import DecodingSettings, StreamSettings
+from residual_hf.model.options import type_hints
 
 METAVARS = {int: "N", float: "X", Path: "FILE"}
 SAMPLING = ("num_return_sequences", "sample", "top_k", "temperature", "seed")
@@ -35,6 +38,22 @@ class Verb(NamedTuple):
 
 def add_overwrite(parser: argparse._ActionsContainer) -> None:
     parser.add_argument("--overwrite", action="store_true", help="replace existing output")
+
+
+def add_json(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--json", action="store_true", help="print scores as JSON, also in a terminal, where they are a table"
+    )
+
+
+def print_scores(report: Mapping[str, Any], options: argparse.Namespace) -> None:
+    """Print a report as a table in a terminal, and for machines as JSON."""
+    if sys.stdout.isatty() and not options.json:
+        from residual_hf.evaluation.score_table import score_table
+
+        print(score_table(report))
+        return
+    print(json.dumps(report, indent=2, ensure_ascii=False))
 
 
 def add_overrides(parser: argparse.ArgumentParser) -> None:
@@ -81,7 +100,7 @@ def add_field(
         default: shown instead of the default of the class.
     """
     (field,) = (field for field in fields(cls) if field.name == name)
-    hint, choices, default = get_type_hints(cls)[name], field.metadata["choices"], default or field.default
+    hint, choices, default = type_hints(cls)[name], field.metadata["choices"], default or field.default
     (kind,) = {part for part in get_args(hint) or (hint,) if part not in (NoneType, ...)}
     help = with_options(cls, field.metadata["help"]).replace("`", "").replace("%", "%%")
     described: dict[str, Any] = {"type": kind, "choices": choices, "metavar": None if choices else METAVARS.get(kind)}

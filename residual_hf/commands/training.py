@@ -4,13 +4,13 @@
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import shlex
 import sys
 from pathlib import Path
 
 from residual_hf.base.errors import DIVERGED, FAILED, INTERRUPTED, InputError
+from residual_hf.data.data_settings import PAIR_FILES
 from residual_hf.generation.generation_settings import StreamSettings
 
 from . import load_package
@@ -18,6 +18,7 @@ from .arguments import (
     SAMPLING,
     Verb,
     add_fields,
+    add_json,
     add_overrides,
     add_overwrite,
     add_search,
@@ -25,6 +26,7 @@ from .arguments import (
     load_translator,
     made_with,
     parse_overrides,
+    print_scores,
     stream_settings,
 )
 
@@ -33,6 +35,7 @@ def add_train(train: argparse.ArgumentParser) -> None:
     train.add_argument("recipe", type=Path, help="YAML file, see docs/recipe.md")
     train.add_argument("--output-dir", help="override output_dir of the recipe")
     add_overrides(train)
+    add_json(train)
     existing = train.add_mutually_exclusive_group()
     add_overwrite(existing)
     existing.add_argument("--resume", action="store_true", help="continue the run in the output folder")
@@ -58,18 +61,28 @@ def run_train(options: argparse.Namespace) -> int:
         print(f"residual-hf train: {ending}", file=sys.stderr)
         return INTERRUPTED if isinstance(ending, Interrupted) else DIVERGED
     if this_process().is_main_process:
-        print(json.dumps(metrics, indent=2, ensure_ascii=False))
+        print_scores(metrics, options)
     return 0
 
 
 def add_init(init: argparse.ArgumentParser) -> None:
-    init.add_argument("source", type=Path, help="text file with one sentence per line")
-    init.add_argument("target", type=Path, help="text file with the translation of each line")
+    formats = ", ".join(PAIR_FILES)
+    init.add_argument("source", type=Path, help=f"text file with one sentence per line, or file of pairs: {formats}")
+    init.add_argument("target", type=Path, nargs="?", help="text file with the translation of each line")
     init.add_argument(
         "--output-dir", dest="folder", type=Path, help="folder for recipe and splits (default: such as en-de)"
     )
-    init.add_argument("--source-lang", metavar="CODE", help="default: the suffix of the file")
-    init.add_argument("--target-lang", metavar="CODE", help="default: the suffix of the file")
+    for side in ("source", "target"):
+        init.add_argument(f"--{side}-lang", metavar="CODE", help="default: what the file or its name says")
+        init.add_argument(
+            f"--{side}-column",
+            type=lambda name: int(name) if name.isdecimal() else name,
+            metavar="NAME",
+            help="file of pairs: name of a column, or its number from 1",
+        )
+    init.add_argument(
+        "--from", dest="start", metavar="MODEL", help="train on from this model: a folder, a run, or a name on the Hub"
+    )
     init.add_argument(
         "--trial", dest="trial_seconds", type=float, metavar="SECONDS", help="time to measure speed (default: 10)"
     )
@@ -167,7 +180,7 @@ VERBS = {
     "quickstart": Verb(
         "train, save, reload and use a small model in minutes", add_quickstart, run_quickstart, has_modes=False
     ),
-    "init": Verb("write a recipe for two text files and this machine", add_init, run_init, has_modes=False),
+    "init": Verb("write a recipe for a parallel corpus and this machine", add_init, run_init, has_modes=False),
     "check": Verb("predict in a minute whether a recipe will train, and compare modes", add_check, run_check),
     "train": Verb("train a model from a recipe", add_train, run_train, loads=False),
     "average": Verb("average checkpoints of a run", add_average, run_average),

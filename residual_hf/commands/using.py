@@ -4,13 +4,14 @@
 from __future__ import annotations
 
 import argparse
-import json
 import sys
+from collections.abc import Callable
 from dataclasses import fields
 from pathlib import Path
 
-from residual_hf.base.errors import InputError
+from residual_hf.base.errors import InputError, requires
 from residual_hf.data.data_settings import DataSettings
+from residual_hf.documents import DOCUMENTS
 from residual_hf.evaluation.metrics import EvaluationSettings
 from residual_hf.generation.generation_settings import StreamSettings
 from residual_hf.serving.server_settings import ServerSettings
@@ -21,6 +22,7 @@ from .arguments import (
     Verb,
     add_field,
     add_fields,
+    add_json,
     add_overwrite,
     add_search,
     arguments_of,
@@ -28,6 +30,7 @@ from .arguments import (
     load_translator,
     made_with,
     option_of,
+    print_scores,
     stream_settings,
 )
 
@@ -39,12 +42,18 @@ OF_TEXT = ("block_size", "sample_break_mode", "context_window")
 
 def add_translate(translate: argparse.ArgumentParser) -> None:
     translate.add_argument("model", help="folder of a model or a run, or a name on the Hub")
-    translate.add_argument("--input", type=Path, help="text file to translate (default: standard input)")
+    translate.add_argument(
+        "file",
+        type=Path,
+        nargs="?",
+        help=f"file with lines of text (default: standard input), or document: {', '.join(DOCUMENTS)}",
+    )
+    translate.add_argument("--input", type=Path, help="the same as `file`")
     translate.add_argument("--output", type=Path, help="file for the translations (default: standard output)")
     translate.add_argument("--resume", action="store_true", help="continue an interrupted translation to --output")
     translate.add_argument("--devices", type=int, default=1, metavar="N", help="number of GPUs or processes")
     add_fields(translate, StreamSettings, "scores", "alignments", "word_scores", "flags", "review")
-    add_fields(translate, StreamSettings, "window", *LANGUAGES, "long", *SAMPLING)
+    add_fields(translate, StreamSettings, "split_sentences", "window", *LANGUAGES, "long", *SAMPLING)
     add_search(translate)
     add_overwrite(translate)
 
@@ -56,12 +65,22 @@ def run_translate(options: argparse.Namespace) -> int:
     from residual_hf.generation.devices import in_group, run_on_devices
     from residual_hf.generation.stream import translate_file
 
+    if options.file is not None and options.input is not None:
+        raise InputError(f"--input: {options.input} given, must be absent with the file {options.file}")
+    source = options.input if options.file is None else options.file
+    translate: Callable[..., None] = translate_file
+    if source is not None and source.suffix.lower() in DOCUMENTS:
+        if options.devices > 1:
+            raise InputError(f"--devices: {options.devices} given, must be 1 for a document")
+        with requires("documents"):
+            from residual_hf.documents.translation import translate_document
+        translate = translate_document
     if options.devices > 1 and not in_group():
         return run_on_devices(options.devices, options.arguments)
-    translate_file(
+    translate(
         lambda: load_translator(options, options.model),
         stream_settings(options),
-        source=options.input,
+        source=source,
         output=options.output,
         made_with=made_with(options, options.model),
         resume=options.resume,
@@ -86,11 +105,9 @@ def add_serve(serve: argparse.ArgumentParser) -> None:
 
 
 def run_serve(options: argparse.Namespace) -> None:
-    try:
+    with requires("serve"):
         from residual_hf.serving.app import serve
         from residual_hf.serving.languages import Languages
-    except ImportError as error:
-        raise InputError(f"{error.name} is not installed: pip install 'residual_hf[serve]'") from error
 
     settings = given_fields(ServerSettings, options)
     translators = {model: load_translator(options, model) for model in options.models}
@@ -111,7 +128,7 @@ def run_evaluate_text(options: argparse.Namespace) -> None:
     options.files, options.break_mode = options.text, options.sample_break_mode
     options.max_tokens = options.batch_tokens
     report = evaluate_text(**arguments_of(evaluate_text, options), progress=sys.stderr.isatty())
-    print(json.dumps(report, indent=2, ensure_ascii=False))
+    print_scores(report, options)
 
 
 def add_evaluate(evaluate: argparse.ArgumentParser) -> None:
@@ -131,6 +148,7 @@ def add_evaluate(evaluate: argparse.ArgumentParser) -> None:
     evaluate.add_argument("--output-dir", type=Path, help="folder for scores and translations")
     add_fields(evaluate, StreamSettings, *LANGUAGES, "long")
     add_search(evaluate)
+    add_json(evaluate)
     add_overwrite(evaluate)
 
 
@@ -167,11 +185,11 @@ def run_evaluate(options: argparse.Namespace) -> None:
         options.baseline = load_translator(options, options.baseline)
     chosen = arguments_of(evaluate_model, options)
     report = evaluate_model(translator, test_sets, settings, **chosen, progress=sys.stderr.isatty())
-    print(json.dumps(report, indent=2, ensure_ascii=False))
+    print_scores(report, options)
 
 
 VERBS = {
-    "translate": Verb("translate lines from a file or standard input", add_translate, run_translate),
+    "translate": Verb("translate lines of text, or a document", add_translate, run_translate),
     "evaluate": Verb("score a model on test sets: BLEU, chrF, TER, COMET, perplexity", add_evaluate, run_evaluate),
     "serve": Verb("serve models with LibreTranslate's HTTP API and a web page", add_serve, run_serve),
 }

@@ -19,6 +19,7 @@ from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, PreTrainedConfig,
 
 from residual_hf.base.errors import InputError
 from residual_hf.base.files import check_output_folder
+from residual_hf.base.names import check_repository
 from residual_hf.checkpoint import WEIGHT_FILES
 from residual_hf.checkpoint_checks import check_implementations
 from residual_hf.hub.plain_card import save_with_card
@@ -99,6 +100,7 @@ def from_transformers(
     converted.load_state_dict(convert_weights(model, architecture, config))
     converted.generation_config = copy.deepcopy(model.generation_config)
     converted.generation_config.decoder_start_token_id = config.decoder_start_token_id
+    converted.generation_config._from_model_config = False  # with it, fields of this package are lost at loading
     return converted.to(model.device).train(model.training)
 
 
@@ -134,6 +136,7 @@ def convert_transformers(
 
 
 def load(auto_class: Any, name: str | os.PathLike) -> Any:
+    check_repository(os.fspath(name), os.fspath(name))
     try:
         check_implementations(PreTrainedConfig.get_config_dict(name)[0], name)
         return auto_class.from_pretrained(name)

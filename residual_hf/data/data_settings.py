@@ -13,11 +13,15 @@ from residual_hf.base.files import expanded
 from residual_hf.model.options import option
 
 from .scripts import is_script
+from .text_files import uncompressed_name
 
 SPLITS = ("train", "valid", "test")
 SIDES = {"both": ("source", "target"), "source": ("source",), "target": ("target",)}
 SPECIAL_TOKENS = ("<s>", "<pad>", "</s>", "<unk>")  # ids 0 to 3, as in fairseq's dictionaries
 BREAK_MODES = ("none", "complete", "complete_doc", "eos")
+UNITS = (".tmx", ".xlf", ".xliff", ".po")
+TABLES = (".csv", ".tsv", ".xlsx")
+PAIR_FILES = (*UNITS, *TABLES, ".jsonl", ".parquet")
 TOKENIZER_KINDS = ("bpe", "byte_bpe", "unigram", "pretokenized")
 
 
@@ -25,9 +29,19 @@ TOKENIZER_KINDS = ("bpe", "byte_bpe", "unigram", "pretokenized")
 class CorpusSpec(InputSettings):
     """Location and format of a corpus.
 
-    Set `source` and `target`, or one of `tsv`, `jsonl` and `dataset`. For a language model, set `text`, or `jsonl` or
-    `dataset` with `text_column`. Text, TSV and JSONL files may be gzipped.
+    Set `source` and `target`, or one of `file`, `tsv`, `jsonl` and `dataset`. For a language model, set `text`, or
+    `jsonl` or `dataset` with `text_column`. All files but PO, Excel and parquet may be compressed: gzip, bzip2, xz.
     """
+
+    also_called = {
+        "src": "source",
+        "tgt": "target",
+        "path": "file",
+        "files": "file",
+        "data_files": "file",
+        "json": "jsonl",
+        **{name.removeprefix("."): "file" for name in PAIR_FILES if name not in (".tsv", ".jsonl")},
+    }
 
     text: str | Path | None = option(
         None, may_change=True, help="language models: text file, in which a blank line ends a document"
@@ -37,6 +51,11 @@ class CorpusSpec(InputSettings):
     target: str | Path | None = option(
         None, may_change=True, help="text file with the translation of each line of `source`"
     )
+    file: str | Path | None = option(
+        None,
+        may_change=True,
+        help=f"file of pairs in the format that its name ends in: {', '.join(PAIR_FILES)}; see below",
+    )
     tsv: str | Path | None = option(
         None,
         may_change=True,
@@ -45,8 +64,8 @@ class CorpusSpec(InputSettings):
     jsonl: str | Path | None = option(
         None,
         may_change=True,
-        help='one object per line: `{"translation": {"en": ..., "de": ...}}`, or with the keys `source_column`'
-        " and `target_column`",
+        help='one object per line: `{"en": ..., "de": ...}`, or these in `{"translation": ...}`, or with the keys '
+        "`source_column` and `target_column`",
     )
     dataset: str | Path | None = option(
         None, help="name on the Hub or local folder of a data set of the `datasets` library; columns as in `jsonl`"
@@ -55,8 +74,12 @@ class CorpusSpec(InputSettings):
     split: str = option("train", help="split of the dataset")
     source_lang: str | None = option(None, help="source language; default: that of the recipe")
     target_lang: str | None = option(None, help="target language; default: that of the recipe")
-    source_column: str | int | None = option(None, minimum=1, help="number of a TSV column, from 1, or a key")
-    target_column: str | int | None = option(None, minimum=1, help="number of a TSV column, from 1, or a key")
+    source_column: str | int | None = option(
+        None, minimum=1, help="number of a column of a table, from 1, or its name, or a key"
+    )
+    target_column: str | int | None = option(
+        None, minimum=1, help="number of a column of a table, from 1, or its name, or a key"
+    )
     skip_empty: bool = option(False, help="drop pairs with an empty side; by default they are an error")
     limit: int | None = option(None, minimum=1, help="read only the first pairs")
     name: str | None = option(None, may_change=True, help="name in logs, metrics and cards; default: the file names")
@@ -71,12 +94,13 @@ class CorpusSpec(InputSettings):
     )
 
     def check(self) -> None:
-        formats = ("source", "target", "tsv", "jsonl", "dataset", "text")
-        given = [key for key in formats if getattr(self, key) is not None]
-        if given not in (["source", "target"], ["tsv"], ["jsonl"], ["dataset"], ["text"]):
+        single = ("tsv", "jsonl", "dataset", "text", "file")
+        given = [key for key in ("source", "target", *single) if getattr(self, key) is not None]
+        if given not in (["source", "target"], *([key] for key in single)):
             name, state = (", ".join(given), "given") if given else ("source", "missing")
-            raise self.error(f"{name}: {state}, must be source and target, or one of tsv, jsonl, dataset, text")
-        in_rows = self.jsonl is not None or self.dataset is not None
+            raise self.error(f"{name}: {state}, must be source and target, or one of {', '.join(single)}")
+        self.require(self.file is None or self.file_format in PAIR_FILES, "file", f"*{', *'.join(PAIR_FILES)}")
+        in_rows = self.is_jsonl or self.dataset is not None or self.file_format == ".parquet"
         if self.is_text:
             self.require(in_rows or self.text_column is None, "text_column", "null without jsonl or dataset")
             for name in ("source_column", "target_column", "tag", "raw_target"):
@@ -93,7 +117,11 @@ class CorpusSpec(InputSettings):
             value = getattr(self, name)
             self.require(value is not None or getattr(self, other) is None, name, f"given with {other}")
             self.require(value is None or self.source is None, name, "null for two text files")
-            kind, allowed = (str, "a key or column name") if self.tsv is None else (int, "the number of a TSV column")
+            self.require(value is None or self.file_format not in UNITS, name, f"null for a {self.file_format} file")
+            kind: Any = str if self.tsv is None else int
+            allowed = "a key or column name" if self.tsv is None else "the number of a TSV column"
+            if self.file_format in TABLES:
+                kind, allowed = (int, str), "the number or the name of a column"
             self.require(value is None or isinstance(value, kind), name, allowed)
         same = self.source_column is not None and self.source_column == self.target_column
         self.require(not same, "target_column", "another than the source's")
@@ -110,13 +138,22 @@ class CorpusSpec(InputSettings):
         """Raise `InputError` unless the columns or languages of the two sides are known."""
         if self.source is None and self.source_column is None and self.tsv is None and not self.is_text:
             for name in ("source_lang", "target_lang"):
-                self.require(getattr(self, name), name, "given to read the key `translation`, or set source_column")
+                self.require(getattr(self, name), name, "given to find the texts, or set source_column")
 
     @property
     def files(self) -> tuple[Path, ...]:
         """The files to read; empty for a dataset."""
-        named = (self.source, self.target, self.tsv, self.jsonl, self.text)
+        named = (self.source, self.target, self.file, self.tsv, self.jsonl, self.text)
         return tuple(expanded(path) for path in named if path is not None)
+
+    @property
+    def file_format(self) -> str:
+        """What the name of `file` ends in, without that of a compression, such as `.tmx`; empty without `file`."""
+        return "" if self.file is None else Path(uncompressed_name(str(self.file).lower())).suffix
+
+    @property
+    def is_jsonl(self) -> bool:
+        return self.jsonl is not None or self.file_format == ".jsonl"
 
     @property
     def raw_references(self) -> Path | None:
@@ -193,6 +230,8 @@ class SubwordRegularizationSettings(InputSettings):
 @dataclass(frozen=True)
 class TokenizerSettings(InputSettings):
     """The tokenizer of a run: trained on the training corpora, or read from `path`."""
+
+    also_called = {"type": "kind", "model_type": "kind", "num_merges": "vocab_size", "size": "vocab_size"}
 
     kind: str = option(
         "bpe",

@@ -25,6 +25,7 @@ from residual_hf.model.options import shortened
 
 from .corpus import ParallelCorpus
 from .subword_regularization import Resegment
+from .text_files import in_batches
 
 logger = logging.getLogger(__name__)
 
@@ -153,12 +154,13 @@ def encode(
     parts: dict[str, list[np.ndarray]] = {f"{side}_ids": [np.empty(0, dtype=np.int32)] for side in sides}
     parts |= {f"{side}_starts": [np.empty(0, dtype=bool)] for side in in_words}
     for corpus in corpora:
-        for side in sides if len(corpus) else ():
-            encoded = _call(tokenizer, side, corpus.sources if side == "source" else corpus.targets)
-            lengths[side].extend(map(len, encoded["input_ids"]))
-            parts[f"{side}_ids"].append(np.fromiter(chain.from_iterable(encoded["input_ids"]), dtype=np.int32))
-            if side in in_words:
-                parts[f"{side}_starts"].extend(_word_starts(row.word_ids) for row in encoded.encodings)
+        for side in sides:
+            for texts in in_batches(corpus.sources if side == "source" else corpus.targets):
+                encoded = _call(tokenizer, side, texts)
+                lengths[side].extend(map(len, encoded["input_ids"]))
+                parts[f"{side}_ids"].append(np.fromiter(chain.from_iterable(encoded["input_ids"]), dtype=np.int32))
+                if side in in_words:
+                    parts[f"{side}_starts"].extend(_word_starts(row.word_ids) for row in encoded.encodings)
     arrays = {name: np.concatenate(arrays) for name, arrays in parts.items()}
     arrays |= {f"{side}_offsets": np.cumsum(lengths[side], dtype=np.int64) for side in sides}
     return EncodedCorpus(arrays, resegment, **options)

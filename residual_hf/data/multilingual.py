@@ -12,7 +12,8 @@ from residual_hf.base.errors import InputError
 from residual_hf.model.translation_inputs import language_tags
 
 from .corpus import ParallelCorpus
-from .data_settings import CorpusSpec
+from .data_settings import TABLES, CorpusSpec
+from .pair_formats import table_columns
 
 
 def language_tag(language: str) -> str:
@@ -31,6 +32,9 @@ def reverse_spec(spec: CorpusSpec) -> CorpusSpec:
     exchanged = _exchanged(spec, "", "_lang", "_column")
     if spec.tsv is not None and spec.source_column is None:
         exchanged |= {"source_column": 2, "target_column": 1}
+    if spec.file_format in TABLES and spec.source_column is None:
+        target, source = table_columns(spec)
+        exchanged |= {"source_column": source, "target_column": target}
     return replace(spec, **exchanged, raw_target=None)
 
 

@@ -1,33 +1,59 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
-"""Sentence pairs read in order from two text files, TSV, JSONL or a `datasets` data set, starting at any position."""
+"""Sentence pairs read in order from text, TSV, JSONL, other files or a `datasets` data set, from any position."""
 
 from __future__ import annotations
 
-import json
+import math
 from collections.abc import Iterable, Iterator, Sequence, Sized
 from dataclasses import dataclass
 from itertools import islice, zip_longest
+from pathlib import Path
 from pkgutil import iter_modules
 from typing import Any
 
 from residual_hf.base.errors import InputError
 from residual_hf.base.files import expanded
+from residual_hf.base.names import check_repository, similar_path
 
-from .data_settings import CorpusSpec
-from .text_files import LineReader, count_lines, one_line
+from .data_settings import PAIR_FILES, CorpusSpec
+from .pair_formats import pairs_of_file
+from .pair_rows import Pair, json_pair, record_pair, tsv_pair
+from .text_files import LineReader, count_lines, uncompressed_name
 
-Pair = tuple[str, str]
 BLOCK = 100_000
 
 
 def check_files(specs: Iterable[CorpusSpec]) -> None:
-    """Raise `InputError` naming all missing files of `specs`, or one that cannot be read twice, such as a pipe."""
+    """Raise `InputError` naming all missing files of `specs`, or one that cannot be read twice, such as a pipe.
+
+    Also for a data set that is a file, or neither a folder nor on the Hub.
+    """
+    specs = list(specs)
     paths = dict.fromkeys(path for spec in specs for path in (*spec.files, *filter(None, [spec.raw_references])))
-    if missing := [str(path) for path in paths if not path.exists()]:
-        raise InputError(f"no such file: {', '.join(missing)}")
+    if missing := [f"{path}{similar_path(path)}" for path in paths if not path.exists()]:
+        relative = not all(path.is_absolute() for path in paths if not path.exists())
+        start = f"; relative paths start from {Path.cwd()}, or see `paths_from` of recipes" if relative else ""
+        raise InputError(f"no such file: {', '.join(missing)}{start}")
     for path in paths:
         if not path.is_file():
             raise InputError(f"{path}: not a regular file, which can be read several times")
+    for name in dict.fromkeys(str(spec.dataset) for spec in specs if spec.dataset is not None):
+        _check_dataset(name)
+
+
+def _check_dataset(name: str) -> None:
+    path = expanded(name)
+    if path.is_file():
+        known = uncompressed_name(path.name.lower()).endswith(PAIR_FILES)
+        advice = "read it with `file`" if known else "must be a folder or a name on the Hub"
+        raise InputError(f"corpus.dataset: {name} is a file; {advice}")
+    if path.is_dir():
+        return
+    from datasets import packaged_modules  # takes a second, which reading files need not wait for
+
+    if name in {module.name for module in iter_modules(packaged_modules.__path__)}:
+        raise InputError(f"corpus.dataset: {name!r} is a file format, must be a name on the Hub or a local folder")
+    check_repository(name, f"corpus.dataset: {name}", "dataset")
 
 
 @dataclass(frozen=True)
@@ -53,7 +79,7 @@ class PairReader:
 
     Args:
         cursor: where to start: the `cursor` of another reader. Text files are sought, gzip files decompressed up to
-            there; data sets skip rows.
+            there; data sets and other files skip rows.
         streaming: for a data set, read it without downloading and converting all of it first.
 
     Raises:
@@ -129,7 +155,10 @@ class PairReader:
         if spec.text is not None:
             yield from ((line, line) for line in self._files[0])
             return
-        parse = _tsv_pair if spec.tsv is not None else _json_pair if spec.jsonl is not None else _record_pair
+        if spec.file is not None and not spec.is_jsonl:
+            yield from islice(pairs_of_file(spec), self._rows, None)
+            return
+        parse = tsv_pair if spec.tsv is not None else json_pair if spec.is_jsonl else record_pair
         for row in self._files[0] if self._files else self._dataset_rows():
             yield parse(row, spec, self.location(self._rows + 1))
 
@@ -148,7 +177,17 @@ class PairReader:
         """File and line, or row, for messages; `side` selects the file if source and target are separate."""
         if not self._files:
             return f"{self.spec.title}: row {row}"
-        return f"{self._files[side % len(self._files)].path}: line {row}"
+        in_lines = self.spec.file is None or self.spec.is_jsonl
+        return f"{self._files[side % len(self._files)].path}: {'line' if in_lines else 'pair'} {row}"
+
+
+def count_rows(spec: CorpusSpec, most: float = math.inf) -> float:
+    """The rows that a pass over a corpus reads, or a number above `most`; infinite for a data set."""
+    if not spec.files:
+        return math.inf
+    if spec.file is None or spec.is_jsonl:
+        return count_lines(spec.files[0], most)
+    return sum(1 for _ in islice(pairs_of_file(spec), None if most == math.inf else int(most) + 1))
 
 
 def locate_pair(spec: CorpusSpec, index: int, side: int) -> str:
@@ -169,12 +208,9 @@ def _aligned(sources: LineReader, targets: LineReader) -> Iterator[Pair]:
 
 
 def _load_dataset(spec: CorpusSpec, streaming: bool) -> Any:
-    import datasets  # takes a second, which reading files need not wait for
-    from datasets import packaged_modules
+    import datasets
 
     name, folder = str(spec.dataset), expanded(str(spec.dataset))
-    if name in {module.name for module in iter_modules(packaged_modules.__path__)} and not folder.is_dir():
-        raise InputError(f"corpus.dataset: {name!r} is a file format, must be a name on the Hub or a local folder")
     try:
         if (folder / "state.json").is_file():
             data = datasets.load_from_disk(str(folder))
@@ -189,55 +225,3 @@ def _load_dataset(spec: CorpusSpec, streaming: bool) -> Any:
         raise InputError(f"corpus.split: {name} has no split {error}") from error
     except (ValueError, OSError, RuntimeError, datasets.exceptions.DatasetsError) as error:
         raise InputError(f"corpus.dataset: {spec.title} cannot be loaded: {error.__cause__ or error}") from error
-
-
-def _tsv_pair(line: str, spec: CorpusSpec, where: str) -> Pair:
-    first, second = int(spec.source_column or 1) - 1, int(spec.target_column or 2) - 1
-    fields = line.split("\t")
-    found = f"{where} has {len(fields)} tab-separated fields"
-    if spec.source_column is None and len(fields) != 2:
-        raise InputError(f"{found}, must have 2; to choose 2 of more, set source_column and target_column")
-    if len(fields) <= max(first, second):
-        raise InputError(f"{found}, but columns {first + 1} and {second + 1} are to be read")
-    return fields[first], fields[second]
-
-
-def _json_pair(line: str, spec: CorpusSpec, where: str) -> Pair:
-    try:
-        record = json.loads(line)
-    except json.JSONDecodeError as error:
-        raise InputError(f"{where} is not JSON: {error.msg} at character {error.pos + 1}") from error
-    except (ValueError, RecursionError) as error:  # a number of thousands of digits, nested too deeply
-        raise InputError(f"{where} cannot be read as JSON: {error}") from error
-    return _record_pair(record, spec, where)
-
-
-def _record_pair(record: Any, spec: CorpusSpec, where: str) -> Pair:
-    """The texts of a JSON object or a row of a data set."""
-    if spec.text_column is not None:
-        line = one_line(_text(record, spec.text_column, where))
-        return line, line
-    keys: tuple[object, object] = (spec.source_column, spec.target_column)
-    if spec.source_column is None:
-        record, keys = _value(record, "translation", where), (spec.source_lang, spec.target_lang)
-        where = f"{where}, `translation`"
-    return _text(record, keys[0], where), _text(record, keys[1], where)
-
-
-def _text(record: Any, key: object, where: str) -> str:
-    text = _value(record, key, where)
-    if not isinstance(text, str):
-        raise InputError(f"{where}: `{key}` is {text!r}, must be a string")
-    try:
-        text.encode()
-    except UnicodeEncodeError as error:
-        raise InputError(f"{where}: `{key}` has an unpaired surrogate, which UTF-8 cannot encode") from error
-    return text
-
-
-def _value(record: Any, key: object, where: str) -> Any:
-    if not isinstance(record, dict):
-        raise InputError(f"{where}: {record!r} is not an object with the key `{key}`")
-    if key not in record:
-        raise InputError(f"{where}: no key `{key}`; the keys are {', '.join(map(repr, record)) or 'none'}")
-    return record[key]

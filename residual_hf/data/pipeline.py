@@ -18,6 +18,7 @@ from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from residual_hf.base.errors import InputError
 from residual_hf.base.files import atomic_folder, write_json
+from residual_hf.base.names import check_repository
 from residual_hf.checkpoint import model_folder
 from residual_hf.model.tokenization_residual import ResidualTokenizer
 
@@ -25,6 +26,7 @@ from .cleaning import CleaningReport, clean_corpus, pair_filter
 from .corpus import ParallelCorpus, numbered, read_parallel
 from .data_settings import CleaningSettings, DataSettings, TokenizerSettings
 from .encoding import EncodedCorpus, encode, encode_corpus
+from .language_codes import adds_codes, set_languages
 from .language_modeling import encode_chunks, encode_texts, pack
 from .marked_text import marked, marking_tokens, training_edits
 from .mixture import mixed_indices, mixing_probabilities
@@ -115,7 +117,7 @@ def prepare(
                 warn_about_overlap(sample, held_out)
                 before_cleaning = texts.get("train") or sample
                 warn_about_faults({"train": before_cleaning, **held_out}, expected_in(data, tokenizer_settings))
-        tokenizer = get_tokenizer(tokenizer_settings, sample, tags, positions, folder / "tokenizer")
+        tokenizer = get_tokenizer(tokenizer_settings, data, sample, tags, positions, folder / "tokenizer")
         if not data.is_text and not ends_text(tokenizer, "text_target"):
             raise InputError(
                 f"tokenizer.path: {tokenizer_settings.path} does not end a text with {tokenizer.eos_token}, from "
@@ -267,7 +269,12 @@ def first_pairs(data: DataSettings) -> Iterator[ParallelCorpus]:
 
 
 def get_tokenizer(
-    settings: TokenizerSettings, corpora: Iterable[ParallelCorpus], tags: Sequence[str], positions: int, folder: Path
+    settings: TokenizerSettings,
+    data: DataSettings,
+    corpora: Iterable[ParallelCorpus],
+    tags: Sequence[str],
+    positions: int,
+    folder: Path,
 ) -> PreTrainedTokenizerBase:
     """The tokenizer in `folder`, if there is one; else one as `settings` say, trained on `corpora`, saved there.
 
@@ -277,7 +284,7 @@ def get_tokenizer(
         return AutoTokenizer.from_pretrained(folder)
     train = partial(train_tokenizer, settings=settings, language_tags=tags)
     if settings.path is not None:
-        tokenizer = given_tokenizer(settings.path, settings.kind)
+        tokenizer = given_tokenizer(settings.path, settings.kind, data)
     elif settings.joint:
         tokenizer = train([line for corpus in corpora for line in corpus.sentences])
     else:
@@ -294,19 +301,21 @@ def get_tokenizer(
     return tokenizer
 
 
-def given_tokenizer(path: str | Path, kind: str) -> PreTrainedTokenizerBase:
-    """The tokenizer at `tokenizer.path` of a recipe. Raises `InputError` for one that cannot be loaded."""
+def given_tokenizer(path: str | Path, kind: str, data: DataSettings | None = None) -> PreTrainedTokenizerBase:
+    """The tokenizer at `tokenizer.path` of a recipe, which adds the codes of the languages of `data` if it adds any.
+
+    Raises `InputError` for one that cannot be loaded, and see `set_languages`.
+    """
+    if kind != "pretokenized":
+        check_repository(str(path), f"tokenizer.path: {path} cannot be loaded")
     try:
         if kind == "pretokenized":
             return pretokenized_tokenizer(path)
         tokenizer = AutoTokenizer.from_pretrained(model_folder(path))
     except Exception as error:  # the tokenizers library raises nothing narrower
         raise InputError(f"tokenizer.path: {path} cannot be loaded: {error}") from error
-    if hasattr(tokenizer, "_build_translation_inputs"):
-        raise InputError(
-            f"tokenizer.path: {path} has a {type(tokenizer).__name__}, which adds codes of languages that a recipe "
-            "does not set: fine-tune this model with Seq2SeqTrainer"
-        )
+    if data is not None and adds_codes(tokenizer):
+        set_languages(tokenizer, data, f"tokenizer.path: {path}")
     return tokenizer
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
 from typing import IO
@@ -49,8 +49,8 @@ def held_out_sizes(pairs: int) -> tuple[int, int]:
     return max(1, min(1000, pairs // 20)), max(1, min(2000, pairs // 20))
 
 
-def split_corpus(source: Path, target: Path, folder: Path, languages: tuple[str, str], seed: int = 1) -> SplitReport:
-    """Write `train`, `valid` and `test` as pairs of text files, such as `train.en` and `train.de`, to a folder.
+def split_corpus(spec: CorpusSpec, folder: Path, languages: tuple[str, str], seed: int = 1) -> SplitReport:
+    """Write `train`, `valid` and `test` of a corpus to a folder, each as text files such as `train.en` and `train.de`.
 
     Sentences are compared without case, punctuation and spaces, on both sides. Held-out pairs are drawn at random from
     those whose sentences occur only once, as far as there are enough; training pairs with a sentence of a held-out
@@ -59,7 +59,7 @@ def split_corpus(source: Path, target: Path, folder: Path, languages: tuple[str,
     Raises:
         InputError: files that cannot be read or have different numbers of lines, or less than 10 different pairs.
     """
-    spec = CorpusSpec(source=source, target=target, skip_empty=True)
+    spec = replace(spec, skip_empty=True)
     reader = PairReader(spec)
     hashes = (tuple(hash(sentence_key(text)) for text in pair) for pair in reader.one_pass())
     keys = np.fromiter(hashes, dtype=np.dtype((np.int64, 2))).T
@@ -107,4 +107,4 @@ def write_splits(pairs: Iterator[Pair], split: np.ndarray, folder: Path, languag
             files[number, side] = stack.enter_context(file.open("w", encoding="utf-8", newline="\n"))
         for number, pair in zip(split, pairs, strict=True):
             for side in range(2) if number >= 0 else ():
-                files[number, side].write(pair[side] + "\n")
+                files[number, side].write(pair[side].replace("\n", " ") + "\n")  # JSON has line breaks in texts

@@ -25,8 +25,7 @@ from .encoding import CHUNK, EncodedCorpus
 from .marked_text import training_edits
 from .mixture import mixing_probabilities
 from .multilingual import training_pairs
-from .pair_reader import Cursor, PairReader, check_files
-from .text_files import count_lines
+from .pair_reader import Cursor, PairReader, check_files, count_rows
 
 logger = logging.getLogger(__name__)
 
@@ -223,4 +222,4 @@ class StreamedBatches(IterableDataset):
 
 def _lines(spec: CorpusSpec, most: float = math.inf) -> float:
     """The lines that a pass over a corpus reads at most, or a number above `most`; infinite for a data set."""
-    return min(count_lines(spec.files[0], most), spec.limit or math.inf) if spec.files else math.inf
+    return min(count_rows(spec, most), spec.limit or math.inf)

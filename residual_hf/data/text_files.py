@@ -1,15 +1,19 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
-"""Text files of one sentence per line: strict UTF-8, plain or gzip, only "\\n" ends a line."""
+"""Text files of one sentence per line: strict UTF-8, plain, gzip, bzip2 or xz, only "\\n" ends a line."""
 
 from __future__ import annotations
 
+import bz2
 import gzip
 import hashlib
+import lzma
 import math
+import re
 import sys
 import zlib
-from collections.abc import Iterator
-from contextlib import nullcontext
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, nullcontext
+from functools import partial
 from io import BufferedReader
 from pathlib import Path
 from typing import Any
@@ -18,18 +22,54 @@ from residual_hf.base.errors import InputError
 from residual_hf.base.files import expanded
 from residual_hf.model.checksums import file_hash
 
-DAMAGED = (gzip.BadGzipFile, EOFError, zlib.error)
-"""Errors of a damaged gzip file."""
+DAMAGED = (gzip.BadGzipFile, EOFError, zlib.error, lzma.LZMAError)
+"""Errors of a damaged compressed file."""
+COMPRESSIONS: dict[str, tuple[bytes, Callable[[Any], Any]]] = {
+    ".gz": (b"\x1f\x8b", lambda raw: gzip.GzipFile(fileobj=raw)),
+    ".bz2": (b"BZh[1-9]1AY&SY", bz2.BZ2File),
+    ".xz": (b"\xfd7zXZ\0", lzma.LZMAFile),
+}
+"""Pattern of the first bytes, and the reader, of compressed files by the suffix of their names."""
+ZSTANDARD = b"\x28\xb5\x2f\xfd"
+LONGEST_LINE = 1 << 23
+"""Bytes of a line, without which a file of zeros fills the memory; a long novel has fewer."""
 
 
-def _decompressed(raw: BufferedReader, path: Path) -> BufferedReader | gzip.GzipFile:
-    """An open file, decompressed if its name or its first bytes say gzip."""
-    compressed = path.suffix == ".gz" or raw.peek(2).startswith(b"\x1f\x8b")
-    return gzip.GzipFile(fileobj=raw) if compressed else raw
+def uncompressed_name(name: str) -> str:
+    """The name of a file without the suffix of a compression."""
+    stem, dot, suffix = name.rpartition(".")
+    return stem if dot + suffix.lower() in COMPRESSIONS else name
+
+
+def _damaged(path: Path) -> str:
+    return f"damaged {({'.bz2': 'bzip2', '.xz': 'xz'}).get(path.suffix, 'gzip')} file"
+
+
+def _decompressed(raw: BufferedReader, path: Path) -> Any:
+    """An open file, decompressed if its name or its first bytes say how."""
+    start = raw.peek(10)
+    if start.startswith(ZSTANDARD):
+        raise InputError(f"{path}: compressed with Zstandard, must be one of {', '.join(COMPRESSIONS)} or plain text")
+    for suffix, (first_bytes, reader) in COMPRESSIONS.items():
+        if path.suffix == suffix or re.match(first_bytes, start):
+            return reader(raw)
+    return raw
+
+
+@contextmanager
+def open_binary(path: Path) -> Iterator[Any]:
+    """Context of a file, decompressed if it is compressed. Raises `InputError` for one that cannot be read."""
+    try:
+        with path.open("rb") as raw:
+            yield _decompressed(raw, path)
+    except DAMAGED as error:
+        raise InputError(f"{path}: {_damaged(path)}: {error}") from error
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read: {error.strerror or error}") from error
 
 
 class LineReader:
-    """Iterates over the lines of a UTF-8 text file, plain or gzip, without their line ends ("\\n" or "\\r\\n").
+    """Iterates over the lines of a UTF-8 text file, plain or compressed, without their line ends ("\\n" or "\\r\\n").
 
     `path` is None for standard input. A byte order mark is dropped. `number` and `offset` are the lines and
     (uncompressed) bytes read so far; pass them to continue from that position.
@@ -49,8 +89,10 @@ class LineReader:
                 file = _decompressed(raw, path)
                 if self.offset:
                     file.seek(self.offset)
-                for line in file:
+                for line in iter(partial(file.readline, LONGEST_LINE + 1), b""):
                     self.number += 1
+                    if len(line) > LONGEST_LINE:
+                        raise InputError(f"{path}: line {self.number} has more than {LONGEST_LINE >> 20} MiB")
                     self.offset += len(line)
                     if self.number == 1:
                         line = line.removeprefix(b"\xef\xbb\xbf")
@@ -69,11 +111,11 @@ class LineReader:
                         )
                     yield text
         except DAMAGED as error:
-            raise InputError(f"{path}: damaged gzip file, cannot be read past line {self.number}: {error}") from error
+            raise InputError(f"{path}: {_damaged(path)}, cannot be read past line {self.number}: {error}") from error
         except FileNotFoundError:
             raise InputError(f"no such file: {path}") from None
         except OSError as error:
-            raise InputError(f"{path}: cannot be read: {error.strerror}") from error
+            raise InputError(f"{path}: cannot be read: {error.strerror or error}") from error
 
 
 def iter_lines(path: str | Path | None) -> Iterator[str]:
@@ -86,8 +128,27 @@ def one_line(text: str) -> str:
     return " ".join(text.splitlines())
 
 
+def single_spaced(text: str) -> str:
+    """A text without line breaks, tabs and repeated spaces, as formats for translators mean it."""
+    return re.sub("[ \\t\\r\\n]+", " ", text).strip(" ")
+
+
+def in_batches(texts: Iterable[str], characters: int = 1 << 20) -> Iterator[list[str]]:
+    """Texts in lists of at most so many characters, or of one text: a tokenizer takes 400 bytes for a character."""
+    batch: list[str] = []
+    size = 0
+    for text in texts:
+        if batch and size + len(text) > characters:
+            yield batch
+            batch, size = [], 0
+        batch.append(text)
+        size += len(text)
+    if batch:
+        yield batch
+
+
 def count_lines(path: Path, most: float = math.inf) -> int:
-    """The number of lines of a text file, plain or gzip; stops reading soon after `most` of them."""
+    """The number of lines of a text file, plain or compressed; stops reading soon after `most` of them."""
     lines, last = 0, b"\n"
     with open(path, "rb") as raw:
         file = _decompressed(raw, path)
@@ -95,7 +156,7 @@ def count_lines(path: Path, most: float = math.inf) -> int:
             while lines <= most and (block := file.read(1 << 20)):
                 lines, last = lines + block.count(b"\n"), block[-1:]
         except DAMAGED as error:
-            raise InputError(f"{path}: damaged gzip file, cannot be read past line {lines}: {error}") from error
+            raise InputError(f"{path}: {_damaged(path)}, cannot be read past line {lines}: {error}") from error
     return lines + (last != b"\n")
 
 

@@ -108,8 +108,8 @@ def reads_segmented_text(tokenizer: Any) -> bool:
 
 
 def ends_text(tokenizer: Any, argument: str = "text") -> bool:
-    """Whether `</s>` is the last token of a text; with `argument` "text_target", of a target."""
-    return tokenizer(**{argument: "a"})["input_ids"][-1] == tokenizer.eos_token_id
+    """Whether `</s>` follows a text; with `argument` "text_target", a target. mBART adds the language after it."""
+    return tokenizer.eos_token_id in tokenizer(**{argument: "a"})["input_ids"][1:]
 
 
 def target_backend(tokenizer: Any) -> Tokenizer:

@@ -17,7 +17,7 @@ from residual_hf.base.files import atomic_folder, write_atomically, write_json
 from residual_hf.data.corpus import ParallelCorpus, read_parallel
 from residual_hf.data.data_settings import CorpusSpec
 from residual_hf.data.sample_checks import faults_of
-from residual_hf.data.text_files import iter_lines, one_line
+from residual_hf.data.text_files import iter_lines, one_line, uncompressed_name
 from residual_hf.data.tokenizer import reads_segmented_text
 from residual_hf.generation.long_text import LongLines
 from residual_hf.generation.stream import check_lengths
@@ -36,7 +36,7 @@ def read_test_sets(sources: Sequence[Path], references: Sequence[Path]) -> list[
     if len(sources) != len(references):
         raise InputError(f"--reference: {len(references)} files given for {len(sources)} of --source, must be as many")
     corpora = [read_parallel(CorpusSpec(source=s, target=r)) for s, r in zip(sources, references, strict=True)]
-    names = [path.name.removesuffix(".gz").rpartition(".")[0] or path.name for path in references]
+    names = [uncompressed_name(path.name).rpartition(".")[0] or path.name for path in references]
     if len(set(names)) < len(names):
         names = [f"{number}_{name}" for number, name in enumerate(names, start=1)]
     return [replace(corpus, name=name) for corpus, name in zip(corpora, names, strict=True)]

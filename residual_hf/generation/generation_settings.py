@@ -18,6 +18,13 @@ from .long_text import LONG_TEXT
 class DecodingSettings(InputSettings):
     """Search parameters, for evaluations during training and as defaults of the saved model."""
 
+    also_called = {
+        "beam": "num_beams",
+        "beam_size": "num_beams",
+        "lenpen": "length_penalty",
+        "alpha": "length_penalty",
+    }
+
     num_beams: int = option(5, minimum=1, maximum=1000, help="beam size; 1: greedy search")
     length_penalty: float = option(
         1.0,
@@ -92,6 +99,10 @@ class StreamSettings(InputSettings):
     )
     long: str = option(
         "error", choices=LONG_TEXT, help="how to handle lines with more tokens than the model has positions"
+    )
+    split_sentences: bool = option(
+        False,
+        help="lines are paragraphs: translate each of their sentences by itself, parts of those that are too long",
     )
     window: int = option(2000, minimum=1, help="number of lines to read, translate and write together")
 

@@ -19,6 +19,7 @@ PUNCTUATION = r"[\u3000-\u303f\uff01-\uff0f\uff1a-\uff20]"
 UNSPACED = regex.compile(rf"{letters_of(WITHOUT_SPACES).pattern}|{PUNCTUATION}")
 JOINED = regex.compile(rf"{letters_of('Han+Hiragana+Katakana').pattern}|{PUNCTUATION}")
 """Characters without a space between sentences; Thai, Lao, Khmer, Burmese and Tibetan have one."""
+LONGEST_END = 100  # characters of quotes and spaces after a sentence
 SENTENCE_END = re.compile(r"[.!?;…]['\"»”’)\]]*\s+|[。！？；]")
 
 
@@ -32,10 +33,27 @@ def split_text(text: str, fits: Callable[[str], bool]) -> Iterator[tuple[str, st
         yield part, text[len(part) :]
         return
     middle = len(part) // 2
-    sentences, spaces = ([m.end() for m in p.finditer(part) if m.end() < len(part)] for p in (SENTENCE_END, SPACE))
-    cut = min(sentences or spaces or [middle], key=lambda position: abs(position - middle))
+    cut = _end_nearest(SENTENCE_END, part, middle) or _end_nearest(SPACE, part, middle) or middle
     yield from split_text(text[:cut], fits)
     yield from split_text(text[cut:], fits)
+
+
+def _end_nearest(pattern: re.Pattern[str], text: str, middle: int) -> int | None:
+    """Where a match within a text ends, the nearest to its middle, which is searched first."""
+    reach = 0
+    near: list[int] = []
+    while not near and reach < len(text):
+        reach = 2 * reach or 1000
+        near = [end for end in _ends(pattern, text, middle - reach, middle + reach) if end < len(text)]
+    return min(near, key=lambda end: abs(end - middle), default=None)
+
+
+def _ends(pattern: re.Pattern[str], text: str, first: int, last: int) -> Iterator[int]:
+    for match in pattern.finditer(text, max(0, first - LONGEST_END)):
+        if match.end() > last:
+            return
+        if match.end() >= first:
+            yield match.end()
 
 
 def space_between(source: str, space: str, before: str, after: str) -> str:
@@ -65,7 +83,7 @@ class LongLines:
         if self.treatment == "error":
             where = f"{self.name}: line" if self.name else "line"
             raise InputError(
-                f"{where} {number} has {tokens} tokens, but the model accepts at most {self.positions} "
+                f"{where} {number} has at least {tokens} tokens, but the model accepts at most {self.positions} "
                 "(max_position_embeddings): use --long truncate, split or skip"
             )
         self.count += 1

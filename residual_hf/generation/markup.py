@@ -22,7 +22,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from residual_hf.model.alignment import Alignment
 
@@ -44,6 +44,7 @@ class Inline(NamedTuple):
 
 Block = list[str | Inline]
 Translation = tuple[str, Alignment | None]
+T = TypeVar("T")
 
 
 def translate_blocks(
@@ -60,14 +61,7 @@ def translate_blocks(
         source_lang, target_lang: languages, required by models of several.
         progress: called after each batch with the number of sentences in it.
     """
-
-    @cache
-    def fits(sentence: str) -> bool:
-        (ids,), _ = translator.encode([sentence], source_lang, target_lang)
-        return len(ids) <= min(LONGEST_SENTENCE, translator.inputs.positions or LONGEST_SENTENCE)
-
-    language = source_lang or getattr(translator.model.config, "source_lang", None) or "en"
-    document = Document(blocks, language, fits)
+    document = document_for(translator, blocks, source_lang, target_lang)
     found: dict[int, Any] = {}
     for aligned in (False, True):
         rows = [row for row, wanted in enumerate(document.aligned) if wanted == aligned]
@@ -83,6 +77,20 @@ def translate_blocks(
         found |= {row: best for row, (best,) in zip(rows, hypotheses, strict=True)}
     ordered = [found[row] for row in range(len(found))]
     return document.join([best.text for best in ordered], [best.alignment for best in ordered])
+
+
+def document_for(
+    translator: Translator, blocks: Iterable[Block], source_lang: str | None = None, target_lang: str | None = None
+) -> Document:
+    """Blocks whose sentences a translator can read."""
+
+    @cache
+    def fits(sentence: str) -> bool:
+        (ids,), _ = translator.encode([sentence], source_lang, target_lang)
+        return len(ids) <= min(LONGEST_SENTENCE, translator.inputs.positions or LONGEST_SENTENCE)
+
+    language = source_lang or getattr(translator.model.config, "source_lang", None) or "en"
+    return Document(blocks, language, fits)
 
 
 class Document:
@@ -111,11 +119,16 @@ class Document:
         """The text of each block and its translation with the alignments of its sentences."""
         return [block.aligned(given) for block, given in self._given(translations, alignments)]
 
+    def by_block(self, found: Sequence[T]) -> list[list[T]]:
+        """What is found for each of `sentences`, as a list for each block."""
+        following = iter(found)
+        return [[next(following) for _ in block.sentences] for block in self._blocks]
+
     def _given(
         self, translations: Sequence[str], alignments: Sequence[Alignment | None] | None
     ) -> Iterator[tuple[_MarkedText, list[Translation]]]:
-        following = iter(zip(translations, alignments or [None] * len(translations), strict=True))
-        return ((block, [next(following) for _ in block.sentences]) for block in self._blocks)
+        pairs = list(zip(translations, alignments or [None] * len(translations), strict=True))
+        return zip(self._blocks, self.by_block(pairs), strict=True)
 
 
 class _MarkedText:

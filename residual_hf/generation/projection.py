@@ -25,6 +25,7 @@ JOINT = r"[^\s\w—–]"
 SPACED = rf"(?:(?!{UNSPACED}){LETTER})+"
 UNIT = regex.compile(rf"(?={UNSPACED})\X|{SPACED}(?:{JOINT}{SPACED})*|(?!\s)\X")
 """A word, a character of a script without spaces, or a mark of punctuation."""
+LEAST_SHARE = 0.1  # of the attention of a word that may be the only one of an element
 SAME = regex.compile(r"\d|\p{Lu}|\p{L}{5}")
 
 Range = tuple[int, int]
@@ -111,17 +112,25 @@ class _Projection:
         high = max(low, min(start + len(values), limits[1]))
         taken = [owner is not None for owner in owners[low - limits[0] : high - limits[0]]]
         values = np.where(taken, -np.inf, values[low - start : high - start] if low < high else [])
+        text = self.source[child.start : child.end].strip()
         if child.element.keep:
-            found = self._occurrences(self.source[child.start : child.end].strip(), low, high)
+            found = self._occurrences(text, low, high)
             sums = [(float(values[a - low : b - low].sum()), (a, b)) for a, b in found]
             score, place = max(sums, default=(-np.inf, (low, low)))
             if score > -np.inf:
                 return len(values) + score, place
-        score, place = _best_range(values, low)
-        if score == 0 and not child.element.keep and values.size and values.max() > -0.5:
-            unit = low + int(values.argmax())
-            return float(values.max()), (unit, unit + 1)
-        return score, place
+        score, (first, last) = _best_range(values, low)
+        if score == 0 and not child.element.keep and values.size and values.max() > LEAST_SHARE - 0.5:
+            score, first = float(values.max()), low + int(values.argmax())
+            last = first + 1
+        while first < last and text[0].isalnum() and not self._is_word(first):  # words begin and end with words
+            first += 1
+        while first < last and text[-1].isalnum() and not self._is_word(last - 1):
+            last -= 1
+        return score, (first, last)
+
+    def _is_word(self, unit: int) -> bool:
+        return self.target[self.starts[unit]].isalnum()
 
     def _values(self, child: Node) -> tuple[int, Array]:
         """The first unit of the sentences with the element, and the values of their units."""

@@ -5,14 +5,14 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from residual_hf.base.errors import InputError, InputSettings
-from residual_hf.base.files import check_output_file, read_json, write_atomically, write_json
+from residual_hf.base.files import atomic_file, check_output_file, read_json, write_atomically, write_json
 from residual_hf.base.lock import Lock
 from residual_hf.model.options import from_mapping, option
 
@@ -51,7 +51,7 @@ class ResumableFile:
         overwrite: bool = False,
         inputs: Iterable[Path | str | None] = (),
     ):
-        if path.suffix == ".gz":
+        if path.suffix in (".gz", ".bz2", ".xz", ".zst"):
             raise InputError(f"--output: {path} given, must be the name of an uncompressed file")
         inputs = list(inputs)
         check_output_file(path, overwrite=overwrite or resume, inputs=inputs, field="--output")
@@ -105,10 +105,17 @@ class ResumableFile:
             self._hash(line)
         self._write_record()
 
-    def finish(self) -> None:
+    def finish(self, make: Callable[[list[str], Path], Any] | None = None) -> None:
+        """Give the file its name. `make` writes another file in its place, from its lines."""
         if not self.lines:
             write_atomically(self.partial, "")
-        os.replace(self.partial, self.path)
+        if make is not None:
+            lines = self.partial.read_text(encoding="utf-8").split("\n")[:-1]
+            with atomic_file(self.path) as temporary:
+                make(lines, temporary)
+            self.partial.unlink()
+        else:
+            os.replace(self.partial, self.path)
         self.record.unlink(missing_ok=True)
 
     def _hash(self, line: str) -> None:
@@ -119,7 +126,8 @@ class ResumableFile:
 
     def _read_record(self) -> None:
         if not self.record.exists():
-            raise InputError(f"--resume: nothing to continue, no {self.record}")
+            complete = f"; {self.path} is complete, --overwrite replaces it" if self.path.exists() else ""
+            raise InputError(f"--resume: nothing to continue, no {self.record}{complete}")
         record = from_mapping(Progress, read_json(self.record), f"--resume: {self.record}: ")
         if (self.partial.stat().st_size if self.partial.exists() else 0) < record.bytes:
             raise InputError(f"--resume: {self.partial} is shorter than its record {self.record}; use --overwrite")

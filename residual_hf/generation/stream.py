@@ -6,6 +6,7 @@ from __future__ import annotations
 import io
 import os
 import sys
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import asdict, replace
@@ -19,7 +20,7 @@ from accelerate import PartialState
 from accelerate.utils import broadcast_object_list
 from tqdm import tqdm
 
-from residual_hf.base.errors import InputError
+from residual_hf.base.errors import InputError, requires
 from residual_hf.data.glossary import Glossary
 from residual_hf.data.text_files import iter_lines, one_line
 
@@ -31,6 +32,7 @@ from .review import Review
 from .translator import Hypothesis, Translator
 
 CHECKED_TOGETHER = 10_000  # lines
+SECONDS_BETWEEN = 60.0  # lines about progress, where no bar can be
 
 
 def translate_file(
@@ -82,7 +84,8 @@ def translate_file(
         total = None
         if can_check and is_first:
             languages = settings.source_lang, settings.target_lang
-            total = check_lengths(translator, iter_lines(source), settings.long, str(source), *languages)
+            treatment = "split" if settings.split_sentences else settings.long
+            total = check_lengths(translator, iter_lines(source), treatment, str(source), *languages)
         long = translate_stream(translator, lines, write, settings, done=done, total=total, recover=typed)
         if file is not None:
             file.finish()
@@ -122,10 +125,16 @@ def translate_stream(
     done, recover = start
     hidden = None if process.is_main_process and not recover else True  # None: without a terminal
     review = Review(settings.review, translator.glossary)
+    hypotheses = translator.hypotheses
+    if settings.split_sentences:
+        with requires("documents"):
+            from .paragraphs import paragraph_hypotheses
+        hypotheses = partial(paragraph_hypotheses, translator)
     options = {name: getattr(settings, name) for name in ("source_lang", "target_lang", "long")}
     options |= {"count": settings.num_return_sequences, **settings.generate_arguments}
     options |= {"scores": settings.scores or settings.review > 0}
     options |= {"alignments": settings.alignments or settings.word_scores}
+    report = None if hidden or sys.stderr.isatty() else progress_lines()
     with tqdm(desc="translating", unit=" sentences", initial=done, total=total, disable=hidden) as bar:
         for window in shared_windows(lines, settings.window):
             if settings.sample:
@@ -133,7 +142,7 @@ def translate_stream(
                 torch.manual_seed(seed + done + (process.process_index << 32))
             try:
                 on_long = partial(long.add, done + 1)
-                found = translator.hypotheses(window, shared=True, on_long=on_long, progress=bar.update, **options)
+                found = hypotheses(window, shared=True, on_long=on_long, progress=bar.update, **options)
             except InputError as error:
                 if not recover:
                     raise
@@ -148,9 +157,25 @@ def translate_stream(
                     review.add(done + 1, window, [best[0] for best in found])
             done += len(window)
             bar.update(done - bar.n)  # empty and split lines
+            if report is not None:
+                report(done, total)
     if process.is_main_process and review.most:
         print(review, file=sys.stderr)
     return long
+
+
+def progress_lines() -> Callable[[int, int | None], None]:
+    """A function that writes the number of lines that are done to a log, at most once in `SECONDS_BETWEEN`."""
+    last = time.monotonic()
+
+    def report(done: int, total: int | None) -> None:
+        nonlocal last
+        if time.monotonic() - last >= SECONDS_BETWEEN:
+            last = time.monotonic()
+            of = "" if total is None else f" of {total:,} ({done / total:.0%})"
+            print(f"{time.strftime('%Y-%m-%d %H:%M:%S')} translated {done:,}{of} lines", file=sys.stderr, flush=True)
+
+    return report
 
 
 def written(line: str, hypothesis: Hypothesis, settings: StreamSettings, glossary: Glossary | None = None) -> str:

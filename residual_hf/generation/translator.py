@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterable, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,6 +16,7 @@ from residual_hf.base.errors import InputError
 from residual_hf.checkpoint import SHORTLIST, load_checkpoint, move_to
 from residual_hf.data.glossary import Glossary, form_of, occurs
 from residual_hf.data.shortlist import Shortlist, load_shortlist
+from residual_hf.data.text_files import in_batches
 from residual_hf.model.alignment import AlignedTokens, Alignment, align, of_originals
 from residual_hf.model.constraints import beams_for
 from residual_hf.model.decoding import FastGenerationMixin
@@ -140,7 +142,7 @@ class Translator:
             source_lang, target_lang: languages, required by models of several.
             long: treatment of sentences with more tokens than the model has positions: `"error"`, `"truncate"`,
                 `"split"` (at spaces, and join the translations) or `"skip"` (their translation is empty).
-            on_long: called with the position of each sentence that is too long, and the number of its tokens.
+            on_long: called with the position of each sentence that is too long, and the least number of its tokens.
             generate_arguments: further arguments of `model.generate`, such as `do_sample=True, top_k=10`.
 
         Returns:
@@ -210,7 +212,7 @@ class Translator:
                 on_long(i, len(ids))
                 if long == "error":
                     raise InputError(
-                        f"sentence {i + 1} has {len(ids)} tokens, but the model accepts at most {limit} "
+                        f"sentence {i + 1} has at least {len(ids)} tokens, but the model accepts at most {limit} "
                         "(max_position_embeddings); truncate, split or skip such sentences with the option long"
                     )
                 parts[i] = self._shortened(sentences[i], long, limit, source_lang, target_lang)
@@ -299,14 +301,30 @@ class Translator:
     def encode(
         self, sentences: Sequence[str], source_lang: str | None = None, target_lang: str | None = None, **options: Any
     ) -> tuple[list[list[int]], dict[str, Any]]:
-        """Source tokens of each sentence and the arguments of `generate` for the languages."""
-        if not sentences:
-            return [], {}
+        """Source tokens of each sentence and the arguments of `generate` for the languages.
+
+        Of a text that has more tokens than the model has positions, the tokens of a beginning that has more.
+        """
+        encoded: list[list[int]] = []
+        arguments: dict[str, Any] = {}
+        limit, most = self.inputs.positions or 0, self._most_characters
         try:
-            inputs = self.inputs.encode(list(sentences), source_lang, target_lang, **options)
+            for batch in in_batches(text[:most] for text in sentences):
+                inputs = self.inputs.encode(batch, source_lang, target_lang, **options)
+                encoded += inputs["input_ids"]
+                arguments = {k: v for k, v in inputs.items() if k == "forced_bos_token_id"}
+            for i, text in enumerate(sentences):  # much of which is no token
+                if most is not None and len(text) > most and len(encoded[i]) <= limit - bool(options):
+                    (encoded[i],) = self.inputs.encode([text], source_lang, target_lang, **options)["input_ids"]
         except ValueError as error:
             raise InputError(f"source_lang, target_lang: {error}") from error
-        return inputs["input_ids"], {k: v for k, v in inputs.items() if k == "forced_bos_token_id"}
+        return encoded, arguments
+
+    @cached_property
+    def _most_characters(self) -> int | None:
+        """Characters of a text that has more tokens than the model has positions."""
+        positions = self.inputs.positions
+        return None if positions is None else 2 * positions * max(map(len, self.tokenizer.get_vocab()))
 
     def _shortened(self, sentence: str, long: str, limit: int, *languages: str | None) -> list[SentencePart]:
         """What is translated of a sentence that is too long."""

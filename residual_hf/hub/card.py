@@ -20,6 +20,7 @@ from jinja2 import TemplateError
 
 from residual_hf.base.errors import InputError
 from residual_hf.base.files import check_output_file, write_atomically
+from residual_hf.checkpoint import SHORTLIST
 from residual_hf.data.data_settings import SPLITS
 from residual_hf.data.tokenizer import ends_text
 from residual_hf.evaluation.metrics import METRICS, Comparison, paired_bootstrap, tokenizer_of
@@ -94,7 +95,7 @@ def write_card(
     picture = path.with_name("training_curve.png") if output is None else path.with_suffix(".png")
     if output is not None:
         check_output_file(picture, overwrite=overwrite)
-    name = model_name or run.folder.resolve().name
+    name = model_name or folder_name(run)
     for field, value in [("name", model_name), *(("datasets", dataset) for dataset in datasets)]:
         if value is None:
             continue
@@ -120,6 +121,7 @@ def write_card(
             data_license=data_license,
             picture=picture.name if curve else None,
             ends_text=has_end(run),
+            shortlist=(run.folder / "model" / SHORTLIST).exists(),
             segmented=(run.recipe.get("tokenizer") or {}).get("kind") == "pretokenized",
             start=run.starts_from,
             connections=[describe_mode(mode) for mode in run.ln_modes],
@@ -136,6 +138,13 @@ def write_card(
         write_atomically(picture, curve)
     write_atomically(path, f"{card}\n")
     return path
+
+
+def folder_name(run: Run) -> str:
+    """The name of the folder of a run; if it is `run`, which `residual-hf init` proposes, its languages as `en-de`."""
+    name, languages = run.folder.resolve().name, [run.recipe.get(f"{side}_lang") for side in ("source", "target")]
+    is_pair = all(languages) and languages[0] != languages[1]
+    return "-".join(map(str, languages)) if name == "run" and is_pair else name
 
 
 @contextmanager

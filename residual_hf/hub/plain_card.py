@@ -3,14 +3,15 @@
 
 from __future__ import annotations
 
-from functools import partial
+import shutil
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from huggingface_hub import ModelCardData
 
 from residual_hf.base.files import write_atomically
-from residual_hf.checkpoint import save_checkpoint
+from residual_hf.checkpoint import SHORTLIST, save_checkpoint
 from residual_hf.data.tokenizer import ends_text, reads_segmented_text
 from residual_hf.model.configuration_residual import ResidualConfig
 from residual_hf.model.translation_inputs import TranslationInputs, language_tags
@@ -23,11 +24,17 @@ EXAMPLES = {("en", "de"): "__{}__", ("eng_Latn", "deu_Latn"): "{}", ("en_XX", "d
 """Codes of M2M100, NLLB and mBART, and their tokens."""
 
 
-def save_with_card(model: Any, tokenizer: Any, folder: Path, origin: str, *, overwrite: bool = False) -> Path:
-    """`save_checkpoint` with a card; `origin` says where the weights are from, a sentence."""
-    name = folder.resolve().name
-    write = partial(write_plain_card, config=model.config, tokenizer=tokenizer, name=name, origin=origin)
-    return save_checkpoint(model, tokenizer, folder, overwrite=overwrite, complete=write)
+def save_with_card(
+    model: Any, tokenizer: Any, folder: Path, origin: str, *, overwrite: bool = False, copies: Iterable[Path] = ()
+) -> Path:
+    """`save_checkpoint` with a card and copies of files; `origin` says where the weights are from, a sentence."""
+
+    def complete(new: Path) -> None:
+        for path in copies:
+            shutil.copy(path, new)
+        write_plain_card(new, model.config, tokenizer, folder.resolve().name, origin)
+
+    return save_checkpoint(model, tokenizer, folder, overwrite=overwrite, complete=complete)
 
 
 def write_plain_card(folder: Path, config: ResidualConfig, tokenizer: Any, name: str, origin: str) -> None:
@@ -61,6 +68,7 @@ def write_plain_card(folder: Path, config: ResidualConfig, tokenizer: Any, name:
         shown=shown,
         codes=codes,
         ends_text=ends_text(tokenizer),
+        shortlist=(folder / SHORTLIST).exists(),
         segmented=reads_segmented_text(tokenizer),
     )
     write_atomically(folder / "README.md", f"{card}\n")

@@ -23,7 +23,7 @@ from .placeholders import EditedText
 
 ROUNDS, NO_WORD = 2, 0.03
 """Of the algorithm of Sinkhorn and Knopp, by which words compete for those of the source, and what these keep."""
-TOKENS_TOGETHER = 2000  # target tokens whose logits are in memory at a time
+TOKENS_TOGETHER = 2000  # tokens of a side whose logits are in memory at a time
 WORD = re.compile(r"\S+")
 LETTERS = re.compile(r"\w(?:\S*\w)?")
 Array = np.ndarray
@@ -142,9 +142,10 @@ def align(
         target_ids: what it wrote, without the start token and the end.
     """
     found = [Alignment(*texts, ()) for texts in zip(sources, targets, strict=True)]
-    rows = sorted((row for row, ids in enumerate(target_ids) if len(ids)), key=lambda row: len(target_ids[row]))
+    lengths = [max(map(len, pair)) for pair in zip(source_ids, target_ids, strict=True)]
+    rows = sorted((row for row, ids in enumerate(target_ids) if len(ids)), key=lengths.__getitem__)
     while rows:
-        count = max(1, TOKENS_TOGETHER // len(target_ids[rows[-1]]))
+        count = max(1, TOKENS_TOGETHER // lengths[rows[-1]])
         batch, rows = rows[-count:], rows[:-count]
         pairs = [(list(source_ids[row]), list(target_ids[row])) for row in batch]
         for row, (read, written), given in zip(batch, pairs, teacher_forced(model, pairs), strict=True):
@@ -183,6 +184,8 @@ def teacher_forced(model: Any, pairs: Sequence[tuple[list[int], list[int]]]) -> 
         output = model(
             input_ids=sources, attention_mask=mask, decoder_input_ids=targets, output_attentions=True, use_cache=False
         )
+    if not output.get("cross_attentions"):
+        raise ValueError(f"{type(model).__name__} returns no cross-attentions, by which words are aligned")
     weights = alignment_weights(output.cross_attentions)
     logits = output.logits[:, :-1].float()
     chosen = logits.gather(2, targets[:, 1:, None])[..., 0] - logits.logsumexp(-1)

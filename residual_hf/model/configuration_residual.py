@@ -21,7 +21,7 @@ from .embeddings import POSITION_COUNTING, POSITION_EMBEDDINGS
 from .initialization import INIT_STYLES
 from .ln_modes import NormAtEnd
 from .norms import NORM_TYPES
-from .options import BOUNDS, from_mapping, option, unknown_name
+from .options import BOUNDS, from_mapping, option, unknown_choice, unknown_name
 from .presets import PRESETS
 from .self_contained import write_model_code
 
@@ -264,7 +264,7 @@ class ResidualConfig(PreTrainedConfig):
         Raises `ValueError` with the list of presets for an unknown name.
         """
         if name not in PRESETS:
-            raise ValueError(f"unknown preset {name!r}. Known: {', '.join(sorted(PRESETS))}.")
+            raise ValueError(unknown_choice("preset", name, PRESETS))
         return cls(**{**PRESETS[name], **overrides})
 
     @property

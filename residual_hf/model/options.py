@@ -21,7 +21,7 @@ from datetime import date
 from functools import cache
 from numbers import Integral, Real
 from pathlib import Path
-from types import NoneType, UnionType
+from types import MappingProxyType, NoneType, UnionType
 from typing import Any, ClassVar, Literal, NamedTuple, TypeVar, Union, get_args, get_origin, get_type_hints
 
 T = TypeVar("T")
@@ -97,6 +97,8 @@ class Settings:
     """
 
     error: ClassVar[type[ValueError]] = ValueError
+    also_called: ClassVar[Mapping[str, str]] = MappingProxyType({})
+    """Names that others have for fields, for the advice about an unknown field: {"learning_rate": "lr"}."""
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -139,10 +141,10 @@ def check_fields(settings: Any) -> None:
     """Check each field of a dataclass and convert it to its declared type, lists to tuples for example."""
     error, cls = getattr(settings, "error", ValueError), settings.__class__
     for f in fields(settings):
-        value, hint = getattr(settings, f.name), _type_hints(cls)[f.name]
+        value, hint = getattr(settings, f.name), type_hints(cls)[f.name]
         converted = _convert(value, hint, f.metadata, f.name)
         if converted is MISSING:
-            raise error(refusal(f.name, value, allowed_values(hint, f.metadata)) + _quoting(value, hint))
+            raise error(refusal(f.name, value, allowed_values(hint, f.metadata)) + _advice(value, hint, f.metadata))
         object.__setattr__(settings, f.name, converted)
 
 
@@ -186,12 +188,28 @@ def refusal(name: str, value: Any, allowed: str) -> str:
     return f"{name}: {shown} given, must be {allowed}"
 
 
-def unknown_name(name: Any, known: Iterable[str]) -> str:
-    """The message for a field that does not exist, with the closest one that does."""
+def unknown_name(name: Any, known: Iterable[str], elsewhere: Mapping[str, str] = MappingProxyType({})) -> str:
+    """The message for a field that does not exist, with the closest one that does.
+
+    `elsewhere`: other names of fields, such as those in other programs.
+    """
     known, shown = list(known), shortened(str(name))
-    close = difflib.get_close_matches(shown, known, n=1)
-    advice = f"did you mean {close[0]!r}?" if close else f"known: {', '.join(known) or 'none'}"
-    return f"{shown}: unknown field; {advice}"
+    advice = suggestion(shown, {**elsewhere, **{field: field for field in known}})
+    return f"{shown}: unknown field; {advice or 'known: ' + (', '.join(known) or 'none')}"
+
+
+def suggestion(name: Any, known: Iterable[str] | Mapping[str, str]) -> str:
+    """`did you mean 'x'?` with the closest of several names, or what a mapping has for it; empty if none is close."""
+    meant = known if isinstance(known, Mapping) else {one: one for one in known}
+    close = difflib.get_close_matches(shortened(str(name)), meant, n=1)
+    return f"did you mean {meant[close[0]]!r}?" if close else ""
+
+
+def unknown_choice(what: str, name: Any, known: Iterable[str]) -> str:
+    """The message for a name that is not among those known, with all of them."""
+    known = sorted(known)
+    close = suggestion(name, known)
+    return f"unknown {what} {name!r}. Known: {', '.join(known)}{f'; {close}' if close else '.'}"
 
 
 def shortened(text: str, length: int = 100) -> str:
@@ -200,7 +218,8 @@ def shortened(text: str, length: int = 100) -> str:
 
 
 @cache
-def _type_hints(cls: Any) -> dict[str, Any]:
+def type_hints(cls: Any) -> dict[str, Any]:
+    """The types of the fields of a class."""
     return get_type_hints(cls)
 
 
@@ -212,23 +231,26 @@ def _check_names(cls: type, values: Mapping[Any, Any]) -> None:
     declared = {f.name: f for f in fields(cls)}
     for name in values:
         if name not in declared:
-            inner = _inner_names(cls).get(name)
-            raise ValueError(
-                f"{name}: unknown field; did you mean {inner!r}?" if inner else unknown_name(name, declared)
-            )
+            raise ValueError(unknown_name(name, declared, _other_names(cls)))
     for name, f in declared.items():
         if f.default is MISSING and f.default_factory is MISSING and name not in values:
-            raise ValueError(refusal(name, None, allowed_values(_type_hints(cls)[name], f.metadata)))
+            raise ValueError(refusal(name, None, allowed_values(type_hints(cls)[name], f.metadata)))
 
 
-def _inner_names(cls: type) -> dict[str, str]:
-    """Dotted names of the fields of the sections of a dataclass: {"seed": "training.seed"}."""
-    sections = {name: hint for name, hint in _type_hints(cls).items() if is_dataclass(hint)}
-    return {f.name: f"{name}.{f.name}" for name, hint in sections.items() for f in fields(hint)}
+def _other_names(cls: type) -> dict[str, str]:
+    """What else the fields of a dataclass may be called: {"learning_rate": "training.lr", "seed": "training.seed"}."""
+    sections = {name: hint for name, hint in type_hints(cls).items() if is_dataclass(hint)}
+    names: dict[str, str] = dict(getattr(cls, "also_called", {}))
+    for section, hint in reversed(sections.items()):  # of several sections, the first one is meant
+        inner = dict(getattr(hint, "also_called", {})) | {f.name: f.name for f in fields(hint)}
+        names |= {name: f"{section}.{field}" for name, field in inner.items()}
+    return names
 
 
-def _quoting(value: Any, hint: Any) -> str:
-    """Advice for text that YAML reads as something else: `no` as false, 2026-01-01 as a date."""
+def _advice(value: Any, hint: Any, declared: Mapping[str, Any]) -> str:
+    """Advice for a misspelled choice, and text that YAML reads as something else: `no` as false, a date."""
+    if isinstance(value, str) and (close := suggestion(value, map(str, declared.get("choices") or ()))):
+        return f"; {close}"
     if str not in (hint, *get_args(hint)) or not isinstance(value, (bool, int, float, date)):
         return ""
     shown = ("no", "yes")[value] if isinstance(value, bool) else shortened(str(value))

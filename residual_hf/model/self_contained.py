@@ -14,6 +14,7 @@ import os
 import re
 import sys
 from collections.abc import Collection
+from functools import cache
 from importlib.metadata import packages_distributions
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
@@ -86,7 +87,7 @@ def code_fields(config: ResidualConfig) -> dict[str, Any]:
 
 def model_code(config: ResidualConfig) -> dict[str, str]:
     """Name and text of every file that `write_model_code` writes."""
-    files = _model_files(Path(__file__).parent)
+    files = dict(_model_files(Path(__file__).parent))
     modes = (config.mode(stack) for stack in config.stacks)
     for mode in {mode.__module__: mode for mode in modes}.values():  # importing a file registers all of its modes
         folder, stem = _place(mode)
@@ -162,6 +163,7 @@ def _code(module: ModuleType) -> bytes:
     return vars(module).get(CODE) or Path(getattr(module, "__file__", None) or os.devnull).read_bytes()
 
 
+@cache
 def _model_files(home: Path) -> dict[str, str]:
     """Name and text of every file that the classes in a `config.json` need, the same files for all models."""
     references = [CONFIG_CLASS, *MODEL_CLASSES.values(), *(pipeline["impl"] for pipeline in PIPELINES.values())]

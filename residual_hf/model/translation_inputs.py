@@ -67,6 +67,7 @@ class TranslationInputs:
     ):
         self.config, self.tokenizer, self.task, self.terms = config, tokenizer, task, terms
         self.positions = position_limit(config)
+        self.codes = [getattr(tokenizer, name, None) for name in ("src_lang", "tgt_lang")]
 
     @property
     def has_own_codes(self) -> bool:
@@ -183,7 +184,12 @@ class TranslationInputs:
     def _with_own_codes(
         self, text: str | Sequence[str], src_lang: str | None, tgt_lang: str | None, options: dict[str, Any]
     ) -> Mapping[str, Any]:
+        pair = [getattr(self.config, name, None) for name in ("source_lang", "target_lang")]
+        if all(pair) and all(self.codes):  # fine-tuned for one pair, of which the tokenizer was saved with the codes
+            given = zip((src_lang, tgt_lang), pair, self.codes, strict=True)
+            src_lang, tgt_lang = (code if language in (None, own) else language for language, own, code in given)
         unknown = f"the tokenizer does not know the languages {src_lang!r} to {tgt_lang!r}"
+        options = {"return_tensors": None, **options}  # which some of them require
         try:
             inputs = self.tokenizer._build_translation_inputs(text, src_lang=src_lang, tgt_lang=tgt_lang, **options)
         except KeyError as error:
@@ -192,6 +198,8 @@ class TranslationInputs:
         target_id = inputs.get("forced_bos_token_id", -1)
         if target_id in nothing or (target_id == token_id(tgt_lang) and token_id(src_lang) in nothing):
             raise ValueError(f"{unknown}. Special tokens: {', '.join(self.tokenizer.all_special_tokens)}")
+        if target_id == getattr(self.config, "decoder_start_token_id", None):  # mBART: not a second time
+            inputs.pop("forced_bos_token_id")
         return inputs
 
 

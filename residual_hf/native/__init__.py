@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import platform
 from functools import cache
 from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
@@ -26,6 +27,9 @@ logger = logging.get_logger(__name__)
 
 INSTRUCTION_SETS = ENUMS["InstructionSet"]
 """In ascending order of speed, those of ARM before those of x86-64."""
+
+MACHINES = ("x86_64", "amd64", "aarch64", "arm64")
+"""Names of CPUs for which there are kernels."""
 
 
 def library() -> ctypes.CDLL | None:
@@ -89,7 +93,10 @@ def _find(most: str) -> tuple[Path | None, list[str]]:
     """The library of the best instruction set up to `most`, None if there is none, and why not those before it."""
     cpu = _built("_cpu")
     if cpu is None:
-        reason = "no C compiler built them, or the CPU is neither x86-64 nor 64-bit ARM"
+        machine = platform.machine()
+        reason = "no C compiler was found when residual_hf was installed"
+        if machine.lower() not in MACHINES:
+            reason = f"this CPU is {machine}, neither x86-64 nor 64-bit ARM"
         _unused(f"The native kernels were not built: {reason}.")
         return None, [f"not built: {reason}"]
     can_run = ctypes.CDLL(str(cpu)).can_run

@@ -10,7 +10,7 @@ from transformers import AutoTokenizer
 
 from residual_hf.base.errors import InputError
 from residual_hf.base.files import check_output_folder, read_json
-from residual_hf.checkpoint import WEIGHT_FILES, saved_class
+from residual_hf.checkpoint import SHORTLIST, WEIGHT_FILES, saved_class
 from residual_hf.checkpoint_checks import check_undamaged
 from residual_hf.hub.plain_card import save_with_card
 from residual_hf.records.run_record import RunRecord
@@ -24,7 +24,10 @@ from .resuming import tokenizer_hashes
 def average_run(
     run_folder: Path, output_dir: Path, count: int, *, of: str = "last", overwrite: bool = False
 ) -> list[Path]:
-    """Average the last or the best checkpoints of a run folder and save the model; returns the checkpoints."""
+    """Average the last or the best checkpoints of a run folder and save the model; returns the checkpoints.
+
+    The model gets the lexical shortlist of the run, if there is one.
+    """
     recipe = load_recipe(run_folder / "recipe.yaml")
     settings = recipe.training
     settings.require(not settings.ema_decay, "ema_decay", "0: a run with it evaluates and keeps other weights")
@@ -39,5 +42,6 @@ def average_run(
     set_search(model, recipe.decoding)  # which may have changed after the checkpoints
     tokenizer = AutoTokenizer.from_pretrained(run_folder / "tokenizer")
     origin = f"The weights are the average of {', '.join(path.name for path in chosen)} of one run."
-    save_with_card(model, tokenizer, output_dir, origin, overwrite=overwrite)
+    shortlist = (run_folder / "model").glob(SHORTLIST)
+    save_with_card(model, tokenizer, output_dir, origin, overwrite=overwrite, copies=shortlist)
     return chosen

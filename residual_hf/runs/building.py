@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import fnmatch
 import logging
 import math
 from collections.abc import Sequence
@@ -14,10 +13,12 @@ from torch import nn
 from transformers import GenerationConfig, PreTrainedTokenizerBase
 
 from residual_hf.base.errors import InputError
+from residual_hf.data.language_codes import adds_codes, begins_with_code, codes_of, target_code
 from residual_hf.generation.generation_settings import DecodingSettings
 from residual_hf.model.configuration_residual import ResidualConfig
 from residual_hf.model.modeling_residual import ResidualForConditionalGeneration
 from residual_hf.model.modeling_single_stack import ResidualForCausalLM
+from residual_hf.training.lora import add_lora, matching
 
 from .recipe import Recipe
 from .warm_start import RATES, Start, load_start, start_config, with_vocabulary
@@ -42,7 +43,11 @@ def scaled_for(recipe: Recipe, config: ResidualConfig) -> ResidualConfig:
 
 def tokenizer_fields(recipe: Recipe, tokenizer: PreTrainedTokenizerBase) -> dict[str, Any]:
     """The fields of a config that describe a tokenizer and the languages of a recipe."""
-    vocabulary: dict[str, Any] = {"vocab_size": len(tokenizer), "decoder_vocab_size": len(tokenizer)}
+    size, first, code = len(tokenizer), tokenizer.eos_token_id, target_code(tokenizer)
+    if code is not None:
+        size = max(size, 1 + max(codes_of(tokenizer).values()))  # M2M100 does not count its codes
+        first = first if begins_with_code(tokenizer) else code
+    vocabulary: dict[str, Any] = {"vocab_size": size, "decoder_vocab_size": size}
     target_size = getattr(tokenizer, "target_vocab_size", None)
     if target_size is not None:
         vocabulary |= {"decoder_vocab_size": target_size, "share_encoder_decoder_embeddings": False}
@@ -56,7 +61,7 @@ def tokenizer_fields(recipe: Recipe, tokenizer: PreTrainedTokenizerBase) -> dict
         "pad_token_id": tokenizer.pad_token_id,
         "bos_token_id": tokenizer.bos_token_id,
         "eos_token_id": tokenizer.eos_token_id,
-        "decoder_start_token_id": tokenizer.eos_token_id,
+        "decoder_start_token_id": first,
     }
 
 
@@ -106,10 +111,16 @@ def build_model(
         rates = {name: recipe.model[name] for name in RATES if name in recipe.model}
         config = start_config(start, tokenizer, rates | tokenizer_fields(recipe, tokenizer))
         model = with_vocabulary(start, tokenizer, scaled_for(recipe, config))
+    if recipe.training.lora is not None:
+        add_lora(model, recipe.training.lora)
     freeze(model, recipe.training.freeze)
     if recipe.training.gradient_checkpointing:
         model.gradient_checkpointing_enable()
     set_search(model, recipe.decoding)
+    if adds_codes(tokenizer):
+        generation = model.generation_config
+        generation.decoder_start_token_id = model.config.decoder_start_token_id
+        generation.forced_bos_token_id = target_code(tokenizer) if begins_with_code(tokenizer) else None
     return model
 
 
@@ -132,13 +143,9 @@ def freeze(model: nn.Module, patterns: Sequence[str]) -> None:
     """
     named = dict(model.named_parameters())
     for pattern in patterns:
-        found = fnmatch.filter(named, pattern)
-        if not found:
-            known = ", ".join(dict.fromkeys(".".join(name.split(".")[:3]) + "*" for name in named))
-            raise InputError(f"training.freeze: {pattern!r} matches no parameter; there are {known}")
-        for name in found:
+        for name in matching(pattern, named, "training.freeze"):
             named[name].requires_grad = False
-    if patterns:
+    if patterns or any(not parameter.requires_grad for parameter in named.values()):
         trained = sum(p.numel() for p in named.values() if p.requires_grad)
         if not trained:
             raise InputError(f"training.freeze: {', '.join(patterns)} matches all parameters, so that none is trained")

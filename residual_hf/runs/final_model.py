@@ -28,6 +28,7 @@ from residual_hf.hub.card import write_card
 from residual_hf.model.configuration_residual import ResidualConfig
 from residual_hf.records.run_record import RunRecord, measured_emissions
 from residual_hf.training.checkpoints import choose_checkpoints, load_average
+from residual_hf.training.lora import merge
 from residual_hf.training.trainer import ResidualTrainer
 
 from .recipe import Recipe
@@ -61,6 +62,11 @@ def choose_final_weights(trainer: ResidualTrainer, checkpoints: Path) -> int | N
     Returns the number of checkpoints in the average.
     """
     model, settings, averaged = trainer.gather_model(), trainer.settings, None
+    if trainer.ema is not None:
+        trainer.ema.load(Path(trainer.state.best_model_checkpoint))
+        trainer.ema.apply()
+        trainer.ema = None
+    merge(model)
     if settings.average:
         chosen = choose_checkpoints(
             checkpoints,
@@ -71,10 +77,6 @@ def choose_final_weights(trainer: ResidualTrainer, checkpoints: Path) -> int | N
         )
         load_average(model, chosen)
         averaged = len(chosen)
-    if trainer.ema is not None:
-        trainer.ema.load(Path(trainer.state.best_model_checkpoint))
-        trainer.ema.apply()
-        trainer.ema = None
     return averaged
 
 

@@ -1,5 +1,5 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
-"""A first recipe for two text files: splits, vocabulary, model, batch size and training time."""
+"""A first recipe for two text files or a file of pairs: splits, vocabulary, model, batch size and training time."""
 
 from __future__ import annotations
 
@@ -7,27 +7,32 @@ import math
 import re
 import shlex
 import shutil
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import psutil
 import torch
-import yaml
 from jinja2 import Environment, StrictUndefined
 
 from residual_hf.base.errors import InputError
 from residual_hf.base.files import atomic_folder, check_output_folder, write_atomically
 from residual_hf.data.corpus import ParallelCorpus
-from residual_hf.data.data_settings import CorpusSpec, TokenizerSettings
+from residual_hf.data.data_settings import PAIR_FILES, CorpusSpec, DataSettings, TokenizerSettings
+from residual_hf.data.pair_formats import languages_in
 from residual_hf.data.pair_reader import PairReader, check_files
 from residual_hf.data.sample_checks import sample_faults, take_sample
 from residual_hf.data.scripts import WITHOUT_SPACES, share_of_script
 from residual_hf.data.splitting import SplitReport, split_corpus
+from residual_hf.data.text_files import uncompressed_name
 from residual_hf.data.tokenizer_training import train_tokenizer
 from residual_hf.model.modeling_residual import ResidualForConditionalGeneration
 from residual_hf.native import multiplies_bf16
 from residual_hf.training.callbacks import duration
 
+from .building import build_model
+from .fine_tuning import FineTuning, propose
 from .recipe import load_recipe
 from .trial import Trial, measure
 
@@ -87,6 +92,7 @@ class Plan:
     disk: int
     free: int
     faults: list[str]
+    start: FineTuning | None = None
 
     @property
     def seconds(self) -> float | None:
@@ -97,10 +103,10 @@ class Plan:
     @property
     def warnings(self) -> list[str]:
         found = [f"the text: {fault}" for fault in self.faults]
-        if self.split.train < FEW:
+        if self.split.train < FEW and self.start is None:
             found.append(
                 f"{self.split.train:,} training pairs are too few for a model that translates new text; "
-                "add text, or start from a trained model (docs/continue_training.md)"
+                "add text, or start from a trained model (--from, docs/low_resource.md)"
             )
         if self.device == "cpu" and self.seconds is not None and self.seconds > LONG:
             updates = int(self.size.max_updates * LONG / self.seconds)
@@ -120,6 +126,7 @@ class Plan:
             f"vocabulary: {size.vocab_size:,} tokens; {self.tokens_per_sentence:.0f} tokens per sentence",
             f"model: {size.encoder_layers}+{size.decoder_layers} layers of width {size.d_model}, "
             f"{self.parameters / 1e6:.1f} million parameters",
+            *([] if self.start is None else [str(self.start)]),
             f"training: {size.max_updates:,} updates of {size.tokens_per_update:,} tokens, {epochs:.0f} epochs",
             f"disk: {gigabytes(self.disk)} ({gigabytes(self.free)} free)",
         ]
@@ -136,51 +143,69 @@ class Plan:
 
 def write_first_recipe(
     source: Path,
-    target: Path,
+    target: Path | None = None,
     folder: Path | None = None,
     *,
     source_lang: str | None = None,
     target_lang: str | None = None,
+    source_column: str | int | None = None,
+    target_column: str | int | None = None,
+    start: str | None = None,
     trial_seconds: float = 10,
     overwrite: bool = False,
 ) -> Plan:
-    """Split two aligned text files and write a commented recipe for them, for the device of this machine.
+    """Split two aligned text files or a file of pairs, and write a commented recipe for the device of this machine.
 
     Args:
-        source, target: text files of as many lines, plain or gzip.
+        source, target: text files of as many lines, plain or compressed; without `target`, one file in a format of
+            `CorpusSpec.file`.
         folder: receives `recipe.yaml` and the splits, such as `train.en`; default: the languages, as `en-de`.
-        source_lang, target_lang: default: the suffixes of the files.
+        source_lang, target_lang: default: the suffixes of the files, or what the file of pairs names.
+        source_column, target_column: of a file of pairs, see `CorpusSpec`.
+        start: a model to train on from, see `propose`.
         trial_seconds: time to measure the speed of training; 0: no trial and no estimate.
         overwrite: replace the folder.
 
     Raises:
         InputError: files that cannot be used, an unknown language, or a folder that is not empty.
     """
-    specs = CorpusSpec(source=source, target=target, skip_empty=True)
-    check_files([specs])
+    spec = CorpusSpec(
+        source=None if target is None else source,
+        target=target,
+        file=source if target is None else None,
+        source_column=source_column,
+        target_column=target_column,
+        skip_empty=True,
+    )
+    check_files([spec])
     if not 0 <= trial_seconds < math.inf:
         raise InputError(f"--trial: {trial_seconds} given, must be a number >= 0")
-    languages = language_of(source, "--source-lang", source_lang), language_of(target, "--target-lang", target_lang)
+    languages = languages_of(spec, source_lang, target_lang)
     if languages[0] == languages[1]:
         raise InputError(f"--target-lang: {languages[1]!r} given, must differ from the source language")
     folder = folder or Path("-".join(languages))
-    check_output_folder(folder, overwrite=overwrite, holds=["recipe.yaml"], inputs=[source, target])
+    check_output_folder(folder, overwrite=overwrite, holds=["recipe.yaml"], inputs=spec.files)
     device = "cuda" if torch.cuda.is_available() else "cpu"
     with atomic_folder(folder) as new:
-        split = split_corpus(source, target, new, languages)
-        faults = faults_of_files(replace(specs, source_lang=languages[0], target_lang=languages[1]), split.pairs)
+        spec = replace(spec, source_lang=languages[0], target_lang=languages[1])
+        split = split_corpus(spec, new, languages)
+        faults = faults_of_files(spec, split.pairs)
         train = CorpusSpec(source=new / f"train.{languages[0]}", target=new / f"train.{languages[1]}")
         sample = ParallelCorpus.empty(train).with_pairs(PairReader(train).take(SAMPLE))
         unspaced = any(
             share_of_script("".join(side[:100]), WITHOUT_SPACES) > 0.5 for side in (sample.sources, sample.targets)
         )
         kind = "unigram" if unspaced else "bpe"
-        size, tokens = fit_to(choose_size(split.train, device), sample, split.train, kind)
+        size, tokens, tokenizer = fit_to(choose_size(split.train, device), sample, split.train, kind)
+        tuning = None
+        if start is not None:
+            pair = replace(train, source_lang=languages[0], target_lang=languages[1])
+            tuning = propose(start, languages, DataSettings(train=(pair,), valid=(pair,)), sample, tokenizer)
+            tokenizer = tokenizer if tuning.tokenizer is None else tuning.tokenizer
+            size, tokens = tuning.size(size), mean_tokens(tokenizer, sample)
         text_bytes = sum(path.stat().st_size for path in new.iterdir())
         values = {
-            "folder": folder.as_posix(),
             "languages": languages,
-            "scalar": scalar,
             "size": size,
             "gpu": device == "cuda",
             "bf16": torch.cuda.is_bf16_supported() if device == "cuda" else multiplies_bf16(),
@@ -191,19 +216,28 @@ def write_first_recipe(
             "max_tokens": min(size.tokens_per_update, 4096),
             "kept": KEPT - 1,
             "pairs": split.train,
+            "start": tuning,
         }
         text = Environment(undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True)
         write_atomically(new / "recipe.yaml", text.from_string(TEMPLATE.read_text(encoding="utf-8")).render(values))
         recipe = load_recipe(new / "recipe.yaml")
-        longest = recipe.build_config().max_position_embeddings
+        config = recipe.build_config(vocab_size=size.vocab_size) if tuning is None else tuning.start.model.config
+        longest = config.max_position_embeddings
         if tokens > longest:
             raise InputError(
                 f"{source}: its lines have {tokens:.0f} tokens on average, must be sentences of <= {longest}"
             )
-        trial = measure(recipe, size.vocab_size, round(tokens), trial_seconds) if trial_seconds else None
-    with torch.device("meta"):
-        model = ResidualForConditionalGeneration(recipe.build_config(vocab_size=size.vocab_size))
-    parameters = sum(p.numel() for p in model.parameters())
+        with torch.device("meta"):
+            model = ResidualForConditionalGeneration(config)
+        parameters = sum(p.numel() for p in model.parameters())
+        trial = None
+        if trial_seconds:
+            made = (
+                ResidualForConditionalGeneration(config)
+                if tuning is None
+                else build_model(recipe, tokenizer, tuning.start)
+            )
+            trial = measure(recipe, made, round(tokens), trial_seconds)
     return Plan(
         recipe=folder / "recipe.yaml",
         split=split,
@@ -215,6 +249,18 @@ def write_first_recipe(
         disk=round(12 * parameters * (KEPT + 1) + 4 * parameters + 2 * 4 * tokens * split.train),
         free=shutil.disk_usage(folder).free,
         faults=faults,
+        start=tuning,
+    )
+
+
+def languages_of(spec: CorpusSpec, source_lang: str | None, target_lang: str | None) -> tuple[str, str]:
+    """The languages that are given, or those that the files of a corpus name."""
+    named: Sequence[str | None] = (None, None)
+    if spec.file is not None and (source_lang is None or target_lang is None):
+        named = languages_in(spec.files[0]) or named
+    return (
+        language_of(spec.files[0], "--source-lang", source_lang or named[0]),
+        language_of(spec.files[-1], "--target-lang", target_lang or named[1]),
     )
 
 
@@ -230,8 +276,8 @@ def language_of(path: Path, flag: str, given: str | None = None) -> str:
         if not LANGUAGE.fullmatch(given):
             raise InputError(f"{flag}: {given!r} given, must be a language code such as de or pt_BR")
         return given
-    suffix = path.name.removesuffix(".gz").rpartition(".")[2]
-    if not LANGUAGE.fullmatch(suffix) or suffix == "txt":
+    suffix = uncompressed_name(path.name).rpartition(".")[2]
+    if not LANGUAGE.fullmatch(suffix) or f".{suffix}" in (".txt", *PAIR_FILES):
         raise InputError(f"{flag}: missing, {path} does not end in a language code such as .de")
     return suffix
 
@@ -241,8 +287,9 @@ def choose_size(pairs: int, device: str) -> Size:
     return [size for size in sizes if size.pairs <= pairs][-1]
 
 
-def fit_to(size: Size, sample: ParallelCorpus, pairs: int, kind: str) -> tuple[Size, float]:
-    """A size for the alphabet and the length of a corpus, and the mean tokens of the longer side of its pairs."""
+def fit_to(size: Size, sample: ParallelCorpus, pairs: int, kind: str) -> tuple[Size, float, Any]:
+    """A size for the alphabet and the length of a corpus, the mean tokens of the longer side of its pairs, and a
+    tokenizer of this size."""
     alphabet = len(set().union(*sample.sources, *sample.targets))
     while size.vocab_size < 260 + 2 * alphabet and size.vocab_size < 32000:
         size = replace(size, vocab_size=2 * size.vocab_size)
@@ -250,16 +297,16 @@ def fit_to(size: Size, sample: ParallelCorpus, pairs: int, kind: str) -> tuple[S
     tokenizer = train_tokenizer([*sample.sources, *sample.targets], settings)
     if pairs <= SAMPLE:  # the text may be too small for more entries
         size = replace(size, vocab_size=min(size.vocab_size, len(tokenizer)))
-    lengths = [[len(ids) for ids in tokenizer(side)["input_ids"]] for side in (sample.sources, sample.targets)]
-    tokens = sum(map(max, *lengths)) / len(sample)
+    tokens = mean_tokens(tokenizer, sample)
     most = max(1000, round(MOST_EPOCHS * pairs * tokens / size.tokens_per_update, -3))
-    return replace(size, max_updates=int(min(size.max_updates, most))), tokens
+    return replace(size, max_updates=int(min(size.max_updates, most))), tokens, tokenizer
+
+
+def mean_tokens(tokenizer: Any, sample: ParallelCorpus) -> float:
+    """Tokens of the longer side of a pair, on average."""
+    sides = tokenizer(sample.sources)["input_ids"], tokenizer(text_target=sample.targets)["input_ids"]
+    return sum(max(map(len, pair)) for pair in zip(*sides, strict=True)) / len(sample)
 
 
 def gigabytes(size: float) -> str:
     return f"{size / 1e9:.1f} GB"
-
-
-def scalar(text: str) -> str:
-    """A text as YAML, quoted if it must be."""
-    return yaml.safe_dump([text], default_flow_style=True, allow_unicode=True, width=len(text) + 80).strip()[1:-1]

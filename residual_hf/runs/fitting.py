@@ -117,7 +117,8 @@ def fit(trainer: ResidualTrainer, folder: Path, started: float, *, resume: bool 
 def bytes_to_write(model: Any, settings: TrainingSettings, checkpoints: Path) -> int:
     """Disk space for the checkpoints and the final model, without those that exist."""
     weights = sum(p.numel() * p.element_size() for p in model.parameters())
-    each = weights * (4 if settings.ema_decay else 3)  # with the two moments of Adam
+    trained = sum(p.numel() * p.element_size() for p in model.parameters() if p.requires_grad)
+    each = weights + trained * (3 if settings.ema_decay else 2)  # with the two moments of Adam
     existing = sum(path.stat().st_size for path in checkpoints.rglob("*") if path.is_file())
     return each * (settings.keep_last + settings.keep_best + 1) + weights - existing
 

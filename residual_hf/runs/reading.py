@@ -51,7 +51,7 @@ def check_input(recipe: Recipe, *, resume: bool) -> Start | None:
     start = load_start_of(recipe)
     of_run = expanded(recipe.output_dir) / "tokenizer"
     if recipe.tokenizer.path is not None and not (resume and of_run.exists()):
-        given_tokenizer(recipe.tokenizer.path, recipe.tokenizer.kind)
+        given_tokenizer(recipe.tokenizer.path, recipe.tokenizer.kind, recipe.data)
     return start
 
 

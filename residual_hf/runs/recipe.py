@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args, get_type_hints
 
 import psutil
 from huggingface_hub.errors import StrictDataclassError
@@ -28,13 +28,33 @@ from residual_hf.training.training_settings import TrainingSettings
 
 TASKS = ("translation", "summarization", "language_modeling")
 
+ELSEWHERE = {
+    "layers": "encoder_layers",
+    "num_layers": "encoder_layers",
+    "heads": "encoder_attention_heads",
+    "num_heads": "encoder_attention_heads",
+    "ff_size": "encoder_ffn_dim",
+    "ffn_dim": "encoder_ffn_dim",
+    "intermediate_size": "encoder_ffn_dim",
+    "arch": "preset",
+    "architecture": "preset",
+}
+"""What other programs call fields of `model`."""
+
 
 @dataclass(frozen=True)
 class Recipe(InputSettings):
     """What to train on which data, and how."""
 
+    also_called = {name: f"model.{name}" for name in (*ResidualConfig.__annotations__, "preset", "from")}
+
     output_dir: str | Path = option(may_change=True, help="folder of the run")
     data: DataSettings = option(help="corpora, see below")
+    paths_from: str = option(
+        "working_directory",
+        choices=("working_directory", "recipe"),
+        help="where relative paths start: in the working directory, or in the folder of the `recipe`",
+    )
     task: str = option("translation", choices=TASKS, help="task of the model")
     language: str | None = option(None, help="language of the text, for tasks other than `translation`")
     source_lang: str | None = option(None, help="source language of all corpora without their own")
@@ -87,10 +107,11 @@ class Recipe(InputSettings):
 
     def check(self) -> None:
         data, tokenizer = self.data, self.tokenizer
+        self.require(self.paths_from == "working_directory", "paths_from", "working_directory unless in a file")
         known = [*ResidualConfig.__annotations__]  # without those of Transformers, which it does not check
         for name in self.model:
             if name not in (*known, *ResidualConfig.attribute_map, "preset", "from"):
-                raise InputError(f"model.{unknown_name(name, ['preset', 'from', *known])}")
+                raise InputError(f"model.{unknown_name(name, ['preset', 'from', *known], ELSEWHERE)}")
         if self.starts_from is not None and "preset" in self.model:
             raise InputError("model.preset: not allowed with model.from, whose sizes the model has")
         for name in ("source_lang", "target_lang"):
@@ -103,6 +124,7 @@ class Recipe(InputSettings):
         if data.marks_text:
             allowed = "another than 'pretokenized' with data.placeholders or data.glossary"
             self.require(tokenizer.kind != "pretokenized", "tokenizer.kind", allowed)
+        self.require(self.starts_from or self.training.lora is None, "training.lora", "null without model.from")
         self._check_task()
         if data.stream:
             self.require(self.training.max_updates, "training.max_updates", "given with data.stream")
@@ -247,7 +269,10 @@ def check_memory(config: ResidualConfig) -> None:
 
 
 def load_recipe(path: str | Path, overrides: Mapping[str, Any] | None = None) -> Recipe:
-    """Read a recipe from a YAML file. Relative paths in it start from the working directory.
+    """Read a recipe from a YAML file.
+
+    Its relative paths start from the working directory, with `paths_from: recipe` from the folder of the file. Those
+    of the result and of `overrides` start from the working directory.
 
     Args:
         path: the file.
@@ -258,6 +283,8 @@ def load_recipe(path: str | Path, overrides: Mapping[str, Any] | None = None) ->
     """
     path = Path(path)
     values = read_yaml(path)
+    if isinstance(values, dict) and values.get("paths_from") == "recipe":
+        values = placed_in(path.parent, values | {"paths_from": "working_directory"}, Recipe)
     try:
         for name, value in (overrides or {}).items():
             _override(values, name, value)
@@ -267,6 +294,24 @@ def load_recipe(path: str | Path, overrides: Mapping[str, Any] | None = None) ->
     except InputError as error:
         raise InputError(f"{path}: {error}") from error
     return recipe
+
+
+def placed_in(folder: Path, values: Any, hint: Any, name: str = "") -> Any:
+    """Values of a recipe, or of a part of it of the type `hint`, with the relative paths that start from a folder.
+
+    What may be a name on the Hub is one unless the folder has it.
+    """
+    types = {hint, *get_args(hint), *(entry for part in get_args(hint) for entry in get_args(part))}
+    if isinstance(values, list):
+        return [placed_in(folder, value, hint, name) for value in values]
+    if isinstance(values, dict):
+        section = next(filter(dataclasses.is_dataclass, types), None)
+        hints = {"from": Path} if section is None else get_type_hints(section)
+        return {key: placed_in(folder, value, hints.get(key), key) for key, value in values.items()}
+    if Path in types and isinstance(values, str):
+        path = folder / expanded(values)
+        return str(path) if name not in ("dataset", "path", "from") or path.exists() else values
+    return values
 
 
 def _override(values: Any, name: str, value: Any) -> None:

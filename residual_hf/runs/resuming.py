@@ -19,6 +19,7 @@ from residual_hf.model.checksums import file_hash, find_damage
 from residual_hf.model.options import from_mapping
 from residual_hf.records.run_folder import read_recipe
 from residual_hf.records.run_record import THEN, DataRecord, RunRecord, describe_corpora, describe_data
+from residual_hf.training.checkpoints import complete_checkpoints
 from residual_hf.training.launch import this_process
 
 from .recipe import Recipe
@@ -66,7 +67,13 @@ def check_same_run(recipe: Recipe, texts: Corpora, folder: Path) -> None:
     if record.tokenizer and tokenizer_hashes(folder) != record.tokenizer:
         differences.append(f"{folder / 'tokenizer'}: other files")
     if differences:
-        raise InputError(f"--resume: {folder} was started differently: {'; '.join(differences)}")
+        raise InputError(f"--resume: {folder} was started differently: {'; '.join(differences)}{_other_way(folder)}")
+
+
+def _other_way(folder: Path) -> str:
+    """Advice to train on from the weights of a run, if it has saved any."""
+    saved = [folder] if (folder / "model").is_dir() else complete_checkpoints(folder / "checkpoints")[-1:]
+    return "".join(f". To train on from its weights, set model.from: {path} and another output_dir" for path in saved)
 
 
 def other_text(recipe: Recipe, texts: Corpora, record: RunRecord) -> list[str]:

@@ -33,13 +33,13 @@ class Trial:
     seconds: float
 
 
-def measure(recipe: Recipe, vocab_size: int, width: int, seconds: float) -> Trial:
-    """Train a recipe's model on pairs of `width` random tokens for about this many seconds."""
+def measure(recipe: Recipe, model: ResidualForConditionalGeneration, width: int, seconds: float) -> Trial:
+    """Train the model of a recipe on pairs of `width` random tokens for about this many seconds."""
     keep_freed_memory()
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     started, resident = time.perf_counter(), psutil.Process().memory_info().rss
     settings = recipe.training
-    model = ResidualForConditionalGeneration(recipe.build_config(vocab_size=vocab_size)).to(device).train()
+    model.to(device).train()
     model.criterion = settings.loss_meter()
     optimizer = build_optimizer(model, settings)
     rows = max(1, TOKENS[device.type] // width)
@@ -69,6 +69,6 @@ def measure(recipe: Recipe, vocab_size: int, width: int, seconds: float) -> Tria
             updates += 1
     memory = None
     if settings.max_tokens != "auto":  # weights, gradients and two moments; twice what is kept for the backward pass
-        parameters = sum(p.numel() for p in model.parameters())
-        memory = resident + 16 * parameters + round(2 * kept * settings.max_tokens)
+        parameters = sum(p.numel() * (16 if p.requires_grad else 4) for p in model.parameters())
+        memory = resident + parameters + round(2 * kept * settings.max_tokens)
     return Trial(updates * rows * width / (now - begun), memory, seconds=now - started)

@@ -15,11 +15,13 @@ from transformers import PreTrainedTokenizerBase
 from residual_hf.base.errors import InputError
 from residual_hf.checkpoint import load_checkpoint
 from residual_hf.conversion.change_mode import change_ln_mode
+from residual_hf.conversion.transformers_models import from_transformers
 from residual_hf.data.tokenizer import separate_target_vocabulary, target_backend
 from residual_hf.model.configuration_residual import ResidualConfig
 from residual_hf.model.connections import STACKS
 from residual_hf.model.modeling_residual import ResidualForConditionalGeneration
 from residual_hf.model.options import refusal
+from residual_hf.model.translation_inputs import languages_of
 
 from .recipe import checked_config
 
@@ -51,10 +53,9 @@ def load_start(source: str, fields: Mapping[str, Any], model_class: Any = Residu
     """
     model, tokenizer = load_checkpoint(source, classes=(model_class,))
     if not isinstance(model, model_class):
-        raise InputError(
-            f"model.from: {source} is a {type(model).__name__}; convert it first: residual-hf convert {source} "
-            "--output-dir FOLDER"
-        )
+        model = converted(model, tokenizer, source)
+    if not isinstance(model, model_class):
+        raise InputError(f"model.from: {source} is a {type(model).__name__}, must be a {model_class.__name__}")
     values = model.config.to_dict()
     for name, value in fields.items():
         own = values.get(ResidualConfig.attribute_map.get(name, name))
@@ -66,6 +67,19 @@ def load_start(source: str, fields: Mapping[str, Any], model_class: Any = Residu
         ResidualConfig, {**dict.fromkeys(MODES), "ln_mode": model.config.ln_mode, **kept, **changes}
     )
     return Start(with_modes_of(target, changes, model), tokenizer)
+
+
+def converted(model: Any, tokenizer: Any, source: str) -> ResidualForConditionalGeneration:
+    """A model of another family as one of this package, with the same logits."""
+    source_lang, target_lang = languages_of(model.config, tokenizer)
+    starts = {getattr(each, "decoder_start_token_id", None) for each in (model.config, model.generation_config)}
+    first = tokenizer.eos_token_id if starts == {None} else None  # of mBART, whose language replaces it
+    try:
+        ours = from_transformers(model, source_lang=source_lang, target_lang=target_lang, decoder_start_token_id=first)
+    except InputError as error:
+        raise InputError(f"model.from: {source}: {error}") from error
+    logger.info("%s: converted from a %s, with the same logits", source, type(model).__name__)
+    return ours
 
 
 def with_modes_of(
@@ -90,10 +104,10 @@ def with_modes_of(
 
 
 def start_config(start: Start, tokenizer: PreTrainedTokenizerBase, fields: Mapping[str, Any]) -> ResidualConfig:
-    """The config of a starting model with other fields; its decoder keeps its first token, such as `<pad>`."""
+    """The config of a starting model with other fields; its decoder keeps a first token such as `<pad>`."""
     config, old = start.model.config, start.tokenizer
     roles = {getattr(old, f"{name}_id"): getattr(tokenizer, f"{name}_id") for name in ("bos_token", "pad_token")}
-    first = roles.get(config.decoder_start_token_id, tokenizer.eos_token_id)
+    first = roles.get(config.decoder_start_token_id, fields["decoder_start_token_id"])
     if config.position_counting == "real_tokens" and config.pad_token_id != tokenizer.pad_token_id:
         raise InputError(
             f"tokenizer: the id of {tokenizer.pad_token} is {tokenizer.pad_token_id}, must be {config.pad_token_id}, "
@@ -113,10 +127,11 @@ def with_vocabulary(
     """
     model, old, new = start.model, start.tokenizer, tokenizer
     made = type(model)(config)
-    known, wanted = (vocabulary(tokenizer, "target")[1].items() for tokenizer in (old, new))
+    known, wanted = ({s: vocabulary(t, s)[1].items() for s in ("source", "target")} for t in (old, new))
     if config.adaptive_cutoffs and known != wanted:
         raise InputError("tokenizer: another vocabulary, must be that of model.from, whose adaptive_cutoffs sort it")
-    if known <= wanted:  # tags may have been added
+    extended = [side for side in known if known[side] <= wanted[side]]  # tags may have been added
+    if "target" in extended:
         made.generation_config = copy.deepcopy(model.generation_config)
     own = made.state_dict()
     tables = {"source": "model.encoder.embed_tokens.weight", "target": "model.decoder.embed_tokens.weight"}
@@ -126,8 +141,11 @@ def with_vocabulary(
     pieces = {side: _pieces(old, new, side) for side in tables}
     for name, side in rows.items():
         if name in own and name in trained:
+            if side in extended:  # also the rows that no token names, such as those of codes of languages
+                least = min(len(own[name]), len(trained[name]))
+                own[name][:least] = trained[name][:least]
             for row, ids in pieces[side].items():
-                if ids:
+                if ids and not (side in extended and ids == [row]):
                     own[name][row] = trained[name][ids].mean(0)
     kept = sum(len(ids) == 1 for ids in pieces["target"].values())
     logger.info("vocabulary: %d of %d target tokens are those of the model", kept, len(pieces["target"]))

@@ -9,8 +9,9 @@ import queue
 import sys
 import time
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from importlib.resources import files
+from importlib.util import find_spec
 from typing import Annotated, Any, Literal, TypeVar
 
 import uvicorn
@@ -28,8 +29,10 @@ from residual_hf.data.language_names import language_name
 from residual_hf.generation.checks import FLAGS
 from residual_hf.generation.html_text import visible_text
 
-from .batcher import Batcher, ClosingError, Metrics
+from .batcher import Batcher, ClosingError, Metrics, Translation
 from .batcher import Request as TranslationRequest
+from .connections import request_limit, uvicorn_config
+from .files import FORMATS, DocumentFolder, file_routes
 from .languages import Languages
 from .server_settings import ServerSettings
 
@@ -37,8 +40,6 @@ DISCONNECTED = 499, "The client has disconnected"  # status of nginx, for the me
 SWITCH_INTERVAL = 0.0005  # seconds after which reading requests yields to translating; Python's default is 0.005
 MAX_ALTERNATIVES = 5
 MAX_TEXTS = 500  # in a list
-BYTES_PER_CHARACTER = 12  # of a character in JSON or a form, escaped: \\uXXXX\\uXXXX or %XX%XX%XX%XX
-OVERHEAD = 65_536  # bytes of a request besides its text
 PAGE_POLICY = (
     "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; connect-src 'self'; img-src data:"
 )
@@ -85,6 +86,11 @@ class Error(BaseModel):
     error: str
 
 
+ERRORS: dict[int | str, dict[str, Any]] = {
+    status: {"model": Error} for status in (400, 403, 413, 415, 429, 500, 503, 504)
+}
+
+
 class Detection(BaseModel):
     confidence: float
     language: str
@@ -119,6 +125,8 @@ def create_app(languages: Languages, settings: ServerSettings) -> FastAPI:
     metrics = Metrics()
     batcher = Batcher(languages.translators, max_queue=settings.max_queue, metrics=metrics)
     keys = settings.read_keys()
+    kept = DocumentFolder()
+    can_read_documents = all(map(find_spec, ("lxml", "polib", "markdown_it")))
     page = files("residual_hf.serving").joinpath("page.html").read_text(encoding="utf-8")
 
     @asynccontextmanager
@@ -126,6 +134,7 @@ def create_app(languages: Languages, settings: ServerSettings) -> FastAPI:
         batcher.start()
         yield
         await asyncio.to_thread(batcher.close)
+        kept.close()
 
     app = FastAPI(
         title="residual_hf",
@@ -136,37 +145,38 @@ def create_app(languages: Languages, settings: ServerSettings) -> FastAPI:
         redirect_slashes=False,
     )
     app.add_middleware(CORSMiddleware, allow_origins=["*"], allow_methods=["*"], allow_headers=["*"])
-    app.add_middleware(Guard, limit=OVERHEAD + BYTES_PER_CHARACTER * settings.char_limit, metrics=metrics)
+    limits = {"/translate_file": request_limit(settings) + settings.file_bytes}
+    app.add_middleware(Guard, limit=request_limit(settings), limits=limits, metrics=metrics)
     app.add_exception_handler(StarletteHTTPException, answer_http_error)
     app.add_exception_handler(Exception, answer_error)
 
+    def check_key(given: str) -> None:
+        if keys and not any(hmac.compare_digest(given.encode(), key) for key in keys):
+            raise HTTPException(403, "Invalid API key" if given else "An API key is required (api_key)")
+
     def check(body: DetectBody | TranslateBody) -> None:
         """Raise `HTTPException` for a wrong key or too much text."""
-        if keys and not any(hmac.compare_digest(body.api_key.encode(), key) for key in keys):
-            raise HTTPException(403, "Invalid API key" if body.api_key else "An API key is required (api_key)")
+        check_key(body.api_key)
         if isinstance(body.q, list) and len(body.q) > MAX_TEXTS:
             raise HTTPException(400, f"q: {len(body.q)} texts given, must be at most {MAX_TEXTS}")
         length = len("".join(body.q))
         if length > settings.char_limit:
             raise HTTPException(400, f"q: {length} characters given, must be at most {settings.char_limit}")
 
-    @app.post("/translate", response_model_exclude_none=True, **documented(TranslateBody, languages, settings))
-    async def translate(request: Request) -> TranslateAnswer:
-        body = await read(request, TranslateBody)
-        check(body)
-        texts = [body.q] if isinstance(body.q, str) else body.q
+    async def choose(source: str, target: str, text: str) -> tuple[list[dict[str, Any]] | None, str]:
+        """The languages that are detected, for the source "auto", and the source that is translated."""
         detected = None
-        source = body.source
         if source == "auto":
-            shown = map(visible_text, texts) if body.format == "html" else texts
-            detected = await asyncio.to_thread(languages.detect, "\n".join(shown))
-            served = [found for found in detected if (found["language"], body.target) in languages.translators]
+            detected = await asyncio.to_thread(languages.detect, text)
+            served = [found for found in detected if (found["language"], target) in languages.translators]
             detected = served or detected
             source = str(detected[0]["language"])
-        if (source, body.target) not in languages.translators:
+        if (source, target) not in languages.translators:
             pairs = ", ".join(f"{source} to {target}" for source, target in languages.translators)
-            raise HTTPException(400, f"{source} to {body.target} is not supported, only {pairs}")
-        job = TranslationRequest(texts, source, body.target, body.format == "html", body.alternatives, body.alignments)
+            raise HTTPException(400, f"{source} to {target} is not supported, only {pairs}")
+        return detected, source
+
+    async def translated(job: TranslationRequest, request: Request) -> list[Translation]:
         try:
             future = batcher.submit(job)
         except queue.Full:
@@ -174,7 +184,22 @@ def create_app(languages: Languages, settings: ServerSettings) -> FastAPI:
             raise HTTPException(429, "Too many requests are waiting", headers=headers) from None
         except ClosingError:
             raise HTTPException(503, "The server is shutting down, or has failed (see /health)") from None
-        results = await finished(asyncio.wrap_future(future), request, settings.timeout)
+        return await finished(asyncio.wrap_future(future), request, settings.timeout)
+
+    app.include_router(
+        file_routes(languages, settings, kept, check_key=check_key, choose=choose, translated=translated),
+        responses=ERRORS,
+    )
+
+    @app.post("/translate", response_model_exclude_none=True, **documented(TranslateBody, languages, settings))
+    async def translate(request: Request) -> TranslateAnswer:
+        body = await read(request, TranslateBody)
+        check(body)
+        texts = [body.q] if isinstance(body.q, str) else body.q
+        shown = map(visible_text, texts) if body.format == "html" and body.source == "auto" else texts
+        detected, source = await choose(body.source, body.target, "\n".join(shown))
+        job = TranslationRequest(texts, source, body.target, body.format == "html", body.alternatives, body.alignments)
+        results = await translated(job, request)
         metrics.characters.inc(sum(map(len, texts)))
         answer: dict[str, list[Any]] = {
             "translatedText": [result.texts[0] for result in results],
@@ -209,8 +234,8 @@ def create_app(languages: Languages, settings: ServerSettings) -> FastAPI:
             "charLimit": settings.char_limit,
             "frontendTimeout": 500,
             "suggestions": False,
-            "filesTranslation": False,
-            "supportedFilesFormat": [],
+            "filesTranslation": can_read_documents,
+            "supportedFilesFormat": FORMATS if can_read_documents else [],
             "language": {"source": source, "target": target},
         }
 
@@ -234,9 +259,8 @@ def create_app(languages: Languages, settings: ServerSettings) -> FastAPI:
 def serve(languages: Languages, settings: ServerSettings) -> None:
     """Serve until SIGTERM or SIGINT, then answer the accepted requests and return."""
     sys.setswitchinterval(SWITCH_INTERVAL)
-    app = create_app(languages, settings)
-    drain = round(settings.timeout) + 5
-    uvicorn.run(app, host=settings.host, port=settings.port, timeout_graceful_shutdown=drain, log_level="info")
+    with suppress(KeyboardInterrupt):  # SIGTERM and SIGINT, which uvicorn passes on when it is done
+        uvicorn.Server(uvicorn_config(create_app(languages, settings), settings)).run()
 
 
 def documented(body: type[BaseModel], languages: Languages, settings: ServerSettings) -> dict[str, Any]:
@@ -252,11 +276,7 @@ def documented(body: type[BaseModel], languages: Languages, settings: ServerSett
         several = {"anyOf": [text, texts], "description": f"at most {settings.char_limit} characters together"}
         json = form | {"properties": form["properties"] | {"q": several}}
     content = {name: {"schema": json if name == CONTENT_TYPES[0] else form} for name in CONTENT_TYPES}
-    statuses = (400, 403, 413, 415, 429, 500, 503, 504)
-    return {
-        "openapi_extra": {"requestBody": {"required": True, "content": content}},
-        "responses": {status: {"model": Error} for status in statuses},
-    }
+    return {"openapi_extra": {"requestBody": {"required": True, "content": content}}, "responses": ERRORS}
 
 
 async def read(request: Request, model: type[Body]) -> Body:
@@ -309,23 +329,27 @@ async def answer_error(request: Request, error: Exception) -> JSONResponse:
 
 
 class Guard:
-    """Middleware that counts and times requests and answers 413 to a body of more than `limit` bytes."""
+    """Middleware that counts and times requests and answers 413 to a body of more than `limit` bytes.
 
-    def __init__(self, app: ASGIApp, limit: int, metrics: Metrics):
-        self.app, self.limit, self.metrics = app, limit, metrics
+    `limits`: other limits by path.
+    """
+
+    def __init__(self, app: ASGIApp, limit: int, limits: dict[str, int], metrics: Metrics):
+        self.app, self.limit, self.limits, self.metrics = app, limit, limits, metrics
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
         start, received, status = time.perf_counter(), 0, 500
+        limit = self.limits.get(scope["path"], self.limit)
 
         async def limited() -> Message:
             nonlocal received
             message = await receive()
             received += len(message.get("body", b""))
-            if received > self.limit:
-                raise HTTPException(413, f"The request has more than {self.limit} bytes")
+            if received > limit:
+                raise HTTPException(413, f"The request has more than {limit} bytes")
             return message
 
         async def watched(message: Message) -> None:

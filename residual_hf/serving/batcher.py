@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import queue
 import threading
@@ -17,7 +18,7 @@ from typing import Any, NamedTuple
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
-from residual_hf.generation.checks import is_copy, repeats, suspicions
+from residual_hf.generation.checks import suspicions
 from residual_hf.generation.html_text import HTMLText
 from residual_hf.generation.markup import LONGEST_SENTENCE, Block, Document
 from residual_hf.generation.translator import Hypothesis, Translator
@@ -26,7 +27,8 @@ from residual_hf.model.fingerprint import unchanged
 
 logger = logging.getLogger(__name__)
 
-SECOND_SEARCH = 4  # candidates that replace a suspicious translation
+SECOND_SEARCH = 4  # candidates that replace a translation with one of these suspicions
+SEARCHED_AGAIN = {"repetition", "copy"}
 
 
 class ClosingError(Exception):
@@ -55,7 +57,10 @@ class Translation:
 
 @dataclass(eq=False)
 class Request:
-    """Texts to translate, HTML with `markup`. `future` gives one `Translation` for each."""
+    """Texts to translate, HTML with `markup`, and blocks. `future` gives one `Translation` for each text.
+
+    If there are blocks, it gives one more, whose texts are JSON of blocks.
+    """
 
     texts: Sequence[str]
     source: str
@@ -63,6 +68,7 @@ class Request:
     markup: bool = False
     alternatives: int = 0
     alignments: bool = False
+    blocks: Sequence[Block] = ()
     future: Future[list[Translation]] = field(default_factory=Future)
     documents: list[tuple[Document, Callable[[list[Block]], str], list[_Sentence]]] = field(default_factory=list)
 
@@ -84,7 +90,7 @@ class _Sentence:
     ids: list[int]
     search: _Search
     hypotheses: list[Hypothesis] = field(default_factory=list)
-    flag: str | None = None
+    flags: set[str] = field(default_factory=set)
 
 
 class Metrics:
@@ -205,13 +211,18 @@ class Batcher:
         def fits(sentence: str) -> bool:
             return len(encoded(sentence)[0]) <= longest
 
+        layouts: list[tuple[Sequence[Block], Callable[[list[Block]], str]]] = []
         for text in request.texts:
             layout = HTMLText(text) if request.markup else None
-            document = Document([[text]] if layout is None else layout.blocks, request.source, fits)
+            layouts.append(([[text]], _plain) if layout is None else (layout.blocks, layout.render))
+        if request.blocks:
+            layouts.append((request.blocks, json.dumps))
+        for blocks, render in layouts:
+            document = Document(blocks, request.source, fits)
             sentences = [_Sentence(request, text, *encoded(text)) for text in document.sentences]
             for sentence, needed in zip(sentences, document.aligned, strict=True):
                 sentence.search = sentence.search._replace(aligned=needed or request.alignments)
-            request.documents.append((document, _plain if layout is None else layout.render, sentences))
+            request.documents.append((document, render, sentences))
             self._waiting += sentences
         _finish(request)  # if there is nothing to translate in it
 
@@ -257,27 +268,20 @@ class Batcher:
     def _take(self, sentence: _Sentence, hypotheses: list[Hypothesis]) -> None:
         """Keep the result of a search. The first suspicious one is searched again, without repetitions."""
         search = sentence.search
-        if search.again:
-            usual = [found for found in hypotheses if _flag(sentence, found.text) is None]
-            sentence.hypotheses = (usual or hypotheses)[: 1 + sentence.request.alternatives]
-            return
-        sentence.flag = _flag(sentence, hypotheses[0].text)
-        if sentence.flag is None:
-            sentence.hypotheses = hypotheses
-        else:
-            self.metrics.flags.labels(sentence.flag).inc()
+        glossary = search.translator.glossary
+        found = [({*suspicions(sentence.text, each.text, glossary)}, each) for each in hypotheses]
+        serious = found[0][0] & SEARCHED_AGAIN
+        if serious and not search.again:
+            sentence.flags = serious
             sentence.search = search._replace(hypotheses=max(search.hypotheses, SECOND_SEARCH), again=True)
             self._waiting.append(sentence)
-
-
-def _flag(sentence: _Sentence, translation: str) -> str | None:
-    if repeats(translation, sentence.text):
-        return "repetition"
-    return "copy" if is_copy(translation, sentence.text) else None
-
-
-def _suspicions(sentence: _Sentence) -> list[str]:
-    return suspicions(sentence.text, sentence.hypotheses[0].text, sentence.search.translator.glossary)
+            return
+        usual = [(flags, hypothesis) for flags, hypothesis in found if not flags & SEARCHED_AGAIN]
+        chosen = (usual if search.again and usual else found)[: 1 + sentence.request.alternatives]
+        sentence.hypotheses = [hypothesis for _, hypothesis in chosen]
+        sentence.flags |= chosen[0][0]
+        for flag in sentence.flags:
+            self.metrics.flags.labels(flag).inc()
 
 
 def _finish(request: Request) -> None:
@@ -310,8 +314,7 @@ def _joined(
         if text not in found:
             found[text] = sum(scores) / max(1, len(scores))
             aligned += document.aligned_texts(*given) if request.alignments else []
-    flags = {sentence.flag for sentence in sentences if sentence.flag}
-    flags |= {flag for each in sentences for flag in _suspicions(each)}
+    flags = {flag for sentence in sentences for flag in sentence.flags}
     return Translation(
         list(found),
         list(found.values()) if request.alternatives else [],

@@ -19,12 +19,23 @@ class ServerSettings(InputSettings):
     port: int = option(5000, minimum=0, maximum=65535, help="port to listen on; 0: any free one")
     char_limit: int = option(5000, minimum=1, help="most characters of a request")
     max_queue: int = option(256, minimum=1, help="most requests that wait; further ones get status 429")
-    timeout: float = option(60.0, above=0, help="seconds until a request gets status 504")
+    timeout: float = option(
+        60.0, above=0, help="seconds for a client to send a request, and until the request gets status 504"
+    )
+    max_connections: int = option(
+        1000, minimum=2, help="most connections, or half of the files that the process may open if that is less"
+    )
+    file_size: int = option(10, minimum=1, help="most MiB of a document; a tenth for formats of text")
+    file_char_limit: int = option(1_000_000, minimum=1, help="most characters of a document")
     api_keys: Path | None = option(None, help="file with one API key per line; without it no key is required")
 
     def check(self) -> None:
         if self.api_keys is not None:
             self.require(self.api_keys.is_file() and self.read_keys(), "api_keys", "a file with one key per line")
+
+    @property
+    def file_bytes(self) -> int:
+        return self.file_size * 2**20
 
     def read_keys(self) -> list[bytes]:
         """The API keys, empty if none is required."""

@@ -29,6 +29,7 @@ from .checkpoints import RecordChecksums, check_intact, complete_checkpoints, lo
 from .divergence import DivergenceGuard
 from .ema import EMACallback
 from .launch import refuse_average, set_matmul_precision
+from .lora import load_trained, merged, save_trained
 from .optimization import build_optimizer
 from .schedules import build_schedule
 from .sharding import ShardedTrainer, gather_full_model, is_sharded
@@ -118,7 +119,7 @@ class ResidualTrainer(ShardedTrainer):
                 best = Path(self.state.best_model_checkpoint or checkpoint)
                 best = checkpoint.with_name(best.name)  # the run may have been moved or copied
                 self.state.best_model_checkpoint = str(best)
-                load_average(self.model, [best])
+                self.load_weights(best)
                 return TrainOutput(self.state.global_step, math.nan, {})
         elif wants_profile(self.model):
             self._profile_admin()
@@ -194,13 +195,33 @@ class ResidualTrainer(ShardedTrainer):
         super().log(logs, start_time)
 
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
-        super().save_model(output_dir, _internal_call)
+        with merged(self.model):
+            super().save_model(output_dir, _internal_call)
+        folder = Path(output_dir or self.args.output_dir)
         if self.ema is not None and self.args.should_save:
-            self.ema.save(Path(output_dir or self.args.output_dir))
+            self.ema.save(folder)
+        if self.settings.lora is not None and self.args.should_save:
+            save_trained(self.model, folder)
+
+    def load_weights(self, checkpoint: Path) -> None:
+        """Load the weights of a checkpoint."""
+        if self.settings.lora is None:
+            load_average(self.model, [checkpoint])
+        else:
+            load_trained(self.model, checkpoint)
+
+    def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
+        if self.settings.lora is None:
+            super()._load_from_checkpoint(resume_from_checkpoint, model)
+        else:
+            self.load_weights(Path(resume_from_checkpoint))
 
     def _load_best_model(self) -> None:
         check_undamaged(Path(self.state.best_model_checkpoint))
-        super()._load_best_model()
+        if self.settings.lora is None:
+            super()._load_best_model()
+        else:
+            self.load_weights(Path(self.state.best_model_checkpoint))
 
     def evaluate(
         self,
@@ -240,7 +261,7 @@ class ResidualTrainer(ShardedTrainer):
         model.eval()
         try:
             averaged = nullcontext() if self.ema is None else self.ema.applied()
-            with torch.no_grad(), self.compute_loss_context_manager(), averaged:
+            with torch.no_grad(), self.compute_loss_context_manager(), averaged, merged(model):
                 yield model
         finally:
             model.train(was_training)

@@ -24,6 +24,43 @@ PRECISIONS = ("fp32", "tf32", "bf16", "fp16")  # tf32: fp32 with TF32 matrix pro
 METRICS = {"nll": False, "loss": False, **dict.fromkeys((*FIGURES, *ROUGE), True)}  # is greater better
 
 
+ELSEWHERE = {  # Transformers, fairseq, JoeyNMT, OpenNMT
+    "learning_rate": "lr",
+    "lr_scheduler": "schedule",
+    "lr_scheduler_type": "schedule",
+    "scheduling": "schedule",
+    "warmup_steps": "warmup_updates",
+    "warmup_ratio": "warmup_updates",
+    "learning_rate_warmup": "warmup_updates",
+    "max_steps": "max_updates",
+    "max_update": "max_updates",
+    "train_steps": "max_updates",
+    "updates": "max_updates",
+    "num_train_epochs": "max_epochs",
+    "epochs": "max_epochs",
+    "batch_size": "max_tokens",
+    "per_device_train_batch_size": "max_tokens",
+    "gradient_accumulation_steps": "update_freq",
+    "batch_multiplier": "update_freq",
+    "max_grad_norm": "clip_norm",
+    "clip_grad_norm": "clip_norm",
+    "label_smoothing_factor": "label_smoothing",
+    "eval_steps": "eval_every",
+    "validation_freq": "eval_every",
+    "valid_steps": "eval_every",
+    "logging_steps": "log_every",
+    "save_total_limit": "keep_last",
+    "metric_for_best_model": "metric",
+    "early_stopping": "patience",
+    "early_stopping_patience": "patience",
+    "fp16": "precision",
+    "bf16": "precision",
+    "optim": "optimizer",
+    "torch_compile": "compile",
+}
+"""What other programs call fields of `TrainingSettings`."""
+
+
 @dataclass(frozen=True)
 class DiagnosticsSettings(InputSettings):
     """Probes during training, see `DiagnosticsCallback`."""
@@ -34,8 +71,25 @@ class DiagnosticsSettings(InputSettings):
 
 
 @dataclass(frozen=True)
+class LoraSettings(InputSettings):
+    """Low-rank adapters, which are trained instead of the weights and added to them at the end."""
+
+    r: int = option(8, minimum=1, help="rank: columns of the first and rows of the second matrix")
+    alpha: float = option(16.0, above=0, help="the product is multiplied by `alpha / r`")
+    dropout: float = option(0.0, minimum=0, below=1, help="dropout of the inputs of the adapters")
+    targets: tuple[str, ...] = option(
+        ("q_proj", "v_proj"), help="linear layers: names such as `fc1`, or patterns such as `model.decoder.*.fc?`"
+    )
+    also: tuple[str, ...] = option(
+        (), help="names or patterns of other parameters to train, such as `*embed_tokens*` for a new vocabulary"
+    )
+
+
+@dataclass(frozen=True)
 class TrainingSettings(ScheduleSettings):
     """Hyperparameters of a training run; names and defaults follow fairseq."""
+
+    also_called = ELSEWHERE
 
     max_tokens: int | Literal["auto"] = option(
         4096,
@@ -138,6 +192,9 @@ class TrainingSettings(ScheduleSettings):
     freeze: tuple[str, ...] = option(
         (), help="names of parameters that are not trained, or patterns such as `model.encoder.*`"
     )
+    lora: LoraSettings | None = option(
+        None, help="train low-rank adapters of the model in `model.from` instead of its weights: `{r: 8}`, see below"
+    )
     gradient_checkpointing: bool = option(
         False, may_change=True, help="recompute activations in the backward pass to save memory"
     )
@@ -191,6 +248,8 @@ class TrainingSettings(ScheduleSettings):
             self.require(Path(self.deepspeed).is_file(), "deepspeed", "a file")
             installed = importlib.util.find_spec("deepspeed")
             self.require(installed, "deepspeed", "null without the library (pip install deepspeed)")
+        if self.lora is not None:
+            self.require(importlib.util.find_spec("peft"), "lora", "null without the library (pip install peft)")
         if self.report_to:
             from transformers.integrations import integration_utils as trackers
 

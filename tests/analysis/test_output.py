@@ -1,6 +1,8 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 import re
 
+import pytest
+
 from residual_hf.analysis.output import Panel, Point, to_pictures
 
 
@@ -24,3 +26,14 @@ def test_a_series_has_one_colour_in_all_panels():
     svg = to_pictures("lines", panels, points, "caption")["svg"].decode()
     lines = re.findall(r'<path d="[^"]*" clip-path="[^"]*" style="fill: none; stroke: (#\w+); stroke-width: 1.2', svg)
     assert lines[:3] == [lines[4], lines[5], lines[3]] and len({*lines}) == 3 and len(lines) == 6
+
+
+@pytest.mark.parametrize("rows", [False, True])
+def test_one_value_is_the_only_tick_of_its_axis(rows):
+    points = [Point("rates", mode, 1, 6, 0.0) for mode in ("pre_ln", "b2t")]
+    svg = to_pictures("single", [Panel("rates", "layers", "rate", rows=rows)], points, "caption")["svg"].decode()
+    begin, middle = (svg.index(f'id="matplotlib.axis_{number}"') for number in (1, 2))
+    horizontal = re.findall(r"<!-- (\S*) -->", svg[begin:middle])
+    assert horizontal == (["0", "rate"] if rows else ["6", "layers"])
+    if not rows:
+        assert re.findall(r"<!-- (\S*) -->", svg[middle:])[:2] == ["0", "rate"]

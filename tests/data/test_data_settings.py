@@ -39,6 +39,14 @@ BAD_CORPORA = [
         "source_column: 'en' given, must be the number of a TSV",
     ),
     ({"jsonl": "a", "source_column": 1, "target_column": 2}, "source_column: 1 given, must be a key or column name"),
+    ({"file": "a.doc"}, "file: 'a.doc' given, must be *.tmx, *.xlf, *.xliff, *.po, *.csv, *.tsv, *.xlsx, *.jsonl"),
+    ({"file": "a.csv", "tsv": "b"}, "tsv, file: given, must be source and target, or one of"),
+    (
+        {"file": "a.tmx", "source_column": 1, "target_column": 2},
+        "source_column: 1 given, must be null for a .tmx file",
+    ),
+    ({"file": "a.csv", "text_column": "x"}, "text_column: 'x' given, must be null without jsonl or dataset"),
+    ({"file": "a.jsonl", "source_column": 1, "target_column": 2}, "source_column: 1 given, must be a key"),
     ({"dataset": "a", "split": None}, "split: missing, must be text"),
     ({"jsonl": "a", "source_lang": "en", "target_lang": "en"}, "target_lang: 'en' given, must be another language"),
 ]

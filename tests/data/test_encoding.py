@@ -1,15 +1,19 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 from safetensors.numpy import save_file
 from tokenizers import Regex, Tokenizer, models, pre_tokenizers
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from residual_hf.base.errors import InputError
+from residual_hf.data import encoding
 from residual_hf.data.corpus import ParallelCorpus
 from residual_hf.data.data_settings import TokenizerSettings
 from residual_hf.data.encoding import EncodedCorpus, encode_corpus
+from residual_hf.data.text_files import in_batches
 from residual_hf.data.tokenizer_training import train_tokenizer
 from residual_hf.model.checksums import CHECKSUMS
 from residual_hf.model.tokenization_residual import ResidualTokenizer
@@ -37,6 +41,16 @@ def test_rows_are_what_the_tokenizer_gives(corpus, tokenizer):
         assert encoded[i]["labels"].tolist() == expected["labels"]
         assert encoded.source_lengths[i] == len(expected["input_ids"])
         assert encoded.target_lengths[i] == len(expected["labels"])
+
+
+def test_long_texts_are_tokenized_in_parts_of_a_chunk(corpus, tokenizer, monkeypatch):
+    whole, sizes = encode_corpus(corpus, tokenizer), []
+    monkeypatch.setattr(encoding, "in_batches", partial(in_batches, characters=30))
+    call = encoding._call
+    monkeypatch.setattr(encoding, "_call", lambda *a: sizes.append(sum(map(len, a[2]))) or call(*a))
+    parts = encode_corpus(corpus, tokenizer)
+    assert len(sizes) > 6 and max(sizes) <= 30
+    assert all((parts.arrays[name] == array).all() for name, array in whole.arrays.items())
 
 
 def test_separate_vocabularies_encode_each_side_with_its_own(corpus):

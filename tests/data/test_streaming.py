@@ -3,14 +3,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import json
 import os
 import signal
-import subprocess
-import sys
 import threading
 import tracemalloc
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import fields, replace
 from functools import partial
 from itertools import islice
@@ -18,6 +18,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from support.processes import run_forked, wait_for
 from torch.utils.data import DataLoader
 
 from residual_hf.base.errors import InputError
@@ -401,7 +402,7 @@ def test_closing_ends_the_thread(two):
 
 
 PROGRAM = """
-import signal, sys, threading, time
+import os, signal, sys, threading, time
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job inherits that it is ignored
 from residual_hf.data import streaming
 from residual_hf.data.encoding import EncodedCorpus
@@ -429,7 +430,7 @@ data = DataSettings(train=corpus, valid=corpus, shuffle_buffer=4000)
 iterator = iter(streaming.StreamedBatches(data, encode, 10**6))
 next(iterator)
 at_work.wait()
-print("in the second block", flush=True)
+print(os.getpid(), file=open("at_work", "w"), flush=True)
 if sys.argv[2] == "interrupt":
     for batch in iterator:
         pass
@@ -439,22 +440,18 @@ if sys.argv[2] == "interrupt":
 @pytest.mark.parametrize("how", ["exit", "interrupt"])
 def test_a_program_ends_while_the_thread_is_at_work(tmp_path, how):
     (tmp_path / "a.tsv").write_text("1\t1\n" * 5000)
-    process = subprocess.Popen(
-        [sys.executable, "-c", PROGRAM, str(tmp_path / "a.tsv"), how],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    try:
-        assert process.stdout.readline() == "in the second block\n"
-        if how == "interrupt":
-            process.send_signal(signal.SIGINT)
-        _, stderr = process.communicate(timeout=100)
-    finally:
-        process.kill()
+    with ThreadPoolExecutor(1) as pool:
+        program = pool.submit(run_forked, "-c", PROGRAM, tmp_path / "a.tsv", how, cwd=tmp_path, check=False)
+        pid = int(wait_for(tmp_path / "at_work", program))
+        try:
+            if how == "interrupt":
+                os.kill(pid, signal.SIGINT)
+            done = program.result(timeout=100)
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
     if how == "interrupt":
-        assert "KeyboardInterrupt" in stderr
-        assert process.returncode != 0
+        assert "KeyboardInterrupt" in done.stderr
+        assert done.returncode != 0
     else:
-        assert (process.returncode, stderr.partition("imported\n")[2]) == (0, "")
+        assert (done.returncode, done.stderr.partition("imported\n")[2]) == (0, "")

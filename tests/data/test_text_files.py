@@ -1,23 +1,30 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 from __future__ import annotations
 
+import bz2
 import gzip
 import hashlib
+import lzma
+import tracemalloc
 
 import pytest
 
 from residual_hf.base.errors import InputError
-from residual_hf.data.text_files import LineReader, count_lines, iter_lines, sample_hash
+from residual_hf.data import text_files
+from residual_hf.data.text_files import LineReader, count_lines, in_batches, iter_lines, sample_hash
 from residual_hf.model.checksums import file_hash
 
 LINES = ["Straße", "", "end\u2028of line", "last"]
 
 
-@pytest.fixture(params=["plain", "gzip"])
+COMPRESS = {"plain": bytes, "gzip": gzip.compress, "bzip2": bz2.compress, "xz": lzma.compress}
+
+
+@pytest.fixture(params=["plain", "gzip", "bzip2", "xz"])
 def file(request, tmp_path):
     content = ("\ufeff" + "\r\n".join(LINES)).encode()
     path = tmp_path / ("text.gz" if request.param == "gzip" else "text")
-    path.write_bytes(gzip.compress(content) if request.param == "gzip" else content)
+    path.write_bytes(COMPRESS[request.param](content))
     return path
 
 
@@ -32,6 +39,20 @@ def test_reading_continues_from_a_position(file):
     assert [next(lines), next(lines)] == LINES[:2]
     second = LineReader(file, first.number, first.offset)
     assert list(second) == LINES[2:] and second.number == 4
+
+
+def test_an_endless_line_is_refused_before_it_fills_the_memory(tmp_path, monkeypatch):
+    monkeypatch.setattr(text_files, "LONGEST_LINE", 1 << 20)
+    path = tmp_path / "endless.gz"
+    path.write_bytes(gzip.compress(b"first\n" + b"x" * ((1 << 20) - 1) + b"\n" + bytes(30 << 20), 1))
+    reader, lines = LineReader(path), []
+    tracemalloc.start()
+    with pytest.raises(InputError, match="line 3 has more than 1 MiB"):
+        lines += (len(line) for line in reader)
+    assert tracemalloc.get_traced_memory()[1] < 16 << 20
+    tracemalloc.stop()
+    assert reader.number == 3
+    assert [len(batch) for batch in in_batches(["12", "345", "6", "7890123", "", "4"], 5)] == [2, 1, 1, 2]
 
 
 def test_a_sample_tells_large_files_apart(tmp_path):
@@ -58,9 +79,29 @@ def test_counting_stops_early(tmp_path):
         ("no_mark", "zwölf äß\n".encode("utf-16-be"), "is not UTF-8; the file looks like UTF-16"),
         ("binary", b"one\ntwo\0three\n", "line 2 has a NUL byte"),
         ("cut.gz", gzip.compress(b"line\n" * 1000)[:-12], "damaged gzip file"),
+        ("cut.xz", lzma.compress(b"line\n" * 1000)[:-12], "damaged xz file"),
+        ("no.bz2", b"plain text", "Invalid data stream"),
+        ("no.xz", b"plain text", "damaged xz file, cannot be read past line 0"),
+        (
+            "text.zst",
+            b"\x28\xb5\x2f\xfd\x00",
+            "compressed with Zstandard, must be one of .gz, .bz2, .xz or plain text",
+        ),
         ("no.gz", b"plain text", "damaged gzip file, cannot be read past line 0"),
     ],
-    ids=["encoding", "UTF-16", "UTF-16-LE", "UTF-16-BE", "NUL", "cut", "not gzip"],
+    ids=[
+        "encoding",
+        "UTF-16",
+        "UTF-16-LE",
+        "UTF-16-BE",
+        "NUL",
+        "cut",
+        "cut xz",
+        "not bzip2",
+        "not xz",
+        "zst",
+        "not gzip",
+    ],
 )
 def test_what_cannot_be_read_is_named(tmp_path, name, content, message):
     (tmp_path / name).write_bytes(content)

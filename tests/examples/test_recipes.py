@@ -7,6 +7,7 @@ import gzip
 import json
 import random
 import re
+from functools import cache
 from pathlib import Path
 
 import datasets
@@ -29,6 +30,7 @@ SPLITS = {"train": 24, "valid": 4, "test": 3}
 SPLITS_OF_DATASETS = ("train", "validation", "test")
 CORPORA = 3
 """Most corpora of a split that are trained on here."""
+as_written = cache(load_recipe)
 SMALL_MODEL = {
     "d_model": 32,
     "encoder_ffn_dim": 64,
@@ -52,7 +54,7 @@ def test_readme_names_every_recipe_and_what_it_gives(folder):
 
 @pytest.mark.parametrize("name", RECIPES)
 def test_model_has_as_many_parameters_as_the_readme_says(name):
-    recipe = load_recipe(EXAMPLES / name)
+    recipe = as_written(EXAMPLES / name)
     with torch.device("meta"):
         model = model_class(recipe)(build_config(recipe, Vocabulary(recipe)))
     parameters = sum(p.numel() for p in model.parameters())
@@ -66,7 +68,7 @@ def test_model_has_as_many_parameters_as_the_readme_says(name):
 @pytest.mark.parametrize("name", RECIPES)
 def test_recipe_reads_from_the_folder_of_data(name):
     """Paths are relative, so that a recipe runs wherever the data were put."""
-    recipe = load_recipe(EXAMPLES / name)
+    recipe = as_written(EXAMPLES / name)
     assert recipe.output_dir.startswith("runs/")
     for spec in [*recipe.data.train, *recipe.data.valid, *(recipe.data.test or [])]:
         assert all(path.parts[0] == "data" for path in spec.files)
@@ -78,7 +80,7 @@ def test_recipe_trains_at_reduced_size(name, tmp_path):
     metrics = train(recipe)
     assert metrics["updates"] == 3
     config = AutoConfig.from_pretrained(tmp_path / "run" / "model")
-    full = load_recipe(EXAMPLES / name).build_config()
+    full = as_written(EXAMPLES / name).build_config()
     assert config.d_model == 32
     assert config.language_tags == recipe.data.language_tags
     assert [config.stack_ln_mode(s) for s in config.stacks] == [full.stack_ln_mode(s) for s in full.stacks]

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from support.processes import run_here, run_python
+from support.processes import run_forked, run_here
 
 from residual_hf.data.text_files import iter_lines
 
@@ -21,7 +21,7 @@ def test_no_sentence_is_in_two_parts(tmp_path):
     lines += [f"HELLO {n}.\tHallo {2 * n + 2}.\tCC-BY" for n in range(0, 99, 2)]
     (tmp_path / "deu.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
     assert run_here(PREPARE, tmp_path / "deu.txt", tmp_path / "a", "--held-out", 20).returncode == 0
-    run_python(PREPARE, tmp_path / "deu.txt", tmp_path / "b", "--held-out", 20)  # there sets have another order
+    run_forked(PREPARE, tmp_path / "deu.txt", tmp_path / "b", "--held-out", 20)  # there sets have another order
     parts = {}
     for name in ("train", "valid", "test"):
         sides = [list(iter_lines(tmp_path / "a" / f"{name}.{language}.gz")) for language in ("de", "en")]

@@ -168,6 +168,7 @@ def translated(source, *translations):
             "0-1 1-2 2-0",
             "<!-- n -->there a <img src=a> picture",
         ),
+        ("Er <b>rief</b> mich <b>an</b>.", "he called me.", "0-0 1-1 2-2", "he <b>called</b> <b></b>me."),
         ("<b>我们</b>今天去", "today we go", "0-0", None),
         ("<p>Hund &lt;<b>R&amp;D</b>&gt;</p>", "<R&D> dog", "0-1 1-0", "<p>&lt;<b>R&amp;D</b>&gt; dog</p>"),
     ],

@@ -8,6 +8,7 @@ import gzip
 import io
 import json
 import os
+import re
 import subprocess
 import sys
 import threading
@@ -63,6 +64,32 @@ def translate(model, source, capsysbinary):
 @pytest.mark.parametrize("window", [1, 3, 100])
 def test_lines_keep_their_order_in_any_window(translate, source, expected, window):
     assert translate("--input", source, "--window", window) == (0, expected, "")
+
+
+def test_without_a_terminal_lines_tell_the_progress(translate, source, expected, monkeypatch):
+    monkeypatch.setattr(stream, "SECONDS_BETWEEN", 0.0)
+    code, lines, error = translate("--input", source, "--window", 4)
+    assert (code, lines) == (0, expected)
+    found = re.findall(r"\d\d translated (.*)", error)
+    assert found == ["4 of 10 (40%) lines", "8 of 10 (80%) lines", "10 of 10 (100%) lines"]
+
+
+def test_paragraphs_are_split_into_sentences(translate, expected, tmp_path, model):
+    pytest.importorskip("sentencex", reason="the extra [documents] is not installed")
+    dog, _, cats, _ = SENTENCES
+    lines = [f"1. Zwei Katzen. {dog}.  {cats}.", "", "12", f"{LONG}. {LONG}."]
+    (tmp_path / "paragraphs").write_text("\n".join(lines) + "\n")
+    arguments = ("--input", tmp_path / "paragraphs", "--split-sentences", "--scores", "--num-return-sequences", 2)
+    code, written, error = translate(*arguments)
+    assert (code, len(written), error) == (0, 8, "")
+    translator = Translator.from_pretrained(model)
+    found = translator.hypotheses(["Zwei Katzen.", f"{dog}.", f"{cats}."], 2)
+    for rank in range(2):
+        texts, scores = zip(*((best[rank].text, best[rank].score) for best in found), strict=True)
+        assert written[rank] == f"{sum(scores) / 3:.4f}\t1. {texts[0]} {texts[1]}  {texts[2]}"
+    assert written[2:6] == ["0.0000\t", "0.0000\t", "0.0000\t12", "0.0000\t12"]
+    aligned = translate("--input", tmp_path / "paragraphs", "--split-sentences", "--alignments")[1]
+    assert aligned[0].split("\t")[0].startswith("1. ") and re.fullmatch(r"(\d+-\d+ ?)+", aligned[0].split("\t")[1])
 
 
 def test_standard_input_is_read_as_files_are(translate, source, expected, monkeypatch):
@@ -127,7 +154,7 @@ def test_output_grows_and_an_interrupted_one_is_continued(translate, source, exp
     assert output.read_text().splitlines() == expected
     assert sorted(path.name for path in tmp_path.iterdir()) == ["changed", "in", "out"]
     code, _, error = translate(*arguments, "--resume")
-    assert code == 2 and "nothing to continue" in error
+    assert code == 2 and "nothing to continue" in error and "out is complete, --overwrite replaces it" in error
     assert translate("--input", source, "--resume")[0] == 2
 
 

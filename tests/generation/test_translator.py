@@ -196,6 +196,25 @@ def test_long_sentences(plain):
     assert plain.translate(LONG, long="split") == " ".join(plain.translate([part for part, _ in parts]))
 
 
+def test_a_very_long_sentence_is_never_tokenized_as_a_whole(monkeypatch):
+    bounded, whole, sizes = translator(), translator(), []
+    whole._most_characters = None
+    encode = bounded.inputs.encode
+    monkeypatch.setattr(
+        bounded.inputs, "encode", lambda texts, *a, **k: sizes.append(sum(map(len, texts))) or encode(texts, *a, **k)
+    )
+    text = " ".join(SENTENCES * 60)
+    assert len(text) > 2 * bounded._most_characters
+    for long in ("truncate", "split", "skip"):
+        assert bounded.translate([text, SENTENCES[0]], long=long) == whole.translate([text, SENTENCES[0]], long=long)
+    with pytest.raises(InputError, match="sentence 1 has at least .* tokens"):
+        bounded.translate(text)
+    assert max(sizes) <= bounded._most_characters + len(SENTENCES[0])
+    bounded._most_characters = 3  # fewer than the characters of 64 tokens
+    assert bounded.encode(SENTENCES) == whole.encode(SENTENCES)
+    assert bounded.translate(LONG, long="truncate") == whole.translate(LONG, long="truncate")
+
+
 def test_parts_of_a_text_without_spaces_get_them_in_other_scripts(plain, monkeypatch):
     monkeypatch.setattr(plain, "encode", lambda texts, *a, **b: ([[5] * len(text) for text in texts], {}))
     parts = plain._shortened("你好。我很好。", "split", 4)
@@ -224,6 +243,7 @@ def test_a_model_that_asks_for_int8_on_a_cpu_decodes_in_float32_elsewhere(plain,
     save_checkpoint(plain.model, plain.tokenizer, tmp_path / "model")
     generation = json.loads((tmp_path / "model" / "generation_config.json").read_text())
     (tmp_path / "model" / "generation_config.json").write_text(json.dumps(generation | {"decoding_dtype": "int8"}))
+    (tmp_path / "model" / "checksums.json").unlink()
     monkeypatch.setattr(ResidualForConditionalGeneration, "device", torch.device("cuda"))
     assert Translator.from_pretrained(tmp_path / "model").model.dtype == torch.float32
     with pytest.raises(InputError, match="dtype: int8 given, only supported for models of this package on a CPU"):

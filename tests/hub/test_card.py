@@ -41,7 +41,14 @@ def test_a_run_folder_need_not_have_a_name_of_the_hub(make_run):
     assert "# lr=0.001 \\#2" in content(write_card(run))
 
 
-def test_card_says_what_the_run_recorded(make_run):
+def test_a_folder_called_run_does_not_name_the_model(make_run):
+    for folder, name in (("run", "de-en"), ("small", "small")):
+        run = make_run(folder)
+        edit_recipe(run, lambda recipe: recipe.update(source_lang="de", target_lang="en"))
+        assert ModelCard(content(write_card(run, overwrite=True))).data.model_name == name
+
+
+def test_card_says_what_the_run_recorded(make_run, resamples):
     run = make_run()
     card = content(write_card(run))
     mode = LN_MODES["resi_dual"]
@@ -98,7 +105,7 @@ def test_card_says_how_the_text_was_prepared_and_mixed(make_run):
     assert "The words of the segmented files were scored as they are" in content(write_card(run, overwrite=True))
 
 
-def test_interval_contains_the_score(make_run):
+def test_interval_contains_the_score(make_run, resamples):
     tables = content(write_card(make_run())).split("**Validation set**")
     rows = re.findall(r"\| (BLEU|chrF|TER) \| ([\d.]+) \| ([\d.]+) to ([\d.]+) \|", tables[0])
     assert [row[0] for row in rows] == ["BLEU", "chrF", "TER"]
@@ -203,7 +210,7 @@ def test_no_intervals_without_references(make_run, caplog):
     assert "test.references.txt" in caplog.text
 
 
-def test_comparison_with_a_baseline(make_run):
+def test_comparison_with_a_baseline(make_run, resamples):
     card = content(write_card(make_run(), baseline=make_run("base", BAD)))
     (row,) = re.findall(r"\| BLEU \| ([\d.]+) \| ([\d.]+) \| \+([\d.]+) \| ([\d.]+) \| (yes|no) \|", card)
     baseline, ours, difference, p = map(float, row[:4])
@@ -212,7 +219,7 @@ def test_comparison_with_a_baseline(make_run):
     assert "The baseline is the run `base` (`resi_dual`)" in card and "koehn2004statistical" in card
 
 
-def test_equal_translations_do_not_differ(make_run):
+def test_equal_translations_do_not_differ(make_run, resamples):
     card = content(write_card(make_run(), baseline=make_run("base")))
     assert re.search(r"\| BLEU \| [\d.]+ \| [\d.]+ \| \+0.00 \| 1.000 \| no \|", card)
 

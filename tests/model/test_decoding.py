@@ -62,7 +62,7 @@ def make_sources(generator: random.Random, sentences: int, left_padded: bool) ->
 def random_request(generator: random.Random, number: int) -> dict:
     sources = make_sources(generator, generator.choice([1, 3, 7]), left_padded=number % 2 == 0)
     request = {"input_ids": sources, "attention_mask": sources.ne(1), "num_beams": generator.choice([1, 2, 5])}
-    request["max_new_tokens"] = generator.choice([3, 20, 40])
+    request["max_new_tokens"] = generator.choice([3, 12, 24])
     if request["num_beams"] > 1:
         request["length_penalty"] = generator.choice([0.0, 0.6, 1.0, 2.0, -0.5])
         request["early_stopping"] = (True, False, "never")[number % 3]

@@ -71,6 +71,9 @@ def test_a_missing_library_costs_one_line(monkeypatch):
     monkeypatch.setattr(native.logger, "warning_once", lines.append)
     assert load()[0] is None
     assert len(lines) == 1 and "not built" in lines[0] and "no C compiler" in load()[1]
+    assert "ARM" not in load()[1]
+    monkeypatch.setattr(native.platform, "machine", lambda: "riscv64")
+    assert "this CPU is riscv64, neither x86-64 nor 64-bit ARM" in load()[1] and "compiler" not in load()[1]
 
 
 @needs_kernels

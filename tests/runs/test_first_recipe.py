@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -42,10 +43,30 @@ def test_two_files_become_a_recipe_that_trains(corpus, capsys):
     small = {"d_model": 16, "encoder_ffn_dim": 16, "decoder_ffn_dim": 16, "encoder_layers": 1, "decoder_layers": 1}
     overrides = {f"model.{name}": value for name, value in small.items()}
     overrides |= {"training.max_updates": 2, "training.warmup_updates": 1, "decoding.max_length_a": 0.0}
-    recipe = load_recipe("en-de/recipe.yaml", overrides | {"decoding.max_length_b": 8, "training.eval_every": 2})
-    assert train(recipe)["updates"] == 2
+    overrides |= {"decoding.max_length_b": 8, "training.eval_every": 2}
+    recipe = load_recipe("en-de/recipe.yaml", overrides)
+    Path("en-de").rename("moved")
+    assert recipe.output_dir == "en-de/run" and recipe.data.train[0].source == "en-de/train.en"
+    recipe = load_recipe("moved/recipe.yaml", overrides)
+    assert train(recipe)["updates"] == 2 and Path("moved/run/model").is_dir()
+    Path("moved").rename("en-de")
     assert main(["init", "corpus.en", "corpus.de"]) == 2
     assert "en-de exists and is not empty; use --overwrite" in capsys.readouterr().err
+
+
+def test_a_file_of_pairs_becomes_a_recipe(corpus, capsys):
+    pairs = list(zip(*(path.read_text().splitlines() for path in corpus), strict=True))
+    Path("p.tsv").write_text("".join(f"{source}\t{target}\n" for source, target in pairs))
+    assert main(["init", "p.tsv", "--trial", "0"]) == 2
+    assert "--source-lang: missing, p.tsv does not end in a language code" in capsys.readouterr().err
+    assert main(["init", "p.tsv", "--source-lang", "en", "--target-lang", "de", "--trial", "0"]) == 0
+    assert "data: 360 training, 20 validation and 20 test pairs" in capsys.readouterr().out
+    lines = [json.dumps({"text": source, "into": target + "\nline"}) for source, target in pairs]
+    Path("p.de-en.jsonl").write_text("\n".join(lines))
+    columns = ["--source-column", "into", "--target-column", "text"]
+    assert main(["init", "p.de-en.jsonl", *columns, "--trial", "0"]) == 0
+    lines = Path("de-en/train.de").read_text().splitlines()
+    assert len(lines) == 360 and all(line.endswith(" line") for line in lines)
 
 
 def test_a_language_without_spaces_gets_a_unigram_vocabulary_for_its_alphabet(tmp_path, monkeypatch):

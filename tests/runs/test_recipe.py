@@ -9,6 +9,7 @@ import yaml
 
 from residual_hf.base.errors import InputError
 from residual_hf.commands.arguments import parse_overrides
+from residual_hf.data.pair_reader import check_files
 from residual_hf.model.options import from_mapping
 from residual_hf.runs.recipe import Recipe, load_recipe
 from residual_hf.training.training_settings import TrainingSettings
@@ -69,6 +70,36 @@ def test_overrides_by_dotted_name(tmp_path):
     assert (recipe.training.seed, recipe.build_config().ln_mode, recipe.output_dir) == (7, "pre_ln", "elsewhere")
 
 
+def test_paths_from_the_folder_of_the_recipe(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    corpora = [
+        {"source": "a.en", "target": "/abs/a.de"},
+        {"dataset": "local", "raw_target": "r"},
+        {"dataset": "a/hub"},
+    ]
+    values = changed(
+        paths_from="recipe",
+        data={"train": corpora, "valid": {"file": "../v.tmx"}},
+        tokenizer={"path": "tok"},
+        model={"from": "somebody/model"},
+    )
+    folder = tmp_path / "moved"
+    (folder / "local").mkdir(parents=True)
+    path = write(folder, values)
+    for given in (path, path.relative_to(tmp_path)):
+        recipe, start = load_recipe(given, {"output_dir": "here"}), given.parent
+        (first, second, third), (valid,) = recipe.data.train, recipe.data.valid
+        assert (first.source, first.target) == (str(start / "a.en"), "/abs/a.de")
+        assert (second.dataset, second.raw_target, third.dataset) == (str(start / "local"), str(start / "r"), "a/hub")
+        assert (valid.file, recipe.output_dir) == (str(start / "../v.tmx"), "here")
+        assert (recipe.tokenizer.path, recipe.starts_from) == ("tok", "somebody/model")
+        assert recipe.paths_from == "working_directory"
+    with pytest.raises(InputError, match="paths_from: 'recipe' given, must be working_directory unless in a file"):
+        load_recipe(path, {"paths_from": "recipe"})
+    with pytest.raises(InputError, match=f"moved/a.en, .*v.tmx; relative paths start from {tmp_path}, or see `paths_"):
+        check_files([first, valid])
+
+
 def test_what_is_written_can_be_read_again(tmp_path):
     recipe = load_recipe(write(tmp_path, MINIMAL))
     assert load_recipe(write(tmp_path, recipe.as_dict())) == recipe
@@ -122,6 +153,15 @@ def test_a_recipe_made_in_python_is_plain_values(tmp_path):
             "data.pretokenized: missing, must be given for training.metric 'tokenized_bleu'",
         ),
         (changed(seed=1), "seed: unknown field; did you mean 'training.seed'"),
+        (changed(learning_rat=1), r"learning_rat: unknown field; did you mean 'training\.lr'"),
+        (changed(training={"learning_rate": 1}), "training.learning_rate: unknown field; did you mean 'lr'"),
+        (changed(ln_mode="pre_ln"), r"ln_mode: unknown field; did you mean 'model\.ln_mode'"),
+        (changed(vocab_size=9), r"vocab_size: unknown field; did you mean 'tokenizer\.vocab_size'"),
+        (changed(beam_size=9), r"beam_size: unknown field; did you mean 'decoding\.num_beams'"),
+        (changed(model={"num_layers": 2}), r"model\.num_layers: unknown field; did you mean 'encoder_layers'"),
+        (changed(model={"ln_mode": "resi_daul"}), "unknown ln_mode 'resi_daul'.*; did you mean 'resi_dual'"),
+        (changed(tokenizer={"kind": "unigramm"}), "'pretokenized'; did you mean 'unigram'"),
+        (changed(data={"train": {"xlsx": "a"}, "valid": {}}), r"data.train.xlsx: unknown field; did you mean .file"),
         (
             changed(target_lang=False),
             'target_lang: false given, must be text or null; quote it if it is text, as in "no"',

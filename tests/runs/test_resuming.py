@@ -32,9 +32,11 @@ from residual_hf.native import library
 from residual_hf.records.run_record import RunRecord
 from residual_hf.runs import final_model, fitting
 from residual_hf.runs import run as run_module
+from residual_hf.runs.average import average_run
 from residual_hf.runs.recipe import Recipe
 from residual_hf.runs.resuming import check_same_run, has_finished
 from residual_hf.runs.run import train
+from residual_hf.runs.warm_start import load_start
 from residual_hf.training.callbacks import is_out_of_patience
 from residual_hf.training.checkpoints import check_intact, complete_checkpoints
 from residual_hf.training.trainer import ResidualTrainer, is_finished
@@ -104,7 +106,13 @@ def test_differences_are_listed_and_nothing_is_written(run):
     ):
         assert difference in str(refused.value)
     assert "max_updates" not in str(refused.value)
+    assert f"set model.from: {folder} and another output_dir" in str(refused.value)
     assert content(folder) == before
+    (folder / "model").rename(folder / "other")
+    last = max((folder / "checkpoints").iterdir())
+    with pytest.raises(InputError, match=f"model.from: {last} "):
+        check(changed(recipe, "training", lr=0.5), folder)
+    load_start(str(last), {})
 
 
 def test_another_tokenizer_is_refused(run):
@@ -528,6 +536,10 @@ def test_a_finished_run_gets_a_shortlist_and_is_scored_with_it(stream, tmp_path,
     assert {*tokenizer.all_special_ids} <= {*shortlist.frequent} and len(used) == 2
     (green,), (grün,) = (tokenizer(text, add_special_tokens=False).input_ids[-1:] for text in ("green", "grün"))
     assert grün in {*shortlist.frequent, shortlist.candidates[green, 0]}
+    average_run(folder, tmp_path / "average", 2)
+    assert load_shortlist(tmp_path / "average", ResidualConfig.from_pretrained(tmp_path / "average"))
+    for model in (folder / "model", tmp_path / "average"):
+        assert "shortlist=True" in (model / "README.md").read_text()
 
 
 def test_a_run_without_kernels_keeps_the_shortlist_for_those_that_have(run, monkeypatch, caplog):

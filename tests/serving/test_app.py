@@ -9,23 +9,22 @@ import os
 import re
 import signal
 import socket
-import subprocess
-import sys
 import threading
 import time
 import urllib.parse
 from concurrent.futures import ThreadPoolExecutor
-from urllib.error import HTTPError
+from urllib.error import URLError
 from urllib.request import Request, urlopen
 
 import pytest
+from support.processes import VERB, free_port, run_forked, wait_for
 from support.tiny_translator import SENTENCES, coded_tokenizer, tiny_model, tiny_tokenizer
 
 pytest.importorskip("fastapi", reason="needs the extra 'serve'")
 pytest.importorskip("libretranslatepy")
 
 import libretranslatepy
-import uvicorn
+from support.server import Server
 
 from residual_hf.base.errors import InputError
 from residual_hf.checkpoint import save_checkpoint
@@ -33,7 +32,6 @@ from residual_hf.cli import main
 from residual_hf.generation.generation_settings import DecodingSettings
 from residual_hf.generation.html_text import visible_text
 from residual_hf.generation.translator import Translator
-from residual_hf.serving.app import create_app
 from residual_hf.serving.languages import Languages
 from residual_hf.serving.server_settings import ServerSettings
 
@@ -47,43 +45,6 @@ def translator(**fields):
     model = tiny_model(tokenizer, **fields)
     model.generation_config.no_repeat_ngram_size = 3  # random weights repeat themselves
     return Translator(model, tokenizer, DecodingSettings(num_beams=2, max_tokens=500, max_length_a=1, max_length_b=5))
-
-
-class Server:
-    """A server of this process on a free port."""
-
-    def __init__(self, languages, **settings):
-        self.app = create_app(languages, ServerSettings(**settings))
-        self.uvicorn = uvicorn.Server(uvicorn.Config(self.app, port=0, log_level="error"))
-        self.thread = threading.Thread(target=self.uvicorn.run)
-        self.thread.start()
-        while not self.uvicorn.started:
-            time.sleep(0.01)
-        self.url = f"http://127.0.0.1:{self.uvicorn.servers[0].sockets[0].getsockname()[1]}/"
-
-    def wait_for(self, metric):
-        deadline = time.time() + 30
-        while metric not in (metrics := self.request("metrics")[2]):
-            assert time.time() < deadline, metrics
-            time.sleep(0.01)
-
-    def close(self):
-        self.uvicorn.should_exit = True
-        self.thread.join()
-
-    def request(self, path, body=None, content_type="application/json", method=None):
-        """Status, headers and parsed body of an answer; `body` is posted, as JSON unless it is bytes."""
-        data = body if body is None or isinstance(body, bytes) else json.dumps(body).encode()
-        try:
-            answer = urlopen(Request(self.url + path, data, {"Content-Type": content_type}, method=method), timeout=60)
-        except HTTPError as error:
-            answer = error
-        with answer:
-            text = answer.read().decode()
-        return answer.status, answer.headers, json.loads(text) if "json" in answer.headers["Content-Type"] else text
-
-    def translate(self, q, **fields):
-        return self.request("translate", {"q": q, "source": "de", "target": "en"} | fields)
 
 
 @pytest.fixture(scope="module")
@@ -302,7 +263,7 @@ def test_a_client_that_disconnects_frees_its_place_in_the_queue(german):
     slow.free.set()
     assert server.translate("Hund")[0] == 200
     with socket.create_connection((gone.host, gone.port)) as upload:
-        upload.sendall(b"POST /translate HTTP/1.1\r\nContent-Type: application/json\r\nContent-Length: 99\r\n\r\n{")
+        upload.sendall(b"POST /translate HTTP/1.0\r\nContent-Type: application/json\r\nContent-Length: 99\r\n\r\n{")
     server.wait_for('requests_total{path="/translate",status="499"} 2.0')
     server.close()
 
@@ -316,24 +277,36 @@ def test_many_clients_get_what_a_single_one_gets(server):
     assert [answer for _, _, answer in together] == [alone[text] for text in texts]
 
 
+def answers(url):
+    try:
+        return urlopen(f"{url}/metrics").status == 200
+    except URLError:
+        return False
+
+
 @pytest.mark.skipif(os.name != "posix", reason="needs SIGTERM")
 def test_sigterm_answers_accepted_requests(tmp_path):
     tokenizer = tiny_tokenizer()
     save_checkpoint(tiny_model(tokenizer, source_lang="de", target_lang="en"), tokenizer, tmp_path / "model")
-    command = [sys.executable, "-m", "residual_hf.cli", "serve", str(tmp_path / "model"), "--port", "0"]
-    process = subprocess.Popen([*command, "--num-beams", "5"], stderr=subprocess.PIPE, text=True)
-    url = next(match[0] for line in process.stderr if (match := re.search(r"http://\S+:\d+", line)))
+    url = f"http://127.0.0.1:{(port := free_port())}"
+    command = ("serve", tmp_path / "model", "--port", port, "--num-beams", "5")
     body = json.dumps({"q": [" ".join(SENTENCES)] * 40, "source": "de", "target": "en"}).encode()
-    with ThreadPoolExecutor(1) as pool:
+    with ThreadPoolExecutor(2) as pool:
+        program = pool.submit(run_forked, "-c", VERB, *command, cwd=tmp_path, check=False)
+        pid = int(wait_for(tmp_path / "pid", program))
+        while not answers(url):
+            assert not program.done(), program.result().stderr
+            time.sleep(0.01)
         send = Request(f"{url}/translate", body, {"Content-Type": "application/json"})
         future = pool.submit(urlopen, send, timeout=60)
         while not future.done() and b"\nwaiting_requests 1.0" not in urlopen(f"{url}/metrics").read():
             time.sleep(0.01)
-        process.send_signal(signal.SIGTERM)
+        os.kill(pid, signal.SIGTERM)
         answer = json.load(future.result())
+        done = program.result(timeout=30)
     assert len(answer["translatedText"]) == 40
-    assert process.wait(30) in (0, -signal.SIGTERM)
-    assert "Traceback" not in process.stderr.read()
+    assert done.returncode in (0, -signal.SIGTERM)
+    assert url in done.stderr and "Traceback" not in done.stderr
 
 
 def test_settings_and_languages_are_checked_before_the_start(german, tmp_path, capsys):

@@ -102,11 +102,12 @@ def test_a_text_is_joined_from_its_sentences_with_alternatives(make):
 
 def test_suspicious_translations_are_searched_again_and_flagged(make):
     loop, copy = "ja ja nein", "eins zwei drei vier"
-    batcher = make(Dictionary(**{loop: "yes " * 9, copy: copy}))
-    found = batcher.submit(ask(loop, copy, "gut")).result(5)
-    assert [f.flags for f in found] == [["repetition"], ["copy"], []]
-    assert [f.texts for f in found] == [["again"], ["again"], ["en:GUT"]]
-    assert batcher.metrics.registry.get_sample_value("flagged_sentences_total", {"flag": "copy"}) == 1
+    batcher = make(Dictionary(**{loop: "yes " * 9, copy: copy, "um 12": "at 21"}))
+    found = batcher.submit(ask(loop, copy, "gut", "um 12")).result(5)
+    assert [f.flags for f in found] == [["repetition"], ["copy"], [], ["numbers"]]
+    assert [f.texts for f in found] == [["again"], ["again"], ["en:GUT"], ["at 21"]]
+    for flag in ("copy", "numbers"):
+        assert batcher.metrics.registry.get_sample_value("flagged_sentences_total", {"flag": flag}) == 1
 
 
 def test_an_error_fails_the_batch_only(make):

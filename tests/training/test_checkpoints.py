@@ -13,7 +13,7 @@ import pytest
 import torch
 import yaml
 from safetensors.torch import load_file, save_file
-from support.processes import run_forked
+from support.processes import VERB, run_forked
 from support.recipes import make_recipe
 from transformers import AutoModelForSeq2SeqLM, GenerationConfig
 
@@ -202,14 +202,6 @@ def write_recipe(folder, settings):
     return str(folder / "recipe.yaml")
 
 
-TRAIN = """
-import os, sys
-from residual_hf.cli import main
-print(os.getpid(), file=open("pid", "w"), flush=True)
-sys.exit(main(["train", *sys.argv[1:]]))
-"""
-
-
 def train_elsewhere(recipe, *options):
     """`residual-hf train` in a process that no other test has touched."""
-    return run_forked("-c", TRAIN, recipe, *options, cwd=Path(recipe).parent, check=False)
+    return run_forked("-c", VERB, "train", recipe, *options, cwd=Path(recipe).parent, check=False)

@@ -5,14 +5,13 @@ from __future__ import annotations
 
 import importlib.util
 import json
-import socket
 from pathlib import Path
 
 import pytest
 import yaml
 from safetensors.torch import load_file
 from support import distributed_run
-from support.processes import run_python
+from support.processes import free_port, run_forked
 from support.recipes import make_recipe
 
 from residual_hf.base.files import read_json, read_json_lines
@@ -20,8 +19,6 @@ from residual_hf.base.files import read_json, read_json_lines
 SCRIPT = Path(distributed_run.__file__)
 AS_GPUS = Path(distributed_run.__file__).with_name("launched_as_gpus.py")
 REPOSITORY = Path(__file__).parents[2]
-TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2")
-
 
 SIMCUT = {"simcut": 3.0, "simcut_rate": 1 - 1e-9}  # lacks all embeddings: the passes differ alike in every process
 RUNS = {
@@ -39,7 +36,7 @@ def in_two_processes(tmp_path_factory):
     (folder / "recipe.yaml").write_text(yaml.safe_dump(make_recipe(folder).as_dict()))
     (folder / "run").mkdir()
     (folder / "run" / "mine").write_text("mine")
-    done = run_python(*TORCHRUN, SCRIPT, folder, json.dumps(RUNS))
+    done = run_forked(SCRIPT, folder, json.dumps(RUNS), processes=2)
     figures = next(line for line in done.stdout.splitlines() if line.startswith("FIGURES"))
     return folder, json.loads(figures.removeprefix("FIGURES")), done.stderr
 
@@ -97,14 +94,11 @@ def accelerate(config, folder, command, **environment):
     diagnostics = None if "deepspeed" in config else {"every": 4}
     recipe = make_recipe(folder, max_updates=12, eval_every=6, diagnostics=diagnostics)
     (folder / "recipe.yaml").write_text(yaml.safe_dump(recipe.as_dict()))
-    with socket.socket() as free:  # tests run in parallel
-        free.bind(("", 0))
-        port = str(free.getsockname()[1])
     config_file = str(REPOSITORY / "examples/launch" / config)
     launcher = ["accelerate.commands.launch", "--config_file", config_file, "--num_processes", "2"]
-    launcher += ["--main_process_port", port]
+    launcher += ["--main_process_port", free_port()]
     # in the repository its package would be imported before an installed one, which has the native kernels
-    run_python("-m", *launcher, *command, "train", folder / "recipe.yaml", cwd=folder, **environment)
+    run_forked("-m", *launcher, *command, "train", folder / "recipe.yaml", cwd=folder, **environment)
     return folder / "run"
 
 

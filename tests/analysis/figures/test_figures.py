@@ -26,6 +26,12 @@ REVIEWERS = {f"reviewer-{number}" for number in (1, 2, 4, 5, 6, 7, 9)}
 pytestmark = pytest.mark.usefixtures("small_generated_corpus")
 
 
+@pytest.fixture
+def no_pictures(monkeypatch):
+    """Drawing one takes half a second; the tables are written."""
+    monkeypatch.setattr(output, "to_pictures", lambda *arguments: {"svg": b""})
+
+
 def test_names_are_those_of_the_papers():
     assert set(FIGURES) == QUICK | REVIEWERS | {"admin-10", "skip-3", "theorems"}
     assert find_figures(["all"]) == list(FIGURES.values())
@@ -72,7 +78,7 @@ def test_caption_says_what_is_reduced(tmp_path, monkeypatch):
     assert captions[1].endswith("Sizes: layers 1, width 64, ffn 32. Seeds: 1.")
 
 
-def test_modes_and_sizes_of_the_user(tmp_path):
+def test_modes_and_sizes_of_the_user(no_pictures, tmp_path):
     figure = dataclasses.replace(FIGURES["admin-3"], sizes={"layers": 2, "width": 32, "ffn": 32})
     (table, *_) = drawing.draw_figure(figure, tmp_path, modes=("pre_ln", "mhc"), seeds=(1, 2))
     rows = list(csv.DictReader(table.open()))
@@ -92,8 +98,7 @@ def own_run(tmp_path):
     return tmp_path / "run"
 
 
-def test_figures_of_a_model(own_run, tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(output, "to_pictures", lambda *arguments: {"svg": b""})  # drawing all takes 20 seconds
+def test_figures_of_a_model(own_run, no_pictures, tmp_path, capsys):
     command = ["figures", "all", "--model", str(own_run), "--seeds", "1", "--output-dir", str(tmp_path / "out")]
     assert main([*command, "--modes", "admin"]) == 0
     assert {path.stem for path in (tmp_path / "out").iterdir()} == QUICK - {"admin-5"}
@@ -125,7 +130,7 @@ def test_models_in_half_precision_are_measured_in_fp32(own_run):
     assert all(point.y > 0 for point in FIGURES["admin-4"].probe(own.model, own.batch(1), "run", 1))
 
 
-def test_text_and_modes_for_a_model_are_checked(own_run, tmp_path):
+def test_text_and_modes_for_a_model_are_checked(own_run, no_pictures, tmp_path):
     with pytest.raises(InputError, match="--source, --reference: missing"):
         OwnModel.load(str(own_run / "model"))
     with pytest.raises(InputError, match="3 lines for 4 of"):

@@ -84,7 +84,7 @@ def read(path):
     return page
 
 
-def test_two_runs_are_compared(make_run, tmp_path, capsys):
+def test_two_runs_are_compared(make_run, resamples, tmp_path, capsys):
     runs = [make_run("bad", BAD), make_run("good", GOOD, lr=0.001)]
     output = tmp_path / "report.html"
     assert main(["report", *map(str, runs), "--output-file", str(output)]) == 0

@@ -1,0 +1,80 @@
+# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
+"""Reads XML in bounded memory, without entities, external files and network access."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from typing import IO, Any
+
+from .errors import InputError, requires
+
+with requires("documents"):
+    from lxml import etree
+
+XML_LANG = "{http://www.w3.org/XML/1998/namespace}lang"
+SAFE = {"resolve_entities": False, "load_dtd": False, "no_network": True, "huge_tree": False}
+"""Without `huge_tree`, libxml2 refuses text of more than 10 MB, and 256 levels of nesting."""
+MOST_PARTS = 10_000
+"""Elements in a unit of `xml_elements`."""
+
+
+def read_xml(content: bytes, where: str) -> Any:
+    """The tree of an XML document. Raises `InputError`, which begins with `where`, if it cannot be read."""
+    try:
+        tree = etree.fromstring(content, etree.XMLParser(**SAFE)).getroottree()
+    except etree.LxmlError as error:
+        raise InputError(f"{where}: not XML that can be read: {error}") from error
+    _refuse_entities(tree, where)
+    return tree
+
+
+def xml_elements(file: IO[bytes], where: str, names: Collection[str]) -> Iterator[Any]:
+    """The elements with these local names, in order; each is only complete until the next is read.
+
+    What is outside of them is dropped while reading. Raises `InputError`, which begins with `where`, for XML that
+    cannot be read and for an element of more than `MOST_PARTS`.
+    """
+    parts = -1  # in an element with one of the names
+    checked = False
+    try:
+        options = SAFE | {"remove_comments": True, "remove_pis": True}
+        for event, element in etree.iterparse(file, events=("start", "end"), **options):
+            if not checked:
+                _refuse_entities(element.getroottree(), where)
+                checked = True
+            wanted = local_name(element) in names
+            if event == "start":
+                parts += 1 if wanted or parts >= 0 else 0
+                if parts > MOST_PARTS:
+                    raise InputError(f"{where}: <{'>, <'.join(names)}> of more than {MOST_PARTS:,} elements")
+                continue
+            if wanted:
+                yield element
+                parts = -1
+            if parts < 0:
+                element.clear()
+                while element.getprevious() is not None:
+                    del element.getparent()[0]
+    except etree.LxmlError as error:
+        raise InputError(f"{where}: not XML that can be read: {error}") from error
+
+
+def local_name(element: Any) -> str:
+    """The name of an element without its namespace; empty for comments and processing instructions."""
+    return element.tag.rpartition("}")[2] if isinstance(element.tag, str) else ""
+
+
+def text_of(element: Any, inline: Collection[str], where: str) -> str:
+    """The text of an element and of its children with the local names `inline`."""
+    text = element.text or ""
+    for child in element:
+        if child.tag is etree.Entity:
+            raise InputError(f"{where}: the entity {child.text} is not defined")
+        text += (text_of(child, inline, where) if local_name(child) in inline else "") + (child.tail or "")
+    return text
+
+
+def _refuse_entities(tree: Any, where: str) -> None:
+    dtd = tree.docinfo.internalDTD
+    if dtd is not None and next(dtd.iterentities(), None) is not None:
+        raise InputError(f"{where}: defines entities, must have none")

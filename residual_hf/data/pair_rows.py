@@ -1,0 +1,70 @@
+# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
+"""The sentence pair of a row: a line of TSV or JSONL, a row of a table or of a data set."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from residual_hf.base.errors import InputError
+
+from .data_settings import CorpusSpec
+from .text_files import one_line
+
+Pair = tuple[str, str]
+
+
+def tsv_pair(line: str, spec: CorpusSpec, where: str) -> Pair:
+    first, second = int(spec.source_column or 1) - 1, int(spec.target_column or 2) - 1
+    fields = line.split("\t")
+    found = f"{where} has {len(fields)} tab-separated fields"
+    if spec.source_column is None and len(fields) != 2:
+        raise InputError(f"{found}, must have 2; to choose 2 of more, set source_column and target_column")
+    if len(fields) <= max(first, second):
+        raise InputError(f"{found}, but columns {first + 1} and {second + 1} are to be read")
+    return fields[first], fields[second]
+
+
+def json_pair(line: str, spec: CorpusSpec, where: str) -> Pair:
+    return record_pair(read_record(line, where), spec, where)
+
+
+def read_record(line: str, where: str = "a line") -> Any:
+    try:
+        return json.loads(line)
+    except json.JSONDecodeError as error:
+        raise InputError(f"{where} is not JSON: {error.msg} at character {error.pos + 1}") from error
+    except (ValueError, RecursionError) as error:  # a number of thousands of digits, nested too deeply
+        raise InputError(f"{where} cannot be read as JSON: {error}") from error
+
+
+def record_pair(record: Any, spec: CorpusSpec, where: str) -> Pair:
+    """The texts of a JSON object or a row of a data set."""
+    if spec.text_column is not None:
+        line = one_line(_text(record, spec.text_column, where))
+        return line, line
+    keys: tuple[object, object] = (spec.source_column, spec.target_column)
+    if spec.source_column is None:
+        keys = (spec.source_lang, spec.target_lang)
+        if not (isinstance(record, dict) and (keys[0] in record or keys[1] in record)):
+            record, where = _value(record, "translation", where), f"{where}, `translation`"
+    return _text(record, keys[0], where), _text(record, keys[1], where)
+
+
+def _text(record: Any, key: object, where: str) -> str:
+    text = _value(record, key, where)
+    if not isinstance(text, str):
+        raise InputError(f"{where}: `{key}` is {text!r}, must be a string")
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise InputError(f"{where}: `{key}` has an unpaired surrogate, which UTF-8 cannot encode") from error
+    return text
+
+
+def _value(record: Any, key: object, where: str) -> Any:
+    if not isinstance(record, dict):
+        raise InputError(f"{where}: {record!r} is not an object with the key `{key}`")
+    if key not in record:
+        raise InputError(f"{where}: no key `{key}`; the keys are {', '.join(map(repr, record)) or 'none'}")
+    return record[key]

@@ -1,0 +1,93 @@
+# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
+"""Documents that are zip archives of XML: docx, pptx, odt, odp, ods. What has no text is copied as it is."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import zipfile
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from copy import copy
+from pathlib import Path
+from typing import Any, Protocol
+
+from residual_hf.base.archives import open_archive, read_part
+from residual_hf.base.errors import InputError
+from residual_hf.base.xml_reader import etree, read_xml
+from residual_hf.generation.markup import Block
+
+from .document import Document, has_text
+from .mixed_content import Dialect, read_mixed, write_mixed
+from .office_open import paragraphs_of
+
+TEXT_NAMESPACE = "{urn:oasis:names:tc:opendocument:xmlns:text:1.0}"
+OPEN_DOCUMENT_TEXT = Dialect(("span", "a", "meta", "ruby", "ruby-base"), spaces=("s",), breaks=("tab", "line-break"))
+
+
+class Paragraph(Protocol):
+    """An element with the content of a block."""
+
+    block: Block
+
+    def write(self, block: Block) -> None: ...
+
+
+class OpenDocumentParagraph:
+    """A paragraph or heading. Footnotes, frames and comments in it have paragraphs of their own."""
+
+    def __init__(self, element: Any):
+        self.element, self.block = element, read_mixed(element, OPEN_DOCUMENT_TEXT)
+
+    def write(self, block: Block) -> None:
+        write_mixed(self.element, block, OPEN_DOCUMENT_TEXT)
+
+
+def open_document_paragraphs(tree: Any) -> Iterator[OpenDocumentParagraph]:
+    return map(OpenDocumentParagraph, tree.iter(f"{TEXT_NAMESPACE}p", f"{TEXT_NAMESPACE}h"))
+
+
+WORD = r"word/(document|header\d*|footer\d*|footnotes|endnotes|comments|charts/chart\d*|diagrams/data\d*)\.xml"
+SLIDES = r"ppt/(slides|notesSlides|charts|diagrams)/[^/]+\.xml"
+OPEN_DOCUMENT = r"(.+/)?(content|styles)\.xml"
+PARTS: dict[str, tuple[str, Callable[[Any], Iterable[Paragraph]]]] = {
+    ".docx": (WORD, paragraphs_of),
+    ".pptx": (SLIDES, paragraphs_of),
+    **dict.fromkeys((".odt", ".odp", ".ods"), (OPEN_DOCUMENT, open_document_paragraphs)),
+}
+"""By suffix: which files of the archive have text, and their paragraphs."""
+
+
+class ArchivedDocument(Document):
+    def __init__(self, path: Path):
+        super().__init__(path)
+        pattern, paragraphs = PARTS[path.suffix.lower()]
+        self._trees: dict[str, Any] = {}
+        with open_archive(path) as archive:
+            for name in archive.namelist():
+                if re.fullmatch(pattern, name):
+                    self._trees[name] = read_xml(read_part(archive, name), f"{path}: {name}")
+        if not self._trees:
+            raise InputError(f"{path}: no text found, must be a {path.suffix.lower()} document")
+        found = [paragraph for tree in self._trees.values() for paragraph in paragraphs(tree)]
+        self._paragraphs = [paragraph for paragraph in found if has_text(paragraph.block)]
+        self.blocks = [paragraph.block for paragraph in self._paragraphs]
+
+    def write(self, path: Path, blocks: Sequence[Block]) -> None:
+        for paragraph, block in zip(self._paragraphs, blocks, strict=True):
+            paragraph.write(block)
+        changed = {
+            name: etree.tostring(tree, xml_declaration=True, encoding="UTF-8", standalone=tree.docinfo.standalone)
+            for name, tree in self._trees.items()
+        }
+        rewrite_archive(self.path, path, changed)
+
+
+def rewrite_archive(source: Path, target: Path, changed: dict[str, bytes]) -> None:
+    """Copy a zip archive with other content for some of its files; order, dates and compression stay."""
+    with open_archive(source) as old, zipfile.ZipFile(target, "w") as new:
+        for entry in old.infolist():
+            if entry.filename in changed:
+                new.writestr(copy(entry), changed[entry.filename])
+            else:
+                with old.open(entry) as original, new.open(copy(entry), "w") as copied:
+                    shutil.copyfileobj(original, copied)

@@ -1,0 +1,96 @@
+# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
+"""PO and XLIFF: what has no translation yet is translated, everything else stays as it is."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from residual_hf.base.errors import InputError
+from residual_hf.base.xml_reader import etree, read_xml
+from residual_hf.data.pair_formats import XLIFF_INLINE, read_po
+from residual_hf.generation.markup import Block
+
+from .document import Document, has_text, read_bytes
+from .literal_text import marked, read_marks, write_marks
+from .mixed_content import Dialect, read_mixed, write_mixed
+
+EMPTY_MESSAGE = re.compile(r'^(msgstr(?:\[\d+\])?[ \t]*)""(?=[ \t]*\r?$)(?!\s*\n[ \t]*")', re.MULTILINE)
+HEADER = re.compile(r'^msgid[ \t]*""[ \t]*\r?\n\Z', re.MULTILINE)
+"""What is before the message of a header: an empty name in one line."""
+FILLED = re.compile(r"(?<=\S)\n(?=[a-z])")
+"""A line break within a sentence."""
+ESCAPES = str.maketrans({"\\": "\\\\", '"': '\\"', "\n": "\\n", "\t": "\\t", "\r": "\\r"})
+XLIFF_TEXT = Dialect(XLIFF_INLINE, shown=("equiv-text", "equiv", "disp"))
+
+
+class POFile(Document):
+    """A message catalogue of gettext. Of plural forms, the first is translated from the singular."""
+
+    def __init__(self, path: Path):
+        super().__init__(path)
+        catalogue = read_po(path)
+        self._encoding = catalogue.encoding
+        self._text = read_bytes(path).decode(self._encoding)
+        self._places = [
+            match
+            for match in EMPTY_MESSAGE.finditer(self._text)
+            if not HEADER.search(self._text, max(0, match.start() - 50), match.start())
+        ]
+        sources: list[str] = []
+        for entry in catalogue:
+            if entry.obsolete:
+                continue
+            forms = sorted(entry.msgstr_plural.items()) if entry.msgid_plural else [(0, entry.msgstr)]
+            several = entry.msgid_plural and len(forms) == 1
+            for number, text in forms:
+                if not text:
+                    sources.append(entry.msgid_plural if number or several else entry.msgid)
+        if len(sources) != len(self._places):
+            raise InputError(f"{path}: {len(sources)} empty messages, but {len(self._places)} lines of such")
+        self.blocks = [read_marks(marked(FILLED.sub(" ", source))) for source in sources]
+
+    def write(self, path: Path, blocks: Sequence[Block]) -> None:
+        written, end = "", 0
+        for place, block in zip(self._places, blocks, strict=True):
+            written += self._text[end : place.start()] + f'{place[1]}"{write_marks(block).translate(ESCAPES)}"'
+            end = place.end()
+        path.write_bytes((written + self._text[end:]).encode(self._encoding))
+
+
+class XLIFFFile(Document):
+    """An XLIFF file, of version 1.2 or 2.x. Elements in the source come into the target."""
+
+    def __init__(self, path: Path):
+        super().__init__(path)
+        self._tree = read_xml(read_bytes(path), str(path))
+        found = [(unit, read_mixed(unit.find("{*}source"), XLIFF_TEXT)) for unit in self._untranslated()]
+        self._units = [unit for unit, block in found if has_text(block)]
+        self.blocks = [block for _, block in found if has_text(block)]
+
+    def _untranslated(self) -> Iterator[Any]:
+        for unit in self._tree.iter("{*}trans-unit", "{*}segment"):
+            source, target = unit.find("{*}source"), unit.find("{*}target")
+            if source is None or any(each.get("translate") == "no" for each in (unit, *unit.iterancestors())):
+                continue
+            if target is None or not (len(target) or (target.text or "").strip()):
+                yield unit
+
+    def write(self, path: Path, blocks: Sequence[Block]) -> None:
+        for unit, block in zip(self._units, blocks, strict=True):
+            source, target = unit.find("{*}source"), unit.find("{*}target")
+            if target is None:
+                before = unit.find("{*}seg-source")
+                target = etree.Element(source.tag.replace("}source", "}target"))
+                target.tail = source.tail
+                (source if before is None else before).addnext(target)
+            write_mixed(target, block, XLIFF_TEXT, copied=True)
+            if unit.tag.endswith("segment"):
+                unit.set("state", "translated")
+            else:
+                target.set("state", "needs-review-translation")
+                target.set("state-qualifier", "mt-suggestion")
+        encoding = self._tree.docinfo.encoding or "UTF-8"
+        path.write_bytes(etree.tostring(self._tree, xml_declaration=True, encoding=encoding))

@@ -1,0 +1,62 @@
+# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
+"""What documents of all formats have in common."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from pathlib import Path
+
+from residual_hf.base.errors import InputError
+from residual_hf.generation.checks import has_letters
+from residual_hf.generation.markup import Block
+
+LARGEST_TEXT = 64 * 2**20
+"""Bytes of a file of text, which is read into memory."""
+
+
+class Document(ABC):
+    """A document that is read; `blocks` are to be translated."""
+
+    blocks: Sequence[Block]
+
+    def __init__(self, path: Path):
+        self.path = path
+
+    @abstractmethod
+    def write(self, path: Path, blocks: Sequence[Block]) -> None:
+        """Write the document once, with translations in the places of `blocks`."""
+
+
+def has_text(block: Block) -> bool:
+    """Whether a block has letters to translate."""
+    return any(
+        has_letters(piece) if isinstance(piece, str) else not piece.keep and has_text(piece.pieces) for piece in block
+    )
+
+
+def read_bytes(path: Path) -> bytes:
+    """A file of text. Raises `InputError` for one that is missing, cannot be read or is larger than `LARGEST_TEXT`."""
+    try:
+        with path.open("rb") as file:
+            content = file.read(LARGEST_TEXT + 1)
+    except FileNotFoundError:
+        raise InputError(f"no such file: {path}") from None
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read: {error.strerror}") from error
+    if len(content) > LARGEST_TEXT:
+        raise InputError(f"{path}: has more than {LARGEST_TEXT / 2**20:.0f} MiB")
+    return content
+
+
+def read_text(path: Path) -> str:
+    """A file of UTF-8, or UTF-16 with a byte order mark. Raises `InputError` for other bytes and like `read_bytes`."""
+    content = read_bytes(path)
+    encoding = "utf-16" if content[:2] in (b"\xff\xfe", b"\xfe\xff") else "utf-8"
+    try:
+        text = content.decode(encoding)
+    except UnicodeDecodeError as error:
+        raise InputError(f"{path}: not {encoding.upper()} at byte {error.start + 1}") from error
+    if "\0" in text:
+        raise InputError(f"{path}: has NUL characters, must be text")
+    return text

@@ -1,0 +1,145 @@
+# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
+"""Markdown (CommonMark with tables). Only the text of paragraphs, headings, lists and tables is replaced."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from residual_hf.base.errors import requires
+from residual_hf.generation.markup import Block
+
+from .document import Document, has_text, read_text
+from .literal_text import END, START, Mark, marked, read_marks, write_marks
+from .plain import lines_of, write_lines
+
+with requires("documents"):
+    from markdown_it import MarkdownIt
+
+FRONT_MATTER = re.compile(r"\A---[ \t]*\r?\n.*?^(---|\.\.\.)[ \t]*$", re.DOTALL | re.MULTILINE)
+SPECIAL = re.compile(
+    r"\\(?=[!-/:-@\[-`{-~])|`|\*(?=\S)|(?<=\S)\*|(?<!\w)_(?=\S)|(?<=\S)_(?!\w)|<(?=[A-Za-z/!?])|\](?=[(\[])|&(?=#?\w+;)"
+)
+"""Characters that would not be text."""
+AT_START = re.compile(r"\A([-+#>](?=\s)|\d+(?=[.)]\s))")
+FOOTNOTE = re.compile(r"(\[\^[^\]\s]+\])")
+
+
+class Span(NamedTuple):
+    """Where a text is: its first and last line, and its start and end in these."""
+
+    first: int
+    last: int
+    start: int
+    end: int
+
+
+class MarkdownFile(Document):
+    def __init__(self, path: Path):
+        super().__init__(path)
+        text = read_text(path)
+        self._lines = lines_of(text)
+        if front := FRONT_MATTER.match(text):  # blank lines in its place keep the numbers
+            text = "\n" * front[0].count("\n") + text[front.end() :]
+        parser = MarkdownIt("commonmark").enable(["table", "strikethrough"])
+        parser.normalizeLink = lambda url: url  # type: ignore[method-assign]  # links stay as they are written
+        parser.validateLink = lambda url: True  # type: ignore[method-assign]
+        ends = [0] * len(self._lines)  # of what is found in each line
+        self._spans: list[tuple[Span, bool]] = []
+        self.blocks: list[Block] = []
+        in_table = False
+        for token in parser.parse(text):
+            in_table = {"table_open": True, "table_close": False}.get(token.type, in_table)
+            if token.type != "inline" or not token.map:
+                continue
+            places = self._places(token.content.split("\n"), token.map[0], ends)
+            if places is None:
+                continue
+            prefixes = [self._lines[row][:start] for row, start, _ in places]
+            block = read_marks(_parts(token.children or [], prefixes))
+            if has_text(block):
+                self._spans.append((Span(places[0][0], places[-1][0], places[0][1], places[-1][2]), in_table))
+                self.blocks.append(block)
+
+    def _places(self, content: Sequence[str], first: int, ends: list[int]) -> list[tuple[int, int, int]] | None:
+        """Line, start and end of each line of a content; None if the file has it in another form."""
+        places = []
+        for row, part in enumerate(content, start=first):
+            line, end = self._lines[row], ends[row]
+            found = [(line.find(written, end), len(written)) for written in (part, part.replace("|", "\\|"))]
+            start, length = max(found)
+            if start < 0:
+                return None
+            ends[row] = start + length
+            places.append((row, start, ends[row]))
+        return places
+
+    def write(self, path: Path, blocks: Sequence[Block]) -> None:
+        written: list[str] = []
+        row = column = 0
+        for (span, in_table), block in zip(self._spans, blocks, strict=True):
+            text = write_marks(block, _escaped)
+            text = text.replace("|", "\\|") if in_table else AT_START.sub(_escaped_start, text, count=1)
+            written += self._between((row, column), (span.first, span.start))
+            written.append(text)
+            row, column = span.last, span.end
+        written += self._between((row, column), (len(self._lines), 0))
+        write_lines(path, written)
+
+    def _between(self, start: tuple[int, int], end: tuple[int, int]) -> list[str]:
+        """The text between two places, each a line and a column."""
+        lines = self._lines[start[0] : end[0] + 1]
+        if end[0] < len(self._lines):
+            lines[-1] = lines[-1][: end[1]]
+        if lines:
+            lines[0] = lines[0][start[1] :]
+        return lines
+
+
+def _parts(tokens: Sequence[Any], prefixes: Sequence[str]) -> Iterator[str | Mark]:
+    """The text and the marks of a content whose lines begin with `prefixes`."""
+    line = 0
+    links: list[str] = []  # what ends those that are open
+    following = iter(tokens)
+    for token in following:
+        if token.type == "text":
+            parts = FOOTNOTE.split(token.content)
+            yield from (Mark(part) if number % 2 else part for number, part in enumerate(parts))
+        elif token.type in ("softbreak", "hardbreak"):
+            line += 1
+            yield " " if token.type == "softbreak" else Mark(f"  \n{prefixes[line]}", text="\n")
+        elif token.type == "code_inline":
+            space = " " * (token.content[:1] == "`" or token.content[-1:] == "`")
+            yield Mark(f"{token.markup}{space}{token.content}{space}{token.markup}", text=token.content)
+        elif token.type == "link_open" and token.markup == "autolink":
+            content = next(following).content
+            next(following)
+            yield Mark(f"<{content}>", text=content)
+        elif token.type == "link_open":
+            links.append(f"]({_target(token, 'href')})")
+            yield Mark("[", START, "a")
+        elif token.type == "link_close":
+            yield Mark(links.pop(), END, "a")
+        elif token.type == "image":
+            yield Mark(f"![{token.content}]({_target(token, 'src')})")
+        elif token.type == "html_inline":
+            yield from marked(token.content)
+        elif token.nesting:
+            yield Mark(token.markup, START if token.nesting > 0 else END, token.tag)
+
+
+def _target(token: Any, name: str) -> str:
+    """Address and title of a link or an image, as they are written."""
+    address, title = str(token.attrs.get(name, "")), token.attrs.get("title")
+    address = f"<{address}>" if re.search("[ ()]", address) or not address else address
+    return address if title is None else f'{address} "{title.replace(chr(34), chr(92) + chr(34))}"'
+
+
+def _escaped(text: str) -> str:
+    return SPECIAL.sub(lambda found: "&amp;" if found[0] == "&" else f"\\{found[0]}", text).replace("\n", "")
+
+
+def _escaped_start(found: re.Match[str]) -> str:
+    return f"{found[0]}\\" if found[0].isdecimal() else f"\\{found[0]}"

@@ -1,0 +1,75 @@
+# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
+"""XML elements whose content is text with elements inside, as OpenDocument and XLIFF have."""
+
+from __future__ import annotations
+
+import copy
+import re
+from collections.abc import Collection
+from typing import Any, NamedTuple
+
+from residual_hf.base.errors import InputError
+from residual_hf.base.xml_reader import etree, local_name
+from residual_hf.generation.markup import Block, Inline
+
+
+class Dialect(NamedTuple):
+    """Local names of elements inside text.
+
+    Attributes:
+        paired: whose content is part of the text; others are moved as they are.
+        spaces: which stand for a space, or for more after a space.
+        breaks: which end a line.
+        shown: attributes with the text that others stand for, which is read with the sentence.
+    """
+
+    paired: Collection[str]
+    spaces: Collection[str] = ()
+    breaks: Collection[str] = ()
+    shown: Collection[str] = ()
+
+
+def read_mixed(element: Any, dialect: Dialect) -> Block:
+    """The content of an element; the elements inside are the content of `Inline`."""
+    block: Block = [_in_line(element.text)]
+    for child in element:
+        name = local_name(child)
+        if child.tag is etree.Entity:
+            raise InputError(f"the entity {child.text} is not defined")
+        last = block[-1]
+        if name in dialect.spaces and isinstance(last, str) and last[-1:].strip():
+            block.append(" ")
+        elif name in dialect.breaks:
+            block.append(Inline(child, ["\n"], keep=True))
+        elif name in dialect.paired:
+            block.append(Inline(child, read_mixed(child, dialect)))
+        else:
+            text = next((child.get(name) for name in dialect.shown if child.get(name)), "")
+            block.append(Inline(child, [text] if text else [], keep=text != ""))
+        block.append(_in_line(child.tail))
+    return [piece for piece in block if piece != ""]
+
+
+def write_mixed(element: Any, block: Block, dialect: Dialect, *, copied: bool = False) -> None:
+    """Replace the content of an element. What is not paired is moved there, or `copied`."""
+    for child in list(element):
+        element.remove(child)
+    element.text = None
+    for piece in block:
+        if isinstance(piece, str):
+            text = piece.replace("\n", "")  # which stood for a break
+            if len(element):
+                element[-1].tail = (element[-1].tail or "") + text
+            else:
+                element.text = (element.text or "") + text
+        elif local_name(piece.content) in dialect.paired:
+            inside = etree.SubElement(element, piece.content.tag, piece.content.attrib, piece.content.nsmap)
+            write_mixed(inside, piece.pieces, dialect, copied=copied)
+        else:
+            child = copy.deepcopy(piece.content) if copied else piece.content
+            child.tail = None
+            element.append(child)
+
+
+def _in_line(text: str | None) -> str:
+    return re.sub("[ \\t\\r\\n]+", " ", text or "")

@@ -1,0 +1,107 @@
+# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
+"""Text files and subtitles (SubRip, WebVTT)."""
+
+from __future__ import annotations
+
+import html
+import re
+from bisect import bisect_left
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+from residual_hf.generation.markup import Block
+
+from .document import Document, read_text
+from .literal_text import marked, read_marks, write_marks
+
+SPEAKER = re.compile(r"\s*(<[^>]*>)*\s*[-–—♪]")
+"""How a line of a subtitle begins that does not continue the one before."""
+
+
+class TextFile(Document):
+    """A text file, whose lines are paragraphs."""
+
+    def __init__(self, path: Path):
+        super().__init__(path)
+        self._lines = lines_of(read_text(path))
+        self.blocks = [[line.rstrip("\r\n")] for line in self._lines]
+
+    def write(self, path: Path, blocks: Sequence[Block]) -> None:
+        pairs = zip(self._lines, map(write_marks, blocks), strict=True)
+        write_lines(path, [text + line[len(line.rstrip("\r\n")) :] for line, text in pairs])
+
+
+class Subtitles(Document):
+    """Subtitles whose times stay. The lines of a cue are one text, unless several people speak."""
+
+    def __init__(self, path: Path):
+        super().__init__(path)
+        text = read_text(path)
+        decode: Callable[[str], str] = html.unescape if path.suffix.lower() == ".vtt" else str
+        self._encode: Callable[[str], str] = _escaped if path.suffix.lower() == ".vtt" else str
+        self._end = "\r\n" if "\r\n" in text else "\n"
+        self._parts: list[str | int] = []  # lines as they are, and the numbers of lines of texts
+        self.blocks: list[Block] = []
+        for part in _cues(lines_of(text)):
+            if isinstance(part, str):
+                self._parts.append(part)
+            else:
+                several = len(part) > 1 and any(map(SPEAKER.match, part))
+                self._parts.append(0 if several else len(part))
+                self.blocks.append(read_marks(marked(("\n" if several else " ").join(part), decode)))
+
+    def write(self, path: Path, blocks: Sequence[Block]) -> None:
+        following = iter(blocks)
+        written: list[str] = []
+        for part in self._parts:
+            if isinstance(part, str):
+                written.append(part)
+                continue
+            text = write_marks(next(following), self._encode)
+            lines = _balanced(text, part) if part else text.split("\n")
+            written += [line + self._end for line in lines]
+        write_lines(path, written)
+
+
+def _cues(lines: Sequence[str]) -> Iterator[str | list[str]]:
+    """Lines that stay as they are, and the lines of each text, which follow a line with its times."""
+    text: list[str] | None = None
+    for line in lines:
+        if text is not None and line.strip():
+            text.append(line.strip())
+            continue
+        if text:
+            yield text
+        text = [] if "-->" in line else None
+        yield line
+    if text:
+        yield text
+
+
+def _balanced(text: str, lines: int) -> list[str]:
+    """The text in as many lines of similar length, as far as its words allow."""
+
+    def filled(width: int) -> list[str]:
+        found = [""]
+        for word in text.split(" "):
+            if found[-1] and len(found[-1]) + 1 + len(word) > width:
+                found.append(word)
+            else:
+                found[-1] += f" {word}" if found[-1] else word
+        return found
+
+    widths = range(-(-len(text) // lines), len(text) + 1)
+    return filled(widths[bisect_left(widths, True, key=lambda width: len(filled(width)) <= lines)])
+
+
+def _escaped(text: str) -> str:
+    return html.escape(text, quote=False)
+
+
+def lines_of(text: str) -> list[str]:
+    """The lines with their ends; only a line feed ends one."""
+    return re.findall(r"[^\n]*\n|[^\n]+", text)
+
+
+def write_lines(path: Path, lines: Sequence[str]) -> None:
+    path.write_text("".join(lines), encoding="utf-8", newline="")

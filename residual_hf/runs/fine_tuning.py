@@ -1,0 +1,111 @@
+# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
+"""How a first recipe trains on from a model: its vocabulary or another, all weights or adapters, and the rate."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import psutil
+import torch
+
+from residual_hf.base.errors import InputError
+from residual_hf.data.corpus import ParallelCorpus
+from residual_hf.data.data_settings import DataSettings
+from residual_hf.data.language_codes import adds_codes, set_languages
+
+from .warm_start import Start, load_start
+
+MORE_TOKENS = 1.25
+"""Tokens of a side in the vocabulary of the model, over those in a new one, from which the new one is better."""
+UNKNOWN = 0.001
+"""Share of unknown tokens from which a new vocabulary is better."""
+BYTES = 16
+"""For each trained parameter: weight, gradient and the two moments of Adam, in fp32."""
+RATES = {512: 1e-3, 1024: 5e-4}
+"""The learning rate for models narrower than this that learn a language."""
+RATE_OF_WIDE = 1e-4
+KNOWN_LANGUAGES, ADAPTERS = 1 / 5, 5
+"""Factors of that rate: for text in the languages of the model, and for adapters."""
+
+
+@dataclass(frozen=True)
+class FineTuning:
+    """A model to train on from, and how."""
+
+    name: str
+    start: Start
+    tokenizer: Any | None
+    """That of the model; None for a new one."""
+    lora: bool
+    freeze: tuple[str, ...]
+    lr: float
+
+    @property
+    def source(self) -> str:
+        """`model.from` of a recipe in any folder."""
+        return str(Path(self.name).resolve()) if Path(self.name).exists() else self.name
+
+    def size(self, size: Any) -> Any:
+        """A `first_recipe.Size` with the sizes of the model."""
+        config = self.start.model.config
+        layers = {f"{stack}_layers": config.stack_layers(stack) for stack in config.stacks}
+        own = size.vocab_size if self.tokenizer is None else config.vocab_size
+        return replace(size, d_model=config.d_model, vocab_size=own, dropout=config.dropout, **layers)
+
+    def __str__(self) -> str:
+        trained = "adapters (LoRA)" if self.lora else "all weights"
+        trained += f" except {', '.join(self.freeze)}" if self.freeze else ""
+        vocabulary = "its" if self.tokenizer is not None else "a new"
+        return f"start: {self.name} with {vocabulary} vocabulary; {trained} at a learning rate of {self.lr:g}"
+
+
+def propose(name: str, languages: tuple[str, str], data: DataSettings, sample: ParallelCorpus, new: Any) -> FineTuning:
+    """How to train a model on a corpus.
+
+    Args:
+        name: folder of a model or a run, or name on the Hub, see `load_start`.
+        languages: source and target of the corpus.
+        data: its files and languages.
+        sample: some of its pairs.
+        new: a tokenizer trained on these.
+
+    Raises `InputError` for a model that cannot be used.
+    """
+    start = load_start(name, {})
+    model, tokenizer, config = start.model, start.tokenizer, start.model.config
+    if adds_codes(tokenizer):
+        try:
+            set_languages(tokenizer, data, name)
+        except InputError:
+            tokenizer = None
+    divisible = hasattr(start.tokenizer, "backend_tokenizer")  # else its vocabulary cannot be exchanged
+    if tokenizer is not None and divisible and not serves(tokenizer, sample, new):
+        tokenizer = None
+    if tokenizer is None and not divisible:
+        raise InputError(f"--from: {name}: its {type(start.tokenizer).__name__} has no code for one of the languages")
+    total = sum(p.numel() for p in model.parameters())
+    tables = {id(p): p.numel() for p in (*model.model.encoder.embed_tokens.parameters(), *model.lm_head.parameters())}
+    lora = BYTES * total > memory() / 2
+    most_is_tables = tokenizer is not None and 2 * sum(tables.values()) > total
+    lr = next((rate for width, rate in RATES.items() if config.d_model < width), RATE_OF_WIDE)
+    if tokenizer is not None and (config.target_lang in (None, languages[1])):
+        lr *= KNOWN_LANGUAGES
+    freeze = ("*embed_tokens*",) if most_is_tables and not lora and adds_codes(tokenizer) else ()
+    return FineTuning(name, start, tokenizer, lora, freeze, lr * ADAPTERS if lora else lr)
+
+
+def serves(tokenizer: Any, sample: ParallelCorpus, new: Any) -> bool:
+    """Whether the vocabulary of a model serves for text as well as a new one would."""
+    for text in ({"text": sample.sources}, {"text_target": sample.targets}):
+        own, other = (list(chain.from_iterable(each(**text)["input_ids"])) for each in (tokenizer, new))
+        if own.count(tokenizer.unk_token_id) > UNKNOWN * len(own) or len(own) > MORE_TOKENS * len(other):
+            return False
+    return True
+
+
+def memory() -> int:
+    """Bytes for training: of the GPU if there is one, else of this machine."""
+    return torch.cuda.mem_get_info()[1] if torch.cuda.is_available() else psutil.virtual_memory().total

@@ -1,0 +1,124 @@
+# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
+"""Limits of HTTP connections: size and time of what a client sends before it gets an answer, and their number."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from contextlib import suppress
+from typing import Any
+
+import h11
+import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from .server_settings import ServerSettings
+
+OVERHEAD = 65_536  # bytes of a request besides its text
+BYTES_PER_CHARACTER = 12  # of a character in JSON, a form or a query, escaped: \\uXXXX\\uXXXX or %XX%XX%XX%XX
+BYTES_PER_LINE = 16  # of a request of the most bytes, at least; above the lines of a text of the most characters
+RECEIVED = (h11.DONE, h11.MUST_CLOSE, h11.MIGHT_SWITCH_PROTOCOL)  # states of a client whose request is complete
+
+
+def request_limit(settings: ServerSettings) -> int:
+    """Most bytes of the headers of a request, and of its body."""
+    return OVERHEAD + BYTES_PER_CHARACTER * settings.char_limit
+
+
+def uvicorn_config(app: Any, settings: ServerSettings, **options: Any) -> uvicorn.Config:
+    """The configuration of uvicorn with all limits."""
+    return uvicorn.Config(
+        app,
+        host=settings.host,
+        port=settings.port,
+        http=LimitedProtocol,
+        ws="none",
+        h11_max_incomplete_event_size=request_limit(settings),
+        timeout_keep_alive=settings.timeout,  # type: ignore[arg-type]  # any number of seconds
+        limit_concurrency=min(settings.max_connections, most_files() // 2),
+        timeout_graceful_shutdown=round(settings.timeout) + 5,
+        **options,
+    )
+
+
+def most_files() -> int:
+    """How many files and connections the process may open."""
+    with suppress(ImportError):  # Windows
+        from resource import RLIM_INFINITY, RLIMIT_NOFILE, getrlimit
+
+        soft, _ = getrlimit(RLIMIT_NOFILE)
+        if soft != RLIM_INFINITY:
+            return soft
+    return 1 << 20
+
+
+class LimitedProtocol(H11Protocol):
+    """HTTP/1.1 over one connection, which is closed unless the client does its part in `timeout_keep_alive` seconds.
+
+    Its part is to send a complete request, from the start of the connection or the answer to the last one, and to read
+    the answer. At `limit_concurrency` connections, a new one replaces that which has waited longest for its client.
+    h11 limits the size of the headers; their number, and that of the chunks of a body, is limited by their lines,
+    because h11 is slow at them.
+    """
+
+    deadline: asyncio.TimerHandle | None = None
+    waits_since = 0.0
+    lines = 0
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._wait_for_client()
+        if self.limit_concurrency is not None and len(self.connections) >= self.limit_concurrency:
+            waiting = (c for c in self.connections if isinstance(c, LimitedProtocol) and c.deadline)
+            min(waiting, key=lambda connection: connection.waits_since).drop()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._stop_waiting()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        if self.conn.their_state is not h11.SEND_BODY or b"transfer-encoding" in dict(self.headers):
+            self.lines += data.count(b"\n")
+            if self.lines > (self.config.h11_max_incomplete_event_size or 0) // BYTES_PER_LINE:
+                self.drop()
+                return
+        try:
+            super().data_received(data)
+        except h11.LocalProtocolError:  # nonsense after an answer
+            self.drop()
+
+    def handle_events(self) -> None:
+        super().handle_events()
+        if self.conn.their_state in RECEIVED:
+            self.lines = 0
+            if not self.cycle.response_complete and not self.flow.write_paused:
+                self._stop_waiting()
+
+    def on_response_complete(self) -> None:
+        self._wait_for_client()
+        super().on_response_complete()
+
+    def pause_writing(self) -> None:
+        self._wait_for_client()
+        super().pause_writing()
+
+    def resume_writing(self) -> None:
+        if not self.cycle.response_complete:
+            self._stop_waiting()
+        super().resume_writing()
+
+    def drop(self) -> None:
+        """Close the connection at once, also if the client does not read."""
+        self._stop_waiting()
+        self.connections.discard(self)
+        self.transport.abort()
+
+    def _wait_for_client(self) -> None:
+        self._stop_waiting()
+        self.waits_since = time.perf_counter()  # finer than the clock of the loop
+        self.deadline = self.loop.call_later(self.timeout_keep_alive, self.drop)
+
+    def _stop_waiting(self) -> None:
+        if self.deadline is not None:
+            self.deadline.cancel()
+            self.deadline = None

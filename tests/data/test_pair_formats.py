@@ -1,0 +1,241 @@
+# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
+"""Sentence pairs in the files of translators and offices."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import json
+import sys
+import zipfile
+from dataclasses import replace
+
+import pytest
+
+pytest.importorskip("lxml", reason="the extra [documents] is not installed")
+pytest.importorskip("polib", reason="the extra [documents] is not installed")
+
+from residual_hf.base import archives, xml_reader
+from residual_hf.base.errors import InputError
+from residual_hf.data import pair_formats
+from residual_hf.data.data_settings import CorpusSpec
+from residual_hf.data.multilingual import reverse_spec
+from residual_hf.data.pair_formats import languages_in
+from residual_hf.data.pair_reader import PairReader, count_rows
+
+PAIRS = [("a dog & a cat", "ein Hund & eine Katze"), ("two birds", "zwei Vögel"), ("last one", "der letzte")]
+TMX = """<?xml version="1.0"?>
+<!DOCTYPE tmx SYSTEM "tmx14.dtd">
+<tmx version="1.4"><header srclang="en-US"/><!-- units --><body>
+<tu><prop>x</prop><tuv xml:lang="en-US"><seg>a <bpt i="1">&lt;b></bpt>dog<ept i="1">&lt;/b></ept>
+   &amp; a <hi>cat</hi></seg></tuv><tuv xml:lang="de-DE"><seg>ein Hund &amp; eine Katze</seg></tuv></tu>
+<tu><tuv xml:lang="en-US"><seg>only French</seg></tuv><tuv xml:lang="fr"><seg>seulement</seg></tuv></tu>
+<tu><tuv lang="DE"><seg>zwei Vögel</seg></tuv><tuv lang="EN"><seg>two birds</seg></tuv></tu>
+<tu><tuv xml:lang="en-GB"><seg>last one</seg></tuv><tuv xml:lang="de"><seg>der letzte</seg></tuv></tu>
+</body></tmx>"""
+XLIFF_1 = """<xliff version="1.2" xmlns="urn:oasis:names:tc:xliff:document:1.2"><file source-language="en"
+target-language="de-DE"><body><group><trans-unit id="1"><source>a <g id="1">dog</g> &amp; <x id="2"/>a cat</source>
+<target state="final">ein <g id="1">Hund</g> &amp; eine <ph id="3">&lt;br></ph>Katze</target>
+<alt-trans><target>ein Köter</target></alt-trans></trans-unit></group>
+<trans-unit id="2"><source>two birds</source><target>zwei Vögel</target></trans-unit>
+<trans-unit id="3"><source>new</source><target/></trans-unit><trans-unit id="4"><source>newer</source></trans-unit>
+<trans-unit id="5"><source>copied</source><target state="needs-translation">copied</target></trans-unit>
+<trans-unit id="6"><source>last one</source><target>der letzte</target></trans-unit></body></file></xliff>"""
+XLIFF_2 = """<xliff version="2.1" xmlns="urn:oasis:names:tc:xliff:document:2.0" srcLang="en" trgLang="de"><file id="f">
+<unit id="1"><segment><source>a <pc id="1">dog</pc> &amp; a cat</source><target>ein Hund &amp; <ph id="2"/>eine
+<mrk id="3">Katze</mrk></target></segment><ignorable><source> </source><target> </target></ignorable>
+<segment state="translated"><source>two birds</source><target>zwei Vögel</target></segment>
+<segment state="initial"><source>new</source><target>new</target></segment></unit>
+<unit id="2"><segment><source>last one</source><target>der letzte</target></segment></unit></file></xliff>"""
+PO = r"""# a comment
+msgid ""
+msgstr ""
+"Language: de\n"
+"Content-Type: text/plain; charset=UTF-8\n"
+
+#: file.c:1
+msgid "a dog "
+"& a cat\n"
+msgstr "ein Hund & eine Katze\n"
+
+#, fuzzy
+msgid "old"
+msgstr "unsicher"
+
+msgid "untranslated"
+msgstr ""
+
+msgid "two birds"
+msgid_plural "last one"
+msgstr[0] "zwei Vögel"
+msgstr[1] "der letzte"
+
+#~ msgid "gone"
+#~ msgstr "weg"
+"""
+
+
+def table(path, rows, delimiter=","):
+    with path.open("w", newline="", encoding="utf-8-sig") as file:
+        csv.writer(file, delimiter=delimiter).writerows(rows)
+    return path
+
+
+def workbook(path, rows):
+    openpyxl = pytest.importorskip("openpyxl", reason="the extra [documents] is not installed")
+    book = openpyxl.Workbook()
+    for row in rows:
+        book.active.append(row)
+    book.create_sheet("notes").append(["not", "read"])
+    book.save(path)
+    return path
+
+
+def parquet(path, rows):
+    from pyarrow import Table
+    from pyarrow.parquet import write_table
+
+    write_table(Table.from_pylist(rows), path)
+    return path
+
+
+def json_lines(path, rows):
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+def text(path, content):
+    path.write_bytes(gzip.compress(content.encode()) if path.suffix == ".gz" else content.encode())
+    return path
+
+
+KEYED = [{"id": 1, "de": target, "en": source} for source, target in PAIRS]
+NESTED = [{"translation": {"en": source, "de": target}} for source, target in PAIRS]
+NUMBERED = [("id", "de", "en"), *((i, target, source) for i, (source, target) in enumerate(PAIRS))]
+FILES = {
+    "tmx": lambda f: text(f / "a.tmx", TMX),
+    "tmx.gz": lambda f: text(f / "a.TMX.gz", TMX),
+    "xliff 1.2": lambda f: text(f / "a.xlf", XLIFF_1),
+    "xliff 2.1": lambda f: text(f / "a.xliff", XLIFF_2),
+    "po": lambda f: text(f / "a.po", PO),
+    "csv": lambda f: table(f / "a.csv", [*PAIRS[:1], (), *PAIRS[1:]]),
+    "csv of languages": lambda f: table(f / "a.csv", NUMBERED, ";"),
+    "csv with a header": lambda f: table(f / "a.csv", [("Target", "Source"), *(pair[::-1] for pair in PAIRS)]),
+    "tsv": lambda f: table(f / "a.tsv", NUMBERED, "\t"),
+    "excel": lambda f: workbook(f / "a.xlsx", NUMBERED),
+    "jsonl": lambda f: json_lines(f / "a.jsonl", KEYED),
+    "nested jsonl": lambda f: json_lines(f / "a.jsonl", NESTED),
+    "parquet": lambda f: parquet(f / "a.parquet", KEYED),
+    "nested parquet": lambda f: parquet(f / "a.parquet", NESTED),
+}
+
+
+@pytest.mark.parametrize("make", FILES.values(), ids=FILES)
+def test_the_same_pairs_are_read_from_every_format(make, tmp_path):
+    spec = CorpusSpec(file=make(tmp_path), source_lang="en", target_lang="de")
+    assert PairReader(spec).take() == PAIRS
+    back = reverse_spec(spec)
+    assert PairReader(back).take() == [pair[::-1] for pair in PAIRS]
+    first = PairReader(spec)
+    first.take(2)
+    assert PairReader(spec, first.cursor).take() == PAIRS[2:], "reading continues"
+    assert count_rows(spec) >= 3 and count_rows(spec, most=1) >= 2
+
+
+def test_columns_are_chosen_by_name_or_number(tmp_path):
+    file = table(tmp_path / "a.csv", [("id", "English text", "Deutsch"), *((1, *pair) for pair in PAIRS)])
+    with pytest.raises(InputError, match="has 3 columns, whose names are not those of the languages; set "):
+        PairReader(CorpusSpec(file=file, source_lang="en", target_lang="de")).take()
+    languages = {"source_lang": "en", "target_lang": "de"}
+    named = CorpusSpec(file=file, source_column="English text", target_column="Deutsch", **languages)
+    assert PairReader(named).take() == PAIRS
+    numbered = replace(named, source_column=3, target_column=2)
+    assert PairReader(numbered).take()[1:] == [pair[::-1] for pair in PAIRS]
+    with pytest.raises(InputError, match="no column 'English'; the first row has 'id', 'English text', 'Deutsch'"):
+        PairReader(replace(named, source_column="English")).take()
+    with pytest.raises(InputError, match="row 1 has 3 columns, but columns 2 and 4 are to be read"):
+        PairReader(replace(named, source_column=2, target_column=4)).take()
+
+
+def test_a_header_is_known_by_the_columns_that_are_read(tmp_path):
+    spec = CorpusSpec(file=table(tmp_path / "a.tsv", NUMBERED, "\t"), source_column=3, target_column=2)
+    assert PairReader(replace(spec, source_lang="en", target_lang="de")).take() == PAIRS
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("a.tmx", "<tmx><body><tu>", r"a\.tmx: not XML that can be read: .*line 1"),
+        (
+            "a.tmx",
+            TMX.replace("xml:lang", "lang").replace("de", "nl").replace("DE", "nl"),
+            "no unit has both en and de",
+        ),
+        ("a.tmx", '<!DOCTYPE tmx [<!ENTITY a "x">]><tmx><tu/></tmx>', "defines entities, must have none"),
+        ("a.tmx", TMX.replace("two birds", "two &birds;"), "the entity &birds; is not defined"),
+        ("a.tmx", f"<tmx><tu>{'<tuv/>' * 99}</tu></tmx>", "<tu> of more than 50 elements"),
+        ("a.tmx.gz", "<tmx", "damaged gzip file"),
+        ("a.xlf", XLIFF_1.replace('"de-DE"', '"fr"'), "is from en to fr, must be of en and de"),
+        ("a.po", PO.replace("Language: de", "Language: fr"), "is from None to fr, must be of en and de"),
+        ("a.po", "message one", r"a\.po: cannot be read as a PO file"),
+        ("a.po", 'msgid "a\0"\nmsgstr "b"\n', "pair 1 has a NUL character"),
+        ("a.csv", "", "empty, must have at least one sentence pair"),
+        ("a.csv", f'"{"x" * 200_000}\n', "not CSV: field larger than field limit"),
+        ("a.xlsx", "PK", "cannot be read as a zip archive"),
+        ("a.parquet", "PAR1", "cannot be read as a parquet file"),
+        ("a.jsonl", '{"en": "x"}\n', "line 1: no key `de`|no key `translation`"),
+        ("a.docx", "x", "file: .* given, must be"),
+    ],
+)
+def test_what_cannot_be_read_is_named(tmp_path, monkeypatch, name, content, message):
+    monkeypatch.setattr(xml_reader, "MOST_PARTS", 50)
+    path = tmp_path / name
+    path.write_bytes(content.encode())
+    with pytest.raises(InputError, match=message):
+        PairReader(CorpusSpec(file=path, source_lang="en", target_lang="de")).take()
+
+
+def test_a_workbook_is_limited_before_it_is_unpacked(tmp_path, monkeypatch):
+    path = workbook(tmp_path / "a.xlsx", PAIRS)
+    with zipfile.ZipFile(path, "a", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("bomb", b"\0" * 10**6)
+    spec = CorpusSpec(file=path, source_lang="en", target_lang="de")
+    assert PairReader(spec).take() == PAIRS
+    monkeypatch.setattr(pair_formats, "LARGEST_WORKBOOK", 10**6)
+    with pytest.raises(InputError, match="MiB unpacked, must have at most"):
+        PairReader(spec).take()
+    monkeypatch.undo()
+    monkeypatch.setattr(archives, "MOST_FILES", 2)
+    with pytest.raises(InputError, match="files of"):
+        PairReader(spec).take()
+
+
+def test_the_extra_is_named(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "polib", None)
+    with pytest.raises(InputError, match=r"polib is not installed: pip install 'residual_hf\[documents\]'"):
+        PairReader(CorpusSpec(file=FILES["po"](tmp_path), source_lang="en", target_lang="de")).take()
+
+
+def test_units_that_were_read_are_forgotten(tmp_path):
+    """The parser is ahead of the elements by what it reads at once."""
+    unit = "<tu><tuv lang='en'><seg>a</seg></tuv><tuv lang='de'><seg>b</seg></tuv></tu>\n<x><y/></x>"
+    path = text(tmp_path / "a.tmx", f"<tmx><body>{unit * 5000}</body></tmx>")
+    with path.open("rb") as file:
+        for element in xml_reader.xml_elements(file, "a", ("tu",)):
+            assert len(element.getparent()) < 1000
+
+
+@pytest.mark.parametrize(
+    ("name", "found"),
+    [
+        ("tmx", ["en-US", "de-DE"]),
+        ("xliff 1.2", ["en", "de-DE"]),
+        ("xliff 2.1", ["en", "de"]),
+        ("csv with a header", ()),
+        ("jsonl", ["de", "en"]),
+        ("nested parquet", ["en", "de"]),
+    ],
+)
+def test_languages_are_what_a_file_names(name, found, tmp_path):
+    assert list(languages_in(FILES[name](tmp_path))) == list(found)
+    assert languages_in(table(tmp_path / "corpus.de-en.tsv", [("src", "tgt"), *PAIRS])) == ("de", "en")

@@ -1,0 +1,137 @@
+# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
+"""PO and XLIFF: empty targets are filled, the rest stays."""
+
+from __future__ import annotations
+
+import difflib
+
+import pytest
+
+pytest.importorskip("lxml", reason="the extra [documents] is not installed")
+pytest.importorskip("polib", reason="the extra [documents] is not installed")
+
+import polib
+from support.documents import upper_cased
+
+from residual_hf.base.errors import InputError
+from residual_hf.base.xml_reader import read_xml
+from residual_hf.documents.formats import read_document
+
+PO = r"""# translators
+msgid ""
+msgstr ""
+"Language: de\n"
+"Content-Type: text/plain; charset=UTF-8\n"
+"Plural-Forms: nplurals=2; plural=(n != 1);\n"
+
+#: file.c:1
+msgctxt "menu"
+msgid "already done, with a text that is much longer than the seventy-eight columns of a usual catalogue"
+msgstr "schon fertig"
+
+#, fuzzy
+msgid "old"
+msgstr "unsicher"
+
+#, c-format
+msgid "open <b>%s</b> or "
+"{name},\n"
+"or \"nothing\".\n"
+"New line\n"
+msgstr ""
+
+msgid "one file"
+msgid_plural "%d files"
+msgstr[0] ""
+msgstr[1] ""
+
+msgid "12345"
+msgstr   ""
+
+#~ msgid "gone"
+#~ msgstr ""
+"""
+FILLED = {
+    'msgstr ""': r'msgstr "OPEN <b>%s</b> OR {name}, OR \"NOTHING\".\nNEW LINE\n"',
+    'msgstr[0] ""': 'msgstr[0] "ONE FILE"',
+    'msgstr[1] ""': 'msgstr[1] "%d FILES"',
+    'msgstr   ""': 'msgstr   "12345"',
+}
+
+
+def changed_lines(before, after):
+    lines = difflib.ndiff(before.splitlines(), after.splitlines())
+    return [line for line in lines if line[0] in "+-"]
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n"], ids=["LF", "CRLF"])
+def test_only_empty_messages_of_a_catalogue_change(tmp_path, monkeypatch, end):
+    content = PO.replace("\n", end)
+    (tmp_path / "a.po").write_bytes(content.encode())
+    written = upper_cased(monkeypatch, tmp_path / "a.po").read_bytes().decode()
+    assert written.count("\r") == content.count("\r")
+    expected = [line for pair in FILLED.items() for line in (f"- {pair[0]}", f"+ {pair[1]}")]
+    assert sorted(changed_lines(content, written)) == sorted(expected)
+    assert [entry.msgstr for entry in polib.pofile(written)][2].startswith("OPEN <b>%s</b>")
+
+
+def test_a_catalogue_keeps_its_encoding(tmp_path, monkeypatch):
+    content = 'msgid ""\nmsgstr "Content-Type: text/plain; charset=ISO-8859-1\\n"\n\nmsgid "über"\nmsgstr ""\n'
+    (tmp_path / "a.po").write_bytes(content.encode("latin-1"))
+    assert 'msgstr "ÜBER"'.encode("latin-1") in upper_cased(monkeypatch, tmp_path / "a.po").read_bytes()
+
+
+XLIFF_1 = """<?xml version="1.0"?>
+<!-- by hand --><xliff xmlns="urn:oasis:names:tc:xliff:document:1.2" xmlns:x="urn:x" version="1.2"><file
+source-language="en"><body>
+  <trans-unit id="1"><source>done</source><target>fertig</target></trans-unit>
+  <trans-unit id="2" x:own="1"><source>see <g id="1">two <x id="2"/> birds</g> &amp; <ph id="3" equiv-text="{n}"/> cats
+    now</source>
+    <note>keep</note></trans-unit>
+  <trans-unit id="3"><source>new</source><seg-source><mrk>new</mrk></seg-source><target xml:lang="de"/></trans-unit>
+  <trans-unit id="4" translate="no"><source>name</source></trans-unit>
+  <trans-unit id="5"><source>12</source></trans-unit>
+</body></file></xliff>"""
+XLIFF_2 = """<xliff xmlns="urn:oasis:names:tc:xliff:document:2.0" version="2.0" srcLang="en"><file id="f"><unit id="1">
+  <segment><source>a <pc id="1">dog</pc> runs</source></segment><ignorable><source> </source></ignorable>
+  <segment state="final"><source>done</source><target>fertig</target></segment></unit>
+  <unit id="2" translate="no"><segment><source>name</source></segment></unit></file></xliff>"""
+
+
+def test_only_empty_targets_of_xliff_1_change(tmp_path, monkeypatch):
+    (tmp_path / "a.xlf").write_text(XLIFF_1)
+    written = upper_cased(monkeypatch, tmp_path / "a.xlf").read_text()
+    state = 'state="needs-review-translation" state-qualifier="mt-suggestion"'
+    second = 'SEE <g id="1">TWO <x id="2"/> BIRDS</g> &amp; <ph id="3" equiv-text="{n}"/> CATS NOW</target>'
+    source = XLIFF_1.replace("file\n", "file ")
+    expected = source.replace("now</source>\n    ", f"now</source>\n    <target {state}>{second}\n    ")
+    expected = expected.replace('<target xml:lang="de"/>', f'<target xml:lang="de" {state}>NEW</target>')
+    assert changed_lines(expected.partition("\n")[2], written.partition("\n")[2]) == []
+
+
+def test_only_empty_targets_of_xliff_2_change(tmp_path, monkeypatch):
+    (tmp_path / "a.xliff").write_text(XLIFF_2)
+    written = upper_cased(monkeypatch, tmp_path / "a.xliff").read_text()
+    expected = XLIFF_2.replace("runs</source>", 'runs</source><target>A <pc id="1">DOG</pc> RUNS</target>')
+    expected = expected.replace("<segment><source>a", '<segment state="translated"><source>a')
+    assert written.partition("\n")[2] == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("a.xlf", '<!DOCTYPE x [<!ENTITY e SYSTEM "/etc/passwd">]><x>&e;</x>', "defines entities, must have none"),
+        ("a.xlf", "<xliff>", "not XML that can be read"),
+        ("a.po", "one message", "cannot be read as a PO file"),
+        ("a.po", 'msgid "a"\nmsgstr ""\n# odd\n""\n', "cannot be read as a PO file"),
+    ],
+)
+def test_what_cannot_be_read_is_named(tmp_path, name, content, message):
+    (tmp_path / name).write_text(content)
+    with pytest.raises(InputError, match=message):
+        read_document(tmp_path / name)
+
+
+def test_entities_are_not_resolved():
+    with pytest.raises(InputError, match="a.xml: defines entities"):
+        read_xml(b'<!DOCTYPE x [<!ENTITY a "b"><!ENTITY c "&a;&a;">]><x>&c;</x>', "a.xml")

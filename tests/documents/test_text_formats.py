@@ -1,0 +1,154 @@
+# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
+"""Text, HTML, Markdown and subtitles."""
+
+from __future__ import annotations
+
+import pytest
+
+pytest.importorskip("lxml", reason="the extra [documents] is not installed")
+pytest.importorskip("markdown_it", reason="the extra [documents] is not installed")
+
+from support.documents import upper_cased
+
+from residual_hf.base.errors import InputError
+from residual_hf.documents import document, translation
+from residual_hf.documents.formats import read_document
+
+MARKDOWN = """---
+title: front matter
+---
+# A title #
+
+> two **bold
+> words** and [a link](http://x.de/a_(b) "its title") or <http://y.z> \\*so\\* &amp; ~~old~~{two}
+> hard `code` end[^1]
+
+- [ ] one
+  item
+- an ![image](i.png) here
+
+| a | b |
+|---|:-:|
+| c \\| d | `e` f |
+
+```python
+code
+```
+<div>block</div>
+
+Another
+=======
+
+[^1]: a *note* here
+"""
+UPPER_CASE = """---
+title: front matter
+---
+# A TITLE #
+
+> TWO **BOLD WORDS** AND [A LINK](<http://x.de/a_(b)> "its title") OR <http://y.z> \\*SO\\* & ~~OLD~~{two}
+> HARD `code` END[^1]
+
+- [ ] ONE ITEM
+- AN ![image](i.png) HERE
+
+| A | B |
+|---|:-:|
+| C \\| D | `e` F |
+
+```python
+code
+```
+<div>block</div>
+
+ANOTHER
+=======
+
+[^1]: A *NOTE* HERE
+"""
+SUBTITLES = """1
+00:00:01,000 --> 00:00:02,000
+<i>a sentence of</i>
+two other lines
+
+2
+00:00:03,000 --> 00:00:04,000
+- {\\an8}hello & you
+- hi
+"""
+CAPTIONS = """WEBVTT - title
+
+NOTE a comment
+
+STYLE
+::cue { color: red }
+
+first
+00:01.000 --> 00:02.000 align:start
+<v Ann>you &amp; <c.loud>me
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "expected"),
+    [
+        ("a.txt", "one line\n\n 2. two\r\nlast", "ONE LINE\n\n 2. TWO\r\nLAST"),
+        ("a.md", MARKDOWN.replace("{two}", "  "), UPPER_CASE.replace("{two}", "  ")),
+        ("b.md", "a * b\n\n1986\\. was good\n", "A * B\n\n1986\\. WAS GOOD\n"),
+        (
+            "a.srt",
+            SUBTITLES,
+            SUBTITLES.replace("a sentence of</i>", "A SENTENCE OF</i>")
+            .replace("two other lines", "TWO OTHER LINES")
+            .replace("hello & you", "HELLO & YOU")
+            .replace("hi", "HI"),
+        ),
+        ("a.vtt", CAPTIONS, CAPTIONS.replace("you", "YOU").replace("me\n", "ME\n")),
+        (
+            "a.html",
+            "<p title='x'>a &amp; <b>b</b><br/>c<!-- d --></p>",
+            "<p title='x'>A &amp; <b>B</b><br/>C<!-- d --></p>",
+        ),
+    ],
+)
+def test_only_text_changes(tmp_path, monkeypatch, name, content, expected):
+    (tmp_path / name).write_bytes(content.encode())
+    assert upper_cased(monkeypatch, tmp_path / name).read_bytes().decode() == expected
+
+
+def test_web_pages_keep_their_encoding(tmp_path, monkeypatch):
+    page = '<meta charset="iso-8859-1"><p>\u00fcber {}</p>'
+    (tmp_path / "a.html").write_bytes(page.format("x").encode("latin-1"))
+    assert upper_cased(monkeypatch, tmp_path / "a.html").read_bytes() == page.format("X").replace(
+        "\u00fcber", "\u00dcBER"
+    ).encode("latin-1")
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("a.html", "<!--" * 200, "a tag or comment that begins at character 1 has no end"),
+        ("a.html", "<p>x</p><script>a<b</script>" + "<a b='" * 201, "that begins at character 29 has no end"),
+        ("a.md", b"a\xff", "not UTF-8 at byte 2"),
+        ("a.txt", "a\0b", "has NUL characters, must be text"),
+        ("a.srt", "x" * 200, "has more than 0 MiB"),
+        ("gone.md", None, "no such file: .*gone.md"),
+    ],
+)
+def test_what_cannot_be_read_is_named(tmp_path, monkeypatch, name, content, message):
+    monkeypatch.setattr(document, "LARGEST_TEXT", 199 if name == "a.srt" else 2000)
+    if content is not None:
+        (tmp_path / name).write_bytes(content if isinstance(content, bytes) else content.encode())
+    with pytest.raises(InputError, match=message):
+        read_document(tmp_path / name)
+
+
+def test_work_is_bounded(tmp_path, monkeypatch, caplog):
+    """Deep nesting, and a paragraph of so many elements that their places would take long to find."""
+    (tmp_path / "a.srt").write_text("1 --> 2\n" + "<b>" * 500 + "x" + "</b>" * 500 + "\n")
+    expected = (tmp_path / "a.srt").read_text().replace("x", "X")
+    assert upper_cased(monkeypatch, tmp_path / "a.srt").read_text() == expected
+    monkeypatch.setattr(translation, "MOST_ELEMENTS", 10)
+    (tmp_path / "a.md").write_text("*a* " * 11 + "\n\nb\n")
+    assert upper_cased(monkeypatch, tmp_path / "a.md").read_text() == "*a* " * 11 + "\n\nB\n"
+    assert "a.md: 1 paragraphs of more than 10 elements stay" in caplog.text

@@ -1,0 +1,110 @@
+# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
+"""`residual-hf translate FILE --output FILE` for documents."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+import pytest
+
+pytest.importorskip("lxml", reason="the extra [documents] is not installed")
+
+from support.documents import UpperCase, in_upper_case
+from support.tiny_translator import tiny_model, tiny_tokenizer
+
+from residual_hf.base.errors import InputError
+from residual_hf.checkpoint import save_checkpoint
+from residual_hf.cli import main
+from residual_hf.documents import DOCUMENTS, translation
+from residual_hf.documents.formats import READERS
+from residual_hf.documents.translation import Content, numbered, restored, translate_document
+from residual_hf.generation.generation_settings import StreamSettings
+from residual_hf.generation.markup import Inline
+from residual_hf.generation.translator import Translator
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    tokenizer = tiny_tokenizer()
+    return save_checkpoint(tiny_model(tokenizer), tokenizer, tmp_path_factory.mktemp("documents") / "model")
+
+
+def test_a_document_is_translated_by_the_command(model, tmp_path, capsys):
+    source, output = tmp_path / "page.HTML", tmp_path / "out.html"
+    source.write_text('<p class="x">zwei <b>Katzen</b> schlafen.</p><p>zwei Katzen</p>\n<code>zwei</code>')
+    assert main(["translate", str(model), str(source), "--output", str(output)]) == 0
+    translator = Translator.from_pretrained(model)
+    written = output.read_text()
+    assert written.startswith('<p class="x">') and written.count("<b>") == written.count("</b>") == 1
+    assert written.endswith(f"<p>{translator.translate('zwei Katzen')}</p>\n<code>zwei</code>")
+    assert [path.name for path in tmp_path.iterdir() if path != source] == ["out.html"]
+    for arguments, message in (
+        ([str(source)], "--output: missing, required to translate the document"),
+        ([str(source), "--output", str(output)], "out.html exists; use --overwrite"),
+        ([str(source), "--output", "x.pdf"], "--output: x.pdf given, must end in .HTML, as the input does"),
+        ([str(source), "--input", "b"], "--input: b given, must be absent with the file"),
+        ([str(source), "--output", "x.html", "--scores"], "scores: true given, must be false for a document"),
+        ([str(source), "--output", "x.html", "--devices", "2"], "--devices: 2 given, must be 1 for a document"),
+        (["gone.docx", "--output", "x.docx"], "no such file: gone.docx"),
+    ):
+        assert main(["translate", str(model), *arguments]) == 2
+        assert message in capsys.readouterr().err
+
+
+def test_an_interrupted_document_is_continued(tmp_path, monkeypatch):
+    source, output = tmp_path / "a.md", tmp_path / "b.md"
+    source.write_text("".join(f"line *{number}* here\n\n" for number in range(7)))
+    seen = []
+
+    def interrupted(translator, blocks, **languages):
+        if len(seen) == 4 and not resume:
+            raise KeyboardInterrupt
+        seen.extend(blocks)
+        return in_upper_case(translator, blocks)
+
+    monkeypatch.setattr(translation, "translate_blocks", interrupted)
+    settings, resume = StreamSettings(window=2 * translation.SHARE), False
+    with pytest.raises(KeyboardInterrupt):
+        translate_document(UpperCase, settings, source, output)
+    assert not output.exists() and (tmp_path / "b.md.partial").exists()
+    resume = True
+    with pytest.raises(InputError, match="is from an interrupted run; use --resume or --overwrite"):
+        translate_document(UpperCase, settings, source, output)
+    translate_document(UpperCase, settings, source, output, resume=True)
+    assert len(seen) == 7 and output.read_text() == source.read_text().upper()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.md", "b.md"]
+    source.write_text("other *text*\n")
+    resume, seen[:] = False, range(4)
+    with pytest.raises(KeyboardInterrupt):
+        translate_document(UpperCase, settings, source, output, overwrite=True)
+    assert output.read_text().startswith("LINE"), "until the new one is complete"
+
+
+@pytest.mark.parametrize(
+    ("source", "read", "written", "restored_as"),
+    [
+        (["see ", Inline("i"), " now"], ["see ", Inline(0), "now"], [Inline(0), "NOW SEE"], [Inline("i"), " NOW SEE"]),
+        (["see ", Inline("i"), " now"], ["see ", Inline(0), "now"], ["NOW", Inline(0)], ["NOW", " ", Inline("i")]),
+        (["a", Inline("note"), " b"], ["a", Inline(0), " b"], ["A ", Inline(0), "B"], ["A", Inline("note"), " B"]),
+        (["a", Inline("b", ["c"])], ["a", Inline(0, ["c"])], [Inline(0, ["C"]), "A"], [Inline("b", ["C"]), "A"]),
+    ],
+)
+def test_spaces_around_what_has_no_text(source, read, written, restored_as):
+    """The model reads one space where an image is a word, and a note comes after a word."""
+    contents: list[Content] = []
+    assert numbered(source, contents) == read
+    assert restored(json.loads(json.dumps(written)), contents) == restored_as
+
+
+def test_formats_are_those_that_the_command_lists():
+    assert {*READERS} == {*DOCUMENTS, ".txt"}
+
+
+def test_the_extra_is_named(model, tmp_path, monkeypatch, capsys):
+    for name in [name for name in sys.modules if name.startswith("residual_hf.documents.")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "markdown_it", None)
+    (tmp_path / "a.md").write_text("text")
+    assert main(["translate", str(model), str(tmp_path / "a.md"), "--output", str(tmp_path / "b.md")]) == 2
+    assert "markdown_it is not installed: pip install 'residual_hf[documents]'" in capsys.readouterr().err

@@ -1,0 +1,32 @@
+# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
+"""Documents that are translated without a model."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from residual_hf.documents import translation
+from residual_hf.generation.markup import Document
+
+
+class UpperCase:
+    """What `translate_document` needs of a translator."""
+
+    def encode(self, sentences: Any, *languages: Any) -> None:
+        pass
+
+
+def in_upper_case(translator: Any, blocks: Any, **languages: Any) -> list:
+    """`translate_blocks` of a model that writes upper case; words keep their order."""
+    document = Document(blocks, "en", lambda sentence: True)
+    return document.join([sentence.upper() for sentence in document.sentences])
+
+
+def upper_cased(monkeypatch: Any, source: Path, **options: Any) -> Path:
+    """The path of a document that is translated into upper case."""
+    monkeypatch.setattr(translation, "translate_blocks", in_upper_case)
+    target = source.with_name(f"upper-{source.name}")
+    settings = translation.StreamSettings()
+    translation.translate_document(UpperCase, settings, source, target, **options)
+    return target

@@ -1,0 +1,74 @@
+# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
+"""Random translation models of Transformers' own classes with their tokenizers, of a few thousand weights."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import sentencepiece
+import torch
+from transformers import (
+    M2M100Config,
+    M2M100ForConditionalGeneration,
+    M2M100Tokenizer,
+    MarianConfig,
+    MarianMTModel,
+    MarianTokenizer,
+    MBart50Tokenizer,
+    MBartConfig,
+    MBartForConditionalGeneration,
+    MBartTokenizer,
+    NllbTokenizer,
+)
+
+from .tiny_translator import coded_tokenizer, tiny_tokenizer
+
+FAMILIES = ("nllb", "m2m100", "mbart", "mbart50", "marian")
+SIZES = {"d_model": 16, "encoder_layers": 1, "decoder_layers": 1, "encoder_ffn_dim": 16, "decoder_ffn_dim": 16}
+SIZES |= {"encoder_attention_heads": 2, "decoder_attention_heads": 2, "max_position_embeddings": 64}
+
+
+def foreign_tokenizer(family: str, folder: Path) -> Any:
+    """A tokenizer of a family, made from files in `folder`."""
+    if family == "nllb":
+        bpe = json.loads(tiny_tokenizer().backend_tokenizer.to_str())["model"]
+        return NllbTokenizer(vocab=bpe["vocab"], merges=[tuple(pair) for pair in bpe["merges"]])
+    coded = coded_tokenizer(folder)
+    if family == "m2m100":
+        special = [*coded.lang_code_to_token.values()]  # as in the files on the Hub
+        return M2M100Tokenizer(coded.vocab_file, coded.spm_file, additional_special_tokens=special)
+    if family == "marian":
+        names = dict.fromkeys(["</s>", "<unk>", *coded.get_vocab(), "<pad>"])
+        (folder / "vocab.json").write_text(json.dumps({name: row for row, name in enumerate(names)}))
+        pieces = str(folder / "m.model")
+        return MarianTokenizer(pieces, pieces, str(folder / "vocab.json"), source_lang="en", target_lang="de")
+    pieces = sentencepiece.SentencePieceProcessor(str(folder / "m.model"))
+    scored = [(name, 0.0) for name in ("<s>", "<pad>", "</s>", "<unk>")]
+    scored += [(pieces.id_to_piece(i), pieces.get_score(i)) for i in range(3, len(pieces))]
+    return (MBartTokenizer if family == "mbart" else MBart50Tokenizer)(vocab=scored)
+
+
+def foreign_model(family: str, folder: Path) -> Path:
+    """A folder with a model of a family and its tokenizer."""
+    folder.mkdir()
+    tokenizer = foreign_tokenizer(family, folder)
+    codes = getattr(tokenizer, "lang_token_to_id", {})  # of M2M100, which are not in its vocabulary
+    size = 4 + max(*tokenizer.get_vocab().values(), *codes.values(), 0)  # with rows that no token has, as in NLLB
+    ids = {name: getattr(tokenizer, name) for name in ("pad_token_id", "eos_token_id")}
+    torch.manual_seed(0)
+    if family == "marian":
+        start = {"decoder_start_token_id": ids["pad_token_id"], "forced_eos_token_id": ids["eos_token_id"]}
+        model: Any = MarianMTModel(MarianConfig(vocab_size=size - 3, **SIZES, **ids, **start))
+    elif family.startswith("mbart"):
+        start = {"decoder_start_token_id": ids["eos_token_id"] if family == "mbart50" else None}
+        fields = {**SIZES, **ids, **start, "scale_embedding": True, "forced_eos_token_id": ids["eos_token_id"]}
+        model = MBartForConditionalGeneration(MBartConfig(vocab_size=size, **fields))
+    else:
+        start = {"decoder_start_token_id": ids["eos_token_id"], "encoder_layerdrop": 0.0, "decoder_layerdrop": 0.0}
+        config = M2M100Config(vocab_size=size, **SIZES, **ids, **start)
+        model = M2M100ForConditionalGeneration(config)
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
