@@ -130,6 +130,9 @@ def add_search(parser: argparse.ArgumentParser, batch_tokens: int | None = None)
         add_field(parser, DecodingSettings, name, default="that of the model")
     add_field(parser, DecodingSettings, "max_tokens", flag="--batch-tokens", default=batch_tokens)
     parser.set_defaults(batch_tokens=batch_tokens)
+    parser.add_argument(
+        "--glossary", type=Path, metavar="FILE", help="lines of a term, a tab and the translation that it must have"
+    )
     parser.add_argument("--device", help="cpu, cuda, ... (default: a GPU if there is one)")
     parser.add_argument("--trust-remote-code", action="store_true", help="run the code in the model folder")
 
@@ -141,9 +144,23 @@ def load_translator(options: argparse.Namespace, model: str) -> Any:
         model,
         device=options.device,
         trust_remote_code=options.trust_remote_code,
+        glossary=options.glossary,
         max_tokens=options.batch_tokens,
         **{name: getattr(options, name) for name in SEARCH},
     )
+
+
+def made_with(options: argparse.Namespace, model: str) -> dict[str, Any]:
+    """What identifies the translator of `load_translator`. Raises `InputError` for a glossary that cannot be read."""
+    from residual_hf.checkpoint import identity
+    from residual_hf.data.glossary import Glossary
+    from residual_hf.model.checksums import file_hash
+
+    found = {name: getattr(options, name) for name in SEARCH} | identity(model)
+    if options.glossary is not None:
+        Glossary.read(options.glossary)
+        found["glossary"] = file_hash(options.glossary)
+    return found
 
 
 def stream_settings(options: argparse.Namespace) -> StreamSettings:

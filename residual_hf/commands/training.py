@@ -18,7 +18,6 @@ from residual_hf.generation.generation_settings import StreamSettings
 from . import load_package
 from .arguments import (
     SAMPLING,
-    SEARCH,
     Verb,
     add_fields,
     add_json,
@@ -27,6 +26,7 @@ from .arguments import (
     add_search,
     arguments_of,
     load_translator,
+    made_with,
     parse_overrides,
     print_scores,
     stream_settings,
@@ -149,7 +149,6 @@ def add_distill(distill: argparse.ArgumentParser) -> None:
 
 
 def run_distill(options: argparse.Namespace) -> None:
-    from residual_hf.checkpoint import identity
     from residual_hf.runs.distillation import distill
     from residual_hf.runs.recipe import load_recipe
 
@@ -166,7 +165,7 @@ def run_distill(options: argparse.Namespace) -> None:
         settings=stream_settings(options),
         closest=options.closest,
         tokenizer=tokenizer,
-        made_with={name: getattr(options, name) for name in SEARCH} | identity(options.teacher),
+        made_with=made_with(options, options.teacher),
         resume=options.resume,
     )
     print(f"{path}: try residual-hf train {shlex.quote(str(path))}")

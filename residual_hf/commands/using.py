@@ -31,6 +31,7 @@ from .arguments import (
     arguments_of,
     given_fields,
     load_translator,
+    made_with,
     option_of,
     print_scores,
     stream_settings,
@@ -63,7 +64,7 @@ def add_translate(translate: argparse.ArgumentParser) -> None:
 def run_translate(options: argparse.Namespace) -> int:
     if options.devices < 1:
         raise InputError(f"--devices: {options.devices} given, must be at least 1")
-    from residual_hf.checkpoint import identity, model_folder
+    from residual_hf.checkpoint import model_folder
     from residual_hf.generation.devices import in_group, run_on_devices
     from residual_hf.generation.stream import translate_file
 
@@ -79,13 +80,12 @@ def run_translate(options: argparse.Namespace) -> int:
         translate = translate_document
     if options.devices > 1 and not in_group():
         return run_on_devices(options.devices, options.arguments)
-    search = {name: getattr(options, name) for name in SEARCH}
     translate(
         lambda: load_translator(options, options.model),
         stream_settings(options),
         source=source,
         output=options.output,
-        made_with=search | identity(options.model),
+        made_with=made_with(options, options.model),
         resume=options.resume,
         overwrite=options.overwrite,
         inputs=[model_folder(options.model)],

@@ -297,6 +297,15 @@ class DataSettings(InputSettings):
         choices=("moses",),
         help="`moses`: the text is tokenized by Moses; report tokenized BLEU, and detokenize for sacreBLEU",
     )
+    placeholders: bool = option(
+        False,
+        help="replace placeholders, tags, addresses and numbers that both sides have by tokens, so that they come "
+        "through a translation unchanged",
+    )
+    glossary: str | Path | None = option(
+        None,
+        help="file of lines `term<TAB>translation`, with which the model learns to translate terms as its source says",
+    )
     block_size: int | None = option(
         None,
         minimum=2,
@@ -333,11 +342,14 @@ class DataSettings(InputSettings):
         unwanted: dict[str, Any] = {"block_size": None, "sample_break_mode": "none"}
         if self.is_text:
             names = ("max_length", "cleaning", "language_tags", "pretokenized", "subword_regularization")
-            unwanted = dict.fromkeys(names) | {"bidirectional": False}
+            unwanted = dict.fromkeys((*names, "glossary")) | {"bidirectional": False, "placeholders": False}
         kind = "the text of a language model" if self.is_text else "sentence pairs"
         for name, default in unwanted.items():
             word = {None: "null", False: "false"}.get(default, default)
             self.require(getattr(self, name) == default, name, f"{word} for {kind}")
+        if self.marks_text:
+            self.require(self.pretokenized is None, "pretokenized", "null with placeholders or glossary")
+        self.require(not (self.glossary and self.bidirectional), "bidirectional", "false with glossary")
         for name, spec in specs.items():
             for field in ("tag", "weight"):
                 if (value := getattr(spec, field)) is not None and not name.startswith("train"):
@@ -347,6 +359,11 @@ class DataSettings(InputSettings):
     def weights(self) -> list[float]:
         """The weights of the training corpora: of all of them or of none."""
         return [spec.weight for spec in self.train if spec.weight is not None]
+
+    @property
+    def marks_text(self) -> bool:
+        """Whether the text that the model reads has tokens for spans or terms."""
+        return self.placeholders or self.glossary is not None
 
     @property
     def is_text(self) -> bool:

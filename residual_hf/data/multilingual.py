@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from itertools import chain
 from typing import Any
@@ -70,13 +70,18 @@ def _prefixed(lines: list[str], tags: str) -> list[str]:
     return [f"{tags} {line}" for line in lines] if tags else lines
 
 
-def training_pairs(corpus: ParallelCorpus, bidirectional: bool, tagged_side: str | None) -> ParallelCorpus:
-    """The corpus to train on: with tags and, if `bidirectional`, every pair followed by its reverse.
+def training_pairs(
+    corpus: ParallelCorpus,
+    bidirectional: bool,
+    tagged_side: str | None,
+    edited: Callable[[ParallelCorpus], ParallelCorpus] = lambda corpus: corpus,
+) -> ParallelCorpus:
+    """The corpus to train on: `edited`, with tags and, if `bidirectional`, every pair followed by its reverse.
 
     A corpus with a tag of its own has synthetic sources: it is not reversed, which would make them targets.
     """
     both = bidirectional and corpus.tag is None
-    views = [tag_corpus(direction, tagged_side) for direction in directions(corpus, both)]
+    views = [tag_corpus(edited(direction), tagged_side) for direction in directions(corpus, both)]
     return views[0] if len(views) == 1 else corpus.with_pairs(chain.from_iterable(zip(*views, strict=True)))
 
 

@@ -28,12 +28,18 @@ from .data_settings import CleaningSettings, DataSettings, TokenizerSettings
 from .encoding import EncodedCorpus, encode, encode_corpus
 from .language_codes import adds_codes, set_languages
 from .language_modeling import encode_chunks, encode_texts, pack
+from .marked_text import marked, marking_tokens, training_edits
 from .mixture import mixed_indices, mixing_probabilities
 from .multilingual import concatenate, directions, language_tag, tag_corpus, training_pairs
 from .pair_reader import PairReader, locate_pair
 from .streaming import StreamedBatches
 from .subword_regularization import resegmenters
-from .text_warnings import warn_about_faults, warn_about_overlap, warn_about_unknown_tokens
+from .text_warnings import (
+    warn_about_faults,
+    warn_about_overlap,
+    warn_about_rare_placeholders,
+    warn_about_unknown_tokens,
+)
 from .tokenizer import ends_text, join_subwords, pretokenized_tokenizer, reads_segmented_text
 from .tokenizer_training import train_tokenizer
 
@@ -103,7 +109,7 @@ def prepare(
     longest = np.array([max_length])
     with processes.main_process_first():
         languages = [language_tag(language) for language in target_languages] if data.language_tags else []
-        tags = languages + sorted({spec.tag for spec in data.train if spec.tag is not None})
+        tags = languages + sorted({spec.tag for spec in data.train if spec.tag is not None}) + marking_tokens(data)
         sample = first_pairs(data) if data.stream else train
         if processes.is_main_process and not (folder / "tokenizer").exists():  # at the first start of a run
             sample = list(sample)
@@ -135,6 +141,8 @@ def prepare(
             longest = np.maximum(encoded["train"].source_lengths, encoded["train"].target_lengths)
     if processes.is_main_process:
         warn_about_unknown_tokens(encoded, tokenizer)
+        if data.placeholders and "train" in encoded:
+            warn_about_rare_placeholders(encoded["train"], tokenizer)
     if reads_segmented_text(tokenizer):
         references = {name: [joined(corpus) for corpus in corpora] for name, corpora in references.items()}
     return PreparedData(tokenizer, encoded, references, longest)
@@ -170,7 +178,8 @@ def encode_references(
     cache_dir: Path,
 ) -> EncodedCorpus:
     """The corpora of `valid` or `test` as one. Raises `InputError` for a text with more tokens than `positions`."""
-    tagged = [tag_corpus(corpus, data.language_tags) for corpus in corpora]
+    edited = [marked(corpus, placeholders=data.placeholders) for corpus in corpora]
+    tagged = [tag_corpus(corpus, data.language_tags) for corpus in edited]
     encoded = encode_corpus(concatenate(tagged, name), tokenizer, name=name, cache_dir=cache_dir)
     for side, lengths in enumerate((encoded.source_lengths, encoded.target_lengths)):
         longest = int(lengths.argmax())
@@ -199,7 +208,8 @@ def encode_training(
 
     `options`: as in `encode_corpus`.
     """
-    pairs = [training_pairs(corpus, data.bidirectional, data.language_tags) for corpus in corpora]
+    edits = training_edits(data)
+    pairs = [training_pairs(corpus, data.bidirectional, data.language_tags, edits) for corpus in corpora]
     resegment = resegmenters(tokenizer, data.subword_regularization)
     whole = encode_corpus(concatenate(pairs, "train"), tokenizer, resegment, name="train", seed=seed, **options)
     encoded = mix(whole, [len(corpus) for corpus in pairs], data, seed)

@@ -22,6 +22,7 @@ from .cleaning import CleaningReport, clean_corpus, pair_filter
 from .corpus import ParallelCorpus, numbered
 from .data_settings import MOVABLE, CorpusSpec, DataSettings
 from .encoding import CHUNK, EncodedCorpus
+from .marked_text import training_edits
 from .mixture import mixing_probabilities
 from .multilingual import training_pairs
 from .pair_reader import Cursor, PairReader, check_files, count_rows
@@ -82,6 +83,7 @@ class StreamedBatches(IterableDataset):
         self.sampling: dict[str, Any] = {"max_tokens": max_tokens, "seed": seed, "multiple": multiple, "order": order}
         self.rank, self.world_size = rank, world_size
         self.dropped: Counter[str] = Counter()
+        self._edited = training_edits(data)
         self._pairs = max(1, data.shuffle_buffer // (2 if data.bidirectional else 1))
         self._views = [1 + (data.bidirectional and spec.tag is None) for spec in data.train]  # pairs of each line
         self.probabilities, self._block_is_pass = self._mixture()
@@ -152,7 +154,7 @@ class StreamedBatches(IterableDataset):
         if missing := [key for key in (*self._begin, "settings") if key not in state]:
             raise InputError(f"state: no key {missing[0]!r}, must be the result of StreamedBatches.state")
         for key, value in self._settings().items():
-            if (before := state["settings"].get(key)) != value:
+            if (before := state["settings"].get(key)) != value and (before or value):  # a field may be new
                 raise InputError(f"{key}: {value} given, but the stream to continue has {before}")
         self._begin_with({key: state[key] for key in self._begin})
 
@@ -213,7 +215,7 @@ class StreamedBatches(IterableDataset):
                     report = CleaningReport()
                     chunk = clean_corpus(chunk, reason_to_drop, report)
                     self.dropped.update(report.dropped)
-                yield training_pairs(chunk, self.data.bidirectional, self.data.language_tags)
+                yield training_pairs(chunk, self.data.bidirectional, self.data.language_tags, self._edited)
             self.dropped["empty"] += reader.skipped_empty
             reader.skipped_empty = 0
 

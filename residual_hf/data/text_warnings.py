@@ -9,6 +9,8 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 import numpy as np
 from transformers import PreTrainedTokenizerBase
 
+from residual_hf.model.placeholders import PLACEHOLDER_TOKENS
+
 from .corpus import ParallelCorpus
 from .encoding import EncodedCorpus
 from .sample_checks import faults_of
@@ -17,6 +19,20 @@ logger = logging.getLogger(__name__)
 
 MOST_UNKNOWN = 0.02
 """Share of unknown tokens above which a text gets a warning."""
+FEW = 1000
+"""Placeholders of a training text, below which it gets a warning."""
+
+
+def warn_about_rare_placeholders(train: EncodedCorpus, tokenizer: PreTrainedTokenizerBase) -> None:
+    """Log a warning if the training text has too few placeholders for a model to learn to copy them."""
+    ids = tokenizer.convert_tokens_to_ids(list(PLACEHOLDER_TOKENS))
+    found = int(np.isin(train.arrays["source_ids"], ids).sum())
+    if found < FEW:
+        logger.warning(
+            "data.placeholders: the training text has only %d placeholders, tags, addresses or numbers on both "
+            "sides: too few to learn that they come through unchanged",
+            found,
+        )
 
 
 def warn_about_unknown_tokens(encoded: Mapping[str, EncodedCorpus], tokenizer: PreTrainedTokenizerBase) -> None:

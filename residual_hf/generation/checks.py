@@ -10,21 +10,19 @@ from unicodedata import decimal
 
 import regex
 
+from residual_hf.data.glossary import Glossary
+from residual_hf.model.placeholders import PLACEHOLDER, TAG
+
 LOOP = re.compile(r"(.{2,60}?)\1{3,}", re.DOTALL)
 FIRST_IDEOGRAPH = "\u2e80"
 NUMBER = regex.compile(r"\d+(?:(?:[.,'’\u00a0\u202f]|\s(?=\d{3}(?!\d)))\d+)*")
-PLACEHOLDER = re.compile(
-    r"https?://[^\s<>\"]+[^\s<>\".,;:!?)\]]|(?<![\w.+-])[\w.+-]+@[\w-]+(?:\.[\w-]+)+"  # addresses
-    r"|\$?\{\{?[^\s{}]*\}?\}|%(?:\d+\$|\(\w+\))?[-+#0]*\d*(?:\.\d+)?[sdifxXucg@](?!\w)|%\w+%"  # of formats
-)
-TAG = re.compile(r"</?[A-Za-z][^<>]*>")
 DENSE = regex.compile(r"[\p{Han}\p{Hiragana}\p{Katakana}\p{Hangul}]")
 LENGTH_RATIO, LENGTH_SLACK = 2.5, 20
 """The longer of a text and its translation has at most so many times the letters of the shorter, and so many more."""
 
 
-def suspicions(source: str, translation: str) -> list[str]:
-    """Names of `CHECKS` that a translation does not pass.
+def suspicions(source: str, translation: str, glossary: Glossary | None = None) -> list[str]:
+    """Names of checks, one of `FLAGS`, that a translation does not pass.
 
     - `repetition`: it repeats a passage again and again.
     - `copy`: it is the source.
@@ -32,8 +30,10 @@ def suspicions(source: str, translation: str) -> list[str]:
     - `placeholders`: names such as `{name}`, `%1$s` and `${x}`, web and e-mail addresses are missing or new.
     - `tags`: so are tags such as `<b>`.
     - `length`: one is much longer than the other.
+    - `terms`: a term of the glossary is translated otherwise.
     """
-    return [name for name, fails in CHECKS.items() if fails(translation, source)]
+    found = [name for name, fails in CHECKS.items() if fails(translation, source)]
+    return [*found, TERMS] if glossary is not None and glossary.without_translation(source, translation) else found
 
 
 def repeats(translation: str, source: str) -> bool:
@@ -74,6 +74,8 @@ CHECKS: dict[str, Callable[[str, str], bool]] = {
     "tags": changes_tags,
     "length": has_other_length,
 }
+TERMS = "terms"
+FLAGS = (*CHECKS, TERMS)
 
 
 def has_letters(text: str) -> bool:

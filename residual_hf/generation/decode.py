@@ -19,6 +19,7 @@ from residual_hf.base.errors import InputError
 from residual_hf.data.batching import Seq2SeqCollator, TokenBudgetSampler
 from residual_hf.data.encoding import EncodedCorpus
 from residual_hf.data.shortlist import Shortlist
+from residual_hf.model.constraints import Phrase, tokens_of
 from residual_hf.model.decoding import FastGenerationMixin
 from residual_hf.model.fingerprint import unchanged
 from residual_hf.model.translation_inputs import position_limit, without_tag
@@ -83,6 +84,7 @@ def search(
     *,
     count: int = 1,
     shortlist: Shortlist | None = None,
+    phrases: Sequence[Sequence[Phrase]] | None = None,
     shared: bool = False,
     progress: Callable[[int], Any] = lambda sources: None,
     **options: Any,
@@ -92,6 +94,7 @@ def search(
     Args:
         sources: token ids of each sentence, ending in `</s>`.
         shortlist: of the model, for `settings.shortlist`.
+        phrases: what the translation of each source must have, see `residual_hf.model.constraints`.
         shared: the processes of a `torchrun` share the work. All call this function with the same arguments and get
             the same result.
         progress: called with the number of sources after each batch.
@@ -118,7 +121,8 @@ def search(
     found: dict[int, list[Candidate]] = {}
 
     def search_next(batch: list[int]) -> list[list[Candidate]]:
-        return search_batch(model, [sources[i] for i in batch], settings, count=count, **options)
+        given = options if phrases is None else {**options, "phrases": [phrases[i] for i in batch]}
+        return search_batch(model, [sources[i] for i in batch], settings, count=count, **given)
 
     with unchanged(model), side_by_side(threads) as run:
         own = batches[index::processes]
@@ -174,6 +178,7 @@ def search_batch(
     count: int = 1,
     scores: bool = False,
     shortlist: Shortlist | None = None,
+    phrases: Sequence[Sequence[Phrase]] | None = None,
     **generate_arguments: Any,
 ) -> list[list[Candidate]]:
     """As `search`, for one batch in this process."""
@@ -186,7 +191,11 @@ def search_batch(
         own = {"length_limits": torch.tensor(limits), "decoding_dtype": settings.dtype, "hypothesis_scores": True}
         arguments |= own
     if shortlist is not None:
-        arguments["token_lists"] = [shortlist.tokens_for(source) for source in sources]
+        needed = [tokens_of(own) for own in phrases or [[]] * len(sources)]
+        lists = zip(sources, needed, strict=True)
+        arguments["token_lists"] = [np.union1d(shortlist.tokens_for(source), tokens) for source, tokens in lists]
+    if phrases is not None:
+        arguments["phrases"] = phrases
     # each process has full weights and its own number of batches: synced_gpus=False
     try:
         output = model.generate(**inputs, **arguments, return_dict_in_generate=True, synced_gpus=False)

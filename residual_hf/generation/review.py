@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from heapq import nlargest
 from typing import NamedTuple
 
+from residual_hf.data.glossary import Glossary
+
 from .checks import suspicions
 from .translator import Hypothesis
 
@@ -29,8 +31,8 @@ class Finding(NamedTuple):
 class Review:
     """The `most` worst translations of a text: those with suspicions, then those with low scores."""
 
-    def __init__(self, most: int):
-        self.most, self.lines, self.suspicious = most, 0, 0
+    def __init__(self, most: int, glossary: Glossary | None = None):
+        self.most, self.glossary, self.lines, self.suspicious = most, glossary, 0, 0
         self.worst: list[Finding] = []
 
     def add(self, first: int, lines: Sequence[str], found: Sequence[Hypothesis]) -> None:
@@ -38,7 +40,7 @@ class Review:
         if not self.most:
             return
         new = [
-            Finding(number, suspicions(line, best.text), best.score or 0.0, line, best.text)
+            Finding(number, suspicions(line, best.text, self.glossary), best.score or 0.0, line, best.text)
             for number, (line, best) in enumerate(zip(lines, found, strict=True), start=first)
             if line.strip()
         ]

@@ -21,6 +21,7 @@ from accelerate.utils import broadcast_object_list
 from tqdm import tqdm
 
 from residual_hf.base.errors import InputError, requires
+from residual_hf.data.glossary import Glossary
 from residual_hf.data.text_files import iter_lines, one_line
 
 from .checks import suspicions
@@ -123,7 +124,7 @@ def translate_stream(
     broadcast_object_list(start)  # only the first process knows them, and the seeds of all depend on `done`
     done, recover = start
     hidden = None if process.is_main_process and not recover else True  # None: without a terminal
-    review = Review(settings.review)
+    review = Review(settings.review, translator.glossary)
     hypotheses = translator.hypotheses
     if settings.split_sentences:
         with requires("documents"):
@@ -152,7 +153,7 @@ def translate_stream(
                     pairs = [
                         (line, hypothesis) for line, best in zip(window, found, strict=True) for hypothesis in best
                     ]
-                    write(window, "".join(written(*pair, settings) for pair in pairs))
+                    write(window, "".join(written(*pair, settings, translator.glossary) for pair in pairs))
                     review.add(done + 1, window, [best[0] for best in found])
             done += len(window)
             bar.update(done - bar.n)  # empty and split lines
@@ -177,7 +178,7 @@ def progress_lines() -> Callable[[int, int | None], None]:
     return report
 
 
-def written(line: str, hypothesis: Hypothesis, settings: StreamSettings) -> str:
+def written(line: str, hypothesis: Hypothesis, settings: StreamSettings, glossary: Glossary | None = None) -> str:
     """What is written for a translation of a line."""
     score = f"{hypothesis.score:.4f}\t" if settings.scores else ""
     columns = []
@@ -187,7 +188,7 @@ def written(line: str, hypothesis: Hypothesis, settings: StreamSettings) -> str:
         words = hypothesis.alignment.word_scores if hypothesis.alignment else []
         columns.append(" ".join(f"{probability:.4f}" for probability in words))
     if settings.flags:
-        columns.append(" ".join(suspicions(line, hypothesis.text)) if hypothesis.text else "")
+        columns.append(" ".join(suspicions(line, hypothesis.text, glossary)) if hypothesis.text else "")
     text = one_line(hypothesis.text)
     return score + "\t".join([text.replace("\t", " ") if columns else text, *columns]) + "\n"
 

@@ -14,14 +14,16 @@ from tqdm import tqdm
 
 from residual_hf.base.errors import InputError
 from residual_hf.checkpoint import SHORTLIST, load_checkpoint, move_to
+from residual_hf.data.glossary import Glossary, form_of, occurs
 from residual_hf.data.shortlist import Shortlist, load_shortlist
 from residual_hf.data.text_files import in_batches
-from residual_hf.model.alignment import AlignedTokens, Alignment, align
+from residual_hf.model.alignment import AlignedTokens, Alignment, align, of_originals
+from residual_hf.model.constraints import beams_for
 from residual_hf.model.decoding import FastGenerationMixin
 from residual_hf.model.options import refusal
 from residual_hf.model.translation_inputs import TranslationInputs
 
-from .decode import check_shortlist_use, search, to_text
+from .decode import Candidate, check_shortlist_use, search, to_text
 from .generation_settings import DecodingSettings
 from .long_text import LONG_TEXT, space_between, split_text
 
@@ -43,7 +45,12 @@ class SentencePart(NamedTuple):
 
 
 class Translator:
-    """Translates sentences in batches of similar length, with any encoder-decoder that `from_pretrained` loads."""
+    """Translates sentences in batches of similar length, with any encoder-decoder that `from_pretrained` loads.
+
+    Terms of a `glossary` are annotated in the source for a model that was trained with one (`data.glossary`). For
+    others, a sentence whose translation lacks some is searched again for translations with all of them, see
+    `residual_hf.model.constraints`; samples are not.
+    """
 
     def __init__(
         self,
@@ -51,30 +58,43 @@ class Translator:
         tokenizer: Any,
         settings: DecodingSettings | None = None,
         shortlist: Shortlist | None = None,
+        glossary: Glossary | None = None,
     ):
         self.model = model.eval()
         self.tokenizer = tokenizer
         self.settings = settings or DecodingSettings()
         self.shortlist = shortlist
         self.inputs = TranslationInputs(model.config, tokenizer)
+        self.glossary = glossary
+        self.constrained = glossary is not None and not getattr(model.config, "term_tags", False)
+        if glossary is not None:
+            self.inputs.terms = glossary.kept if self.constrained else glossary.annotations
 
     @classmethod
     def from_pretrained(
-        cls, name: str | Path, *, device: str | None = None, trust_remote_code: bool = False, **settings: Any
+        cls,
+        name: str | Path,
+        *,
+        device: str | None = None,
+        trust_remote_code: bool = False,
+        glossary: str | Path | None = None,
+        **settings: Any,
     ) -> Translator:
         """Load a model that was saved with its tokenizer.
 
         Args:
             name: folder of a model or of a run, or name on the Hub.
             device: by default a GPU if there is one; under `torchrun`, the one of this process.
+            glossary: file of lines "term<TAB>translation".
             settings: fields of `DecodingSettings`; None keeps the default. All except `max_tokens` and `shortlist`
                 default to the generation config of the model, if it has them.
 
         Raises:
             InputError: the folder is missing, incomplete or damaged; weights, config and vocabulary do not match; the
                 config is of a newer version; or the device does not exist or does not support the precision; or with
-                `shortlist` there is none, or nothing that can use it.
+                `shortlist` there is none, or nothing that can use it; or the glossary cannot be read or used.
         """
+        terms = None if glossary is None else Glossary.read(glossary)
         model, tokenizer = load_checkpoint(name, trust_remote_code=trust_remote_code)
         generation = model.generation_config
         saved = {key: getattr(generation, key, None) for key in ("length_penalty", "max_length_a", "max_length_b")}
@@ -99,7 +119,9 @@ class Translator:
         elif dtype == "int8":
             raise InputError("dtype: int8 given, only supported for models of this package on a CPU")
         move_to(model, device, getattr(torch, dtype))
-        return cls(model, tokenizer, decoding, shortlist)
+        if terms is not None:
+            check_glossary_use(model)
+        return cls(model, tokenizer, decoding, shortlist, terms)
 
     def translate(
         self,
@@ -196,37 +218,85 @@ class Translator:
                 parts[i] = self._shortened(sentences[i], long, limit, source_lang, target_lang)
         flat = [part for row in parts for part in row]
         arguments |= {"scores": scores, "shared": shared, "progress": progress, **generate_arguments}
-        texts = [part.text for part in flat] if alignments else None
-        found = iter(self.translate_encoded([part.ids for part in flat], count, texts, **arguments))
+        read = [part.ids for part in flat], [part.text for part in flat]
+        found = iter(self.translate_encoded(*read, count, aligned=alignments, **arguments))
         rows = zip(sentences, parts, strict=True)
         return [joined(row, [next(found) for _ in row], count, text) for text, row in rows]
 
     def translate_encoded(
         self,
         sources: Sequence[Sequence[int]],
+        sentences: Sequence[str],
         count: int = 1,
-        aligned_with: Sequence[str] | None = None,
+        *,
+        aligned: bool = False,
         **arguments: Any,
     ) -> list[list[Hypothesis]]:
-        """The `count` best translations of sentences that `encode` has encoded, best first.
+        """The `count` best translations of sentences that `encode` has encoded to `sources`, best first.
 
         Args:
-            aligned_with: the sentences, if their translations are to be aligned with them.
+            aligned: whether translations are aligned with their sentences.
             arguments: of `decode.search`, among them those that `encode` returned.
         """
-        beams = 1 if arguments.get("do_sample") else max(self.settings.num_beams, count)
-        settings = dataclasses.replace(self.settings, num_beams=beams)
-        found = search(self.model, sources, settings, count=count, shortlist=self.shortlist, **arguments)
+        found = self._search(sources, sentences, count, arguments)
         flat = [(row, candidate) for row, best in enumerate(found) for candidate in best]
         ids = [candidate.ids for _, candidate in flat]
-        texts = to_text(self.tokenizer, ids)
+        written = to_text(self.tokenizer, ids)
+        restored = [self.inputs.restored(text, sentences[row]) for text, (row, _) in zip(written, flat, strict=True)]
         alignments: Sequence[Alignment | None] = [None] * len(flat)
-        if aligned_with is not None:
-            read = [aligned_with[row] for row, _ in flat], [sources[row] for row, _ in flat]
-            alignments = align(self.model, self.tokenizer, read[0], texts, read[1], ids)
+        if aligned:
+            edited = [self.inputs.edited(sentences[row]) for row, _ in flat]
+            read = [edit.text for edit in edited], written, [sources[row] for row, _ in flat]
+            alignments = list(map(of_originals, align(self.model, self.tokenizer, *read, ids), edited, restored))
         scores = [candidate.score for _, candidate in flat]
-        hypotheses = map(Hypothesis, texts, scores, alignments)
+        hypotheses = map(Hypothesis, (edit.text for edit in restored), scores, alignments)
         return [[next(hypotheses) for _ in best] for best in found]
+
+    def _search(
+        self, sources: Sequence[Sequence[int]], sentences: Sequence[str], count: int, arguments: dict[str, Any]
+    ) -> list[list[Candidate]]:
+        """The candidates of each source. Where one lacks terms, the search is repeated for those with all of them."""
+        beams = 1 if arguments.get("do_sample") else max(self.settings.num_beams, count)
+        settings = dataclasses.replace(self.settings, num_beams=beams)
+        arguments = {"count": count, "shortlist": self.shortlist, **arguments}
+        found = search(self.model, sources, settings, **arguments)
+        if not self.constrained or arguments.get("do_sample"):
+            return found
+        arguments.pop("progress", None)
+        by_beams: dict[int, list[int]] = {}
+        phrases = [self._phrases(*row) for row in zip(sentences, found, strict=True)]
+        for row, own in enumerate(phrases):
+            if own:
+                by_beams.setdefault(max(beams, beams_for(own)), []).append(row)
+        for needed, rows in by_beams.items():
+            settings = dataclasses.replace(self.settings, num_beams=needed)
+            given = {"phrases": [phrases[row] for row in rows], **arguments}
+            again = search(self.model, [sources[row] for row in rows], settings, **given)
+            for row, best in zip(rows, again, strict=True):
+                found[row] = best
+        return found
+
+    def _phrases(self, sentence: str, candidates: Sequence[Candidate]) -> list[list[list[int]]]:
+        """The translations of the terms of a sentence as token ids; none if all candidates have them.
+
+        A translation may begin with a capital, as at the beginning of a sentence, or have the ending that it has in a
+        candidate.
+        """
+        assert self.glossary is not None
+        terms = dict.fromkeys(term.targets for term in self.glossary.find(sentence))
+        texts = to_text(self.tokenizer, [candidate.ids for candidate in candidates]) if terms else []
+        if all(any(occurs(target, text) for target in targets) for targets in terms for text in texts):
+            return []
+        phrases = []
+        for targets in terms:
+            found = (form_of(target, text) for target in targets for text in texts)
+            capital = (target[0].upper() + target[1:] for target in targets)
+            forms = list(dict.fromkeys([*targets, *capital, *filter(None, found)]))
+            ids = self.tokenizer(text_target=forms, add_special_tokens=False, verbose=False)["input_ids"]
+            known = [row for row in ids if row and self.tokenizer.unk_token_id not in row]
+            if known:
+                phrases.append(known)
+        return phrases
 
     def encode(
         self, sentences: Sequence[str], source_lang: str | None = None, target_lang: str | None = None, **options: Any
@@ -274,6 +344,18 @@ class Translator:
             elif parts:
                 parts[-1] = parts[-1]._replace(space=parts[-1].space + space)
         return parts
+
+
+def check_glossary_use(model: Any) -> None:
+    """Raise `InputError` unless a model can translate with a glossary."""
+    if getattr(model.config, "term_tags", False):
+        return
+    if not isinstance(model, FastGenerationMixin) or model.device.type != "cpu":
+        raise InputError(
+            "glossary: only a model that was trained with data.glossary reads one on every device; for others the "
+            f"search of this package uses it, on a CPU (--device cpu), not that of {type(model).__name__} on "
+            f"{model.device.type}"
+        )
 
 
 def joined(

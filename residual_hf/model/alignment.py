@@ -19,6 +19,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from .placeholders import EditedText
+
 ROUNDS, NO_WORD = 2, 0.03
 """Of the algorithm of Sinkhorn and Knopp, by which words compete for those of the source, and what these keep."""
 TOKENS_TOGETHER = 2000  # tokens of a side whose logits are in memory at a time
@@ -152,6 +154,24 @@ def align(
     return found
 
 
+def of_originals(found: Alignment, source: EditedText, target: EditedText) -> Alignment:
+    """The alignment of a text with the final form of its translation, from that of what the model read and wrote.
+
+    Args:
+        source: the text, with the edits that the model read.
+        target: what the model wrote, with the edits that make the final form.
+    """
+    places = [np.array(side) for side in (*source.places(), *target.inverse().places())]
+    parts = [
+        part._replace(
+            source=np.stack([places[0][part.source[:, 0]], places[1][part.source[:, 1]]], axis=1),
+            target=np.stack([places[2][part.target[:, 0]], places[3][part.target[:, 1]]], axis=1),
+        )
+        for part in found.parts
+    ]
+    return Alignment(source.original, target.text, tuple(parts))
+
+
 @torch.no_grad()
 def teacher_forced(model: Any, pairs: Sequence[tuple[list[int], list[int]]]) -> Iterator[tuple[Array, Array]]:
     """Weights (target tokens, source tokens) and log-probabilities (target tokens,) of pairs of source and target."""
@@ -218,4 +238,4 @@ def token_spans(tokenizer: Any, ids: list[int], text: str, in_target: bool = Fal
     return np.stack([places[:-1], places[1:]], axis=1)
 
 
-__all__ = ["AlignedTokens", "Alignment", "align"]
+__all__ = ["AlignedTokens", "Alignment", "align", "of_originals"]

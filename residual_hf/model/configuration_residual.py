@@ -101,6 +101,9 @@ class ResidualConfig(PreTrainedConfig):
         source_lang, target_lang: languages of the model, for pipelines and model cards.
         language_tags: `"source"` or `"target"` if the tag of the target language, such as `<2de>`, starts the source
             or the target text of a multilingual model.
+        placeholders: source and target have tokens such as `<ph1>` in the place of placeholders, tags, addresses and
+            numbers, see `placeholders.py`.
+        term_tags: the source may have translations of its terms: `<term> dog <trans> Hund </term>`.
 
     Raises `huggingface_hub.errors.StrictDataclassError` (`ValueError` for an unknown mode or field) naming the field,
     its value and the allowed values.
@@ -170,6 +173,8 @@ class ResidualConfig(PreTrainedConfig):
     source_lang: str | None = None
     target_lang: str | None = None
     language_tags: str | None = option(None, choices=(None, "source", "target"))
+    placeholders: bool = False
+    term_tags: bool = False
 
     def __post_init__(self, **kwargs: Any) -> None:
         has_code = "auto_map" in kwargs  # of a checkpoint, which may have the mode

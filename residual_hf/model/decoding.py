@@ -20,6 +20,7 @@ from transformers.generation.utils import (
 )
 from transformers.modeling_outputs import BaseModelOutput
 
+from .constraints import Phrase, checked_phrases, constrained_search
 from .fingerprint import submodules
 from .layers import SAME_ATTENTION, ResidualAttention, ResidualDecoderLayer, ResidualFeedForward
 from .length_limits import has_length_rule, length_limit
@@ -51,6 +52,7 @@ else that is not at its default go to Transformers. Processors of scores among t
 SAMPLING = {"do_sample", "temperature", "top_k", "top_p", "min_p", "typical_p", "epsilon_cutoff", "eta_cutoff"}
 """What it knows besides of a request to sample from a decoder alone."""
 
+NO_PHRASES = "phrases: only beam search of a model of this package on a CPU finds translations with given phrases"
 NO_LISTS = (
     "token_lists: only greedy and beam search of an encoder-decoder on a CPU with native kernels can keep to a list "
     "of tokens; `residual_hf.native.report()` says which kernels run"
@@ -92,6 +94,7 @@ class FastGenerationMixin(GenerationMixin):
         decoding_dtype: str | None = None,
         hypothesis_scores: bool = False,
         token_lists: Sequence[Array] | None = None,
+        phrases: Sequence[Sequence[Phrase]] | None = None,
         **kwargs: Any,
     ) -> Any:
         """As `GenerationMixin.generate`. Prepared weights are reused while a checksum over all of them is the same.
@@ -109,6 +112,8 @@ class FastGenerationMixin(GenerationMixin):
                 `output_scores`, and greedy search `log_probs`; ignored where Transformers' loop runs.
             token_lists: for each sentence the ids of the only tokens that its translation may have, which includes
                 those that end it. Probabilities are among these. `ValueError` where the native kernels cannot search.
+            phrases: for each sentence what its translation must have: phrases, each a list of alternatives in token
+                ids. Beams should be at least `constraints.beams_for` them. `ValueError` where Transformers' loop runs.
         """
         kwargs = {"inputs": inputs, "generation_config": generation_config, **kwargs}
         tokens, is_alone = kwargs.get("input_ids", inputs), not self.config.is_encoder_decoder
@@ -136,12 +141,14 @@ class FastGenerationMixin(GenerationMixin):
         is_ours = known and not wants_cache(kwargs, request) and self._computes_as_defined()
         if token_lists is not None and (is_alone or not is_ours or pack() is None):
             raise ValueError(NO_LISTS)
+        if phrases is not None and (is_alone or not is_ours or request.get("num_beams") in (None, 1)):
+            raise ValueError(NO_PHRASES)
         if not is_ours or (is_alone and (not self._is_prompt(tokens, kwargs.get("attention_mask")) or pack() is None)):
             return super().generate(**kwargs)
         encoded = self._encode(tokens, kwargs, pack) if not is_alone and dtype not in (None, "float32") else {}
         if kwargs.get("encoder_outputs") is not None:  # Transformers repeats its states for the beams in place
             encoded = {"encoder_outputs": copy.copy(kwargs["encoder_outputs"])}
-        own: dict[str, Any] = {"length_limits": length_limits, "token_lists": token_lists}
+        own: dict[str, Any] = {"length_limits": length_limits, "token_lists": token_lists, "phrases": phrases}
         own["hypothesis_scores"] = hypothesis_scores
         loop = partial(decode, pack=pack, **own)
         return super().generate(**{**kwargs, **encoded, **without_cache(generation_config), "custom_generate": loop})
@@ -280,6 +287,7 @@ def decode(
     pack: Callable[[], Any],
     hypothesis_scores: bool,
     token_lists: Sequence[Array] | None = None,
+    phrases: Sequence[Sequence[Phrase]] | None = None,
     **model_kwargs: Any,
 ) -> Any:
     """The decoding loop that `generate` calls with prepared arguments.
@@ -292,7 +300,10 @@ def decode(
     settings = search_settings(generation_config, prompt, logits_processor, length_limits)
     settings.prompt_is_read = not model.config.is_encoder_decoder
     decoder = begin(model, prompt, settings, pack(), model_kwargs, token_lists)
-    result = (beam_search if beams > 1 else greedy_search)(decoder, prompt, settings)
+    search = beam_search if beams > 1 else greedy_search
+    if phrases is not None:
+        search = partial(constrained_search, phrases=checked_phrases(phrases, len(prompt)))
+    result = search(decoder, prompt, settings)
     if not generation_config.return_dict_in_generate:
         return result.sequences
     scores = tuple(result.scores) if settings.record_scores else None

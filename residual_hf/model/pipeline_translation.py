@@ -15,7 +15,7 @@ from torch.utils.data import Dataset, IterableDataset
 from transformers import Pipeline
 from transformers.utils import logging
 
-from .alignment import align
+from .alignment import align, of_originals
 from .length_limits import has_length_rule, length_limit
 from .translation_inputs import TranslationInputs, without_tag
 
@@ -185,7 +185,7 @@ class TranslationPipeline(Pipeline):
             )
             text = without_tag(text) if self.texts.tags_targets else text
             if return_text:
-                result[f"{self.result_name}_text"] = text
+                result[f"{self.result_name}_text"] = self.texts.restored(text, _only(model_outputs["text"])).text
             if return_alignments:
                 result |= self._alignment(model_outputs, text, token_ids)
             results.append(result)
@@ -195,9 +195,9 @@ class TranslationPipeline(Pipeline):
         ends = {self.tokenizer.eos_token_id, self.tokenizer.pad_token_id}
         written = list(takewhile(lambda token: token not in ends, token_ids[1:].tolist()))
         read = [token for token in model_outputs["input_ids"][0].tolist() if token != self.tokenizer.pad_token_id]
-        source = model_outputs["text"]
-        source = source[0] if isinstance(source, list) else source
-        (found,) = align(self.model, self.tokenizer, [source], [text], [read], [written])
+        source = self.texts.edited(_only(model_outputs["text"]))
+        (found,) = align(self.model, self.tokenizer, [source.text], [text], [read], [written])
+        found = of_originals(found, source, self.texts.restored(text, source.original))
         return {"alignment": found.links, "word_scores": found.word_scores}
 
     def _generation_arguments(
@@ -267,6 +267,11 @@ class _Stream(IterableDataset):
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.texts)
+
+
+def _only(text: str | list[str]) -> str:
+    """A text, which in a batch of one is a list."""
+    return text[0] if isinstance(text, list) else text
 
 
 def _given(**values: Any) -> dict[str, Any]:

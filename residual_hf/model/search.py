@@ -137,14 +137,19 @@ def greedy_search(decoder: Decoder, prompt: Tensor, settings: SearchSettings) ->
             sentence, limits, sequences, ended = sentence[kept], limits[kept], sequences[kept], ended[kept]
 
 
-def beam_search(decoder: Decoder, prompt: Tensor, settings: SearchSettings) -> SearchResult:
-    """The best hypotheses that a beam of `num_beams` finds, from a prompt (sentences, length)."""
-    search, closed_hypotheses = BeamSearch(prompt, settings), []
+def beam_search(
+    decoder: Decoder, prompt: Tensor, settings: SearchSettings, search: BeamSearch | None = None
+) -> SearchResult:
+    """The best hypotheses that a beam of `num_beams` finds, from a prompt (sentences, length).
+
+    `search`: chooses among continuations; by default the most probable ones.
+    """
+    search, closed_hypotheses = search or BeamSearch(prompt, settings), []
     recorded: list[Tensor] = []
     for token in () if settings.prompt_is_read else prompt.numpy().T[:-1]:
         decoder.step(token.repeat(settings.num_beams))
     while True:
-        values, tokens = next_tokens(decoder, search.sequences, settings, recorded)
+        values, tokens = search.next_tokens(decoder, recorded)
         rows = search.step(values, tokens)
         is_open = search.beams.is_open
         if not is_open.all():
@@ -183,20 +188,29 @@ def next_tokens(
         if banned:
             values[is_any_of(ids, banned)] = -np.inf
         return values, ids
-    logits = decoder.step(newest)
-    log_probs = torch.log_softmax(logits, dim=-1)
-    scores = log_probs if settings.num_beams > 1 else logits
-    if banned:
-        scores = scores.index_fill(1, torch.tensor(banned), -torch.inf)
-    for processor in processors:
-        scores = processor(torch.from_numpy(sequences), scores)
-    if settings.record_scores:
-        recorded.append(scores.clone())
+    log_probs, scores = processed_scores(decoder, sequences, settings, recorded)
     best, chosen = top_k(scores, settings.candidates) if draw is None else (scores, draw(scores))
     if settings.num_beams == 1:
         forced = scores.isneginf().sum(dim=1, keepdim=True) == scores.shape[1] - 1
         best = log_probs.gather(1, chosen).masked_fill(forced, 0.0)
     return best.numpy(), chosen.numpy()
+
+
+def processed_scores(
+    decoder: Decoder, sequences: Array, settings: SearchSettings, recorded: list[Tensor]
+) -> tuple[Tensor, Tensor]:
+    """Log-probabilities of all tokens to follow, and the scores that processors make of them, (rows, vocabulary)."""
+    length = sequences.shape[1]
+    logits = decoder.step(sequences[:, -1])
+    log_probs = torch.log_softmax(logits, dim=-1)
+    scores = log_probs if settings.num_beams > 1 else logits
+    if length < settings.min_length:
+        scores = scores.index_fill(1, torch.tensor(settings.eos_token_ids), -torch.inf)
+    for processor in settings.processors(length):
+        scores = processor(torch.from_numpy(sequences), scores)
+    if settings.record_scores:
+        recorded.append(scores.clone())
+    return log_probs, scores
 
 
 @dataclass
@@ -276,6 +290,10 @@ class BeamSearch:
     def sequences(self) -> Array:
         """(rows, length)"""
         return self.beams.paths[:, :, 0].reshape(-1, self.length)
+
+    def next_tokens(self, decoder: Decoder, recorded: list[Tensor]) -> tuple[Array, Array]:
+        """The candidates of a step, see `next_tokens`."""
+        return next_tokens(decoder, self.sequences, self.settings, recorded)
 
     def keep(self, sentences: Array) -> None:
         self.beams, self.hypotheses = self.beams.take(sentences), self.hypotheses.take(sentences)

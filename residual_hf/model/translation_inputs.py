@@ -4,11 +4,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
 from transformers.utils import logging
+
+from .placeholders import Edit, EditedText, masked, restored
 
 logger = logging.get_logger(__name__)
 
@@ -50,13 +52,20 @@ class TranslationInputs:
 
     Args:
         task: name of a task such as `"translation_de_to_en"`, whose languages are the default, or of `ONE_LANGUAGE`.
+        terms: gives the edits of a text that say how to translate its terms.
 
     Raises:
         ValueError: in all methods, for languages that the model does not support.
     """
 
-    def __init__(self, config: Any, tokenizer: Any, task: str | None = None):
-        self.config, self.tokenizer, self.task = config, tokenizer, task
+    def __init__(
+        self,
+        config: Any,
+        tokenizer: Any,
+        task: str | None = None,
+        terms: Callable[[str], Sequence[Edit]] = lambda text: (),
+    ):
+        self.config, self.tokenizer, self.task, self.terms = config, tokenizer, task, terms
         self.positions = position_limit(config)
         self.codes = [getattr(tokenizer, name, None) for name in ("src_lang", "tgt_lang")]
 
@@ -82,6 +91,19 @@ class TranslationInputs:
         named = TASK_PATTERN.fullmatch(self.task or "")
         return (src_lang or named[1], tgt_lang or named[2]) if named else (src_lang, tgt_lang)
 
+    def edited(self, text: str) -> EditedText:
+        """A text as the model reads it: with tokens in the place of placeholders, if the model was trained so."""
+        terms = self.terms(text)
+        return masked(text, taken=terms) if self.has_placeholders else EditedText(text, terms)
+
+    def restored(self, translation: str, source: str) -> EditedText:
+        """A translation that the model has written, with the placeholders of its source."""
+        return restored(translation, self.edited(source)) if self.has_placeholders else EditedText(translation)
+
+    @property
+    def has_placeholders(self) -> bool:
+        return bool(getattr(self.config, "placeholders", False))
+
     def encode(
         self, text: str | Sequence[str], src_lang: str | None, tgt_lang: str | None, **options: Any
     ) -> dict[str, Any]:
@@ -91,6 +113,7 @@ class TranslationInputs:
             options: of the tokenizer.
         """
         src_lang, tgt_lang = self.languages(src_lang, tgt_lang)
+        text = self.edited(text).text if isinstance(text, str) else [self.edited(each).text for each in text]
         if self.has_own_codes:
             inputs = self._with_own_codes(text, src_lang, tgt_lang, options)
         elif self.tags_targets:

@@ -56,6 +56,8 @@ def tokenizer_fields(recipe: Recipe, tokenizer: PreTrainedTokenizerBase) -> dict
         "source_lang": None if several else recipe.source_lang,
         "target_lang": None if several else recipe.target_lang,
         "language_tags": recipe.data.language_tags,
+        "placeholders": recipe.data.placeholders,
+        "term_tags": recipe.data.glossary is not None,
         "pad_token_id": tokenizer.pad_token_id,
         "bos_token_id": tokenizer.bos_token_id,
         "eos_token_id": tokenizer.eos_token_id,
@@ -103,6 +105,9 @@ def build_model(
         if tags not in (None, recipe.data.language_tags):
             given = recipe.data.language_tags
             logger.warning("data.language_tags: %s, but the model of model.from was trained with %r", given, tags)
+        for field, own in (("placeholders", "placeholders"), ("term_tags", "glossary")):
+            if getattr(start.model.config, field) and not getattr(recipe.data, own):
+                logger.warning("data.%s: missing, but the model of model.from was trained with it", own)
         rates = {name: recipe.model[name] for name in RATES if name in recipe.model}
         config = start_config(start, tokenizer, rates | tokenizer_fields(recipe, tokenizer))
         model = with_vocabulary(start, tokenizer, scaled_for(recipe, config))

@@ -18,6 +18,7 @@ from residual_hf.base.files import write_atomically, write_json
 from residual_hf.checkpoint import save_checkpoint
 from residual_hf.data.corpus import describe_corpus
 from residual_hf.data.language_modeling import count_words, predicted_tokens
+from residual_hf.data.marked_text import unmarked
 from residual_hf.data.pipeline import PreparedData, encode_training, first_pairs
 from residual_hf.data.shortlist import Shortlist, build_shortlist
 from residual_hf.evaluation.perplexity import word_perplexity
@@ -130,6 +131,7 @@ def final_scores(
         report: list[Any] = [None]
         if trainer.is_world_process_zero():
             sources = [line for scorer in scorers for line in scorer.corpus.sources]
+            hypotheses = unmarked(hypotheses, sources, recipe.data.placeholders)
             references = [line for scorer in scorers for line in scorer.plain_references]
             for kind, lines in (("sources", sources), ("hypotheses", hypotheses), ("references", references)):
                 text = "".join(line.replace("\n", " ") + "\n" for line in lines)

@@ -20,6 +20,7 @@ from residual_hf.base.files import (
 from residual_hf.base.interrupts import signals_interrupt
 from residual_hf.base.lock import Lock
 from residual_hf.checkpoint import WEIGHT_FILES
+from residual_hf.data.glossary import Glossary
 from residual_hf.data.pair_reader import check_files
 from residual_hf.data.pipeline import given_tokenizer
 from residual_hf.evaluation.translation_metric import load_metric
@@ -45,6 +46,8 @@ def check_input(recipe: Recipe, *, resume: bool) -> Start | None:
     for name in recipe.evaluation.metrics:
         load_metric(name)
     check_files(recipe.corpora)
+    if recipe.data.glossary is not None:
+        Glossary.read(recipe.data.glossary)
     start = load_start_of(recipe)
     of_run = expanded(recipe.output_dir) / "tokenizer"
     if recipe.tokenizer.path is not None and not (resume and of_run.exists()):

@@ -121,6 +121,9 @@ class Recipe(InputSettings):
             kinds = data.subword_regularization.tokenizer_kinds
             allowed = f"{' or '.join(kinds)} with this data.subword_regularization"
             self.require(tokenizer.kind in kinds, "tokenizer.kind", allowed)
+        if data.marks_text:
+            allowed = "another than 'pretokenized' with data.placeholders or data.glossary"
+            self.require(tokenizer.kind != "pretokenized", "tokenizer.kind", allowed)
         self.require(self.starts_from or self.training.lora is None, "training.lora", "null without model.from")
         self._check_task()
         if data.stream:
@@ -192,7 +195,7 @@ class Recipe(InputSettings):
     @property
     def input_paths(self) -> list[Path]:
         """The files and folders that the run reads."""
-        named = [self.tokenizer.path, self.training.deepspeed, self.starts_from]
+        named = [self.tokenizer.path, self.training.deepspeed, self.starts_from, self.data.glossary]
         for spec in self.corpora:
             named += [*spec.files, spec.raw_target, spec.dataset]
         return [path for name in named if name is not None and (path := expanded(name)).exists()]

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from residual_hf.data.encoding import EncodedCorpus
+from residual_hf.data.marked_text import unmarked
 from residual_hf.data.pipeline import PreparedData
 from residual_hf.evaluation.scorer import make_scorers, mean_figures
 from residual_hf.generation.decode import translate_corpus
@@ -40,11 +41,12 @@ class Validation:
         self.pairs = [pair for corpus in chosen for pair in corpus]
         self.samples = spread_rows([len(self.pairs)], settings.eval_samples)[0]
         self.decoding = replace(recipe.decoding, num_beams=settings.eval_beams, shortlist=False)
-        self.tokenizer = data.tokenizer
+        self.tokenizer, self.has_placeholders = data.tokenizer, recipe.data.placeholders
 
     def figures(self, model: Any, valid: EncodedCorpus) -> dict[str, float]:
         """Mean scores over the corpora, for logs and the choice of checkpoints."""
-        translations = translate_corpus(model, self.tokenizer, valid.select(self.rows), self.decoding)
+        written = translate_corpus(model, self.tokenizer, valid.select(self.rows), self.decoding)
+        translations = unmarked(written, [source for source, _ in self.pairs], self.has_placeholders)
         if this_process().is_main_process:
             for row in self.samples:
                 texts = dict(zip(("source", "reference"), self.pairs[row], strict=True), translation=translations[row])

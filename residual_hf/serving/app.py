@@ -30,7 +30,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from residual_hf._version import __version__
 from residual_hf.data.language_names import language_name
-from residual_hf.generation.checks import CHECKS
+from residual_hf.generation.checks import FLAGS
 from residual_hf.generation.html_text import visible_text
 
 from .batcher import Batcher, ClosingError, Metrics, Translation
@@ -118,7 +118,7 @@ class TranslateAnswer(BaseModel):
     scores: list[float] | list[list[float]] | None = None
     alignments: list[str] | list[list[str]] | None = None
     wordScores: list[list[float]] | list[list[list[float]]] | None = None
-    flags: list[str] | list[list[str]] = Field(description=f"suspicions about the translation: {', '.join(CHECKS)}")
+    flags: list[str] | list[list[str]] = Field(description=f"suspicions about the translation: {', '.join(FLAGS)}")
 
 
 Body = TypeVar("Body", bound=BaseModel)

@@ -252,14 +252,14 @@ class Batcher:
         batch = self._next_batch()
         if not batch:
             return
-        search, sources = batch[0].search, [sentence.ids for sentence in batch]
+        search, sources = batch[0].search, ([sentence.ids for sentence in batch], [each.text for each in batch])
         arguments = search.arguments | ({"no_repeat_ngram_size": 4} if search.again else {})
         if search.aligned:
-            arguments["aligned_with"] = [sentence.text for sentence in batch]
+            arguments["aligned"] = True
         self.metrics.batch_sentences.observe(len(batch))
         try:
             with self.metrics.batch_seconds.time():
-                found = search.translator.translate_encoded(sources, search.hypotheses, scores=True, **arguments)
+                found = search.translator.translate_encoded(*sources, search.hypotheses, scores=True, **arguments)
             for sentence, hypotheses in zip(batch, found, strict=True):
                 self._take(sentence, hypotheses)
         except BaseException as error:
@@ -273,7 +273,8 @@ class Batcher:
     def _take(self, sentence: _Sentence, hypotheses: list[Hypothesis]) -> None:
         """Keep the result of a search. The first suspicious one is searched again, without repetitions."""
         search = sentence.search
-        found = [({*suspicions(sentence.text, hypothesis.text)}, hypothesis) for hypothesis in hypotheses]
+        glossary = search.translator.glossary
+        found = [({*suspicions(sentence.text, each.text, glossary)}, each) for each in hypotheses]
         serious = found[0][0] & SEARCHED_AGAIN
         if serious and not search.again:
             sentence.flags = serious

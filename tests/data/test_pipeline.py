@@ -31,8 +31,12 @@ def corpora(tmp_path):
     return specs
 
 
+def data_settings(specs, **data):
+    return from_mapping(DataSettings, {**specs, **data})
+
+
 def prepared(folder, specs, tokenizer=None, **data):
-    settings = from_mapping(DataSettings, {**specs, **data})
+    settings = data_settings(specs, **data)
     (folder / "run").mkdir(parents=True, exist_ok=True)
     return prepare(
         read_corpora(settings),
@@ -125,6 +129,29 @@ def test_pairs_in_training_and_evaluation_are_counted(tmp_path, corpora, caplog,
     prepared(tmp_path / "shared", corpora, stream=stream)
     assert "data.test: 3 of 4 pairs are also training pairs" in caplog.text
     assert "data.valid" not in caplog.text
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_placeholders_and_terms_are_tokens_of_the_vocabulary(tmp_path, corpora, caplog, stream):
+    for split in ("train", "valid"):
+        for side in ("source", "target"):
+            path = tmp_path / f"{split}.{side}"
+            path.write_text("".join(f"{line} {{x}} 1999\n" for line in path.read_text().splitlines()))
+    (tmp_path / "terms.tsv").write_text("dog\tdog\n")
+    marks = {"placeholders": True, "glossary": str(tmp_path / "terms.tsv"), "stream": stream}
+    data = prepared(tmp_path, corpora, tokenizer={"joint": False}, **marks)
+    row = next(iter(open_stream(data_settings(corpora, **marks), data.tokenizer, 200, positions=32, seed=1)))[0]
+    texts = [data.tokenizer.decode(row["labels"])]
+    texts += [data.tokenizer.decode(data.encoded["valid"][0][name]) for name in ("input_ids", "labels")]
+    for text, (first, second) in zip(texts, [("<ph", "<ph"), ("<ph1>", "<ph2>"), ("<ph1>", "<ph2>")], strict=True):
+        assert first in text and second in text and "{x}" not in text and "1999" not in text
+    if not stream:
+        train = data.encoded["train"]
+        ids = [train[row]["input_ids"] for row in range(len(train))]
+        sources = data.tokenizer.batch_decode(ids, use_source_tokenizer=True)
+        assert any("<term> dog <trans> dog </term>" in source for source in sources)
+    assert data.references["valid"][0].targets[0].endswith("{x} 1999")
+    assert ("data.placeholders: the training text has only" in caplog.text) is not stream
 
 
 @pytest.mark.parametrize("joint", [True, False])

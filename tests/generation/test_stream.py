@@ -322,7 +322,9 @@ def test_every_process_continues_the_samples_of_an_interrupted_run(monkeypatch):
     )
     monkeypatch.setattr(stream, "PartialState", lambda **_: SimpleNamespace(is_main_process=False, process_index=1))
     monkeypatch.setattr(stream.torch, "manual_seed", seeds.append)
-    translator = SimpleNamespace(inputs=SimpleNamespace(positions=8), hypotheses=lambda *args, **options: None)
+    translator = SimpleNamespace(
+        inputs=SimpleNamespace(positions=8), hypotheses=lambda *args, **options: None, glossary=None
+    )
     translate_stream(translator, iter([]), print, StreamSettings(sample=True, seed=3))
     assert seeds == [3 + 6 + (1 << 32)]
 

@@ -8,6 +8,7 @@ import torch
 from support.recipes import changed, make_recipe
 from support.tiny_translator import tiny_tokenizer
 
+from residual_hf.base.errors import InputError
 from residual_hf.checkpoint import save_checkpoint
 from residual_hf.generation.translator import Translator
 from residual_hf.model.configuration_residual import ResidualConfig
@@ -62,6 +63,19 @@ def test_only_fp16_asks_for_it(tmp_path, precision, scale):
     recipe = make_recipe(tmp_path, precision=precision)
     recipe = replace(recipe, model=recipe.model | {"encoder_layers": 2, "decoder_layers": 2})
     assert build_config(recipe, Vocabulary()).ln_options("decoder").dual_scale == scale
+
+
+def test_the_config_says_with_which_tokens_the_model_was_trained(tmp_path):
+    recipe = make_recipe(tmp_path)
+    config = build_config(recipe, Vocabulary())
+    assert not config.placeholders and not config.term_tags
+    recipe = changed(recipe, "data", placeholders=True, glossary="terms.tsv")
+    config = build_config(recipe, Vocabulary())
+    assert config.placeholders and config.term_tags
+    with pytest.raises(InputError, match="tokenizer.kind: 'pretokenized' given, must be another"):
+        changed(recipe, "tokenizer", kind="pretokenized", path="dict.txt")
+    with pytest.raises(InputError, match="bidirectional: true given, must be false with glossary"):
+        changed(recipe, "data", bidirectional=True)
 
 
 def test_a_vocabulary_size_that_the_tokenizer_does_not_have_is_reported(tmp_path, caplog):

@@ -22,6 +22,7 @@ class Dictionary:
     def __init__(self, **words):
         self.inputs, self.model = SimpleNamespace(positions=20), torch.nn.Module()
         self.settings = DecodingSettings(num_beams=2, max_tokens=40)
+        self.glossary = None
         self.words, self.encoded, self.batches, self.free = words, [], [], threading.Event()
         self.free.set()
 
@@ -29,7 +30,7 @@ class Dictionary:
         self.encoded += sentences
         return [sentence.split() for sentence in sentences], {"target": target_lang}
 
-    def translate_encoded(self, sources, count, *, target, scores, **arguments):
+    def translate_encoded(self, sources, texts, count, *, target, scores, **arguments):
         sentences = [" ".join(source) for source in sources]
         self.free.wait()
         self.batches.append(list(sentences))

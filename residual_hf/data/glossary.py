@@ -1,0 +1,116 @@
+# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
+"""Terms and their translations: where they are in a text, and source text that says how to translate them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, NamedTuple
+from zlib import crc32
+
+import regex
+
+from residual_hf.base.errors import InputError
+from residual_hf.model.placeholders import Edit
+
+from .scripts import UNSPACED
+from .text_files import iter_lines
+
+TERM_TOKENS = ("<term>", "<trans>", "</term>")
+"""Before a term, before its translation, and after that."""
+TAUGHT = 0.5
+"""The share of the terms of the training text that are annotated, so that a model knows text without them too."""
+BEGIN, END = (rf"(?{side}(?!{UNSPACED.pattern})\w)" for side in ("<!", "!"))
+"""Where a word can begin and where it can end."""
+ENDING = 2  # most letters of an ending that a translation may have in addition
+
+
+class Term(NamedTuple):
+    """A term in a text, with its translations."""
+
+    start: int
+    end: int
+    targets: tuple[str, ...]
+
+    def annotated(self, text: str) -> Edit:
+        """The edit that writes the first translation after the term (Dinu et al. 2019, in the form with tags)."""
+        before, between, after = TERM_TOKENS
+        written = f"{before} {text[self.start : self.end]} {between} {self.targets[0]} {after}"
+        return Edit(self.start, self.end, written)
+
+
+class Glossary:
+    """Translations of terms. A term without capitals is found in any case, others as they are written.
+
+    Args:
+        rows: terms and translations; a term with several rows has several translations, of which the first is
+            preferred.
+    """
+
+    def __init__(self, rows: Iterable[tuple[str, str]]):
+        self.targets: dict[str, tuple[str, ...]] = {}
+        for source, target in rows:
+            self.targets[source] = tuple(dict.fromkeys((*self.targets.get(source, ()), target)))
+        lower = {term for term in self.targets if term == term.lower()}
+        lists: dict[str, Any] = {"exact": self.targets.keys() - lower, "lower": lower}
+        forms = {"exact": r"\L<exact>", "lower": r"(?i:\L<lower>)"}
+        choice = "|".join(form for name, form in forms.items() if lists[name])  # an empty list matches nothing at all
+        self._pattern = regex.compile(f"{BEGIN}(?:{choice}){END}", ignore_unused=True, **lists) if choice else None
+
+    @classmethod
+    def read(cls, path: str | Path) -> Glossary:
+        """Read lines "term<TAB>translation". Raises `InputError` with file and line for others."""
+        rows = []
+        for number, line in enumerate(iter_lines(path), start=1):
+            cells = [cell.strip() for cell in line.split("\t")]
+            if not any(cells):
+                continue
+            if len(cells) != 2 or not all(cells):
+                raise InputError(f"{path}: line {number} must be a term, a tab and its translation: {line[:80]!r}")
+            rows.append((cells[0], cells[1]))
+        if not rows:
+            raise InputError(f"{path}: the glossary is empty")
+        return cls(rows)
+
+    def find(self, text: str) -> list[Term]:
+        """The terms in a text, the longer ones where they overlap."""
+        matches = self._pattern.finditer(text) if self._pattern else ()
+        return [Term(*m.span(), self.targets.get(m[0]) or self.targets[m[0].lower()]) for m in matches]
+
+    def annotations(self, text: str) -> list[Edit]:
+        """Edits that say how to translate the terms of a text, for a model that was trained with them."""
+        return [term.annotated(text) for term in self.find(text)]
+
+    def kept(self, text: str) -> list[Edit]:
+        """Edits that leave the terms of a text as they are."""
+        return [Edit(term.start, term.end, text[term.start : term.end]) for term in self.find(text)]
+
+    def taught(self, source: str, target: str) -> list[Edit]:
+        """Annotations of a training source: of a share of the terms whose translations its target has."""
+        found = []
+        for term in self.find(source):
+            known = tuple(each for each in term.targets if occurs(each, target))
+            if known and crc32(f"{term.start} {source}".encode()) < TAUGHT * 2**32:
+                found.append(term._replace(targets=known).annotated(source))
+        return found
+
+    def without_translation(self, source: str, translation: str) -> list[str]:
+        """The terms of a source whose translations, also inflected ones, the translation has not."""
+        missing = (t for t in self.find(source) if not any(occurs(each, translation) for each in t.targets))
+        return [source[term.start : term.end] for term in missing]
+
+
+def form_of(term: str, text: str) -> str | None:
+    """A term as a text has it, in which each word may have another ending."""
+    words = []
+    for word in term.split():
+        stem = word[: max(4, len(word) - 2)]
+        words.append(rf"{re.escape(stem)}\w{{0,{len(word) - len(stem) + ENDING}}}")
+    found = regex.search(BEGIN + r"\s+".join(words) + END, text, regex.IGNORECASE)
+    return None if found is None else found[0]
+
+
+def occurs(term: str, text: str) -> bool:
+    """Whether a text has a term, with any endings."""
+    return form_of(term, text) is not None

@@ -1,0 +1,48 @@
+# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
+"""Text of a recipe with the tokens that its model reads: placeholders, and terms with their translations."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+
+from residual_hf.model.placeholders import PLACEHOLDER_TOKENS, EditedText, masked, masked_pair, restored
+
+from .corpus import ParallelCorpus
+from .data_settings import DataSettings
+from .glossary import TERM_TOKENS, Glossary
+
+
+def marking_tokens(data: DataSettings) -> list[str]:
+    """The tokens that the vocabulary needs."""
+    return [*(PLACEHOLDER_TOKENS if data.placeholders else ()), *(TERM_TOKENS if data.glossary is not None else ())]
+
+
+def training_edits(data: DataSettings) -> Callable[[ParallelCorpus], ParallelCorpus]:
+    """A function that replaces spans and annotates terms in a training corpus, as far as the recipe says so."""
+    glossary = None if data.glossary is None else Glossary.read(data.glossary)
+    return partial(marked, glossary=glossary, placeholders=data.placeholders, learned=True)
+
+
+def marked(
+    corpus: ParallelCorpus, *, placeholders: bool, glossary: Glossary | None = None, learned: bool = False
+) -> ParallelCorpus:
+    """A corpus with tokens in the place of spans, see `masked_pair`, and with terms that a `glossary` teaches."""
+    if not placeholders and glossary is None:
+        return corpus
+    pairs = []
+    for source, target in corpus:
+        terms = [] if glossary is None else glossary.taught(source, target)
+        edited = (EditedText(source, terms), EditedText(target))
+        if placeholders:
+            edited = masked_pair(source, target, terms, learned=learned)
+        pairs.append((edited[0].text, edited[1].text))
+    return replace(corpus.with_pairs(pairs), raw_targets=corpus.raw_targets)
+
+
+def unmarked(translations: Sequence[str], sources: Sequence[str], placeholders: bool) -> list[str]:
+    """Translations of sources that were `marked`, with the spans in the place of tokens."""
+    if not placeholders:
+        return list(translations)
+    return [restored(text, masked(source)).text for text, source in zip(translations, sources, strict=True)]

@@ -1,0 +1,126 @@
+# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
+"""Spans that come through a translation unchanged: placeholders, addresses, tags and numbers.
+
+A model that was trained with them (`placeholders` in its config) reads and writes tokens such as `<ph1>` in their
+place. Of a number such as 1,234.56 these are its runs of digits, so that the model writes the separators of its
+language; a single digit is text, because it may become a word.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import islice
+from typing import NamedTuple
+from zlib import crc32
+
+PLACEHOLDER = re.compile(
+    r"https?://[^\s<>\"]+[^\s<>\".,;:!?)\]]|(?<![\w.+-])[\w.+-]+@[\w-]+(?:\.[\w-]+)+"  # addresses
+    r"|\$?\{\{?[^\s{}]*\}?\}|%(?:\d+\$|\(\w+\))?[-+#0]*\d*(?:\.\d+)?[sdifxXucg@](?!\w)|%\w+%"  # of formats
+)
+TAG = re.compile(r"</?[A-Za-z][^<>]*>")
+SPAN = re.compile(rf"{PLACEHOLDER.pattern}|{TAG.pattern}|\d\d+")
+PLACEHOLDER_TOKENS = tuple(f"<ph{number}>" for number in range(1, 11))
+TOKEN = re.compile("|".join(PLACEHOLDER_TOKENS))
+
+
+class Edit(NamedTuple):
+    """What replaces the characters from `start` to `end` of a text."""
+
+    start: int
+    end: int
+    new: str
+
+
+class EditedText(NamedTuple):
+    """A text and edits of it, in order and side by side."""
+
+    original: str
+    edits: Sequence[Edit] = ()
+
+    @property
+    def text(self) -> str:
+        """The text after the edits."""
+        pieces, place = [], 0
+        for start, end, new in self.edits:
+            pieces += [self.original[place:start], new]
+            place = end
+        return "".join([*pieces, self.original[place:]])
+
+    def places(self) -> tuple[list[int], list[int]]:
+        """Where in the original a part begins that begins at each place of the edited text, and where it ends.
+
+        A part of what an edit has written stands for all that the edit replaced.
+        """
+        starts, ends, place = [], [0], 0
+        for start, end, new in (*self.edits, Edit(len(self.original), len(self.original), "")):
+            starts += [*range(place, start), *[start] * len(new)]
+            ends += [*range(place + 1, start + 1), *[end] * len(new)]
+            place = end
+        return [*starts, len(self.original)], ends
+
+    def inverse(self) -> EditedText:
+        """The edited text with edits that make the original of it."""
+        edits, shift = [], 0
+        for start, end, new in self.edits:
+            edits.append(Edit(start + shift, start + shift + len(new), self.original[start:end]))
+            shift += len(new) - (end - start)
+        return EditedText(self.text, edits)
+
+
+def token_names(spans: Iterable[str], first: int = 0) -> dict[str, str]:
+    """The token of each of some spans. Equal spans have one; those beyond the number of tokens have none.
+
+    `first`: the number of the first token, from which they are counted in a circle.
+    """
+    distinct = islice(dict.fromkeys(spans), len(PLACEHOLDER_TOKENS))
+    return {span: PLACEHOLDER_TOKENS[(first + n) % len(PLACEHOLDER_TOKENS)] for n, span in enumerate(distinct)}
+
+
+def spans_of(text: str, taken: Sequence[Edit] = ()) -> list[Edit]:
+    """The spans of a text outside of other edits of it, as edits that keep them."""
+    found = (Edit(*match.span(), match[0]) for match in SPAN.finditer(text))
+    return [span for span in found if not any(span.start < edit.end and edit.start < span.end for edit in taken)]
+
+
+def masked(text: str, names: Mapping[str, str] | None = None, taken: Sequence[Edit] = ()) -> EditedText:
+    """A text with tokens in the place of its spans.
+
+    Args:
+        names: the token of each span, by default those of `token_names`.
+        taken: other edits of the text, within which spans stay.
+    """
+    found = spans_of(text, taken)
+    names = token_names(span.new for span in found) if names is None else names
+    own = [span._replace(new=names[span.new]) for span in found if span.new in names]
+    return EditedText(text, sorted((*own, *taken)))
+
+
+def masked_pair(
+    source: str, target: str, taken: Sequence[Edit] = (), *, learned: bool
+) -> tuple[EditedText, EditedText]:
+    """A sentence and its translation with tokens in the place of spans.
+
+    Args:
+        taken: other edits of the source, within which spans stay.
+        learned: for training: the spans that both have equally often are replaced, and all tokens are as frequent.
+            Otherwise all spans of the source are, as when it is translated.
+    """
+    found, first = [span.new for span in spans_of(source, taken)], 0
+    if learned:
+        counts = [Counter(spans) for spans in (found, [span.new for span in spans_of(target)])]
+        found = [span for span in found if counts[0][span] == counts[1][span]]
+        first = crc32(source.encode())
+    names = token_names(found, first)
+    return masked(source, names, taken), masked(target, names)
+
+
+def restored(translation: str, source: EditedText) -> EditedText:
+    """A translation with the spans of its source in the place of their tokens, and without other tokens."""
+    spans = {edit.new: source.original[edit.start : edit.end] for edit in source.edits}
+    edits = [Edit(match.start(), match.end(), spans.get(match[0], "")) for match in TOKEN.finditer(translation)]
+    return EditedText(translation, edits)
+
+
+__all__ = ["EditedText", "masked", "masked_pair", "restored"]

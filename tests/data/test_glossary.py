@@ -1,0 +1,85 @@
+# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
+"""Terms in a text, and training text that says how they are translated."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from residual_hf.base.errors import InputError
+from residual_hf.data.corpus import ParallelCorpus
+from residual_hf.data.glossary import Glossary, occurs
+from residual_hf.data.marked_text import marked
+
+ROWS = [("dog", "Hund"), ("guide dog", "Blindenhund"), ("US", "USA"), ("狗", "dog"), ("Windows 10", "Windows 10")]
+
+
+@pytest.fixture
+def glossary():
+    return Glossary([*ROWS, ("dog", "Rüde")])
+
+
+@pytest.mark.parametrize(
+    ("text", "terms"),
+    [
+        ("A Dog and a guide dog.", ["Dog", "guide dog"]),
+        ("us or US? hotdog, dogs", ["US"]),
+        ("我的狗很好", ["狗"]),
+        ("", []),
+    ],
+)
+def test_terms_are_whole_words_and_the_longest(glossary, text, terms):
+    assert [text[term.start : term.end] for term in glossary.find(text)] == terms
+
+
+@pytest.mark.parametrize("rows", [ROWS[:1], ROWS[2:3], []])
+def test_a_glossary_may_have_terms_of_one_kind_only(rows):
+    assert len(Glossary(rows).find("the dog of the US")) == len(rows)
+
+
+def test_the_file_is_read_or_refused_by_line(tmp_path):
+    file = tmp_path / "terms.tsv"
+    file.write_text("dog\tHund\n\n dog \t Rüde\n")
+    assert Glossary.read(file).targets == {"dog": ("Hund", "Rüde")}
+    for content, message in (
+        ("dog\tHund\ncat\n", "line 2"),
+        ("a\tb\tc\n", "line 1"),
+        ("\n", "empty"),
+        ("\tb\n", "line"),
+    ):
+        file.write_text(content)
+        with pytest.raises(InputError, match=message):
+            Glossary.read(file)
+    with pytest.raises(InputError, match="missing.tsv"):
+        Glossary.read(tmp_path / "missing.tsv")
+
+
+@pytest.mark.parametrize(
+    ("term", "text", "found"),
+    [
+        ("Hund", "Viele Hunde bellen", True),
+        ("Hund", "Hundert Leute", False),
+        ("Hund", "ein Windhund", False),
+        ("rotes Auto", "mit roten Autos", True),
+        ("3D", "in 3D", True),
+    ],
+)
+def test_a_translation_may_be_inflected(term, text, found):
+    assert occurs(term, text) is found
+
+
+def test_other_translations_of_terms_are_found(glossary):
+    assert glossary.without_translation("The dog and the US", "Der Köter und die USA") == ["dog"]
+    assert glossary.without_translation("The dog", "Die Rüden") == []
+
+
+def test_training_text_says_how_a_share_of_its_terms_is_translated(glossary):
+    sources = [f"{'so ' * number}the dog sees Windows 10" for number in range(200)]
+    targets = ["die Rüden sehen Windows 10 ."] * 100 + ["nichts"] * 100
+    corpus = marked(ParallelCorpus(sources, targets, "x"), placeholders=True, glossary=glossary, learned=True)
+    annotated = [source for source in corpus.sources if "<term> dog <trans> Rüde </term>" in source]
+    assert 30 < len(annotated) < 70 and not any("<term>" in source for source in corpus.sources[100:])
+    for source, target in list(corpus)[:100]:
+        digits = "<term> Windows 10 <trans> Windows 10 </term>" in source  # a span within a term stays
+        assert bool(re.search(r"Windows <ph\d+> \.", target)) is not digits

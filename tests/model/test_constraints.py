@@ -1,0 +1,117 @@
+# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
+"""Beam search for translations that have given phrases."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+from support.tiny_translator import SENTENCES, tiny_model, tiny_tokenizer
+
+from residual_hf.base.errors import InputError
+from residual_hf.data.glossary import Glossary
+from residual_hf.generation.generation_settings import DecodingSettings
+from residual_hf.generation.translator import Translator, check_glossary_use
+from residual_hf.model import decoding
+from residual_hf.model.constraints import Progress, beams_for
+from residual_hf.model.decoding import without_kernels
+
+PHRASES = [[[[87]], [[85, 67]]], [[[85, 67], [40, 41]]]]
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return tiny_tokenizer()
+
+
+@pytest.fixture(scope="module")
+def model(tokenizer):
+    return tiny_model(tokenizer)
+
+
+@pytest.fixture(scope="module")
+def inputs(tokenizer):
+    return tokenizer(["zwei Katzen", "a small dog"], padding=True, return_tensors="pt")
+
+
+def search(model, inputs, phrases, **arguments):
+    arguments = {"num_beams": 8, "max_new_tokens": 16, "return_dict_in_generate": True, **arguments}
+    return model.generate(**inputs, phrases=phrases, hypothesis_scores=True, **arguments)
+
+
+def contains(row, phrase):
+    return any(row[start : start + len(form)] == form for form in phrase for start in range(len(row)))
+
+
+@pytest.mark.parametrize("beams", [2, 8])
+@pytest.mark.parametrize("kernels", [True, False])
+def test_all_hypotheses_have_the_phrases_of_their_sentence(model, inputs, beams, kernels, monkeypatch):
+    if not kernels:
+        monkeypatch.setattr(decoding, "pack_for_kernels", without_kernels)
+    found = search(model, inputs, PHRASES, num_beams=beams, num_return_sequences=2)
+    rows = found.sequences.tolist()
+    for number, row in enumerate(rows):
+        assert all(contains(row, phrase) for phrase in PHRASES[number // 2]), row
+    assert len({tuple(row) for row in rows}) == len(rows)
+
+
+def test_scores_are_those_of_the_model(model, inputs):
+    found = search(model, inputs, PHRASES, length_penalty=0.0)
+    for row, score in enumerate(found.sequences_scores.tolist()):
+        sequence = found.sequences[row]
+        length = int((sequence[1:] == 2).nonzero()[0]) + 1 if (sequence[1:] == 2).any() else len(sequence) - 1
+        one = {name: value[row : row + 1] for name, value in inputs.items()}
+        logits = model(**one, decoder_input_ids=sequence[None, :length]).logits[0].log_softmax(-1)
+        assert score == pytest.approx(float(logits.gather(1, sequence[1 : length + 1, None]).sum()), abs=1e-3)
+
+
+def test_without_phrases_the_search_is_that_of_others(model, inputs):
+    plain, free = search(model, inputs, None), search(model, inputs, [[], []])
+    assert plain.sequences.tolist() == free.sequences.tolist()
+    assert torch.equal(plain.sequences_scores, free.sequences_scores)
+
+
+def test_progress_counts_tokens_of_phrases():
+    start = Progress.of([[[1, 2], [3]], [[1, 1, 4]]])
+    assert start.lacking == 5 and start.needed() == {1, 3}
+    assert start.after(1).needed() == {1, 2, 3} and start.after(9).lacking == 5
+    assert start.after(1).after(1).needed() == {1, 2, 3, 4}  # the second 1 begins the other phrase or goes on
+    assert start.after(1).after(2).missing == (1,) and start.after(3).missing == (1,)
+    assert start.after(1).after(1).after(4).missing == (0,)
+    assert beams_for([[[1, 2], [3]], [[1, 1, 4]]]) == 8
+
+
+@pytest.mark.parametrize("changes", [{"num_beams": 1}, {"do_sample": True}, {"fast_decoding": False}])
+def test_other_searches_refuse_phrases(model, inputs, changes):
+    with pytest.raises(ValueError, match="phrases: only beam search"):
+        search(model, inputs, PHRASES, **changes)
+    for phrases, message in ((PHRASES[:1], "1 lists given for 2"), ([[[[]]], []], "an empty phrase")):
+        with pytest.raises(ValueError, match=message):
+            search(model, inputs, phrases)
+
+
+@pytest.mark.parametrize("beams", [1, 5])
+def test_a_translator_has_the_translations_of_the_glossary(tokenizer, model, beams):
+    terms = [("Katzen", "cats in the park"), ("hund", "dog"), ("hund", "small dog"), ("schlafen", "☃")]
+    settings = DecodingSettings(num_beams=beams, max_length_a=1, max_length_b=12)
+    translator = Translator(model, tokenizer, settings, glossary=Glossary(terms))
+    sentences = [SENTENCES[2], SENTENCES[0], "im Park"]
+    found = translator.translate(sentences)
+    assert "cats in the park" in found[0] and "dog" in found[1]
+    assert found[2] == Translator(model, tokenizer, settings).translate("im Park")
+    best = translator.translate(SENTENCES[0], num_return_sequences=2)
+    assert len(set(best)) == 2 and all("dog" in text for text in best)
+
+
+def test_a_model_that_reads_terms_gets_them_in_its_source(tokenizer, model, monkeypatch):
+    glossary = Glossary([("Hund", "dog")])
+    monkeypatch.setattr(model.config, "term_tags", True)
+    translator = Translator(model, tokenizer, glossary=glossary)
+    assert translator.inputs.edited("ein Hund").text == "ein <term> Hund <trans> dog </term>"
+    assert not translator.constrained and check_glossary_use(model) is None
+
+
+def test_models_that_cannot_use_a_glossary_refuse_it():
+    with pytest.raises(InputError, match="glossary: only a model that was trained with data.glossary"):
+        check_glossary_use(SimpleNamespace(config=None, device=torch.device("cpu")))

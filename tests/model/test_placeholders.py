@@ -1,0 +1,115 @@
+# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
+"""Spans that come through a translation unchanged."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from support.tiny_translator import tiny_model, tiny_tokenizer
+
+from residual_hf.data.data_settings import TokenizerSettings
+from residual_hf.data.tokenizer_training import train_tokenizer
+from residual_hf.generation import translator as translator_module
+from residual_hf.generation.decode import Candidate
+from residual_hf.generation.translator import Translator
+from residual_hf.model.pipeline_translation import TranslationPipeline
+from residual_hf.model.placeholders import PLACEHOLDER_TOKENS, EditedText, masked, masked_pair, restored
+from residual_hf.model.translation_inputs import TranslationInputs
+
+TEXTS = [
+    "zwei {name} %1$s %s <x id='1'/> https://a.org/b?c=1, x.y@z.de (1,234.56) und {name}",
+    "{a}{b}",
+    "B52 aus den 1990ern <ph3> %%",
+    " {x} ",
+    "ein kleiner Hund",
+]
+
+
+@pytest.fixture(scope="module")
+def copying():
+    """A translator whose model was trained with placeholders and, as far as tests replace its search, copies."""
+    tokenizer = tiny_tokenizer(*PLACEHOLDER_TOKENS)
+    return Translator(tiny_model(tokenizer, placeholders=True), tokenizer)
+
+
+@pytest.mark.parametrize(
+    ("text", "read"),
+    [
+        (TEXTS[0], "zwei <ph1> <ph2> <ph3> <ph4> <ph5>, <ph6> (1,<ph7>.<ph8>) und <ph1>"),
+        (TEXTS[1], "<ph1><ph2>"),
+        (TEXTS[2], "B<ph1> aus den <ph2>ern <ph3> %%"),
+        (TEXTS[4], TEXTS[4]),
+    ],
+)
+def test_spans_become_tokens_and_come_back(text, read):
+    edited = masked(text)
+    assert edited.text == read and restored(read, edited).text == text
+    assert edited.inverse().text == text
+
+
+def test_they_come_back_in_any_order_without_tokens_of_the_model():
+    edited = masked(" ".join(map(str, range(10, 22))))
+    assert edited.text.endswith("<ph10> 20 21")
+    assert restored("<ph2> <ph1>", masked("{x} {y}")).text == "{y} {x}"
+    assert restored("<ph1>, <ph9>!", masked("{x}")).text == "{x}, !"
+
+
+def test_a_pair_has_tokens_where_both_sides_have_the_span_as_often():
+    pair = masked_pair("In 1999 {x} and 2001", "2001 {x} {x} 1999", learned=True)
+    source, target = (side.text.split() for side in pair)
+    assert source[1] in PLACEHOLDER_TOKENS and source[1] == target[3] and source[4] == target[0] != source[1]
+    assert "{x}" in source and target[1:3] == ["{x}", "{x}"]
+    evaluated = [side.text for side in masked_pair("{x} and 2001", "nothing but {y} {x}", learned=False)]
+    assert evaluated == ["<ph1> and <ph2>", "nothing but {y} <ph1>"]
+
+
+def test_in_training_all_tokens_are_used():
+    sources = [masked_pair(f"{{x}} {word}", "{x}", learned=True)[0].text for word in map(chr, range(97, 197))]
+    assert {source.split()[0] for source in sources} == set(PLACEHOLDER_TOKENS)
+
+
+@pytest.mark.parametrize("kind", ["bpe", "byte_bpe", "unigram"])
+def test_tokenizers_keep_tokens_and_the_text_around_them(kind):
+    settings = TokenizerSettings(kind=kind, vocab_size=330)
+    tokenizer = train_tokenizer(TEXTS * 3, settings, language_tags=PLACEHOLDER_TOKENS)
+    for text in TEXTS:
+        edited = masked(text)
+        ids = tokenizer(edited.text)["input_ids"]
+        assert set(tokenizer.convert_ids_to_tokens(ids)) >= {edit.new for edit in edited.edits}
+        assert restored(tokenizer.decode(ids, skip_special_tokens=True), edited).text == text
+
+
+def copy(model, sources, *arguments, **options):
+    return [[Candidate(list(source[:-1]))] for source in sources]
+
+
+def test_a_translator_restores_them_with_alignments(copying, monkeypatch):
+    monkeypatch.setattr(translator_module, "search", copy)
+    text = "zwei {name} und https://a.org {name}"
+    ((found,),) = copying.hypotheses([text], alignments=True)
+    assert found.text.split()[1::2] == ["{name}", "https://a.org"] and found.text.endswith(" {name}")
+    assert (found.alignment.source, found.alignment.target) == (text, found.text)
+    (part,) = found.alignment.parts
+    spans = [text[slice(*span)].strip() for span in part.source.tolist()]
+    assert spans.count("{name}") == 2 and spans.count("https://a.org") == 1
+    assert [found.text[slice(*span)].strip() for span in part.target.tolist()].count("{name}") == 2
+    assert len(found.alignment.word_scores) == len(found.text.split())
+
+
+def test_a_pipeline_restores_them(copying, monkeypatch):
+    def echo(input_ids, **arguments):
+        return torch.cat((torch.full_like(input_ids[:, :1], 2), input_ids), dim=1)
+
+    monkeypatch.setattr(copying.model, "generate", echo)
+    translate = TranslationPipeline(model=copying.model, tokenizer=copying.tokenizer)
+    for options in ({}, {"batch_size": 2}):
+        results = translate(["zwei {a} {b}", "{x} und"], return_alignments=True, **options)
+        assert [result["translation_text"].split()[-1] for result in results] == ["{b}", "und"]
+        assert all("<ph" not in result["translation_text"] for result in results)
+        assert len(results[0]["word_scores"]) == 3
+
+
+def test_a_model_that_was_trained_without_reads_the_text_as_it_is():
+    tokenizer = tiny_tokenizer(*PLACEHOLDER_TOKENS)
+    inputs = TranslationInputs(tiny_model(tokenizer).config, tokenizer)
+    assert inputs.edited("{x}") == EditedText("{x}") and inputs.restored("<ph1>", "{x}").text == "<ph1>"
