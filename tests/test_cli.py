@@ -19,7 +19,7 @@ from support.tiny_translator import SENTENCES, stdin, tiny_model, tiny_tokenizer
 from residual_hf.base.errors import InputError, InputSettings
 from residual_hf.checkpoint import save_checkpoint
 from residual_hf.cli import GROUPS, main
-from residual_hf.commands import imports
+from residual_hf.commands import imports, training
 from residual_hf.commands.arguments import add_field, add_fields, given_fields, print_scores
 from residual_hf.model import connections
 from residual_hf.model.options import option
@@ -85,6 +85,20 @@ def test_evaluate_prints_scores_with_signatures(model_folder, tmp_path, capsys):
     scores = json.loads(capsys.readouterr().out)
     assert set(scores) == {"bleu", "chrf", "chrf++", "ter", "bleu_lowercase", "sentences", "seconds"}
     assert all("version:" in scores[name]["signature"] for name in ("bleu", "chrf", "chrf++", "ter"))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["init", "corpus.ne"], "no such file: corpus.ne; did you mean corpus.en?"),
+        (["train", "x.yml"], "x.yml: no such"),
+    ],
+)
+def test_a_missing_file_is_named_before_libraries_load(monkeypatch, tmp_path, capsys, arguments, message):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "corpus.en").touch()
+    monkeypatch.setattr(training, "load_package", lambda: pytest.fail("loads PyTorch"))
+    assert main(arguments) == 2 and message in capsys.readouterr().err
 
 
 def test_scores_are_a_table_in_a_terminal(monkeypatch, capsys):

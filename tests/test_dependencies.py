@@ -17,6 +17,7 @@ NAMES = {
     "yaml": "pyyaml",
     "prometheus_client": "prometheus-client",
     "markdown_it": "markdown-it-py",
+    "detect_secrets": "detect-secrets",
 }
 PROJECT = (ROOT / "pyproject.toml").read_text()
 

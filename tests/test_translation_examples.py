@@ -50,7 +50,7 @@ def test_lora_trains_a_part_and_leaves_an_adapter_and_a_merged_model(tmp_path, t
 
 def test_a_language_is_added_and_the_old_one_kept(tmp_path, text):
     english, german = text
-    model = base(tmp_path / "base", branch_warmup={"updates": 8})
+    model = base(tmp_path / "base", branch_warmup={"updates": 4})
     output = run(
         "translation/add_language.py",
         *("--model", model, "--language", "en", "--keep", "de", english, german),

@@ -10,7 +10,9 @@ import sys
 from pathlib import Path
 
 from residual_hf.base.errors import DIVERGED, FAILED, INTERRUPTED, InputError
+from residual_hf.base.yaml_reader import read_yaml
 from residual_hf.data.data_settings import PAIR_FILES
+from residual_hf.data.pair_reader import check_paths
 from residual_hf.generation.generation_settings import StreamSettings
 
 from . import load_package
@@ -42,6 +44,8 @@ def add_train(train: argparse.ArgumentParser) -> None:
 
 
 def run_train(options: argparse.Namespace) -> int:
+    overrides = parse_overrides(options.set)
+    read_yaml(options.recipe)  # a file that is missing or not YAML is named before PyTorch is loaded
     if os.environ.get("RANK", "0") == "0":
         print(f"residual-hf train: {options.recipe}: loading PyTorch and Transformers", file=sys.stderr, flush=True)
     load_package()
@@ -51,7 +55,6 @@ def run_train(options: argparse.Namespace) -> int:
     from residual_hf.training.divergence import TrainingDivergedError
     from residual_hf.training.launch import this_process
 
-    overrides = parse_overrides(options.set)
     if options.output_dir is not None:
         overrides["output_dir"] = options.output_dir
     recipe = load_recipe(options.recipe, overrides)
@@ -90,6 +93,9 @@ def add_init(init: argparse.ArgumentParser) -> None:
 
 
 def run_init(options: argparse.Namespace) -> None:
+    given = [path for path in (options.source, options.target) if path is not None]
+    check_paths(given)  # before PyTorch is loaded
+    load_package()
     from residual_hf.runs.first_recipe import write_first_recipe
 
     print(write_first_recipe(**arguments_of(write_first_recipe, options)))
@@ -180,7 +186,9 @@ VERBS = {
     "quickstart": Verb(
         "train, save, reload and use a small model in minutes", add_quickstart, run_quickstart, has_modes=False
     ),
-    "init": Verb("write a recipe for a parallel corpus and this machine", add_init, run_init, has_modes=False),
+    "init": Verb(
+        "write a recipe for a parallel corpus and this machine", add_init, run_init, loads=False, has_modes=False
+    ),
     "check": Verb("predict in a minute whether a recipe will train, and compare modes", add_check, run_check),
     "train": Verb("train a model from a recipe", add_train, run_train, loads=False),
     "average": Verb("average checkpoints of a run", add_average, run_average),

@@ -7,7 +7,9 @@ import argparse
 import sys
 from collections.abc import Callable
 from dataclasses import fields
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 from residual_hf.base.errors import InputError, requires
 from residual_hf.data.data_settings import DataSettings
@@ -16,6 +18,7 @@ from residual_hf.evaluation.metrics import EvaluationSettings
 from residual_hf.generation.generation_settings import StreamSettings
 from residual_hf.serving.server_settings import ServerSettings
 
+from . import load_package
 from .arguments import (
     SAMPLING,
     SEARCH,
@@ -107,11 +110,17 @@ def add_serve(serve: argparse.ArgumentParser) -> None:
 def run_serve(options: argparse.Namespace) -> None:
     with requires("serve"):
         from residual_hf.serving.app import serve
-        from residual_hf.serving.languages import Languages
 
     settings = given_fields(ServerSettings, options)
+    serve(partial(load_languages, options), settings)
+
+
+def load_languages(options: argparse.Namespace) -> Any:
+    from residual_hf.serving.languages import Languages
+
+    load_package()  # in a worker
     translators = {model: load_translator(options, model) for model in options.models}
-    serve(Languages(translators, options.source_lang, options.target_lang), settings)
+    return Languages(translators, options.source_lang, options.target_lang)
 
 
 def run_evaluate_text(options: argparse.Namespace) -> None:

@@ -29,7 +29,14 @@ def check_files(specs: Iterable[CorpusSpec]) -> None:
     Also for a data set that is a file, or neither a folder nor on the Hub.
     """
     specs = list(specs)
-    paths = dict.fromkeys(path for spec in specs for path in (*spec.files, *filter(None, [spec.raw_references])))
+    check_paths(path for spec in specs for path in (*spec.files, *filter(None, [spec.raw_references])))
+    for name in dict.fromkeys(str(spec.dataset) for spec in specs if spec.dataset is not None):
+        _check_dataset(name)
+
+
+def check_paths(paths: Iterable[Path]) -> None:
+    """Raise `InputError` naming all missing files, or one that cannot be read twice."""
+    paths = list(dict.fromkeys(paths))
     if missing := [f"{path}{similar_path(path)}" for path in paths if not path.exists()]:
         relative = not all(path.is_absolute() for path in paths if not path.exists())
         start = f"; relative paths start from {Path.cwd()}, or see `paths_from` of recipes" if relative else ""
@@ -37,8 +44,6 @@ def check_files(specs: Iterable[CorpusSpec]) -> None:
     for path in paths:
         if not path.is_file():
             raise InputError(f"{path}: not a regular file, which can be read several times")
-    for name in dict.fromkeys(str(spec.dataset) for spec in specs if spec.dataset is not None):
-        _check_dataset(name)
 
 
 def _check_dataset(name: str) -> None:

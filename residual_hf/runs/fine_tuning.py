@@ -5,13 +5,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from itertools import chain
-from pathlib import Path
 from typing import Any
 
 import psutil
 import torch
 
 from residual_hf.base.errors import InputError
+from residual_hf.base.files import expanded
 from residual_hf.data.corpus import ParallelCorpus
 from residual_hf.data.data_settings import DataSettings
 from residual_hf.data.language_codes import adds_codes, set_languages
@@ -46,7 +46,8 @@ class FineTuning:
     @property
     def source(self) -> str:
         """`model.from` of a recipe in any folder."""
-        return str(Path(self.name).resolve()) if Path(self.name).exists() else self.name
+        path = expanded(self.name)
+        return str(path.resolve()) if path.exists() else self.name
 
     def size(self, size: Any) -> Any:
         """A `first_recipe.Size` with the sizes of the model."""

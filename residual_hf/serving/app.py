@@ -5,20 +5,24 @@ from __future__ import annotations
 
 import asyncio
 import hmac
+import os
 import queue
 import sys
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
+from functools import partial
 from importlib.resources import files
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
 import uvicorn
 from fastapi import FastAPI, HTTPException, Request, Response
 from fastapi.middleware.cors import CORSMiddleware
 from fastapi.responses import HTMLResponse, JSONResponse
-from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
+from prometheus_client.multiprocess import MultiProcessCollector
 from pydantic import BaseModel, BeforeValidator, Field, ValidationError, model_validator
 from starlette.exceptions import HTTPException as StarletteHTTPException
 from starlette.requests import ClientDisconnect
@@ -31,10 +35,11 @@ from residual_hf.generation.html_text import visible_text
 
 from .batcher import Batcher, ClosingError, Metrics, Translation
 from .batcher import Request as TranslationRequest
-from .connections import request_limit, uvicorn_config
 from .files import FORMATS, DocumentFolder, file_routes
+from .http_limits import request_limit, uvicorn_config
 from .languages import Languages
 from .server_settings import ServerSettings
+from .workers import serve_in_workers
 
 DISCONNECTED = 499, "The client has disconnected"  # status of nginx, for the metrics
 SWITCH_INTERVAL = 0.0005  # seconds after which reading requests yields to translating; Python's default is 0.005
@@ -120,12 +125,15 @@ Body = TypeVar("Body", bound=BaseModel)
 T = TypeVar("T")
 
 
-def create_app(languages: Languages, settings: ServerSettings) -> FastAPI:
-    """The ASGI application. Its lifespan starts and drains the thread that translates."""
+def create_app(languages: Languages, settings: ServerSettings, documents: Path | None = None) -> FastAPI:
+    """The ASGI application. Its lifespan starts and drains the thread that translates.
+
+    `documents`: folder of translated documents, if several processes serve them.
+    """
     metrics = Metrics()
     batcher = Batcher(languages.translators, max_queue=settings.max_queue, metrics=metrics)
     keys = settings.read_keys()
-    kept = DocumentFolder()
+    kept = DocumentFolder(documents)
     can_read_documents = all(map(find_spec, ("lxml", "polib", "markdown_it")))
     page = files("residual_hf.serving").joinpath("page.html").read_text(encoding="utf-8")
 
@@ -247,7 +255,10 @@ def create_app(languages: Languages, settings: ServerSettings) -> FastAPI:
 
     @app.get("/metrics", response_class=Response, responses={200: {"content": {CONTENT_TYPE_LATEST: {}}}})
     async def show_metrics() -> Response:
-        return Response(generate_latest(metrics.registry), headers={"Content-Type": CONTENT_TYPE_LATEST})
+        registry = metrics.registry
+        if "PROMETHEUS_MULTIPROC_DIR" in os.environ:  # of all workers
+            MultiProcessCollector(registry := CollectorRegistry())
+        return Response(generate_latest(registry), headers={"Content-Type": CONTENT_TYPE_LATEST})
 
     @app.get("/", response_class=HTMLResponse)
     async def show_page() -> HTMLResponse:
@@ -256,11 +267,21 @@ def create_app(languages: Languages, settings: ServerSettings) -> FastAPI:
     return app
 
 
-def serve(languages: Languages, settings: ServerSettings) -> None:
-    """Serve until SIGTERM or SIGINT, then answer the accepted requests and return."""
-    sys.setswitchinterval(SWITCH_INTERVAL)
+def serve(load: Callable[[], Languages], settings: ServerSettings) -> None:
+    """Serve until SIGTERM or SIGINT, then answer the accepted requests and return.
+
+    `load`: called in each process; with several workers, it can be pickled.
+    """
+    if settings.workers > 1:
+        serve_in_workers(partial(loaded_app, load, settings), settings)
+        return
     with suppress(KeyboardInterrupt):  # SIGTERM and SIGINT, which uvicorn passes on when it is done
-        uvicorn.Server(uvicorn_config(create_app(languages, settings), settings)).run()
+        uvicorn.Server(uvicorn_config(loaded_app(load, settings), settings)).run()
+
+
+def loaded_app(load: Callable[[], Languages], settings: ServerSettings, documents: Path | None = None) -> FastAPI:
+    sys.setswitchinterval(SWITCH_INTERVAL)
+    return create_app(load(), settings, documents)
 
 
 def documented(body: type[BaseModel], languages: Languages, settings: ServerSettings) -> dict[str, Any]:

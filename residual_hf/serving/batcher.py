@@ -101,7 +101,12 @@ class Metrics:
         self.requests = Counter("requests", "Requests by path and status", ["path", "status"], registry=registry)
         self.seconds = Histogram("request_seconds", "Time to answer", ["path"], registry=registry)
         self.characters = Counter("characters", "Characters of translated texts", registry=registry)
-        self.waiting = Gauge("waiting_requests", "Translations accepted but not answered", registry=registry)
+        self.waiting = Gauge(
+            "waiting_requests",
+            "Translations accepted but not answered",
+            multiprocess_mode="livesum",
+            registry=registry,
+        )
         self.batch_sentences = Histogram(
             "batch_sentences", "Sentences in a batch", buckets=(1, 2, 4, 8, 16, 32, 64, 128, 256), registry=registry
         )

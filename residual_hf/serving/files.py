@@ -10,6 +10,7 @@ import re
 import shutil
 import time
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from secrets import token_urlsafe
 from tempfile import mkdtemp
@@ -47,19 +48,26 @@ class FileAnswer(BaseModel):
 
 
 class DocumentFolder:
-    """A temporary folder of documents. The oldest are deleted after `KEPT_SECONDS`, and if there are `KEPT_FILES`."""
+    """A temporary folder of documents. The oldest are deleted after `KEPT_SECONDS`, and if there are `KEPT_FILES`.
 
-    def __init__(self) -> None:
-        self.folder: Path | None = None
+    `shared`: an existing folder for several processes.
+    """
+
+    def __init__(self, shared: Path | None = None) -> None:
+        self.folder = self.shared = shared
 
     def new(self) -> Path:
         """An empty folder for one document."""
         self.folder = self.folder or Path(mkdtemp(prefix="residual_hf_"))
-        times = sorted((folder.stat().st_mtime, folder) for folder in self.folder.iterdir())
+        times = []
+        for folder in self.folder.iterdir():
+            with suppress(FileNotFoundError):  # another process has deleted it
+                times.append((folder.stat().st_mtime, folder))
+        times.sort()
         too_many = len(times) - KEPT_FILES
         for number, (changed, folder) in enumerate(times):
             if number <= too_many or changed < time.time() - KEPT_SECONDS:
-                shutil.rmtree(folder)
+                shutil.rmtree(folder, ignore_errors=True)
         new = self.folder / token_urlsafe(16)
         new.mkdir()
         return new
@@ -73,7 +81,7 @@ class DocumentFolder:
         return f"{path.parent.name}.{path.name.removeprefix(TRANSLATED)}"
 
     def close(self) -> None:
-        if self.folder is not None:
+        if self.folder is not None and not self.shared:
             shutil.rmtree(self.folder)
 
 

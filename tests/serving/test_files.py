@@ -113,3 +113,11 @@ def test_documents_are_limited_in_number_and_time(server, monkeypatch):
     monkeypatch.setattr(files, "MOST_DOCUMENTS", 0)
     assert send(server, "a.txt", b"zwei")[0] == 429
     assert server.request("translate_file", b"", "application/json")[0] == 429
+
+
+def test_processes_share_a_folder_of_documents(tmp_path):
+    first, second = files.DocumentFolder(tmp_path), files.DocumentFolder(tmp_path)
+    path = first.new() / f"{files.TRANSLATED}text.txt"
+    path.write_text("x")
+    first.close()
+    assert second.find(first.name_of(path)) == path

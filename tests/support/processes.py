@@ -19,6 +19,7 @@ from functools import cache
 from pathlib import Path
 from threading import Lock
 
+import psutil
 import pytest
 
 import residual_hf
@@ -34,6 +35,15 @@ print(os.getpid(), file=open("pid", "w"), flush=True)
 sys.exit(main(sys.argv[1:]))
 """
 """The program `residual-hf`, which writes the number of its process into the file `pid`."""
+
+
+def descendants(process: subprocess.Popen, name: str) -> set[int]:
+    """The running processes below one whose command line contains `name`."""
+    found = set()
+    for child in psutil.Process(process.pid).children(recursive=True):
+        with contextlib.suppress(psutil.Error):  # has ended
+            found |= {child.pid} if any(name in part for part in child.cmdline()) else set()
+    return found
 
 
 def with_paths(environment: dict[str, str]) -> dict[str, str]:

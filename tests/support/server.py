@@ -12,7 +12,7 @@ from urllib.request import Request, urlopen
 import uvicorn
 
 from residual_hf.serving.app import create_app
-from residual_hf.serving.connections import uvicorn_config
+from residual_hf.serving.http_limits import uvicorn_config
 from residual_hf.serving.server_settings import ServerSettings
 
 

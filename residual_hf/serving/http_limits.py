@@ -77,8 +77,9 @@ class LimitedProtocol(H11Protocol):
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        if self.conn.their_state is not h11.SEND_BODY or b"transfer-encoding" in dict(self.headers):
-            self.lines += data.count(b"\n")
+        in_body = self.conn.their_state is h11.SEND_BODY
+        if not in_body or b"transfer-encoding" in dict(self.headers):
+            self.lines += data.count(b"\r\n" if in_body else b"\n")
             if self.lines > (self.config.h11_max_incomplete_event_size or 0) // BYTES_PER_LINE:
                 self.drop()
                 return

@@ -1,0 +1,98 @@
+# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
+"""`serve --workers`: several processes behind one port, one of which is killed."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from support.processes import descendants
+from support.tiny_translator import SENTENCES, tiny_model, tiny_tokenizer
+
+pytest.importorskip("fastapi", reason="needs the extra 'serve'")
+
+from residual_hf.checkpoint import save_checkpoint
+
+LONG = {"q": [" ".join(SENTENCES)] * 40, "source": "de", "target": "en"}
+SHORT = LONG | {"q": SENTENCES[0]}
+
+
+class Workers:
+    def __init__(self, model):
+        command = [sys.executable, "-m", "residual_hf.cli", "serve", str(model), "--port", "0", "--workers", "2"]
+        self.process = subprocess.Popen([*command, "--num-beams", "5"], stderr=subprocess.PIPE, text=True)
+        self.log = []
+        for line in self.process.stderr:
+            if match := re.search(r"http://\S+:(\d+)", line):
+                self.port = int(match[1])
+                break
+        threading.Thread(target=lambda: self.log.extend(self.process.stderr), daemon=True).start()
+
+    def request(self, path, body=None):
+        """The answer over a new connection, or the error that the client gets."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
+        try:
+            data = None if body is None else json.dumps(body)
+            connection.request("GET" if body is None else "POST", path, data, {"Content-Type": "application/json"})
+            answer = connection.getresponse()
+            return answer.status, answer.read().decode()
+        except ConnectionError as error:
+            return None, error
+        finally:
+            connection.close()
+
+    def metric(self, name):
+        found = re.search(rf"^{re.escape(name)} (\S+)", self.request("/metrics")[1], re.MULTILINE)
+        return float(found[1]) if found else 0
+
+    def processes(self):
+        return descendants(self.process, "spawn_main")
+
+    def wait_for(self, condition):
+        deadline = time.monotonic() + 90
+        while not condition():
+            assert time.monotonic() < deadline and self.process.poll() is None, self.log
+            time.sleep(0.05)
+
+
+@pytest.mark.slow  # starts four processes that import PyTorch
+@pytest.mark.skipif(os.name != "posix", reason="needs SIGKILL")
+def test_a_killed_worker_is_replaced_and_the_others_answer(tmp_path):
+    tokenizer = tiny_tokenizer()
+    save_checkpoint(tiny_model(tokenizer, source_lang="de", target_lang="en"), tokenizer, tmp_path / "model")
+    workers = Workers(tmp_path / "model")
+    translated = 'requests_total{path="/translate",status="200"}'
+    try:
+        with ThreadPoolExecutor(8) as pool:
+            answers = list(pool.map(lambda _: workers.request("/translate", SHORT), range(24)))
+            assert len(set(answers)) == 1 and answers[0][0] == 200, workers.log
+            workers.wait_for(lambda: workers.metric(translated) == 24)
+            workers.wait_for(lambda: len(workers.processes()) == 2)
+            before = workers.processes()
+            running = [pool.submit(workers.request, "/translate", LONG) for _ in range(8)]
+            workers.wait_for(lambda: workers.metric("waiting_requests") > 4)
+            os.kill(min(before), signal.SIGKILL)
+            answers = [future.result() for future in running]
+            assert all(status == 200 or isinstance(error, ConnectionError) for status, error in answers)
+            done = 24 + sum(status == 200 for status, _ in answers)
+            workers.wait_for(lambda: len(workers.processes() - before) == 1)
+            assert workers.request("/translate", SHORT)[0] == 200
+            workers.wait_for(lambda: workers.metric("waiting_requests") == 0)
+            workers.wait_for(lambda: workers.metric(translated) == done + 1)
+            accepted = pool.submit(workers.request, "/translate", LONG)
+            workers.wait_for(lambda: workers.metric("waiting_requests") == 1)
+            workers.process.send_signal(signal.SIGTERM)
+            assert accepted.result()[0] == 200
+        assert workers.process.wait(60) == 0
+        assert "Traceback" not in "".join(workers.log)
+    finally:
+        workers.process.kill()
