@@ -21,6 +21,7 @@ from residual_hf.model.alignment import AlignedTokens, Alignment, align, of_orig
 from residual_hf.model.constraints import beams_for
 from residual_hf.model.decoding import FastGenerationMixin
 from residual_hf.model.options import refusal
+from residual_hf.model.placeholders import PLACEHOLDER_TOKENS
 from residual_hf.model.translation_inputs import TranslationInputs
 
 from .decode import Candidate, check_shortlist_use, search, to_text
@@ -49,7 +50,7 @@ class Translator:
 
     Terms of a `glossary` are annotated in the source for a model that was trained with one (`data.glossary`). For
     others, a sentence whose translation lacks some is searched again for translations with all of them, see
-    `residual_hf.model.constraints`; samples are not.
+    `residual_hf.model.constraints`; samples are not. So are placeholders that a model trained with them leaves out.
     """
 
     def __init__(
@@ -260,7 +261,7 @@ class Translator:
         settings = dataclasses.replace(self.settings, num_beams=beams)
         arguments = {"count": count, "shortlist": self.shortlist, **arguments}
         found = search(self.model, sources, settings, **arguments)
-        if not self.constrained or arguments.get("do_sample"):
+        if not (self.constrained or self._keeps_placeholders) or arguments.get("do_sample"):
             return found
         arguments.pop("progress", None)
         by_beams: dict[int, list[int]] = {}
@@ -276,18 +277,27 @@ class Translator:
                 found[row] = best
         return found
 
+    @property
+    def _keeps_placeholders(self) -> bool:
+        """Whether the search can ask for the tokens of placeholders."""
+        is_fast = isinstance(self.model, FastGenerationMixin) and self.model.device.type == "cpu"
+        return self.inputs.has_placeholders and is_fast
+
     def _phrases(self, sentence: str, candidates: Sequence[Candidate]) -> list[list[list[int]]]:
-        """The translations of the terms of a sentence as token ids; none if all candidates have them.
+        """The placeholders of a sentence and the translations of its terms, as token ids; none if nothing is missing.
 
         A translation may begin with a capital, as at the beginning of a sentence, or have the ending that it has in a
         candidate.
         """
-        assert self.glossary is not None
-        terms = dict.fromkeys(term.targets for term in self.glossary.find(sentence))
-        texts = to_text(self.tokenizer, [candidate.ids for candidate in candidates]) if terms else []
-        if all(any(occurs(target, text) for target in targets) for targets in terms for text in texts):
+        found_terms = self.glossary.find(sentence) if self.glossary is not None and self.constrained else ()
+        terms = dict.fromkeys(term.targets for term in found_terms)
+        edits = self.inputs.edited(sentence).edits if self._keeps_placeholders else ()
+        tokens = [token for token in PLACEHOLDER_TOKENS if any(edit.new == token for edit in edits)]
+        texts = to_text(self.tokenizer, [candidate.ids for candidate in candidates]) if terms or tokens else []
+        has_terms = all(any(occurs(target, text) for target in targets) for targets in terms for text in texts)
+        if has_terms and all(token in text for token in tokens for text in texts):
             return []
-        phrases = []
+        phrases = [[[number]] for number in self._target_ids(tokens)]
         for targets in terms:
             found = (form_of(target, text) for target in targets for text in texts)
             capital = (target[0].upper() + target[1:] for target in targets)
@@ -297,6 +307,16 @@ class Translator:
             if known:
                 phrases.append(known)
         return phrases
+
+    def _target_ids(self, tokens: list[str]) -> list[int]:
+        """The ids of tokens of the target vocabulary."""
+        rows = self.tokenizer(text_target=tokens, add_special_tokens=False)["input_ids"] if tokens else []
+        return [
+            number
+            for token, row in zip(tokens, rows, strict=True)
+            for number in row
+            if self.tokenizer.convert_ids_to_tokens(number) == token
+        ]
 
     def encode(
         self, sentences: Sequence[str], source_lang: str | None = None, target_lang: str | None = None, **options: Any

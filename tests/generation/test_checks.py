@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import pytest
 
+from residual_hf.data.glossary import Glossary
 from residual_hf.generation.checks import is_copy, repeats, suspicions
 
 
@@ -49,3 +50,10 @@ def test_copy_is_the_source_up_to_case_and_punctuation_but_no_short_name():
 def test_what_is_missing_or_new_is_named(source, translation, flags):
     assert suspicions(source, translation) == flags
     assert set(suspicions(translation, source)) == set(flags)
+
+
+def test_terms_that_are_translated_otherwise():
+    glossary = Glossary([("Hund", "dog"), ("Katze", "cat")])
+    assert suspicions("ein Hund und eine Katze", "the dogs and a cat", glossary) == []
+    assert suspicions("ein Hund und eine Katze", "a mutt and a cat", glossary) == ["terms"]
+    assert suspicions("ein Hund und eine Katze", "a mutt and a cat") == []

@@ -96,6 +96,14 @@ def test_a_translator_restores_them_with_alignments(copying, monkeypatch):
     assert len(found.alignment.word_scores) == len(found.text.split())
 
 
+def test_a_translator_searches_for_those_that_are_missing(copying):
+    for text in (TEXTS[0].replace("1,234.56", "1999"), "{x} zwei"):
+        best = copying.translate(text, num_return_sequences=2)
+        spans = [text[edit.start : edit.end] for edit in masked(text).edits]
+        assert all(span in found for span in spans for found in best)
+    assert all("<ph" not in found for found in best)
+
+
 def test_a_pipeline_restores_them(copying, monkeypatch):
     def echo(input_ids, **arguments):
         return torch.cat((torch.full_like(input_ids[:, :1], 2), input_ids), dim=1)
