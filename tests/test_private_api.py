@@ -22,7 +22,8 @@ USES = {
 
 def test_every_use_is_known():
     sources = (path.read_text(encoding="utf-8") for path in (ROOT / "residual_hf").rglob("*.py"))
-    assert {name for source in sources for name in re.findall(r"\btorch\.(_[a-z]\w*)", source)} == USES.keys()
+    used = {name for source in sources for name in re.findall(r'(?<!")\btorch\.(_[a-z]\w*)', source)}  # not as text
+    assert used == USES.keys()
 
 
 @pytest.mark.parametrize("name", USES)

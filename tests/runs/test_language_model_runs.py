@@ -102,7 +102,7 @@ def test_run_learns_and_its_folder_is_complete(finished):
     card = ModelCard.load(run / "model" / "README.md")
     assert (card.data.pipeline_tag, card.data.language) == ("text-generation", ["en"])
     for part in (
-        "language model of text in `en`",
+        "Continues text in English: a Transformer",
         'generate("The", add_special_tokens=False, max_new_tokens=40',  # no </s> after the prompt
         "perplexity per word",
         "| layers | 1 |",
