@@ -99,6 +99,7 @@ def load_checkpoint(
     try:
         values, _ = PreTrainedConfig.get_config_dict(name)
         ours = values.get("model_type") == ResidualConfig.model_type
+        foreign_code = trust_remote_code and not ours  # of ours, only the modes come from a checkpoint
         checks.check_implementations(values, f"{where}: config.json")
         cls, auto_class = saved_class(values)
         if ours:
@@ -111,14 +112,14 @@ def load_checkpoint(
             allowed = " or ".join(accepted.__name__ for accepted in classes)
             raise InputError(f"{where}: a {cls.__name__}, must be a {allowed}")
         model, report = auto_class.from_pretrained(
-            name, trust_remote_code=trust_remote_code, ignore_mismatched_sizes=ours, output_loading_info=True
+            name, trust_remote_code=foreign_code, ignore_mismatched_sizes=ours, output_loading_info=True
         )
     except InputError:
         raise
     except (*UNREADABLE, RuntimeError, SafetensorError) as error:
         missing = "" if Path(name).exists() else "no such folder, and as a name on the Hub "
         raise InputError(f"{where}: {missing}cannot be loaded: {error}") from error
-    tokenizer = checks.load_tokenizer(name, where, trust_remote_code=trust_remote_code)
+    tokenizer = checks.load_tokenizer(name, where, trust_remote_code=foreign_code)
     checks.check_differences(
         where, report["missing_keys"], report["unexpected_keys"] if ours else (), report["mismatched_keys"]
     )
