@@ -6,7 +6,6 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Callable, Iterable, Mapping
-from itertools import zip_longest
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -140,7 +139,7 @@ def restored(block: list[Any], contents: list[Content]) -> Block:
     """A block with the contents of its elements, after `numbered` and JSON, which makes lists of them."""
     found: Block = []
     space = ""
-    for piece, following in zip_longest(block, block[1:], fillvalue=None):
+    for piece, following in zip(block, [*block[1:], None], strict=False):
         if isinstance(piece, str):
             found.append(space + piece)
             space = ""
