@@ -76,7 +76,15 @@ class Glossary:
     def find(self, text: str) -> list[Term]:
         """The terms in a text, the longer ones where they overlap."""
         matches = self._pattern.finditer(text) if self._pattern else ()
-        return [Term(*m.span(), self.targets.get(m[0]) or self.targets[m[0].lower()]) for m in matches]
+        return [Term(*m.span(), self._targets_of(m[0])) for m in matches]
+
+    def _targets_of(self, found: str) -> tuple[str, ...]:
+        """The translations of a term as a text has it, whose letters may have several lower-case forms."""
+        known = self.targets.get(found) or self.targets.get(found.lower())
+        if known is not None:
+            return known
+        same = regex.compile(regex.escape(found), regex.IGNORECASE)
+        return next(targets for term, targets in self.targets.items() if term == term.lower() and same.fullmatch(term))
 
     def annotations(self, text: str) -> list[Edit]:
         """Edits that say how to translate the terms of a text, for a model that was trained with them."""

@@ -30,6 +30,8 @@ TMX_INLINE = ("hi",)
 XLIFF_INLINE = ("g", "mrk", "pc")
 """Elements whose content is text; that of others is the code of another format."""
 PARQUET_ROWS = 1000
+QUOTED = re.compile('"[^"]*"?')
+"""A text in a line of CSV, whose delimiters are text."""
 
 
 def pairs_of_file(spec: CorpusSpec) -> Iterator[Pair]:
@@ -245,7 +247,7 @@ def _rows(spec: CorpusSpec) -> Iterator[list[str]]:
     first = next(lines, None)
     if first is None:
         return
-    delimiter = max(",;\t", key=first.count)
+    delimiter = max(",;\t", key=QUOTED.sub("", first).count)
     try:
         yield from csv.reader((f"{line}\n" for line in chain([first], lines)), delimiter=delimiter, strict=True)
     except csv.Error as error:

@@ -73,7 +73,8 @@ class XLIFFFile(Document):
     def _untranslated(self) -> Iterator[Any]:
         for unit in self._tree.iter("{*}trans-unit", "{*}segment"):
             source, target = unit.find("{*}source"), unit.find("{*}target")
-            if source is None or any(each.get("translate") == "no" for each in (unit, *unit.iterancestors())):
+            marks = (each.get("translate") for each in (unit, *unit.iterancestors()))
+            if source is None or next(filter(None, marks), "yes") == "no":  # the innermost one holds
                 continue
             if target is None or not (len(target) or (target.text or "").strip()):
                 yield unit
@@ -83,7 +84,7 @@ class XLIFFFile(Document):
             source, target = unit.find("{*}source"), unit.find("{*}target")
             if target is None:
                 before = unit.find("{*}seg-source")
-                target = etree.Element(source.tag.replace("}source", "}target"))
+                target = etree.Element(source.tag.removesuffix("source") + "target")
                 target.tail = source.tail
                 (source if before is None else before).addnext(target)
             write_mixed(target, block, XLIFF_TEXT, copied=True)

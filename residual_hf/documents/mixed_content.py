@@ -42,7 +42,7 @@ def read_mixed(element: Any, dialect: Dialect) -> Block:
         elif name in dialect.breaks:
             block.append(Inline(child, ["\n"], keep=True))
         elif name in dialect.paired:
-            block.append(Inline(child, read_mixed(child, dialect)))
+            block.append(Inline(child, read_mixed(child, dialect), keep=_is_protected(child)))
         else:
             text = next((child.get(name) for name in dialect.shown if child.get(name)), "")
             block.append(Inline(child, [text] if text else [], keep=text != ""))
@@ -62,13 +62,18 @@ def write_mixed(element: Any, block: Block, dialect: Dialect, *, copied: bool = 
                 element[-1].tail = (element[-1].tail or "") + text
             else:
                 element.text = (element.text or "") + text
-        elif local_name(piece.content) in dialect.paired:
+        elif local_name(piece.content) in dialect.paired and not piece.keep:
             inside = etree.SubElement(element, piece.content.tag, piece.content.attrib, piece.content.nsmap)
             write_mixed(inside, piece.pieces, dialect, copied=copied)
         else:
             child = copy.deepcopy(piece.content) if copied else piece.content
             child.tail = None
             element.append(child)
+
+
+def _is_protected(element: Any) -> bool:
+    """Whether XLIFF 2 or 1.2 says that the text of an element is not translated."""
+    return element.get("translate") == "no" or element.get("mtype") == "protected"
 
 
 def _in_line(text: str | None) -> str:

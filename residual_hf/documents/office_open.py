@@ -125,7 +125,7 @@ class Paragraph:
                 kind, child = TEXT, etree.Element(child.tag)
                 child.text = "\u2011"
             if name == "fldChar":
-                kind = next(value for key, value in child.attrib.items() if key.endswith("fldCharType"))
+                kind = next((value for key, value in child.attrib.items() if key.endswith("fldCharType")), EMPTY)
             shell = etree.Element(run.tag, run.attrib, run.nsmap)
             if properties is not None:
                 shell.append(copy.deepcopy(properties))

@@ -7,6 +7,7 @@ import html
 import re
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
+from itertools import zip_longest
 from pathlib import Path
 
 from residual_hf.generation.markup import Block
@@ -16,6 +17,7 @@ from .literal_text import marked, read_marks, write_marks
 
 SPEAKER = re.compile(r"\s*(<[^>]*>)*\s*[-–—♪]")
 """How a line of a subtitle begins that does not continue the one before."""
+TIME = re.compile(r"\s*[\d:.,]+\s*-->\s*\d")
 
 
 class TextFile(Document):
@@ -66,13 +68,15 @@ class Subtitles(Document):
 def _cues(lines: Sequence[str]) -> Iterator[str | list[str]]:
     """Lines that stay as they are, and the lines of each text, which follow a line with its times."""
     text: list[str] | None = None
-    for line in lines:
-        if text is not None and line.strip():
+    for line, following in zip_longest(lines, lines[1:], fillvalue=""):
+        is_time = TIME.match(line) is not None
+        is_number = line.strip().isdecimal() and TIME.match(following) is not None  # of a cue without a line before it
+        if text is not None and line.strip() and not (is_time or is_number):
             text.append(line.strip())
             continue
         if text:
             yield text
-        text = [] if "-->" in line else None
+        text = [] if is_time or "-->" in line else None
         yield line
     if text:
         yield text

@@ -6,7 +6,6 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Callable, Iterable, Mapping
-from itertools import zip_longest
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -112,23 +111,27 @@ class Content(NamedTuple):
     follows_word: bool = False
 
 
-def numbered(block: Block, contents: list[Content]) -> Block:
+def numbered(block: Block, contents: list[Content], *, at_start: bool = True) -> Block:
     """A block whose elements have numbers as content, which are the places of their contents in a list.
 
-    The model reads one space where an element without text is between two.
+    The model reads one space where an element without text is between two, and none where one is before the first
+    word of a paragraph (`at_start`).
     """
     found: Block = []
-    for piece, following in zip_longest(block, block[1:], fillvalue=""):
+    for previous, piece, following in zip(["", *block], block, [*block[1:], ""], strict=False):
         last = found[-1] if found else ""
         if isinstance(piece, str):
             is_word = isinstance(last, Inline) and contents[last.content].is_word
             found.append(piece[1:] if is_word else piece)
             continue
-        before, after = _text(last)[-1:], _text(following)[:1]
-        empty = not piece.pieces
+        before, after = _text(previous)[-1:], _text(following)[:1]
+        empty = _text(piece) == ""
+        if at_start and not found:
+            before = " "
         follows_word = empty and before.strip() != "" and not after.isalnum()
+        number = len(contents)
         contents.append(Content(piece.content, empty and before == after == " ", follows_word))
-        found.append(Inline(len(contents) - 1, numbered(piece.pieces, contents), piece.keep))
+        found.append(Inline(number, numbered(piece.pieces, contents, at_start=False), piece.keep))
     return found
 
 
@@ -136,16 +139,19 @@ def restored(block: list[Any], contents: list[Content]) -> Block:
     """A block with the contents of its elements, after `numbered` and JSON, which makes lists of them."""
     found: Block = []
     space = ""
-    for piece, following in zip_longest(block, block[1:], fillvalue=""):
+    for piece, following in zip(block, [*block[1:], None], strict=False):
         if isinstance(piece, str):
             found.append(space + piece)
             space = ""
             continue
+        if space:
+            found.append(space)
+            space = ""
         number, pieces, keep = piece
         content, last = contents[number], found[-1] if found else ""
         if isinstance(last, str) and (last.endswith(" ") or not found):
             moves = content.follows_word and bool(found)
-            space = " " * ((content.is_word or moves) and following != "")
+            space = " " * ((content.is_word or moves) and following is not None)
             if moves:
                 found[-1] = last[:-1]
         elif content.is_word:

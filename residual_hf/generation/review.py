@@ -54,4 +54,5 @@ class Review:
             f"  {each.source.strip()}\n  {each.translation}"
             for each in self.worst
         ]
-        return "\n".join([f"{self.suspicious} of {self.lines} lines are suspicious; look first at", *shown])
+        found = f"{self.suspicious} of {self.lines} lines are suspicious"
+        return "\n".join([f"{found}; look first at" if shown else found, *shown])

@@ -33,6 +33,14 @@ def test_terms_are_whole_words_and_the_longest(glossary, text, terms):
     assert [text[term.start : term.end] for term in glossary.find(text)] == terms
 
 
+@pytest.mark.parametrize(
+    ("term", "text"), [("istanbul", "İstanbul"), ("masse", "Maſſe"), ("λόγος", "ΛΌΓΟΣ λόγοσ"), ("µm", "5 μm")]
+)
+def test_letters_with_several_lower_case_forms(term, text):
+    found = Glossary([(term, "x")]).find(text)
+    assert len(found) == len(text.replace("5 ", "").split()) and {each.targets for each in found} == {("x",)}
+
+
 @pytest.mark.parametrize("rows", [ROWS[:1], ROWS[2:3], []])
 def test_a_glossary_may_have_terms_of_one_kind_only(rows):
     assert len(Glossary(rows).find("the dog of the US")) == len(rows)

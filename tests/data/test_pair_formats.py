@@ -142,6 +142,12 @@ def test_the_same_pairs_are_read_from_every_format(make, tmp_path):
     assert count_rows(spec) >= 3 and count_rows(spec, most=1) >= 2
 
 
+def test_delimiters_in_quotes_are_text(tmp_path):
+    file = text(tmp_path / "a.csv", '"so, ""well"", yes";"ja"\n"no";"nein, nein"\n')
+    pairs = PairReader(CorpusSpec(file=file, source_lang="en", target_lang="de")).take()
+    assert pairs == [('so, "well", yes', "ja"), ("no", "nein, nein")]
+
+
 def test_columns_are_chosen_by_name_or_number(tmp_path):
     file = table(tmp_path / "a.csv", [("id", "English text", "Deutsch"), *((1, *pair) for pair in PAIRS)])
     with pytest.raises(InputError, match="has 3 columns, whose names are not those of the languages; set "):

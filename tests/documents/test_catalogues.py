@@ -117,6 +117,15 @@ def test_only_empty_targets_of_xliff_2_change(tmp_path, monkeypatch):
     assert written.partition("\n")[2] == expected
 
 
+@pytest.mark.parametrize("mark", ['translate="no"', 'mtype="protected"'])
+def test_text_that_xliff_protects_stays(tmp_path, monkeypatch, mark):
+    source = f'by <mrk {mark}>Brand <pc id="1">name</pc></mrk> now'
+    units = f'<unit translate="yes"><segment><source>{source}</source></segment></unit>'
+    (tmp_path / "a.xlf").write_text(f'<xliff version="2.0"><group translate="no">{units}</group></xliff>')
+    written = upper_cased(monkeypatch, tmp_path / "a.xlf").read_text()
+    assert f"<target>{source.replace('by', 'BY').replace('now', 'NOW')}</target>" in written
+
+
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [

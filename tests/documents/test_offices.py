@@ -105,6 +105,10 @@ PARAGRAPHS = {
         run("text ") + f"<w:r><w:pict><w:txbxContent><w:p>{run('in')}</w:p></w:txbxContent></w:pict></w:r>",
         run("TEXT ") + f"<w:r><w:pict><w:txbxContent><w:p>{run('IN')}</w:p></w:txbxContent></w:pict></w:r>",
     ),
+    "a mark of a field without a type": (
+        run("last") + "<w:r><w:fldChar/></w:r>",
+        run("LAST") + "<w:r><w:fldChar/></w:r>",
+    ),
     "numbers only": (run("1", BOLD) + "<w:proofErr/>" + run("2"), run("1", BOLD) + "<w:proofErr/>" + run("2")),
 }
 

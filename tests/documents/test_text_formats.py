@@ -103,6 +103,16 @@ first
             .replace("hello & you", "HELLO & YOU")
             .replace("hi", "HI"),
         ),
+        (
+            "c.md",
+            "[![a](a.svg)](b) ![c](c) text ![d](d) `e` ![f](f) ![g](g) **h** ![i](i)\n",
+            "[![a](a.svg)](b) ![c](c) TEXT ![d](d) `e` ![f](f) ![g](g) **H** ![i](i)\n",
+        ),
+        (
+            "b.srt",  # no empty line between the cues
+            "1\n00:00:01,000 --> 00:00:02,000\none\n2\n00:00:02,000 --> 00:00:03,000\ntwo -->\n",
+            "1\n00:00:01,000 --> 00:00:02,000\nONE\n2\n00:00:02,000 --> 00:00:03,000\nTWO -->\n",
+        ),
         ("a.vtt", CAPTIONS, CAPTIONS.replace("you", "YOU").replace("me\n", "ME\n")),
         (
             "a.html",

@@ -87,6 +87,7 @@ def test_an_interrupted_document_is_continued(tmp_path, monkeypatch):
         (["see ", Inline("i"), " now"], ["see ", Inline(0), "now"], [Inline(0), "NOW SEE"], [Inline("i"), " NOW SEE"]),
         (["see ", Inline("i"), " now"], ["see ", Inline(0), "now"], ["NOW", Inline(0)], ["NOW", " ", Inline("i")]),
         (["a", Inline("note"), " b"], ["a", Inline(0), " b"], ["A ", Inline(0), "B"], ["A", Inline("note"), " B"]),
+        ([Inline("ref"), " a"], [Inline(0), "a"], [Inline(0), "A"], [Inline("ref"), " A"]),
         (["a", Inline("b", ["c"])], ["a", Inline(0, ["c"])], [Inline(0, ["C"]), "A"], [Inline("b", ["C"]), "A"]),
     ],
 )
