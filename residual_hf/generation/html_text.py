@@ -47,6 +47,7 @@ BOUNDARIES = frozenset(
 """Tags between which a sentence does not continue."""
 DEEPEST = 100  # inline elements within each other; further ones are dropped
 LONGEST_KEPT = 100  # characters of code, for example, that are read as a part of a sentence
+COMMENT_END, ABRUPT_END = re.compile("--!?>"), re.compile("-?>")
 SPACE = re.compile(r"[ \t\n\f\r]+")
 _escape = partial(html.escape, quote=False)
 
@@ -262,6 +263,13 @@ class _Parser(HTMLParser):
     def parse_endtag(self, i: int) -> int:
         self._end = i
         return super().parse_endtag(i)
+
+    def parse_comment(self, i: int, report: bool = True) -> int:
+        """As in browsers, which end a comment in more ways than Python, and an open one with the text."""
+        start = i + len("<!--")
+        end = ABRUPT_END.match(self.rawdata, start) or COMMENT_END.search(self.rawdata, start)
+        self.handle_comment(self.rawdata[start : end.start() if end else None])
+        return end.end() if end else len(self.rawdata)
 
     def parse_marked_section(self, i: int, report: bool = True) -> int:
         try:

@@ -6,8 +6,7 @@ from __future__ import annotations
 import inspect
 import logging
 import re
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,6 @@ import yaml
 from huggingface_hub import EvalResult, ModelCardData
 from huggingface_hub.errors import HFValidationError
 from huggingface_hub.utils import validate_repo_id
-from jinja2 import TemplateError
 
 from residual_hf.base.errors import InputError
 from residual_hf.base.files import check_output_file, write_atomically
@@ -28,7 +26,7 @@ from residual_hf.model import catalogue as _  # noqa: F401  registers the modes
 from residual_hf.model.connections import LN_MODES
 from residual_hf.records.learning_curve import learning_curve
 from residual_hf.records.markdown import file_name, public
-from residual_hf.records.run_folder import FinishedRun, Run
+from residual_hf.records.run_folder import FinishedRun, Run, damage_named
 
 from .citations import bibtex, papers
 from .templates import render_card
@@ -103,7 +101,7 @@ def write_card(
             validate_repo_id(value)
         except HFValidationError as error:
             raise InputError(f"{field}: {error}") from error
-    with _damage_named(run.folder):
+    with damage_named(run.folder):
         if not run.directions:
             raise InputError(f"{run.folder}: run.json has no corpus with source_lang and target_lang in data.train")
         other = None if baseline is None else FinishedRun.read(baseline)
@@ -145,17 +143,6 @@ def folder_name(run: Run) -> str:
     name, languages = run.folder.resolve().name, [run.recipe.get(f"{side}_lang") for side in ("source", "target")]
     is_pair = all(languages) and languages[0] != languages[1]
     return "-".join(map(str, languages)) if name == "run" and is_pair else name
-
-
-@contextmanager
-def _damage_named(folder: Path) -> Iterator[None]:
-    """Context in which records that were changed by hand, so that a figure is a text for example, are `InputError`."""
-    try:
-        yield
-    except InputError:
-        raise
-    except (AttributeError, KeyError, TypeError, ValueError, TemplateError) as error:
-        raise InputError(f"{folder}: a record of the run is damaged: {type(error).__name__}: {error}") from error
 
 
 def card_metadata(

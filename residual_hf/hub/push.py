@@ -27,7 +27,7 @@ from residual_hf.base.files import read_json, read_text, write_atomically
 from residual_hf.checkpoint import saved_class, validate_model_folder
 from residual_hf.checkpoint_checks import DifferentCodeError
 from residual_hf.model.checksums import CHECKSUMS, write_checksums
-from residual_hf.model.self_contained import CONFIG_CLASS
+from residual_hf.model.self_contained import CONFIG_CLASS, import_saved_modes
 from residual_hf.records.markdown import literal
 from residual_hf.records.secrets import first_secret
 
@@ -90,8 +90,8 @@ def push_run(
         revision: branch to commit to, created if it does not exist; None is the main branch.
         dry_run: check the folder and return, without a network.
         token: instead of the one that `hf auth login` or HF_TOKEN set.
-        trust_remote_code: run model code in the folder that differs from the installed code in more than comments, to
-            check that both compute the same.
+        trust_remote_code: run model code in the folder: modes that are not registered, and code that differs from
+            the installed code in more than comments, to check that both compute the same.
 
     Raises:
         InputError: a model folder that would not load elsewhere (see `validate_model_folder`); a file with an access
@@ -104,6 +104,8 @@ def push_run(
     except HFValidationError as error:
         raise InputError(f"repo_id: {error}") from error
     model = _find_model(Path(folder))
+    if trust_remote_code:
+        import_saved_modes(model)
     try:
         names = validate_model_folder(model)
     except DifferentCodeError as different:

@@ -3,10 +3,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
+
+from jinja2 import TemplateError
 
 from residual_hf.base.errors import InputError
 from residual_hf.base.files import RECORD, read_json, undamaged_entries
@@ -141,3 +145,15 @@ def read_recipe(folder: Path) -> dict[str, Any]:
     if not isinstance(recipe, dict):
         raise InputError(f"{folder / 'recipe.yaml'}: must be a mapping of sections, not {type(recipe).__name__}")
     return recipe
+
+
+@contextmanager
+def damage_named(*folders: Path) -> Iterator[None]:
+    """Context in which records that were changed by hand, so that a figure is a text for example, are `InputError`."""
+    try:
+        yield
+    except InputError:
+        raise
+    except (AttributeError, KeyError, TypeError, ValueError, TemplateError) as error:
+        names = ", ".join(map(str, folders))
+        raise InputError(f"{names}: a record of the run is damaged: {type(error).__name__}: {error}") from error

@@ -11,7 +11,7 @@ from transformers import AutoTokenizer
 from residual_hf.base.errors import InputError
 from residual_hf.base.files import check_output_folder, read_json
 from residual_hf.checkpoint import SHORTLIST, WEIGHT_FILES, saved_class
-from residual_hf.checkpoint_checks import check_undamaged
+from residual_hf.checkpoint_checks import check_shapes_before_loading, check_undamaged
 from residual_hf.hub.plain_card import save_with_card
 from residual_hf.records.run_record import RunRecord
 from residual_hf.training.checkpoints import choose_checkpoints, load_average
@@ -36,7 +36,10 @@ def average_run(
         raise InputError(f"{run_folder / 'tokenizer'}: other files than those that the run was trained with")
     check_output_folder(output_dir, overwrite=overwrite, holds=WEIGHT_FILES, inputs=[run_folder, *chosen])
     check_undamaged(chosen[-1])
-    model_class: Any = saved_class(read_json(chosen[-1] / "config.json"))[0]
+    values = read_json(chosen[-1] / "config.json")
+    model_class: Any = saved_class(values)[0]
+    for checkpoint in chosen:
+        check_shapes_before_loading(checkpoint, model_class, values)
     model = model_class.from_pretrained(chosen[-1])
     load_average(model, chosen)
     set_search(model, recipe.decoding)  # which may have changed after the checkpoints

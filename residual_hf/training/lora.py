@@ -91,6 +91,8 @@ def save_trained(model: nn.Module, checkpoint: Path) -> None:
 def load_trained(model: nn.Module, checkpoint: Path) -> None:
     """Load what `save_trained` wrote. Raises `InputError` for other weights, also where they are not trained."""
     path, own = checkpoint / FILE, _trained(model)
+    if own and not path.exists():
+        raise InputError(f"{path}: no such file")
     saved = load_file(path) if path.exists() else {}
     if {n: t.shape for n, t in saved.items()} != {n: p.shape for n, p in own.items()}:
         raise InputError(f"{path}: not the adapters of this model")

@@ -104,6 +104,14 @@ def test_markup_that_is_no_section_is_text():
     assert found.join(found.sentences) == "a &lt;![x b"
 
 
+@pytest.mark.parametrize(
+    ("source", "text"),
+    [("a <!-- b --!> c", "a c"), ("a <!--> b --> c", "a b --> c"), ("a <!---> b", "a b"), ("a <!-- b <p>c</p>", "a")],
+)
+def test_comments_end_as_in_browsers(source, text):
+    assert visible_text(source).split() == text.split()
+
+
 def test_text_that_is_not_translated_stays_escaped():
     source = "<textarea>&lt;/textarea&gt;&lt;img onerror=x&gt;</textarea><script>a < b"
     assert document(source, markup=True).join([]) == source

@@ -260,3 +260,17 @@ def test_modes_of_ones_own_in_both_stacks(tmp_path, monkeypatch):
         model = tiny_model(tokenizer, encoder_ln_mode=encoder, decoder_ln_mode=decoder)
         folder = save_checkpoint(model, tokenizer, tmp_path / "model", overwrite=True)
         assert {f"{encoder}.py", f"{decoder}.py"} <= {*validate_model_folder(folder)}
+
+
+def test_a_mode_in_the_code_of_the_model_is_run_if_trusted(tmp_path, monkeypatch):
+    monkeypatch.setattr(connections, "LN_MODES", dict(connections.LN_MODES))
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "pushed_unknown.py").write_text(MODE.format(name="pushed_unknown"))
+    importlib.import_module("pushed_unknown")
+    tokenizer = tiny_tokenizer()
+    folder = save_checkpoint(tiny_model(tokenizer, ln_mode="pushed_unknown"), tokenizer, tmp_path / "model")
+    del connections.LN_MODES["pushed_unknown"]
+    with pytest.raises(InputError, match="unknown ln_mode 'pushed_unknown'"):
+        push_run(folder, "somebody/a", dry_run=True)
+    with pytest.raises(InputError, match=r"README\.md|card"):
+        push_run(folder, "somebody/a", dry_run=True, trust_remote_code=True)

@@ -542,6 +542,17 @@ def test_a_finished_run_gets_a_shortlist_and_is_scored_with_it(stream, tmp_path,
         assert "shortlist=True" in (model / "README.md").read_text()
 
 
+@pytest.mark.parametrize("number", [0, -1])
+def test_average_names_damaged_weights_without_checksums(run, tmp_path, number):
+    _, folder = run
+    checkpoint = complete_checkpoints(folder / "checkpoints")[number]
+    (checkpoint / CHECKSUMS).unlink()
+    weights = checkpoint / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:5000])
+    with pytest.raises(InputError, match=rf"{checkpoint.name}.model.safetensors: damaged or truncated"):
+        average_run(folder, tmp_path / "average", 2)
+
+
 def test_a_run_without_kernels_keeps_the_shortlist_for_those_that_have(run, monkeypatch, caplog):
     recipe, folder = run
     monkeypatch.setattr("residual_hf.generation.decode.missing_support", lambda model: "no compiler")

@@ -17,7 +17,7 @@ from residual_hf.evaluation.metrics import METRICS, Comparison
 from residual_hf.hub.card import LABELS, compare, score_tables
 from residual_hf.records.learning_curve import series
 from residual_hf.records.markdown import file_name, public
-from residual_hf.records.run_folder import Run
+from residual_hf.records.run_folder import Run, damage_named
 from residual_hf.training.callbacks import duration
 
 from .charts import line_chart
@@ -89,20 +89,21 @@ def write_report(folders: Sequence[str | Path], output: str | Path, *, overwrite
     page = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True).from_string(
         TEMPLATE.read_text(encoding="utf-8")
     )
-    differing, equal = settings(runs)
-    html = page.render(
-        names=names,
-        facts=[facts(run) for run in runs],
-        curves=curves(runs),
-        scores=score_sections(runs, names, notes),
-        labels=LABELS | {"nll": "NLL", "ppl": "perplexity", "word_ppl": "perplexity per word"},
-        lower_is_better=LOWER_IS_BETTER,
-        maps=layer_maps([run.folder for run in runs]),
-        samples=samples(runs),
-        differing=differing,
-        equal=equal,
-        notes=notes,
-    )
+    with damage_named(*(run.folder for run in runs)):
+        differing, equal = settings(runs)
+        html = page.render(
+            names=names,
+            facts=[facts(run) for run in runs],
+            curves=curves(runs),
+            scores=score_sections(runs, names, notes),
+            labels=LABELS | {"nll": "NLL", "ppl": "perplexity", "word_ppl": "perplexity per word"},
+            lower_is_better=LOWER_IS_BETTER,
+            maps=layer_maps([run.folder for run in runs]),
+            samples=samples(runs),
+            differing=differing,
+            equal=equal,
+            notes=notes,
+        )
     write_atomically(path, html)
     return path
 

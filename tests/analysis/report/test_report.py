@@ -206,6 +206,13 @@ def test_input_is_checked(make_run, tmp_path):
         write_report([run], tmp_path / "report.html")
 
 
+def test_scores_that_were_changed_by_hand_are_named(make_run, tmp_path):
+    run = make_run("run")
+    (run / "metrics.json").write_text('{"test": 3}')
+    with pytest.raises(InputError, match="run: a record of the run is damaged: "):
+        write_report([run], tmp_path / "report.html")
+
+
 @pytest.mark.skipif(BROWSER is None, reason="no Chromium or Chrome on this machine")
 @pytest.mark.parametrize("width", [1280, 390])
 def test_page_in_a_browser(make_run, tmp_path, width):
