@@ -17,6 +17,7 @@ from statistics import mean
 import numpy as np
 
 from .corpus import ParallelCorpus
+from .language_names import detected_as
 from .pair_reader import Pair
 
 BLOCK, BLOCKS = 200, 50
@@ -141,9 +142,8 @@ def marked(sample: ParallelCorpus, kind: str) -> Iterator[str]:
 def other_languages(sample: ParallelCorpus) -> Iterator[str]:
     """Whether the sides are in other languages than theirs, as far as py3langid knows these."""
     rank = language_ranker()
-    languages = [
-        str(code).replace("_", "-").split("-")[0].lower() for code in (sample.source_lang, sample.target_lang)
-    ]
+    labels = rank("")
+    languages = [detected_as(str(code), labels) for code in (sample.source_lang, sample.target_lang)]
     texts, swapped = [], []
     for side, lines, (own, other) in (
         ("source", sample.sources, languages),

@@ -4,15 +4,13 @@
 from __future__ import annotations
 
 import itertools
-import re
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-from babel import Locale, UnknownLocaleError
 from py3langid.langid import MODEL_FILE, LanguageIdentifier
 
 from residual_hf.base.errors import InputError
-from residual_hf.data.language_names import language_name
+from residual_hf.data.language_names import detected_as, language_name
 from residual_hf.generation.translator import Translator
 from residual_hf.model.configuration_residual import ResidualConfig
 from residual_hf.model.translation_inputs import language_tags
@@ -75,12 +73,3 @@ class Languages:
         for source, target in self.translators:
             targets[source].append(target)
         return [{"code": code, "name": language_name(code), "targets": found} for code, found in targets.items()]
-
-
-def detected_as(code: str, labels: Collection[str]) -> str:
-    """The label for a language among those of a detector: `pt` for `pt-BR` and `por_Latn`."""
-    language = re.split("[-_]", code)[0].lower()
-    try:
-        return language if language in labels else Locale.parse(language).language
-    except (UnknownLocaleError, ValueError):
-        return language

@@ -60,6 +60,10 @@ FAULTS = {
         lambda c: replace(c, source_lang="fr"),
         "100% of the source look like en, not fr",
     ),
+    "another language, by a long code": (
+        lambda c: replace(c, source_lang="fra_Latn", target_lang="deu_Latn"),
+        "100% of the source look like en, not fr",
+    ),
     "escaped": (
         lambda c: sides(c, [html.escape(f"'{line}'") for line in c.sources]),
         "^100% of the source lines have escapes such as &apos; and &quot;: this is not raw text; if Moses",
