@@ -8,11 +8,12 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
-from residual_hf.generation.checks import PLACEHOLDER
 from residual_hf.generation.markup import Block, Inline
+from residual_hf.model import placeholders
+from residual_hf.model.placeholders import PLACEHOLDER
 
 EMPTY, START, END = "empty", "start", "end"
-TAG = re.compile(r"</?[A-Za-z][^<>]*>|<\d[\d:.]*>|\{\\[^{}]*\}")
+TAG = re.compile(rf"{placeholders.TAG.pattern}|<\d[\d:.]*>|\{{\\[^{{}}]*\}}")
 """Tags in messages and subtitles: of HTML, times of WebVTT, commands of SubStation Alpha."""
 CODE = re.compile(f"({TAG.pattern}|{PLACEHOLDER.pattern})")
 DEEPEST = 100  # tags within each other; further ones are empty

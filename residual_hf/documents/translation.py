@@ -25,8 +25,10 @@ SHARE = 20
 """Blocks are translated and noted together, as many as `StreamSettings.window` divided by this."""
 MOST_ELEMENTS = 10_000
 """In a block; those of one block are placed together, which takes a second for so many."""
-OF_LINES = {name: getattr(StreamSettings(), name) for name in ("num_return_sequences", "scores", "sample")}
-OF_LINES |= {name: getattr(StreamSettings(), name) for name in ("alignments", "word_scores", "flags", "review")}
+OF_LINES = {
+    name: getattr(StreamSettings(), name)
+    for name in ("num_return_sequences", "scores", "sample", "alignments", "word_scores", "flags", "review")
+}
 """Settings that have no place in a document, and their defaults."""
 
 
