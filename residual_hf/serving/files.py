@@ -168,7 +168,7 @@ def file_routes(
 
 
 async def received(request: Request, folder: Path, check_key: Callable[[str], None]) -> tuple[Path, dict[str, str]]:
-    """The document in a request, in a folder, and the fields beside it."""
+    """The document in a request, which is saved in a folder, and the other fields of the form."""
     if not request.headers.get("content-type", "").startswith("multipart/form-data"):
         raise HTTPException(415, "Content-Type: must be multipart/form-data with a file")
     async with request.form(max_files=1, max_fields=10) as form:
