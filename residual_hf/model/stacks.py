@@ -48,7 +48,7 @@ class ResidualPreTrainedModel(PreTrainedModel):
     config_class = ResidualConfig
     base_model_prefix = "model"
     supports_gradient_checkpointing = True
-    _no_split_modules = ["ResidualEncoderLayer", "ResidualDecoderLayer"]
+    _no_split_modules = ["ResidualEncoderLayer", "ResidualDecoderLayer", "ResNetLayer"]
     _skip_keys_device_placement = [CACHE]
     _supports_flash_attn = True
     _supports_sdpa = True
@@ -178,18 +178,11 @@ class ResidualStack(ResidualPreTrainedModel):
     """Common part of encoder and decoder: embeddings, layers, and the boundary of the stream."""
 
     stack: str
-    Layer: type[ResidualEncoderLayer | ResidualDecoderLayer]
+    Layer: Any
 
     def __init__(self, config: ResidualConfig):
         super().__init__(config)
-        scale = config.d_model**0.5 if config.scale_embedding else 1.0
-        if config.adaptive_cutoffs:
-            self.embed_tokens: Any = AdaptiveEmbedding(config, scale)
-        else:
-            rows = config.vocab_size if self.stack == "encoder" else config.decoder_vocab_size
-            self.embed_tokens = ScaledEmbedding(rows, config.d_model, config.pad_token_id, scale, config.fix_norm)
-        for table in (m for m in self.embed_tokens.modules() if isinstance(m, nn.Embedding)):
-            table.table = self.stack  # type: ignore[assignment]  # for `_init_weights`
+        self.embed_tokens: Any = self.build_embeddings()
         self.embed_positions = build_positions(config)
         self.embed_norm: nn.Module = build_norm(config, self.stack) if config.embedding_norm else nn.Identity()
         self.dropout = Dropout(config.dropout)
@@ -199,6 +192,19 @@ class ResidualStack(ResidualPreTrainedModel):
         self.layerdrop = getattr(config, f"{self.stack}_layerdrop")
         self.gradient_checkpointing = False
         self.post_init()
+
+    def build_embeddings(self) -> nn.Module:
+        """What maps the input to vectors (batch, length, d_model)."""
+        config = self.config
+        scale = config.d_model**0.5 if config.scale_embedding else 1.0
+        if config.adaptive_cutoffs:
+            embeddings: nn.Module = AdaptiveEmbedding(config, scale)
+        else:
+            rows = config.vocab_size if self.stack == "encoder" else config.decoder_vocab_size
+            embeddings = ScaledEmbedding(rows, config.d_model, config.pad_token_id, scale, config.fix_norm)
+        for table in (m for m in embeddings.modules() if isinstance(m, nn.Embedding)):
+            table.table = self.stack  # type: ignore[assignment]  # for `_init_weights`
+        return embeddings
 
     def embed(self, input_ids: Tensor | None, inputs_embeds: Tensor | None) -> Tensor:
         if (input_ids is None) == (inputs_embeds is None):
