@@ -92,7 +92,7 @@ class ResidualForImageClassification(ResidualForSequenceClassification):
     Model = ResidualImageModel
 
     @can_return_tuple
-    def forward(  # type: ignore[override]
+    def forward(
         self, pixel_values: Tensor, labels: Tensor | None = None, **kwargs: Unpack[TransformersKwargs]
     ) -> ImageClassifierOutput:
         """Compute logits (batch, num_labels) of images (batch, channels, height, width), and the loss of `labels`."""
