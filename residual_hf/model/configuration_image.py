@@ -17,13 +17,10 @@ TEXT_FIELDS = (
     "adaptive_cutoffs",
     "adaptive_factor",
     "adaptive_softmax_dropout",
-    "bos_token_id",
-    "eos_token_id",
     "final_norm",
     "fix_norm",
     "language_tags",
     "output_bias",
-    "pad_token_id",
     "placeholders",
     "position_counting",
     "scale_embedding",
@@ -31,7 +28,6 @@ TEXT_FIELDS = (
     "source_lang",
     "target_lang",
     "term_tags",
-    "tie_word_embeddings",
     "vocab_size",
 )
 

@@ -15,7 +15,7 @@ import pytest
 import torch
 
 import residual_hf
-from residual_hf import ResidualConfig
+from residual_hf import ResidualConfig, ResidualImageConfig
 
 ABSENT = {  # from the source distribution, which has only the files at the top of the folder: they add no tests then
     "tests.exporters.test_export": "ExportTesterMixin",
@@ -29,8 +29,16 @@ FAMILIES = {  # fields of the config, and classes
         ("ResidualModel", "ResidualForMaskedLM", "ResidualForSequenceClassification"),
     ),
 }
+IMAGE_CLASSES = ("ResidualImageModel", "ResidualForImageClassification")
+IMAGES = {
+    "resnet": {"depth": 8, "d_model": 16},
+    "vit": {"architecture": "vit", "image_size": 8, "d_model": 32, "encoder_layers": 2, "encoder_ffn_dim": 37},
+}
 EAGER_ONLY = "passes scores of attention from layer to layer, which only eager attention computes, and refuses others"
-DEVIATIONS = {  # the tests of a mode that it does not pass, and why it should not
+NOT_TOKENS = "asks for a table of tokens; Transformers' own models of images have a test of their own here"
+DEVIATIONS = {  # the tests that a mode or family does not pass, and why it should not
+    "resnet": {"test_model_get_set_embeddings": NOT_TOKENS},
+    "vit": {"test_model_get_set_embeddings": NOT_TOKENS},
     "realformer": {
         "test_can_set_attention_dynamically": EAGER_ONLY,
         "test_sdpa_can_dispatch_non_composite_models": EAGER_ONLY,
@@ -53,6 +61,7 @@ def import_tests() -> types.ModuleType:
     common = import_module("tests.test_modeling_common")
     # the tables that models in Transformers are in; from the name of its class follows which labels a model takes
     common.MODEL_MAPPING_NAMES.setdefault("residual", "ResidualModel")
+    common.MODEL_MAPPING_NAMES.setdefault("residual_image", "ResidualImageModel")
     common.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES.setdefault("residual", "ResidualForConditionalGeneration")
     return common
 
@@ -89,15 +98,35 @@ class ModelTester:
         return self.get_config(), inputs
 
 
+class ImageTester:
+    """The same for an architecture of images. The sizes of a ResNet are those of its first stage."""
+
+    batch_size, is_training, num_attention_heads = 5, True, 8
+
+    def __init__(self, architecture: str, mode: str):
+        self.architecture, self.mode = architecture, mode
+        sizes = {"resnet": (64, 4, 3), "vit": (4, 32, 2)}[architecture]
+        self.seq_length, self.hidden_size, self.num_hidden_layers = sizes
+
+    def get_config(self) -> ResidualImageConfig:
+        return ResidualImageConfig(ln_mode=self.mode, **IMAGES[self.architecture])
+
+    def prepare_config_and_inputs_for_common(self) -> tuple[ResidualImageConfig, dict[str, Any]]:
+        return self.get_config(), {"pixel_values": torch.rand(self.batch_size, 3, 8, 8)}
+
+
 def make_test(family: str, mode: str, *mixins: type) -> type:
     """A test case of one family and mode: the tests of `mixins`, without `DEVIATIONS`."""
-    classes = tuple(getattr(residual_hf, name) for name in FAMILIES[family][1])
+    names = IMAGE_CLASSES if family in IMAGES else FAMILIES[family][1]
+    tester = ImageTester if family in IMAGES else ModelTester
     members: dict[str, Any] = {
         "__module__": "test_models",
-        "all_model_classes": classes,
+        "all_model_classes": tuple(getattr(residual_hf, name) for name in names),
         "is_encoder_decoder": family == "encoder_decoder",
-        "setUp": lambda self: setattr(self, "model_tester", ModelTester(family, mode)),
+        "has_attentions": family != "resnet",
+        "test_resize_embeddings": family not in IMAGES,
+        "setUp": lambda self: setattr(self, "model_tester", tester(family, mode)),
     }
-    for test, reason in DEVIATIONS.get(mode, {}).items():
+    for test, reason in {**DEVIATIONS.get(mode, {}), **DEVIATIONS.get(family, {})}.items():
         members[test] = unittest.skip(reason)(lambda self: None)
     return type(f"Test_{family}_{mode}", (*mixins, unittest.TestCase), members)

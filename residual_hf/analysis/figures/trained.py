@@ -88,27 +88,37 @@ def learning_rates_and_betas(mode: str, seed: int, sizes: dict[str, int]) -> Ite
             yield Point("NLL", mode, seed, x, y, nll)
 
 
+def scaled(mode: str) -> Iterator[tuple[str, dict[str, int]]]:
+    """Name and options of a mode with shortcuts scaled by 1, 2 and 3, or only as it is."""
+    option = "skip_order" if mode == "rskip_ln" else "skip_scale"
+    if mode not in ("rskip_ln", "xskip", "xskip_ln"):
+        yield mode, {}
+        return
+    for scale in (1, 2, 3):
+        yield f"{mode}, {scale}", {option: scale}
+
+
+def loss_curve(losses: list[float], updates: int, series: str, seed: int) -> Iterator[Point]:
+    """Means over tenths of a training; a loss of `DIVERGED` where it ended early."""
+    every = max(1, updates // 10)
+    for start in range(0, len(losses), every):
+        part = losses[start : start + every]
+        mean = sum(part) / len(part)
+        yield Point("training loss", series, seed, start + len(part), min(mean, DIVERGED))
+    if len(losses) < updates:
+        yield Point("training loss", series, seed, len(losses) + 1, DIVERGED)
+
+
 def skip_scales(mode: str, seed: int, sizes: dict[str, int]) -> Iterator[Point]:
     """Gradient of each layer's output, and the NLL after a training, for shortcuts scaled by 1, 2 and 3."""
-    option = "skip_order" if mode == "rskip_ln" else "skip_scale"
-    for scale in (1, 2, 3):
-        options = {option: scale} if mode in ("rskip_ln", "xskip", "xskip_ln") else {}
-        if not options and scale > 1:
-            continue
-        series = f"{mode}, {scale}" if options else mode
+    for series, options in scaled(mode):
         model, corpus = untrained(mode, seed, sizes, ln_mode_options=options)
         for row in gradients.gradient_norms(model, next(corpus.train(seed))):
             place = (row.stack, row.sublayer, row.location)
             if place == ("decoder", "feed_forward", "output") and math.isfinite(row.norm) and row.norm > 0:
                 yield Point("decoder: gradient of the layer's output", series, seed, row.layer, row.norm)
         losses = train(model, corpus.train(seed), warmed_up(sizes), sizes["updates"])
-        every = max(1, sizes["updates"] // 10)
-        for start in range(0, len(losses), every):
-            part = losses[start : start + every]
-            mean = sum(part) / len(part)
-            yield Point("training loss", series, seed, start + len(part), min(mean, DIVERGED))
-        if len(losses) < sizes["updates"]:
-            yield Point("training loss", series, seed, len(losses) + 1, DIVERGED)
+        yield from loss_curve(losses, sizes["updates"], series, seed)
 
 
 def final_nll(

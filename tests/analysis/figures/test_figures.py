@@ -18,8 +18,9 @@ from residual_hf.cli import main
 from residual_hf.commands.analysis import REDUCED
 from residual_hf.probes import theory
 
-TINY = {"layers": 2, "decoder_layers": 1, "width": 32, "ffn": 32, "updates": 3, "tokens": 64}
+TINY = {"layers": 2, "decoder_layers": 1, "width": 32, "ffn": 32, "updates": 3, "tokens": 64, "depth": 14}
 QUICK = {"resi_dual-2", "resi_dual-3", "b2t-3", "b2t-4", "b2t-5", "admin-3", "admin-4", "admin-5", "admin-7"}
+SKIPS = {"skip-3", "skip-cifar-3", "skip-cifar-4"}
 REVIEWERS = {f"reviewer-{number}" for number in (1, 2, 4, 5, 6, 7, 9)}
 
 
@@ -33,7 +34,7 @@ def no_pictures(monkeypatch):
 
 
 def test_names_are_those_of_the_papers():
-    assert set(FIGURES) == QUICK | REVIEWERS | {"admin-10", "skip-3", "theorems"}
+    assert set(FIGURES) == QUICK | REVIEWERS | SKIPS | {"admin-10", "theorems"}
     assert find_figures(["all"]) == list(FIGURES.values())
     with pytest.raises(InputError, match="unknown figure admin-99.*admin-3"):
         find_figures(["admin-99"])
@@ -43,7 +44,7 @@ def test_help_names_the_figures_of_reduced_size():
     assert set(REDUCED) == {figure.name for figure in FIGURES.values() if figure.full}
 
 
-@pytest.mark.parametrize("name", sorted(QUICK | REVIEWERS | {"skip-3", "theorems"}))
+@pytest.mark.parametrize("name", sorted(QUICK | REVIEWERS | SKIPS | {"theorems"}))
 def test_measured_values(name):
     figure = FIGURES[name]
     sizes = {key: TINY[key] for key in figure.sizes}
