@@ -8,7 +8,8 @@ import torch
 
 from residual_hf import ResidualConfig, ResidualForImageClassification, ResidualImageConfig, ResidualModel
 from residual_hf.base.errors import InputError
-from residual_hf.probes import gradients, representations
+from residual_hf.conversion import fold
+from residual_hf.probes import ablation, dependency, gradients, representations
 from residual_hf.probes.skip_scale import effective_scale
 
 BATCH = {
@@ -56,6 +57,18 @@ def test_shares_ranges_and_similarities():
     assert (5, 6) in pairs and (1, 6) not in pairs  # states of two stages have no cosine
     assert len(representations.effective_rank(model, BATCH)) == 6
     assert 1 in {row.layer for row in representations.representation_change(model, BATCH)}
+
+
+def test_layers_that_reduce_images_stay():
+    rows = ablation.layer_removal(resnet("xskip"), BATCH)
+    assert [row.layer for row in rows] == [0, 1, 2, 4, 6]
+
+
+def test_what_needs_states_of_one_size_says_so():
+    with pytest.raises(InputError, match="those of a ResNet change between stages"):
+        dependency.dependency_matrix(resnet(), BATCH)
+    with pytest.raises(ValueError, match="ResidualForImageClassification cannot be folded: only models of text"):
+        fold(resnet())
 
 
 def test_effective_scale_of_constants_and_learned_weights():

@@ -48,13 +48,12 @@ def trained(mode: str, seed: int, sizes: dict[str, int], options: dict[str, int]
 
 def middle_stage(model: Any, batch: Batch, series: str, seed: int) -> Iterator[Point]:
     """Gradient norms of the outputs of the blocks of the middle stage, and the effective scale of their shortcuts."""
+    norms = [(GRADIENT, row.layer, row.norm) for row in gradient_norms(model, batch) if row.location == "output"]
+    scales = [(SCALE, row.layer, row.scale) for row in effective_scale(model, batch)]
     blocks = model.config.encoder_layers // STAGES
-    for panel, rows in ((GRADIENT, gradient_norms(model, batch)), (SCALE, effective_scale(model, batch))):
-        for row in rows:
-            value = row.norm if panel == GRADIENT else row.scale
-            is_shown = blocks < row.layer <= 2 * blocks and getattr(row, "location", "output") == "output"
-            if is_shown and math.isfinite(value) and value > 0:
-                yield Point(panel, series, seed, row.layer, value)
+    for panel, layer, value in norms + scales:
+        if blocks < layer <= 2 * blocks and math.isfinite(value) and value > 0:
+            yield Point(panel, series, seed, layer, value)
 
 
 def stages_after_training(mode: str, seed: int, sizes: dict[str, int]) -> Iterator[Point]:
