@@ -52,8 +52,8 @@ class ResidualViT(ResidualEncoder):
     config: ResidualImageConfig
     main_input_name = "pixel_values"
 
-    def build_embeddings(self) -> nn.Module:
-        return PatchEmbedding(self.config)
+    def build_embeddings(self, config: ResidualImageConfig, scale: float) -> nn.Module:
+        return PatchEmbedding(config)
 
     def forward(self, pixel_values: Tensor, **kwargs: Unpack[TransformersKwargs]) -> BaseModelOutput:
         """Map images (batch, channels, height, width) to states (batch, positions, d_model)."""

@@ -129,8 +129,8 @@ class ResidualResNet(ResidualStack):
         self.norm = nn.BatchNorm2d(config.d_model)
         self.post_init()
 
-    def build_embeddings(self) -> nn.Module:
-        return Stem(self.config)
+    def build_embeddings(self, config: ResidualImageConfig, scale: float) -> nn.Module:
+        return Stem(config)
 
     @merge_with_config_defaults
     @capture_outputs

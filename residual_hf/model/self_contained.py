@@ -82,7 +82,8 @@ def write_model_code(folder: str | os.PathLike, config: ResidualConfig) -> None:
 
 def code_fields(config: ResidualConfig) -> dict[str, Any]:
     """The fields of a `config.json` that name the classes of the model code."""
-    config_class = next(name for name in MODEL_CLASSES if name.endswith(f".{type(config).__name__}"))
+    own = type(config).__name__
+    config_class = next((name for name in MODEL_CLASSES if name.endswith(f".{own}")), CONFIG_CLASS)
     tasks = ("AutoModel", *TASKS[config.stacks])
     models = {name: model for name, model in MODEL_CLASSES[config_class].items() if name in tasks}
     fields: dict[str, Any] = {"auto_map": {"AutoConfig": config_class, **models}}

@@ -15,7 +15,7 @@ from support.tiny_translator import SENTENCES, tiny_model, tiny_tokenizer
 from transformers import AutoConfig, AutoModelForSeq2SeqLM, ViTImageProcessor, pipeline
 from transformers.dynamic_module_utils import get_relative_imports
 
-from residual_hf import ResidualForImageClassification, ResidualImageConfig
+from residual_hf import ResidualConfig, ResidualForImageClassification, ResidualImageConfig
 from residual_hf.base.errors import InputError
 from residual_hf.checkpoint import load_checkpoint, save_checkpoint, validate_model_folder
 from residual_hf.model import connections, modeling_residual, self_contained
@@ -156,6 +156,14 @@ def user_mode(tmp_path, monkeypatch):
     yield write
     for path in tmp_path.glob("*.py"):
         sys.modules.pop(path.stem, None)
+
+
+def test_config_class_of_a_user_is_saved_as_that_of_the_package():
+    class Mine(ResidualConfig):
+        pass
+
+    fields = self_contained.code_fields(Mine())["auto_map"]
+    assert fields == self_contained.code_fields(ResidualConfig())["auto_map"]
 
 
 def test_mode_of_a_user_travels(user_mode, tokenizer, tmp_path, monkeypatch):
