@@ -23,7 +23,7 @@ for mode in ALL_MODES if MODES == "all" else MODES.split():
     for family in (*FAMILIES, *IMAGES):
         if family == "resnet" and mode == "realformer":
             continue  # which has scores of attention
-        generation = (common.GenerationTesterMixin,) if "decoder" in family else ()
+        generation = () if family in ("encoder", *IMAGES) else (common.GenerationTesterMixin,)
         test = make_test(family, mode, common.ModelTesterMixin, *generation)
         globals()[test.__name__] = test
 del test
