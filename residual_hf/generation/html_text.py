@@ -270,7 +270,7 @@ class _Parser(HTMLParser):
             self._kept.append(Token("end", f"</{tag}>", tag))
 
     def _can_end(self, i: int) -> bool:
-        """Whether a tag ends after a place; Python would read all of the text for each that begins, again and again."""
+        """Whether a tag ends after a place; if none does, Python reads all of the text for each that begins."""
         if len(self.rawdata) != self._length:
             self._length, self._last_end = len(self.rawdata), self.rawdata.rfind(">")
         return i < self._last_end
