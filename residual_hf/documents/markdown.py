@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from residual_hf.base.errors import requires
 from residual_hf.generation.markup import Block
+from residual_hf.model.placeholders import PLACEHOLDER
 
 from .document import Document, has_text, read_text
 from .literal_text import END, START, Mark, marked, read_marks, write_marks
@@ -24,7 +25,8 @@ SPECIAL = re.compile(
 )
 """Characters that would not be text."""
 AT_START = re.compile(r"\A([-+#>](?=\s)|\d+(?=[.)]\s))")
-FOOTNOTE = re.compile(r"(\[\^[^\]\s]+\])")
+KEPT = re.compile(rf"(\[\^[^\]\s]+\]|{PLACEHOLDER.pattern})")
+"""Marks of notes, bare addresses and the placeholders of templates."""
 TASK = re.compile(r"\[[ xX]\]\s+(?=\S)")
 MATH = re.compile(r"\$\$[^$]{1,5000}\$\$|\$(?![\s$])(?:\\.|[^$\\]){1,1000}(?<!\s)\$(?!\d)")
 """As in Pandoc, so that prices are text."""
@@ -113,8 +115,8 @@ def _parts(tokens: Sequence[Any], prefixes: Sequence[str]) -> Iterator[str | Mar
             task = TASK.match(token.content) if token is tokens[0] else None
             if task is not None:
                 yield Mark(task[0])
-            parts = FOOTNOTE.split(token.content[task.end() if task else 0 :])
-            yield from (Mark(part) if number % 2 else part for number, part in enumerate(parts))
+            for number, part in enumerate(KEPT.split(token.content[task.end() if task else 0 :])):
+                yield Mark(part, text="" if part.startswith("[") else part) if number % 2 else part
         elif token.type in ("softbreak", "hardbreak"):
             line += 1
             yield " " if token.type == "softbreak" else Mark(f"  \n{prefixes[line]}", text="\n")

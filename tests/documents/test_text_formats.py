@@ -110,8 +110,8 @@ first
         ),
         (
             "d.md",
-            "- [x] so $a*b*c_1\\,$ for $5 or $10\n\n> an $x\n> \\in y$ end\n\nsum\n$$\na\n= b\n$$\ntext $$c$$\n",
-            "- [x] SO $a*b*c_1\\,$ FOR $5 OR $10\n\n> AN $x\n> \\in y$ END\n\nSUM\n$$\na\n= b\n$$\nTEXT $$c$$\n",
+            "- [x] so $a*b*c_1\\,$ for $5 or $10\n\n> an $x\n> \\in y$ end\n\nsum\n$$\na\n= b\n$$\ntext $$c$$ {{ n }} www.a.b\n",
+            "- [x] SO $a*b*c_1\\,$ FOR $5 OR $10\n\n> AN $x\n> \\in y$ END\n\nSUM\n$$\na\n= b\n$$\nTEXT $$c$$ {{ n }} www.a.b\n",
         ),
         (
             "b.srt",  # no empty line between the cues
