@@ -110,9 +110,10 @@ first
         ),
         (
             "d.md",
-            "- [x] so $a*b*c_1\\,$ for $5 or $10\n\n> an $x\n> \\in y$ end\n\nsum\n$$\na\n= b\n$$\ntext $$c$$ {{ n }} www.a.b\n",
-            "- [x] SO $a*b*c_1\\,$ FOR $5 OR $10\n\n> AN $x\n> \\in y$ END\n\nSUM\n$$\na\n= b\n$$\nTEXT $$c$$ {{ n }} www.a.b\n",
+            "- [x] so $a*b*c_1\\,$ for $5 or $10\n\n> an $x\n> \\in y$ end\n\nsum\n$$\na\n= b\n$$\ntext $$c$$\n",
+            "- [x] SO $a*b*c_1\\,$ FOR $5 OR $10\n\n> AN $x\n> \\in y$ END\n\nSUM\n$$\na\n= b\n$$\nTEXT $$c$$\n",
         ),
+        ("e.md", "- {{ n }}, www.a.b[^1] end\n", "- {{ n }}, www.a.b[^1] END\n"),
         (
             "b.srt",  # no empty line between the cues
             "1\n00:00:01,000 --> 00:00:02,000\none\n2\n00:00:02,000 --> 00:00:03,000\ntwo -->\n",
