@@ -95,7 +95,9 @@ def check_command(words):
     check_modes([mode.split()[0] for mode in option(words, "--modes") if mode != "all"])
     recipe = next((word for word in words if re.fullmatch(r"examples/.*\.yaml", word)), None)
     if recipe is not None:
-        load_recipe(ROOT / recipe, parse_overrides(option(words, "--set")))
+        loaded = load_recipe(ROOT / recipe, parse_overrides(option(words, "--set")))
+        if loaded.starts_from is None:
+            loaded.build_config()
 
 
 def option(words, name):
