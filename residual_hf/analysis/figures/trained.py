@@ -21,8 +21,11 @@ LRS = (3e-4, 1e-3, 3e-3, 1e-2, 3e-2)
 BETAS2 = (0.99, 0.995, 0.999)
 DIVERGED = 20.0
 SMALL = {"width": 64, "ffn": 128, "updates": 200}
+CURVES = (Panel("training loss", "update", "loss"), Panel("validation NLL", "update", "nats per token"))
+DEEP = {"width": 32, "ffn": 64, "updates": 100, "tokens": 256}
 TRAINED = (
-    "Trained on the generated corpus, 1,024 tokens per update, Adam at 1e-3 after a warm-up of a fifth of the updates."
+    "Trained on the generated corpus, 1,024 tokens per update unless stated, Adam at 1e-3 after a warm-up of a fifth "
+    "of the updates."
 )
 
 
@@ -102,13 +105,38 @@ def skip_scales(mode: str, seed: int, sizes: dict[str, int]) -> Iterator[Point]:
             if place == ("decoder", "feed_forward", "output") and math.isfinite(row.norm) and row.norm > 0:
                 yield Point("decoder: gradient of the layer's output", series, seed, row.layer, row.norm)
         losses = train(model, corpus.train(seed), warmed_up(sizes), sizes["updates"])
-        every = max(1, sizes["updates"] // 10)
-        for start in range(0, len(losses), every):
-            part = losses[start : start + every]
-            mean = sum(part) / len(part)
-            yield Point("training loss", series, seed, start + len(part), min(mean, DIVERGED))
-        if len(losses) < sizes["updates"]:
-            yield Point("training loss", series, seed, len(losses) + 1, DIVERGED)
+        yield from training_curve(series, seed, losses, sizes)
+
+
+def training_curve(series: str, seed: int, losses: list[float], sizes: dict[str, int]) -> Iterator[Point]:
+    """Means over a tenth of the updates each; a run that diverged ends with `DIVERGED`."""
+    every = max(1, sizes["updates"] // 10)
+    for start in range(0, len(losses), every):
+        part = losses[start : start + every]
+        yield Point("training loss", series, seed, start + len(part), min(sum(part) / len(part), DIVERGED))
+    if len(losses) < sizes["updates"]:
+        yield Point("training loss", series, seed, len(losses) + 1, DIVERGED)
+
+
+def learning_curves(mode: str, seed: int, sizes: dict[str, int]) -> Iterator[Point]:
+    """Loss of the training, and NLL of the validation set at every fifth of the updates."""
+    model, corpus = untrained(mode, seed, sizes)
+    found: list[Point] = []
+
+    def measure(update: int) -> None:
+        if update % (sizes["updates"] // 5 or 1) == 0:
+            nll = min(mean_loss(model, corpus.valid()), DIVERGED)
+            found.append(Point("validation NLL", mode, seed, update, nll))
+
+    losses = train(model, corpus.train(seed), warmed_up(sizes), sizes["updates"], after_update=measure)
+    yield from (*found, *training_curve(mode, seed, losses, sizes))
+
+
+def depths(mode: str, seed: int, sizes: dict[str, int], among: tuple[int, ...] = (6, 12, 18, 36)) -> Iterator[Point]:
+    """NLL after a training over the number of layers: that of `sizes`, and those of `among` that are smaller."""
+    for layers in (*(n for n in among if n < sizes["layers"]), sizes["layers"]):
+        nll = final_nll(mode, seed, {**sizes, "layers": layers}, warmed_up(sizes))
+        yield Point("validation NLL", mode, seed, layers, nll)
 
 
 def final_nll(
@@ -126,6 +154,39 @@ def final_nll(
 
 
 FIGURES = (
+    Figure(
+        "b2t-1",
+        "B2T connection (Takase et al. 2023), figures 1 and 6",
+        f"Loss of the training and NLL of the validation set, {DIVERGED:g} if the run diverged.",
+        CURVES,
+        {"layers": 18, **SMALL, "updates": 100},
+        {"width": 512, "ffn": 2048, "updates": 50000},
+        modes=("post_ln", "pre_ln", "b2t"),
+        models=TRAINED,
+        measure=learning_curves,
+    ),
+    Figure(
+        "b2t-9",
+        "B2T connection (Takase et al. 2023), figure 9",
+        f"Validation NLL at the end of a training, {DIVERGED:g} if it diverged.",
+        (Panel("validation NLL", "layers in each stack", "nats per token"),),
+        {"layers": 18, **SMALL, "updates": 100},
+        {"layers": 50, "width": 512, "ffn": 2048, "updates": 50000},
+        modes=("post_ln", "pre_ln", "b2t"),
+        models=TRAINED,
+        measure=depths,
+    ),
+    Figure(
+        "b2t-10",
+        "B2T connection (Takase et al. 2023), figure 10",
+        f"Deep models and small batches. Loss and validation NLL, {DIVERGED:g} if the run diverged.",
+        CURVES,
+        {"layers": 100, **DEEP},
+        {"width": 512, "ffn": 2048, "updates": 20000, "tokens": 4096},
+        modes=("deep_norm", "b2t"),
+        models=TRAINED,
+        measure=learning_curves,
+    ),
     Figure(
         "b2t-5",
         "B2T connection (Takase et al. 2023), figure 5",
