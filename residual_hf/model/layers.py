@@ -171,7 +171,8 @@ class ResidualLayer(GradientCheckpointingLayer):
         super().__init__()
         self.dropout = Dropout(config.dropout)
         warmup = config.stack_branch_warmup(stack)
-        self.branch_warmup = None if warmup is None else BranchWarmup(warmup, layer_idx)
+        depth = config.stack_layers(stack)
+        self.branch_warmup = None if warmup is None else BranchWarmup(warmup, layer_idx, depth)
 
     def branch_factor(self) -> Tensor | None:
         """The factor of branch warm-up, a scalar."""
