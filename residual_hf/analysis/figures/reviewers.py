@@ -14,10 +14,9 @@ from residual_hf.analysis.short_training import profiled, shape, train
 from residual_hf.model.configuration_residual import ResidualConfig
 from residual_hf.model.modeling_single_stack import ResidualForCausalLM
 from residual_hf.probes import adam, gradients
-from residual_hf.probes.ablation import mean_loss
 
 from .figure import INITIAL, VOCABULARY, Figure, fresh_model, panels_of
-from .trained import DIVERGED, SMALL, TRAINED, final_nll, untrained, warmed_up
+from .trained import DIVERGED, SMALL, TRAINED, final_nll, learning_curve, untrained, warmed_up
 
 LRS = (1e-3, 3e-3)
 WARM_UPS = {"without warm-up": 0.0, "warm-up of 40 % of the updates": 0.4}
@@ -37,18 +36,6 @@ def stacks_apart(mode: str, seed: int, sizes: dict[str, int]) -> Iterator[Point]
             if (row.sublayer, row.location) == ("self_attention", "weights"):
                 place = name or {"encoder": "encoder", "decoder": "decoder with cross-attention"}[row.stack]
                 yield Point(place, mode, seed, row.layer, row.norm)
-
-
-def seeds_apart(mode: str, seed: int, sizes: dict[str, int]) -> Iterator[Point]:
-    model, corpus = untrained(mode, seed, sizes)
-    found: list[Point] = []
-
-    def measure(update: int) -> None:
-        if update % (sizes["updates"] // 5 or 1) == 0:
-            found.append(Point("validation NLL", mode, seed, update, mean_loss(model, corpus.valid())))
-
-    train(model, corpus.train(seed), warmed_up(sizes), sizes["updates"], after_update=measure)
-    yield from found
 
 
 def depths(mode: str, seed: int, sizes: dict[str, int]) -> Iterator[Point]:
@@ -136,7 +123,7 @@ FIGURES = (
         "seeds and standard deviation",
         "Validation NLL in nats per token; bands are the range over seeds.",
         (Panel("validation NLL", "update", "nats per token"),),
-        measure=seeds_apart,
+        measure=learning_curve,
     ),
     figure(
         4,

@@ -6,6 +6,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 from residual_hf.analysis.output import Panel, Point
@@ -15,11 +16,14 @@ from residual_hf.probes.ablation import mean_loss
 from residual_hf.probes.undisturbed import Batch
 
 from .figure import Figure, panels_of
+from .initial import dependencies
 
 PROJECTIONS = {"q_proj": "W^Q", "k_proj": "W^K", "v_proj": "W^V", "out_proj": "W^O"}
 LRS = (3e-4, 1e-3, 3e-3, 1e-2, 3e-2)
 BETAS2 = (0.99, 0.995, 0.999)
 DIVERGED = 20.0
+DEPTHS = {"6 layers": 6, "all layers": 0}
+MIXED = ("relative gradient of self-attention", "training loss")
 SMALL = {"width": 64, "ffn": 128, "updates": 200}
 TRAINED = (
     "Trained on the generated corpus, 1,024 tokens per update, Adam at 1e-3 after a warm-up of a fifth of the updates."
@@ -80,6 +84,45 @@ def gradients_over_time(mode: str, seed: int, sizes: dict[str, int]) -> Iterator
                 yield Point(f"relative {quantity} of {role}", f"{mode}, layer {layer}", seed, update, value / largest)
 
 
+def learning_curve(mode: str, seed: int, sizes: dict[str, int]) -> Iterator[Point]:
+    """Validation NLL at five points of a training."""
+    model, corpus = untrained(mode, seed, sizes)
+    found: list[Point] = []
+
+    def measure(update: int) -> None:
+        if update % (sizes["updates"] // 5 or 1) == 0:
+            found.append(Point("validation NLL", mode, seed, update, mean_loss(model, corpus.valid())))
+
+    train(model, corpus.train(seed), warmed_up(sizes), sizes["updates"], after_update=measure)
+    yield from found
+
+
+def curves_of_two_depths(mode: str, seed: int, sizes: dict[str, int]) -> Iterator[Point]:
+    for panel, layers in DEPTHS.items():
+        for point in learning_curve(mode, seed, {**sizes, "layers": layers or sizes["layers"]}):
+            yield replace(point, panel=panel)
+
+
+def dependencies_after_training(mode: str, seed: int, sizes: dict[str, int]) -> Iterator[Point]:
+    for panel, layers in DEPTHS.items():
+        model, corpus = untrained(mode, seed, {**sizes, "layers": layers or sizes["layers"]}, decoder_layers=1)
+        train(model, corpus.train(seed), warmed_up(sizes), sizes["updates"])
+        yield from (replace(p, panel=panel) for p in dependencies(model, next(corpus.valid()), mode, seed))
+
+
+def mixed_stacks(mode: str, seed: int, sizes: dict[str, int]) -> Iterator[Point]:
+    """Relative gradients of the layers of the decoder at the start, and the loss of a training."""
+    for modes in (("post_ln", "post_ln"), ("post_ln", "pre_ln"), ("pre_ln", "pre_ln")):
+        series = " / ".join(modes)
+        fields = dict(zip(("encoder_ln_mode", "decoder_ln_mode"), modes, strict=True))
+        model, corpus = untrained(mode, seed, sizes, **fields)
+        for row in gradients.gradient_norms(model, next(corpus.train(seed))):
+            if (row.stack, row.sublayer, row.location) == ("decoder", "self_attention", "output"):
+                yield Point(f"decoder: {MIXED[0]}", series, seed, row.layer, row.relative)
+        losses = train(model, corpus.train(seed), warmed_up(sizes, 3e-3), sizes["updates"])
+        yield from (Point(MIXED[1], series, seed, x, y) for x, y in means(losses, sizes["updates"]))
+
+
 def learning_rates_and_betas(mode: str, seed: int, sizes: dict[str, int]) -> Iterator[Point]:
     """NLL at the end of a training without warm-up at each learning rate and beta_2; diverged runs have `DIVERGED`."""
     for x, lr in enumerate(LRS, start=1):
@@ -102,13 +145,17 @@ def skip_scales(mode: str, seed: int, sizes: dict[str, int]) -> Iterator[Point]:
             if place == ("decoder", "feed_forward", "output") and math.isfinite(row.norm) and row.norm > 0:
                 yield Point("decoder: gradient of the layer's output", series, seed, row.layer, row.norm)
         losses = train(model, corpus.train(seed), warmed_up(sizes), sizes["updates"])
-        every = max(1, sizes["updates"] // 10)
-        for start in range(0, len(losses), every):
-            part = losses[start : start + every]
-            mean = sum(part) / len(part)
-            yield Point("training loss", series, seed, start + len(part), min(mean, DIVERGED))
-        if len(losses) < sizes["updates"]:
-            yield Point("training loss", series, seed, len(losses) + 1, DIVERGED)
+        yield from (Point("training loss", series, seed, x, y) for x, y in means(losses, sizes["updates"]))
+
+
+def means(losses: list[float], updates: int) -> Iterator[tuple[int, float]]:
+    """The last update and the mean of each tenth of a training; `DIVERGED` after the end of one that diverged."""
+    every = max(1, updates // 10)
+    for start in range(0, len(losses), every):
+        part = losses[start : start + every]
+        yield start + len(part), min(sum(part) / len(part), DIVERGED)
+    if len(losses) < updates:
+        yield len(losses) + 1, DIVERGED
 
 
 def final_nll(
@@ -126,6 +173,44 @@ def final_nll(
 
 
 FIGURES = (
+    Figure(
+        "admin-1",
+        "Admin (Liu et al. 2020), figures 1 and 9",
+        "Validation NLL in nats per token over updates.",
+        panels_of(DEPTHS, "update", "nats per token"),
+        {"layers": 18, **SMALL, "updates": 100, "tokens": 512},
+        {"width": 512, "ffn": 2048, "updates": 50000, "tokens": 4096},
+        modes=("post_ln", "pre_ln", "admin"),
+        models="Trained on the generated corpus, Adam at 1e-3 after a warm-up of a fifth of the updates.",
+        measure=curves_of_two_depths,
+    ),
+    Figure(
+        "admin-table-1",
+        "Admin (Liu et al. 2020), table 1",
+        "Encoder / decoder. Gradient of the output of self-attention in the decoder, relative to the largest of the "
+        f"model, and the loss of a training at 3e-3; {DIVERGED:g} after a loss that was not finite.",
+        (
+            Panel(f"decoder: {MIXED[0]}", "layer", "relative gradient norm", log_y=True),
+            Panel(MIXED[1], "update", "loss"),
+        ),
+        {"layers": 18, **SMALL, "updates": 100, "tokens": 512},
+        {"width": 512, "ffn": 2048, "updates": 50000, "tokens": 4096},
+        modes=("post_ln",),
+        any_mode=False,
+        models="Trained on the generated corpus, Adam after a warm-up of a fifth of the updates.",
+        measure=mixed_stacks,
+    ),
+    Figure(
+        "admin-8",
+        "Admin (Liu et al. 2020), figures 7 and 8, after a training",
+        "Share of branch j in the input of sub-layer i + 1 of the encoder.",
+        panels_of(DEPTHS, "branch j", "sub-layer i", heat=True),
+        {"layers": 18, **SMALL, "updates": 100, "tokens": 512},
+        {"width": 512, "ffn": 2048, "updates": 50000, "tokens": 4096},
+        modes=("post_ln", "pre_ln", "admin"),
+        models="Trained on the generated corpus with one decoder layer, Adam at 1e-3 after a warm-up of a fifth.",
+        measure=dependencies_after_training,
+    ),
     Figure(
         "b2t-5",
         "B2T connection (Takase et al. 2023), figure 5",

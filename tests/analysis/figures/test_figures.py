@@ -18,8 +18,9 @@ from residual_hf.cli import main
 from residual_hf.commands.analysis import REDUCED
 from residual_hf.probes import theory
 
-TINY = {"layers": 2, "decoder_layers": 1, "width": 32, "ffn": 32, "updates": 3, "tokens": 64}
+TINY = {"layers": 2, "decoder_layers": 1, "width": 32, "ffn": 32, "updates": 3, "tokens": 256}
 QUICK = {"resi_dual-2", "resi_dual-3", "b2t-3", "b2t-4", "b2t-5", "admin-3", "admin-4", "admin-5", "admin-7"}
+QUICK |= {"admin-1", "admin-8", "admin-table-1"}
 REVIEWERS = {f"reviewer-{number}" for number in (1, 2, 4, 5, 6, 7, 9)}
 
 
