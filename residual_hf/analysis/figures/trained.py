@@ -245,7 +245,7 @@ FIGURES = (
         f"Validation NLL in nats per token, {DIVERGED:g} if the run diverged. "
         f"Columns: learning rates {', '.join(f'{lr:g}' for lr in LRS)}. Rows: beta_2 {', '.join(map(str, BETAS2))}.",
         (Panel("NLL", "learning rate", "beta_2", heat=True),),
-        {"layers": 6, "width": 32, "ffn": 64, "updates": 50, "tokens": 256},
+        {"layers": 6, "width": 64, "ffn": 128, "updates": 60, "tokens": 512},
         {"width": 512, "ffn": 2048, "updates": 20000, "tokens": 4096},
         modes=("post_ln", "pre_ln", "admin"),
         models="Trained on the generated corpus without warm-up at a constant learning rate.",
