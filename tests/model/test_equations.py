@@ -15,6 +15,7 @@ from residual_hf import ResidualForCausalLM, ResidualForConditionalGeneration, R
 
 OPTIONS = [
     ("resi_dual", {"dual_scale": 0.3, "main_scale": 0.7, "dual_layer_norm_eps": 1e-2}),
+    ("b2t", {"around": "all"}),
     ("b2t_no_ln", {"stack_norm": True}),
     ("dense_former", {"dilation": 2}),
     ("dense_former", {"period": 2}),

@@ -60,13 +60,14 @@ def resi_dual(s, x, dual_scale=1.0, main_scale=1.0, dual_layer_norm_eps=1e-7):
 
 
 @equation
-def b2t(s, x):
-    """Post-LN, but the last norm of a layer sees x_inp + x + a"""
+def b2t(s, x, around="inner"):
+    """Post-LN, but the last norm of a layer sees x_inp + x + a; around all norms: x_inp + LN(x + a)"""
     for *inner, ffn in s.layers:
         start = x
         for c in inner:
             x = LN(x + c.f(x), c.norm)
-        x = LN(start + x + ffn.f(x), ffn.norm)
+        x = x + ffn.f(x)
+        x = start + LN(x, ffn.norm) if around == "all" else LN(start + x, ffn.norm)
     return x
 
 

@@ -7,6 +7,7 @@ import math
 import statistics
 import time
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 from residual_hf.analysis.output import Panel, Point
@@ -16,7 +17,7 @@ from residual_hf.model.modeling_single_stack import ResidualForCausalLM
 from residual_hf.probes import adam, gradients
 
 from .figure import INITIAL, VOCABULARY, Figure, fresh_model, panels_of
-from .trained import DIVERGED, SMALL, TRAINED, final_nll, learning_curve, untrained, warmed_up
+from .trained import DIVERGED, SMALL, TRAINED, depths, final_nll, learning_curves, untrained, warmed_up
 
 LRS = (1e-3, 3e-3)
 WARM_UPS = {"without warm-up": 0.0, "warm-up of 40 % of the updates": 0.4}
@@ -38,10 +39,8 @@ def stacks_apart(mode: str, seed: int, sizes: dict[str, int]) -> Iterator[Point]
                 yield Point(place, mode, seed, row.layer, row.norm)
 
 
-def depths(mode: str, seed: int, sizes: dict[str, int]) -> Iterator[Point]:
-    for layers in (2, 6, sizes["layers"]):
-        nll = final_nll(mode, seed, {**sizes, "layers": layers}, warmed_up(sizes))
-        yield Point("validation NLL", mode, seed, layers, nll)
+def seeds_apart(mode: str, seed: int, sizes: dict[str, int]) -> Iterator[Point]:
+    yield from (point for point in learning_curves(mode, seed, sizes) if point.panel == "validation NLL")
 
 
 def scales_in_training(mode: str, seed: int, sizes: dict[str, int]) -> Iterator[Point]:
@@ -123,7 +122,7 @@ FIGURES = (
         "seeds and standard deviation",
         "Validation NLL in nats per token; bands are the range over seeds.",
         (Panel("validation NLL", "update", "nats per token"),),
-        measure=learning_curve,
+        measure=seeds_apart,
     ),
     figure(
         4,
@@ -152,7 +151,7 @@ FIGURES = (
         f"Validation NLL in nats per token, {DIVERGED:g} if the run diverged.",
         (Panel("validation NLL", "layers in each stack", "nats per token"),),
         sizes={"layers": 12, **SHORT},
-        measure=depths,
+        measure=partial(depths, shallower=(2, 6)),
     ),
     figure(
         7,

@@ -23,10 +23,12 @@ LRS = (3e-4, 1e-3, 3e-3, 1e-2, 3e-2)
 BETAS2 = (0.99, 0.995, 0.999)
 DIVERGED = 20.0
 DEPTHS = {"6 layers": 6, "all layers": 0}
-MIXED = ("relative gradient of self-attention", "training loss")
 SMALL = {"width": 64, "ffn": 128, "updates": 200}
+CURVES = (Panel("training loss", "update", "loss"), Panel("validation NLL", "update", "nats per token"))
+DEEP = {"width": 32, "ffn": 64, "updates": 100, "tokens": 256}
 TRAINED = (
-    "Trained on the generated corpus, 1,024 tokens per update, Adam at 1e-3 after a warm-up of a fifth of the updates."
+    "Trained on the generated corpus, 1,024 tokens per update unless stated, Adam at 1e-3 after a warm-up of a fifth "
+    "of the updates."
 )
 
 
@@ -84,23 +86,11 @@ def gradients_over_time(mode: str, seed: int, sizes: dict[str, int]) -> Iterator
                 yield Point(f"relative {quantity} of {role}", f"{mode}, layer {layer}", seed, update, value / largest)
 
 
-def learning_curve(mode: str, seed: int, sizes: dict[str, int]) -> Iterator[Point]:
-    """Validation NLL at five points of a training."""
-    model, corpus = untrained(mode, seed, sizes)
-    found: list[Point] = []
-
-    def measure(update: int) -> None:
-        if update % (sizes["updates"] // 5 or 1) == 0:
-            found.append(Point("validation NLL", mode, seed, update, mean_loss(model, corpus.valid())))
-
-    train(model, corpus.train(seed), warmed_up(sizes), sizes["updates"], after_update=measure)
-    yield from found
-
-
 def curves_of_two_depths(mode: str, seed: int, sizes: dict[str, int]) -> Iterator[Point]:
     for panel, layers in DEPTHS.items():
-        for point in learning_curve(mode, seed, {**sizes, "layers": layers or sizes["layers"]}):
-            yield replace(point, panel=panel)
+        for point in learning_curves(mode, seed, {**sizes, "layers": layers or sizes["layers"]}):
+            if point.panel == "validation NLL":
+                yield replace(point, panel=panel)
 
 
 def dependencies_after_training(mode: str, seed: int, sizes: dict[str, int]) -> Iterator[Point]:
@@ -118,9 +108,9 @@ def mixed_stacks(mode: str, seed: int, sizes: dict[str, int]) -> Iterator[Point]
         model, corpus = untrained(mode, seed, sizes, **fields)
         for row in gradients.gradient_norms(model, next(corpus.train(seed))):
             if (row.stack, row.sublayer, row.location) == ("decoder", "self_attention", "output"):
-                yield Point(f"decoder: {MIXED[0]}", series, seed, row.layer, row.relative)
+                yield Point("decoder: relative gradient", series, seed, row.layer, row.relative)
         losses = train(model, corpus.train(seed), warmed_up(sizes, 3e-3), sizes["updates"])
-        yield from (Point(MIXED[1], series, seed, x, y) for x, y in means(losses, sizes["updates"]))
+        yield from training_curve(series, seed, losses, sizes)
 
 
 def learning_rates_and_betas(mode: str, seed: int, sizes: dict[str, int]) -> Iterator[Point]:
@@ -145,17 +135,38 @@ def skip_scales(mode: str, seed: int, sizes: dict[str, int]) -> Iterator[Point]:
             if place == ("decoder", "feed_forward", "output") and math.isfinite(row.norm) and row.norm > 0:
                 yield Point("decoder: gradient of the layer's output", series, seed, row.layer, row.norm)
         losses = train(model, corpus.train(seed), warmed_up(sizes), sizes["updates"])
-        yield from (Point("training loss", series, seed, x, y) for x, y in means(losses, sizes["updates"]))
+        yield from training_curve(series, seed, losses, sizes)
 
 
-def means(losses: list[float], updates: int) -> Iterator[tuple[int, float]]:
-    """The last update and the mean of each tenth of a training; `DIVERGED` after the end of one that diverged."""
-    every = max(1, updates // 10)
+def training_curve(series: str, seed: int, losses: list[float], sizes: dict[str, int]) -> Iterator[Point]:
+    """Means over a tenth of the updates each; a run that diverged ends with `DIVERGED`."""
+    every = max(1, sizes["updates"] // 10)
     for start in range(0, len(losses), every):
         part = losses[start : start + every]
-        yield start + len(part), min(sum(part) / len(part), DIVERGED)
-    if len(losses) < updates:
-        yield len(losses) + 1, DIVERGED
+        yield Point("training loss", series, seed, start + len(part), min(sum(part) / len(part), DIVERGED))
+    if len(losses) < sizes["updates"]:
+        yield Point("training loss", series, seed, len(losses) + 1, DIVERGED)
+
+
+def learning_curves(mode: str, seed: int, sizes: dict[str, int]) -> Iterator[Point]:
+    """Loss of the training, and NLL of the validation set at every fifth of the updates."""
+    model, corpus = untrained(mode, seed, sizes)
+    found: list[Point] = []
+
+    def measure(update: int) -> None:
+        if update % (sizes["updates"] // 5 or 1) == 0:
+            nll = min(mean_loss(model, corpus.valid()), DIVERGED)
+            found.append(Point("validation NLL", mode, seed, update, nll))
+
+    losses = train(model, corpus.train(seed), warmed_up(sizes), sizes["updates"], after_update=measure)
+    yield from (*found, *training_curve(mode, seed, losses, sizes))
+
+
+def depths(mode: str, seed: int, sizes: dict[str, int], shallower: tuple[int, ...] = (6, 18)) -> Iterator[Point]:
+    """NLL after a training over the number of layers."""
+    for layers in (*shallower, sizes["layers"]):
+        nll = final_nll(mode, seed, {**sizes, "layers": layers}, warmed_up(sizes))
+        yield Point("validation NLL", mode, seed, layers, nll)
 
 
 def final_nll(
@@ -190,8 +201,8 @@ FIGURES = (
         "Encoder / decoder. Gradient of the output of self-attention in the decoder, relative to the largest of the "
         f"model, and the loss of a training at 3e-3; {DIVERGED:g} after a loss that was not finite.",
         (
-            Panel(f"decoder: {MIXED[0]}", "layer", "relative gradient norm", log_y=True),
-            Panel(MIXED[1], "update", "loss"),
+            Panel("decoder: relative gradient", "layer", "relative gradient norm", log_y=True),
+            Panel("training loss", "update", "loss"),
         ),
         {"layers": 18, **SMALL, "updates": 100, "tokens": 512},
         {"width": 512, "ffn": 2048, "updates": 50000, "tokens": 4096},
@@ -210,6 +221,39 @@ FIGURES = (
         modes=("post_ln", "pre_ln", "admin"),
         models="Trained on the generated corpus with one decoder layer, Adam at 1e-3 after a warm-up of a fifth.",
         measure=dependencies_after_training,
+    ),
+    Figure(
+        "b2t-1",
+        "B2T connection (Takase et al. 2023), figures 1 and 6",
+        f"Loss of the training and NLL of the validation set, {DIVERGED:g} if the run diverged.",
+        CURVES,
+        {"layers": 18, **SMALL, "updates": 100},
+        {"width": 512, "ffn": 2048, "updates": 50000},
+        modes=("post_ln", "pre_ln", "b2t"),
+        models=TRAINED,
+        measure=learning_curves,
+    ),
+    Figure(
+        "b2t-9",
+        "B2T connection (Takase et al. 2023), figure 9",
+        f"Validation NLL at the end of a training, {DIVERGED:g} if it diverged.",
+        (Panel("validation NLL", "layers in each stack", "nats per token"),),
+        {"layers": 50, **DEEP},
+        {"width": 512, "ffn": 2048, "updates": 50000, "tokens": 4096},
+        modes=("post_ln", "pre_ln", "b2t"),
+        models=TRAINED,
+        measure=depths,
+    ),
+    Figure(
+        "b2t-10",
+        "B2T connection (Takase et al. 2023), figure 10",
+        f"Deep models and small batches. Loss and validation NLL, {DIVERGED:g} if the run diverged.",
+        CURVES,
+        {"layers": 100, **DEEP},
+        {"width": 512, "ffn": 2048, "updates": 20000, "tokens": 4096},
+        modes=("deep_norm", "b2t"),
+        models=TRAINED,
+        measure=learning_curves,
     ),
     Figure(
         "b2t-5",
