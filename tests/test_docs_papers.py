@@ -85,7 +85,6 @@ def check_command(words):
                 options = build_parser().parse_args(words[start + 1 :])
                 if options.verb == "figures":
                     find_figures(options.names)
-                check_modes(getattr(options, "modes", None) or [])
             elif words[0] == "python":
                 parse_arguments(words[1:])
             else:
@@ -93,15 +92,23 @@ def check_command(words):
                 assert all((ROOT / word.split("::")[0]).exists() for word in words[1:] if "/" in word), line
     except SystemExit:
         pytest.fail(f"{line}: {printed.getvalue()}")
+    check_modes([mode.split()[0] for mode in option(words, "--modes") if mode != "all"])
     recipe = next((word for word in words if re.fullmatch(r"examples/.*\.yaml", word)), None)
     if recipe is not None:
-        settings = [value for i, word in enumerate(words) if word == "--set" for value in values(words[i + 1 :])]
-        load_recipe(ROOT / recipe, parse_overrides(settings))
+        loaded = load_recipe(ROOT / recipe, parse_overrides(option(words, "--set")))
+        if loaded.starts_from is None:
+            loaded.build_config()
 
 
-def values(words):
-    """The values of an option that the words begin with."""
-    return words[: next((i for i, word in enumerate(words) if word.startswith("--")), len(words))]
+def option(words, name):
+    """The values of an option, of all its occurrences."""
+    found, current = [], None
+    for word in words:
+        if word.startswith("--"):
+            current = word
+        elif current == name:
+            found.append(word)
+    return found
 
 
 def parse_arguments(words):

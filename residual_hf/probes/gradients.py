@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from torch import Tensor, nn
 
@@ -101,16 +102,15 @@ def norms_through(
 ) -> tuple[list[float], int]:
     """Gradient norms of branches if only one member of the stream at the end of the stack returns a gradient (None:
     all do); and the number of members."""
+    boundary: Any = stack.boundary
     members = 0
 
     def end(stream: Stream) -> Tensor:
         nonlocal members
         members = len(stream)
-        return type(boundary).end(
-            boundary, tuple(x if member in (None, i) else x.detach() for i, x in enumerate(stream))
-        )
+        passed = (x if member in (None, i) else x.detach() for i, x in enumerate(stream))
+        return type(boundary).end(boundary, tuple(passed))
 
-    boundary = stack.boundary
     boundary.end = end
     try:
         with undisturbed(model, training=False):

@@ -120,8 +120,8 @@ def theorems(mode: str, seed: int, sizes: dict[str, int]) -> Iterator[Point]:
         yield Point(f"theorem {theorem}", f"{mode} encoder", seed, k, changes[k - 2])
     if not post:
         for n in range(1, depth - 1):
-            yield Point("corollary 3.5", "closed form, sigma 1", seed, n, theory.pre_ln_change(n + 1))
-            yield Point("corollary 3.5", "simulation of Pre-LN, sigma 1", seed, n, simulated[n - 1])
+            yield Point("corollary 3.5", "theorem, sigma 1", seed, n, theory.pre_ln_change(n + 1))
+            yield Point("corollary 3.5", "simulation, sigma 1", seed, n, simulated[n - 1])
             yield Point("corollary 3.5", "pre_ln encoder", seed, n, changes[n - 1])
     else:
         added = theory.simulated_output_changes(depth, size=20_000, seed=seed)
@@ -235,8 +235,7 @@ FIGURES = (
         "Squared change of the input of each sub-layer of an encoder, divided by its deviation, when all "
         "weights but biases and norms move by 1e-4 in random directions, or by 1e-6 against the sign of the gradient.",
         panels_of(("random perturbation", "update perturbation"), "sub-layers", "change"),
-        {"layers": 100, "decoder_layers": 1, "width": 128, "ffn": 256},
-        {"width": 512, "ffn": 2048},
+        {"layers": 100, "decoder_layers": 1, "width": 512, "ffn": 2048},
         modes=("post_ln", "pre_ln", "admin"),
         probe=output_changes,
     ),
