@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -383,7 +383,7 @@ class AttentionResiduals(PreLN):
 
     def __init__(self, config: ResidualConfig, place: SublayerPlace):
         super().__init__(config, place)
-        self.depth_attention = DepthAttention(config) if place.index > 0 else None
+        self.depth_attention: Any = DepthAttention(config) if place.index > 0 else None
 
     def forward(self, stream: Stream, sublayer: Sublayer) -> Stream:
         is_complete = self.place.index % self.options.block_size == 0  # the block of the newest member

@@ -34,7 +34,7 @@ def rotation_change(model: nn.Module, batch: Batch, seed: int = 0) -> float:
     Raises:
         InputError: not an encoder-decoder of this package with Pre-LN and layer or RMS norms in both stacks.
     """
-    config = getattr(model, "config", None)
+    config: Any = getattr(model, "config", None)
     stacks = [*STACKS] if getattr(config, "is_encoder_decoder", False) and hasattr(config, "stack_ln_mode") else []
     kinds = {(config.stack_ln_mode(s), config.stack_norm_type(s)) for s in stacks}
     if not kinds or not kinds <= {("pre_ln", "rms_norm"), ("pre_ln", "layer_norm")}:
@@ -64,12 +64,13 @@ def rotate(model: Any, rotation: Tensor) -> tuple[Tensor, Tensor]:
 
     def absorb(linears: list[nn.Linear], gain: Tensor, bias: Tensor) -> None:
         for linear in linears:
-            linear.bias += linear.weight @ bias
+            linear.bias.add_(linear.weight @ bias)
             linear.weight.copy_(linear.weight * gain @ rotation)
 
     ends = [neutral(getattr(model.model, stack).boundary.norm) for stack in STACKS]
     for part in sublayers(model):
-        (branch,), norm = part.branch, neutral(part.norms["norm"])
+        branch: Any = part.branch[0]
+        norm = neutral(part.norms["norm"])
         if part.sublayer == "feed_forward":
             absorb([branch.fc1], *norm)
         else:
