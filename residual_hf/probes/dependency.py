@@ -13,8 +13,8 @@ from residual_hf.model.connections import ResidualConnection
 from residual_hf.model.norms import AdaNorm, RMSNorm
 
 from .representations import record
-from .sites import Place, Sublayer, stacks, sublayers
-from .undisturbed import Batch, Batches
+from .sites import Sublayer, stacks, sublayers
+from .undisturbed import Batch
 
 
 @dataclass(frozen=True)
@@ -59,36 +59,6 @@ def dependency_matrix(model: nn.Module, batch: Batch, stack: str = "encoder") ->
         deviations = torch.stack([component.std(dim=-1, correction=0).mean() for component in components])
         betas = (deviations / deviations.norm()).tolist()
         rows += [Dependency(i, j, part.sublayer, beta) for j, beta in enumerate(betas)]
-    return rows
-
-
-@dataclass(frozen=True)
-class SkipRatio(Place):
-    """Weight of the shortcut in what a sub-layer returns, relative to that of its branch."""
-
-    ratio: float
-
-
-@torch.no_grad()
-def skip_ratios(model: nn.Module, batches: Batches) -> list[SkipRatio]:
-    """The scale that a shortcut has in effect: 1 in Post-LN, lambda in xSkip, and for rSkip what its norms make of it.
-
-    1 + sum_{i=1}^{lambda-1} prod_{j<=i} sigma_j / w_j, with the mean deviation sigma_j of the input of norm j and the
-    root mean square w_j of its gain. Liu et al. 2020, Rethinking Skip Connection, appendix A, whose sum has one term
-    too many for lambda > 2. Vectors of factors count by their root mean square.
-    """
-    parts = sublayers(model)
-    names = {name for part in parts for name in part.norms if name.startswith("norms.")}
-    states = record(model, batches, *(f"{name}.input" for name in names)) if names else {}
-    rows = []
-    for part in parts:
-        ratio, product = 1.0, 1.0
-        for name, norm in [item for item in part.norms.items() if item[0] in names][:-1]:
-            deviation = 1 / gain(norm, states[part.site(f"{name}.input")]).square().mean(-1).sqrt()
-            product *= float(deviation.mean())
-            ratio += product
-        shortcut, branch = (torch.as_tensor(part.factor(of)).square().mean().sqrt() for of in ("shortcut", "branch"))
-        rows.append(SkipRatio(*part.place, ratio * float(shortcut / branch)))
     return rows
 
 
