@@ -37,8 +37,9 @@ class EvaluationSettings(InputSettings):
     )
     metrics: tuple[str, ...] = option(
         (),
-        help="additional metrics of the final translations: `rouge` (also at evaluations), `rouge:stem`, `comet`, "
-        "`comet:MODEL`, or a name or local path for `evaluate.load`",
+        help="additional metrics of the final translations: `rouge` (also at evaluations), `rouge:stem`, "
+        "`compound_bleu:LANGUAGE` (Moses tokens, compounds split), `comet`, `comet:MODEL`, or a name or local path "
+        "for `evaluate.load`",
     )
     context_window: int = option(
         0,

@@ -20,6 +20,7 @@ from residual_hf.model.options import suggestion
 from residual_hf.model.translation_inputs import without_tag
 
 from .comet import Comet
+from .compound_bleu import CompoundBLEU
 from .metrics import METRICS, Lines, check_lines, corpus_scores, default_tokenizer
 from .rouge import Rouge
 
@@ -131,8 +132,8 @@ def add_results(figures: dict[str, float], metric: str, results: Mapping[str, fl
 
 @cache
 def load_metric(name: str) -> SentenceMetric:
-    """Load a metric: `rouge`, `rouge:stem`, `comet`, `comet:MODEL`, or one of the `evaluate` library, by its name on
-    the Hub or a local path.
+    """Load a metric: `rouge`, `rouge:stem`, `compound_bleu:LANGUAGE`, `comet`, `comet:MODEL`, or one of the `evaluate`
+    library, by its name on the Hub or a local path.
 
     Raises:
         InputError: the metric cannot be loaded, or needs other inputs than predictions, references and sources.
@@ -184,5 +185,5 @@ class LoadedMetric:
         return {name: float(value) for name, value in result.items() if isinstance(value, Real)}
 
 
-OWN: dict[str, Callable[..., SentenceMetric]] = {"comet": Comet, "rouge": Rouge}
+OWN: dict[str, Callable[..., SentenceMetric]] = {"comet": Comet, "compound_bleu": CompoundBLEU, "rouge": Rouge}
 """Metrics that need no script from the Hub; the part of a name after a colon is their argument."""

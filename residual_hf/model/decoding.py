@@ -239,7 +239,10 @@ def wants_cache(arguments: dict[str, Any], request: dict[str, Any]) -> bool:
 
 
 def computes_otherwise(model: FastGenerationMixin) -> bool:
-    """Whether a subclass, an adapter or a module of another class has its own `forward`, inputs of a step or loop."""
+    """Whether the model has biases of positions, which the search does not compute; or a subclass, an adapter or a
+    module of another class its own `forward`, inputs of a step or loop."""
+    if model.config.position_embedding_type == "relative":
+        return True
     own = next(cls for cls in type(model).__mro__ if FastGenerationMixin in cls.__bases__)
     names = ("forward", "prepare_inputs_for_generation", "_sample", "_beam_search", "_get_logits_processor")
     replaced = any(getattr(type(model), name) is not getattr(own, name) for name in names)
