@@ -39,8 +39,8 @@ def check_paths(paths: Iterable[Path]) -> None:
     paths = list(dict.fromkeys(paths))
     if missing := [path for path in paths if not path.exists()]:
         relative = not all(path.is_absolute() for path in missing)
-        start = "; `paths_from` of a recipe says where relative paths start" if relative else ""
-        raise InputError(f"no such file: {', '.join(f'{p.absolute()}{similar_path(p)}' for p in missing)}{start}")
+        start = f"; seen from {Path.cwd()} (`paths_from` of a recipe says where its paths start)" if relative else ""
+        raise InputError(f"no such file: {', '.join(f'{path}{similar_path(path)}' for path in missing)}{start}")
     for path in paths:
         if not path.is_file():
             raise InputError(f"{path}: not a regular file, which can be read several times")
