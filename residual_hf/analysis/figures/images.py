@@ -18,7 +18,7 @@ from residual_hf.probes.skip_scale import effective_scale
 from residual_hf.probes.undisturbed import Batch
 
 from .figure import Figure
-from .trained import loss_curve, scaled, warmed_up
+from .trained import scaled, training_curve, warmed_up
 
 GRADIENT, SCALE = "gradient of the output of blocks", "effective scale"
 TRAINED = "ResNets, trained on squares of eight colours in noise, 32 images per update, Adam at 1e-3 after a warm-up."
@@ -64,7 +64,7 @@ def stages_after_training(mode: str, seed: int, sizes: dict[str, int]) -> Iterat
 
 def curves(mode: str, seed: int, sizes: dict[str, int]) -> Iterator[Point]:
     _, losses = trained(mode, seed, sizes, {})
-    yield from loss_curve(losses, sizes["updates"], mode, seed)
+    yield from training_curve(mode, seed, losses, sizes)
 
 
 FIGURES = (
