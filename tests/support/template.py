@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import importlib
 import json
 import os
@@ -55,14 +56,18 @@ def exit_code(children):
 
 def serve():
     """Answer each line of JSON, the arguments of `become` with one environment a process, with the exit code."""
+    gc.disable()
     for name in LOADED:
         with contextlib.suppress(ImportError):
             importlib.import_module(name)
+    gc.freeze()
     for line in sys.stdin:
         request, children = json.loads(line), set()
         for environment in request.pop("environments"):
             child = os.fork()
             if child == 0:
+                gc.set_threshold(10_000, 10, 10)
+                gc.enable()
                 return become(**request, environment=environment)
             children.add(child)
         print(exit_code(children), flush=True)
