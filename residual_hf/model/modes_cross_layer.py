@@ -127,7 +127,7 @@ class DepthWeightedAverage(LayerMix):
         return torch.cat([torch.zeros(size - 1), torch.ones(1)])
 
     @classmethod
-    def after(cls, layers: int, options: DenseFormerOptions) -> DepthWeightedAverage | None:
+    def after(cls, layers: int, options: DenseFormer.Options) -> DepthWeightedAverage | None:
         """None where a layer or the end of the stack reads the last output itself."""
         return cls(layers, options.dilation) if layers > 0 and layers % options.period == 0 else None
 
@@ -154,12 +154,6 @@ class AverageAtEnd(NormAtEnd):
         return last_alone(self.average)
 
 
-@dataclass(frozen=True)
-class DenseFormerOptions:
-    dilation: int = option(1, minimum=1, help="k: read every k-th of the previous outputs, counted back from the last")
-    period: int = option(1, minimum=1, help="p: average only after every p-th layer")
-
-
 @register_ln_mode("dense_former")
 class DenseFormer(PreLN):
     """Pre-LN layers that read a weighted average of the embeddings and all previous layer outputs.
@@ -174,9 +168,15 @@ class DenseFormer(PreLN):
     bibtex = "pagliardini2024denseformer"
     supports_layerdrop = False
     shortcut_at = "norm.input"
-    Options = DenseFormerOptions
     Boundary = AverageAtEnd
     starts_from = "pre_ln"
+
+    @dataclass(frozen=True)
+    class Options:
+        dilation: int = option(
+            1, minimum=1, help="k: read every k-th of the previous outputs, counted back from the last"
+        )
+        period: int = option(1, minimum=1, help="p: average only after every p-th layer")
 
     def __init__(self, config: ResidualConfig, place: SublayerPlace):
         super().__init__(config, place)

@@ -66,13 +66,6 @@ class OutputLN(PreLN):
         return (x + sublayer(x, self.norm),)
 
 
-@dataclass(frozen=True)
-class MixLNOptions:
-    fraction: float = option(
-        0.25, minimum=0.0, maximum=1.0, help="share of the layers, from the first, that are Post-LN"
-    )
-
-
 @register_ln_mode("mix_ln")
 class MixLN(PreLN):
     """Post-LN in the first floor(fraction * L) of the L layers of a stack, Pre-LN in the others."""
@@ -80,10 +73,15 @@ class MixLN(PreLN):
     equation = "layer < floor(fraction * L): x <- LN(x + a), else x <- x + f(LN(x));  out = LN(x)"
     source = "Li et al. 2024, Mix-LN: Unleashing the Power of Deeper Layers by Combining Pre-LN and Post-LN"
     bibtex = "li2024mixln"
-    Options = MixLNOptions
     default_norm_type = "rms_norm"
     starts_from = "pre_ln"
     starting_options = {"fraction": 0.0}
+
+    @dataclass(frozen=True)
+    class Options:
+        fraction: float = option(
+            0.25, minimum=0.0, maximum=1.0, help="share of the layers, from the first, that are Post-LN"
+        )
 
     def __init__(self, config: ResidualConfig, place: SublayerPlace):
         super().__init__(config, place)
@@ -92,11 +90,6 @@ class MixLN(PreLN):
     def forward(self, stream: Stream, sublayer: Sublayer) -> Stream:
         (x,) = stream
         return (self.norm(x + sublayer(x)) if self.is_post else x + sublayer(self.norm(x)),)
-
-
-@dataclass(frozen=True)
-class HybridNormOptions:
-    star: bool = option(False, help="HybridNorm*: the first layer is Pre-LN")
 
 
 @register_ln_mode("hybrid_norm")
@@ -111,9 +104,12 @@ class HybridNorm(ResidualConnection):
     equation = "u = x + SA(x) with RMSNorm on q, k, v;  u <- u + CA(u) likewise;  t = LN(u);  x <- t + FF(t)"
     source = "Zhuo et al. 2025, HybridNorm: Towards Stable and Efficient Transformer Training via Hybrid Normalization"
     bibtex = "zhuo2025hybridnorm"
-    Options = HybridNormOptions
     Boundary = NormAtEnd
     default_norm_type = "rms_norm"
+
+    @dataclass(frozen=True)
+    class Options:
+        star: bool = option(False, help="HybridNorm*: the first layer is Pre-LN")
 
     def __init__(self, config: ResidualConfig, place: SublayerPlace):
         super().__init__(config, place)
