@@ -20,6 +20,13 @@ if TYPE_CHECKING:
     from .configuration_residual import ResidualConfig
 
 
+@dataclass(frozen=True)
+class RescaleOptions:
+    rescale_init: str = option(
+        "depth", choices=("depth", "none"), help="initial weights times L^-1/2 (official code) or unscaled (paper)"
+    )
+
+
 @register_ln_mode("b2t")
 class B2T(PostLN):
     """The input of a layer is added once more before the last norm of the layer.
@@ -33,16 +40,19 @@ class B2T(PostLN):
     bibtex = "takase2023b2t"
 
     @dataclass(frozen=True)
-    class Options:
-        rescale_init: str = option(
-            "depth", choices=("depth", "none"), help="initial weights times L^-1/2 (official code) or unscaled (paper)"
+    class Options(RescaleOptions):
+        around: str = option(
+            "inner",
+            choices=("inner", "all"),
+            help="norms that x_inp passes by: all but the last of the layer, or all, "
+            "x <- x_inp + LN(x + a) (footnote 2: much worse)",
         )
 
     def forward(self, stream: Stream, sublayer: Sublayer) -> Stream:
         x, x_inp = (*stream, stream[0])[:2]  # after the first sub-layer the stream also holds the input of the layer
         y = x + sublayer(x)
         if self.place.is_last_in_layer:
-            return (self.norm(x_inp + y),)
+            return (x_inp + self.norm(y) if self.options.around == "all" else self.norm(x_inp + y),)
         return self.norm(y), x_inp
 
     @classmethod
@@ -73,7 +83,7 @@ class B2TNoLN(ResidualConnection):
     Boundary = OptionalNormAtEnd
 
     @dataclass(frozen=True)
-    class Options(B2T.Options):
+    class Options(RescaleOptions):
         stack_norm: bool = option(False, help="a norm at the end of the stack (the official code has none)")
 
     def __init__(self, config: ResidualConfig, place: SublayerPlace):
