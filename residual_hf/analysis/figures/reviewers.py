@@ -151,7 +151,7 @@ FIGURES = (
         f"Validation NLL in nats per token, {DIVERGED:g} if the run diverged.",
         (Panel("validation NLL", "layers in each stack", "nats per token"),),
         sizes={"layers": 12, **SHORT},
-        measure=partial(depths, shallower=(2, 6)),
+        measure=partial(depths, among=(2, 6)),
     ),
     figure(
         7,

@@ -161,9 +161,9 @@ def learning_curves(mode: str, seed: int, sizes: dict[str, int]) -> Iterator[Poi
     yield from (*found, *training_curve(mode, seed, losses, sizes))
 
 
-def depths(mode: str, seed: int, sizes: dict[str, int], shallower: tuple[int, ...] = (6, 18)) -> Iterator[Point]:
-    """NLL after a training over the number of layers."""
-    for layers in (*shallower, sizes["layers"]):
+def depths(mode: str, seed: int, sizes: dict[str, int], among: tuple[int, ...] = (6, 12, 18, 36)) -> Iterator[Point]:
+    """NLL after a training over the number of layers: that of `sizes`, and those of `among` that are smaller."""
+    for layers in (*(n for n in among if n < sizes["layers"]), sizes["layers"]):
         nll = final_nll(mode, seed, {**sizes, "layers": layers}, warmed_up(sizes))
         yield Point("validation NLL", mode, seed, layers, nll)
 
@@ -237,8 +237,8 @@ FIGURES = (
         "B2T connection (Takase et al. 2023), figure 9",
         f"Validation NLL at the end of a training, {DIVERGED:g} if it diverged.",
         (Panel("validation NLL", "layers in each stack", "nats per token"),),
-        {"layers": 50, **DEEP},
-        {"width": 512, "ffn": 2048, "updates": 50000, "tokens": 4096},
+        {"layers": 18, **SMALL, "updates": 100},
+        {"layers": 50, "width": 512, "ffn": 2048, "updates": 50000},
         modes=("post_ln", "pre_ln", "b2t"),
         models=TRAINED,
         measure=depths,

@@ -10,6 +10,7 @@ from transformers import BartConfig, BartForConditionalGeneration
 
 from residual_hf.analysis import output
 from residual_hf.analysis.figures import figure as drawing
+from residual_hf.analysis.figures import trained
 from residual_hf.analysis.figures.gallery import FIGURES, find_figures
 from residual_hf.analysis.figures.own_model import OwnModel, draw_for_model
 from residual_hf.base.errors import InputError
@@ -218,3 +219,10 @@ def test_toy_gradients_vanish_only_with_cross_attention():
     vanished = theory.simulated_gradients(True, 108, cross_every=3, sigma_squared=0.5)[0]
     assert vanished == pytest.approx(6.0e-4 / 0.946, rel=0.3)
     assert min(theory.simulated_gradients(False, 108, cross_every=3)) > 0.5
+
+
+def test_depths_are_those_below_the_largest(monkeypatch):
+    monkeypatch.setattr(trained, "final_nll", lambda mode, seed, sizes, lr: 1.0)
+    for layers, expected in {18: [6, 12, 18], 50: [6, 12, 18, 36, 50], 2: [2]}.items():
+        points = FIGURES["b2t-9"].points("b2t", 1, {"layers": layers, "updates": 1})
+        assert [point.x for point in points] == expected
