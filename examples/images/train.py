@@ -54,7 +54,8 @@ def cropped_and_flipped(images: Tensor, padding: int = 4) -> Tensor:
 
 def read(data: str) -> tuple[dict[str, tuple[Tensor, Tensor]], list[str]]:
     """The images as bytes and labels of the splits "train" and "test", and the names of the classes."""
-    splits: DatasetDict = load_dataset(data)
+    # as a path, since "parquet" and "csv" are names of loaders too
+    splits: DatasetDict = load_dataset(str(Path(data).resolve()) if Path(data).is_dir() else data)
     features = splits["train"].features
     image = next(name for name, feature in features.items() if isinstance(feature, Image))
     classes = {name: feature.names for name, feature in features.items() if isinstance(feature, ClassLabel)}
