@@ -20,7 +20,7 @@ from residual_hf.analysis import output
 
 @pytest.fixture(scope="module")
 def squares(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("squares")
+    folder = tmp_path_factory.mktemp("squares") / "parquet"  # the name of a loader of datasets
     for split, count in (("train", 12), ("test", 4)):
         for name in ("red", "blue"):
             (folder / split / name).mkdir(parents=True)
@@ -32,7 +32,8 @@ def squares(tmp_path_factory):
 
 def test_a_run_goes_on_and_leaves_a_model_and_its_figures(squares, tmp_path, monkeypatch):
     monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "cache")
-    options = ("--data", squares, "--output", tmp_path / "rskip", "--depth", 8, "--ln-mode", "rskip_ln")
+    monkeypatch.chdir(squares.parent)
+    options = ("--data", squares.name, "--output", tmp_path / "rskip", "--depth", 8, "--ln-mode", "rskip_ln")
     run("images/train.py", *options, "--epochs", 1)
     first = json.loads((tmp_path / "rskip" / "result.json").read_text())
     assert len(first["errors"]) == 1 and first["error"] in (0, 12.5, 25, 37.5, 50, 62.5, 75, 87.5, 100)
