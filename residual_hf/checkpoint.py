@@ -15,6 +15,7 @@ from transformers import (
     AutoModelForMaskedLM,
     AutoModelForSeq2SeqLM,
     AutoModelForSequenceClassification,
+    AutoModelForSpeechSeq2Seq,
     PreTrainedConfig,
 )
 
@@ -30,6 +31,7 @@ from residual_hf.model.modeling_single_stack import (
     ResidualForMaskedLM,
     ResidualForSequenceClassification,
 )
+from residual_hf.model.modeling_speech import ResidualForSpeechSeq2Seq
 from residual_hf.model.self_contained import import_saved_modes
 
 SHORTLIST = "shortlist.safetensors"
@@ -39,6 +41,7 @@ SAVED: dict[str, tuple[type, Any]] = {  # the classes of saved models, and the A
     cls.__name__: (cls, auto_class)
     for cls, auto_class in (
         (ResidualForConditionalGeneration, AutoModelForSeq2SeqLM),
+        (ResidualForSpeechSeq2Seq, AutoModelForSpeechSeq2Seq),
         (ResidualForCausalLM, AutoModelForCausalLM),
         (ResidualForMaskedLM, AutoModelForMaskedLM),
         (ResidualForSequenceClassification, AutoModelForSequenceClassification),

@@ -28,6 +28,7 @@ FAMILIES = {  # fields of the config, and classes
         {"is_encoder_only": True},
         ("ResidualModel", "ResidualForMaskedLM", "ResidualForSequenceClassification"),
     ),
+    "speech": ({"conv_channels": 16, "num_mel_bins": 6, "max_source_positions": 64}, ("ResidualForSpeechSeq2Seq",)),
 }
 EAGER_ONLY = "passes scores of attention from layer to layer, which only eager attention computes, and refuses others"
 DEVIATIONS = {  # the tests of a mode that it does not pass, and why it should not
@@ -68,7 +69,7 @@ class ModelTester:
         self.family, self.mode = family, mode
 
     def get_config(self) -> ResidualConfig:
-        stacks = self.family.split("_")
+        stacks = ["encoder", "decoder"] if self.family == "speech" else self.family.split("_")
         heads = {f"{stack}_attention_heads": self.num_attention_heads for stack in stacks}
         return ResidualConfig(
             ln_mode=self.mode,
@@ -84,7 +85,11 @@ class ModelTester:
     def prepare_config_and_inputs_for_common(self) -> tuple[ResidualConfig, dict[str, Any]]:
         ids = torch.randint(3, self.vocab_size, (2, self.batch_size, self.seq_length))
         inputs = {"input_ids": ids[0], "attention_mask": torch.ones_like(ids[0])}
-        if self.family == "encoder_decoder":
+        if self.family == "speech":
+            frames = 4 * self.encoder_seq_length
+            inputs = {"input_features": torch.randn(self.batch_size, frames, 6)}
+            inputs |= {"attention_mask": torch.ones(self.batch_size, frames, dtype=torch.long)}
+        if self.family in ("encoder_decoder", "speech"):
             inputs |= {"decoder_input_ids": ids[1], "decoder_attention_mask": torch.ones_like(ids[1])}
         return self.get_config(), inputs
 
@@ -95,7 +100,7 @@ def make_test(family: str, mode: str, *mixins: type) -> type:
     members: dict[str, Any] = {
         "__module__": "test_models",
         "all_model_classes": classes,
-        "is_encoder_decoder": family == "encoder_decoder",
+        "is_encoder_decoder": family in ("encoder_decoder", "speech"),
         "setUp": lambda self: setattr(self, "model_tester", ModelTester(family, mode)),
     }
     for test, reason in DEVIATIONS.get(mode, {}).items():
