@@ -37,6 +37,9 @@ from residual_hf.model.self_contained import import_saved_modes
 SHORTLIST = "shortlist.safetensors"
 """The file of a model folder with the target tokens that are likely for each source token."""
 
+PROCESSOR = ("processor_config.json", "preprocessor_config.json")
+"""The files in which Transformers saves the features of a speech model."""
+
 SAVED: dict[str, tuple[type, Any]] = {  # the classes of saved models, and the Auto classes that load them
     cls.__name__: (cls, auto_class)
     for cls, auto_class in (
@@ -158,7 +161,7 @@ def validate_model_folder(folder: str | os.PathLike) -> list[str]:
     tokenizer_files = checks.check_tokenizer(folder, config)
     code = checks.check_code(folder, values, config)
     checks.check_undamaged(folder)
-    optional = [name for name in (SHORTLIST, CHECKSUMS) if (folder / name).is_file()]
+    optional = [name for name in (SHORTLIST, *PROCESSOR, CHECKSUMS) if (folder / name).is_file()]
     return ["config.json", "generation_config.json", *weights, *tokenizer_files, *code, *optional]
 
 

@@ -54,6 +54,7 @@ def write_plain_card(folder: Path, config: ResidualConfig, tokenizer: Any, name:
     tags = sorted(language_tags(tokenizer)) if config.language_tags else []
     task = "summarization" if source and source == target else "translation"
     task = "text-generation" if config.is_decoder_only else task
+    task = "automatic-speech-recognition" if config.reads_speech else task
     if config.is_encoder_only:
         is_masked = "ResidualForMaskedLM" in (config.architectures or ())
         task = "fill-mask" if is_masked else "text-classification"

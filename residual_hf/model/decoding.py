@@ -37,8 +37,8 @@ PASSIVE_HOOKS = ("output_capturing_hook", "make_inputs_require_grads")
 """Hooks of `output_hidden_states` and of gradient checkpointing, which Transformers leaves in a model."""
 
 KNOWN = {
-    "inputs", "input_ids", "input_features", "attention_mask", "encoder_outputs", "decoder_input_ids", "generation_config",
-    "use_cache", "return_dict_in_generate", "output_scores",
+    "inputs", "input_ids", "input_features", "attention_mask", "encoder_outputs", "decoder_input_ids",
+    "generation_config", "use_cache", "return_dict_in_generate", "output_scores",
     "max_length", "max_new_tokens", "min_length", "min_new_tokens",
     "num_beams", "num_return_sequences", "length_penalty", "early_stopping",
     "bos_token_id", "eos_token_id", "pad_token_id", "decoder_start_token_id",

@@ -206,7 +206,8 @@ class ResidualStack(ResidualPreTrainedModel):
 
     def embed(self, inputs: Tensor | None, inputs_embeds: Tensor | None) -> Tensor:
         if (inputs is None) == (inputs_embeds is None):
-            raise ValueError(f"the {self.stack} requires exactly one of {self.main_input_name} and inputs_embeds")
+            names = self.main_input_name.replace("_", " ")
+            raise ValueError(f"the {self.stack} requires exactly one of {names} and inputs_embeds")
         embeddings = self.embed_tokens(inputs) if inputs_embeds is None else inputs_embeds
         if self.training and self.word_dropout > 0.0:
             embeddings = drop_words(embeddings, self.word_dropout, keep_first=self.stack == "decoder")

@@ -94,7 +94,10 @@ def test_all_modes(mode, inputs, targets, monkeypatch):
     search = {"num_beams": 2, "max_new_tokens": 6}
     found = model.generate(**inputs, **search)
     model.generation_config.fast_decoding = False
-    assert found.tolist() == model.generate(inputs["input_features"], attention_mask=inputs["attention_mask"], **search).tolist()
+    assert (
+        found.tolist()
+        == model.generate(inputs["input_features"], attention_mask=inputs["attention_mask"], **search).tolist()
+    )
     assert searched == [1]
 
 
@@ -135,7 +138,7 @@ def test_limits(inputs):
     assert model.model.encoder.embed_positions.table.shape[0] == 10 + 2
     with pytest.raises(ValueError, match=r"received 41 frames, but max_source_positions is 40"):
         model.generate(**inputs)
-    with pytest.raises(ValueError, match=r"requires exactly one of input_features and inputs_embeds"):
+    with pytest.raises(ValueError, match=r"requires exactly one of input features and inputs_embeds"):
         model.model.encoder()
     for fields, message in {
         ("conv_channels", 9): "conv_channels must be an even number above 0",
