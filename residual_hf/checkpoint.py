@@ -17,6 +17,8 @@ from transformers import (
     AutoModelForSequenceClassification,
     AutoModelForSpeechSeq2Seq,
     PreTrainedConfig,
+    Speech2TextFeatureExtractor,
+    Speech2TextProcessor,
 )
 
 from residual_hf import checkpoint_checks as checks
@@ -60,7 +62,8 @@ def save_checkpoint(
     overwrite: bool = False,
     complete: Callable[[Path], None] | None = None,
 ) -> Path:
-    """Save weights (safetensors), config, generation config, tokenizer, model code and pipeline to one folder.
+    """Save weights (safetensors), config, generation config, tokenizer, model code and pipeline to one folder, of a
+    speech model also the processor.
 
     With `residual_hf` imported the folder loads as it is, elsewhere with `trust_remote_code=True`. It is written
     completely or not at all; `overwrite` replaces all files of an existing one. `complete` adds files to it.
@@ -80,6 +83,10 @@ def save_checkpoint(
     with atomic_folder(folder) as new:
         model.save_pretrained(new)
         tokenizer.save_pretrained(new)
+        if model.config.reads_speech:
+            bins = model.config.num_mel_bins
+            extractor = Speech2TextFeatureExtractor(feature_size=bins, num_mel_bins=bins)
+            Speech2TextProcessor(extractor, tokenizer).save_pretrained(new)
         if complete is not None:
             complete(new)
         write_checksums(new)

@@ -132,7 +132,8 @@ def make_scorers(
     options: dict[str, Any] = {"tokenize": settings.tokenize, "metrics": metrics, "lowercase": lowercase}
     names = [""]
     if len(corpora) > 1:
-        names = numbered([f"{corpus.name} {corpus.source_lang}-{corpus.target_lang}" for corpus in corpora])
+        languages = [f" {corpus.source_lang}-{corpus.target_lang}" if not speech else "" for corpus in corpora]
+        names = numbered([corpus.name + pair for corpus, pair in zip(corpora, languages, strict=True)])
     kind = TranscriptScorer if speech else Scorer
     scorers = [
         kind(corpus, pretokenized=pretokenized, name=name, **options)

@@ -41,8 +41,8 @@ LABELS = {
     "ter": "TER",
     "bleu_lowercase": "BLEU, lower case",
     "tokenized_bleu": "BLEU of the tokens",
-    "wer": "WER, %",
-    "cer": "CER, %",
+    "wer": "WER",
+    "cer": "CER",
 }
 
 
@@ -190,7 +190,8 @@ def _results(run: FinishedRun, table: ScoreTable) -> list[EvalResult]:
     specs = _specs(run, table.split)
     one = len(specs) == 1 and "corpora" not in run.metrics[table.split]
     spec = specs[0] if one and _hub_id(specs[0].get("dataset")) else {}
-    direction = " " + "-".join(run.directions[0]) if len(run.directions) == 1 else ""
+    one_direction = len(run.directions) == 1 and run.task != "automatic-speech-recognition"
+    direction = " " + "-".join(run.directions[0]) if one_direction else ""
     return [
         EvalResult(
             task_type=run.task,

@@ -11,13 +11,11 @@ from typing import Any
 
 import numpy as np
 from accelerate.utils import broadcast_object_list
-from transformers import Speech2TextProcessor
 
 from residual_hf.base.environment import now
 from residual_hf.base.errors import InputError
 from residual_hf.base.files import write_atomically, write_json
 from residual_hf.checkpoint import save_checkpoint
-from residual_hf.data.audio import extractor
 from residual_hf.data.corpus import describe_corpus
 from residual_hf.data.language_modeling import count_words, predicted_tokens
 from residual_hf.data.marked_text import unmarked
@@ -48,9 +46,6 @@ def finish(
     if trainer.is_world_process_zero():
         RunRecord.update(folder, averaged=averaged)
         complete = None if shortlist is None else shortlist.save
-        if recipe.is_speech:
-            processor = Speech2TextProcessor(extractor(trainer.model.config.num_mel_bins), data.tokenizer)
-            complete = processor.save_pretrained
         save_checkpoint(trainer.model, data.tokenizer, folder / "model", overwrite=True, complete=complete)
     metrics = {"updates": trainer.state.global_step, "minutes": round((time.time() - started) / 60, 2)}
     if recipe.data.is_text:
