@@ -224,7 +224,7 @@ def draw(results: Results, folder: Path) -> None:
             points += sorted(ends, key=lambda end: min(p.y for p in ends if p.series == end.series))
     commits = sorted({commit[:12] for run in results.values() if run is not None for commit in run.record.commits})
     seeds = sorted({run.seed for run in results})
-    drawn = "a dot is a run" if many else "lines are means, bands the range"
+    drawn = "a dot is a run" if many else "lines are means, bands the range" if len(seeds) > 1 else "a line is a run"
     caption = f"Commit {', '.join(commits) or 'unknown'}. Seeds: {', '.join(map(str, seeds))}; {drawn}."
     write_points(folder, "curves", panels, points, caption)
 
