@@ -53,7 +53,7 @@ class ResidualForSpeechSeq2Seq(ResidualForConditionalGeneration, FastGenerationM
             labels,
             use_cache,
             logits_to_keep,
-            input_features=input_features,  # type: ignore[call-arg]  # for `ResidualModel`
+            input_features=input_features,
             **kwargs,
         )
 

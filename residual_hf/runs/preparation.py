@@ -25,8 +25,8 @@ def prepare_data(recipe: Recipe, texts: Corpora, folder: Path, start: Start | No
     config = recipe.build_config() if start is None else start.model.config
     recipe.check_block_size(positions := config.max_position_embeddings)
     if recipe.is_speech:
-        settings, given = recipe.tokenizer, {"max_tokens": recipe.max_tokens, "seed": recipe.training.seed}
-        return prepare_speech(texts, recipe.data, settings, folder, config=config, **given)
+        given = texts, recipe.data, recipe.tokenizer, folder
+        return prepare_speech(*given, config=config, max_tokens=recipe.max_tokens, seed=recipe.training.seed)
     return prepare(
         texts,
         recipe.data,

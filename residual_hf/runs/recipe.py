@@ -193,8 +193,8 @@ class Recipe(InputSettings):
             self.require(self.training.metric not in ERROR_RATES, "training.metric", f"none of speech {allowed}")
             return
         data, metrics = self.data, ("nll", "loss", *ERROR_RATES)
-        unwanted = {"cleaning": None, "language_tags": None, "pretokenized": None, "glossary": None}
-        unwanted |= {"subword_regularization": None, "temperature": 1.0}
+        names = ("cleaning", "language_tags", "pretokenized", "glossary", "subword_regularization")
+        unwanted: dict[str, Any] = dict.fromkeys(names) | {"temperature": 1.0}
         unwanted |= dict.fromkeys(("bidirectional", "placeholders", "stream"), False)
         for name, default in unwanted.items():
             word = {None: "null", False: "false"}.get(default, default)

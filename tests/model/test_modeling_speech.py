@@ -5,21 +5,30 @@ from __future__ import annotations
 
 import json
 
+import numpy as np
 import pytest
+import soundfile
 import torch
 from support.processes import run_forked
 from support.single_stacks import MODES
+from support.tiny_translator import coded_tokenizer
 from torch.testing import assert_close
 from transformers import (
     AutoConfig,
     AutoModel,
     AutoModelForSpeechSeq2Seq,
+    AutoProcessor,
     Speech2TextConfig,
+    Speech2TextFeatureExtractor,
     Speech2TextForConditionalGeneration,
+    Speech2TextProcessor,
+    Speech2TextTokenizer,
 )
 
 from residual_hf import ResidualConfig, ResidualForConditionalGeneration, ResidualForSpeechSeq2Seq
+from residual_hf.conversion import convert_transformers
 from residual_hf.conversion.transformers_models import from_transformers
+from residual_hf.generation.transcription import transcribe
 from residual_hf.model import decoding
 from residual_hf.model.branch_warmup import finished_branch_warmup
 from residual_hf.model.profiling import profile_admin
@@ -79,6 +88,30 @@ def test_is_speech2text_of_transformers(speech2text, inputs, targets, padded):
     expected, actual = (model.generate(**given, **beams) for model in (speech2text, ours))
     assert actual.sequences.tolist() == expected.sequences.tolist()
     assert_close(actual.sequences_scores, expected.sequences_scores)
+
+
+def test_folders_of_speech2text_are_converted(tmp_path):
+    coded = coded_tokenizer(tmp_path)
+    names = {
+        name: row for row, name in enumerate(dict.fromkeys(["<s>", "<pad>", "</s>", "<unk>", *coded.get_vocab()]))
+    }
+    (tmp_path / "vocab.json").write_text(json.dumps(names))
+    tokenizer = Speech2TextTokenizer(str(tmp_path / "vocab.json"), coded.spm_file)
+    torch.manual_seed(0)
+    fields = {"input_feat_per_channel": 80, "max_source_positions": 100, "max_target_positions": 32}
+    config = Speech2TextConfig(**SIZES | fields | {"vocab_size": len(names)})
+    foreign = randomized(Speech2TextForConditionalGeneration(config)).eval()
+    foreign.save_pretrained(tmp_path / "foreign")
+    Speech2TextProcessor(Speech2TextFeatureExtractor(), tokenizer).save_pretrained(tmp_path / "foreign")
+    converted = convert_transformers(tmp_path / "foreign", tmp_path / "ours")
+    card = (converted / "README.md").read_text()
+    assert "Transcribes speech." in card and "pipeline_tag: automatic-speech-recognition" in card
+    soundfile.write(tmp_path / "x.wav", np.random.default_rng(0).normal(0, 0.1, 16_000), 16_000)
+    (parts,) = transcribe(converted, [tmp_path / "x.wav"], max_length_a=0.0, max_length_b=6)
+    samples, rate = soundfile.read(tmp_path / "x.wav", dtype="float32")
+    inputs = AutoProcessor.from_pretrained(converted)(samples, sampling_rate=rate, return_tensors="pt")
+    tokens = foreign.generate(**inputs, max_new_tokens=6, num_beams=1)
+    assert [part.text for part in parts] == tokenizer.batch_decode(tokens, skip_special_tokens=True)
 
 
 @pytest.mark.parametrize("mode", MODES)
