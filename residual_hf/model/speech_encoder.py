@@ -35,14 +35,14 @@ class SpeechFrontEnd(nn.Module):
     previous one makes of padding.
     """
 
-    def __init__(self, config: ResidualConfig):
+    def __init__(self, config: ResidualConfig, scale: float):
         super().__init__()
         assert config.conv_channels is not None
         channels = [config.conv_channels] * (len(config.conv_kernel_sizes) - 1)
         inputs, outputs = [config.num_mel_bins, *(c // 2 for c in channels)], [*channels, 2 * config.d_model]
         sizes = zip(inputs, outputs, config.conv_kernel_sizes, strict=True)
         self.convs = nn.ModuleList(StridedConv(*size) for size in sizes)
-        self.scale = config.d_model**0.5 if config.scale_embedding else 1.0
+        self.scale = scale
 
     def forward(self, input_features: Tensor) -> Tensor:
         states = input_features.to(next(self.parameters()).dtype).transpose(1, 2)
@@ -56,8 +56,8 @@ class ResidualSpeechEncoder(ResidualEncoder):
 
     main_input_name = "input_features"
 
-    def build_embeddings(self) -> nn.Module:
-        return SpeechFrontEnd(self.config)
+    def build_embeddings(self, config: ResidualConfig, scale: float) -> nn.Module:
+        return SpeechFrontEnd(config, scale)
 
     def states_mask(self, attention_mask: Tensor) -> Tensor:
         """The mask of hidden states for a mask (batch, frames) of real frames."""

@@ -184,7 +184,9 @@ class ResidualStack(ResidualPreTrainedModel):
 
     def __init__(self, config: ResidualConfig):
         super().__init__(config)
-        self.embed_tokens: Any = self.build_embeddings()
+        self.embed_tokens: Any = self.build_embeddings(config, config.d_model**0.5 if config.scale_embedding else 1.0)
+        for table in (m for m in self.embed_tokens.modules() if isinstance(m, nn.Embedding)):
+            table.table = self.stack  # type: ignore[assignment]  # for `_init_weights`
         self.embed_positions = build_positions(config, self.stack)
         self.embed_norm: nn.Module = build_norm(config, self.stack) if config.embedding_norm else nn.Identity()
         self.dropout = Dropout(config.dropout)
@@ -195,18 +197,12 @@ class ResidualStack(ResidualPreTrainedModel):
         self.gradient_checkpointing = False
         self.post_init()
 
-    def build_embeddings(self) -> nn.Module:
-        """What maps the input to vectors (batch, length, d_model)."""
-        config = self.config
-        scale = config.d_model**0.5 if config.scale_embedding else 1.0
+    def build_embeddings(self, config: ResidualConfig, scale: float) -> nn.Module:
+        """The map from inputs to vectors (batch, length, d_model), times `scale`."""
         if config.adaptive_cutoffs:
-            embeddings: nn.Module = AdaptiveEmbedding(config, scale)
-        else:
-            rows = config.vocab_size if self.stack == "encoder" else config.decoder_vocab_size
-            embeddings = ScaledEmbedding(rows, config.d_model, config.pad_token_id, scale, config.fix_norm)
-        for table in (m for m in embeddings.modules() if isinstance(m, nn.Embedding)):
-            table.table = self.stack  # type: ignore[assignment]  # for `_init_weights`
-        return embeddings
+            return AdaptiveEmbedding(config, scale)
+        rows = config.vocab_size if self.stack == "encoder" else config.decoder_vocab_size
+        return ScaledEmbedding(rows, config.d_model, config.pad_token_id, scale, config.fix_norm)
 
     def embed(self, inputs: Tensor | None, inputs_embeds: Tensor | None) -> Tensor:
         if (inputs is None) == (inputs_embeds is None):
