@@ -197,8 +197,8 @@ def evidence(name: str) -> str:
             found.setdefault(settings["source"], []).append(f"`{file.stem}`")
     if not found:
         return (
-            "No outputs of an official implementation are stored for this mode. Its equation and its invariants are "
-            "tested in `tests/model/test_mode_invariants.py` and `tests/model/test_modern_modes.py`."
+            "No outputs of an official implementation are stored for this mode. `tests/model/test_equations.py` "
+            "compares whole models with its equation, outputs and gradients, in fp64."
         )
     rows = "\n".join(f"| {source} | {', '.join(names)} |" for source, names in found.items())
     return (

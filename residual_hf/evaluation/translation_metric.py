@@ -16,9 +16,11 @@ import numpy as np
 from transformers import EvalPrediction, PreTrainedTokenizerBase
 
 from residual_hf.base.errors import InputError
+from residual_hf.model.options import suggestion
 from residual_hf.model.translation_inputs import without_tag
 
 from .comet import Comet
+from .compound_bleu import CompoundBLEU
 from .error_rates import ERROR_RATES, ErrorRate
 from .metrics import METRICS, Lines, check_lines, corpus_scores, default_tokenizer
 from .rouge import Rouge
@@ -131,8 +133,8 @@ def add_results(figures: dict[str, float], metric: str, results: Mapping[str, fl
 
 @cache
 def load_metric(name: str) -> SentenceMetric:
-    """Load a metric: `wer`, `cer`, `rouge`, `rouge:stem`, `comet`, `comet:MODEL`, or one of the `evaluate` library, by
-    its name on the Hub or a local path.
+    """Load a metric: `wer`, `cer`, `rouge`, `rouge:stem`, `compound_bleu:LANGUAGE`, `comet`, `comet:MODEL`, or one of
+    the `evaluate` library, by its name on the Hub or a local path.
 
     Raises:
         InputError: the metric cannot be loaded, or needs other inputs than predictions, references and sources.
@@ -146,7 +148,8 @@ def load_metric(name: str) -> SentenceMetric:
     try:
         metric = evaluate.load(name, keep_in_memory=True)
     except Exception as error:  # the script of a metric can raise anything
-        raise InputError(f"evaluation.metrics: {name!r} cannot be loaded: {error}") from error
+        close = suggestion(name, (*OWN, *METRICS))
+        raise InputError(f"evaluation.metrics: {name!r} cannot be loaded{close and f' ({close})'}: {error}") from error
     forms = metric.features if isinstance(metric.features, list) else [metric.features]
     inputs = next((form for form in forms if isinstance(form.get("references"), datasets.Value)), forms[0])
     unknown = sorted(set(inputs) - {"predictions", "references", "sources"})
@@ -186,6 +189,7 @@ class LoadedMetric:
 OWN: dict[str, Callable[..., SentenceMetric]] = {
     **{name: partial(ErrorRate, name) for name in ERROR_RATES},
     "comet": Comet,
+    "compound_bleu": CompoundBLEU,
     "rouge": Rouge,
 }
 """Metrics that need no script from the Hub; the part of a name after a colon is their argument."""

@@ -21,9 +21,19 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class B2TOptions:
+class RescaleOptions:
     rescale_init: str = option(
         "depth", choices=("depth", "none"), help="initial weights times L^-1/2 (official code) or unscaled (paper)"
+    )
+
+
+@dataclass(frozen=True)
+class B2TOptions(RescaleOptions):
+    around: str = option(
+        "inner",
+        choices=("inner", "all"),
+        help="norms that x_inp passes by: all but the last of the layer, or all, "
+        "x <- x_inp + LN(x + a) (footnote 2: much worse)",
     )
 
 
@@ -44,7 +54,7 @@ class B2T(PostLN):
         x, x_inp = (*stream, stream[0])[:2]  # after the first sub-layer the stream also holds the input of the layer
         y = x + sublayer(x)
         if self.place.is_last_in_layer:
-            return (self.norm(x_inp + y),)
+            return (x_inp + self.norm(y) if self.options.around == "all" else self.norm(x_inp + y),)
         return self.norm(y), x_inp
 
     @classmethod
@@ -53,7 +63,7 @@ class B2T(PostLN):
 
 
 @dataclass(frozen=True)
-class B2TNoLNOptions(B2TOptions):
+class B2TNoLNOptions(RescaleOptions):
     stack_norm: bool = option(False, help="a norm at the end of the stack (the official code has none)")
 
 

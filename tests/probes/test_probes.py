@@ -75,6 +75,36 @@ def test_gradients_vanish_only_in_a_post_ln_decoder(depth, seed, tolerance):
         assert norms["encoder", 1, "self_attention"] > norms["encoder", depth, "feed_forward"]
 
 
+def test_parts_of_a_gradient_return_through_one_stream_each():
+    """Equation 4 of ResiDual, against autograd on an output of which one summand is cut off."""
+    model, batch = model_of("resi_dual"), random_batch(4, 6)
+    total, rows = gradients.gradient_norms(model, batch), gradients.gradient_split(model, batch)
+    weights = {row.place: row.norm for row in total if row.location == "weights"}
+    assert {row.place: row.total for row in rows} == pytest.approx(weights, rel=1e-5)
+    for stack in (model.model.encoder, model.model.decoder):
+        branch, parts = list(stack.layers[0].ffn.parameters()), []
+        for kept in ((1.0, 0.0), (0.0, 1.0)):
+
+            def end(stream, boundary=stack.boundary, kept=kept):
+                (x, r), (of_x, of_r) = stream, kept
+                return of_x * x + (1 - of_x) * x.detach() + boundary.norm(of_r * r + (1 - of_r) * r.detach())
+
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(stack.boundary, "end", end)
+                parts.append(torch.cat([g.flatten() for g in torch.autograd.grad(model(**batch).loss, branch)]))
+        row = next(r for r in rows if r.place == (stack.stack, 1, "feed_forward"))
+        assert row.parts == pytest.approx([float(part.norm()) for part in parts], rel=1e-5)
+        assert row.total == pytest.approx(float(sum(parts).norm()), rel=1e-5)
+
+
+def test_in_a_deep_decoder_the_dual_stream_alone_returns_a_gradient():
+    """Equation 5: where one part vanishes, the gradient is the other one; 36 layers of width 256: 2e-7 and 0.24."""
+    rows = gradients.gradient_split(model_of("resi_dual", 1, decoder_depth=24), random_batch(4, 6))
+    first = next(row for row in rows if row.place == ("decoder", 1, "self_attention"))
+    assert first.parts[0] < 0.03 * first.parts[1] and first.total == pytest.approx(first.parts[1], rel=0.03)
+    assert {len(row.parts) for row in gradients.gradient_split(model_of("pre_ln"), random_batch(2, 5))} == {1}
+
+
 @pytest.mark.parametrize("mode", ["normformer", "hybrid_norm", "fixup"])
 def test_weights_of_a_branch_are_those_of_its_linear_maps(mode):
     for part in sublayers(model_of(mode)):
@@ -104,6 +134,7 @@ def test_probes_leave_the_model_untouched():
     before = {name: p.grad.clone() for name, p in model.named_parameters()}
     modes, random = [m.training for m in model.modules()], torch.get_rng_state()
     gradients.gradient_norms(model, batch)
+    gradients.gradient_split(model, batch)
     stability.output_change(model, batch, "update")
     dependency.dependency_matrix(model, batch)
     ablation.layer_removal(model, batch)
@@ -345,6 +376,17 @@ def test_mixing_weights_of_a_new_model():
     assert [r.weight for r in rows if r.module.startswith("model.encoder.boundary")] == pytest.approx([1 / 5] * 5)
     with pytest.raises(InputError, match="mixing weights"):
         mixing.mixing_weights(model_of("post_ln"), batch)
+
+
+def test_mixing_weights_that_depend_on_the_token_are_means():
+    model, batch = model_of("dense_former", ln_mode_options={"dynamic": True}), random_batch(2, 5)
+    average, seen = model.model.encoder.layers[1].self_attn_residual.average, []
+    with torch.no_grad():
+        average.outer_weight.normal_()
+    average.register_forward_pre_hook(lambda module, inputs: seen.append(module.weights(inputs[0])))
+    rows = [r.weight for r in mixing.mixing_weights(model, batch) if "encoder.layers.1." in r.module]
+    assert rows == pytest.approx(seen[0].flatten(0, 1).mean(0).tolist(), rel=1e-4)
+    assert rows != pytest.approx([0.0, 1.0], abs=1e-3)
 
 
 def test_models_of_transformers():

@@ -47,8 +47,8 @@ class Figure:
 
     Args:
         protocol, models: the caption: what is measured, and on which models by default.
-        sizes: names and values by default, at which a CPU with two cores needs less than five minutes; `full` those of
-            the paper or of a longer run.
+        sizes: names and values by default, at which a CPU needs less than ten minutes; `full` those of the paper or of
+            a longer run.
         modes: those of the published figure.
         any_mode: whether further modes can be shown.
         probe: draws the figure of a given model; None if it needs trainings of its own.

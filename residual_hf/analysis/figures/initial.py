@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from residual_hf.analysis.output import Panel, Point
+from residual_hf.base.errors import InputError
 from residual_hf.model.connections import STACKS, SUBLAYERS
 from residual_hf.probes import adam, dependency, gradients, representations, stability, theory
 from residual_hf.probes.undisturbed import Batch
@@ -26,6 +27,16 @@ def gradients_and_changes(model: Any, batch: Batch, series: str, seed: int) -> I
             yield Point(f"{PLACES[row.stack, row.sublayer]}: |dL/dw|", series, seed, row.layer, row.norm)
     for change in representations.representation_change(model, batch):
         yield Point(f"{PLACES[change.stack, change.sublayer]}: change", series, seed, change.layer, change.change)
+
+
+def split_gradients(model: Any, batch: Batch, series: str, seed: int) -> Iterator[Point]:
+    rows = gradients.gradient_split(model, batch)
+    if found := {model.config.stack_ln_mode(row.stack) for row in rows} - {"resi_dual"}:
+        raise InputError(f"resi_dual-eq5: the ln_mode of {series} is {found.pop()}, must be resi_dual")
+    for row in rows:
+        values = {"Post-LN part": row.parts[0], "dual part": row.parts[1], "larger part": max(row.parts)}
+        for name, norm in (values | {"gradient": row.total}).items():
+            yield Point(f"{PLACES[row.stack, row.sublayer]}: |dL/dw|", f"{series}, {name}", seed, row.layer, norm)
 
 
 def conditioning(mode: str, seed: int, sizes: dict[str, int]) -> Iterator[Point]:
@@ -107,7 +118,12 @@ def theorems(mode: str, seed: int, sizes: dict[str, int]) -> Iterator[Point]:
         yield Point(f"theorem {theorem}", "theorem, sigma 1", seed, k, closed)
         yield Point(f"theorem {theorem}", "simulation, sigma 1", seed, k, simulated[k - 2])
         yield Point(f"theorem {theorem}", f"{mode} encoder", seed, k, changes[k - 2])
-    if post:
+    if not post:
+        for n in range(1, depth - 1):
+            yield Point("corollary 3.5", "theorem, sigma 1", seed, n, theory.pre_ln_change(n + 1))
+            yield Point("corollary 3.5", "simulation, sigma 1", seed, n, simulated[n - 1])
+            yield Point("corollary 3.5", "pre_ln encoder", seed, n, changes[n - 1])
+    else:
         added = theory.simulated_output_changes(depth, size=20_000, seed=seed)
         for n, change in enumerate(added, start=1):
             yield Point("corollary 3.7", "lower bound, sigma 1", seed, n, theory.post_ln_change(1.0))
@@ -159,6 +175,17 @@ FIGURES = (
         probe=gradients_and_changes,
     ),
     Figure(
+        "resi_dual-eq5",
+        "ResiDual (Xie et al. 2023), equations 4 and 5",
+        "Gradient norm of the weights of each branch, of the parts of the gradient that return through the Post-LN "
+        "stream and through the dual stream at the end of the stack, and of the larger part.",
+        panels_of((f"{place}: |dL/dw|" for place in PLACES.values()), "layer", "gradient norm", log_y=True),
+        {"layers": 36, "width": 256, "ffn": 1024},
+        modes=("resi_dual",),
+        any_mode=False,
+        probe=split_gradients,
+    ),
+    Figure(
         "resi_dual-3",
         "ResiDual (Xie et al. 2023), figure 3",
         "Norm of the derivative of Adam's update by the gradient (1,024 dimensions, lr 1e-4, eps 1e-6) for Gaussian "
@@ -208,8 +235,7 @@ FIGURES = (
         "Squared change of the input of each sub-layer of an encoder, divided by its deviation, when all "
         "weights but biases and norms move by 1e-4 in random directions, or by 1e-6 against the sign of the gradient.",
         panels_of(("random perturbation", "update perturbation"), "sub-layers", "change"),
-        {"layers": 100, "decoder_layers": 1, "width": 128, "ffn": 256},
-        {"width": 512, "ffn": 2048},
+        {"layers": 100, "decoder_layers": 1, "width": 512, "ffn": 2048},
         modes=("post_ln", "pre_ln", "admin"),
         probe=output_changes,
     ),
@@ -225,14 +251,16 @@ FIGURES = (
     ),
     Figure(
         "theorems",
-        "ResiDual (Xie et al. 2023), theorems 3.1, 3.3, 3.6, corollary 3.7; Admin (Liu et al. 2020), theorems 1 and 2",
+        "ResiDual (Xie et al. 2023), theorems 3.1, 3.3 and 3.6, corollaries 3.5 and 3.7; Admin (Liu et al. 2020), "
+        "theorems 1 and 2",
         "Closed form, simulation under its assumptions, and network. In theorem 3.1 x is the relative "
-        "depth, and the simulation has sigma^2 = 0.5. Corollary 3.7 adds a sub-layer to N others. Admin's theorem 1: "
+        "depth, and the simulation has sigma^2 = 0.5. The corollaries add a sub-layer to N others. Admin's theorem 1: "
         "variance of the gradient of the outputs of sub-layers, relative to the last; it states that it does not fall "
         "towards the first of a Post-LN encoder.",
         (
             Panel("theorem 3.6", "k", "mean change"),
             Panel("theorem 3.3", "k", "mean change", log_y=True),
+            Panel("corollary 3.5", "N", "change of the output", log_y=True),
             Panel("corollary 3.7", "N", "change of the output"),
             *panels_of(("theorem 3.1, post_ln", "theorem 3.1, pre_ln"), "depth", "gradient norm", log_y=True),
             Panel("Admin's theorem 1", "depth", "variance of the gradient", log_y=True),

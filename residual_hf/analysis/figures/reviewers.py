@@ -7,6 +7,7 @@ import math
 import statistics
 import time
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 from residual_hf.analysis.output import Panel, Point
@@ -14,10 +15,9 @@ from residual_hf.analysis.short_training import profiled, shape, train
 from residual_hf.model.configuration_residual import ResidualConfig
 from residual_hf.model.modeling_single_stack import ResidualForCausalLM
 from residual_hf.probes import adam, gradients
-from residual_hf.probes.ablation import mean_loss
 
 from .figure import INITIAL, VOCABULARY, Figure, fresh_model, panels_of
-from .trained import DIVERGED, SMALL, TRAINED, final_nll, untrained, warmed_up
+from .trained import DIVERGED, SMALL, TRAINED, depths, final_nll, learning_curves, untrained, warmed_up
 
 LRS = (1e-3, 3e-3)
 WARM_UPS = {"without warm-up": 0.0, "warm-up of 40 % of the updates": 0.4}
@@ -40,21 +40,7 @@ def stacks_apart(mode: str, seed: int, sizes: dict[str, int]) -> Iterator[Point]
 
 
 def seeds_apart(mode: str, seed: int, sizes: dict[str, int]) -> Iterator[Point]:
-    model, corpus = untrained(mode, seed, sizes)
-    found: list[Point] = []
-
-    def measure(update: int) -> None:
-        if update % (sizes["updates"] // 5 or 1) == 0:
-            found.append(Point("validation NLL", mode, seed, update, mean_loss(model, corpus.valid())))
-
-    train(model, corpus.train(seed), warmed_up(sizes), sizes["updates"], after_update=measure)
-    yield from found
-
-
-def depths(mode: str, seed: int, sizes: dict[str, int]) -> Iterator[Point]:
-    for layers in (2, 6, sizes["layers"]):
-        nll = final_nll(mode, seed, {**sizes, "layers": layers}, warmed_up(sizes))
-        yield Point("validation NLL", mode, seed, layers, nll)
+    yield from (point for point in learning_curves(mode, seed, sizes) if point.panel == "validation NLL")
 
 
 def scales_in_training(mode: str, seed: int, sizes: dict[str, int]) -> Iterator[Point]:
@@ -165,7 +151,7 @@ FIGURES = (
         f"Validation NLL in nats per token, {DIVERGED:g} if the run diverged.",
         (Panel("validation NLL", "layers in each stack", "nats per token"),),
         sizes={"layers": 12, **SHORT},
-        measure=depths,
+        measure=partial(depths, among=(2, 6)),
     ),
     figure(
         7,

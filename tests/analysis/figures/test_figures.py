@@ -10,6 +10,7 @@ from transformers import BartConfig, BartForConditionalGeneration
 
 from residual_hf.analysis import output
 from residual_hf.analysis.figures import figure as drawing
+from residual_hf.analysis.figures import trained
 from residual_hf.analysis.figures.gallery import FIGURES, find_figures
 from residual_hf.analysis.figures.own_model import OwnModel, draw_for_model
 from residual_hf.base.errors import InputError
@@ -18,8 +19,10 @@ from residual_hf.cli import main
 from residual_hf.commands.analysis import REDUCED
 from residual_hf.probes import theory
 
-TINY = {"layers": 2, "decoder_layers": 1, "width": 32, "ffn": 32, "updates": 3, "tokens": 64}
+TINY = {"layers": 2, "decoder_layers": 1, "width": 32, "ffn": 32, "updates": 3, "tokens": 128}
 QUICK = {"resi_dual-2", "resi_dual-3", "b2t-3", "b2t-4", "b2t-5", "admin-3", "admin-4", "admin-5", "admin-7"}
+OTHERS = {"admin-1", "admin-8", "admin-table-1", "b2t-1", "resi_dual-eq5", "skip-3", "theorems"}
+AS_ANOTHER = {"admin-10", "b2t-9", "b2t-10"}  # measured as another figure is
 REVIEWERS = {f"reviewer-{number}" for number in (1, 2, 4, 5, 6, 7, 9)}
 
 
@@ -33,7 +36,7 @@ def no_pictures(monkeypatch):
 
 
 def test_names_are_those_of_the_papers():
-    assert set(FIGURES) == QUICK | REVIEWERS | {"admin-10", "skip-3", "theorems"}
+    assert set(FIGURES) == QUICK | REVIEWERS | OTHERS | AS_ANOTHER
     assert find_figures(["all"]) == list(FIGURES.values())
     with pytest.raises(InputError, match="unknown figure admin-99.*admin-3"):
         find_figures(["admin-99"])
@@ -43,18 +46,19 @@ def test_help_names_the_figures_of_reduced_size():
     assert set(REDUCED) == {figure.name for figure in FIGURES.values() if figure.full}
 
 
-@pytest.mark.parametrize("name", sorted(QUICK | REVIEWERS | {"skip-3", "theorems"}))
+@pytest.mark.parametrize("name", sorted(QUICK | REVIEWERS | OTHERS))
 def test_measured_values(name):
     figure = FIGURES[name]
     sizes = {key: TINY[key] for key in figure.sizes}
     sizes |= {"updates": 10} if name == "reviewer-9" else {}  # its curve has a point every ten
-    points = list(drawing.measure_all(figure, figure.modes[:1] if name in REVIEWERS else figure.modes, [1], sizes))
+    modes = figure.modes[:1] if name in REVIEWERS | {"b2t-1"} else figure.modes
+    points = list(drawing.measure_all(figure, modes, [1], sizes))
     if name in REVIEWERS:
         assert {point.panel for point in points} == {panel.name for panel in figure.panels}
         return
     if name != "b2t-4":  # in two layers, the first and the middle one are the same
         assert {point.panel for point in points} == {panel.name for panel in figure.panels}
-    for mode in figure.modes:
+    for mode in modes:
         assert any(mode in point.series or mode in point.panel for point in points)
 
 
@@ -102,7 +106,9 @@ def test_figures_of_a_model(own_run, no_pictures, tmp_path, capsys):
     command = ["figures", "all", "--model", str(own_run), "--seeds", "1", "--output-dir", str(tmp_path / "out")]
     assert main([*command, "--modes", "admin"]) == 0
     assert {path.stem for path in (tmp_path / "out").iterdir()} == QUICK - {"admin-5"}
-    assert "left out: theorems: trains models of its own" in capsys.readouterr().err
+    left_out = capsys.readouterr().err
+    assert "left out: theorems: trains models of its own" in left_out
+    assert "left out: resi_dual-eq5: the ln_mode of run is pre_ln, must be resi_dual" in left_out
     with (tmp_path / "out" / "b2t-3.csv").open() as file:
         rows = list(csv.DictReader(file))
     assert {row["series"] for row in rows} == {"run", "fresh admin"}
@@ -185,7 +191,7 @@ def test_other_modes_have_no_theorems(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(drawing, "write_points", lambda *arguments: [])
     assert main(["figures", "all", "--modes", "b2t", "--seeds", "1", "--output-dir", str(tmp_path)]) == 0
     left_out = [line for line in capsys.readouterr().err.splitlines() if "left out" in line]
-    assert [line.split(": ")[2] for line in left_out] == ["theorems", "reviewer-9"]
+    assert [line.split(": ")[2] for line in left_out] == ["resi_dual-eq5", "theorems", "reviewer-9"]
 
 
 def test_figures_of_which_none_can_be_drawn_are_an_error(tmp_path, capsys):
@@ -213,3 +219,10 @@ def test_toy_gradients_vanish_only_with_cross_attention():
     vanished = theory.simulated_gradients(True, 108, cross_every=3, sigma_squared=0.5)[0]
     assert vanished == pytest.approx(6.0e-4 / 0.946, rel=0.3)
     assert min(theory.simulated_gradients(False, 108, cross_every=3)) > 0.5
+
+
+def test_depths_are_those_below_the_largest(monkeypatch):
+    monkeypatch.setattr(trained, "final_nll", lambda mode, seed, sizes, lr: 1.0)
+    for layers, expected in {18: [6, 12, 18], 50: [6, 12, 18, 36, 50], 2: [2]}.items():
+        points = FIGURES["b2t-9"].points("b2t", 1, {"layers": layers, "updates": 1})
+        assert [point.x for point in points] == expected
