@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import soundfile
 import torch
+import yaml
 from safetensors.torch import load_file
 from support.tones import tones, write_tones
 from transformers import (
@@ -119,6 +120,35 @@ def test_transcribe(run, tmp_path, capsys):
     assert "none.wav: no such file" in capsys.readouterr().err
     with pytest.raises(InputError, match="longest: 0.5 given"):
         next(transcribe(model, [files[0]], longest=0.5))
+
+
+def test_verbs_for_text_say_so(run, manifest, tmp_path, capsys):
+    recipe, model = tmp_path / "recipe.yaml", str(run[0])
+    recipe.write_text(yaml.safe_dump(values(manifest, output_dir=str(tmp_path / "run"))))
+    for verb, reason in {
+        ("check", str(recipe)): "task: 'speech_recognition' given",
+        (
+            "stress",
+            "--recipe",
+            str(recipe),
+            "--output-dir",
+            str(tmp_path / "stress"),
+        ): "task: 'speech_recognition' given",
+        ("translate", model, str(recipe)): "a ResidualForSpeechSeq2Seq, must be",
+        (
+            "export",
+            model,
+            "--to",
+            "onnx",
+            "--output-dir",
+            str(tmp_path / "onnx"),
+        ): "a ResidualForSpeechSeq2Seq, must be",
+        ("transcribe", model, str(recipe)): "recipe.yaml: cannot be read as audio",
+    }.items():
+        assert main(list(verb)) == 2
+        assert reason in capsys.readouterr().err
+    assert main(["average", model, "--last", "2", "--output-dir", str(tmp_path / "average")]) == 0
+    assert main(["transcribe", str(tmp_path / "average"), str(manifest.with_name("0.wav"))]) == 0
 
 
 def test_silence_has_no_text(run, tmp_path):
