@@ -76,5 +76,5 @@ def test_a_file_is_not_a_dataset(network, tmp_path, name, advice):
 def test_a_missing_file_is_named_with_one_that_is_similar(network, tmp_path):
     for name in ("train.en", "train.de"):
         (tmp_path / name).write_text("a\n")
-    with pytest.raises(InputError, match=r"^no such file: trian.en; did you mean train.en\?, no/such.de; relative"):
+    with pytest.raises(InputError, match=r"^no such file: trian.en; did you mean train.en\?, no/such.de; seen from "):
         check_files([CorpusSpec(source="trian.en", target="no/such.de")])
