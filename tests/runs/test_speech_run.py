@@ -8,6 +8,7 @@ import shutil
 import stat
 import sys
 
+import datasets
 import numpy as np
 import pytest
 import soundfile
@@ -30,9 +31,11 @@ from residual_hf.checkpoint import validate_model_folder
 from residual_hf.cli import main
 from residual_hf.data.audio import extractor, features
 from residual_hf.data.batching import Seq2SeqCollator
+from residual_hf.data.pipeline import read_corpora
 from residual_hf.evaluation.translation_metric import compute_metrics_for
 from residual_hf.generation.transcription import transcribe
 from residual_hf.model.options import from_mapping
+from residual_hf.runs.preparation import prepare_data
 from residual_hf.runs.recipe import Recipe
 from residual_hf.runs.run import train
 
@@ -206,6 +209,29 @@ def test_seq2seq_trainer(run, tmp_path):
     )
     assert trainer.train().training_loss > 0
     assert {"eval_wer", "eval_cer", "eval_loss"} <= trainer.evaluate().keys()
+
+
+@pytest.mark.parametrize("form", ["jsonl", "csv", "dataset"])
+def test_columns_have_names(form, manifest, tmp_path):
+    rows = [line.split("\t") for line in manifest.read_text().splitlines()[:3]]
+    rows = [{"audio": str(manifest.with_name(name)), "text": text} for name, text in rows]
+    if form == "jsonl":
+        spec = {"jsonl": str(tmp_path / "x.jsonl")}
+        (tmp_path / "x.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    elif form == "csv":
+        spec = {"file": str(tmp_path / "x.csv")}
+        lines = ["audio,text", *(f"{row['audio']},{row['text']}" for row in rows)]
+        (tmp_path / "x.csv").write_text("".join(f"{line}\n" for line in lines))
+    else:
+        spec = {"dataset": str(tmp_path / "x")}
+        data = datasets.Dataset.from_list(rows).cast_column("audio", datasets.Audio())
+        data.save_to_disk(tmp_path / "x")
+    changed = values(manifest, output_dir=str(tmp_path / "run"), data={"train": spec, "valid": spec})
+    del changed["data"]["test"]
+    recipe = from_mapping(Recipe, changed)
+    prepared = prepare_data(recipe, read_corpora(recipe.data), tmp_path)
+    assert prepared.references["valid"][0].targets == [row["text"] for row in rows]
+    assert len(prepared.encoded["train"]) == 3
 
 
 def test_bad_recordings_end_the_run_before_training(manifest, tmp_path):
