@@ -5,15 +5,18 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NoReturn
 
 from ._version import __version__
 from .base.errors import BAD_INPUT, BROKEN_PIPE, FAILED, INTERRUPTED, InputError, is_panic
 from .base.files import expanded
 from .base.interrupts import signals_interrupt
 from .commands import analysis, load_package, sharing, training, using
+from .model.options import suggestion
 
 GROUPS = {"train": training.VERBS, "use": using.VERBS, "share": sharing.VERBS, "study": analysis.VERBS}
 """In the order of `residual-hf --help`."""
@@ -65,8 +68,18 @@ def run_verb(options: argparse.Namespace) -> int:
         raise
 
 
+class Parser(argparse.ArgumentParser):
+    """A parser whose message for an unknown verb or choice has the closest known one."""
+
+    def error(self, message: str) -> NoReturn:
+        if choice := re.search(r"invalid choice: '(.*)' \(choose from (.*)\)$", message):
+            close = suggestion(choice[1], re.findall(r"[\w.+-]+", choice[2]))
+            message += f"; {close}" if close else ""
+        super().error(message)
+
+
 def build_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="residual-hf",
         usage="%(prog)s [-h] [--version] VERB ...",
         formatter_class=argparse.RawDescriptionHelpFormatter,

@@ -277,6 +277,15 @@ def test_home_is_known_by_its_short_name(model_folder, tmp_path, monkeypatch):
     assert (tmp_path / "out").is_file() and (tmp_path / "scores" / "scores.json").is_file()
 
 
+@pytest.mark.parametrize(
+    ("arguments", "meant"), [(["evalute"], "evaluate"), (["translate", "run", "--long", "trunkate"], "truncate")]
+)
+def test_a_mistyped_verb_or_choice_is_recognized(capsys, arguments, meant):
+    with pytest.raises(SystemExit):
+        main(arguments)
+    assert f"did you mean '{meant}'?" in capsys.readouterr().err
+
+
 def test_the_newcomer_reads_six_verbs_first_and_each_in_one_line(capsys):
     with pytest.raises(SystemExit):
         main(["--help"])

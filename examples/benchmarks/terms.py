@@ -12,10 +12,9 @@ import time
 from itertools import islice
 from pathlib import Path
 
-from sacrebleu import corpus_bleu
-
 from residual_hf.data.glossary import Glossary, Term, occurs
 from residual_hf.data.text_files import iter_lines
+from residual_hf.evaluation.metrics import paired_bootstrap
 from residual_hf.generation.translator import Translator
 
 
@@ -32,7 +31,7 @@ class KnownTerms(Glossary):
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("model")
+    parser.add_argument("models", nargs="+", help="the first without a glossary is what all are compared with")
     parser.add_argument("--source", type=Path, required=True)
     parser.add_argument("--reference", type=Path, required=True)
     parser.add_argument("--glossary", type=Path, required=True)
@@ -48,21 +47,33 @@ def main() -> None:
     terms = sum(map(len, chosen.values()))
     print(f"{len(chosen)} sentences with {terms} terms")
 
-    plain = Translator.from_pretrained(options.model, device="cpu", num_beams=options.num_beams)
+    first: list[str] = []
+    for model in options.models:
+        print(model)
+        for name, translator in ways_of(model, options.num_beams, glossary).items():
+            started = time.process_time()
+            found = translator.translate(list(chosen))
+            seconds = time.process_time() - started
+            right = [
+                occurs(term.targets[0], text) for text, own in zip(found, chosen.values(), strict=True) for term in own
+            ]
+            first = first or found
+            bleu = paired_bootstrap(first, found, wanted, metrics=("bleu",))["bleu"]
+            print(
+                f"{name:<20} terms {100 * sum(right) / terms:5.1f} %   BLEU {bleu.b:5.2f} "
+                f"(difference p = {bleu.p_value:.3f})   {seconds:6.1f} s of CPU"
+            )
+
+
+def ways_of(model: str, beams: int, glossary: KnownTerms) -> dict[str, Translator]:
+    """The ways in which a model can use a glossary."""
+    plain = Translator.from_pretrained(model, device="cpu", num_beams=beams)
     searching = Translator(plain.model, plain.tokenizer, plain.settings, glossary=glossary)
     searching.constrained, searching.inputs.terms = True, glossary.kept
     ways = {"without a glossary": plain, "searched": searching}
     if getattr(plain.model.config, "term_tags", False):
         ways["annotated"] = Translator(plain.model, plain.tokenizer, plain.settings, glossary=glossary)
-    for name, translator in ways.items():
-        started = time.process_time()
-        found = translator.translate(list(chosen))
-        seconds = time.process_time() - started
-        right = [
-            occurs(term.targets[0], text) for text, own in zip(found, chosen.values(), strict=True) for term in own
-        ]
-        bleu = corpus_bleu(found, [wanted]).score
-        print(f"{name:<20} terms {100 * sum(right) / terms:5.1f} %   BLEU {bleu:5.2f}   {seconds:6.1f} s of CPU")
+    return ways
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ from .errors import InputError, requires
 with requires("documents"):
     from lxml import etree
 
-XML_LANG = "{http://www.w3.org/XML/1998/namespace}lang"
+XML_LANG, XML_SPACE = (f"{{http://www.w3.org/XML/1998/namespace}}{name}" for name in ("lang", "space"))
 SAFE = {"resolve_entities": False, "load_dtd": False, "no_network": True, "huge_tree": False}
 """Without `huge_tree`, libxml2 refuses text of more than 10 MB, and 256 levels of nesting."""
 MOST_PARTS = 10_000

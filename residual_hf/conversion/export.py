@@ -143,6 +143,8 @@ def export(
         raise InputError(
             f"model {name}: {type(model).__name__} given, must be a {' or '.join(cls.__name__ for cls in classes)}"
         )
+    if model.config.position_embedding_type == "relative":
+        raise InputError("position_embedding_type: 'relative' given, must be another for an export")
     if references is not None and not model.config.is_encoder_decoder:
         raise InputError("--reference: only for an encoder-decoder")
     shortlist = load_shortlist(name, model.config) if model.config.is_encoder_decoder else None

@@ -12,6 +12,7 @@ from zlib import crc32
 import regex
 
 from residual_hf.base.errors import InputError
+from residual_hf.model.constraints import ENDING
 from residual_hf.model.placeholders import Edit
 
 from .scripts import UNSPACED
@@ -23,7 +24,8 @@ TAUGHT = 0.5
 """The share of the terms of the training text that are annotated, so that a model knows text without them too."""
 BEGIN, END = (rf"(?{side}(?!{UNSPACED.pattern})\w)" for side in ("<!", "!"))
 """Where a word can begin and where it can end."""
-ENDING = 2  # most letters of an ending that a translation may have in addition
+LETTERS = regex.compile(rf"(?:(?!{UNSPACED.pattern})[\w\ufffd])*")
+"""Letters that a word goes on with, whole or as the first of their bytes."""
 
 
 class Term(NamedTuple):
@@ -113,8 +115,9 @@ def form_of(term: str, text: str) -> str | None:
     """A term as a text has it, in which each word may have another ending."""
     words = []
     for word in term.split():
-        stem = word[: max(4, len(word) - 2)]
-        words.append(rf"{re.escape(stem)}\w{{0,{len(word) - len(stem) + ENDING}}}")
+        stem = word[: max(4, len(word) - 2)] if word[-1].isalpha() else word
+        ending = len(word) - len(stem) + ENDING if word[-1].isalpha() else 0
+        words.append(rf"{re.escape(stem)}\w{{0,{ending}}}")
     found = regex.search(BEGIN + r"\s+".join(words) + END, text, regex.IGNORECASE)
     return None if found is None else found[0]
 
@@ -122,3 +125,9 @@ def form_of(term: str, text: str) -> str | None:
 def occurs(term: str, text: str) -> bool:
     """Whether a text has a term, with any endings."""
     return form_of(term, text) is not None
+
+
+def letters_after(term: str, text: str) -> int:
+    """Letters at the beginning of a text that belong to the term before it, too many if that has no endings."""
+    found = LETTERS.match(text)
+    return len(found[0]) * (1 if term[-1:].isalpha() else ENDING + 1) if term and found else 0

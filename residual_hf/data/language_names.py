@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection
+from functools import lru_cache
 
 from babel import Locale, UnknownLocaleError
 
@@ -15,6 +16,23 @@ def language_name(code: str) -> str:
         return Locale.parse(code.replace("-", "_")).get_display_name("en") or code
     except (UnknownLocaleError, ValueError):
         return code
+
+
+@lru_cache
+def names_of(code: str) -> frozenset[str]:
+    """The English name of a language code, and the name in the language itself, in lower case."""
+    try:
+        locale = Locale.parse(re.split("[-_]", code)[0])
+        return frozenset(str(locale.get_language_name(language)).casefold() for language in ("en", None))
+    except (UnknownLocaleError, ValueError):
+        return frozenset()
+
+
+@lru_cache
+def code_named(name: str) -> str | None:
+    """The code of a language with this English name, or None."""
+    found = (code for code, known in Locale("en").languages.items() if known.casefold() == name.strip().casefold())
+    return min(found, key=len, default=None)
 
 
 def detected_as(code: str, labels: Collection[str]) -> str:

@@ -15,6 +15,7 @@ from residual_hf.base.archives import open_archive
 from residual_hf.base.errors import InputError, requires
 
 from .data_settings import TABLES, CorpusSpec
+from .language_names import code_named, names_of
 from .pair_rows import Pair, read_record, record_pair
 from .text_files import LineReader, open_binary, single_spaced, uncompressed_name
 
@@ -50,7 +51,7 @@ def pairs_of_file(spec: CorpusSpec) -> Iterator[Pair]:
 
 
 def languages_in(path: Path) -> Sequence[str]:
-    """Source and target language that a file of pairs names in itself or in its name; empty if it names not two."""
+    """Source and target language that a file of pairs names in itself or in its name; all that it names if more."""
     spec = CorpusSpec(file=path)
     if spec.file_format == ".tmx":
         found = [language for language, _ in next(_variants(path), ())]
@@ -62,12 +63,16 @@ def languages_in(path: Path) -> Sequence[str]:
         found = next(_rows(spec), [])
     else:
         found = _keys(spec)
+    if spec.file_format in TABLES:
+        named = [code_named(name) for name in found]
+        found = [code or name for code, name in zip(named, found, strict=True) if code or len(found) == 2]
     other_names = set().union(*HEADERS)
-    if len(found) == 2 and all(LANGUAGE.fullmatch(name) and name.lower() not in other_names for name in found):
+    known = [name for name in found if LANGUAGE.fullmatch(name) and name.lower() not in other_names]
+    if len(known) == len(found) == 2:
         return found
     stem = uncompressed_name(path.name.lower())
-    named = IN_NAME.search(stem.removesuffix(spec.file_format))
-    return named.groups() if named else ()
+    in_name = IN_NAME.search(stem.removesuffix(spec.file_format))
+    return in_name.groups() if in_name else known if len(known) > 2 else ()
 
 
 @lru_cache
@@ -78,10 +83,11 @@ def same_language(one: str, other: str) -> bool:
 
 
 def _find(names: Sequence[str], wanted: str | None) -> int | None:
-    """The position of a language among others, preferably of its exact code."""
+    """The position of a language among others, by code or name, preferably of its exact code."""
     if wanted is None:
         return None
-    same = [i for i, name in enumerate(names) if same_language(name, wanted)]
+    called = names_of(wanted)
+    same = [i for i, name in enumerate(names) if same_language(name, wanted) or name.casefold() in called]
     return next((i for i in same if len(names[i]) == len(wanted)), same[0] if same else None)
 
 

@@ -37,10 +37,10 @@ def check_files(specs: Iterable[CorpusSpec]) -> None:
 def check_paths(paths: Iterable[Path]) -> None:
     """Raise `InputError` naming all missing files, or one that cannot be read twice."""
     paths = list(dict.fromkeys(paths))
-    if missing := [f"{path}{similar_path(path)}" for path in paths if not path.exists()]:
-        relative = not all(path.is_absolute() for path in paths if not path.exists())
-        start = f"; relative paths start from {Path.cwd()}, or see `paths_from` of recipes" if relative else ""
-        raise InputError(f"no such file: {', '.join(missing)}{start}")
+    if missing := [path for path in paths if not path.exists()]:
+        relative = not all(path.is_absolute() for path in missing)
+        start = f"; seen from {Path.cwd()} (`paths_from` of a recipe says where its paths start)" if relative else ""
+        raise InputError(f"no such file: {', '.join(f'{path}{similar_path(path)}' for path in missing)}{start}")
     for path in paths:
         if not path.is_file():
             raise InputError(f"{path}: not a regular file, which can be read several times")

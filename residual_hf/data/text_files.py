@@ -1,11 +1,12 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
-"""Text files of one sentence per line: strict UTF-8, plain, gzip, bzip2 or xz, only "\\n" ends a line."""
+"""Text files of one sentence per line: strict UTF-8, plain or compressed, only "\\n" ends a line."""
 
 from __future__ import annotations
 
 import bz2
 import gzip
 import hashlib
+import io
 import lzma
 import math
 import re
@@ -22,15 +23,23 @@ from residual_hf.base.errors import InputError
 from residual_hf.base.files import expanded
 from residual_hf.model.checksums import file_hash
 
-DAMAGED = (gzip.BadGzipFile, EOFError, zlib.error, lzma.LZMAError)
-"""Errors of a damaged compressed file."""
+UNREADABLE = (OSError, EOFError, zlib.error, lzma.LZMAError)
+"""Errors of files that cannot be read, and of damaged compressed ones, some of them without a number of an error."""
+
+
+def _zstandard(raw: BufferedReader) -> Any:
+    import pyarrow  # a tenth of a second
+
+    return io.BufferedReader(pyarrow.CompressedInputStream(raw, "zstd"))
+
+
 COMPRESSIONS: dict[str, tuple[bytes, Callable[[Any], Any]]] = {
     ".gz": (b"\x1f\x8b", lambda raw: gzip.GzipFile(fileobj=raw)),
     ".bz2": (b"BZh[1-9]1AY&SY", bz2.BZ2File),
     ".xz": (b"\xfd7zXZ\0", lzma.LZMAFile),
+    ".zst": (b"[(]\xb5/\xfd", _zstandard),
 }
 """Pattern of the first bytes, and the reader, of compressed files by the suffix of their names."""
-ZSTANDARD = b"\x28\xb5\x2f\xfd"
 LONGEST_LINE = 1 << 23
 """Bytes of a line, without which a file of zeros fills the memory; a long novel has fewer."""
 
@@ -41,15 +50,19 @@ def uncompressed_name(name: str) -> str:
     return stem if dot + suffix.lower() in COMPRESSIONS else name
 
 
-def _damaged(path: Path) -> str:
-    return f"damaged {({'.bz2': 'bzip2', '.xz': 'xz'}).get(path.suffix, 'gzip')} file"
+def _unreadable(path: Path, error: Any, place: str = "") -> InputError:
+    """The error for a file that cannot be read, or not past a place of it."""
+    if isinstance(error, FileNotFoundError):
+        return InputError(f"no such file: {path}")
+    if getattr(error, "errno", None) is not None:
+        return InputError(f"{path}: cannot be read: {error.strerror}")
+    names = {".gz": "gzip", ".bz2": "bzip2", ".xz": "xz", ".zst": "Zstandard"}
+    return InputError(f"{path}: damaged {names.get(path.suffix, 'compressed')} file{place}: {error}")
 
 
 def _decompressed(raw: BufferedReader, path: Path) -> Any:
     """An open file, decompressed if its name or its first bytes say how."""
     start = raw.peek(10)
-    if start.startswith(ZSTANDARD):
-        raise InputError(f"{path}: compressed with Zstandard, must be one of {', '.join(COMPRESSIONS)} or plain text")
     for suffix, (first_bytes, reader) in COMPRESSIONS.items():
         if path.suffix == suffix or re.match(first_bytes, start):
             return reader(raw)
@@ -62,10 +75,17 @@ def open_binary(path: Path) -> Iterator[Any]:
     try:
         with path.open("rb") as raw:
             yield _decompressed(raw, path)
-    except DAMAGED as error:
-        raise InputError(f"{path}: {_damaged(path)}: {error}") from error
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read: {error.strerror or error}") from error
+    except UNREADABLE as error:
+        raise _unreadable(path, error) from error
+
+
+def _skip(file: Any, size: int) -> None:
+    """Go on after so many bytes of a file of which nothing is read."""
+    if size and file.seekable():
+        file.seek(size)
+        return
+    while size > 0 and (block := file.read(min(size, 1 << 20))):
+        size -= len(block)
 
 
 class LineReader:
@@ -87,8 +107,7 @@ class LineReader:
             opened: Any = nullcontext(sys.stdin.buffer) if self._is_stdin else path.open("rb")
             with opened as raw:
                 file = _decompressed(raw, path)
-                if self.offset:
-                    file.seek(self.offset)
+                _skip(file, self.offset)
                 for line in iter(partial(file.readline, LONGEST_LINE + 1), b""):
                     self.number += 1
                     if len(line) > LONGEST_LINE:
@@ -110,12 +129,8 @@ class LineReader:
                             f"{path}: line {self.number} has a NUL byte: the file is not UTF-8 text, but may be UTF-16"
                         )
                     yield text
-        except DAMAGED as error:
-            raise InputError(f"{path}: {_damaged(path)}, cannot be read past line {self.number}: {error}") from error
-        except FileNotFoundError:
-            raise InputError(f"no such file: {path}") from None
-        except OSError as error:
-            raise InputError(f"{path}: cannot be read: {error.strerror or error}") from error
+        except UNREADABLE as error:
+            raise _unreadable(path, error, f", cannot be read past line {self.number}") from error
 
 
 def iter_lines(path: str | Path | None) -> Iterator[str]:
@@ -155,8 +170,8 @@ def count_lines(path: Path, most: float = math.inf) -> int:
         try:
             while lines <= most and (block := file.read(1 << 20)):
                 lines, last = lines + block.count(b"\n"), block[-1:]
-        except DAMAGED as error:
-            raise InputError(f"{path}: {_damaged(path)}, cannot be read past line {lines}: {error}") from error
+        except UNREADABLE as error:
+            raise _unreadable(path, error, f", cannot be read past line {lines}") from error
     return lines + (last != b"\n")
 
 

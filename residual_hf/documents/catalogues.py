@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from residual_hf.base.errors import InputError
-from residual_hf.base.xml_reader import etree, read_xml
+from residual_hf.base.xml_reader import XML_SPACE, etree, read_xml
 from residual_hf.data.pair_formats import XLIFF_INLINE, read_po
 from residual_hf.generation.markup import Block
 
@@ -66,7 +66,8 @@ class XLIFFFile(Document):
     def __init__(self, path: Path):
         super().__init__(path)
         self._tree = read_xml(read_bytes(path), str(path))
-        found = [(unit, read_mixed(unit.find("{*}source"), XLIFF_TEXT)) for unit in self._untranslated()]
+        sources = [(unit, unit.find("{*}source")) for unit in self._untranslated()]
+        found = [(unit, read_mixed(each, XLIFF_TEXT, keeps_space=_keeps_space(each))) for unit, each in sources]
         self._units = [unit for unit, block in found if has_text(block)]
         self.blocks = [block for _, block in found if has_text(block)]
 
@@ -80,6 +81,9 @@ class XLIFFFile(Document):
                 yield unit
 
     def write(self, path: Path, blocks: Sequence[Block]) -> None:
+        root = self._tree.getroot()
+        if root.get("srcLang") and not root.get("trgLang") and self.target_lang and self._units:
+            root.set("trgLang", self.target_lang)  # without which targets are not allowed
         for unit, block in zip(self._units, blocks, strict=True):
             source, target = unit.find("{*}source"), unit.find("{*}target")
             if target is None:
@@ -87,7 +91,10 @@ class XLIFFFile(Document):
                 target = etree.Element(source.tag.removesuffix("source") + "target")
                 target.tail = source.tail
                 (source if before is None else before).addnext(target)
-            write_mixed(target, block, XLIFF_TEXT, copied=True)
+            keeps_space = _keeps_space(source)
+            if keeps_space and not _keeps_space(target):
+                target.set(XML_SPACE, "preserve")
+            write_mixed(target, block, XLIFF_TEXT, copied=True, keeps_space=keeps_space)
             if unit.tag.endswith("segment"):
                 unit.set("state", "translated")
             else:
@@ -95,3 +102,8 @@ class XLIFFFile(Document):
                 target.set("state-qualifier", "mt-suggestion")
         encoding = self._tree.docinfo.encoding or "UTF-8"
         path.write_bytes(etree.tostring(self._tree, xml_declaration=True, encoding=encoding))
+
+
+def _keeps_space(element: Any) -> bool:
+    marks = (each.get(XML_SPACE) for each in (element, *element.iterancestors()))
+    return next(filter(None, marks), "") == "preserve"

@@ -16,9 +16,10 @@ LARGEST_TEXT = 64 * 2**20
 
 
 class Document(ABC):
-    """A document that is read; `blocks` are to be translated."""
+    """A document that is read; `blocks` are to be translated. `target_lang`: what is written into it, if known."""
 
     blocks: Sequence[Block]
+    target_lang: str | None = None
 
     def __init__(self, path: Path):
         self.path = path

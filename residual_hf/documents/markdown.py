@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from residual_hf.base.errors import requires
 from residual_hf.generation.markup import Block
+from residual_hf.model.placeholders import PLACEHOLDER
 
 from .document import Document, has_text, read_text
 from .literal_text import END, START, Mark, marked, read_marks, write_marks
@@ -24,7 +25,12 @@ SPECIAL = re.compile(
 )
 """Characters that would not be text."""
 AT_START = re.compile(r"\A([-+#>](?=\s)|\d+(?=[.)]\s))")
-FOOTNOTE = re.compile(r"(\[\^[^\]\s]+\])")
+KEPT = re.compile(rf"(\[\^[^\]\s]+\]|{PLACEHOLDER.pattern})")
+"""Marks of notes, bare addresses and the placeholders of templates."""
+TASK = re.compile(r"\[[ xX]\]\s+(?=\S)")
+MATH = re.compile(r"\$\$[^$]{1,5000}\$\$|\$(?![\s$])(?:\\.|[^$\\]){1,1000}(?<!\s)\$(?!\d)")
+"""As in Pandoc, so that prices are text."""
+MATH_LINES = re.compile(r"^[ \t>]*\$\$(?:(?!\$\$|\n[ \t>]*\n).)*\$\$[ \t]*$", re.DOTALL | re.MULTILINE)
 
 
 class Span(NamedTuple):
@@ -41,11 +47,12 @@ class MarkdownFile(Document):
         super().__init__(path)
         text = read_text(path)
         self._lines = lines_of(text)
-        if front := FRONT_MATTER.match(text):  # blank lines in its place keep the numbers
-            text = "\n" * front[0].count("\n") + text[front.end() :]
+        for kept in (FRONT_MATTER, MATH_LINES):  # blank lines in their place keep the numbers
+            text = kept.sub(lambda found: "\n" * found[0].count("\n"), text)
         parser = MarkdownIt("commonmark").enable(["table", "strikethrough"])
         parser.normalizeLink = lambda url: url  # type: ignore[method-assign]  # links stay as they are written
         parser.validateLink = lambda url: True  # type: ignore[method-assign]
+        parser.inline.ruler.before("escape", "math", _math)
         ends = [0] * len(self._lines)  # of what is found in each line
         self._spans: list[tuple[Span, bool]] = []
         self.blocks: list[Block] = []
@@ -105,11 +112,19 @@ def _parts(tokens: Sequence[Any], prefixes: Sequence[str]) -> Iterator[str | Mar
     following = iter(tokens)
     for token in following:
         if token.type == "text":
-            parts = FOOTNOTE.split(token.content)
-            yield from (Mark(part) if number % 2 else part for number, part in enumerate(parts))
+            task = TASK.match(token.content) if token is tokens[0] else None
+            if task is not None:
+                yield Mark(task[0])
+            for number, part in enumerate(KEPT.split(token.content[task.end() if task else 0 :])):
+                yield Mark(part, text="" if part.startswith("[") else part) if number % 2 else part
         elif token.type in ("softbreak", "hardbreak"):
             line += 1
             yield " " if token.type == "softbreak" else Mark(f"  \n{prefixes[line]}", text="\n")
+        elif token.type == "math":
+            written = token.content.split("\n")
+            line += len(written) - 1
+            lines = zip(prefixes[line - len(written) + 2 : line + 1], written[1:], strict=True)
+            yield Mark(written[0] + "".join(f"\n{prefix}{part}" for prefix, part in lines), text=token.content)
         elif token.type == "code_inline":
             space = " " * (token.content[:1] == "`" or token.content[-1:] == "`")
             yield Mark(f"{token.markup}{space}{token.content}{space}{token.markup}", text=token.content)
@@ -128,6 +143,17 @@ def _parts(tokens: Sequence[Any], prefixes: Sequence[str]) -> Iterator[str | Mar
             yield from marked(token.content)
         elif token.nesting:
             yield Mark(token.markup, START if token.nesting > 0 else END, token.tag)
+
+
+def _math(state: Any, silent: bool) -> bool:
+    """A rule of the parser for formulas in text."""
+    found = MATH.match(state.src, state.pos)
+    if found is None:
+        return False
+    if not silent:
+        state.push("math", "", 0).content = found[0]
+    state.pos = found.end()
+    return True
 
 
 def _target(token: Any, name: str) -> str:

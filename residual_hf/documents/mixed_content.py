@@ -29,9 +29,10 @@ class Dialect(NamedTuple):
     shown: Collection[str] = ()
 
 
-def read_mixed(element: Any, dialect: Dialect) -> Block:
-    """The content of an element; the elements inside are the content of `Inline`."""
-    block: Block = [_in_line(element.text)]
+def read_mixed(element: Any, dialect: Dialect, *, keeps_space: bool = False) -> Block:
+    """The content of an element; the elements inside are the content of `Inline`. `keeps_space`: as it is written."""
+    as_text = str if keeps_space else _in_line
+    block: Block = [as_text(element.text or "")]
     for child in element:
         name = local_name(child)
         if child.tag is etree.Entity:
@@ -42,29 +43,31 @@ def read_mixed(element: Any, dialect: Dialect) -> Block:
         elif name in dialect.breaks:
             block.append(Inline(child, ["\n"], keep=True))
         elif name in dialect.paired:
-            block.append(Inline(child, read_mixed(child, dialect), keep=_is_protected(child)))
+            block.append(Inline(child, read_mixed(child, dialect, keeps_space=keeps_space), _is_protected(child)))
         else:
             text = next((child.get(name) for name in dialect.shown if child.get(name)), "")
             block.append(Inline(child, [text] if text else [], keep=text != ""))
-        block.append(_in_line(child.tail))
+        block.append(as_text(child.tail or ""))
     return [piece for piece in block if piece != ""]
 
 
-def write_mixed(element: Any, block: Block, dialect: Dialect, *, copied: bool = False) -> None:
+def write_mixed(
+    element: Any, block: Block, dialect: Dialect, *, copied: bool = False, keeps_space: bool = False
+) -> None:
     """Replace the content of an element. What is not paired is moved there, or `copied`."""
     for child in list(element):
         element.remove(child)
     element.text = None
     for piece in block:
         if isinstance(piece, str):
-            text = piece.replace("\n", "")  # which stood for a break
+            text = piece if keeps_space else piece.replace("\n", "")  # which stood for a break
             if len(element):
                 element[-1].tail = (element[-1].tail or "") + text
             else:
                 element.text = (element.text or "") + text
         elif local_name(piece.content) in dialect.paired and not piece.keep:
             inside = etree.SubElement(element, piece.content.tag, piece.content.attrib, piece.content.nsmap)
-            write_mixed(inside, piece.pieces, dialect, copied=copied)
+            write_mixed(inside, piece.pieces, dialect, copied=copied, keeps_space=keeps_space)
         else:
             child = copy.deepcopy(piece.content) if copied else piece.content
             child.tail = None
@@ -76,5 +79,5 @@ def _is_protected(element: Any) -> bool:
     return element.get("translate") == "no" or element.get("mtype") == "protected"
 
 
-def _in_line(text: str | None) -> str:
-    return re.sub("[ \\t\\r\\n]+", " ", text or "")
+def _in_line(text: str) -> str:
+    return re.sub("[ \\t\\r\\n]+", " ", text)

@@ -74,7 +74,8 @@ def translate_document(
                 )
                 file.append([*map(json.dumps, window)], "".join(f"{json.dumps(block)}\n" for block in found))
                 bar.update(len(window))
-        file.finish(lambda lines, path: document.write(path, map(json.loads, lines)))
+        target_lang = settings.target_lang or getattr(translator.model.config, "target_lang", None)
+        file.finish(lambda lines, path: document.write(path, map(json.loads, lines), target_lang))
 
 
 class NumberedDocument:
@@ -97,11 +98,12 @@ class NumberedDocument:
     def text(self) -> str:
         return "\n".join("".join(map(_text, block)) for block in self.blocks)
 
-    def write(self, path: Path, blocks: Iterable[list[Any]]) -> None:
-        """Write the document with translations of `blocks`, whose elements may be lists."""
+    def write(self, path: Path, blocks: Iterable[list[Any]], target_lang: str | None) -> None:
+        """Write the document with translations of `blocks`, whose elements may be lists, into a language, if known."""
         found = [restored(block, contents) for block, contents in zip(blocks, self._contents, strict=True)]
         for number in self._kept:
             found[number] = list(self._document.blocks[number])
+        self._document.target_lang = target_lang
         self._document.write(path, found)
 
 

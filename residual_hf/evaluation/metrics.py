@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from residual_hf.base.errors import InputError, InputSettings
-from residual_hf.model.options import option
+from residual_hf.model.options import option, suggestion
 
 if TYPE_CHECKING:
     from sacrebleu.metrics.base import Metric
@@ -234,7 +234,8 @@ def sacrebleu_metrics(names: Sequence[str], lowercase: bool, tokenize: str) -> d
 
     unknown = [name for name in names if name not in METRICS]
     if isinstance(names, str) or unknown:
-        raise InputError(f"metrics: {names!r} given, must be a sequence of names out of {list(METRICS)}")
+        close = "".join(f"; {advice}" for name in unknown if (advice := suggestion(name, METRICS)))
+        raise InputError(f"metrics: {names!r} given, must be a sequence of names out of {list(METRICS)}{close}")
     if tokenize not in BLEU.TOKENIZERS:
         raise InputError(f"tokenize: {tokenize!r} given, must be one of {sorted(BLEU.TOKENIZERS)}")
 

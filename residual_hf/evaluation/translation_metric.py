@@ -16,6 +16,7 @@ import numpy as np
 from transformers import EvalPrediction, PreTrainedTokenizerBase
 
 from residual_hf.base.errors import InputError
+from residual_hf.model.options import suggestion
 from residual_hf.model.translation_inputs import without_tag
 
 from .comet import Comet
@@ -146,7 +147,8 @@ def load_metric(name: str) -> SentenceMetric:
     try:
         metric = evaluate.load(name, keep_in_memory=True)
     except Exception as error:  # the script of a metric can raise anything
-        raise InputError(f"evaluation.metrics: {name!r} cannot be loaded: {error}") from error
+        close = suggestion(name, (*OWN, *METRICS))
+        raise InputError(f"evaluation.metrics: {name!r} cannot be loaded{close and f' ({close})'}: {error}") from error
     forms = metric.features if isinstance(metric.features, list) else [metric.features]
     inputs = next((form for form in forms if isinstance(form.get("references"), datasets.Value)), forms[0])
     unknown = sorted(set(inputs) - {"predictions", "references", "sources"})

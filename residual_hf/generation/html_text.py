@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Sequence
 from functools import partial
 from html.parser import HTMLParser
+from itertools import groupby
 from typing import Any, NamedTuple
 
 from .checks import has_letters
@@ -211,7 +212,14 @@ def _tokens(text: str) -> list[Token]:
     parser.feed(text)
     parser.close()
     parser.end_kept()
-    return [*parser.tokens, Token("other", parser.rawdata)]  # the rest of a script without its end tag
+    found: list[Token] = []
+    for is_text, group in groupby(parser.tokens, lambda token: token.kind == "text"):
+        tokens = list(group)
+        if is_text:  # which HTMLParser ends at `<` alone
+            raw, read = ("".join(parts) for parts in zip(*((t.raw, t.text) for t in tokens), strict=True))
+            tokens = [Token("text", raw, text=read)]
+        found += tokens
+    return [*found, Token("other", parser.rawdata)]  # the rest of a script without its end tag
 
 
 class _Parser(HTMLParser):
@@ -221,6 +229,7 @@ class _Parser(HTMLParser):
         super().__init__(convert_charrefs=True)
         self.tokens: list[Token] = []
         self._end = 0  # where an end tag begins
+        self._length = self._last_end = 0  # of the text, and of the last tag in it
         self._verbatim: list[str] = []  # an element that is not translated, and the open ones in it
         self._kept: list[Token] = []  # its tokens
 
@@ -260,9 +269,21 @@ class _Parser(HTMLParser):
         if tag not in (*BOUNDARIES, *UNREAD):
             self._kept.append(Token("end", f"</{tag}>", tag))
 
+    def _can_end(self, i: int) -> bool:
+        """Whether a tag ends after a place; if none does, Python reads all of the text for each that begins."""
+        if len(self.rawdata) != self._length:
+            self._length, self._last_end = len(self.rawdata), self.rawdata.rfind(">")
+        return i < self._last_end
+
+    def check_for_whole_start_tag(self, i: int) -> int:
+        return super().check_for_whole_start_tag(i) if self._can_end(i) else -1
+
+    def parse_pi(self, i: int) -> int:
+        return super().parse_pi(i) if self._can_end(i) else -1
+
     def parse_endtag(self, i: int) -> int:
         self._end = i
-        return super().parse_endtag(i)
+        return super().parse_endtag(i) if self._can_end(i) else -1
 
     def parse_comment(self, i: int, report: bool = True) -> int:
         """As in browsers, which end a comment in more ways than Python, and an open one with the text."""
@@ -307,10 +328,4 @@ class _Parser(HTMLParser):
             self.tokens.append(Token("other", raw, tag, text if len(text) <= LONGEST_KEPT else ""))
 
     def _add(self, token: Token) -> None:
-        if self._verbatim:
-            self._kept.append(token)
-        elif token.kind == "text" and self.tokens and self.tokens[-1].kind == "text":
-            last = self.tokens.pop()  # HTMLParser ends a run at `<` alone
-            self.tokens.append(Token("text", last.raw + token.raw, text=last.text + token.text))
-        else:
-            self.tokens.append(token)
+        (self._kept if self._verbatim else self.tokens).append(token)

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterable, Sequence
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,11 +14,11 @@ from tqdm import tqdm
 
 from residual_hf.base.errors import InputError
 from residual_hf.checkpoint import SHORTLIST, load_checkpoint, move_to
-from residual_hf.data.glossary import Glossary, form_of, occurs
+from residual_hf.data.glossary import Glossary, form_of, letters_after, occurs
 from residual_hf.data.shortlist import Shortlist, load_shortlist
 from residual_hf.data.text_files import in_batches
 from residual_hf.model.alignment import AlignedTokens, Alignment, align, of_originals
-from residual_hf.model.constraints import beams_for
+from residual_hf.model.constraints import LettersAdded, beams_for
 from residual_hf.model.decoding import FastGenerationMixin
 from residual_hf.model.options import refusal
 from residual_hf.model.placeholders import PLACEHOLDER_TOKENS
@@ -271,7 +271,7 @@ class Translator:
                 by_beams.setdefault(max(beams, beams_for(own)), []).append(row)
         for needed, rows in by_beams.items():
             settings = dataclasses.replace(self.settings, num_beams=needed)
-            given = {"phrases": [phrases[row] for row in rows], **arguments}
+            given = {"phrases": [phrases[row] for row in rows], "letters_added": self._letters_added, **arguments}
             again = search(self.model, [sources[row] for row in rows], settings, **given)
             for row, best in zip(rows, again, strict=True):
                 found[row] = best
@@ -307,6 +307,17 @@ class Translator:
             if known:
                 phrases.append(known)
         return phrases
+
+    @cached_property
+    def _letters_added(self) -> LettersAdded:
+        """Tells in which tokens words go on."""
+
+        @cache
+        def letters_added(last: int, token: int) -> int:
+            before, both = to_text(self.tokenizer, [[last], [last, token]])
+            return 0 if before in PLACEHOLDER_TOKENS else letters_after(before, both[len(before) :])
+
+        return letters_added
 
     def _target_ids(self, tokens: list[str]) -> list[int]:
         """The ids of tokens of the target vocabulary."""

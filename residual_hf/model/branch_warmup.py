@@ -6,7 +6,7 @@ The number of updates is a buffer: it is saved with the weights, and a change co
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -17,6 +17,12 @@ from transformers import initialization as init
 from .options import Settings, option
 
 SCHEDULES = {"linear": 1.0, "linear_square": 2.0, "linear_sqrt": 0.5, "equal": 1.0}  # the power of the progress
+STAGES: dict[str, Callable[[int, int], float]] = {  # the factor with which layer l of L waits for its stage
+    "stagewise_0": lambda layer, layers: 0.0,
+    "stagewise_L": lambda layer, layers: 1 / layers,
+    "stagewise_sqrt_L": lambda layer, layers: layers**-0.5,
+    "stagewise_sqrt_l": lambda layer, layers: layer**-0.5,
+}
 
 
 @dataclass(frozen=True)
@@ -25,9 +31,9 @@ class BranchWarmupSettings(Settings):
 
     schedule: str = option(
         "linear",
-        choices=SCHEDULES,
+        choices=(*SCHEDULES, *STAGES),
         help="a = min(1, t / (T*l)) in layer l = 1, 2, ... at update t, its square or square root; `equal`: T in all "
-        "layers",
+        "layers; `stagewise`: layers in turn, T updates each, from 0, 1/L, 1/sqrt(L) or 1/sqrt(l) in a stack of L",
     )
     updates: int = option(1000, minimum=1, help="T, the number of updates in which the first layer warms up")
 
@@ -36,14 +42,18 @@ class BranchWarmup(nn.Module):
     """The factor on the branches of a layer.
 
     Source: Chen et al. 2026, Progressive Residual Warmup for Language Model Pretraining, equation 3 and table 1, here
-    with layers counted in each stack; Liu et al. 2023, BranchNorm, whose schedule is "equal".
+    with layers counted in each stack; Liu et al. 2023, BranchNorm, whose schedule is "equal". The stagewise schedules
+    follow the official code of the former.
     """
 
     updates: Tensor
 
-    def __init__(self, settings: BranchWarmupSettings, layer: int):
+    def __init__(self, settings: BranchWarmupSettings, layer: int, num_layers: int):
         super().__init__()
-        self.power = SCHEDULES[settings.schedule]
+        wait = STAGES.get(settings.schedule)
+        self.power = SCHEDULES.get(settings.schedule, 1.0)
+        self.floor = 0.0 if wait is None else wait(layer + 1, num_layers)
+        self.start = 0 if wait is None else settings.updates * layer
         self.duration = settings.updates * (1 if settings.schedule == "equal" else layer + 1)
         self.register_buffer("updates", torch.zeros((), dtype=torch.long))  # other types follow `model.to(dtype)`
 
@@ -52,7 +62,8 @@ class BranchWarmup(nn.Module):
 
     def forward(self) -> Tensor:
         """The factor, a scalar in fp32."""
-        return (self.updates.float() / self.duration).clamp(max=1.0) ** self.power
+        progress = (self.updates - self.start).float() / (self.duration - self.start)
+        return self.floor + (1 - self.floor) * progress.clamp(0.0, 1.0) ** self.power
 
     @property
     def is_finished(self) -> bool:
@@ -67,7 +78,7 @@ def branch_warmups(model: nn.Module) -> list[BranchWarmup]:
 def advance_branch_warmup(model: nn.Module) -> None:
     """Count one update. Call it after each step of the optimizer; the trainers of residual_hf do.
 
-    `BranchWarmupCallback` does so in a `Seq2SeqTrainer`. Otherwise the branches of a new model stay at 0.
+    `BranchWarmupCallback` does so in a `Seq2SeqTrainer`. Otherwise the factors stay as they begin.
     """
     for warmup in branch_warmups(model):
         warmup.updates.add_(1)

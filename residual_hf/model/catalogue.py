@@ -7,7 +7,7 @@ from __future__ import annotations
 from .ln_modes import PostLN, PreLN, ResiDual
 from .modes_branch_scaling import BranchNorm, LayerScale, LNScaling, ScaledBranch, SkipInit
 from .modes_cross_layer import DenseFormer, DLCLPost, DLCLPre
-from .modes_gpas import DeepNormGPAS, MixLNGPAS, PreLNGPAS, SandwichLNGPAS
+from .modes_gpas import DeepNormGPAS, LNScalingGPAS, MixLNGPAS, PreLNGPAS, SandwichLNGPAS
 from .modes_layer_input import B2T, B2TNoLN, SpanNorm
 from .modes_multi_stream import MHC, AttentionResiduals, HyperConnections
 from .modes_norm_free import Fixup, ReZero, ReZeroPostLN, TFixup

@@ -74,7 +74,8 @@ class ResidualConfig(PreTrainedConfig):
         branch_warmup: factor on all branches that grows from 0 to 1 in training, see `BranchWarmupSettings`:
             `{"schedule": "linear", "updates": 1000}`. None: that of the mode, which only `"branch_norm"` has.
         position_embedding_type: `"sinusoidal"` (fairseq's table), `"sinusoidal_marian"`, `"learned"`, `"rotary"` (in
-            a stack alone, with angles of base `rope_theta`) or `"none"`.
+            a stack alone, with angles of base `rope_theta`), `"relative"` (T5's biases of the scores of
+            self-attention, see `RelativeBias`; decoded by Transformers, without kernels) or `"none"`.
         position_counting: `"real_tokens"` (fairseq: from `pad_token_id + 1`, without padding) or `"all_tokens"`
             (Transformers' BART and Marian: from 0, with padding, so that left padding changes the result).
         max_position_embeddings: maximum length of source and target in tokens.

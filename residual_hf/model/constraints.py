@@ -8,7 +8,7 @@ all of them may end.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -32,6 +32,10 @@ Phrase = Sequence[Sequence[int]]
 Candidate = tuple[float, int, int]
 """Total score, parent and token."""
 NOTHING: Candidate = (-np.inf, 0, 0)
+LettersAdded = Callable[[int, int], int]
+"""By how many letters a token, the second, lengthens a word that ends with another, the first."""
+ENDING = 2
+"""Most letters of an ending that a phrase may have in addition."""
 MISSING = -1.0e5
 """Added to the score of a hypothesis at the limit of its length for each token that it lacks."""
 
@@ -42,36 +46,54 @@ class Progress(NamedTuple):
     Attributes:
         phrases: those of its sentence.
         missing: the numbers of those that it does not have.
+        letters: tells where words end.
         begun: phrases that its last tokens begin, as number, alternative and length.
+        ended: the phrase that its last tokens complete, and letters that follow it: those of an ending, or the
+            hypothesis has another word in the place of the phrase.
+        last: its last token.
     """
 
     phrases: Sequence[Phrase]
     missing: tuple[int, ...]
+    letters: LettersAdded
     begun: frozenset[tuple[int, int, int]] = frozenset()
+    ended: tuple[int, int] | None = None
+    last: int | None = None
 
     @classmethod
-    def of(cls, phrases: Sequence[Phrase]) -> Progress:
-        return cls(phrases, tuple(range(len(phrases))))
+    def of(cls, phrases: Sequence[Phrase], letters: LettersAdded) -> Progress:
+        return cls(phrases, tuple(range(len(phrases))), letters)
 
     @property
     def lacking(self) -> int:
         """Number of tokens that are missing at most."""
-        begun = max((length for *_, length in self.begun), default=0)
+        begun = max((length for number, _, length in self.begun if number in self.missing), default=0)
         return sum(length_of(self.phrases[number]) for number in self.missing) - begun
 
     def needed(self) -> set[int]:
         """The tokens that begin or continue a missing phrase."""
         first = {alternative[0] for number in self.missing for alternative in self.phrases[number]}
-        return first | {self.phrases[number][which][length] for number, which, length in self.begun}
+        begun = (place for place in self.begun if place[0] in self.missing)
+        return first | {self.phrases[number][which][length] for number, which, length in begun}
 
     def after(self, token: int) -> Progress:
         """The progress of the hypothesis with another token."""
-        places = {(n, which, 0) for n in self.missing for which in range(len(self.phrases[n]))} | self.begun
+        missing, ended = self.missing, None
+        if self.ended is not None and self.last is not None and (added := self.letters(self.last, token)):
+            number, before = self.ended
+            ended = number, before + added
+            if before + added > ENDING:
+                missing, ended = tuple(sorted((*missing, number))), None
+        places = {(n, which, 0) for n in missing for which in range(len(self.phrases[n]))} | self.begun
         begun = {(n, which, length + 1) for n, which, length in places if self.phrases[n][which][length] == token}
-        complete = [n for n, which, length in sorted(begun) if length == len(self.phrases[n][which])]
+        if self.last is not None and any(length == 1 for *_, length in begun) and self.letters(self.last, token):
+            begun = {place for place in begun if place[2] > 1}  # a phrase begins where a word does
+        complete = [n for n, which, length in sorted(begun) if length == len(self.phrases[n][which]) and n in missing]
         if complete:
-            return Progress(self.phrases, tuple(n for n in self.missing if n != complete[0]))
-        return self._replace(begun=frozenset(begun))
+            missing, ended = tuple(n for n in missing if n != complete[0]), (complete[0], 0)
+            begun = {place for place in begun if place[0] == complete[0]}  # it may begin a longer alternative
+        begun = {(n, which, length) for n, which, length in begun if length < len(self.phrases[n][which])}
+        return self._replace(missing=missing, begun=frozenset(begun), ended=ended, last=token)
 
 
 def length_of(phrase: Phrase) -> int:
@@ -89,11 +111,11 @@ def beams_for(phrases: Sequence[Phrase]) -> int:
 
 
 class ConstrainedSearch(BeamSearch):
-    """As `BeamSearch`, for hypotheses with phrases. `phrases`: those of each sentence."""
+    """As `BeamSearch`, for hypotheses with phrases: the `Progress` of each sentence when it begins."""
 
-    def __init__(self, prompt: Tensor, settings: SearchSettings, phrases: Sequence[Sequence[Phrase]]):
+    def __init__(self, prompt: Tensor, settings: SearchSettings, progress: Sequence[Progress]):
         super().__init__(prompt, settings)
-        self.progress = [[Progress.of(own)] * settings.num_beams for own in phrases]
+        self.progress = [[own] * settings.num_beams for own in progress]
 
     def next_tokens(self, decoder: Decoder, recorded: list[Tensor]) -> tuple[Array, Array]:
         """Log-probabilities and ids of the best tokens of each row and of those that it needs, (rows, candidates)."""
@@ -171,16 +193,18 @@ def shared(banks: Mapping[int, list[Candidate]], beams: int) -> list[Candidate]:
 
 
 def constrained_search(
-    decoder: Decoder, prompt: Tensor, settings: SearchSettings, phrases: Sequence[Sequence[Phrase]]
+    decoder: Decoder, prompt: Tensor, settings: SearchSettings, progress: Sequence[Progress]
 ) -> SearchResult:
     """As `beam_search`, for hypotheses with the phrases of each sentence."""
-    return beam_search(decoder, prompt, settings, ConstrainedSearch(prompt, settings, phrases))
+    return beam_search(decoder, prompt, settings, ConstrainedSearch(prompt, settings, progress))
 
 
-def checked_phrases(phrases: Sequence[Sequence[Phrase]], sentences: int) -> Sequence[Sequence[Phrase]]:
+def first_progress(
+    phrases: Sequence[Sequence[Phrase]], sentences: int, letters: LettersAdded | None
+) -> Sequence[Progress]:
     """Raise `ValueError` unless there is a list of phrases for each sentence, none of them empty."""
     if len(phrases) != sentences:
         raise ValueError(f"phrases: {len(phrases)} lists given for {sentences} sentences")
     if not all(phrase and all(phrase) for own in phrases for phrase in own):
         raise ValueError("phrases: an empty phrase given")
-    return phrases
+    return [Progress.of(own, letters or (lambda last, token: 0)) for own in phrases]

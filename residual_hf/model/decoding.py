@@ -20,7 +20,7 @@ from transformers.generation.utils import (
 )
 from transformers.modeling_outputs import BaseModelOutput
 
-from .constraints import Phrase, checked_phrases, constrained_search
+from .constraints import LettersAdded, Phrase, constrained_search, first_progress
 from .fingerprint import submodules
 from .layers import SAME_ATTENTION, ResidualAttention, ResidualDecoderLayer, ResidualFeedForward
 from .length_limits import has_length_rule, length_limit
@@ -95,6 +95,7 @@ class FastGenerationMixin(GenerationMixin):
         hypothesis_scores: bool = False,
         token_lists: Sequence[Array] | None = None,
         phrases: Sequence[Sequence[Phrase]] | None = None,
+        letters_added: LettersAdded | None = None,
         **kwargs: Any,
     ) -> Any:
         """As `GenerationMixin.generate`. Prepared weights are reused while a checksum over all of them is the same.
@@ -114,6 +115,8 @@ class FastGenerationMixin(GenerationMixin):
                 those that end it. Probabilities are among these. `ValueError` where the native kernels cannot search.
             phrases: for each sentence what its translation must have: phrases, each a list of alternatives in token
                 ids. Beams should be at least `constraints.beams_for` them. `ValueError` where Transformers' loop runs.
+            letters_added: tells where words end, see `constraints.LettersAdded`: phrases are whole words then, with
+                endings of two letters at most.
         """
         kwargs = {"inputs": inputs, "generation_config": generation_config, **kwargs}
         tokens, is_alone = kwargs.get("input_ids", inputs), not self.config.is_encoder_decoder
@@ -149,7 +152,7 @@ class FastGenerationMixin(GenerationMixin):
         if kwargs.get("encoder_outputs") is not None:  # Transformers repeats its states for the beams in place
             encoded = {"encoder_outputs": copy.copy(kwargs["encoder_outputs"])}
         own: dict[str, Any] = {"length_limits": length_limits, "token_lists": token_lists, "phrases": phrases}
-        own["hypothesis_scores"] = hypothesis_scores
+        own |= {"letters_added": letters_added, "hypothesis_scores": hypothesis_scores}
         loop = partial(decode, pack=pack, **own)
         return super().generate(**{**kwargs, **encoded, **without_cache(generation_config), "custom_generate": loop})
 
@@ -236,7 +239,10 @@ def wants_cache(arguments: dict[str, Any], request: dict[str, Any]) -> bool:
 
 
 def computes_otherwise(model: FastGenerationMixin) -> bool:
-    """Whether a subclass, an adapter or a module of another class has its own `forward`, inputs of a step or loop."""
+    """Whether the model has biases of positions, which the search does not compute; or a subclass, an adapter or a
+    module of another class its own `forward`, inputs of a step or loop."""
+    if model.config.position_embedding_type == "relative":
+        return True
     own = next(cls for cls in type(model).__mro__ if FastGenerationMixin in cls.__bases__)
     names = ("forward", "prepare_inputs_for_generation", "_sample", "_beam_search", "_get_logits_processor")
     replaced = any(getattr(type(model), name) is not getattr(own, name) for name in names)
@@ -288,6 +294,7 @@ def decode(
     hypothesis_scores: bool,
     token_lists: Sequence[Array] | None = None,
     phrases: Sequence[Sequence[Phrase]] | None = None,
+    letters_added: LettersAdded | None = None,
     **model_kwargs: Any,
 ) -> Any:
     """The decoding loop that `generate` calls with prepared arguments.
@@ -302,7 +309,7 @@ def decode(
     decoder = begin(model, prompt, settings, pack(), model_kwargs, token_lists)
     search = beam_search if beams > 1 else greedy_search
     if phrases is not None:
-        search = partial(constrained_search, phrases=checked_phrases(phrases, len(prompt)))
+        search = partial(constrained_search, progress=first_progress(phrases, len(prompt), letters_added))
     result = search(decoder, prompt, settings)
     if not generation_config.return_dict_in_generate:
         return result.sequences

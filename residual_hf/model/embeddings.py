@@ -153,11 +153,52 @@ def rotate(states: Tensor, rotary: tuple[Tensor, Tensor]) -> Tensor:
     return states * cos + torch.cat([-second, first], dim=-1) * sin
 
 
+class RelativeBias(nn.Module):
+    """Learned biases of the scores of self-attention, by head and distance, which the layers of a stack share.
+
+    Distances have 32 buckets, one for each small distance and wider ones up to 128, by direction in an encoder. Raffel
+    et al. 2020, Exploring the Limits of Transfer Learning with a Unified Text-to-Text Transformer (T5), section 2.1.
+    """
+
+    buckets, farthest = 32, 128
+
+    def __init__(self, heads: int, width: int, is_causal: bool):
+        super().__init__()
+        self.is_causal, self.deviation = is_causal, width**-0.5
+        self.weight = nn.Parameter(torch.randn(self.buckets, heads) * self.deviation)
+
+    def init_parameters(self) -> None:
+        init.normal_(self.weight, std=self.deviation)
+
+    def bucket(self, distance: Tensor) -> Tensor:
+        """The buckets of distances, key minus query."""
+        count = self.buckets if self.is_causal else self.buckets // 2
+        first = torch.zeros_like(distance) if self.is_causal else count * (distance > 0).long()
+        size = distance.neg().clamp(min=0) if self.is_causal else distance.abs()
+        exact = count // 2
+        ratio = torch.log(size.clamp(min=1).float() / exact) / math.log(self.farthest / exact)
+        far = (exact + (ratio * (count - exact)).long()).clamp(max=count - 1)
+        return first + torch.where(size < exact, size, far)
+
+    def mask(self, mask: Tensor | None, queries: Tensor, keys: Tensor, past_length: int | Tensor) -> Tensor:
+        """An additive mask with the biases, (batch or 1, heads, queries, keys); without `mask`, all keys are visible,
+        or under `is_causal` those that are not later."""
+        rows = torch.arange(queries.shape[-2], device=queries.device)[:, None] + past_length
+        distance = torch.arange(keys.shape[-2], device=keys.device)[None] - rows
+        bias = self.weight[self.bucket(distance)].permute(2, 0, 1)[None].to(queries.dtype)
+        if mask is None and self.is_causal:
+            mask = distance <= 0
+        if mask is None:
+            return bias
+        return bias.masked_fill(~mask, torch.finfo(bias.dtype).min) if mask.dtype == torch.bool else bias + mask
+
+
 POSITION_EMBEDDINGS = {
     "sinusoidal": SinusoidalPositions,
     "sinusoidal_marian": MarianPositions,
     "learned": LearnedPositions,
     "rotary": None,  # in attention
+    "relative": None,  # in attention
     "none": None,
 }
 HIDDEN = -1e3  # an additive mask with this or less hides a key

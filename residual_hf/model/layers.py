@@ -18,7 +18,7 @@ from .branch_warmup import BranchWarmup
 from .caches import accepts_cache, self_attention_cache
 from .configuration_residual import ResidualConfig
 from .connections import ResidualConnection, Stream, Sublayer, SublayerPlace, build_connections, slot
-from .embeddings import rotate
+from .embeddings import RelativeBias, rotate
 from .kernels import Dropout, Projection
 from .norms import at_least_fp32
 
@@ -110,6 +110,7 @@ class ResidualAttention(nn.Module):
         past_key_values: Cache | None = None,
         score_residual: tuple[Tensor | None, float] | None = None,
         rotary: tuple[Tensor, Tensor] | None = None,
+        relative: tuple[RelativeBias, int | Tensor] | None = None,
         **kwargs: Any,
     ) -> tuple[Tensor, ...]:
         """Map (batch, queries, d_model) to outputs of the same shape, attention weights, and scores if requested."""
@@ -117,6 +118,9 @@ class ResidualAttention(nn.Module):
         query = query if rotary is None else rotate(query, rotary)
         source = hidden_states if encoder_hidden_states is None else encoder_hidden_states
         key, value = self._keys_and_values(source, past_key_values, rotary, kwargs)
+        if relative is not None and not self.is_cross_attention:
+            bias, past_length = relative
+            attention_mask = bias.mask(attention_mask, query, key, past_length)
         if score_residual is not None:
             kwargs["score_residual"] = score_residual
 
@@ -171,7 +175,8 @@ class ResidualLayer(GradientCheckpointingLayer):
         super().__init__()
         self.dropout = Dropout(config.dropout)
         warmup = config.stack_branch_warmup(stack)
-        self.branch_warmup = None if warmup is None else BranchWarmup(warmup, layer_idx)
+        depth = config.stack_layers(stack)
+        self.branch_warmup = None if warmup is None else BranchWarmup(warmup, layer_idx, depth)
 
     def branch_factor(self) -> Tensor | None:
         """The factor of branch warm-up, a scalar."""

@@ -15,7 +15,8 @@ from transformers import initialization as init
 
 from .connections import Stream, StreamBoundary, Sublayer, SublayerPlace, register_ln_mode
 from .ln_modes import NormAtEnd, PostLN, PreLN
-from .norms import build_norm
+from .modes_multi_stream import weighted_sum
+from .norms import RMSNorm, build_norm
 from .options import option
 
 if TYPE_CHECKING:
@@ -126,15 +127,55 @@ class DepthWeightedAverage(LayerMix):
     def initial(self, size: int) -> Tensor:
         return torch.cat([torch.zeros(size - 1), torch.ones(1)])
 
-    @classmethod
-    def after(cls, layers: int, options: DenseFormerOptions) -> DepthWeightedAverage | None:
-        """None where a layer or the end of the stack reads the last output itself."""
-        return cls(layers, options.dilation) if layers > 0 and layers % options.period == 0 else None
+    def last_alone(self) -> dict[str, Tensor | float]:
+        """The values at which the average is the last output."""
+        return {"weight": self.initial(len(self.weight))}
 
 
-def last_alone(average: DepthWeightedAverage | None) -> dict[str, Tensor | float]:
+class DynamicAverage(DepthWeightedAverage):
+    """An average whose K weights depend on the token besides: w + W2 GELU(W1 RMS(z)), z the last output.
+
+    W1 (K, d_model) has variance 1/d_model and W2 (K, K) is initially 0; GELU by its tanh, as in the official training
+    code. There the norm has no gain.
+    """
+
+    def __init__(self, layers: int, dilation: int, width: int, eps: float):
+        super().__init__(layers, dilation)
+        size = len(self.weight)
+        self.norm = RMSNorm(width, eps=eps)
+        self.inner_weight = nn.Parameter(torch.randn(size, width) * width**-0.5)
+        self.outer_weight = nn.Parameter(torch.zeros(size, size))
+
+    def init_parameters(self) -> None:
+        super().init_parameters()
+        init.normal_(self.inner_weight, std=self.inner_weight.shape[1] ** -0.5)
+        init.zeros_(self.outer_weight)
+
+    def last_alone(self) -> dict[str, Tensor | float]:
+        return {**super().last_alone(), "outer_weight": 0.0}
+
+    def weights(self, history: Stream) -> Tensor:
+        """The weights (batch, length, K)."""
+        hidden = nn.functional.linear(self.norm(history[-1]), self.inner_weight)
+        hidden = nn.functional.gelu(hidden, approximate="tanh")
+        return self.weight + nn.functional.linear(hidden, self.outer_weight)
+
+    def forward(self, history: Stream) -> Tensor:
+        return weighted_sum(self.weights(history), history[self.members])
+
+
+def average_after(layers: int, config: ResidualConfig, options: DenseFormerOptions) -> DepthWeightedAverage | None:
+    """None where a layer or the end of the stack reads the last output itself."""
+    if layers == 0 or layers % options.period != 0:
+        return None
+    if options.dynamic:
+        return DynamicAverage(layers, options.dilation, config.d_model, config.layer_norm_eps)
+    return DepthWeightedAverage(layers, options.dilation)
+
+
+def start_of(average: DepthWeightedAverage | None) -> dict[str, Tensor | float]:
     """The starting values of a module with this `average`."""
-    return {} if average is None else {"average.weight": average.initial(len(average.weight))}
+    return {} if average is None else {f"average.{name}": value for name, value in average.last_alone().items()}
 
 
 class AverageAtEnd(NormAtEnd):
@@ -142,7 +183,7 @@ class AverageAtEnd(NormAtEnd):
 
     def __init__(self, config: ResidualConfig, stack: str):
         super().__init__(config, stack)
-        self.average = DepthWeightedAverage.after(config.stack_layers(stack), self.options)
+        self.average = average_after(config.stack_layers(stack), config, self.options)
 
     def begin(self, hidden_states: Tensor) -> Stream:
         return hidden_states, hidden_states
@@ -151,27 +192,32 @@ class AverageAtEnd(NormAtEnd):
         return self.norm(stream[0] if self.average is None else self.average(stream[1:]))
 
     def starting_values(self) -> dict[str, Tensor | float]:
-        return last_alone(self.average)
+        return start_of(self.average)
 
 
 @dataclass(frozen=True)
 class DenseFormerOptions:
     dilation: int = option(1, minimum=1, help="k: read every k-th of the previous outputs, counted back from the last")
     period: int = option(1, minimum=1, help="p: average only after every p-th layer")
+    dynamic: bool = option(False, help="add weights that depend on the token: w + W2 GELU(W1 RMS(y_l))")
 
 
 @register_ln_mode("dense_former")
 class DenseFormer(PreLN):
     """Pre-LN layers that read a weighted average of the embeddings and all previous layer outputs.
 
-    A fresh model equals Pre-LN: the weight of the last output is 1, the others are 0.
+    A fresh model equals Pre-LN: the weight of the last output is 1, the others are 0. With `dynamic` the weights are
+    those of MUDDFormer for one input of a layer (official code, type "l"). MUDDFormer has four, for queries, keys,
+    values and the state, and wider hidden layers.
     """
 
     equation = "input of layer l+1 = sum_k W_lk y_k;  then Pre-LN;  out = LN(sum_k W_Lk y_k)"
     source = (
-        "Pagliardini et al. 2024, DenseFormer: Enhancing Information Flow in Transformers via Depth Weighted Averaging"
+        "Pagliardini et al. 2024, DenseFormer: Enhancing Information Flow in Transformers via Depth Weighted "
+        "Averaging; Xiao et al. 2025, MUDDFormer: Breaking Residual Bottlenecks in Transformers via Multiway Dynamic "
+        "Dense Connections"
     )
-    bibtex = "pagliardini2024denseformer"
+    bibtex = ("pagliardini2024denseformer", "xiao2025muddformer")
     supports_layerdrop = False
     shortcut_at = "norm.input"
     Options = DenseFormerOptions
@@ -180,7 +226,7 @@ class DenseFormer(PreLN):
 
     def __init__(self, config: ResidualConfig, place: SublayerPlace):
         super().__init__(config, place)
-        self.average = DepthWeightedAverage.after(place.layer, self.options) if place.is_first_in_layer else None
+        self.average = average_after(place.layer, config, self.options) if place.is_first_in_layer else None
 
     def forward(self, stream: Stream, sublayer: Sublayer) -> Stream:
         x, *history = stream
@@ -190,4 +236,4 @@ class DenseFormer(PreLN):
         return (y, *history, y) if self.place.is_last_in_layer else (y, *history)
 
     def starting_values(self) -> dict[str, Tensor | float]:
-        return last_alone(self.average)
+        return start_of(self.average)

@@ -11,6 +11,7 @@ from transformers import initialization as init
 
 from .connections import ResidualConnection, Stream, Sublayer, SublayerPlace, register_ln_mode
 from .ln_modes import PreLN
+from .modes_branch_scaling import LNScaling
 from .modes_norm_placement import MixLN, SandwichLN
 from .modes_skip_scaling import DeepNorm
 
@@ -81,6 +82,17 @@ class PreLNGPAS(GPAS, PreLN):
 
     equation = "y = x + f(LN(x));  x <- y - SiLU(g_l) * detach(y);  out = LN(x)"
     starts_from = "pre_ln"
+
+
+@register_ln_mode("ln_scaling_gpas")
+class LNScalingGPAS(GPAS, LNScaling):  # type: ignore[misc]
+    """LN scaling whose state a learned gate scales down after each addition; gradients pass the scale unchanged.
+
+    In the official code ("lns_gpas") 1/sqrt(l) is the initial gain of the norms; here it is a factor on them.
+    """
+
+    equation = "y = x + f(LN(x) / sqrt(l));  x <- y - SiLU(g_l) * detach(y);  out = LN(x)"
+    starts_from = "ln_scaling"
 
 
 @register_ln_mode("sandwich_ln_gpas")

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -36,6 +36,10 @@ def weighted_sums(weights: Tensor, members: Tensor) -> Tensor:
         return weights.to(members.dtype) @ members
 
 
+def total(members: Stream) -> Tensor:
+    return sum(members[1:], start=members[0])
+
+
 class CopiedStream(NormAtEnd):
     """n copies of the embeddings at the start, the norm of the sum of the streams at the end."""
 
@@ -43,7 +47,7 @@ class CopiedStream(NormAtEnd):
         return (hidden_states,) * self.options.streams
 
     def end(self, stream: Stream) -> Tensor:
-        return self.norm(sum(stream[1:], start=stream[0]))
+        return self.norm(total(stream))
 
 
 class MultiStream(PreLN):
@@ -200,6 +204,35 @@ def kronecker(logits: Tensor, count: int) -> Tensor:
     return product
 
 
+class WeightedEnd(CopiedStream):
+    """With `learned_end` the streams are weighted at the end of the stack as they are for a branch."""
+
+    no_weight_decay = ("static_read",)
+
+    def __init__(self, config: ResidualConfig, stack: str):
+        super().__init__(config, stack)
+        if self.options.learned_end:
+            n = self.options.streams
+            self.static_read = nn.Parameter(torch.zeros(n))
+            self.weights_norm = RMSNorm(n * config.d_model, eps=config.layer_norm_eps)
+            self.dynamic_weight = nn.Parameter(torch.zeros(n, n * config.d_model))
+            self.dynamic_scale = nn.Parameter(torch.full((1,), 0.01))
+
+    def init_parameters(self) -> None:
+        if self.options.learned_end:
+            init.zeros_(self.static_read)
+            init.zeros_(self.dynamic_weight)
+            init.constant_(self.dynamic_scale, 0.01)
+
+    def end(self, stream: Stream) -> Tensor:
+        if not self.options.learned_end:
+            return super().end(stream)
+        states = torch.stack(stream, dim=-2)
+        dynamic = nn.functional.linear(self.weights_norm(states.flatten(-2)), self.dynamic_weight)
+        read = torch.sigmoid(self.static_read + self.dynamic_scale * dynamic)
+        return self.norm(weighted_sums(read[..., None, :], states).squeeze(-2))
+
+
 @dataclass(frozen=True)
 class MHCOptions(Settings):
     streams: int = option(4, minimum=1, help="n, the number of copies of the hidden state")
@@ -207,6 +240,9 @@ class MHCOptions(Settings):
         "sinkhorn",
         choices=("sinkhorn", "kronecker"),
         help="how the mixing matrix is made: by 20 iterations, or as a Kronecker product of 2 x 2 matrices (KromHC)",
+    )
+    learned_end: bool = option(
+        False, help="out = LN(sum_i m_i h_i) with learned m = sigmoid(.), as in DeepSeek-V4, instead of the plain sum"
     )
 
     def check(self) -> None:
@@ -226,12 +262,15 @@ class MHC(MultiStream):
 
     With `mixing="kronecker"` (KromHC, after the authors' code) the matrix is exactly doubly stochastic, needs no
     iterations, and has 2 log2(n) logits instead of n^2: half the parameters for n = 4.
+
+    The mode computes what DeepSeek-V4 in Transformers does, up to its 1e-6 on weights and with `learned_end`.
     """
 
     equation = "hyper-connections with m = sigmoid(.), b = 2 sigmoid(.), A = Sinkhorn(exp(.)) or Kronecker product"
     source = "Xie et al. 2025, mHC: Manifold-Constrained Hyper-Connections; Zhou et al. 2026, KromHC"
     bibtex = ("xie2025mhc", "zhou2026kromhc")
     Options = MHCOptions
+    Boundary = WeightedEnd
     no_weight_decay = ("static_read", "static_mix", "static_write")
 
     def __init__(self, config: ResidualConfig, place: SublayerPlace):
@@ -301,21 +340,25 @@ class DepthAttention(nn.Module):
 
 
 class DepthAttentionAtEnd(StreamBoundary):
-    """Attention over the depth, then a norm."""
+    """Attention over the depth, or with `delta` the sum of all members, then a norm."""
 
     def __init__(self, config: ResidualConfig, stack: str):
         super().__init__(config, stack)
-        self.depth_attention = DepthAttention(config)
+        if not self.options.delta:
+            self.depth_attention = DepthAttention(config)
         self.norm = build_norm(config, stack)
 
     def end(self, stream: Stream) -> Tensor:
-        return self.norm(self.depth_attention(stream))
+        return self.norm(total(stream) if self.options.delta else self.depth_attention(stream))
 
 
 @dataclass(frozen=True)
 class AttentionResidualOptions:
     block_size: int = option(
         1, minimum=1, help="number of sub-layers whose outputs are summed into one member; 1 keeps all outputs"
+    )
+    delta: bool = option(
+        False, help="h = x + sum_i p_i v_i with the state x = sum_i v_i and out = LN(x): Delta Attention Residuals"
     )
 
 
@@ -325,22 +368,32 @@ class AttentionResiduals(PreLN):
 
     The stream holds the outputs, newest first, and the embeddings last. The newest member is the running sum of the
     current block. The first sub-layer has only one member to read and therefore no query.
+
+    With `delta` a branch reads the plain sum x besides. Of blocks, its attention sees those that are complete. In the
+    official code blocks are layers, an attention sees a block one sub-layer later, and from the third block on its
+    member is x minus the member before; here it is the sum of its outputs.
     """
 
     equation = "h = sum_i p_i v_i, p = softmax_i(w . RMSNorm(v_i));  v_new = f(LN(h));  out = LN(sum_i p_i v_i)"
-    source = "Kimi Team 2026, Attention Residuals, sections 3.1 and 3.2"
-    bibtex = "kimi2026attention"
+    source = "Kimi Team 2026, Attention Residuals, sections 3.1 and 3.2; Luo et al. 2026, Delta Attention Residuals"
+    bibtex = ("kimi2026attention", "luo2026delta")
     Options = AttentionResidualOptions
     Boundary = DepthAttentionAtEnd
     shortcut_at = None
 
     def __init__(self, config: ResidualConfig, place: SublayerPlace):
         super().__init__(config, place)
-        self.depth_attention = DepthAttention(config) if place.index > 0 else None
+        self.depth_attention: Any = DepthAttention(config) if place.index > 0 else None
 
     def forward(self, stream: Stream, sublayer: Sublayer) -> Stream:
-        h = stream[0] if self.depth_attention is None else self.depth_attention(stream)
+        is_complete = self.place.index % self.options.block_size == 0  # the block of the newest member
+        h = stream[0] if self.depth_attention is None else self.read(stream, is_complete)
         a = sublayer(self.norm(h))
-        if len(stream) == 1 or self.place.index % self.options.block_size == 0:
+        if len(stream) == 1 or is_complete:
             return a, *stream
         return stream[0] + a, *stream[1:]
+
+    def read(self, stream: Stream, is_complete: bool) -> Tensor:
+        if not self.options.delta:
+            return self.depth_attention(stream)
+        return total(stream) + self.depth_attention(stream if is_complete else stream[1:])

@@ -7,7 +7,9 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import torch
 from torch import Tensor, nn
+from transformers import initialization as init
 
 from .connections import ResidualConnection, Stream, StreamBoundary, Sublayer, SublayerPlace, register_ln_mode
 from .ln_modes import NormAtEnd, PreLN
@@ -155,26 +157,38 @@ class SiameseBoundary(StreamBoundary):
         return self.norm(self.post_norm(x) + self.pre_norm(y))
 
 
+@dataclass(frozen=True)
+class SiameseNormOptions:
+    hybrid: bool = option(False, help="x follows HybridNorm: attention reads w*x + LN_y(y), with norms on q, k and v")
+
+
 @register_ln_mode("siamese_norm")
 class SiameseNorm(ResidualConnection):
     """A Post-LN stream x and a Pre-LN stream y. Every branch reads the sum of their norms and updates both.
 
-    Implemented after the official code for vision transformers, the post-pre variant. In x the branch is divided by
-    sqrt(s*l), where l counts layers from 1 and s is the number of sub-layers per layer: 2 in the official code, 3 here
-    in a decoder with cross-attention.
+    Implemented after the official code: post-pre for vision transformers, and with `hybrid` hybrid-pre for language
+    models. In x the branch is divided by sqrt(s*l), where l counts layers from 1 and s is the number of sub-layers per
+    layer: 2 in the official code, 3 here in a decoder with cross-attention. In the hybrid form attention has p = x and
+    no LN_z, and a learned gain w in R^d, initially 1; cross-attention is built like self-attention.
     """
 
     equation = "p = LN_x(x);  a = f(LN_z(p + LN_y(y)));  x <- p + a/sqrt(s*l);  y <- y + a;  out = LN(LN(x) + LN(y))"
     source = "Li et al. 2026, SiameseNorm: Breaking the Barrier to Reconciling Pre/Post-Norm"
     bibtex = "li2026siamesenorm"
+    Options = SiameseNormOptions
     Boundary = SiameseBoundary
-    shortcut_at = "post_norm.output"
 
     def __init__(self, config: ResidualConfig, place: SublayerPlace):
         super().__init__(config, place)
-        self.post_norm = build_norm(config, place.stack)
+        self.is_hybrid_attention = self.options.hybrid and place.kind != "feed_forward"
+        if self.is_hybrid_attention:
+            self.gain = nn.Parameter(torch.ones(config.d_model))
+        else:
+            self.post_norm = build_norm(config, place.stack)
         self.pre_norm = build_norm(config, place.stack)
-        self.input_norm = build_norm(config, place.stack)
+        if not self.is_hybrid_attention:
+            self.input_norm = build_norm(config, place.stack)
+        self.shortcut_at = "input" if self.is_hybrid_attention else "post_norm.output"
         self.branch_scale = (place.sublayers_per_layer * (place.layer + 1)) ** -0.5
 
     def joining_scales(self) -> dict[str, Tensor | float]:
@@ -182,6 +196,17 @@ class SiameseNorm(ResidualConnection):
 
     def forward(self, stream: Stream, sublayer: Sublayer) -> Stream:
         x, y = stream
-        x = self.post_norm(x)
-        a = sublayer(self.input_norm(x + self.pre_norm(y)))
+        if self.is_hybrid_attention:
+            a = sublayer(self.gain * x + self.pre_norm(y))
+        else:
+            x = self.post_norm(x)
+            a = sublayer(self.input_norm(x + self.pre_norm(y)))
         return x + self.branch_scale * a, y + a
+
+    def init_parameters(self) -> None:
+        if self.is_hybrid_attention:
+            init.ones_(self.gain)
+
+    @classmethod
+    def inner_modules(cls, config: ResidualConfig, place: SublayerPlace) -> dict[str, nn.Module]:
+        return HybridNorm.inner_modules(config, place) if config.ln_options(place.stack).hybrid else {}

@@ -15,9 +15,17 @@ from itertools import islice
 from typing import NamedTuple
 from zlib import crc32
 
+_BESIDE = r"\s<>\"“”„»«\u3000-\u303f\uff00-\uffef"  # around addresses
+_BRACES = r"[^{}]*(?:\{[^{}]*(?:\{[^{}]*\}[^{}]*)*\}[^{}]*)*"  # text with braces within braces
+_KINDS = r"plural|select|selectordinal|number|date|time|spellout|ordinal|duration|choice"
 PLACEHOLDER = re.compile(
-    r"https?://[^\s<>\"]+[^\s<>\".,;:!?)\]]|(?<![\w.+-])[\w.+-]+@[\w-]+(?:\.[\w-]+)+"  # addresses
-    r"|\$?\{\{?[^\s{}]*\}?\}|%(?:\d+\$|\(\w+\))?[-+#0]*\d*(?:\.\d+)?[sdifxXucg@](?!\w)|%\w+%"  # of formats
+    rf"(?:(?:https?|ftp)://|(?<![A-Za-z0-9.-])www\.)(?:\([^(){_BESIDE}]*\)|[^(){_BESIDE}])*"
+    rf"(?:\([^(){_BESIDE}]*\)|[^().,;:!?'’\]{_BESIDE}])"
+    r"|(?<![\w.+-])[\w.+-]+@[\w-]+(?:\.[\w-]+)+"
+    rf"|\{{\s*[\w.-]+\s*,\s*(?:{_KINDS})\b{_BRACES}\}}"  # messages of ICU, as they are
+    r"|\{{2,3}[^{}]*\}{2,3}|\{[%#][^{}]*[%#]\}|<%[^<>]*%>"  # Mustache, Jinja, ERB
+    r"|[$#%@]?\{[^\s{}]*\}"
+    r"|%(?:\d+\$|\(\w+\))?[-+#0]*\d*(?:\.\d+)?(?:hh?|ll?|[zjtL])?[sdifxXucgoeEGp@](?!\w)|%\w+%|%%"
 )
 TAG = re.compile(r"</?[A-Za-z][^<>]*>")
 SPAN = re.compile(rf"{PLACEHOLDER.pattern}|{TAG.pattern}|\d\d+")

@@ -23,6 +23,7 @@ from .caches import CACHE, accepts_cache, self_attention_cache
 from .checksums import of_model, refuse_damage
 from .configuration_residual import ResidualConfig
 from .embeddings import (
+    RelativeBias,
     ScaledEmbedding,
     build_positions,
     drop_words,
@@ -76,6 +77,11 @@ class ResidualPreTrainedModel(PreTrainedModel):
 
     def get_correct_attn_implementation(self, requested_attention: str | None, is_init_check: bool = False) -> str:
         """For a mode that supports only some implementations, default to its first and refuse the others."""
+        if self.config.position_embedding_type == "relative" and requested_attention not in (None, "eager", "sdpa"):
+            raise ValueError(
+                "position_embedding_type 'relative' needs attn_implementation 'eager' or 'sdpa', not "
+                f"{requested_attention!r}"
+            )
         for mode in {self.config.mode(stack) for stack in self.config.stacks}:
             allowed = mode.attention_implementations
             if allowed is None:
@@ -191,6 +197,9 @@ class ResidualStack(ResidualPreTrainedModel):
         for table in (m for m in self.embed_tokens.modules() if isinstance(m, nn.Embedding)):
             table.table = self.stack  # type: ignore[assignment]  # for `_init_weights`
         self.embed_positions = build_positions(config)
+        if config.position_embedding_type == "relative":
+            heads = config.stack_attention_heads(self.stack)
+            self.relative_bias = RelativeBias(heads, config.d_model, is_causal=self.stack == "decoder")
         self.embed_norm: nn.Module = build_norm(config, self.stack) if config.embedding_norm else nn.Identity()
         self.dropout = Dropout(config.dropout)
         self.layers = nn.ModuleList(self.Layer(config, i) for i in range(config.stack_layers(self.stack)))
@@ -290,6 +299,8 @@ class ResidualEncoder(ResidualStack):
         if self.config.position_embedding_type == "rotary":
             numbers = self.number(embeddings, real, 0, None)
             kwargs["rotary"] = rotary_positions(self.config, numbers)  # type: ignore[typeddict-unknown-key]
+        if self.config.position_embedding_type == "relative":
+            kwargs["relative"] = self.relative_bias, 0  # type: ignore[typeddict-unknown-key]
         if real is not None:
             hidden_states = hidden_states * real.unsqueeze(-1).to(hidden_states.dtype)
         mask = create_bidirectional_mask(config=self.config, inputs_embeds=embeddings, attention_mask=attention_mask)
@@ -338,6 +349,8 @@ class ResidualDecoder(ResidualStack):
         if self.config.position_embedding_type == "rotary":
             numbers = self.number(embeddings, dense, past_length, position_ids)
             kwargs["rotary"] = rotary_positions(self.config, numbers)
+        if self.config.position_embedding_type == "relative":
+            kwargs["relative"] = self.relative_bias, past_length + 0  # a static cache counts in place
         causal_mask = create_causal_mask(
             config=self.config,
             inputs_embeds=embeddings,

@@ -42,7 +42,7 @@ def without_tag(text: str) -> str:
 
 def position_limit(config: Any) -> int | None:
     """Maximum length of a source or target in tokens, or None for a model without a position table."""
-    if getattr(config, "position_embedding_type", None) == "none":
+    if getattr(config, "position_embedding_type", None) in ("none", "relative"):
         return None
     return getattr(config, "max_position_embeddings", None)
 

@@ -52,6 +52,8 @@ def is_linear(module: nn.Module) -> bool:
 def unsupported_stack(stack: ResidualStack) -> str | None:
     """Why the kernels cannot run an encoder or decoder, or None if they can."""
     config = stack.config
+    if config.position_embedding_type == "relative":
+        return "position_embedding_type 'relative' has no native kernel"
     if config.activation_function not in ACTIVATIONS:
         return f"activation_function {config.activation_function!r} has no native kernel"
     head_size = config.d_model // config.stack_attention_heads(stack.stack)

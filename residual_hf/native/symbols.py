@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -173,10 +174,12 @@ def matmul(weights: Any, members: Any) -> Symbol:
 
 
 def linear(values: Symbol, weight: Tensor, bias: Tensor | None = None) -> Symbol:
-    """Numbers (..., m) of vectors."""
-    if not values.is_vector:
-        raise NoKernel("a linear map of numbers")
-    outputs = stack([multiply(values, row).map(Cell.sum, is_vector=False) for row in weight], -1)
+    """Numbers (..., m) of vectors, or of numbers."""
+    if values.is_vector:
+        outputs = stack([multiply(values, row).map(Cell.sum, is_vector=False) for row in weight], -1)
+    else:
+        columns = operand(weight.mT, False, values.cells.flat[0].recorder)
+        outputs = Symbol(np.matmul(values.cells, columns), is_vector=False)
     return outputs if bias is None else add(outputs, bias)
 
 
@@ -234,6 +237,15 @@ def layer_norm(values: Symbol, shape: Any, weight: Any = None, bias: Any = None,
 
 def rms_norm(values: Symbol, shape: Any, weight: Any = None, eps: Any = None) -> Symbol:
     return norm(values, weight, None, eps, centered=False)
+
+
+def gelu(values: Symbol, approximate: str = "none") -> Symbol:
+    """0.5 z (1 + tanh(u)) = z sigmoid(2u) with u = sqrt(2/pi) (z + 0.044715 z^3)."""
+    if approximate != "tanh":
+        raise NoKernel("a GELU that is not approximated by tanh")
+    square = multiply(values, values)
+    inner = multiply(multiply(add(multiply(square, 0.044715), 1.0), values), 2 * (2 / math.pi) ** 0.5)
+    return multiply(values, function("sigmoid", inner))
 
 
 def joined_rms_norm(values: Joined, shape: Any, weight: Tensor, eps: float) -> Joined:
@@ -297,7 +309,7 @@ FUNCTIONS: dict[str, Callable] = {
     **{"add": add, "sub": subtract, "mul": multiply, "div": divide, "neg": lambda values: multiply(values, -1.0)},
     **{"matmul": matmul, "weighted_sums": matmul, "linear": linear},
     **{"__call__": call, "getattr": attribute, "getitem": item},
-    **{"layer_norm": layer_norm, "rms_norm": rms_norm, "sum": total, "softmax": softmax},
+    **{"layer_norm": layer_norm, "rms_norm": rms_norm, "sum": total, "softmax": softmax, "gelu": gelu},
     **{name: partial(function, name) for name in ("tanh", "sigmoid", "exp")},
     **{"flatten": flatten, "unflatten": unflatten, "split": split, "sinkhorn": sinkhorn},
     **{"stack": stack, "cat": concatenate, "unbind": unbind, "squeeze": squeeze, "transpose": transpose},

@@ -110,6 +110,31 @@ def effective_rank(model: nn.Module, batches: Batches) -> list[EffectiveRank]:
     return rows
 
 
+@dataclass(frozen=True)
+class BranchDependency(Place):
+    """Var[f] / Var[x + f]: variances over features, means over tokens; f the branch, x the shortcut."""
+
+    dependency: float
+
+
+def branch_dependency(model: nn.Module, batches: Batches) -> list[BranchDependency]:
+    """Dependency of each sub-layer on its branch, factors included. Admin (Liu et al. 2020), section 4.
+
+    Sub-layers have no row where no recorded tensor is the shortcut, see `ResidualConnection.shortcut_at`.
+    """
+    parts = [part for part in sublayers(model) if part.shortcut is not None]
+    states = record(model, batches, *{location for part in parts for location in (part.shortcut or "", part.joins)})
+    rows = []
+    for part in parts:
+        sites = part.site(part.shortcut or ""), part.site(part.joins)
+        if not {*sites} <= states.keys():
+            continue
+        x, f = (states[site] * part.factor(of) for site, of in zip(sites, ("shortcut", "branch"), strict=True))
+        ratio = f.var(-1).mean() / (x + f).var(-1).mean()
+        rows.append(BranchDependency(*part.place, float(ratio)))
+    return rows
+
+
 def branch_share(model: nn.Module, batches: Batches) -> list[BranchShare]:
     """Share of each branch in the sum with its shortcut, constant and learned factors included.
 

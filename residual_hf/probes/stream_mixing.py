@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from residual_hf.base.errors import InputError
-from residual_hf.model.modes_cross_layer import LayerMix
+from residual_hf.model.modes_cross_layer import DynamicAverage, LayerMix
 from residual_hf.model.modes_multi_stream import DepthAttention, MultiStream
 
 from .representations import real_tokens
@@ -73,8 +73,9 @@ def mixing_weights(model: nn.Module, batches: Batches) -> list[MixingWeight]:
 def weights_of(module: Any, stream: tuple[Tensor, ...]) -> dict[str, Tensor]:
     """Weights (tokens, sources), or (1, sources) if they are the same for all tokens, by use."""
     if isinstance(module, LayerMix):
-        weights = module.weight.new_zeros(1, len(stream))
-        weights[0, module.members] = module.weight
+        read = module.weights(stream).flatten(0, -2) if isinstance(module, DynamicAverage) else module.weight[None]
+        weights = read.new_zeros(len(read), len(stream))
+        weights[:, module.members] = read
         return {"read": weights}
     if isinstance(module, DepthAttention):
         return {"read": module.probabilities(stream).flip(-1).flatten(0, -2)}  # the newest is first in the stream

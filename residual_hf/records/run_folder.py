@@ -59,6 +59,9 @@ class Run:
             read_json(folder / name) if (folder / name).is_file() else {}
             for name in ("model/config.json", "metrics.json", "cleaning.json")
         )
+        for split in {"test", "valid"} & metrics.keys():
+            if not _are_figures(metrics[split]):
+                raise InputError(f"{folder / 'metrics.json'}: damaged, {split} must be scores with a `value` each")
         if "kept" in cleaning:
             cleaning = {record.data.train[0].name: cleaning}
         return cls(
@@ -123,6 +126,15 @@ class Run:
             return []
         texts = (iter_lines(file), *self.scored_text(split))
         return list(islice(zip(*texts, strict=False), count))
+
+
+def _are_figures(scores: Any) -> bool:
+    """Whether values are scores, also of several corpora: mappings have a figure `value`, or others in them."""
+    return isinstance(scores, dict) and all(
+        isinstance(score["value"], (int, float)) if "value" in score else _are_figures(score)
+        for score in scores.values()
+        if isinstance(score, dict)
+    )
 
 
 class FinishedRun(Run):

@@ -18,7 +18,7 @@ from residual_hf.training.checkpoints import choose_checkpoints, load_average
 
 from .building import set_search
 from .recipe import load_recipe
-from .resuming import tokenizer_hashes
+from .resuming import other_tokenizer
 
 
 def average_run(
@@ -32,8 +32,8 @@ def average_run(
     settings = recipe.training
     settings.require(not settings.ema_decay, "ema_decay", "0: a run with it evaluates and keeps other weights")
     chosen = choose_checkpoints(run_folder / "checkpoints", count, of=of, metric=settings.metric)
-    if (recorded := RunRecord.read(run_folder).tokenizer) and tokenizer_hashes(run_folder) != recorded:
-        raise InputError(f"{run_folder / 'tokenizer'}: other files than those that the run was trained with")
+    for difference in other_tokenizer(run_folder, RunRecord.read(run_folder)):
+        raise InputError(difference)
     check_output_folder(output_dir, overwrite=overwrite, holds=WEIGHT_FILES, inputs=[run_folder, *chosen])
     check_undamaged(chosen[-1])
     values = read_json(chosen[-1] / "config.json")

@@ -80,7 +80,8 @@ def distill(
     if recipe.data.is_text:
         raise InputError(f"task: {recipe.task!r} given, must be 'translation' or 'summarization'")
     if recipe.starts_from is not None:
-        raise InputError("model.from: given in the recipe, must be absent: a student has other sizes")
+        advice = "give another with --recipe"
+        raise InputError(f"model.from: given in the recipe, must be absent: a student has other sizes; {advice}")
     settings = settings or StreamSettings(long="skip")
     if closest and settings.num_return_sequences == 1:
         raise InputError("closest: true, must be false with num_return_sequences 1")

@@ -257,7 +257,11 @@ def languages_of(spec: CorpusSpec, source_lang: str | None, target_lang: str | N
     """The languages that are given, or those that the files of a corpus name."""
     named: Sequence[str | None] = (None, None)
     if spec.file is not None and (source_lang is None or target_lang is None):
-        named = languages_in(spec.files[0]) or named
+        found = languages_in(spec.files[0])
+        if len(found) > 2:
+            flag = "--source-lang" if source_lang is None else "--target-lang"
+            raise InputError(f"{flag}: missing, {spec.file} has {', '.join(found)}")
+        named = found or named
     return (
         language_of(spec.files[0], "--source-lang", source_lang or named[0]),
         language_of(spec.files[-1], "--target-lang", target_lang or named[1]),

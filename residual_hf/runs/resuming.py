@@ -64,8 +64,7 @@ def check_same_run(recipe: Recipe, texts: Corpora, folder: Path) -> None:
     processes, same_updates = this_process().num_processes, now["training"]["tokens_per_update"] is not None
     if record.processes != processes and (now["training"]["max_tokens"] == "auto" or not same_updates):
         differences.append(f"processes: {record.processes}, now {processes}")
-    if record.tokenizer and tokenizer_hashes(folder) != record.tokenizer:
-        differences.append(f"{folder / 'tokenizer'}: other files")
+    differences += other_tokenizer(folder, record)
     if differences:
         raise InputError(f"--resume: {folder} was started differently: {'; '.join(differences)}{_other_way(folder)}")
 
@@ -74,6 +73,15 @@ def _other_way(folder: Path) -> str:
     """Advice to train on from the weights of a run, if it has saved any."""
     saved = [folder] if (folder / "model").is_dir() else complete_checkpoints(folder / "checkpoints")[-1:]
     return "".join(f". To train on from its weights, set model.from: {path} and another output_dir" for path in saved)
+
+
+def other_tokenizer(folder: Path, record: RunRecord) -> list[str]:
+    """What is missing or different in the tokenizer of a run, if its files were recorded."""
+    found = tokenizer_hashes(folder)
+    if missing := sorted((record.tokenizer or {}).keys() - found.keys()):
+        return [f"{folder / 'tokenizer'} has no {', '.join(missing)}"]
+    other = f"{folder / 'tokenizer'}: other files than those that the run was trained with"
+    return [other] if record.tokenizer and found != record.tokenizer else []
 
 
 def other_text(recipe: Recipe, texts: Corpora, record: RunRecord) -> list[str]:

@@ -16,6 +16,7 @@ from importlib.resources import files
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
+from urllib.parse import unquote_to_bytes
 
 import uvicorn
 from fastapi import FastAPI, HTTPException, Request, Response
@@ -36,7 +37,7 @@ from residual_hf.generation.html_text import visible_text
 from .batcher import Batcher, ClosingError, Metrics, Translation
 from .batcher import Request as TranslationRequest
 from .files import FORMATS, DocumentFolder, file_routes
-from .http_limits import request_limit, uvicorn_config
+from .http_limits import check_address, request_limit, uvicorn_config
 from .languages import Languages
 from .server_settings import ServerSettings
 from .workers import serve_in_workers
@@ -272,6 +273,7 @@ def serve(load: Callable[[], Languages], settings: ServerSettings) -> None:
 
     `load`: called in each process; with several workers, it can be pickled.
     """
+    check_address(settings)
     if settings.workers > 1:
         serve_in_workers(partial(loaded_app, load, settings), settings)
         return
@@ -307,11 +309,14 @@ async def read(request: Request, model: type[Body]) -> Body:
     if content_type not in CONTENT_TYPES and not in_query:
         raise HTTPException(415, f"Content-Type: {content_type!r} given, must be one of {', '.join(CONTENT_TYPES)}")
     try:
-        if in_query:
-            await request.body()  # which `finished` expects to be read
-            return model.model_validate(dict(request.query_params))
+        body = await request.body()  # which `finished` expects to be read
         if content_type == "application/json":
-            return model.model_validate_json(await request.body(), strict=True)
+            return model.model_validate_json(body, strict=True)
+        escaped = content_type != "multipart/form-data"
+        sent = request.scope["query_string"] if in_query else body
+        (unquote_to_bytes(sent) if escaped else sent).decode()  # Starlette replaces what is not UTF-8
+        if in_query:
+            return model.model_validate(dict(request.query_params))
         async with request.form() as form:
             return model.model_validate(dict(form))
     except ValidationError as error:

@@ -4,13 +4,18 @@
 from __future__ import annotations
 
 import asyncio
+import logging
+import socket
 import time
 from contextlib import suppress
+from copy import deepcopy
 from typing import Any
 
 import h11
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from residual_hf.base.errors import InputError
 
 from .server_settings import ServerSettings
 
@@ -25,6 +30,30 @@ def request_limit(settings: ServerSettings) -> int:
     return OVERHEAD + BYTES_PER_CHARACTER * settings.char_limit
 
 
+class PathOnly(logging.Filter):
+    """Drops queries from the access log: they have API keys and texts of clients."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        client, method, path, *others = record.args  # type: ignore[misc]
+        record.args = (client, method, str(path).partition("?")[0], *others)
+        return True
+
+
+LOGGING = deepcopy(uvicorn.config.LOGGING_CONFIG)
+LOGGING["filters"] = {"path_only": {"()": PathOnly}}
+LOGGING["handlers"]["access"]["filters"] = ["path_only"]
+
+
+def check_address(settings: ServerSettings) -> None:
+    """Raise `InputError` for an address that cannot be listened on."""
+    try:
+        family, _, _, _, address = socket.getaddrinfo(settings.host, settings.port, type=socket.SOCK_STREAM)[0]
+        socket.create_server(address, family=family).close()
+    except (OSError, UnicodeError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise InputError(f"--host {settings.host} --port {settings.port}: cannot be listened on: {reason}") from error
+
+
 def uvicorn_config(app: Any, settings: ServerSettings, **options: Any) -> uvicorn.Config:
     """The configuration of uvicorn with all limits."""
     return uvicorn.Config(
@@ -37,6 +66,7 @@ def uvicorn_config(app: Any, settings: ServerSettings, **options: Any) -> uvicor
         timeout_keep_alive=settings.timeout,  # type: ignore[arg-type]  # any number of seconds
         limit_concurrency=min(settings.max_connections, most_files() // 2),
         timeout_graceful_shutdown=round(settings.timeout) + 5,
+        log_config=LOGGING,
         **options,
     )
 

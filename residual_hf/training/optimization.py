@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from torch import nn
-from torch.optim import AdamW, Optimizer
+from torch.optim import SGD, AdamW, Optimizer
 from transformers.trainer_pt_utils import get_parameter_names
 
 from residual_hf.base.errors import InputError
@@ -28,10 +28,15 @@ def _fused_adamw(groups: list[dict[str, Any]], **numbers: Any) -> AdamW:
     return AdamW(groups, fused=on_known_device, **numbers)
 
 
+def _plain_sgd(groups: list[dict[str, Any]], lr: float, weight_decay: float, **numbers: Any) -> SGD:
+    return SGD(groups, lr=lr, weight_decay=weight_decay)
+
+
 OPTIMIZERS: dict[str, Callable[..., Optimizer]] = {
     "fairseq_adam": FairseqAdam,
     "radam": RAdam,
     "adamw": _fused_adamw,
+    "sgd": _plain_sgd,
 }
 
 
@@ -40,7 +45,9 @@ class OptimizerSettings(AdamSettings):
     """The optimizer of a run."""
 
     optimizer: str = option(
-        "fairseq_adam", choices=OPTIMIZERS, help="`adamw`: of PyTorch; `radam`: of the Admin papers"
+        "fairseq_adam",
+        choices=OPTIMIZERS,
+        help="`adamw`: of PyTorch; `radam`: of the Admin papers; `sgd`: without momentum, ignores betas and eps",
     )
     weight_decay_on: str = option(
         "all",

@@ -177,6 +177,13 @@ class ResidualTrainer(ShardedTrainer):
             self.lr_scheduler = build_schedule(self.settings, optimizer, num_training_steps)
         return self.lr_scheduler
 
+    def compute_loss(self, model: Any, inputs: Any, return_outputs: bool = False, **kwargs: Any) -> Any:
+        """Like `Trainer`'s; the gradient is zero where all layers with parameters to train are dropped."""
+        loss, outputs = super().compute_loss(model, inputs, return_outputs=True, **kwargs)
+        if torch.is_grad_enabled() and not loss.requires_grad:
+            loss = loss + 0 * next(p for p in model.parameters() if p.requires_grad).sum()
+        return (loss, outputs) if return_outputs else loss
+
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         """Add `nll`, `ppl`, `tokens_per_second` and, with fp16, `loss_scale` to the entries of training.
 

@@ -43,6 +43,7 @@ FROM_PLAIN = {
         ("scaled_branch", {}, True),
         ("scaled_branch", {"exponent": 0.0}, False),
     ],
+    "ln_scaling": [("ln_scaling_gpas", {}, False)],
     "sandwich_ln": [("sandwich_ln_gpas", {}, False)],
     "deep_norm": [("deep_norm_gpas", {}, False)],
     "mix_ln": [("mix_ln_gpas", {}, False)],

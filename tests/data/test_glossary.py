@@ -9,7 +9,7 @@ import pytest
 
 from residual_hf.base.errors import InputError
 from residual_hf.data.corpus import ParallelCorpus
-from residual_hf.data.glossary import Glossary, occurs
+from residual_hf.data.glossary import Glossary, letters_after, occurs
 from residual_hf.data.marked_text import marked
 
 ROWS = [("dog", "Hund"), ("guide dog", "Blindenhund"), ("US", "USA"), ("狗", "dog"), ("Windows 10", "Windows 10")]
@@ -71,10 +71,19 @@ def test_the_file_is_read_or_refused_by_line(tmp_path):
         ("Hund", "ein Windhund", False),
         ("rotes Auto", "mit roten Autos", True),
         ("3D", "in 3D", True),
+        ("C++", "mit C++le", False),
+        ("Windows 10", "Windows 1099", False),
     ],
 )
 def test_a_translation_may_be_inflected(term, text, found):
     assert occurs(term, text) is found
+
+
+@pytest.mark.parametrize(
+    ("term", "text", "letters"), [("Hund", "e!", 1), ("Hund", " e", 0), ("狗", "很", 0), ("C++", "l", 3), ("", "a", 0)]
+)
+def test_letters_after_a_term(term, text, letters):
+    assert letters_after(term, text) == letters
 
 
 def test_other_translations_of_terms_are_found(glossary):

@@ -121,6 +121,7 @@ FILES = {
     "csv": lambda f: table(f / "a.csv", [*PAIRS[:1], (), *PAIRS[1:]]),
     "csv of languages": lambda f: table(f / "a.csv", NUMBERED, ";"),
     "csv with a header": lambda f: table(f / "a.csv", [("Target", "Source"), *(pair[::-1] for pair in PAIRS)]),
+    "csv of names": lambda f: table(f / "a.csv", [("id", "Deutsch", "English "), *NUMBERED[1:]]),
     "tsv": lambda f: table(f / "a.tsv", NUMBERED, "\t"),
     "excel": lambda f: workbook(f / "a.xlsx", NUMBERED),
     "jsonl": lambda f: json_lines(f / "a.jsonl", KEYED),
@@ -245,3 +246,7 @@ def test_units_that_were_read_are_forgotten(tmp_path):
 def test_languages_are_what_a_file_names(name, found, tmp_path):
     assert list(languages_in(FILES[name](tmp_path))) == list(found)
     assert languages_in(table(tmp_path / "corpus.de-en.tsv", [("src", "tgt"), *PAIRS])) == ("de", "en")
+    assert languages_in(table(tmp_path / "a.tsv", [("English", "german"), *PAIRS], "\t")) == ["en", "de"]
+    assert languages_in(table(tmp_path / "a.csv", [("id", "French", "note", "Thai")])) == ["fr", "th"]
+    three = TMX.replace("</tu>", '<tuv xml:lang="fr"><seg>x</seg></tuv></tu>', 1)
+    assert languages_in(text(tmp_path / "a.tmx", three)) == ["en-US", "de-DE", "fr"]

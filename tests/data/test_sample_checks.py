@@ -29,6 +29,7 @@ def shuffled(lines):
     return random.Random(1).sample(lines, len(lines))
 
 
+FRENCH = "le chien noir court dans la grande rue et les enfants mangent une pomme rouge devant leur maison " * 3
 FAULTS = {
     "moved": (
         lambda c: sides(c, c.sources[:-2], c.targets[2:]),
@@ -55,6 +56,10 @@ FAULTS = {
     "one language": (
         lambda c: sides(c, targets=[f"{line} Again." for line in c.sources]),
         "100% of the target look like en, not de",
+    ),
+    "half in a third language": (
+        lambda c: sides(c, targets=[FRENCH[: len(t)] if i % 5 < 3 else t for i, t in enumerate(c.targets)]),
+        r"^[3-8]\d% of the target look like fr, not de$",
     ),
     "another language": (
         lambda c: replace(c, source_lang="fr"),

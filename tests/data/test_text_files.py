@@ -7,6 +7,7 @@ import hashlib
 import lzma
 import tracemalloc
 
+import pyarrow
 import pytest
 
 from residual_hf.base.errors import InputError
@@ -17,10 +18,16 @@ from residual_hf.model.checksums import file_hash
 LINES = ["Straße", "", "end\u2028of line", "last"]
 
 
-COMPRESS = {"plain": bytes, "gzip": gzip.compress, "bzip2": bz2.compress, "xz": lzma.compress}
+COMPRESS = {
+    "plain": bytes,
+    "gzip": gzip.compress,
+    "bzip2": bz2.compress,
+    "xz": lzma.compress,
+    "zstd": lambda content: pyarrow.compress(content, "zstd", asbytes=True),
+}
 
 
-@pytest.fixture(params=["plain", "gzip", "bzip2", "xz"])
+@pytest.fixture(params=COMPRESS)
 def file(request, tmp_path):
     content = ("\ufeff" + "\r\n".join(LINES)).encode()
     path = tmp_path / ("text.gz" if request.param == "gzip" else "text")
@@ -80,13 +87,10 @@ def test_counting_stops_early(tmp_path):
         ("binary", b"one\ntwo\0three\n", "line 2 has a NUL byte"),
         ("cut.gz", gzip.compress(b"line\n" * 1000)[:-12], "damaged gzip file"),
         ("cut.xz", lzma.compress(b"line\n" * 1000)[:-12], "damaged xz file"),
-        ("no.bz2", b"plain text", "Invalid data stream"),
+        ("no.bz2", b"plain text", "damaged bzip2 file, cannot be read past line 0: Invalid data stream"),
         ("no.xz", b"plain text", "damaged xz file, cannot be read past line 0"),
-        (
-            "text.zst",
-            b"\x28\xb5\x2f\xfd\x00",
-            "compressed with Zstandard, must be one of .gz, .bz2, .xz or plain text",
-        ),
+        ("cut.zst", pyarrow.compress(b"line\n" * 1000, "zstd", asbytes=True)[:-2], "damaged Zstandard file"),
+        ("no.zst", b"plain text", "damaged Zstandard file, cannot be read past line 0"),
         ("no.gz", b"plain text", "damaged gzip file, cannot be read past line 0"),
     ],
     ids=[
@@ -99,7 +103,8 @@ def test_counting_stops_early(tmp_path):
         "cut xz",
         "not bzip2",
         "not xz",
-        "zst",
+        "cut zst",
+        "not zst",
         "not gzip",
     ],
 )

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 
 import pytest
 
@@ -114,7 +115,20 @@ def test_only_empty_targets_of_xliff_2_change(tmp_path, monkeypatch):
     written = upper_cased(monkeypatch, tmp_path / "a.xliff").read_text()
     expected = XLIFF_2.replace("runs</source>", 'runs</source><target>A <pc id="1">DOG</pc> RUNS</target>')
     expected = expected.replace("<segment><source>a", '<segment state="translated"><source>a')
+    expected = expected.replace('srcLang="en"', 'srcLang="en" trgLang="de"')
     assert written.partition("\n")[2] == expected
+
+
+@pytest.mark.parametrize("version", ["1.2", "2.0"])
+def test_white_space_that_xliff_preserves_stays(tmp_path, monkeypatch, version):
+    source = "  one  <g>x\n  two</g>\n"
+    unit = f'<trans-unit xml:space="preserve"><source>{source}</source></trans-unit>'
+    if version == "2.0":
+        unit = f'<segment><source xml:space="preserve">{source}</source></segment>'
+    (tmp_path / "a.xlf").write_text(f'<xliff version="{version}"><unit>{unit}</unit></xliff>')
+    written = upper_cased(monkeypatch, tmp_path / "a.xlf").read_text()
+    space = "" if version == "1.2" else ' xml:space="preserve"'
+    assert re.search(f"<target{space}[^>]*>  ONE  <g>X\n  TWO</g>\n</target>", written)
 
 
 @pytest.mark.parametrize("mark", ['translate="no"', 'mtype="protected"'])

@@ -109,6 +109,12 @@ first
             "[![a](a.svg)](b) ![c](c) TEXT ![d](d) `e` ![f](f) ![g](g) **H** ![i](i)\n",
         ),
         (
+            "d.md",
+            "- [x] so $a*b*c_1\\,$ for $5 or $10\n\n> an $x\n> \\in y$ end\n\nsum\n$$\na\n= b\n$$\ntext $$c$$\n",
+            "- [x] SO $a*b*c_1\\,$ FOR $5 OR $10\n\n> AN $x\n> \\in y$ END\n\nSUM\n$$\na\n= b\n$$\nTEXT $$c$$\n",
+        ),
+        ("e.md", "- {{ n }}, www.a.b[^1] end\n", "- {{ n }}, www.a.b[^1] END\n"),
+        (
             "b.srt",  # no empty line between the cues
             "1\n00:00:01,000 --> 00:00:02,000\none\n2\n00:00:02,000 --> 00:00:03,000\ntwo -->\n",
             "1\n00:00:01,000 --> 00:00:02,000\nONE\n2\n00:00:02,000 --> 00:00:03,000\nTWO -->\n",
@@ -124,6 +130,12 @@ first
 def test_only_text_changes(tmp_path, monkeypatch, name, content, expected):
     (tmp_path / name).write_bytes(content.encode())
     assert upper_cased(monkeypatch, tmp_path / name).read_bytes().decode() == expected
+
+
+def test_marks_of_tasks_are_no_text(tmp_path):
+    (tmp_path / "a.md").write_text("- [ ] one [x] two\n- three\n")
+    first, second = read_document(tmp_path / "a.md").blocks
+    assert first[0].content[0] == "[ ] " and first[1:] == ["one [x] two"] and second == ["three"]
 
 
 def test_web_pages_keep_their_encoding(tmp_path, monkeypatch):

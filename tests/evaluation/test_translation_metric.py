@@ -17,6 +17,7 @@ from residual_hf.base.errors import InputError
 from residual_hf.data.data_settings import TokenizerSettings
 from residual_hf.data.tokenizer_training import train_tokenizer
 from residual_hf.evaluation import translation_metric
+from residual_hf.evaluation.metrics import sacrebleu_metrics
 from residual_hf.evaluation.translation_metric import TranslationMetric, compute_metrics_for, load_metric
 from residual_hf.model.tokenization_residual import ResidualTokenizer
 
@@ -175,6 +176,10 @@ def test_a_metric_that_cannot_be_used_is_named(tmp_path):
         load_metric("not_there")
     with pytest.raises(InputError, match=r"'chrf\+\+' given, must be another than bleu, .* of every report"):
         load_metric("chrf++")
+    with pytest.raises(InputError, match=r"'rogue' cannot be loaded \(did you mean 'rouge'\?\): "):
+        load_metric("rogue")
+    with pytest.raises(InputError, match="; did you mean 'chrf'"):
+        sacrebleu_metrics(["chff"], False, "13a")
     path = write_metric(tmp_path, "image", '"predictions": text, "images": text')
     with pytest.raises(InputError, match=r"image' needs \['images'\], must need predictions, references or sources"):
         load_metric(path)

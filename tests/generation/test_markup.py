@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import random
+import time
 from html.parser import HTMLParser
 
 import numpy as np
@@ -200,6 +201,14 @@ def test_an_element_may_go_over_sentences():
     translations = ("Yes.", "0-0"), ("he comes.", "0-0 1-1"), ("she goes.", "0-0 1-1")
     found = translated("Ja. <b>Er kommt. Sie</b> geht.", *translations)
     assert found == "Yes. <b>he comes. she</b> goes."
+
+
+@pytest.mark.parametrize("begins", ["<a ", "</", "<?", "<", '<a b="'])
+def test_tags_that_never_end_are_read_in_linear_time(begins):
+    text = begins * (30_000 // len(begins))
+    started = time.process_time()
+    document = HTMLText(text)
+    assert time.process_time() - started < 1 and document.render(document.blocks).count("&lt;") == text.count("<")
 
 
 class OpenTags(HTMLParser):

@@ -75,8 +75,6 @@ def test_damaged_record_is_named(make_run, fields, message):
 @pytest.mark.parametrize(
     ("file", "fields"),
     [
-        ("metrics.json", {"test": [1]}),
-        ("metrics.json", {"test": {"bleu": {"value": "x"}}}),
         ("metrics.json", {"updates": {"a": 1}}),
         ("cleaning.json", {"dropped": [1]}),
         ("model/config.json", {"decoder_ln_mode": [1]}),
@@ -87,6 +85,16 @@ def test_records_that_were_changed_by_hand_are_named(make_run, file, fields):
     run = make_run()
     edit_json(run / file, **fields)
     with pytest.raises(InputError, match="run: a record of the run is damaged: "):
+        write_card(run)
+
+
+@pytest.mark.parametrize(
+    "scores", [[1], {"bleu": {"value": "x"}}, {"corpora": {"a": {"bleu": {"value": None}}}}], ids=str
+)
+def test_scores_that_were_changed_by_hand_are_named(make_run, scores):
+    run = make_run()
+    edit_json(run / "metrics.json", test=scores)
+    with pytest.raises(InputError, match="run/metrics.json: damaged, test must be scores with a `value` each"):
         write_card(run)
 
 

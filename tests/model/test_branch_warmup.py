@@ -101,6 +101,28 @@ def test_schedules(schedule, factor):
         advance(model, 1)
 
 
+@pytest.mark.parametrize(
+    ("schedule", "floor"),
+    [
+        ("stagewise_0", lambda layer, depth: 0),
+        ("stagewise_L", lambda layer, depth: 1 / depth),
+        ("stagewise_sqrt_L", lambda layer, depth: 1 / math.sqrt(depth)),
+        ("stagewise_sqrt_l", lambda layer, depth: 1 / math.sqrt(layer)),
+    ],
+)
+def test_stagewise_schedules_warm_up_a_layer_after_the_other(schedule, floor):
+    model = make("pre_ln", branch_warmup={"schedule": schedule, "updates": 10}, decoder_layers=4)
+    for t in range(45):
+        for stack in (model.model.encoder, model.model.decoder):
+            depth, stage = len(stack.layers), t / 10
+            factors = [layer.branch_warmup().item() for layer in stack.layers]
+            lows = [floor(layer, depth) for layer in range(1, depth + 1)]
+            steps = [min(1, max(0, stage - before)) for before in range(depth)]
+            assert factors == pytest.approx([low + (1 - low) * s for low, s in zip(lows, steps, strict=True)])
+        advance(model, 1)
+    assert all(warmup.is_finished for warmup in branch_warmups(model))
+
+
 def test_defaults_are_those_of_the_papers():
     assert make("pre_ln", branch_warmup={}).config.stack_branch_warmup("encoder") == BranchWarmupSettings(
         "linear", 1000

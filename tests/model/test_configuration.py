@@ -122,7 +122,7 @@ BAD = [
     ),
     ({"norm_type": "batch_norm"}, "norm_type cannot be 'batch_norm'. Allowed: .*rms_norm"),
     ({"init_style": "he"}, "init_style cannot be 'he'. Allowed: .*fairseq_main"),
-    ({"position_embedding_type": "relative"}, "position_embedding_type cannot be 'relative'"),
+    ({"position_embedding_type": "alibi"}, "position_embedding_type cannot be 'alibi'"),
     ({"activation_function": "sine"}, "activation_function cannot be 'sine'"),
     ({"encoder_attention_heads": 7}, "encoder_attention_heads must divide d_model, but 512 % 7"),
     ({"decoder_layers": 0}, "decoder_layers must be at least 1, not 0"),

@@ -73,13 +73,28 @@ def test_without_phrases_the_search_is_that_of_others(model, inputs):
 
 
 def test_progress_counts_tokens_of_phrases():
-    start = Progress.of([[[1, 2], [3]], [[1, 1, 4]]])
+    start = Progress.of([[[1, 2], [3]], [[1, 1, 4]]], lambda last, token: 0)
     assert start.lacking == 5 and start.needed() == {1, 3}
     assert start.after(1).needed() == {1, 2, 3} and start.after(9).lacking == 5
     assert start.after(1).after(1).needed() == {1, 2, 3, 4}  # the second 1 begins the other phrase or goes on
     assert start.after(1).after(2).missing == (1,) and start.after(3).missing == (1,)
     assert start.after(1).after(1).after(4).missing == (0,)
     assert beams_for([[[1, 2], [3]], [[1, 1, 4]]]) == 8
+
+
+def after(progress, *tokens):
+    for token in tokens:
+        progress = progress.after(token)
+    return progress.missing
+
+
+def test_phrases_are_whole_words():
+    """Tokens from 10 on are so many letters of a word, less 10."""
+    start = Progress.of([[[1], [1, 15, 4]], [[12, 2]]], lambda last, token: max(0, token - 10))
+    assert after(start, 1, 12) == (1,) and after(start, 1, 12, 11) == after(start, 1, 15) == (0, 1)
+    assert after(start, 1, 3, 19) == (1,)  # another word follows
+    assert after(start, 1, 15, 4) == (1,)  # the longer alternative
+    assert after(start, 12, 2) == (0,) and after(start, 5, 12, 2) == (0, 1)  # within a word
 
 
 @pytest.mark.parametrize("changes", [{"num_beams": 1}, {"do_sample": True}, {"fast_decoding": False}])

@@ -65,6 +65,8 @@ INITIAL = {
     ("mhc", "dynamic_weight"): 0.0,
     ("mhc", "dynamic_scale"): 0.01,
     ("attention_residuals", "query"): 0.0,
+    ("siamese_norm", "gain"): 1.0,
+    ("dense_former", "outer_weight"): 0.0,
 }
 
 
@@ -72,14 +74,19 @@ def initial_value(mode, name, module, parameter, options):
     """Of a parameter of a mode that is fresh: of norms and scales 1, of biases and shifts 0."""
     if name == "weight" and type(module).__name__ == "LayerMix":
         return 1 / len(parameter)
-    if name == "weight" and type(module).__name__ == "DepthWeightedAverage":
+    if name == "weight" and type(module).__name__ in ("DepthWeightedAverage", "DynamicAverage"):
         return torch.eye(len(parameter))[-1]
+    if name == "inner_weight":
+        assert 0.4 < parameter.std() * parameter.shape[1] ** 0.5 < 1.6
+        return parameter.detach()
     if name in ("weight", "bias"):
         return float(name == "weight")
     if mode == "admin_torch":
         n = module.place.sublayers_per_layer * module.place.num_layers
         return math.sqrt((n + 1) / math.log(n + 1) - 1)
     if name in ("static_read", "static_write", "static_mix") and (mode, name) not in INITIAL:
+        if not hasattr(module, "place"):
+            return 0.0  # of the end of a stack
         n = options.get("streams", 4)
         own = torch.eye(n)[module.place.index % n]  # sub-layer k reads stream k mod n
         if mode == "hyper_connections":
@@ -103,6 +110,9 @@ initial_cases = pytest.mark.parametrize(
         ("hyper_connections", {"streams": 2, "dynamic": False}),
         ("mhc", {"streams": 3}),
         ("mhc", {"mixing": "kronecker"}),
+        ("mhc", {"learned_end": True}),
+        ("siamese_norm", {"hybrid": True}),
+        ("dense_former", {"dynamic": True}),
     ],
     ids=str,
 )
@@ -298,9 +308,11 @@ STARTS = [  # a mode with its options, and the simpler one whose equation it fol
     ("layer_scale", {}, "pre_ln", {}),
     ("dense_former", {}, "pre_ln", {}),
     ("dense_former", {"dilation": 2, "period": 2}, "pre_ln", {}),
+    ("dense_former", {"dynamic": True}, "pre_ln", {}),
     ("hyper_connections", {"dynamic": False}, "pre_ln", {}),
     ("hyper_connections", {"streams": 3}, "pre_ln", {}),
     ("pre_ln_gpas", {}, "pre_ln", {}),
+    ("ln_scaling_gpas", {}, "ln_scaling", {}),
     ("sandwich_ln_gpas", {}, "sandwich_ln", {}),
     ("deep_norm_gpas", {}, "deep_norm", {}),
     ("mix_ln_gpas", {"fraction": 0.4}, "mix_ln", {"fraction": 0.4}),
@@ -406,7 +418,7 @@ def foldable(mode, **options):
 
 def test_only_some_scales_fold():
     """GPAS has gradients that no other mode has."""
-    assert foldable("deep_norm_gpas") == {} and foldable("pre_ln_gpas") == {}
+    assert foldable("deep_norm_gpas") == {} and foldable("pre_ln_gpas") == {} and foldable("ln_scaling_gpas") == {}
     assert foldable("deep_norm") == {"shortcut": (2 * 3) ** 0.25}
     assert foldable("ln_scaling") == {"norm": pytest.approx(2**-0.5)}
     assert foldable("branch_norm") == {} and foldable("keel") == {} and foldable("xskip") == {}
@@ -437,3 +449,5 @@ def test_where_probes_find_the_shortcut_and_the_norm_of_the_branch(mode):
         assert connection.norm_on_branch == NORMS_ON_BRANCHES.get(mode)
     first, second = (layer.ffn_residual for layer in model_of("hybrid_norm", star=True).model.encoder.layers[:2])
     assert (first.shortcut_at, second.shortcut_at) == ("input", "branch.input")
+    layer = model_of("siamese_norm", hybrid=True).model.encoder.layers[0]
+    assert (layer.self_attn_residual.shortcut_at, layer.ffn_residual.shortcut_at) == ("input", "post_norm.output")

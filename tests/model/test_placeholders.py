@@ -13,7 +13,7 @@ from residual_hf.generation import translator as translator_module
 from residual_hf.generation.decode import Candidate
 from residual_hf.generation.translator import Translator
 from residual_hf.model.pipeline_translation import TranslationPipeline
-from residual_hf.model.placeholders import PLACEHOLDER_TOKENS, EditedText, masked, masked_pair, restored
+from residual_hf.model.placeholders import PLACEHOLDER, PLACEHOLDER_TOKENS, EditedText, masked, masked_pair, restored
 from residual_hf.model.translation_inputs import TranslationInputs
 
 TEXTS = [
@@ -37,7 +37,7 @@ def copying():
     [
         (TEXTS[0], "zwei <ph1> <ph2> <ph3> <ph4> <ph5>, <ph6> (1,<ph7>.<ph8>) und <ph1>"),
         (TEXTS[1], "<ph1><ph2>"),
-        (TEXTS[2], "B<ph1> aus den <ph2>ern <ph3> %%"),
+        (TEXTS[2], "B<ph1> aus den <ph2>ern <ph3> <ph4>"),
         (TEXTS[4], TEXTS[4]),
     ],
 )
@@ -45,6 +45,34 @@ def test_spans_become_tokens_and_come_back(text, read):
     edited = masked(text)
     assert edited.text == read and restored(read, edited).text == text
     assert edited.inverse().text == text
+
+
+@pytest.mark.parametrize(
+    "span",
+    [
+        "{n, plural, offset:1 =0 {none of {x}} one {# file} other {# files}}",
+        "{when, date, short}",
+        "{{ user.name | upper }}",
+        "{{#if is_new}}",
+        "{{{raw}}}",
+        "{%- if x == 3 -%}",
+        "{# a remark #}",
+        "<%= @name %>",
+        "%{count}",
+        "%5.2lf",
+        "%%",
+        "https://de.wikipedia.org/wiki/Köln_(Stadt)",
+        "www.a.org/b?c=(1)&d",
+    ],
+)
+def test_a_span_is_found_whole(span):
+    for text in (f"A ({span}), b", f"„{span}“.", f"看{span}。好"):
+        assert PLACEHOLDER.findall(text) == [span]
+
+
+@pytest.mark.parametrize("text", ["{Hello, world}", "100 %", "see {that one} now", "(www)", "a}} b {{"])
+def test_other_text_is_none(text):
+    assert not PLACEHOLDER.findall(text)
 
 
 def test_they_come_back_in_any_order_without_tokens_of_the_model():

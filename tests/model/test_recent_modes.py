@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import math
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -29,7 +30,7 @@ def test_a_fresh_dense_former_is_pre_ln():
     torch.testing.assert_close(logits(dense), logits(pre_ln))
 
 
-@pytest.mark.parametrize("host", ["pre_ln", "sandwich_ln", "deep_norm", "mix_ln"])
+@pytest.mark.parametrize("host", ["pre_ln", "ln_scaling", "sandwich_ln", "deep_norm", "mix_ln"])
 def test_fresh_gpas_is_its_host_bitwise(host):
     model = randomise(make(host))
     assert torch.equal(logits(copy_shared(model, make(f"{host}_gpas"))), logits(model))
@@ -105,3 +106,39 @@ def test_fresh_kromhc_hardly_mixes_and_has_half_of_the_parameters():
 def test_kronecker_mixing_needs_a_power_of_two(streams):
     with pytest.raises(StrictDataclassError, match=f"streams: {streams} given, must be a power of 2 above 1"):
         make("mhc", ln_mode_options={"mixing": "kronecker", "streams": streams})
+
+
+def test_mhc_is_that_of_deepseek_v4():
+    """The weights of a sub-layer and of the end, with the same parameters; there the matrix is transposed."""
+    deepseek = pytest.importorskip("transformers.models.deepseek_v4.modeling_deepseek_v4")
+    model = randomise(make("mhc", ln_mode_options={"learned_end": True}))
+    ours, end = model.model.encoder.layers[0].ffn_residual, model.model.encoder.boundary
+    sizes = {"hc_mult": 4, "hc_sinkhorn_iters": 20, "hc_eps": 0.0, "hidden_size": WIDTH, "rms_norm_eps": 1e-5}
+    theirs, head = (
+        kind(SimpleNamespace(**sizes)) for kind in (deepseek.DeepseekV4HyperConnection, deepseek.DeepseekV4HyperHead)
+    )
+    states = torch.randn(2, 3, 4, WIDTH)
+    with torch.no_grad():
+        read, write, mix = (ours.dynamic_weight * ours.weights_norm.weight).split((4, 4, 16))
+        theirs.fn.copy_(torch.cat([read, write, mix.unflatten(0, (4, 4)).transpose(0, 1).flatten(0, 1)]))
+        theirs.base.copy_(torch.cat([ours.static_read, ours.static_write, ours.static_mix.mT.flatten()]))
+        theirs.scale.copy_(ours.dynamic_scale)
+        head.hc_fn.copy_(end.dynamic_weight * end.weights_norm.weight)
+        head.hc_base.copy_(end.static_read)
+        head.hc_scale.copy_(end.dynamic_scale)
+        write, mix, collapsed = theirs(states)
+        reading, mixing, writing = ours.weights(states)
+        torch.testing.assert_close(torch.einsum("...n,...nd->...d", reading, states), collapsed)
+        torch.testing.assert_close((writing, mixing), (write, mix))
+        end.norm = nn.Identity()
+        torch.testing.assert_close(end.end(states.unbind(-2)), head(states))
+
+
+def test_a_fresh_dynamic_dense_former_learns_both_maps():
+    """Its weights start at those of Pre-LN; W1 receives gradients as soon as W2 has left 0."""
+    average = make("dense_former", ln_mode_options={"dynamic": True}).model.encoder.boundary.average
+    history = tuple(torch.randn(3, 2, 3, WIDTH))
+    assert torch.equal(average(history), history[-1])
+    nn.init.ones_(average.outer_weight)
+    average(history).square().sum().backward()
+    assert average.inner_weight.grad.abs().max() > 0

@@ -378,6 +378,17 @@ def test_mixing_weights_of_a_new_model():
         mixing.mixing_weights(model_of("post_ln"), batch)
 
 
+def test_mixing_weights_that_depend_on_the_token_are_means():
+    model, batch = model_of("dense_former", ln_mode_options={"dynamic": True}), random_batch(2, 5)
+    average, seen = model.model.encoder.layers[1].self_attn_residual.average, []
+    with torch.no_grad():
+        average.outer_weight.normal_()
+    average.register_forward_pre_hook(lambda module, inputs: seen.append(module.weights(inputs[0])))
+    rows = [r.weight for r in mixing.mixing_weights(model, batch) if "encoder.layers.1." in r.module]
+    assert rows == pytest.approx(seen[0].flatten(0, 1).mean(0).tolist(), rel=1e-4)
+    assert rows != pytest.approx([0.0, 1.0], abs=1e-3)
+
+
 def test_models_of_transformers():
     from transformers import MarianConfig, MarianMTModel, T5Config, T5ForConditionalGeneration
 

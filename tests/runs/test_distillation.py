@@ -198,7 +198,9 @@ def test_bad_options_are_named_before_anything_is_written(tmp_path, recipe, opti
 
 def test_a_student_cannot_start_from_a_model_of_other_sizes(tmp_path, recipe):
     tuned = from_mapping(Recipe, recipe.as_dict() | {"model": {"from": "runs/my_run/model"}})
-    with pytest.raises(InputError, match="model.from: given in the recipe, must be absent"):
+    with pytest.raises(
+        InputError, match="model.from: given in the recipe, must be absent.*; give another with --recipe"
+    ):
         distill(tuned, lambda: None, tmp_path / "distilled")
 
 

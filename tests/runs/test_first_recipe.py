@@ -59,6 +59,9 @@ def test_a_file_of_pairs_becomes_a_recipe(corpus, capsys):
     Path("p.tsv").write_text("".join(f"{source}\t{target}\n" for source, target in pairs))
     assert main(["init", "p.tsv", "--trial", "0"]) == 2
     assert "--source-lang: missing, p.tsv does not end in a language code" in capsys.readouterr().err
+    Path("p.jsonl").write_text(json.dumps(dict.fromkeys(("en", "de", "fr"), "x")))
+    assert main(["init", "p.jsonl", "--target-lang", "de"]) == 2
+    assert "--source-lang: missing, p.jsonl has en, de, fr" in capsys.readouterr().err
     assert main(["init", "p.tsv", "--source-lang", "en", "--target-lang", "de", "--trial", "0"]) == 0
     assert "data: 360 training, 20 validation and 20 test pairs" in capsys.readouterr().out
     lines = [json.dumps({"text": source, "into": target + "\nline"}) for source, target in pairs]

@@ -121,6 +121,9 @@ def test_another_tokenizer_is_refused(run):
     path.write_text(path.read_text() + "\n")
     with pytest.raises(InputError, match="tokenizer: other files"):
         check(recipe, folder)
+    path.unlink()
+    with pytest.raises(InputError, match="run/tokenizer has no tokenizer_config.json"):
+        check(recipe, folder)
 
 
 def test_a_streamed_corpus_of_another_size_is_refused(tmp_path):

@@ -32,10 +32,16 @@ from residual_hf.cli import main
 from residual_hf.generation.generation_settings import DecodingSettings
 from residual_hf.generation.html_text import visible_text
 from residual_hf.generation.translator import Translator
+from residual_hf.serving.app import serve
 from residual_hf.serving.languages import Languages
 from residual_hf.serving.server_settings import ServerSettings
 
 KEY = "a secret"
+FIELDS = b"".join(
+    b'--x\r\nContent-Disposition: form-data; name="%s"\r\n\r\n%s\r\n' % field
+    for field in ((b"source", b"de"), (b"target", b"en"))
+)
+FIELDS += b"--x--\r\n"
 FORM = b'--x\r\nContent-Disposition: form-data; name="q"\r\n\r\n\xff\r\n--x--\r\n'
 
 
@@ -160,6 +166,9 @@ def test_bad_requests_name_the_field(server, fields, status, message):
         (b'{"q": "\\ud800", "source": "de", "target": "en"}', "application/json", 400),
         (b"[]", "application/json", 400),
         (b"q=%FF%FE", "application/x-www-form-urlencoded", 400),
+        (b"q=%FF&source=de&target=en", "application/x-www-form-urlencoded", 400),
+        (b"q=\xff&source=de&target=en", "application/x-www-form-urlencoded", 400),
+        (FORM[:-7] + FIELDS, "multipart/form-data; boundary=x", 400),
         (b"nonsense", "multipart/form-data; boundary=x", 400),
         (b"nonsense", "multipart/form-data", 400),
         (FORM, "multipart/form-data; boundary=x; charset=undefined", 400),
@@ -170,6 +179,11 @@ def test_bad_requests_name_the_field(server, fields, status, message):
 def test_malformed_bodies_are_errors_of_the_client(server, body, content_type, status):
     code, _, answer = server.request("translate", body, content_type)
     assert code == status and set(answer) == {"error"}
+
+
+def test_a_query_must_be_utf_8(server):
+    assert server.request("translate?q=%FF&source=de&target=en", b"", "")[0] == 400
+    assert server.request("translate?q=%C3%BC&source=de&target=en", b"", "")[0] == 200
 
 
 def test_unknown_paths_and_methods(server):
@@ -322,3 +336,6 @@ def test_settings_and_languages_are_checked_before_the_start(german, tmp_path, c
     assert "port: 70000 given" in capsys.readouterr().err
     assert main(["serve", "nowhere", "--api-keys", str(tmp_path / "none")]) == 2
     assert "a file with one key per line" in capsys.readouterr().err
+    for host in ("300.1.1.1", "203.0.113.7"):
+        with pytest.raises(InputError, match=f"--host {host} --port 0: cannot be listened on: "):
+            serve(lambda: pytest.fail("loaded"), ServerSettings(host=host, port=0))

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import itertools
+import logging
 import socket
 import time
 
@@ -15,7 +16,9 @@ pytest.importorskip("fastapi", reason="needs the extra 'serve'")
 from support.server import Server
 
 from residual_hf.generation.translator import Translator
+from residual_hf.serving.http_limits import uvicorn_config
 from residual_hf.serving.languages import Languages
+from residual_hf.serving.server_settings import ServerSettings
 
 POST = b"POST /translate HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
 SECONDS = 0.4  # of the server for a client
@@ -28,6 +31,14 @@ def server():
     server = Server(Languages({"german": translator}), char_limit=300, timeout=SECONDS, max_connections=8)
     yield server
     server.close()
+
+
+def test_the_access_log_has_no_queries():
+    uvicorn_config(None, ServerSettings())
+    (handler,) = logging.getLogger("uvicorn.access").handlers
+    values = ("127.0.0.1:1", "GET", "/translate?q=secret&api_key=secret", "1.1", 200)
+    record = logging.makeLogRecord({"msg": '%s - "%s %s HTTP/%s" %d', "args": values})
+    assert handler.filter(record) and record.getMessage() == '127.0.0.1:1 - "GET /translate HTTP/1.1" 200'
 
 
 def connect(server, data=b""):

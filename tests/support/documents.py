@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from residual_hf.documents import translation
@@ -12,6 +13,8 @@ from residual_hf.generation.markup import Document
 
 class UpperCase:
     """What `translate_document` needs of a translator."""
+
+    model = SimpleNamespace(config=SimpleNamespace(target_lang="de"))
 
     def encode(self, sentences: Any, *languages: Any) -> None:
         pass

@@ -17,15 +17,17 @@ import math
 
 import torch
 
-from support.plain_models import LN, RMS, gpas, kronecker, sinkhorn_knopp, weighted
-
-EQUATIONS = {}
-
-
-def equation(function):
-    """Decorator: the equation of the mode of that name. Its keywords are the options with their defaults."""
-    EQUATIONS[function.__name__] = function
-    return function
+from support import gpas_equations  # noqa: F401  registers them
+from support.plain_models import (
+    EQUATIONS,  # noqa: F401
+    LN,
+    RMS,
+    deep_norm_alpha,
+    equation,
+    kronecker,
+    sinkhorn_knopp,
+    weighted,
+)
 
 
 @equation
@@ -119,8 +121,11 @@ def dlcl_pre(s, x):
 
 
 @equation
-def dense_former(s, x, dilation=1, period=1):
-    """Pre-LN layers;  after each `period`-th x <- sum_k W_lk y_k over every `dilation`-th output back from l"""
+def dense_former(s, x, dilation=1, period=1, dynamic=False):
+    """Pre-LN layers;  after each `period`-th x <- sum_k W_lk y_k over every `dilation`-th output back from l
+
+    `dynamic`: W_l + W2 GELU(W1 RMS(y_l)) for each token
+    """
     averages = [getattr(layer[0], "average", None) for layer in s.layers] + [getattr(s.end, "average", None)]
     outputs = [x]
     for depth, layer in enumerate(s.layers, start=1):
@@ -129,23 +134,33 @@ def dense_former(s, x, dilation=1, period=1):
         outputs.append(x)
         assert (averages[depth] is None) == (depth % period != 0)
         if depth % period == 0:
-            x = weighted(averages[depth].weight, outputs[depth % dilation :: dilation])
+            p, weights = averages[depth], averages[depth].weight
+            if dynamic:
+                z = RMS(x, p.norm) @ p.inner_weight.mT
+                z = z * (1 + torch.tanh((2 / math.pi) ** 0.5 * (z + 0.044715 * z**3))) / 2
+                weights = (weights + z @ p.outer_weight.mT).unsqueeze(-1).unbind(-2)
+            x = weighted(weights, outputs[depth % dilation :: dilation])
     return LN(x, s.end.norm)
 
 
 @equation
-def attention_residuals(s, x, block_size=1):
-    """Branches read sum_i p_i v_i, p = softmax_i(w . RMS(v_i)), of v_0 = x_0 and the sums of blocks of outputs"""
+def attention_residuals(s, x, block_size=1, delta=False):
+    """Branches read sum_i p_i v_i, p = softmax_i(w . RMS(v_i)), of v_0 = x_0 and the sums of blocks of outputs
+
+    `delta`: h = x + sum_i p_i v_i of the complete blocks with the Pre-LN state x;  out = LN x
+    """
 
     def read(p):
-        blocks = [sum(outputs[i : i + block_size]) for i in range(0, len(outputs), block_size)]
+        seen = outputs[: len(outputs) // block_size * block_size] if delta else outputs
+        blocks = [sum(seen[i : i + block_size]) for i in range(0, len(seen), block_size)]
         values = torch.stack([x, *blocks])
-        return ((RMS(values, p.norm) @ p.query).softmax(0).unsqueeze(-1) * values).sum(0)
+        state = x + sum(outputs) if delta else 0
+        return state + ((RMS(values, p.norm) @ p.query).softmax(0).unsqueeze(-1) * values).sum(0)
 
     outputs = []
     for c in s:
         outputs.append(c.f(LN(read(c.depth_attention) if outputs else x, c.norm)))
-    return LN(read(s.end.depth_attention), s.end.norm)
+    return LN(x + sum(outputs) if delta else read(s.end.depth_attention), s.end.norm)
 
 
 # Factors on the shortcut
@@ -188,13 +203,6 @@ def xskip(s, x, skip_scale=1.0):
     for c in s:
         x = skip_scale * x + c.f(x)
     return x
-
-
-def deep_norm_alpha(s):
-    """0.81 (N^4 M)^(1/16) in an encoder of N and (3M)^(1/4) in a decoder of M layers, (2L)^(1/4) alone"""
-    if s.others is None:
-        return (2 * s.N) ** 0.25
-    return 0.81 * (s.N**4 * s.others) ** (1 / 16) if s.is_encoder else (3 * s.N) ** 0.25
 
 
 @equation
@@ -361,12 +369,19 @@ def hybrid_norm(s, x, star=False):
 
 
 @equation
-def siamese_norm(s, x):
-    """p = LN_x(x); a = f(LN_z(p + LN_y(y))); x <- p + a/sqrt(s l); y <- y + a;  out = LN(LN(x) + LN(y))"""
+def siamese_norm(s, x, hybrid=False):
+    """p = LN_x(x); a = f(LN_z(p + LN_y(y))); x <- p + a/sqrt(s l); y <- y + a;  out = LN(LN(x) + LN(y))
+
+    `hybrid`: attention has p = x, reads w x + LN_y(y) and has RMS norms on q, k, v of each head
+    """
     y = x
     for c in s:
-        p = LN(x, c.post_norm)
-        a = c.f(LN(p + LN(y, c.pre_norm), c.input_norm))
+        if hybrid and c.kind != "FF":
+            p, heads = x, {name: lambda z, p=p: RMS(z, p) for name, p in zip("qkv", c.qkv, strict=True)}
+            a = c.f(c.gain * x + LN(y, c.pre_norm), **heads)
+        else:
+            p = LN(x, c.post_norm)
+            a = c.f(LN(p + LN(y, c.pre_norm), c.input_norm))
         x, y = p + a / (len(s.layers[0]) * c.l) ** 0.5, y + a
     return LN(LN(x, s.end.post_norm) + LN(y, s.end.pre_norm), s.end.norm)
 
@@ -445,10 +460,10 @@ def hyper_connections(s, x, streams=4, dynamic=True):
 
 
 @equation
-def mhc(s, x, streams=4, mixing="sinkhorn"):
+def mhc(s, x, streams=4, mixing="sinkhorn", learned_end=False):
     """Hyper-connections H <- M H + b a with m = sigmoid(.), b = 2 sigmoid(.), M = Sinkhorn(exp(.)) or Kronecker
 
-    The logits are a static part + scale * RMS(all streams of a token) W.
+    The logits are a static part + scale * RMS(all streams of a token) W. `learned_end`: out = LN(sum_i m_i h_i).
     """
     h = torch.stack([x] * streams, dim=-2)
     for c in s:
@@ -460,42 +475,7 @@ def mhc(s, x, streams=4, mixing="sinkhorn"):
         M = sinkhorn_knopp(logits.exp()) if mixing == "sinkhorn" else kronecker(logits)
         a = c.f(LN((m.unsqueeze(-1) * h).sum(-2), c.norm))
         h = M @ h + b.unsqueeze(-1) * a.unsqueeze(-2)
+    if learned_end:
+        dynamic = RMS(h.flatten(-2), s.end.weights_norm) @ s.end.dynamic_weight.mT
+        h = (s.end.static_read + s.end.dynamic_scale * dynamic).sigmoid().unsqueeze(-1) * h
     return LN(h.sum(-2), s.end.norm)
-
-
-# GPAS
-
-
-@equation
-def pre_ln_gpas(s, x):
-    """x <- GPAS(x + f(LN x)), one gate per layer"""
-    for c in s:
-        x = gpas(x + c.f(LN(x, c.norm)), c.first.gate)
-    return LN(x, s.end.norm)
-
-
-@equation
-def sandwich_ln_gpas(s, x):
-    """x <- GPAS(x + LN_2(f(LN_1 x)))"""
-    for c in s:
-        x = gpas(x + c.f(LN(x, c.norm), lambda a, c=c: LN(a, c.output_norm)), c.first.gate)
-    return LN(x, s.end.norm)
-
-
-@equation
-def deep_norm_gpas(s, x):
-    """x <- LN(alpha GPAS(x) + a)"""
-    for c in s:
-        x = LN(deep_norm_alpha(s) * gpas(x, c.first.gate) + c.f(x), c.norm)
-    return x
-
-
-@equation
-def mix_ln_gpas(s, x, fraction=0.25):
-    """First layers x <- LN(GPAS(x) + a), then x <- GPAS(x + f(LN x));  out = LN x"""
-    for c in s:
-        if c.l <= math.floor(fraction * s.N):
-            x = RMS(gpas(x, c.first.gate) + c.f(x), c.norm)
-        else:
-            x = gpas(x + c.f(RMS(x, c.norm)), c.first.gate)
-    return RMS(x, s.end.norm)

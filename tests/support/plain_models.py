@@ -11,6 +11,14 @@ from types import SimpleNamespace
 import torch
 from torch.nn.functional import linear
 
+EQUATIONS = {}
+
+
+def equation(function):
+    """Decorator: the equation of the mode of that name. Its keywords are the options with their defaults."""
+    EQUATIONS[function.__name__] = function
+    return function
+
 
 def same(x):
     return x
@@ -51,6 +59,13 @@ def weighted(weights, outputs):
 def gpas(x, gate):
     """x - SiLU(g) detach(x)"""
     return x - gate * gate.sigmoid() * x.detach()
+
+
+def deep_norm_alpha(s):
+    """0.81 (N^4 M)^(1/16) in an encoder of N and (3M)^(1/4) in a decoder of M layers, (2L)^(1/4) alone"""
+    if s.others is None:
+        return (2 * s.N) ** 0.25
+    return 0.81 * (s.N**4 * s.others) ** (1 / 16) if s.is_encoder else (3 * s.N) ** 0.25
 
 
 def sinkhorn_knopp(matrix):

@@ -10,6 +10,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from support.recipes import changed, make_recipe
 from support.tiny_translator import tiny_model, tiny_tokenizer
+from support.trainers import make_model, make_trainer
 from transformers import AutoModelForSeq2SeqLM
 
 from residual_hf.base.errors import InputError
@@ -43,6 +44,13 @@ def logits(model):
 
 def trained(model):
     return {name for name, parameter in model.named_parameters() if parameter.requires_grad}
+
+
+def test_layers_with_all_that_is_trained_may_be_dropped(tmp_path):
+    model = make_model(encoder_layerdrop=0.999, decoder_layerdrop=0.999)
+    add_lora(model, LoraSettings(r=2))
+    trainer = make_trainer(tmp_path, model, max_updates=2, eval_every=2)
+    assert trainer.train().global_step == 2 and trainer.state.log_history[0]["grad_norm"] == 0
 
 
 @pytest.fixture

@@ -100,7 +100,7 @@ def test_a_parameter_that_joins_late_has_its_own_bias_correction():
 
 
 @pytest.mark.parametrize(
-    ("name", "first"), [("fairseq_adam", 3), ("adamw", 3), ("radam", 3), ("radam", 8)]
+    ("name", "first"), [("fairseq_adam", 3), ("adamw", 3), ("radam", 3), ("radam", 8), ("sgd", 3)]
 )  # radam moves from update 6 on
 def test_training_goes_on_bit_for_bit_from_a_saved_state(name, first, tmp_path):
     generator = torch.Generator().manual_seed(1)
@@ -264,7 +264,7 @@ def test_schedules_resume():
     [
         (
             lambda: settings(optimizer="adam"),
-            "optimizer: 'adam' given, must be one of 'fairseq_adam', 'radam', 'adamw'",
+            "optimizer: 'adam' given, must be one of 'fairseq_adam', 'radam', 'adamw', 'sgd'",
         ),
         (
             lambda: settings(betas=(0.9, 1.0)),

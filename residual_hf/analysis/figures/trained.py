@@ -6,6 +6,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 from residual_hf.analysis.output import Panel, Point
@@ -15,11 +16,13 @@ from residual_hf.probes.ablation import mean_loss
 from residual_hf.probes.undisturbed import Batch
 
 from .figure import Figure, panels_of
+from .initial import dependencies
 
 PROJECTIONS = {"q_proj": "W^Q", "k_proj": "W^K", "v_proj": "W^V", "out_proj": "W^O"}
 LRS = (3e-4, 1e-3, 3e-3, 1e-2, 3e-2)
 BETAS2 = (0.99, 0.995, 0.999)
 DIVERGED = 20.0
+DEPTHS = {"6 layers": 6, "all layers": 0}
 SMALL = {"width": 64, "ffn": 128, "updates": 200}
 TRAINED = (
     "Trained on the generated corpus, 1,024 tokens per update, Adam at 1e-3 after a warm-up of a fifth of the updates."
@@ -78,6 +81,33 @@ def gradients_over_time(mode: str, seed: int, sizes: dict[str, int]) -> Iterator
         for (update, layer, role), value in values.items():
             if layer in (1, (sizes["layers"] + 1) // 2, sizes["layers"]):
                 yield Point(f"relative {quantity} of {role}", f"{mode}, layer {layer}", seed, update, value / largest)
+
+
+def curves_of_two_depths(mode: str, seed: int, sizes: dict[str, int]) -> Iterator[Point]:
+    for panel, layers in DEPTHS.items():
+        for point in learning_curves(mode, seed, {**sizes, "layers": layers or sizes["layers"]}):
+            if point.panel == "validation NLL":
+                yield replace(point, panel=panel)
+
+
+def dependencies_after_training(mode: str, seed: int, sizes: dict[str, int]) -> Iterator[Point]:
+    for panel, layers in DEPTHS.items():
+        model, corpus = untrained(mode, seed, {**sizes, "layers": layers or sizes["layers"]}, decoder_layers=1)
+        train(model, corpus.train(seed), warmed_up(sizes), sizes["updates"])
+        yield from (replace(p, panel=panel) for p in dependencies(model, next(corpus.valid()), mode, seed))
+
+
+def mixed_stacks(mode: str, seed: int, sizes: dict[str, int]) -> Iterator[Point]:
+    """Relative gradients of the layers of the decoder at the start, and the loss of a training."""
+    for modes in (("post_ln", "post_ln"), ("post_ln", "pre_ln"), ("pre_ln", "pre_ln")):
+        series = " / ".join(modes)
+        fields = dict(zip(("encoder_ln_mode", "decoder_ln_mode"), modes, strict=True))
+        model, corpus = untrained(mode, seed, sizes, **fields)
+        for row in gradients.gradient_norms(model, next(corpus.train(seed))):
+            if (row.stack, row.sublayer, row.location) == ("decoder", "self_attention", "output"):
+                yield Point("decoder: relative gradient", series, seed, row.layer, row.relative)
+        losses = train(model, corpus.train(seed), warmed_up(sizes, 3e-3), sizes["updates"])
+        yield from training_curve(series, seed, losses, sizes)
 
 
 def learning_rates_and_betas(mode: str, seed: int, sizes: dict[str, int]) -> Iterator[Point]:
@@ -152,6 +182,44 @@ def final_nll(
 
 FIGURES = (
     Figure(
+        "admin-1",
+        "Admin (Liu et al. 2020), figures 1 and 9",
+        "Validation NLL in nats per token over updates.",
+        panels_of(DEPTHS, "update", "nats per token"),
+        {"layers": 18, **SMALL, "updates": 100, "tokens": 512},
+        {"width": 512, "ffn": 2048, "updates": 50000, "tokens": 4096},
+        modes=("post_ln", "pre_ln", "admin"),
+        models="Trained on the generated corpus, Adam at 1e-3 after a warm-up of a fifth of the updates.",
+        measure=curves_of_two_depths,
+    ),
+    Figure(
+        "admin-table-1",
+        "Admin (Liu et al. 2020), table 1",
+        "Encoder / decoder. Gradient of the output of self-attention in the decoder, relative to the largest of the "
+        f"model, and the loss of a training at 3e-3; {DIVERGED:g} after a loss that was not finite.",
+        (
+            Panel("decoder: relative gradient", "layer", "relative gradient norm", log_y=True),
+            Panel("training loss", "update", "loss"),
+        ),
+        {"layers": 18, **SMALL, "updates": 100, "tokens": 512},
+        {"width": 512, "ffn": 2048, "updates": 50000, "tokens": 4096},
+        modes=("post_ln",),
+        any_mode=False,
+        models="Trained on the generated corpus, Adam after a warm-up of a fifth of the updates.",
+        measure=mixed_stacks,
+    ),
+    Figure(
+        "admin-8",
+        "Admin (Liu et al. 2020), figures 7 and 8, after a training",
+        "Share of branch j in the input of sub-layer i + 1 of the encoder.",
+        panels_of(DEPTHS, "branch j", "sub-layer i", heat=True),
+        {"layers": 18, **SMALL, "updates": 100, "tokens": 512},
+        {"width": 512, "ffn": 2048, "updates": 50000, "tokens": 4096},
+        modes=("post_ln", "pre_ln", "admin"),
+        models="Trained on the generated corpus with one decoder layer, Adam at 1e-3 after a warm-up of a fifth.",
+        measure=dependencies_after_training,
+    ),
+    Figure(
         "b2t-1",
         "B2T connection (Takase et al. 2023), figures 1 and 6",
         f"Loss of the training and NLL of the validation set, {DIVERGED:g} if the run diverged.",
@@ -207,7 +275,7 @@ FIGURES = (
         f"Validation NLL in nats per token, {DIVERGED:g} if the run diverged. "
         f"Columns: learning rates {', '.join(f'{lr:g}' for lr in LRS)}. Rows: beta_2 {', '.join(map(str, BETAS2))}.",
         (Panel("NLL", "learning rate", "beta_2", heat=True),),
-        {"layers": 6, "width": 32, "ffn": 64, "updates": 50, "tokens": 256},
+        {"layers": 6, "width": 64, "ffn": 128, "updates": 60, "tokens": 512},
         {"width": 512, "ffn": 2048, "updates": 20000, "tokens": 4096},
         modes=("post_ln", "pre_ln", "admin"),
         models="Trained on the generated corpus without warm-up at a constant learning rate.",
