@@ -191,7 +191,7 @@ def test_other_modes_have_no_theorems(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(drawing, "write_points", lambda *arguments: [])
     assert main(["figures", "all", "--modes", "b2t", "--seeds", "1", "--output-dir", str(tmp_path)]) == 0
     left_out = [line for line in capsys.readouterr().err.splitlines() if "left out" in line]
-    assert [line.split(": ")[2] for line in left_out] == ["resi_dual-eq5", "theorems", "reviewer-9"]
+    assert [line.split(": ")[2] for line in left_out] == ["resi_dual-eq5", "theorems", "admin-table-1", "reviewer-9"]
 
 
 def test_figures_of_which_none_can_be_drawn_are_an_error(tmp_path, capsys):
