@@ -10,6 +10,8 @@ os.environ["OMP_NUM_THREADS"] = "1"  # before torch is imported: the tensors are
 
 import pytest
 
+gc.disable()  # while tests are collected: what the libraries load stays
+
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background inherits that it is ignored
 if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:  # under nohup; the commands, which leave it ignored, must see it
     signal.signal(signal.SIGHUP, lambda *_: None)
@@ -80,6 +82,7 @@ def pytest_collection_finish():
 
     torch.set_num_threads(1)  # the tensors are tiny, and tests run side by side
     gc.set_threshold(10_000, 10, 10)
+    gc.enable()
     freeze()
 
 

@@ -52,7 +52,7 @@ def test_custom_mode_trains_and_comes_back_through_remote_code(tmp_path, monkeyp
 
 def test_deep_models_are_checked_at_their_start():
     """100+100 layers of the default mode stay finite in all precisions; without norms and gates they do not."""
-    output = run("depth/initial.py", "--modes", "resi_dual", "xskip", "--device", "cpu")
+    output = run("depth/initial.py", "--modes", "resi_dual", "xskip", "--width", 16, "--device", "cpu")
     assert cells(output, "resi_dual")[2:] == ["finite"] * 3
     assert cells(output, "xskip")[2:] == ["**overflow**"] * 3
 

@@ -250,6 +250,17 @@ def _delete_attempts(place: Path, name: str) -> None:
             shutil.rmtree(path)
 
 
+def numbered_folders(folder: Path, name: str) -> list[Path]:
+    """The folders `NAME-N` in a folder, in the order of N."""
+    found = (path for path in folder.glob(f"{name}-*") if path.is_dir() and path.name.split("-")[-1].isdecimal())
+    return sorted(found, key=number_of)
+
+
+def number_of(folder: Path) -> int:
+    """N of a folder `NAME-N`."""
+    return int(folder.name.split("-")[-1])
+
+
 def set_usual_mode(folder: Path, pattern: str = "*") -> None:
     """Give files in a new folder, at any depth, the mode of the umask; safetensors makes them private."""
     mode = folder.stat().st_mode & 0o666

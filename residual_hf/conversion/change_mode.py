@@ -21,15 +21,7 @@ from residual_hf.model.connections import LN_MODES, STACKS, ResidualConnection, 
 from residual_hf.model.modeling_residual import ResidualForConditionalGeneration
 from residual_hf.model.options import from_mapping
 
-from .fold import (
-    as_double,
-    config_with_modes,
-    connections,
-    copy_into,
-    fold,
-    move_scales,
-    scales_tables,
-)
+from .fold import as_double, config_with_modes, connections, copy_into, fold, move_scales, scales_tables
 
 Mode = type[ResidualConnection]
 

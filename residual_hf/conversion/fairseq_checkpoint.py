@@ -24,11 +24,7 @@ from residual_hf.model.modeling_single_stack import ResidualForCausalLM
 from .fairseq import convert_fairseq_state_dict
 from .fairseq_config import build_config
 from .fairseq_settings import model_settings
-from .fairseq_tokenizer import (
-    fairseq_tokenizer,
-    shows_aggressive_hyphens,
-    shows_escapes,
-)
+from .fairseq_tokenizer import fairseq_tokenizer, shows_aggressive_hyphens, shows_escapes
 from .moses import MosesRules
 from .pickles import load_pickle
 from .placeholders import to_plain
@@ -103,12 +99,7 @@ def build_model(
 ) -> ResidualForConditionalGeneration | ResidualForCausalLM:
     try:
         converted = convert_fairseq_state_dict(weights, config)
-    except (
-        ValueError,
-        TypeError,
-        IndexError,
-        RuntimeError,
-    ) as error:  # of tensors without some axes
+    except (ValueError, TypeError, IndexError, RuntimeError) as error:  # of tensors without some axes
         raise InputError(f"{path}: {error}") from error
     if config.is_decoder_only:
         language_model = ResidualForCausalLM(config)
@@ -164,13 +155,8 @@ def convert_fairseq_checkpoint(
                 f"{name}: {len(tokens)} tokens in {path}, including special tokens, but the checkpoint has {rows}; "
                 "use the dict.txt of the binarised training data"
             )
-    tokenizer = fairseq_tokenizer(
-        source_dict,
-        target_dict,
-        bpe_codes=bpe_codes,
-        sentencepiece=sentencepiece,
-        **moses_rules(moses, config, dictionaries),
-    )
+    rules = moses_rules(moses, config, dictionaries)
+    tokenizer = fairseq_tokenizer(source_dict, target_dict, bpe_codes=bpe_codes, sentencepiece=sentencepiece, **rules)
     tokenizer.model_max_length = config.max_position_embeddings
     if config.is_decoder_only:
         tokenizer.backend_tokenizer.post_processor = prepend_eos()

@@ -70,12 +70,15 @@ def zero_bias(linear: nn.Linear, gain: float) -> None:
 
 @dataclass(frozen=True)
 class InitStyle:
-    """The distributions of one code base for the weights of each role and for biases."""
+    """The distributions of one code base for the weights of each role and for biases.
 
-    qkv: Draw
-    attention_output: Draw
-    ffn_in: Draw
-    ffn_out: Draw
+    The defaults are those of fairseq before March 2020: Xavier everywhere, zero biases.
+    """
+
+    qkv: Draw = xavier_uniform(2**-0.5)
+    attention_output: Draw = xavier_uniform()
+    ffn_in: Draw = xavier_uniform()
+    ffn_out: Draw = xavier_uniform()
     qkv_bias: Draw = zero_bias
     attention_output_bias: Draw = zero_bias
     ffn_bias: Draw = zero_bias
@@ -113,28 +116,12 @@ def init_embedding(table: nn.Embedding | nn.Linear, gain: float, fix_norm: bool 
 INIT_STYLES: dict[str, InitStyle] = {
     # fairseq since March 2020, used by ResiDual and B2T: feed-forward and q, k, v biases keep torch's default
     "fairseq_main": InitStyle(
-        qkv=xavier_uniform(2**-0.5),
-        attention_output=xavier_uniform(),
-        ffn_in=torch_default,
-        ffn_out=torch_default,
-        qkv_bias=torch_default_bias,
-        ffn_bias=torch_default_bias,
+        ffn_in=torch_default, ffn_out=torch_default, qkv_bias=torch_default_bias, ffn_bias=torch_default_bias
     ),
-    # fairseq before that, used by Admin (Transformer-Clinic) and DLCL: Xavier everywhere, zero biases
-    "fairseq_legacy": InitStyle(
-        qkv=xavier_uniform(2**-0.5),
-        attention_output=xavier_uniform(),
-        ffn_in=xavier_uniform(),
-        ffn_out=xavier_uniform(),
-    ),
-    # layer6ai-labs/T-Fixup: as above, but the biases of q, k and v keep torch's default
-    "t_fixup": InitStyle(
-        qkv=xavier_uniform(2**-0.5),
-        attention_output=xavier_uniform(),
-        ffn_in=xavier_uniform(),
-        ffn_out=xavier_uniform(),
-        qkv_bias=torch_default_bias,
-    ),
+    # fairseq before that, used by Admin (Transformer-Clinic) and DLCL
+    "fairseq_legacy": InitStyle(),
+    # layer6ai-labs/T-Fixup: the biases of q, k and v keep torch's default
+    "t_fixup": InitStyle(qkv_bias=torch_default_bias),
     # DeepNet as Transformer-Clinic builds it, and the pseudo-code of the Foundation Transformers paper
     "xavier_normal": InitStyle(
         qkv=xavier_normal, attention_output=xavier_normal, ffn_in=xavier_normal, ffn_out=xavier_normal
@@ -150,9 +137,7 @@ INIT_STYLES: dict[str, InitStyle] = {
         ffn_bias=scaled_torch_default_bias,
     ),
     # Balduzzi et al. 2017 as in Transformer-Clinic: the feed-forward is initially linear
-    "looklinear": InitStyle(
-        qkv=xavier_uniform(2**-0.5), attention_output=xavier_uniform(), ffn_in=mirrored(0), ffn_out=mirrored(1)
-    ),
+    "looklinear": InitStyle(ffn_in=mirrored(0), ffn_out=mirrored(1)),
     # Nguyen & Salazar 2019, Transformers without Tears
     "small_init": InitStyle(
         qkv=small_normal, attention_output=small_normal, ffn_in=xavier_normal, ffn_out=xavier_normal

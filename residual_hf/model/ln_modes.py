@@ -69,20 +69,6 @@ class PreLN(ResidualConnection):
         return (x + sublayer(self.norm(x)),)
 
 
-@dataclass(frozen=True)
-class ResiDualOptions:
-    dual_scale: float = option(
-        1.0, above=0.0, help="s, keeps the dual stream within the range of fp16 (OPUS-100: 0.05)"
-    )
-    main_scale: float = option(1.0, minimum=0.0, help="alpha, weight of the Post-LN stream in the output")
-    dual_layer_norm_eps: float = option(1e-7, above=0.0, help="eps of the dual norm; other norms use layer_norm_eps")
-    output_gain: float = option(
-        1.0,
-        above=0.0,
-        help="initial gain of the two norms whose sum is the output; 0.5 gives the sum the size of one (official: 1)",
-    )
-
-
 class DualStream(StreamBoundary):
     """r_0 = s * x_0 at the start, out = alpha * x + LN(r) at the end."""
 
@@ -116,10 +102,25 @@ class ResiDual(PostLN):
     source = "Xie et al. 2023, ResiDual: Transformer with Dual Residual Connections, section 2.2"
     bibtex = "xie2023residual"
     warmup = "not needed"
-    Options = ResiDualOptions
     Boundary = DualStream
     starts_from = "post_ln"
     starting_options = {"main_scale": 1.0}
+
+    @dataclass(frozen=True)
+    class Options:
+        dual_scale: float = option(
+            1.0, above=0.0, help="s, keeps the dual stream within the range of fp16 (OPUS-100: 0.05)"
+        )
+        main_scale: float = option(1.0, minimum=0.0, help="alpha, weight of the Post-LN stream in the output")
+        dual_layer_norm_eps: float = option(
+            1e-7, above=0.0, help="eps of the dual norm; other norms use layer_norm_eps"
+        )
+        output_gain: float = option(
+            1.0,
+            above=0.0,
+            help="initial gain of the two norms whose sum is the output; 0.5 gives the sum the size of one "
+            "(official: 1)",
+        )
 
     def __init__(self, config: ResidualConfig, place: SublayerPlace):
         super().__init__(config, place)

@@ -56,12 +56,6 @@ class BranchNorm(PostLN):
     folds_into = "post_ln"
 
 
-@dataclass(frozen=True)
-class ScaledBranchOptions:
-    tau: float = option(1.0, above=0.0, help="factor that does not depend on depth")
-    exponent: float = option(0.5, minimum=0.0, help="alpha; 0.5 in tau-ResNet, 1 in CompleteP, 0: the factor is tau")
-
-
 @register_ln_mode("scaled_branch")
 class ScaledBranch(PreLN):
     """Pre-LN with one constant on all branches of a stack, which decreases with its number of sub-layers L.
@@ -76,8 +70,14 @@ class ScaledBranch(PreLN):
         "CompleteP enables compute-efficient deep transformers"
     )
     bibtex = ("zhang2019stabilize", "dey2025completep")
-    Options = ScaledBranchOptions
     folds_into = "pre_ln"
+
+    @dataclass(frozen=True)
+    class Options:
+        tau: float = option(1.0, above=0.0, help="factor that does not depend on depth")
+        exponent: float = option(
+            0.5, minimum=0.0, help="alpha; 0.5 in tau-ResNet, 1 in CompleteP, 0: the factor is tau"
+        )
 
     def __init__(self, config: ResidualConfig, place: SublayerPlace):
         super().__init__(config, place)
@@ -91,13 +91,6 @@ class ScaledBranch(PreLN):
         return (x + self.factor * sublayer(self.norm(x)),)
 
 
-@dataclass(frozen=True)
-class LayerScaleOptions:
-    initial_scale: float = option(
-        0.0, minimum=0.0, help="initial value; 0 means 0.1 for up to 18 layers, 1e-5 for up to 24, 1e-6 for more"
-    )
-
-
 @register_ln_mode("layer_scale")
 class LayerScale(PreLN):
     """Pre-LN with a learned weight per dimension on every branch, initially small.
@@ -109,9 +102,14 @@ class LayerScale(PreLN):
     equation = "x <- x + w * f(LN(x)), w in R^d learned;  out = LN(x)"
     source = "Touvron et al. 2021, Going Deeper with Image Transformers (CaiT)"
     bibtex = "touvron2021going"
-    Options = LayerScaleOptions
     no_weight_decay = ("scale",)
     folds_into = "pre_ln"
+
+    @dataclass(frozen=True)
+    class Options:
+        initial_scale: float = option(
+            0.0, minimum=0.0, help="initial value; 0 means 0.1 for up to 18 layers, 1e-5 for up to 24, 1e-6 for more"
+        )
 
     def __init__(self, config: ResidualConfig, place: SublayerPlace):
         super().__init__(config, place)
@@ -133,11 +131,6 @@ class LayerScale(PreLN):
         return (x + self.scale * sublayer(self.norm(x)),)
 
 
-@dataclass(frozen=True)
-class SkipInitOptions:
-    initial_alpha: float = option(0.0, minimum=0.0, help="initial value, 0 or small")
-
-
 @register_ln_mode("skip_init")
 class SkipInit(ResidualConnection):
     """A learned scalar on every branch, initially 0, and no norms: ReZero with one gate per branch.
@@ -151,9 +144,12 @@ class SkipInit(ResidualConnection):
         "De & Smith 2020, Batch Normalization Biases Residual Blocks Towards the Identity Function in Deep Networks"
     )
     bibtex = "de2020batch"
-    Options = SkipInitOptions
     no_weight_decay = ("alpha",)
     folds_into = "xskip"
+
+    @dataclass(frozen=True)
+    class Options:
+        initial_alpha: float = option(0.0, minimum=0.0, help="initial value, 0 or small")
 
     def __init__(self, config: ResidualConfig, place: SublayerPlace):
         super().__init__(config, place)

@@ -164,7 +164,7 @@ class DynamicAverage(DepthWeightedAverage):
         return weighted_sum(self.weights(history), history[self.members])
 
 
-def average_after(layers: int, config: ResidualConfig, options: DenseFormerOptions) -> DepthWeightedAverage | None:
+def average_after(layers: int, config: ResidualConfig, options: DenseFormer.Options) -> DepthWeightedAverage | None:
     """None where a layer or the end of the stack reads the last output itself."""
     if layers == 0 or layers % options.period != 0:
         return None
@@ -195,13 +195,6 @@ class AverageAtEnd(NormAtEnd):
         return start_of(self.average)
 
 
-@dataclass(frozen=True)
-class DenseFormerOptions:
-    dilation: int = option(1, minimum=1, help="k: read every k-th of the previous outputs, counted back from the last")
-    period: int = option(1, minimum=1, help="p: average only after every p-th layer")
-    dynamic: bool = option(False, help="add weights that depend on the token: w + W2 GELU(W1 RMS(y_l))")
-
-
 @register_ln_mode("dense_former")
 class DenseFormer(PreLN):
     """Pre-LN layers that read a weighted average of the embeddings and all previous layer outputs.
@@ -220,9 +213,16 @@ class DenseFormer(PreLN):
     bibtex = ("pagliardini2024denseformer", "xiao2025muddformer")
     supports_layerdrop = False
     shortcut_at = "norm.input"
-    Options = DenseFormerOptions
     Boundary = AverageAtEnd
     starts_from = "pre_ln"
+
+    @dataclass(frozen=True)
+    class Options:
+        dilation: int = option(
+            1, minimum=1, help="k: read every k-th of the previous outputs, counted back from the last"
+        )
+        period: int = option(1, minimum=1, help="p: average only after every p-th layer")
+        dynamic: bool = option(False, help="add weights that depend on the token: w + W2 GELU(W1 RMS(y_l))")
 
     def __init__(self, config: ResidualConfig, place: SublayerPlace):
         super().__init__(config, place)

@@ -27,16 +27,6 @@ class RescaleOptions:
     )
 
 
-@dataclass(frozen=True)
-class B2TOptions(RescaleOptions):
-    around: str = option(
-        "inner",
-        choices=("inner", "all"),
-        help="norms that x_inp passes by: all but the last of the layer, or all, "
-        "x <- x_inp + LN(x + a) (footnote 2: much worse)",
-    )
-
-
 @register_ln_mode("b2t")
 class B2T(PostLN):
     """The input of a layer is added once more before the last norm of the layer.
@@ -48,7 +38,15 @@ class B2T(PostLN):
     equation = "x <- LN(x + a);  at the end of a layer x <- LN(x_inp + (x + a))"
     source = "Takase et al. 2023, B2T Connection: Serving Stability and Performance in Deep Transformers"
     bibtex = "takase2023b2t"
-    Options = B2TOptions
+
+    @dataclass(frozen=True)
+    class Options(RescaleOptions):
+        around: str = option(
+            "inner",
+            choices=("inner", "all"),
+            help="norms that x_inp passes by: all but the last of the layer, or all, "
+            "x <- x_inp + LN(x + a) (footnote 2: much worse)",
+        )
 
     def forward(self, stream: Stream, sublayer: Sublayer) -> Stream:
         x, x_inp = (*stream, stream[0])[:2]  # after the first sub-layer the stream also holds the input of the layer
@@ -60,11 +58,6 @@ class B2T(PostLN):
     @classmethod
     def init_gain(cls, config: ResidualConfig, place: SublayerPlace, role: str) -> float:
         return place.num_layers**-0.5 if config.ln_options(place.stack).rescale_init == "depth" else 1.0
-
-
-@dataclass(frozen=True)
-class B2TNoLNOptions(RescaleOptions):
-    stack_norm: bool = option(False, help="a norm at the end of the stack (the official code has none)")
 
 
 class OptionalNormAtEnd(StreamBoundary):
@@ -87,8 +80,11 @@ class B2TNoLN(ResidualConnection):
     )
     source = "Takase et al. 2023, B2T Connection, appendix D"
     bibtex = "takase2023b2t"
-    Options = B2TNoLNOptions
     Boundary = OptionalNormAtEnd
+
+    @dataclass(frozen=True)
+    class Options(RescaleOptions):
+        stack_norm: bool = option(False, help="a norm at the end of the stack (the official code has none)")
 
     def __init__(self, config: ResidualConfig, place: SublayerPlace):
         super().__init__(config, place)

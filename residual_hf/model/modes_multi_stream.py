@@ -68,12 +68,6 @@ class MultiStream(PreLN):
         return weighted_sums(mix_and_write, torch.stack((*stream, a), dim=-2)).unbind(-2)
 
 
-@dataclass(frozen=True)
-class HyperConnectionOptions:
-    streams: int = option(4, minimum=1, help="n, the number of copies of the hidden state")
-    dynamic: bool = option(True, help="add weights that depend on the token to the learned constants")
-
-
 @register_ln_mode("hyper_connections")
 class HyperConnections(MultiStream):
     """Several streams with learned weights for reading (input of a branch), mixing, and writing (its output).
@@ -87,9 +81,13 @@ class HyperConnections(MultiStream):
     equation = "a = f(LN(sum_i m_i h_i));  h_j <- sum_i A_ij h_i + b_j a;  m, A, b learned;  out = LN(sum_j h_j)"
     source = "Zhu et al. 2024, Hyper-Connections"
     bibtex = "zhu2024hyper"
-    Options = HyperConnectionOptions
     no_weight_decay = ("static_read", "static_mix", "static_write")
     starts_from = "pre_ln"
+
+    @dataclass(frozen=True)
+    class Options:
+        streams: int = option(4, minimum=1, help="n, the number of copies of the hidden state")
+        dynamic: bool = option(True, help="add weights that depend on the token to the learned constants")
 
     def __init__(self, config: ResidualConfig, place: SublayerPlace):
         super().__init__(config, place)
@@ -233,24 +231,6 @@ class WeightedEnd(CopiedStream):
         return self.norm(weighted_sums(read[..., None, :], states).squeeze(-2))
 
 
-@dataclass(frozen=True)
-class MHCOptions(Settings):
-    streams: int = option(4, minimum=1, help="n, the number of copies of the hidden state")
-    mixing: str = option(
-        "sinkhorn",
-        choices=("sinkhorn", "kronecker"),
-        help="how the mixing matrix is made: by 20 iterations, or as a Kronecker product of 2 x 2 matrices (KromHC)",
-    )
-    learned_end: bool = option(
-        False, help="out = LN(sum_i m_i h_i) with learned m = sigmoid(.), as in DeepSeek-V4, instead of the plain sum"
-    )
-
-    def check(self) -> None:
-        if self.mixing == "kronecker":
-            n = self.streams
-            self.require(n > 1 and n & (n - 1) == 0, "streams", "a power of 2 above 1 with mixing 'kronecker'")
-
-
 @register_ln_mode("mhc")
 class MHC(MultiStream):
     """Hyper-connections whose mixing matrix is doubly stochastic and whose other weights are positive.
@@ -269,9 +249,27 @@ class MHC(MultiStream):
     equation = "hyper-connections with m = sigmoid(.), b = 2 sigmoid(.), A = Sinkhorn(exp(.)) or Kronecker product"
     source = "Xie et al. 2025, mHC: Manifold-Constrained Hyper-Connections; Zhou et al. 2026, KromHC"
     bibtex = ("xie2025mhc", "zhou2026kromhc")
-    Options = MHCOptions
     Boundary = WeightedEnd
     no_weight_decay = ("static_read", "static_mix", "static_write")
+
+    @dataclass(frozen=True)
+    class Options(Settings):
+        streams: int = option(4, minimum=1, help="n, the number of copies of the hidden state")
+        mixing: str = option(
+            "sinkhorn",
+            choices=("sinkhorn", "kronecker"),
+            help="how the mixing matrix is made: by 20 iterations, or as a Kronecker product of 2 x 2 matrices "
+            "(KromHC)",
+        )
+        learned_end: bool = option(
+            False,
+            help="out = LN(sum_i m_i h_i) with learned m = sigmoid(.), as in DeepSeek-V4, instead of the plain sum",
+        )
+
+        def check(self) -> None:
+            if self.mixing == "kronecker":
+                n = self.streams
+                self.require(n > 1 and n & (n - 1) == 0, "streams", "a power of 2 above 1 with mixing 'kronecker'")
 
     def __init__(self, config: ResidualConfig, place: SublayerPlace):
         super().__init__(config, place)
@@ -352,16 +350,6 @@ class DepthAttentionAtEnd(StreamBoundary):
         return self.norm(total(stream) if self.options.delta else self.depth_attention(stream))
 
 
-@dataclass(frozen=True)
-class AttentionResidualOptions:
-    block_size: int = option(
-        1, minimum=1, help="number of sub-layers whose outputs are summed into one member; 1 keeps all outputs"
-    )
-    delta: bool = option(
-        False, help="h = x + sum_i p_i v_i with the state x = sum_i v_i and out = LN(x): Delta Attention Residuals"
-    )
-
-
 @register_ln_mode("attention_residuals")
 class AttentionResiduals(PreLN):
     """Each branch reads a softmax-weighted mean of the embeddings and all previous outputs, with a learned query.
@@ -377,9 +365,17 @@ class AttentionResiduals(PreLN):
     equation = "h = sum_i p_i v_i, p = softmax_i(w . RMSNorm(v_i));  v_new = f(LN(h));  out = LN(sum_i p_i v_i)"
     source = "Kimi Team 2026, Attention Residuals, sections 3.1 and 3.2; Luo et al. 2026, Delta Attention Residuals"
     bibtex = ("kimi2026attention", "luo2026delta")
-    Options = AttentionResidualOptions
     Boundary = DepthAttentionAtEnd
     shortcut_at = None
+
+    @dataclass(frozen=True)
+    class Options:
+        block_size: int = option(
+            1, minimum=1, help="number of sub-layers whose outputs are summed into one member; 1 keeps all outputs"
+        )
+        delta: bool = option(
+            False, help="h = x + sum_i p_i v_i with the state x = sum_i v_i and out = LN(x): Delta Attention Residuals"
+        )
 
     def __init__(self, config: ResidualConfig, place: SublayerPlace):
         super().__init__(config, place)

@@ -59,13 +59,6 @@ class TFixup(ResidualConnection):
         return 1.0 if table == "output" else (9 * config.stack_layers(table)) ** -0.25
 
 
-@dataclass(frozen=True)
-class GateOptions:
-    gate: str = option(
-        "layer", choices=("layer", "sublayer"), help="one gate per layer (as in the official code) or per branch"
-    )
-
-
 @register_ln_mode("rezero")
 class ReZero(ResidualConnection):
     """A learned scalar gate on every branch, initially 0, so that a fresh stack is the identity.
@@ -79,8 +72,13 @@ class ReZero(ResidualConnection):
     bibtex: ClassVar[str | tuple[str, ...]] = "bachlechner2020rezero"
     warmup = "not needed"
     default_init_style = "fairseq_legacy"
-    Options = GateOptions
     folds_into = "xskip"
+
+    @dataclass(frozen=True)
+    class Options:
+        gate: str = option(
+            "layer", choices=("layer", "sublayer"), help="one gate per layer (as in the official code) or per branch"
+        )
 
     def __init__(self, config: ResidualConfig, place: SublayerPlace):
         super().__init__(config, place)

@@ -68,13 +68,6 @@ class OutputLN(PreLN):
         return (x + sublayer(x, self.norm),)
 
 
-@dataclass(frozen=True)
-class MixLNOptions:
-    fraction: float = option(
-        0.25, minimum=0.0, maximum=1.0, help="share of the layers, from the first, that are Post-LN"
-    )
-
-
 @register_ln_mode("mix_ln")
 class MixLN(PreLN):
     """Post-LN in the first floor(fraction * L) of the L layers of a stack, Pre-LN in the others."""
@@ -82,10 +75,15 @@ class MixLN(PreLN):
     equation = "layer < floor(fraction * L): x <- LN(x + a), else x <- x + f(LN(x));  out = LN(x)"
     source = "Li et al. 2024, Mix-LN: Unleashing the Power of Deeper Layers by Combining Pre-LN and Post-LN"
     bibtex = "li2024mixln"
-    Options = MixLNOptions
     default_norm_type = "rms_norm"
     starts_from = "pre_ln"
     starting_options = {"fraction": 0.0}
+
+    @dataclass(frozen=True)
+    class Options:
+        fraction: float = option(
+            0.25, minimum=0.0, maximum=1.0, help="share of the layers, from the first, that are Post-LN"
+        )
 
     def __init__(self, config: ResidualConfig, place: SublayerPlace):
         super().__init__(config, place)
@@ -94,11 +92,6 @@ class MixLN(PreLN):
     def forward(self, stream: Stream, sublayer: Sublayer) -> Stream:
         (x,) = stream
         return (self.norm(x + sublayer(x)) if self.is_post else x + sublayer(self.norm(x)),)
-
-
-@dataclass(frozen=True)
-class HybridNormOptions:
-    star: bool = option(False, help="HybridNorm*: the first layer is Pre-LN")
 
 
 @register_ln_mode("hybrid_norm")
@@ -113,9 +106,12 @@ class HybridNorm(ResidualConnection):
     equation = "u = x + SA(x) with RMSNorm on q, k, v;  u <- u + CA(u) likewise;  t = LN(u);  x <- t + FF(t)"
     source = "Zhuo et al. 2025, HybridNorm: Towards Stable and Efficient Transformer Training via Hybrid Normalization"
     bibtex = "zhuo2025hybridnorm"
-    Options = HybridNormOptions
     Boundary = NormAtEnd
     default_norm_type = "rms_norm"
+
+    @dataclass(frozen=True)
+    class Options:
+        star: bool = option(False, help="HybridNorm*: the first layer is Pre-LN")
 
     def __init__(self, config: ResidualConfig, place: SublayerPlace):
         super().__init__(config, place)
@@ -157,11 +153,6 @@ class SiameseBoundary(StreamBoundary):
         return self.norm(self.post_norm(x) + self.pre_norm(y))
 
 
-@dataclass(frozen=True)
-class SiameseNormOptions:
-    hybrid: bool = option(False, help="x follows HybridNorm: attention reads w*x + LN_y(y), with norms on q, k and v")
-
-
 @register_ln_mode("siamese_norm")
 class SiameseNorm(ResidualConnection):
     """A Post-LN stream x and a Pre-LN stream y. Every branch reads the sum of their norms and updates both.
@@ -175,8 +166,13 @@ class SiameseNorm(ResidualConnection):
     equation = "p = LN_x(x);  a = f(LN_z(p + LN_y(y)));  x <- p + a/sqrt(s*l);  y <- y + a;  out = LN(LN(x) + LN(y))"
     source = "Li et al. 2026, SiameseNorm: Breaking the Barrier to Reconciling Pre/Post-Norm"
     bibtex = "li2026siamesenorm"
-    Options = SiameseNormOptions
     Boundary = SiameseBoundary
+
+    @dataclass(frozen=True)
+    class Options:
+        hybrid: bool = option(
+            False, help="x follows HybridNorm: attention reads w*x + LN_y(y), with norms on q, k and v"
+        )
 
     def __init__(self, config: ResidualConfig, place: SublayerPlace):
         super().__init__(config, place)

@@ -67,12 +67,6 @@ def profiled_omega(config: ResidualConfig, place: SublayerPlace) -> float:
     return config.admin_profile[before + place.index]
 
 
-@dataclass(frozen=True)
-class AdminTorchOptions:
-    target: str = option("log", choices=("log", "constant", "linear"), help="growth of the output change with depth")
-    learned: bool = option(False, help="learned omega in R^d instead of a constant")
-
-
 @register_ln_mode("admin_torch")
 class AdminTorch(ResidualConnection):
     """Admin with omega in closed form, equal for all n sub-layers of a stack, without profiling.
@@ -83,9 +77,15 @@ class AdminTorch(ResidualConnection):
     equation = "x <- LN(omega * x + a), omega = sqrt((n+1)/ln(n+1) - 1)"
     source = "Microsoft 2022, admin-torch"
     bibtex = ("microsoft2022admin", "liu2020understanding")
-    Options = AdminTorchOptions
     default_init_style = "fairseq_legacy"
     folds_into = "post_ln"
+
+    @dataclass(frozen=True)
+    class Options:
+        target: str = option(
+            "log", choices=("log", "constant", "linear"), help="growth of the output change with depth"
+        )
+        learned: bool = option(False, help="learned omega in R^d instead of a constant")
 
     def __init__(self, config: ResidualConfig, place: SublayerPlace):
         super().__init__(config, place)
@@ -123,11 +123,6 @@ def deep_norm_constants(config: ResidualConfig, stack: str) -> tuple[float, floa
     return (3 * m) ** 0.25, (12 * m) ** -0.25
 
 
-@dataclass(frozen=True)
-class DeepNormOptions:
-    torchscale_gain: bool = option(False, help="constant 1.15 instead of 0.87 in the encoder's beta, as in torchscale")
-
-
 @register_ln_mode("deep_norm")
 class DeepNorm(PostLN):
     """A constant shortcut weight above 1 and small initial branches, both computed from the depths of the two stacks.
@@ -139,9 +134,14 @@ class DeepNorm(PostLN):
     equation = "x <- LN(alpha * x + a)"
     source = "Wang et al. 2022, DeepNet: Scaling Transformers to 1,000 Layers"
     bibtex = "wang2022deepnet"
-    Options = DeepNormOptions
     default_init_style = "xavier_normal"
     folds_into = "post_ln"
+
+    @dataclass(frozen=True)
+    class Options:
+        torchscale_gain: bool = option(
+            False, help="constant 1.15 instead of 0.87 in the encoder's beta, as in torchscale"
+        )
 
     def __init__(self, config: ResidualConfig, place: SublayerPlace):
         super().__init__(config, place)
@@ -164,13 +164,6 @@ class DeepNorm(PostLN):
         return beta * 1.15 / 0.87 if inverted else beta
 
 
-@dataclass(frozen=True)
-class KeelOptions:
-    alpha: float | None = option(
-        None, minimum=1.0, help="weight of the shortcut after the first layer; null: the number of sub-layers"
-    )
-
-
 @register_ln_mode("keel")
 class Keel(ResidualConnection):
     """Post-LN with a weight on the shortcut, which is large in deep stacks, and a norm on the input of the branch.
@@ -184,8 +177,13 @@ class Keel(ResidualConnection):
     equation = "x <- LN_1(alpha * x + f(LN_2(x)));  first attention: x <- x + f(LN_2(x))"
     source = "Chen & Wei 2026, Post-LayerNorm Is Back: Stable, ExpressivE, and Deep, equation 8"
     bibtex = "chen2026keel"
-    Options = KeelOptions
     default_norm_type = "rms_norm"
+
+    @dataclass(frozen=True)
+    class Options:
+        alpha: float | None = option(
+            None, minimum=1.0, help="weight of the shortcut after the first layer; null: the number of sub-layers"
+        )
 
     def __init__(self, config: ResidualConfig, place: SublayerPlace):
         super().__init__(config, place)
@@ -203,11 +201,6 @@ class Keel(ResidualConnection):
         return (self.norm(self.alpha * x + sublayer(self.input_norm(x))),)
 
 
-@dataclass(frozen=True)
-class SkipScaleOptions:
-    skip_scale: float = option(2.0, above=0.0, help="lambda, the weight of the shortcut")
-
-
 @register_ln_mode("xskip_ln")
 class XSkipLN(PostLN):
     """A constant weight on the shortcut, in the Post-LN form of the paper, whose code was not released."""
@@ -215,8 +208,11 @@ class XSkipLN(PostLN):
     equation = "x <- LN(lambda * x + a)"
     source = "Liu et al. 2020, Rethinking Skip Connection with Layer Normalization"
     bibtex = "liu2020rethinking"
-    Options = SkipScaleOptions
     folds_into = "post_ln"
+
+    @dataclass(frozen=True)
+    class Options:
+        skip_scale: float = option(2.0, above=0.0, help="lambda, the weight of the shortcut")
 
     def foldable_scales(self) -> dict[str, Tensor | float]:
         return {"shortcut": self.options.skip_scale}
@@ -226,11 +222,6 @@ class XSkipLN(PostLN):
         return (self.norm(self.options.skip_scale * x + sublayer(x)),)
 
 
-@dataclass(frozen=True)
-class PlainSkipScaleOptions:
-    skip_scale: float = option(1.0, above=0.0, help="lambda, the weight of the shortcut")
-
-
 @register_ln_mode("xskip")
 class XSkip(ResidualConnection):
     """A constant weight on the shortcut and no norms."""
@@ -238,7 +229,10 @@ class XSkip(ResidualConnection):
     equation = "x <- lambda * x + a"
     source = "Liu et al. 2020, Rethinking Skip Connection with Layer Normalization"
     bibtex = "liu2020rethinking"
-    Options = PlainSkipScaleOptions
+
+    @dataclass(frozen=True)
+    class Options:
+        skip_scale: float = option(1.0, above=0.0, help="lambda, the weight of the shortcut")
 
     def joining_scales(self) -> dict[str, Tensor | float]:
         return {"shortcut": self.options.skip_scale}
@@ -248,11 +242,6 @@ class XSkip(ResidualConnection):
         return (self.options.skip_scale * x + sublayer(x),)
 
 
-@dataclass(frozen=True)
-class SkipOrderOptions:
-    skip_order: int = option(2, minimum=1, help="lambda, the number of times the input is added and normalized")
-
-
 @register_ln_mode("rskip_ln")
 class RSkipLN(ResidualConnection):
     """Add the input again after each of lambda norms, each with its own gain. The branch runs once."""
@@ -260,7 +249,10 @@ class RSkipLN(ResidualConnection):
     equation = "y_1 = LN_1(x + a),  y_j = LN_j(x + y_{j-1}),  x <- y_lambda"
     source = "Liu et al. 2020, Rethinking Skip Connection with Layer Normalization"
     bibtex = "liu2020rethinking"
-    Options = SkipOrderOptions
+
+    @dataclass(frozen=True)
+    class Options:
+        skip_order: int = option(2, minimum=1, help="lambda, the number of times the input is added and normalized")
 
     def __init__(self, config: ResidualConfig, place: SublayerPlace):
         super().__init__(config, place)
@@ -274,11 +266,6 @@ class RSkipLN(ResidualConnection):
         return (y,)
 
 
-@dataclass(frozen=True)
-class SkipInitOptions:
-    skip_init: float = option(1.0, above=0.0, help="initial value of all components of w")
-
-
 @register_ln_mode("wskip_ln")
 class WSkipLN(PostLN):
     """A learned weight on the shortcut, as in Admin, but without profiling."""
@@ -286,8 +273,11 @@ class WSkipLN(PostLN):
     equation = "x <- LN(w * x + a), w in R^d learned"
     source = "Liu et al. 2020, Rethinking Skip Connection with Layer Normalization"
     bibtex = "liu2020rethinking"
-    Options = SkipInitOptions
     folds_into = "post_ln"
+
+    @dataclass(frozen=True)
+    class Options:
+        skip_init: float = option(1.0, above=0.0, help="initial value of all components of w")
 
     def __init__(self, config: ResidualConfig, place: SublayerPlace):
         super().__init__(config, place)

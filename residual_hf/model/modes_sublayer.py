@@ -35,14 +35,6 @@ class HeadScale(nn.Module):
         return hidden_states * self.weight[:, None].expand(-1, self.head_dim).flatten()
 
 
-@dataclass(frozen=True)
-class NormFormerOptions:
-    scale_residual: bool = option(False, help="ResScale: a learned weight in R^d on the shortcut of the feed-forward")
-    head_scale_position: str = option(
-        "post_out", choices=("post_out", "pre_out"), help="scale heads after W^O (official code) or before it (paper)"
-    )
-
-
 @register_ln_mode("normformer")
 class NormFormer(PreLN):
     """Pre-LN with a norm after self-attention, a norm inside the feed-forward, and a learned scale per attention head.
@@ -54,7 +46,17 @@ class NormFormer(PreLN):
     equation = "x <- x + LN(scale_heads(SA(LN(x))));  x <- x + W2 LN(act(W1 LN(x)))"
     source = "Shleifer et al. 2021, NormFormer: Improved Transformer Pretraining with Extra Normalization"
     bibtex = "shleifer2021normformer"
-    Options = NormFormerOptions
+
+    @dataclass(frozen=True)
+    class Options:
+        scale_residual: bool = option(
+            False, help="ResScale: a learned weight in R^d on the shortcut of the feed-forward"
+        )
+        head_scale_position: str = option(
+            "post_out",
+            choices=("post_out", "pre_out"),
+            help="scale heads after W^O (official code) or before it (paper)",
+        )
 
     def __init__(self, config: ResidualConfig, place: SublayerPlace):
         super().__init__(config, place)
@@ -117,13 +119,6 @@ class SubLN(PreLN):
         return math.sqrt(math.log(3 * m))
 
 
-@dataclass(frozen=True)
-class RealFormerOptions:
-    running_mean: bool = option(
-        False, help="softmax of the mean of the scores instead of their sum; recommended for 30 or more layers"
-    )
-
-
 @register_ln_mode("realformer")
 class RealFormer(PostLN):
     """Post-LN whose attention scores are added to those of the previous layer, separately for each kind of attention.
@@ -135,8 +130,13 @@ class RealFormer(PostLN):
     equation = "S_l = Q_l K_l^T / sqrt(d_h) + S_{l-1};  x <- LN(x + softmax(S_l + mask) V)"
     source = "He et al. 2021, RealFormer: Transformer Likes Residual Attention"
     bibtex = "he2021realformer"
-    Options = RealFormerOptions
     attention_implementations = ("eager",)
+
+    @dataclass(frozen=True)
+    class Options:
+        running_mean: bool = option(
+            False, help="softmax of the mean of the scores instead of their sum; recommended for 30 or more layers"
+        )
 
     def forward(self, stream: Stream, sublayer: Sublayer) -> Stream:
         x, *scores = stream

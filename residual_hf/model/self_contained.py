@@ -203,18 +203,14 @@ def _with_relative_imports(text: str, neighbours: set[str], files: Collection[st
     Raises `ValueError` for imports that cannot be replaced: modules, names from outside the model code, and
     `neighbours` that are not installed. `files` are those of the model code.
     """
-    home = __name__.rpartition(".")[0]
-    package = home.partition(".")[0]
+    package = PACKAGE.partition(".")[0]
     lines = text.splitlines()
     for node in ast.walk(ast.parse(text)):
+        if not isinstance(node, (ast.Import, ast.ImportFrom)):
+            continue
         if isinstance(node, ast.ImportFrom) and node.level == 1 and f"{node.module}.py" in files:
             continue  # the file is from a checkpoint
-        if isinstance(node, ast.Import):
-            modules = [alias.name for alias in node.names]
-        elif isinstance(node, ast.ImportFrom):
-            modules = [node.module or ""]
-        else:
-            continue
+        modules = [alias.name for alias in node.names] if isinstance(node, ast.Import) else [node.module or ""]
         names = {module.partition(".")[0] for module in modules}
         if isinstance(node, ast.Import) and package in names:
             raise ValueError(
@@ -229,16 +225,16 @@ def _with_relative_imports(text: str, neighbours: set[str], files: Collection[st
             raise ValueError(f"line {node.lineno} imports another file of its folder")
         if node.module.partition(".")[0] == package:
             indent = lines[node.lineno - 1][: node.col_offset]
-            imports = [_import_of(node.module, alias, home) for alias in node.names]
+            imports = [_import_of(node.module, alias) for alias in node.names]
             end = node.end_lineno or node.lineno
             lines[node.lineno - 1 : end] = ["\n".join(indent + line for line in imports), *[""] * (end - node.lineno)]
     return "\n".join(lines) + "\n"
 
 
-def _import_of(module: str, alias: ast.alias, home: str) -> str:
-    if module.rpartition(".")[0] != home:  # a name that the package re-exports
+def _import_of(module: str, alias: ast.alias) -> str:
+    if module.rpartition(".")[0] != PACKAGE:  # a name that the package re-exports
         module = getattr(getattr(sys.modules.get(module), alias.name, None), "__module__", module)
-    if module.rpartition(".")[0] != home:
+    if module.rpartition(".")[0] != PACKAGE:
         raise ValueError(f"it imports {alias.name}, which is not part of the model code")
     renamed = f" as {alias.asname}" if alias.asname else ""
     return f"from .{module.rpartition('.')[2]} import {alias.name}{renamed}"

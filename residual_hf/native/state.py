@@ -53,10 +53,8 @@ class DecoderState:
         self.slots, self.max_length = len(sentences.lengths) * beams, max_length
         self.sources = np.arange(len(sentences.lengths), dtype=np.int32).repeat(beams)
         self.ancestors = np.zeros((self.slots, max_length), np.int32)
-        self.lengths, self.entries = (
-            np.zeros(self.slots, np.int32),
-            0,
-        )  # ancestors of each row, and of the cache in use
+        self.lengths = np.zeros(self.slots, np.int32)  # ancestors of each row
+        self.entries = 0  # of the cache that are in use
         empty = torch.empty(0, 2 * self.stack.attention_width, dtype=decoder.dtype)
         self.self_cache = [empty] * self.stack.layers
         if read is not None:

@@ -99,15 +99,10 @@ class Packer:
         packed.weights = self.address(panels.transpose(1, 2))
         return packed
 
-    def query(self, attention: Any, heads: int) -> Linear:
-        """The projection of queries, times what `scaling` is other than that of the kernels."""
-        return self.attention_inputs([attention.q_proj], heads, attention.scaling / attention.head_dim**-0.5)
-
-    def attention_inputs(self, maps: list[nn.Linear], heads: int, factor: float = 1.0) -> Linear:
-        """Projections to heads of the same states, one after another, times a factor."""
-        biases = [m.weight.new_zeros(len(m.weight)) if m.bias is None else m.bias for m in maps]
-        weight = torch.cat([pad_heads(factor * m.weight, heads) for m in maps])
-        bias = torch.cat([pad_heads(factor * bias.unsqueeze(1), heads) for bias in biases])
+    def attention_inputs(self, maps: list[nn.Linear], heads: int) -> Linear:
+        """Projections to heads of the same states, one after another."""
+        weight = torch.cat([pad_heads(m.weight, heads) for m in maps])
+        bias = torch.cat([pad_heads(bias_of(m).unsqueeze(1), heads) for m in maps])
         return self.linear(weight, bias.squeeze(1))
 
     def norm(self, weights: recorder.NormWeights | None) -> Norm:

@@ -11,7 +11,7 @@ from typing import Any
 
 from transformers import TrainerCallback
 
-from residual_hf.base.files import check_space, entries_until, write_json_lines
+from residual_hf.base.files import check_space, entries_until, number_of, write_json_lines
 from residual_hf.data.pipeline import PreparedData
 from residual_hf.records.run_record import RunRecord
 from residual_hf.training.callbacks import (
@@ -22,7 +22,7 @@ from residual_hf.training.callbacks import (
     StopWithoutImprovement,
     show_progress,
 )
-from residual_hf.training.checkpoints import KeepCheckpoints, complete_checkpoints, step_of
+from residual_hf.training.checkpoints import KeepCheckpoints, complete_checkpoints
 from residual_hf.training.diagnostics import DiagnosticsCallback
 from residual_hf.training.divergence import TrainingDivergedError
 from residual_hf.training.trainer import ResidualTrainer
@@ -95,7 +95,7 @@ def fit(trainer: ResidualTrainer, folder: Path, started: float, *, resume: bool 
     """
     checkpoints = complete_checkpoints(folder / "checkpoints") if resume else []
     if trainer.is_world_process_zero():
-        begin_log(folder / "metrics.jsonl", step_of(checkpoints[-1]) if checkpoints else 0)
+        begin_log(folder / "metrics.jsonl", number_of(checkpoints[-1]) if checkpoints else 0)
         check_space(folder, bytes_to_write(trainer.model, trainer.settings, folder / "checkpoints"))
         RunRecord.update(folder, tokenizer=tokenizer_hashes(folder))
         RunRecord.add_precision(folder, trainer.precision)

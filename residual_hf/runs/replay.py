@@ -16,13 +16,13 @@ import numpy as np
 from transformers import TrainerCallback, set_seed
 
 from residual_hf.base.errors import InputError
-from residual_hf.base.files import RECORD, read_json_lines, undamaged_entries, write_json_lines
+from residual_hf.base.files import RECORD, number_of, read_json_lines, undamaged_entries, write_json_lines
 from residual_hf.base.tables import as_table
 from residual_hf.data.pipeline import read_corpora
 from residual_hf.records.run_record import RunRecord
 from residual_hf.training.callbacks import show_progress
-from residual_hf.training.checkpoints import complete_checkpoints, step_of
-from residual_hf.training.diagnostics import FILE, DiagnosticsCallback, spikes, update_of
+from residual_hf.training.checkpoints import complete_checkpoints
+from residual_hf.training.diagnostics import FILE, DiagnosticsCallback, spikes
 from residual_hf.training.launch import keep_freed_memory, this_process
 from residual_hf.training.spikes import spike_scores
 from residual_hf.training.trainer import ResidualTrainer
@@ -144,15 +144,15 @@ def replay(run: Path, at: int | None = None) -> Replay:
         found = spikes(run)
         if not found:
             raise InputError(f"{run} has no spikes (training.diagnostics); name an update by --at")
-        at = update_of(found[-1])
+        at = number_of(found[-1])
     last = record.updates or recipe.training.max_updates
     if at < 1 or (last is not None and at > last):
         raise InputError(f"--at: {at} given, must be an update of the run, from 1 to {last or 'the last one'}")
     processes = this_process().num_processes
     if record.processes != processes:
         raise InputError(f"{run} has {record.processes} processes, but {processes} are running: use torchrun")
-    checkpoints = [path for path in complete_checkpoints(run / "checkpoints") if step_of(path) < at]
-    start = step_of(checkpoints[-1]) if checkpoints else 0
+    checkpoints = [path for path in complete_checkpoints(run / "checkpoints") if number_of(path) < at]
+    start = number_of(checkpoints[-1]) if checkpoints else 0
     earlier = undamaged_entries(run / FILE)
     folder = run / "replays" / f"update-{at}"
     if this_process().is_main_process:

@@ -20,13 +20,13 @@ from torch import Tensor
 from transformers import TrainerCallback, TrainerState
 
 from residual_hf.base.errors import InputError
-from residual_hf.base.files import read_json
+from residual_hf.base.files import number_of, numbered_folders, read_json
 from residual_hf.checkpoint_checks import check_undamaged
 from residual_hf.model.checksums import CHECKSUMS, find_damage, write_checksums
 from residual_hf.model.options import shortened
 
 from .callbacks import evaluations
-from .diagnostics import spikes, update_of
+from .diagnostics import spikes
 
 logger = logging.getLogger(__name__)
 
@@ -51,7 +51,7 @@ def read_state(checkpoint: Path) -> dict[str, Any]:
     steps = [entry.get("step") if isinstance(entry, dict) else None for entry in state["log_history"]]
     if not all(isinstance(step, int) for step in steps):
         raise InputError(f"{path}: log_history must be a list of entries with a step")
-    if state.get("global_step", step_of(checkpoint)) != step_of(checkpoint):
+    if state.get("global_step", number_of(checkpoint)) != number_of(checkpoint):
         raise InputError(f"{path}: global_step is {state['global_step']}, must be that of the folder")
     if unknown := state.keys() - {field.name for field in fields(TrainerState)}:
         raise InputError(f"{path}: {', '.join(sorted(unknown))} unknown, not the state of a trainer")
@@ -66,12 +66,6 @@ def has_state(checkpoint: Path) -> bool:
         return False
 
 
-def checkpoint_folders(folder: Path) -> list[Path]:
-    """The `checkpoint-N` folders in the order of N, also incomplete and damaged ones."""
-    found = (path for path in folder.glob("checkpoint-*") if path.is_dir())
-    return sorted((path for path in found if path.name.split("-")[-1].isdecimal()), key=step_of)
-
-
 def is_incomplete(checkpoint: Path) -> bool:
     """Whether a killed process was writing or deleting a checkpoint: its state is written last and deleted first."""
     return not (checkpoint / STATE).exists() and not (checkpoint / CHECKSUMS).exists()
@@ -83,7 +77,7 @@ def complete_checkpoints(folder: Path) -> list[Path]:
     Raises `InputError` naming a checkpoint whose state is missing or damaged.
     """
     complete = []
-    for checkpoint in checkpoint_folders(folder):
+    for checkpoint in numbered_folders(folder, "checkpoint"):
         try:
             if not is_incomplete(checkpoint):
                 read_state(checkpoint)
@@ -105,10 +99,6 @@ def advice(checkpoint: Path) -> str:
     return f"delete {checkpoint} to continue from the checkpoint before it"
 
 
-def step_of(checkpoint: Path) -> int:
-    return int(checkpoint.name.split("-")[-1])
-
-
 def updates_from_best(checkpoints: Sequence[Path], metric: str) -> list[int]:
     """The updates of all evaluations of a run, from best to worst by `metric` (`nll`, `bleu`, ...); ties from early to
     late."""
@@ -121,7 +111,7 @@ def updates_from_best(checkpoints: Sequence[Path], metric: str) -> list[int]:
 def best_checkpoints(checkpoints: Sequence[Path], metric: str) -> list[Path]:
     """The evaluated checkpoints from best to worst by `metric`."""
     ranks = {step: rank for rank, step in enumerate(updates_from_best(checkpoints, metric))}
-    return sorted((c for c in checkpoints if step_of(c) in ranks), key=lambda c: ranks[step_of(c)])
+    return sorted((c for c in checkpoints if number_of(c) in ranks), key=lambda c: ranks[number_of(c)])
 
 
 @contextmanager
@@ -195,13 +185,15 @@ class KeepCheckpoints(TrainerCallback):
     def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         if not state.is_world_process_zero:
             return
-        checkpoints = [checkpoint for checkpoint in checkpoint_folders(self.folder) if has_state(checkpoint)]
+        checkpoints = [
+            checkpoint for checkpoint in numbered_folders(self.folder, "checkpoint") if has_state(checkpoint)
+        ]
         best = best_checkpoints(checkpoints, self.metric)
         regular = [checkpoint for checkpoint in checkpoints if checkpoint in best or checkpoint == checkpoints[-1]]
         kept = {*regular[-self.keep_last :], *best[: self.keep_best], Path(state.best_model_checkpoint or "")}
-        spike = max(map(update_of, spikes(self.folder.parent)), default=0)
-        kept |= {*[checkpoint for checkpoint in checkpoints if step_of(checkpoint) < spike][-1:]}
-        for checkpoint in checkpoint_folders(self.folder):
+        spike = max(map(number_of, spikes(self.folder.parent)), default=0)
+        kept |= {*[checkpoint for checkpoint in checkpoints if number_of(checkpoint) < spike][-1:]}
+        for checkpoint in numbered_folders(self.folder, "checkpoint"):
             if checkpoint not in kept and (checkpoint in checkpoints or is_incomplete(checkpoint)):
                 for name in (CHECKSUMS, STATE):  # without them it is incomplete if the process is killed now
                     (checkpoint / name).unlink(missing_ok=True)
@@ -260,8 +252,8 @@ def choose_checkpoints(
     checkpoints = complete_checkpoints(folder)
     updates = updates_from_best(checkpoints, metric)
     if of == "last":
-        updates = sorted({*updates, *map(step_of, checkpoints)}, reverse=True)
-    found = [checkpoint for checkpoint in checkpoints if step_of(checkpoint) in updates[:count]]
+        updates = sorted({*updates, *map(number_of, checkpoints)}, reverse=True)
+    found = [checkpoint for checkpoint in checkpoints if number_of(checkpoint) in updates[:count]]
     if len(found) < count:
         kind = f"best by {metric}" if of == "best" else "last"
         problem = f"{folder}: {count} {kind} checkpoints requested, but only {len(found)} were kept"

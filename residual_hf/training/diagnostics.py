@@ -34,7 +34,15 @@ from torch.distributed.tensor import DTensor
 from transformers import TrainerCallback
 
 from residual_hf.base.errors import InputError
-from residual_hf.base.files import append_json_lines, atomic_file, entries_until, write_json, write_json_lines
+from residual_hf.base.files import (
+    append_json_lines,
+    atomic_file,
+    entries_until,
+    number_of,
+    numbered_folders,
+    write_json,
+    write_json_lines,
+)
 from residual_hf.probes.site_statistics import SiteStatistics, SiteSums
 from residual_hf.probes.sites import Place, sublayers, watch
 
@@ -161,7 +169,7 @@ class DiagnosticsCallback(TrainerCallback):
             self.folder.mkdir(parents=True, exist_ok=True)
             write_json_lines(self.folder / FILE, kept)
             for spike in spikes(self.folder):
-                if update_of(spike) > state.global_step:
+                if number_of(spike) > state.global_step:
                     shutil.rmtree(spike)
         return kept
 
@@ -363,12 +371,7 @@ def as_line(row: Any) -> dict[str, Any]:
 
 def spikes(folder: Path) -> list[Path]:
     """The folders of the alerts of a run, the first one first."""
-    found = (path for path in (folder / SPIKES).glob("update-*") if path.name.split("-")[-1].isdigit())
-    return sorted(found, key=update_of)
-
-
-def update_of(spike: Path) -> int:
-    return int(spike.name.split("-")[-1])
+    return numbered_folders(folder / SPIKES, "update")
 
 
 def bits_in_bf16(share: float) -> float:

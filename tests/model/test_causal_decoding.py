@@ -8,7 +8,7 @@ import random
 import pytest
 import torch
 from support.native_library import needs_kernels
-from support.own_search import served, transformers_loop  # noqa: F401
+from support.own_search import transformers_loop
 from support.single_stacks import causal
 from transformers import GenerationConfig
 from transformers.generation.streamers import BaseStreamer
@@ -53,7 +53,7 @@ REQUESTS = [
 
 
 @pytest.mark.parametrize("mode", MODELS)
-def test_requests_give_the_tokens_of_transformers(mode, served):  # noqa: F811
+def test_requests_give_the_tokens_of_transformers(mode, served):
     model, generator = make_model(mode, **MODELS[mode]), random.Random(mode)
     for number, request in enumerate(REQUESTS):
         request = {"max_new_tokens": 20, **prompts(generator), **request}
@@ -71,7 +71,7 @@ def test_requests_give_the_tokens_of_transformers(mode, served):  # noqa: F811
     assert len(served) == 2 * len(REQUESTS)
 
 
-def test_prompts_without_a_mask_and_one_that_is_alone(served):  # noqa: F811
+def test_prompts_without_a_mask_and_one_that_is_alone(served):
     model, given = make_model(), prompts(random.Random(1))
     batch = model.generate(given["input_ids"], max_new_tokens=12)
     assert torch.equal(batch, model.generate(**given, max_new_tokens=12))
@@ -106,20 +106,20 @@ class Collect(BaseStreamer):
     ],
     ids=lambda request: "-".join(request),
 )
-def test_everything_else_is_left_to_transformers(request_, served):  # noqa: F811
+def test_everything_else_is_left_to_transformers(request_, served):
     model = make_model()
     model.generate(**{**prompts(random.Random(1)), "max_new_tokens": 3, "pad_token_id": 1, **request_})
     assert served == []
 
 
-def test_without_kernels_transformers_generates(served, monkeypatch):  # noqa: F811
+def test_without_kernels_transformers_generates(served, monkeypatch):
     model, given = make_model(), prompts(random.Random(1))
     expected = model.generate(**given, max_new_tokens=8, num_beams=2)
     monkeypatch.setattr(decoding, "pack_for_kernels", decoding.without_kernels)
     assert torch.equal(model.generate(**given, max_new_tokens=8, num_beams=2), expected) and len(served) == 1
 
 
-def test_reduced_precision_of_a_saved_model(served, tmp_path):  # noqa: F811
+def test_reduced_precision_of_a_saved_model(served, tmp_path):
     model, given = make_model(), prompts(random.Random(1))
     settings = {"max_new_tokens": 8, "num_beams": 2, "return_dict_in_generate": True, "output_scores": True}
     exact = model.generate(**given, **settings).sequences_scores

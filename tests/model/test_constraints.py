@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from support.tiny_translator import SENTENCES, tiny_model, tiny_tokenizer
+from support.tiny_translator import SENTENCES
 
 from residual_hf.base.errors import InputError
 from residual_hf.data.glossary import Glossary
@@ -18,16 +18,6 @@ from residual_hf.model.constraints import Progress, beams_for
 from residual_hf.model.decoding import without_kernels
 
 PHRASES = [[[[87]], [[85, 67]]], [[[85, 67], [40, 41]]]]
-
-
-@pytest.fixture(scope="module")
-def tokenizer():
-    return tiny_tokenizer()
-
-
-@pytest.fixture(scope="module")
-def model(tokenizer):
-    return tiny_model(tokenizer)
 
 
 @pytest.fixture(scope="module")

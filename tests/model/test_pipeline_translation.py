@@ -20,16 +20,6 @@ from transformers import (
 from residual_hf.model.pipeline_translation import TranslationPipeline
 
 
-@pytest.fixture(scope="module")
-def tokenizer():
-    return tiny_tokenizer()
-
-
-@pytest.fixture(scope="module")
-def model(tokenizer):
-    return tiny_model(tokenizer)
-
-
 @pytest.fixture
 def translate(model, tokenizer):
     return TranslationPipeline(model, tokenizer=tokenizer, device="cpu")

@@ -10,7 +10,7 @@ import sys
 import pytest
 import torch
 from support.processes import run_forked
-from support.tiny_translator import SENTENCES, tiny_model, tiny_tokenizer
+from support.tiny_translator import SENTENCES, tiny_model
 from transformers import AutoConfig, AutoModelForSeq2SeqLM, pipeline
 from transformers.dynamic_module_utils import get_relative_imports
 
@@ -20,11 +20,6 @@ from residual_hf.model import connections, modeling_residual, self_contained
 from residual_hf.model.checksums import write_checksums
 
 COMMIT = "0123456789" * 4
-
-
-@pytest.fixture(scope="module")
-def tokenizer():
-    return tiny_tokenizer()
 
 
 @pytest.fixture(scope="module")

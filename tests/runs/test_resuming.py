@@ -1,36 +1,31 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
-"""Resuming, overwriting and what a failure leaves of a run."""
+"""What may change when a run is resumed, and what it then does."""
 
 from __future__ import annotations
 
 import json
-import resource
 import shutil
-import signal
 from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 import yaml
-from safetensors import SafetensorError
 from safetensors.torch import load_file
-from support.recipes import changed, make_recipe
+from support.files import content, flip
+from support.recipes import SMALL, changed, make_recipe
 from transformers import AutoTokenizer, TrainerState
 
 from residual_hf.base.errors import InputError
 from residual_hf.base.files import read_json, read_json_lines, write_atomically
-from residual_hf.base.lock import Lock
-from residual_hf.cli import main
-from residual_hf.data import encoding
 from residual_hf.data.pipeline import read_corpora
 from residual_hf.data.shortlist import load_shortlist
-from residual_hf.model.checksums import CHECKSUMS, write_checksums
+from residual_hf.model.checksums import write_checksums
 from residual_hf.model.configuration_residual import ResidualConfig
 from residual_hf.model.options import from_mapping
 from residual_hf.native import library
 from residual_hf.records.run_record import RunRecord
-from residual_hf.runs import final_model, fitting
+from residual_hf.runs import final_model
 from residual_hf.runs import run as run_module
 from residual_hf.runs.average import average_run
 from residual_hf.runs.recipe import Recipe
@@ -38,29 +33,7 @@ from residual_hf.runs.resuming import check_same_run, has_finished
 from residual_hf.runs.run import train
 from residual_hf.runs.warm_start import load_start
 from residual_hf.training.callbacks import is_out_of_patience
-from residual_hf.training.checkpoints import check_intact, complete_checkpoints
-from residual_hf.training.trainer import ResidualTrainer, is_finished
-
-SMALL = {"max_updates": 4, "eval_every": 2, "eval_bleu": False, "warmup_updates": 1}
-
-
-@pytest.fixture(scope="module")
-def finished(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("finished")
-    recipe = make_recipe(folder, **SMALL)
-    train(recipe)
-    return recipe, folder
-
-
-@pytest.fixture
-def run(finished, tmp_path):
-    """A copy of a finished run and its corpora, with its recipe."""
-    shutil.copytree(finished[1], tmp_path / "copy")
-    return make_recipe(tmp_path / "copy", **SMALL), tmp_path / "copy" / "run"
-
-
-def content(folder):
-    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+from residual_hf.training.trainer import is_finished
 
 
 def check(recipe, folder):
@@ -249,15 +222,6 @@ def test_a_tokenizer_and_a_starting_model_may_have_moved(finished, tmp_path):
     assert train(from_mapping(Recipe, values), resume=True)["updates"] == 5
 
 
-def test_an_incomplete_checkpoint_is_deleted(run):
-    recipe, folder = run
-    left = folder / "checkpoints" / "checkpoint-3"
-    left.mkdir()
-    (left / "model.safetensors").write_bytes(b"half")
-    train(changed(recipe, "training", max_updates=6), resume=True)
-    assert not left.exists()
-
-
 def test_patience_counts_evaluations_since_the_best():
     values = enumerate((3.0, 2.0, float("nan"), 2.0, 2.5), start=1)
     history = [{"step": step, "eval_nll": value, "eval_bleu": value} for step, value in values] + [{"loss": 1.0}]
@@ -273,94 +237,6 @@ def make_settings(patience):
     from residual_hf.training.training_settings import TrainingSettings
 
     return TrainingSettings(max_updates=10, warmup_updates=1, patience=patience)
-
-
-@pytest.mark.parametrize("name", ["optimizer.pt", "rng_state.pth", "model.safetensors", "config.json"])
-def test_a_damaged_checkpoint_is_named(run, name, capsys):
-    recipe, folder = run
-    checkpoint = complete_checkpoints(folder / "checkpoints")[-1]
-    check_intact(checkpoint)
-    path = checkpoint / name
-    path.write_bytes(path.read_bytes()[:-100])
-    recipe = changed(recipe, "training", max_updates=6)
-    path = folder.parent / "recipe.yaml"
-    path.write_text(yaml.safe_dump(recipe.as_dict()))
-    assert main(["train", str(path), "--resume"]) == 2
-    message = capsys.readouterr().err
-    assert f"checkpoint-4/{name} is damaged" in message and "continue from the checkpoint before it" in message
-
-
-def test_a_flipped_bit_and_a_missing_file_are_found(run):
-    checkpoint = complete_checkpoints(run[1] / "checkpoints")[-1]
-    path = checkpoint / "optimizer.pt"
-    damaged = bytearray(path.read_bytes())
-    damaged[len(damaged) // 2] ^= 1
-    path.write_bytes(damaged)
-    with pytest.raises(InputError, match=r"optimizer\.pt is damaged"):
-        check_intact(checkpoint)
-    for name in ("optimizer.pt", "rng_state.pth", "model.safetensors"):
-        content = (checkpoint / name).read_bytes()
-        (checkpoint / name).unlink()
-        with pytest.raises(InputError, match=f"{name[:5]}.* is missing"):
-            check_intact(checkpoint)
-        (checkpoint / name).write_bytes(content)
-
-
-def flip(path, place=0.5):
-    """Flip a bit of a file."""
-    content = bytearray(path.read_bytes())
-    content[int(len(content) * place)] ^= 1
-    path.write_bytes(content)
-
-
-@pytest.mark.parametrize("name", ["trainer_state.json", "model.safetensors", "scheduler.pt", CHECKSUMS])
-@pytest.mark.parametrize("damage", ["truncated", "flipped", "missing"])
-def test_a_damaged_checkpoint_is_refused_and_kept(run, name, damage):
-    path = run[1] / "checkpoints" / "checkpoint-4" / name
-    if damage == "flipped":
-        flip(path)
-    elif damage == "truncated":
-        path.write_bytes(path.read_bytes()[:-9])
-    else:
-        path.unlink()
-        if name == CHECKSUMS:  # as those of earlier versions: only what can be seen is checked
-            check_intact(path.parent)
-            return
-    with pytest.raises(InputError, match=r"checkpoint-4/.*; delete \S+checkpoint-4 to continue"):
-        check_intact(complete_checkpoints(run[1] / "checkpoints")[-1])
-
-
-def test_a_damaged_state_does_not_send_a_run_back(run):
-    recipe, folder = run
-    checkpoint = folder / "checkpoints" / "checkpoint-4"
-    state = checkpoint / "trainer_state.json"
-    state.write_text(state.read_text()[:-9])
-    with pytest.raises(InputError, match=r"checkpoint-4/trainer_state\.json: not JSON: .*; delete \S+checkpoint-4 to"):
-        train(changed(recipe, "training", max_updates=6), resume=True)
-    assert state.exists() and not (folder / "checkpoints" / "checkpoint-6").exists()
-
-
-@pytest.mark.parametrize(
-    "state",
-    ["{}", "[]", '{"log_history": 3}', '{"log_history": [{"step": "4"}]}', '{"log_history": [], "global_step": 9}']
-    + ['{"log_history": [], "stateful_callbacks": []}', '{"log_history": [], "other": 1}', '{"log_history": [}'],
-)
-def test_a_state_must_hold_what_resuming_needs(tmp_path, state):
-    """Also in a checkpoint of an earlier version, without checksums."""
-    (tmp_path / "checkpoint-4").mkdir()
-    (tmp_path / "checkpoint-4" / "trainer_state.json").write_text(state)
-    with pytest.raises(InputError, match=r"checkpoint-4/trainer_state\.json.*delete \S+checkpoint-4 to continue"):
-        complete_checkpoints(tmp_path)
-
-
-def test_a_state_that_a_killed_process_was_writing_is_skipped_with_a_warning_and_kept(run, caplog):
-    recipe, folder = run
-    checkpoint = folder / "checkpoints" / "checkpoint-4"
-    state = checkpoint / "trainer_state.json"
-    state.write_text(state.read_text()[:200])
-    (checkpoint / CHECKSUMS).unlink()
-    train(changed(recipe, "training", max_updates=3), resume=True)
-    assert "checkpoint-4 is skipped and kept" in caplog.text and state.exists()
 
 
 def test_the_model_is_saved_before_it_is_scored_and_scoring_is_resumed(tmp_path, monkeypatch):
@@ -408,118 +284,6 @@ def test_a_run_that_was_moved_keeps_its_best_checkpoint(run):
     assert all(torch.equal(weight, load_file(kept)[name]) for name, weight in load_file(final).items())
 
 
-def test_a_run_is_overwritten_only_when_everything_is_checked(run):
-    recipe, folder = run
-    before = content(folder)
-    text = folder.parent / "valid.de"
-    lines = text.read_text().splitlines()
-    text.write_text("\n".join([*lines[:2], "Hund " * 90, *lines[3:]]) + "\n")
-    with pytest.raises(InputError, match=r"valid\.de: line 3"):
-        train(recipe, overwrite=True)
-    assert content(folder) == before
-    text.write_text("\n".join(lines) + "\n")
-    (folder / "notes").touch()
-    assert train(changed(recipe, "training", max_updates=2), overwrite=True)["updates"] == 2
-    assert not (folder / "notes").exists() and not list(folder.glob(".*"))
-
-
-@pytest.mark.parametrize("failing", ["freeze", "folder/..", "first batch", "SIGTERM", "SIGHUP"])
-def test_a_run_is_kept_if_the_new_one_fails_before_its_first_update(run, failing, monkeypatch):
-    recipe, folder = run
-    before = content(folder)
-    if failing in ("freeze", "folder/.."):
-        recipe = replace(recipe, output_dir=folder / "model" / ".." if failing == "folder/.." else folder)
-        with pytest.raises(InputError, match=r"training\.freeze: \* matches all parameters"):
-            train(changed(recipe, "training", freeze=("*",)), overwrite=True)
-    elif failing == "first batch":
-
-        def fail(*arguments, **options):
-            raise MemoryError
-
-        monkeypatch.setattr(ResidualTrainer, "training_step", fail)
-        with pytest.raises(MemoryError):
-            train(recipe, overwrite=True)
-    else:
-        number = getattr(signal, failing)
-        monkeypatch.setattr(run_module, "build_model", lambda *arguments: signal.raise_signal(number))
-        with pytest.raises(KeyboardInterrupt):
-            train(recipe, overwrite=True)
-    assert content(folder) == before
-
-
-def test_a_run_that_fails_before_training_leaves_no_folder(tmp_path):
-    recipe = make_recipe(tmp_path, **SMALL)
-    (tmp_path / "test.en").write_text("dog " * 90 + "\n" + "dog\n" * 8)
-    with pytest.raises(InputError, match=r"test\.en: line 1"):
-        train(recipe)
-    assert not (tmp_path / "run").exists()
-
-
-def test_inputs_of_a_run_are_not_overwritten(run):
-    recipe, folder = run
-    inside = {split: shutil.move(folder.parent / f"{split}.en", folder) for split in ("train", "valid")}
-    specs = {split: (replace(getattr(recipe.data, split)[0], source=path),) for split, path in inside.items()}
-    with pytest.raises(InputError, match=r"run holds the input .*train\.en, which --overwrite would delete"):
-        train(changed(recipe, "data", **specs), overwrite=True)
-    assert (folder / "train.en").exists()
-
-
-def test_two_runs_cannot_use_one_folder(run):
-    recipe, folder = run
-    before = content(folder)
-    with Lock(folder / "run.lock", "output_dir"):
-        for options in ({"resume": True}, {"overwrite": True}):
-            with pytest.raises(InputError, match="is in use by"):
-                train(recipe, **options)
-    assert content(folder) == before
-
-
-def test_a_disk_without_space_for_the_checkpoints_is_refused(tmp_path, monkeypatch):
-    recipe = make_recipe(tmp_path, **SMALL)
-    monkeypatch.setattr(fitting, "bytes_to_write", lambda *arguments: 2**60)
-    with pytest.raises(InputError, match=r"MiB free, must have \d+"):
-        train(recipe)
-    assert not (tmp_path / "run").exists()
-
-
-@pytest.mark.parametrize(("limit", "failing"), [(60_000, "weights"), (200_000, "optimizer")])
-def test_a_full_disk_is_named_and_the_run_resumes(tmp_path, capsys, limit, failing):
-    path = tmp_path / "recipe.yaml"
-    path.write_text(yaml.safe_dump(make_recipe(tmp_path, **SMALL).as_dict()))
-    before, handler = resource.getrlimit(resource.RLIMIT_FSIZE), signal.getsignal(signal.SIGTERM)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, before[1]))  # writing more to a file is an error
-    try:
-        assert main(["train", str(path)]) == 1
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
-    assert "a file could not be written, the disk has" in capsys.readouterr().err
-    checkpoint = tmp_path / "run" / "checkpoints" / "checkpoint-2"
-    assert (checkpoint / "optimizer.pt").exists() == (failing == "optimizer")
-    assert signal.getsignal(signal.SIGTERM) is handler
-    assert main(["train", str(path), "--resume"]) == 0
-
-
-def test_a_disk_that_fills_before_training_is_named(tmp_path, capsys, monkeypatch):
-    def fail(*arguments):
-        raise SafetensorError("I/O error: No space left on device (os error 28)")
-
-    path = tmp_path / "recipe.yaml"
-    path.write_text(yaml.safe_dump(make_recipe(tmp_path, **SMALL).as_dict()))
-    monkeypatch.setattr(encoding, "save_file", fail)
-    assert main(["train", str(path)]) == 1
-    assert "a file could not be written, the disk has" in capsys.readouterr().err
-    assert not (tmp_path / "run").exists()
-
-
-def test_a_tokenizer_that_is_missing_is_named(tmp_path):
-    recipe = changed(make_recipe(tmp_path, **SMALL), "tokenizer", path=str(tmp_path / "nowhere"))
-    with pytest.raises(InputError, match=r"tokenizer\.path: .*nowhere cannot be loaded"):
-        train(recipe)
-    with pytest.raises(InputError, match=r"tokenizer\.path: .*nowhere cannot be loaded: no such file"):
-        train(changed(recipe, "tokenizer", kind="pretokenized"))
-    assert not (tmp_path / "run").exists()
-
-
 @pytest.mark.parametrize("stream", [False, True])
 def test_a_finished_run_gets_a_shortlist_and_is_scored_with_it(stream, tmp_path, run, monkeypatch):
     recipe, folder = run
@@ -543,17 +307,6 @@ def test_a_finished_run_gets_a_shortlist_and_is_scored_with_it(stream, tmp_path,
     assert load_shortlist(tmp_path / "average", ResidualConfig.from_pretrained(tmp_path / "average"))
     for model in (folder / "model", tmp_path / "average"):
         assert "shortlist=True" in (model / "README.md").read_text()
-
-
-@pytest.mark.parametrize("number", [0, -1])
-def test_average_names_damaged_weights_without_checksums(run, tmp_path, number):
-    _, folder = run
-    checkpoint = complete_checkpoints(folder / "checkpoints")[number]
-    (checkpoint / CHECKSUMS).unlink()
-    weights = checkpoint / "model.safetensors"
-    weights.write_bytes(weights.read_bytes()[:5000])
-    with pytest.raises(InputError, match=rf"{checkpoint.name}.model.safetensors: damaged or truncated"):
-        average_run(folder, tmp_path / "average", 2)
 
 
 def test_a_run_without_kernels_keeps_the_shortlist_for_those_that_have(run, monkeypatch, caplog):

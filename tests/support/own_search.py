@@ -1,27 +1,52 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
-"""Whether a request to `generate` runs in the search of this package, and the loops of Transformers."""
+"""Models and sources on which the search of this package is compared with that of Transformers."""
 
 from __future__ import annotations
 
-import pytest
+import random
 
-from residual_hf.model import decoding
+import pytest
+import torch
+
+from residual_hf import ResidualConfig, ResidualForConditionalGeneration, native
+
+VOCABULARY = 200
+
+
+def make_model(mode: str, seed: int = 0, **fields) -> ResidualForConditionalGeneration:
+    """Random weights, large enough that hypotheses of different lengths compete."""
+    torch.manual_seed(seed)
+    sizes = {"d_model": 32, "encoder_layers": 2, "decoder_layers": 2, "encoder_ffn_dim": 64, "decoder_ffn_dim": 64}
+    heads = {"encoder_attention_heads": 4, "decoder_attention_heads": 4}
+    config = ResidualConfig(
+        ln_mode=mode, vocab_size=VOCABULARY, max_position_embeddings=64, output_bias=True, **sizes, **heads, **fields
+    )
+    model = ResidualForConditionalGeneration(config).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.ndim >= 2:
+                parameter.mul_(2.0)
+            else:
+                parameter.add_(torch.randn_like(parameter), alpha=0.2)
+        model.lm_head.bias.normal_()
+        model.lm_head.bias[model.config.eos_token_id] += 2.5
+    return model
+
+
+def make_sources(generator: random.Random, sentences: int, left_padded: bool) -> torch.Tensor:
+    sources = torch.full((sentences, 12), 1)
+    for row in sources:
+        length = generator.randrange(2, 13)
+        words = torch.tensor([*(generator.randrange(4, VOCABULARY) for _ in range(length - 1)), 2])
+        row[-length:] = words if left_padded else row[-length:]
+        row[:length] = row[:length] if left_padded else words
+    return sources
+
+
+needs_kernels = pytest.mark.skipif(native.library() is None, reason="no native kernels on this machine")
 
 
 def transformers_loop(model, input_ids, generation_config, **kwargs):
+    """The loop of Transformers, as `custom_generate`."""
     loop = model._beam_search if generation_config.num_beams > 1 else model._sample
     return loop(input_ids, generation_config=generation_config, **kwargs)
-
-
-@pytest.fixture
-def served(monkeypatch):
-    """Names of the searches of ours that ran."""
-    names = []
-
-    def watch(name):
-        search = getattr(decoding, name)
-        monkeypatch.setattr(decoding, name, lambda *args: names.append(name) or search(*args))
-
-    watch("greedy_search")
-    watch("beam_search")
-    return names

@@ -11,6 +11,9 @@ from residual_hf.runs.recipe import Recipe
 
 WORDS = {"red": "rot", "green": "grün", "blue": "blau", "dog": "Hund", "cat": "Katze", "sees": "sieht", "a": "ein"}
 
+SMALL = {"max_updates": 4, "eval_every": 2, "eval_bleu": False, "warmup_updates": 1}
+"""Fields of `training` for the shortest run that has two checkpoints."""
+
 
 def write_corpus(folder, name, size, seed):
     dice = random.Random(seed)

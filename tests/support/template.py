@@ -3,13 +3,16 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
+import gc
 import importlib
 import json
 import os
 import runpy
 import signal
 import sys
+import threading
 
 LOADED = (
     *("torch._dynamo", "torch.distributed.tensor", "torchao.prototype.safetensors.safetensors_support"),
@@ -40,6 +43,15 @@ def become(arguments, cwd, environment, output, errors):
         runpy.run_path(program, run_name="__main__")
 
 
+def leave():
+    """End a process, without freeing what its libraries have loaded, which takes a third of a second."""
+    threading._shutdown()
+    atexit._run_exitfuncs()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0)
+
+
 def exit_code(children):
     """Of the first process that fails, which ends the others, else 0."""
     code = 0
@@ -55,15 +67,21 @@ def exit_code(children):
 
 def serve():
     """Answer each line of JSON, the arguments of `become` with one environment a process, with the exit code."""
+    gc.disable()
     for name in LOADED:
         with contextlib.suppress(ImportError):
             importlib.import_module(name)
+    gc.freeze()
     for line in sys.stdin:
         request, children = json.loads(line), set()
-        for environment in request.pop("environments"):
+        environments = request.pop("environments")
+        for environment in environments:
             child = os.fork()
             if child == 0:
-                return become(**request, environment=environment)
+                gc.set_threshold(10_000, 10, 10)
+                gc.enable()
+                become(**request, environment=environment)
+                return leave() if len(environments) == 1 else None
             children.add(child)
         print(exit_code(children), flush=True)
 

@@ -1,0 +1,31 @@
+# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
+from __future__ import annotations
+
+import pytest
+from support.tiny_translator import tiny_model, tiny_tokenizer
+
+from residual_hf.model import decoding
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return tiny_tokenizer()
+
+
+@pytest.fixture(scope="module")
+def model(tokenizer):
+    return tiny_model(tokenizer)
+
+
+@pytest.fixture
+def served(monkeypatch):
+    """Names of the searches of this package that ran, each time that one did."""
+    names = []
+
+    def watch(name):
+        search = getattr(decoding, name)
+        monkeypatch.setattr(decoding, name, lambda *args: names.append(name) or search(*args))
+
+    watch("greedy_search")
+    watch("beam_search")
+    return names

@@ -1,0 +1,221 @@
+# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
+"""Whatever changes in a model, also after a search has prepared its weights, changes its translations."""
+
+from __future__ import annotations
+
+import copy
+import random
+
+import pytest
+import torch
+from support.own_search import make_model, make_sources, needs_kernels, transformers_loop
+
+from residual_hf.model import decoding
+from residual_hf.model.fingerprint import Fingerprint, unchanged
+from residual_hf.model.layers import ResidualDecoderLayer
+from residual_hf.model.prepared_decoder import prepared_decoder
+from residual_hf.training.acceleration import accelerated
+
+
+@pytest.mark.parametrize("native_kernels", [pytest.param(True, marks=needs_kernels), False])
+def test_decoding_sees_that_weights_have_changed(native_kernels, monkeypatch):
+    if not native_kernels:
+        monkeypatch.setattr(decoding, "pack_for_kernels", decoding.without_kernels)
+    model, sources = make_model("post_ln"), make_sources(random.Random(6), 3, left_padded=False)
+    before = model.generate(sources, max_new_tokens=10)
+    with torch.no_grad():
+        model.lm_head.bias[9] = 100.0
+    assert not torch.equal(model.generate(sources, max_new_tokens=10), before)
+
+
+class DoubledLinear(torch.nn.Linear):
+    """A linear map that is more than its weights, as those of adapters are."""
+
+    def forward(self, states):
+        return 2 * super().forward(states)
+
+
+def test_linear_maps_of_other_classes_are_called(served):
+    model, sources = make_model("resi_dual").double(), make_sources(random.Random(7), 3, left_padded=False)
+    for layer in model.model.decoder.layers:
+        layer.self_attn.v_proj.__class__ = layer.encoder_attn.out_proj.__class__ = DoubledLinear
+    expected = model.generate(sources, max_new_tokens=10, num_beams=2, custom_generate=transformers_loop)
+    assert torch.equal(model.generate(sources, max_new_tokens=10, num_beams=2), expected)
+    assert served == ["beam_search"]
+
+
+def test_a_replaced_forward_is_called(served):
+    model, sources = make_model("resi_dual"), make_sources(random.Random(4), 2, left_padded=False)
+    before, branch = model.generate(sources, max_new_tokens=4), model.model.decoder.layers[1].ffn
+    branch.forward = lambda states: 9 * states
+    assert not torch.equal(model.generate(sources, max_new_tokens=4), before) and served == ["greedy_search"]
+    branch.forward = type(branch).forward.__get__(branch)  # as accelerate leaves it when it removes a hook
+    assert torch.equal(model.generate(sources, max_new_tokens=4), before) and len(served) == 2
+    with accelerated(model):
+        assert torch.equal(model.generate(sources, max_new_tokens=4), before) and len(served) == 3
+
+
+@pytest.mark.parametrize("native_kernels", [pytest.param(True, marks=needs_kernels), False])
+def test_a_module_without_weights_that_is_replaced_after_a_search_is_noticed(native_kernels, served, monkeypatch):
+    if not native_kernels:
+        monkeypatch.setattr(decoding, "pack_for_kernels", decoding.without_kernels)
+    model, sources = make_model("pre_ln"), make_sources(random.Random(4), 2, left_padded=False)
+    settings = {"max_new_tokens": 6, "output_scores": True, "return_dict_in_generate": True}
+    model.generate(sources, **settings)
+    for layer in model.model.decoder.layers:
+        layer.ffn.activation = torch.nn.Tanh().eval()
+    ours, theirs = model.generate(sources, **settings), model.generate(sources, use_cache=False, **settings)
+    torch.testing.assert_close(ours.scores, theirs.scores, rtol=1e-4, atol=1e-4)
+    assert served == ["greedy_search", "greedy_search"]
+
+
+class Skipping(ResidualDecoderLayer):
+    def forward(self, *stream, **kwargs):
+        return tuple(-x for x in stream[:-1])
+
+
+class Adapter(torch.nn.Module):
+    def __init__(self, branch):
+        super().__init__()
+        self.branch = branch
+
+    def forward(self, states):
+        return (9 * self.branch(states)[0],)
+
+
+def replace_layer(model):
+    model.model.decoder.layers[0].__class__ = Skipping
+
+
+def replace_branch(model):
+    model.model.decoder.layers[1].ffn = Adapter(model.model.decoder.layers[1].ffn)
+
+
+def replace_activation(model):
+    for layer in model.model.decoder.layers:
+        layer.ffn.activation = torch.nn.Tanh()
+
+
+def keep_dropout(model):
+    for module in model.modules():
+        if isinstance(module, torch.nn.Dropout):
+            module.p = module.train().p or 0.5
+
+
+@pytest.mark.parametrize("change", [replace_layer, replace_branch, replace_activation, keep_dropout])
+def test_modules_that_are_replaced_or_in_training_mode_compute_what_is_decoded(change):
+    model, sources = make_model("post_ln"), make_sources(random.Random(4), 2, left_padded=False)
+    change(model)
+    found = []
+    for model.generation_config.fast_decoding in (False, True):
+        torch.manual_seed(0)
+        found.append(model.generate(sources, max_new_tokens=6))
+    assert torch.equal(*found)
+
+
+def embedding_of_one_token(model):
+    model.get_input_embeddings().weight.data[5].add_(2.0)
+
+
+def one_element_through_data(model):
+    model.model.decoder.layers[1].ffn.fc1.weight.data[3, 2] += 30.0
+
+
+def numpy_view(model):
+    model.model.decoder.layers[1].encoder_attn.v_proj.weight.detach().numpy()[3, 5:9] *= -30.0
+
+
+def step_of_fused_adamw(model):
+    weight = model.get_input_embeddings().weight
+    weight.grad = torch.zeros_like(weight)
+    weight.grad[5] = 1.0
+    torch.optim.AdamW([weight], lr=2.0, weight_decay=0.0, fused=True).step()
+
+
+def other_parameter(model):
+    projection = model.model.decoder.layers[0].ffn.fc2
+    projection.weight = torch.nn.Parameter(projection.weight.detach().flip(0))
+
+
+def rows_in_another_order(model):
+    weight = model.model.decoder.layers[0].ffn.fc2.weight.data
+    weight.copy_(weight.flip(0).clone())
+
+
+def scaling(model):
+    for layer in model.model.decoder.layers:
+        layer.self_attn.scaling = layer.encoder_attn.scaling = 3.0
+
+
+def epsilon(model):
+    for module in model.model.decoder.modules():
+        if isinstance(module, torch.nn.LayerNorm):
+            module.eps = 1.0
+
+
+def scale_of_the_embeddings(model):
+    model.model.decoder.embed_tokens.scale = 0.5
+
+
+def class_of_the_projections(model):
+    for layer in model.model.decoder.layers:
+        layer.ffn.fc1.__class__ = DoubledLinear
+
+
+CHANGES = [embedding_of_one_token, one_element_through_data, numpy_view, step_of_fused_adamw, other_parameter]
+
+CHANGES += [rows_in_another_order, scaling, epsilon, scale_of_the_embeddings, class_of_the_projections]
+
+
+@pytest.mark.parametrize("dtype", ["float32", pytest.param("bfloat16", marks=needs_kernels)])
+@pytest.mark.parametrize("native_kernels", [pytest.param(True, marks=needs_kernels), False])
+@pytest.mark.parametrize("change", CHANGES)
+def test_no_change_of_a_model_gives_an_old_translation(change, native_kernels, dtype, served, monkeypatch):
+    if not native_kernels:
+        monkeypatch.setattr(decoding, "pack_for_kernels", decoding.without_kernels)
+    model, sources = make_model("post_ln"), make_sources(random.Random(9), 4, left_padded=False)
+    sources[:, 0] = 5
+    settings = {"max_new_tokens": 6, "min_new_tokens": 6, "return_dict_in_generate": True, "output_scores": True}
+    search = {"decoding_dtype": dtype, **settings}
+    before = torch.stack(model.generate(sources, **search).scores)
+    assert torch.equal(torch.stack(model.generate(sources, **search).scores), before)
+    change(model)
+    scores = torch.stack(model.generate(sources, **search).scores)
+    anew = torch.stack(copy.deepcopy(model).generate(sources, **search).scores)
+    assert torch.equal(scores, anew) and not torch.equal(scores, before) and len(served) == 4
+    if dtype == "float32":
+        expected = model.generate(sources, custom_generate=transformers_loop, **settings).scores
+        torch.testing.assert_close(scores, torch.stack(expected), rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize("native_kernels", [pytest.param(True, marks=needs_kernels), False])
+def test_weights_that_are_the_same_are_prepared_once(native_kernels, monkeypatch):
+    if not native_kernels:
+        monkeypatch.setattr(decoding, "pack_for_kernels", decoding.without_kernels)
+    model, sources = make_model("post_ln"), make_sources(random.Random(9), 2, left_padded=False)
+
+    def prepared():
+        model.generate(sources, max_new_tokens=2)
+        return decoding.pack_for_kernels(model, None) or prepared_decoder(model)
+
+    first = prepared()
+    assert prepared() is first
+
+
+@pytest.mark.parametrize("native_kernels", [True, False])
+def test_a_model_that_its_owner_leaves_unchanged_is_looked_at_once(native_kernels, monkeypatch):
+    if not native_kernels:
+        monkeypatch.setattr(decoding, "pack_for_kernels", decoding.without_kernels)
+    model, sources = make_model("post_ln"), make_sources(random.Random(9), 2, left_padded=False)
+    before = model.generate(sources, max_new_tokens=10)
+    looks = []
+    look = Fingerprint._look
+    monkeypatch.setattr(Fingerprint, "_look", lambda self: looks.append(self) or look(self))
+    with unchanged(model):
+        for _ in range(3):
+            model.generate(sources, max_new_tokens=10)
+            with unchanged(model):
+                model.generate(sources, max_new_tokens=10)
+    assert len(looks) == 1
+    model.lm_head.bias.data[9] = 100.0
+    assert not torch.equal(model.generate(sources, max_new_tokens=10), before)

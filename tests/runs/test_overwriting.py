@@ -1,0 +1,93 @@
+# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
+"""When a run may be overwritten, and what a failure leaves of it."""
+
+from __future__ import annotations
+
+import shutil
+import signal
+from dataclasses import replace
+
+import pytest
+from support.files import content
+from support.recipes import SMALL, changed, make_recipe
+
+from residual_hf.base.errors import InputError
+from residual_hf.base.lock import Lock
+from residual_hf.runs import run as run_module
+from residual_hf.runs.run import train
+from residual_hf.training.trainer import ResidualTrainer
+
+
+def test_a_run_is_overwritten_only_when_everything_is_checked(run):
+    recipe, folder = run
+    before = content(folder)
+    text = folder.parent / "valid.de"
+    lines = text.read_text().splitlines()
+    text.write_text("\n".join([*lines[:2], "Hund " * 90, *lines[3:]]) + "\n")
+    with pytest.raises(InputError, match=r"valid\.de: line 3"):
+        train(recipe, overwrite=True)
+    assert content(folder) == before
+    text.write_text("\n".join(lines) + "\n")
+    (folder / "notes").touch()
+    assert train(changed(recipe, "training", max_updates=2), overwrite=True)["updates"] == 2
+    assert not (folder / "notes").exists() and not list(folder.glob(".*"))
+
+
+@pytest.mark.parametrize("failing", ["freeze", "folder/..", "first batch", "SIGTERM", "SIGHUP"])
+def test_a_run_is_kept_if_the_new_one_fails_before_its_first_update(run, failing, monkeypatch):
+    recipe, folder = run
+    before = content(folder)
+    if failing in ("freeze", "folder/.."):
+        recipe = replace(recipe, output_dir=folder / "model" / ".." if failing == "folder/.." else folder)
+        with pytest.raises(InputError, match=r"training\.freeze: \* matches all parameters"):
+            train(changed(recipe, "training", freeze=("*",)), overwrite=True)
+    elif failing == "first batch":
+
+        def fail(*arguments, **options):
+            raise MemoryError
+
+        monkeypatch.setattr(ResidualTrainer, "training_step", fail)
+        with pytest.raises(MemoryError):
+            train(recipe, overwrite=True)
+    else:
+        number = getattr(signal, failing)
+        monkeypatch.setattr(run_module, "build_model", lambda *arguments: signal.raise_signal(number))
+        with pytest.raises(KeyboardInterrupt):
+            train(recipe, overwrite=True)
+    assert content(folder) == before
+
+
+def test_a_run_that_fails_before_training_leaves_no_folder(tmp_path):
+    recipe = make_recipe(tmp_path, **SMALL)
+    (tmp_path / "test.en").write_text("dog " * 90 + "\n" + "dog\n" * 8)
+    with pytest.raises(InputError, match=r"test\.en: line 1"):
+        train(recipe)
+    assert not (tmp_path / "run").exists()
+
+
+def test_inputs_of_a_run_are_not_overwritten(run):
+    recipe, folder = run
+    inside = {split: shutil.move(folder.parent / f"{split}.en", folder) for split in ("train", "valid")}
+    specs = {split: (replace(getattr(recipe.data, split)[0], source=path),) for split, path in inside.items()}
+    with pytest.raises(InputError, match=r"run holds the input .*train\.en, which --overwrite would delete"):
+        train(changed(recipe, "data", **specs), overwrite=True)
+    assert (folder / "train.en").exists()
+
+
+def test_two_runs_cannot_use_one_folder(run):
+    recipe, folder = run
+    before = content(folder)
+    with Lock(folder / "run.lock", "output_dir"):
+        for options in ({"resume": True}, {"overwrite": True}):
+            with pytest.raises(InputError, match="is in use by"):
+                train(recipe, **options)
+    assert content(folder) == before
+
+
+def test_a_tokenizer_that_is_missing_is_named(tmp_path):
+    recipe = changed(make_recipe(tmp_path, **SMALL), "tokenizer", path=str(tmp_path / "nowhere"))
+    with pytest.raises(InputError, match=r"tokenizer\.path: .*nowhere cannot be loaded"):
+        train(recipe)
+    with pytest.raises(InputError, match=r"tokenizer\.path: .*nowhere cannot be loaded: no such file"):
+        train(changed(recipe, "tokenizer", kind="pretokenized"))
+    assert not (tmp_path / "run").exists()
