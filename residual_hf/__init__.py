@@ -22,6 +22,7 @@ if TYPE_CHECKING:
         ResidualForMaskedLM,
         ResidualForSequenceClassification,
     )
+    from .model.modeling_speech import ResidualForSpeechSeq2Seq
     from .model.pipeline_translation import SummarizationPipeline, TranslationPipeline
     from .model.stacks import ResidualDecoder, ResidualEncoder, ResidualPreTrainedModel
     from .model.tokenization_residual import ResidualTokenizer
@@ -39,6 +40,7 @@ _MODULES = {
     "ResidualForConditionalGeneration": "model.modeling_residual",
     "ResidualForMaskedLM": "model.modeling_single_stack",
     "ResidualForSequenceClassification": "model.modeling_single_stack",
+    "ResidualForSpeechSeq2Seq": "model.modeling_speech",
     "ResidualModel": "model.modeling_residual",
     "ResidualPreTrainedModel": "model.stacks",
     "ResidualTokenizer": "model.tokenization_residual",
@@ -60,6 +62,7 @@ __all__ = [
     "ResidualForConditionalGeneration",
     "ResidualForMaskedLM",
     "ResidualForSequenceClassification",
+    "ResidualForSpeechSeq2Seq",
     "ResidualModel",
     "ResidualPreTrainedModel",
     "ResidualTokenizer",

@@ -40,12 +40,14 @@ CONFIG_CLASS = "configuration_residual.ResidualConfig"
 MODEL_CLASSES = {
     "AutoModel": "modeling_residual.ResidualModel",
     "AutoModelForSeq2SeqLM": "modeling_residual.ResidualForConditionalGeneration",
+    "AutoModelForSpeechSeq2Seq": "modeling_speech.ResidualForSpeechSeq2Seq",
     "AutoModelForCausalLM": "modeling_single_stack.ResidualForCausalLM",
     "AutoModelForMaskedLM": "modeling_single_stack.ResidualForMaskedLM",
     "AutoModelForSequenceClassification": "modeling_single_stack.ResidualForSequenceClassification",
 }
 TASKS = {  # of models with these stacks
     ("encoder", "decoder"): ("AutoModelForSeq2SeqLM",),
+    ("speech", "decoder"): ("AutoModelForSpeechSeq2Seq",),
     ("decoder",): ("AutoModelForCausalLM",),
     ("encoder",): ("AutoModelForMaskedLM", "AutoModelForSequenceClassification"),
 }
@@ -75,9 +77,10 @@ def write_model_code(folder: str | os.PathLike, config: ResidualConfig) -> None:
 
 def code_fields(config: ResidualConfig) -> dict[str, Any]:
     """The fields of a `config.json` that name the classes of the model code."""
-    models = {name: MODEL_CLASSES[name] for name in ("AutoModel", *TASKS[config.stacks])}
+    tasks = TASKS[("speech", "decoder") if config.reads_speech else config.stacks]
+    models = {name: MODEL_CLASSES[name] for name in ("AutoModel", *tasks)}
     fields: dict[str, Any] = {"auto_map": {"AutoConfig": CONFIG_CLASS, **models}}
-    if config.is_encoder_decoder:
+    if "AutoModelForSeq2SeqLM" in models:
         fields["custom_pipelines"] = dict(PIPELINES)
         if config.source_lang and config.target_lang:
             task = f"translation_{config.source_lang}_to_{config.target_lang}"
