@@ -24,6 +24,7 @@ if TYPE_CHECKING:
         ResidualForMaskedLM,
         ResidualForSequenceClassification,
     )
+    from .model.modeling_speech import ResidualForSpeechSeq2Seq
     from .model.pipeline_translation import SummarizationPipeline, TranslationPipeline
     from .model.stacks import ResidualDecoder, ResidualEncoder, ResidualPreTrainedModel
     from .model.tokenization_residual import ResidualTokenizer
@@ -42,6 +43,7 @@ _MODULES = {
     "ResidualForImageClassification": "model.modeling_image",
     "ResidualForMaskedLM": "model.modeling_single_stack",
     "ResidualForSequenceClassification": "model.modeling_single_stack",
+    "ResidualForSpeechSeq2Seq": "model.modeling_speech",
     "ResidualImageConfig": "model.configuration_image",
     "ResidualImageModel": "model.modeling_image",
     "ResidualModel": "model.modeling_residual",
@@ -66,6 +68,7 @@ __all__ = [
     "ResidualForImageClassification",
     "ResidualForMaskedLM",
     "ResidualForSequenceClassification",
+    "ResidualForSpeechSeq2Seq",
     "ResidualImageConfig",
     "ResidualImageModel",
     "ResidualModel",

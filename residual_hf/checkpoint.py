@@ -15,7 +15,10 @@ from transformers import (
     AutoModelForMaskedLM,
     AutoModelForSeq2SeqLM,
     AutoModelForSequenceClassification,
+    AutoModelForSpeechSeq2Seq,
     PreTrainedConfig,
+    Speech2TextFeatureExtractor,
+    Speech2TextProcessor,
 )
 
 from residual_hf import checkpoint_checks as checks
@@ -30,15 +33,20 @@ from residual_hf.model.modeling_single_stack import (
     ResidualForMaskedLM,
     ResidualForSequenceClassification,
 )
+from residual_hf.model.modeling_speech import ResidualForSpeechSeq2Seq
 from residual_hf.model.self_contained import import_saved_modes
 
 SHORTLIST = "shortlist.safetensors"
 """The file of a model folder with the target tokens that are likely for each source token."""
 
+PROCESSOR = ("processor_config.json", "preprocessor_config.json")
+"""The files in which Transformers saves the features of a speech model."""
+
 SAVED: dict[str, tuple[type, Any]] = {  # the classes of saved models, and the Auto classes that load them
     cls.__name__: (cls, auto_class)
     for cls, auto_class in (
         (ResidualForConditionalGeneration, AutoModelForSeq2SeqLM),
+        (ResidualForSpeechSeq2Seq, AutoModelForSpeechSeq2Seq),
         (ResidualForCausalLM, AutoModelForCausalLM),
         (ResidualForMaskedLM, AutoModelForMaskedLM),
         (ResidualForSequenceClassification, AutoModelForSequenceClassification),
@@ -54,7 +62,8 @@ def save_checkpoint(
     overwrite: bool = False,
     complete: Callable[[Path], None] | None = None,
 ) -> Path:
-    """Save weights (safetensors), config, generation config, tokenizer, model code and pipeline to one folder.
+    """Save weights (safetensors), config, generation config, tokenizer, model code and pipeline to one folder, of a
+    speech model also the processor.
 
     With `residual_hf` imported the folder loads as it is, elsewhere with `trust_remote_code=True`. It is written
     completely or not at all; `overwrite` replaces all files of an existing one. `complete` adds files to it.
@@ -74,6 +83,10 @@ def save_checkpoint(
     with atomic_folder(folder) as new:
         model.save_pretrained(new)
         tokenizer.save_pretrained(new)
+        if model.config.reads_speech:
+            bins = model.config.num_mel_bins
+            extractor = Speech2TextFeatureExtractor(feature_size=bins, num_mel_bins=bins)
+            Speech2TextProcessor(extractor, tokenizer).save_pretrained(new)
         if complete is not None:
             complete(new)
         write_checksums(new)
@@ -155,7 +168,7 @@ def validate_model_folder(folder: str | os.PathLike) -> list[str]:
     tokenizer_files = checks.check_tokenizer(folder, config)
     code = checks.check_code(folder, values, config)
     checks.check_undamaged(folder)
-    optional = [name for name in (SHORTLIST, CHECKSUMS) if (folder / name).is_file()]
+    optional = [name for name in (SHORTLIST, *PROCESSOR, CHECKSUMS) if (folder / name).is_file()]
     return ["config.json", "generation_config.json", *weights, *tokenizer_files, *code, *optional]
 
 

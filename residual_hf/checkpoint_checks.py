@@ -214,7 +214,7 @@ def check_weights(folder: Path, cls: type, config: ResidualConfig) -> list[str]:
 def _check_shapes(folder: Path, cls: type, config: ResidualConfig, found: dict[str, tuple[int, ...]]) -> None:
     """Compare the names and shapes in the weight files with those of the model that the config describes, after its
     depth and width: a model that is deeper or wider than the weights may not fit in memory."""
-    sizes = {"d_model": found.get(f"model.{config.stacks[0]}.embed_tokens.weight", (0, config.d_model))[-1]}
+    sizes = {"d_model": found.get(f"model.{config.token_stacks[0]}.embed_tokens.weight", (0, config.d_model))[-1]}
     for stack in config.stacks:
         layers = (re.match(rf"model\.{stack}\.layers\.(\d+)\.", name) for name in found)
         sizes[f"{stack}_layers"] = 1 + max((int(layer[1]) for layer in layers if layer), default=-1)

@@ -39,7 +39,7 @@ from residual_hf.records.run_folder import FinishedRun
 from residual_hf.records.run_record import RunRecord
 from residual_hf.runs.recipe import load_recipe
 
-FIGURES = {"bleu": "sacreBLEU", "tokenized_bleu": "tokenized BLEU", "nll": "NLL"}
+FIGURES = {"bleu": "sacreBLEU", "tokenized_bleu": "tokenized BLEU", "wer": "WER", "cer": "CER", "nll": "NLL"}
 
 parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
 parser.add_argument("recipe", type=Path)

@@ -69,7 +69,8 @@ def run_push(options: argparse.Namespace) -> None:
 def add_convert(convert: argparse.ArgumentParser) -> None:
     convert.add_argument(
         "checkpoint",
-        help="a fairseq .pt file, or a folder or Hub name of a Marian, FSMT, M2M100, NLLB, BART or mBART model",
+        help="a fairseq .pt file, or a folder or Hub name of a Marian, FSMT, M2M100, NLLB, BART, mBART or "
+        "Speech2Text model",
     )
     convert.add_argument("--source-dict", type=Path, help="fairseq: dict.txt of the source")
     convert.add_argument("--target-dict", type=Path, help="fairseq: dict.txt of the target")

@@ -15,7 +15,7 @@ from residual_hf.base.errors import InputError, requires
 from residual_hf.data.data_settings import DataSettings
 from residual_hf.documents import DOCUMENTS
 from residual_hf.evaluation.metrics import EvaluationSettings
-from residual_hf.generation.generation_settings import StreamSettings
+from residual_hf.generation.generation_settings import DecodingSettings, StreamSettings
 from residual_hf.serving.server_settings import ServerSettings
 
 from . import load_package
@@ -91,6 +91,26 @@ def run_translate(options: argparse.Namespace) -> int:
         inputs=[model_folder(options.model)],
     )
     return 0
+
+
+def add_transcribe(transcribe: argparse.ArgumentParser) -> None:
+    transcribe.add_argument("model", help="folder of a speech model or its run, or a name on the Hub")
+    transcribe.add_argument("files", type=Path, nargs="+", metavar="file", help="audio files at 16 kHz")
+    transcribe.add_argument("--longest", type=float, metavar="S", help="seconds after which recordings are cut (30)")
+    transcribe.add_argument("--times", action="store_true", help="a line for each part: file, begin, end, text")
+    for name in ("num_beams", "length_penalty", "dtype"):
+        add_field(transcribe, DecodingSettings, name, default="that of the model")
+    transcribe.add_argument("--device", help="cpu, cuda, ... (default: a GPU if there is one)")
+    transcribe.add_argument("--trust-remote-code", action="store_true", help="run the code in the model folder")
+
+
+def run_transcribe(options: argparse.Namespace) -> None:
+    from residual_hf.generation.transcription import transcribe
+
+    given = arguments_of(transcribe, options) | arguments_of(DecodingSettings, options)
+    for file, parts in zip(options.files, transcribe(options.model, **given), strict=True):
+        lines = [f"{file}\t{part.begin:.2f}\t{part.end:.2f}\t{part.text}" for part in parts]
+        print("\n".join(lines) if options.times else " ".join(part.text for part in parts), flush=True)
 
 
 def add_serve(serve: argparse.ArgumentParser) -> None:
@@ -199,6 +219,7 @@ def run_evaluate(options: argparse.Namespace) -> None:
 
 VERBS = {
     "translate": Verb("translate lines of text, or a document", add_translate, run_translate),
+    "transcribe": Verb("transcribe recordings of speech", add_transcribe, run_transcribe),
     "evaluate": Verb("score a model on test sets: BLEU, chrF, TER, COMET, perplexity", add_evaluate, run_evaluate),
     "serve": Verb("serve models with LibreTranslate's HTTP API and a web page", add_serve, run_serve),
 }

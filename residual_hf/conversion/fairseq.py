@@ -13,6 +13,7 @@ from torch import Tensor
 from residual_hf.model.configuration_residual import ResidualConfig
 from residual_hf.model.modeling_residual import ResidualForConditionalGeneration
 from residual_hf.model.modeling_single_stack import ResidualForCausalLM
+from residual_hf.model.modeling_speech import ResidualForSpeechSeq2Seq
 
 # version numbers, buffers, and the second copy of weights that fairseq 0.12 keeps for a fused inference kernel
 IGNORED = re.compile(
@@ -25,6 +26,7 @@ OURS = r"model.\1.layers.\2."
 # official name (projections separate) -> our name; the first match counts
 RENAMES = [
     (r"(encoder|decoder)\.(embed_tokens|embed_positions)\.weight", r"model.\1.\2.weight"),
+    (r"encoder\.(?:subsample|conv)\.conv_layers\.(\d+)\.(\w+)", r"model.encoder.embed_tokens.convs.\1.\2"),
     (r"(encoder|decoder)\.layernorm_embedding\.(\w+)", r"model.\1.embed_norm.\2"),
     (r"decoder\.(?:output_projection\.weight|embed_out)", "lm_head.weight"),
     (r"decoder\.output_projection\.bias", "lm_head.bias"),
@@ -126,8 +128,8 @@ def split_adaptive_softmax(state_dict: Mapping[str, Tensor], config: ResidualCon
 
 
 def convert_fairseq_state_dict(state_dict: Mapping[str, Tensor], config: ResidualConfig) -> dict[str, Tensor]:
-    """Convert weights under fairseq's names to the state dict of `ResidualForConditionalGeneration(config)`, or of
-    `ResidualForCausalLM(config)` if the decoder is alone.
+    """Convert weights under fairseq's names to the state dict of the model of a config: a
+    `ResidualForConditionalGeneration`, a `ResidualForSpeechSeq2Seq`, or a `ResidualForCausalLM`.
 
     Projections may be fused or separate. Buffers without a counterpart are dropped, as is the copy of a tied output
     matrix.
@@ -155,7 +157,7 @@ def convert_fairseq_state_dict(state_dict: Mapping[str, Tensor], config: Residua
 def _tie(converted: dict[str, Any], config: ResidualConfig) -> None:
     """Add the missing names of tied tables, which a checkpoint may store under any of them."""
     encoder, decoder = "model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight"
-    if config.is_encoder_decoder and config.share_encoder_decoder_embeddings:
+    if len(config.token_stacks) == 2 and config.share_encoder_decoder_embeddings:
         converted.setdefault(decoder, converted.get(encoder))
     if config.tie_word_embeddings and not config.adaptive_cutoffs:
         converted["lm_head.weight"] = converted.get(decoder, converted.get("lm_head.weight"))
@@ -164,6 +166,8 @@ def _tie(converted: dict[str, Any], config: ResidualConfig) -> None:
 def _check(converted: Mapping[str, Tensor], unknown: list[str], config: ResidualConfig) -> None:
     with torch.device("meta"):
         cls = ResidualForConditionalGeneration if config.is_encoder_decoder else ResidualForCausalLM
+        if config.reads_speech:
+            cls = ResidualForSpeechSeq2Seq
         expected = cls(config).state_dict()
     missing = sorted(set(expected) - set(converted))
     unknown = sorted(unknown + list(set(converted) - set(expected)))

@@ -1,5 +1,5 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
-"""Convert translation models of Transformers (Marian, M2M100, NLLB, BART, mBART, FSMT) with identical logits.
+"""Convert models of Transformers with identical logits: Marian, M2M100, NLLB, BART, mBART, FSMT and Speech2Text.
 
 They are Post-LN or Pre-LN; `change_ln_mode` changes the result to modes that contain these.
 """
@@ -15,7 +15,15 @@ from typing import Any
 import torch
 from huggingface_hub.errors import StrictDataclassError
 from torch import Tensor, nn
-from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, PreTrainedConfig, PreTrainedModel
+from transformers import (
+    AutoModelForSeq2SeqLM,
+    AutoModelForSpeechSeq2Seq,
+    AutoProcessor,
+    AutoTokenizer,
+    PreTrainedConfig,
+    PreTrainedModel,
+    Speech2TextConfig,
+)
 
 from residual_hf.base.errors import InputError
 from residual_hf.base.files import check_output_folder
@@ -27,6 +35,7 @@ from residual_hf.model.configuration_residual import ResidualConfig
 from residual_hf.model.connections import STACKS
 from residual_hf.model.embeddings import SinusoidalPositions, build_positions
 from residual_hf.model.modeling_residual import ResidualForConditionalGeneration
+from residual_hf.model.modeling_speech import ResidualForSpeechSeq2Seq
 from residual_hf.model.translation_inputs import languages_of
 
 from .fairseq import convert_fairseq_state_dict
@@ -49,6 +58,7 @@ ARCHITECTURES = {
     "M2M100ForConditionalGeneration": Architecture("pre_ln", "sinusoidal", "real_tokens"),  # NLLB too
     "BartForConditionalGeneration": Architecture("post_ln", "learned", "all_tokens", True, 2),
     "MBartForConditionalGeneration": Architecture("pre_ln", "learned", "all_tokens", True, 2),
+    "Speech2TextForConditionalGeneration": Architecture("pre_ln", "sinusoidal", "real_tokens"),
 }
 SAME_FIELDS = (
     "encoder_ffn_dim",
@@ -56,7 +66,6 @@ SAME_FIELDS = (
     "encoder_attention_heads",
     "decoder_attention_heads",
     "activation_function",
-    "max_position_embeddings",
     "use_cache",
     "pad_token_id",
     "bos_token_id",
@@ -74,7 +83,7 @@ def from_transformers(
     target_lang: str | None = None,
     decoder_start_token_id: int | None = None,
 ) -> ResidualForConditionalGeneration:
-    """Convert a translation model of Transformers; the logits are the same up to rounding.
+    """Convert a translation or speech model of Transformers; the logits are the same up to rounding.
 
     Args:
         model: a loaded model of a class in `ARCHITECTURES`, which is not modified, or a folder or name on the Hub.
@@ -86,7 +95,7 @@ def from_transformers(
         InputError: another class, quantised weights, or a config value that `ResidualConfig` does not support.
     """
     if isinstance(model, (str, os.PathLike)):
-        model = load(AutoModelForSeq2SeqLM, model)
+        model = load_model(model)
     architecture = architecture_of(model)
     fields = config_fields(model, architecture)
     fields |= {name: value for name in OF_PIPELINES if (value := getattr(model.config, name, None)) is not None}
@@ -96,7 +105,8 @@ def from_transformers(
         config = ResidualConfig(**fields, source_lang=source_lang, target_lang=target_lang)
     except (StrictDataclassError, ValueError) as error:
         raise InputError(f"{type(model).__name__}: {error.__cause__ or error}") from error
-    converted = ResidualForConditionalGeneration._from_config(config, dtype=model.dtype)
+    cls = ResidualForSpeechSeq2Seq if config.reads_speech else ResidualForConditionalGeneration
+    converted = cls._from_config(config, dtype=model.dtype)
     converted.load_state_dict(convert_weights(model, architecture, config))
     converted.generation_config = copy.deepcopy(model.generation_config)
     converted.generation_config.decoder_start_token_id = config.decoder_start_token_id
@@ -125,14 +135,23 @@ def convert_transformers(
     """
     output_dir = Path(output_dir)
     check_output_folder(output_dir, overwrite=overwrite, holds=WEIGHT_FILES, inputs=[os.fspath(name)])
+    model = load_model(name)
     tokenizer = load(AutoTokenizer, name)
-    model = load(AutoModelForSeq2SeqLM, name)
     source_lang, target_lang = languages_of(model.config, tokenizer)
     converted = from_transformers(
         model, source_lang=source_lang, target_lang=target_lang, decoder_start_token_id=decoder_start_token_id
     )
     origin = f"The weights are converted from the {type(model).__name__} {name}."
-    return save_with_card(converted, tokenizer, output_dir, origin, overwrite=overwrite)
+    processor = load(AutoProcessor, name) if converted.config.reads_speech else None
+    return save_with_card(converted, tokenizer, output_dir, origin, overwrite=overwrite, processor=processor)
+
+
+def load_model(name: str | os.PathLike) -> PreTrainedModel:
+    try:
+        reads_speech = PreTrainedConfig.get_config_dict(name)[0].get("model_type") == Speech2TextConfig.model_type
+    except OSError:  # `load` says why
+        reads_speech = False
+    return load(AutoModelForSpeechSeq2Seq if reads_speech else AutoModelForSeq2SeqLM, name)
 
 
 def load(auto_class: Any, name: str | os.PathLike) -> Any:
@@ -166,12 +185,21 @@ def config_fields(model: PreTrainedModel, architecture: Architecture) -> dict[st
     start = source.decoder_start_token_id
     if start is None:
         start = model.generation_config.decoder_start_token_id
+    if type(model).__name__ == "Speech2TextForConditionalGeneration":
+        speech = {"conv_channels": source.conv_channels, "conv_kernel_sizes": list(source.conv_kernel_sizes)}
+        speech |= {"num_mel_bins": source.input_feat_per_channel * source.input_channels}
+        speech |= {"max_source_positions": source.max_source_positions}
+        table, positions = decoder.embed_tokens, source.max_target_positions
+    else:
+        speech, table, positions = {}, encoder.embed_tokens, source.max_position_embeddings
     return {
         **{name: getattr(source, name) for name in SAME_FIELDS},
         **{name: getattr(source, name) or 0.0 for name in RATES},
-        "vocab_size": encoder.embed_tokens.num_embeddings,
+        **speech,
+        "max_position_embeddings": positions,
+        "vocab_size": table.num_embeddings,
         "decoder_vocab_size": decoder.embed_tokens.num_embeddings,
-        "share_encoder_decoder_embeddings": encoder.embed_tokens.weight is decoder.embed_tokens.weight,
+        "share_encoder_decoder_embeddings": table.weight is decoder.embed_tokens.weight,
         "tie_word_embeddings": output_projection(model).weight is decoder.embed_tokens.weight,
         "output_bias": output_bias(model) is not None,
         "d_model": source.d_model,
@@ -212,14 +240,14 @@ def convert_weights(model: PreTrainedModel, architecture: Architecture, config: 
         table = positions.weights if hasattr(positions, "weights") else positions.weight
         if architecture.position_embedding_type == "learned":
             weights[f"{stack}.embed_positions.weight"] = table[architecture.unused_positions :]
-        elif not is_table_of_class(table, config):
+        elif not is_table_of_class(table, config, stack):
             kind = config.position_embedding_type
             raise InputError(f"model: its position table is not the {kind} one of its class")
     return convert_fairseq_state_dict(weights, config)
 
 
-def is_table_of_class(table: Tensor, config: ResidualConfig) -> bool:
-    positions = build_positions(config)
+def is_table_of_class(table: Tensor, config: ResidualConfig, stack: str) -> bool:
+    positions = build_positions(config, stack)
     assert isinstance(positions, SinusoidalPositions)
     rows = min(len(positions.table), len(table))
     tolerance = 1e-6 if table.dtype in (torch.float32, torch.float64) else 1e-2

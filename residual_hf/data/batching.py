@@ -165,7 +165,8 @@ class Seq2SeqCollator:
     """Turns features `{"input_ids": [...], "labels": [...]}` into the tensors of a model.
 
     Returns int64 tensors, padded on the right to the longest row of the batch: `input_ids` and `attention_mask`
-    [rows, source length], `labels`, padded with -100, and `decoder_input_ids`, the labels shifted right,
+    [rows, source length] (of speech, with `input_features` [frames, bins] in the place of `input_ids`, these in
+    float32, padded with 0), `labels`, padded with -100, and `decoder_input_ids`, the labels shifted right,
     [rows, target length]. Features without `labels` give the source tensors only. For a decoder alone there are no
     `decoder_input_ids`, and the first label of a row is -100, because it is not predicted.
 
@@ -199,8 +200,9 @@ class Seq2SeqCollator:
         labelled = sum("labels" in feature for feature in features)
         if labelled not in (0, len(features)):
             raise InputError(f"labels: in {labelled} of {len(features)} features, must be in all of them or in none")
-        input_ids, is_token = self._pad([feature["input_ids"] for feature in features], self.pad_token_id)
-        batch = {"input_ids": input_ids, "attention_mask": is_token.long()}
+        name, fill = ("input_ids", self.pad_token_id) if "input_ids" in features[0] else ("input_features", 0)
+        source, is_token = self._pad([feature[name] for feature in features], fill)
+        batch = {name: source, "attention_mask": is_token.long()}
         if labelled:
             batch["labels"], _ = self._pad([feature["labels"] for feature in features], IGNORED)
             if self.decoder_start_token_id is None:
@@ -219,6 +221,8 @@ class Seq2SeqCollator:
             rounded = width + -width % self.pad_to_multiple_of
             width = max(width, rounded if self.max_length is None else min(rounded, self.max_length))
         is_token = np.arange(width) < lengths[:, None]
-        padded = np.full((len(rows), width), fill, dtype=np.int64)
-        padded[is_token] = np.concatenate([np.asarray(row, dtype=np.int64) for row in rows])
+        arrays = [np.asarray(row) for row in rows]
+        dtype = np.float32 if arrays[0].ndim == 2 else np.int64
+        padded = np.full((len(rows), width, *arrays[0].shape[1:]), fill, dtype=dtype)
+        padded[is_token] = np.concatenate(arrays, dtype=dtype, casting="unsafe")
         return torch.from_numpy(padded), torch.from_numpy(is_token)

@@ -22,6 +22,8 @@ BREAK_MODES = ("none", "complete", "complete_doc", "eos")
 UNITS = (".tmx", ".xlf", ".xliff", ".po")
 TABLES = (".csv", ".tsv", ".xlsx")
 PAIR_FILES = (*UNITS, *TABLES, ".jsonl", ".parquet")
+SPEC_AUGMENT = {"lb": (1, 27, 1, 100), "ld": (2, 27, 2, 100)}
+"""Policies of SpecAugment: bands and their largest width, stretches and their largest length in frames."""
 TOKENIZER_KINDS = ("bpe", "byte_bpe", "unigram", "pretokenized")
 
 
@@ -30,7 +32,9 @@ class CorpusSpec(InputSettings):
     """Location and format of a corpus.
 
     Set `source` and `target`, or one of `file`, `tsv`, `jsonl` and `dataset`. For a language model, set `text`, or
-    `jsonl` or `dataset` with `text_column`. All files but PO, Excel and parquet may be compressed: gzip, bzip2, xz.
+    `jsonl` or `dataset` with `text_column`. For speech recognition, sources are audio files, whose paths start from
+    the folder of the manifest, or the `Audio` column of a data set; or set `audio_folder`. All files but PO, Excel,
+    parquet and audio may be compressed: gzip, bzip2, xz.
     """
 
     also_called = {
@@ -67,6 +71,12 @@ class CorpusSpec(InputSettings):
         help='one object per line: `{"en": ..., "de": ...}`, or these in `{"translation": ...}`, or with the keys '
         "`source_column` and `target_column`",
     )
+    audio_folder: str | Path | None = option(
+        None,
+        may_change=True,
+        help="speech recognition: folder of audio files with their texts, in LibriSpeech's `*.trans.txt`, or in "
+        "`x.txt` beside `x.wav`",
+    )
     dataset: str | Path | None = option(
         None, help="name on the Hub or local folder of a data set of the `datasets` library; columns as in `jsonl`"
     )
@@ -94,7 +104,7 @@ class CorpusSpec(InputSettings):
     )
 
     def check(self) -> None:
-        single = ("tsv", "jsonl", "dataset", "text", "file")
+        single = ("tsv", "jsonl", "dataset", "text", "file", "audio_folder")
         given = [key for key in ("source", "target", *single) if getattr(self, key) is not None]
         if given not in (["source", "target"], *([key] for key in single)):
             name, state = (", ".join(given), "given") if given else ("source", "missing")
@@ -136,7 +146,8 @@ class CorpusSpec(InputSettings):
 
     def check_keys(self) -> None:
         """Raise `InputError` unless the columns or languages of the two sides are known."""
-        if self.source is None and self.source_column is None and self.tsv is None and not self.is_text:
+        found = self.source or self.source_column or self.tsv or self.audio_folder or self.is_text
+        if not found:
             for name in ("source_lang", "target_lang"):
                 self.require(getattr(self, name), name, "given to find the texts, or set source_column")
 
@@ -156,6 +167,11 @@ class CorpusSpec(InputSettings):
         return self.jsonl is not None or self.file_format == ".jsonl"
 
     @property
+    def is_keyed(self) -> bool:
+        """Whether texts are found by keys or names of columns."""
+        return self.is_jsonl or self.dataset is not None or self.file_format in (".parquet", ".csv", ".tsv", ".xlsx")
+
+    @property
     def raw_references(self) -> Path | None:
         """The file `raw_target`."""
         return None if self.raw_target is None else expanded(self.raw_target)
@@ -165,6 +181,8 @@ class CorpusSpec(InputSettings):
         """`name`, or what the corpus is read from."""
         if self.name is not None:
             return self.name
+        if self.audio_folder is not None:
+            return Path(self.audio_folder).name
         return f"{self.dataset}[{self.split}]" if self.dataset is not None else "|".join(f.name for f in self.files)
 
 
@@ -279,7 +297,8 @@ class DataSettings(InputSettings):
     max_length: int | None = option(
         None,
         minimum=1,
-        help="maximum tokens per side of a training pair; longer pairs are dropped; default: that of the model",
+        help="maximum tokens per side of a training pair, or frames of a recording; longer ones are dropped; default: "
+        "that of the model",
     )
     cleaning: CleaningSettings | None = option(None, help="which training pairs to drop, see below")
     temperature: float = option(
@@ -325,6 +344,19 @@ class DataSettings(InputSettings):
     shuffle_buffer: int = option(100_000, minimum=1, help="number of pairs of a stream to read and shuffle together")
     subword_regularization: SubwordRegularizationSettings | None = option(
         None, help="random segmentation of the training text, see below"
+    )
+
+    spec_augment: str | None = option(
+        None,
+        choices=(None, *SPEC_AUGMENT),
+        help="speech recognition: mask random frequencies and times of training recordings by a policy of "
+        "SpecAugment, as in fairseq: `lb` one band and one stretch, `ld` two of each",
+    )
+    features: str | Path | None = option(
+        None,
+        may_change=True,
+        help="speech recognition: folder of the features that were computed, which runs can share; default: `cache` "
+        "in the folder of the run",
     )
 
     def check(self) -> None:

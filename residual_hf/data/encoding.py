@@ -111,8 +111,17 @@ class EncodedCorpus(Dataset):
             return plain
         return np.array(row, dtype=plain.dtype)
 
+    def source(self, index: int) -> np.ndarray:
+        """What the model reads of a pair, without random changes."""
+        return self._row("source", index)
+
     def select(self, indices: Sequence[int] | np.ndarray) -> EncodedCorpus:
         """The pairs at `indices`, in that order; segmentations are drawn by their new indices."""
+        arrays = self.selected(indices)
+        return EncodedCorpus(arrays, self.resegment, seed=self.seed, max_length=self.max_length)
+
+    def selected(self, indices: Sequence[int] | np.ndarray) -> dict[str, np.ndarray]:
+        """The arrays of the pairs at `indices`."""
         arrays = {}
         for side in self.sides:
             offsets = self.arrays[f"{side}_offsets"]
@@ -122,7 +131,7 @@ class EncodedCorpus(Dataset):
             for name in (f"{side}_ids", f"{side}_starts"):
                 if name in self.arrays:
                     arrays[name] = self.arrays[name][tokens]
-        return EncodedCorpus(arrays, self.resegment, seed=self.seed, max_length=self.max_length)
+        return arrays
 
     @classmethod
     def joined(cls, parts: Sequence[EncodedCorpus]) -> EncodedCorpus:

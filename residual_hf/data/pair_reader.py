@@ -15,6 +15,7 @@ from residual_hf.base.errors import InputError
 from residual_hf.base.files import expanded
 from residual_hf.base.names import check_repository, similar_path
 
+from .audio_folder import folder_pairs
 from .data_settings import PAIR_FILES, CorpusSpec
 from .pair_formats import pairs_of_file
 from .pair_rows import Pair, json_pair, record_pair, tsv_pair
@@ -30,6 +31,9 @@ def check_files(specs: Iterable[CorpusSpec]) -> None:
     """
     specs = list(specs)
     check_paths(path for spec in specs for path in (*spec.files, *filter(None, [spec.raw_references])))
+    for spec in specs:
+        if spec.audio_folder is not None and not expanded(spec.audio_folder).is_dir():
+            raise InputError(f"corpus.audio_folder: {spec.audio_folder}: no such folder")
     for name in dict.fromkeys(str(spec.dataset) for spec in specs if spec.dataset is not None):
         _check_dataset(name)
 
@@ -160,6 +164,9 @@ class PairReader:
         if spec.text is not None:
             yield from ((line, line) for line in self._files[0])
             return
+        if spec.audio_folder is not None:
+            yield from islice(folder_pairs(expanded(spec.audio_folder)), self._rows, None)
+            return
         if spec.file is not None and not spec.is_jsonl:
             yield from islice(pairs_of_file(spec), self._rows, None)
             return
@@ -169,12 +176,13 @@ class PairReader:
 
     def _dataset_rows(self) -> Iterator[Any]:
         if self._dataset is None:
-            self._dataset = _load_dataset(self.spec, self._streaming)
+            self._dataset = load_dataset_of(self.spec, self._streaming)
         if isinstance(self._dataset, Sized) and self._rows >= len(self._dataset):
             return  # `skip` would raise
         rows = self._dataset.skip(self._rows) if self._rows else self._dataset
         try:
-            yield from rows
+            for number, row in enumerate(rows, self._rows):
+                yield {key: _name_of_audio(value, number) for key, value in row.items()}
         except (ValueError, OSError, RuntimeError) as error:  # of pyarrow, of the network
             raise InputError(f"{self.spec.title}: cannot be read past row {self._rows}: {error}") from error
 
@@ -210,6 +218,23 @@ def _aligned(sources: LineReader, targets: LineReader) -> Iterator[Pair]:
                 f"{sources.path} has {lines} lines, but {targets.path} has {others}; both must have the same number"
             )
         yield source, target
+
+
+def _name_of_audio(value: Any, row: int) -> Any:
+    """A recording of a data set as its row and the name of its file, other values unchanged."""
+    is_audio = isinstance(value, dict) and value.keys() == {"bytes", "path"}
+    return f"{row}:{Path(value['path'] or '').name}" if is_audio else value
+
+
+def load_dataset_of(spec: CorpusSpec, streaming: bool) -> Any:
+    """The data set of a corpus, with recordings as they are stored, `{"bytes": ..., "path": ...}`."""
+    import datasets
+
+    data = _load_dataset(spec, streaming)
+    for name, feature in (data.features or {}).items():
+        if isinstance(feature, datasets.Audio):
+            data = data.cast_column(name, datasets.Audio(decode=False))
+    return data
 
 
 def _load_dataset(spec: CorpusSpec, streaming: bool) -> Any:

@@ -14,6 +14,7 @@ from residual_hf.data.corpus import ParallelCorpus, numbered
 from residual_hf.data.scripts import LETTER, WITHOUT_SPACES, share_of_script
 from residual_hf.data.tokenizer import join_subwords
 
+from .error_rates import ERROR_RATES, ErrorRate
 from .metrics import METRICS, EvaluationSettings, corpus_scores, detokenize, tokenized_bleu
 from .translation_metric import SentenceMetric, add_results, load_metric
 
@@ -22,7 +23,8 @@ logger = logging.getLogger(__name__)
 SAMPLE = 100  # references whose script is looked at
 
 FIGURES = ("bleu", "chrf", "tokenized_bleu")
-"""Computed at every evaluation, as are fast metrics; `tokenized_bleu` for tokenized text only."""
+"""Computed at every evaluation, as are fast metrics; `tokenized_bleu` for tokenized text only. Transcripts have
+`ERROR_RATES` instead."""
 
 
 @dataclass(eq=False)
@@ -105,24 +107,39 @@ class Scorer:
         return detokenize(lines, language) if self.pretokenized else lines
 
 
+class TranscriptScorer(Scorer):
+    """Scores transcripts by `ERROR_RATES`, and by further metrics."""
+
+    def _compute(self, hypotheses: Sequence[str], *_: Any) -> dict[str, dict[str, Any]]:
+        rates = {name: ErrorRate(name) for name in ERROR_RATES}
+        return {
+            name: {"value": rate.compute(hypotheses, self.corpus.targets)[name], "signature": rate.signature}
+            for name, rate in rates.items()
+        }
+
+
 def make_scorers(
     corpora: Sequence[ParallelCorpus],
     pretokenized: str | None,
     settings: EvaluationSettings,
     *,
     lowercase: bool = False,
+    speech: bool = False,
 ) -> list[Scorer]:
-    """A scorer for each corpus; if there are several, it is named by the corpus and its languages."""
-    metrics = {name: load_metric(name) for name in settings.metrics}
+    """A scorer for each corpus, of transcripts if `speech`; if there are several, it is named by the corpus and its
+    languages."""
+    metrics = {name: load_metric(name) for name in settings.metrics if not (speech and name in ERROR_RATES)}
     options: dict[str, Any] = {"tokenize": settings.tokenize, "metrics": metrics, "lowercase": lowercase}
     names = [""]
     if len(corpora) > 1:
-        names = numbered([f"{corpus.name} {corpus.source_lang}-{corpus.target_lang}" for corpus in corpora])
+        languages = [f" {corpus.source_lang}-{corpus.target_lang}" if not speech else "" for corpus in corpora]
+        names = numbered([corpus.name + pair for corpus, pair in zip(corpora, languages, strict=True)])
+    kind = TranscriptScorer if speech else Scorer
     scorers = [
-        Scorer(corpus, pretokenized=pretokenized, name=name, **options)
+        kind(corpus, pretokenized=pretokenized, name=name, **options)
         for corpus, name in zip(corpora, names, strict=True)
     ]
-    for scorer in scorers:
+    for scorer in scorers if not speech else ():
         warn_about_references(scorer)
     return scorers
 
@@ -171,7 +188,7 @@ def mean_of_reports(reports: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
     if len(reports) == 1:
         return next(iter(reports.values()))
     means: dict[str, Any] = {}
-    for figure in FIGURES:
+    for figure in (*FIGURES, *ERROR_RATES):
         scores = [report[figure] for report in reports.values() if figure in report]
         if len(scores) < len(reports):
             continue

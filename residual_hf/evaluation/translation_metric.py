@@ -6,7 +6,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from numbers import Real
 from typing import Any, ClassVar, Protocol
 
@@ -21,6 +21,7 @@ from residual_hf.model.translation_inputs import without_tag
 
 from .comet import Comet
 from .compound_bleu import CompoundBLEU
+from .error_rates import ERROR_RATES, ErrorRate
 from .metrics import METRICS, Lines, check_lines, corpus_scores, default_tokenizer
 from .rouge import Rouge
 
@@ -132,8 +133,8 @@ def add_results(figures: dict[str, float], metric: str, results: Mapping[str, fl
 
 @cache
 def load_metric(name: str) -> SentenceMetric:
-    """Load a metric: `rouge`, `rouge:stem`, `compound_bleu:LANGUAGE`, `comet`, `comet:MODEL`, or one of the `evaluate`
-    library, by its name on the Hub or a local path.
+    """Load a metric: `wer`, `cer`, `rouge`, `rouge:stem`, `compound_bleu:LANGUAGE`, `comet`, `comet:MODEL`, or one of
+    the `evaluate` library, by its name on the Hub or a local path.
 
     Raises:
         InputError: the metric cannot be loaded, or needs other inputs than predictions, references and sources.
@@ -185,5 +186,10 @@ class LoadedMetric:
         return {name: float(value) for name, value in result.items() if isinstance(value, Real)}
 
 
-OWN: dict[str, Callable[..., SentenceMetric]] = {"comet": Comet, "compound_bleu": CompoundBLEU, "rouge": Rouge}
+OWN: dict[str, Callable[..., SentenceMetric]] = {
+    **{name: partial(ErrorRate, name) for name in ERROR_RATES},
+    "comet": Comet,
+    "compound_bleu": CompoundBLEU,
+    "rouge": Rouge,
+}
 """Metrics that need no script from the Hub; the part of a name after a colon is their argument."""

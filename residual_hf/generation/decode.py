@@ -53,7 +53,7 @@ def translate_corpus(
     for tag, rows in by_tag.items():
         arguments: dict[str, Any] = {"forced_bos_token_id": tag} if tagged else {}
         arguments["shortlist"] = shortlist
-        found = search(model, [corpus[row]["input_ids"] for row in rows], settings, shared=True, **arguments)
+        found = search(model, [corpus.source(row) for row in rows], settings, shared=True, **arguments)
         ids |= {row: best.ids for row, (best,) in zip(rows, found, strict=True)}
     return to_text(tokenizer, [ids[row] for row in range(len(corpus))])
 
@@ -92,7 +92,7 @@ def search(
     """The `count` best candidates of each source, best first.
 
     Args:
-        sources: token ids of each sentence, ending in `</s>`.
+        sources: token ids of each sentence, ending in `</s>`, or frames (frames, bins) of each recording.
         shortlist: of the model, for `settings.shortlist`.
         phrases: what the translation of each source must have, see `residual_hf.model.constraints`.
         shared: the processes of a `torchrun` share the work. All call this function with the same arguments and get
@@ -184,8 +184,12 @@ def search_batch(
     """As `search`, for one batch in this process."""
     config, generation = model.config, model.generation_config
     collate = Seq2SeqCollator(config.pad_token_id, generation.decoder_start_token_id)
-    inputs = {name: values.to(model.device) for name, values in collate([{"input_ids": s} for s in sources]).items()}
-    limits = [settings.length_limit(len(source), position_limit(config)) for source in sources]
+    batch = collate([{model.main_input_name: source} for source in sources])
+    inputs = {name: values.to(model.device) for name, values in batch.items()}
+    mask = batch["attention_mask"]
+    if model.main_input_name == "input_features":
+        mask = model.get_encoder().states_mask(mask)
+    limits = [settings.length_limit(length, position_limit(config)) for length in mask.sum(1).tolist()]
     arguments = settings.generate_arguments(max(limits)) | {"num_return_sequences": count} | generate_arguments
     if isinstance(model, FastGenerationMixin):
         own = {"length_limits": torch.tensor(limits), "decoding_dtype": settings.dtype, "hypothesis_scores": True}
@@ -225,12 +229,12 @@ def sequence_log_probs(
     """Sums of the log-probabilities of targets, (targets,).
 
     Args:
-        inputs: `input_ids` and `attention_mask` of the sources.
+        inputs: of the encoder, with `attention_mask`.
         sequences: start token, targets and padding, (targets, length); equally many targets for each source.
         lengths: tokens of the targets, with the one that ends a target, (targets,).
         forced: tokens at the beginning, such as a language tag, that are not counted, as in beam search.
     """
-    labels, count = sequences[:, 1:], len(sequences) // len(inputs["input_ids"])
+    labels, count = sequences[:, 1:], len(sequences) // len(inputs["attention_mask"])
     places = torch.arange(labels.shape[1], device=labels.device)
     counted = (places >= forced) & (places < lengths[:, None])
     memory = model.get_encoder()(**inputs).last_hidden_state

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -50,6 +51,17 @@ class DecodingSettings(InputSettings):
         help="compute only target tokens that are likely for the source, by the lexical shortlist in the model "
         "folder; on a CPU with native kernels",
     )
+
+    @classmethod
+    def of_model(cls, model: Any, settings: Mapping[str, Any]) -> DecodingSettings:
+        """The `settings` that are not None, and those that the generation config of a model has."""
+        generation = model.generation_config
+        saved = {key: getattr(generation, key, None) for key in ("length_penalty", "max_length_a", "max_length_b")}
+        saved |= {"num_beams": generation.num_beams or 1, "dtype": getattr(generation, "decoding_dtype", None)}
+        if generation.early_stopping is not None:
+            saved["early_stopping"] = generation.early_stopping is True  # "never" is closest to False
+        chosen = saved | {key: value for key, value in settings.items() if value is not None}
+        return cls(**{key: value for key, value in chosen.items() if value is not None})
 
     def length_limit(self, source_length: int, position_table: int | None) -> int:
         """Maximum number of tokens in the translation of a source of this length.

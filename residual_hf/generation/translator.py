@@ -97,13 +97,7 @@ class Translator:
         """
         terms = None if glossary is None else Glossary.read(glossary)
         model, tokenizer = load_checkpoint(name, trust_remote_code=trust_remote_code)
-        generation = model.generation_config
-        saved = {key: getattr(generation, key, None) for key in ("length_penalty", "max_length_a", "max_length_b")}
-        saved |= {"num_beams": generation.num_beams or 1, "dtype": getattr(generation, "decoding_dtype", None)}
-        if generation.early_stopping is not None:
-            saved["early_stopping"] = generation.early_stopping is True  # "never" is closest to False
-        chosen = saved | {key: value for key, value in settings.items() if value is not None}
-        decoding = DecodingSettings(**{key: value for key, value in chosen.items() if value is not None})
+        decoding = DecodingSettings.of_model(model, settings)
         move_to(model, device)
         shortlist = None
         if decoding.shortlist:

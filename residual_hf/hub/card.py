@@ -21,6 +21,7 @@ from residual_hf.base.files import check_output_file, write_atomically
 from residual_hf.checkpoint import SHORTLIST
 from residual_hf.data.data_settings import SPLITS
 from residual_hf.data.tokenizer import ends_text
+from residual_hf.evaluation.error_rates import ERROR_RATES
 from residual_hf.evaluation.metrics import METRICS, Comparison, paired_bootstrap, tokenizer_of
 from residual_hf.model import catalogue as _  # noqa: F401  registers the modes
 from residual_hf.model.connections import LN_MODES
@@ -40,6 +41,8 @@ LABELS = {
     "ter": "TER",
     "bleu_lowercase": "BLEU, lower case",
     "tokenized_bleu": "BLEU of the tokens",
+    "wer": "WER",
+    "cer": "CER",
 }
 
 
@@ -187,11 +190,12 @@ def _results(run: FinishedRun, table: ScoreTable) -> list[EvalResult]:
     specs = _specs(run, table.split)
     one = len(specs) == 1 and "corpora" not in run.metrics[table.split]
     spec = specs[0] if one and _hub_id(specs[0].get("dataset")) else {}
-    direction = " " + "-".join(run.directions[0]) if len(run.directions) == 1 else ""
+    one_direction = len(run.directions) == 1 and run.task != "automatic-speech-recognition"
+    direction = " " + "-".join(run.directions[0]) if one_direction else ""
     return [
         EvalResult(
             task_type=run.task,
-            task_name=f"{run.task.capitalize()}{direction}",
+            task_name=f"{run.task.capitalize().replace('-', ' ')}{direction}",
             dataset_type=spec.get("dataset", "local-files"),  # the Hub requires a type
             dataset_name=public(table.corpus),
             dataset_config=spec.get("dataset_config") if spec else public(table.corpus),  # keeps corpora apart
@@ -201,7 +205,7 @@ def _results(run: FinishedRun, table: ScoreTable) -> list[EvalResult]:
             metric_name=LABELS[name],
             metric_args={"signature": table.figures[name]["signature"]},
         )
-        for name in ("bleu", "chrf", "ter")
+        for name in ("bleu", "chrf", "ter", *ERROR_RATES)
         if "signature" in table.figures.get(name, {})
     ]
 
@@ -310,7 +314,7 @@ def _hashes(run: FinishedRun) -> str:
 
 def _citations(run: FinishedRun, baseline: FinishedRun | None) -> str:
     entries = [entry for name in run.ln_modes if name in LN_MODES for entry in bibtex(name)]
-    entries.append(papers()["post2018call"])
+    entries.append(papers()["wang2020fairseq" if run.task == "automatic-speech-recognition" else "post2018call"])
     if baseline is not None:
         entries.append(papers()["koehn2004statistical"])
     return "\n\n".join(dict.fromkeys(entries))

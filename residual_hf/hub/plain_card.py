@@ -25,11 +25,21 @@ EXAMPLES = {("en", "de"): "__{}__", ("eng_Latn", "deu_Latn"): "{}", ("en_XX", "d
 
 
 def save_with_card(
-    model: Any, tokenizer: Any, folder: Path, origin: str, *, overwrite: bool = False, copies: Iterable[Path] = ()
+    model: Any,
+    tokenizer: Any,
+    folder: Path,
+    origin: str,
+    *,
+    overwrite: bool = False,
+    copies: Iterable[Path] = (),
+    processor: Any = None,
 ) -> Path:
-    """`save_checkpoint` with a card and copies of files; `origin` says where the weights are from, a sentence."""
+    """`save_checkpoint` with a card, copies of files and, of a speech model, its processor; `origin` says where the
+    weights are from, a sentence."""
 
     def complete(new: Path) -> None:
+        if processor is not None:
+            processor.save_pretrained(new)
         for path in copies:
             shutil.copy(path, new)
         write_plain_card(new, model.config, tokenizer, folder.resolve().name, origin)
@@ -44,6 +54,7 @@ def write_plain_card(folder: Path, config: ResidualConfig, tokenizer: Any, name:
     tags = sorted(language_tags(tokenizer)) if config.language_tags else []
     task = "summarization" if source and source == target else "translation"
     task = "text-generation" if config.is_decoder_only else task
+    task = "automatic-speech-recognition" if config.reads_speech else task
     if config.is_encoder_only:
         is_masked = "ResidualForMaskedLM" in (config.architectures or ())
         task = "fill-mask" if is_masked else "text-classification"

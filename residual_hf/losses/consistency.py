@@ -21,7 +21,7 @@ from torch import Tensor
 
 from residual_hf.base.errors import InputError
 
-BATCHED = ("input_ids", "attention_mask", "decoder_input_ids", "decoder_attention_mask", "labels")
+BATCHED = ("input_ids", "input_features", "attention_mask", "decoder_input_ids", "decoder_attention_mask", "labels")
 RANDOM = ("dropout", "attention_dropout", "activation_dropout", "encoder_word_dropout", "decoder_word_dropout")
 
 

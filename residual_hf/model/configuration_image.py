@@ -13,13 +13,17 @@ from .norms import NORM_TYPES
 from .options import option
 
 STAGES = 3
-TEXT_FIELDS = (
+OTHER_INPUTS = (  # fields of text and speech
     "adaptive_cutoffs",
     "adaptive_factor",
     "adaptive_softmax_dropout",
+    "conv_channels",
+    "conv_kernel_sizes",
     "final_norm",
     "fix_norm",
     "language_tags",
+    "max_source_positions",
+    "num_mel_bins",
     "output_bias",
     "placeholders",
     "position_counting",
@@ -113,7 +117,7 @@ class ResidualImageConfig(ResidualConfig):
             raise ValueError(f"patch_size must divide image_size {self.image_size}, not {self.patch_size}")
 
     def _fields_of_absent_stack(self) -> list[str]:
-        return [*super()._fields_of_absent_stack(), *TEXT_FIELDS]
+        return [*super()._fields_of_absent_stack(), *OTHER_INPUTS]
 
 
 __all__ = ["ResidualImageConfig"]

@@ -79,6 +79,11 @@ class ResidualConfig(PreTrainedConfig):
         position_counting: `"real_tokens"` (fairseq: from `pad_token_id + 1`, without padding) or `"all_tokens"`
             (Transformers' BART and Marian: from 0, with padding, so that left padding changes the result).
         max_position_embeddings: maximum length of source and target in tokens.
+        conv_channels: output channels of the inner convolution in front of the encoder of a speech model, 1,024 in
+            fairseq; see `speech_encoder.py`. None: the encoder reads tokens.
+        conv_kernel_sizes: kernel size of each convolution, an odd number. Each halves the number of frames.
+        num_mel_bins: values of a frame.
+        max_source_positions: maximum length of a recording in frames.
         embedding_norm: apply a norm to the sum of token and position embeddings, before dropout (fairseq's
             `--layernorm-embedding`, BART).
         fix_norm: normalize token embeddings to length 1 (before `scale_embedding`), as input and as output projection
@@ -150,6 +155,10 @@ class ResidualConfig(PreTrainedConfig):
     position_embedding_type: str = option("sinusoidal", choices=POSITION_EMBEDDINGS)
     position_counting: str = option("real_tokens", choices=POSITION_COUNTING)
     max_position_embeddings: int = option(1024, minimum=1, maximum=2**20)
+    conv_channels: int | None = None
+    conv_kernel_sizes: list[int] | tuple[int, ...] = (5, 5)
+    num_mel_bins: int = option(80, minimum=1, maximum=2**20)
+    max_source_positions: int = option(6000, minimum=1, maximum=2**20)
     scale_embedding: bool = True
     embedding_norm: bool = False
     fix_norm: bool = False
@@ -273,6 +282,22 @@ class ResidualConfig(PreTrainedConfig):
         """The stacks of the model, `"encoder"` and `"decoder"` or one of them."""
         return ("decoder",) if self.is_decoder_only else ("encoder",) if self.is_encoder_only else STACKS
 
+    @property
+    def reads_speech(self) -> bool:
+        """Whether the encoder reads frames of speech, not tokens."""
+        return self.conv_channels is not None
+
+    @property
+    def token_stacks(self) -> tuple[str, ...]:
+        """The stacks that read tokens."""
+        return self.stacks[-1:] if self.reads_speech else self.stacks
+
+    def stack_positions(self, stack: str) -> int:
+        """The number of positions of a stack: in a speech model, of the encoder after its convolutions."""
+        if stack in self.token_stacks:
+            return self.max_position_embeddings
+        return -(-self.max_source_positions // 2 ** len(self.conv_kernel_sizes))
+
     num_hidden_layers = _of_first_stack("layers")
     num_attention_heads = _of_first_stack("attention_heads")
     intermediate_size = _of_first_stack("ffn_dim")
@@ -369,6 +394,7 @@ class ResidualConfig(PreTrainedConfig):
         if self.is_decoder_only and self.is_encoder_only:
             raise ValueError("is_decoder_only and is_encoder_only are both True: set one of them")
         self._validate_adaptive()
+        self._validate_speech()
         if not self.final_norm:
             mode = self.mode(self.stacks[-1])
             if not self.is_decoder_only or not issubclass(mode.Boundary, NormAtEnd):
@@ -406,6 +432,15 @@ class ResidualConfig(PreTrainedConfig):
                 f"adaptive_factor: {self.adaptive_factor} given, must be at least 1 and leave vectors of at least one "
                 f"value in {len(cutoffs) + 1} bands, from d_model {self.d_model}"
             )
+
+    def _validate_speech(self) -> None:
+        kernels = self.conv_kernel_sizes
+        if not kernels or any(kernel < 1 or kernel % 2 == 0 for kernel in kernels):
+            raise ValueError(f"conv_kernel_sizes: {kernels} given, must be odd numbers")
+        if self.conv_channels is None:
+            return
+        if len(self.stacks) == 1 or self.conv_channels % 2 or not 0 < self.conv_channels <= 2**20:
+            raise ValueError("conv_channels must be an even number above 0, in a model with encoder and decoder")
 
     def _fields_of_absent_stack(self) -> list[str]:
         absent = tuple(f"{stack}_" for stack in STACKS if stack not in self.stacks)

@@ -37,8 +37,8 @@ PASSIVE_HOOKS = ("output_capturing_hook", "make_inputs_require_grads")
 """Hooks of `output_hidden_states` and of gradient checkpointing, which Transformers leaves in a model."""
 
 KNOWN = {
-    "inputs", "input_ids", "attention_mask", "encoder_outputs", "decoder_input_ids", "generation_config",
-    "use_cache", "return_dict_in_generate", "output_scores",
+    "inputs", "input_ids", "input_features", "attention_mask", "encoder_outputs", "decoder_input_ids",
+    "generation_config", "use_cache", "return_dict_in_generate", "output_scores",
     "max_length", "max_new_tokens", "min_length", "min_new_tokens",
     "num_beams", "num_return_sequences", "length_penalty", "early_stopping",
     "bos_token_id", "eos_token_id", "pad_token_id", "decoder_start_token_id",
@@ -119,14 +119,16 @@ class FastGenerationMixin(GenerationMixin):
                 endings of two letters at most.
         """
         kwargs = {"inputs": inputs, "generation_config": generation_config, **kwargs}
-        tokens, is_alone = kwargs.get("input_ids", inputs), not self.config.is_encoder_decoder
+        tokens, is_alone = kwargs.get(self.main_input_name, inputs), not self.config.is_encoder_decoder
         if (
             not is_alone
             and tokens is not None
             and kwargs.get("attention_mask") is None
             and kwargs.get("encoder_outputs") is None
         ):
-            kwargs["attention_mask"] = tokens.ne(self.config.pad_token_id)
+            reads_speech = self.config.reads_speech
+            mask = tokens.new_ones(tokens.shape[:2]) if reads_speech else tokens.ne(self.config.pad_token_id)
+            kwargs["attention_mask"] = mask
         if isinstance(kwargs.get("encoder_outputs"), (tuple, list)):
             kwargs["encoder_outputs"] = BaseModelOutput(*kwargs["encoder_outputs"])
         if length_limits is not None and (length_limits < 1).any():
@@ -162,7 +164,7 @@ class FastGenerationMixin(GenerationMixin):
         if not has_length_rule(self.generation_config):
             return None
         if mask is not None:
-            lengths = mask.sum(1)
+            lengths = self.get_encoder().states_mask(mask).sum(1)
         elif states is not None:
             lengths = torch.full(states[0].shape[:1], states[0].shape[1])
         else:
@@ -348,6 +350,7 @@ def begin(
     mask = None if mask is None else mask[::beams]
     if settings.prompt_is_read:
         return packed.read(prompt, torch.ones_like(prompt) if mask is None else mask, beams, longest)
+    mask = None if mask is None else model.get_encoder().states_mask(mask)
     memory = model_kwargs["encoder_outputs"].last_hidden_state[::beams]
     if packed is None:
         return prepared_decoder(model).start(memory, mask, beams)

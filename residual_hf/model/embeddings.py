@@ -215,9 +215,9 @@ def positions_padding(config: ResidualConfig) -> int | None:
     return config.pad_token_id if config.position_counting == "real_tokens" else None
 
 
-def build_positions(config: ResidualConfig) -> SinusoidalPositions | LearnedPositions | None:
+def build_positions(config: ResidualConfig, stack: str) -> SinusoidalPositions | LearnedPositions | None:
     kind = POSITION_EMBEDDINGS[config.position_embedding_type]
-    return None if kind is None else kind(config.max_position_embeddings, config.d_model, positions_padding(config))
+    return None if kind is None else kind(config.stack_positions(stack), config.d_model, positions_padding(config))
 
 
 def position_ids_from_mask(mask: Tensor, length: int, padding_idx: int) -> Tensor:

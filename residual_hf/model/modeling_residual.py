@@ -24,6 +24,7 @@ from .configuration_residual import ResidualConfig
 from .decoding import FastGenerationMixin
 from .embeddings import NormalizedLinear, shift_tokens_right, unit_vectors
 from .kernels import Projection
+from .speech_encoder import ResidualSpeechEncoder
 from .stacks import ResidualDecoder, ResidualEncoder, ResidualPreTrainedModel, ResidualStack
 
 
@@ -43,10 +44,10 @@ class ResidualModel(ResidualPreTrainedModel):
     def __init__(self, config: ResidualConfig):
         super().__init__(config)
         if "encoder" in config.stacks:
-            self.encoder = ResidualEncoder(config)
+            self.encoder = (ResidualSpeechEncoder if config.reads_speech else ResidualEncoder)(config)
         if "decoder" in config.stacks:
             self.decoder = ResidualDecoder(config)
-        if config.is_encoder_decoder and config.share_encoder_decoder_embeddings:
+        if len(config.token_stacks) == 2 and config.share_encoder_decoder_embeddings:
             self._tied_weights_keys = {"decoder.embed_tokens.weight": "encoder.embed_tokens.weight"}
         self._mark_tied_modules()
         self.post_init()
@@ -57,12 +58,12 @@ class ResidualModel(ResidualPreTrainedModel):
         return self.get_submodule(self.config.stacks[0])
 
     def get_input_embeddings(self) -> nn.Module:
-        return self.first_stack.embed_tokens
+        return self.get_submodule(self.config.token_stacks[0]).embed_tokens
 
     def set_input_embeddings(self, value: nn.Module) -> None:
-        self.first_stack.embed_tokens = value
-        if self.config.is_encoder_decoder and self.config.share_encoder_decoder_embeddings:
-            self.decoder.embed_tokens = value
+        first, *others = self.config.token_stacks
+        for stack in (first, *others) if self.config.share_encoder_decoder_embeddings else (first,):
+            self.get_submodule(stack).embed_tokens = value
 
     @can_return_tuple
     @accepts_cache
@@ -77,11 +78,13 @@ class ResidualModel(ResidualPreTrainedModel):
         inputs_embeds: Tensor | None = None,
         decoder_inputs_embeds: Tensor | None = None,
         use_cache: bool | None = None,
+        input_features: Tensor | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> Seq2SeqModelOutput | BaseModelOutput:
         """Map source and target tokens, each (batch, length), to decoder states (batch, target length, d_model).
 
-        A stack alone maps `input_ids` to its states.
+        A stack alone maps `input_ids` to its states. A speech model has `input_features` (batch, frames, bins) instead
+        of `input_ids`; its `attention_mask` is of frames.
         """
         if not self.config.is_encoder_decoder:
             cached = (
@@ -95,9 +98,8 @@ class ResidualModel(ResidualPreTrainedModel):
         if attention_mask is None and input_ids is not None:
             attention_mask = input_ids.ne(self.config.pad_token_id)
         if encoder_outputs is None:
-            encoded = self.encoder(
-                input_ids=input_ids, attention_mask=attention_mask, inputs_embeds=inputs_embeds, **kwargs
-            )
+            source = input_features if self.config.reads_speech else input_ids
+            encoded = self.encoder(source, attention_mask=attention_mask, inputs_embeds=inputs_embeds, **kwargs)
         elif isinstance(encoder_outputs, ModelOutput):
             encoded = encoder_outputs
         else:
@@ -106,7 +108,7 @@ class ResidualModel(ResidualPreTrainedModel):
             input_ids=decoder_input_ids,
             attention_mask=decoder_attention_mask,
             encoder_hidden_states=encoded.last_hidden_state,
-            encoder_attention_mask=attention_mask,
+            encoder_attention_mask=None if attention_mask is None else self.encoder.states_mask(attention_mask),
             past_key_values=past_key_values,
             inputs_embeds=decoder_inputs_embeds,
             use_cache=use_cache,
@@ -151,10 +153,10 @@ class ResidualLanguageModel(ResidualPreTrainedModel):
         self.lm_head: Any = build_projection(config)
         self.loss_type = "ForMaskedLM"  # of labels that are not shifted; the class name does not select one
         self.criterion: Callable[..., Tensor] | None = None
-        first, last = config.stacks[0], config.stacks[-1]
+        first, last = config.token_stacks[0], config.token_stacks[-1]
         shared = config.share_encoder_decoder_embeddings
         source = f"model.{first if shared else last}.embed_tokens.weight"
-        tied = {f"model.{stack}.embed_tokens.weight": source for stack in config.stacks[1:] if shared}
+        tied = {f"model.{stack}.embed_tokens.weight": source for stack in config.token_stacks[1:] if shared}
         if config.tie_word_embeddings:
             tied |= tied_weights(config) if config.adaptive_cutoffs else {"lm_head.weight": source}
         self._tied_weights_keys = tied
@@ -212,6 +214,9 @@ class ResidualForConditionalGeneration(ResidualLanguageModel, FastGenerationMixi
 
     def __init__(self, config: ResidualConfig):
         require_stacks(self, config, "encoder", "decoder")
+        if config.reads_speech != (self.main_input_name == "input_features"):
+            is_or_not = "one" if config.reads_speech else "none"
+            raise ValueError(f"{type(self).__name__}: the config is {is_or_not} of a speech model (conv_channels)")
         super().__init__(config)
         self.generation_config._from_model_config = False  # else fields that Transformers lacks are lost on loading
 

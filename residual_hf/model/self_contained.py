@@ -41,6 +41,7 @@ MODEL_CLASSES = {  # by the class of their config
     CONFIG_CLASS: {
         "AutoModel": "modeling_residual.ResidualModel",
         "AutoModelForSeq2SeqLM": "modeling_residual.ResidualForConditionalGeneration",
+        "AutoModelForSpeechSeq2Seq": "modeling_speech.ResidualForSpeechSeq2Seq",
         "AutoModelForCausalLM": "modeling_single_stack.ResidualForCausalLM",
         "AutoModelForMaskedLM": "modeling_single_stack.ResidualForMaskedLM",
         "AutoModelForSequenceClassification": "modeling_single_stack.ResidualForSequenceClassification",
@@ -53,6 +54,7 @@ MODEL_CLASSES = {  # by the class of their config
 ENTRIES = tuple(f"{name.partition('.')[0]}.py" for name in MODEL_CLASSES)
 TASKS = {  # of models with these stacks
     ("encoder", "decoder"): ("AutoModelForSeq2SeqLM",),
+    ("speech", "decoder"): ("AutoModelForSpeechSeq2Seq",),
     ("decoder",): ("AutoModelForCausalLM",),
     ("encoder",): ("AutoModelForMaskedLM", "AutoModelForSequenceClassification", "AutoModelForImageClassification"),
 }
@@ -84,10 +86,10 @@ def code_fields(config: ResidualConfig) -> dict[str, Any]:
     """The fields of a `config.json` that name the classes of the model code."""
     own = type(config).__name__
     config_class = next((name for name in MODEL_CLASSES if name.endswith(f".{own}")), CONFIG_CLASS)
-    tasks = ("AutoModel", *TASKS[config.stacks])
+    tasks = ("AutoModel", *TASKS[("speech", "decoder") if config.reads_speech else config.stacks])
     models = {name: model for name, model in MODEL_CLASSES[config_class].items() if name in tasks}
     fields: dict[str, Any] = {"auto_map": {"AutoConfig": config_class, **models}}
-    if config.is_encoder_decoder:
+    if "AutoModelForSeq2SeqLM" in models:
         fields["custom_pipelines"] = dict(PIPELINES)
         if config.source_lang and config.target_lang:
             task = f"translation_{config.source_lang}_to_{config.target_lang}"

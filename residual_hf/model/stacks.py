@@ -141,7 +141,7 @@ class ResidualPreTrainedModel(PreTrainedModel):
         modes = {stack: self.config.mode(stack) for stack in self.config.stacks}
         if table == "output":
             return modes[self.config.stacks[-1]].embedding_gain(self.config, table)
-        stacks = self.config.stacks if self.config.share_encoder_decoder_embeddings else (table,)
+        stacks = self.config.token_stacks if self.config.share_encoder_decoder_embeddings else (table,)
         gains = (modes[stack].embedding_gain(self.config, stack) for stack in stacks)
         return next((gain for gain in gains if gain != 1.0), 1.0)
 
@@ -177,6 +177,8 @@ class ResidualPreTrainedModel(PreTrainedModel):
     def dummy_inputs(self) -> dict[str, Tensor]:
         ids = torch.tensor([[4, 5, 6, 2], [4, 5, 2, self.config.pad_token_id]], device=self.device)
         inputs = {"input_ids": ids, "attention_mask": ids.ne(self.config.pad_token_id)}
+        if self.config.reads_speech:
+            inputs = {"input_features": torch.zeros(2, 8, self.config.num_mel_bins, device=self.device)}
         return {**inputs, "decoder_input_ids": ids} if self.config.is_encoder_decoder else inputs
 
 
@@ -191,7 +193,7 @@ class ResidualStack(ResidualPreTrainedModel):
         self.embed_tokens: Any = self.build_embeddings(config, config.d_model**0.5 if config.scale_embedding else 1.0)
         for table in (m for m in self.embed_tokens.modules() if isinstance(m, nn.Embedding)):
             table.table = self.stack  # type: ignore[assignment]  # for `_init_weights`
-        self.embed_positions = build_positions(config)
+        self.embed_positions = build_positions(config, self.stack)
         if config.position_embedding_type == "relative":
             heads = config.stack_attention_heads(self.stack)
             self.relative_bias = RelativeBias(heads, config.d_model, is_causal=self.stack == "decoder")
@@ -211,10 +213,11 @@ class ResidualStack(ResidualPreTrainedModel):
         rows = config.vocab_size if self.stack == "encoder" else config.decoder_vocab_size
         return ScaledEmbedding(rows, config.d_model, config.pad_token_id, scale, config.fix_norm)
 
-    def embed(self, input_ids: Tensor | None, inputs_embeds: Tensor | None) -> Tensor:
-        if (input_ids is None) == (inputs_embeds is None):
-            raise ValueError(f"the {self.stack} requires exactly one of input ids and inputs_embeds")
-        embeddings = self.embed_tokens(input_ids) if inputs_embeds is None else inputs_embeds
+    def embed(self, inputs: Tensor | None, inputs_embeds: Tensor | None) -> Tensor:
+        if (inputs is None) == (inputs_embeds is None):
+            names = self.main_input_name.replace("_", " ")
+            raise ValueError(f"the {self.stack} requires exactly one of {names} and inputs_embeds")
+        embeddings = self.embed_tokens(inputs) if inputs_embeds is None else inputs_embeds
         if self.training and self.word_dropout > 0.0:
             embeddings = drop_words(embeddings, self.word_dropout, keep_first=self.stack == "decoder")
         return embeddings
@@ -232,10 +235,11 @@ class ResidualStack(ResidualPreTrainedModel):
             # the length of a static cache is a tensor, unknown while compiling
             known = isinstance(past_length, int) or not torch.compiler.is_compiling()
             total = length + int(past_length) if known else length
-            if total > self.config.max_position_embeddings and not self.has_positions(position_ids):
+            limit = self.config.stack_positions(self.stack)
+            if total > limit and not self.has_positions(position_ids):
                 raise ValueError(
                     f"the {self.stack} received {total} tokens, but max_position_embeddings is "
-                    f"{self.config.max_position_embeddings}: shorten the input (truncation=True) or the output "
+                    f"{limit}: shorten the input (truncation=True) or the output "
                     "(max_new_tokens)"
                 )
             numbers = self.number(embeddings, mask, past_length, position_ids)
@@ -296,13 +300,21 @@ class ResidualEncoder(ResidualStack):
         embeddings = self.embed(input_ids, inputs_embeds)
         if attention_mask is None and input_ids is not None:
             attention_mask = input_ids.ne(self.config.pad_token_id)
+        return self.encode(embeddings, attention_mask, **kwargs)
+
+    def states_mask(self, attention_mask: Tensor) -> Tensor:
+        """The mask of hidden states for a mask (batch, length) of inputs."""
+        return attention_mask
+
+    def encode(self, embeddings: Tensor, attention_mask: Tensor | None, **kwargs: Any) -> BaseModelOutput:
+        """Map embeddings (batch, length, d_model) to hidden states."""
         real = attention_mask if attention_mask is not None and attention_mask.ndim == 2 else None
         hidden_states = self.add_positions(embeddings, real, 0)
         if self.config.position_embedding_type == "rotary":
             numbers = self.number(embeddings, real, 0, None)
-            kwargs["rotary"] = rotary_positions(self.config, numbers)  # type: ignore[typeddict-unknown-key]
+            kwargs["rotary"] = rotary_positions(self.config, numbers)
         if self.config.position_embedding_type == "relative":
-            kwargs["relative"] = self.relative_bias, 0  # type: ignore[typeddict-unknown-key]
+            kwargs["relative"] = self.relative_bias, 0
         if real is not None:
             hidden_states = hidden_states * real.unsqueeze(-1).to(hidden_states.dtype)
         mask = create_bidirectional_mask(config=self.config, inputs_embeds=embeddings, attention_mask=attention_mask)

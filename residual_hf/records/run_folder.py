@@ -83,7 +83,8 @@ class Run:
     def task(self) -> str:
         """The task of the model by its name on the Hub."""
         task = self.recipe.get("task") or "translation"
-        return "text-generation" if task == "language_modeling" else task
+        names = {"language_modeling": "text-generation", "speech_recognition": "automatic-speech-recognition"}
+        return names.get(task, task)
 
     @property
     def starts_from(self) -> str | None:

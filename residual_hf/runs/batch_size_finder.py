@@ -85,7 +85,12 @@ def tokens_that_fit(
 
 
 def random_batch(config: Any, rows: int, width: int, device: torch.device) -> dict[str, Tensor]:
-    """Sentence pairs, or the text of a decoder alone, of random tokens, all of the same length."""
+    """Sentence pairs, or the text of a decoder alone, of random tokens, all of the same length; of speech `width`
+    frames, with a token for every fourth."""
+    if config.reads_speech:
+        labels = torch.randint(4, config.vocab_size, (rows, -(-width // 4)), device=device)
+        features = torch.randn(rows, width, config.num_mel_bins, device=device)
+        return {"input_features": features, "labels": labels}
     source = torch.randint(4, config.vocab_size, (rows, width), device=device)
     if config.is_decoder_only:
         return {"input_ids": source, "labels": source}

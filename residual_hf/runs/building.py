@@ -18,6 +18,7 @@ from residual_hf.generation.generation_settings import DecodingSettings
 from residual_hf.model.configuration_residual import ResidualConfig
 from residual_hf.model.modeling_residual import ResidualForConditionalGeneration
 from residual_hf.model.modeling_single_stack import ResidualForCausalLM
+from residual_hf.model.modeling_speech import ResidualForSpeechSeq2Seq
 from residual_hf.training.lora import add_lora, matching
 
 from .recipe import Recipe
@@ -67,6 +68,8 @@ def tokenizer_fields(recipe: Recipe, tokenizer: PreTrainedTokenizerBase) -> dict
 
 def model_class(recipe: Recipe) -> type[ResidualForConditionalGeneration] | type[ResidualForCausalLM]:
     """The class of the model for the task of a recipe."""
+    if recipe.is_speech:
+        return ResidualForSpeechSeq2Seq
     return ResidualForCausalLM if recipe.data.is_text else ResidualForConditionalGeneration
 
 

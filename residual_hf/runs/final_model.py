@@ -21,6 +21,7 @@ from residual_hf.data.language_modeling import count_words, predicted_tokens
 from residual_hf.data.marked_text import unmarked
 from residual_hf.data.pipeline import PreparedData, encode_training, first_pairs
 from residual_hf.data.shortlist import Shortlist, build_shortlist
+from residual_hf.evaluation.error_rates import ERROR_RATES
 from residual_hf.evaluation.perplexity import word_perplexity
 from residual_hf.evaluation.scorer import full_report, make_scorers
 from residual_hf.generation.decode import check_shortlist_use, translate_corpus
@@ -122,7 +123,7 @@ def final_scores(
     for split, corpora in data.references.items():
         sentences, beams = len(data.encoded[split]), recipe.decoding.num_beams
         logger.info("scoring the model on %s: %d sentences, beam size %d", split, sentences, beams)
-        scorers = make_scorers(corpora, recipe.data.pretokenized, recipe.evaluation)
+        scorers = make_scorers(corpora, recipe.data.pretokenized, recipe.evaluation, speech=recipe.is_speech)
         figures = trainer.evaluate(data.encoded[split], metric_key_prefix=split)
         started = time.perf_counter()
         with trainer.inference() as model:
@@ -177,7 +178,9 @@ def summary(metrics: dict[str, Any], folder: Path) -> str:
     parts = [f"{metrics['updates']} updates in {metrics['minutes']:.1f} minutes"]
     for split in ("valid", "test"):
         figures = metrics.get(split, {})
-        scores = [f"{n} {figures[n]['value']:.2f}" for n in ("tokenized_bleu", "bleu", "chrf") if n in figures]
+        scores = [
+            f"{n} {figures[n]['value']:.2f}" for n in ("tokenized_bleu", "bleu", "chrf", *ERROR_RATES) if n in figures
+        ]
         scores += [f"{n} {figures[n]:.2f}" for n in ("ppl", "word_ppl") if "word_ppl" in figures]
         if figures:
             parts.append(f"{split}: nll {figures['nll']:.3f}, {', '.join(scores)}")

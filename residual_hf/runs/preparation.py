@@ -11,6 +11,7 @@ from residual_hf.data.corpus import ParallelCorpus, read_parallel
 from residual_hf.data.encoding import EncodedCorpus
 from residual_hf.data.pair_reader import PairReader
 from residual_hf.data.pipeline import Corpora, PreparedData, open_stream, prepare
+from residual_hf.data.speech import prepare_speech
 from residual_hf.data.streaming import StreamedBatches
 from residual_hf.training.launch import this_process
 from residual_hf.training.training_settings import TrainingSettings
@@ -21,8 +22,11 @@ from .warm_start import Start
 
 def prepare_data(recipe: Recipe, texts: Corpora, folder: Path, start: Start | None = None) -> PreparedData:
     """The tokenizer and the encoded corpora of a run, for the positions of its model."""
-    positions = (recipe.build_config() if start is None else start.model.config).max_position_embeddings
-    recipe.check_block_size(positions)
+    config = recipe.build_config() if start is None else start.model.config
+    recipe.check_block_size(positions := config.max_position_embeddings)
+    if recipe.is_speech:
+        given = texts, recipe.data, recipe.tokenizer, folder
+        return prepare_speech(*given, config=config, max_tokens=recipe.max_tokens, seed=recipe.training.seed)
     return prepare(
         texts,
         recipe.data,

@@ -19,6 +19,7 @@ from residual_hf.base.errors import InputError, InputSettings
 from residual_hf.base.files import expanded
 from residual_hf.base.yaml_reader import read_yaml
 from residual_hf.data.data_settings import SPLITS, CorpusSpec, DataSettings, TokenizerSettings
+from residual_hf.evaluation.error_rates import ERROR_RATES
 from residual_hf.evaluation.metrics import EvaluationSettings
 from residual_hf.evaluation.rouge import TYPES as ROUGE
 from residual_hf.generation.generation_settings import DecodingSettings
@@ -26,7 +27,7 @@ from residual_hf.model.configuration_residual import ResidualConfig
 from residual_hf.model.options import check_fields, from_mapping, option, refusal, shortened, unknown_name
 from residual_hf.training.training_settings import TrainingSettings
 
-TASKS = ("translation", "summarization", "language_modeling")
+TASKS = ("translation", "summarization", "language_modeling", "speech_recognition")
 
 ELSEWHERE = {
     "layers": "encoder_layers",
@@ -40,6 +41,9 @@ ELSEWHERE = {
     "architecture": "preset",
 }
 """What other programs call fields of `model`."""
+CONV_CHANNELS = 1024
+"""Of fairseq's front end of speech models."""
+SPEECH_COLUMNS: dict[str, Any] = {"source_column": "audio", "target_column": "text"}
 
 
 @dataclass(frozen=True)
@@ -95,12 +99,13 @@ class Recipe(InputSettings):
             object.__setattr__(self, name, self.language)
 
     def _with_languages(self, specs: tuple[CorpusSpec, ...] | None) -> tuple[CorpusSpec, ...] | None:
-        """The corpora with the languages of the recipe where they do not set their own."""
+        """The corpora with the languages of the recipe, and the columns of speech, where they do not set their own."""
         return specs and tuple(
             dataclasses.replace(
                 spec,
                 source_lang=spec.source_lang or self.source_lang,
                 target_lang=spec.target_lang or self.target_lang,
+                **(SPEECH_COLUMNS if self.is_speech and spec.source_column is None and spec.is_keyed else {}),
             )
             for spec in specs
         )
@@ -157,6 +162,7 @@ class Recipe(InputSettings):
             if name in self.model:
                 raise InputError(f"model.{name}: not allowed in a recipe, whose task decides on it")
         is_text, allowed = self.task == "language_modeling", f"with task {self.task!r}"
+        self._check_speech(allowed)
         if self.task == "summarization":  # both directions have the same language, and no tag tells them apart
             self.require(not self.data.bidirectional, "data.bidirectional", f"false {allowed}")
         if self.data.is_text != is_text:
@@ -174,6 +180,36 @@ class Recipe(InputSettings):
         self.require(not self.decoding.shortlist, "decoding.shortlist", f"false {allowed}")
         most = self.max_tokens
         self.require(not (size and most) or size <= most, "data.block_size", f"<= training.max_tokens ({most})")
+
+    def _check_speech(self, allowed: str) -> None:
+        """Raise `InputError` for fields that do not belong to speech recognition, or only to it."""
+        if not self.is_speech:
+            for name in ("spec_augment", "features"):
+                self.require(getattr(self.data, name) is None, f"data.{name}", f"null {allowed}")
+            of_folder = any(spec.audio_folder is not None for spec in self.corpora)
+            if of_folder or "conv_channels" in self.model:
+                name = "model.conv_channels" if "conv_channels" in self.model else "data.train.audio_folder"
+                raise InputError(f"{name}: given, must be absent {allowed}")
+            self.require(self.training.metric not in ERROR_RATES, "training.metric", f"none of speech {allowed}")
+            return
+        data, metrics = self.data, ("nll", "loss", *ERROR_RATES)
+        names = ("cleaning", "language_tags", "pretokenized", "glossary", "subword_regularization")
+        unwanted: dict[str, Any] = dict.fromkeys(names) | {"temperature": 1.0}
+        unwanted |= dict.fromkeys(("bidirectional", "placeholders", "stream"), False)
+        for name, default in unwanted.items():
+            word = {None: "null", False: "false"}.get(default, default)
+            self.require(getattr(data, name) == default, f"data.{name}", f"{word} {allowed}")
+        if data.weights:
+            raise InputError(f"data.train.weight: given, must be null {allowed}")
+        self.require(self.training.simcut == 0, "training.simcut", f"0 {allowed}")
+        self.require(self.training.metric in metrics, "training.metric", f"one of {', '.join(metrics)} {allowed}")
+        self.require(self.tokenizer.joint, "tokenizer.joint", f"true {allowed}")
+        self.require(self.tokenizer.kind != "pretokenized", "tokenizer.kind", f"another {allowed}")
+        self.require(not self.decoding.shortlist, "decoding.shortlist", f"false {allowed}")
+
+    @property
+    def is_speech(self) -> bool:
+        return self.task == "speech_recognition"
 
     def check_block_size(self, positions: int) -> None:
         """Raise `InputError` for blocks of more tokens than the positions of the model."""
@@ -197,7 +233,7 @@ class Recipe(InputSettings):
         """The files and folders that the run reads."""
         named = [self.tokenizer.path, self.training.deepspeed, self.starts_from, self.data.glossary]
         for spec in self.corpora:
-            named += [*spec.files, spec.raw_target, spec.dataset]
+            named += [*spec.files, spec.raw_target, spec.dataset, spec.audio_folder]
         return [path for name in named if name is not None and (path := expanded(name)).exists()]
 
     @property
@@ -226,6 +262,8 @@ class Recipe(InputSettings):
         fields, preset = self.model_fields, self.model.get("preset")
         if self.task == "language_modeling":
             fields["is_decoder_only"] = True
+        if self.is_speech:
+            fields.setdefault("conv_channels", CONV_CHANNELS)
         make = ResidualConfig if preset is None else partial(ResidualConfig.preset, preset)
         config = checked_config(make, {**fields, **overrides})
         check_memory(config)

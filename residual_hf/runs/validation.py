@@ -37,7 +37,7 @@ class Validation:
         chosen = [corpus.select(rows) for corpus, rows in zip(corpora, parts, strict=True)]
         starts = np.cumsum([0, *map(len, corpora)])[:-1]
         self.rows = np.concatenate([start + rows for start, rows in zip(starts, parts, strict=True)])
-        self.scorers = make_scorers(chosen, recipe.data.pretokenized, recipe.evaluation)
+        self.scorers = make_scorers(chosen, recipe.data.pretokenized, recipe.evaluation, speech=recipe.is_speech)
         self.pairs = [pair for corpus in chosen for pair in corpus]
         self.samples = spread_rows([len(self.pairs)], settings.eval_samples)[0]
         self.decoding = replace(recipe.decoding, num_beams=settings.eval_beams, shortlist=False)

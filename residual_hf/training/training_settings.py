@@ -12,6 +12,7 @@ import torch
 
 from residual_hf.base.errors import InputSettings
 from residual_hf.data.batching import BATCH_ORDERS
+from residual_hf.evaluation.error_rates import ERROR_RATES
 from residual_hf.evaluation.rouge import TYPES as ROUGE
 from residual_hf.evaluation.scorer import FIGURES
 from residual_hf.losses.consistency import TwoPasses
@@ -21,7 +22,9 @@ from residual_hf.model.options import option
 from .schedules import ScheduleSettings
 
 PRECISIONS = ("fp32", "tf32", "bf16", "fp16")  # tf32: fp32 with TF32 matrix products; bf16, fp16: autocast
-METRICS = {"nll": False, "loss": False, **dict.fromkeys((*FIGURES, *ROUGE), True)}  # is greater better
+LOSSES = ("nll", "loss")
+METRICS = {**dict.fromkeys((*LOSSES, *ERROR_RATES), False), **dict.fromkeys((*FIGURES, *ROUGE), True)}
+"""Whether greater is better."""
 
 
 ELSEWHERE = {  # Transformers, fairseq, JoeyNMT, OpenNMT
@@ -237,7 +240,7 @@ class TrainingSettings(ScheduleSettings):
         self.require(not (self.average and self.ema_decay), "average", "0 with ema_decay")
         kept = {"last": self.keep_last, "best": self.keep_best}[self.average_of]
         self.require(self.average <= kept, "average", f"<= keep_{self.average_of} ({kept})")
-        self.require(self.eval_bleu or not METRICS[self.metric], "eval_bleu", f"true with metric {self.metric!r}")
+        self.require(self.eval_bleu or self.metric in LOSSES, "eval_bleu", f"true with metric {self.metric!r}")
         self.require(not (self.diagnostics and self.compile), "diagnostics", "null with compile")
         self.require(not (self.diagnostics and self.deepspeed), "diagnostics", "null with deepspeed")
         self.check_schedule(self.max_updates)

@@ -14,6 +14,7 @@ import datasets
 import pytest
 import torch
 import yaml
+from support.tones import write_tones
 from transformers import AutoConfig
 
 from residual_hf.runs.building import build_config, model_class
@@ -47,7 +48,8 @@ def test_readme_names_every_recipe_and_what_it_gives(folder):
     text = (EXAMPLES / folder / "README.md").read_text(encoding="utf-8")
     for recipe in (EXAMPLES / folder).glob("*.yaml"):
         assert f"train examples/{folder}/{recipe.name}" in text
-    scoring = ("perplexity",) if folder == "language_model" else ("BLEU", "beam", "length penalty")
+    others = {"language_model": ("perplexity",), "speech": ("WER", "beam", "length penalty")}
+    scoring = others.get(folder, ("BLEU", "beam", "length penalty"))
     for word in (*scoring, "Differences", "data/"):
         assert word in text, word
 
@@ -71,7 +73,7 @@ def test_recipe_reads_from_the_folder_of_data(name):
     recipe = as_written(EXAMPLES / name)
     assert recipe.output_dir.startswith("runs/")
     for spec in [*recipe.data.train, *recipe.data.valid, *(recipe.data.test or [])]:
-        assert all(path.parts[0] == "data" for path in spec.files)
+        assert all(path.parts[0] == "data" for path in (*spec.files, *map(Path, filter(None, [spec.audio_folder]))))
 
 
 @pytest.mark.parametrize("name", RECIPES)
@@ -89,9 +91,10 @@ def test_recipe_trains_at_reduced_size(name, tmp_path):
     if recipe.training.tokens_per_update is not None:
         assert record["tokens_per_update"] == recipe.training.tokens_per_update
     split = metrics["test" if recipe.data.test else "valid"]
-    directions = CORPORA * (2 if recipe.data.bidirectional else 1)
+    directions = len(recipe.data.test or []) * (2 if recipe.data.bidirectional else 1)
     assert len(split.get("corpora", {})) == (directions if len(recipe.data.test or []) > 1 else 0)
-    assert split["nll"] > 0 and ("word_ppl" if recipe.data.is_text else "bleu") in split
+    score = {"language_modeling": "word_ppl", "speech_recognition": "wer"}.get(recipe.task, "bleu")
+    assert split["nll"] > 0 and score in split
     assert ("tokenized_bleu" in split) == (recipe.data.pretokenized == "moses")
 
 
@@ -132,12 +135,14 @@ def reduced(content, folder):
         overrides |= {"model.vocab_size": 360, "evaluation.context_window": 4}
     else:
         overrides |= {"decoding.max_length_a": 0.0, "decoding.max_length_b": 8}
+    if content.get("task") == "speech_recognition":
+        overrides |= {"training.max_tokens": 400, "data.features": str(folder / "features"), "model.conv_channels": 32}
     if "adaptive_cutoffs" in content["model"]:
         overrides["model.adaptive_cutoffs"] = [100, 270]
     if data.get("stream"):
         overrides["data.shuffle_buffer"] = 50
     if "tokens_per_update" in training:
-        overrides["training.tokens_per_update"] = 128
+        overrides["training.tokens_per_update"] = 2 * overrides["training.max_tokens"]
     if training.get("average"):
         overrides |= {"training.eval_every": 1, "training.average": 2}
     if training.get("precision") == "fp16" and not torch.cuda.is_available():
@@ -152,6 +157,14 @@ def made_up(spec, content, folder, size):
     rows = sentences(size, moses=content["data"].get("pretokenized") == "moses", seed=folder.name)
     sides = [list(side) for side in zip(*rows, strict=True)]
     changed = dict(spec)
+    if content.get("task") == "speech_recognition":
+        manifest = write_tones(folder, size)
+        if "tsv" in spec:
+            return {"tsv": str(manifest)}
+        for line in manifest.read_text(encoding="utf-8").splitlines():
+            name, text = line.split("\t")
+            (folder / name).with_suffix(".txt").write_text(text, encoding="utf-8")
+        return {"audio_folder": str(folder)}
     if "dataset" in spec:
         pairs = [{"translation": dict(zip(languages, row, strict=True))} for row in rows]
         splits = {split: datasets.Dataset.from_list(pairs) for split in SPLITS_OF_DATASETS}

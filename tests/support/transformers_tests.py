@@ -28,6 +28,7 @@ FAMILIES = {  # fields of the config, and classes
         {"is_encoder_only": True},
         ("ResidualModel", "ResidualForMaskedLM", "ResidualForSequenceClassification"),
     ),
+    "speech": ({"conv_channels": 16, "num_mel_bins": 6, "max_source_positions": 64}, ("ResidualForSpeechSeq2Seq",)),
 }
 IMAGE_CLASSES = ("ResidualImageModel", "ResidualForImageClassification")
 IMAGES = {
@@ -36,7 +37,11 @@ IMAGES = {
 }
 EAGER_ONLY = "passes scores of attention from layer to layer, which only eager attention computes, and refuses others"
 NOT_TOKENS = "asks for a table of tokens; Transformers' own models of images have a test of their own here"
-DEVIATIONS = {  # the tests that a mode or family does not pass, and why it should not
+NO_TOKENS = "expects `input_ids`: the tests of Speech2Text in Transformers replace or skip it too"
+DEVIATIONS = {  # the tests of a mode or a family that it does not pass, and why it should not
+    "speech": dict.fromkeys(
+        ("test_inputs_embeds", "test_resize_embeddings_untied", "test_resize_tokens_embeddings"), NO_TOKENS
+    ),
     "resnet": {
         "test_model_get_set_embeddings": NOT_TOKENS,
         "test_num_layers_is_small": "allows two layers, and the smallest ResNet has a block in each of three stages",
@@ -65,7 +70,8 @@ def import_tests() -> types.ModuleType:
     # the tables that models in Transformers are in; from the name of its class follows which labels a model takes
     common.MODEL_MAPPING_NAMES.setdefault("residual", "ResidualModel")
     common.MODEL_MAPPING_NAMES.setdefault("residual_image", "ResidualImageModel")
-    common.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES.setdefault("residual", "ResidualForConditionalGeneration")
+    names = {"residual": "ResidualForConditionalGeneration", "residual_speech": "ResidualForSpeechSeq2Seq"}
+    common.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES.update(names)
     return common
 
 
@@ -78,9 +84,11 @@ class ModelTester:
 
     def __init__(self, family: str, mode: str):
         self.family, self.mode = family, mode
+        if family == "speech":
+            self.encoder_seq_length = 2  # of 7 frames
 
     def get_config(self) -> ResidualConfig:
-        stacks = self.family.split("_")
+        stacks = ["encoder", "decoder"] if self.family == "speech" else self.family.split("_")
         heads = {f"{stack}_attention_heads": self.num_attention_heads for stack in stacks}
         return ResidualConfig(
             ln_mode=self.mode,
@@ -96,7 +104,9 @@ class ModelTester:
     def prepare_config_and_inputs_for_common(self) -> tuple[ResidualConfig, dict[str, Any]]:
         ids = torch.randint(3, self.vocab_size, (2, self.batch_size, self.seq_length))
         inputs = {"input_ids": ids[0], "attention_mask": torch.ones_like(ids[0])}
-        if self.family == "encoder_decoder":
+        if self.family == "speech":
+            inputs["input_features"] = torch.randn(*inputs.pop("input_ids").shape, 6)
+        if self.family in ("encoder_decoder", "speech"):
             inputs |= {"decoder_input_ids": ids[1], "decoder_attention_mask": torch.ones_like(ids[1])}
         return self.get_config(), inputs
 
@@ -125,7 +135,7 @@ def make_test(family: str, mode: str, *mixins: type) -> type:
     members: dict[str, Any] = {
         "__module__": "test_models",
         "all_model_classes": tuple(getattr(residual_hf, name) for name in names),
-        "is_encoder_decoder": family == "encoder_decoder",
+        "is_encoder_decoder": family in ("encoder_decoder", "speech"),
         "has_attentions": family != "resnet",
         "test_resize_embeddings": family not in IMAGES,
         "setUp": lambda self: setattr(self, "model_tester", tester(family, mode)),

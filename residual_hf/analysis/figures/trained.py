@@ -24,11 +24,8 @@ BETAS2 = (0.99, 0.995, 0.999)
 DIVERGED = 20.0
 DEPTHS = {"6 layers": 6, "all layers": 0}
 SMALL = {"width": 64, "ffn": 128, "updates": 200}
-CURVES = (Panel("training loss", "update", "loss"), Panel("validation NLL", "update", "nats per token"))
-DEEP = {"width": 32, "ffn": 64, "updates": 100, "tokens": 256}
 TRAINED = (
-    "Trained on the generated corpus, 1,024 tokens per update unless stated, Adam at 1e-3 after a warm-up of a fifth "
-    "of the updates."
+    "Trained on the generated corpus, 1,024 tokens per update, Adam at 1e-3 after a warm-up of a fifth of the updates."
 )
 
 
@@ -230,7 +227,7 @@ FIGURES = (
         "b2t-1",
         "B2T connection (Takase et al. 2023), figures 1 and 6",
         f"Loss of the training and NLL of the validation set, {DIVERGED:g} if the run diverged.",
-        CURVES,
+        (Panel("training loss", "update", "loss"), Panel("validation NLL", "update", "nats per token")),
         {"layers": 18, **SMALL, "updates": 100},
         {"width": 512, "ffn": 2048, "updates": 50000},
         modes=("post_ln", "pre_ln", "b2t"),
@@ -247,17 +244,6 @@ FIGURES = (
         modes=("post_ln", "pre_ln", "b2t"),
         models=TRAINED,
         measure=depths,
-    ),
-    Figure(
-        "b2t-10",
-        "B2T connection (Takase et al. 2023), figure 10",
-        f"Deep models and small batches. Loss and validation NLL, {DIVERGED:g} if the run diverged.",
-        CURVES,
-        {"layers": 100, **DEEP},
-        {"width": 512, "ffn": 2048, "updates": 20000, "tokens": 4096},
-        modes=("deep_norm", "b2t"),
-        models=TRAINED,
-        measure=learning_curves,
     ),
     Figure(
         "b2t-5",

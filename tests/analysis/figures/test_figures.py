@@ -32,7 +32,7 @@ OTHERS = {
     "skip-cifar-4",
     "theorems",
 }
-AS_ANOTHER = {"admin-10", "b2t-9", "b2t-10"}  # measured as another figure is
+AS_ANOTHER = {"admin-10", "b2t-9"}  # measured as another figure is
 REVIEWERS = {f"reviewer-{number}" for number in (1, 2, 4, 5, 6, 7, 9)}
 
 

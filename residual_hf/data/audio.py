@@ -1,0 +1,124 @@
+# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
+"""Recordings as samples: audio files, the `Audio` columns of data sets, and cuts at pauses."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cache, partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from residual_hf.base.errors import InputError, requires
+from residual_hf.base.files import expanded
+
+from .corpus import ParallelCorpus
+from .data_settings import CorpusSpec
+from .pair_reader import load_dataset_of
+
+RATE = 16_000
+"""Samples per second of the filter bank in `Speech2TextFeatureExtractor`."""
+FRAMES = 100
+"""Frames per second."""
+SHORTEST = 400
+"""Samples of one frame."""
+SILENCE = 1e-4
+"""Range of samples, three steps of 16 bits, below which nothing was recorded."""
+
+
+@cache
+def extractor(bins: int) -> Any:
+    """Transformers' filter bank: log-mel energies of `bins`, with mean 0 and variance 1 over a recording."""
+    from transformers import Speech2TextFeatureExtractor
+
+    return Speech2TextFeatureExtractor(feature_size=bins, num_mel_bins=bins, sampling_rate=RATE)
+
+
+def features(samples: np.ndarray, extract: Any) -> np.ndarray:
+    """The features (frames, bins) of samples by an `extractor`, in float32."""
+    found: np.ndarray = extract(samples, sampling_rate=RATE)["input_features"][0]
+    return found
+
+
+@dataclass(frozen=True)
+class Recording:
+    """`where`: its name in messages; `version`: changes with the content; `source`: a file, or gives its bytes."""
+
+    where: str
+    version: str
+    source: Path | Callable[[], bytes]
+
+    def samples(self) -> np.ndarray:
+        """The samples in float32, the mean of the channels.
+
+        Raises `InputError` for audio that is missing, damaged, too short, silent or of another rate, or without
+        soundfile.
+        """
+        with requires("speech"):
+            import soundfile
+        try:
+            opened = self.source if isinstance(self.source, Path) else io.BytesIO(self.source())
+            samples, rate = soundfile.read(opened, dtype="float32", always_2d=True)
+        except (soundfile.SoundFileError, OSError, RuntimeError, TypeError) as error:
+            missing = isinstance(self.source, Path) and not self.source.exists()
+            what = "no such file" if missing else f"cannot be read as audio: {error}"
+            raise InputError(f"{self.where}: {what}") from error
+        if rate != RATE:
+            raise self.error(f"has {rate:,} samples per second, must have {RATE:,}; resample it")
+        samples = samples.mean(axis=1)
+        if len(samples) < SHORTEST:
+            raise self.error(f"has {len(samples)} samples, must have at least {SHORTEST}")
+        if not np.isfinite(samples).all():
+            raise self.error("has samples that are not finite")
+        if is_silent(samples):
+            raise self.error("is silent")
+        return samples
+
+    def error(self, what: str) -> InputError:
+        return InputError(f"{self.where}: {what}")
+
+
+def is_silent(samples: np.ndarray) -> bool:
+    """Whether nothing was recorded."""
+    return bool(np.ptp(samples) < SILENCE)
+
+
+def recordings(spec: CorpusSpec, corpus: ParallelCorpus) -> list[Recording]:
+    """The recordings of a corpus, whose sources are paths that start from the folder of the manifest, or numbers of
+    rows of a data set."""
+    if spec.dataset is None:
+        home = expanded(spec.audio_folder) if spec.audio_folder is not None else spec.files[0].parent
+        return [recording(home / expanded(source)) for source in corpus.sources]
+    rows = load_dataset_of(spec, streaming=False)
+
+    def content(source: str) -> bytes:
+        found = rows[int(source.partition(":")[0])][spec.source_column]
+        return found["bytes"] or Path(found["path"]).read_bytes()
+
+    return [
+        Recording(f"{spec.title}: row {source}", f"{rows._fingerprint} {source}", partial(content, source))
+        for source in corpus.sources
+    ]
+
+
+def recording(path: Path) -> Recording:
+    stat = path.stat() if path.exists() else None
+    return Recording(str(path), f"{path.resolve()} {stat and (stat.st_size, stat.st_mtime_ns)}", path)
+
+
+def cut_at_pauses(samples: np.ndarray, longest: float) -> Iterator[tuple[int, int]]:
+    """Begin and end of parts of samples that last at most `longest` seconds, cut at the quietest places.
+
+    A cut is in the second half of what a part may last, in the middle of the 0.2 seconds with the least energy.
+    """
+    window, most, begin = RATE // 5, int(longest * RATE), 0
+    while len(samples) - begin > most:
+        half = begin + most // 2
+        energy = np.cumsum(np.square(samples[half : begin + most], dtype=np.float64))
+        end = half + window // 2 + int((energy[window:] - energy[:-window]).argmin())
+        yield begin, end
+        begin = end
+    yield begin, len(samples)

@@ -1,0 +1,157 @@
+# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
+"""Features of recordings, computed once and read from disk, with their transcripts as token ids."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from accelerate import PartialState
+from tqdm.auto import tqdm
+
+from residual_hf.base.errors import InputError
+from residual_hf.base.files import atomic_file, expanded
+from residual_hf.model.configuration_residual import ResidualConfig
+
+from .audio import Recording, extractor, features, recordings
+from .data_settings import SPEC_AUGMENT, DataSettings, TokenizerSettings
+from .encoding import IGNORED, EncodedCorpus, encode_corpus
+from .multilingual import concatenate
+from .pipeline import Corpora, PreparedData, get_tokenizer
+from .text_warnings import warn_about_unknown_tokens
+
+logger = logging.getLogger(__name__)
+
+
+class SpeechCorpus(EncodedCorpus):
+    """Frames and token ids, `{"input_features": (frames, bins), "labels": [...]}`.
+
+    Args:
+        frames: the features of all recordings, (frames, bins), in memory or mapped from disk.
+        starts, lengths: first frame and number of frames of each recording.
+        texts: `target_ids` and `target_offsets`, see `EncodedCorpus`.
+        policy: of SpecAugment; masks depend on `seed`, the epoch and the row only.
+    """
+
+    def __init__(
+        self,
+        frames: np.ndarray,
+        starts: np.ndarray,
+        lengths: np.ndarray,
+        texts: dict[str, np.ndarray],
+        *,
+        policy: str | None = None,
+        seed: int = 1,
+    ):
+        super().__init__({"source_offsets": np.cumsum([0, *lengths]), **texts}, seed=seed)
+        self.frames, self.starts, self.policy = frames, starts, policy
+
+    def source(self, index: int) -> np.ndarray:
+        start = self.starts[index]
+        return self.frames[start : start + self.source_lengths[index]]
+
+    def __getitem__(self, index: int | None) -> dict[str, np.ndarray]:
+        row = index or 0
+        frames, labels = self.source(row), self._row("target", row)
+        if self.policy is not None:
+            random = np.random.default_rng((self.seed, self.epoch, row))
+            frames = spec_augment(frames, SPEC_AUGMENT[self.policy], random)
+        return {"input_features": frames, "labels": np.full_like(labels, IGNORED) if index is None else labels}
+
+    def select(self, indices: Sequence[int] | np.ndarray) -> SpeechCorpus:
+        places = self.starts[indices], self.source_lengths[indices]
+        return SpeechCorpus(self.frames, *places, self.selected(indices), policy=self.policy, seed=self.seed)
+
+
+def spec_augment(frames: np.ndarray, masks: tuple[int, int, int, int], random: np.random.Generator) -> np.ndarray:
+    """Features (frames, bins) with random bands and stretches at their mean, as in fairseq without time warping.
+
+    `masks`: number and largest width of bands, number and largest length of stretches. Park et al. 2019.
+    """
+    frames, mean = frames.copy(), frames.mean()
+    for axis, count, largest in ((1, *masks[:2]), (0, *masks[2:])):
+        size = frames.shape[axis]
+        for _ in range(count):
+            width = int(random.integers(min(largest, size)))
+            start = int(random.integers(size - width))
+            np.moveaxis(frames, axis, 0)[start : start + width] = mean
+    return frames
+
+
+def compute_features(found: Sequence[Recording], bins: int, folder: Path, name: str) -> tuple[np.ndarray, np.ndarray]:
+    """Features (frames, bins) of recordings, mapped from a file that is written if it is missing, and the number of
+    frames of each recording.
+
+    The name of the file has a hash of the versions of the recordings.
+    """
+    digest = hashlib.sha256("\n".join([str(bins), *(each.version for each in found)]).encode()).hexdigest()[:16]
+    path = folder / f"{name}-{digest}.f32"
+    counts = path.with_suffix(".npy")
+    if not (path.exists() and counts.exists()):
+        logger.info("computing the features of %s: %d recordings", name, len(found))
+        path.parent.mkdir(parents=True, exist_ok=True)
+        lengths = []
+        with atomic_file(path) as temporary, open(temporary, "wb") as file:
+            for each in tqdm(found, f"features of {name}", leave=False, disable=None):
+                frames = features(each.samples(), extractor(bins))
+                frames.tofile(file)
+                lengths.append(len(frames))
+        with atomic_file(counts) as temporary, open(temporary, "wb") as file:
+            np.save(file, np.array(lengths, np.int64))
+    lengths_found: np.ndarray = np.load(counts)
+    return np.memmap(path, np.float32, "r", shape=(int(lengths_found.sum()), bins)), lengths_found
+
+
+def prepare_speech(
+    texts: Corpora,
+    data: DataSettings,
+    tokenizer_settings: TokenizerSettings,
+    folder: Path,
+    *,
+    config: ResidualConfig,
+    max_tokens: int | None,
+    seed: int,
+) -> PreparedData:
+    """As `prepare`, for recordings and their transcripts. `config`: of the model, with its limits and `num_mel_bins`.
+
+    Raises `InputError` naming the first recording that cannot be used, before any training.
+    """
+    positions, bins, cache = config.max_position_embeddings, config.num_mel_bins, folder / "cache"
+    most = min(data.max_length or config.max_source_positions, config.max_source_positions)
+    held_out = {name: corpora for name, corpora in texts.items() if name != "train"}
+    transcripts = [replace(corpus, sources=corpus.targets) for corpus in texts["train"]]
+    with PartialState().main_process_first():
+        tokenizer = get_tokenizer(tokenizer_settings, data, transcripts, (), positions, folder / "tokenizer")
+        encoded: dict[str, EncodedCorpus] = {}
+        for name, corpora in texts.items():
+            specs = getattr(data, name)
+            found = [each for spec, corpus in zip(specs, corpora, strict=True) for each in recordings(spec, corpus)]
+            folder_of_features = cache if data.features is None else expanded(data.features)
+            frames, lengths = compute_features(found, bins, folder_of_features, name)
+            whole = concatenate(corpora, name)
+            options: dict[str, Any] = {"name": name, "cache_dir": cache, "sides": ("source",)}
+            ids = encode_corpus(replace(whole, sources=whole.targets), tokenizer, **options).arrays
+            arrays = {key.replace("source", "target"): values for key, values in ids.items()}
+            policy = data.spec_augment if name == "train" else None
+            starts = np.cumsum(lengths) - lengths
+            corpus = SpeechCorpus(frames, starts, lengths, arrays, policy=policy, seed=seed)
+            limit = min(most, max_tokens or most) if name == "train" else config.max_source_positions
+            long = (lengths > limit) | (corpus.target_lengths > positions)
+            if long.any() and (name != "train" or long.all()):
+                row = int(long.argmax())
+                raise InputError(
+                    f"data.{name}: {found[row].where} has {lengths[row]} frames and {corpus.target_lengths[row]} "
+                    f"tokens, must have at most {limit} and {positions}"
+                )
+            if long.any():
+                given = long.sum(), len(long), limit, positions
+                logger.info("dropped %d of %d training recordings, longer than %d frames or %d tokens", *given)
+            encoded[name] = corpus.select(np.flatnonzero(~long))
+    warn_about_unknown_tokens(encoded, tokenizer)
+    longest = np.maximum(encoded["train"].source_lengths, encoded["train"].target_lengths)
+    return PreparedData(tokenizer, encoded, held_out, longest)

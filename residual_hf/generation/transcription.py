@@ -1,0 +1,69 @@
+# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
+"""Transcripts of audio files."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from transformers import AutoFeatureExtractor
+
+from residual_hf.base.errors import InputError
+from residual_hf.checkpoint import load_checkpoint, model_folder, move_to
+from residual_hf.data.audio import FRAMES, RATE, cut_at_pauses, features, is_silent, recording
+from residual_hf.model.modeling_speech import ResidualForSpeechSeq2Seq
+
+from .decode import search, to_text
+from .generation_settings import DecodingSettings
+
+LONGEST = 30.0
+"""Seconds of a part by default."""
+
+
+class Part(NamedTuple):
+    """The text of a part of a recording, from and to a second."""
+
+    begin: float
+    end: float
+    text: str
+
+
+def transcribe(
+    name: str | Path,
+    files: Sequence[Path],
+    *,
+    longest: float = LONGEST,
+    device: str | None = None,
+    trust_remote_code: bool = False,
+    **settings: Any,
+) -> Iterator[list[Part]]:
+    """The parts of each recording that are not silent, file by file; all files are checked before.
+
+    Args:
+        name: folder of a speech model or of its run, or name on the Hub.
+        longest: seconds of a part at most; longer recordings are cut where they are quietest. The model reads less if
+            it has fewer positions.
+        device: by default a GPU if there is one.
+        settings: fields of `DecodingSettings`; None and others are those of the model.
+
+    Raises:
+        InputError: a model that is none of speech, a file that cannot be used, or `longest` below 1.
+    """
+    if not longest >= 1:
+        raise InputError(f"longest: {longest} given, must be at least 1")
+    recordings = [recording(Path(file)) for file in files]
+    for each in recordings:
+        each.samples()
+    options: dict[str, Any] = {"trust_remote_code": trust_remote_code, "classes": (ResidualForSpeechSeq2Seq,)}
+    model, tokenizer = load_checkpoint(name, **options)
+    move_to(model.eval(), device)
+    extract = AutoFeatureExtractor.from_pretrained(model_folder(name))
+    decoding = DecodingSettings.of_model(model, settings)
+    longest = min(longest, model.config.max_source_positions / FRAMES)
+    for each in recordings:
+        samples = each.samples()
+        spans = [(begin, end) for begin, end in cut_at_pauses(samples, longest) if not is_silent(samples[begin:end])]
+        found = search(model, [features(samples[begin:end], extract) for begin, end in spans], decoding)
+        texts = to_text(tokenizer, [best.ids for (best,) in found])
+        yield [Part(begin / RATE, end / RATE, text) for (begin, end), text in zip(spans, texts, strict=True)]

@@ -1,0 +1,50 @@
+# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+from residual_hf.base.errors import InputError
+from residual_hf.data.corpus import ParallelCorpus
+from residual_hf.evaluation.error_rates import ErrorRate, normalized
+from residual_hf.evaluation.metrics import EvaluationSettings
+from residual_hf.evaluation.scorer import full_report, make_scorers, mean_figures
+from residual_hf.evaluation.translation_metric import load_metric
+
+REFERENCES = ["The cat's mat.", "ONE two", "a b c d"]
+HYPOTHESES = ["the cat's hat", "one", "a x b c d"]
+
+
+def test_rates_by_hand():
+    """1 substitution, 1 deletion and 1 insertion for 9 words; 1 + 4 + 2 characters for 27."""
+    assert load_metric("wer").compute(HYPOTHESES, REFERENCES) == {"wer": pytest.approx(100 * 3 / 9)}
+    assert load_metric("cer").compute(HYPOTHESES, REFERENCES) == {"cer": pytest.approx(100 * 7 / 27)}
+    assert ErrorRate("wer").compute(["a", "x"], ["a", ""]) == {"wer": 100.0}
+    assert ErrorRate("wer").compute(["x"], [""]) == {"wer": 100.0}
+
+
+def test_normalization():
+    assert normalized("  Don't STOP -- Ärger_mit, 3,5 Ölen!\n") == "don't stop ärger mit 3 5 ölen"
+    assert load_metric("wer:raw").compute(["the cat's mat"], ["The cat's mat."]) == {"wer": pytest.approx(200 / 3)}
+    with pytest.raises(InputError, match="'wer:fast' given, must be wer or wer:raw"):
+        load_metric("wer:fast")
+
+
+def test_scorers_of_transcripts():
+    corpus = ParallelCorpus(["1.wav", "2.wav", "3.wav"], REFERENCES, "test")
+    settings = EvaluationSettings(metrics=("wer", "cer", "wer:raw"))
+    scorers = make_scorers([corpus], None, settings, speech=True)
+    report = full_report(scorers, HYPOTHESES)
+    assert report["wer"]["value"] == pytest.approx(100 / 3) and "lower" in report["wer"]["signature"]
+    assert report["cer"]["value"] == pytest.approx(700 / 27)
+    assert set(report) == {"wer", "cer", "metrics"} and set(report["metrics"]) == {"wer:raw"}
+    assert mean_figures(scorers, HYPOTHESES)["wer"] == pytest.approx(100 / 3)
+    both = full_report(make_scorers([corpus, corpus], None, EvaluationSettings(), speech=True), HYPOTHESES * 2)
+    assert both["wer"]["value"] == pytest.approx(100 / 3) and len(both["corpora"]) == 2
+
+
+def test_without_jiwer(monkeypatch):
+    monkeypatch.setitem(sys.modules, "jiwer", None)
+    with pytest.raises(InputError, match=r"jiwer is not installed: pip install 'residual_hf\[speech\]'"):
+        ErrorRate("cer")

@@ -1,0 +1,264 @@
+# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
+"""Speech recognition from a recipe to transcripts."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import stat
+import sys
+
+import datasets
+import numpy as np
+import pytest
+import soundfile
+import torch
+import yaml
+from safetensors.torch import load_file
+from support.tones import tones, write_tones
+from transformers import (
+    AutoFeatureExtractor,
+    AutoModelForSpeechSeq2Seq,
+    AutoProcessor,
+    AutoTokenizer,
+    Seq2SeqTrainer,
+    Seq2SeqTrainingArguments,
+    pipeline,
+)
+
+from residual_hf.base.errors import InputError
+from residual_hf.checkpoint import validate_model_folder
+from residual_hf.cli import main
+from residual_hf.data.audio import extractor, features
+from residual_hf.data.batching import Seq2SeqCollator
+from residual_hf.data.pipeline import read_corpora
+from residual_hf.evaluation.translation_metric import compute_metrics_for
+from residual_hf.generation.transcription import transcribe
+from residual_hf.model.options import from_mapping
+from residual_hf.runs.preparation import prepare_data
+from residual_hf.runs.recipe import Recipe
+from residual_hf.runs.run import train
+
+SIZES = {
+    f"{stack}_{name}": size for stack in ("encoder", "decoder") for name, size in (("layers", 1), ("ffn_dim", 32))
+}
+SIZES |= {"d_model": 32, "encoder_attention_heads": 2, "decoder_attention_heads": 2, "conv_channels": 32}
+
+
+def values(manifest, **sections):
+    corpora = {name: {"tsv": str(manifest)} for name in ("train", "valid", "test")}
+    training = {"max_updates": 120, "eval_every": 40, "lr": 3e-3, "warmup_updates": 20, "max_tokens": 300}
+    return {
+        "task": "speech_recognition",
+        "language": "en",
+        "output_dir": str(manifest.parent / "run"),
+        "data": {**corpora, **sections.pop("data", {})},
+        "tokenizer": {"vocab_size": 300},
+        "model": {
+            "ln_mode": "pre_ln",
+            "dropout": 0.0,
+            "max_source_positions": 200,
+            "max_position_embeddings": 32,
+            **SIZES,
+        },
+        "training": {**training, "metric": "wer", "keep_last": 3, "average": 2, **sections.pop("training", {})},
+        **sections,
+    }
+
+
+@pytest.fixture(scope="module")
+def manifest(tmp_path_factory):
+    return write_tones(tmp_path_factory.mktemp("speech"), 24)
+
+
+@pytest.fixture(scope="module")
+def run(manifest):
+    metrics = train(from_mapping(Recipe, values(manifest)))
+    return manifest.parent / "run", metrics
+
+
+def test_it_learns_and_records(run, manifest):
+    folder, metrics = run
+    assert metrics["test"]["wer"]["value"] < 40 and metrics["test"]["cer"]["value"] < 40
+    references = [line.split("\t")[1] for line in manifest.read_text().splitlines()]
+    assert (folder / "test.references.txt").read_text().splitlines() == references
+    card = (folder / "model" / "README.md").read_text()
+    assert "pipeline_tag: automatic-speech-recognition" in card and "Transcribes speech in English" in card
+    assert (
+        f"a WER of {metrics['test']['wer']['value']:.1f} %" in card and "type: wer" in card and "BLEU on" not in card
+    )
+    assert 'pipeline("automatic-speech-recognition"' in card and "24 recordings" in card
+    assert "processor_config.json" in validate_model_folder(folder / "model")
+    entries = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    assert all("eval_wer" in entry for entry in entries if "eval_nll" in entry)
+
+
+def test_resumed_run_is_the_same(run, manifest, tmp_path):
+    folder, metrics = run
+    again = tmp_path / "run"
+    shutil.copytree(folder, again)
+    shutil.rmtree(again / "checkpoints" / "checkpoint-120")
+    shutil.rmtree(again / "model")
+    resumed = train(from_mapping(Recipe, values(manifest, output_dir=str(again))), resume=True)
+    assert resumed["test"]["wer"] == metrics["test"]["wer"]
+    weights = [load_file(place / "model" / "model.safetensors") for place in (folder, again)]
+    assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0])
+
+
+def test_transcribe(run, tmp_path, capsys):
+    model = str(run[0] / "model")
+    long = np.concatenate([tones("low high"), np.zeros(8000, np.float32), tones("high")])
+    soundfile.write(tmp_path / "long.wav", long, 16_000)
+    soundfile.write(tmp_path / "short.wav", tones("high"), 16_000)
+    files = [str(tmp_path / name) for name in ("long.wav", "short.wav")]
+    assert main(["transcribe", model, *files, "--longest", "1"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 2
+    assert main(["transcribe", str(run[0]), *files, "--longest", "1", "--times", "--num-beams", "2"]) == 0
+    parts = [line.split("\t") for line in capsys.readouterr().out.splitlines()]
+    assert [name for name, *_ in parts] == [files[0], files[0], files[1]]
+    assert 0.5 < float(parts[0][2]) < 1.0 and parts[0][2] == parts[1][1] and parts[1][2] == "1.25"
+    assert " ".join(text for *_, text in parts[:2]) == lines[0]
+    assert main(["transcribe", model, files[0], str(tmp_path / "none.wav")]) == 2
+    assert "none.wav: no such file" in capsys.readouterr().err
+    with pytest.raises(InputError, match="longest: 0.5 given"):
+        next(transcribe(model, [files[0]], longest=0.5))
+
+
+def test_verbs_for_text_say_so(run, manifest, tmp_path, capsys):
+    recipe, model = tmp_path / "recipe.yaml", str(run[0])
+    recipe.write_text(yaml.safe_dump(values(manifest, output_dir=str(tmp_path / "run"))))
+    for verb, reason in {
+        ("check", str(recipe)): "task: 'speech_recognition' given",
+        (
+            "stress",
+            "--recipe",
+            str(recipe),
+            "--output-dir",
+            str(tmp_path / "stress"),
+        ): "task: 'speech_recognition' given",
+        ("translate", model, str(recipe)): "a ResidualForSpeechSeq2Seq, must be",
+        (
+            "export",
+            model,
+            "--to",
+            "onnx",
+            "--output-dir",
+            str(tmp_path / "onnx"),
+        ): "a ResidualForSpeechSeq2Seq, must be",
+        ("transcribe", model, str(recipe)): "recipe.yaml: cannot be read as audio",
+    }.items():
+        assert main(list(verb)) == 2
+        assert reason in capsys.readouterr().err
+    assert main(["average", model, "--last", "2", "--output-dir", str(tmp_path / "average")]) == 0
+    assert main(["transcribe", str(tmp_path / "average"), str(manifest.with_name("0.wav"))]) == 0
+
+
+def test_silence_has_no_text(run, tmp_path):
+    quiet = np.zeros(16_000 * 2, np.float32)
+    soundfile.write(tmp_path / "quiet.wav", np.concatenate([quiet, tones("low")]), 16_000)
+    (parts,) = transcribe(run[0], [tmp_path / "quiet.wav"], longest=1)
+    assert parts[0].begin > 1 and parts[-1].end == 2.25
+
+
+FFMPEG = """#!{python}
+import sys, io, soundfile
+samples, rate = soundfile.read(io.BytesIO(sys.stdin.buffer.read()), dtype="float32")
+assert rate == int(sys.argv[sys.argv.index("-ar") + 1])
+sys.stdout.buffer.write(samples.tobytes())
+"""
+
+
+def test_pipeline_and_processor(run, tmp_path, monkeypatch):
+    folder = str(run[0] / "model")
+    processor = AutoProcessor.from_pretrained(folder)
+    assert type(processor).__name__ == "Speech2TextProcessor"
+    assert AutoFeatureExtractor.from_pretrained(folder).num_mel_bins == 80
+    (tmp_path / "ffmpeg").write_text(FFMPEG.format(python=sys.executable))  # Transformers reads files by it
+    (tmp_path / "ffmpeg").chmod(stat.S_IRWXU)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    samples = tones("high low high")
+    soundfile.write(tmp_path / "x.wav", samples, 16_000, subtype="FLOAT")
+    ours = pipeline("automatic-speech-recognition", model=folder)
+    of_array = ours({"array": samples.astype(float), "sampling_rate": 16_000})
+    assert of_array["text"] and of_array == ours(str(tmp_path / "x.wav")) == ours(samples)
+    (parts,) = transcribe(folder, [tmp_path / "x.wav"])
+    assert parts[0].text == of_array["text"]
+    inputs = processor(audio=samples, sampling_rate=16_000, return_tensors="pt", text="low high")
+    assert inputs["input_features"].shape[2] == 80 and inputs["labels"][0, -1] == 2
+
+
+def test_seq2seq_trainer(run, tmp_path):
+    folder = run[0] / "model"
+    model, tokenizer = AutoModelForSpeechSeq2Seq.from_pretrained(folder), AutoTokenizer.from_pretrained(folder)
+    rows = [
+        {"input_features": features(tones(text), extractor(80)), "labels": tokenizer(text)["input_ids"]}
+        for text in ("low", "high low", "high high")
+    ]
+    options = {"max_steps": 2, "per_device_train_batch_size": 3, "learning_rate": 1e-4, "report_to": "none"}
+    arguments = Seq2SeqTrainingArguments(
+        str(tmp_path), predict_with_generate=True, remove_unused_columns=False, use_cpu=True, **options
+    )
+    trainer = Seq2SeqTrainer(
+        model=model,
+        args=arguments,
+        train_dataset=rows,
+        eval_dataset=rows,
+        data_collator=Seq2SeqCollator(model.config.pad_token_id, model.config.decoder_start_token_id),
+        compute_metrics=compute_metrics_for(tokenizer, ("wer", "cer")),
+    )
+    assert trainer.train().training_loss > 0
+    assert {"eval_wer", "eval_cer", "eval_loss"} <= trainer.evaluate().keys()
+
+
+@pytest.mark.parametrize("form", ["jsonl", "csv", "dataset"])
+def test_columns_have_names(form, manifest, tmp_path):
+    rows = [line.split("\t") for line in manifest.read_text().splitlines()[:3]]
+    rows = [{"audio": str(manifest.with_name(name)), "text": text} for name, text in rows]
+    if form == "jsonl":
+        spec = {"jsonl": str(tmp_path / "x.jsonl")}
+        (tmp_path / "x.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    elif form == "csv":
+        spec = {"file": str(tmp_path / "x.csv")}
+        lines = ["audio,text", *(f"{row['audio']},{row['text']}" for row in rows)]
+        (tmp_path / "x.csv").write_text("".join(f"{line}\n" for line in lines))
+    else:
+        spec = {"dataset": str(tmp_path / "x")}
+        data = datasets.Dataset.from_list(rows).cast_column("audio", datasets.Audio())
+        data.save_to_disk(tmp_path / "x")
+    changed = values(manifest, output_dir=str(tmp_path / "run"), data={"train": spec, "valid": spec})
+    del changed["data"]["test"]
+    recipe = from_mapping(Recipe, changed)
+    prepared = prepare_data(recipe, read_corpora(recipe.data), tmp_path)
+    assert prepared.references["valid"][0].targets == [row["text"] for row in rows]
+    assert len(prepared.encoded["train"]) == 3
+
+
+def test_bad_recordings_end_the_run_before_training(manifest, tmp_path):
+    (tmp_path / "bad.tsv").write_text(f"{manifest.with_name('0.wav')}\tlow\nnone.wav\thigh\n")
+    recipe = from_mapping(
+        Recipe, values(manifest, output_dir=str(tmp_path / "run"), data={"valid": {"tsv": str(tmp_path / "bad.tsv")}})
+    )
+    with pytest.raises(InputError, match=r"none\.wav: no such file"):
+        train(recipe)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"data": {"stream": True}}, r"data\.stream: true given, must be false with task 'speech_recognition'"),
+        ({"data": {"bidirectional": True}}, r"data\.bidirectional: true given"),
+        ({"data": {"cleaning": {"max_ratio": 2.0}}}, r"data\.cleaning: .* must be null"),
+        ({"training": {"metric": "bleu"}}, r"training\.metric: 'bleu' given, must be one of nll, loss, wer, cer"),
+        ({"training": {"eval_bleu": False}}, r"eval_bleu: false given, must be true with metric 'wer'"),
+        (
+            {"task": "summarization", "data": {"spec_augment": "lb"}},
+            r"data\.spec_augment: 'lb' given, must be null with task 'summarization'",
+        ),
+        ({"task": "summarization"}, r"model\.conv_channels: .* absent"),
+        ({"model": {"conv_channels": 7}}, r"conv_channels must be an even number"),
+    ],
+)
+def test_recipes_that_do_not_fit(changes, message, manifest):
+    with pytest.raises(InputError, match=message):
+        from_mapping(Recipe, values(manifest, **changes)).build_config()
