@@ -94,7 +94,6 @@ def compute_features(found: Sequence[Recording], bins: int, folder: Path, name: 
     counts = path.with_suffix(".npy")
     if not (path.exists() and counts.exists()):
         logger.info("computing the features of %s: %d recordings", name, len(found))
-        path.parent.mkdir(parents=True, exist_ok=True)
         lengths = []
         with atomic_file(path) as temporary, open(temporary, "wb") as file:
             for each in tqdm(found, f"features of {name}", leave=False, disable=None):
@@ -125,15 +124,25 @@ def prepare_speech(
     most = min(data.max_length or config.max_source_positions, config.max_source_positions)
     held_out = {name: corpora for name, corpora in texts.items() if name != "train"}
     transcripts = [replace(corpus, sources=corpus.targets) for corpus in texts["train"]]
+    found_in = {
+        name: [
+            each
+            for spec, corpus in zip(getattr(data, name), texts[name], strict=True)
+            for each in recordings(spec, corpus)
+        ]
+        for name in (*held_out, "train")  # the long one last
+    }
+    store = cache if data.features is None else expanded(data.features)
+    try:
+        store.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"data.features: {store} cannot be a folder: {error.strerror}") from error
     with PartialState().main_process_first():
         tokenizer = get_tokenizer(tokenizer_settings, data, transcripts, (), positions, folder / "tokenizer")
         encoded: dict[str, EncodedCorpus] = {}
-        for name, corpora in texts.items():
-            specs = getattr(data, name)
-            found = [each for spec, corpus in zip(specs, corpora, strict=True) for each in recordings(spec, corpus)]
-            folder_of_features = cache if data.features is None else expanded(data.features)
-            frames, lengths = compute_features(found, bins, folder_of_features, name)
-            whole = concatenate(corpora, name)
+        for name, found in found_in.items():
+            frames, lengths = compute_features(found, bins, store, name)
+            whole = concatenate(texts[name], name)
             options: dict[str, Any] = {"name": name, "cache_dir": cache, "sides": ("source",)}
             ids = encode_corpus(replace(whole, sources=whole.targets), tokenizer, **options).arrays
             arrays = {key.replace("source", "target"): values for key, values in ids.items()}

@@ -262,8 +262,8 @@ class Recipe(InputSettings):
         fields, preset = self.model_fields, self.model.get("preset")
         if self.task == "language_modeling":
             fields["is_decoder_only"] = True
-        if self.is_speech:
-            fields.setdefault("conv_channels", CONV_CHANNELS)
+        if self.is_speech and fields.get("conv_channels") is None:
+            fields["conv_channels"] = CONV_CHANNELS
         make = ResidualConfig if preset is None else partial(ResidualConfig.preset, preset)
         config = checked_config(make, {**fields, **overrides})
         check_memory(config)
