@@ -277,7 +277,11 @@ def test_the_width_of_convolutions_has_a_default(manifest):
             {"task": "summarization", "data": {"spec_augment": "lb"}},
             r"data\.spec_augment: 'lb' given, must be null with task 'summarization'",
         ),
-        ({"task": "summarization"}, r"model\.conv_channels: .* absent"),
+        ({"task": "summarization"}, r"model\.conv_channels: 32 given, must be null with task 'summarization'"),
+        (
+            {"task": "summarization", "model": {}, "data": {"test": {"audio_folder": "x"}}},
+            r"corpus\.audio_folder: 'x' given, must be null with task 'summarization'",
+        ),
         ({"model": {"conv_channels": 7}}, r"conv_channels: 7 given, must be an even number"),
     ],
 )
