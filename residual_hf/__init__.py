@@ -14,8 +14,10 @@ from ._version import __version__
 
 if TYPE_CHECKING:
     from .generation.translator import Translator
+    from .model.configuration_image import ResidualImageConfig
     from .model.configuration_residual import ResidualConfig
     from .model.connections import ResidualConnection, StreamBoundary, register_ln_mode
+    from .model.modeling_image import ResidualForImageClassification, ResidualImageModel
     from .model.modeling_residual import ResidualForConditionalGeneration, ResidualModel
     from .model.modeling_single_stack import (
         ResidualForCausalLM,
@@ -38,9 +40,12 @@ _MODULES = {
     "ResidualEncoder": "model.stacks",
     "ResidualForCausalLM": "model.modeling_single_stack",
     "ResidualForConditionalGeneration": "model.modeling_residual",
+    "ResidualForImageClassification": "model.modeling_image",
     "ResidualForMaskedLM": "model.modeling_single_stack",
     "ResidualForSequenceClassification": "model.modeling_single_stack",
     "ResidualForSpeechSeq2Seq": "model.modeling_speech",
+    "ResidualImageConfig": "model.configuration_image",
+    "ResidualImageModel": "model.modeling_image",
     "ResidualModel": "model.modeling_residual",
     "ResidualPreTrainedModel": "model.stacks",
     "ResidualTokenizer": "model.tokenization_residual",
@@ -60,9 +65,12 @@ __all__ = [
     "ResidualEncoder",
     "ResidualForCausalLM",
     "ResidualForConditionalGeneration",
+    "ResidualForImageClassification",
     "ResidualForMaskedLM",
     "ResidualForSequenceClassification",
     "ResidualForSpeechSeq2Seq",
+    "ResidualImageConfig",
+    "ResidualImageModel",
     "ResidualModel",
     "ResidualPreTrainedModel",
     "ResidualTokenizer",

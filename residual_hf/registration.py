@@ -26,13 +26,19 @@ def register() -> None:
     Can be called repeatedly.
     """
     register_kernels(packed_model)
-    transformers.AutoConfig.register(ResidualConfig.model_type, ResidualConfig, exist_ok=True)
     transformers.AutoTokenizer.register(ResidualConfig, fast_tokenizer_class=ResidualTokenizer, exist_ok=True)
-    for auto_class, reference in MODEL_CLASSES.items():
-        module, _, name = reference.partition(".")
-        model = getattr(import_module(f".model.{module}", __package__), name)
-        getattr(transformers, auto_class).register(ResidualConfig, model, exist_ok=True)
+    for config_class, models in MODEL_CLASSES.items():
+        config = model_class(config_class)
+        transformers.AutoConfig.register(config.model_type, config, exist_ok=True)
+        for auto_class, reference in models.items():
+            getattr(transformers, auto_class).register(config, model_class(reference), exist_ok=True)
     register_pipeline()
+
+
+def model_class(reference: str) -> Any:
+    """The class of a reference "module.Class" in the model code."""
+    module, _, name = reference.partition(".")
+    return getattr(import_module(f".model.{module}", __package__), name)
 
 
 def register_pipeline() -> None:

@@ -1,7 +1,7 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """Manifests of AN4 from `SPLIT_audio.tar`, `SPLIT.ids.gz` and `SPLIT.txt.gz`, for the splits `train` and `test`.
 
-    python examples/speech/prepare.py ../shared/data/an4_asr data/an4
+    python examples/speech/prepare.py path/to/an4 data/an4
 
 Every twelfth speaker of `train` becomes `valid.tsv`; the others are `train.tsv`. The speaker is the second part of an
 id, which hyphens separate.

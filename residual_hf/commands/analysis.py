@@ -17,7 +17,7 @@ from .arguments import Verb, add_fields, add_overwrite, given_fields
 
 REDUCED = (
     *("admin-1", "admin-5", "admin-8", "admin-10", "admin-table-1"),
-    *("b2t-1", "b2t-5", "b2t-9", "skip-3", "reviewer-7"),
+    *("b2t-1", "b2t-5", "b2t-9", "skip-3", "skip-cifar-3", "skip-cifar-4", "reviewer-7"),
 )
 """Figures with `full` sizes, which `--help` names without loading them."""
 

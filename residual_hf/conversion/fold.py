@@ -46,8 +46,11 @@ def fold(model: Model, stacks: Sequence[str] | None = None) -> Model:
     not finished is folded in all stacks, see `fold_branch_warmup`.
 
     Raises:
-        ValueError: a mode cannot be folded, a norm has no gain to multiply a scale into, or a scale is 0.
+        ValueError: a mode cannot be folded, a norm has no gain to multiply a scale into, a scale is 0, or the model is
+            one of images.
     """
+    if model.main_input_name == "pixel_values":
+        raise ValueError(f"{type(model).__name__} cannot be folded: only models of text")
     stacks = model.config.stacks if stacks is None else stacks
     model = fold_branch_warmup(model)
     plain = {name: plain_mode(model.config, name) for name in stacks}

@@ -16,11 +16,11 @@ from transformers import PreTrainedConfig
 
 from .branch_warmup import BranchWarmupSettings
 from .catalogue import ResiDual
-from .connections import STACKS, ResidualConnection, get_ln_mode, num_sublayers
+from .connections import STACKS, SUBLAYERS, ResidualConnection, get_ln_mode, num_sublayers
 from .embeddings import POSITION_COUNTING, POSITION_EMBEDDINGS
 from .initialization import INIT_STYLES
 from .ln_modes import NormAtEnd
-from .norms import NORM_TYPES
+from .norms import TEXT_NORM_TYPES
 from .options import BOUNDS, from_mapping, option, unknown_choice, unknown_name
 from .presets import PRESETS
 from .self_contained import write_model_code
@@ -135,9 +135,9 @@ class ResidualConfig(PreTrainedConfig):
     encoder_ln_mode_options: dict | None = None
     decoder_ln_mode_options: dict | None = None
     admin_profile: list[float] | None = None
-    norm_type: str | None = option(None, choices=(None, *NORM_TYPES))
-    encoder_norm_type: str | None = option(None, choices=(None, *NORM_TYPES))
-    decoder_norm_type: str | None = option(None, choices=(None, *NORM_TYPES))
+    norm_type: str | None = option(None, choices=(None, *TEXT_NORM_TYPES))
+    encoder_norm_type: str | None = option(None, choices=(None, *TEXT_NORM_TYPES))
+    decoder_norm_type: str | None = option(None, choices=(None, *TEXT_NORM_TYPES))
     ada_norm_scale: float | int = option(2.0, above=0, below=math.inf)
     branch_warmup: dict | None = None
     init_style: str | None = option(None, choices=(None, *INIT_STYLES))
@@ -301,6 +301,10 @@ class ResidualConfig(PreTrainedConfig):
     num_hidden_layers = _of_first_stack("layers")
     num_attention_heads = _of_first_stack("attention_heads")
     intermediate_size = _of_first_stack("ffn_dim")
+
+    def sublayer_kinds(self, stack: str) -> tuple[str, ...]:
+        """The sub-layers of each layer, in the order in which they run: a decoder alone has no cross-attention."""
+        return SUBLAYERS[stack if self.is_encoder_decoder else "encoder"]
 
     def stack_ln_mode(self, stack: str) -> str:
         """The name of the mode of a stack, `"encoder"` or `"decoder"`."""

@@ -94,19 +94,14 @@ class SublayerPlace:
         return self.is_last_in_layer and self.layer == self.num_layers - 1
 
 
-def sublayer_kinds(config: ResidualConfig, stack: str) -> tuple[str, ...]:
-    """The sub-layers of each layer, in the order in which they run: a decoder alone has no cross-attention."""
-    return SUBLAYERS[stack if config.is_encoder_decoder else "encoder"]
-
-
 def num_sublayers(config: ResidualConfig, stack: str) -> int:
     """The number of sub-layers of a stack."""
-    return len(sublayer_kinds(config, stack)) * config.stack_layers(stack)
+    return len(config.sublayer_kinds(stack)) * config.stack_layers(stack)
 
 
 def layer_places(config: ResidualConfig, stack: str, layer: int) -> list[SublayerPlace]:
     """The places of the sub-layers of one layer, in the order in which they run."""
-    kinds, depth = sublayer_kinds(config, stack), config.stack_layers(stack)
+    kinds, depth = config.sublayer_kinds(stack), config.stack_layers(stack)
     return [SublayerPlace(stack, layer, kind, i, len(kinds), depth) for i, kind in enumerate(kinds)]
 
 

@@ -6,6 +6,8 @@ Stacks, layers and connections are those of the encoder-decoder.
 
 # no `from __future__ import annotations`, as in `modeling_residual.py`
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 from transformers.cache_utils import Cache
@@ -104,13 +106,14 @@ class ResidualForMaskedLM(ResidualLanguageModel):
 class ResidualForSequenceClassification(ResidualPreTrainedModel):
     """An encoder and a linear map of its pooled states to classes (`is_encoder_only`)."""
 
+    Model: Any = ResidualModel
     accepts_loss_kwargs = False  # the loss is a mean over texts, which `Trainer` divides by the accumulation steps
 
     def __init__(self, config: ResidualConfig):
         require_stacks(self, config, "encoder")
         super().__init__(config)
         self.num_labels = config.num_labels
-        self.model = ResidualModel(config)
+        self.model = self.Model(config)
         self.dropout = Dropout(config.dropout)
         self.score = nn.Linear(config.d_model, config.num_labels)
         self.post_init()
@@ -124,6 +127,15 @@ class ResidualForSequenceClassification(ResidualPreTrainedModel):
             return hidden_states[torch.arange(len(first), device=first.device), first]
         weights = mask.unsqueeze(-1).to(hidden_states.dtype)
         return (hidden_states * weights).sum(1) / weights.sum(1).clamp(min=1)
+
+    def classify(
+        self, hidden_states: Tensor, mask: Tensor | None, labels: Tensor | None
+    ) -> tuple[Tensor | None, Tensor]:
+        """The loss of labels, if given, and the logits (batch, num_labels) of states (batch, length, d_model)."""
+        logits = self.score(self.dropout(self.pool(hidden_states, mask)))
+        if labels is None:
+            return None, logits
+        return self.loss_function(labels=labels, pooled_logits=logits, config=self.config), logits
 
     @can_return_tuple
     def forward(
@@ -141,10 +153,7 @@ class ResidualForSequenceClassification(ResidualPreTrainedModel):
         if attention_mask is None and input_ids is not None:
             attention_mask = input_ids.ne(self.config.pad_token_id)
         outputs = self.model(input_ids=input_ids, attention_mask=attention_mask, inputs_embeds=inputs_embeds, **kwargs)
-        logits = self.score(self.dropout(self.pool(outputs.last_hidden_state, attention_mask)))
-        loss = None
-        if labels is not None:
-            loss = self.loss_function(labels=labels, pooled_logits=logits, config=self.config)
+        loss, logits = self.classify(outputs.last_hidden_state, attention_mask, labels)
         return SequenceClassifierOutput(
             loss=loss, logits=logits, hidden_states=outputs.hidden_states, attentions=outputs.attentions
         )

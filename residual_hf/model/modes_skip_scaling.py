@@ -203,9 +203,12 @@ class Keel(ResidualConnection):
 
 @register_ln_mode("xskip_ln")
 class XSkipLN(PostLN):
-    """A constant weight on the shortcut, in the Post-LN form of the paper, whose code was not released."""
+    """A constant weight on the shortcut, in the Post-LN form of the paper, whose code was not released.
 
-    equation = "x <- LN(lambda * x + a)"
+    The weight of the branch is that of the paper's comparison with weaker shortcuts (its Table 3).
+    """
+
+    equation = "x <- LN(lambda * x + c * a)"
     source = "Liu et al. 2020, Rethinking Skip Connection with Layer Normalization"
     bibtex = "liu2020rethinking"
     folds_into = "post_ln"
@@ -213,13 +216,18 @@ class XSkipLN(PostLN):
     @dataclass(frozen=True)
     class Options:
         skip_scale: float = option(2.0, above=0.0, help="lambda, the weight of the shortcut")
+        branch_scale: float = option(1.0, above=0.0, help="c, the weight of the branch")
 
     def foldable_scales(self) -> dict[str, Tensor | float]:
-        return {"shortcut": self.options.skip_scale}
+        branch = self.options.branch_scale
+        return {"shortcut": self.options.skip_scale} | ({} if branch == 1.0 else {"branch": branch})
 
     def forward(self, stream: Stream, sublayer: Sublayer) -> Stream:
         (x,) = stream
-        return (self.norm(self.options.skip_scale * x + sublayer(x)),)
+        a = sublayer(x)
+        if self.options.branch_scale != 1.0:
+            a = self.options.branch_scale * a
+        return (self.norm(self.options.skip_scale * x + a),)
 
 
 @register_ln_mode("xskip")

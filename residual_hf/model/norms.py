@@ -67,12 +67,24 @@ class AdaNorm(nn.Module):
         return (self.scale * (1 - self.slope * y).detach() * y).to(hidden_states.dtype)
 
 
+class BatchNorm(nn.BatchNorm1d):
+    """`g * (x - mean) / sqrt(var + eps) + b` over all positions of a batch, in eval mode over those of training.
+
+    Ioffe & Szegedy 2015, Batch Normalization. For images: of texts it would average over padding and later tokens.
+    """
+
+    def forward(self, hidden_states: Tensor) -> Tensor:
+        return super().forward(hidden_states.flatten(0, -2)).view_as(hidden_states)
+
+
 NORM_TYPES: dict[str, type[nn.Module]] = {
     "layer_norm": nn.LayerNorm,  # g * (x - mean) / sqrt(var + eps) + b, Ba et al. 2016
     "rms_norm": RMSNorm,
     "scale_norm": ScaleNorm,
     "ada_norm": AdaNorm,
+    "batch_norm": BatchNorm,
 }
+TEXT_NORM_TYPES = tuple(name for name in NORM_TYPES if name != "batch_norm")
 
 
 def build_norm(config: ResidualConfig, stack: str, size: int | None = None, eps: float | None = None) -> nn.Module:

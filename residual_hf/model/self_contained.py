@@ -35,21 +35,28 @@ if TYPE_CHECKING:
 logger = logging.get_logger(__name__)
 
 PACKAGE = __name__.rpartition(".")[0]
-ENTRY = "configuration_residual.py"  # the first file that Transformers loads
+ENTRY = "configuration_residual.py"  # the file that the configurations import
 CONFIG_CLASS = "configuration_residual.ResidualConfig"
-MODEL_CLASSES = {
-    "AutoModel": "modeling_residual.ResidualModel",
-    "AutoModelForSeq2SeqLM": "modeling_residual.ResidualForConditionalGeneration",
-    "AutoModelForSpeechSeq2Seq": "modeling_speech.ResidualForSpeechSeq2Seq",
-    "AutoModelForCausalLM": "modeling_single_stack.ResidualForCausalLM",
-    "AutoModelForMaskedLM": "modeling_single_stack.ResidualForMaskedLM",
-    "AutoModelForSequenceClassification": "modeling_single_stack.ResidualForSequenceClassification",
+MODEL_CLASSES = {  # by the class of their config
+    CONFIG_CLASS: {
+        "AutoModel": "modeling_residual.ResidualModel",
+        "AutoModelForSeq2SeqLM": "modeling_residual.ResidualForConditionalGeneration",
+        "AutoModelForSpeechSeq2Seq": "modeling_speech.ResidualForSpeechSeq2Seq",
+        "AutoModelForCausalLM": "modeling_single_stack.ResidualForCausalLM",
+        "AutoModelForMaskedLM": "modeling_single_stack.ResidualForMaskedLM",
+        "AutoModelForSequenceClassification": "modeling_single_stack.ResidualForSequenceClassification",
+    },
+    "configuration_image.ResidualImageConfig": {
+        "AutoModel": "modeling_image.ResidualImageModel",
+        "AutoModelForImageClassification": "modeling_image.ResidualForImageClassification",
+    },
 }
+ENTRIES = tuple(f"{name.partition('.')[0]}.py" for name in MODEL_CLASSES)
 TASKS = {  # of models with these stacks
     ("encoder", "decoder"): ("AutoModelForSeq2SeqLM",),
     ("speech", "decoder"): ("AutoModelForSpeechSeq2Seq",),
     ("decoder",): ("AutoModelForCausalLM",),
-    ("encoder",): ("AutoModelForMaskedLM", "AutoModelForSequenceClassification"),
+    ("encoder",): ("AutoModelForMaskedLM", "AutoModelForSequenceClassification", "AutoModelForImageClassification"),
 }
 PIPELINES: dict[str, dict[str, Any]] = {
     task: {"impl": f"pipeline_translation.{name}", "pt": ["AutoModelForSeq2SeqLM"], "type": "text"}
@@ -77,9 +84,11 @@ def write_model_code(folder: str | os.PathLike, config: ResidualConfig) -> None:
 
 def code_fields(config: ResidualConfig) -> dict[str, Any]:
     """The fields of a `config.json` that name the classes of the model code."""
-    tasks = TASKS[("speech", "decoder") if config.reads_speech else config.stacks]
-    models = {name: MODEL_CLASSES[name] for name in ("AutoModel", *tasks)}
-    fields: dict[str, Any] = {"auto_map": {"AutoConfig": CONFIG_CLASS, **models}}
+    own = type(config).__name__
+    config_class = next((name for name in MODEL_CLASSES if name.endswith(f".{own}")), CONFIG_CLASS)
+    tasks = ("AutoModel", *TASKS[("speech", "decoder") if config.reads_speech else config.stacks])
+    models = {name: model for name, model in MODEL_CLASSES[config_class].items() if name in tasks}
+    fields: dict[str, Any] = {"auto_map": {"AutoConfig": config_class, **models}}
     if "AutoModelForSeq2SeqLM" in models:
         fields["custom_pipelines"] = dict(PIPELINES)
         if config.source_lang and config.target_lang:
@@ -169,14 +178,17 @@ def _code(module: ModuleType) -> bytes:
 @cache
 def _model_files(home: Path) -> dict[str, str]:
     """Name and text of every file that the classes in a `config.json` need, the same files for all models."""
-    references = [CONFIG_CLASS, *MODEL_CLASSES.values(), *(pipeline["impl"] for pipeline in PIPELINES.values())]
+    references = [pipeline["impl"] for pipeline in PIPELINES.values()]
+    for config_class, models in MODEL_CLASSES.items():
+        references += [config_class, *models.values()]
     entries = {home / f"{reference.partition('.')[0]}.py" for reference in references}
     paths = {*entries, *(Path(found) for entry in entries for found in get_relative_import_files(entry))}
     files = {path.name: path.read_text("utf-8") for path in sorted(paths)}
-    unnamed = {path.stem for path in paths} - {Path(ENTRY).stem, *get_relative_imports(home / ENTRY)}
-    imports = "".join(f"from .{stem} import\n" for stem in sorted(unnamed))
-    if imports:
-        files[ENTRY] += f'\n"""{OTHER_FILES}\n{imports}"""\n'
+    for entry in ENTRIES:
+        unnamed = {path.stem for path in paths} - {Path(entry).stem, *get_relative_imports(home / entry)}
+        imports = "".join(f"from .{stem} import\n" for stem in sorted(unnamed))
+        if imports:
+            files[entry] += f'\n"""{OTHER_FILES}\n{imports}"""\n'
     return files
 
 
@@ -197,7 +209,8 @@ def _add_mode(files: dict[str, str], mode: type[ResidualConnection]) -> None:
         )
         return
     files[path.name] = text
-    files[ENTRY] += f"\nfrom .{path.stem} import {mode.__name__}  # noqa: E402, F401, I001 ({REGISTERS})\n"
+    for entry in ENTRIES:
+        files[entry] += f"\nfrom .{path.stem} import {mode.__name__}  # noqa: E402, F401, I001 ({REGISTERS})\n"
 
 
 def _with_relative_imports(text: str, neighbours: set[str], files: Collection[str]) -> str:

@@ -49,7 +49,7 @@ class ResidualPreTrainedModel(PreTrainedModel):
     config_class = ResidualConfig
     base_model_prefix = "model"
     supports_gradient_checkpointing = True
-    _no_split_modules = ["ResidualEncoderLayer", "ResidualDecoderLayer"]
+    _no_split_modules = ["ResidualEncoderLayer", "ResidualDecoderLayer", "ResNetLayer"]
     _skip_keys_device_placement = [CACHE]
     _supports_flash_attn = True
     _supports_sdpa = True
@@ -186,7 +186,7 @@ class ResidualStack(ResidualPreTrainedModel):
     """Common part of encoder and decoder: embeddings, layers, and the boundary of the stream."""
 
     stack: str
-    Layer: type[ResidualEncoderLayer | ResidualDecoderLayer]
+    Layer: Any
 
     def __init__(self, config: ResidualConfig):
         super().__init__(config)

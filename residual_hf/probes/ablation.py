@@ -29,7 +29,7 @@ class LayerRemoval:
 
 
 def layer_removal(model: Any, batches: Batches, score: Callable[[Any], float] | None = None) -> list[LayerRemoval]:
-    """Loss, and `score(model)` if given, with each layer removed in turn.
+    """Loss, and `score(model)` if given, with each layer removed in turn, but not those that reduce images.
 
     Raises:
         InputError: layers of the mode depend on the number of layers before them (`supports_layerdrop = False`).
@@ -44,7 +44,10 @@ def layer_removal(model: Any, batches: Batches, score: Callable[[Any], float] | 
     with undisturbed(model, training=False):
         for name, stack in found.items():
             first = 1 if rows else 0  # the first stack has measured all layers
-            for number in range(first, len(getattr(stack, layers_attribute(stack))) + 1):
+            layers = getattr(stack, layers_attribute(stack))
+            for number in range(first, len(layers) + 1):
+                if number > 0 and getattr(layers[number - 1], "stride", 1) > 1:
+                    continue
                 with without_layer(stack, number):
                     figure = None if score is None else score(model)
                     rows.append(LayerRemoval(name, number, mean_loss(model, batches), figure))

@@ -39,13 +39,16 @@ def dependency_matrix(model: nn.Module, batch: Batch, stack: str = "encoder") ->
     beta_ij = std(c_j) / sqrt(sum_k std(c_k)^2), with the standard deviation over features and the mean over tokens.
 
     Raises:
-        InputError: the mode of the stack is none of these, or its norms are AdaNorms, which do not scale.
+        InputError: the mode of the stack is none of these, its norms are AdaNorms, which do not scale, or it is a
+            ResNet, whose stages have states of different sizes.
     """
     parts = [part for part in sublayers(model) if part.stack == stack]
     if not parts:
         raise InputError(f"stack: {stack!r} given, must be one of {', '.join(stacks(model))}")
     is_post = normalizes_sum(parts[0])
     states = record(model, batch, "input", "branch.output", "norm.input")
+    if len({states[part.site("input")].shape for part in parts}) > 1:
+        raise InputError("the dependency matrix needs states of one size, and those of a ResNet change between stages")
     components = [states[parts[0].site("input")]]
     rows = []
     for i, part in enumerate(parts, start=1):

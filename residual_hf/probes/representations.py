@@ -58,6 +58,8 @@ def representation_change(model: nn.Module, batches: Batches) -> list[Representa
     for stack in STACKS:
         sites = [site for site in inputs if site.stack == stack]
         for k, (site, following) in enumerate(zip(sites, sites[1:], strict=False)):
+            if inputs[site].shape != inputs[following].shape:
+                continue  # between stages of a ResNet
             change = float((inputs[following] - inputs[site]).abs().mean())
             rows.append(RepresentationChange(*site.place, k, change))
     return rows
@@ -80,7 +82,7 @@ def layer_cosines(model: nn.Module, batches: Batches) -> list[LayerCosine]:
         LayerCosine(*first, second[1], float(torch.cosine_similarity(x, y, dim=-1).mean()))
         for first, x in outputs.items()
         for second, y in outputs.items()
-        if first[0] == second[0]
+        if first[0] == second[0] and x.shape == y.shape  # within a stage of a ResNet
     ]
 
 

@@ -106,7 +106,7 @@ class Sublayer(Place):
     def branch_parameters(self) -> Iterator[nn.Parameter]:
         """Weights and biases of the branch, without norms and gates."""
         for module in self.branch:
-            yield from (p for name, p in module.named_parameters() if not name.startswith("inner."))
+            yield from (p for name, p in module.named_parameters() if not name.startswith(("inner.", "norm")))
 
 
 def stacks(model: Any) -> dict[str, Any]:
@@ -151,7 +151,8 @@ def _ours(stack: str, number: int, layer: Any) -> Iterator[Sublayer]:
             continue
         connection = getattr(layer, f"{BRANCHES[kind]}_residual")
         norms = {name: module for name, module in connection.named_modules() if type(module) in NORMS}
-        yield Sublayer(stack, number, kind, [branch], norms, connection, connection, layer.branch_warmup)
+        after = layer if connection.place.is_last_in_layer else connection  # a layer of a ResNet may leave out pixels
+        yield Sublayer(stack, number, kind, [branch], norms, connection, after, layer.branch_warmup)
 
 
 def _foreign(stack: str, number: int, layer: Any) -> Iterator[Sublayer]:

@@ -31,7 +31,7 @@ OPTIONS = [
     ("admin_torch", {"target": "linear"}),
     ("admin_torch", {"learned": True}),
     ("xskip", {"skip_scale": 1.7}),
-    ("xskip_ln", {"skip_scale": 0.6}),
+    ("xskip_ln", {"skip_scale": 0.6, "branch_scale": 2.0}),
     ("rskip_ln", {"skip_order": 1}),
     ("rskip_ln", {"skip_order": 3}),
     ("keel", {"alpha": 2.5}),

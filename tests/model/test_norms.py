@@ -8,6 +8,7 @@ import torch
 from support.models import logits, make
 from torch import nn
 
+from residual_hf.model.configuration_image import ResidualImageConfig
 from residual_hf.model.configuration_residual import ResidualConfig
 from residual_hf.model.connections import LN_MODES
 from residual_hf.model.norms import NORM_TYPES, AdaNorm, ScaleNorm, build_norm
@@ -63,8 +64,8 @@ def test_norm_types_work_with_every_mode(mode, norm_type):
 @pytest.mark.parametrize("norm_type", sorted(NORM_TYPES))
 def test_statistics_of_half_precision_are_those_of_single(norm_type, dtype):
     """The squares of these values overflow fp16; the dual norm's eps of 1e-7 is nothing in it."""
-    config = ResidualConfig(norm_type=norm_type, d_model=64, encoder_attention_heads=4, decoder_attention_heads=4)
-    norm = build_norm(config, "encoder", eps=1e-7)
+    config_class = ResidualImageConfig if norm_type == "batch_norm" else ResidualConfig
+    norm = build_norm(config_class(norm_type=norm_type, d_model=64), "encoder", eps=1e-7)
     for x in (300 * torch.randn(8, 64), 1e-3 * torch.randn(8, 64)):
         x = x.to(dtype)
         exact, half = norm.float()(x.float()), norm.to(dtype)(x)

@@ -9,11 +9,13 @@ import sys
 
 import pytest
 import torch
+from PIL import Image
 from support.processes import run_forked
 from support.tiny_translator import SENTENCES, tiny_model
-from transformers import AutoConfig, AutoModelForSeq2SeqLM, pipeline
+from transformers import AutoConfig, AutoModelForSeq2SeqLM, ViTImageProcessor, pipeline
 from transformers.dynamic_module_utils import get_relative_imports
 
+from residual_hf import ResidualConfig, ResidualForImageClassification, ResidualImageConfig
 from residual_hf.base.errors import InputError
 from residual_hf.checkpoint import load_checkpoint, save_checkpoint, validate_model_folder
 from residual_hf.model import connections, modeling_residual, self_contained
@@ -151,6 +153,14 @@ def user_mode(tmp_path, monkeypatch):
         sys.modules.pop(path.stem, None)
 
 
+def test_config_class_of_a_user_is_saved_as_that_of_the_package():
+    class Mine(ResidualConfig):
+        pass
+
+    fields = self_contained.code_fields(Mine())["auto_map"]
+    assert fields == self_contained.code_fields(ResidualConfig())["auto_map"]
+
+
 def test_mode_of_a_user_travels(user_mode, tokenizer, tmp_path, monkeypatch):
     (tmp_path / "residual_hf").mkdir()  # beside a clone of the package that is not installed
     (tmp_path / "residual_hf" / "__init__.py").touch()
@@ -162,17 +172,25 @@ def test_mode_of_a_user_travels(user_mode, tokenizer, tmp_path, monkeypatch):
     assert "residual_hf" not in "".join(
         line for line in (saved / "my_minus.py").read_text().splitlines() if "import" in line
     )
+    classifier = ResidualForImageClassification(ResidualImageConfig(depth=8, ln_mode="my_minus")).eval()
+    classifier.save_pretrained(tmp_path / "images")
+    ViTImageProcessor(size={"height": 8, "width": 8}).save_pretrained(tmp_path / "images")
+    classified = pipeline("image-classification", model=str(tmp_path / "images"), device="cpu")(
+        Image.new("RGB", (9, 9))
+    )
     place = tmp_path / "elsewhere"
     place.mkdir()
     script = (
         TRANSLATE
         + f"""
+from PIL import Image
 answers = [translate("translation", {str(saved)!r})]
 pipeline("translation", model={str(saved)!r}, device="cpu", **trusted).save_pretrained("again")
-print(json.dumps([*answers, translate("translation", "again")]))
+classify = pipeline("image-classification", model={str(tmp_path / "images")!r}, device="cpu", **trusted)
+print(json.dumps([classify(Image.new("RGB", (9, 9))), *answers, translate("translation", "again")]))
 """
     )
-    assert without_the_package(script, place) == [translations] * 2
+    assert without_the_package(script, place) == [classified, translations, translations]
 
 
 def test_mode_of_a_user_is_registered_by_its_checkpoint(user_mode, tokenizer, tmp_path, monkeypatch):

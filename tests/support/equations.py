@@ -166,9 +166,9 @@ def attention_residuals(s, x, block_size=1, delta=False):
 # Factors on the shortcut
 
 
-def scaled_shortcuts(s, x, omega):
+def scaled_shortcuts(s, x, omega, branch_scale=1.0):
     for c in s:
-        x = LN(omega(c) * x + c.f(x), c.norm)
+        x = LN(omega(c) * x + branch_scale * c.f(x), c.norm)
     return x
 
 
@@ -192,9 +192,9 @@ def wskip_ln(s, x):
 
 
 @equation
-def xskip_ln(s, x, skip_scale=2.0):
-    """x <- LN(lambda x + a)"""
-    return scaled_shortcuts(s, x, lambda c: skip_scale)
+def xskip_ln(s, x, skip_scale=2.0, branch_scale=1.0):
+    """x <- LN(lambda x + c a)"""
+    return scaled_shortcuts(s, x, lambda c: skip_scale, branch_scale)
 
 
 @equation

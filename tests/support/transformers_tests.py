@@ -15,7 +15,7 @@ import pytest
 import torch
 
 import residual_hf
-from residual_hf import ResidualConfig
+from residual_hf import ResidualConfig, ResidualImageConfig
 
 ABSENT = {  # from the source distribution, which has only the files at the top of the folder: they add no tests then
     "tests.exporters.test_export": "ExportTesterMixin",
@@ -30,12 +30,23 @@ FAMILIES = {  # fields of the config, and classes
     ),
     "speech": ({"conv_channels": 16, "num_mel_bins": 6, "max_source_positions": 64}, ("ResidualForSpeechSeq2Seq",)),
 }
+IMAGE_CLASSES = ("ResidualImageModel", "ResidualForImageClassification")
+IMAGES = {
+    "resnet": {"depth": 8, "d_model": 16},
+    "vit": {"architecture": "vit", "image_size": 8, "d_model": 32, "encoder_layers": 2, "encoder_ffn_dim": 37},
+}
 EAGER_ONLY = "passes scores of attention from layer to layer, which only eager attention computes, and refuses others"
+NOT_TOKENS = "asks for a table of tokens; Transformers' own models of images have a test of their own here"
 NO_TOKENS = "expects `input_ids`: the tests of Speech2Text in Transformers replace or skip it too"
 DEVIATIONS = {  # the tests of a mode or a family that it does not pass, and why it should not
     "speech": dict.fromkeys(
         ("test_inputs_embeds", "test_resize_embeddings_untied", "test_resize_tokens_embeddings"), NO_TOKENS
     ),
+    "resnet": {
+        "test_model_get_set_embeddings": NOT_TOKENS,
+        "test_num_layers_is_small": "allows two layers, and the smallest ResNet has a block in each of three stages",
+    },
+    "vit": {"test_model_get_set_embeddings": NOT_TOKENS},
     "realformer": {
         "test_can_set_attention_dynamically": EAGER_ONLY,
         "test_sdpa_can_dispatch_non_composite_models": EAGER_ONLY,
@@ -58,6 +69,7 @@ def import_tests() -> types.ModuleType:
     common = import_module("tests.test_modeling_common")
     # the tables that models in Transformers are in; from the name of its class follows which labels a model takes
     common.MODEL_MAPPING_NAMES.setdefault("residual", "ResidualModel")
+    common.MODEL_MAPPING_NAMES.setdefault("residual_image", "ResidualImageModel")
     names = {"residual": "ResidualForConditionalGeneration", "residual_speech": "ResidualForSpeechSeq2Seq"}
     common.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES.update(names)
     return common
@@ -99,15 +111,35 @@ class ModelTester:
         return self.get_config(), inputs
 
 
+class ImageTester:
+    """The same for an architecture of images. The sizes of a ResNet are those of its first stage."""
+
+    batch_size, is_training, num_attention_heads = 5, True, 8
+
+    def __init__(self, architecture: str, mode: str):
+        self.architecture, self.mode = architecture, mode
+        sizes = {"resnet": (64, 4, 3), "vit": (4, 32, 2)}[architecture]
+        self.seq_length, self.hidden_size, self.num_hidden_layers = sizes
+
+    def get_config(self) -> ResidualImageConfig:
+        return ResidualImageConfig(ln_mode=self.mode, **IMAGES[self.architecture])
+
+    def prepare_config_and_inputs_for_common(self) -> tuple[ResidualImageConfig, dict[str, Any]]:
+        return self.get_config(), {"pixel_values": torch.rand(self.batch_size, 3, 8, 8)}
+
+
 def make_test(family: str, mode: str, *mixins: type) -> type:
     """A test case of one family and mode: the tests of `mixins`, without `DEVIATIONS`."""
-    classes = tuple(getattr(residual_hf, name) for name in FAMILIES[family][1])
+    names = IMAGE_CLASSES if family in IMAGES else FAMILIES[family][1]
+    tester = ImageTester if family in IMAGES else ModelTester
     members: dict[str, Any] = {
         "__module__": "test_models",
-        "all_model_classes": classes,
+        "all_model_classes": tuple(getattr(residual_hf, name) for name in names),
         "is_encoder_decoder": family in ("encoder_decoder", "speech"),
-        "setUp": lambda self: setattr(self, "model_tester", ModelTester(family, mode)),
+        "has_attentions": family != "resnet",
+        "test_resize_embeddings": family not in IMAGES,
+        "setUp": lambda self: setattr(self, "model_tester", tester(family, mode)),
     }
-    for test, reason in (DEVIATIONS.get(mode, {}) | DEVIATIONS.get(family, {})).items():
+    for test, reason in {**DEVIATIONS.get(mode, {}), **DEVIATIONS.get(family, {})}.items():
         members[test] = unittest.skip(reason)(lambda self: None)
     return type(f"Test_{family}_{mode}", (*mixins, unittest.TestCase), members)

@@ -14,14 +14,16 @@ from __future__ import annotations
 import os
 
 from support.single_stacks import MODES as ALL_MODES
-from support.transformers_tests import FAMILIES, import_tests, make_test
+from support.transformers_tests import FAMILIES, IMAGES, import_tests, make_test
 
 common = import_tests()
 MODES = os.environ.get("TRANSFORMERS_TESTS_MODES", "post_ln resi_dual b2t dlcl_pre hyper_connections realformer")
 
 for mode in ALL_MODES if MODES == "all" else MODES.split():
-    for family in FAMILIES:
-        generation = () if family == "encoder" else (common.GenerationTesterMixin,)
+    for family in (*FAMILIES, *IMAGES):
+        if family == "resnet" and mode == "realformer":
+            continue  # which has scores of attention
+        generation = () if family in ("encoder", *IMAGES) else (common.GenerationTesterMixin,)
         test = make_test(family, mode, common.ModelTesterMixin, *generation)
         globals()[test.__name__] = test
 del test

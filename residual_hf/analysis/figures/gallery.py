@@ -7,10 +7,10 @@ from collections.abc import Sequence
 
 from residual_hf.base.errors import InputError
 
-from . import initial, reviewers, trained
+from . import images, initial, reviewers, trained
 from .figure import Figure
 
-FIGURES = {figure.name: figure for figure in (*initial.FIGURES, *trained.FIGURES, *reviewers.FIGURES)}
+FIGURES = {figure.name: figure for figure in (*initial.FIGURES, *trained.FIGURES, *images.FIGURES, *reviewers.FIGURES)}
 
 
 def find_figures(names: Sequence[str]) -> list[Figure]:

@@ -117,14 +117,19 @@ def learning_rates_and_betas(mode: str, seed: int, sizes: dict[str, int]) -> Ite
             yield Point("NLL", mode, seed, x, y, nll)
 
 
+def scaled(mode: str) -> Iterator[tuple[str, dict[str, int]]]:
+    """Name and options of a mode with shortcuts scaled by 1, 2 and 3, or only as it is."""
+    option = "skip_order" if mode == "rskip_ln" else "skip_scale"
+    if mode not in ("rskip_ln", "xskip", "xskip_ln"):
+        yield mode, {}
+        return
+    for scale in (1, 2, 3):
+        yield f"{mode}, {scale}", {option: scale}
+
+
 def skip_scales(mode: str, seed: int, sizes: dict[str, int]) -> Iterator[Point]:
     """Gradient of each layer's output, and the NLL after a training, for shortcuts scaled by 1, 2 and 3."""
-    option = "skip_order" if mode == "rskip_ln" else "skip_scale"
-    for scale in (1, 2, 3):
-        options = {option: scale} if mode in ("rskip_ln", "xskip", "xskip_ln") else {}
-        if not options and scale > 1:
-            continue
-        series = f"{mode}, {scale}" if options else mode
+    for series, options in scaled(mode):
         model, corpus = untrained(mode, seed, sizes, ln_mode_options=options)
         for row in gradients.gradient_norms(model, next(corpus.train(seed))):
             place = (row.stack, row.sublayer, row.location)

@@ -19,9 +19,19 @@ from residual_hf.cli import main
 from residual_hf.commands.analysis import REDUCED
 from residual_hf.probes import theory
 
-TINY = {"layers": 2, "decoder_layers": 1, "width": 32, "ffn": 32, "updates": 3, "tokens": 128}
+TINY = {"layers": 2, "decoder_layers": 1, "width": 32, "ffn": 32, "updates": 3, "tokens": 128, "depth": 14}
 QUICK = {"resi_dual-2", "resi_dual-3", "b2t-3", "b2t-4", "b2t-5", "admin-3", "admin-4", "admin-5", "admin-7"}
-OTHERS = {"admin-1", "admin-8", "admin-table-1", "b2t-1", "resi_dual-eq5", "skip-3", "theorems"}
+OTHERS = {
+    "admin-1",
+    "admin-8",
+    "admin-table-1",
+    "b2t-1",
+    "resi_dual-eq5",
+    "skip-3",
+    "skip-cifar-3",
+    "skip-cifar-4",
+    "theorems",
+}
 AS_ANOTHER = {"admin-10", "b2t-9"}  # measured as another figure is
 REVIEWERS = {f"reviewer-{number}" for number in (1, 2, 4, 5, 6, 7, 9)}
 

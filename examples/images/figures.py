@@ -1,0 +1,56 @@
+# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
+"""Figures 3 and 4 of "Rethinking Skip Connection" (Liu et al. 2020) from runs of `train.py` on CIFAR.
+
+    python examples/images/figures.py --data cifar10 --runs runs/* --output figures
+
+Gradient norms of the outputs of the middle stage's blocks and the effective scale of their shortcuts, and the training
+loss. Runs that differ only in the seed are one line with a band.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+
+from train import Images, read
+
+from residual_hf import ResidualForImageClassification
+from residual_hf.analysis.figures.images import FIGURES, middle_stage
+from residual_hf.analysis.output import Point, write_points
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", required=True)
+    parser.add_argument("--runs", type=Path, nargs="+", required=True)
+    parser.add_argument("--output", type=Path, required=True)
+    options = parser.parse_args()
+    splits, _ = read(options.data)
+    pixels = splits["train"][0].float() / 255
+    test = Images(*splits["test"], pixels.mean((0, 2, 3)), pixels.std((0, 2, 3)), augment=False)
+    step = max(1, len(test) // 256)  # the images may be sorted by class
+    batch = test.__getitems__(list(range(0, len(test), step)))
+    points: dict[str, list[Point]] = {figure.name: [] for figure in FIGURES}
+    scales = []
+    for run in options.runs:
+        if not (run / "result.json").exists():
+            continue
+        result = json.loads((run / "result.json").read_text())
+        series = " ".join([result["ln_mode"], *(f"{value:g}" for value in result["ln_mode_options"].values())])
+        model = ResidualForImageClassification.from_pretrained(run)
+        found = list(middle_stage(model, batch, series, result["seed"]))
+        points["skip-cifar-3"] += found
+        points["skip-cifar-4"] += [
+            Point("training loss", series, result["seed"], update, loss) for update, loss in result["losses"]
+        ]
+        scales.append((series, result["seed"], [point.y for point in found if point.panel == "effective scale"]))
+    for figure in FIGURES:
+        caption = f"As {figure.source}, but of {len(scales)} runs of examples/images/train.py."
+        print(*write_points(options.output, figure.name, figure.panels, points[figure.name], caption), sep="\n")
+    for series, seed, values in scales:
+        print(f"{series}, seed {seed}: mean effective scale of the middle stage {sum(values) / len(values):.2f}")
+
+
+if __name__ == "__main__":
+    main()

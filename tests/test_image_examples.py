@@ -1,0 +1,83 @@
+# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
+"""The scripts of examples/images on squares of two colours."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from PIL import Image
+from support.example_scripts import ROOT, run
+from support.processes import run_here
+from transformers import pipeline
+
+from residual_hf.analysis import output
+
+
+@pytest.fixture(scope="module")
+def squares(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("squares") / "parquet"  # the name of a loader of datasets
+    for split, count in (("train", 12), ("test", 4)):
+        for name in ("red", "blue"):
+            (folder / split / name).mkdir(parents=True)
+            for i in range(count):
+                colour = (255 - 9 * i, 9 * i, 0) if name == "red" else (0, 9 * i, 255 - 9 * i)
+                Image.new("RGB", (8, 8), colour).save(folder / split / name / f"{i}.png")
+    return folder
+
+
+def test_a_run_goes_on_and_leaves_a_model_and_its_figures(squares, tmp_path, monkeypatch):
+    monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "cache")
+    monkeypatch.chdir(squares.parent)
+    options = ("--data", squares.name, "--output", tmp_path / "rskip", "--depth", 8, "--ln-mode", "rskip_ln")
+    run("images/train.py", *options, "--epochs", 1)
+    first = json.loads((tmp_path / "rskip" / "result.json").read_text())
+    assert len(first["errors"]) == 1 and first["error"] in (0, 12.5, 25, 37.5, 50, 62.5, 75, 87.5, 100)
+    assert "test error" in run("images/train.py", *options, "--epochs", 3)
+    result = json.loads((tmp_path / "rskip" / "result.json").read_text())
+    assert result["errors"][0] == first["error"] and len(result["errors"]) == 3
+    assert result["ln_mode"] == "rskip_ln" and result["seed"] == 1 and result["parameters"] == 75_218
+    (answer, _) = pipeline("image-classification", model=str(tmp_path / "rskip"))(Image.new("RGB", (30, 20), "blue"))
+    assert answer["label"] in ("red", "blue")
+
+    monkeypatch.setattr(output, "to_pictures", lambda *arguments: {})
+    monkeypatch.syspath_prepend(ROOT / "examples" / "images")
+    try:
+        drawn = run("images/figures.py", "--data", squares, "--runs", tmp_path / "rskip", "--output", tmp_path / "out")
+    finally:
+        sys.modules.pop("train", None)
+    assert "rskip_ln, seed 1: mean effective scale of the middle stage" in drawn
+    rows = (tmp_path / "out" / "skip-cifar-3.csv").read_text().splitlines()
+    assert [row.split(",")[0] for row in rows[1:]] == ["gradient of the output of blocks", "effective scale"]
+
+
+def test_rows_of_a_table_train_once_each(tmp_path, monkeypatch):
+    trained = []
+
+    def train(command, **options):
+        values = dict(zip(command[2::2], command[3::2], strict=False))
+        trained.append(values)
+        error = 10.0 * len(trained)
+        (Path(values["--output"]) / "result.json").write_text(json.dumps({"error": error}))
+        return SimpleNamespace(returncode=0)
+
+    monkeypatch.setattr(subprocess, "run", train)
+    options = ("3", "--data", "cifar", "--output", tmp_path, "--depth", 20, "--epochs", 4)
+    run("images/tables.py", *options, "--seeds", 1)
+    table = run("images/tables.py", *options, "--seeds", 1, 2)
+    assert [values["--seed"] for values in trained] == ["1"] * 4 + ["2"] * 4
+    assert trained[2]["--ln-mode"] == "xskip_ln"
+    assert json.loads(trained[2]["--ln-mode-options"]) == {"skip_scale": 1, "branch_scale": 2}
+    assert "| LN(x + 2F) | 24.98 | 50.00 | 30.00 70.00 |" in table.splitlines()
+    assert table.strip() == (tmp_path / "table3.md").read_text().strip()
+
+
+def test_a_row_that_fails_is_named(tmp_path, monkeypatch):
+    monkeypatch.setattr(subprocess, "run", lambda command, **options: SimpleNamespace(returncode=1))
+    script = ROOT / "examples" / "images" / "tables.py"
+    failed = run_here(script, "3", "--data", "cifar", "--output", tmp_path, "--seeds", 1).returncode
+    assert failed.startswith("0.5x + F, seed 1: train.py failed, see ") and failed.endswith("log.txt")
