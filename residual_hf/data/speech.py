@@ -7,6 +7,7 @@ import hashlib
 import logging
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -124,14 +125,8 @@ def prepare_speech(
     most = min(data.max_length or config.max_source_positions, config.max_source_positions)
     held_out = {name: corpora for name, corpora in texts.items() if name != "train"}
     transcripts = [replace(corpus, sources=corpus.targets) for corpus in texts["train"]]
-    found_in = {
-        name: [
-            each
-            for spec, corpus in zip(getattr(data, name), texts[name], strict=True)
-            for each in recordings(spec, corpus)
-        ]
-        for name in (*held_out, "train")  # the long one last
-    }
+    names = (*held_out, "train")  # the long one last
+    found_in = {name: list(chain.from_iterable(map(recordings, getattr(data, name), texts[name]))) for name in names}
     store = cache if data.features is None else expanded(data.features)
     try:
         store.mkdir(parents=True, exist_ok=True)
@@ -153,13 +148,11 @@ def prepare_speech(
             long = (lengths > limit) | (corpus.target_lengths > positions)
             if long.any() and (name != "train" or long.all()):
                 row = int(long.argmax())
-                raise InputError(
-                    f"data.{name}: {found[row].where} has {lengths[row]} frames and {corpus.target_lengths[row]} "
-                    f"tokens, must have at most {limit} and {positions}"
-                )
+                given = f"{found[row].where} has {lengths[row]} frames and {corpus.target_lengths[row]} tokens"
+                raise InputError(f"data.{name}: {given}, must have at most {limit} and {positions}")
             if long.any():
-                given = long.sum(), len(long), limit, positions
-                logger.info("dropped %d of %d training recordings, longer than %d frames or %d tokens", *given)
+                counts = long.sum(), len(long), limit, positions
+                logger.info("dropped %d of %d training recordings, longer than %d frames or %d tokens", *counts)
             encoded[name] = corpus.select(np.flatnonzero(~long))
     warn_about_unknown_tokens(encoded, tokenizer)
     longest = np.maximum(encoded["train"].source_lengths, encoded["train"].target_lengths)

@@ -42,8 +42,6 @@ ELSEWHERE = {
     "architecture": "preset",
 }
 """What other programs call fields of `model`."""
-CONV_CHANNELS = 1024
-"""Of fairseq's front end of speech models."""
 OF_TEXT: dict[str, Any] = {
     **dict.fromkeys(f"data.{name}" for name in ("cleaning", "language_tags", "pretokenized", "glossary")),
     **dict.fromkeys((f"data.{name}" for name in ("bidirectional", "placeholders", "stream")), False),
@@ -267,7 +265,7 @@ class Recipe(InputSettings):
         if self.task == "language_modeling":
             fields["is_decoder_only"] = True
         if self.is_speech and fields.get("conv_channels") is None:
-            fields["conv_channels"] = CONV_CHANNELS
+            fields["conv_channels"] = 1024  # as in fairseq
         make = ResidualConfig if preset is None else partial(ResidualConfig.preset, preset)
         config = checked_config(make, {**fields, **overrides})
         check_memory(config)
