@@ -79,6 +79,9 @@ class ResidualImageModel(ResidualPreTrainedModel):
     @can_return_tuple
     def forward(self, pixel_values: Tensor, **kwargs: Unpack[TransformersKwargs]) -> BaseModelOutput:
         """Map images (batch, channels, height, width) to states (batch, positions, d_model)."""
+        shape, channels = tuple(pixel_values.shape), self.config.num_channels
+        if len(shape) != 4 or shape[1] != channels:
+            raise ValueError(f"pixel_values of shape {shape} given, must be (batch, {channels}, height, width)")
         return self.encoder(pixel_values, **kwargs)
 
 
