@@ -14,40 +14,15 @@ from .options import option
 
 STAGES = 3
 OTHER_INPUTS = (  # fields of text and speech
-    "adaptive_cutoffs",
-    "adaptive_factor",
-    "adaptive_softmax_dropout",
-    "conv_channels",
-    "conv_kernel_sizes",
-    "final_norm",
-    "fix_norm",
-    "language_tags",
-    "max_source_positions",
-    "num_mel_bins",
-    "output_bias",
-    "placeholders",
-    "position_counting",
-    "rope_theta",
-    "scale_embedding",
-    "share_encoder_decoder_embeddings",
-    "source_lang",
-    "target_lang",
-    "term_tags",
-    "vocab_size",
+    *("adaptive_cutoffs", "adaptive_factor", "adaptive_softmax_dropout", "conv_channels", "conv_kernel_sizes"),
+    *("final_norm", "fix_norm", "language_tags", "max_source_positions", "num_mel_bins", "output_bias"),
+    *("placeholders", "position_counting", "rope_theta", "scale_embedding", "share_encoder_decoder_embeddings"),
+    *("source_lang", "target_lang", "term_tags", "vocab_size"),
 )
 OF_TRANSFORMERS = (  # fields that a ResNet does not have
-    "activation_function",
-    "attention_dropout",
-    "classifier_pooling",
-    "embedding_norm",
-    "encoder_ffn_dim",
-    "encoder_init_style",
-    "encoder_layerdrop",
-    "encoder_word_dropout",
-    "gated_ffn",
-    "init_style",
-    "max_position_embeddings",
-    "patch_size",
+    *("activation_function", "attention_dropout", "classifier_pooling", "embedding_norm", "encoder_ffn_dim"),
+    *("encoder_init_style", "encoder_layerdrop", "encoder_word_dropout", "gated_ffn", "init_style"),
+    *("max_position_embeddings", "patch_size"),
 )
 
 
@@ -93,7 +68,7 @@ class ResidualImageConfig(ResidualConfig):
 
     def _of_other_fields(self) -> dict[str, Any]:
         """The fields whose values follow from others."""
-        if self.depth is not None and self.is_resnet:
+        if self.is_resnet and self.depth is not None:
             blocks = (self.depth - 2) // 2
             return {"encoder_layers": blocks, "encoder_attention_heads": 1, "position_embedding_type": "none"}
         patches = (self.image_size // max(self.patch_size, 1)) ** 2

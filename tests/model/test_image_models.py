@@ -240,5 +240,5 @@ def test_config_and_base_model(tmp_path):
     with pytest.raises(ValueError, match="encoder_layers must be 3 in a ResNet of depth 8, not 6"):
         ResidualImageModel(AutoConfig.from_pretrained(tmp_path, depth=8))
     base = AutoModel.from_pretrained(tmp_path)
-    assert type(base) is ResidualImageModel
+    assert type(base) is ResidualImageModel and base(**base.dummy_inputs).last_hidden_state.shape == (2, 64, 64)
     assert torch.equal(base.encoder.layers[0].ffn.conv1.weight, model.model.encoder.layers[0].ffn.conv1.weight)
