@@ -59,6 +59,7 @@ def test_a_run_goes_on_and_leaves_a_model_and_its_figures(squares, tmp_path, mon
     finally:
         sys.modules.pop("train", None)
     assert "rskip_ln, seed 1: mean effective scale of the middle stage" in drawn
+    assert not (tmp_path / "out" / "skip-cifar-4.csv").exists()  # no losses in three updates
     rows = (tmp_path / "out" / "skip-cifar-3.csv").read_text().splitlines()
     assert [row.split(",")[0] for row in rows[1:]] == ["gradient of the output of blocks", "effective scale"]
 

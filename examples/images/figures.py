@@ -53,6 +53,8 @@ def main() -> None:
         ]
         scales.append((series, result["seed"], [point.y for point in found if point.panel == "effective scale"]))
     for figure in FIGURES:
+        if not points[figure.name]:  # runs of fewer than 50 updates have no losses
+            continue
         caption = f"As {figure.source}, but of {len(scales)} runs of examples/images/train.py."
         print(*write_points(options.output, figure.name, figure.panels, points[figure.name], caption), sep="\n")
     for series, seed, values in scales:
