@@ -30,9 +30,10 @@ OPEN = "not measured"
 INTRO = """\
 # The papers, item by item
 
-Every table, figure, theorem, equation and claim of the papers behind this package: the command that repeats it, what
-it needs, what was measured here, and whether that agrees. **open** means that it was not measured, or at a size from
-which nothing follows for the paper. Recipes and `--full` need the corpora and GPUs of the papers.
+The tables, figures, theorems, equations and claims of the papers behind this package: the command that repeats each,
+what it needs, what was measured here, and whether that agrees. **open** means that it was not measured, or at a size
+from which nothing follows for the paper. Recipes and `--full` need the corpora and GPUs of the papers. Tables 4 and 9
+of B2T and the scores of single years in Tables 6 and 7 of ResiDual are missing.
 `python docs/papers.py` writes this page from the files in `docs/papers/`.
 """
 

@@ -17,6 +17,7 @@ from transformers import (
     AutoModelForSequenceClassification,
     AutoModelForSpeechSeq2Seq,
     PreTrainedConfig,
+    ProcessorMixin,
     Speech2TextFeatureExtractor,
     Speech2TextProcessor,
 )
@@ -62,8 +63,9 @@ def save_checkpoint(
     overwrite: bool = False,
     complete: Callable[[Path], None] | None = None,
 ) -> Path:
-    """Save weights (safetensors), config, generation config, tokenizer, model code and pipeline to one folder, of a
-    speech model also the processor.
+    """Save weights (safetensors), config, generation config, tokenizer, model code and pipeline to one folder.
+
+    Of a speech model, `tokenizer` may be its processor; by default the features are those of its config.
 
     With `residual_hf` imported the folder loads as it is, elsewhere with `trust_remote_code=True`. It is written
     completely or not at all; `overwrite` replaces all files of an existing one. `complete` adds files to it.
@@ -78,15 +80,16 @@ def save_checkpoint(
             f"model: {type(model).__name__} given, must be one of {', '.join(SAVED)}; merge an adapter first "
             "(merge_and_unload)"
         )
-    checks.check_vocabulary_size(tokenizer, model.config.vocab_size, model.config.decoder_vocab_size, "tokenizer")
+    of_text = getattr(tokenizer, "tokenizer", tokenizer)
+    checks.check_vocabulary_size(of_text, model.config.vocab_size, model.config.decoder_vocab_size, "tokenizer")
     check_output_folder(folder, overwrite=overwrite, holds=WEIGHT_FILES, field="folder", options="overwrite=True")
     with atomic_folder(folder) as new:
         model.save_pretrained(new)
-        tokenizer.save_pretrained(new)
-        if model.config.reads_speech:
+        if model.config.reads_speech and not isinstance(tokenizer, ProcessorMixin):
             bins = model.config.num_mel_bins
             extractor = Speech2TextFeatureExtractor(feature_size=bins, num_mel_bins=bins)
-            Speech2TextProcessor(extractor, tokenizer).save_pretrained(new)
+            tokenizer = Speech2TextProcessor(extractor, tokenizer)
+        tokenizer.save_pretrained(new)
         if complete is not None:
             complete(new)
         write_checksums(new)

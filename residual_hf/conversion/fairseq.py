@@ -165,9 +165,8 @@ def _tie(converted: dict[str, Any], config: ResidualConfig) -> None:
 
 def _check(converted: Mapping[str, Tensor], unknown: list[str], config: ResidualConfig) -> None:
     with torch.device("meta"):
-        cls = ResidualForConditionalGeneration if config.is_encoder_decoder else ResidualForCausalLM
-        if config.reads_speech:
-            cls = ResidualForSpeechSeq2Seq
+        of_pairs = ResidualForSpeechSeq2Seq if config.reads_speech else ResidualForConditionalGeneration
+        cls = of_pairs if config.is_encoder_decoder else ResidualForCausalLM
         expected = cls(config).state_dict()
     missing = sorted(set(expected) - set(converted))
     unknown = sorted(unknown + list(set(converted) - set(expected)))

@@ -142,8 +142,9 @@ def convert_transformers(
         model, source_lang=source_lang, target_lang=target_lang, decoder_start_token_id=decoder_start_token_id
     )
     origin = f"The weights are converted from the {type(model).__name__} {name}."
-    processor = load(AutoProcessor, name) if converted.config.reads_speech else None
-    return save_with_card(converted, tokenizer, output_dir, origin, overwrite=overwrite, processor=processor)
+    if converted.config.reads_speech:
+        tokenizer = load(AutoProcessor, name)
+    return save_with_card(converted, tokenizer, output_dir, origin, overwrite=overwrite)
 
 
 def load_model(name: str | os.PathLike) -> PreTrainedModel:
@@ -185,13 +186,14 @@ def config_fields(model: PreTrainedModel, architecture: Architecture) -> dict[st
     start = source.decoder_start_token_id
     if start is None:
         start = model.generation_config.decoder_start_token_id
-    if type(model).__name__ == "Speech2TextForConditionalGeneration":
-        speech = {"conv_channels": source.conv_channels, "conv_kernel_sizes": list(source.conv_kernel_sizes)}
-        speech |= {"num_mel_bins": source.input_feat_per_channel * source.input_channels}
-        speech |= {"max_source_positions": source.max_source_positions}
-        table, positions = decoder.embed_tokens, source.max_target_positions
-    else:
-        speech, table, positions = {}, encoder.embed_tokens, source.max_position_embeddings
+    speech: dict[str, Any] = {}
+    if isinstance(source, Speech2TextConfig):
+        speech = {
+            name: getattr(source, name) for name in ("conv_channels", "conv_kernel_sizes", "max_source_positions")
+        }
+        speech["num_mel_bins"] = source.input_feat_per_channel * source.input_channels
+    positions = source.max_target_positions if speech else source.max_position_embeddings
+    table = (decoder if speech else encoder).embed_tokens
     return {
         **{name: getattr(source, name) for name in SAME_FIELDS},
         **{name: getattr(source, name) or 0.0 for name in RATES},

@@ -54,8 +54,7 @@ class Recording:
     def samples(self) -> np.ndarray:
         """The samples in float32, the mean of the channels.
 
-        Raises `InputError` for audio that is missing, damaged, too short, silent or of another rate, or without
-        soundfile.
+        Raises `InputError` for audio that is damaged, too short, silent or of another rate, or without soundfile.
         """
         with requires("speech"):
             import soundfile
@@ -63,9 +62,7 @@ class Recording:
             opened = self.source if isinstance(self.source, Path) else io.BytesIO(self.source())
             samples, rate = soundfile.read(opened, dtype="float32", always_2d=True)
         except (soundfile.SoundFileError, OSError, RuntimeError, TypeError) as error:
-            missing = isinstance(self.source, Path) and not self.source.exists()
-            what = "no such file" if missing else f"cannot be read as audio: {error}"
-            raise InputError(f"{self.where}: {what}") from error
+            raise self.error(f"cannot be read as audio: {error}") from error
         if rate != RATE:
             raise self.error(f"has {rate:,} samples per second, must have {RATE:,}; resample it")
         samples = samples.mean(axis=1)
@@ -88,10 +85,10 @@ def is_silent(samples: np.ndarray) -> bool:
 
 def recordings(spec: CorpusSpec, corpus: ParallelCorpus) -> list[Recording]:
     """The recordings of a corpus, whose sources are paths that start from the folder of the manifest, or numbers of
-    rows of a data set."""
+    rows of a data set. Raises `InputError` for a file that is missing."""
     if spec.dataset is None:
         home = expanded(spec.audio_folder) if spec.audio_folder is not None else spec.files[0].parent
-        return [recording(home / expanded(source)) for source in corpus.sources]
+        return [recording(home / expanded(source), f"{spec.title}: ") for source in corpus.sources]
     rows = load_dataset_of(spec, streaming=False)
 
     def content(source: str) -> bytes:
@@ -104,9 +101,12 @@ def recordings(spec: CorpusSpec, corpus: ParallelCorpus) -> list[Recording]:
     ]
 
 
-def recording(path: Path) -> Recording:
-    stat = path.stat() if path.exists() else None
-    return Recording(str(path), f"{path.resolve()} {stat and (stat.st_size, stat.st_mtime_ns)}", path)
+def recording(path: Path, place: str = "") -> Recording:
+    """The recording in a file. Raises `InputError` for one that is missing, with the `place` that names it."""
+    if not path.is_file():
+        raise InputError(f"{place}{path}: {'not a file' if path.exists() else 'no such file'}")
+    stat = path.stat()
+    return Recording(str(path), f"{path.resolve()} {(stat.st_size, stat.st_mtime_ns)}", path)
 
 
 def cut_at_pauses(samples: np.ndarray, longest: float) -> Iterator[tuple[int, int]]:

@@ -19,7 +19,7 @@ def folder_pairs(folder: Path) -> Iterator[Pair]:
 
     Raises `InputError` for a recording without a text, and a text without a recording.
     """
-    files = {path.with_suffix(""): path for path in sorted(folder.rglob("*")) if path.suffix in AUDIO_FILES}
+    files = {path.with_suffix(""): path for path in sorted(folder.rglob("*")) if path.suffix.lower() in AUDIO_FILES}
     texts = dict(_texts(folder))
     for stem, path in files.items():
         if stem not in texts:

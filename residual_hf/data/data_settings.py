@@ -348,7 +348,7 @@ class DataSettings(InputSettings):
 
     spec_augment: str | None = option(
         None,
-        choices=(None, *SPEC_AUGMENT),
+        choices=SPEC_AUGMENT,
         help="speech recognition: mask random frequencies and times of training recordings by a policy of "
         "SpecAugment, as in fairseq: `lb` one band and one stretch, `ld` two of each",
     )

@@ -7,6 +7,7 @@ import hashlib
 import logging
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -94,7 +95,6 @@ def compute_features(found: Sequence[Recording], bins: int, folder: Path, name: 
     counts = path.with_suffix(".npy")
     if not (path.exists() and counts.exists()):
         logger.info("computing the features of %s: %d recordings", name, len(found))
-        path.parent.mkdir(parents=True, exist_ok=True)
         lengths = []
         with atomic_file(path) as temporary, open(temporary, "wb") as file:
             for each in tqdm(found, f"features of {name}", leave=False, disable=None):
@@ -125,15 +125,19 @@ def prepare_speech(
     most = min(data.max_length or config.max_source_positions, config.max_source_positions)
     held_out = {name: corpora for name, corpora in texts.items() if name != "train"}
     transcripts = [replace(corpus, sources=corpus.targets) for corpus in texts["train"]]
+    names = (*held_out, "train")  # the long one last
+    found_in = {name: list(chain.from_iterable(map(recordings, getattr(data, name), texts[name]))) for name in names}
+    store = cache if data.features is None else expanded(data.features)
+    try:
+        store.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"data.features: {store} cannot be a folder: {error.strerror}") from error
     with PartialState().main_process_first():
         tokenizer = get_tokenizer(tokenizer_settings, data, transcripts, (), positions, folder / "tokenizer")
         encoded: dict[str, EncodedCorpus] = {}
-        for name, corpora in texts.items():
-            specs = getattr(data, name)
-            found = [each for spec, corpus in zip(specs, corpora, strict=True) for each in recordings(spec, corpus)]
-            folder_of_features = cache if data.features is None else expanded(data.features)
-            frames, lengths = compute_features(found, bins, folder_of_features, name)
-            whole = concatenate(corpora, name)
+        for name, found in found_in.items():
+            frames, lengths = compute_features(found, bins, store, name)
+            whole = concatenate(texts[name], name)
             options: dict[str, Any] = {"name": name, "cache_dir": cache, "sides": ("source",)}
             ids = encode_corpus(replace(whole, sources=whole.targets), tokenizer, **options).arrays
             arrays = {key.replace("source", "target"): values for key, values in ids.items()}
@@ -144,13 +148,11 @@ def prepare_speech(
             long = (lengths > limit) | (corpus.target_lengths > positions)
             if long.any() and (name != "train" or long.all()):
                 row = int(long.argmax())
-                raise InputError(
-                    f"data.{name}: {found[row].where} has {lengths[row]} frames and {corpus.target_lengths[row]} "
-                    f"tokens, must have at most {limit} and {positions}"
-                )
+                given = f"{found[row].where} has {lengths[row]} frames and {corpus.target_lengths[row]} tokens"
+                raise InputError(f"data.{name}: {given}, must have at most {limit} and {positions}")
             if long.any():
-                given = long.sum(), len(long), limit, positions
-                logger.info("dropped %d of %d training recordings, longer than %d frames or %d tokens", *given)
+                counts = long.sum(), len(long), limit, positions
+                logger.info("dropped %d of %d training recordings, longer than %d frames or %d tokens", *counts)
             encoded[name] = corpus.select(np.flatnonzero(~long))
     warn_about_unknown_tokens(encoded, tokenizer)
     longest = np.maximum(encoded["train"].source_lengths, encoded["train"].target_lengths)

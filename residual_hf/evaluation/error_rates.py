@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from importlib.metadata import version
 from typing import ClassVar
 
 from residual_hf.base.errors import InputError, requires
@@ -40,8 +41,6 @@ class ErrorRate:
     @property
     def signature(self) -> str:
         """What the value depends on, like a signature of sacreBLEU."""
-        from importlib.metadata import version
-
         text = "raw" if self.variant else "lower.letters-digits-apostrophes"
         return f"text:{text}|version:jiwer-{version('jiwer')}"
 

@@ -111,10 +111,9 @@ class TranscriptScorer(Scorer):
     """Scores transcripts by `ERROR_RATES`, and by further metrics."""
 
     def _compute(self, hypotheses: Sequence[str], *_: Any) -> dict[str, dict[str, Any]]:
-        rates = {name: ErrorRate(name) for name in ERROR_RATES}
         return {
-            name: {"value": rate.compute(hypotheses, self.corpus.targets)[name], "signature": rate.signature}
-            for name, rate in rates.items()
+            rate.unit: {"value": rate.compute(hypotheses, self.corpus.targets)[rate.unit], "signature": rate.signature}
+            for rate in map(ErrorRate, ERROR_RATES)
         }
 
 

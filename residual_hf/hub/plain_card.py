@@ -25,24 +25,14 @@ EXAMPLES = {("en", "de"): "__{}__", ("eng_Latn", "deu_Latn"): "{}", ("en_XX", "d
 
 
 def save_with_card(
-    model: Any,
-    tokenizer: Any,
-    folder: Path,
-    origin: str,
-    *,
-    overwrite: bool = False,
-    copies: Iterable[Path] = (),
-    processor: Any = None,
+    model: Any, tokenizer: Any, folder: Path, origin: str, *, overwrite: bool = False, copies: Iterable[Path] = ()
 ) -> Path:
-    """`save_checkpoint` with a card, copies of files and, of a speech model, its processor; `origin` says where the
-    weights are from, a sentence."""
+    """`save_checkpoint` with a card and copies of files; `origin` says where the weights are from, a sentence."""
 
     def complete(new: Path) -> None:
-        if processor is not None:
-            processor.save_pretrained(new)
         for path in copies:
             shutil.copy(path, new)
-        write_plain_card(new, model.config, tokenizer, folder.resolve().name, origin)
+        write_plain_card(new, model.config, getattr(tokenizer, "tokenizer", tokenizer), folder.resolve().name, origin)
 
     return save_checkpoint(model, tokenizer, folder, overwrite=overwrite, complete=complete)
 

@@ -443,11 +443,11 @@ class ResidualConfig(PreTrainedConfig):
     def _validate_speech(self) -> None:
         kernels = self.conv_kernel_sizes
         if not kernels or any(kernel < 1 or kernel % 2 == 0 for kernel in kernels):
-            raise ValueError(f"conv_kernel_sizes: {kernels} given, must be odd numbers")
-        if self.conv_channels is None:
-            return
-        if len(self.stacks) == 1 or self.conv_channels % 2 or not 0 < self.conv_channels <= 2**20:
-            raise ValueError("conv_channels must be an even number above 0, in a model with encoder and decoder")
+            raise ValueError(f"conv_kernel_sizes: {kernels} given, must be one or more odd numbers")
+        channels = self.conv_channels
+        if channels is not None and (len(self.stacks) == 1 or channels % 2 or not 0 < channels <= 2**20):
+            allowed = "an even number above 0 and <= 1048576, in a model with encoder and decoder"
+            raise ValueError(f"conv_channels: {channels} given, must be {allowed}")
 
     def _fields_of_absent_stack(self) -> list[str]:
         absent = tuple(f"{stack}_" for stack in STACKS if stack not in self.stacks)

@@ -126,9 +126,7 @@ class FastGenerationMixin(GenerationMixin):
             and kwargs.get("attention_mask") is None
             and kwargs.get("encoder_outputs") is None
         ):
-            reads_speech = self.config.reads_speech
-            mask = tokens.new_ones(tokens.shape[:2]) if reads_speech else tokens.ne(self.config.pad_token_id)
-            kwargs["attention_mask"] = mask
+            kwargs["attention_mask"] = self.get_encoder().inputs_mask(tokens)
         if isinstance(kwargs.get("encoder_outputs"), (tuple, list)):
             kwargs["encoder_outputs"] = BaseModelOutput(*kwargs["encoder_outputs"])
         if length_limits is not None and (length_limits < 1).any():

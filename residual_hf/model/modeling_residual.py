@@ -95,10 +95,10 @@ class ResidualModel(ResidualPreTrainedModel):
             )
         if decoder_input_ids is None and decoder_inputs_embeds is None:
             raise ValueError("the decoder needs an input: pass decoder_input_ids, decoder_inputs_embeds or labels")
-        if attention_mask is None and input_ids is not None:
-            attention_mask = input_ids.ne(self.config.pad_token_id)
+        source = input_features if self.config.reads_speech else input_ids
+        if attention_mask is None and source is not None:
+            attention_mask = self.encoder.inputs_mask(source)
         if encoder_outputs is None:
-            source = input_features if self.config.reads_speech else input_ids
             encoded = self.encoder(source, attention_mask=attention_mask, inputs_embeds=inputs_embeds, **kwargs)
         elif isinstance(encoder_outputs, ModelOutput):
             encoded = encoder_outputs

@@ -7,8 +7,6 @@ from torch import Tensor, nn
 from transformers import initialization as init
 from transformers.modeling_outputs import BaseModelOutput
 from transformers.utils import TransformersKwargs
-from transformers.utils.generic import merge_with_config_defaults
-from transformers.utils.output_capturing import capture_outputs
 from typing_extensions import Unpack
 
 from .configuration_residual import ResidualConfig
@@ -59,12 +57,12 @@ class ResidualSpeechEncoder(ResidualEncoder):
     def build_embeddings(self, config: ResidualConfig, scale: float) -> nn.Module:
         return SpeechFrontEnd(config, scale)
 
+    def inputs_mask(self, inputs: Tensor) -> Tensor:
+        return inputs.new_ones(inputs.shape[:2])
+
     def states_mask(self, attention_mask: Tensor) -> Tensor:
-        """The mask of hidden states for a mask (batch, frames) of real frames."""
         return attention_mask[:, :: 2 ** len(self.config.conv_kernel_sizes)]
 
-    @merge_with_config_defaults
-    @capture_outputs
     def forward(
         self,
         input_features: Tensor | None = None,
@@ -85,8 +83,7 @@ class ResidualSpeechEncoder(ResidualEncoder):
                 f"the encoder received {input_features.shape[1]} frames, but max_source_positions is "
                 f"{self.config.max_source_positions}: cut the recording"
             )
-        embeddings = self.embed(input_features, inputs_embeds)
-        return self.encode(embeddings, None if attention_mask is None else self.states_mask(attention_mask), **kwargs)
+        return super().forward(input_features, attention_mask, inputs_embeds, **kwargs)
 
 
 __all__ = ["ResidualSpeechEncoder"]

@@ -299,26 +299,27 @@ class ResidualEncoder(ResidualStack):
             raise ValueError("the encoder has no position_ids: do not pack several texts into a row")
         embeddings = self.embed(input_ids, inputs_embeds)
         if attention_mask is None and input_ids is not None:
-            attention_mask = input_ids.ne(self.config.pad_token_id)
-        return self.encode(embeddings, attention_mask, **kwargs)
-
-    def states_mask(self, attention_mask: Tensor) -> Tensor:
-        """The mask of hidden states for a mask (batch, length) of inputs."""
-        return attention_mask
-
-    def encode(self, embeddings: Tensor, attention_mask: Tensor | None, **kwargs: Any) -> BaseModelOutput:
-        """Map embeddings (batch, length, d_model) to hidden states."""
+            attention_mask = self.inputs_mask(input_ids)
+        attention_mask = None if attention_mask is None else self.states_mask(attention_mask)
         real = attention_mask if attention_mask is not None and attention_mask.ndim == 2 else None
         hidden_states = self.add_positions(embeddings, real, 0)
         if self.config.position_embedding_type == "rotary":
             numbers = self.number(embeddings, real, 0, None)
-            kwargs["rotary"] = rotary_positions(self.config, numbers)
+            kwargs["rotary"] = rotary_positions(self.config, numbers)  # type: ignore[typeddict-unknown-key]
         if self.config.position_embedding_type == "relative":
-            kwargs["relative"] = self.relative_bias, 0
+            kwargs["relative"] = self.relative_bias, 0  # type: ignore[typeddict-unknown-key]
         if real is not None:
             hidden_states = hidden_states * real.unsqueeze(-1).to(hidden_states.dtype)
         mask = create_bidirectional_mask(config=self.config, inputs_embeds=embeddings, attention_mask=attention_mask)
         return BaseModelOutput(last_hidden_state=self.run_layers(hidden_states, attention_mask=mask, **kwargs))
+
+    def inputs_mask(self, inputs: Tensor) -> Tensor:
+        """The mask (batch, length) of inputs that are no padding."""
+        return inputs.ne(self.config.pad_token_id)
+
+    def states_mask(self, attention_mask: Tensor) -> Tensor:
+        """The mask of hidden states for a mask (batch, length) of inputs."""
+        return attention_mask
 
 
 class ResidualDecoder(ResidualStack):

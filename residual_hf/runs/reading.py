@@ -23,6 +23,7 @@ from residual_hf.checkpoint import WEIGHT_FILES
 from residual_hf.data.glossary import Glossary
 from residual_hf.data.pair_reader import check_files
 from residual_hf.data.pipeline import given_tokenizer
+from residual_hf.evaluation.error_rates import ERROR_RATES
 from residual_hf.evaluation.translation_metric import load_metric
 from residual_hf.training.launch import check_launch
 
@@ -43,7 +44,7 @@ def check_input(recipe: Recipe, *, resume: bool) -> Start | None:
     Raises `InputError` for a library, a metric, a file, a model or a tokenizer that is missing or does not fit.
     """
     check_launch(recipe.training)
-    for name in recipe.evaluation.metrics:
+    for name in (*recipe.evaluation.metrics, *(ERROR_RATES if recipe.is_speech else ())):
         load_metric(name)
     check_files(recipe.corpora)
     if recipe.data.glossary is not None:

@@ -9,6 +9,7 @@ import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
@@ -41,8 +42,16 @@ ELSEWHERE = {
     "architecture": "preset",
 }
 """What other programs call fields of `model`."""
-CONV_CHANNELS = 1024
-"""Of fairseq's front end of speech models."""
+OF_TEXT: dict[str, Any] = {
+    **dict.fromkeys(f"data.{name}" for name in ("cleaning", "language_tags", "pretokenized", "glossary")),
+    **dict.fromkeys((f"data.{name}" for name in ("bidirectional", "placeholders", "stream")), False),
+    "data.subword_regularization": None,
+    "data.temperature": 1.0,
+    "training.simcut": 0,
+    "tokenizer.joint": True,
+    "decoding.shortlist": False,
+}
+"""Fields of text, and the value that they must have for speech."""
 SPEECH_COLUMNS: dict[str, Any] = {"source_column": "audio", "target_column": "text"}
 
 
@@ -183,29 +192,22 @@ class Recipe(InputSettings):
 
     def _check_speech(self, allowed: str) -> None:
         """Raise `InputError` for fields that do not belong to speech recognition, or only to it."""
-        if not self.is_speech:
-            for name in ("spec_augment", "features"):
-                self.require(getattr(self.data, name) is None, f"data.{name}", f"null {allowed}")
-            of_folder = any(spec.audio_folder is not None for spec in self.corpora)
-            if of_folder or "conv_channels" in self.model:
-                name = "model.conv_channels" if "conv_channels" in self.model else "data.train.audio_folder"
-                raise InputError(f"{name}: given, must be absent {allowed}")
-            self.require(self.training.metric not in ERROR_RATES, "training.metric", f"none of speech {allowed}")
+        if self.is_speech:
+            for name, value in OF_TEXT.items():
+                word = "null" if value is None else str(value).lower()
+                self.require(attrgetter(name)(self) == value, name, f"{word} {allowed}")
+            if self.data.weights:
+                raise InputError(f"data.train.weight: given, must be null {allowed}")
+            self.require(self.tokenizer.kind != "pretokenized", "tokenizer.kind", f"another {allowed}")
+            metrics = ("nll", "loss", *ERROR_RATES)
+            self.require(self.training.metric in metrics, "training.metric", f"one of {', '.join(metrics)} {allowed}")
             return
-        data, metrics = self.data, ("nll", "loss", *ERROR_RATES)
-        names = ("cleaning", "language_tags", "pretokenized", "glossary", "subword_regularization")
-        unwanted: dict[str, Any] = dict.fromkeys(names) | {"temperature": 1.0}
-        unwanted |= dict.fromkeys(("bidirectional", "placeholders", "stream"), False)
-        for name, default in unwanted.items():
-            word = {None: "null", False: "false"}.get(default, default)
-            self.require(getattr(data, name) == default, f"data.{name}", f"{word} {allowed}")
-        if data.weights:
-            raise InputError(f"data.train.weight: given, must be null {allowed}")
-        self.require(self.training.simcut == 0, "training.simcut", f"0 {allowed}")
-        self.require(self.training.metric in metrics, "training.metric", f"one of {', '.join(metrics)} {allowed}")
-        self.require(self.tokenizer.joint, "tokenizer.joint", f"true {allowed}")
-        self.require(self.tokenizer.kind != "pretokenized", "tokenizer.kind", f"another {allowed}")
-        self.require(not self.decoding.shortlist, "decoding.shortlist", f"false {allowed}")
+        given = {f"data.{name}": getattr(self.data, name) for name in ("spec_augment", "features")}
+        given["model.conv_channels"] = self.model.get("conv_channels")
+        for name, value in (*given.items(), *(("corpus.audio_folder", spec.audio_folder) for spec in self.corpora)):
+            if value is not None:
+                raise InputError(refusal(name, value, f"null {allowed}"))
+        self.require(self.training.metric not in ERROR_RATES, "training.metric", f"none of speech {allowed}")
 
     @property
     def is_speech(self) -> bool:
@@ -262,8 +264,8 @@ class Recipe(InputSettings):
         fields, preset = self.model_fields, self.model.get("preset")
         if self.task == "language_modeling":
             fields["is_decoder_only"] = True
-        if self.is_speech:
-            fields.setdefault("conv_channels", CONV_CHANNELS)
+        if self.is_speech and fields.get("conv_channels") is None:
+            fields["conv_channels"] = 1024  # as in fairseq
         make = ResidualConfig if preset is None else partial(ResidualConfig.preset, preset)
         config = checked_config(make, {**fields, **overrides})
         check_memory(config)

@@ -7,6 +7,7 @@ import ctypes
 import gc
 import importlib.util
 import os
+from datetime import timedelta
 
 import torch
 import torch.distributed.nn.functional
@@ -17,6 +18,8 @@ from residual_hf.base.errors import InputError
 
 from .training_settings import TrainingSettings
 
+PREPARATION = timedelta(hours=12)
+"""How long processes wait for the first one, which tokenizes or computes features; NCCL gives up after ten minutes."""
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # from glibc's malloc.h
 LARGEST = 2**31 - 1
 
@@ -48,7 +51,7 @@ def refuse_average(settings: TrainingSettings, is_sharded: bool) -> None:
 
 def this_process() -> PartialState:
     """The state of this process, also under `torchrun` or `accelerate launch`."""
-    return PartialState(cpu=not torch.accelerator.is_available())
+    return PartialState(cpu=not torch.accelerator.is_available(), timeout=PREPARATION)
 
 
 def shutdown_process_group() -> None:

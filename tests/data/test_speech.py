@@ -153,12 +153,12 @@ def test_channels_are_averaged(tmp_path):
 
 
 def test_folders(tmp_path):
-    for name in ("a/one", "a/two", "b/three"):
+    for name in ("a/one.flac", "a/two.WAV", "b/three.flac"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
-        (tmp_path / f"{name}.flac").touch()
+        (tmp_path / name).touch()
     (tmp_path / "a/a.trans.txt").write_text("one FIRST WORDS\ntwo SECOND\n")
     (tmp_path / "b/three.txt").write_text("third\ntext\n")
-    pairs = [("a/one.flac", "FIRST WORDS"), ("a/two.flac", "SECOND"), ("b/three.flac", "third text")]
+    pairs = [("a/one.flac", "FIRST WORDS"), ("a/two.WAV", "SECOND"), ("b/three.flac", "third text")]
     assert list(folder_pairs(tmp_path)) == pairs
     spec = CorpusSpec(audio_folder=tmp_path)
     corpus = read_parallel(spec)

@@ -174,9 +174,10 @@ def test_limits(inputs):
     with pytest.raises(ValueError, match=r"requires exactly one of input features and inputs_embeds"):
         model.model.encoder()
     for fields, message in {
-        ("conv_channels", 9): "conv_channels must be an even number above 0",
+        ("conv_channels", 9): "conv_channels: 9 given, must be an even number above 0",
         ("conv_kernel_sizes", (4, 5)): "conv_kernel_sizes: .* odd",
-        ("is_decoder_only", True): "conv_channels must be an even number above 0, in a model with encoder and decoder",
+        ("conv_kernel_sizes", ()): "conv_kernel_sizes: .* one or more odd",
+        ("is_decoder_only", True): "conv_channels: 8 given, must be .*, in a model with encoder and decoder",
     }.items():
         with pytest.raises(Exception, match=message):
             ResidualConfig(**{"conv_channels": 8, fields[0]: fields[1]})

@@ -32,7 +32,7 @@ from residual_hf.cli import main
 from residual_hf.data.audio import extractor, features
 from residual_hf.data.batching import Seq2SeqCollator
 from residual_hf.data.pipeline import read_corpora
-from residual_hf.evaluation.translation_metric import compute_metrics_for
+from residual_hf.evaluation.translation_metric import compute_metrics_for, load_metric
 from residual_hf.generation.transcription import transcribe
 from residual_hf.model.options import from_mapping
 from residual_hf.runs.preparation import prepare_data
@@ -234,13 +234,35 @@ def test_columns_have_names(form, manifest, tmp_path):
     assert len(prepared.encoded["train"]) == 3
 
 
-def test_bad_recordings_end_the_run_before_training(manifest, tmp_path):
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        ({"valid": {"tsv": "bad.tsv"}}, r"bad\.tsv: .*none\.wav: no such file"),
+        ({"valid": {"tsv": "folder.tsv"}}, r"folder\.tsv: .*x: not a file"),
+        ({"features": "bad.tsv"}, r"data\.features: bad\.tsv cannot be a folder"),
+    ],
+)
+def test_before_features_are_computed(data, message, manifest, tmp_path, monkeypatch):
     (tmp_path / "bad.tsv").write_text(f"{manifest.with_name('0.wav')}\tlow\nnone.wav\thigh\n")
-    recipe = from_mapping(
-        Recipe, values(manifest, output_dir=str(tmp_path / "run"), data={"valid": {"tsv": str(tmp_path / "bad.tsv")}})
-    )
-    with pytest.raises(InputError, match=r"none\.wav: no such file"):
-        train(recipe)
+    (tmp_path / "folder.tsv").write_text("x\tlow\n")
+    (tmp_path / "x").mkdir()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("residual_hf.data.speech.features", None)
+    with pytest.raises(InputError, match=message):
+        train(from_mapping(Recipe, values(manifest, output_dir="run", data=data)))
+
+
+def test_without_jiwer(manifest, tmp_path, monkeypatch):
+    load_metric.cache_clear()
+    monkeypatch.setitem(sys.modules, "jiwer", None)
+    monkeypatch.setattr("residual_hf.data.speech.features", None)
+    with pytest.raises(InputError, match="jiwer is not installed"):
+        train(from_mapping(Recipe, values(manifest, output_dir=str(tmp_path / "run"))))
+
+
+def test_the_width_of_convolutions_has_a_default(manifest):
+    recipe = from_mapping(Recipe, values(manifest, model={"ln_mode": "b2t", "conv_channels": None}))
+    assert recipe.build_config().conv_channels == 1024
 
 
 @pytest.mark.parametrize(
@@ -255,8 +277,12 @@ def test_bad_recordings_end_the_run_before_training(manifest, tmp_path):
             {"task": "summarization", "data": {"spec_augment": "lb"}},
             r"data\.spec_augment: 'lb' given, must be null with task 'summarization'",
         ),
-        ({"task": "summarization"}, r"model\.conv_channels: .* absent"),
-        ({"model": {"conv_channels": 7}}, r"conv_channels must be an even number"),
+        ({"task": "summarization"}, r"model\.conv_channels: 32 given, must be null with task 'summarization'"),
+        (
+            {"task": "summarization", "model": {}, "data": {"test": {"audio_folder": "x"}}},
+            r"corpus\.audio_folder: 'x' given, must be null with task 'summarization'",
+        ),
+        ({"model": {"conv_channels": 7}}, r"conv_channels: 7 given, must be an even number"),
     ],
 )
 def test_recipes_that_do_not_fit(changes, message, manifest):

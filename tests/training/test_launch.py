@@ -4,11 +4,13 @@
 from __future__ import annotations
 
 import importlib.util
+from datetime import timedelta
 
 import pytest
 import torch
 
 from residual_hf.base.errors import InputError
+from residual_hf.training import launch
 from residual_hf.training.launch import check_launch, set_matmul_precision
 from residual_hf.training.training_settings import TrainingSettings
 
@@ -56,3 +58,8 @@ def test_tf32_is_a_matter_of_matrix_products():
         assert torch.get_float32_matmul_precision() == "highest"
     finally:
         torch.set_float32_matmul_precision("highest")
+
+
+def test_processes_wait_for_the_features_of_long_corpora(monkeypatch):
+    monkeypatch.setattr(launch, "PartialState", lambda **options: options)
+    assert launch.this_process()["timeout"] >= timedelta(hours=2)

@@ -209,7 +209,7 @@ def test_input_is_checked(make_run, tmp_path):
 def test_scores_that_were_changed_by_hand_are_named(make_run, tmp_path):
     run = make_run("run")
     (run / "metrics.json").write_text('{"test": 3}')
-    with pytest.raises(InputError, match="run: a record of the run is damaged: "):
+    with pytest.raises(InputError, match="run/metrics.json: damaged, test must be scores"):
         write_report([run], tmp_path / "report.html")
 
 
