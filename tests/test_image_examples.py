@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import json
+import runpy
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -16,6 +18,9 @@ from support.processes import run_here
 from transformers import pipeline
 
 from residual_hf.analysis import output
+from residual_hf.base.errors import InputError
+
+TRAIN = ROOT / "examples" / "images" / "train.py"
 
 
 @pytest.fixture(scope="module")
@@ -44,6 +49,9 @@ def test_a_run_goes_on_and_leaves_a_model_and_its_figures(squares, tmp_path, mon
     (answer, _) = pipeline("image-classification", model=str(tmp_path / "rskip"))(Image.new("RGB", (30, 20), "blue"))
     assert answer["label"] in ("red", "blue")
 
+    stopped = run_here(TRAIN, *options[:4], "--depth", 14, "--ln-mode", "rskip_ln").returncode
+    assert stopped == f"train.py: --output {tmp_path / 'rskip'}: has a run with another network or other classes"
+
     monkeypatch.setattr(output, "to_pictures", lambda *arguments: {})
     monkeypatch.syspath_prepend(ROOT / "examples" / "images")
     try:
@@ -51,8 +59,50 @@ def test_a_run_goes_on_and_leaves_a_model_and_its_figures(squares, tmp_path, mon
     finally:
         sys.modules.pop("train", None)
     assert "rskip_ln, seed 1: mean effective scale of the middle stage" in drawn
+    assert not (tmp_path / "out" / "skip-cifar-4.csv").exists()  # no losses in three updates
     rows = (tmp_path / "out" / "skip-cifar-3.csv").read_text().splitlines()
     assert [row.split(",")[0] for row in rows[1:]] == ["gradient of the output of blocks", "effective scale"]
+
+
+def test_data_that_cannot_be_used_is_named(squares, tmp_path, monkeypatch):
+    monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "cache")
+    read = runpy.run_path(str(TRAIN))["read"]
+    folder = Path(shutil.copytree(squares, tmp_path / "images"))
+    image = folder / "train" / "red" / "0.png"
+
+    Image.new("L", (9, 7)).save(image)
+    with pytest.raises(InputError, match=r"train/red/0.png: 7 x 9, but the first is 8 x 8: set --image-size"):
+        read(folder)
+    splits, names = read(folder, 6)
+    assert splits["train"][0].shape == (24, 3, 6, 6) and names == ["blue", "red"]
+    image.write_bytes(b"not an image")
+    with pytest.raises(InputError, match=r"train/red/0.png: not an image, or damaged: "):
+        read(folder)
+    (folder / "train" / "green").mkdir()
+    with pytest.raises(InputError, match="images: no images in train of green"):
+        read(folder)
+    shutil.rmtree(folder / "test")
+    with pytest.raises(InputError, match="images: needs the splits train and test, has train"):
+        read(folder)
+    for split in ("train", "test"):
+        (folder / split / "blue").mkdir(parents=True, exist_ok=True)
+        shutil.copy(squares / split / "blue" / "0.png", folder / split / "blue")
+    shutil.rmtree(folder / "train" / "red")
+    with pytest.raises(InputError, match="images: needs images of two classes or more, has the columns image"):
+        read(folder)
+    with pytest.raises(InputError, match="--data nowhere: no folder of images, and no dataset on the Hub: "):
+        read("nowhere")
+
+
+def test_mistakes_in_options_are_found_before_the_data(tmp_path, monkeypatch):
+    def stopped(*options):
+        return run_here(TRAIN, "--data", "nowhere", "--output", tmp_path, *options).returncode
+
+    assert stopped("--depth", 21) == "train.py: depth must be 6n + 2 (20, 32, 44, 56, 110 ...), not 21"
+    assert stopped("--ln-mode", "rskip_nl").startswith("train.py: unknown ln_mode 'rskip_nl'")
+    assert stopped("--epochs", 0) == "train.py: --epochs must be at least 1, not 0"
+    monkeypatch.setitem(sys.modules, "PIL.Image", None)
+    assert stopped().endswith("is not installed: pip install 'residual_hf[images]'")
 
 
 def test_rows_of_a_table_train_once_each(tmp_path, monkeypatch):
@@ -62,7 +112,7 @@ def test_rows_of_a_table_train_once_each(tmp_path, monkeypatch):
         values = dict(zip(command[2::2], command[3::2], strict=False))
         trained.append(values)
         error = 10.0 * len(trained)
-        (Path(values["--output"]) / "result.json").write_text(json.dumps({"error": error}))
+        (Path(values["--output"]) / "result.json").write_text(json.dumps({"error": error, "epochs": 4}))
         return SimpleNamespace(returncode=0)
 
     monkeypatch.setattr(subprocess, "run", train)
@@ -74,6 +124,8 @@ def test_rows_of_a_table_train_once_each(tmp_path, monkeypatch):
     assert json.loads(trained[2]["--ln-mode-options"]) == {"skip_scale": 1, "branch_scale": 2}
     assert "| LN(x + 2F) | 24.98 | 50.00 | 30.00 70.00 |" in table.splitlines()
     assert table.strip() == (tmp_path / "table3.md").read_text().strip()
+    stopped = run_here(ROOT / "examples/images/tables.py", *options[:-1], 5, "--seeds", 1).returncode
+    assert stopped.endswith("result.json: of 4 epochs, not 5: use another --output")
 
 
 def test_a_row_that_fails_is_named(tmp_path, monkeypatch):

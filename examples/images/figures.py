@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 from pathlib import Path
 
 from train import Images, read
@@ -18,6 +19,7 @@ from train import Images, read
 from residual_hf import ResidualForImageClassification
 from residual_hf.analysis.figures.images import FIGURES, middle_stage
 from residual_hf.analysis.output import Point, write_points
+from residual_hf.base.errors import InputError
 
 
 def main() -> None:
@@ -26,18 +28,23 @@ def main() -> None:
     parser.add_argument("--runs", type=Path, nargs="+", required=True)
     parser.add_argument("--output", type=Path, required=True)
     options = parser.parse_args()
-    splits, _ = read(options.data)
+    runs = [run for run in options.runs if (run / "result.json").exists()]
+    if not runs:
+        sys.exit(f"figures.py: --runs {' '.join(map(str, options.runs))}: no folder with a result.json of train.py")
+    try:
+        splits, _ = read(options.data, json.loads((runs[0] / "result.json").read_text())["image_size"])
+    except InputError as error:
+        sys.exit(f"figures.py: {error}")
     pixels = splits["train"][0].float() / 255
     test = Images(*splits["test"], pixels.mean((0, 2, 3)), pixels.std((0, 2, 3)), augment=False)
     step = max(1, len(test) // 256)  # the images may be sorted by class
     batch = test.__getitems__(list(range(0, len(test), step)))
     points: dict[str, list[Point]] = {figure.name: [] for figure in FIGURES}
     scales = []
-    for run in options.runs:
-        if not (run / "result.json").exists():
-            continue
+    for run in runs:
         result = json.loads((run / "result.json").read_text())
-        series = " ".join([result["ln_mode"], *(f"{value:g}" for value in result["ln_mode_options"].values())])
+        values = [f"{value:g}" for value in result["ln_mode_options"].values()]
+        series = " ".join(filter(None, [result["ln_mode"], *values, result["norm_type"]]))
         model = ResidualForImageClassification.from_pretrained(run)
         found = list(middle_stage(model, batch, series, result["seed"]))
         points["skip-cifar-3"] += found
@@ -46,6 +53,8 @@ def main() -> None:
         ]
         scales.append((series, result["seed"], [point.y for point in found if point.panel == "effective scale"]))
     for figure in FIGURES:
+        if not points[figure.name]:  # runs of fewer than 50 updates have no losses
+            continue
         caption = f"As {figure.source}, but of {len(scales)} runs of examples/images/train.py."
         print(*write_points(options.output, figure.name, figure.panels, points[figure.name], caption), sep="\n")
     for series, seed, values in scales:

@@ -3,8 +3,8 @@
 
     python examples/images/tables.py 1 --data cifar10 --output runs --seeds 1 2 3 4 5 --parallel 4
 
-Finished rows are kept and interrupted ones go on when it is started again. After each row it writes tableN.md,
-with the mean test errors in % beside those of the paper.
+Finished rows are kept and interrupted ones go on when it is started again with the same `--epochs`. After each row it
+writes tableN.md, with the mean test errors in % beside those of the paper.
 """
 
 from __future__ import annotations
@@ -77,11 +77,22 @@ def folder(row: Row, seed: int, options: argparse.Namespace) -> Path:
     return options.output / f"{row.folder}-depth{options.depth or row.depth}-seed{seed}"
 
 
+def error_of(row: Row, seed: int, options: argparse.Namespace) -> float | None:
+    """The test error in % of a finished network. Exits if it was trained for another number of epochs."""
+    path = folder(row, seed, options) / "result.json"
+    if not path.exists():
+        return None
+    result = json.loads(path.read_text())
+    if result["epochs"] != options.epochs:
+        sys.exit(f"{path}: of {result['epochs']} epochs, not {options.epochs}: use another --output")
+    return float(result["error"])
+
+
 def train(row: Row, seed: int, options: argparse.Namespace) -> None:
     """Train a row in a process of its own, with its output in log.txt, unless it has a result."""
-    place = folder(row, seed, options)
-    if (place / "result.json").exists():
+    if error_of(row, seed, options) is not None:
         return
+    place = folder(row, seed, options)
     place.mkdir(parents=True, exist_ok=True)
     norm_type = ["--norm-type", row.norm_type] if row.norm_type else []
     command = [
@@ -106,8 +117,8 @@ def as_table(options: argparse.Namespace) -> str:
         "|---|---|---|---|",
     ]
     for row in TABLES[options.table]:
-        found = [folder(row, seed, options) / "result.json" for seed in options.seeds]
-        errors = [json.loads(path.read_text())["error"] for path in found if path.exists()]
+        found = [error_of(row, seed, options) for seed in options.seeds]
+        errors = [error for error in found if error is not None]
         mean = f"{sum(errors) / len(errors):.2f}" if errors else ""
         lines.append(f"| {row.name} | {row.published} | {mean} | {' '.join(f'{error:.2f}' for error in errors)} |")
     return "\n".join(lines) + "\n"

@@ -14,25 +14,15 @@ from .options import option
 
 STAGES = 3
 OTHER_INPUTS = (  # fields of text and speech
-    "adaptive_cutoffs",
-    "adaptive_factor",
-    "adaptive_softmax_dropout",
-    "conv_channels",
-    "conv_kernel_sizes",
-    "final_norm",
-    "fix_norm",
-    "language_tags",
-    "max_source_positions",
-    "num_mel_bins",
-    "output_bias",
-    "placeholders",
-    "position_counting",
-    "scale_embedding",
-    "share_encoder_decoder_embeddings",
-    "source_lang",
-    "target_lang",
-    "term_tags",
-    "vocab_size",
+    *("adaptive_cutoffs", "adaptive_factor", "adaptive_softmax_dropout", "conv_channels", "conv_kernel_sizes"),
+    *("final_norm", "fix_norm", "language_tags", "max_source_positions", "num_mel_bins", "output_bias"),
+    *("placeholders", "position_counting", "rope_theta", "scale_embedding", "share_encoder_decoder_embeddings"),
+    *("source_lang", "target_lang", "term_tags", "vocab_size"),
+)
+OF_TRANSFORMERS = (  # fields that a ResNet does not have
+    *("activation_function", "attention_dropout", "classifier_pooling", "embedding_norm", "encoder_ffn_dim"),
+    *("encoder_init_style", "encoder_layerdrop", "encoder_word_dropout", "gated_ffn", "init_style"),
+    *("max_position_embeddings", "patch_size"),
 )
 
 
@@ -40,7 +30,8 @@ OTHER_INPUTS = (  # fields of text and speech
 class ResidualImageConfig(ResidualConfig):
     r"""Configuration of a residual network or a vision Transformer whose connections `ln_mode` selects.
 
-    Fields not listed here are those of `ResidualConfig`, without those of text and of a decoder.
+    Fields not listed here are those of `ResidualConfig`, without those of text and of a decoder. A ResNet has those of
+    connections and dropout only: its branches have batch norm, ReLU and the initial weights of He et al. 2015.
 
     Args:
         architecture: `"preact_resnet"`, the pre-activation ResNet for CIFAR (He et al. 2016, Identity Mappings in Deep
@@ -68,14 +59,25 @@ class ResidualImageConfig(ResidualConfig):
     is_encoder_only: bool = True
 
     def __post_init__(self, **kwargs: Any) -> None:
-        if self.is_resnet:
-            self.depth = 20 if self.depth is None else self.depth
-            self.encoder_layers, self.encoder_attention_heads = (self.depth - 2) // 2, 1
-            self.position_embedding_type = "none"
-        else:
-            has_token = self.classifier_pooling == "first"
-            self.max_position_embeddings = (self.image_size // self.patch_size) ** 2 + has_token
+        if self.is_resnet and self.depth is None:
+            self.depth = 20
+        for name, value in self._of_other_fields().items():
+            if self._is_default(name):
+                setattr(self, name, value)
         super().__post_init__(**kwargs)
+
+    def _of_other_fields(self) -> dict[str, Any]:
+        """The fields whose values follow from others."""
+        if self.is_resnet and self.depth is not None:
+            blocks = (self.depth - 2) // 2
+            return {"encoder_layers": blocks, "encoder_attention_heads": 1, "position_embedding_type": "none"}
+        patches = (self.image_size // max(self.patch_size, 1)) ** 2
+        return {"max_position_embeddings": patches + (self.classifier_pooling == "first")}
+
+    def _record_defaults(self, field: str) -> None:
+        """As in the base class."""
+        if not (self.is_resnet and field == "init_style"):
+            super()._record_defaults(field)
 
     @property
     def is_resnet(self) -> bool:
@@ -95,6 +97,9 @@ class ResidualImageConfig(ResidualConfig):
         """As in the base class."""
         if not self.__dict__.get("_awaits_mode"):
             (self._validate_resnet if self.is_resnet else self._validate_vit)()
+            for name, value in self._of_other_fields().items():
+                if getattr(self, name) != value:
+                    raise ValueError(f"{name} must be {value!r} in {self.described}, not {getattr(self, name)!r}")
         super().validate_residual()
 
     def _validate_resnet(self) -> None:
@@ -102,10 +107,6 @@ class ResidualImageConfig(ResidualConfig):
             raise ValueError(f"depth must be 6n + 2 (20, 32, 44, 56, 110 ...), not {self.depth}")
         if self.d_model % 2 ** (STAGES - 1):
             raise ValueError(f"d_model must be a multiple of 4 for three stages, not {self.d_model}")
-        if self.classifier_pooling != "mean":
-            raise ValueError(f"classifier_pooling must be 'mean' in a ResNet, not {self.classifier_pooling!r}")
-        if self.encoder_layerdrop:
-            raise ValueError(f"encoder_layerdrop must be 0 in a ResNet, not {self.encoder_layerdrop}")
         mode = self.mode("encoder")
         if mode.attention_implementations is not None:
             raise ValueError(f"ln_mode {mode.name!r} passes on scores of attention, which a ResNet does not have")
@@ -113,11 +114,18 @@ class ResidualImageConfig(ResidualConfig):
     def _validate_vit(self) -> None:
         if self.depth is not None:
             raise ValueError(f"depth: {self.depth} given, but a 'vit' has encoder_layers")
-        if self.image_size % self.patch_size:
+        if self.image_size % max(self.patch_size, 1):
             raise ValueError(f"patch_size must divide image_size {self.image_size}, not {self.patch_size}")
 
+    @property
+    def described(self) -> str:
+        """As in the base class."""
+        if self.is_resnet:
+            return f"a ResNet of depth {self.depth}"
+        return f"a ViT of image_size {self.image_size} and patch_size {self.patch_size}"
+
     def _fields_of_absent_stack(self) -> list[str]:
-        return [*super()._fields_of_absent_stack(), *OTHER_INPUTS]
+        return [*super()._fields_of_absent_stack(), *OTHER_INPUTS, *(OF_TRANSFORMERS if self.is_resnet else ())]
 
 
 __all__ = ["ResidualImageConfig"]

@@ -408,12 +408,19 @@ class ResidualConfig(PreTrainedConfig):
             return
         if self.position_embedding_type == "rotary" and self.d_model // self.num_attention_heads % 2:
             raise ValueError("position_embedding_type 'rotary' needs an even d_model / num_attention_heads")
-        alone = f"is_{self.stacks[0]}_only"
         for name in self._fields_of_absent_stack():
-            if getattr(self, name) != type(self).__dataclass_fields__[name].default:
-                raise ValueError(f"{name}: {getattr(self, name)!r} given, but a model with {alone} does not have it")
+            if not self._is_default(name):
+                raise ValueError(f"{name}: {getattr(self, name)!r} given, but {self.described} does not have it")
         if not self.share_encoder_decoder_embeddings:
-            raise ValueError(f"share_encoder_decoder_embeddings: False given, must be True with {alone}")
+            raise ValueError(f"share_encoder_decoder_embeddings: False given, must be True in {self.described}")
+
+    @property
+    def described(self) -> str:
+        """The kind of a model of one stack, for messages."""
+        return f"a model with is_{self.stacks[0]}_only"
+
+    def _is_default(self, name: str) -> bool:
+        return bool(getattr(self, name) == type(self).__dataclass_fields__[name].default)
 
     def _validate_adaptive(self) -> None:
         cutoffs = self.adaptive_cutoffs

@@ -60,13 +60,22 @@ class ResidualViT(ResidualEncoder):
         return super().forward(inputs_embeds=self.embed_tokens(pixel_values), **kwargs)
 
 
-class ResidualImageModel(ResidualPreTrainedModel):
-    """A ResNet or a ViT without classifier."""
+class OfImages(ResidualPreTrainedModel):
+    """Common part of the models."""
 
     config: ResidualImageConfig
     config_class = ResidualImageConfig
     main_input_name = "pixel_values"
     input_modalities = ("image",)
+
+    @property
+    def dummy_inputs(self) -> dict[str, Any]:
+        size = (2, self.config.num_channels, self.config.image_size, self.config.image_size)
+        return {"pixel_values": torch.zeros(size, device=self.device)}
+
+
+class ResidualImageModel(OfImages):
+    """A ResNet or a ViT without classifier."""
 
     def __init__(self, config: ResidualImageConfig):
         super().__init__(config)
@@ -79,16 +88,15 @@ class ResidualImageModel(ResidualPreTrainedModel):
     @can_return_tuple
     def forward(self, pixel_values: Tensor, **kwargs: Unpack[TransformersKwargs]) -> BaseModelOutput:
         """Map images (batch, channels, height, width) to states (batch, positions, d_model)."""
+        shape, channels = tuple(pixel_values.shape), self.config.num_channels
+        if len(shape) != 4 or shape[1] != channels:
+            raise ValueError(f"pixel_values of shape {shape} given, must be (batch, {channels}, height, width)")
         return self.encoder(pixel_values, **kwargs)
 
 
-class ResidualForImageClassification(ResidualForSequenceClassification):
+class ResidualForImageClassification(OfImages, ResidualForSequenceClassification):
     """A ResNet or a ViT and a linear map of its pooled states to classes."""
 
-    config: ResidualImageConfig
-    config_class = ResidualImageConfig
-    main_input_name = "pixel_values"
-    input_modalities = ("image",)
     Model = ResidualImageModel
 
     @can_return_tuple
@@ -101,11 +109,6 @@ class ResidualForImageClassification(ResidualForSequenceClassification):
         return ImageClassifierOutput(
             loss=loss, logits=logits, hidden_states=outputs.hidden_states, attentions=outputs.attentions
         )
-
-    @property
-    def dummy_inputs(self) -> dict[str, Any]:
-        size = (2, self.config.num_channels, self.config.image_size, self.config.image_size)
-        return {"pixel_values": torch.zeros(size, device=self.device)}
 
 
 modeling_auto.MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING_NAMES.setdefault(

@@ -23,7 +23,7 @@ from transformers.utils.output_capturing import capture_outputs
 from typing_extensions import Unpack
 
 from .configuration_image import STAGES, ResidualImageConfig
-from .connections import SublayerPlace, build_connections
+from .connections import SublayerPlace, build_connections, slot
 from .kernels import Dropout
 from .layers import ResidualLayer, connect
 from .stacks import ResidualStack
@@ -75,9 +75,7 @@ class ResNetBranch(nn.Module):
         self.inner = nn.ModuleDict(mode.inner_modules(config, place))
 
     def _slot(self, name: str, maps: Tensor) -> Tensor:
-        if name not in self.inner:
-            return maps
-        return self.inner[name](maps.permute(0, 2, 3, 1)).permute(0, 3, 1, 2)
+        return slot(self.inner, name, maps.permute(0, 2, 3, 1)).permute(0, 3, 1, 2)
 
     def forward(self, hidden_states: Tensor, height: int) -> tuple[Tensor]:
         maps = self.conv1(nn.functional.relu(self.norm1(as_maps(hidden_states, height))))

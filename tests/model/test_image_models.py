@@ -149,18 +149,30 @@ def test_gradients_are_the_same_with_checkpointing():
         ({"depth": 2}, "depth must be 6n \\+ 2"),
         ({"d_model": 30}, "d_model must be a multiple of 4"),
         ({"ln_mode": "realformer"}, "'realformer' passes on scores of attention"),
-        ({"encoder_layerdrop": 0.1}, "encoder_layerdrop must be 0"),
-        ({"classifier_pooling": "first"}, "classifier_pooling must be 'mean'"),
+        ({"encoder_layerdrop": 0.1}, "encoder_layerdrop: 0.1 given, but a ResNet of depth 20 does not have it"),
+        ({"classifier_pooling": "first"}, "classifier_pooling: 'first' given, but a ResNet of depth 20"),
+        ({"init_style": "fairseq_main"}, "init_style: 'fairseq_main' given, but a ResNet"),
+        ({"activation_function": "gelu"}, "activation_function: 'gelu' given, but a ResNet"),
+        ({"encoder_layers": 5}, "encoder_layers must be 9 in a ResNet of depth 20, not 5"),
+        ({"position_embedding_type": "sinusoidal"}, "position_embedding_type must be 'none' in a ResNet"),
         ({"vocab_size": 100}, "vocab_size: 100 given"),
         ({"decoder_layers": 2}, "decoder_layers: 2 given"),
         ({"architecture": "vit", "depth": 20}, "depth: 20 given"),
         ({"architecture": "vit", "patch_size": 5}, "patch_size must divide image_size 32, not 5"),
+        ({"architecture": "vit", "patch_size": 0}, "patch_size must be at least 1, not 0"),
+        ({"architecture": "vit", "max_position_embeddings": 7}, "max_position_embeddings must be 64 in a ViT"),
         ({"architecture": "resnext"}, "architecture cannot be 'resnext'"),
     ],
 )
 def test_refused(fields, message):
     with pytest.raises(StrictDataclassError, match=message):
         ResidualImageConfig(**fields)
+
+
+def test_images_of_another_shape_are_named():
+    for x in (torch.zeros(2, 1, 8, 8), torch.zeros(3, 8, 8)):
+        with pytest.raises(ValueError, match=r"pixel_values of shape .* must be \(batch, 3, height, width\)"):
+            resnet()(x)
 
 
 @pytest.mark.parametrize("pooling", ["mean", "first"])
@@ -225,6 +237,8 @@ def test_config_and_base_model(tmp_path):
     again = AutoConfig.from_pretrained(tmp_path)
     assert type(again) is ResidualImageConfig and again.to_diff_dict() == config.to_diff_dict()
     assert not {"vocab_size", "decoder_layers"} & set(config.to_diff_dict())
+    with pytest.raises(ValueError, match="encoder_layers must be 3 in a ResNet of depth 8, not 6"):
+        ResidualImageModel(AutoConfig.from_pretrained(tmp_path, depth=8))
     base = AutoModel.from_pretrained(tmp_path)
-    assert type(base) is ResidualImageModel
+    assert type(base) is ResidualImageModel and base(**base.dummy_inputs).last_hidden_state.shape == (2, 64, 64)
     assert torch.equal(base.encoder.layers[0].ffn.conv1.weight, model.model.encoder.layers[0].ffn.conv1.weight)
