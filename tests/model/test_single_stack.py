@@ -217,7 +217,10 @@ def test_the_width_of_a_single_stack_need_not_suit_the_heads_of_the_other(stack)
         ({"is_encoder_only": True, "decoder_ffn_dim": 8}, "decoder_ffn_dim: 8 given"),
         ({"is_encoder_only": True, "is_decoder_only": True}, "both True"),
         ({"is_encoder_decoder": False}, "set is_decoder_only or is_encoder_only"),
-        ({"is_decoder_only": True, "share_encoder_decoder_embeddings": False}, "must be True with is_decoder_only"),
+        (
+            {"is_decoder_only": True, "share_encoder_decoder_embeddings": False},
+            "share_encoder_decoder_embeddings: False given, must be True in a model with is_decoder_only",
+        ),
         ({"is_encoder_only": True, "classifier_pooling": "max"}, "classifier_pooling cannot be 'max'"),
     ],
 )
