@@ -61,6 +61,11 @@ class ResidualPreTrainedModel(PreTrainedModel):
         config.validate_residual()
         super().__init__(config, *args, **kwargs)
 
+    def post_init(self) -> None:
+        """As in Transformers, with the layers that this model has: FSDP looks for each of `_no_split_modules`."""
+        super().post_init()
+        self._no_split_modules = {type(module).__name__ for module in self.modules()} & set(self._no_split_modules)
+
     @classmethod
     def from_pretrained(cls, pretrained_model_name_or_path: Any, *args: Any, **kwargs: Any) -> Any:
         """As in Transformers. With `trust_remote_code`, modes in the code of the checkpoint are registered.

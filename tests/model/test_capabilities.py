@@ -12,9 +12,12 @@ import peft
 import pytest
 import torch
 from support.models import LABELS, SOURCE, TARGET, every_mode, logits_of, make, randomise
+from support.single_stacks import causal
+from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.utils import TransformersKwargs
 from typing_extensions import Unpack
 
+from residual_hf import ResidualForImageClassification, ResidualImageConfig
 from residual_hf.model.modeling_residual import (
     ResidualDecoder,
     ResidualEncoder,
@@ -180,6 +183,19 @@ def test_layers_are_not_split_over_devices():
     )
     inside = [name for name in device_map if ".layers." in name and name.count(".") > 3]
     assert inside == []
+
+
+@pytest.mark.parametrize(
+    "build",
+    [lambda: make("resi_dual"), causal, lambda: ResidualForImageClassification(ResidualImageConfig(depth=8))],
+    ids=["both_stacks", "decoder", "resnet"],
+)
+def test_fsdp_finds_the_layers(build):
+    model = build()
+    plugin = accelerate.FullyShardedDataParallelPlugin(auto_wrap_policy="transformer_based_wrap")
+    plugin.set_auto_wrap_policy(model)
+    layers = {type(module) for module in model.modules() if isinstance(module, GradientCheckpointingLayer)}
+    assert plugin.auto_wrap_policy.keywords["transformer_layer_cls"] == layers
 
 
 def train_adapter(adapted):
