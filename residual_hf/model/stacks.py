@@ -64,7 +64,8 @@ class ResidualPreTrainedModel(PreTrainedModel):
     def post_init(self) -> None:
         """As in Transformers, with the layers that this model has: FSDP looks for each of `_no_split_modules`."""
         super().post_init()
-        self._no_split_modules = {type(module).__name__ for module in self.modules()} & set(self._no_split_modules)
+        present = {type(module).__name__ for module in self.modules()}
+        self._no_split_modules = [name for name in self._no_split_modules if name in present]
 
     @classmethod
     def from_pretrained(cls, pretrained_model_name_or_path: Any, *args: Any, **kwargs: Any) -> Any:
