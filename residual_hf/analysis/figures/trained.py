@@ -24,6 +24,8 @@ BETAS2 = (0.99, 0.995, 0.999)
 DIVERGED = 20.0
 DEPTHS = {"6 layers": 6, "all layers": 0}
 SMALL = {"width": 64, "ffn": 128, "updates": 200}
+DEEP = {**SMALL, "layers": 18, "updates": 100}
+OF_PAPER = {"width": 512, "ffn": 2048, "updates": 50000}
 TRAINED = (
     "Trained on the generated corpus, 1,024 tokens per update, Adam at 1e-3 after a warm-up of a fifth of the updates."
 )
@@ -190,8 +192,8 @@ FIGURES = (
         "Admin (Liu et al. 2020), figures 1 and 9",
         "Validation NLL in nats per token over updates.",
         panels_of(DEPTHS, "update", "nats per token"),
-        {"layers": 18, **SMALL, "updates": 100, "tokens": 512},
-        {"width": 512, "ffn": 2048, "updates": 50000, "tokens": 4096},
+        {**DEEP, "tokens": 512},
+        {**OF_PAPER, "tokens": 4096},
         modes=("post_ln", "pre_ln", "admin"),
         models="Trained on the generated corpus, Adam at 1e-3 after a warm-up of a fifth of the updates.",
         measure=curves_of_two_depths,
@@ -205,8 +207,8 @@ FIGURES = (
             Panel("decoder: relative gradient", "layer", "relative gradient norm", log_y=True),
             Panel("training loss", "update", "loss"),
         ),
-        {"layers": 18, **SMALL, "updates": 100, "tokens": 512},
-        {"width": 512, "ffn": 2048, "updates": 50000, "tokens": 4096},
+        {**DEEP, "tokens": 512},
+        {**OF_PAPER, "tokens": 4096},
         modes=("post_ln", "pre_ln"),
         any_mode=False,
         models="Trained on the generated corpus, Adam after a warm-up of a fifth of the updates.",
@@ -217,8 +219,8 @@ FIGURES = (
         "Admin (Liu et al. 2020), figures 7 and 8, after a training",
         "Share of branch j in the input of sub-layer i + 1 of the encoder.",
         panels_of(DEPTHS, "branch j", "sub-layer i", heat=True),
-        {"layers": 18, **SMALL, "updates": 100, "tokens": 512},
-        {"width": 512, "ffn": 2048, "updates": 50000, "tokens": 4096},
+        {**DEEP, "tokens": 512},
+        {**OF_PAPER, "tokens": 4096},
         modes=("post_ln", "pre_ln", "admin"),
         models="Trained on the generated corpus with one decoder layer, Adam at 1e-3 after a warm-up of a fifth.",
         measure=dependencies_after_training,
@@ -228,8 +230,8 @@ FIGURES = (
         "B2T connection (Takase et al. 2023), figures 1 and 6",
         f"Loss of the training and NLL of the validation set, {DIVERGED:g} if the run diverged.",
         (Panel("training loss", "update", "loss"), Panel("validation NLL", "update", "nats per token")),
-        {"layers": 18, **SMALL, "updates": 100},
-        {"width": 512, "ffn": 2048, "updates": 50000},
+        DEEP,
+        OF_PAPER,
         modes=("post_ln", "pre_ln", "b2t"),
         models=TRAINED,
         measure=learning_curves,
@@ -239,8 +241,8 @@ FIGURES = (
         "B2T connection (Takase et al. 2023), figure 9",
         f"Validation NLL at the end of a training, {DIVERGED:g} if it diverged.",
         (Panel("validation NLL", "layers in each stack", "nats per token"),),
-        {"layers": 18, **SMALL, "updates": 100},
-        {"layers": 50, "width": 512, "ffn": 2048, "updates": 50000},
+        DEEP,
+        {**OF_PAPER, "layers": 50},
         modes=("post_ln", "pre_ln", "b2t"),
         models=TRAINED,
         measure=depths,
@@ -251,7 +253,7 @@ FIGURES = (
         "Mean cosine between the outputs of two layers over the tokens of a batch.",
         panels_of(("encoder", "decoder"), "layer", "layer", heat=True),
         {"layers": 6, **SMALL},
-        {"width": 512, "ffn": 2048, "updates": 50000},
+        OF_PAPER,
         modes=("post_ln", "pre_ln", "b2t"),
         models=TRAINED,
         probe=similarity,
@@ -268,7 +270,7 @@ FIGURES = (
             for role in PROJECTIONS.values()
         ),
         {"layers": 18, **SMALL},
-        {"width": 512, "ffn": 2048, "updates": 50000},
+        OF_PAPER,
         modes=("pre_ln",),
         models=TRAINED,
         measure=gradients_over_time,
