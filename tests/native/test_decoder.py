@@ -348,6 +348,13 @@ def test_classes_in_the_code_of_a_checkpoint_are_served():
     assert "output projection is a Projection" in missing_support(model)
 
 
+@pytest.mark.parametrize("dtype", DECODING_DTYPES)
+def test_generate_encodes_on_the_kernels(dtype, monkeypatch):
+    model, (ids, mask) = make("post_ln"), sources()
+    monkeypatch.delattr(type(model.model.encoder), "forward")
+    assert len(model.generate(ids, attention_mask=mask, max_new_tokens=2, decoding_dtype=dtype)) == len(ids)
+
+
 def test_weights_are_copied_to_blocks_of_large_pages(monkeypatch):
     monkeypatch.setattr(LargePages, "BLOCK", 4096)
     pages, kept = LargePages(), [torch.arange(n * 6.0).view(n, 6).T for n in (3, 100, 500, 7)]
