@@ -5,13 +5,16 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import math
 import shutil
 import sys
 from pathlib import Path
 from types import SimpleNamespace
 from unittest.mock import MagicMock
 
+import numpy as np
 import pytest
+import scipy.stats
 import yaml
 from support.example_scripts import ENGLISH, GERMAN, ROOT, run
 from support.processes import run_here, run_modules_here, run_programs_forked
@@ -134,6 +137,19 @@ def test_comparison_trains_what_is_missing_and_prints_the_tables(tmp_path, monke
     assert {path.suffix for path in (tmp_path / "runs").glob("curves.*")} == {".svg", ".png", ".csv"}
 
     finished = tmp_path / "runs" / "post_ln_1l_s1"
+    for seed, nll in ((1, 4.0), (2, 4.2)):
+        copy = shutil.copytree(finished, tmp_path / "runs" / f"copied_s{seed}")
+        record = json.loads((copy / "metrics.json").read_text())
+        record["valid"]["nll"] = nll
+        (copy / "metrics.json").write_text(json.dumps(record))
+    compared = sorted((tmp_path / "runs").glob("copied_s?")), sorted((tmp_path / "runs").glob("post_ln_1l_s[12]"))
+    assert "| `copied` - `post_ln_1l` | 0.00 | " in run("comparison/differences.py", *compared[0], *compared[1])
+    assert "| `copied` | 4.10 | 4.00 to 4.20 | 2 |" in run(
+        "comparison/differences.py", *compared[0], *compared[1], "--metric", "nll"
+    )
+    alone = run_here(ROOT / "examples" / "comparison" / "differences.py", *compared[0], compared[1][0])
+    assert alone.returncode == 2 and "one run only: post_ln_1l; a mode needs two seeds" in alone.stderr
+
     for rate, nll in ((0.1, 9.0), (0.2, 4.0)):
         copy = shutil.copytree(finished, tmp_path / "runs" / f"post_ln_1l_lr{rate}_s1")
         (copy / "metrics.json").write_text(json.dumps({"valid": {"nll": nll, "bleu": {"value": 1.0}}}))
@@ -157,6 +173,34 @@ def test_comparison_trains_what_is_missing_and_prints_the_tables(tmp_path, monke
     record = json.loads((finished / "run.json").read_text())
     (finished / "run.json").write_text(json.dumps({**record, "diverged": "diverged by update 2"}))
     assert cells(run(*study, "--modes", "post_ln", wider).split("NLL, valid:")[1], "post_ln") == ["diverged"]
+
+
+def test_difference_of_modes_covers_seeds_and_sentences(monkeypatch):
+    """Against SciPy: Welch's test where all sentences are alike, the t-test of sentences where all seeds are alike."""
+    differences = as_module("comparison/differences.py", monkeypatch)
+    random = np.random.default_rng(0)
+    scores, none = random.normal(size=(2, 4)), np.zeros(20)
+    seeds = differences.Difference.of(*(differences.Mode("", row, none) for row in scores))
+    welch = scipy.stats.ttest_ind(*scores, equal_var=False)
+    assert (seeds.p_value, seeds.freedom) == pytest.approx((welch.pvalue, welch.df))
+    assert seeds.interval == pytest.approx(tuple(welch.confidence_interval()))
+
+    sentences = random.normal(size=(2, 20))
+    alike = [
+        differences.Mode("", np.full(4, row.mean()), np.array([np.delete(row, i).mean() for i in range(20)]))
+        for row in sentences
+    ]
+    paired = scipy.stats.ttest_rel(*sentences)
+    assert differences.Difference.of(*alike).p_value == pytest.approx(paired.pvalue)
+
+    both = [differences.Mode("", row, mode.without_part) for row, mode in zip(scores, alike, strict=True)]
+    assert differences.Difference.of(*both).error == pytest.approx(
+        math.hypot(seeds.error, differences.Difference.of(*alike).error)
+    )
+    found = differences.Difference((alike[0], alike[1]), 1.0, 0.5, 1e9)
+    assert found.smallest(1) == pytest.approx(0.5 * (1.96 + 0.8416), abs=1e-3)
+    assert found.smallest(10) == pytest.approx(0.5 * (2.807 + 0.8416), abs=1e-3)
+    assert differences.holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
 
 
 def test_settings_of_a_mode_in_a_study_may_have_spaces(tmp_path, monkeypatch):
