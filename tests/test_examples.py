@@ -14,7 +14,6 @@ from unittest.mock import MagicMock
 
 import numpy as np
 import pytest
-import scipy.stats
 import yaml
 from support.example_scripts import ENGLISH, GERMAN, ROOT, run
 from support.processes import run_here, run_modules_here, run_programs_forked
@@ -176,30 +175,27 @@ def test_comparison_trains_what_is_missing_and_prints_the_tables(tmp_path, monke
 
 
 def test_difference_of_modes_covers_seeds_and_sentences(monkeypatch):
-    """Against SciPy: Welch's test where all sentences are alike, the t-test of sentences where all seeds are alike."""
+    """Figures of SciPy: Welch's test where all sentences are alike, the paired t-test where all seeds are alike."""
     differences = as_module("comparison/differences.py", monkeypatch)
-    random = np.random.default_rng(0)
-    scores, none = random.normal(size=(2, 4)), np.zeros(20)
+    scores, none = np.array([[40.2, 39.1, 40.9, 40.0], [38.4, 39.9, 39.2, 38.9]]), np.zeros(20)
     seeds = differences.Difference.of(*(differences.Mode("", row, none) for row in scores))
-    welch = scipy.stats.ttest_ind(*scores, equal_var=False)
-    assert (seeds.p_value, seeds.freedom) == pytest.approx((welch.pvalue, welch.df))
-    assert seeds.interval == pytest.approx(tuple(welch.confidence_interval()))
+    assert (seeds.p_value, seeds.freedom) == pytest.approx((0.09953317, 5.838951), rel=1e-6)
+    assert seeds.interval == pytest.approx((-0.246276, 2.146276), rel=1e-6)
 
-    sentences = random.normal(size=(2, 20))
+    sentences = np.array([np.arange(20) % 7, np.arange(20) % 3 + 1.5])
     alike = [
         differences.Mode("", np.full(4, row.mean()), np.array([np.delete(row, i).mean() for i in range(20)]))
         for row in sentences
     ]
-    paired = scipy.stats.ttest_rel(*sentences)
-    assert differences.Difference.of(*alike).p_value == pytest.approx(paired.pvalue)
+    assert differences.Difference.of(*alike).p_value == pytest.approx(0.4307218, rel=1e-6)
 
     both = [differences.Mode("", row, mode.without_part) for row, mode in zip(scores, alike, strict=True)]
     assert differences.Difference.of(*both).error == pytest.approx(
         math.hypot(seeds.error, differences.Difference.of(*alike).error)
     )
-    found = differences.Difference((alike[0], alike[1]), 1.0, 0.5, 1e9)
-    assert found.smallest(1) == pytest.approx(0.5 * (1.96 + 0.8416), abs=1e-3)
-    assert found.smallest(10) == pytest.approx(0.5 * (2.807 + 0.8416), abs=1e-3)
+    found = differences.Difference((alike[0], alike[1]), 1.0, 0.5, 19)
+    assert found.smallest(1) == pytest.approx(0.5 * (2.0930 + 0.8610), abs=1e-4)
+    assert found.smallest(10) == pytest.approx(0.5 * (3.1737 + 0.8610), abs=1e-4)
     assert differences.holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
 
 

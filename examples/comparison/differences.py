@@ -4,7 +4,6 @@
 For every pair of modes of finished runs: the difference of their mean scores, its interval, and p-values without and
 with Holm's correction for the number of pairs.
 
-    pip install scipy
     python examples/comparison/differences.py runs/multi30k_modes/*_s[0-9]
     python examples/comparison/differences.py runs/an4/*_s[0-9] --metric wer
 
@@ -25,7 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from scipy.stats import t as student
+from mpmath import betainc, findroot
 from tqdm.auto import tqdm
 
 from residual_hf.base.errors import InputError
@@ -74,17 +73,30 @@ class Difference:
 
     @property
     def p_value(self) -> float:
-        return 2 * student.sf(abs(self.value) / self.error, self.freedom)
+        return 2 * above(abs(self.value) / self.error, self.freedom)
 
     @property
     def interval(self) -> tuple[float, float]:
-        margin = self.error * student.isf(LEVEL / 2, self.freedom)
+        margin = self.error * quantile(LEVEL / 2, self.freedom)
         return self.value - margin, self.value + margin
 
     def smallest(self, comparisons: int) -> float:
         """The true difference that a test at LEVEL / comparisons finds with a probability of POWER."""
-        quantiles = student.isf(LEVEL / comparisons / 2, self.freedom) + student.isf(1 - POWER, self.freedom)
+        quantiles = quantile(LEVEL / comparisons / 2, self.freedom) + quantile(1 - POWER, self.freedom)
         return self.error * quantiles
+
+
+def above(t: float, freedom: float) -> float:
+    """The probability of a value above `t` >= 0 under Student's distribution."""
+    far = freedom / (freedom + t**2)  # the series converges up to 1/2
+    if far < 0.5:
+        return float(betainc(freedom / 2, 0.5, 0, far, regularized=True)) / 2
+    return 0.5 - float(betainc(0.5, freedom / 2, 0, 1 - far, regularized=True)) / 2
+
+
+def quantile(probability: float, freedom: float) -> float:
+    """The value above which Student's distribution has a probability below 1/2."""
+    return float(findroot(lambda t: above(t, freedom) - probability, (0, 1e6), solver="bisect", tol=1e-15))
 
 
 def score(run: FinishedRun, metric: str, kept: Sequence[int]) -> float:
