@@ -92,8 +92,8 @@ class Paragraph:
     """A paragraph as a block, whose elements are formats, links, and what is not text.
 
     Word splits text of one format into runs at will; they are joined. The format of most letters has no element, if it
-    does not show on spaces, which are between elements. The text of fields is kept, except for that of links. Bookmarks
-    and comments that begin or end in another paragraph, or cross an element, comprise the whole of this one.
+    does not show on spaces, which are between elements. The text of fields is kept, except for that of links.
+    Bookmarks and comments that begin or end in another paragraph, or cross an element, comprise the whole of this one.
     """
 
     def __init__(self, element: Any):

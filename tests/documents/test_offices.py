@@ -181,7 +181,7 @@ def test_the_main_part_of_word_may_have_a_number(tmp_path, monkeypatch):
 @pytest.mark.parametrize("nested", [BOOKMARK, BEGIN + code(' HYPERLINK "x" ') + SEPARATE], ids=["ranges", "fields"])
 def test_deep_nesting_in_a_paragraph(tmp_path, monkeypatch, nested):
     end = UNTIL if nested == BOOKMARK else STOP
-    source = word(tmp_path / "a.docx", nested * 600 + run("text") + end * 2000)
+    source = word(tmp_path / "a.docx", nested * 600 + run("text") + end * 600)
     written = content(upper_cased(monkeypatch, source), "word/document.xml")
     assert (written.count(nested), written.count(end), written.count(">TEXT<")) == (600, 600, 1)
 
