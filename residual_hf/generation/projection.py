@@ -34,8 +34,8 @@ Range = tuple[int, int]
 class Node:
     """An element of a block and where its text is in that of the block."""
 
-    def __init__(self, element: Any, start: int):
-        self.element, self.start, self.end = element, start, start
+    def __init__(self, element: Any, start: int, end: int | None = None):
+        self.element, self.start, self.end = element, start, start if end is None else end
         self.children: list[Node] = []
 
     def descendants(self) -> Iterator[Node]:
@@ -171,8 +171,12 @@ class _Projection:
             element = child.element
             if element.keep:
                 shown = self.source[child.start : child.end].strip() if is_empty else ""
-                after = " " * (shown != "" and first < units[1] and not self.target[:start].endswith(shown))
-                before += " " * (shown != "" and first == units[1] > units[0])
+                at_end = first == units[1] or not self._is_word(first)
+                glued = at_end and self.target[max(0, start - 1) : start].strip() != ""
+                after = " " * (
+                    shown != "" and first < units[1] and not glued and not self.target[:start].endswith(shown)
+                )
+                before += " " * (shown != "" and glued)
                 found += [before, element, after]
             else:
                 found += [before, element._replace(pieces=self.pieces(child, (first, last), (start, end)))]
