@@ -171,6 +171,7 @@ def translated(source, *translations):
         ("Nimm <kbd>F1</kbd> oft", "often use F2", "0-1 1-2 2-0", "often use <kbd>F1</kbd>"),
         ("Nimm <kbd>F1</kbd> oft", "often", "2-0", "<kbd>F1</kbd> often"),
         ("Nimm <kbd>en</kbd> oft", "often", "2-0", "<kbd>en</kbd> often"),
+        ("Haus<img src=a> groß ist", "big is the house", "2-1 1-0 0-3", "big is the house<img src=a>"),
         ("Nimm {a} <b>oft</b>", "often use {a}", "0-1 1-2 2-0", "<b>often</b> use {a}"),
         ("Nimm {a}, oft", "take, often", "0-0 2-1", "take {a}, often"),
         ("Nimm das {a}.", "take it.", "0-0 1-1", "take it {a}."),
