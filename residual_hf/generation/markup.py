@@ -34,6 +34,7 @@ from .sentences import split_sentences
 from .translator import Translator
 
 KEPT = re.compile(f"({PLACEHOLDER.pattern})")
+MOST_PLACEHOLDERS = 1000  # in a block; they are placed together, in quadratic time
 LONGEST_SENTENCE = 200  # tokens; models of sentences lose quality beyond
 
 
@@ -143,6 +144,7 @@ class _MarkedText:
 
     def __init__(self, block: Block, language: str, fits: Callable[[str], bool]):
         self.text, self.root = "", Node(None, 0)
+        self._free = MOST_PLACEHOLDERS
         self._read(block, self.root)
         corners = self.root.corners()
         kept = [node for node in self.root.descendants() if node.element.keep and node.start < node.end]
@@ -162,7 +164,9 @@ class _MarkedText:
     def _read(self, block: Block, parent: Node) -> None:
         for piece in block:
             if isinstance(piece, str):
-                for number, part in enumerate(KEPT.split(piece)):
+                parts = KEPT.split(piece, self._free) if self._free else [piece]
+                self._free -= len(parts) // 2
+                for number, part in enumerate(parts):
                     start = len(self.text)
                     self.text += part
                     if number % 2:
