@@ -294,7 +294,9 @@ def _parquet_rows(path: Path) -> Iterator[Any]:
 def _keys(spec: CorpusSpec) -> list[str]:
     """The languages among the keys of the first record of a file."""
     path = spec.files[0]
-    rows = map(read_record, LineReader(path)) if spec.is_jsonl else _parquet_rows(path)
+    rows = (
+        (read_record(line, f"{path}: line 1") for line in LineReader(path)) if spec.is_jsonl else _parquet_rows(path)
+    )
     record = next(iter(rows), None)
     record = record.get("translation", record) if isinstance(record, dict) else {}
     texts = record.items() if isinstance(record, dict) else ()
