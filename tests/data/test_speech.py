@@ -204,6 +204,15 @@ def test_folders(tmp_path):
         read_parallel(replace(spec, audio_folder=tmp_path / "nowhere"))
 
 
+def test_names_of_files_are_not_text(tmp_path):
+    name = "two  spaces, ü 語.WAV"
+    soundfile.write(tmp_path / name, tones("low"), RATE)
+    (tmp_path / "files.csv").write_text(f'audio,text\n"{name}","low  tone"\n', encoding="utf-8")
+    spec = CorpusSpec(file=tmp_path / "files.csv", source_column="audio", target_column="text")
+    corpus = read_parallel(spec)
+    assert [each.source for each in recordings(spec, corpus)] == [tmp_path / name] and corpus.targets == ["low tone"]
+
+
 @pytest.mark.parametrize("embedded", [True, False])
 def test_data_sets_with_audio(embedded, tmp_path):
     manifest = write_tones(tmp_path / "tones", 4)
