@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -11,7 +12,7 @@ from datasets import ClassLabel, Dataset, Image, load_dataset
 from datasets.exceptions import DatasetsError
 from torch import Tensor
 
-from residual_hf.base.errors import InputError
+from residual_hf.base.errors import InputError, for_all
 
 
 class Images(torch.utils.data.Dataset):
@@ -70,16 +71,23 @@ def read(data: str, size: int | None = None) -> tuple[dict[str, tuple[Tensor, Te
 
 def pixels(splits: list[Dataset], column: str, size: int | None) -> list[Tensor]:
     """The images of each split as bytes (images, 3, height, width), scaled to `size` x `size` if it is given."""
-    found: list[list[np.ndarray]] = [[] for _ in splits]
-    for split, arrays in zip(splits, found, strict=True):
-        for number, stored in enumerate(split.cast_column(column, Image(decode=False))[column]):
-            name = stored["path"] or f"image {number} of {split.split}"
-            try:
-                picture = Image().decode_example(stored).convert("RGB")
-            except (OSError, SyntaxError, ValueError) as error:  # of Pillow
-                raise InputError(f"{name}: not an image, or damaged: {error}") from error
-            arrays.append(np.asarray(picture if size is None else picture.resize((size, size), resample=2)))
-            (height, width, _), (first, second, _) = arrays[-1].shape, found[0][0].shape
-            if (height, width) != (first, second):
-                raise InputError(f"{name}: {height} x {width}, but the first is {first} x {second}: set --image-size")
-    return [torch.from_numpy(np.stack(arrays)).permute(0, 3, 1, 2).contiguous() for arrays in found]
+    shapes = []
+
+    def pixels_of(place: tuple[Dataset, int, dict[str, Any]]) -> np.ndarray:
+        split, number, stored = place
+        name = stored["path"] or f"image {number} of {split.split}"
+        try:
+            picture = Image().decode_example(stored).convert("RGB")
+        except (OSError, SyntaxError, ValueError) as error:  # of Pillow
+            raise InputError(f"{name}: not an image, or damaged: {error}") from error
+        array = np.asarray(picture if size is None else picture.resize((size, size), resample=2))
+        shapes.append("{} x {}".format(*array.shape))
+        if shapes[-1] != shapes[0]:
+            raise InputError(f"{name}: {shapes[-1]}, but the first is {shapes[0]}: set --image-size")
+        return array
+
+    rows = [
+        (split, *row) for split in splits for row in enumerate(split.cast_column(column, Image(decode=False))[column])
+    ]
+    found = np.stack(for_all(pixels_of, rows))
+    return list(torch.from_numpy(found).permute(0, 3, 1, 2).contiguous().split([len(split) for split in splits]))
