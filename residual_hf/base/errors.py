@@ -9,7 +9,8 @@ from typing import TypeVar
 
 from residual_hf.model.options import Settings
 
-Value, Result = TypeVar("Value"), TypeVar("Result")
+Value = TypeVar("Value")
+Result = TypeVar("Result")
 
 SHOWN = 10
 """Messages of several errors in one."""
