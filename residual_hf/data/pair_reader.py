@@ -228,7 +228,7 @@ def _is_audio(feature: Any) -> bool:
 
 def _name_of_audio(stored: dict[str, Any] | None, row: int) -> str | None:
     """The row of a recording and the name of its file, if it has one."""
-    return stored and f"{row}:{Path(stored['path'] or '').name}"
+    return None if stored is None else f"{row}:{Path(stored['path'] or '').name}"
 
 
 def load_dataset_of(spec: CorpusSpec, streaming: bool) -> Any:

@@ -119,9 +119,10 @@ def position_recall(model: nn.Module, batches: Batches, ridge: float = 1e-3) -> 
     states = record(model, batches, "input", "output")
     positions: dict[str, Tensor] = {}
     for stack in {part.stack for part in parts}:
-        masks = [real_tokens(model, batch).get(stack) for batch in as_list(batches)]
-        if any(mask is None for mask in masks):
+        found = [real_tokens(model, batch) for batch in as_list(batches)]
+        if any(stack not in masks for masks in found):
             raise InputError("position_recall needs batches with attention_mask and labels, of text or speech")
+        masks = [masks[stack] for masks in found]
         positions[stack] = torch.cat([(mask.cumsum(-1) - 1)[mask] for mask in masks]).double()
     rows = []
     for site, state in states.items():
