@@ -17,7 +17,7 @@ from residual_hf.base.files import expanded
 
 from .corpus import ParallelCorpus
 from .data_settings import CorpusSpec
-from .pair_reader import load_dataset_of
+from .pair_reader import is_audio, load_dataset_of
 
 RATE = 16_000
 """Samples per second of the filter bank in `Speech2TextFeatureExtractor`."""
@@ -81,11 +81,13 @@ def is_silent(samples: np.ndarray) -> bool:
 
 def recordings(spec: CorpusSpec, corpus: ParallelCorpus) -> list[Recording]:
     """The recordings of a corpus, whose sources are paths that start from the folder of the manifest, or numbers of
-    rows of a data set. Raises `InputError` for files that are missing."""
+    rows of a data set. Raises `InputError` for files that are missing, and a column without recordings."""
     if spec.dataset is None:
         home = expanded(spec.audio_folder) if spec.audio_folder is not None else spec.files[0].parent
         return for_all(partial(recording, place=f"{spec.title}: "), (home / expanded(path) for path in corpus.sources))
     rows = load_dataset_of(spec, streaming=False)
+    if not is_audio(rows.features[spec.source_column]):
+        raise InputError(f"{spec.title}: the column {spec.source_column} has no recordings; cast it to datasets.Audio")
 
     def content(source: str) -> bytes:
         found = rows[int(source.partition(":")[0])][spec.source_column]

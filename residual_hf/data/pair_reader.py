@@ -180,7 +180,7 @@ class PairReader:
         if isinstance(self._dataset, Sized) and self._rows >= len(self._dataset):
             return  # `skip` would raise
         rows = self._dataset.skip(self._rows) if self._rows else self._dataset
-        audio = [name for name, feature in (self._dataset.features or {}).items() if _is_audio(feature)]
+        audio = [name for name, feature in (self._dataset.features or {}).items() if is_audio(feature)]
         try:
             for number, row in enumerate(rows, self._rows):
                 yield row | {name: _name_of_audio(row[name], number) for name in audio} if audio else row
@@ -221,7 +221,7 @@ def _aligned(sources: LineReader, targets: LineReader) -> Iterator[Pair]:
         yield source, target
 
 
-def _is_audio(feature: Any) -> bool:
+def is_audio(feature: Any) -> bool:
     """Whether a column of a data set has recordings, as such or as they are stored."""
     return getattr(feature, "_type", "") == "Audio" or (isinstance(feature, dict) and {*feature} == {"bytes", "path"})
 

@@ -229,6 +229,13 @@ def test_data_sets_with_audio(embedded, tmp_path):
         np.testing.assert_array_equal(each.samples(), recording(manifest.with_name(f"{row}.wav")).samples())
 
 
+def test_data_sets_with_names_of_files(tmp_path):
+    datasets.Dataset.from_dict({"audio": ["1.wav"], "text": ["low"]}).save_to_disk(tmp_path / "set")
+    spec = CorpusSpec(dataset=tmp_path / "set", source_column="audio", target_column="text")
+    with pytest.raises(InputError, match=r"\[train\]: the column audio has no recordings; cast it to datasets.Audio"):
+        recordings(spec, read_parallel(spec))
+
+
 def test_cuts_are_in_pauses():
     pause = np.zeros(RATE, np.float32)
     samples = np.concatenate([tones("low high low high"), pause, tones("high high"), pause, tones("low " * 12)])
