@@ -174,7 +174,7 @@ def transformers_run(model: Any, sources: Tensor, beams: int, kind: str | None =
 
 
 def encode(model: Any, sources: Tensor, mask: Tensor, kind: str | None) -> Any:
-    packed = packed_model(model, kind) if kind in ("bfloat16", "int8") else None
+    packed = packed_model(model, kind) if kind in DTYPES else None
     if packed is not None:
         return packed.encode(sources, mask)
     return model.get_encoder()(sources, attention_mask=mask)

@@ -22,11 +22,11 @@ from transformers.modeling_outputs import BaseModelOutput
 
 from .constraints import LettersAdded, Phrase, constrained_search, first_progress
 from .fingerprint import submodules
-from .layers import SAME_ATTENTION, ResidualAttention, ResidualDecoderLayer, ResidualFeedForward
+from .layers import SAME_ATTENTION, ResidualAttention, ResidualFeedForward
 from .length_limits import has_length_rule, length_limit
 from .prepared_decoder import prepared_decoder
 from .search import Array, Decoder, SearchSettings, beam_search, greedy_search
-from .stacks import ResidualDecoder
+from .stacks import ResidualDecoder, ResidualEncoder
 from .translation_inputs import position_limit
 
 MINIMUM_LENGTH = (
@@ -148,7 +148,7 @@ class FastGenerationMixin(GenerationMixin):
             raise ValueError(NO_PHRASES)
         if not is_ours or (is_alone and (not self._is_prompt(tokens, kwargs.get("attention_mask")) or pack() is None)):
             return super().generate(**kwargs)
-        encoded = self._encode(tokens, kwargs, pack) if not is_alone and dtype not in (None, "float32") else {}
+        encoded = {} if is_alone else self._encode(tokens, kwargs, pack)
         if kwargs.get("encoder_outputs") is not None:  # Transformers repeats its states for the beams in place
             encoded = {"encoder_outputs": copy.copy(kwargs["encoder_outputs"])}
         own: dict[str, Any] = {"length_limits": length_limits, "token_lists": token_lists, "phrases": phrases}
@@ -174,8 +174,10 @@ class FastGenerationMixin(GenerationMixin):
         return torch.tensor([length_limit(int(length), *rule, prompt=given_tokens) for length in lengths])
 
     def _encode(self, tokens: Tensor | None, kwargs: dict[str, Any], pack: Callable[[], Any]) -> dict[str, Any]:
-        """`encoder_outputs` from the native kernels, for a precision other than the model's."""
+        """`encoder_outputs` from the native kernels, where they compute what the encoder does."""
         if tokens is None or kwargs.get("encoder_outputs") is not None or (packed := pack()) is None:
+            return {}
+        if has_other_branches(self.get_encoder()):
             return {}
         states = packed.encode(tokens, kwargs["attention_mask"])
         return {} if states is None else {"encoder_outputs": BaseModelOutput(states)}
@@ -249,13 +251,15 @@ def computes_otherwise(model: FastGenerationMixin) -> bool:
     return replaced or "prepare_inputs_for_generation" in vars(model) or has_other_branches(model.get_decoder())
 
 
-def has_other_branches(decoder: Any) -> bool:
-    """Whether a part of the decoder that the search computes is not of the class that it computes."""
+def has_other_branches(stack: Any) -> bool:
+    """Whether a part of an encoder or decoder that the search computes is not of the class that it computes."""
     classes = {"self_attn": ResidualAttention, "encoder_attn": ResidualAttention, "ffn": ResidualFeedForward}
-    return type(decoder) is not ResidualDecoder or any(
-        type(layer) is not ResidualDecoderLayer
-        or any(type(getattr(layer, name)) is not branch for name, branch in classes.items() if getattr(layer, name))
-        for layer in decoder.layers
+    return type(stack) not in (ResidualEncoder, ResidualDecoder) or any(
+        type(layer) is not stack.Layer
+        or any(
+            type(branch) is not classes.get(name, type(branch)) for name, branch in layer._modules.items() if branch
+        )
+        for layer in stack.layers
     )
 
 

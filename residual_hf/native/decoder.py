@@ -47,7 +47,7 @@ def packed_model(model: ResidualLanguageModel, dtype: str | None) -> NativeDecod
         found = _packed.setdefault(model, {}).get(chosen)
         if found is None or not found.fingerprint.matches(model):
             try:
-                found = _packed[model][chosen] = NativeDecoder(model, chosen, encoder=chosen != "float32")
+                found = _packed[model][chosen] = NativeDecoder(model, chosen)
             except InputError as reason:
                 if chosen != "float32":
                     logger.warning_once(f"decoding_dtype: {dtype} is not used: {reason}")

@@ -5,10 +5,16 @@
 
 static int padded_rows(int rows) { return (rows + ROW_PADDING - 1) / ROW_PADDING * ROW_PADDING; }
 
+// Magnitudes of bfloat16 have the order of their bits.
 INLINE float largest_magnitude(const bf16 *row, int width) {
-    vec largest = {0};
-    for (int i = 0; i < width; i += LANES) largest = MAX(largest, magnitude(load(row, i, BFLOAT16)));
-    return largest_lane(largest);
+    typedef int16_t shorts __attribute__((vector_size(VECTOR_BYTES)));
+    shorts largest = {0};
+    for (int i = 0; i < width; i += 2 * LANES) {
+        shorts bits = (shorts)load_bits(row + i) & 0x7fff, larger = bits > largest;
+        largest = (larger & bits) | (~larger & largest);
+    }
+    ivec pairs = (ivec)largest;
+    return largest_lane(MAX((vec)(pairs << 16), (vec)(pairs & (int32_t)0xffff0000)));
 }
 
 // With two steps, the product reads the even ones of four inputs before the odd ones.
@@ -39,29 +45,47 @@ static void widen_rows(int64_t count, const bf16 *input, float *output) {
 }
 
 INLINE void finish(const Linear *linear, const Output *output, int row, int rows, int column,
-                   const ivec sums[][VECTORS], const Type type) {
-    for (int v = 0; v < VECTORS; v++) {
+                   const ivec sums[][VECTORS], const Type type, const Type output_type, const Activation activation) {
+    vec bias[VECTORS], scales[VECTORS];
+    ivec offsets[VECTORS];
+    UNROLLED(v, VECTORS) {
         int at = column + v * LANES;
-        vec bias = load_floats(linear->bias + at);
-        for (int r = 0; r < rows; r++) {
+        bias[v] = load_floats(linear->bias + at);
+        if (type == INT8) scales[v] = load_floats(linear->scales + at);
+        if (type == INT8 && INT8_OFFSET) offsets[v] = load_bits(linear->offsets + at);
+    }
+    for (int r = 0; r < rows; r++) {
+        int64_t at = (int64_t)(row + r) * linear->outputs + column;
+        UNROLLED(v, VECTORS) {
             vec values = (vec)sums[r][v];
             if (type == INT8) {
-                ivec offset = INT8_OFFSET ? load_bits(linear->offsets + at) : (ivec){0};
-                if (INT8_STEPS < 4) values = __builtin_convertvector(sums[r][v] - offset, vec);
-                values *= output->row_scales[row + r] * load_floats(linear->scales + at);
+                if (INT8_STEPS < 4) values = __builtin_convertvector(INT8_OFFSET ? sums[r][v] - offsets[v] : sums[r][v], vec);
+                values *= output->row_scales[row + r] * scales[v];
             }
-            values = activate(values + bias, output->activation);
-            store(output->values, (int64_t)(row + r) * linear->outputs + at, output->type, values);
+            store(output->values, at + v * LANES, output_type, activate(values + bias[v], activation));
         }
     }
 }
 
+#define FINISH(type, output_type) \
+    if (output->activation == IDENTITY) \
+        finish(linear, output, row, rows, column, sums, type, output_type, IDENTITY); \
+    else if (output->activation == RELU) \
+        finish(linear, output, row, rows, column, sums, type, output_type, RELU); \
+    else \
+        finish(linear, output, row, rows, column, sums, type, output_type, output->activation);
+
 void finish_block(const Linear *linear, const Output *output, int row, int rows, int column,
                   const ivec sums[][VECTORS]) {
-    if (linear->type == INT8)
-        finish(linear, output, row, rows, column, sums, INT8);
-    else
-        finish(linear, output, row, rows, column, sums, FLOAT32);
+    if (linear->type == INT8 && output->type == BFLOAT16) {
+        FINISH(INT8, BFLOAT16)
+    } else if (linear->type == INT8) {
+        FINISH(INT8, FLOAT32)
+    } else if (output->type == BFLOAT16) {
+        FINISH(FLOAT32, BFLOAT16)
+    } else {
+        FINISH(FLOAT32, FLOAT32)
+    }
 }
 
 // Room for inputs in another form than they come in.

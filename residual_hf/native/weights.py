@@ -3,6 +3,9 @@
 
 from __future__ import annotations
 
+import mmap
+from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 import torch
@@ -54,6 +57,32 @@ class RoundedRows(NamedTuple):
     offsets: Tensor
 
 
+class LargePages:
+    """Memory for weights, in pages of 2 MiB where the system has them: with small pages, the time of a step that reads
+    all weights once differs by half between processes, by where those pages happen to be."""
+
+    BLOCK = 32 << 20
+
+    def __init__(self) -> None:
+        self.free = torch.empty(0, dtype=torch.uint8)
+
+    def copy(self, tensor: Tensor) -> Tensor:
+        """A contiguous copy that begins at a multiple of 64 bytes."""
+        size = round_up(tensor.nbytes, 64)
+        if len(self.free) < size:
+            self.free = self.block(max(size, self.BLOCK))
+        place, self.free = self.free[: tensor.nbytes], self.free[size:]
+        return place.view(tensor.dtype).view(tensor.shape).copy_(tensor)
+
+    def block(self, size: int) -> Tensor:
+        if not hasattr(mmap, "MADV_HUGEPAGE"):
+            return torch.empty(size, dtype=torch.uint8)
+        memory = mmap.mmap(-1, size, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        with suppress(OSError):  # of a system without such pages
+            memory.madvise(mmap.MADV_HUGEPAGE)
+        return torch.frombuffer(memory, dtype=torch.uint8)
+
+
 class Packer:
     """Makes the structures of the kernels and keeps the tensors alive to which they point.
 
@@ -64,6 +93,7 @@ class Packer:
     def __init__(self, dtype: str):
         self.dtype = dtype
         self.tensors: list[Tensor] = []
+        self.pages = LargePages()
         self.inner_registers = 0  # that a row needs within the sub-layers of a stack
 
     def address(self, tensor: Tensor) -> int:
@@ -73,7 +103,7 @@ class Packer:
 
     def linear(self, weight: Tensor, bias: Tensor | None, padding_bias: float = 0.0) -> Linear:
         """A linear map of `weight` (outputs, inputs), with `padding_bias` on outputs that are padding."""
-        return self.panels(self.rounded(weight, bias, padding_bias=padding_bias))
+        return self.panels(self.rounded(weight, bias, padding_bias=padding_bias), self.pages.copy)
 
     def rounded(self, weight: Tensor, bias: Tensor | None, *, padding_bias: float = 0.0) -> RoundedRows:
         """A linear map in the precision of the kernels, but not in their layout."""
@@ -89,14 +119,14 @@ class Packer:
         weight = (weight / scales.clamp(min=1e-30).unsqueeze(1)).round().to(torch.int8)
         return RoundedRows(weight, bias, scales, 128 * weight.sum(dim=1, dtype=torch.int32))
 
-    def panels(self, rows: RoundedRows) -> Linear:
-        """The linear map of some rows, a multiple of PADDING."""
+    def panels(self, rows: RoundedRows, copy: Callable[[Tensor], Tensor] = Tensor.contiguous) -> Linear:
+        """The linear map of some rows, a multiple of PADDING; `copy` says where its weights are."""
         outputs, inputs = rows.weight.shape
         packed = Linear(ENUMS["Type"].index(self.dtype), inputs, outputs)
         packed.bias, packed.scales, packed.offsets = (self.address(values) for values in rows[1:])
         words = rows.weight.view(torch.int32)  # of one to four inputs
         panels = words.view(-1, loaded_library().panel_width(), words.shape[1])
-        packed.weights = self.address(panels.transpose(1, 2))
+        packed.weights = self.address(copy(panels.transpose(1, 2)))
         return packed
 
     def attention_inputs(self, maps: list[nn.Linear], heads: int) -> Linear:

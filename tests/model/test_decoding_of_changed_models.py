@@ -12,7 +12,7 @@ from support.own_search import make_model, make_sources, needs_kernels, transfor
 
 from residual_hf.model import decoding
 from residual_hf.model.fingerprint import Fingerprint, unchanged
-from residual_hf.model.layers import ResidualDecoderLayer
+from residual_hf.model.layers import ResidualDecoderLayer, ResidualFeedForward
 from residual_hf.model.prepared_decoder import prepared_decoder
 from residual_hf.training.acceleration import accelerated
 
@@ -83,12 +83,21 @@ class Adapter(torch.nn.Module):
         return (9 * self.branch(states)[0],)
 
 
+class Negated(ResidualFeedForward):
+    def forward(self, states):
+        return (-super().forward(states)[0],)
+
+
 def replace_layer(model):
     model.model.decoder.layers[0].__class__ = Skipping
 
 
 def replace_branch(model):
     model.model.decoder.layers[1].ffn = Adapter(model.model.decoder.layers[1].ffn)
+
+
+def replace_branch_of_encoder(model):
+    model.model.encoder.layers[0].ffn.__class__ = Negated
 
 
 def replace_activation(model):
@@ -102,7 +111,9 @@ def keep_dropout(model):
             module.p = module.train().p or 0.5
 
 
-@pytest.mark.parametrize("change", [replace_layer, replace_branch, replace_activation, keep_dropout])
+@pytest.mark.parametrize(
+    "change", [replace_layer, replace_branch, replace_branch_of_encoder, replace_activation, keep_dropout]
+)
 def test_modules_that_are_replaced_or_in_training_mode_compute_what_is_decoded(change):
     model, sources = make_model("post_ln"), make_sources(random.Random(4), 2, left_padded=False)
     change(model)

@@ -21,6 +21,7 @@ from residual_hf.native import state as state_module
 from residual_hf.native.decoder import NativeDecoder
 from residual_hf.native.decoder import checksum as native_checksum
 from residual_hf.native.support import missing_support
+from residual_hf.native.weights import LargePages
 
 pytestmark = needs_kernels
 PAD, BEAMS, STEPS = 1, 3, 9
@@ -345,6 +346,21 @@ def test_classes_in_the_code_of_a_checkpoint_are_served():
     assert compare_steps(model, NativeDecoder(model)) < 1e-5
     model.lm_head.__class__ = type("Projection", (type(model.lm_head),), {})
     assert "output projection is a Projection" in missing_support(model)
+
+
+@pytest.mark.parametrize("dtype", DECODING_DTYPES)
+def test_generate_encodes_on_the_kernels(dtype, monkeypatch):
+    model, (ids, mask) = make("post_ln"), sources()
+    monkeypatch.delattr(type(model.model.encoder), "forward")
+    assert len(model.generate(ids, attention_mask=mask, max_new_tokens=2, decoding_dtype=dtype)) == len(ids)
+
+
+def test_weights_are_copied_to_blocks_of_large_pages(monkeypatch):
+    monkeypatch.setattr(LargePages, "BLOCK", 4096)
+    pages, kept = LargePages(), [torch.arange(n * 6.0).view(n, 6).T for n in (3, 100, 500, 7)]
+    copies = [pages.copy(values) for values in kept]
+    assert all(torch.equal(*pair) for pair in zip(copies, kept, strict=True))
+    assert all(values.is_contiguous() and values.data_ptr() % 64 == 0 for values in copies)
 
 
 def test_replaced_modules_are_refused():

@@ -20,6 +20,7 @@ import torch
 
 from residual_hf import native
 from residual_hf.native.structures import Linear
+from residual_hf.native.weights import LargePages
 
 KINDS = {torch.float32: 1, torch.bfloat16: 2, torch.uint8: 0}
 OTHER = 3  # words that are numbers of 32 bits or halves of integers
@@ -141,6 +142,7 @@ def write_call(name, memory, values, floats, before, restype, result) -> bytes:
     return b"".join(parts)
 
 
+LargePages.BLOCK = 0  # weights of a linear map are memory of their own: a call is written with all that it refers to
 load = native._load.__wrapped__
 
 
