@@ -256,9 +256,7 @@ def has_other_branches(stack: Any) -> bool:
     classes = {"self_attn": ResidualAttention, "encoder_attn": ResidualAttention, "ffn": ResidualFeedForward}
     return type(stack) not in (ResidualEncoder, ResidualDecoder) or any(
         type(layer) is not stack.Layer
-        or any(
-            type(branch) is not classes.get(name, type(branch)) for name, branch in layer._modules.items() if branch
-        )
+        or any(type(branch) is not classes.get(name, type(branch)) for name, branch in layer.named_children())
         for layer in stack.layers
     )
 
