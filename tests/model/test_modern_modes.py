@@ -31,8 +31,17 @@ VARIANTS = [(name, {}) for name in MODERN] + [
     ("keel", {}),
     ("span_norm", {}),
 ]
-IDS = ["-".join([name, *map(str, fields.values())]) for name, fields in VARIANTS]
-variants = pytest.mark.parametrize(("mode", "fields"), VARIANTS, ids=IDS)
+
+
+def parametrize(variants):
+    ids = ["-".join([name, *map(str, fields.values())]) for name, fields in variants]
+    return pytest.mark.parametrize(("mode", "fields"), variants, ids=ids)
+
+
+variants = parametrize(VARIANTS)
+with_fields = parametrize([(name, fields) for name, fields in VARIANTS if fields])
+"""For what other files test for every mode without options: test_generation.py, test_modeling_residual.py,
+test_mode_constants.py and test_capabilities.py."""
 
 
 def fill(model, suffix, value):
@@ -44,7 +53,7 @@ def fill(model, suffix, value):
     return model
 
 
-@variants
+@with_fields
 def test_cached_decoding_equals_the_full_pass(mode, fields):
     model = randomise(make(mode, **fields))
     full = logits(model)
@@ -72,7 +81,7 @@ def test_gradient_reaches_every_parameter(mode, fields):
     assert all(p.grad.isfinite().all() for p in model.parameters())
 
 
-@variants
+@with_fields
 def test_saved_model_gives_the_same_numbers(mode, fields, tmp_path):
     model = randomise(make(mode, **fields))
     model.save_pretrained(tmp_path)
@@ -80,7 +89,7 @@ def test_saved_model_gives_the_same_numbers(mode, fields, tmp_path):
     assert torch.equal(logits(loaded), logits(model))
 
 
-@variants
+@with_fields
 def test_initialisation_does_not_depend_on_the_constructor(mode, fields):
     """`_init_weights` sets every parameter a mode adds: a model whose values were lost starts the same."""
     fresh, spoilt = make(mode, **fields), make(mode, **fields)
@@ -94,7 +103,7 @@ def test_initialisation_does_not_depend_on_the_constructor(mode, fields):
         assert torch.equal(a, b), name
 
 
-@variants
+@with_fields
 def test_padding_of_the_source_makes_no_difference(mode, fields):
     model = randomise(make(mode, **fields))
     alone = SOURCE[1:, :3]
@@ -103,10 +112,10 @@ def test_padding_of_the_source_makes_no_difference(mode, fields):
     torch.testing.assert_close(logits(model)[1:], expected, rtol=1e-4, atol=1e-4 * expected.abs().max().item())
 
 
-def test_bfloat16_stays_bfloat16():
-    for mode, fields in VARIANTS:
-        out = logits(make(mode, **fields).to(torch.bfloat16))
-        assert out.dtype == torch.bfloat16 and out.isfinite().all()
+@with_fields
+def test_bfloat16_stays_bfloat16(mode, fields):
+    out = logits(make(mode, **fields).to(torch.bfloat16))
+    assert out.dtype == torch.bfloat16 and out.isfinite().all()
 
 
 @pytest.mark.parametrize(
