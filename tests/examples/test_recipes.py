@@ -38,8 +38,8 @@ SMALL_MODEL = {
     "decoder_ffn_dim": 64,
     "encoder_attention_heads": 2,
     "decoder_attention_heads": 2,
-    "encoder_layers": 2,
-    "decoder_layers": 2,
+    "encoder_layers": 1,
+    "decoder_layers": 1,
 }
 
 

@@ -110,7 +110,9 @@ def test_layers_of_a_mode_are_one_graph(mode):
     for layer, name in places if is_inside else itertools.product(model.encoder.layers, ("self_attn", "ffn")):
         if mode != "realformer" and not getattr(layer, name).inner:  # it adds to the scores
             setattr(layer, name, Branch())
-    stack, inputs = (model.decoder, torch.randn(2, 2, 4, 16)) if is_inside else (model.encoder, torch.randn(1, 2, 4, 16))
+    stack, inputs = (
+        (model.decoder, torch.randn(2, 2, 4, 16)) if is_inside else (model.encoder, torch.randn(1, 2, 4, 16))
+    )
     compiled = torch.compile(stack.run_layers, fullgraph=True, backend="eager")
     with torch.no_grad():
         assert torch.equal(compiled(*inputs), stack.run_layers(*inputs))

@@ -65,8 +65,8 @@ def test_layers_can_be_dropped_in_training_or_the_config_says_no(mode):
         with pytest.raises(StrictDataclassError, match=f"encoder_layerdrop must be 0 with ln_mode '{mode}', not 0.5"):
             make(mode, None, **rates)
         return
-    model = make(mode, None, **rates, encoder_layers=4).train()
-    losses = {model(SOURCE, attention_mask=SOURCE.ne(1), labels=LABELS).loss.item() for _ in range(8)}
+    model = make(mode, None, **rates).train()
+    losses = {model(SOURCE, attention_mask=SOURCE.ne(1), labels=LABELS).loss.item() for _ in range(4)}
     assert len(losses) > 1 or mode in ("fixup", "rezero", "skip_init")  # their initial layers are the identity
     model(SOURCE, attention_mask=SOURCE.ne(1), labels=LABELS).loss.backward()
 

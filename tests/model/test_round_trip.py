@@ -1,9 +1,8 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """Every mode of the catalogue, saved, gives the same outputs where only Transformers is installed.
 
-As decoders alone, one mode of each kind: a stream of one or more members, of members that a layer adds, of scores,
-modules inside the branches, a gate of a layer, a warm-up. `test_single_stack.py` has the others with the package,
-whose code all folders hold.
+As decoders alone, a mode of each shape: `test_single_stack.py` has the others with the package, whose code all
+folders hold.
 """
 
 from __future__ import annotations
@@ -11,12 +10,12 @@ from __future__ import annotations
 import runpy
 from pathlib import Path
 
+from support.models import SHAPES
 from support.processes import run_forked
 
 ROOT = Path(__file__).parents[2]
 MAKE = runpy.run_path(str(ROOT / "examples/tiny_models/make.py"))
 MODES, WITH_PIPELINE = MAKE["MODES"], ("resi_dual", "realformer")
-ALONE = ["attention_residuals", "b2t", "branch_norm", "mhc", "normformer", "pre_ln_gpas", "realformer", "resi_dual"]
 ABSENT = ("residual_hf", "accelerate", "datasets", "evaluate", "sacrebleu", "sentencepiece", "peft")
 
 SCRIPT = f"""
@@ -31,7 +30,7 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_N
 folder, *modes = sys.argv[1:]
 classes = {{}}
 places = [(AutoModelForSeq2SeqLM, folder, mode) for mode in modes]
-for auto, home, mode in [*places, *((AutoModelForCausalLM, folder + "/causal_lm", mode) for mode in {ALONE!r})]:
+for auto, home, mode in [*places, *((AutoModelForCausalLM, folder + "/causal_lm", mode) for mode in {SHAPES!r})]:
     place = home + "/" + mode
     with open(place + "/expected.json") as file:
         expected = {{name: torch.tensor(values) for name, values in json.load(file).items()}}
@@ -69,9 +68,9 @@ def test_the_catalogue_is_complete():
 
 
 def test_same_tokens_without_the_package(tmp_path):
-    MAKE["make_models"](tmp_path / "saved", MODES, ALONE)
+    MAKE["make_models"](tmp_path / "saved", MODES, SHAPES)
     places = [tmp_path / "saved" / mode for mode in MODES]
-    places += [tmp_path / "saved" / "causal_lm" / mode for mode in ALONE]
+    places += [tmp_path / "saved" / "causal_lm" / mode for mode in SHAPES]
     code = {tuple((path.name, path.read_bytes()) for path in sorted(place.glob("*.py"))) for place in places}
     assert len(code) == 1
     run_forked("-c", SCRIPT, tmp_path / "saved", *MODES, cwd=tmp_path, HF_MODULES_CACHE=str(tmp_path / "modules"))
