@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import math
+from functools import cache
 
 import pytest
 import torch
@@ -386,6 +387,14 @@ def test_one_block_of_attention_residuals_is_the_sum_beside_the_embeddings():
     assert len(stream) == 2
 
 
+@cache
+def count_parameters(name):
+    with torch.device("meta"):
+        config = ResidualConfig(vocab_size=100, ln_mode=name, norm_type="layer_norm")
+        model = ResidualForConditionalGeneration(config)
+    return sum(p.numel() for p in model.parameters())
+
+
 @pytest.mark.parametrize(
     ("mode", "extra"),
     [
@@ -401,10 +410,4 @@ def test_one_block_of_attention_residuals_is_the_sum_beside_the_embeddings():
     ],
 )
 def test_number_of_parameters_beside_pre_ln_of_the_base_model(mode, extra):
-    def count(name):
-        with torch.device("meta"):
-            config = ResidualConfig(vocab_size=100, ln_mode=name, norm_type="layer_norm")
-            model = ResidualForConditionalGeneration(config)
-        return sum(p.numel() for p in model.parameters())
-
-    assert count(mode) - count("pre_ln") == extra
+    assert count_parameters(mode) - count_parameters("pre_ln") == extra

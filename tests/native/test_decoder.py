@@ -23,7 +23,7 @@ from residual_hf.native.decoder import checksum as native_checksum
 from residual_hf.native.support import missing_support
 
 pytestmark = needs_kernels
-PAD, BEAMS, STEPS = 1, 3, 9
+PAD, BEAMS, STEPS = 1, 3, 7
 MODES = ["post_ln", "pre_ln", "resi_dual"]
 INSIDE = ["hybrid_norm", "mhc", "normformer", "realformer", "sub_ln"]  # modes that change sub-layers or join streams
 SIZES = {

@@ -23,15 +23,7 @@ from residual_hf.training.acceleration import accelerated
 
 SERVED = ["post_ln", "pre_ln", "resi_dual", "deep_norm", "keel", "hyper_connections", "mhc"]
 ALSO_SERVED = ["admin", "b2t", "dlcl_pre", "hybrid_norm", "mix_ln", "xskip_ln"]
-RMS_NORM = [
-    "post_ln",
-    "pre_ln",
-    "resi_dual",
-    "deep_norm_gpas",
-    "hyper_connections",
-    "attention_residuals",
-    "sandwich_ln",
-]
+RMS_NORM = ["post_ln", "pre_ln", "resi_dual", "deep_norm_gpas", "mhc", "attention_residuals", "sandwich_ln"]
 WITHOUT_NORMS = ["b2t_no_ln", "fixup", "rezero", "skip_init", "t_fixup", "xskip"]
 WITHOUT = ["attention_residuals", "layer_scale", "sandwich_ln", "siamese_norm"]
 
