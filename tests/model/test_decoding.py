@@ -57,6 +57,20 @@ def test_random_requests_give_the_hypotheses_of_transformers(mode, served):
     assert len(served) == 1
 
 
+def test_ways_to_stop_and_least_lengths():
+    """With a penalty that prefers long hypotheses, each of them gives other translations."""
+    model, sources = make_model("resi_dual").double(), make_sources(random.Random(1), 12, left_padded=False)
+    request = {"attention_mask": sources.ne(1), "num_beams": 3, "length_penalty": 3.0, "max_new_tokens": 24}
+    found = []
+    for option in [{"early_stopping": way} for way in (True, False, "never")] + [
+        {"min_new_tokens": n} for n in (4, 5)
+    ]:
+        ours = model.generate(sources, **request, **option)
+        assert torch.equal(ours, model.generate(sources, custom_generate=transformers_loop, **request, **option))
+        found.append(ours.tolist())
+    assert all(found[i] != other for i in range(len(found)) for other in found[:i])
+
+
 @pytest.mark.parametrize("beams", [1, 4])
 def test_a_sentence_alone_has_the_translation_it_has_in_a_batch(beams, served):
     model, sources = make_model("resi_dual"), make_sources(random.Random(1), 40, left_padded=False)

@@ -17,10 +17,9 @@ import threading
 LOADED = (
     *("torch._dynamo", "torch.distributed.tensor", "torchao.prototype.safetensors.safetensors_support"),
     *("pandas", "pyarrow.dataset", "pyarrow.parquet", "PIL.Image", "jinja2", "requests", "httpx2", "tokenizers"),
-    "scipy.stats",
 )
-"""Most of the time of `import transformers` and of `import evaluate` and half of that of `import datasets`; none of
-them reads the variables that programs are started with."""
+"""Most of the time of `import transformers` and half of that of `import datasets`; none of them reads the variables
+that programs are started with."""
 
 
 def become(arguments, cwd, environment, output, errors):
