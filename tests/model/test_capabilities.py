@@ -11,7 +11,7 @@ import accelerate
 import peft
 import pytest
 import torch
-from support.models import LABELS, SOURCE, TARGET, every_mode, logits_of, make, randomise
+from support.models import LABELS, SOURCE, TARGET, every_mode, every_shape, logits_of, make, randomise
 from support.single_stacks import causal
 from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.utils import TransformersKwargs
@@ -172,7 +172,7 @@ def test_a_model_is_dispatched_over_devices_layer_by_layer(tmp_path):
     assert torch.equal(logits_of(loaded), logits_of(model))
 
 
-@every_mode
+@every_shape
 def test_offloaded_weights_give_the_same_logits(mode):
     """Every module loads its own weights when it is called, also the normalized output projection."""
     model = randomise(make(mode, None, fix_norm=True, encoder_layers=1, decoder_layers=2))

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from support.models import OURS, SOURCE, TARGET, every_mode, logits_of, make, randomise
+from support.models import OURS, SOURCE, TARGET, every_mode, every_shape, logits_of, make, randomise
 from transformers import EncoderDecoderCache, StaticCache
 from transformers.modeling_outputs import BaseModelOutput
 
@@ -64,7 +64,7 @@ def test_cache_does_not_change_what_is_generated(mode, beams, models):
     assert torch.equal(with_cache, without)
 
 
-@every_mode
+@every_shape
 def test_static_cache_generates_the_same(mode, models):
     dynamic, static = (generate(models(mode), cache_implementation=kind) for kind in (None, "static"))
     assert torch.equal(dynamic, static)
