@@ -5,12 +5,14 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import math
 import shutil
 import sys
 from pathlib import Path
 from types import SimpleNamespace
 from unittest.mock import MagicMock
 
+import numpy as np
 import pytest
 import yaml
 from support.example_scripts import ENGLISH, GERMAN, ROOT, run
@@ -138,6 +140,19 @@ def test_comparison_trains_what_is_missing_and_prints_the_tables(tmp_path, monke
     assert {path.suffix for path in (tmp_path / "runs").glob("curves.*")} == {".svg", ".png", ".csv"}
 
     finished = tmp_path / "runs" / "post_ln_1l_s1"
+    for seed, nll in ((1, 4.0), (2, 4.2)):
+        copy = shutil.copytree(finished, tmp_path / "runs" / f"copied_s{seed}")
+        record = json.loads((copy / "metrics.json").read_text())
+        record["valid"]["nll"] = nll
+        (copy / "metrics.json").write_text(json.dumps(record))
+    compared = sorted((tmp_path / "runs").glob("copied_s?")), sorted((tmp_path / "runs").glob("post_ln_1l_s[12]"))
+    assert "| `copied` - `post_ln_1l` | 0.00 | " in run("comparison/differences.py", *compared[0], *compared[1])
+    assert "| `copied` | 4.10 | 4.00 to 4.20 | 2 |" in run(
+        "comparison/differences.py", *compared[0], *compared[1], "--metric", "nll"
+    )
+    alone = run_here(ROOT / "examples" / "comparison" / "differences.py", *compared[0], compared[1][0])
+    assert alone.returncode == 2 and "one run only: post_ln_1l; a mode needs two seeds" in alone.stderr
+
     for rate, nll in ((0.1, 9.0), (0.2, 4.0)):
         copy = shutil.copytree(finished, tmp_path / "runs" / f"post_ln_1l_lr{rate}_s1")
         (copy / "metrics.json").write_text(json.dumps({"valid": {"nll": nll, "bleu": {"value": 1.0}}}))
@@ -161,6 +176,31 @@ def test_comparison_trains_what_is_missing_and_prints_the_tables(tmp_path, monke
     record = json.loads((finished / "run.json").read_text())
     (finished / "run.json").write_text(json.dumps({**record, "diverged": "diverged by update 2"}))
     assert cells(run(*study, "--modes", "post_ln", wider).split("NLL, valid:")[1], "post_ln") == ["diverged"]
+
+
+def test_difference_of_modes_covers_seeds_and_sentences(monkeypatch):
+    """Figures of SciPy: Welch's test where all sentences are alike, the paired t-test where all seeds are alike."""
+    differences = as_module("comparison/differences.py", monkeypatch)
+    scores, none = np.array([[40.2, 39.1, 40.9, 40.0], [38.4, 39.9, 39.2, 38.9]]), np.zeros(20)
+    seeds = differences.Difference.of(*(differences.Mode("", row, none) for row in scores))
+    assert (seeds.p_value, seeds.freedom) == pytest.approx((0.09953317, 5.838951), rel=1e-6)
+    assert seeds.interval == pytest.approx((-0.246276, 2.146276), rel=1e-6)
+
+    sentences = np.array([np.arange(20) % 7, np.arange(20) % 3 + 1.5])
+    alike = [
+        differences.Mode("", np.full(4, row.mean()), np.array([np.delete(row, i).mean() for i in range(20)]))
+        for row in sentences
+    ]
+    assert differences.Difference.of(*alike).p_value == pytest.approx(0.4307218, rel=1e-6)
+
+    both = [differences.Mode("", row, mode.without_part) for row, mode in zip(scores, alike, strict=True)]
+    assert differences.Difference.of(*both).error == pytest.approx(
+        math.hypot(seeds.error, differences.Difference.of(*alike).error)
+    )
+    found = differences.Difference((alike[0], alike[1]), 1.0, 0.5, 19)
+    assert found.smallest(1) == pytest.approx(0.5 * (2.0930 + 0.8610), abs=1e-4)
+    assert found.smallest(10) == pytest.approx(0.5 * (3.1737 + 0.8610), abs=1e-4)
+    assert differences.holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
 
 
 def test_settings_of_a_mode_in_a_study_may_have_spaces(tmp_path, monkeypatch):

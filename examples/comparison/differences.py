@@ -1,0 +1,190 @@
+# Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
+"""Which modes differ, also with other seeds and on other sentences?
+
+For every pair of modes of finished runs: the difference of their mean scores, its interval, and p-values without and
+with Holm's correction for the number of pairs.
+
+    python examples/comparison/differences.py runs/multi30k_modes/*_s[0-9]
+    python examples/comparison/differences.py runs/an4/*_s[0-9] --metric wer
+
+Folders whose names differ only in the seed, `_s1`, are runs of one mode, as `study.py` writes them; at least two each.
+Seeds and sentences are both a sample (the mixed model of Clark 1973, by moments): the variance of a difference is that
+of its modes over their seeds plus that over sentences, by a jackknife that leaves a part of the test set out; the
+degrees of freedom are Satterthwaite's. The last line is the smallest difference that the runs could show.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import re
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from mpmath import betainc, findroot
+from tqdm.auto import tqdm
+
+from residual_hf.base.errors import InputError
+from residual_hf.base.tables import as_markdown
+from residual_hf.evaluation.metrics import METRICS, corpus_scores, tokenizer_of
+from residual_hf.evaluation.translation_metric import load_metric
+from residual_hf.records.run_folder import FinishedRun
+
+PARTS = 20  # of the test set, one of which is left out at a time
+LEVEL, POWER = 0.05, 0.8
+
+parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+parser.add_argument("folders", type=Path, nargs="+", metavar="RUN", help="folders of finished runs")
+parser.add_argument(
+    "--metric", default="bleu", help=f"{', '.join(METRICS)}, wer, cer, ..., or nll: of the validation set, seeds only"
+)
+
+
+@dataclass(frozen=True)
+class Mode:
+    """The `scores` of its runs, of shape (seeds,), and their mean without each part, of shape (parts,)."""
+
+    name: str
+    scores: np.ndarray
+    without_part: np.ndarray
+
+
+@dataclass(frozen=True)
+class Difference:
+    """The difference of two modes, its standard error, and the degrees of freedom of the latter."""
+
+    modes: tuple[Mode, Mode]
+    value: float
+    error: float
+    freedom: float
+
+    @classmethod
+    def of(cls, a: Mode, b: Mode) -> Difference:
+        seeds = [mode.scores.var(ddof=1) / len(mode.scores) for mode in (a, b)]
+        parts = a.without_part - b.without_part
+        sentences = (len(parts) - 1) * parts.var()
+        variances = np.maximum([*seeds, sentences], 1e-12)  # which are 0 for equal runs
+        freedoms = np.array([len(a.scores), len(b.scores), len(parts)]) - 1
+        freedom = variances.sum() ** 2 / (variances**2 / freedoms).sum()
+        return cls((a, b), a.scores.mean() - b.scores.mean(), variances.sum() ** 0.5, freedom)
+
+    @property
+    def p_value(self) -> float:
+        return 2 * above(abs(self.value) / self.error, self.freedom)
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        margin = self.error * quantile(LEVEL / 2, self.freedom)
+        return self.value - margin, self.value + margin
+
+    def smallest(self, comparisons: int) -> float:
+        """The true difference that a test at LEVEL / comparisons finds with a probability of POWER."""
+        quantiles = quantile(LEVEL / comparisons / 2, self.freedom) + quantile(1 - POWER, self.freedom)
+        return self.error * quantiles
+
+
+def above(t: float, freedom: float) -> float:
+    """The probability of a value above `t` >= 0 under Student's distribution."""
+    far = freedom / (freedom + t**2)  # the series converges up to 1/2
+    if far < 0.5:
+        return float(betainc(freedom / 2, 0.5, 0, far, regularized=True)) / 2
+    return 0.5 - float(betainc(0.5, freedom / 2, 0, 1 - far, regularized=True)) / 2
+
+
+def quantile(probability: float, freedom: float) -> float:
+    """The value above which Student's distribution has a probability below 1/2."""
+    return float(findroot(lambda t: above(t, freedom) - probability, (0, 1e6), solver="bisect", tol=1e-15))
+
+
+def score(run: FinishedRun, metric: str, kept: Sequence[int]) -> float:
+    """The score of a run on some lines of its test set."""
+    texts = [[lines[i] for i in kept] for lines in run.scored_text(run.split)]
+    if metric in METRICS:
+        tokenizer = tokenizer_of(run.metrics[run.split]["bleu"]["signature"])
+        return corpus_scores(*texts, [metric], tokenizer)[metric]["value"]
+    return load_metric(metric).compute(*texts, [])[metric]
+
+
+def references_of(runs: Sequence[FinishedRun]) -> list[str]:
+    """The references of the test set of all runs. Raises `InputError` if there are several."""
+    first, *others = (run.scored_text(run.split)[1] for run in runs)
+    if any(other != first for other in others):
+        raise InputError("the runs have different test sets")
+    return first
+
+
+def mode_of(name: str, runs: Sequence[FinishedRun], metric: str) -> Mode:
+    if metric == "nll":
+        return Mode(name, np.array([run.metrics["valid"]["nll"] for run in runs]), np.zeros(PARTS))
+    lines = np.arange(len(references_of(runs)))
+    without = [np.setdiff1d(lines, part) for part in np.array_split(lines, PARTS)]
+    table = [[score(run, metric, kept) for kept in (lines, *without)] for run in tqdm(runs, name, leave=False)]
+    return Mode(name, np.array(table)[:, 0], np.array(table)[:, 1:].mean(0))
+
+
+def read(folders: Sequence[Path]) -> dict[str, list[FinishedRun]]:
+    """The runs of each mode. Raises `InputError` for folders that cannot be compared."""
+    groups = defaultdict(list)
+    for folder in folders:
+        groups[re.sub(r"_s\d+$", "", folder.name)].append(FinishedRun.read(folder))
+    if alone := [name for name, runs in groups.items() if len(runs) < 2]:
+        raise InputError(f"one run only: {', '.join(alone)}; a mode needs two seeds or more")
+    if len(groups) < 2:
+        raise InputError("runs of one mode only; there must be two or more")
+    return groups
+
+
+def holm(p_values: Sequence[float]) -> list[float]:
+    """Holm's (1979) corrected p-values."""
+    order = np.argsort(p_values)
+    scaled = np.asarray(p_values)[order] * np.arange(len(order), 0, -1)
+    corrected = np.empty(len(order))
+    corrected[order] = np.minimum(np.maximum.accumulate(scaled), 1)
+    return corrected.tolist()
+
+
+def tables(modes: Sequence[Mode]) -> str:
+    modes = sorted(modes, key=lambda mode: -mode.scores.mean())
+    means = [
+        [f"`{m.name}`", f"{m.scores.mean():.2f}", f"{m.scores.min():.2f} to {m.scores.max():.2f}", str(len(m.scores))]
+        for m in modes
+    ]
+    found = [Difference.of(a, b) for a, b in itertools.combinations(modes, 2)]
+    corrected = holm([difference.p_value for difference in found])
+    rows = [
+        [
+            f"`{d.modes[0].name}` - `{d.modes[1].name}`",
+            f"{d.value:.2f}",
+            "{:.2f} to {:.2f}".format(*d.interval),
+            f"{d.p_value:.3f}",
+            f"{p:.3f}",
+        ]
+        for d, p in zip(found, corrected, strict=True)
+    ]
+    smallest = sorted(d.smallest(len(found)) for d in found)
+    return "\n\n".join(
+        [
+            as_markdown([["mode", "mean", "range", "seeds"], *means]),
+            as_markdown([["difference", "mean", "95 % interval", "p", "p, corrected"], *rows]),
+            f"Smallest difference that is found with a probability of {POWER:.0%} at p < {LEVEL}, corrected: "
+            f"{smallest[0]:.2f} to {smallest[-1]:.2f}, depending on the pair.",
+        ]
+    )
+
+
+def main() -> None:
+    options = parser.parse_args()
+    try:
+        groups = read(options.folders)
+        if options.metric != "nll":
+            references_of([run for runs in groups.values() for run in runs])
+        print(tables([mode_of(name, runs, options.metric) for name, runs in groups.items()]))
+    except InputError as error:
+        parser.error(str(error))
+
+
+if __name__ == "__main__":
+    main()
