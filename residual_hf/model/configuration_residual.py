@@ -358,7 +358,8 @@ class ResidualConfig(PreTrainedConfig):
         """
         if self.__dict__.pop("_awaits_mode", False):
             return
-        for f in fields_with_range(type(self)):
+        config_class: type = type(self)
+        for f in fields_with_range(config_class):
             check_declared(f, getattr(self, f.name))
         if self.activation_function != "relu":
             from transformers.activations import ACT2FN  # takes as long to import as PyTorch
