@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -55,6 +56,12 @@ SAVED: dict[str, tuple[type, Any]] = {  # the classes of saved models, and the A
 }
 
 
+@cache
+def extractor(bins: int) -> Speech2TextFeatureExtractor:
+    """Transformers' filter bank: log-mel energies of `bins`, with mean 0 and variance 1 over a recording."""
+    return Speech2TextFeatureExtractor(feature_size=bins, num_mel_bins=bins)
+
+
 def save_checkpoint(
     model: Any,
     tokenizer: Any,
@@ -86,9 +93,7 @@ def save_checkpoint(
     with atomic_folder(folder) as new:
         model.save_pretrained(new)
         if model.config.reads_speech and not isinstance(tokenizer, ProcessorMixin):
-            bins = model.config.num_mel_bins
-            extractor = Speech2TextFeatureExtractor(feature_size=bins, num_mel_bins=bins)
-            tokenizer = Speech2TextProcessor(extractor, tokenizer)
+            tokenizer = Speech2TextProcessor(extractor(model.config.num_mel_bins), tokenizer)
         tokenizer.save_pretrained(new)
         if complete is not None:
             complete(new)

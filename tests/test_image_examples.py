@@ -53,11 +53,7 @@ def test_a_run_goes_on_and_leaves_a_model_and_its_figures(squares, tmp_path, mon
     assert stopped == f"train.py: --output {tmp_path / 'rskip'}: has a run with another network or other classes"
 
     monkeypatch.setattr(output, "to_pictures", lambda *arguments: {})
-    monkeypatch.syspath_prepend(ROOT / "examples" / "images")
-    try:
-        drawn = run("images/figures.py", "--data", squares, "--runs", tmp_path / "rskip", "--output", tmp_path / "out")
-    finally:
-        sys.modules.pop("train", None)
+    drawn = run("images/figures.py", "--data", squares, "--runs", tmp_path / "rskip", "--output", tmp_path / "out")
     assert "rskip_ln, seed 1: mean effective scale of the middle stage" in drawn
     assert not (tmp_path / "out" / "skip-cifar-4.csv").exists()  # no losses in three updates
     rows = (tmp_path / "out" / "skip-cifar-3.csv").read_text().splitlines()
@@ -66,7 +62,7 @@ def test_a_run_goes_on_and_leaves_a_model_and_its_figures(squares, tmp_path, mon
 
 def test_data_that_cannot_be_used_is_named(squares, tmp_path, monkeypatch):
     monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "cache")
-    read = runpy.run_path(str(TRAIN))["read"]
+    read = runpy.run_path(str(TRAIN.with_name("pictures.py")))["read"]
     folder = Path(shutil.copytree(squares, tmp_path / "images"))
     image = folder / "train" / "red" / "0.png"
 
@@ -76,8 +72,11 @@ def test_data_that_cannot_be_used_is_named(squares, tmp_path, monkeypatch):
     splits, names = read(folder, 6)
     assert splits["train"][0].shape == (24, 3, 6, 6) and names == ["blue", "red"]
     image.write_bytes(b"not an image")
-    with pytest.raises(InputError, match=r"train/red/0.png: not an image, or damaged: "):
+    (folder / "test" / "blue" / "1.png").write_bytes(image.read_bytes()[:5])
+    with pytest.raises(InputError) as error:
         read(folder)
+    bad = [line.partition(": ")[0][-14:] for line in str(error.value).splitlines()]
+    assert bad == ["rain/red/0.png", "est/blue/1.png"] and "not an image, or damaged: " in str(error.value)
     (folder / "train" / "green").mkdir()
     with pytest.raises(InputError, match="images: no images in train of green"):
         read(folder)
@@ -92,6 +91,28 @@ def test_data_that_cannot_be_used_is_named(squares, tmp_path, monkeypatch):
         read(folder)
     with pytest.raises(InputError, match="--data nowhere: no folder of images, and no dataset on the Hub: "):
         read("nowhere")
+
+
+def test_another_architecture(squares, tmp_path, monkeypatch):
+    monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "cache")
+    vit = {
+        "architecture": "vit",
+        "d_model": 16,
+        "encoder_layers": 1,
+        "encoder_ffn_dim": 16,
+        "encoder_attention_heads": 2,
+    }
+    config = json.dumps({**vit, "image_size": 12})
+    options = ("--data", squares, "--output", tmp_path / "vit", "--ln-mode", "pre_ln", "--config", config)
+    run("images/train.py", *options, "--epochs", 2)
+    (answer, _) = pipeline("image-classification", model=str(tmp_path / "vit"))(Image.new("RGB", (30, 20), "blue"))
+    assert answer["label"] in ("red", "blue")
+    model = json.loads((tmp_path / "vit" / "config.json").read_text())
+    assert (
+        model["ln_mode"] == "pre_ln" and model["image_size"] == 12 and model["id2label"] == {"0": "blue", "1": "red"}
+    )
+    deep = run_here(TRAIN, *options, "--depth", 20).returncode
+    assert deep == "train.py: depth: 20 given, but a 'vit' has encoder_layers"
 
 
 def test_mistakes_in_options_are_found_before_the_data(tmp_path, monkeypatch):

@@ -14,7 +14,7 @@ import json
 import sys
 from pathlib import Path
 
-from train import Images, read
+from pictures import Images, read
 
 from residual_hf import ResidualForImageClassification
 from residual_hf.analysis.figures.images import FIGURES, middle_stage

@@ -3,11 +3,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from typing import TypeVar
 
 from residual_hf.model.options import Settings
 
+Value = TypeVar("Value")
+Result = TypeVar("Result")
+
+SHOWN = 10
+"""Messages of several errors in one."""
 FAILED, BAD_INPUT, DIVERGED, INTERRUPTED, BROKEN_PIPE = 1, 2, 3, 130, 141
 
 
@@ -19,6 +25,20 @@ class InputError(ValueError):
 
     def __str__(self) -> str:
         return "".join(c if c.isprintable() or c == "\n" else ascii(c)[1:-1] for c in super().__str__())
+
+
+def for_all(function: Callable[[Value], Result], values: Iterable[Value]) -> list[Result]:
+    """The results of a function of each value. Raises one `InputError` for all values for which it raises one."""
+    results, errors = [], dict[str, None]()
+    for value in values:
+        try:
+            results.append(function(value))
+        except InputError as error:
+            errors[str(error)] = None  # once, if it is the same of all
+    if errors:
+        more = [f"and {len(errors) - SHOWN} more"] if len(errors) > SHOWN else []
+        raise InputError("\n".join([*errors][:SHOWN] + more))
+    return results
 
 
 @contextmanager

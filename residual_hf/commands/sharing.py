@@ -106,8 +106,11 @@ def run_convert(options: argparse.Namespace) -> None:
                 raise InputError(f"{option_of(name)}: missing, required for a fairseq checkpoint")
         options.moses = MosesOptions(**chosen) if options.moses else None
         folder = convert_fairseq_checkpoint(**arguments_of(convert_fairseq_checkpoint, options))
-    alone = read_json(folder / "config.json").get("is_decoder_only")
-    arguments = ["evaluate", str(folder), "--text", "FILE"] if alone else ["translate", str(folder)]
+    config, arguments = read_json(folder / "config.json"), ["translate", str(folder)]
+    if config.get("is_decoder_only"):
+        arguments = ["evaluate", str(folder), "--text", "FILE"]
+    if config.get("conv_channels"):
+        arguments = ["transcribe", str(folder), "FILE"]
     print(f"{folder}: converted; try residual-hf {shlex.join(arguments)}")
 
 

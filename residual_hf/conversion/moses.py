@@ -17,7 +17,7 @@ from typing import Any
 
 from tokenizers import Regex, decoders, normalizers
 
-from residual_hf.base.errors import InputError
+from residual_hf.base.errors import requires
 
 Rule = tuple[str, str]  # a regular expression (Oniguruma) and the text that replaces a match
 
@@ -184,10 +184,8 @@ class MosesRules:
 @lru_cache
 def moses_of(language: str) -> Any:
     """sacremoses' tokenizer of a language, for its character classes and abbreviations."""
-    try:
+    with requires("moses"):
         from sacremoses import MosesTokenizer
-    except ImportError as error:
-        raise InputError("moses: requires sacremoses: pip install sacremoses") from error
     return MosesTokenizer(lang=language)
 
 

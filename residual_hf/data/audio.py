@@ -6,18 +6,18 @@ from __future__ import annotations
 import io
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from residual_hf.base.errors import InputError, requires
+from residual_hf.base.errors import InputError, for_all, requires
 from residual_hf.base.files import expanded
 
 from .corpus import ParallelCorpus
 from .data_settings import CorpusSpec
-from .pair_reader import load_dataset_of
+from .pair_reader import is_audio, load_dataset_of
 
 RATE = 16_000
 """Samples per second of the filter bank in `Speech2TextFeatureExtractor`."""
@@ -27,14 +27,6 @@ SHORTEST = 400
 """Samples of one frame."""
 SILENCE = 1e-4
 """Range of samples, three steps of 16 bits, below which nothing was recorded."""
-
-
-@cache
-def extractor(bins: int) -> Any:
-    """Transformers' filter bank: log-mel energies of `bins`, with mean 0 and variance 1 over a recording."""
-    from transformers import Speech2TextFeatureExtractor
-
-    return Speech2TextFeatureExtractor(feature_size=bins, num_mel_bins=bins, sampling_rate=RATE)
 
 
 def features(samples: np.ndarray, extract: Any) -> np.ndarray:
@@ -74,6 +66,10 @@ class Recording:
             raise self.error("is silent")
         return samples
 
+    def check(self) -> None:
+        """Raise `InputError` as `samples` does."""
+        self.samples()
+
     def error(self, what: str) -> InputError:
         return InputError(f"{self.where}: {what}")
 
@@ -85,11 +81,13 @@ def is_silent(samples: np.ndarray) -> bool:
 
 def recordings(spec: CorpusSpec, corpus: ParallelCorpus) -> list[Recording]:
     """The recordings of a corpus, whose sources are paths that start from the folder of the manifest, or numbers of
-    rows of a data set. Raises `InputError` for a file that is missing."""
+    rows of a data set. Raises `InputError` for files that are missing, and a column without recordings."""
     if spec.dataset is None:
         home = expanded(spec.audio_folder) if spec.audio_folder is not None else spec.files[0].parent
-        return [recording(home / expanded(source), f"{spec.title}: ") for source in corpus.sources]
+        return for_all(partial(recording, place=f"{spec.title}: "), (home / expanded(path) for path in corpus.sources))
     rows = load_dataset_of(spec, streaming=False)
+    if not is_audio(rows.features[spec.source_column]):
+        raise InputError(f"{spec.title}: the column {spec.source_column} has no recordings; cast it to datasets.Audio")
 
     def content(source: str) -> bytes:
         found = rows[int(source.partition(":")[0])][spec.source_column]

@@ -167,11 +167,6 @@ class CorpusSpec(InputSettings):
         return self.jsonl is not None or self.file_format == ".jsonl"
 
     @property
-    def is_keyed(self) -> bool:
-        """Whether texts are found by keys or names of columns."""
-        return self.is_jsonl or self.dataset is not None or self.file_format in (".parquet", ".csv", ".tsv", ".xlsx")
-
-    @property
     def raw_references(self) -> Path | None:
         """The file `raw_target`."""
         return None if self.raw_target is None else expanded(self.raw_target)

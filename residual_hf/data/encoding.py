@@ -70,7 +70,7 @@ class EncodedCorpus(Dataset):
         self.max_length = max_length
         self.epoch = 0
         self.sides = tuple(side for side in ARGUMENTS if f"{side}_ids" in arrays)
-        self.source_lengths = np.diff(arrays["source_offsets"])
+        self.source_lengths = np.diff(arrays[f"{self.sides[0]}_offsets"])
         self.target_lengths = np.diff(arrays[f"{self.sides[-1]}_offsets"])
 
     @classmethod

@@ -14,6 +14,7 @@ from typing import Any
 from residual_hf.base.archives import open_archive
 from residual_hf.base.errors import InputError, requires
 
+from .audio_folder import AUDIO_FILES
 from .data_settings import TABLES, CorpusSpec
 from .language_names import code_named, names_of
 from .pair_rows import Pair, read_record, record_pair
@@ -47,7 +48,8 @@ def pairs_of_file(spec: CorpusSpec) -> Iterator[Pair]:
     for number, (source, target) in enumerate(read.get(spec.file_format, _table)(spec), start=1):
         if "\0" in source or "\0" in target:
             raise InputError(f"{spec.file}: pair {number} has a NUL character")
-        yield single_spaced(source), single_spaced(target)
+        is_name = source.lower().endswith(AUDIO_FILES)
+        yield source if is_name else single_spaced(source), single_spaced(target)
 
 
 def languages_in(path: Path) -> Sequence[str]:
@@ -294,7 +296,9 @@ def _parquet_rows(path: Path) -> Iterator[Any]:
 def _keys(spec: CorpusSpec) -> list[str]:
     """The languages among the keys of the first record of a file."""
     path = spec.files[0]
-    rows = map(read_record, LineReader(path)) if spec.is_jsonl else _parquet_rows(path)
+    rows = (
+        (read_record(line, f"{path}: line 1") for line in LineReader(path)) if spec.is_jsonl else _parquet_rows(path)
+    )
     record = next(iter(rows), None)
     record = record.get("translation", record) if isinstance(record, dict) else {}
     texts = record.items() if isinstance(record, dict) else ()

@@ -180,9 +180,10 @@ class PairReader:
         if isinstance(self._dataset, Sized) and self._rows >= len(self._dataset):
             return  # `skip` would raise
         rows = self._dataset.skip(self._rows) if self._rows else self._dataset
+        audio = [name for name, feature in (self._dataset.features or {}).items() if is_audio(feature)]
         try:
             for number, row in enumerate(rows, self._rows):
-                yield {key: _name_of_audio(value, number) for key, value in row.items()}
+                yield row | {name: _name_of_audio(row[name], number) for name in audio} if audio else row
         except (ValueError, OSError, RuntimeError) as error:  # of pyarrow, of the network
             raise InputError(f"{self.spec.title}: cannot be read past row {self._rows}: {error}") from error
 
@@ -220,20 +221,23 @@ def _aligned(sources: LineReader, targets: LineReader) -> Iterator[Pair]:
         yield source, target
 
 
-def _name_of_audio(value: Any, row: int) -> Any:
-    """A recording of a data set as its row and the name of its file, other values unchanged."""
-    is_audio = isinstance(value, dict) and value.keys() == {"bytes", "path"}
-    return f"{row}:{Path(value['path'] or '').name}" if is_audio else value
+def is_audio(feature: Any) -> bool:
+    """Whether a column of a data set has recordings, as such or as they are stored."""
+    return getattr(feature, "_type", "") == "Audio" or (isinstance(feature, dict) and {*feature} == {"bytes", "path"})
+
+
+def _name_of_audio(stored: dict[str, Any] | None, row: int) -> str | None:
+    """The row of a recording and the name of its file, if it has one."""
+    return None if stored is None else f"{row}:{Path(stored['path'] or '').name}"
 
 
 def load_dataset_of(spec: CorpusSpec, streaming: bool) -> Any:
     """The data set of a corpus, with recordings as they are stored, `{"bytes": ..., "path": ...}`."""
-    import datasets
+    from datasets import Audio
 
     data = _load_dataset(spec, streaming)
-    for name, feature in (data.features or {}).items():
-        if isinstance(feature, datasets.Audio):
-            data = data.cast_column(name, datasets.Audio(decode=False))
+    for name in (name for name, feature in (data.features or {}).items() if isinstance(feature, Audio)):
+        data = data.cast_column(name, Audio(decode=False))
     return data
 
 

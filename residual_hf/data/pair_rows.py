@@ -29,7 +29,7 @@ def json_pair(line: str, spec: CorpusSpec, where: str) -> Pair:
     return record_pair(read_record(line, where), spec, where)
 
 
-def read_record(line: str, where: str = "a line") -> Any:
+def read_record(line: str, where: str) -> Any:
     try:
         return json.loads(line)
     except json.JSONDecodeError as error:

@@ -47,6 +47,9 @@ MARKS = {
     "subwords": {
         "subwords joined by @@": re.compile(r"\S@@(?:\s|$)"),
         "subwords joined by ▁": re.compile("▁"),
+        "subwords joined by ￭": re.compile("￭"),
+        "subwords joined by ##": re.compile(r"(?:^|\s)##\w"),
+        "words split into characters": re.compile(r"^(?:\S ){10}(?:\S ?)*$"),
     },
     "encoding": {
         "UTF-8 read as Latin-1, such as Ã¼ for ü": re.compile("Ã[\x80-\xbf‚-™]|â€[\x80-\x9d\u0153\u2013-\u2122]"),
@@ -90,6 +93,9 @@ def sample_faults(sample: ParallelCorpus, size: int, expected: Collection[str] =
         found.append(
             f"{copies:.0%} of the pairs have the same text on both sides (data.cleaning.identical drops them)"
         )
+    repeats = 1 - len({*zip(sample.sources, sample.targets, strict=True)}) / len(sample)
+    if repeats > HALF and copies <= HALF:
+        found.append(f"{repeats:.0%} of the pairs repeat others of a sample (data.cleaning.duplicates drops them)")
     if copies <= HALF:
         found += [*misaligned(sample, sample_rows(size)), *other_languages(sample)]
     return found

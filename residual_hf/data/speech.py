@@ -15,11 +15,12 @@ import numpy as np
 from accelerate import PartialState
 from tqdm.auto import tqdm
 
-from residual_hf.base.errors import InputError
+from residual_hf.base.errors import InputError, for_all
 from residual_hf.base.files import atomic_file, expanded
+from residual_hf.checkpoint import extractor
 from residual_hf.model.configuration_residual import ResidualConfig
 
-from .audio import Recording, extractor, features, recordings
+from .audio import Recording, features, recordings
 from .data_settings import SPEC_AUGMENT, DataSettings, TokenizerSettings
 from .encoding import IGNORED, EncodedCorpus, encode_corpus
 from .multilingual import concatenate
@@ -27,6 +28,8 @@ from .pipeline import Corpora, PreparedData, get_tokenizer
 from .text_warnings import warn_about_unknown_tokens
 
 logger = logging.getLogger(__name__)
+
+BAR: dict[str, Any] = {"leave": False, "disable": None}
 
 
 class SpeechCorpus(EncodedCorpus):
@@ -49,8 +52,8 @@ class SpeechCorpus(EncodedCorpus):
         policy: str | None = None,
         seed: int = 1,
     ):
-        super().__init__({"source_offsets": np.cumsum([0, *lengths]), **texts}, seed=seed)
-        self.frames, self.starts, self.policy = frames, starts, policy
+        super().__init__(texts, seed=seed)
+        self.frames, self.starts, self.source_lengths, self.policy = frames, starts, lengths, policy
 
     def source(self, index: int) -> np.ndarray:
         start = self.starts[index]
@@ -84,27 +87,23 @@ def spec_augment(frames: np.ndarray, masks: tuple[int, int, int, int], random: n
     return frames
 
 
-def compute_features(found: Sequence[Recording], bins: int, folder: Path, name: str) -> tuple[np.ndarray, np.ndarray]:
-    """Features (frames, bins) of recordings, mapped from a file that is written if it is missing, and the number of
-    frames of each recording.
-
-    The name of the file has a hash of the versions of the recordings.
-    """
+def features_file(found: Sequence[Recording], bins: int, folder: Path, name: str) -> Path:
+    """The file of the features of recordings, whose name has a hash of their versions."""
     digest = hashlib.sha256("\n".join([str(bins), *(each.version for each in found)]).encode()).hexdigest()[:16]
-    path = folder / f"{name}-{digest}.f32"
-    counts = path.with_suffix(".npy")
-    if not (path.exists() and counts.exists()):
-        logger.info("computing the features of %s: %d recordings", name, len(found))
-        lengths = []
-        with atomic_file(path) as temporary, open(temporary, "wb") as file:
-            for each in tqdm(found, f"features of {name}", leave=False, disable=None):
-                frames = features(each.samples(), extractor(bins))
-                frames.tofile(file)
-                lengths.append(len(frames))
-        with atomic_file(counts) as temporary, open(temporary, "wb") as file:
-            np.save(file, np.array(lengths, np.int64))
-    lengths_found: np.ndarray = np.load(counts)
-    return np.memmap(path, np.float32, "r", shape=(int(lengths_found.sum()), bins)), lengths_found
+    return folder / f"{name}-{digest}.f32"
+
+
+def compute_features(found: Sequence[Recording], bins: int, path: Path) -> None:
+    """Write the features (frames, bins) of recordings to a file, and the numbers of their frames beside it."""
+    logger.info("computing features: %d recordings, %s", len(found), path.name)
+    lengths = []
+    with atomic_file(path) as temporary, open(temporary, "wb") as file:
+        for each in tqdm(found, "features", **BAR):
+            frames = features(each.samples(), extractor(bins))
+            frames.tofile(file)
+            lengths.append(len(frames))
+    with atomic_file(path.with_suffix(".npy")) as temporary, open(temporary, "wb") as file:
+        np.save(file, np.array(lengths, np.int64))
 
 
 def prepare_speech(
@@ -119,36 +118,39 @@ def prepare_speech(
 ) -> PreparedData:
     """As `prepare`, for recordings and their transcripts. `config`: of the model, with its limits and `num_mel_bins`.
 
-    Raises `InputError` naming the first recording that cannot be used, before any training.
+    Raises `InputError` naming the recordings that cannot be used, before any features are computed.
     """
-    positions, bins, cache = config.max_position_embeddings, config.num_mel_bins, folder / "cache"
+    positions, bins = config.max_position_embeddings, config.num_mel_bins
     most = min(data.max_length or config.max_source_positions, config.max_source_positions)
     held_out = {name: corpora for name, corpora in texts.items() if name != "train"}
     transcripts = [replace(corpus, sources=corpus.targets) for corpus in texts["train"]]
     names = (*held_out, "train")  # the long one last
-    found_in = {name: list(chain.from_iterable(map(recordings, getattr(data, name), texts[name]))) for name in names}
-    store = cache if data.features is None else expanded(data.features)
+    found = {name: list(chain.from_iterable(map(recordings, getattr(data, name), texts[name]))) for name in names}
+    store = folder / "cache" if data.features is None else expanded(data.features)
     try:
         store.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise InputError(f"data.features: {store} cannot be a folder: {error.strerror}") from error
     with PartialState().main_process_first():
         tokenizer = get_tokenizer(tokenizer_settings, data, transcripts, (), positions, folder / "tokenizer")
+        files = {name: features_file(found[name], bins, store, name) for name in names}
+        missing = [name for name, path in files.items() if not (path.exists() and path.with_suffix(".npy").exists())]
+        for_all(Recording.check, tqdm([each for name in missing for each in found[name]], "recordings", **BAR))
+        for name in missing:
+            compute_features(found[name], bins, files[name])
         encoded: dict[str, EncodedCorpus] = {}
-        for name, found in found_in.items():
-            frames, lengths = compute_features(found, bins, store, name)
-            whole = concatenate(texts[name], name)
-            options: dict[str, Any] = {"name": name, "cache_dir": cache, "sides": ("source",)}
-            ids = encode_corpus(replace(whole, sources=whole.targets), tokenizer, **options).arrays
-            arrays = {key.replace("source", "target"): values for key, values in ids.items()}
+        for name, path in files.items():
+            lengths = np.load(path.with_suffix(".npy"))
+            frames = np.memmap(path, np.float32, "r", shape=(int(lengths.sum()), bins))
+            text = concatenate(texts[name], name)
+            ids = encode_corpus(text, tokenizer, name=name, cache_dir=folder / "cache", sides=("target",)).arrays
             policy = data.spec_augment if name == "train" else None
-            starts = np.cumsum(lengths) - lengths
-            corpus = SpeechCorpus(frames, starts, lengths, arrays, policy=policy, seed=seed)
+            corpus = SpeechCorpus(frames, np.cumsum(lengths) - lengths, lengths, ids, policy=policy, seed=seed)
             limit = min(most, max_tokens or most) if name == "train" else config.max_source_positions
             long = (lengths > limit) | (corpus.target_lengths > positions)
             if long.any() and (name != "train" or long.all()):
                 row = int(long.argmax())
-                given = f"{found[row].where} has {lengths[row]} frames and {corpus.target_lengths[row]} tokens"
+                given = f"{found[name][row].where} has {lengths[row]} frames and {corpus.target_lengths[row]} tokens"
                 raise InputError(f"data.{name}: {given}, must have at most {limit} and {positions}")
             if long.any():
                 counts = long.sum(), len(long), limit, positions

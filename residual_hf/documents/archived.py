@@ -46,7 +46,7 @@ def open_document_paragraphs(tree: Any) -> Iterator[OpenDocumentParagraph]:
     return map(OpenDocumentParagraph, tree.iter(f"{TEXT_NAMESPACE}p", f"{TEXT_NAMESPACE}h"))
 
 
-WORD = r"word/(document|header\d*|footer\d*|footnotes|endnotes|comments|charts/chart\d*|diagrams/data\d*)\.xml"
+WORD = r"word/(?:document|header|footer|footnotes|endnotes|comments|charts/chart|diagrams/data)\d*\.xml"
 SLIDES = r"ppt/(slides|notesSlides|charts|diagrams)/[^/]+\.xml"
 OPEN_DOCUMENT = r"(.+/)?(content|styles)\.xml"
 PARTS: dict[str, tuple[str, Callable[[Any], Iterable[Paragraph]]]] = {

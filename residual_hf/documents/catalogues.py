@@ -9,15 +9,17 @@ from pathlib import Path
 from typing import Any
 
 from residual_hf.base.errors import InputError
-from residual_hf.base.xml_reader import XML_SPACE, etree, read_xml
-from residual_hf.data.pair_formats import XLIFF_INLINE, read_po
+from residual_hf.base.xml_reader import XML_SPACE, etree, local_name, read_xml
+from residual_hf.data.pair_formats import UNTRANSLATED, XLIFF_INLINE, read_po
 from residual_hf.generation.markup import Block
 
 from .document import Document, has_text, read_bytes
 from .literal_text import marked, read_marks, write_marks
 from .mixed_content import Dialect, read_mixed, write_mixed
 
-EMPTY_MESSAGE = re.compile(r'^(msgstr(?:\[\d+\])?[ \t]*)""(?=[ \t]*\r?$)(?!\s*\n[ \t]*")', re.MULTILINE)
+EMPTY_MESSAGE = re.compile(
+    r'^(msgstr(?:\[\d+\])?[ \t]*)""(?:[ \t]*\r?\n[ \t]*"")*(?=[ \t]*\r?$)(?!\s*\n[ \t]*")', re.MULTILINE
+)
 HEADER = re.compile(r'^msgid[ \t]*""[ \t]*\r?\n\Z', re.MULTILINE)
 """What is before the message of a header: an empty name in one line."""
 FILLED = re.compile(r"(?<=\S)\n(?=[a-z])")
@@ -61,12 +63,15 @@ class POFile(Document):
 
 
 class XLIFFFile(Document):
-    """An XLIFF file, of version 1.2 or 2.x. Elements in the source come into the target."""
+    """An XLIFF file, of version 1.2 or 2.x. Elements in the source come into the target.
+
+    A target that is a copy of the source, with a state that says so, is translated too.
+    """
 
     def __init__(self, path: Path):
         super().__init__(path)
         self._tree = read_xml(read_bytes(path), str(path))
-        sources = [(unit, unit.find("{*}source")) for unit in self._untranslated()]
+        sources = [(unit, _source(unit)) for unit in self._untranslated()]
         found = [(unit, read_mixed(each, XLIFF_TEXT, keeps_space=_keeps_space(each))) for unit, each in sources]
         self._units = [unit for unit, block in found if has_text(block)]
         self.blocks = [block for _, block in found if has_text(block)]
@@ -77,7 +82,7 @@ class XLIFFFile(Document):
             marks = (each.get("translate") for each in (unit, *unit.iterancestors()))
             if source is None or next(filter(None, marks), "yes") == "no":  # the innermost one holds
                 continue
-            if target is None or not (len(target) or (target.text or "").strip()):
+            if target is None or _is_empty(target) or (_is_new(unit) and _text(target) == _text(source)):
                 yield unit
 
     def write(self, path: Path, blocks: Sequence[Block]) -> None:
@@ -85,12 +90,12 @@ class XLIFFFile(Document):
         if root.get("srcLang") and not root.get("trgLang") and self.target_lang and self._units:
             root.set("trgLang", self.target_lang)  # without which targets are not allowed
         for unit, block in zip(self._units, blocks, strict=True):
-            source, target = unit.find("{*}source"), unit.find("{*}target")
+            source, target = _source(unit), unit.find("{*}target")
             if target is None:
-                before = unit.find("{*}seg-source")
-                target = etree.Element(source.tag.removesuffix("source") + "target")
-                target.tail = source.tail
-                (source if before is None else before).addnext(target)
+                before = next(unit.iterchildren("{*}seg-source", "{*}source", reversed=True))
+                target = etree.Element(unit.find("{*}source").tag.removesuffix("source") + "target")
+                target.tail = before.tail
+                before.addnext(target)
             keeps_space = _keeps_space(source)
             if keeps_space and not _keeps_space(target):
                 target.set(XML_SPACE, "preserve")
@@ -102,6 +107,26 @@ class XLIFFFile(Document):
                 target.set("state-qualifier", "mt-suggestion")
         encoding = self._tree.docinfo.encoding or "UTF-8"
         path.write_bytes(etree.tostring(self._tree, xml_declaration=True, encoding=encoding))
+
+
+def _source(unit: Any) -> Any:
+    """The source of a unit, with the marks of its segments if it has them."""
+    segmented = unit.find("{*}seg-source")
+    has_marks = segmented is not None and segmented.find('.//{*}mrk[@mtype="seg"]') is not None
+    return segmented if has_marks else unit.find("{*}source")
+
+
+def _is_new(unit: Any) -> bool:
+    return unit.find("{*}target").get("state", unit.get("state")) in UNTRANSLATED
+
+
+def _text(element: Any) -> str:
+    return "".join(element.itertext()).strip()
+
+
+def _is_empty(target: Any) -> bool:
+    """Whether a target has nothing but the marks of segments."""
+    return not _text(target) and all(local_name(part) == "mrk" for part in target.iterdescendants("*"))
 
 
 def _keeps_space(element: Any) -> bool:

@@ -70,13 +70,20 @@ def write_marks(block: Block, encode: Callable[[str], str] = str) -> str:
 def marked(text: str, decode: Callable[[str], str] = str) -> Iterator[str | Mark]:
     """The text, the tags and the placeholders of a message or a subtitle."""
     for number, part in enumerate(CODE.split(text)):
-        name = NAME.match(part)
         if number % 2 == 0:
             yield decode(part)
-        elif name is not None and not part.endswith("/>"):
-            yield Mark(part, END if part.startswith("</") else START, name[1])
         else:
-            yield Mark(part, text="" if TAG.fullmatch(part) else part)
+            yield tag(part) if TAG.fullmatch(part) else Mark(part, text=part)
+
+
+def tag(written: str, line_break: str = " ") -> Mark:
+    """A tag or a comment. `line_break`: how `<br>` is read."""
+    name = NAME.match(written)
+    if name is not None and name[1].lower() == "br":
+        return Mark(written, text=line_break)
+    if name is None or written.endswith("/>"):
+        return Mark(written)
+    return Mark(written, END if written.startswith("</") else START, name[1])
 
 
 def _empty(mark: Mark) -> Inline:

@@ -13,13 +13,24 @@ from residual_hf.generation.markup import Block
 from residual_hf.model.placeholders import PLACEHOLDER
 
 from .document import Document, has_text, read_text
-from .literal_text import END, START, Mark, marked, read_marks, write_marks
+from .literal_text import END, START, Mark, read_marks, tag, write_marks
 from .plain import lines_of, write_lines
 
 with requires("documents"):
     from markdown_it import MarkdownIt
 
-FRONT_MATTER = re.compile(r"\A---[ \t]*\r?\n.*?^(---|\.\.\.)[ \t]*$", re.DOTALL | re.MULTILINE)
+FRONT_MATTER = re.compile(
+    r"\A\ufeff?(?:---[ \t]*\r?\n.*?^(?:---|\.\.\.)|\+\+\+[ \t]*\r?\n.*?^\+\+\+)[ \t]*\r?$", re.DOTALL | re.MULTILINE
+)
+"""In YAML or TOML."""
+DIRECTIVE = re.compile(
+    r"^([ \t>]*)(?::{3,}.*|\[![\w-]+\][-+]?.*|\*\[[^\]]+\]:.*|\[{1,2}_?TOC_?\]{1,2})$", re.MULTILINE | re.IGNORECASE
+)
+"""Containers of Pandoc and Docusaurus, alerts of GitHub, abbreviations, tables of contents: lines of their own."""
+ADMONITION = re.compile(r"^([ \t]*)(?:!!!|\?\?\?\+?|===)[+ \t].*(?=\n\s*\n?\1 {4})", re.MULTILINE)
+"""Of MkDocs, whose text is indented."""
+DEFINITION = re.compile(r"(?<=[^\s])(\r?\n(?:[ \t]*\r?\n)?[ ]{0,3}):(?=[ \t]+\S)")
+"""A line below a term, read as the item of a list."""
 SPECIAL = re.compile(
     r"\\(?=[!-/:-@\[-`{-~])|`|\*(?=\S)|(?<=\S)\*|(?<!\w)_(?=\S)|(?<=\S)_(?!\w)|<(?=[A-Za-z/!?])|\](?=[(\[])|&(?=#?\w+;)"
 )
@@ -49,6 +60,8 @@ class MarkdownFile(Document):
         self._lines = lines_of(text)
         for kept in (FRONT_MATTER, MATH_LINES):  # blank lines in their place keep the numbers
             text = kept.sub(lambda found: "\n" * found[0].count("\n"), text)
+        for pattern, read in ((DIRECTIVE, r"\1"), (ADMONITION, r"\1-   <!---->"), (DEFINITION, r"\1-")):
+            text = pattern.sub(read, text)
         parser = MarkdownIt("commonmark").enable(["table", "strikethrough"])
         parser.normalizeLink = lambda url: url  # type: ignore[method-assign]  # links stay as they are written
         parser.validateLink = lambda url: True  # type: ignore[method-assign]
@@ -140,7 +153,7 @@ def _parts(tokens: Sequence[Any], prefixes: Sequence[str]) -> Iterator[str | Mar
         elif token.type == "image":
             yield Mark(f"![{token.content}]({_target(token, 'src')})")
         elif token.type == "html_inline":
-            yield from marked(token.content)
+            yield tag(token.content, "\n")
         elif token.nesting:
             yield Mark(token.markup, START if token.nesting > 0 else END, token.tag)
 

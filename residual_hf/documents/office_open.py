@@ -5,12 +5,16 @@ from __future__ import annotations
 
 import copy
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain, compress
+from operator import not_
 from typing import Any, NamedTuple
 
 from residual_hf.base.xml_reader import etree, local_name
 from residual_hf.generation.markup import Block, Inline
+
+from .literal_text import DEEPEST
 
 TRANSITIONAL, STRICT = "http://schemas.openxmlformats.org/", "http://purl.oclc.org/ooxml/"
 NAMESPACES = (
@@ -24,8 +28,11 @@ WRAPPERS = ("hyperlink", "ins", "moveTo", "smartTag", "customXml", "dir", "bdo")
 DROPPED = ("rPr", "proofErr", "lastRenderedPageBreak", "softHyphen")
 BREAKS = ("tab", "br", "cr", "ptab")
 TEXT, START, END, BREAK, EMPTY, CODE = "text", "<", ">", "break", "empty", "instrText"
+FROM, UNTIL = "from", "until"
 WITHOUT_LOOK = ("lang", "noProof", "bCs", "iCs", "szCs", "webHidden", "altLang", "dirty", "err")
 """Properties of runs that do not change how their text looks: elements of Word, attributes of PowerPoint."""
+SEEN_ON_SPACES = ("rStyle", "u", "strike", "dstrike", "highlight", "shd", "bdr", "hlinkClick")
+"""Properties of runs that also change how spaces look, or what a click on them does."""
 XML_SPACE = "{http://www.w3.org/XML/1998/namespace}space"
 
 
@@ -34,8 +41,8 @@ class Atom:
     """A part of a paragraph.
 
     Attributes:
-        kind: TEXT, START or END of an element of `WRAPPERS`, BREAK, EMPTY for what has no text, or a part of a field:
-            "begin", CODE, "separate", "end".
+        kind: TEXT, START or END of an element of `WRAPPERS`, FROM or UNTIL of a range such as a bookmark, BREAK, EMPTY
+            for what has no text, or a part of a field: "begin", CODE, "separate", "end".
         element: a child of a run, or of the paragraph.
         run: without content, for a child of a run.
         look: the key of the format of the run.
@@ -84,22 +91,26 @@ def paragraphs_of(tree: Any) -> Iterator[Paragraph]:
 class Paragraph:
     """A paragraph as a block, whose elements are formats, links, and what is not text.
 
-    Word splits text of one format into runs at will; they are joined. The format of most letters has no element. The
-    text of fields is kept, except for that of links. Bookmarks and comments comprise the whole paragraph.
+    Word splits text of one format into runs at will; they are joined. The format of most letters has no element, if it
+    does not show on spaces, which are between elements. The text of fields is kept, except for that of links.
+    Bookmarks and comments that begin or end in another paragraph, or cross an element, comprise the whole of this one.
     """
 
     def __init__(self, element: Any):
         self.element = element
         self._formats: dict[bytes, Any] = {}
         atoms = list(self._atoms(element))
-        self._first = [atom for atom in atoms if local_name(atom.element).endswith("Start")]
-        self._last = [atom for atom in atoms if local_name(atom.element).endswith("End")]
-        atoms = [atom for atom in atoms if not local_name(atom.element).endswith(("Start", "End"))]
+        paired = {*chain(*_partners(atoms).items())}
+        whole = [atom.kind in (FROM, UNTIL) and place not in paired for place, atom in enumerate(atoms)]
+        self._first = [atom for atom in compress(atoms, whole) if atom.kind == FROM]
+        self._last = [atom for atom in compress(atoms, whole) if atom.kind == UNTIL]
+        atoms = list(compress(atoms, map(not_, whole)))
         letters: Counter[bytes] = Counter()
         for atom in atoms:
             letters[atom.look] += len(atom.element.text or "") if atom.kind == TEXT else 0
-        self._base = letters.most_common(1)[0][0] if letters else b""
-        self.block = self._read(atoms)
+        unseen = Counter({look: number for look, number in letters.items() if not self._seen_on_spaces(look)})
+        self._base = next((look for look, number in [*unseen.most_common(1), *letters.most_common(1)] if number), b"")
+        self.block = self._read(atoms, _partners(atoms), 0, len(atoms))
 
     def _atoms(self, parent: Any) -> Iterator[Atom]:
         for child in parent:
@@ -111,7 +122,8 @@ class Paragraph:
                 yield from self._atoms(child)
                 yield Atom(END, child)
             elif name not in (*PROPERTIES, *DROPPED):
-                yield Atom(BREAK if name in BREAKS else EMPTY, child)
+                kind = BREAK if name in BREAKS else FROM if name.endswith("Start") else EMPTY
+                yield Atom(UNTIL if name.endswith("End") else kind, child)
 
     def _run(self, run: Any) -> Iterator[Atom]:
         properties = next((child for child in run if local_name(child) == "rPr"), None)
@@ -145,15 +157,22 @@ class Paragraph:
         self._formats.setdefault(key, properties)
         return key
 
-    def _read(self, atoms: Sequence[Atom]) -> Block:
+    def _seen_on_spaces(self, look: bytes) -> bool:
+        properties = self._formats.get(look)
+        found = () if properties is None else {*map(local_name, properties), *properties.attrib}
+        return any(name in found for name in SEEN_ON_SPACES)
+
+    def _read(self, atoms: Sequence[Atom], ends: Mapping[int, int], position: int, last: int) -> Block:
+        """The block of the atoms from a position to another one; `ends` is what `_partners` has found."""
         block: Block = []
-        position = 0
-        while position < len(atoms):
-            atom, end = atoms[position], _partner(atoms, position)
+        while position < last:
+            atom, end = atoms[position], ends.get(position)
             if end is not None and atom.kind == START:
-                block.append(Inline(Wrapper(atom.element), self._read(atoms[position + 1 : end])))
+                block.append(Inline(Wrapper(atom.element), self._read(atoms, ends, position + 1, end)))
+            elif end is not None and atom.kind == FROM:
+                block.append(Inline(Kept([atom], [atoms[end]]), self._read(atoms, ends, position + 1, end)))
             elif end is not None:
-                block.append(self._field(atoms[position : end + 1]))
+                block.append(self._field(atoms, ends, position, end))
             elif atom.kind == TEXT:
                 self._add_text(block, (atom.element.text or "").replace("\n", " "), atom.look)
             else:
@@ -172,15 +191,15 @@ class Paragraph:
         else:
             block.append(Inline(content, [text]))
 
-    def _field(self, atoms: Sequence[Atom]) -> Inline:
-        places = [place for place, atom in enumerate(atoms) if atom.kind == "separate"]
-        separate = places[0] if places else len(atoms) - 1
-        before, text = atoms[: separate + 1], atoms[separate + 1 : -1]
+    def _field(self, atoms: Sequence[Atom], ends: Mapping[int, int], first: int, last: int) -> Inline:
+        kinds = [atom.kind for atom in atoms[first:last]]
+        text = first + kinds.index("separate") + 1 if "separate" in kinds else last
+        before = atoms[first:text]
         code = "".join(atom.element.text or "" for atom in before if atom.kind == CODE)
-        if code.split()[:1] == ["HYPERLINK"] and text and not any(atom.kind == START for atom in before):
-            return Inline(Kept(before, atoms[-1:]), self._read(text))
-        shown = "".join(atom.element.text or "" for atom in text if atom.kind == TEXT)
-        return Inline(Kept(list(_outermost(atoms))), [shown] if shown else [], keep=True)
+        if code.split()[:1] == ["HYPERLINK"] and text < last and not any(atom.kind == START for atom in before):
+            return Inline(Kept(before, [atoms[last]]), self._read(atoms, ends, text, last))
+        shown = "".join(atom.element.text or "" for atom in atoms[text:last] if atom.kind == TEXT)
+        return Inline(Kept(list(_outermost(atoms[first : last + 1]))), [shown] if shown else [], keep=True)
 
     def write(self, block: Block) -> None:
         """Replace the runs by a translation."""
@@ -226,19 +245,39 @@ class Paragraph:
         return run
 
 
-def _partner(atoms: Sequence[Atom], position: int) -> int | None:
-    """Where the wrapper or the field ends that begins with an atom; None for a field that ends outside of it."""
-    ends = {START: END, "begin": "end"}
-    first = atoms[position].kind
-    depths = dict.fromkeys(ends, 0)
-    for place in range(position, len(atoms) if first in ends else 0):
-        for start, end in ends.items():
-            depths[start] += (atoms[place].kind == start) - (atoms[place].kind == end)
-        if depths[first] == 0:
-            return place if first == START or depths[START] == 0 else None
-        if depths[START] < 0:
-            return None
-    return None
+def _partners(atoms: Sequence[Atom]) -> dict[int, int]:
+    """Where wrappers, fields and ranges end, by where they begin.
+
+    None for fields and ranges that cross others or are within more than `DEEPEST`.
+    """
+    found: dict[int, int] = {}
+    opened: list[int] = []
+    for place, atom in enumerate(atoms):
+        if atom.kind in (START, "begin", FROM):
+            opened.append(place)
+            continue
+        crossed = {END: ("begin", FROM), "end": (FROM,)}.get(atom.kind, ())
+        while opened and atoms[opened[-1]].kind in crossed:
+            opened.pop()
+        last = atoms[opened[-1]] if opened else None
+        if last is not None and _ends(last, atom):
+            start = opened.pop()
+            if last.kind == START or len(opened) < DEEPEST:
+                found[start] = place
+    return found
+
+
+def _ends(first: Atom, last: Atom) -> bool:
+    """Whether an atom ends what another one begins."""
+    if (first.kind, last.kind) == (FROM, UNTIL):
+        return _range(first.element) == _range(last.element)
+    return (first.kind, last.kind) in ((START, END), ("begin", "end"))
+
+
+def _range(element: Any) -> tuple[str, str]:
+    """What the start and the end of a bookmark, for example, have in common."""
+    number = next((value for key, value in element.attrib.items() if key.endswith("}id")), "")
+    return local_name(element).removesuffix("Start").removesuffix("End"), number
 
 
 def _outermost(atoms: Sequence[Atom]) -> Iterator[Atom]:

@@ -13,10 +13,12 @@ from pathlib import Path
 from residual_hf.generation.markup import Block
 
 from .document import Document, read_text
-from .literal_text import marked, read_marks, write_marks
+from .literal_text import TAG, marked, read_marks, write_marks
 
 SPEAKER = re.compile(r"\s*(<[^>]*>)*\s*[-–—♪]")
+VOICE = re.compile(r"\s*<v[ .]", re.IGNORECASE)
 """How a line of a subtitle begins that does not continue the one before."""
+WORD = re.compile(f"(?:{TAG.pattern}|[^ ])+")
 TIME = re.compile(r"\s*[\d:.,]+\s*-->\s*\d")
 
 
@@ -48,7 +50,7 @@ class Subtitles(Document):
             if isinstance(part, str):
                 self._parts.append(part)
             else:
-                several = len(part) > 1 and any(map(SPEAKER.match, part))
+                several = len(part) > 1 and any((*map(SPEAKER.match, part), *map(VOICE.match, part[1:])))
                 self._parts.append(0 if several else len(part))
                 self.blocks.append(read_marks(marked(("\n" if several else " ").join(part), decode)))
 
@@ -83,18 +85,22 @@ def _cues(lines: Sequence[str]) -> Iterator[str | list[str]]:
 
 
 def _balanced(text: str, lines: int) -> list[str]:
-    """The text in as many lines of similar length, as far as its words allow."""
+    """The text in as many lines of similar length without their tags, as far as its words allow."""
+    words = [(word, len(TAG.sub("", word))) for word in WORD.findall(text)]
+    length = sum(size + 1 for _, size in words)
 
     def filled(width: int) -> list[str]:
-        found = [""]
-        for word in text.split(" "):
-            if found[-1] and len(found[-1]) + 1 + len(word) > width:
+        found, free = [""], width
+        for word, size in words:
+            if found[-1] and size >= free:
                 found.append(word)
+                free = width - size
             else:
+                free -= size + (found[-1] != "")
                 found[-1] += f" {word}" if found[-1] else word
         return found
 
-    widths = range(-(-len(text) // lines), len(text) + 1)
+    widths = range(-(-length // lines), length + 1)
     return filled(widths[bisect_left(widths, True, key=lambda width: len(filled(width)) <= lines)])
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -107,8 +108,16 @@ class NumberedDocument:
         self._document.write(path, found)
 
 
+AFTER_WORD = re.compile(r"(?:[^\W\d_][^\w\s]*|\d)\Z")
+NOTE = re.compile(r"[\d*†‡§,–-]{1,5}")
+"""What an element has that the model does not read: a number directly after a word."""
+
+
 class Content(NamedTuple):
-    """The content of an element, and whether it is without text: between two spaces, or after a word, as notes are."""
+    """The content of an element, and whether it is without text: between two spaces, or after a word, as notes are.
+
+    Of a note with text, `value` is the element.
+    """
 
     value: Any
     is_word: bool = False
@@ -129,6 +138,8 @@ def numbered(block: Block, contents: list[Content], *, at_start: bool = True) ->
             found.append(piece[1:] if is_word else piece)
             continue
         before, after = _text(previous)[-1:], _text(following)[:1]
+        if NOTE.fullmatch(_text(piece)) and AFTER_WORD.search(_text(previous)) and not after.isalnum():
+            piece = Inline(piece)
         empty = _text(piece) == ""
         if at_start and not found:
             before = " "
@@ -160,7 +171,8 @@ def restored(block: list[Any], contents: list[Content]) -> Block:
                 found[-1] = last[:-1]
         elif content.is_word:
             found.append(" ")
-        found.append(Inline(content.value, restored(pieces, contents), keep))
+        is_note = isinstance(content.value, Inline)
+        found.append(content.value if is_note else Inline(content.value, restored(pieces, contents), keep))
     return found
 
 

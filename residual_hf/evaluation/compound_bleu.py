@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass
 from typing import ClassVar
 
-from residual_hf.base.errors import InputError
+from residual_hf.base.errors import requires
 
 from .metrics import Lines, language_code, tokenized_bleu
 
@@ -32,11 +32,8 @@ class CompoundBLEU:
     is_fast: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
-        try:
+        with requires("moses"):
             import sacremoses  # noqa: F401
-        except ImportError as error:
-            advice = "pip install 'residual_hf[moses]'"
-            raise InputError(f"evaluation.metrics: compound_bleu needs the library sacremoses: {advice}") from error
 
     def compute(self, predictions: Lines, references: Lines, sources: Lines = ()) -> dict[str, float]:
         """The score as `compound_bleu`; sources are not used."""

@@ -51,11 +51,8 @@ class ErrorRate:
         check_lines("predictions", predictions, references)
         if not self.variant:
             predictions, references = ([normalized(line) for line in lines] for lines in (predictions, references))
-        process = jiwer.process_words if self.unit == "wer" else jiwer.process_characters
-        counted = process(list(references), list(predictions))
-        errors = counted.substitutions + counted.deletions + counted.insertions
-        size = counted.substitutions + counted.deletions + counted.hits
-        return {self.unit: 100 * errors / max(size, 1)}
+        rate = jiwer.wer if self.unit == "wer" else jiwer.cer
+        return {self.unit: 100 * rate(list(references), list(predictions))}
 
 
 def normalized(text: str) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from residual_hf.base.errors import InputError, InputSettings
+from residual_hf.base.errors import InputError, InputSettings, requires
 from residual_hf.model.options import option, suggestion
 
 if TYPE_CHECKING:
@@ -261,9 +261,7 @@ def sacrebleu_metrics(names: Sequence[str], lowercase: bool, tokenize: str) -> d
 
 def detokenize(lines: Sequence[str], language: str | None) -> list[str]:
     """Text of lines tokenized by Moses, also with its escapes such as `&apos;`."""
-    try:
+    with requires("moses"):
         from sacremoses import MosesDetokenizer
-    except ImportError as error:
-        raise InputError("pretokenized: moses needs the library sacremoses: pip install sacremoses") from error
     moses = MosesDetokenizer(lang=language_code(language))
     return [moses.detokenize(line.split(" "), unescape=True) for line in lines]

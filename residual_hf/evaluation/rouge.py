@@ -7,7 +7,7 @@ import logging
 from dataclasses import dataclass
 from typing import ClassVar
 
-from residual_hf.base.errors import InputError
+from residual_hf.base.errors import InputError, requires
 
 from .metrics import Lines, check_lines
 
@@ -34,11 +34,8 @@ class Rouge:
     def __post_init__(self) -> None:
         if self.variant not in ("", "stem"):
             raise InputError(f"evaluation.metrics: 'rouge:{self.variant}' given, must be rouge or rouge:stem")
-        try:
+        with requires("rouge"):
             import rouge_score  # noqa: F401
-        except ImportError as error:
-            advice = "pip install 'residual_hf[rouge]'"
-            raise InputError(f"evaluation.metrics: rouge needs the library rouge_score: {advice}") from error
 
     def compute(self, predictions: Lines, references: Lines, sources: Lines = ()) -> dict[str, float]:
         """The scores by the names of `TYPES`; sources are not used."""

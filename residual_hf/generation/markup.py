@@ -9,7 +9,7 @@ translation of its text, and a writer puts them back:
     translate_blocks(translator, blocks)  # [["What is ", Inline("<b>", ["your"]), " name?"], ...]
 
 `content` is whatever the writer needs: a tag, the properties of a run. An element without pieces is an image, a note
-or a comment. With `keep` the text is read with its sentence, but comes back as it was.
+or a comment. With `keep` the text is read with its sentence, but comes back as it was. So do placeholders in text.
 
 Each element occurs once in the result, within the same element as before; so the output is nested properly whatever
 the model writes. An element whose text has no counterpart is empty there. Text is split into sentences at line breaks
@@ -19,18 +19,22 @@ for those who translate sentences of several documents together.
 
 from __future__ import annotations
 
+import re
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache
 from typing import Any, NamedTuple, TypeVar
 
 from residual_hf.model.alignment import Alignment
+from residual_hf.model.placeholders import PLACEHOLDER
 
 from .long_text import space_between
 from .projection import Node, SentencePair, project
 from .sentences import split_sentences
 from .translator import Translator
 
+KEPT = re.compile(f"({PLACEHOLDER.pattern})")
+MOST_PLACEHOLDERS = 1000  # in a block; they are placed together, in quadratic time
 LONGEST_SENTENCE = 200  # tokens; models of sentences lose quality beyond
 
 
@@ -40,6 +44,10 @@ class Inline(NamedTuple):
     content: Any
     pieces: list[str | Inline] = []  # never changed
     keep: bool = False
+
+
+class Placeholder(Inline):
+    """A placeholder within text, whose content is its text."""
 
 
 Block = list[str | Inline]
@@ -136,6 +144,7 @@ class _MarkedText:
 
     def __init__(self, block: Block, language: str, fits: Callable[[str], bool]):
         self.text, self.root = "", Node(None, 0)
+        self._free = MOST_PLACEHOLDERS
         self._read(block, self.root)
         corners = self.root.corners()
         kept = [node for node in self.root.descendants() if node.element.keep and node.start < node.end]
@@ -155,7 +164,13 @@ class _MarkedText:
     def _read(self, block: Block, parent: Node) -> None:
         for piece in block:
             if isinstance(piece, str):
-                self.text += piece
+                parts = KEPT.split(piece, self._free) if self._free else [piece]
+                self._free -= len(parts) // 2
+                for number, part in enumerate(parts):
+                    start = len(self.text)
+                    self.text += part
+                    if number % 2:
+                        parent.children.append(Node(Placeholder(part, [part], True), start, len(self.text)))
             else:
                 node = Node(piece, len(self.text))
                 self._read(piece.pieces, node)
@@ -165,7 +180,7 @@ class _MarkedText:
         parent.end = len(self.text)
 
     def join(self, translations: Sequence[Translation]) -> Block:
-        return project(self.root, self.text, *self._pairs(translations))
+        return _joined(project(self.root, self.text, *self._pairs(translations)))
 
     def aligned(self, translations: Sequence[Translation]) -> Alignment:
         target, pairs = self._pairs(translations)
@@ -192,3 +207,18 @@ class _MarkedText:
             target += written
             start += len(piece)
         return target, pairs
+
+
+def _joined(block: Block) -> Block:
+    """A block whose placeholders are text."""
+    found: Block = []
+    for piece in block:
+        if isinstance(piece, Placeholder):
+            piece = piece.content
+        elif isinstance(piece, Inline) and not piece.keep:
+            piece = piece._replace(pieces=_joined(piece.pieces))
+        if isinstance(piece, str) and found and isinstance(found[-1], str):
+            found[-1] += piece
+        else:
+            found.append(piece)
+    return found

@@ -34,8 +34,8 @@ Range = tuple[int, int]
 class Node:
     """An element of a block and where its text is in that of the block."""
 
-    def __init__(self, element: Any, start: int):
-        self.element, self.start, self.end = element, start, start
+    def __init__(self, element: Any, start: int, end: int | None = None):
+        self.element, self.start, self.end = element, start, start if end is None else end
         self.children: list[Node] = []
 
     def descendants(self) -> Iterator[Node]:
@@ -171,8 +171,12 @@ class _Projection:
             element = child.element
             if element.keep:
                 shown = self.source[child.start : child.end].strip() if is_empty else ""
-                after = " " * (shown != "" and first < units[1] and not self.target[:start].endswith(shown))
-                before += " " * (shown != "" and first == units[1] > units[0])
+                at_end = first == units[1] or not self._is_word(first)
+                glued = at_end and self.target[max(0, start - 1) : start].strip() != ""
+                after = " " * (
+                    shown != "" and first < units[1] and not glued and not self.target[:start].endswith(shown)
+                )
+                before += " " * (shown != "" and glued)
                 found += [before, element, after]
             else:
                 found += [before, element._replace(pieces=self.pieces(child, (first, last), (start, end)))]
@@ -232,16 +236,22 @@ class _AlignedPair:
         return 1.0 if all(inside) or self.weights is None else self.weights[:, inside].sum(1)
 
     def place_of(self, position: int) -> int:
-        """The number of the target unit before which a position of the source text is."""
-        following = bisect_right([end for _, end in self.source_units], position - self.source_start)
+        """The number of the target unit before which a position of the source text is.
+
+        It is behind the translation of a word that it follows without a space.
+        """
+        position -= self.source_start
+        following = bisect_right([end for _, end in self.source_units], position)
         if following == 0 or self.weights is None:
             return 0 if following == 0 else len(self.target_units)
         if following == len(self.source_units):
             return len(self.target_units)
-        column = self.weights[:, following]
-        if column.size and column.max() > 0:
-            return int(column.argmax())
-        return int(self.weights[:, following - 1].argmax()) + 1 if column.size else 0
+        follows_word = self.source_units[following - 1][1] == position and not self.pair.source[position].isalnum()
+        for column, after in ((following - 1, 1), (following, 0))[not follows_word :]:
+            weights = self.weights[:, column]
+            if weights.size and weights.max() > 0:
+                return int(weights.argmax()) + after
+        return int(self.weights[:, following - 1].argmax()) + 1 if len(self.weights) else 0
 
 
 def _in_order(pair: SentencePair, sources: Sequence[Range], targets: Sequence[Range]) -> Array:

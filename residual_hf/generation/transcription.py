@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 
 from transformers import AutoFeatureExtractor
 
-from residual_hf.base.errors import InputError
+from residual_hf.base.errors import InputError, for_all
 from residual_hf.checkpoint import load_checkpoint, model_folder, move_to
-from residual_hf.data.audio import FRAMES, RATE, cut_at_pauses, features, is_silent, recording
+from residual_hf.data.audio import FRAMES, RATE, Recording, cut_at_pauses, features, is_silent, recording
 from residual_hf.model.modeling_speech import ResidualForSpeechSeq2Seq
 
 from .decode import search, to_text
@@ -52,9 +52,8 @@ def transcribe(
     """
     if not longest >= 1:
         raise InputError(f"longest: {longest} given, must be at least 1")
-    recordings = [recording(Path(file)) for file in files]
-    for each in recordings:
-        each.samples()
+    recordings = for_all(recording, map(Path, files))
+    for_all(Recording.check, recordings)
     options: dict[str, Any] = {"trust_remote_code": trust_remote_code, "classes": (ResidualForSpeechSeq2Seq,)}
     model, tokenizer = load_checkpoint(name, **options)
     move_to(model.eval(), device)

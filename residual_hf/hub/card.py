@@ -283,6 +283,12 @@ def compare(run: Run, baseline: Run | None) -> dict[str, Comparison]:
         return {}
     if others != references:
         raise InputError(f"baseline: {other.folder} was scored on other references of data.{split}")
+    for one, text in ((run, ours), (other, theirs)):
+        if len(text) != len(references):
+            raise InputError(
+                f"{one.folder}: {split}.hypotheses.txt has {len(text)} lines, but {split}.references.txt "
+                f"{len(references)}: the files are not of the same run"
+            )
     tokenize, theirs_by = (
         tokenizer_of(one.metrics[split].get("bleu", {}).get("signature", "")) for one in (run, other)
     )

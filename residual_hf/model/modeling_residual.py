@@ -95,7 +95,7 @@ class ResidualModel(ResidualPreTrainedModel):
             )
         if decoder_input_ids is None and decoder_inputs_embeds is None:
             raise ValueError("the decoder needs an input: pass decoder_input_ids, decoder_inputs_embeds or labels")
-        source = input_features if self.config.reads_speech else input_ids
+        source = input_ids if input_features is None else input_features
         if attention_mask is None and source is not None:
             attention_mask = self.encoder.inputs_mask(source)
         if encoder_outputs is None:

@@ -249,7 +249,9 @@ def _other_names(cls: type) -> dict[str, str]:
 
 def _advice(value: Any, hint: Any, declared: Mapping[str, Any]) -> str:
     """Advice for a misspelled choice, and text that YAML reads as something else: `no` as false, a date."""
-    if isinstance(value, str) and (close := suggestion(value, map(str, declared.get("choices") or ()))):
+    choices = [*map(str, declared.get("choices") or ())]
+    is_unclear = isinstance(value, str) and sum(value in choice for choice in choices) > 1
+    if isinstance(value, str) and not is_unclear and (close := suggestion(value, choices)):
         return f"; {close}"
     if str not in (hint, *get_args(hint)) or not isinstance(value, (bool, int, float, date)):
         return ""

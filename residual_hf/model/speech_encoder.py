@@ -1,16 +1,30 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 """The encoder of a speech model: strided convolutions in front of the layers, as in fairseq S2T (Wang et al. 2020)."""
 
-# no `from __future__ import annotations`, as in `modeling_residual.py`
+from __future__ import annotations
+
+from functools import wraps
+from inspect import Signature, signature
+from typing import Any
 
 from torch import Tensor, nn
 from transformers import initialization as init
-from transformers.modeling_outputs import BaseModelOutput
-from transformers.utils import TransformersKwargs
-from typing_extensions import Unpack
 
+from .caches import Method
 from .configuration_residual import ResidualConfig
 from .stacks import ResidualEncoder
+
+
+def of_features(forward: Method) -> Method:
+    """The `forward` of a model of text whose first argument is called `input_features`."""
+    itself, first, *others = signature(forward).parameters.values()
+
+    @wraps(forward)
+    def renamed(self: Any, input_features: Tensor | None = None, *args: Any, **kwargs: Any) -> Any:
+        return forward(self, input_features, *args, **kwargs)
+
+    renamed.__signature__ = Signature([itself, first.replace(name="input_features"), *others])  # type: ignore[attr-defined]
+    return renamed  # type: ignore[return-value]
 
 
 class StridedConv(nn.Conv1d):
@@ -30,7 +44,7 @@ class SpeechFrontEnd(nn.Module):
     """Convolutions with gated linear units: frames (batch, frames, bins) to vectors (batch, frames / 4, d_model).
 
     The last vectors of a recording depend a little on padding behind it, as in fairseq: a convolution reads what the
-    previous one makes of padding.
+    previous one makes of padding. Raises `ValueError` for more frames than `max_source_positions`.
     """
 
     def __init__(self, config: ResidualConfig, scale: float):
@@ -40,9 +54,12 @@ class SpeechFrontEnd(nn.Module):
         inputs, outputs = [config.num_mel_bins, *(c // 2 for c in channels)], [*channels, 2 * config.d_model]
         sizes = zip(inputs, outputs, config.conv_kernel_sizes, strict=True)
         self.convs = nn.ModuleList(StridedConv(*size) for size in sizes)
-        self.scale = scale
+        self.scale, self.most = scale, config.max_source_positions
 
     def forward(self, input_features: Tensor) -> Tensor:
+        if (frames := input_features.shape[1]) > self.most:
+            limit = f"max_source_positions is {self.most}"
+            raise ValueError(f"the encoder received {frames} frames, but {limit}: cut the recording")
         states = input_features.to(next(self.parameters()).dtype).transpose(1, 2)
         for conv in self.convs:
             states = nn.functional.glu(conv(states), dim=1)
@@ -50,7 +67,7 @@ class SpeechFrontEnd(nn.Module):
 
 
 class ResidualSpeechEncoder(ResidualEncoder):
-    """`SpeechFrontEnd` and the layers of an encoder of text."""
+    """`SpeechFrontEnd` and the layers of an encoder of text, from frames (batch, frames, bins) and their mask."""
 
     main_input_name = "input_features"
 
@@ -63,27 +80,7 @@ class ResidualSpeechEncoder(ResidualEncoder):
     def states_mask(self, attention_mask: Tensor) -> Tensor:
         return attention_mask[:, :: 2 ** len(self.config.conv_kernel_sizes)]
 
-    def forward(
-        self,
-        input_features: Tensor | None = None,
-        attention_mask: Tensor | None = None,
-        inputs_embeds: Tensor | None = None,
-        **kwargs: Unpack[TransformersKwargs],
-    ) -> BaseModelOutput:
-        """Map frames (batch, frames, bins) to hidden states (batch, frames / 4, d_model).
-
-        Args:
-            attention_mask: of real frames, (batch, frames); padding is zero and behind them.
-            inputs_embeds: in the place of what the convolutions return.
-
-        Raises `ValueError` for more frames than `max_source_positions`.
-        """
-        if input_features is not None and input_features.shape[1] > self.config.max_source_positions:
-            raise ValueError(
-                f"the encoder received {input_features.shape[1]} frames, but max_source_positions is "
-                f"{self.config.max_source_positions}: cut the recording"
-            )
-        return super().forward(input_features, attention_mask, inputs_embeds, **kwargs)
+    forward = of_features(ResidualEncoder.forward)
 
 
 __all__ = ["ResidualSpeechEncoder"]

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from residual_hf.model.connections import STACKS
 
 from .site_statistics import ActivationRange, BranchShare, SiteStatistics, SiteSums
-from .sites import Place, Site, sublayers, watch
+from .sites import Place, Site, stacks, sublayers, watch
 from .undisturbed import Batch, Batches, as_list, undisturbed
 
 
@@ -32,15 +32,18 @@ def record(model: nn.Module, batches: Batches, *locations: str) -> dict[Site, Te
 
     with undisturbed(model, training=False), watch(model, forward=keep, locations=locations.__contains__):
         for batch in as_list(batches):
-            masks = real_tokens(batch)
+            masks = real_tokens(model, batch)
             model(**batch)
     return {site: torch.cat(tensors) for site, tensors in found.items()}
 
 
-def real_tokens(batch: Batch) -> dict[str, Tensor]:
-    """By stack, which tokens of a batch are no padding, (batch, length)."""
+def real_tokens(model: nn.Module, batch: Batch) -> dict[str, Tensor]:
+    """By stack, which tokens of a batch are no padding, (batch, length); in the encoder of speech, which states."""
     masks = {"decoder": batch["labels"].ne(-100)} if "labels" in batch else {}
-    return masks | ({"encoder": batch["attention_mask"].bool()} if "attention_mask" in batch else {})
+    if "attention_mask" in batch:
+        of_states = getattr(stacks(model).get("encoder"), "states_mask", lambda mask: mask)
+        masks["encoder"] = of_states(batch["attention_mask"]).bool()
+    return masks
 
 
 @dataclass(frozen=True)
@@ -122,14 +125,15 @@ class BranchDependency(Place):
 def branch_dependency(model: nn.Module, batches: Batches) -> list[BranchDependency]:
     """Dependency of each sub-layer on its branch, factors included. Admin (Liu et al. 2020), section 4.
 
-    Sub-layers have no row where no recorded tensor is the shortcut, see `ResidualConnection.shortcut_at`.
+    Sub-layers have no row where no recorded tensor is the shortcut, see `ResidualConnection.shortcut_at`, as between
+    the stages of a ResNet.
     """
     parts = [part for part in sublayers(model) if part.shortcut is not None]
     states = record(model, batches, *{location for part in parts for location in (part.shortcut or "", part.joins)})
     rows = []
     for part in parts:
         sites = part.site(part.shortcut or ""), part.site(part.joins)
-        if not {*sites} <= states.keys():
+        if not {*sites} <= states.keys() or states[sites[0]].shape != states[sites[1]].shape:
             continue
         x, f = (states[site] * part.factor(of) for site, of in zip(sites, ("shortcut", "branch"), strict=True))
         ratio = f.var(-1).mean() / (x + f).var(-1).mean()
@@ -156,6 +160,6 @@ def activation_sums(model: nn.Module, batches: Batches, *, padding: bool) -> Sit
     statistics = SiteStatistics(model)
     with undisturbed(model, training=False), watch(model, forward=statistics.add):
         for batch in as_list(batches):
-            statistics.masks = {} if padding else real_tokens(batch)
+            statistics.masks = {} if padding else real_tokens(model, batch)
             model(**batch)
     return statistics.tensors()

@@ -53,10 +53,9 @@ def rotation_change(model: nn.Module, batch: Batch, seed: int = 0) -> float:
 
 def last_states(model: Any, batch: Batch) -> Tensor:
     """The output of the decoder (batch, length, d_model)."""
-    inputs = model.prepare_decoder_input_ids_from_labels(batch["labels"])
-    mask = batch.get("attention_mask")
-    outputs = model.model(batch["input_ids"], attention_mask=mask, decoder_input_ids=inputs, use_cache=False)
-    return outputs.last_hidden_state
+    inputs = {name: values for name, values in batch.items() if name != "labels"}
+    inputs["decoder_input_ids"] = model.prepare_decoder_input_ids_from_labels(batch["labels"])
+    return model.model(**inputs, use_cache=False).last_hidden_state
 
 
 def rotate(model: Any, rotation: Tensor) -> tuple[Tensor, Tensor]:
@@ -120,7 +119,10 @@ def position_recall(model: nn.Module, batches: Batches, ridge: float = 1e-3) -> 
     states = record(model, batches, "input", "output")
     positions: dict[str, Tensor] = {}
     for stack in {part.stack for part in parts}:
-        masks = [real_tokens(batch)[stack] for batch in as_list(batches)]
+        found = [real_tokens(model, batch) for batch in as_list(batches)]
+        if any(stack not in masks for masks in found):
+            raise InputError("position_recall needs batches with attention_mask and labels, of text or speech")
+        masks = [masks[stack] for masks in found]
         positions[stack] = torch.cat([(mask.cumsum(-1) - 1)[mask] for mask in masks]).double()
     rows = []
     for site, state in states.items():

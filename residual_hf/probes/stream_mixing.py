@@ -61,7 +61,7 @@ def mixing_weights(model: nn.Module, batches: Batches) -> list[MixingWeight]:
         for module in readers:
             hooks.enter_context(module.register_forward_pre_hook(see))
         for batch in as_list(batches):
-            masks = real_tokens(batch)
+            masks = real_tokens(model, batch)
             model(**batch)
     return [
         MixingWeight(name, use, source, weight)

@@ -42,17 +42,21 @@ ELSEWHERE = {
     "architecture": "preset",
 }
 """What other programs call fields of `model`."""
-OF_TEXT: dict[str, Any] = {
-    **dict.fromkeys(f"data.{name}" for name in ("cleaning", "language_tags", "pretokenized", "glossary")),
-    **dict.fromkeys((f"data.{name}" for name in ("bidirectional", "placeholders", "stream")), False),
-    "data.subword_regularization": None,
-    "data.temperature": 1.0,
-    "training.simcut": 0,
-    "tokenizer.joint": True,
-    "decoding.shortlist": False,
+OF_TEXT: dict[str, Any] = {"data.spec_augment": None, "data.features": None}
+OF_PAIRS: dict[str, Any] = {"evaluation.context_window": 0}
+OF_ONE_SIDE: dict[str, Any] = {"training.simcut": 0, "tokenizer.joint": True, "decoding.shortlist": False}
+FIXED = {
+    "translation": OF_TEXT | OF_PAIRS,
+    # both directions have the same language, and no tag tells them apart
+    "summarization": OF_TEXT | OF_PAIRS | {"data.bidirectional": False},
+    "language_modeling": OF_TEXT | {"training.label_smoothing": 0, "training.r_drop": 0} | OF_ONE_SIDE,
+    "speech_recognition": {
+        **dict.fromkeys(f"data.{name}" for name in ("cleaning", "language_tags", "pretokenized", "glossary")),
+        **dict.fromkeys((f"data.{name}" for name in ("bidirectional", "placeholders", "stream")), False),
+        **{"data.subword_regularization": None, "data.temperature": 1.0, **OF_PAIRS, **OF_ONE_SIDE},
+    },
 }
-"""Fields of text, and the value that they must have for speech."""
-SPEECH_COLUMNS: dict[str, Any] = {"source_column": "audio", "target_column": "text"}
+"""The values that fields must have with a task."""
 
 
 @dataclass(frozen=True)
@@ -109,12 +113,13 @@ class Recipe(InputSettings):
 
     def _with_languages(self, specs: tuple[CorpusSpec, ...] | None) -> tuple[CorpusSpec, ...] | None:
         """The corpora with the languages of the recipe, and the columns of speech, where they do not set their own."""
+        columns: dict[str, Any] = {"source_column": "audio", "target_column": "text"} if self.is_speech else {}
         return specs and tuple(
             dataclasses.replace(
                 spec,
                 source_lang=spec.source_lang or self.source_lang,
                 target_lang=spec.target_lang or self.target_lang,
-                **(SPEECH_COLUMNS if self.is_speech and spec.source_column is None and spec.is_keyed else {}),
+                **(columns if spec.source_column is None and (spec.file or spec.jsonl or spec.dataset) else {}),
             )
             for spec in specs
         )
@@ -171,40 +176,31 @@ class Recipe(InputSettings):
             if name in self.model:
                 raise InputError(f"model.{name}: not allowed in a recipe, whose task decides on it")
         is_text, allowed = self.task == "language_modeling", f"with task {self.task!r}"
-        self._check_speech(allowed)
-        if self.task == "summarization":  # both directions have the same language, and no tag tells them apart
-            self.require(not self.data.bidirectional, "data.bidirectional", f"false {allowed}")
         if self.data.is_text != is_text:
             wanted, given = ("text", "sentence pairs") if is_text else ("source and target", "text")
             raise InputError(f"data.train: {given} given, must be {wanted} {allowed}")
+        for name, value in FIXED[self.task].items():
+            word = "null" if value is None else str(value).lower()
+            self.require(attrgetter(name)(self) == value, name, f"{word} {allowed}")
+        self._check_speech(allowed)
         if not is_text:
-            self.require(self.evaluation.context_window == 0, "evaluation.context_window", f"0 {allowed}")
             return
-        training, size = self.training, self.data.block_size
-        for name in ("label_smoothing", "r_drop", "simcut"):
-            self.require(getattr(training, name) == 0, f"training.{name}", f"0 {allowed}")
-        self.require(training.metric in ("nll", "loss"), "training.metric", f"nll or loss {allowed}")
+        size, most = self.data.block_size, self.max_tokens
+        self.require(self.training.metric in ("nll", "loss"), "training.metric", f"nll or loss {allowed}")
         self.require(not self.evaluation.metrics, "evaluation.metrics", f"empty {allowed}: it is scored by perplexity")
-        self.require(self.tokenizer.joint, "tokenizer.joint", f"true {allowed}")
-        self.require(not self.decoding.shortlist, "decoding.shortlist", f"false {allowed}")
-        most = self.max_tokens
         self.require(not (size and most) or size <= most, "data.block_size", f"<= training.max_tokens ({most})")
 
     def _check_speech(self, allowed: str) -> None:
         """Raise `InputError` for fields that do not belong to speech recognition, or only to it."""
         if self.is_speech:
-            for name, value in OF_TEXT.items():
-                word = "null" if value is None else str(value).lower()
-                self.require(attrgetter(name)(self) == value, name, f"{word} {allowed}")
             if self.data.weights:
                 raise InputError(f"data.train.weight: given, must be null {allowed}")
             self.require(self.tokenizer.kind != "pretokenized", "tokenizer.kind", f"another {allowed}")
             metrics = ("nll", "loss", *ERROR_RATES)
             self.require(self.training.metric in metrics, "training.metric", f"one of {', '.join(metrics)} {allowed}")
             return
-        given = {f"data.{name}": getattr(self.data, name) for name in ("spec_augment", "features")}
-        given["model.conv_channels"] = self.model.get("conv_channels")
-        for name, value in (*given.items(), *(("corpus.audio_folder", spec.audio_folder) for spec in self.corpora)):
+        given = [("model.conv_channels", self.model.get("conv_channels"))]
+        for name, value in (*given, *(("corpus.audio_folder", spec.audio_folder) for spec in self.corpora)):
             if value is not None:
                 raise InputError(refusal(name, value, f"null {allowed}"))
         self.require(self.training.metric not in ERROR_RATES, "training.metric", f"none of speech {allowed}")

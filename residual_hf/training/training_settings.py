@@ -51,6 +51,7 @@ ELSEWHERE = {  # Transformers, fairseq, JoeyNMT, OpenNMT
     "eval_steps": "eval_every",
     "validation_freq": "eval_every",
     "valid_steps": "eval_every",
+    "save_steps": "eval_every",
     "logging_steps": "log_every",
     "save_total_limit": "keep_last",
     "metric_for_best_model": "metric",
@@ -76,6 +77,14 @@ class DiagnosticsSettings(InputSettings):
 @dataclass(frozen=True)
 class LoraSettings(InputSettings):
     """Low-rank adapters, which are trained instead of the weights and added to them at the end."""
+
+    also_called = {  # PEFT
+        "rank": "r",
+        "lora_alpha": "alpha",
+        "lora_dropout": "dropout",
+        "target_modules": "targets",
+        "modules_to_save": "also",
+    }
 
     r: int = option(8, minimum=1, help="rank: columns of the first and rows of the second matrix")
     alpha: float = option(16.0, above=0, help="the product is multiplied by `alpha / r`")

@@ -81,6 +81,14 @@ FAULTS = {
         lambda c: sides(c, [f"{line} wa@@ s" for line in c.sources]),
         "source lines have subwords joined by @@",
     ),
+    "split into characters": (
+        lambda c: sides(c, [" ".join(line.replace(" ", "_")) for line in c.sources]),
+        "^100% of the source lines have words split into characters",
+    ),
+    "repeated": (
+        lambda c: sides(c, (c.sources[:100] * 9)[: len(c)], (c.targets[:100] * 9)[: len(c)]),
+        "^8[0-9]% of the pairs repeat others of a sample .data.cleaning.duplicates drops them",
+    ),
     "decoded twice": (
         lambda c: sides(c, targets=[line.encode().decode("cp1252", "replace") for line in c.targets]),
         r"^\d\d% of the target lines have UTF-8 read as Latin-1",

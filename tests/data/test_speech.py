@@ -13,13 +13,14 @@ import torch
 from support.tones import tones, write_tones
 from transformers import Speech2TextFeatureExtractor
 
-from residual_hf.base.errors import InputError
-from residual_hf.data.audio import RATE, cut_at_pauses, extractor, features, recording, recordings
+from residual_hf.base.errors import InputError, for_all
+from residual_hf.checkpoint import extractor
+from residual_hf.data.audio import RATE, Recording, cut_at_pauses, features, recording, recordings
 from residual_hf.data.audio_folder import folder_pairs
 from residual_hf.data.batching import Seq2SeqCollator
 from residual_hf.data.corpus import read_parallel
 from residual_hf.data.data_settings import SPEC_AUGMENT, CorpusSpec, DataSettings, TokenizerSettings
-from residual_hf.data.speech import SpeechCorpus, compute_features, prepare_speech, spec_augment
+from residual_hf.data.speech import SpeechCorpus, features_file, prepare_speech, spec_augment
 from residual_hf.model.configuration_residual import ResidualConfig
 
 CONFIG = ResidualConfig(conv_channels=8, max_source_positions=200, max_position_embeddings=16)
@@ -30,9 +31,10 @@ def manifest(tmp_path_factory):
     return write_tones(tmp_path_factory.mktemp("tones"))
 
 
-def prepared(spec, folder, **settings):
-    data = DataSettings(train=(spec,), valid=(spec,), **settings)
-    texts = {name: [read_parallel(spec)] for name in ("train", "valid")}
+def prepared(spec, folder, valid=None, **settings):
+    splits = {"train": spec, "valid": valid or spec}
+    data = DataSettings(**{name: (each,) for name, each in splits.items()}, **settings)
+    texts = {name: [read_parallel(each)] for name, each in splits.items()}
     tokenizer = TokenizerSettings(vocab_size=300, max_token_length=1)
     return prepare_speech(texts, data, tokenizer, folder, config=CONFIG, max_tokens=None, seed=1)
 
@@ -126,6 +128,28 @@ def test_bad_recordings_are_named(write, message, tmp_path):
         prepared(CorpusSpec(tsv=tmp_path / "bad.tsv"), tmp_path / "run")
 
 
+def test_all_bad_recordings_are_named_at_once(manifest, tmp_path, monkeypatch):
+    monkeypatch.setattr("residual_hf.data.speech.features", None)  # before any features are computed
+    good = manifest.with_name("1.wav")
+    names = [f"{number:02}.wav" for number in range(12)]
+    (tmp_path / "train.tsv").write_text(f"{good}\tlow\n" + "".join(f"{name}\tlow\n" for name in names))
+    (tmp_path / "valid.tsv").write_text("damaged.wav\tlow\n")
+    train, valid = (CorpusSpec(tsv=tmp_path / f"{name}.tsv") for name in ("train", "valid"))
+    with pytest.raises(InputError) as missing:
+        recordings(train, read_parallel(train))
+    assert str(missing.value).splitlines()[1:] == [
+        *(f"train.tsv: {tmp_path / name}: no such file" for name in names[1:10]), "and 2 more"
+    ]  # fmt: skip
+    for name in names:
+        soundfile.write(tmp_path / name, np.zeros(RATE), RATE)
+    (tmp_path / "damaged.wav").write_bytes(b"RIFF no sound")
+    with pytest.raises(InputError) as bad:
+        prepared(train, tmp_path / "run", valid=valid)
+    first, *others = str(bad.value).splitlines()
+    assert first.startswith(f"{tmp_path / 'damaged.wav'}: cannot be read as audio")
+    assert others == [*(f"{tmp_path / name}: is silent" for name in names[:9]), "and 3 more"]
+
+
 def test_long_recordings(manifest, tmp_path):
     spec = CorpusSpec(tsv=manifest)
     assert len(prepared(spec, tmp_path / "dropped", max_length=50).encoded["train"]) == 4
@@ -142,8 +166,8 @@ def test_long_recordings(manifest, tmp_path):
 
 def test_without_soundfile(manifest, monkeypatch):
     monkeypatch.setitem(sys.modules, "soundfile", None)
-    with pytest.raises(InputError, match=r"soundfile is not installed: pip install 'residual_hf\[speech\]'"):
-        recording(manifest.with_name("1.wav")).samples()
+    with pytest.raises(InputError, match=r"^soundfile is not installed: pip install 'residual_hf\[speech\]'$"):
+        for_all(Recording.check, [recording(manifest.with_name(f"{number}.wav")) for number in (1, 2)])
 
 
 def test_channels_are_averaged(tmp_path):
@@ -153,7 +177,7 @@ def test_channels_are_averaged(tmp_path):
 
 
 def test_folders(tmp_path):
-    for name in ("a/one.flac", "a/two.WAV", "b/three.flac"):
+    for name in ("a/one.flac", "a/two.WAV", "a/._two.WAV", "b/three.flac"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).touch()
     (tmp_path / "a/a.trans.txt").write_text("one FIRST WORDS\ntwo SECOND\n")
@@ -168,10 +192,25 @@ def test_folders(tmp_path):
     with pytest.raises(InputError, match="three: has a text, but no audio file"):
         list(folder_pairs(tmp_path))
     (tmp_path / "a/four.wav").touch()
-    with pytest.raises(InputError, match=r"four\.wav: has no text"):
-        list(folder_pairs(tmp_path))
+    (tmp_path / "a/one.wav").touch()
+    (tmp_path / "a/two.txt").write_text("another text")
+    with pytest.raises(InputError) as error:
+        folder_pairs(tmp_path)
+    assert [line[len(str(tmp_path)) + 1 :].partition(",")[0] for line in str(error.value).splitlines()] == [
+        "a/four.wav: has no text", "a/one: has 2 audio files and 1 texts", "a/two: has 1 audio files and 2 texts",
+        "b/three: has a text",
+    ]  # fmt: skip
     with pytest.raises(InputError, match="nowhere: no such folder"):
         read_parallel(replace(spec, audio_folder=tmp_path / "nowhere"))
+
+
+def test_names_of_files_are_not_text(tmp_path):
+    name = "two  spaces, ü 語.WAV"
+    soundfile.write(tmp_path / name, tones("low"), RATE)
+    (tmp_path / "files.csv").write_text(f'audio,text\n"{name}","low  tone"\n', encoding="utf-8")
+    spec = CorpusSpec(file=tmp_path / "files.csv", source_column="audio", target_column="text")
+    corpus = read_parallel(spec)
+    assert [each.source for each in recordings(spec, corpus)] == [tmp_path / name] and corpus.targets == ["low tone"]
 
 
 @pytest.mark.parametrize("embedded", [True, False])
@@ -188,6 +227,13 @@ def test_data_sets_with_audio(embedded, tmp_path):
     assert corpus.targets == [text for i, (_, text) in enumerate(lines) if i != 1]
     for each, row in zip(recordings(spec, corpus), (0, 2, 3), strict=True):
         np.testing.assert_array_equal(each.samples(), recording(manifest.with_name(f"{row}.wav")).samples())
+
+
+def test_data_sets_with_names_of_files(tmp_path):
+    datasets.Dataset.from_dict({"audio": ["1.wav"], "text": ["low"]}).save_to_disk(tmp_path / "set")
+    spec = CorpusSpec(dataset=tmp_path / "set", source_column="audio", target_column="text")
+    with pytest.raises(InputError, match=r"\[train\]: the column audio has no recordings; cast it to datasets.Audio"):
+        recordings(spec, read_parallel(spec))
 
 
 def test_cuts_are_in_pauses():
@@ -211,7 +257,5 @@ def test_corpus_in_memory():
 
 def test_features_of_other_recordings_have_another_name(manifest, tmp_path):
     found = [recording(manifest.with_name(f"{number}.wav")) for number in (1, 2)]
-    compute_features(found, 80, tmp_path, "train")
-    compute_features(found[:1], 80, tmp_path, "train")
-    compute_features(found, 40, tmp_path, "train")
-    assert len(list(tmp_path.glob("train-*.f32"))) == 3
+    files = {features_file(*of, tmp_path, "train") for of in ((found, 80), (found[:1], 80), (found, 40), (found, 80))}
+    assert len(files) == 3

@@ -82,6 +82,12 @@ def test_a_catalogue_keeps_its_encoding(tmp_path, monkeypatch):
     assert 'msgstr "ÜBER"'.encode("latin-1") in upper_cased(monkeypatch, tmp_path / "a.po").read_bytes()
 
 
+def test_an_empty_message_may_have_several_lines(tmp_path, monkeypatch):
+    (tmp_path / "a.po").write_text('msgid "a"\nmsgstr ""\n"" \n  ""\n\nmsgid "b"\nmsgstr ""\n""\n"done"\n')
+    written = upper_cased(monkeypatch, tmp_path / "a.po").read_text()
+    assert written == 'msgid "a"\nmsgstr "A"\n\nmsgid "b"\nmsgstr ""\n""\n"done"\n'
+
+
 XLIFF_1 = """<?xml version="1.0"?>
 <!-- by hand --><xliff xmlns="urn:oasis:names:tc:xliff:document:1.2" xmlns:x="urn:x" version="1.2"><file
 source-language="en"><body>
@@ -129,6 +135,29 @@ def test_white_space_that_xliff_preserves_stays(tmp_path, monkeypatch, version):
     written = upper_cased(monkeypatch, tmp_path / "a.xlf").read_text()
     space = "" if version == "1.2" else ' xml:space="preserve"'
     assert re.search(f"<target{space}[^>]*>  ONE  <g>X\n  TWO</g>\n</target>", written)
+
+
+def test_segments_of_xliff_1_are_filled(tmp_path, monkeypatch):
+    text = '<mrk mtype="seg" mid="0">one.</mrk> <mrk mtype="seg" mid="1">Two {n}.</mrk>'
+    empty = '<mrk mtype="seg" mid="0"/> <mrk mtype="seg" mid="1"/>'
+    unit = f"<trans-unit><source>one. Two {{n}}.</source><seg-source>{text}</seg-source>%s</trans-unit>"
+    content = f"<xliff version='1.2'>{unit % f'<target>{empty}</target>'}{unit % ''}</xliff>"
+    (tmp_path / "a.xlf").write_text(content)
+    written = upper_cased(monkeypatch, tmp_path / "a.xlf").read_text()
+    assert written.count(f">{text.replace('one', 'ONE').replace('Two', 'TWO')}</target>") == 2
+
+
+@pytest.mark.parametrize(
+    "unit",
+    [
+        "<trans-unit><source>one</source><target state='needs-translation'>one</target></trans-unit>",
+        "<segment state='initial'><source>one</source><target>one</target></segment>",
+    ],
+)
+def test_copies_of_the_source_are_translated(tmp_path, monkeypatch, unit):
+    (tmp_path / "a.xlf").write_text(f"<xliff>{unit}{unit.replace('>one</t', '>two</t')}</xliff>")
+    written = upper_cased(monkeypatch, tmp_path / "a.xlf").read_text()
+    assert written.count(">ONE</target>") == written.count(">two</target>") == 1
 
 
 @pytest.mark.parametrize("mark", ['translate="no"', 'mtype="protected"'])

@@ -18,6 +18,9 @@ from residual_hf.documents.formats import read_document
 W = "http://schemas.openxmlformats.org/wordprocessingml/2006/main"
 A = "http://schemas.openxmlformats.org/drawingml/2006/main"
 BOLD, RED = "<w:rPr><w:b/></w:rPr>", '<w:rPr><w:color w:val="FF0000"/></w:rPr>'
+LINK = '<w:rPr><w:rStyle w:val="Link"/></w:rPr>'
+BOOKMARK, UNTIL = '<w:bookmarkStart w:id="1" w:name="b"/>', '<w:bookmarkEnd w:id="1"/>'
+COMMENT, COMMENT_END = (f'<w:commentRange{end} w:id="1"/>' for end in ("Start", "End"))
 BEGIN, SEPARATE, STOP = (f'<w:r><w:fldChar w:fldCharType="{kind}"/></w:r>' for kind in ("begin", "separate", "end"))
 
 
@@ -51,6 +54,7 @@ def word(path, *paragraphs, **files):
     return archive(path, **{"[Content_Types].xml": "<Types/>", "word/document.xml": document, **files})
 
 
+NUMBER = BEGIN + code(" SEQ x ") + SEPARATE + run("1") + STOP
 PARAGRAPHS = {
     "runs of one format": (
         f"<w:pPr><w:jc/></w:pPr>{run('a sm')}<w:proofErr/>{run('all ', '<w:rPr><w:lang/></w:rPr>')}{run('dog')}",
@@ -89,9 +93,44 @@ PARAGRAPHS = {
         BEGIN + code(" TOC ") + SEPARATE + f"<w:hyperlink>{run('TITLE')}</w:hyperlink>",
     ),
     "the end of a field": (run("last") + STOP + run("more"), run("LAST") + STOP + run("MORE")),
-    "bookmarks": (
-        run("one ") + '<w:bookmarkStart w:id="1" w:name="b"/>' + run("two") + '<w:bookmarkEnd w:id="1"/>' + run(" x"),
-        '<w:bookmarkStart w:id="1" w:name="b"/>' + run("ONE TWO X") + '<w:bookmarkEnd w:id="1"/>',
+    "a bookmark": (
+        run("one ")
+        + BOOKMARK
+        + run("two ")
+        + BEGIN
+        + code(" SEQ x ")
+        + SEPARATE
+        + run("1")
+        + STOP
+        + UNTIL
+        + run(" x"),
+        run("ONE ")
+        + BOOKMARK
+        + run("TWO ")
+        + BEGIN
+        + code(" SEQ x ")
+        + SEPARATE
+        + run("1")
+        + STOP
+        + UNTIL
+        + run(" X"),
+    ),
+    "a bookmark without text": (
+        run("one ") + BOOKMARK + UNTIL + run("two"),
+        run("ONE ") + BOOKMARK + UNTIL + run("TWO"),
+    ),
+    "ranges that cross": (
+        run("one ") + BOOKMARK + run("two ") + COMMENT + run("three ") + UNTIL + run("four") + COMMENT_END,
+        BOOKMARK + run("ONE TWO ") + COMMENT + run("THREE FOUR") + COMMENT_END + UNTIL,
+    ),
+    "a range that begins in a field": (
+        BEGIN + BOOKMARK + code(" FORMTEXT ") + SEPARATE + run("1") + STOP + UNTIL + run(" x"),
+        BOOKMARK + BEGIN + code(" FORMTEXT ") + SEPARATE + run("1") + STOP + run(" X") + UNTIL,
+    ),
+    "the end of a range": (run("one ") + UNTIL + run("two"), run("ONE TWO") + UNTIL),
+    "more links than text": (
+        run("see ") + f"<w:hyperlink>{run('our home page', LINK)}</w:hyperlink>" + run(" x"),
+        run("SEE ") + f"<w:hyperlink>{run('OUR HOME PAGE', LINK)}</w:hyperlink>" + run(" X"),
     ),
     "a deletion": (
         run("now ") + "<w:del><w:r><w:delText>not</w:delText></w:r></w:del>" + f"<w:ins>{run('here')}</w:ins>",
@@ -131,6 +170,20 @@ def test_other_parts_of_an_archive_stay(tmp_path, monkeypatch):
                 assert before.read(old) == after.read(new)
         assert after.read("word/header1.xml").endswith(header.replace(">header<", ">HEADER<").encode())
         assert after.read("word/document.xml").startswith(b"<?xml version='1.0' encoding='UTF-8' standalone='yes'?>")
+
+
+def test_the_main_part_of_word_may_have_a_number(tmp_path, monkeypatch):
+    part = f'<w:document xmlns:w="{W}"><w:body><w:p>{run("text")}</w:p></w:body></w:document>'
+    written = upper_cased(monkeypatch, archive(tmp_path / "a.docx", **{"word/document2.xml": part}))
+    assert ">TEXT<" in content(written, "word/document2.xml")
+
+
+@pytest.mark.parametrize("nested", [BOOKMARK, BEGIN + code(' HYPERLINK "x" ') + SEPARATE], ids=["ranges", "fields"])
+def test_deep_nesting_in_a_paragraph(tmp_path, monkeypatch, nested):
+    end = UNTIL if nested == BOOKMARK else STOP
+    source = word(tmp_path / "a.docx", nested * 600 + run("text") + end * 600)
+    written = content(upper_cased(monkeypatch, source), "word/document.xml")
+    assert (written.count(nested), written.count(end), written.count(">TEXT<")) == (600, 600, 1)
 
 
 def test_slides(tmp_path, monkeypatch):

@@ -113,6 +113,29 @@ first
             "- [x] so $a*b*c_1\\,$ for $5 or $10\n\n> an $x\n> \\in y$ end\n\nsum\n$$\na\n= b\n$$\ntext $$c$$\n",
             "- [x] SO $a*b*c_1\\,$ FOR $5 OR $10\n\n> AN $x\n> \\in y$ END\n\nSUM\n$$\na\n= b\n$$\nTEXT $$c$$\n",
         ),
+        (
+            "f.md",
+            "+++\ntitle = 'x'\n+++\n> [!NOTE]\n> so\n\n:::tip Title\nin\n:::\n\n!!! note \"y\"\n    text\n\n"
+            "term\n:  what\n\n*[AB]: short\n[[_TOC_]]\n",
+            "+++\ntitle = 'x'\n+++\n> [!NOTE]\n> SO\n\n:::tip Title\nIN\n:::\n\n!!! note \"y\"\n    TEXT\n\n"
+            "TERM\n:  WHAT\n\n*[AB]: short\n[[_TOC_]]\n",
+        ),
+        (
+            "g.md",
+            'a <!-- kept --> b <?php x ?> <span title="a > b">c</span><br>d\n',
+            'A <!-- kept --> B <?php x ?> <span title="a > b">C</span><br>D\n',
+        ),
+        (
+            "c.srt",
+            '1 --> 2\n<font color="red" face="A">one two three</font>\n{\\an8}four five six\n',
+            '1 --> 2\n<font color="red" face="A">ONE TWO THREE</font>\n{\\an8}FOUR FIVE SIX\n',
+        ),
+        (
+            "b.vtt",
+            "1:00 --> 2:00\n<v A>one</v>\n<v B>two\xa0x</v>\n",
+            "1:00 --> 2:00\n<v A>ONE</v>\n<v B>TWO\xa0X</v>\n",
+        ),
+        ("b.html", "<p>to {{ name }}, %s</p>", "<p>TO {{ name }}, %s</p>"),
         ("e.md", "- {{ n }}, www.a.b[^1] end\n", "- {{ n }}, www.a.b[^1] END\n"),
         (
             "b.srt",  # no empty line between the cues

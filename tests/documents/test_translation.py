@@ -81,6 +81,9 @@ def test_an_interrupted_document_is_continued(tmp_path, monkeypatch):
     assert output.read_text().startswith("LINE"), "until the new one is complete"
 
 
+NOTE = Inline("sup", ["1"])
+
+
 @pytest.mark.parametrize(
     ("source", "read", "written", "restored_as"),
     [
@@ -88,6 +91,12 @@ def test_an_interrupted_document_is_continued(tmp_path, monkeypatch):
         (["see ", Inline("i"), " now"], ["see ", Inline(0), "now"], ["NOW", Inline(0)], ["NOW", " ", Inline("i")]),
         (["a", Inline("note"), " b"], ["a", Inline(0), " b"], ["A ", Inline(0), "B"], ["A", Inline("note"), " B"]),
         ([Inline("ref"), " a"], [Inline(0), "a"], [Inline(0), "A"], [Inline("ref"), " A"]),
+        (["a", NOTE, " b"], ["a", Inline(0), " b"], ["A ", Inline(0), "B"], ["A", NOTE, " B"]),
+        (["10", NOTE, " b"], ["10", Inline(0), " b"], ["B 10", Inline(0)], ["B 10", NOTE]),
+        (["1.", NOTE], ["1.", Inline(0, ["1"])], ["1.", Inline(0, ["1"])], ["1.", NOTE]),
+        (["a.", NOTE], ["a.", Inline(0)], ["A.", Inline(0)], ["A.", NOTE]),
+        (["H", NOTE, "O"], ["H", Inline(0, ["1"]), "O"], [Inline(0, ["H1O"])], [Inline("sup", ["H1O"])]),
+        (["a ", NOTE], ["a ", Inline(0, ["1"])], ["A ", Inline(0, ["1"])], ["A ", NOTE]),
         (["a", Inline("b", ["c"])], ["a", Inline(0, ["c"])], [Inline(0, ["C"]), "A"], [Inline("b", ["C"]), "A"]),
     ],
 )

@@ -31,5 +31,5 @@ def test_a_part_of_a_compound_counts():
 
 def test_the_library_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "sacremoses", None)
-    with pytest.raises(InputError, match=r"compound_bleu needs the library sacremoses: pip install"):
+    with pytest.raises(InputError, match=r"sacremoses is not installed: pip install 'residual_hf\[moses\]'"):
         load_metric("compound_bleu:fr")

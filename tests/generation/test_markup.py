@@ -11,6 +11,7 @@ from support.tiny_translator import SENTENCES, tiny_model, tiny_tokenizer
 
 pytest.importorskip("sentencex", reason="needs the extra 'serve'")
 
+from residual_hf.generation import markup
 from residual_hf.generation.generation_settings import DecodingSettings
 from residual_hf.generation.html_text import BOUNDARIES, DEEPEST, VOID, HTMLText, visible_text
 from residual_hf.generation.markup import Document, Inline, translate_blocks
@@ -171,6 +172,10 @@ def translated(source, *translations):
         ("Nimm <kbd>F1</kbd> oft", "often use F2", "0-1 1-2 2-0", "often use <kbd>F1</kbd>"),
         ("Nimm <kbd>F1</kbd> oft", "often", "2-0", "<kbd>F1</kbd> often"),
         ("Nimm <kbd>en</kbd> oft", "often", "2-0", "<kbd>en</kbd> often"),
+        ("Haus<img src=a> groß ist", "big is the house", "2-1 1-0 0-3", "big is the house<img src=a>"),
+        ("Nimm {a} <b>oft</b>", "often use {a}", "0-1 1-2 2-0", "<b>often</b> use {a}"),
+        ("Nimm {a}, oft", "take, often", "0-0 2-1", "take {a}, often"),
+        ("Nimm das {a}.", "take it.", "0-0 1-1", "take it {a}."),
         (
             "Ein <img src=a> Bild <!-- n --> da",
             "there a picture",
@@ -258,6 +263,13 @@ def test_any_markup_and_translation_give_well_formed_elements(valid):
         assert not tags.wrong and not tags.stack, source
         if valid:
             assert sorted(tags.tags) == sorted(OpenTags(source).tags), source
+
+
+def test_most_placeholders_of_a_block(monkeypatch):
+    monkeypatch.setattr(markup, "MOST_PLACEHOLDERS", 3)
+    found = document("{a} x <i>{b} y</i> {c} {d} z {e}", markup=True)
+    (sentence,) = found.sentences
+    assert found.join([sentence.upper()]) == "{a} X <i>{b} Y</i> {c} {D} Z {E}"
 
 
 def test_nesting_without_end_is_cut():

@@ -23,6 +23,15 @@ def test_baseline_that_cannot_be_compared_is_refused(make_run):
     assert not (run / "model" / "README.md").exists()
 
 
+def test_files_that_were_cut_are_named(make_run):
+    run = make_run()
+    (run / "test.hypotheses.txt").write_text("one line\n")
+    with pytest.raises(
+        InputError, match=r"test.hypotheses.txt has 1 lines, but test.references.txt \d+: the files are"
+    ):
+        write_card(run)
+
+
 def test_existing_card_is_kept(make_run):
     run = make_run()
     card = run / "model" / "README.md"

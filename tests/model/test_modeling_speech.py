@@ -26,7 +26,7 @@ from transformers import (
 )
 
 from residual_hf import ResidualConfig, ResidualForConditionalGeneration, ResidualForSpeechSeq2Seq
-from residual_hf.conversion import convert_transformers
+from residual_hf.cli import main
 from residual_hf.conversion.transformers_models import from_transformers
 from residual_hf.generation.transcription import transcribe
 from residual_hf.model import decoding
@@ -90,7 +90,7 @@ def test_is_speech2text_of_transformers(speech2text, inputs, targets, padded):
     assert_close(actual.sequences_scores, expected.sequences_scores)
 
 
-def test_folders_of_speech2text_are_converted(tmp_path):
+def test_folders_of_speech2text_are_converted(tmp_path, capsys):
     coded = coded_tokenizer(tmp_path)
     names = {
         name: row for row, name in enumerate(dict.fromkeys(["<s>", "<pad>", "</s>", "<unk>", *coded.get_vocab()]))
@@ -103,7 +103,8 @@ def test_folders_of_speech2text_are_converted(tmp_path):
     foreign = randomized(Speech2TextForConditionalGeneration(config)).eval()
     foreign.save_pretrained(tmp_path / "foreign")
     Speech2TextProcessor(Speech2TextFeatureExtractor(), tokenizer).save_pretrained(tmp_path / "foreign")
-    converted = convert_transformers(tmp_path / "foreign", tmp_path / "ours")
+    assert main(["convert", str(tmp_path / "foreign"), "--output-dir", str(converted := tmp_path / "ours")]) == 0
+    assert f"try residual-hf transcribe {converted} FILE" in capsys.readouterr().out
     card = (converted / "README.md").read_text()
     assert "Transcribes speech." in card and "pipeline_tag: automatic-speech-recognition" in card
     soundfile.write(tmp_path / "x.wav", np.random.default_rng(0).normal(0, 0.1, 16_000), 16_000)

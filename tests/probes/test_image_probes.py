@@ -10,6 +10,7 @@ from residual_hf import ResidualConfig, ResidualForImageClassification, Residual
 from residual_hf.base.errors import InputError
 from residual_hf.conversion import fold
 from residual_hf.probes import ablation, dependency, gradients, representations
+from residual_hf.probes.residual_stream import position_recall
 from residual_hf.probes.skip_scale import effective_scale
 
 BATCH = {
@@ -57,6 +58,7 @@ def test_shares_ranges_and_similarities():
     assert (5, 6) in pairs and (1, 6) not in pairs  # states of two stages have no cosine
     assert len(representations.effective_rank(model, BATCH)) == 6
     assert 1 in {row.layer for row in representations.representation_change(model, BATCH)}
+    assert [row.layer for row in representations.branch_dependency(model, BATCH)] == [1, 2, 4, 6]
 
 
 def test_layers_that_reduce_images_stay():
@@ -67,6 +69,8 @@ def test_layers_that_reduce_images_stay():
 def test_what_needs_states_of_one_size_says_so():
     with pytest.raises(InputError, match="those of a ResNet change between stages"):
         dependency.dependency_matrix(resnet(), BATCH)
+    with pytest.raises(InputError, match="position_recall needs batches with attention_mask and labels"):
+        position_recall(resnet(), BATCH)
     with pytest.raises(ValueError, match="ResidualForImageClassification cannot be folded: only models of text"):
         fold(resnet())
 

@@ -27,9 +27,9 @@ from transformers import (
 )
 
 from residual_hf.base.errors import InputError
-from residual_hf.checkpoint import validate_model_folder
+from residual_hf.checkpoint import extractor, validate_model_folder
 from residual_hf.cli import main
-from residual_hf.data.audio import extractor, features
+from residual_hf.data.audio import features
 from residual_hf.data.batching import Seq2SeqCollator
 from residual_hf.data.pipeline import read_corpora
 from residual_hf.evaluation.translation_metric import compute_metrics_for, load_metric
