@@ -60,6 +60,21 @@ def resamples(monkeypatch):
 
 
 @pytest.fixture(scope="module")
+def tokenizer():
+    from support.tiny_translator import tiny_tokenizer
+
+    return tiny_tokenizer()
+
+
+@pytest.fixture(scope="module")
+def model(tokenizer):
+    """The translator of `tokenizer`."""
+    from support.tiny_translator import tiny_model
+
+    return tiny_model(tokenizer)
+
+
+@pytest.fixture(scope="module")
 def small_generated_corpus():
     """The corpus of short trainings, of 300 pairs and 400 tokens."""
     from residual_hf.analysis import short_training as training

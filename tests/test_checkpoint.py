@@ -359,16 +359,6 @@ def test_two_vocabularies(tmp_path):
         validate_model_folder(small)
 
 
-@pytest.fixture(scope="module")
-def tokenizer():
-    return tiny_tokenizer()
-
-
-@pytest.fixture(scope="module")
-def model(tokenizer):
-    return tiny_model(tokenizer)
-
-
 def test_a_folder_that_is_not_empty_is_kept(model, tokenizer, tmp_path):
     (tmp_path / "notes.txt").write_text("mine")
     with pytest.raises(InputError, match=r"folder: .* is not empty; use overwrite=True"):

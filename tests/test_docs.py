@@ -10,6 +10,7 @@ import runpy
 import shutil
 import sys
 import typing
+from functools import cache
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
@@ -32,8 +33,9 @@ from support.documentation import (
 )
 
 import residual_hf
+from residual_hf import cli
 from residual_hf.base.yaml_reader import load_yaml
-from residual_hf.cli import build_parser, main
+from residual_hf.cli import main
 from residual_hf.commands.arguments import parse_overrides
 from residual_hf.model.connections import LN_MODES
 from residual_hf.runs.recipe import Recipe, load_recipe
@@ -41,6 +43,7 @@ from residual_hf.runs.run import train
 
 PAGES = pages()
 RUN = [page for page in PAGES if not page.startswith("examples/")]  # those of examples need their corpora, and hours
+parser = cache(cli.build_parser)
 BLOCKS = [block for page in PAGES for block in read_blocks(page)]
 SHELL = [block for block in BLOCKS if block.language == "bash"]
 ELSEWHERE = {  # how commands begin that are run in other places
@@ -118,7 +121,7 @@ def run(command: Command, block: Block) -> None:
 
 
 def output_of(arguments: list[str]) -> str:
-    options = build_parser().parse_args(arguments)
+    options = parser().parse_args(arguments)
     return options.output_dir or yaml.safe_load(options.recipe.read_text(encoding="utf-8"))["output_dir"]
 
 
@@ -136,7 +139,7 @@ def test_verbs_flags_and_overrides_exist(block, capsys):
         if command.verb is None:
             continue
         try:
-            options = build_parser().parse_args(command.verb)
+            options = parser().parse_args(command.verb)
         except SystemExit:
             pytest.fail(f"{block}: {command}: {capsys.readouterr().err}")
         if options.verb == "train" and str(options.recipe).startswith("examples/"):

@@ -15,9 +15,9 @@ from functools import cache
 import pytest
 from support.documentation import ROOT
 
+from residual_hf import cli
 from residual_hf.analysis.figures.gallery import find_figures
 from residual_hf.base.modes import check_modes
-from residual_hf.cli import build_parser
 from residual_hf.commands.arguments import parse_overrides
 from residual_hf.runs.recipe import load_recipe
 
@@ -73,6 +73,9 @@ def test_commands_of_a_paper_exist(paper, monkeypatch):
             check_command(tuple(shlex.split(line)))
 
 
+parser = cache(cli.build_parser)
+
+
 @cache
 def check_command(words):
     """A command of the package, a script of `examples/` or tests: its arguments, recipes, modes and figures exist."""
@@ -82,7 +85,7 @@ def check_command(words):
     try:
         with contextlib.redirect_stderr(printed):
             if start is not None:
-                options = build_parser().parse_args(words[start + 1 :])
+                options = parser().parse_args(words[start + 1 :])
                 if options.verb == "figures":
                     find_figures(options.names)
             elif words[0] == "python":

@@ -52,11 +52,15 @@ def test_custom_mode_trains_and_comes_back_through_remote_code(tmp_path, monkeyp
     assert "translation_text" in output
 
 
-def test_deep_models_are_checked_at_their_start():
+@pytest.mark.parametrize(
+    ("layers", "of_xskip"), [(4, "finite"), pytest.param(100, "**overflow**", marks=pytest.mark.slow)]
+)
+def test_deep_models_are_checked_at_their_start(layers, of_xskip):
     """100+100 layers of the default mode stay finite in all precisions; without norms and gates they do not."""
-    output = run("depth/initial.py", "--modes", "resi_dual", "xskip", "--width", 16, "--device", "cpu")
+    modes = ("--modes", "resi_dual", "xskip")
+    output = run("depth/initial.py", *modes, "--layers", layers, "--width", 16, "--device", "cpu")
     assert cells(output, "resi_dual")[2:] == ["finite"] * 3
-    assert cells(output, "xskip")[2:] == ["**overflow**"] * 3
+    assert cells(output, "xskip")[2:] == [of_xskip] * 3
 
 
 def test_depth_study_goes_on_where_it_stopped(tmp_path):

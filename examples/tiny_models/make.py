@@ -26,8 +26,8 @@ DECODER = {"decoder_layers": 2, "decoder_attention_heads": 2, "decoder_ffn_dim":
 ENCODER = {"encoder_layers": 2, "encoder_attention_heads": 2, "encoder_ffn_dim": 32}
 
 
-def make_models(folder: Path, modes: list[str]) -> None:
-    """Write two model folders for each mode, `folder/MODE` (an encoder-decoder) and `folder/causal_lm/MODE`.
+def make_models(folder: Path, translators: list[str], language_models: list[str]) -> None:
+    """Write model folders `folder/MODE` for modes of encoder-decoders and `folder/causal_lm/MODE` for decoders alone.
 
     `expected.json` in each holds inputs, logits and greedy tokens.
     """
@@ -38,19 +38,19 @@ def make_models(folder: Path, modes: list[str]) -> None:
     target = tokenizer([target for _, target in pairs[:3]], padding=True, return_tensors="pt").input_ids[:, :6]
     texts_in = {"input_ids": batch.input_ids, "attention_mask": batch.attention_mask}
     prompts = {"input_ids": target, "attention_mask": torch.ones_like(target)}
-    for mode in modes:
-        fields = {"ln_mode": mode, "vocab_size": len(tokenizer), **COMMON, **DECODER}
-        translator = ResidualConfig(**fields, **ENCODER, source_lang="en", target_lang="de")
-        language_model = ResidualConfig(is_decoder_only=True, **fields)
-        for place, model, inputs, more in (
-            (folder / mode, random_model(translator), texts_in, {"decoder_input_ids": target}),
-            (folder / "causal_lm" / mode, random_model(language_model), prompts, {}),
-        ):
-            save_checkpoint(model, tokenizer, place)
+    translator = {**ENCODER, "source_lang": "en", "target_lang": "de"}
+    for modes, home, fields, inputs, more in (
+        (translators, folder, translator, texts_in, {"decoder_input_ids": target}),
+        (language_models, folder / "causal_lm", {"is_decoder_only": True}, prompts, {}),
+    ):
+        for mode in modes:
+            config = ResidualConfig(ln_mode=mode, vocab_size=len(tokenizer), **COMMON, **DECODER, **fields)
+            model = random_model(config)
+            save_checkpoint(model, tokenizer, home / mode)
             with torch.no_grad():
                 expected = {"logits": model(**inputs, **more).logits}
             expected["generated"] = model.generate(**inputs, max_new_tokens=NEW_TOKENS, do_sample=False)
-            write_json(place / "expected.json", {k: v.tolist() for k, v in (inputs | more | expected).items()})
+            write_json(home / mode / "expected.json", {k: v.tolist() for k, v in (inputs | more | expected).items()})
 
 
 def random_model(config: ResidualConfig) -> ResidualForConditionalGeneration | ResidualForCausalLM:
@@ -68,5 +68,5 @@ if __name__ == "__main__":
     parser.add_argument("output_dir", type=Path)
     parser.add_argument("--modes", nargs="+", choices=MODES, default=MODES, metavar="MODE")
     options = parser.parse_args()
-    make_models(options.output_dir, options.modes)
+    make_models(options.output_dir, options.modes, options.modes)
     print(f"{2 * len(options.modes)} models in {options.output_dir}")

@@ -9,6 +9,7 @@ import math
 import os
 from collections.abc import Iterable
 from dataclasses import Field, fields
+from functools import cache
 from typing import TYPE_CHECKING, Any, cast
 
 from huggingface_hub.dataclasses import strict
@@ -357,7 +358,8 @@ class ResidualConfig(PreTrainedConfig):
         """
         if self.__dict__.pop("_awaits_mode", False):
             return
-        for f in fields(self):
+        config_class: type = type(self)
+        for f in fields_with_range(config_class):
             check_declared(f, getattr(self, f.name))
         if self.activation_function != "relu":
             from transformers.activations import ACT2FN  # takes as long to import as PyTorch
@@ -469,6 +471,12 @@ class ResidualConfig(PreTrainedConfig):
             for token in value if isinstance(value, list) else [value]:
                 if token is not None and not 0 <= token < size:
                     raise ValueError(f"{name} {token} is outside the vocabulary of {size} tokens")
+
+
+@cache
+def fields_with_range(config_class: type) -> list[Field]:
+    """The fields that declare choices or bounds; a model of several parts is checked for each of them."""
+    return [f for f in fields(config_class) if f.metadata]
 
 
 def check_declared(f: Field, value: Any) -> None:

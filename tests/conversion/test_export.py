@@ -116,12 +116,14 @@ def test_ctranslate2_excludes_forbidden_tokens(tmp_path):
 LOADERS = {"onnx": load_onnx, "torch": load_torch_export}
 
 
-@pytest.mark.parametrize(("target", "mode"), [("onnx", "resi_dual"), ("torch", "dlcl_post")])
+@pytest.mark.parametrize(
+    ("target", "mode"), [("onnx", "resi_dual"), pytest.param("torch", "dlcl_post", marks=pytest.mark.slow)]
+)
 def test_graphs_search_like_generate(target, mode, tmp_path):
+    """test_export_of_decoders.py has the other target with the search of the same class."""
     needs(target)
     folder = saved(tmp_path / "model", ln_mode=mode, encoder_layers=1, decoder_layers=1)
-    if target == "torch":
-        without_usual_token(folder, forced_bos_token_id=9)
+    without_usual_token(folder, forced_bos_token_id=9)
     assert export(folder, target, tmp_path / "exported").identical == 20
     model, tokenizer = load_checkpoint(folder)
     exported = LOADERS[target](tmp_path / "exported")

@@ -99,8 +99,13 @@ def written(name, folder, form="args", zipped=True, **changes):
     return model, write_checkpoint(folder / "checkpoint.pt", weights, settings, form, zipped)
 
 
-@pytest.mark.parametrize("form", ["args", "cfg", "cfg_with_args"])
-@pytest.mark.parametrize("name", MODELS)
+FORMS = ["args", "cfg", "cfg_with_args"]
+
+
+@pytest.mark.parametrize(
+    ("name", "form"),
+    [(name, FORMS[i % 3]) for i, name in enumerate(MODELS)] + [("post_ln", "cfg"), ("post_ln", "cfg_with_args")],
+)
 def test_every_architecture_keeps_its_logits(name, form, tmp_path):
     model, checkpoint = written(name, tmp_path, form, zipped=form != "args")
     loaded = load_fairseq_model(checkpoint)

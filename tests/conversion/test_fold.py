@@ -33,7 +33,9 @@ PLAIN = {
     "wskip_ln": "post_ln",
     "xskip_ln": "post_ln",
 }
-TYING = list(itertools.product((True, False), repeat=2))
+TIED = (True, True)
+UNTIED = [(True, False), (False, True), (False, False)]
+FIRST_SHORTCUT = ("admin", "deep_norm", "xskip_ln")  # its scale goes into the tables, which may be one or several
 
 
 def build(mode, **fields):
@@ -60,12 +62,16 @@ def test_the_list_of_modes():
     assert {name: LN_MODES[name].folds_into for name in ours} == PLAIN
 
 
-@pytest.mark.parametrize(("share", "tie"), TYING)
 @pytest.mark.parametrize(
-    ("mode", "positions"),
-    [*((mode, "sinusoidal") for mode in PLAIN), *itertools.product(("admin", "rezero_post_ln"), ("learned", "none"))],
+    ("mode", "positions", "tables"),
+    [
+        *((mode, "sinusoidal", TIED) for mode in PLAIN),
+        *itertools.product(("admin", "rezero_post_ln"), ("learned", "none"), [TIED, (False, False)]),
+        *itertools.product((*FIRST_SHORTCUT, "layer_scale"), ("sinusoidal",), UNTIED),
+    ],
 )
-def test_folded_model_has_the_same_logits(mode, positions, share, tie):
+def test_folded_model_has_the_same_logits(mode, positions, tables):
+    share, tie = tables
     fields = {"share_encoder_decoder_embeddings": share, "tie_word_embeddings": tie}
     model = build(mode, position_embedding_type=positions, scale_embedding=True, **fields)
     folded = fold(model)

@@ -65,7 +65,7 @@ def test_random_sequences_are_tokenized_as_by_sacremoses(language):
     """Marks and words in any order: what no corpus holds."""
     draw = random.Random(1)
     parts = [*"ab5.,;:!?()[]&-%$", " ", "  ", " word", " Dr.", "'s", " U.S.", "...", '"', " 1,5", " z.B.", " No.", "ß"]
-    texts = ["".join(draw.choices(parts, k=draw.randint(1, 20))) for _ in range(1500)]
+    texts = ["".join(draw.choices(parts, k=draw.randint(1, 20))) for _ in range(500)]
     expected = [official(text, language, True, True, True) for text in texts]
     found = tokenized(texts, language=language)
     equal = sum(mine == theirs for mine, theirs in zip(found, expected, strict=True))

@@ -2,19 +2,8 @@
 from __future__ import annotations
 
 import pytest
-from support.tiny_translator import tiny_model, tiny_tokenizer
 
 from residual_hf.model import decoding
-
-
-@pytest.fixture(scope="module")
-def tokenizer():
-    return tiny_tokenizer()
-
-
-@pytest.fixture(scope="module")
-def model(tokenizer):
-    return tiny_model(tokenizer)
 
 
 @pytest.fixture

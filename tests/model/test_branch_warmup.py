@@ -170,7 +170,7 @@ def test_a_model_saved_without_warm_up_can_begin_one(tmp_path):
 
 
 def test_updates_compile_nothing_again():
-    model = warming("sandwich_ln", updates=0, encoder_layers=1, decoder_layers=2)
+    model = warming("sandwich_ln", updates=0, encoder_layers=2, decoder_layers=1).get_encoder()
     graphs = []
 
     def count(graph, inputs):
@@ -181,8 +181,8 @@ def test_updates_compile_nothing_again():
     compiled = torch.compile(model, backend=count)
     for _ in range(4):
         with torch.no_grad():
-            output = compiled(SOURCE, attention_mask=SOURCE.ne(1), decoder_input_ids=TARGET).logits
-        assert_near(output, logits(model))
+            actual, expected = (f(SOURCE, attention_mask=SOURCE.ne(1)).last_hidden_state for f in (compiled, model))
+        assert_near(actual, expected)
         compiled_once = len(graphs)
         advance(model, 3)
     assert len(graphs) == compiled_once

@@ -11,13 +11,14 @@ import accelerate
 import peft
 import pytest
 import torch
-from support.models import LABELS, SOURCE, TARGET, every_mode, logits_of, make, randomise
+from support.models import LABELS, SOURCE, TARGET, every_mode, every_shape, logits_of, make, randomise
 from support.single_stacks import causal
 from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.utils import TransformersKwargs
 from typing_extensions import Unpack
 
 from residual_hf import ResidualForImageClassification, ResidualImageConfig
+from residual_hf.model.layers import BRANCHES
 from residual_hf.model.modeling_residual import (
     ResidualDecoder,
     ResidualEncoder,
@@ -98,22 +99,28 @@ class Branch(torch.nn.Module):
 
 @every_mode
 def test_layers_of_a_mode_are_one_graph(mode):
-    """The layers and the boundary of the stream: the rest of a model is the same for all modes."""
+    """The layers and the boundary of the stream: the rest of a model is the same for all modes.
+
+    A decoder where the mode puts something into the branches, which differs between the two attentions.
+    """
     torch._dynamo.reset()
-    stack = randomise(make(mode, None, encoder_layers=1, decoder_layers=2)).model.decoder
-    for layer, name in itertools.product(stack.layers, ("self_attn", "encoder_attn", "ffn")):
+    model = randomise(make(mode, None, encoder_layers=2, decoder_layers=2)).model
+    places = list(itertools.product(model.decoder.layers, BRANCHES.values()))
+    is_inside = mode == "realformer" or any(getattr(layer, name).inner for layer, name in places)
+    for layer, name in places if is_inside else itertools.product(model.encoder.layers, ("self_attn", "ffn")):
         if mode != "realformer" and not getattr(layer, name).inner:  # it adds to the scores
             setattr(layer, name, Branch())
-    states, memory = torch.randn(2, 2, 4, 16)
+    stack = model.decoder if is_inside else model.encoder
+    inputs = torch.randn(1 + is_inside, 2, 4, 16)  # the decoder also reads the memory
     compiled = torch.compile(stack.run_layers, fullgraph=True, backend="eager")
     with torch.no_grad():
-        assert torch.equal(compiled(states, memory), stack.run_layers(states, memory))
+        assert torch.equal(compiled(*inputs), stack.run_layers(*inputs))
 
 
-@pytest.mark.parametrize("mode", ["resi_dual", "pre_ln"])
-def test_training_step_is_one_graph(mode):
+def test_training_step_is_one_graph():
+    """With two streams; test_single_stack_capabilities.py has one."""
     torch._dynamo.reset()
-    model = randomise(make(mode, encoder_layers=1, decoder_layers=1)).train()
+    model = randomise(make("resi_dual", encoder_layers=1, decoder_layers=1)).train()
     plain = gradients(model)
     model.zero_grad()
     compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
@@ -122,9 +129,10 @@ def test_training_step_is_one_graph(mode):
         torch.testing.assert_close(parameter.grad, plain[name], rtol=1e-4, atol=1e-6)
 
 
-@pytest.mark.parametrize("mode", ["resi_dual", "dlcl_pre", "realformer", "normformer"])
-def test_model_is_exported(mode):
-    model = randomise(make(mode, None, encoder_layers=1, decoder_layers=2))
+@pytest.mark.parametrize(("mode", "layers"), [("resi_dual", 1), ("dlcl_pre", 2), ("normformer", 1)])
+def test_model_is_exported(mode, layers):
+    """test_export_of_decoders.py has RealFormer."""
+    model = randomise(make(mode, None, encoder_layers=1, decoder_layers=layers))
     batch, source, target = (torch.export.Dim(name, min=2, max=16) for name in ("batch", "source", "target"))
     shapes = {"input_ids": {0: batch, 1: source}, "attention_mask": {0: batch, 1: source}}
     shapes["decoder_input_ids"] = {0: batch, 1: target}
@@ -164,7 +172,7 @@ def test_a_model_is_dispatched_over_devices_layer_by_layer(tmp_path):
     assert torch.equal(logits_of(loaded), logits_of(model))
 
 
-@every_mode
+@every_shape
 def test_offloaded_weights_give_the_same_logits(mode):
     """Every module loads its own weights when it is called, also the normalized output projection."""
     model = randomise(make(mode, None, fix_norm=True, encoder_layers=1, decoder_layers=2))

@@ -55,7 +55,8 @@ REQUESTS = [
 @pytest.mark.parametrize("mode", MODELS)
 def test_requests_give_the_tokens_of_transformers(mode, served):
     model, generator = make_model(mode, **MODELS[mode]), random.Random(mode)
-    for number, request in enumerate(REQUESTS):
+    of_all = REQUESTS[0], REQUESTS[4], REQUESTS[8]  # the others, with one mode: the search does not see the mode
+    for number, request in enumerate(REQUESTS if mode == "resi_dual" else of_all):
         request = {"max_new_tokens": 20, **prompts(generator), **request}
         found = []
         for loop in ({}, {"custom_generate": transformers_loop}):
@@ -68,7 +69,7 @@ def test_requests_give_the_tokens_of_transformers(mode, served):
         assert torch.equal(output.sequences, found[0]) and type(output).__name__.endswith("DecoderOnlyOutput")
         theirs = model.generate(custom_generate=transformers_loop, **outputs)
         assert set(output.keys()) == set(theirs.keys()) - {CACHE}
-    assert len(served) == 2 * len(REQUESTS)
+    assert len(served) == 2 * (number + 1)
 
 
 def test_prompts_without_a_mask_and_one_that_is_alone(served):

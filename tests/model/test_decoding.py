@@ -7,7 +7,7 @@ import random
 
 import pytest
 import torch
-from support.models import every_mode
+from support.models import OURS, every_mode
 from support.own_search import VOCABULARY, make_model, make_sources, needs_kernels, transformers_loop
 from support.tiny_translator import SENTENCES
 from torch.utils.flop_counter import FlopCounterMode
@@ -43,18 +43,32 @@ def random_request(generator: random.Random, number: int) -> dict:
 @every_mode
 def test_random_requests_give_the_hypotheses_of_transformers(mode, served):
     model, generator = make_model(mode).double(), random.Random(mode)  # no rounding decides between hypotheses
-    for number in range(3):
-        request = random_request(generator, number) | {"return_dict_in_generate": True, "output_scores": number < 2}
-        ours, theirs = model.generate(**request), model.generate(custom_generate=transformers_loop, **request)
-        assert torch.equal(ours.sequences, theirs.sequences), request
-        if request["num_beams"] > 1:
-            assert torch.equal(ours.beam_indices, theirs.beam_indices.long())
-        if request["num_beams"] > 1 and request["output_scores"]:
-            torch.testing.assert_close(ours.sequences_scores, theirs.sequences_scores)
-            found = (ours, theirs)
-            per_token = [model.compute_transition_scores(f.sequences, f.scores, f.beam_indices) for f in found]
-            torch.testing.assert_close(*per_token)
-    assert len(served) == 3
+    number = OURS.index(mode)
+    request = random_request(generator, number) | {"return_dict_in_generate": True, "output_scores": number % 3 < 2}
+    ours, theirs = model.generate(**request), model.generate(custom_generate=transformers_loop, **request)
+    assert torch.equal(ours.sequences, theirs.sequences), request
+    if request["num_beams"] > 1:
+        assert torch.equal(ours.beam_indices, theirs.beam_indices.long())
+    if request["num_beams"] > 1 and request["output_scores"]:
+        torch.testing.assert_close(ours.sequences_scores, theirs.sequences_scores)
+        found = (ours, theirs)
+        per_token = [model.compute_transition_scores(f.sequences, f.scores, f.beam_indices) for f in found]
+        torch.testing.assert_close(*per_token)
+    assert len(served) == 1
+
+
+def test_ways_to_stop_and_least_lengths():
+    """With a penalty that prefers long hypotheses, each of them gives other translations."""
+    model, sources = make_model("resi_dual").double(), make_sources(random.Random(1), 12, left_padded=False)
+    request = {"attention_mask": sources.ne(1), "num_beams": 3, "length_penalty": 3.0, "max_new_tokens": 24}
+    found = []
+    for option in [{"early_stopping": way} for way in (True, False, "never")] + [
+        {"min_new_tokens": n} for n in (4, 5)
+    ]:
+        ours = model.generate(sources, **request, **option)
+        assert torch.equal(ours, model.generate(sources, custom_generate=transformers_loop, **request, **option))
+        found.append(ours.tolist())
+    assert all(found[i] != other for i in range(len(found)) for other in found[:i])
 
 
 @pytest.mark.parametrize("beams", [1, 4])
@@ -80,13 +94,11 @@ def test_every_sentence_has_a_limit_of_its_own(beams):
 @needs_kernels
 @every_mode
 def test_kernels_give_the_hypotheses_of_pytorch(mode, monkeypatch):
-    model, generator = make_model(mode), random.Random(mode)
-    requests = [random_request(generator, number) for number in range(3)]
-    ours = [model.generate(**request) for request in requests]
+    model, request = make_model(mode), random_request(random.Random(mode), OURS.index(mode))
+    found = model.generate(**request)
     assert packed_model(model, "float32") is not None
     monkeypatch.setattr(decoding, "pack_for_kernels", decoding.without_kernels)
-    for request, found in zip(requests, ours, strict=True):
-        assert torch.equal(found, model.generate(**request)), request
+    assert torch.equal(found, model.generate(**request)), request
 
 
 @needs_kernels

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from support.models import SOURCE, TARGET, every_mode, logits_of, make, randomise
+from support.models import OURS, SOURCE, TARGET, every_mode, every_shape, logits_of, make, randomise
 from transformers import EncoderDecoderCache, StaticCache
 from transformers.modeling_outputs import BaseModelOutput
 
@@ -58,14 +58,13 @@ def test_decoding_with_a_cache_equals_the_full_pass(mode, models):
     torch.testing.assert_close(step_by_step(models(mode)), full, rtol=1e-5, atol=tolerance)
 
 
-@every_mode
-@pytest.mark.parametrize("beams", [1, 3])
+@pytest.mark.parametrize(("mode", "beams"), [(mode, 3) for mode in OURS] + [("resi_dual", 1), ("realformer", 1)])
 def test_cache_does_not_change_what_is_generated(mode, beams, models):
     with_cache, without = (generate(models(mode), num_beams=beams, use_cache=use) for use in (True, False))
     assert torch.equal(with_cache, without)
 
 
-@every_mode
+@every_shape
 def test_static_cache_generates_the_same(mode, models):
     dynamic, static = (generate(models(mode), cache_implementation=kind) for kind in (None, "static"))
     assert torch.equal(dynamic, static)

@@ -12,13 +12,20 @@ import torch
 from huggingface_hub.errors import StrictDataclassError
 from support.equations import EQUATIONS
 from support.models import OURS, every_mode
-from support.random_models import CLOSE, build, fresh, outputs_of
+from support.random_models import CLOSE, build, config_of, fresh, outputs_of
 from torch import nn
 
 from residual_hf import ResidualForCausalLM, ResidualForConditionalGeneration
-from residual_hf.model.connections import LN_MODES, ResidualConnection, StreamBoundary, build_connections
+from residual_hf.model.connections import (
+    LN_MODES,
+    ResidualConnection,
+    StreamBoundary,
+    build_connections,
+    layer_places,
+)
 
 N, M = 3, 4  # layers of encoder and decoder
+LAYERS = [("encoder", i) for i in range(N)] + [("decoder", i) for i in range(M)]
 LEGACY = ("admin", "admin_torch", "dlcl_post", "dlcl_pre", "fixup", "rezero", "rezero_post_ln")
 STYLES = dict.fromkeys(OURS, "fairseq_main") | dict.fromkeys(LEGACY, "fairseq_legacy")
 STYLES |= dict.fromkeys(("deep_norm", "deep_norm_gpas", "sub_ln"), "xavier_normal") | {"t_fixup": "t_fixup"}
@@ -29,6 +36,10 @@ WITHOUT_LAYERDROP = ("dlcl_post", "dlcl_pre", "dense_former")  # layers know the
 
 def model_of(mode, **options):
     return fresh(ResidualForConditionalGeneration, mode, options)
+
+
+def options_of(mode, **options):
+    return config_of(ResidualForConditionalGeneration, mode, options).ln_options("encoder")
 
 
 def modules_of(model):
@@ -140,7 +151,7 @@ def test_initial_values(mode, options):
 @initial_cases
 def test_initial_values_without_a_model(mode, options):
     """Those of the constructors; mHC has its static weights from `_init_weights`."""
-    config = model_of(mode, **options).config
+    config = config_of(ResidualForConditionalGeneration, mode, options)
     for stack, depth in (("encoder", N), ("decoder", M)):
         layers = (build_connections(config, stack, layer) for layer in range(depth))
         parts = [LN_MODES[mode].Boundary(config, stack), *(c for layer in layers for c in layer)]
@@ -215,7 +226,7 @@ INVALID = [
 @pytest.mark.parametrize(("mode", "name", "value"), INVALID)
 def test_values_out_of_range_are_refused(mode, name, value):
     with pytest.raises(StrictDataclassError, match=f"{name}: {value!r} given, must be"):
-        model_of(mode, **{name: value})
+        options_of(mode, **{name: value})
 
 
 @pytest.mark.parametrize(
@@ -234,7 +245,7 @@ def test_values_out_of_range_are_refused(mode, name, value):
     ],
 )
 def test_values_at_the_end_of_a_range_are_accepted(mode, options):
-    assert vars(model_of(mode, **options).config.ln_options("encoder")).items() >= options.items()
+    assert vars(options_of(mode, **options)).items() >= options.items()
 
 
 def gains(value, output, ffn_in=None, ffn_out=None, attention=1.0):
@@ -281,17 +292,17 @@ def expected_gains(mode, stack, kind, options):
     ids=str,
 )
 def test_gains_of_initial_weights(mode, options):
-    model = model_of(mode, **options)
+    config = config_of(ResidualForConditionalGeneration, mode, options)
     cls = LN_MODES[mode]
-    for connection in (m for m in model.modules() if isinstance(m, ResidualConnection)):
-        place = connection.place
-        expected = expected_gains(mode, place.stack, place.kind, options)
-        assert {role: cls.init_gain(model.config, place, role) for role in expected} == pytest.approx(expected)
+    for stack, layer in LAYERS:
+        for place in layer_places(config, stack, layer):
+            expected = expected_gains(mode, stack, place.kind, options)
+            assert {role: cls.init_gain(config, place, role) for role in expected} == pytest.approx(expected)
     tables = dict.fromkeys(("encoder", "decoder", "output"), 1.0)
     tables |= {"t_fixup": {"encoder": (9 * N) ** -0.25, "decoder": (9 * M) ** -0.25}, "fixup": {"output": 0}}.get(
         mode, {}
     )
-    assert {table: cls.embedding_gain(model.config, table) for table in tables} == pytest.approx(tables)
+    assert {table: cls.embedding_gain(config, table) for table in tables} == pytest.approx(tables)
 
 
 STARTS = [  # a mode with its options, and the simpler one whose equation it follows at its starting values
@@ -441,12 +452,16 @@ NORMS_ON_BRANCHES = dict.fromkeys(("sandwich_ln", "sandwich_ln_gpas", "peri_ln")
 
 @every_mode
 def test_where_probes_find_the_shortcut_and_the_norm_of_the_branch(mode):
-    for connection in (m for m in model_of(mode).modules() if isinstance(m, ResidualConnection)):
+    config = config_of(ResidualForConditionalGeneration, mode, {})
+    for connection in (c for stack, i in LAYERS for c in build_connections(config, stack, i)):
         expected = SHORTCUTS.get(mode, "input")
         if mode == "span_norm" and connection.place.kind == "feed_forward":
             expected = None  # the input of the layer
         assert connection.shortcut_at == expected
         assert connection.norm_on_branch == NORMS_ON_BRANCHES.get(mode)
+
+
+def test_where_probes_find_the_shortcut_with_options():
     first, second = (layer.ffn_residual for layer in model_of("hybrid_norm", star=True).model.encoder.layers[:2])
     assert (first.shortcut_at, second.shortcut_at) == ("input", "branch.input")
     layer = model_of("siamese_norm", hybrid=True).model.encoder.layers[0]

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import math
+from functools import cache
 
 import pytest
 import torch
@@ -208,6 +209,15 @@ def test_normformer_head_scale_before_the_output_scales_its_weight():
     torch.testing.assert_close(attention(x)[0], before)
 
 
+@cache
+def count_parameters(name):
+    attention = "eager" if name == "realformer" else "sdpa"
+    with torch.device("meta"):
+        config = ResidualConfig(vocab_size=100, ln_mode=name)
+        model = ResidualForConditionalGeneration._from_config(config, attn_implementation=attention)
+    return sum(p.numel() for p in model.parameters())
+
+
 @pytest.mark.parametrize(
     ("mode", "extra"),
     [
@@ -226,14 +236,7 @@ def test_normformer_head_scale_before_the_output_scales_its_weight():
     ],
 )
 def test_number_of_parameters_beside_post_ln_of_the_base_model(mode, extra):
-    def count(name):
-        attention = "eager" if name == "realformer" else "sdpa"
-        with torch.device("meta"):
-            config = ResidualConfig(vocab_size=100, ln_mode=name)
-            model = ResidualForConditionalGeneration._from_config(config, attn_implementation=attention)
-        return sum(p.numel() for p in model.parameters())
-
-    assert count(mode) - count("post_ln") == extra
+    assert count_parameters(mode) - count_parameters("post_ln") == extra
 
 
 def test_deep_norm_is_a_constant_shortcut():

@@ -9,7 +9,7 @@ import pytest
 import torch
 from huggingface_hub.errors import StrictDataclassError
 from safetensors.torch import load_file, save_file
-from support.models import LABELS, OURS, SOURCE, TARGET, every_mode, logits_of, make, randomise
+from support.models import LABELS, OURS, SOURCE, TARGET, every_mode, every_shape, logits_of, make, randomise
 from torch import nn
 
 from residual_hf.model.connections import LN_MODES
@@ -34,7 +34,7 @@ def changed(old, new):
     return (old - new).abs().amax(-1) > 1e-6 * old.abs().max()
 
 
-@every_mode
+@every_shape
 def test_masked_source_tokens_are_not_seen_and_others_are(mode, models):
     model, mask = models(mode), torch.tensor([[1, 1, 1, 1, 1], [1, 1, 1, 0, 0]])
     old = logits_of(model, mask=mask)
@@ -45,7 +45,7 @@ def test_masked_source_tokens_are_not_seen_and_others_are(mode, models):
     assert changed(old, logits_of(model, seen, mask)).tolist() == [[False] * 4, [True] * 4]
 
 
-@every_mode
+@every_shape
 def test_cross_attention_skips_masked_states_and_reads_others(mode, models):
     model, mask = models(mode), SOURCE.ne(1)
     with torch.no_grad():
@@ -79,7 +79,7 @@ def test_decoder_sees_the_past_only(mode, models):
     assert new.tolist() == [[False, False, True, True], [False] * 4]
 
 
-@every_mode
+@every_shape
 def test_masked_target_tokens_are_not_seen(mode, models):
     mask, target = torch.tensor([[1, 0, 1, 1], [1, 1, 1, 1]]), TARGET.clone()
     target[0, 1] = 20
@@ -277,7 +277,7 @@ def test_what_a_checkpoint_lacks_is_reported_and_drawn_anew(models, tmp_path):
     assert all(torch.equal(loaded[n], w) for n, w in weights.items() if n not in lost)
 
 
-@every_mode
+@every_shape
 def test_a_copy_is_independent(mode, models):
     model, old = models(mode), logits_of(models(mode))
     duplicate = copy.deepcopy(model)

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import soundfile
 import torch
+from support.models import SHAPES
 from support.processes import run_forked
-from support.single_stacks import MODES
 from support.tiny_translator import coded_tokenizer
 from torch.testing import assert_close
 from transformers import (
@@ -115,8 +115,8 @@ def test_folders_of_speech2text_are_converted(tmp_path, capsys):
     assert [part.text for part in parts] == tokenizer.batch_decode(tokens, skip_special_tokens=True)
 
 
-@pytest.mark.parametrize("mode", MODES)
-def test_all_modes(mode, inputs, targets, monkeypatch):
+@pytest.mark.parametrize("mode", SHAPES)
+def test_modes_of_every_shape(mode, inputs, targets, monkeypatch):
     model = speech_model(mode)
     with finished_branch_warmup(model):
         loss = model(**inputs, labels=targets).loss

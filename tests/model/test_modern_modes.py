@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import math
+from functools import cache
 
 import pytest
 import torch
@@ -31,8 +32,17 @@ VARIANTS = [(name, {}) for name in MODERN] + [
     ("keel", {}),
     ("span_norm", {}),
 ]
-IDS = ["-".join([name, *map(str, fields.values())]) for name, fields in VARIANTS]
-variants = pytest.mark.parametrize(("mode", "fields"), VARIANTS, ids=IDS)
+
+
+def parametrize(variants):
+    ids = ["-".join([name, *map(str, fields.values())]) for name, fields in variants]
+    return pytest.mark.parametrize(("mode", "fields"), variants, ids=ids)
+
+
+variants = parametrize(VARIANTS)
+with_fields = parametrize([(name, fields) for name, fields in VARIANTS if fields])
+"""For what other files test for every mode without options: test_generation.py, test_modeling_residual.py,
+test_mode_constants.py and test_capabilities.py."""
 
 
 def fill(model, suffix, value):
@@ -44,7 +54,7 @@ def fill(model, suffix, value):
     return model
 
 
-@variants
+@with_fields
 def test_cached_decoding_equals_the_full_pass(mode, fields):
     model = randomise(make(mode, **fields))
     full = logits(model)
@@ -72,7 +82,7 @@ def test_gradient_reaches_every_parameter(mode, fields):
     assert all(p.grad.isfinite().all() for p in model.parameters())
 
 
-@variants
+@with_fields
 def test_saved_model_gives_the_same_numbers(mode, fields, tmp_path):
     model = randomise(make(mode, **fields))
     model.save_pretrained(tmp_path)
@@ -80,7 +90,7 @@ def test_saved_model_gives_the_same_numbers(mode, fields, tmp_path):
     assert torch.equal(logits(loaded), logits(model))
 
 
-@variants
+@with_fields
 def test_initialisation_does_not_depend_on_the_constructor(mode, fields):
     """`_init_weights` sets every parameter a mode adds: a model whose values were lost starts the same."""
     fresh, spoilt = make(mode, **fields), make(mode, **fields)
@@ -94,7 +104,7 @@ def test_initialisation_does_not_depend_on_the_constructor(mode, fields):
         assert torch.equal(a, b), name
 
 
-@variants
+@with_fields
 def test_padding_of_the_source_makes_no_difference(mode, fields):
     model = randomise(make(mode, **fields))
     alone = SOURCE[1:, :3]
@@ -103,10 +113,10 @@ def test_padding_of_the_source_makes_no_difference(mode, fields):
     torch.testing.assert_close(logits(model)[1:], expected, rtol=1e-4, atol=1e-4 * expected.abs().max().item())
 
 
-def test_bfloat16_stays_bfloat16():
-    for mode, fields in VARIANTS:
-        out = logits(make(mode, **fields).to(torch.bfloat16))
-        assert out.dtype == torch.bfloat16 and out.isfinite().all()
+@with_fields
+def test_bfloat16_stays_bfloat16(mode, fields):
+    out = logits(make(mode, **fields).to(torch.bfloat16))
+    assert out.dtype == torch.bfloat16 and out.isfinite().all()
 
 
 @pytest.mark.parametrize(
@@ -377,6 +387,14 @@ def test_one_block_of_attention_residuals_is_the_sum_beside_the_embeddings():
     assert len(stream) == 2
 
 
+@cache
+def count_parameters(name):
+    with torch.device("meta"):
+        config = ResidualConfig(vocab_size=100, ln_mode=name, norm_type="layer_norm")
+        model = ResidualForConditionalGeneration(config)
+    return sum(p.numel() for p in model.parameters())
+
+
 @pytest.mark.parametrize(
     ("mode", "extra"),
     [
@@ -392,10 +410,4 @@ def test_one_block_of_attention_residuals_is_the_sum_beside_the_embeddings():
     ],
 )
 def test_number_of_parameters_beside_pre_ln_of_the_base_model(mode, extra):
-    def count(name):
-        with torch.device("meta"):
-            config = ResidualConfig(vocab_size=100, ln_mode=name, norm_type="layer_norm")
-            model = ResidualForConditionalGeneration(config)
-        return sum(p.numel() for p in model.parameters())
-
-    assert count(mode) - count("pre_ln") == extra
+    assert count_parameters(mode) - count_parameters("pre_ln") == extra

@@ -48,10 +48,14 @@ def test_the_constant_of_ada_norm_is_a_field_of_the_config():
     assert torch.equal(logits(make("pre_ln", norm_type="ada_norm")), logits(two))
 
 
-@pytest.mark.parametrize("norm_type", [ScaleNorm, AdaNorm])
-@pytest.mark.parametrize("mode", [name for name in OURS if LN_MODES[name].attention_implementations is None])
+@pytest.mark.parametrize(
+    ("mode", "norm_type"),
+    [(name, ScaleNorm) for name in OURS if LN_MODES[name].attention_implementations is None]
+    + [(name, AdaNorm) for name in ("post_ln", "resi_dual", "normformer", "fixup")],
+)
 def test_norm_types_work_with_every_mode(mode, norm_type):
-    model = make(mode, norm_type={ScaleNorm: "scale_norm", AdaNorm: "ada_norm"}[norm_type])
+    sizes = {"encoder_layers": 1, "decoder_layers": 2}
+    model = make(mode, norm_type={ScaleNorm: "scale_norm", AdaNorm: "ada_norm"}[norm_type], **sizes)
     norms = [module for module in model.modules() if isinstance(module, norm_type)]
     assert bool(norms) != (mode in WITHOUT_NORMS)
     assert not any(isinstance(module, nn.LayerNorm) for module in model.modules())

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import re
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -46,9 +47,18 @@ OFFICIAL_MODELS = [
 ]
 
 
+load = cache(Fixture)
+
+
+@cache
+def model_of(fixture, attention="sdpa"):
+    """The model of a fixture; tests only read it."""
+    return fixture.model(attention)
+
+
 @pytest.fixture(params=OFFICIAL_MODELS)
 def fixture(request):
-    return Fixture(request.param)
+    return load(request.param)
 
 
 def run(fixture, model, source=None):
@@ -77,7 +87,7 @@ def our_names(name, tensor, config):
 @pytest.mark.parametrize("attention", ["eager", "sdpa"])
 def test_outputs_and_layer_states(fixture, attention):
     with torch.no_grad():
-        outputs = run(fixture, fixture.model(attention))
+        outputs = run(fixture, model_of(fixture, attention))
     source, target = fixture.source.ne(1), fixture.decoder_input.ne(1)
     close(fixture, outputs.encoder_last_hidden_state[source], fixture.output("encoder_out")[source])
     close(fixture, outputs.logits[target], fixture.output("logits")[target])
@@ -100,19 +110,19 @@ def test_padding_side_makes_no_difference(fixture, side):
         row.fill_(1)
         row[slice(len(row) - len(tokens), None) if side == "left" else slice(len(tokens))] = tokens
     with torch.no_grad():
-        logits = run(fixture, fixture.model(), padded).logits
+        logits = run(fixture, model_of(fixture), padded).logits
     target = fixture.decoder_input.ne(1)
     close(fixture, logits[target], fixture.output("logits")[target])
 
 
 def test_loss_and_gradients(fixture):
-    model = fixture.model()
+    model = model_of(fixture)
     labels = fixture.target.masked_fill(fixture.target == 1, -100)
     sums = smoothed_cross_entropy(run(fixture, model).logits, labels, epsilon=0.1, form="fairseq")
     assert sums.nll.item() == pytest.approx(float(fixture.output("nll_sum")), rel=1e-4)
     assert sums.smoothed.item() == pytest.approx(float(fixture.output("label_smoothed_sum")), rel=1e-4)
-    sums.smoothed.backward()
-    gradients = {name: p.grad for name, p in model.named_parameters()}
+    parameters = dict(model.named_parameters())
+    gradients = dict(zip(parameters, torch.autograd.grad(sums.smoothed, list(parameters.values())), strict=True))
     official = fixture.group("grad_norm/")
     largest = max(official.values()).item()
     compared = set()
@@ -176,9 +186,7 @@ def test_initial_standard_deviations(name):
 
 
 def test_the_documentation_names_the_modes_with_official_outputs():
-    modes = {
-        Fixture(name).config().stack_ln_mode(stack) for name in OFFICIAL_MODELS for stack in ("encoder", "decoder")
-    }
+    modes = {load(name).config().stack_ln_mode(stack) for name in OFFICIAL_MODELS for stack in ("encoder", "decoder")}
     text = (Path(__file__).parents[2] / "docs" / "modes.md").read_text(encoding="utf-8")
     named = re.search(r"The outputs of (.*?) are also compared with those of official code", text, re.DOTALL)[1]
     assert re.findall(r"`(\w+)`", named) == sorted(modes)

@@ -1,11 +1,16 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
-"""Every mode of the catalogue, saved, gives the same outputs where only Transformers is installed."""
+"""Every mode of the catalogue, saved, gives the same outputs where only Transformers is installed.
+
+As decoders alone, a mode of each shape: `test_single_stack.py` has the others with the package, whose code all
+folders hold.
+"""
 
 from __future__ import annotations
 
 import runpy
 from pathlib import Path
 
+from support.models import SHAPES
 from support.processes import run_forked
 
 ROOT = Path(__file__).parents[2]
@@ -25,7 +30,7 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_N
 folder, *modes = sys.argv[1:]
 classes = {{}}
 places = [(AutoModelForSeq2SeqLM, folder, mode) for mode in modes]
-for auto, home, mode in [*places, *((AutoModelForCausalLM, folder + "/causal_lm", mode) for mode in modes)]:
+for auto, home, mode in [*places, *((AutoModelForCausalLM, folder + "/causal_lm", mode) for mode in {SHAPES!r})]:
     place = home + "/" + mode
     with open(place + "/expected.json") as file:
         expected = {{name: torch.tensor(values) for name, values in json.load(file).items()}}
@@ -63,9 +68,9 @@ def test_the_catalogue_is_complete():
 
 
 def test_same_tokens_without_the_package(tmp_path):
-    MAKE["make_models"](tmp_path / "saved", MODES)
+    MAKE["make_models"](tmp_path / "saved", MODES, SHAPES)
     places = [tmp_path / "saved" / mode for mode in MODES]
-    places += [tmp_path / "saved" / "causal_lm" / mode for mode in MODES]
+    places += [tmp_path / "saved" / "causal_lm" / mode for mode in SHAPES]
     code = {tuple((path.name, path.read_bytes()) for path in sorted(place.glob("*.py"))) for place in places}
     assert len(code) == 1
     run_forked("-c", SCRIPT, tmp_path / "saved", *MODES, cwd=tmp_path, HF_MODULES_CACHE=str(tmp_path / "modules"))

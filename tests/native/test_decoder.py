@@ -24,7 +24,7 @@ from residual_hf.native.support import missing_support
 from residual_hf.native.weights import LargePages
 
 pytestmark = needs_kernels
-PAD, BEAMS, STEPS = 1, 3, 9
+PAD, BEAMS, STEPS = 1, 3, 7
 MODES = ["post_ln", "pre_ln", "resi_dual"]
 INSIDE = ["hybrid_norm", "mhc", "normformer", "realformer", "sub_ln"]  # modes that change sub-layers or join streams
 SIZES = {
@@ -149,8 +149,9 @@ def bfloat16_errors(model):
     return float((rounded_states - states).norm() / states.norm()), float(per_step.max())
 
 
-@pytest.mark.parametrize("sizes", SIZES)
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize(
+    ("mode", "sizes"), [("resi_dual", sizes) for sizes in SIZES] + [(mode, "odd") for mode in ("post_ln", "pre_ln")]
+)
 def test_low_precision(isa, mode, sizes):  # noqa: F811
     model = model_of(mode, **SIZES[sizes])
     encoder_error, decoder_error = bfloat16_errors(model)

@@ -29,7 +29,7 @@ def in_two_directions(folder, side, **training):
     return from_mapping(Recipe, values)
 
 
-@pytest.fixture(scope="module", params=["source", "target"])
+@pytest.fixture(scope="module", params=["source", pytest.param("target", marks=pytest.mark.slow)])
 def both(request, tmp_path_factory):
     folder = tmp_path_factory.mktemp(request.param)
     recipe = in_two_directions(folder, request.param, max_updates=240, eval_every=240, lr=1.5e-2, label_smoothing=0.0)

@@ -2,6 +2,8 @@
 """Short training runs that test_distributed.py starts in one process or several; prints their figures as JSON.
 
 python distributed_run.py FOLDER '{"ddp": {"settings": {"update_freq": 2}}}'
+
+Then the command trains the recipe in the folder, twice: its folder is refused the second time.
 """
 
 from __future__ import annotations
@@ -92,6 +94,7 @@ if __name__ == "__main__":
     figures = {name: train(folder / name, **run) for name, run in runs.items()}
     if PartialState().is_main_process:
         print("FIGURES", json.dumps(figures))
+    assert main(["train", str(folder / "recipe.yaml")]) == 0
     assert main(["train", str(folder / "recipe.yaml")]) == 2  # says on stderr why not
     shutdown_process_group()
     threads = [path.read_text().strip() for path in Path("/proc/self/task").glob("*/comm")]

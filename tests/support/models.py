@@ -56,6 +56,11 @@ def encoder_in_and_out(model):
 
 OURS = sorted(name for name, mode in LN_MODES.items() if mode.__module__.startswith("residual_hf."))
 every_mode = pytest.mark.parametrize("mode", OURS)
+SHAPES = ["attention_residuals", "b2t", "branch_norm", "mhc", "normformer", "pre_ln_gpas", "realformer", "resi_dual"]
+"""A mode of each shape of connection, for what does not depend on its equation: members that every layer adds, the
+input of the layer, one member and a warm-up, several members, modules in the branches, a gate of the layer, scores,
+two members."""
+every_shape = pytest.mark.parametrize("mode", SHAPES)
 LABELS = torch.tensor([[11, 12, 13, 2], [14, 15, 2, -100]])
 
 

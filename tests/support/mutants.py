@@ -124,7 +124,7 @@ def start(mutant: Mutant, tests: list[str]) -> int:
     status = 1
     try:
         check(modes_of(mutant.file))
-        status = int(pytest.main(["-x", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", *tests])) if tests else 0
+        status = int(pytest.main(["-x", "-q", "-p", "no:cacheprovider", "-n", "0", *tests])) if tests else 0
     finally:
         os._exit(status)
 

@@ -29,9 +29,8 @@ STACK = {"dropout": Factors(), "t": UPDATES}
 """What a stack of an equation has in common with the models of `build`."""
 
 
-def fresh(architecture, mode, options, **fields):
-    """A model of 3 layers in a stack (4 in a decoder beside an encoder) with its initial parameters."""
-    torch.manual_seed(0)
+def config_of(architecture, mode, options, **fields):
+    """Of a model of 3 layers in a stack (4 in a decoder beside an encoder)."""
     sizes = {"vocab_size": 13, "d_model": WIDTH, "encoder_layers": 3, "decoder_layers": 4}
     sizes |= {f"{stack}_attention_heads": HEADS for stack in ("encoder", "decoder")}
     sizes |= {f"{stack}_ffn_dim": 12 for stack in ("encoder", "decoder")}
@@ -39,10 +38,15 @@ def fresh(architecture, mode, options, **fields):
         stack = "decoder" if architecture is ResidualForCausalLM else "encoder"
         sizes = {"vocab_size": 13, "d_model": WIDTH, "num_hidden_layers": 3, "num_attention_heads": HEADS}
         sizes |= {"intermediate_size": 12, f"is_{stack}_only": True}
-    config = ResidualConfig(
+    return ResidualConfig(
         ln_mode=mode, ln_mode_options=options, position_embedding_type="none", dropout=0.0, **sizes, **fields
     )
-    return architecture._from_config(config, attn_implementation="eager")
+
+
+def fresh(architecture, mode, options, **fields):
+    """A model of `config_of` with its initial parameters."""
+    torch.manual_seed(0)
+    return architecture._from_config(config_of(architecture, mode, options, **fields), attn_implementation="eager")
 
 
 def build(architecture, mode, options, **fields):

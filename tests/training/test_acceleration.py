@@ -23,6 +23,7 @@ from residual_hf.training.acceleration import accelerated
 
 SERVED = ["post_ln", "pre_ln", "resi_dual", "deep_norm", "keel", "hyper_connections", "mhc"]
 ALSO_SERVED = ["admin", "b2t", "dlcl_pre", "hybrid_norm", "mix_ln", "xskip_ln"]
+RMS_NORM = ["post_ln", "pre_ln", "resi_dual", "deep_norm_gpas", "mhc", "attention_residuals", "sandwich_ln"]
 WITHOUT_NORMS = ["b2t_no_ln", "fixup", "rezero", "skip_init", "t_fixup", "xskip"]
 WITHOUT = ["attention_residuals", "layer_scale", "sandwich_ln", "siamese_norm"]
 
@@ -42,8 +43,10 @@ def model_of(ln_mode, **fields):
 
 
 @needs_kernels
-@pytest.mark.parametrize("norm_type", ["layer_norm", "rms_norm"])
-@pytest.mark.parametrize("ln_mode", sorted(LN_MODES))
+@pytest.mark.parametrize(
+    ("ln_mode", "norm_type"),
+    [(mode, "layer_norm") for mode in sorted(LN_MODES)] + [(mode, "rms_norm") for mode in RMS_NORM],
+)
 def test_gradients_equal_those_without_kernels(ln_mode, norm_type):
     options = {"ln_mode_options": {"dual_scale": 0.3}} if ln_mode == "resi_dual" else {}
     attention = (LN_MODES[ln_mode].attention_implementations or ("sdpa",))[0]

@@ -31,11 +31,10 @@ RUNS = {
 
 @pytest.fixture(scope="module")
 def in_two_processes(tmp_path_factory):
-    """Folder and figures of `RUNS` in two processes, which are then refused the folder `run`, and what they print."""
+    """Folder and figures of `RUNS` in two processes, which then train a recipe, and what they print."""
     folder = tmp_path_factory.mktemp("two")
-    (folder / "recipe.yaml").write_text(yaml.safe_dump(make_recipe(folder).as_dict()))
-    (folder / "run").mkdir()
-    (folder / "run" / "mine").write_text("mine")
+    recipe = make_recipe(folder, max_updates=12, eval_every=6)
+    (folder / "recipe.yaml").write_text(yaml.safe_dump(recipe.as_dict()))
     done = run_forked(SCRIPT, folder, json.dumps(RUNS), processes=2)
     figures = next(line for line in done.stdout.splitlines() if line.startswith("FIGURES"))
     return folder, json.loads(figures.removeprefix("FIGURES")), done.stderr
@@ -83,10 +82,24 @@ def test_processes_share_one_profile(in_two_processes, tmp_path):
     assert in_two_processes[1]["admin"]["admin_profile"] == alone
 
 
+def test_the_command_makes_one_run_of_all_processes(in_two_processes):
+    check_run(in_two_processes[0] / "run")
+
+
+def check_run(run):
+    """One folder, one tokenizer, one log, one table of scores, whatever the number of processes."""
+    assert read_json(run / "run.json")["processes"] == 2
+    assert read_json(run / "metrics.json")["test"]["bleu"]["value"] >= 0
+    assert len((run / "test.hypotheses.txt").read_text().splitlines()) == 9
+    assert [r["step"] for r in read_json_lines(run / "metrics.jsonl") if "eval_bleu" in r] == [6, 12]
+    assert (run / "model" / "model.safetensors").exists()
+    assert not list(run.rglob("*.tmp"))
+
+
 def test_processes_refuse_a_folder_that_is_not_empty(in_two_processes):
     folder, _, errors = in_two_processes
     assert "exists and is not empty; use --overwrite" in errors
-    assert [path.name for path in (folder / "run").iterdir()] == ["mine"]
+    assert [r["step"] for r in read_json_lines(folder / "run" / "metrics.jsonl") if "eval_bleu" in r] == [6, 12]
 
 
 def accelerate(config, folder, command, **environment):
@@ -111,14 +124,9 @@ def launched(tmp_path_factory):
     return accelerate("cpu.yaml", tmp_path_factory.mktemp("cpu"), ["-m", "residual_hf_cli"])
 
 
+@pytest.mark.slow  # two new processes that import PyTorch; those of `in_two_processes` are copies of one that has
 def test_accelerate_launches_the_command(launched):
-    """One folder, one tokenizer, one log, one table of scores, whatever the number of processes."""
-    assert read_json(launched / "run.json")["processes"] == 2
-    assert read_json(launched / "metrics.json")["test"]["bleu"]["value"] >= 0
-    assert len((launched / "test.hypotheses.txt").read_text().splitlines()) == 9
-    assert [r["step"] for r in read_json_lines(launched / "metrics.jsonl") if "eval_bleu" in r] == [6, 12]
-    assert (launched / "model" / "model.safetensors").exists()
-    assert not list(launched.rglob("*.tmp"))
+    check_run(launched)
 
 
 @pytest.mark.slow

@@ -130,7 +130,14 @@ def test_a_run_saves_plain_checkpoints_and_ends_with_a_plain_model(tmp_path, rec
     torch.testing.assert_close(mean[name], (both[0] + both[1]) / 2)
 
 
-@pytest.mark.parametrize("fields", [{}, {"ema_decay": 0.5}, {"average": 2}], ids=["best", "ema", "average"])
+@pytest.mark.parametrize(
+    "fields",
+    [
+        pytest.param({}, id="best"),
+        pytest.param({"ema_decay": 0.5}, id="ema", marks=pytest.mark.slow),
+        pytest.param({"average": 2}, id="average", marks=pytest.mark.slow),
+    ],
+)
 def test_a_resumed_run_ends_with_the_same_weights(tmp_path, recipe, fields):
     whole = replace(changed(recipe, "training", eval_bleu=False, **fields), data=replace(recipe.data, test=None))
     train(whole)

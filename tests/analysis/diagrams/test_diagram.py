@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from support.models import SHAPES
 from torch import nn
 from torch.overrides import TorchFunctionMode
 
@@ -92,8 +93,9 @@ def run_real_stack(name: str, stack: str, depth: int) -> Counter[str]:
 
 
 @needs_dot
-@pytest.mark.parametrize("stack", ["encoder", "decoder"])
-@pytest.mark.parametrize("name", OURS)
+@pytest.mark.parametrize(
+    ("name", "stack"), [(name, "decoder") for name in OURS] + [(name, "encoder") for name in SHAPES]
+)
 def test_wiring_has_the_norms_branches_and_additions_of_a_model(name, stack):
     wiring = trace_stack(name, stack)
     depth = sum(block.layers for block in wiring.blocks)
