@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import soundfile
 import torch
-from support.models import SHAPES
+from support.models import every_shape
 from support.processes import run_forked
 from support.tiny_translator import coded_tokenizer
 from torch.testing import assert_close
@@ -115,7 +115,7 @@ def test_folders_of_speech2text_are_converted(tmp_path, capsys):
     assert [part.text for part in parts] == tokenizer.batch_decode(tokens, skip_special_tokens=True)
 
 
-@pytest.mark.parametrize("mode", SHAPES)
+@every_shape
 def test_modes_of_every_shape(mode, inputs, targets, monkeypatch):
     model = speech_model(mode)
     with finished_branch_warmup(model):

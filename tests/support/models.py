@@ -60,7 +60,9 @@ SHAPES = ["attention_residuals", "b2t", "branch_norm", "mhc", "normformer", "pre
 """A mode of each shape of connection, for what does not depend on its equation: members that every layer adds, the
 input of the layer, one member and a warm-up, several members, modules in the branches, a gate of the layer, scores,
 two members."""
-every_shape = pytest.mark.parametrize("mode", SHAPES)
+every_shape = pytest.mark.parametrize(
+    "mode", [*SHAPES, *(pytest.param(mode, marks=pytest.mark.slow) for mode in OURS if mode not in SHAPES)]
+)
 LABELS = torch.tensor([[11, 12, 13, 2], [14, 15, 2, -100]])
 
 
