@@ -96,6 +96,7 @@ def test_loss_memory_shows_that_the_fused_loss_holds_no_logits():
     assert figures["peak_mb"]["fused"] < figures["logits_mb"] < figures["peak_mb"]["plain"]
 
 
+@pytest.mark.slow
 def test_decode_speed_compares_all_candidates_by_default(tmp_path, monkeypatch):
     """Four sentences of four tokens each."""
     pytest.importorskip("ctranslate2", reason="the extra [ctranslate2] is not installed")

@@ -43,6 +43,7 @@ from residual_hf.runs.run import train
 
 PAGES = pages()
 RUN = [page for page in PAGES if not page.startswith("examples/")]  # those of examples need their corpora, and hours
+SLOW = {"docs/hyperparameter_search.md": pytest.mark.slow}
 parser = cache(cli.build_parser)
 BLOCKS = [block for page in PAGES for block in read_blocks(page)]
 SHELL = [block for block in BLOCKS if block.language == "bash"]
@@ -77,7 +78,7 @@ def folder(written, tmp_path, monkeypatch):
     LN_MODES.update(known)
 
 
-@pytest.mark.parametrize("page", RUN)
+@pytest.mark.parametrize("page", [pytest.param(page, marks=SLOW.get(page, ())) for page in RUN])
 def test_page_runs_from_its_top_to_its_end(page, folder, monkeypatch):
     module = ModuleType("page")  # where dataclasses look for the names in annotations
     monkeypatch.setitem(sys.modules, "page", module)

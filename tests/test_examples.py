@@ -42,6 +42,7 @@ def cells(output, mode):
     return [cell.strip() for cell in line.strip("|").split("|")][1:]
 
 
+@pytest.mark.slow
 def test_custom_mode_trains_and_comes_back_through_remote_code(tmp_path, monkeypatch):
     run_programs_forked(monkeypatch)
     try:
@@ -63,6 +64,7 @@ def test_deep_models_are_checked_at_their_start(layers, of_xskip):
     assert cells(output, "xskip")[2:] == [of_xskip] * 3
 
 
+@pytest.mark.slow
 def test_depth_study_goes_on_where_it_stopped(tmp_path):
     file = tmp_path / "runs.jsonl"
     small = ("--depths", 2, "--warmups", 0, "--updates", 3, "--max-tokens", 128, "--width", 16, "--device", "cpu")

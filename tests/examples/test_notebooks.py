@@ -38,12 +38,14 @@ def test_every_notebook_has_a_test():
     assert {path.stem for path in NOTEBOOKS.glob("*.ipynb")} == {"translate_your_own", "does_not_train"}
 
 
+@pytest.mark.slow
 def test_translate_your_own(capsys):
     names = run("translate_your_own.ipynb")
     assert names["metrics"]["updates"] == 150 and len(names["translations"]) == 5
     assert "on the test set" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_does_not_train(small_generated_corpus):
     """Smaller than there; the gradients of 8 layers already differ."""
     matplotlib.use("Agg")

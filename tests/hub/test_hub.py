@@ -257,6 +257,7 @@ def test_what_cannot_be_pulled_is_named(with_the_package, case, message):
     assert "Traceback" not in error
 
 
+@pytest.mark.slow
 def test_without_the_package(hub, runs, pushed, with_the_package, tmp_path):
     script = START + WITHOUT_THE_PACKAGE + "trusted = {'trust_remote_code': True}\n" + PULL + PRINT
     answers = process(script, hub, tmp_path, cases=WITHOUT_THE_PACKAGE_CASES)

@@ -88,6 +88,7 @@ def test_admin_is_profiled_with_a_batch_of_the_trainer():
     assert ResidualForCausalLM(model.config).config.admin_profile == profile
 
 
+@pytest.mark.slow
 def test_gradients_of_36_layers_do_not_vanish_without_cross_attention():
     """The norms of dL/dw that fairseq's decoder without cross-attention has; those of the first layer depend on the
     seed by 20 %."""

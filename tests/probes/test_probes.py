@@ -168,6 +168,7 @@ def test_pre_ln_representations_collapse():
     assert cosine["pre_ln"] > 0.97 > cosine["post_ln"]
 
 
+@pytest.mark.slow
 def test_output_change_grows_linearly_in_post_ln_and_logarithmically_in_pre_ln():
     fits = {}
     for mode in ("post_ln", "pre_ln"):

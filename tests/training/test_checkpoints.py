@@ -168,6 +168,7 @@ def test_averaging_more_than_is_kept_is_refused(tmp_path):
         make_recipe(tmp_path, average=5)
 
 
+@pytest.mark.slow
 def test_a_killed_run_resumes_to_the_same_weights(tmp_path):
     """kill -9 within an epoch: the resumed run ends in the weights of one that nobody killed, bit for bit.
 
