@@ -72,7 +72,7 @@ def peak() -> float:
 
 def table(size: str, dtype: str, case: str, repeats: int, best: float) -> None:
     sentences, beams = CASES[case]
-    rows, decoder = sentences * beams, NativeDecoder(make_model(size, "resi_dual"), dtype, encoder=False)
+    rows, decoder = sentences * beams, NativeDecoder(make_model(size, "resi_dual"), dtype)
     stack = decoder.decoder
     step = seconds_of(steps(decoder, sentences, beams), repeats) / STEPS
     print(f"\n{size}, {dtype}, {rows} rows, {native.instruction_set()}: {1000 * step:.2f} ms a step\n")

@@ -19,7 +19,7 @@ import argparse
 import itertools
 import re
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -99,30 +99,35 @@ def quantile(probability: float, freedom: float) -> float:
     return float(findroot(lambda t: above(t, freedom) - probability, (0, 1e6), solver="bisect", tol=1e-15))
 
 
-def score(run: FinishedRun, metric: str, kept: Sequence[int]) -> float:
-    """The score of a run on some lines of its test set."""
-    texts = [[lines[i] for i in kept] for lines in run.scored_text(run.split)]
-    if metric in METRICS:
-        tokenizer = tokenizer_of(run.metrics[run.split]["bleu"]["signature"])
-        return corpus_scores(*texts, [metric], tokenizer)[metric]["value"]
-    return load_metric(metric).compute(*texts, [])[metric]
+def scores(run: FinishedRun, metric: str, hypotheses: Sequence[str], references: Sequence[str]) -> list[float]:
+    """The score of a run, and its scores without each part of the test set."""
+
+    def score(*texts: list[str]) -> float:
+        if metric in METRICS:
+            tokenizer = tokenizer_of(run.metrics[run.split]["bleu"]["signature"])
+            return corpus_scores(*texts, [metric], tokenizer)[metric]["value"]
+        return load_metric(metric).compute(*texts, [])[metric]
+
+    lines = np.arange(len(references))
+    without = (np.setdiff1d(lines, part) for part in np.array_split(lines, PARTS))
+    kept = ([[text[i] for i in part] for text in (hypotheses, references)] for part in (lines, *without))
+    return [score(*texts) for texts in kept]
 
 
-def references_of(runs: Sequence[FinishedRun]) -> list[str]:
-    """The references of the test set of all runs. Raises `InputError` if there are several."""
-    first, *others = (run.scored_text(run.split)[1] for run in runs)
-    if any(other != first for other in others):
-        raise InputError("the runs have different test sets")
-    return first
-
-
-def mode_of(name: str, runs: Sequence[FinishedRun], metric: str) -> Mode:
+def modes_of(groups: Mapping[str, Sequence[FinishedRun]], metric: str) -> list[Mode]:
+    """The modes with their scores. Raises `InputError` for runs with different test sets."""
     if metric == "nll":
-        return Mode(name, np.array([run.metrics["valid"]["nll"] for run in runs]), np.zeros(PARTS))
-    lines = np.arange(len(references_of(runs)))
-    without = [np.setdiff1d(lines, part) for part in np.array_split(lines, PARTS)]
-    table = [[score(run, metric, kept) for kept in (lines, *without)] for run in tqdm(runs, name, leave=False)]
-    return Mode(name, np.array(table)[:, 0], np.array(table)[:, 1:].mean(0))
+        values = {name: np.array([run.metrics["valid"]["nll"] for run in runs]) for name, runs in groups.items()}
+        return [Mode(name, found, np.zeros(PARTS)) for name, found in values.items()]
+    texts = {run.folder: run.scored_text(run.split) for runs in groups.values() for run in runs}
+    references = next(iter(texts.values()))[1]
+    if any(others != references for _, others in texts.values()):
+        raise InputError("the runs have different test sets")
+    modes = []
+    for name, runs in groups.items():
+        table = np.array([scores(run, metric, *texts[run.folder]) for run in tqdm(runs, name, leave=False)])
+        modes.append(Mode(name, table[:, 0], table[:, 1:].mean(0)))
+    return modes
 
 
 def read(folders: Sequence[Path]) -> dict[str, list[FinishedRun]]:
@@ -178,10 +183,7 @@ def tables(modes: Sequence[Mode]) -> str:
 def main() -> None:
     options = parser.parse_args()
     try:
-        groups = read(options.folders)
-        if options.metric != "nll":
-            references_of([run for runs in groups.values() for run in runs])
-        print(tables([mode_of(name, runs, options.metric) for name, runs in groups.items()]))
+        print(tables(modes_of(read(options.folders), options.metric)))
     except InputError as error:
         parser.error(str(error))
 

@@ -16,8 +16,8 @@ from .document import Document, read_text
 from .literal_text import TAG, marked, read_marks, write_marks
 
 SPEAKER = re.compile(r"\s*(<[^>]*>)*\s*[-–—♪]")
-VOICE = re.compile(r"\s*<v[ .]", re.IGNORECASE)
 """How a line of a subtitle begins that does not continue the one before."""
+VOICE = re.compile(r"\s*<v[ .]", re.IGNORECASE)
 WORD = re.compile(f"(?:{TAG.pattern}|[^ ])+")
 TIME = re.compile(r"\s*[\d:.,]+\s*-->\s*\d")
 

@@ -79,13 +79,12 @@ class NativeDecoder:
         InputError: `missing_support` gives a reason.
     """
 
-    def __init__(self, model: ResidualLanguageModel, dtype: str = "float32", *, encoder: bool = True):
+    def __init__(self, model: ResidualLanguageModel, dtype: str = "float32"):
         reason = missing_support(model, dtype)
         if reason is not None:
             raise InputError(reason)
         self.config = model.config
-        names = [name for name in reversed(self.config.stacks) if name == "decoder" or encoder]
-        stacks = {name: model.model.get_submodule(name) for name in names}
+        stacks = {name: model.model.get_submodule(name) for name in reversed(self.config.stacks)}
         if "encoder" in stacks and unsupported_stack(stacks["encoder"]) is not None:
             del stacks["encoder"]
         self.fingerprint = Fingerprint((*stacks.values(), model.lm_head), checksum)

@@ -32,6 +32,9 @@ def code(text):
     return f"<w:r><w:instrText>{text}</w:instrText></w:r>"
 
 
+NUMBER = BEGIN + code(" SEQ x ") + SEPARATE + run("1") + STOP
+
+
 def archive(path, **files):
     """A zip archive whose `.` is `__` in names of files; the first is stored without compression."""
     with zipfile.ZipFile(path, "w") as packed:
@@ -94,26 +97,8 @@ PARAGRAPHS = {
     ),
     "the end of a field": (run("last") + STOP + run("more"), run("LAST") + STOP + run("MORE")),
     "a bookmark": (
-        run("one ")
-        + BOOKMARK
-        + run("two ")
-        + BEGIN
-        + code(" SEQ x ")
-        + SEPARATE
-        + run("1")
-        + STOP
-        + UNTIL
-        + run(" x"),
-        run("ONE ")
-        + BOOKMARK
-        + run("TWO ")
-        + BEGIN
-        + code(" SEQ x ")
-        + SEPARATE
-        + run("1")
-        + STOP
-        + UNTIL
-        + run(" X"),
+        run("one ") + BOOKMARK + run("two ") + NUMBER + UNTIL + run(" x"),
+        run("ONE ") + BOOKMARK + run("TWO ") + NUMBER + UNTIL + run(" X"),
     ),
     "a bookmark without text": (
         run("one ") + BOOKMARK + UNTIL + run("two"),
