@@ -116,7 +116,7 @@ def _written(block: Block) -> str:
 def _read(tokens: Sequence[Token]) -> Block:
     """The block of balanced tokens."""
     stack: list[tuple[Token | None, Block]] = [(None, [])]
-    after_space, follows_image = True, False
+    after_space = True
     for token in tokens:
         pieces: Any = stack[-1][1]
         if token.kind == "start":
@@ -129,15 +129,20 @@ def _read(tokens: Sequence[Token]) -> Block:
             text = SPACE.sub(" ", token.text)
             if after_space and text.startswith(" "):
                 text = text[1:]
-                if follows_image:  # two spaces with something between them
-                    pieces[-1] = Inline((pieces[-1].content[0] + " ", ""), keep=True)
-            follows_image = token.kind == "other" and token.tag in ("img", "input")
+                if pieces and _is_empty(pieces[-1]):  # two spaces with something between them
+                    (start, end), inner, keep = pieces[-1]
+                    pieces[-1] = Inline((start + " " * keep, end + " " * (not keep)), inner, keep)
             after_space = text.endswith(" ") if text else after_space
             if token.kind == "other":
                 pieces.append(Inline((token.raw, ""), [text] if text else [], keep=True))
             elif text:
                 pieces.append(text)
     return stack[0][1]
+
+
+def _is_empty(piece: str | Inline) -> bool:
+    """Whether a piece is an element without text, which may be seen; comments are not."""
+    return isinstance(piece, Inline) and not piece.content[0].startswith("<!") and all(map(_is_empty, piece.pieces))
 
 
 def _boundaries(tokens: Sequence[Token]) -> list[int]:

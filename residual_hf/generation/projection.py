@@ -166,6 +166,8 @@ class _Projection:
             is_empty = first == last
             start = self.units[first][0] if first < units[1] else text[1]
             end = start if is_empty else self.units[last - 1][1]
+            if last == units[1] and child.end == node.end and not child.element.keep:
+                end = text[1]  # with the space at the end
             before = self.target[place:start]
             place = end
             element = child.element

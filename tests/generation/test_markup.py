@@ -202,6 +202,22 @@ def test_a_block_is_a_unit_and_its_white_space_means_nothing():
     assert document("<a><div>a b</div> c</a> d", markup=True).sentences == ["a b", "c", "d"]
 
 
+@pytest.mark.parametrize(
+    "source",
+    [
+        "Text <a href=x><img src=y></a> mehr <span><b><img></b></span> da",
+        "Bild <picture><source srcset=a><img src=b></picture> hier",
+        "Klick <svg><path/></svg> los <i class=icon></i> da",
+        "<math><mi>x</mi></math> ist da",
+        f"Nimm <code>{'x' * 101}</code> oft",
+        "<label>Name <input></label>",
+    ],
+)
+def test_elements_without_text_and_the_spaces_around_them_stay(source):
+    found = document(source, markup=True)
+    assert found.join(found.sentences) == source
+
+
 def test_an_element_may_go_over_sentences():
     translations = ("Yes.", "0-0"), ("he comes.", "0-0 1-1"), ("she goes.", "0-0 1-1")
     found = translated("Ja. <b>Er kommt. Sie</b> geht.", *translations)
@@ -235,7 +251,7 @@ class OpenTags(HTMLParser):
             self.wrong.append(tag)
 
 
-PARTS = [*("ein ", "Hund\n", "12. ", "ja", "&amp;", "<img src=q>", "<!-- c -->", "<br>", "<p>", "</div>", "<![x", "<")]
+PARTS = [*("ein ", "Hund\n", "12. ", " ja ", "&amp;", "<img src=q>", "<!-- c -->", "<br>", "<p>", "</div>", "<![x", "<")]
 INLINE = ["b", "i", "a href='x'", "span class=y", "code", "em translate=no"]
 
 
