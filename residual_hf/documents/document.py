@@ -51,13 +51,24 @@ def read_bytes(path: Path) -> bytes:
 
 
 def read_text(path: Path) -> str:
-    """A file of UTF-8, or UTF-16 with a byte order mark. Raises `InputError` for other bytes and like `read_bytes`."""
-    content = read_bytes(path)
+    """A file of text. Raises `InputError` like `decoded` and `read_bytes`."""
+    return decoded(read_bytes(path), str(path))[0]
+
+
+def decoded(content: bytes, where: str, named: str = "utf-8") -> tuple[str, str]:
+    """A text and its encoding: UTF-8, UTF-16 with a byte order mark, or the one that it names.
+
+    Raises `InputError` for other bytes and for NUL characters.
+    """
     encoding = "utf-16" if content[:2] in (b"\xff\xfe", b"\xfe\xff") else "utf-8"
     try:
         text = content.decode(encoding)
     except UnicodeDecodeError as error:
-        raise InputError(f"{path}: not {encoding.upper()} at byte {error.start + 1}") from error
+        encoding = named if encoding == "utf-8" else encoding
+        try:
+            text = content.decode(encoding)
+        except (UnicodeDecodeError, LookupError):
+            raise InputError(f"{where}: not {encoding.upper()} at byte {error.start + 1}") from error
     if "\0" in text:
-        raise InputError(f"{path}: has NUL characters, must be text")
-    return text
+        raise InputError(f"{where}: has NUL characters, must be text")
+    return text, encoding

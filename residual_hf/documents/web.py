@@ -15,7 +15,7 @@ from residual_hf.generation.html_text import HTMLText
 from residual_hf.generation.markup import Block
 
 from .archived import rewrite_archive
-from .document import Document, read_bytes
+from .document import Document, decoded, read_bytes
 from .mixed_content import Dialect, read_mixed, write_mixed
 
 CHARSET = re.compile(rb"<meta[^>]+charset=[\"']?([\w-]+)|<\?xml[^>]+encoding=[\"']([\w-]+)", re.IGNORECASE)
@@ -30,13 +30,9 @@ LABELS = Dialect(())
 
 
 class HTMLFile(Document):
-    """An HTML file in UTF-8 or the encoding that it names."""
-
     def __init__(self, path: Path):
         super().__init__(path)
-        self._text, self._encoding = decoded(read_bytes(path), str(path))
-        check_ends(self._text, str(path))
-        self._html = HTMLText(self._text)
+        self._html, self._encoding = read_page(read_bytes(path), str(path))
         self.blocks = self._html.blocks
 
     def write(self, path: Path, blocks: Sequence[Block]) -> None:
@@ -54,9 +50,7 @@ class EPUB(Document):
         with open_archive(path) as archive:
             for name in archive.namelist():
                 if name.lower().endswith((".xhtml", ".html", ".htm")):
-                    text, encoding = decoded(read_part(archive, name), f"{path}: {name}")
-                    check_ends(text, f"{path}: {name}")
-                    self._pages[name] = HTMLText(text), encoding
+                    self._pages[name] = read_page(read_part(archive, name), f"{path}: {name}")
                 elif name.lower().endswith(".ncx"):
                     tree = read_xml(read_part(archive, name), f"{path}: {name}")
                     self._contents[name] = tree, list(tree.iter("{*}text"))
@@ -96,20 +90,9 @@ def check_ends(text: str, where: str) -> None:
             position = len(text) if end is None else end.start()
 
 
-def decoded(content: bytes, where: str) -> tuple[str, str]:
-    """A text and its encoding. Raises `InputError` for bytes of another one."""
+def read_page(content: bytes, where: str) -> tuple[HTMLText, str]:
+    """The text of a page in UTF-8 or the encoding that it names, and its encoding."""
     named = CHARSET.search(content[:2000])
-    encoding = "utf-8"
-    try:
-        return content.decode(encoding), encoding
-    except UnicodeDecodeError as error:
-        if content[:2] in (b"\xff\xfe", b"\xfe\xff"):
-            encoding = "utf-16"
-        elif named:
-            encoding = (named[1] or named[2]).decode()
-        try:
-            if encoding != "utf-8":
-                return content.decode(encoding), encoding
-        except (UnicodeDecodeError, LookupError):
-            pass
-        raise InputError(f"{where}: not {encoding.upper()} at byte {error.start + 1}") from error
+    text, encoding = decoded(content, where, (named[1] or named[2]).decode() if named else "utf-8")
+    check_ends(text, where)
+    return HTMLText(text), encoding

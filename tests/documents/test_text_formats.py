@@ -176,6 +176,8 @@ def test_web_pages_keep_their_encoding(tmp_path, monkeypatch):
         ("a.html", "<p>x</p><script>a<b</script>" + "<a b='" * 201, "that begins at character 29 has no end"),
         ("a.md", b"a\xff", "not UTF-8 at byte 2"),
         ("a.txt", "a\0b", "has NUL characters, must be text"),
+        ("a.html", "<p>text</p>".encode("utf-16-le"), "has NUL characters, must be text"),
+        ("a.html", b"<meta charset=hex><p>\xff", "not HEX at byte 22"),
         ("a.srt", "x" * 200, "has more than 0 MiB"),
         ("gone.md", None, "no such file: .*gone.md"),
     ],
