@@ -15,8 +15,11 @@ from typing import Any, NamedTuple
 from .checks import has_letters
 from .markup import Block, Inline
 
-VERBATIM = ("code", "kbd", "pre", "samp", "script", "style", "svg", "math", "textarea", "var")
-UNREAD = ("script", "style", "svg", "math", "template", "noscript", "object", "video", "audio", "canvas", "iframe")
+VERBATIM = ("code", "kbd", "pre", "samp", "script", "style", "svg", "math", "textarea", "var", "rt", "rp")
+UNREAD = (
+    *("script", "style", "svg", "math", "template", "noscript", "object", "video", "audio", "canvas", "iframe"),
+    *("rt", "rp"),
+)
 """Elements whose text is no part of the sentence around them."""
 VOID = ("area", "base", "br", "col", "embed", "hr", "img", "input", "link", "meta", "source", "track", "wbr")
 """Elements without an end tag."""
@@ -27,7 +30,7 @@ BLOCKS = (
     *("menu", "nav", "ol", "p", "pre", "search", "section", "table", "ul"),
 )
 ENDED_BY = {"p": BLOCKS, "li": ("li",), "dt": ("dt", "dd"), "dd": ("dt", "dd"), "option": ("option", "optgroup")}
-ENDED_BY |= {"td": CELL, "th": CELL, "tr": CELL[2:]}
+ENDED_BY |= {"td": CELL, "th": CELL, "tr": CELL[2:], "rt": ("rt", "rp"), "rp": ("rt", "rp")}
 """Elements whose end tag may be left out, and the start tags that end them; so does the end of their parent."""
 BOUNDARIES = frozenset(
     (*BLOCKS, *CELL, "thead", "caption", "colgroup", "col", "html", "head", "body", "title", "link", "meta", "base")
@@ -66,7 +69,8 @@ class HTMLText:
     """The blocks of a text in HTML.
 
     White space in sentences is as a browser shows it. Inline elements that are nested wrongly are closed and opened
-    again, and end tags without a start are dropped. Comments, code and elements with `translate="no"` are kept.
+    again, and end tags without a start are dropped. Comments, code, the reading of
+    ruby text, and elements with `translate="no"` or the class `notranslate` are kept.
 
     Attributes:
         blocks: those with something to translate.
@@ -243,7 +247,8 @@ class _Parser(HTMLParser):
             self._verbatim.pop()
         if not self._verbatim:
             self.end_kept()
-        marked = any(name == "translate" and (value or "").lower() == "no" for name, value in attrs)
+        given = {name: (value or "").lower() for name, value in attrs}
+        marked = given.get("translate") == "no" or "notranslate" in given.get("class", "").split()
         if (self._verbatim or marked or tag in VERBATIM) and tag not in VOID:
             self._verbatim.append(tag)
         self._add(Token("other" if tag in VOID else "start", self.get_starttag_text() or "", tag))

@@ -94,6 +94,8 @@ def test_elements_without_an_end_tag_end_nothing():
         ("<div translate=no><p>a b<p>c d</div>The rest", ["The rest"]),
         ("<li translate=no>a<ul><li>b c</li></ul></li>The rest", ["The rest"]),
         ("<tr><td translate=no>a b<tr><td>c d", ["c d"]),
+        ("<i class='x notranslate'>a b</i><p class=notranslate>c d</p>The rest", ["The rest"]),
+        ("<ruby>a b<rp>(<rt>c d<rp>)</ruby> e f", ["a b e f"]),
         ("If a < b then c is small.", ["If a < b then c is small."]),
     ],
 )
