@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from residual_hf.base.errors import InputError
+from residual_hf.data.language_names import language_tag
 from residual_hf.generation.checks import has_letters
 from residual_hf.generation.markup import Block
 
@@ -16,9 +17,10 @@ LARGEST_TEXT = 64 * 2**20
 
 
 class Document(ABC):
-    """A document that is read; `blocks` are to be translated. `target_lang`: what is written into it, if known."""
+    """A document that is read; `blocks` are to be translated. The languages are written into it if they are known."""
 
     blocks: Sequence[Block]
+    source_lang: str | None = None
     target_lang: str | None = None
 
     def __init__(self, path: Path):
@@ -27,6 +29,11 @@ class Document(ABC):
     @abstractmethod
     def write(self, path: Path, blocks: Sequence[Block]) -> None:
         """Write the document once, with translations in the places of `blocks`."""
+
+    def language(self, label: str) -> str:
+        """The tag of the target language for one of the source language; others stay."""
+        source, target, own = (language_tag(code or "") for code in (self.source_lang, self.target_lang, label))
+        return target if source and target and own.split("-")[0] == source.split("-")[0] else label
 
 
 def has_text(block: Block) -> bool:

@@ -10,7 +10,7 @@ from typing import Any
 
 from residual_hf.base.archives import open_archive, read_part
 from residual_hf.base.errors import InputError
-from residual_hf.base.xml_reader import etree, read_xml
+from residual_hf.base.xml_reader import XML_LANG, etree, read_xml
 from residual_hf.generation.html_text import HTMLText
 from residual_hf.generation.markup import Block
 
@@ -25,6 +25,7 @@ RAW = re.compile("<(script|style)", re.IGNORECASE)
 RAW_END = re.compile("</(script|style)", re.IGNORECASE)
 """Of elements whose content has no tags."""
 MOST_UNFINISHED = 100
+LANGUAGE = "{http://purl.org/dc/elements/1.1/}language"
 LABELS = Dialect(())
 """Of a table of contents."""
 
@@ -36,11 +37,11 @@ class HTMLFile(Document):
         self.blocks = self._html.blocks
 
     def write(self, path: Path, blocks: Sequence[Block]) -> None:
-        path.write_bytes(self._html.render(blocks).encode(self._encoding, "xmlcharrefreplace"))
+        path.write_bytes(self._html.render(blocks, self.language).encode(self._encoding, "xmlcharrefreplace"))
 
 
 class EPUB(Document):
-    """The pages of an e-book and the labels of its table of contents."""
+    """The pages of an e-book, the labels of its table of contents, and the languages that it names."""
 
     def __init__(self, path: Path):
         super().__init__(path)
@@ -51,7 +52,7 @@ class EPUB(Document):
             for name in archive.namelist():
                 if name.lower().endswith((".xhtml", ".html", ".htm")):
                     self._pages[name] = read_page(read_part(archive, name), f"{path}: {name}")
-                elif name.lower().endswith(".ncx"):
+                elif name.lower().endswith((".ncx", ".opf")):
                     tree = read_xml(read_part(archive, name), f"{path}: {name}")
                     self._contents[name] = tree, list(tree.iter("{*}text"))
         if not self._pages:
@@ -65,11 +66,16 @@ class EPUB(Document):
         following = iter(blocks)
         changed = {}
         for name, (page, encoding) in self._pages.items():
-            text = page.render([next(following) for _ in page.blocks])
+            text = page.render([next(following) for _ in page.blocks], self.language)
             changed[name] = text.encode(encoding, "xmlcharrefreplace")
         for name, (tree, labels) in self._contents.items():
             for label in labels:
                 write_mixed(label, next(following), LABELS)
+            for element in tree.iter("*"):
+                if label := element.get(XML_LANG):
+                    element.set(XML_LANG, self.language(label))
+                if element.tag == LANGUAGE and element.text:
+                    element.text = self.language(element.text.strip())
             changed[name] = etree.tostring(tree, xml_declaration=True, encoding="UTF-8")
         rewrite_archive(self.path, path, changed)
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 import html
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from html.parser import HTMLParser
 from itertools import groupby
@@ -53,6 +53,8 @@ DEEPEST = 100  # inline elements within each other; further ones are dropped
 LONGEST_KEPT = 100  # characters of code, for example, that are read as a part of a sentence
 COMMENT_END, ABRUPT_END = re.compile("--!?>"), re.compile("-?>")
 SPACE = re.compile(r"[ \t\n\f\r]+")
+LANGUAGE = re.compile(r"""((?<=[\s"'])(?:xml:)?lang\s*=\s*(["']?))([\w-]+)\2|"[^"]*"|'[^']*'""", re.IGNORECASE)
+"""In a start tag: the attribute of the language; values of others."""
 _escape = partial(html.escape, quote=False)
 
 
@@ -78,28 +80,33 @@ class HTMLText:
 
     def __init__(self, text: str):
         self.blocks: list[Block] = []
-        self._layout: list[str | int] = []  # markup, and numbers of blocks
+        self._layout: list[Inline | int] = []  # what stays, and numbers of blocks
         tokens = _balanced(_tokens(text))
         start = 0
         for place in [*_boundaries(tokens), len(tokens)]:
             self._add(tokens[start:place])
-            self._layout += [token.raw for token in tokens[place : place + 1]]
+            self._layout += map(_stays, tokens[place : place + 1])
             start = place + 1
 
-    def render(self, blocks: Sequence[Block]) -> str:
-        """The text with other blocks in the places of `blocks`."""
-        return "".join(part if isinstance(part, str) else _written(blocks[part]) for part in self._layout)
+    def render(self, blocks: Sequence[Block], language: Callable[[str], str] = str) -> str:
+        """The text with other blocks in the places of `blocks`. `language` is called with each value of `lang`."""
+
+        def tag(raw: str) -> str:
+            return LANGUAGE.sub(lambda found: found[1] + language(found[3]) + found[2] if found[1] else found[0], raw)
+
+        return "".join(_written(blocks[part] if isinstance(part, int) else [part], tag) for part in self._layout)
 
     def _add(self, tokens: list[Token]) -> None:
         if not has_letters("".join(token.text for token in tokens if token.kind == "text")):
-            self._layout += [token.raw for token in tokens]
+            self._layout += map(_stays, tokens)
             return
         outside = []
         for place, edge in ((0, r"^[ \t\n\f\r]*"), (-1, r"[ \t\n\f\r]*$")):
             text = tokens[place].text if tokens[place].kind == "text" else ""
             outside.append(re.search(edge, text)[0])  # type: ignore[index]  # it matches any text
             tokens[place] = tokens[place]._replace(text=re.sub(edge, "", text) if text else tokens[place].text)
-        self._layout += [outside[0], len(self.blocks), outside[1]]
+        first, last = (_stays(Token("text", space)) for space in outside)
+        self._layout += [first, len(self.blocks), last]
         self.blocks.append(_read(tokens))
 
 
@@ -108,11 +115,17 @@ def visible_text(text: str) -> str:
     return " ".join(token.text for token in _tokens(text) if token.kind == "text")
 
 
-def _written(block: Block) -> str:
+def _stays(token: Token) -> Inline:
+    return Inline((token.raw, ""), [], keep=token.kind != "start")
+
+
+def _written(block: Block, tag: Callable[[str], str]) -> str:
     return "".join(
         _escape(piece)
         if isinstance(piece, str)
-        else piece.content[0] + ("" if piece.keep else _written(piece.pieces) + piece.content[1])
+        else piece.content[0]
+        if piece.keep
+        else tag(piece.content[0]) + _written(piece.pieces, tag) + piece.content[1]
         for piece in block
     )
 

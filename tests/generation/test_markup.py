@@ -256,7 +256,7 @@ class OpenTags(HTMLParser):
             self.wrong.append(tag)
 
 
-PARTS = [*("ein ", "Hund\n", "12. ", " ja ", "&amp;", "<img src=q>", "<!-- c -->", "<br>", "<p>", "</div>", "<![x", "<")]
+PARTS = ["ein ", "Hund\n", "12. ", " ja ", "&amp;", "<img src=q>", "<!-- c -->", "<br>", "<p>", "</div>", "<![x", "<"]
 INLINE = ["b", "i", "a href='x'", "span class=y", "code", "em translate=no"]
 
 
