@@ -153,7 +153,7 @@ def _parts(tokens: Sequence[Any], prefixes: Sequence[str]) -> Iterator[str | Mar
         elif token.type == "image":
             yield Mark(f"![{token.content}]({_target(token, 'src')})")
         elif token.type == "html_inline":
-            yield tag(token.content, "\n")
+            yield tag(token.content)
         elif token.nesting:
             yield Mark(token.markup, START if token.nesting > 0 else END, token.tag)
 
