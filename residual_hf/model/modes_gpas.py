@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from torch import Tensor, nn
-from transformers import initialization as init
 
 from .connections import ResidualConnection, Stream, Sublayer, SublayerPlace, register_ln_mode
 from .ln_modes import PreLN
@@ -44,18 +43,10 @@ class GPAS(ResidualConnection):
         self.owner = (first,)
 
     def joining_scales(self) -> dict[str, Tensor | float]:
-        scales = super().foldable_scales()
+        scales = super().joining_scales()
         if self.scales_shortcut:
             scales["shortcut"] = scales.get("shortcut", 1.0) * (1 - nn.functional.silu(self.owner[0].gate))
         return scales
-
-    def init_parameters(self) -> None:
-        super().init_parameters()
-        if self.place.is_first_in_layer:
-            init.zeros_(self.gate)
-
-    def foldable_scales(self) -> dict[str, Tensor | float]:
-        return {}
 
     def starting_values(self) -> dict[str, Tensor | float]:
         return {"gate": 0.0} if self.place.is_first_in_layer else {}

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
-from transformers import initialization as init
 
 from .connections import Stream, StreamBoundary, Sublayer, SublayerPlace, register_ln_mode
+from .initialization import BareParameters
 from .kernels import Kernel
 from .ln_modes import NormAtEnd, PreLN
 from .norms import RMSNorm, at_least_fp32, build_norm
@@ -99,15 +99,6 @@ class HyperConnections(MultiStream):
             self.weights_norm = build_norm(config, place.stack)
             self.dynamic_weight = nn.Parameter(torch.zeros(n + 2, config.d_model))
             self.dynamic_scale = nn.Parameter(torch.full((2,), 0.01))  # of reading and mixing, of writing
-
-    def init_parameters(self) -> None:
-        n = self.options.streams
-        init.copy_(self.static_read, torch.eye(n)[self.place.index % n])
-        init.copy_(self.static_mix, torch.eye(n))
-        init.ones_(self.static_write)
-        if self.options.dynamic:
-            init.zeros_(self.dynamic_weight)
-            init.constant_(self.dynamic_scale, 0.01)
 
     def starting_values(self) -> dict[str, Tensor | float]:
         """Every stream holds x / n: the first sub-layer divides, later ones read n * h_k, and the sum of all is x."""
@@ -216,12 +207,6 @@ class WeightedEnd(CopiedStream):
             self.dynamic_weight = nn.Parameter(torch.zeros(n, n * config.d_model))
             self.dynamic_scale = nn.Parameter(torch.full((1,), 0.01))
 
-    def init_parameters(self) -> None:
-        if self.options.learned_end:
-            init.zeros_(self.static_read)
-            init.zeros_(self.dynamic_weight)
-            init.constant_(self.dynamic_scale, 0.01)
-
     def end(self, stream: Stream) -> Tensor:
         if not self.options.learned_end:
             return super().end(stream)
@@ -274,9 +259,10 @@ class MHC(MultiStream):
     def __init__(self, config: ResidualConfig, place: SublayerPlace):
         super().__init__(config, place)
         n = self.options.streams
-        self.static_read = nn.Parameter(torch.zeros(n))
-        self.static_mix = nn.Parameter(torch.zeros(self.initial_mix().shape))
-        self.static_write = nn.Parameter(torch.zeros(n))
+        own = 2 * torch.eye(n)[place.index % n] - 1
+        self.static_read = nn.Parameter(own)
+        self.static_mix = nn.Parameter(self.initial_mix())
+        self.static_write = nn.Parameter(own.clone())
         self.weights_norm = RMSNorm(n * config.d_model, eps=config.layer_norm_eps)
         self.dynamic_weight = nn.Parameter(torch.zeros(2 * n + self.static_mix.numel(), n * config.d_model))
         self.dynamic_scale = nn.Parameter(torch.full((3,), 0.01))  # of reading, writing and mixing
@@ -287,15 +273,6 @@ class MHC(MultiStream):
         if self.options.mixing == "kronecker":
             return torch.tensor([0.0, -8.0]).repeat(n.bit_length() - 1, 1)
         return 8 * torch.eye(n) - 8
-
-    def init_parameters(self) -> None:
-        n = self.options.streams
-        own = 2 * torch.eye(n)[self.place.index % n] - 1
-        init.copy_(self.static_read, own)
-        init.copy_(self.static_write, own)
-        init.copy_(self.static_mix, self.initial_mix())
-        init.zeros_(self.dynamic_weight)
-        init.constant_(self.dynamic_scale, 0.01)
 
     @torch.compiler.nested_compile_region  # compiled once and not for every sub-layer
     def weights(self, states: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -313,7 +290,7 @@ class MHC(MultiStream):
         )
 
 
-class DepthAttention(nn.Module):
+class DepthAttention(BareParameters):
     """Attention over the depth: sum_i p_i v_i with p = softmax_i(w . RMSNorm(v_i)) and learned w, initially 0."""
 
     kernel: Kernel | None = None
@@ -322,9 +299,6 @@ class DepthAttention(nn.Module):
         super().__init__()
         self.norm = RMSNorm(config.d_model, eps=config.layer_norm_eps)
         self.query = nn.Parameter(torch.zeros(config.d_model))
-
-    def init_parameters(self) -> None:
-        init.zeros_(self.query)
 
     def probabilities(self, members: Stream) -> Tensor:
         logits = torch.stack([(self.norm(v) * self.query).sum(-1) for v in members], dim=-1)

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from torch import Tensor, nn
-from transformers import initialization as init
 
 from .connections import (
     ResidualConnection,
@@ -19,6 +18,7 @@ from .connections import (
     num_sublayers,
     register_ln_mode,
 )
+from .initialization import BareParameters
 from .norms import build_norm
 from .options import option
 
@@ -91,10 +91,6 @@ class ReZero(ResidualConnection):
         if self.is_shared:
             self.owner = (first,)
 
-    def init_parameters(self) -> None:
-        if self.owner[0] is self:
-            init.zeros_(self.alpha)
-
     def foldable_scales(self) -> dict[str, Tensor | float]:
         return {"branch": self.owner[0].alpha}
 
@@ -129,29 +125,23 @@ class ReZeroPostLN(ReZero):
         return self.norm(x + a)
 
 
-class Shift(nn.Module):
+class Shift(BareParameters):
     """z - b with one learned scalar b, initially 0."""
 
     def __init__(self) -> None:
         super().__init__()
         self.bias = nn.Parameter(torch.zeros(1))
 
-    def init_parameters(self) -> None:
-        init.zeros_(self.bias)
-
     def forward(self, hidden_states: Tensor) -> Tensor:
         return hidden_states - self.bias
 
 
-class Scale(nn.Module):
+class Scale(BareParameters):
     """s * z with one learned scalar s, initially 1."""
 
     def __init__(self) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.ones(1))
-
-    def init_parameters(self) -> None:
-        init.ones_(self.weight)
 
     def forward(self, hidden_states: Tensor) -> Tensor:
         return hidden_states * self.weight
@@ -181,15 +171,13 @@ class Fixup(ResidualConnection):
     bibtex = "zhang2019fixup"
     default_init_style = "fairseq_legacy"
     Boundary = FixupBoundary
+    factors = {"branch": "scale.weight"}
     linear_bias = False
 
     def __init__(self, config: ResidualConfig, place: SublayerPlace):
         super().__init__(config, place)
         self.shift = Shift()
         self.scale = Scale()
-
-    def joining_scales(self) -> dict[str, Tensor | float]:
-        return {"branch": self.scale.weight}
 
     def forward(self, stream: Stream, sublayer: Sublayer) -> Stream:
         (x,) = stream
