@@ -18,13 +18,12 @@ if TYPE_CHECKING:
     from .model.configuration_residual import ResidualConfig
     from .model.connections import ResidualConnection, StreamBoundary, register_ln_mode
     from .model.modeling_image import ResidualForImageClassification, ResidualImageModel
-    from .model.modeling_residual import ResidualForConditionalGeneration, ResidualModel
+    from .model.modeling_residual import ResidualForConditionalGeneration, ResidualForSpeechSeq2Seq, ResidualModel
     from .model.modeling_single_stack import (
         ResidualForCausalLM,
         ResidualForMaskedLM,
         ResidualForSequenceClassification,
     )
-    from .model.modeling_speech import ResidualForSpeechSeq2Seq
     from .model.pipeline_translation import SummarizationPipeline, TranslationPipeline
     from .model.stacks import ResidualDecoder, ResidualEncoder, ResidualPreTrainedModel
     from .model.tokenization_residual import ResidualTokenizer
@@ -43,7 +42,7 @@ _MODULES = {
     "ResidualForImageClassification": "model.modeling_image",
     "ResidualForMaskedLM": "model.modeling_single_stack",
     "ResidualForSequenceClassification": "model.modeling_single_stack",
-    "ResidualForSpeechSeq2Seq": "model.modeling_speech",
+    "ResidualForSpeechSeq2Seq": "model.modeling_residual",
     "ResidualImageConfig": "model.configuration_image",
     "ResidualImageModel": "model.modeling_image",
     "ResidualModel": "model.modeling_residual",

@@ -126,6 +126,3 @@ class ResidualImageConfig(ResidualConfig):
 
     def _fields_of_absent_stack(self) -> list[str]:
         return [*super()._fields_of_absent_stack(), *OTHER_INPUTS, *(OF_TRANSFORMERS if self.is_resnet else ())]
-
-
-__all__ = ["ResidualImageConfig"]

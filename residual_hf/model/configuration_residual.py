@@ -9,7 +9,6 @@ import math
 import os
 from collections.abc import Iterable
 from dataclasses import Field, fields
-from functools import cache
 from typing import TYPE_CHECKING, Any, cast
 
 from huggingface_hub.dataclasses import strict
@@ -358,8 +357,7 @@ class ResidualConfig(PreTrainedConfig):
         """
         if self.__dict__.pop("_awaits_mode", False):
             return
-        config_class: type = type(self)
-        for f in fields_with_range(config_class):
+        for f in fields(self):
             check_declared(f, getattr(self, f.name))
         if self.activation_function != "relu":
             from transformers.activations import ACT2FN  # takes as long to import as PyTorch
@@ -473,12 +471,6 @@ class ResidualConfig(PreTrainedConfig):
                     raise ValueError(f"{name} {token} is outside the vocabulary of {size} tokens")
 
 
-@cache
-def fields_with_range(config_class: type) -> list[Field]:
-    """The fields that declare choices or bounds; a model of several parts is checked for each of them."""
-    return [f for f in fields(config_class) if f.metadata]
-
-
 def check_declared(f: Field, value: Any) -> None:
     """Raise `ValueError` unless the value of a field has the choices and bounds that its `option` declares."""
     if choices := f.metadata.get("choices"):
@@ -495,6 +487,3 @@ def check_declared(f: Field, value: Any) -> None:
 def check_choice(name: str, value: Any, choices: Iterable[Any]) -> None:
     if value not in choices:
         raise ValueError(f"{name} cannot be {value!r}. Allowed: {', '.join(sorted(map(str, choices)))}.")
-
-
-__all__ = ["ResidualConfig"]

@@ -41,7 +41,7 @@ MODEL_CLASSES = {  # by the class of their config
     CONFIG_CLASS: {
         "AutoModel": "modeling_residual.ResidualModel",
         "AutoModelForSeq2SeqLM": "modeling_residual.ResidualForConditionalGeneration",
-        "AutoModelForSpeechSeq2Seq": "modeling_speech.ResidualForSpeechSeq2Seq",
+        "AutoModelForSpeechSeq2Seq": "modeling_residual.ResidualForSpeechSeq2Seq",
         "AutoModelForCausalLM": "modeling_single_stack.ResidualForCausalLM",
         "AutoModelForMaskedLM": "modeling_single_stack.ResidualForMaskedLM",
         "AutoModelForSequenceClassification": "modeling_single_stack.ResidualForSequenceClassification",
@@ -254,6 +254,3 @@ def _import_of(module: str, alias: ast.alias) -> str:
         raise ValueError(f"it imports {alias.name}, which is not part of the model code")
     renamed = f" as {alias.asname}" if alias.asname else ""
     return f"from .{module.rpartition('.')[2]} import {alias.name}{renamed}"
-
-
-__all__ = ["code_fields", "model_code", "write_model_code"]

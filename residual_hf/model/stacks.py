@@ -404,6 +404,3 @@ class ResidualDecoder(ResidualStack):
             **kwargs,
         )
         return BaseModelOutputWithPastAndCrossAttentions(last_hidden_state=hidden_states, **{CACHE: past_key_values})
-
-
-__all__ = ["ResidualDecoder", "ResidualEncoder", "ResidualPreTrainedModel"]
