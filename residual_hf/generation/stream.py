@@ -11,9 +11,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import asdict, replace
 from functools import partial
+from heapq import nlargest
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from accelerate import PartialState
@@ -28,7 +29,6 @@ from .checks import suspicions
 from .generation_settings import StreamSettings
 from .long_text import LongLines
 from .resumable_file import ResumableFile
-from .review import Review
 from .translator import Hypothesis, Translator
 
 CHECKED_TOGETHER = 10_000  # lines
@@ -128,7 +128,7 @@ def translate_stream(
     hypotheses = translator.hypotheses
     if settings.split_sentences:
         with requires("documents"):
-            from .paragraphs import paragraph_hypotheses
+            from .markup import paragraph_hypotheses
         hypotheses = partial(paragraph_hypotheses, translator)
     options = {name: getattr(settings, name) for name in ("source_lang", "target_lang", "long")}
     options |= {"count": settings.num_return_sequences, **settings.generate_arguments}
@@ -230,3 +230,48 @@ def typed_lines() -> Iterator[str]:
     with suppress(EOFError):
         while True:
             yield input("> " if sys.stdout.isatty() else "")
+
+
+class Finding(NamedTuple):
+    """A translated line, by its number."""
+
+    number: int
+    flags: list[str]
+    score: float
+    source: str
+    translation: str
+
+    @property
+    def doubt(self) -> tuple[int, float]:
+        """Higher for what needs a look more."""
+        return len(self.flags), -self.score
+
+
+class Review:
+    """The `most` worst translations of a text: those with suspicions, then those with low scores."""
+
+    def __init__(self, most: int, glossary: Glossary | None = None):
+        self.most, self.glossary, self.lines, self.suspicious = most, glossary, 0, 0
+        self.worst: list[Finding] = []
+
+    def add(self, first: int, lines: Sequence[str], found: Sequence[Hypothesis]) -> None:
+        """Look at the translations of lines that follow each other from the number `first`."""
+        if not self.most:
+            return
+        new = [
+            Finding(number, suspicions(line, best.text, self.glossary), best.score or 0.0, line, best.text)
+            for number, (line, best) in enumerate(zip(lines, found, strict=True), start=first)
+            if line.strip()
+        ]
+        self.lines += len(lines)
+        self.suspicious += sum(bool(finding.flags) for finding in new)
+        self.worst = nlargest(self.most, [*self.worst, *new], key=lambda finding: finding.doubt)
+
+    def __str__(self) -> str:
+        shown = [
+            f"line {each.number}, score {each.score:.4f}{''.join(f', {flag}' for flag in each.flags)}\n"
+            f"  {each.source.strip()}\n  {each.translation}"
+            for each in self.worst
+        ]
+        found = f"{self.suspicious} of {self.lines} lines are suspicious"
+        return "\n".join([f"{found}; look first at" if shown else found, *shown])
