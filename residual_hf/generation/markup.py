@@ -63,13 +63,11 @@ def translate_blocks(
     *,
     source_lang: str | None = None,
     target_lang: str | None = None,
-    progress: Callable[[int], Any] = lambda sentences: None,
 ) -> list[Block]:
     """The translation of blocks, see the module.
 
     Args:
         source_lang, target_lang: languages, required by models of several.
-        progress: called after each batch with the number of sentences in it.
     """
     document = document_for(translator, blocks, source_lang, target_lang)
     found: dict[int, Any] = {}
@@ -82,7 +80,6 @@ def translate_blocks(
             alignments=aligned,
             source_lang=source_lang,
             target_lang=target_lang,
-            progress=progress,
         )
         found |= {row: best for row, (best,) in zip(rows, hypotheses, strict=True)}
     ordered = [found[row] for row in range(len(found))]

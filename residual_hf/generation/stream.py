@@ -13,8 +13,9 @@ from dataclasses import asdict, replace
 from functools import partial
 from heapq import nlargest
 from itertools import islice
+from operator import itemgetter
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from accelerate import PartialState
@@ -232,46 +233,27 @@ def typed_lines() -> Iterator[str]:
             yield input("> " if sys.stdout.isatty() else "")
 
 
-class Finding(NamedTuple):
-    """A translated line, by its number."""
-
-    number: int
-    flags: list[str]
-    score: float
-    source: str
-    translation: str
-
-    @property
-    def doubt(self) -> tuple[int, float]:
-        """Higher for what needs a look more."""
-        return len(self.flags), -self.score
-
-
 class Review:
     """The `most` worst translations of a text: those with suspicions, then those with low scores."""
 
     def __init__(self, most: int, glossary: Glossary | None = None):
         self.most, self.glossary, self.lines, self.suspicious = most, glossary, 0, 0
-        self.worst: list[Finding] = []
+        self.worst: list[tuple[int, float, str]] = []
+        """Higher numbers for what needs a look more, and what is shown."""
 
     def add(self, first: int, lines: Sequence[str], found: Sequence[Hypothesis]) -> None:
         """Look at the translations of lines that follow each other from the number `first`."""
         if not self.most:
             return
-        new = [
-            Finding(number, suspicions(line, best.text, self.glossary), best.score or 0.0, line, best.text)
-            for number, (line, best) in enumerate(zip(lines, found, strict=True), start=first)
-            if line.strip()
-        ]
         self.lines += len(lines)
-        self.suspicious += sum(bool(finding.flags) for finding in new)
-        self.worst = nlargest(self.most, [*self.worst, *new], key=lambda finding: finding.doubt)
+        for number, (line, best) in enumerate(zip(lines, found, strict=True), start=first):
+            if line.strip():
+                flags, score = suspicions(line, best.text, self.glossary), best.score or 0.0
+                named = f"line {number}, score {score:.4f}{''.join(f', {flag}' for flag in flags)}"
+                self.suspicious += bool(flags)
+                self.worst.append((len(flags), -score, f"{named}\n  {line.strip()}\n  {best.text}"))
+        self.worst = nlargest(self.most, self.worst, key=itemgetter(0, 1))
 
     def __str__(self) -> str:
-        shown = [
-            f"line {each.number}, score {each.score:.4f}{''.join(f', {flag}' for flag in each.flags)}\n"
-            f"  {each.source.strip()}\n  {each.translation}"
-            for each in self.worst
-        ]
         found = f"{self.suspicious} of {self.lines} lines are suspicious"
-        return "\n".join([f"{found}; look first at" if shown else found, *shown])
+        return "\n".join([f"{found}; look first at" if self.worst else found, *(shown for *_, shown in self.worst)])

@@ -23,7 +23,7 @@ stacks contain no code for individual modes. Each feature of a mode has one plac
 - the outputs of all layers or sub-layers (DLCL, attention residuals): each layer appends a member to the stream, and
   the first sub-layer of a layer and `boundary.end` combine them;
 - a parameter shared by the sub-layers of a layer (ReZero's gate): the first sub-layer appends it to the stream, since
-  a module reads only its own parameters; `share` passes the first connection to the others for conversions;
+  a module reads only its own parameters; conversions find it in `first_in_layer`;
 - the attention scores of the previous layer (RealFormer): `a, scores = sublayer.with_scores(z, previous)`, with the
   scores in the stream;
 - norms, scales or shifts inside a branch (NormFormer, sub-LN, HybridNorm, Fixup): `inner_modules` fills named slots;
@@ -201,6 +201,8 @@ class ResidualConnection(BareParameters):
     starting_options: ClassVar[dict[str, Any]] = {}
 
     kernel: Kernel | None = None  # of a run, see `kernels`
+    # the first connection of the layer, in the others; a tuple, so that its parameters are registered only there
+    first_in_layer: tuple[Any, ...] = ()
 
     def __init__(self, config: ResidualConfig, place: SublayerPlace):
         super().__init__()
@@ -209,9 +211,6 @@ class ResidualConnection(BareParameters):
 
     def forward(self, stream: Stream, sublayer: Sublayer) -> Stream:
         raise NotImplementedError(f"{type(self).__name__} must implement forward")
-
-    def share(self, first: ResidualConnection) -> None:
-        """Receive the first connection of the layer, whose parameters `foldable_scales` of later ones may need."""
 
     def foldable_scales(self) -> dict[str, Tensor | float]:
         """Factors that `folds_into` lacks: on the `shortcut`, on the `branch`, or on the `norm` before it."""
@@ -282,10 +281,10 @@ def get_ln_mode(name: Any) -> type[ResidualConnection]:
 
 def build_connections(config: ResidualConfig, stack: str, layer: int) -> list[ResidualConnection]:
     """The connections of one layer, in the order of its sub-layers."""
-    connections = [config.mode(place.stack)(config, place) for place in layer_places(config, stack, layer)]
-    for later in connections[1:]:
-        later.share(connections[0])
-    return connections
+    first, *others = (config.mode(place.stack)(config, place) for place in layer_places(config, stack, layer))
+    for connection in others:
+        connection.first_in_layer = (first,)
+    return [first, *others]
 
 
 def slot(modules: nn.ModuleDict, name: str, tensor: Tensor) -> Tensor:

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -35,17 +35,14 @@ class GPAS(ResidualConnection):
 
     def __init__(self, config: ResidualConfig, place: SublayerPlace):
         super().__init__(config, place)
-        self.owner: tuple[Any, ...] = (self,)  # of the gate; a tuple, so that it is registered only there
         if place.is_first_in_layer:
             self.gate = nn.Parameter(torch.zeros(1))
-
-    def share(self, first: ResidualConnection) -> None:
-        self.owner = (first,)
 
     def joining_scales(self) -> dict[str, Tensor | float]:
         scales = super().joining_scales()
         if self.scales_shortcut:
-            scales["shortcut"] = scales.get("shortcut", 1.0) * (1 - nn.functional.silu(self.owner[0].gate))
+            (owner,) = self.first_in_layer or (self,)
+            scales["shortcut"] = scales.get("shortcut", 1.0) * (1 - nn.functional.silu(owner.gate))
         return scales
 
     def starting_values(self) -> dict[str, Tensor | float]:

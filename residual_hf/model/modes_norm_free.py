@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -83,19 +83,14 @@ class ReZero(ResidualConnection):
     def __init__(self, config: ResidualConfig, place: SublayerPlace):
         super().__init__(config, place)
         self.is_shared = self.options.gate == "layer"
-        self.owner: tuple[Any, ...] = (self,)  # a tuple, so that a shared gate is registered only with its owner
         if place.is_first_in_layer or not self.is_shared:
             self.alpha = nn.Parameter(torch.zeros(1))
 
-    def share(self, first: ResidualConnection) -> None:
-        if self.is_shared:
-            self.owner = (first,)
-
     def foldable_scales(self) -> dict[str, Tensor | float]:
-        return {"branch": self.owner[0].alpha}
+        return {"branch": (self.first_in_layer[0] if self.is_shared and self.first_in_layer else self).alpha}
 
     def starting_values(self) -> dict[str, Tensor | float]:
-        return {"alpha": 1.0} if self.owner[0] is self else {}
+        return {"alpha": 1.0} if "alpha" in self._parameters else {}
 
     def join(self, x: Tensor, a: Tensor) -> Tensor:
         """The new state from the state and the output of the branch times its gate."""
