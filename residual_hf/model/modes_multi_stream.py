@@ -259,20 +259,15 @@ class MHC(MultiStream):
     def __init__(self, config: ResidualConfig, place: SublayerPlace):
         super().__init__(config, place)
         n = self.options.streams
-        own = 2 * torch.eye(n)[place.index % n] - 1
+        own, near_identity = 2 * torch.eye(n)[place.index % n] - 1, 8 * torch.eye(n) - 8
+        if self.options.mixing == "kronecker":
+            near_identity = torch.tensor([0.0, -8.0]).repeat(n.bit_length() - 1, 1)
         self.static_read = nn.Parameter(own)
-        self.static_mix = nn.Parameter(self.initial_mix())
+        self.static_mix = nn.Parameter(near_identity)
         self.static_write = nn.Parameter(own.clone())
         self.weights_norm = RMSNorm(n * config.d_model, eps=config.layer_norm_eps)
         self.dynamic_weight = nn.Parameter(torch.zeros(2 * n + self.static_mix.numel(), n * config.d_model))
         self.dynamic_scale = nn.Parameter(torch.full((3,), 0.01))  # of reading, writing and mixing
-
-    def initial_mix(self) -> Tensor:
-        """The logits of a mixing matrix near the identity."""
-        n = self.options.streams
-        if self.options.mixing == "kronecker":
-            return torch.tensor([0.0, -8.0]).repeat(n.bit_length() - 1, 1)
-        return 8 * torch.eye(n) - 8
 
     @torch.compiler.nested_compile_region  # compiled once and not for every sub-layer
     def weights(self, states: Tensor) -> tuple[Tensor, Tensor, Tensor]:
