@@ -4,12 +4,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from .connections import ResidualConnection, Stream, Sublayer, SublayerPlace, num_sublayers, register_ln_mode
 from .ln_modes import PostLN
@@ -39,14 +38,10 @@ class Admin(PostLN):
     def __init__(self, config: ResidualConfig, place: SublayerPlace):
         super().__init__(config, place)
         self.omega = nn.Parameter(torch.full((config.d_model,), profiled_omega(config, place)))
-        self.observer: Callable[[Admin, Tensor, Tensor], None] | None = None
 
     def forward(self, stream: Stream, sublayer: Sublayer) -> Stream:
         (x,) = stream
-        a = sublayer(x)
-        if self.observer is not None:
-            self.observer(self, x, a)
-        return (self.norm(a + x * self.omega),)
+        return (self.norm(sublayer(x) + x * self.omega),)
 
 
 def profiled_omega(config: ResidualConfig, place: SublayerPlace) -> float:

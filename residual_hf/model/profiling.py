@@ -10,7 +10,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from .branch_warmup import finished_branch_warmup
-from .connections import num_sublayers
+from .connections import Stream, Sublayer, num_sublayers
 from .modes_skip_scaling import Admin, profiled_omega
 
 
@@ -61,13 +61,14 @@ def profile_admin(model: PreTrainedModel, batch: Mapping[str, Tensor]) -> list[f
     running = {"encoder": 1.0, "decoder": 1.0}
     profile = {(c.place.stack, c.place.index): 1.0 for c in connections}
 
-    def observe(connection: Admin, x: Tensor, a: Tensor) -> None:
-        stack = connection.place.stack
+    def observe(connection: Admin, stream: Stream, sublayer: Sublayer) -> Stream:
+        (x,), a, stack = stream, sublayer(*stream), connection.place.stack
         omega = running[stack]
         connection.omega.fill_(omega)
         profile[stack, connection.place.index] = omega
         variance = (omega * x).float().var(correction=0) + a.float().var(correction=0)
         running[stack] = variance.sqrt().item()
+        return connection(stream, lambda x: a)
 
     batch = dict(batch)
     if model.config.is_encoder_decoder:
@@ -82,14 +83,15 @@ def profile_admin(model: PreTrainedModel, batch: Mapping[str, Tensor]) -> list[f
     for stack in layerdrop:
         stack.layerdrop = 0.0  # a layer that is dropped has no variances
     model.train()
+    kernels = [connection.kernel for connection in connections]
     for connection in connections:
-        connection.observer = observe
+        connection.kernel = observe
     try:
         with finished_branch_warmup(model):
             model(**batch)
     finally:
-        for connection in connections:
-            connection.observer = None
+        for connection, kernel in zip(connections, kernels, strict=True):
+            connection.kernel = kernel
         for stack, rate in layerdrop.items():
             stack.layerdrop = rate
         model.train(was_training)
