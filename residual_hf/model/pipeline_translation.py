@@ -75,28 +75,17 @@ class TranslationPipeline(Pipeline):
         languages = (self._preprocess_params.get(name) for name in ("src_lang", "tgt_lang"))
         self.texts.check(*self.texts.languages(*languages))
 
-    def _sanitize_parameters(
-        self,
-        src_lang: str | None = None,
-        tgt_lang: str | None = None,
-        truncation: bool | str | None = None,
-        return_tensors: bool | None = None,
-        return_text: bool | None = None,
-        return_alignments: bool | None = None,
-        clean_up_tokenization_spaces: bool | None = None,
-        **generate_kwargs: Any,
-    ) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
-        languages = given({"src_lang": src_lang, "tgt_lang": tgt_lang})
+    def _sanitize_parameters(self, **generate_kwargs: Any) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
+        def taken(*names: str) -> dict[str, Any]:
+            return given({name: generate_kwargs.pop(name, None) for name in names})
+
+        languages = taken("src_lang", "tgt_lang")
+        preprocess = languages | taken("truncation")
+        results = ("return_tensors", "return_text", "return_alignments", "clean_up_tokenization_spaces")
+        postprocess = taken(*results)
         if generate_kwargs.get("max_length") is not None:
             generate_kwargs.setdefault("max_new_tokens", None)  # overrides that of the constructor
-        postprocess = {
-            "return_tensors": return_tensors,
-            "return_text": return_text,
-            "return_alignments": return_alignments,
-            "clean_up_tokenization_spaces": clean_up_tokenization_spaces,
-        }
-        preprocess = languages | given({"truncation": truncation})
-        return preprocess, languages | generate_kwargs, given(postprocess)
+        return preprocess, languages | generate_kwargs, postprocess
 
     def __call__(self, inputs: str | Iterable[str], **kwargs: Any) -> Any:
         """Translate one text (returns a list of translations), a sequence (a list) or a stream (an iterator)."""
