@@ -102,16 +102,10 @@ def model_code(config: ResidualConfig) -> dict[str, str]:
     files = dict(_model_files(Path(__file__).parent))
     modes = (config.mode(stack) for stack in config.stacks)
     for mode in {mode.__module__: mode for mode in modes}.values():  # importing a file registers all of its modes
-        folder, stem = _place(mode)
-        if folder != PACKAGE or f"{stem}.py" not in files:
+        package, _, stem = mode.__module__.rpartition(".")
+        if package != PACKAGE or f"{stem}.py" not in files:
             _add_mode(files, mode)
     return files
-
-
-def _place(mode: type[ResidualConnection]) -> tuple[str, str]:
-    """The package and the name of the module of a mode."""
-    package, _, stem = mode.__module__.rpartition(".")
-    return package, stem
 
 
 def import_saved_modes(name: str | os.PathLike, **hub_options: Any) -> None:
@@ -141,7 +135,7 @@ def _may_be_saved(mode: Any) -> bool:
     """Whether the value of an `ln_mode` is not registered, or was by a checkpoint."""
     if mode not in LN_MODES:
         return mode is not None
-    package, stem = _place(LN_MODES[mode])
+    package, _, stem = LN_MODES[mode].__module__.rpartition(".")
     return package == PACKAGE and not Path(__file__).with_name(f"{stem}.py").exists()
 
 
