@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -122,9 +121,7 @@ class HyperConnections(MultiStream):
         )
 
 
-# a namespace for each copy of this file: checkpoints have their own
-OPERATORS = re.sub(r"\W", "_", __name__)
-SINKHORN_STEPS = (0, 1) * 20  # the dimensions that are normalized in turn
+SINKHORN_ROUNDS = 20
 
 
 @torch.overrides.wrap_torch_function(lambda logits: (logits,))  # one operation in a trace
@@ -132,51 +129,13 @@ def sinkhorn(logits: Tensor) -> Tensor:
     """Doubly stochastic matrices from logits (..., n, n): exp, then normalize columns and rows in turn.
 
     Rows sum to 1, columns approximately. Convergence is slow, with an error of a few per cent, for matrices whose
-    entries differ by orders of magnitude. For `torch.compile` the steps are one operator, since as a graph they take
-    longer to compile than the rest of a model; an export contains them.
+    entries differ by orders of magnitude.
     """
     # entries of all matrices side by side: norms over contiguous dimensions of size n are slow
     logits = logits.to(at_least_fp32(logits.dtype)).movedim((-2, -1), (0, 1)).contiguous()
-    opaque = torch.compiler.is_dynamo_compiling() and not torch.compiler.is_exporting()
-    matrices = sinkhorn_operator(logits) if opaque else sinkhorn_steps(logits)[-1].exp()
-    return matrices.movedim((0, 1), (-2, -1))
-
-
-def sinkhorn_steps(logits: Tensor) -> list[Tensor]:
-    """The logarithm of the matrices (n, n, ...) after each step."""
-    steps = []
-    for dim in SINKHORN_STEPS:
-        logits = logits.log_softmax(dim)
-        steps.append(logits)
-    return steps
-
-
-@torch.library.custom_op(f"{OPERATORS}::sinkhorn", mutates_args=(), schema="(Tensor logits) -> Tensor")
-def sinkhorn_operator(logits: Tensor) -> Tensor:
-    return sinkhorn_steps(logits)[-1].exp().contiguous()
-
-
-@torch.library.custom_op(
-    f"{OPERATORS}::sinkhorn_backward", mutates_args=(), schema="(Tensor logits, Tensor gradient) -> Tensor"
-)
-def sinkhorn_backward(logits: Tensor, gradient: Tensor) -> Tensor:
-    steps = sinkhorn_steps(logits)
-    gradient = gradient * steps[-1].exp()
-    for dim, step in zip(reversed(SINKHORN_STEPS), reversed(steps), strict=True):
-        gradient = gradient - step.exp() * gradient.sum(dim, keepdim=True)
-    return gradient.contiguous()
-
-
-def contiguous_like(logits: Tensor, *others: Tensor) -> Tensor:
-    return torch.empty_like(logits, memory_format=torch.contiguous_format)
-
-
-sinkhorn_operator.register_fake(contiguous_like)
-sinkhorn_backward.register_fake(contiguous_like)
-sinkhorn_operator.register_autograd(
-    lambda ctx, gradient: sinkhorn_backward(ctx.saved_tensors[0], gradient),
-    setup_context=lambda ctx, inputs, output: ctx.save_for_backward(*inputs),
-)
+    for _ in range(SINKHORN_ROUNDS):
+        logits = logits.log_softmax(0).log_softmax(1)
+    return logits.exp().movedim((0, 1), (-2, -1))
 
 
 def kronecker(logits: Tensor, count: int) -> Tensor:
