@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import takewhile
@@ -18,7 +18,7 @@ from residual_hf.data.shortlist import Shortlist
 from residual_hf.model.configuration_residual import ResidualConfig
 from residual_hf.model.modeling_residual import ResidualForConditionalGeneration
 from residual_hf.model.modeling_single_stack import ResidualForCausalLM
-from residual_hf.model.search import Array, Decoder, SearchSettings, beam_search, best_tokens, greedy_search
+from residual_hf.model.search import Array, Decoder, SearchSettings, beam_search, greedy_search
 
 from .graphs import DECODER, DECODER_WITH_PAST, ENCODER, Graph, trace
 
@@ -28,18 +28,11 @@ Model = ResidualForConditionalGeneration | ResidualForCausalLM
 GraphCall = Callable[..., Sequence[Tensor]]  # tensors in the order of the inputs of a graph
 
 
-class GraphSteps(ABC):
+class GraphSteps(Decoder):
     """What decoders of exported graphs have in common; `past` are the states of the rows after the first step."""
 
     mask: Tensor
     past: list[Tensor]
-
-    @abstractmethod
-    def step(self, tokens: Array) -> Tensor:
-        """See `residual_hf.model.search.Decoder`."""
-
-    def best(self, tokens: Array, count: int) -> tuple[Array, Array]:
-        return best_tokens(self.step(tokens), count)
 
     def select(self, rows: Array) -> None:
         self.mask = self.mask[rows]

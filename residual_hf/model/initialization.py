@@ -22,7 +22,7 @@ Draw = Callable[[nn.Linear, float], None]
 
 
 class BareParameters(nn.Module):
-    """A module whose parameters start with the values that its constructor gives them."""
+    """A module whose parameters start as its constructor sets them, also those that a checkpoint lacks."""
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:
         module = super().__new__(cls)

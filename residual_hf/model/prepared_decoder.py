@@ -19,7 +19,7 @@ from .connections import ResidualConnection, Sublayer, slot
 from .fingerprint import Fingerprint
 from .kernels import Projection
 from .layers import ResidualAttention, ResidualDecoderLayer, ResidualFeedForward, eager_attention_forward
-from .search import Array, best_tokens
+from .search import Array, Decoder
 
 Map = Callable[[Tensor], Tensor]
 Branch = Callable[..., tuple[Tensor, ...]]
@@ -196,8 +196,8 @@ class SourceCache:
         self.mask = None if self.mask is None else self.mask[sentences]
 
 
-class LayerDecoder:
-    """A batch that is being decoded in PyTorch; a `search.Decoder`."""
+class LayerDecoder(Decoder):
+    """A batch that is being decoded in PyTorch."""
 
     def __init__(self, prepared: PreparedDecoder, memory: Tensor, memory_mask: Tensor | None, beams: int):
         self.decoder, self.logits, self.beams = prepared.decoder, prepared.logits, beams
@@ -219,9 +219,6 @@ class LayerDecoder:
         for connection, sublayer in self.sublayers:
             stream = connection(stream, sublayer)
         return self.logits(self.decoder.boundary.end(stream)).flatten(0, 1).float()
-
-    def best(self, tokens: Array, count: int) -> tuple[Array, Array]:
-        return best_tokens(self.step(tokens), count)
 
     def select(self, rows: Array) -> None:
         selected = torch.from_numpy(rows)

@@ -62,7 +62,8 @@ def profile_admin(model: PreTrainedModel, batch: Mapping[str, Tensor]) -> list[f
     profile = {(c.place.stack, c.place.index): 1.0 for c in connections}
 
     def observe(connection: Admin, stream: Stream, sublayer: Sublayer) -> Stream:
-        (x,), a, stack = stream, sublayer(*stream), connection.place.stack
+        (x,), stack = stream, connection.place.stack
+        a = sublayer(x)
         omega = running[stack]
         connection.omega.fill_(omega)
         profile[stack, connection.place.index] = omega
