@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from .connections import ResidualConnection, Sublayer, slot
 from .fingerprint import Fingerprint
 from .kernels import Projection
-from .layers import ResidualAttention, ResidualDecoderLayer, ResidualFeedForward, eager_attention_forward
+from .layers import ResidualAttention, ResidualFeedForward, eager_attention_forward
 from .search import Array, Decoder
 
 Map = Callable[[Tensor], Tensor]
@@ -42,7 +42,10 @@ class PreparedDecoder:
     def __init__(self, model: Any):
         self.fingerprint = Fingerprint((model.get_decoder(), model.lm_head))
         self.decoder, self.logits = model.get_decoder(), linear(model.lm_head)
-        self.layers = [PreparedLayer(layer) for layer in self.decoder.layers]
+        self.branches = [
+            (PreparedAttention(layer.self_attn), PreparedAttention(layer.encoder_attn), PreparedFeedForward(layer.ffn))
+            for layer in self.decoder.layers
+        ]
 
     def start(self, memory: Tensor, memory_mask: Tensor | None, beams: int) -> LayerDecoder:
         """Begin to decode.
@@ -53,28 +56,6 @@ class PreparedDecoder:
             beams: rows per sentence.
         """
         return LayerDecoder(self, memory, memory_mask, beams)
-
-
-class PreparedLayer:
-    """The branches of a decoder layer and their residual connections."""
-
-    def __init__(self, layer: ResidualDecoderLayer):
-        self.connections = layer.self_attn_residual, layer.encoder_attn_residual, layer.ffn_residual
-        self.own, self.cross = PreparedAttention(layer.self_attn), PreparedAttention(layer.encoder_attn)
-        self.feed_forward = PreparedFeedForward(layer.ffn)
-        self.branch_factor = layer.branch_factor
-
-    def sublayers(
-        self, index: int, target: TargetCache, source: SourceCache
-    ) -> list[tuple[ResidualConnection, Sublayer]]:
-        """The connections of layer `index` and their branches, for a batch with these caches."""
-        branches: tuple[Branch, ...] = (
-            partial(self.own.attend_to_target, target, index),
-            partial(self.cross.attend_to_source, source, index),
-            self.feed_forward,
-        )
-        sublayers = (Sublayer(branch, no_dropout, self.branch_factor()) for branch in branches)
-        return list(zip(self.connections, sublayers, strict=True))
 
 
 class PreparedAttention:
@@ -201,15 +182,21 @@ class LayerDecoder(Decoder):
 
     def __init__(self, prepared: PreparedDecoder, memory: Tensor, memory_mask: Tensor | None, beams: int):
         self.decoder, self.logits, self.beams = prepared.decoder, prepared.logits, beams
-        keys_and_values = [layer.cross.source(memory) for layer in prepared.layers]
+        keys_and_values = [cross.source(memory) for _, cross, _ in prepared.branches]
         heads, head_dim = keys_and_values[0][0].shape[1::2]
         self.source = SourceCache(keys_and_values, memory_mask)
-        self.target = TargetCache(memory.new_empty(2, len(prepared.layers), len(memory) * beams, heads, 0, head_dim))
-        self.sublayers = [
-            sublayer
-            for index, layer in enumerate(prepared.layers)
-            for sublayer in layer.sublayers(index, self.target, self.source)
-        ]
+        self.target = TargetCache(memory.new_empty(2, len(prepared.branches), len(memory) * beams, heads, 0, head_dim))
+        self.sublayers: list[tuple[ResidualConnection, Sublayer]] = []
+        layers = zip(self.decoder.layers, prepared.branches, strict=True)
+        for index, (layer, (own, cross, feed_forward)) in enumerate(layers):
+            connections = layer.self_attn_residual, layer.encoder_attn_residual, layer.ffn_residual
+            branches: tuple[Branch, ...] = (
+                partial(own.attend_to_target, self.target, index),
+                partial(cross.attend_to_source, self.source, index),
+                feed_forward,
+            )
+            sublayers = (Sublayer(branch, no_dropout, layer.branch_factor()) for branch in branches)
+            self.sublayers += zip(connections, sublayers, strict=True)
 
     def step(self, tokens: Array) -> Tensor:
         embeddings = self.decoder.embed(torch.from_numpy(tokens)[:, None], None)
