@@ -57,13 +57,11 @@ def build_trainer(
     data: PreparedData,
     model: Any,
     folder: Path,
-    *,
-    progress: TrainerCallback | None = None,
     ready: Callable[[], None] | None = None,
 ) -> ResidualTrainer:
     """The trainer of a run, with what it logs, keeps and watches.
 
-    `settings` are those of the recipe with numbers for the batch size; `progress` and `ready` as for `train_on`.
+    `settings` are those of the recipe with numbers for the batch size; `ready` is called after the first update.
     """
     trainer = ResidualTrainer(
         model,
@@ -81,7 +79,7 @@ def build_trainer(
             StopWithoutImprovement(settings.patience, settings.metric),
         ],
     )
-    show_progress(trainer, progress)
+    show_progress(trainer)
     if settings.diagnostics is not None:
         trainer.add_callback(DiagnosticsCallback(folder, settings.diagnostics.every, log=trainer.log))
     log_model(model)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from transformers import TrainerCallback, set_seed
+from transformers import set_seed
 
 from residual_hf.base.files import read_json, write_atomically
 from residual_hf.data.pipeline import Corpora, read_corpora
@@ -85,7 +85,6 @@ def train_on(
     *,
     start: Start | None = None,
     resume: bool = False,
-    progress: TrainerCallback | None = None,
     ready: Callable[[], None] | None = None,
 ) -> dict[str, Any]:
     """Run a recipe on corpora that are already in memory (`train`, `valid` and optionally `test`).
@@ -96,7 +95,6 @@ def train_on(
         folder: of the run, see `train`.
         start: the model to start from; None for a freshly initialized one.
         resume: continue from the last checkpoint in the folder.
-        progress: replaces the progress bar.
         ready: called after the first update.
     """
     started = time.time() - (RunRecord.read(folder).seconds or 0.0 if resume else 0.0)
@@ -107,7 +105,7 @@ def train_on(
     data = prepare_data(recipe, texts, folder, start)
     model = build_model(recipe, data.tokenizer, start)
     settings = resolve_batch_size(recipe, model, data.longest, folder)
-    trainer = build_trainer(recipe, settings, data, model, folder, progress=progress, ready=ready)
+    trainer = build_trainer(recipe, settings, data, model, folder, ready)
     fit(trainer, folder, started, resume=resume)
     return finish(trainer, recipe, data, folder, started)
 

@@ -139,10 +139,10 @@ class ProgressBar(ProgressCallback):
             self.training_bar.set_postfix({name: f"{logs[name]:.3g}" for name in self.SHOWN if name in logs})
 
 
-def show_progress(trainer: Trainer, progress: TrainerCallback | None = None) -> None:
-    """Replace the output of Transformers by `progress`; default: a progress bar, unless bars are disabled."""
-    if trainer.pop_callback(ProgressCallback) is not None or progress is not None:
-        trainer.add_callback(progress or ProgressBar)
+def show_progress(trainer: Trainer) -> None:
+    """Replace the output of Transformers by a progress bar, unless bars are disabled."""
+    if trainer.pop_callback(ProgressCallback) is not None:
+        trainer.add_callback(ProgressBar)
     trainer.remove_callback(PrinterCallback)
 
 
