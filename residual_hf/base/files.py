@@ -329,6 +329,17 @@ def read_text(path: Path) -> str:
         raise InputError(f"{path}: not a UTF-8 file: {error}") from error
 
 
+def leaves(value: Any, name: str = "") -> dict[str, Any]:
+    """The values in nested mappings and in lists of mappings by dotted name: `{"data.train[0].source": "a.en"}`."""
+    if isinstance(value, list) and any(isinstance(entry, dict) for entry in value):
+        parts = {f"{name}[{number}]": entry for number, entry in enumerate(value)}
+    elif isinstance(value, dict):
+        parts = {f"{name}.{key}".lstrip("."): entry for key, entry in value.items()}
+    else:
+        return {name: value}
+    return {inner: leaf for place, part in parts.items() for inner, leaf in leaves(part, place).items()}
+
+
 def _json_line(value: Any) -> str:
     return json.dumps(value) + "\n"
 

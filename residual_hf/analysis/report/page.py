@@ -12,7 +12,7 @@ from typing import Any
 from jinja2 import Environment
 
 from residual_hf.base.errors import InputError
-from residual_hf.base.files import check_output_file, write_atomically
+from residual_hf.base.files import check_output_file, leaves, write_atomically
 from residual_hf.evaluation.metrics import METRICS, Comparison
 from residual_hf.hub.card import LABELS, compare, score_tables
 from residual_hf.records.learning_curve import series
@@ -248,7 +248,8 @@ def samples(runs: Sequence[Run]) -> list[Sample]:
 
 def settings(runs: Sequence[Run]) -> tuple[dict[str, list[str]], dict[str, str]]:
     """Recipe and machine of the runs by field: the values of all runs where they differ, and the others once."""
-    columns = [flat(public({**run.recipe, "output_dir": None, "run": machine(run)})) for run in runs]
+    found = [leaves(public({**run.recipe, "output_dir": None, "run": machine(run)})) for run in runs]
+    columns = [{name: str(value) for name, value in each.items() if value is not None} for each in found]
     names = dict.fromkeys(name for column in columns for name in column)
     values = {name: [column.get(name, "") for column in columns] for name in names}
     differing = {name: row for name, row in values.items() if len(set(row)) > 1}
@@ -259,13 +260,3 @@ def machine(run: Run) -> dict[str, Any]:
     record = run.record
     names = ("command", "commit", "device", "processes", "parameters", "max_tokens_found", "tokens_per_update")
     return {name: getattr(record, name) for name in names} | {"versions": record.versions}
-
-
-def flat(value: Any, name: str = "") -> dict[str, str]:
-    """{"training": {"lr": 1}} to {"training.lr": "1"}."""
-    if isinstance(value, list) and any(isinstance(entry, dict) for entry in value):
-        value = dict(enumerate(value, start=1))
-    if not isinstance(value, dict):
-        return {} if value is None else {name: str(value)}
-    parts = (flat(entry, f"{name}.{part}".lstrip(".")) for part, entry in value.items())
-    return {key: text for part in parts for key, text in part.items()}
