@@ -23,7 +23,7 @@ from residual_hf.checkpoint import WEIGHT_FILES
 from residual_hf.data.glossary import Glossary
 from residual_hf.data.pair_reader import check_files
 from residual_hf.data.pipeline import given_tokenizer
-from residual_hf.evaluation.error_rates import ERROR_RATES
+from residual_hf.evaluation.sentence_metrics import ERROR_RATES
 from residual_hf.evaluation.translation_metric import load_metric
 from residual_hf.training.launch import check_launch
 
