@@ -20,8 +20,7 @@ from residual_hf.data.synthetic import generate_corpus
 from residual_hf.generation.generation_settings import DecodingSettings
 from residual_hf.training.training_settings import TrainingSettings
 
-from .logs import TerminalHandler, log_to
-from .reading import run_folder
+from .reading import TerminalHandler, log_to, run_folder
 from .recipe import Recipe
 from .run import train_on
 

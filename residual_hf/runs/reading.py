@@ -1,13 +1,16 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
-"""The first stage of a run: check the input and the output folder before any long work, and read the corpora."""
+"""The first stage of a run: its input and its output folder are checked before any long work, and its log begins."""
 
 from __future__ import annotations
 
 import logging
+import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
+
+from tqdm.auto import tqdm
 
 from residual_hf.base.files import (
     RECORD,
@@ -28,7 +31,6 @@ from residual_hf.evaluation.translation_metric import load_metric
 from residual_hf.training.launch import check_launch
 
 from .building import load_start_of
-from .logs import log_to
 from .recipe import Recipe
 from .resuming import check_run_folder
 from .warm_start import Start
@@ -90,3 +92,27 @@ def run_folder(folder: Path, *, resume: bool = False) -> Iterator[Callable[[], N
         log_to(logging.FileHandler(folder / "train.log", encoding="utf-8")),
     ):
         yield delete_former
+
+
+class TerminalHandler(logging.Handler):
+    """Writes to standard error without breaking a progress bar."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            tqdm.write(self.format(record), file=sys.stderr)
+        except OSError:  # the terminal was closed
+            self.handleError(record)
+
+
+@contextmanager
+def log_to(handler: logging.Handler) -> Iterator[None]:
+    """Context in which the messages of this package also go to `handler`, with their time."""
+    package = logging.getLogger("residual_hf")
+    package.setLevel(logging.INFO)
+    handler.setFormatter(logging.Formatter("%(asctime)s %(message)s", "%Y-%m-%d %H:%M:%S"))
+    package.addHandler(handler)
+    try:
+        yield
+    finally:
+        package.removeHandler(handler)
+        handler.close()

@@ -23,9 +23,8 @@ from .batch_size_finder import resolve_batch_size
 from .building import build_model
 from .final_model import finish
 from .fitting import build_trainer, fit
-from .logs import TerminalHandler, log_to
 from .preparation import prepare_data
-from .reading import check_folder, check_input, run_folder
+from .reading import TerminalHandler, check_folder, check_input, log_to, run_folder
 from .recipe import Recipe
 from .resuming import check_same_run, has_finished, warn_about_rounding
 from .warm_start import Start
