@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -45,13 +45,12 @@ CURVES = {
 
 @dataclass(frozen=True)
 class Cell:
-    """A score: its value, 95% interval, difference from the first run with its p-value, and whether it is the best."""
+    """A score: its value, 95% interval, and difference from the first run with its p-value."""
 
     value: float
     interval: tuple[float, float] | None = None
     difference: float | None = None
     p_value: float | None = None
-    best: bool = False
 
     @property
     def significant(self) -> bool:
@@ -60,11 +59,12 @@ class Cell:
 
 @dataclass(frozen=True)
 class Scores:
-    """The scores of all runs on one corpus; a row has None where a run has no such score."""
+    """The scores of all runs on one corpus, and the best by metric; a row has None where a run has no such score."""
 
     title: str
     metrics: list[str]
     rows: list[list[Cell | None]]
+    best: list[float | None]
 
 
 def write_report(folders: Sequence[str | Path], output: str | Path, *, overwrite: bool = False) -> Path:
@@ -170,7 +170,9 @@ def score_sections(runs: Sequence[Run], names: Sequence[str], notes: list[str]) 
         if len({text_of(runs[number], split) for number in figures}) == 1:
             marked = [name for name in metrics if one_signature(figures.values(), name)]
             marked += ["word_ppl", *(PER_TOKEN if one_vocabulary else ())]
-        sections.append(Scores(public(title), metrics, mark_best(metrics, rows, marked)))
+        columns = zip(metrics, zip(*rows, strict=True), strict=True)
+        best = [best_of(name, column) if name in marked else None for name, column in columns]
+        sections.append(Scores(public(title), metrics, rows, best))
     return sections
 
 
@@ -218,17 +220,11 @@ def cell(value: float | None, pair: Comparison | None, is_other: bool) -> Cell |
     return Cell(value, pair.b_interval, *((pair.b - pair.a, pair.p_value) if is_other else ()))
 
 
-def mark_best(metrics: Sequence[str], rows: list[list[Cell | None]], marked: Sequence[str]) -> list[list[Cell | None]]:
-    """The rows with the best score of each metric in `marked`, if there is more than one."""
-    best = []
-    for name, column in zip(metrics, zip(*rows, strict=True), strict=True):
-        values = [found.value for found in column if found is not None]
-        better = min if name in LOWER_IS_BETTER else max
-        best.append(better(values) if len(values) > 1 and name in marked else None)
-    return [
-        [found and replace(found, best=found.value == top) for found, top in zip(row, best, strict=True)]
-        for row in rows
-    ]
+def best_of(name: str, column: Sequence[Cell | None]) -> float | None:
+    """The best score of several runs by a metric."""
+    values = [cell.value for cell in column if cell is not None]
+    better = min if name in LOWER_IS_BETTER else max
+    return better(values) if len(values) > 1 else None
 
 
 def samples(runs: Sequence[Run]) -> list[Sample]:
