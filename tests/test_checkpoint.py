@@ -109,7 +109,10 @@ EVERYWHERE = {
     "type of numbers": (set_fields(dtype="nonsense"), "no attribute 'nonsense'"),
     "a list of search settings": (write("generation_config.json", b"[]"), "must be a JSON object, not list"),
     "generation": (set_fields("generation_config.json", eos_token_id=94), "eos_token_id is 94, must be below 94"),
-    "a token's text": (set_fields("generation_config.json", eos_token_id="x"), "eos_token_id: 'x' given, must be an integer"),
+    "a token's text": (
+        set_fields("generation_config.json", eos_token_id="x"),
+        "eos_token_id: 'x' given, must be an integer",
+    ),
     "forced": (
         set_fields("generation_config.json", forced_bos_token_id=94),
         "forced_bos_token_id is 94, must be below",
