@@ -45,7 +45,6 @@ class Panel:
 
 
 def check_matplotlib() -> None:
-    """Raise `InputError` if it is not installed."""
     if find_spec("matplotlib") is None:
         raise InputError("figures need matplotlib: pip install 'residual_hf[figures]'")
 

@@ -86,15 +86,9 @@ def train_on(
     resume: bool = False,
     ready: Callable[[], None] | None = None,
 ) -> dict[str, Any]:
-    """Run a recipe on corpora that are already in memory (`train`, `valid` and optionally `test`).
+    """Run a recipe on corpora that are already in memory (`train`, `valid` and optionally `test`), see `train`.
 
-    Args:
-        recipe: of the run.
-        texts: the corpora.
-        folder: of the run, see `train`.
-        start: the model to start from; None for a freshly initialized one.
-        resume: continue from the last checkpoint in the folder.
-        ready: called after the first update.
+    `ready` is called after the first update.
     """
     started = time.time() - (RunRecord.read(folder).seconds or 0.0 if resume else 0.0)
     keep_freed_memory()
@@ -110,7 +104,6 @@ def train_on(
 
 
 def record_start(recipe: Recipe, texts: Corpora, folder: Path) -> None:
-    """Write `run.json` and `recipe.yaml`."""
     data = describe_data(recipe.data, texts)
     RunRecord.begin(folder, recipe.training.seed, this_process().num_processes, data)
     write_atomically(folder / "recipe.yaml", yaml.safe_dump(recipe.as_dict(), sort_keys=False))

@@ -211,7 +211,6 @@ class ResidualTrainer(ShardedTrainer):
             save_trained(self.model, folder)
 
     def load_weights(self, checkpoint: Path) -> None:
-        """Load the weights of a checkpoint."""
         if self.settings.lora is None:
             load_average(self.model, [checkpoint])
         else:
@@ -275,7 +274,6 @@ class ResidualTrainer(ShardedTrainer):
 
 
 def train_sampler(corpus: EncodedCorpus, settings: TrainingSettings, processes: int) -> TokenBudgetSampler:
-    """The batches of an epoch."""
     sampler = TokenBudgetSampler(
         corpus.source_lengths,
         corpus.target_lengths,

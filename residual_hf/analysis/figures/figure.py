@@ -28,7 +28,6 @@ Probe = Callable[[Any, Batch, str, int], Iterable[Point]]
 
 
 def panels_of(names: Iterable[str], x: str, y: str, **options: bool) -> tuple[Panel, ...]:
-    """Panels with the same axes."""
     return tuple(Panel(name, x, y, **options) for name in names)
 
 
