@@ -25,15 +25,12 @@ def score_table(report: Mapping[str, Any]) -> str:
 
 def _columns(report: Mapping[str, Any], name: str = "") -> Iterator[tuple[str, dict[str, Any]]]:
     """The scores of a report, and those of the splits and corpora inside it, by their names."""
-    inside = {key: part for key, part in report.items() if isinstance(part, Mapping) and _holds_scores(key, part)}
+    inside = {key: part for key, part in report.items() if isinstance(part, Mapping) and "value" not in part}
+    inside.pop("metrics", None)
     corpora = dict(inside.pop("corpora", {}))
     yield name or ("mean" if corpora else ""), {key: part for key, part in report.items() if key not in inside}
     for key, part in (corpora | inside).items():
         yield from _columns(part, f"{name} {key}".strip())
-
-
-def _holds_scores(key: str, part: Mapping[str, Any]) -> bool:
-    return key != "metrics" and "value" not in part
 
 
 def _figures(scores: Mapping[str, Any], signatures: dict[str, None]) -> Iterator[tuple[str, str]]:

@@ -189,7 +189,8 @@ def write_first_recipe(
     with atomic_folder(folder) as new:
         spec = replace(spec, source_lang=languages[0], target_lang=languages[1])
         split = split_corpus(spec, new, languages)
-        faults = faults_of_files(spec, split.pairs)
+        pairs = take_sample(PairReader(spec).one_pass(), split.pairs)
+        faults = sample_faults(ParallelCorpus.empty(spec).with_pairs(pairs), split.pairs)
         train = CorpusSpec(source=new / f"train.{languages[0]}", target=new / f"train.{languages[1]}")
         sample = ParallelCorpus.empty(train).with_pairs(PairReader(train).take(SAMPLE))
         unspaced = any(
@@ -266,12 +267,6 @@ def languages_of(spec: CorpusSpec, source_lang: str | None, target_lang: str | N
         language_of(spec.files[0], "--source-lang", source_lang or named[0]),
         language_of(spec.files[-1], "--target-lang", target_lang or named[1]),
     )
-
-
-def faults_of_files(spec: CorpusSpec, pairs: int) -> list[str]:
-    """What cannot be right about a corpus of so many pairs, see `faults_of`."""
-    sample = ParallelCorpus.empty(spec).with_pairs(take_sample(PairReader(spec).one_pass(), pairs))
-    return sample_faults(sample, pairs)
 
 
 def language_of(path: Path, flag: str, given: str | None = None) -> str:

@@ -53,7 +53,9 @@ def check_same_run(recipe: Recipe, texts: Corpora, folder: Path) -> None:
     differences = [f"data.{split}: other text" for split in other_text(recipe, texts, record)]
     for split in ("train", "valid"):
         for values in () if split == "train" and recipe.data.stream else (before, now):
-            values["data"][split] = _without_names(values["data"][split])
+            specs = values["data"][split]
+            specs = specs if isinstance(specs, list) else [specs]
+            values["data"][split] = [{n: v for n, v in spec.items() if n not in MOVABLE} for spec in specs]
     old, new = leaves(before), leaves(now)
     differences += [
         f"{name}: {old.get(name)!r}, now {new.get(name)!r}"
@@ -137,8 +139,3 @@ def _fingerprints(data: DataRecord, split: str, streamed: bool) -> list[list[Any
     if not streamed:
         return [list(corpus.sha256.values()) for corpus in corpora]
     return [[*corpus.bytes.values(), *corpus.sampled_sha256.values()] for corpus in corpora]
-
-
-def _without_names(specs: Any) -> list[dict[str, Any]]:
-    specs = specs if isinstance(specs, list) else [specs]
-    return [{name: value for name, value in spec.items() if name not in MOVABLE} for spec in specs]

@@ -179,8 +179,6 @@ def average_weights(checkpoints: Sequence[Path]) -> dict[str, Tensor]:
     Tensors of integers are taken from the last checkpoint. Raises `InputError` naming the file for weights that are
     missing or damaged, or have other names or shapes than those of the first checkpoint.
     """
-    if not checkpoints:
-        raise InputError("average: no checkpoint given")
     sums: dict[str, Tensor] = {}
     for checkpoint in checkpoints:
         weights = read_weights(checkpoint)
