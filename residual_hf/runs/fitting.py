@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ from residual_hf.evaluation.scorer import make_scorers, mean_figures
 from residual_hf.generation.decode import translate_corpus
 from residual_hf.records.run_record import RunRecord
 from residual_hf.training.callbacks import (
-    AfterFirstUpdate,
+    DeleteReplaced,
     EvaluationSummary,
     InterruptCallback,
     RecordCallback,
@@ -102,11 +102,10 @@ def build_trainer(
     data: PreparedData,
     model: Any,
     folder: Path,
-    ready: Callable[[], None] | None = None,
 ) -> ResidualTrainer:
     """The trainer of a run, with what it logs, keeps and watches.
 
-    `settings` are those of the recipe with numbers for the batch size; `ready` is called after the first update.
+    `settings` are those of the recipe with numbers for the batch size.
     """
     trainer = ResidualTrainer(
         model,
@@ -119,7 +118,7 @@ def build_trainer(
         callbacks=[
             RecordCallback(folder / "metrics.jsonl"),
             EvaluationSummary(folder / "learning_curve.png", settings.metric),
-            *([] if ready is None else [AfterFirstUpdate(ready)]),
+            DeleteReplaced(folder),
             KeepCheckpoints(folder / "checkpoints", settings.keep_last, settings.keep_best, settings.metric),
             StopWithoutImprovement(settings.patience, settings.metric),
         ],

@@ -83,7 +83,7 @@ def quickstart(folder: str | Path = "residual_hf_quickstart", *, overwrite: bool
     check_output_folder(folder, overwrite=overwrite, holds=[RECORD])
     recipe = quickstart_recipe(folder)
     transformers_logging.disable_progress_bar()  # those of single files
-    with log_to(TerminalHandler()), run_folder(folder) as ready, one_thread():
+    with log_to(TerminalHandler()), run_folder(folder), one_thread():
         logger.info("generating the corpus")
         texts = {}
         for name, pairs in generate_corpus(SIZES).items():
@@ -91,7 +91,7 @@ def quickstart(folder: str | Path = "residual_hf_quickstart", *, overwrite: bool
             texts[name] = [ParallelCorpus(sources, targets, name, "en", "de")]
             for language, lines in (("en", sources), ("de", targets)):
                 write_atomically(folder / f"{name}.{language}", "\n".join(lines) + "\n")
-        metrics = train_on(recipe, texts, folder, ready=ready)
+        metrics = train_on(recipe, texts, folder)
         logger.info("reloading the model")
         model = AutoModelForSeq2SeqLM.from_pretrained(folder / "model")
         tokenizer = AutoTokenizer.from_pretrained(folder / "model")

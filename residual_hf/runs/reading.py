@@ -5,9 +5,8 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, nullcontext
-from functools import partial
 from pathlib import Path
 
 from tqdm.auto import tqdm
@@ -16,7 +15,6 @@ from residual_hf.base.files import (
     RECORD,
     check_output_folder,
     check_space,
-    delete_replaced,
     emptied_folder,
     expanded,
 )
@@ -78,20 +76,18 @@ def check_folder(recipe: Recipe, *, overwrite: bool, resume: bool, inputs: Itera
 
 
 @contextmanager
-def run_folder(folder: Path, *, resume: bool = False) -> Iterator[Callable[[], None]]:
+def run_folder(folder: Path, *, resume: bool = False) -> Iterator[None]:
     """Context in which this process has a run folder for itself and logs to it.
 
-    Unless `resume`, the folder is empty. The context yields a function that deletes what was in it, see
-    `emptied_folder`.
+    Unless `resume`, the folder is empty; what was in it is kept until the first update, see `emptied_folder`.
     """
-    emptied = nullcontext(partial(delete_replaced, folder)) if resume else emptied_folder(folder, keep=LOCK)
     with (
         signals_interrupt(),
         Lock(folder / LOCK, f"output_dir: {folder}"),
-        emptied as delete_former,
+        nullcontext() if resume else emptied_folder(folder, keep=LOCK),
         log_to(logging.FileHandler(folder / "train.log", encoding="utf-8")),
     ):
-        yield delete_former
+        yield
 
 
 class TerminalHandler(logging.Handler):

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -71,10 +71,10 @@ def train(
                 return read_json(folder / "metrics.json")
             warn_about_rounding(folder)
         processes.wait_for_everyone()  # all have checked the folder before the first one writes to it
-        with run_folder(folder, resume=resume) if processes.is_main_process else nullcontext() as ready:
+        with run_folder(folder, resume=resume) if processes.is_main_process else nullcontext():
             processes.wait_for_everyone()
             with disk_errors(folder):
-                return train_on(recipe, texts, folder, start=start, resume=resume, ready=ready)
+                return train_on(recipe, texts, folder, start=start, resume=resume)
 
 
 def train_on(
@@ -84,12 +84,8 @@ def train_on(
     *,
     start: Start | None = None,
     resume: bool = False,
-    ready: Callable[[], None] | None = None,
 ) -> dict[str, Any]:
-    """Run a recipe on corpora that are already in memory (`train`, `valid` and optionally `test`), see `train`.
-
-    `ready` is called after the first update.
-    """
+    """Run a recipe on corpora that are already in memory (`train`, `valid` and optionally `test`), see `train`."""
     started = time.time() - (RunRecord.read(folder).seconds or 0.0 if resume else 0.0)
     keep_freed_memory()
     set_seed(recipe.training.seed)
@@ -98,7 +94,7 @@ def train_on(
     data = prepare_data(recipe, texts, folder, start)
     model = build_model(recipe, data.tokenizer, start)
     settings = resolve_batch_size(recipe, model, data.longest, folder)
-    trainer = build_trainer(recipe, settings, data, model, folder, ready)
+    trainer = build_trainer(recipe, settings, data, model, folder)
     fit(trainer, folder, started, resume=resume)
     return finish(trainer, recipe, data, folder, started)
 
