@@ -1,5 +1,5 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
-"""The largest batch, in tokens, that fits in the memory of a device (`max_tokens: auto`), and the speed of training."""
+"""The largest batch, in tokens, that fits into memory (`max_tokens: auto`), and the speed of training."""
 
 from __future__ import annotations
 
