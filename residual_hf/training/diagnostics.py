@@ -43,7 +43,7 @@ from residual_hf.base.files import (
     write_json,
     write_json_lines,
 )
-from residual_hf.probes.site_statistics import SiteStatistics, SiteSums
+from residual_hf.probes.representations import SiteStatistics, SiteSums
 from residual_hf.probes.sites import Place, sublayers, watch
 
 from .spikes import THRESHOLD, WINDOW, first_mover, spike_scores
