@@ -93,13 +93,7 @@ def load_start_of(recipe: Recipe) -> Start | None:
 def build_model(
     recipe: Recipe, tokenizer: PreTrainedTokenizerBase, start: Start | None = None
 ) -> ResidualForConditionalGeneration | ResidualForCausalLM:
-    """The initial model, with the generation settings of the recipe.
-
-    Args:
-        recipe: of the run.
-        tokenizer: of the run.
-        start: the model of `recipe.model["from"]` and its tokenizer, see `load_start`.
-    """
+    """The initial model of a run, or the one to start from, with the generation settings of the recipe."""
     if start is None:
         model = model_class(recipe)(build_config(recipe, tokenizer))
     else:
