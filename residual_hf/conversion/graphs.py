@@ -9,13 +9,13 @@ source (`encoder`); of a decoder alone those of the text.
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.export import Dim, ExportedProgram
+from transformers import DynamicCache, EncoderDecoderCache
 
 from residual_hf.model.embeddings import rotary_positions
 from residual_hf.model.modeling_residual import ResidualForConditionalGeneration
@@ -34,34 +34,9 @@ class Graph:
     outputs: list[str]
 
 
-class KeysAndValues(NamedTuple):
-    """Of the attention of one layer."""
-
-    keys: Tensor
-    values: Tensor
-
-
-class GraphKeys:
-    """Keys and values of attention by layer; `update` appends."""
-
-    def __init__(self, past: Sequence[KeysAndValues]):
-        self.layers = dict(enumerate(past))
-
-    def update(self, key: Tensor, value: Tensor, layer: int, **_: Any) -> KeysAndValues:
-        if layer in self.layers:
-            past = self.layers[layer]
-            key, value = torch.cat((past.keys, key), dim=2), torch.cat((past.values, value), dim=2)
-        self.layers[layer] = KeysAndValues(key, value)
-        return self.layers[layer]
-
-
-class GraphCache:
-    """What `ResidualAttention` sees as `past_key_values`, from tensors in the order of `KEPT`."""
-
-    def __init__(self, past: Sequence[Tensor] = ()):
-        states = [KeysAndValues(*pair) for pair in zip(past[0::2], past[1::2], strict=True)]
-        self.self_attention_cache, self.cross_attention_cache = GraphKeys(states[0::2]), GraphKeys(states[1::2])
-        self.is_updated = dict.fromkeys(self.cross_attention_cache.layers, True)
+def states_of(cache: DynamicCache) -> list[Tensor]:
+    """Keys and values of each layer."""
+    return [states for layer in cache.layers for states in (layer.keys, layer.values)]
 
 
 class EncoderGraph(nn.Module):
@@ -85,7 +60,7 @@ class DecoderGraph(nn.Module):
     def forward(
         self, encoder_attention_mask: Tensor, input_ids: Tensor, encoder_hidden_states: Tensor
     ) -> list[Tensor]:
-        length, cache = input_ids.shape[1], GraphCache()
+        length, cache = input_ids.shape[1], EncoderDecoderCache(DynamicCache(), DynamicCache())
         hidden_states = self.decoder.run_layers(
             self.decoder.add_positions(self.decoder.embed(input_ids, None), None, 0),
             encoder_hidden_states,
@@ -93,8 +68,8 @@ class DecoderGraph(nn.Module):
             encoder_attention_mask=additive(encoder_attention_mask[:, None, None] > 0),
             past_key_values=cache,
         )
-        target, source = cache.self_attention_cache.layers, cache.cross_attention_cache.layers
-        kept = [state for layer in target for state in (*target[layer], *source[layer])]
+        layers = zip(cache.self_attention_cache.layers, cache.cross_attention_cache.layers, strict=True)
+        kept = [states for own, source in layers for states in (own.keys, own.values, source.keys, source.values)]
         return [self.model.lm_head(hidden_states), *kept]
 
 
@@ -106,7 +81,7 @@ class DecoderWithPastGraph(nn.Module):
         self.model, self.decoder = model, model.get_decoder()
 
     def forward(self, encoder_attention_mask: Tensor, input_ids: Tensor, past: list[Tensor]) -> list[Tensor]:
-        cache = GraphCache(past)
+        cache = EncoderDecoderCache([tuple(past[place : place + 4]) for place in range(0, len(past), 4)])
         hidden_states = self.decoder.add_positions(self.decoder.embed(input_ids, None), None, past[0].shape[2])
         hidden_states = self.decoder.run_layers(
             hidden_states,
@@ -114,8 +89,7 @@ class DecoderWithPastGraph(nn.Module):
             encoder_attention_mask=additive(encoder_attention_mask[:, None, None] > 0),
             past_key_values=cache,
         )
-        kept = [state for states in cache.self_attention_cache.layers.values() for state in states]
-        return [self.model.lm_head(hidden_states), *kept]
+        return [self.model.lm_head(hidden_states), *states_of(cache.self_attention_cache)]
 
 
 class TextGraph(nn.Module):
@@ -129,7 +103,7 @@ class TextGraph(nn.Module):
         self.model, self.decoder = model, model.get_decoder()
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor, past: list[Tensor]) -> list[Tensor]:
-        cache = GraphKeys([KeysAndValues(*pair) for pair in zip(past[0::2], past[1::2], strict=True)])
+        cache = DynamicCache([*zip(past[0::2], past[1::2], strict=True)])
         length, total = input_ids.shape[1], attention_mask.shape[1]
         places = (attention_mask.cumsum(1) - 1).clamp(min=0)[:, total - length :]
         embeddings = self.decoder.embed(input_ids, None)
@@ -144,7 +118,7 @@ class TextGraph(nn.Module):
             past_key_values=cache,
             **positions,
         )
-        return [self.model.lm_head(hidden_states), *(state for layer in cache.layers.values() for state in layer)]
+        return [self.model.lm_head(hidden_states), *states_of(cache)]
 
 
 class TextStartGraph(TextGraph):
