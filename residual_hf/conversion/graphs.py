@@ -50,12 +50,14 @@ class EncoderGraph(nn.Module):
         return self.encoder.run_layers(hidden_states, attention_mask=additive(attention_mask[:, None, None] > 0))
 
 
-class DecoderGraph(nn.Module):
-    """Logits of a target from its start, with all keys and values."""
-
-    def __init__(self, model: ResidualForConditionalGeneration):
+class GraphOfDecoder(nn.Module):
+    def __init__(self, model: ResidualForConditionalGeneration | ResidualForCausalLM):
         super().__init__()
         self.model, self.decoder = model, model.get_decoder()
+
+
+class DecoderGraph(GraphOfDecoder):
+    """Logits of a target from its start, with all keys and values."""
 
     def forward(
         self, encoder_attention_mask: Tensor, input_ids: Tensor, encoder_hidden_states: Tensor
@@ -73,12 +75,8 @@ class DecoderGraph(nn.Module):
         return [self.model.lm_head(hidden_states), *kept]
 
 
-class DecoderWithPastGraph(nn.Module):
+class DecoderWithPastGraph(GraphOfDecoder):
     """Logits of the next token, with the keys and values of the target."""
-
-    def __init__(self, model: ResidualForConditionalGeneration):
-        super().__init__()
-        self.model, self.decoder = model, model.get_decoder()
 
     def forward(self, encoder_attention_mask: Tensor, input_ids: Tensor, past: list[Tensor]) -> list[Tensor]:
         cache = EncoderDecoderCache([tuple(past[place : place + 4]) for place in range(0, len(past), 4)])
@@ -92,15 +90,11 @@ class DecoderWithPastGraph(nn.Module):
         return [self.model.lm_head(hidden_states), *states_of(cache.self_attention_cache)]
 
 
-class TextGraph(nn.Module):
+class TextGraph(GraphOfDecoder):
     """Logits of texts from a decoder alone, with the keys and values of all tokens so far.
 
     The mask (batch, tokens so far) is 0 at padding before a text.
     """
-
-    def __init__(self, model: ResidualForCausalLM):
-        super().__init__()
-        self.model, self.decoder = model, model.get_decoder()
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor, past: list[Tensor]) -> list[Tensor]:
         cache = DynamicCache([*zip(past[0::2], past[1::2], strict=True)])

@@ -120,8 +120,15 @@ def save_spec(model: Model, tokenizer: Any, folder: Path, *, quantization: str |
     except ValueError as error:  # a scale of 0, or one that no norm can take
         raise InputError(str(error)) from error
     config, is_alone = model.config, not model.config.is_encoder_decoder
-    external = {"external_pre_post_encoder_layers": config.stack_ln_mode("decoder") in PRE_AND_POST}
-    options = options_alone(model) if is_alone else external
+    options: dict[str, Any] = {"external_pre_post_encoder_layers": config.stack_ln_mode("decoder") in PRE_AND_POST}
+    if is_alone:
+        options = {
+            "with_encoder_attention": False,
+            "ffn_glu": config.gated_ffn,
+            "no_final_norm": not config.final_norm,
+        }
+        if config.position_embedding_type == "rotary":
+            options |= {"rotary_dim": 0, "rotary_interleave": False, "rotary_base": config.rope_theta}
     decoder = stack_spec(model, "decoder", transformer_spec.TransformerDecoderSpec, **options)
     decoder.projection.weight = array(model.output_weight)
     if model.lm_head.bias is not None:
@@ -144,16 +151,6 @@ def save_spec(model: Model, tokenizer: Any, folder: Path, *, quantization: str |
     spec.validate()
     spec.optimize(quantization=quantization)
     spec.save(str(folder))
-
-
-def options_alone(model: Model) -> dict[str, Any]:
-    """Options of the specification of a decoder alone."""
-    config = model.config
-    options: dict[str, Any] = {"with_encoder_attention": False, "ffn_glu": config.gated_ffn}
-    options["no_final_norm"] = not config.final_norm
-    if config.position_embedding_type == "rotary":
-        options |= {"rotary_dim": 0, "rotary_interleave": False, "rotary_base": config.rope_theta}
-    return options
 
 
 def stack_spec(model: Model, name: str, make: Callable[..., Any], **options: Any) -> Any:
