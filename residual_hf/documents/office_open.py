@@ -11,7 +11,7 @@ from itertools import chain, compress
 from operator import not_
 from typing import Any, NamedTuple
 
-from residual_hf.base.xml_reader import etree, local_name
+from residual_hf.base.xml_reader import XML_SPACE, etree, local_name
 from residual_hf.generation.markup import Block, Inline
 
 from .literal_text import DEEPEST
@@ -33,7 +33,6 @@ WITHOUT_LOOK = ("lang", "noProof", "bCs", "iCs", "szCs", "webHidden", "altLang",
 """Properties of runs that do not change how their text looks: elements of Word, attributes of PowerPoint."""
 SEEN_ON_SPACES = ("rStyle", "u", "strike", "dstrike", "highlight", "shd", "bdr", "hlinkClick")
 """Properties of runs that also change how spaces look, or what a click on them does."""
-XML_SPACE = "{http://www.w3.org/XML/1998/namespace}space"
 
 
 @dataclass
