@@ -259,18 +259,14 @@ def _partners(atoms: Sequence[Atom]) -> dict[int, int]:
         while opened and atoms[opened[-1]].kind in crossed:
             opened.pop()
         last = atoms[opened[-1]] if opened else None
-        if last is not None and _ends(last, atom):
-            start = opened.pop()
-            if last.kind == START or len(opened) < DEEPEST:
-                found[start] = place
+        if last is None or (last.kind, atom.kind) not in ((START, END), ("begin", "end"), (FROM, UNTIL)):
+            continue
+        if last.kind == FROM and _range(last.element) != _range(atom.element):
+            continue
+        start = opened.pop()
+        if last.kind == START or len(opened) < DEEPEST:
+            found[start] = place
     return found
-
-
-def _ends(first: Atom, last: Atom) -> bool:
-    """Whether an atom ends what another one begins."""
-    if (first.kind, last.kind) == (FROM, UNTIL):
-        return _range(first.element) == _range(last.element)
-    return (first.kind, last.kind) in ((START, END), ("begin", "end"))
 
 
 def _range(element: Any) -> tuple[str, str]:
