@@ -16,8 +16,8 @@ import torch
 from torch import Tensor, nn
 from torch.export import Dim, ExportedProgram
 from transformers import DynamicCache, EncoderDecoderCache
+from transformers.cache_utils import Cache
 
-from residual_hf.model.embeddings import rotary_positions
 from residual_hf.model.modeling_residual import ResidualForConditionalGeneration
 from residual_hf.model.modeling_single_stack import ResidualForCausalLM
 
@@ -45,15 +45,16 @@ class EncoderGraph(nn.Module):
         self.encoder = model.get_encoder()
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
-        hidden_states = self.encoder.add_positions(self.encoder.embed(input_ids, None), attention_mask, 0)
-        hidden_states = hidden_states * attention_mask[:, :, None].to(hidden_states.dtype)
-        return self.encoder.run_layers(hidden_states, attention_mask=additive(attention_mask[:, None, None] > 0))
+        return self.encoder(input_ids, attention_mask).last_hidden_state
 
 
 class GraphOfDecoder(nn.Module):
     def __init__(self, model: ResidualForConditionalGeneration | ResidualForCausalLM):
         super().__init__()
         self.model, self.decoder = model, model.get_decoder()
+
+    def logits(self, input_ids: Tensor, cache: Cache, **inputs: Any) -> Tensor:
+        return self.model.lm_head(self.decoder(input_ids, past_key_values=cache, **inputs).last_hidden_state)
 
 
 class DecoderGraph(GraphOfDecoder):
@@ -62,17 +63,12 @@ class DecoderGraph(GraphOfDecoder):
     def forward(
         self, encoder_attention_mask: Tensor, input_ids: Tensor, encoder_hidden_states: Tensor
     ) -> list[Tensor]:
-        length, cache = input_ids.shape[1], EncoderDecoderCache(DynamicCache(), DynamicCache())
-        hidden_states = self.decoder.run_layers(
-            self.decoder.add_positions(self.decoder.embed(input_ids, None), None, 0),
-            encoder_hidden_states,
-            attention_mask=additive(torch.ones(1, 1, length, length, dtype=torch.bool).tril()),
-            encoder_attention_mask=additive(encoder_attention_mask[:, None, None] > 0),
-            past_key_values=cache,
-        )
+        cache = EncoderDecoderCache(DynamicCache(), DynamicCache())
+        memory = {"encoder_hidden_states": encoder_hidden_states, "encoder_attention_mask": encoder_attention_mask}
+        logits = self.logits(input_ids, cache, **memory)
         layers = zip(cache.self_attention_cache.layers, cache.cross_attention_cache.layers, strict=True)
         kept = [states for own, source in layers for states in (own.keys, own.values, source.keys, source.values)]
-        return [self.model.lm_head(hidden_states), *kept]
+        return [logits, *kept]
 
 
 class DecoderWithPastGraph(GraphOfDecoder):
@@ -80,14 +76,9 @@ class DecoderWithPastGraph(GraphOfDecoder):
 
     def forward(self, encoder_attention_mask: Tensor, input_ids: Tensor, past: list[Tensor]) -> list[Tensor]:
         cache = EncoderDecoderCache([tuple(past[place : place + 4]) for place in range(0, len(past), 4)])
-        hidden_states = self.decoder.add_positions(self.decoder.embed(input_ids, None), None, past[0].shape[2])
-        hidden_states = self.decoder.run_layers(
-            hidden_states,
-            hidden_states,  # instead of the output of the encoder, whose keys and values are in the cache
-            encoder_attention_mask=additive(encoder_attention_mask[:, None, None] > 0),
-            past_key_values=cache,
-        )
-        return [self.model.lm_head(hidden_states), *states_of(cache.self_attention_cache)]
+        of_length = past[2].transpose(1, 2).flatten(2)  # for the output of the encoder, which is not read any more
+        memory = {"encoder_hidden_states": of_length, "encoder_attention_mask": encoder_attention_mask}
+        return [self.logits(input_ids, cache, **memory), *states_of(cache.self_attention_cache)]
 
 
 class TextGraph(GraphOfDecoder):
@@ -98,21 +89,9 @@ class TextGraph(GraphOfDecoder):
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor, past: list[Tensor]) -> list[Tensor]:
         cache = DynamicCache([*zip(past[0::2], past[1::2], strict=True)])
-        length, total = input_ids.shape[1], attention_mask.shape[1]
-        places = (attention_mask.cumsum(1) - 1).clamp(min=0)[:, total - length :]
-        embeddings = self.decoder.embed(input_ids, None)
-        positions: dict[str, Any] = {}
-        if self.decoder.config.position_embedding_type == "rotary":
-            numbers = self.decoder.number(embeddings, None, 0, places)
-            positions["rotary"] = rotary_positions(self.decoder.config, numbers)
-        before = torch.ones(length, total, dtype=torch.bool).tril(total - length)
-        hidden_states = self.decoder.run_layers(
-            self.decoder.add_positions(embeddings, None, 0, places),
-            attention_mask=additive(before & (attention_mask[:, None, None] > 0)),
-            past_key_values=cache,
-            **positions,
-        )
-        return [self.model.lm_head(hidden_states), *states_of(cache)]
+        places = (attention_mask.cumsum(1) - 1).clamp(min=0)[:, attention_mask.shape[1] - input_ids.shape[1] :]
+        logits = self.logits(input_ids, cache, attention_mask=attention_mask, position_ids=places)
+        return [logits, *states_of(cache)]
 
 
 class TextStartGraph(TextGraph):
@@ -120,11 +99,6 @@ class TextStartGraph(TextGraph):
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor) -> list[Tensor]:  # type: ignore[override]
         return super().forward(input_ids, attention_mask, [])
-
-
-def additive(visible: Tensor) -> Tensor:
-    """0 where attention may look, a large negative number elsewhere."""
-    return torch.zeros_like(visible, dtype=torch.float32).masked_fill(~visible, torch.finfo(torch.float32).min)
 
 
 def trace(model: ResidualForConditionalGeneration | ResidualForCausalLM) -> dict[str, Graph]:
