@@ -32,6 +32,13 @@ SAME = regex.compile(r"\d|\p{Lu}|\p{L}{5}")
 Range = tuple[int, int]
 
 
+class Placeholder(NamedTuple):
+    """A placeholder within text, an element that is written as text."""
+
+    text: str
+    keep: bool = True
+
+
 class Node:
     """An element of a block and where its text is in that of the block."""
 
@@ -180,7 +187,7 @@ class _Projection:
                     shown != "" and first < units[1] and not glued and not self.target[:start].endswith(shown)
                 )
                 before += " " * (shown != "" and glued)
-                found += [before, element, after]
+                found += [before, element.text if isinstance(element, Placeholder) else element, after]
             else:
                 found += [before, element._replace(pieces=self.pieces(child, (first, last), (start, end)))]
         return _merged([*found, self.target[place : text[1]]])
