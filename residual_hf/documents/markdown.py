@@ -24,9 +24,11 @@ FRONT_MATTER = re.compile(
 )
 """In YAML or TOML."""
 DIRECTIVE = re.compile(
-    r"^([ \t>]*)(?::{3,}.*|\[![\w-]+\][-+]?.*|\*\[[^\]]+\]:.*|\[{1,2}_?TOC_?\]{1,2})$", re.MULTILINE | re.IGNORECASE
+    r"^([ \t>]*)(?::{3,}.*|\{:[^{}\n]*\}|\[![\w-]+\][-+]?.*|\*\[[^\]]+\]:.*|\[{1,2}_?TOC_?\]{1,2})[ \t\r]*$",
+    re.MULTILINE | re.IGNORECASE,
 )
-"""Containers of Pandoc and Docusaurus, alerts of GitHub, abbreviations, tables of contents: lines of their own."""
+"""Lines of their own: containers of Pandoc and Docusaurus, attributes of kramdown, alerts of GitHub, abbreviations,
+tables of contents."""
 ADMONITION = re.compile(r"^([ \t]*)(?:!!!|\?\?\?\+?|===)[+ \t].*(?=\n\s*\n?\1 {4})", re.MULTILINE)
 """Of MkDocs, whose text is indented."""
 DEFINITION = re.compile(r"(?<=[^\s])(\r?\n(?:[ \t]*\r?\n)?[ ]{0,3}):(?=[ \t]+\S)")
