@@ -233,7 +233,7 @@ def _check_names(cls: type, values: Mapping[Any, Any]) -> None:
         if name not in declared:
             raise ValueError(unknown_name(name, declared, _other_names(cls)))
     for section, inner in values.items():
-        hint = type_hints(cls)[section]
+        hint: Any = type_hints(cls)[section]
         if is_dataclass(hint) and isinstance(inner, Mapping):
             known = {f.name for f in fields(hint)} | _other_names(hint).keys()
             for name in (name for name in inner if name not in known):
