@@ -303,6 +303,12 @@ def test_a_flipped_bit_is_found(folder, name):
     assert Translator.from_pretrained(folder)
 
 
+def test_missing_settings_of_the_search_are_named(folder):
+    (folder / "generation_config.json").unlink()
+    with pytest.raises(InputError, match=r"generation_config\.json is missing; copy it again or"):
+        Translator.from_pretrained(folder)
+
+
 def test_saving_with_transformers_replaces_a_model_and_its_checksums(folder):
     model = AutoModelForSeq2SeqLM.from_pretrained(folder)
     model.lm_head.weight.data.add_(1.0)

@@ -54,7 +54,7 @@ def of_training(name: str) -> bool:
 def find_damage(folder: str | os.PathLike, wanted: Callable[[str], bool] | None = None) -> str | None:
     """Name a file of a folder that is not as it was recorded; None if there is none, or no record.
 
-    Only the `wanted` names count; without it all do, also those that are missing.
+    Only the `wanted` names count, and of those that are missing the settings; without it all do.
     """
     folder = Path(folder)
     if not (folder / CHECKSUMS).is_file():
@@ -62,8 +62,9 @@ def find_damage(folder: str | os.PathLike, wanted: Callable[[str], bool] | None 
     if (sums := _recorded(folder)) is None:
         return f"{folder / CHECKSUMS} is damaged"
     files = _files(folder)
-    for name in sorted(sums.keys() - files.keys()) if wanted is None else ():
-        return f"{folder / name} is missing"
+    for name in sorted(sums.keys() - files.keys()):
+        if wanted is None or (wanted(name) and name.endswith("config.json")):
+            return f"{folder / name} is missing"
     for name in sums.keys() & files.keys():
         if (wanted is None or wanted(name)) and file_hash(files[name]) != sums[name]:
             return f"{files[name]} is damaged or was changed: it is not the file recorded in {CHECKSUMS}"
