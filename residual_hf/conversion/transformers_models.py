@@ -113,20 +113,13 @@ def from_transformers(
     return converted.to(model.device).train(model.training)
 
 
-def convert_transformers(
-    name: str | os.PathLike,
-    output_dir: str | os.PathLike,
-    overwrite: bool = False,
-    *,
-    decoder_start_token_id: int | None = None,
-) -> Path:
+def convert_transformers(name: str | os.PathLike, output_dir: str | os.PathLike, overwrite: bool = False) -> Path:
     """Convert a folder or Hub name with `from_transformers` and save the model with its tokenizer.
 
     Args:
         name: folder, or name on the Hub.
         output_dir: folder to write.
         overwrite: replace an output folder that exists.
-        decoder_start_token_id: see `from_transformers`.
 
     Raises:
         InputError: see `from_transformers`; also for a model or tokenizer that cannot be loaded, or an output folder
@@ -137,9 +130,7 @@ def convert_transformers(
     model = load_model(name)
     tokenizer = load(AutoTokenizer, name)
     source_lang, target_lang = languages_of(model.config, tokenizer)
-    converted = from_transformers(
-        model, source_lang=source_lang, target_lang=target_lang, decoder_start_token_id=decoder_start_token_id
-    )
+    converted = from_transformers(model, source_lang=source_lang, target_lang=target_lang)
     origin = f"The weights are converted from the {type(model).__name__} {name}."
     if converted.config.reads_speech:
         tokenizer = load(AutoProcessor, name)
