@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -66,22 +65,7 @@ def read_fairseq_checkpoint(path: str | Path) -> tuple[dict[str, Any], dict[str,
         raise InputError(f"{path}: the weights under 'model' would take {size:,} bytes, the file has {stored:,}")
     check_finite(path, weights.items())
     plain = {name: to_plain(loaded.get(name)) for name in ("args", "cfg")}
-    return model_settings(plain), simplify_history(dict(weights))
-
-
-def simplify_history(weights: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Give weights of `simple_dlcl_transformer`, which have no third axis and number norms from 0, DLCL's layout."""
-    simple = {n.split(".")[0] for n, tensor in weights.items() if n.endswith(".history.weight") and tensor.ndim == 2}
-    renamed = {}
-    for name, tensor in weights.items():
-        part = re.fullmatch(r"(\w+)\.history\.(?:weight|layer_norms\.(\d{1,4})\.(\w+))", name)
-        if part and part[1] in simple:
-            if part[2] is None:
-                tensor = tensor.unsqueeze(-1)
-            else:
-                name = f"{part[1]}.history.layer_norms.{int(part[2]) + 1}.{part[3]}"
-        renamed[name] = tensor
-    return renamed
+    return model_settings(plain), dict(weights)
 
 
 def load_fairseq_model(path: str | Path) -> ResidualForConditionalGeneration | ResidualForCausalLM:
@@ -101,14 +85,10 @@ def build_model(
         converted = convert_fairseq_state_dict(weights, config)
     except (ValueError, TypeError, IndexError, RuntimeError) as error:  # of tensors without some axes
         raise InputError(f"{path}: {error}") from error
-    if config.is_decoder_only:
-        language_model = ResidualForCausalLM(config)
-        language_model.load_state_dict(converted)
-        return language_model.eval()
-    model = ResidualForConditionalGeneration(config)
+    model = ResidualForCausalLM(config) if config.is_decoder_only else ResidualForConditionalGeneration(config)
     model.load_state_dict(converted)
-    generation = model.generation_config
-    generation.num_beams, generation.length_penalty, generation.early_stopping = 5, 1.0, True
+    if config.is_encoder_decoder:
+        model.generation_config.update(num_beams=5, length_penalty=1.0, early_stopping=True)
     return model.eval()
 
 

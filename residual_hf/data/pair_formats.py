@@ -160,13 +160,8 @@ def _units(path: Path) -> Iterator[tuple[Any, tuple[str | None, str | None]]]:
     with open_binary(path) as file:
         for unit in xml_elements(file, str(path), ("trans-unit", "segment")):
             of_file, root = next(unit.iterancestors("{*}file"), unit), unit.getroottree().getroot()
-            yield (
-                unit,
-                (
-                    of_file.get("source-language") or root.get("srcLang"),
-                    of_file.get("target-language") or root.get("trgLang"),
-                ),
-            )
+            source = of_file.get("source-language") or root.get("srcLang")
+            yield unit, (source, of_file.get("target-language") or root.get("trgLang"))
 
 
 def _po(spec: CorpusSpec) -> Iterator[Pair]:

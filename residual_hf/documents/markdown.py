@@ -6,7 +6,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from residual_hf.base.errors import requires
 from residual_hf.generation.markup import Block
@@ -44,13 +44,8 @@ MATH = re.compile(r"\$\$[^$]{1,5000}\$\$|\$(?![\s$])(?:\\.|[^$\\]){1,1000}(?<!\s
 MATH_LINES = re.compile(r"^[ \t>]*\$\$(?:(?!\$\$|\n[ \t>]*\n).)*\$\$[ \t]*$", re.DOTALL | re.MULTILINE)
 
 
-class Span(NamedTuple):
-    """Where a text is: its first and last line, and its start and end in these."""
-
-    first: int
-    last: int
-    start: int
-    end: int
+Place = tuple[int, int]
+"""Line and column."""
 
 
 class MarkdownFile(Document):
@@ -67,7 +62,7 @@ class MarkdownFile(Document):
         parser.validateLink = lambda url: True  # type: ignore[method-assign]
         parser.inline.ruler.before("escape", "math", _math)
         ends = [0] * len(self._lines)  # of what is found in each line
-        self._spans: list[tuple[Span, bool]] = []
+        self._spans: list[tuple[Place, Place, bool]] = []  # start and end of each block, and whether it is in a table
         self.blocks: list[Block] = []
         in_table = False
         for token in parser.parse(text):
@@ -80,7 +75,7 @@ class MarkdownFile(Document):
             prefixes = [self._lines[row][:start] for row, start, _ in places]
             block = read_marks(_parts(token.children or [], prefixes))
             if has_text(block):
-                self._spans.append((Span(places[0][0], places[-1][0], places[0][1], places[-1][2]), in_table))
+                self._spans.append((places[0][:2], (places[-1][0], places[-1][2]), in_table))
                 self.blocks.append(block)
 
     def _places(self, content: Sequence[str], first: int, ends: list[int]) -> list[tuple[int, int, int]] | None:
@@ -98,18 +93,16 @@ class MarkdownFile(Document):
 
     def write(self, path: Path, blocks: Sequence[Block]) -> None:
         written: list[str] = []
-        row = column = 0
-        for (span, in_table), block in zip(self._spans, blocks, strict=True):
+        place = (0, 0)
+        for (start, end, in_table), block in zip(self._spans, blocks, strict=True):
             text = write_marks(block, _escaped)
             text = text.replace("|", "\\|") if in_table else AT_START.sub(_escaped_start, text, count=1)
-            written += self._between((row, column), (span.first, span.start))
-            written.append(text)
-            row, column = span.last, span.end
-        written += self._between((row, column), (len(self._lines), 0))
+            written += [*self._between(place, start), text]
+            place = end
+        written += self._between(place, (len(self._lines), 0))
         write_lines(path, written)
 
-    def _between(self, start: tuple[int, int], end: tuple[int, int]) -> list[str]:
-        """The text between two places, each a line and a column."""
+    def _between(self, start: Place, end: Place) -> list[str]:
         lines = self._lines[start[0] : end[0] + 1]
         if end[0] < len(self._lines):
             lines[-1] = lines[-1][: end[1]]

@@ -13,12 +13,11 @@ from torch import nn
 from transformers import GenerationConfig, PreTrainedTokenizerBase
 
 from residual_hf.base.errors import InputError
-from residual_hf.data.language_codes import adds_codes, begins_with_code, codes_of, target_code
+from residual_hf.data.language_names import adds_codes, begins_with_code, codes_of, target_code
 from residual_hf.generation.generation_settings import DecodingSettings
 from residual_hf.model.configuration_residual import ResidualConfig
-from residual_hf.model.modeling_residual import ResidualForConditionalGeneration
+from residual_hf.model.modeling_residual import ResidualForConditionalGeneration, ResidualForSpeechSeq2Seq
 from residual_hf.model.modeling_single_stack import ResidualForCausalLM
-from residual_hf.model.modeling_speech import ResidualForSpeechSeq2Seq
 from residual_hf.training.lora import add_lora, matching
 
 from .recipe import Recipe

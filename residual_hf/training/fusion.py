@@ -39,7 +39,7 @@ class JoinedConnection:
     def trace(self, connection: ResidualConnection, size: int, is_warming: bool) -> None:
         self.is_traced, self.size, self.is_warming = True, size, is_warming
         self.attributes, self.children = attributes(connection), list(connection.children())
-        if any(callable(value) for value in self.attributes.values()):  # an observer
+        if any(callable(value) for value in self.attributes.values()):  # which may do more than compute
             return
         try:
             graph = trace(connection, size, is_warming=is_warming)
