@@ -18,7 +18,7 @@ from transformers import ForcedBOSTokenLogitsProcessor, GenerationConfig
 from residual_hf.model.configuration_residual import ResidualConfig
 from residual_hf.model.modeling_residual import ResidualForConditionalGeneration
 from residual_hf.model.modeling_single_stack import ResidualForCausalLM
-from residual_hf.model.search import Array, Decoder, SearchSettings, beam_search, best_tokens, greedy_search
+from residual_hf.model.search import Array, Decoder, SearchSettings, beam_search, greedy_search
 
 from .graphs import DECODER, DECODER_WITH_PAST, ENCODER, Graph, trace
 
@@ -29,7 +29,7 @@ GraphCall = Callable[..., Sequence[Tensor]]  # tensors in the order of the input
 
 
 @dataclass
-class GraphDecoder:
+class GraphDecoder(Decoder):
     """Decodes with exported graphs, for `residual_hf.model.search`.
 
     Args:
@@ -57,9 +57,6 @@ class GraphDecoder:
             logits, *target = self.later(self.mask, newest, *self.past)
             self.past[0::4], self.past[1::4] = target[0::2], target[1::2]
         return logits[:, -1]
-
-    def best(self, tokens: Array, count: int) -> tuple[Array, Array]:
-        return best_tokens(self.step(tokens), count)
 
     def select(self, rows: Array) -> None:
         self.mask = self.mask[rows]

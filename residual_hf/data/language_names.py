@@ -116,3 +116,9 @@ def detected_as(code: str, labels: Collection[str]) -> str:
         return language if language in labels else Locale.parse(language).language
     except (UnknownLocaleError, ValueError):
         return language
+
+
+def language_tag(code: str) -> str:
+    """A code as documents name it (BCP 47): `de-DE` for `de_DE`, `zh-Hans` for `zho_Hans`, `en` for `en_XX`."""
+    language, *more = re.split("[-_]", code)
+    return "-".join([detected_as(language, ()), *(part for part in more if part not in ("Latn", "XX"))])

@@ -10,6 +10,7 @@ from typing import Any
 
 from residual_hf.base.errors import InputError
 from residual_hf.base.xml_reader import XML_SPACE, etree, local_name, read_xml
+from residual_hf.data.language_names import language_tag
 from residual_hf.data.pair_formats import UNTRANSLATED, XLIFF_INLINE, read_po
 from residual_hf.generation.markup import Block
 
@@ -86,9 +87,11 @@ class XLIFFFile(Document):
                 yield unit
 
     def write(self, path: Path, blocks: Sequence[Block]) -> None:
-        root = self._tree.getroot()
-        if root.get("srcLang") and not root.get("trgLang") and self.target_lang and self._units:
-            root.set("trgLang", self.target_lang)  # without which targets are not allowed
+        root, target_lang = self._tree.getroot(), language_tag(self.target_lang or "")
+        for source, own in (("srcLang", "trgLang"), ("source-language", "target-language")):
+            for each in (root, *root.iter("{*}file")) if target_lang and self._units else ():
+                if each.get(source) and not each.get(own):
+                    each.set(own, target_lang)  # without which targets are not allowed in XLIFF 2
         for unit, block in zip(self._units, blocks, strict=True):
             source, target = _source(unit), unit.find("{*}target")
             if target is None:

@@ -64,7 +64,7 @@ def translate_document(
     with file:
         done = len(document.blocks) - sum(1 for _ in file.remaining(map(json.dumps, document.blocks)))
         translator = load()
-        languages = settings.source_lang, settings.target_lang
+        languages = [settings.source_lang, settings.target_lang]
         translator.encode([""], *languages)  # refuses languages
         total = len(document.blocks)
         with tqdm(desc="translating", unit=" paragraphs", initial=done, total=total, disable=None) as bar:
@@ -75,8 +75,9 @@ def translate_document(
                 )
                 file.append([*map(json.dumps, window)], "".join(f"{json.dumps(block)}\n" for block in found))
                 bar.update(len(window))
-        target_lang = settings.target_lang or getattr(translator.model.config, "target_lang", None)
-        file.finish(lambda lines, path: document.write(path, map(json.loads, lines), target_lang))
+        known = (getattr(translator.model.config, name, None) for name in ("source_lang", "target_lang"))
+        languages = [chosen or named for chosen, named in zip(languages, known, strict=True)]
+        file.finish(lambda lines, path: document.write(path, map(json.loads, lines), *languages))
 
 
 class NumberedDocument:
@@ -99,12 +100,12 @@ class NumberedDocument:
     def text(self) -> str:
         return "\n".join("".join(map(_text, block)) for block in self.blocks)
 
-    def write(self, path: Path, blocks: Iterable[list[Any]], target_lang: str | None) -> None:
-        """Write the document with translations of `blocks`, whose elements may be lists, into a language, if known."""
+    def write(self, path: Path, blocks: Iterable[list[Any]], source_lang: str | None, target_lang: str | None) -> None:
+        """Write the document with translations of `blocks`, whose elements may be lists. Languages may be unknown."""
         found = [restored(block, contents) for block, contents in zip(blocks, self._contents, strict=True)]
         for number in self._kept:
             found[number] = list(self._document.blocks[number])
-        self._document.target_lang = target_lang
+        self._document.source_lang, self._document.target_lang = source_lang, target_lang
         self._document.write(path, found)
 
 

@@ -10,12 +10,31 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 import torch
 from torch import nn
 from transformers import initialization as init
+from typing_extensions import Self
 
 Draw = Callable[[nn.Linear, float], None]
+
+
+class BareParameters(nn.Module):
+    """A module whose parameters start as its constructor sets them, also those that a checkpoint lacks."""
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> Self:
+        module = super().__new__(cls)
+        module.__dict__["_build_anew"] = partial(cls, *args, **kwargs)
+        return module
+
+    def init_parameters(self) -> None:
+        """Set the initial values of bare parameters through `transformers.initialization`. Norms need nothing."""
+        if own := dict(self.named_parameters(recurse=False)):
+            fresh = self.__dict__["_build_anew"]()
+            for name, parameter in own.items():
+                init.copy_(parameter, fresh.get_parameter(name))
 
 
 def xavier_uniform(scale: float = 1.0) -> Draw:

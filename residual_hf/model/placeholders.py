@@ -129,6 +129,3 @@ def restored(translation: str, source: EditedText) -> EditedText:
     spans = {edit.new: source.original[edit.start : edit.end] for edit in source.edits}
     edits = [Edit(match.start(), match.end(), spans.get(match[0], "")) for match in TOKEN.finditer(translation)]
     return EditedText(translation, edits)
-
-
-__all__ = ["EditedText", "masked", "masked_pair", "restored"]

@@ -146,77 +146,76 @@ INLINE const void *offset(const void *base, int64_t index, const Type type) {
     return (const char *)base + index * size_of(type);
 }
 
-typedef struct {
-    int heads, head_size, width;
-    const void *queries, *cache;
-    const Table *table;
-    float scale;
-    void *output;
-    float *scratch;
-} Attention;
-
 INLINE Line line_of(const Table *table, int row) {
     int line = table->line[row];
     return (Line){table->entries + line * table->stride, table->lengths[line]};
 }
 
+// Adds to the sums of the scores of all layers before, and attends to the new sums.
+static void add_sums(int queries, const Attention *a, int64_t row, int head, int length) {
+    for (int q = 0; q < queries; q++) {
+        float *sums = a->sums + ((row + q) * a->heads + head) * a->longest;
+        for (int j = 0; j < length; j++) {
+            float *score = a->scratch + j * queries + q;
+            sums[j] = a->is_first ? *score : sums[j] + *score;
+            *score = sums[j] * a->factor;
+        }
+    }
+}
+
 // `queries` rows from `row`, which share a line of the table. The line of the next rows is fetched meanwhile.
-INLINE void attend(const int queries, const int pairs, const Type type, const Attention *a, int row, const Line *next) {
-    Line line = line_of(a->table, row);
-    int64_t width = a->width, stride = 2 * width;
-    for (int64_t head = 0; head < PAIR * pairs * a->heads; head += PAIR * pairs) {
-        int64_t place = row * width + head;
-        score_keys(queries, pairs, type, offset(a->queries, place, type), width, offset(a->cache, head, type), stride,
-                   &line, next, a->scale, a->scratch);
+INLINE void attend(const int queries, const int pairs, const Type type, const Attention *a, float scale, int row,
+                   const Line *next) {
+    Line line = line_of(&a->table, row);
+    int64_t width = a->width, stride = 2 * width, size = PAIR * pairs;
+    for (int head = 0; head < a->heads; head++) {
+        int64_t place = row * width + head * size;
+        score_keys(queries, pairs, type, offset(a->queries, place, type), width, offset(a->cache, head * size, type),
+                   stride, &line, next, scale, a->scratch);
+        if (a->sums) add_sums(queries, a, row, head, line.length);
         float totals[4];
         v4 found = softmax(queries, a->scratch, line.length);
         memcpy(totals, &found, sizeof found);
         const int averaged = queries < AVERAGED ? queries : AVERAGED;
-        for (int64_t i = 0; i < PAIR * pairs; i += PAIR)
+        for (int64_t i = 0; i < size; i += PAIR)
             for (int q = 0; q < queries; q += averaged)
-                average_values(averaged, type, offset(a->cache, width + head + i, type), stride, &line, next,
+                average_values(averaged, type, offset(a->cache, width + head * size + i, type), stride, &line, next,
                                a->scratch + q, queries, totals + q,
                                (void *)offset(a->output, place + q * width + i, type), width);
     }
     for (int i = 0; i < queries; i++)  // a linear map reads the padding, too
-        for (int64_t j = PAIR * pairs * a->heads; j < width; j += PAIR)
+        for (int64_t j = size * a->heads; j < width; j += PAIR)
             store_pair(a->output, (row + i) * width + j, type, (Pair){{0}, {0}});
 }
 
-INLINE void attend_rows(const int pairs, const Type type, const Attention *a, int rows) {
-    const int32_t *line = a->table->line;
+INLINE void attend_rows(const int pairs, const Type type, const Attention *a, int rows, float scale) {
+    const int32_t *line = a->table.line;
     for (int r = 0; r < rows;) {
         int together = 1;
         while (r + together < rows && together < QUERIES && line[r + together] == line[r]) together++;
         int end = r + together;
         Line next = {NULL, 0};
-        if (end < rows && line[end] != line[r]) next = line_of(a->table, end);
+        if (end < rows && line[end] != line[r]) next = line_of(&a->table, end);
         if (together == QUERIES)
-            attend(QUERIES, pairs, type, a, r, &next);
+            attend(QUERIES, pairs, type, a, scale, r, &next);
         else
-            for (int i = r; i < end; i++) attend(1, pairs, type, a, i, &next);
+            for (int i = r; i < end; i++) attend(1, pairs, type, a, scale, i, &next);
         r = end;
     }
 }
 
-INLINE void attend_typed(const Type type, const Attention *a, int rows) {
+INLINE void attend_typed(const Type type, const Attention *a, int rows, float scale) {
     switch (a->head_size / HEAD_PADDING) {
-    case 1: return attend_rows(HEAD_PADDING / PAIR, type, a, rows);
-    case 2: return attend_rows(2 * HEAD_PADDING / PAIR, type, a, rows);
-    case 3: return attend_rows(3 * HEAD_PADDING / PAIR, type, a, rows);
-    default: return attend_rows(4 * HEAD_PADDING / PAIR, type, a, rows);
+    case 1: return attend_rows(HEAD_PADDING / PAIR, type, a, rows, scale);
+    case 2: return attend_rows(2 * HEAD_PADDING / PAIR, type, a, rows, scale);
+    case 3: return attend_rows(3 * HEAD_PADDING / PAIR, type, a, rows, scale);
+    default: return attend_rows(4 * HEAD_PADDING / PAIR, type, a, rows, scale);
     }
 }
 
-// softmax(q K^T * scale) V for each row, over the entries of its line: cache (entries, 2 * width), keys before values.
-//
-// queries and output are (rows, width), of which heads * head_size count; head_size is a multiple of HEAD_PADDING, at most 128.
-// `scratch` has room for QUERIES times the longest line of the table, up to a multiple of 16.
-void attention(int rows, int heads, int head_size, int width, Type type, const void *queries, const void *cache,
-               const Table *table, float scale, void *output, float *scratch) {
-    Attention a = {heads, head_size, width, queries, cache, table, scale, output, scratch};
+void attention(const Attention *a, int rows, Type type, float scale) {
     if (type == FLOAT32)
-        attend_typed(FLOAT32, &a, rows);
+        attend_typed(FLOAT32, a, rows, scale);
     else
-        attend_typed(BFLOAT16, &a, rows);
+        attend_typed(BFLOAT16, a, rows, scale);
 }

@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from . import loaded_library, threads_for
-from .structures import DepthAttention, DropoutNorm, WeightedSums
+from .structures import DepthAttention, DropoutNorm, LabelSoftmax, WeightedSums
 
 SEEDS = 2**62
 VALUES_PER_THREAD = 1 << 16  # fewer are not worth a thread
@@ -33,28 +33,7 @@ def _threads(tensor: Tensor) -> int:
 
 def dropout(values: Tensor, rate: float) -> Tensor:
     """`F.dropout(values, rate)` for `0 <= rate < 1`."""
-    return _Dropout.apply(values, rate, draw_seed(rate)) if rate else values
-
-
-class _Dropout(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, values: Tensor, rate: float, seed: int) -> Tensor:
-        ctx.rate, ctx.seed = rate, seed
-        return masked(values, rate, seed)
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
-        return masked(gradient, ctx.rate, ctx.seed), None, None
-
-
-def masked(values: Tensor, rate: float, seed: int) -> Tensor:
-    """`values` with the mask of a seed: kept ones divided by `1 - rate`, the others 0."""
-    values = values.contiguous()
-    output = torch.empty_like(values)
-    pointers = pointer(values), seed, rate, pointer(output)
-    loaded_library().dropout(values.numel(), _threads(values), *pointers)
-    return output
+    return _DropoutAdd.apply(values, None, rate, draw_seed(rate)) if rate else values
 
 
 def dropout_add(branch: Tensor, stream: Tensor, rate: float) -> Tensor:
@@ -64,22 +43,22 @@ def dropout_add(branch: Tensor, stream: Tensor, rate: float) -> Tensor:
 
 class _DropoutAdd(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, branch: Tensor, stream: Tensor, rate: float, seed: int) -> Tensor:
+    def forward(ctx: Any, branch: Tensor, stream: Tensor | None, rate: float, seed: int) -> Tensor:
         ctx.rate, ctx.seed = rate, seed
-        branch, stream = branch.contiguous(), stream.contiguous()
-        total = torch.empty_like(stream)
-        tensors = {"branch": branch, "stream": stream, "sum": total}
-        run("dropout_norm_forward", DropoutNorm, stream, rate=rate, seed=seed, **tensors)
-        return total
+        return masked(branch, rate, seed, stream)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        gradient = gradient.contiguous()
-        grad_branch = torch.empty_like(gradient)
-        tensors = {"grad_output": gradient, "grad_branch": grad_branch}
-        run("dropout_norm_backward", DropoutNorm, gradient, rate=ctx.rate, seed=ctx.seed, **tensors)
-        return grad_branch, gradient, None, None
+        return masked(gradient, ctx.rate, ctx.seed), gradient if ctx.needs_input_grad[1] else None, None, None
+
+
+def masked(values: Tensor, rate: float, seed: int, stream: Tensor | None = None) -> Tensor:
+    """`values` with the mask of a seed, kept ones divided by `1 - rate`, the others 0; plus the values of `stream`."""
+    values, stream = values.contiguous(), None if stream is None else stream.contiguous()
+    total = torch.empty_like(values)
+    run("dropout_norm", DropoutNorm, values, branch=values, stream=stream, sum=total, rate=rate, seed=seed)
+    return total
 
 
 def dropout_add_norm(
@@ -122,7 +101,7 @@ class _DropoutAddNorm(torch.autograd.Function):
         statistics = stream.new_empty(stream.numel() // stream.shape[-1], 2)
         inputs = {"branch": branch, "stream": stream, "dual": dual, "gain": gain, "bias": bias}
         outputs = {"sum": total, "output": output, "dual_output": dual_output, "statistics": statistics}
-        run("dropout_norm_forward", DropoutNorm, stream, **settings, **inputs, **outputs)
+        run("dropout_norm", DropoutNorm, stream, **settings, **inputs, **outputs)
         ctx.settings, ctx.has_bias = settings, bias is not None
         ctx.save_for_backward(total, gain, statistics)
         return output, dual_output
@@ -140,7 +119,7 @@ class _DropoutAddNorm(torch.autograd.Function):
         gradients = {"grad_output": grad_output, "grad_dual": grad_dual}
         outputs = {"grad_branch": grad_branch, "grad_stream": grad_stream}
         outputs |= {"grad_gain": grad_gain, "grad_bias": grad_bias}
-        run("dropout_norm_backward", DropoutNorm, total, **ctx.settings, **inputs, **gradients, **outputs)
+        run("dropout_norm", DropoutNorm, total, **ctx.settings, **inputs, **gradients, **outputs)
         grad_gain, grad_bias = (partial.sum(0)[:width] for partial in (grad_gain, grad_bias))
         return grad_branch, grad_stream, grad_dual, grad_gain, grad_bias if ctx.has_bias else None, None
 
@@ -164,7 +143,7 @@ class _WeightedSums(torch.autograd.Function):
         weights, members = weights.contiguous(), tuple(member.contiguous() for member in members)
         outputs = tuple(torch.empty_like(members[0]) for _ in range(weights.shape[-2]))
         fields = {"outputs": len(outputs), "weights": weights, "output": outputs}
-        run_members("weighted_sums_forward", WeightedSums, members, **fields)
+        run_members("weighted_sums", WeightedSums, members, **fields)
         ctx.save_for_backward(weights, *members)
         return outputs
 
@@ -176,7 +155,7 @@ class _WeightedSums(torch.autograd.Function):
         grad_weights, grad_members = torch.empty_like(weights), [torch.empty_like(member) for member in members]
         inputs = {"outputs": len(gradients), "weights": weights, "grad_output": gradients}
         outputs = {"grad_member": grad_members, "grad_weights": grad_weights}
-        run_members("weighted_sums_backward", WeightedSums, members, **inputs, **outputs)
+        run_members("weighted_sums", WeightedSums, members, **inputs, **outputs)
         return grad_weights, *grad_members
 
 
@@ -194,7 +173,7 @@ class _DepthAttention(torch.autograd.Function):
         ctx.epsilon = epsilon
         ctx.save_for_backward(query, reads, *members)
         tensors = {"query": query, "reads": reads, "output": output}
-        run_members("depth_attention_forward", DepthAttention, members, epsilon=epsilon, **tensors)
+        run_members("depth_attention", DepthAttention, members, epsilon=epsilon, **tensors)
         return output
 
     @staticmethod
@@ -202,11 +181,11 @@ class _DepthAttention(torch.autograd.Function):
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         query, reads, *members = ctx.saved_tensors
         gradient, width = gradient.contiguous(), len(query)
-        grad_members, products = [torch.empty_like(member) for member in members], reads.new_empty(reads.shape[:-1])
+        grad_members = [torch.empty_like(member) for member in members]
         grad_query = query.new_zeros(_threads(members[0]), -(-width // 16) * 16)
         inputs = {"query": query, "reads": reads, "grad_output": gradient}
-        outputs = {"grad_member": grad_members, "grad_query": grad_query, "products": products}
-        run_members("depth_attention_backward", DepthAttention, members, epsilon=ctx.epsilon, **inputs, **outputs)
+        outputs = {"grad_member": grad_members, "grad_query": grad_query}
+        run_members("depth_attention", DepthAttention, members, epsilon=ctx.epsilon, **inputs, **outputs)
         return grad_query.sum(0)[:width], None, *grad_members
 
 
@@ -236,8 +215,9 @@ def softmax_(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
     rows, classes = logits.shape
     if rows and not 0 <= int(labels.min()) <= int(labels.max()) < classes:
         raise IndexError(f"labels from {int(labels.min())} to {int(labels.max())}, must be in 0 to {classes - 1}")
-    nll, log_prob_sums = logits.new_empty(2, rows)
+    sums = logits.new_empty(2, rows)
     labels = labels.long().contiguous()  # keeps the memory of the pointer
-    pointers = pointer(logits), labels.data_ptr(), pointer(nll), pointer(log_prob_sums)
-    loaded_library().label_softmax(rows, classes, _threads(logits), *pointers)
-    return nll.sum(), log_prob_sums.sum()
+    tensors = {"logits": logits, "nll": sums[0], "log_prob_sums": sums[1]}
+    run("label_softmax", LabelSoftmax, logits, labels=labels.data_ptr(), **tensors)
+    nll, log_prob_sum = sums.sum(dim=1)
+    return nll, log_prob_sum

@@ -25,11 +25,9 @@ static uint64_t checksum_of(const char *data, int64_t bytes) {
     return result;
 }
 
-static void *checksum_part(void *argument) {
-    const Rows *rows = argument;
-    const Checksums *all = rows->work;
-    for (int64_t i = rows->first; i < rows->end; i++) all->checksum[i] = checksum_of(all->data[i], all->bytes[i]);
-    return NULL;
+static void checksum_tensors(const void *work, int64_t first, int64_t end, int thread) {
+    const Checksums *all = work;
+    for (int64_t i = first; i < end; i++) all->checksum[i] = checksum_of(all->data[i], all->bytes[i]);
 }
 
-void checksums(const Checksums *all) { run_rows(all, all->tensors, all->threads, checksum_part); }
+void checksums(const Checksums *all) { run_rows(all, all->tensors, all->threads, checksum_tensors); }

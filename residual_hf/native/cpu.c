@@ -8,19 +8,10 @@
 
 enum { EAX, EBX, ECX, EDX };
 
-static int has(unsigned leaf, unsigned part, int of, unsigned bits) {
+// Of leaf 7.
+static int has(unsigned part, int of, unsigned bits) {
     unsigned found[4];
-    return __get_cpuid_count(leaf, part, &found[EAX], &found[EBX], &found[ECX], &found[EDX]) &&
-           (found[of] & bits) == bits;
-}
-
-// Whether the system keeps these parts of the registers when it switches between threads.
-static int keeps(unsigned parts) {
-    enum { OSXSAVE = 1 << 27 };
-    if (!has(1, 0, ECX, OSXSAVE)) return 0;
-    unsigned low, high;
-    __asm__("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
-    return (low & parts) == parts;
+    return __get_cpuid_count(7, part, &found[EAX], &found[EBX], &found[ECX], &found[EDX]) && (found[of] & bits) == bits;
 }
 
 // Linux lends the tile registers to processes that ask for them.
@@ -36,16 +27,20 @@ static int lends_tiles(void) {
 static int lends_tiles(void) { return 0; }
 #endif
 
+// The compiler's function also asks whether the system keeps the registers when it switches between threads.
+#define SUPPORTS __builtin_cpu_supports
+
 int can_run(InstructionSet set) {
-    enum { FMA = 1 << 12, AVX2_ = 1 << 5, OF_AVX = 0x06, OF_AVX512 = 0xe6, VNNI = 1 << 11 };
-    enum { F = 1 << 16, DQ = 1 << 17, BW = 1 << 30, BF16_TILES_INT8 = 1 << 22 | 1 << 24 | 1 << 25 };
-    const unsigned vl = 1u << 31;
+    enum { VNNI = 1 << 4, BF16 = 1 << 5, BF16_TILES_INT8 = 1 << 22 | 1 << 24 | 1 << 25 };
+    __builtin_cpu_init();
     switch (set) {
-    case AVX2: return has(1, 0, ECX, FMA) && has(7, 0, EBX, AVX2_) && keeps(OF_AVX);
-    case AVX_VNNI: return can_run(AVX2) && has(7, 1, EAX, 1 << 4);
-    case AVX512: return can_run(AVX2) && has(7, 0, EBX, F | DQ | BW | vl) && has(7, 0, ECX, VNNI) && keeps(OF_AVX512);
-    case AVX512_BF16: return can_run(AVX512) && has(7, 1, EAX, 1 << 5);
-    case AMX: return can_run(AVX512_BF16) && has(7, 0, EDX, BF16_TILES_INT8) && lends_tiles();
+    case AVX2: return SUPPORTS("avx2") && SUPPORTS("fma");
+    case AVX_VNNI: return can_run(AVX2) && has(1, EAX, VNNI);
+    case AVX512:
+        return can_run(AVX2) && SUPPORTS("avx512f") && SUPPORTS("avx512bw") && SUPPORTS("avx512dq") &&
+               SUPPORTS("avx512vl") && SUPPORTS("avx512vnni");
+    case AVX512_BF16: return can_run(AVX512) && has(1, EAX, BF16);
+    case AMX: return can_run(AVX512_BF16) && has(0, EDX, BF16_TILES_INT8) && lends_tiles();
     default: return 0;
     }
 }

@@ -9,9 +9,9 @@ typedef struct {
     const Stack *stack;
     const Memory *memory;
     const Step *step;
-    int first, rows;
     char *scratch;
-} Part;
+    size_t size;  // of a part
+} Work;
 
 typedef struct {
     int64_t *positions;        // (rows)
@@ -43,7 +43,7 @@ static Linear outputs_of(const Linear *all, int first, int count) {
     return some;
 }
 
-// Outputs `start` to `end` in parts, whose logits are still in the cache when their best are taken.
+// Of some rows, from the outputs `start` to `end`, in parts whose logits are still in the cache when their best are taken.
 static void best_tokens(const Linear *all, int start, int end, const Buffers *b, const StepBuffers *step, int rows,
                         int candidates, float *log_probs, int64_t *ids) {
     start_candidates(rows, candidates, log_probs, ids, step->tallies);
@@ -56,28 +56,16 @@ static void best_tokens(const Linear *all, int start, int end, const Buffers *b,
     finish_candidates(rows, candidates, log_probs, step->tallies);
 }
 
-// The same for the rows of one sentence after another, each with the outputs of its list.
-static void best_listed(const Stack *s, const Memory *m, const int32_t *sources, const Buffers *b,
-                        const StepBuffers *step, int rows, int candidates, float *log_probs, int64_t *ids) {
-    for (int first = 0, end; first < rows; first = end) {
-        const int32_t *list = m->list_starts + sources[first];
-        for (end = first + 1; end < rows && sources[end] == sources[first];) end++;
-        Buffers own = from_row(s, *b, first);
-        best_tokens(m->listed, list[0], list[1], &own, step, end - first, candidates, log_probs + first * candidates,
-                    ids + first * candidates);
-    }
-}
-
-static void *decode_part(void *argument) {
-    const Part *part = argument;
-    const Stack *s = part->stack;
-    const Memory *m = part->memory;
-    const Step *step = part->step;
-    int rows = part->rows;
-    int64_t first = part->first, now = step->entry + first;
+static void decode_rows(const void *argument, int64_t first, int64_t end, int part) {
+    const Work *work = argument;
+    const Stack *s = work->stack;
+    const Memory *m = work->memory;
+    const Step *step = work->step;
+    int rows = (int)(end - first);
+    int64_t now = step->entry + first;
     Buffers b;
     StepBuffers buffers;
-    place_step(s, m, rows, part->scratch, &b, &buffers);
+    place_step(s, m, rows, work->scratch + part * work->size, &b, &buffers);
 
     int32_t *ancestors = m->ancestors + first * m->max_length;
     for (int r = 0; r < rows; r++) {
@@ -100,16 +88,16 @@ static void *decode_part(void *argument) {
         feed_forward(s, &b, rows, layer);
     }
 
-    int64_t outputs = s->logits.outputs, candidates = step->candidates;
-    float *log_probs = step->log_probs + first * candidates;
-    int64_t *ids = step->ids + first * candidates;
-    if (candidates && m->listed)
-        best_listed(s, m, m->sources + first, &b, &buffers, rows, candidates, log_probs, ids);
-    else if (candidates)
-        best_tokens(&s->logits, 0, outputs, &b, &buffers, rows, candidates, log_probs, ids);
-    else
-        linear(&s->logits, rows, b.hidden, IDENTITY, step->logits + first * outputs, FLOAT32, b.linear);
-    return NULL;
+    int64_t outputs = s->logits.outputs, count = step->candidates;
+    const int32_t *sources = m->sources + first;
+    if (!count) linear(&s->logits, rows, b.hidden, IDENTITY, step->logits + first * outputs, FLOAT32, b.linear);
+    for (int row = 0, next; row < rows && count; row = next) {  // all at once, or with lists those of a sentence
+        const int32_t all[] = {0, (int32_t)outputs}, *list = m->listed ? m->list_starts + sources[row] : all;
+        for (next = row + 1; next < rows && (!m->listed || sources[next] == sources[row]);) next++;
+        Buffers own = from_row(s, b, row);
+        best_tokens(m->listed ? m->listed : &s->logits, list[0], list[1], &own, &buffers, next - row, count,
+                    step->log_probs + (first + row) * count, step->ids + (first + row) * count);
+    }
 }
 
 static size_t part_size(const Stack *s, const Memory *m, int rows, int parts) {
@@ -119,19 +107,14 @@ static size_t part_size(const Stack *s, const Memory *m, int rows, int parts) {
 }
 
 size_t decode_scratch_size(const Stack *s, const Memory *m, int rows, int parts) {
-    return parts * (sizeof(Part) + part_size(s, m, rows, parts));
+    return parts * part_size(s, m, rows, parts);
 }
 
 // Fills the outputs of the step. Parts of the rows run at the same time. Returns 0 if a token is not in the
 // vocabulary.
 int decode(const Stack *s, const Memory *m, const Step *step, int parts, void *scratch) {
     if (!in_vocabulary(s, step->rows, step->tokens)) return 0;
-    size_t size = part_size(s, m, step->rows, parts);
-    Part *part = (Part *)((char *)scratch + parts * size);
-    for (int i = 0; i < parts; i++) {
-        int first = (int)((int64_t)step->rows * i / parts), end = (int)((int64_t)step->rows * (i + 1) / parts);
-        part[i] = (Part){s, m, step, first, end - first, (char *)scratch + i * size};
-    }
-    run_parts(parts, part, sizeof(Part), decode_part);
+    Work work = {s, m, step, scratch, part_size(s, m, step->rows, parts)};
+    run_rows(&work, step->rows, parts, decode_rows);
     return 1;
 }

@@ -199,9 +199,8 @@ class NativeDecoder:
         padded[:tokens, : stack.width] = states
         cache = torch.empty(stack.layers, tokens, 2 * stack.attention_width, dtype=self.dtype)
         scratch = torch.empty(loaded_library().project_scratch_size(byref(stack), tokens), dtype=torch.uint8)
-        for i, entries in enumerate(cache):
-            pointers = padded.data_ptr(), entries.data_ptr(), scratch.data_ptr()
-            loaded_library().project_source(byref(stack), byref(stack.layer[i].cross), tokens, *pointers)
+        pointers = padded.data_ptr(), cache.data_ptr(), scratch.data_ptr()
+        loaded_library().project_source(byref(stack), tokens, *pointers)
         return cache
 
     def check_length(self, tokens: int, stack: str) -> None:

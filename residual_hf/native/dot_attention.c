@@ -20,7 +20,7 @@ INLINE void multiply_columns(const int vectors, int rows, int inner, int columns
     for (int i = 0; i < rows; i += together) {
         vec sums[8];
         const float *left[8];
-        UNROLLED(r, together) left[r] = a.values + (i + r < rows ? i + r : rows - 1) * a.row;
+        UNROLLED(r, together) left[r] = a.values + least(i + r, rows - 1) * a.row;
         UNROLLED(s, 8) sums[s] = (vec){0};
         for (int k = 0; k < inner; k++)
             UNROLLED(v, vectors) {
@@ -40,29 +40,24 @@ INLINE void multiply_columns(const int vectors, int rows, int inner, int columns
 
 // c = a b, or c += a b: a is (rows, inner), b (inner, columns) with columns next to each other.
 static void multiply(int rows, int inner, int columns, Matrix a, Matrix b, float *c, int64_t c_row, int accumulate) {
-    for (int j = 0; j < columns; j += 2 * LANES) {
-        Matrix right = {b.values + j, b.row, 1};
-        if (columns - j >= 2 * LANES)  // a constant: no branches for the last columns
-            multiply_columns(2, rows, inner, 2 * LANES, a, right, c + j, c_row, accumulate);
-        else if (columns - j > LANES)
-            multiply_columns(2, rows, inner, columns - j, a, right, c + j, c_row, accumulate);
-        else
-            multiply_columns(1, rows, inner, columns - j, a, right, c + j, c_row, accumulate);
-    }
+    for (; columns >= 2 * LANES; columns -= 2 * LANES, b.values += 2 * LANES, c += 2 * LANES)
+        multiply_columns(2, rows, inner, 2 * LANES, a, b, c, c_row, accumulate);  // a constant: no branches
+    for (; columns > 0; columns -= LANES, b.values += LANES, c += LANES)
+        multiply_columns(1, rows, inner, columns, a, b, c, c_row, accumulate);
 }
 
 // One head of a sentence.
 typedef struct {
     const DotAttention *all;
     int64_t sentence, head;
-    Matrix query, key, value;
     Dropout dropout;
-    int64_t stride;             // of rows of the scratch
-    float *keys, *values;       // (size, keys), transposed
-    float *weights, *gradients; // (QUERY_ROWS, keys)
+    Matrix query, key, value;
+    int64_t stride;              // of rows of the scratch
+    float *keys, *values;        // (size, keys), transposed
+    float *weights, *gradients;  // (QUERY_ROWS, keys)
 } Head;
 
-static int64_t stride_of(const DotAttention *all) { return (all->keys + 15) / 16 * 16; }
+static int64_t stride_of(const DotAttention *all) { return round_up(all->keys, 16); }
 
 static int64_t scratch_values(const DotAttention *all) { return 2 * (all->size + QUERY_ROWS) * stride_of(all); }
 
@@ -76,21 +71,13 @@ static Matrix matrix_of(const float *values, const int64_t strides[3], int64_t s
 
 INLINE Head find_head(const DotAttention *all, int64_t index, int thread) {
     int64_t sentence = index / all->heads, head = index % all->heads, stride = stride_of(all);
-    float *scratch = (float *)all->scratch + thread * scratch_values(all);
-    return (Head){
-        .all = all,
-        .sentence = sentence,
-        .head = head,
-        .query = matrix_of(all->query, all->query_strides, sentence, head),
-        .key = matrix_of(all->key, all->key_strides, sentence, head),
-        .value = matrix_of(all->value, all->value_strides, sentence, head),
-        .dropout = make_dropout(all->seed, all->rate),
-        .stride = stride,
-        .keys = scratch,
-        .values = scratch + all->size * stride,
-        .weights = scratch + 2 * all->size * stride,
-        .gradients = scratch + (2 * all->size + QUERY_ROWS) * stride,
-    };
+    float *keys = (float *)all->scratch + thread * scratch_values(all), *values = keys + all->size * stride;
+    float *weights = values + all->size * stride, *gradients = weights + QUERY_ROWS * stride;
+    Matrix query = matrix_of(all->query, all->query_strides, sentence, head);
+    Matrix key = matrix_of(all->key, all->key_strides, sentence, head);
+    Matrix value = matrix_of(all->value, all->value_strides, sentence, head);
+    Dropout dropout = make_dropout(all->seed, all->rate);
+    return (Head){all, sentence, head, dropout, query, key, value, stride, keys, values, weights, gradients};
 }
 
 // to (size, keys) from (keys, size), with zeros up to the stride.
@@ -126,7 +113,7 @@ INLINE int64_t place_of(const Head *h, int query) {
 }
 
 INLINE vec drop_keys(const Head *h, int query, int j, Mask *mask, vec values) {
-    int64_t blocks = (h->all->keys + BLOCK - 1) / BLOCK;
+    int64_t blocks = round_up(h->all->keys, BLOCK) / BLOCK;
     if (j % BLOCK == 0) make_mask(&h->dropout, place_of(h, query) * blocks + j / BLOCK, mask);
     return drop(&h->dropout, mask, j, values);
 }
@@ -211,31 +198,18 @@ static void backward_block(const Head *h, int first, int rows) {
              width, 0);
 }
 
-static void run_heads(const Rows *heads, void (*run)(const Head *h, int first, int rows)) {
-    const DotAttention *all = heads->work;
-    for (int64_t index = heads->first; index < heads->end; index++) {
-        Head h = find_head(all, index, heads->thread);
+static void run_heads(const void *work, int64_t first, int64_t end, int thread) {
+    const DotAttention *all = work;
+    for (int64_t index = first; index < end; index++) {
+        Head h = find_head(all, index, thread);
         transpose(all, h.key, h.keys, h.stride);
         if (all->grad_output) transpose(all, h.value, h.values, h.stride);
-        for (int first = 0; first < all->queries; first += QUERY_ROWS)
-            run(&h, first, all->queries - first < QUERY_ROWS ? all->queries - first : QUERY_ROWS);
+        for (int query = 0; query < all->queries; query += QUERY_ROWS)
+            (all->grad_output ? backward_block : forward_block)(&h, query, least(all->queries - query, QUERY_ROWS));
     }
 }
 
-static void *forward_part(void *heads) {
-    run_heads(heads, forward_block);
-    return NULL;
-}
-
-static void *backward_part(void *heads) {
-    run_heads(heads, backward_block);
-    return NULL;
-}
-
-void dot_attention_forward(const DotAttention *all) {
-    run_rows(all, (int64_t)all->sentences * all->heads, all->threads, forward_part);
-}
-
-void dot_attention_backward(const DotAttention *all) {
-    run_rows(all, (int64_t)all->sentences * all->heads, all->threads, backward_part);
+// The output, or with grad_output the gradients.
+void dot_attention(const DotAttention *all) {
+    run_rows(all, (int64_t)all->sentences * all->heads, all->threads, run_heads);
 }

@@ -58,7 +58,7 @@ class _DotAttention(torch.autograd.Function):
         ctx.mask = mask
         arguments, _scratch = arguments_for(query, key, value, mask, log_sums, ctx.settings)
         arguments.output = pointer(output)
-        loaded_library().dot_attention_forward(byref(arguments))
+        loaded_library().dot_attention(byref(arguments))
         return output
 
     @staticmethod
@@ -70,7 +70,7 @@ class _DotAttention(torch.autograd.Function):
         arguments, _scratch = arguments_for(query, key, value, ctx.mask, log_sums, ctx.settings)
         arguments.grad_output = pointer(gradient)
         arguments.grad_query, arguments.grad_key, arguments.grad_value = map(pointer, gradients)
-        loaded_library().dot_attention_backward(byref(arguments))
+        loaded_library().dot_attention(byref(arguments))
         return *(states.transpose(1, 2) for states in gradients), None, None
 
 

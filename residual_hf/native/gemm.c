@@ -67,3 +67,6 @@ void gemm(const Linear *linear, int rows, const void *input, const Output *outpu
     else
         multiply(INT8, linear, rows, input, output);
 }
+
+// How many outputs `weights.py` puts together.
+int panel_width(void) { return PANEL; }

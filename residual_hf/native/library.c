@@ -1,12 +1,62 @@
 // Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
-// What Python has to know about a library.
+// What Python has to know about a library, and its threads.
+//
+// The threads are those of PyTorch: after its operations they wait for the next one in a busy loop, which would take
+// the cores from threads of our own. A process that was forked does not have them, and creates threads for each call.
 
-#include "gemm.h"
+#include <pthread.h>
+#include <stdatomic.h>
+
+#include "native.h"
+
+enum { MOST_THREADS = 256 };
 
 // INTERFACE is the checksum of native.h.
 uint32_t interface_version(void) { return INTERFACE; }
 
 InstructionSet instruction_set(void) { return INSTRUCTION_SET; }
 
-// How many outputs `weights.py` puts together.
-int panel_width(void) { return PANEL; }
+typedef struct {
+    const void *work;
+    int64_t rows;
+    int parts;
+    Run *run;
+    atomic_int next;
+} Work;
+
+static Team *team;
+
+__attribute__((unused)) static void leave_team(void) { team = NULL; }
+
+// `of_pytorch` is GOMP_parallel of its OpenMP, or NULL.
+void join_team(Team *of_pytorch) {
+    team = of_pytorch;
+    pthread_atfork(NULL, NULL, leave_team);  // nothing on Windows, which has no fork
+}
+
+static void run_next_parts(void *argument) {
+    Work *work = argument;
+    for (int i; (i = atomic_fetch_add(&work->next, 1)) < work->parts;)
+        work->run(work->work, work->rows * i / work->parts, work->rows * (i + 1) / work->parts, i);
+}
+
+static void *run_in_new_thread(void *work) {
+    run_next_parts(work);
+    return NULL;
+}
+
+// Call `run` on equal parts of the rows, at the same time.
+void run_rows(const void *of_all, int64_t rows, int parts, Run *run) {
+    Work work = {of_all, rows, parts, run, 0};
+    if (team && parts > 1) {
+        team(run_next_parts, &work, 0, 0);
+        return;
+    }
+    pthread_t threads[MOST_THREADS];
+    int started = 0;
+    while (started < parts - 1 && started < MOST_THREADS &&
+           pthread_create(&threads[started], NULL, run_in_new_thread, &work) == 0)
+        started++;
+    run_next_parts(&work);
+    for (int i = 0; i < started; i++) pthread_join(threads[i], NULL);
+}

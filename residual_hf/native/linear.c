@@ -3,8 +3,6 @@
 
 #include "gemm.h"
 
-static int padded_rows(int rows) { return (rows + ROW_PADDING - 1) / ROW_PADDING * ROW_PADDING; }
-
 // Magnitudes of bfloat16 have the order of their bits.
 INLINE float largest_magnitude(const bf16 *row, int width) {
     typedef int16_t shorts __attribute__((vector_size(VECTOR_BYTES)));
@@ -45,8 +43,9 @@ static void widen_rows(int64_t count, const bf16 *input, float *output) {
 }
 
 INLINE void finish(const Linear *linear, const Output *output, int row, int rows, int column,
-                   const ivec sums[][VECTORS], const Type type, const Type output_type, const Activation activation) {
-    vec bias[VECTORS], scales[VECTORS];
+                   const ivec sums[][VECTORS], const Type type) {
+    const Activation activation = output->activation;
+    vec bias[VECTORS], scales[VECTORS], smallest = splat(activation == RELU ? 0 : -INFINITY);
     ivec offsets[VECTORS];
     UNROLLED(v, VECTORS) {
         int at = column + v * LANES;
@@ -62,35 +61,24 @@ INLINE void finish(const Linear *linear, const Output *output, int row, int rows
                 if (INT8_STEPS < 4) values = __builtin_convertvector(INT8_OFFSET ? sums[r][v] - offsets[v] : sums[r][v], vec);
                 values *= output->row_scales[row + r] * scales[v];
             }
-            store(output->values, at + v * LANES, output_type, activate(values + bias[v], activation));
+            values += bias[v];
+            values = activation > RELU ? curved(values, activation) : MAX(smallest, values);
+            store(output->values, at + v * LANES, output->type, values);
         }
     }
 }
 
-#define FINISH(type, output_type) \
-    if (output->activation == IDENTITY) \
-        finish(linear, output, row, rows, column, sums, type, output_type, IDENTITY); \
-    else if (output->activation == RELU) \
-        finish(linear, output, row, rows, column, sums, type, output_type, RELU); \
-    else \
-        finish(linear, output, row, rows, column, sums, type, output_type, output->activation);
-
 void finish_block(const Linear *linear, const Output *output, int row, int rows, int column,
                   const ivec sums[][VECTORS]) {
-    if (linear->type == INT8 && output->type == BFLOAT16) {
-        FINISH(INT8, BFLOAT16)
-    } else if (linear->type == INT8) {
-        FINISH(INT8, FLOAT32)
-    } else if (output->type == BFLOAT16) {
-        FINISH(FLOAT32, BFLOAT16)
-    } else {
-        FINISH(FLOAT32, FLOAT32)
-    }
+    if (linear->type == INT8)
+        finish(linear, output, row, rows, column, sums, INT8);
+    else
+        finish(linear, output, row, rows, column, sums, FLOAT32);
 }
 
 // Room for inputs in another form than they come in.
 size_t linear_scratch_size(Type type, int rows, int inputs) {
-    return type == FLOAT32 ? 0 : (size_t)padded_rows(rows) * (inputs + 1) * sizeof(float);
+    return type == FLOAT32 ? 0 : round_up(rows, ROW_PADDING) * (inputs + 1) * sizeof(float);
 }
 
 // output = activation(input W^T + b), (rows, outputs) of FLOAT32 or BFLOAT16, from (rows, inputs).
@@ -99,7 +87,7 @@ void linear(const Linear *linear, int rows, const void *input, Activation activa
     Output result = {.values = output, .type = output_type, .activation = activation};
     if (linear->type == INT8) {
         float *scales = scratch;
-        Byte *quantized = (Byte *)(scales + padded_rows(rows));
+        Byte *quantized = (Byte *)(scales + round_up(rows, ROW_PADDING));
         quantize(rows, linear->inputs, input, quantized, scales);
         result.row_scales = scales;
         input = quantized;

@@ -10,7 +10,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-enum { PADDING = 64, ROW_PADDING = 32, HEAD_PADDING = 32, QUERIES = 4, MOST_THREADS = 256 };
+enum { PADDING = 64, ROW_PADDING = 32, HEAD_PADDING = 32, QUERIES = 4 };
 
 // Each has a library of its own, compiled from the same sources.
 typedef enum { NONE, NEON, NEON_DOTPROD, AVX2, AVX_VNNI, AVX512, AVX512_BF16, AMX } InstructionSet;
@@ -144,11 +144,11 @@ typedef struct {
     int32_t centered;                  // LayerNorm; an RMSNorm takes the mean to be 0
     float rate, epsilon, dual_scale;
     const float *gain, *bias;          // (width); without a gain there is no norm, and no output
-    const float *branch, *stream, *dual;
+    const float *branch, *stream, *dual;  // without a stream, it is zeros
     float *sum, *output, *dual_output;
     float *statistics;                 // (rows, 2): mean and 1 / deviation
-    const float *grad_output, *grad_dual;  // without a norm, grad_output is that of the sum
-    float *grad_branch, *grad_stream;      // grad_stream may be NULL where it is grad_output
+    const float *grad_output, *grad_dual;  // for backward, with a norm
+    float *grad_branch, *grad_stream;
     float *grad_gain, *grad_bias;          // (threads, width up to a multiple of 16), zeros
 } DropoutNorm;
 
@@ -176,7 +176,6 @@ typedef struct {
     const float *grad_output;
     float *const *grad_member;
     float *grad_query;  // (threads, width up to a multiple of 16), zeros
-    float *products;    // (rows, members), scratch
 } DepthAttention;
 
 // Of training, see dot_attention.c. Heads are a part of the width of (sentences, rows, heads, size), where no strides
@@ -208,6 +207,15 @@ typedef struct {
     void *scratch;
 } Product;
 
+// Of training: logits (rows, width) become probabilities.
+typedef struct {
+    int64_t rows;
+    int32_t width, threads;
+    float *logits;
+    const int64_t *labels;
+    float *nll, *log_prob_sums;  // (rows), -log p of the label and the sum of log p
+} LabelSoftmax;
+
 // Of the bytes of each tensor.
 typedef struct {
     int32_t tensors, threads;
@@ -221,19 +229,13 @@ size_t encode_scratch_size(const Stack *stack, const Source *source, int parts, 
 int encode(const Stack *stack, const Source *source, int parts, const int32_t *starts, void *scratch);
 size_t decode_scratch_size(const Stack *stack, const Memory *memory, int rows, int parts);
 int decode(const Stack *stack, const Memory *memory, const Step *step, int parts, void *scratch);
-void run_parts(int count, void *parts, size_t size, void *(*run)(void *part));
 
 typedef void Team(void (*run)(void *work), void *work, unsigned threads, unsigned flags);
 void join_team(Team *of_pytorch);
 
-// Rows of one thread.
-typedef struct {
-    const void *work;
-    int64_t first, end;
-    int thread;
-} Rows;
-
-void run_rows(const void *work, int64_t rows, int threads, void *(*run)(void *rows));
+// Work on the rows from `first` to `end`; two at the same time have different numbers of a thread.
+typedef void Run(const void *work, int64_t first, int64_t end, int thread);
+void run_rows(const void *work, int64_t rows, int threads, Run *run);
 
 uint32_t interface_version(void);
 InstructionSet instruction_set(void);
@@ -244,10 +246,22 @@ void linear(const Linear *linear, int rows, const void *input, Activation activa
             void *scratch);
 
 size_t project_scratch_size(const Stack *stack, int rows);
-void project_source(const Stack *stack, const AttentionLayer *of, int rows, const void *states, void *cache, void *scratch);
+void project_source(const Stack *stack, int rows, const void *states, void *cache, void *scratch);
 
-void attention(int rows, int heads, int head_size, int width, Type type, const void *queries, const void *cache,
-               const Table *table, float scale, void *output, float *scratch);
+// softmax(q K^T * scale) V for each row, over the entries of its line. Queries and output are (rows, width), of which
+// heads * head_size count; head_size is a multiple of HEAD_PADDING, at most 128.
+typedef struct {
+    int32_t heads, head_size, width;
+    int32_t longest, is_first;  // of `sums`: their line, and whether there are none before
+    float factor;               // of sums in place of scores
+    const void *queries, *cache;  // (entries, 2 * width), keys before values
+    Table table;
+    void *output;
+    float *scratch;  // QUERIES times the longest line of the table, up to a multiple of 16
+    float *sums;     // of the scores of all layers, (rows, heads, longest), or NULL
+} Attention;
+
+void attention(const Attention *attention, int rows, Type type, float scale);
 
 // Of a row: the largest logit, the sum of exp(logit - largest), and how many candidates there are.
 typedef struct {
@@ -260,17 +274,11 @@ void add_candidates(int rows, int columns, int64_t first_id, const float *logits
                     int64_t *ids, Tally *tallies);
 void finish_candidates(int rows, int count, float *log_probs, const Tally *tallies);
 
-void dropout(int64_t count, int threads, const float *input, uint64_t seed, float rate, float *output);
-void dropout_norm_forward(const DropoutNorm *join);
-void dropout_norm_backward(const DropoutNorm *join);
-void weighted_sums_forward(const WeightedSums *sums);
-void weighted_sums_backward(const WeightedSums *sums);
-void depth_attention_forward(const DepthAttention *attention);
-void depth_attention_backward(const DepthAttention *attention);
+void dropout_norm(const DropoutNorm *join);
+void weighted_sums(const WeightedSums *sums);
+void depth_attention(const DepthAttention *attention);
 size_t dot_attention_scratch_size(const DotAttention *all);
-void dot_attention_forward(const DotAttention *all);
-void dot_attention_backward(const DotAttention *all);
+void dot_attention(const DotAttention *all);
 size_t product_scratch_size(const Product *product);
 void product(const Product *product);
-void label_softmax(int64_t rows, int64_t classes, int threads, float *logits, const int64_t *labels, float *nll,
-                   float *log_prob_sums);
+void label_softmax(const LabelSoftmax *softmax);

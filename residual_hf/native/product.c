@@ -10,23 +10,8 @@
 enum { INNER = 256, PAIRS = INNER / 2, GROUP = 480 };
 enum { PANEL_SIZE = PAIRS * PANEL, ROW_SIZE = PAIRS + 16, GROUP_SIZE = GROUP * ROW_SIZE };  // in pairs
 
-// Lines are the rows of the left matrix or the columns of the right one.
-typedef struct {
-    const float *values;
-    int64_t line_stride, inner_stride, lines, inner;
-} Matrix;
-
-static Matrix left_of(const Product *p) {
-    return (Matrix){p->left, p->left_strides[0], p->left_strides[1], p->rows, p->inner};
-}
-
-static Matrix right_of(const Product *p) {
-    return (Matrix){p->right, p->right_strides[0], p->right_strides[1], p->columns, p->inner};
-}
-
-static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
-static int64_t panels(const Product *p) { return (p->columns + PANEL - 1) / PANEL; }
-static int64_t inner_blocks(const Product *p) { return (p->inner + INNER - 1) / INNER; }
+static int64_t panels(const Product *p) { return round_up(p->columns, PANEL) / PANEL; }
+static int64_t inner_blocks(const Product *p) { return round_up(p->inner, INNER) / INNER; }
 
 // Rounds to the nearest bfloat16, ties to the even one, in the upper 16 bits.
 INLINE uvec rounded(vec values) {
@@ -48,49 +33,42 @@ INLINE ivec pair_of_lines(const float *values, int64_t stride, int64_t count, in
     return (ivec)(rounded(first) >> 16 | rounded(second));
 }
 
-// LANES lines of LANES pairs, zero where the matrix has ended: target (lines, pairs) if `by_line`, else (pairs, lines).
-INLINE void pack_tile(const Matrix *m, int64_t line, int64_t inner, const int by_line, int32_t *target,
-                      int64_t target_stride) {
+// LANES lines of LANES pairs from a matrix by its distances between lines and between inner values, of which so many
+// are left: zeros where it has ended. The target is (lines, pairs) if `by_line`, else (pairs, lines).
+INLINE void pack_tile(const float *values, const int64_t strides[2], int64_t lines, int64_t inner, const int by_line,
+                      int32_t *target, int64_t target_stride) {
     ivec tile[LANES];
-    const float *values = m->values + line * m->line_stride + inner * m->inner_stride;
-    int64_t lines = m->lines - line, count = m->inner - inner;
-    int along = m->inner_stride == 1;
+    int along = strides[1] == 1;
     for (int i = 0; i < LANES; i++)
         if (along)
-            tile[i] = pairs_of_line(values + (i < lines ? i : 0) * m->line_stride, i < lines ? count : 0);
+            tile[i] = pairs_of_line(values + (i < lines ? i : 0) * strides[0], i < lines ? inner : 0);
         else
-            tile[i] = pair_of_lines(values + 2 * i * m->inner_stride, m->inner_stride, count - 2 * i, lines);
+            tile[i] = pair_of_lines(values + 2 * i * strides[1], strides[1], inner - 2 * i, lines);
     if (along != by_line) transpose_tile(tile);
     for (int i = 0; i < LANES; i++) memcpy(target + i * target_stride, &tile[i], sizeof tile[i]);
 }
 
-static void *pack_panels(void *argument) {
-    const Rows *part = argument;
-    const Product *p = part->work;
-    Matrix right = right_of(p);
-    for (int64_t panel = part->first; panel < part->end; panel++)
+// The columns of the right matrix, in blocks of the inner dimension.
+static void pack_panels(const void *work, int64_t first, int64_t end, int thread) {
+    const Product *p = work;
+    const int64_t *strides = p->right_strides;
+    for (int64_t column = first * PANEL; column < end * PANEL; column += LANES)
         for (int64_t inner = 0; inner < p->inner; inner += 2 * LANES) {
-            int64_t block = inner / INNER, pair = inner % INNER / 2;
-            int32_t *target = (int32_t *)p->scratch + (block * panels(p) + panel) * PANEL_SIZE + pair * PANEL;
-            for (int v = 0; v < PANEL; v += LANES)
-                pack_tile(&right, panel * PANEL + v, inner, 0, target + v, PANEL);
+            int64_t block = inner / INNER * panels(p) + column / PANEL, pair = inner % INNER / 2;
+            int32_t *target = (int32_t *)p->scratch + block * PANEL_SIZE + pair * PANEL + column % PANEL;
+            pack_tile(p->right + column * strides[0] + inner * strides[1], strides, p->columns - column,
+                      p->inner - inner, 0, target, PANEL);
         }
-    return NULL;
 }
 
-static void pack_group(const Matrix *left, int64_t row, int64_t rows, int64_t inner, int32_t *target) {
-    int64_t end = least(inner + INNER, left->inner);
+// Rows of the left matrix, in a block of the inner dimension.
+static void pack_group(const Product *p, int64_t row, int64_t rows, int64_t inner, int32_t *target) {
+    const int64_t *strides = p->left_strides;
     for (int64_t line = 0; line < rows; line += LANES)
-        for (int64_t i = inner; i < end; i += 2 * LANES)
-            pack_tile(left, row + line, i, 1, target + line * ROW_SIZE + (i - inner) / 2, ROW_SIZE);
+        for (int64_t i = inner; i < least(inner + INNER, p->inner); i += 2 * LANES)
+            pack_tile(p->left + (row + line) * strides[0] + i * strides[1], strides, p->rows - row - line,
+                      p->inner - i, 1, target + line * ROW_SIZE + (i - inner) / 2, ROW_SIZE);
 }
-
-typedef struct {
-    const Product *product;
-    const int32_t *left, *panel;
-    int64_t row, column, pairs;
-    int first;  // of the inner blocks
-} Block;
 
 // Adds the products of two pairs.
 INLINE vec add_pairs(vec sums, ivec inputs, ivec weights) {
@@ -102,19 +80,18 @@ INLINE vec add_pairs(vec sums, ivec inputs, ivec weights) {
 #endif
 }
 
-INLINE void multiply_block(const int rows, const Block *b) {
-    const Product *p = b->product;
-    float *output = p->output + b->row * p->columns + b->column;
-    int64_t columns = p->columns - b->column;
+INLINE void multiply_block(const int rows, const Product *p, const int32_t *left, const int32_t *right, int64_t row,
+                           int64_t column, int64_t inner) {
+    float *output = p->output + row * p->columns + column;
+    int64_t columns = p->columns - column, pairs = (least(INNER, p->inner - inner) + 1) / 2;
     vec sums[MOST_ROWS][VECTORS];
     UNROLLED(r, rows)
         UNROLLED(v, VECTORS) {
             const float *start = output + r * p->columns + v * LANES;
-            if (b->first && !p->accumulate) start = p->bias ? p->bias + b->column + v * LANES : NULL;
+            if (inner == 0 && !p->accumulate) start = p->bias ? p->bias + column + v * LANES : NULL;
             sums[r][v] = start ? load_first(start, columns - v * LANES) : (vec){0};
         }
-    const int32_t *left = b->left, *right = b->panel;
-    for (int64_t pair = 0; pair < b->pairs; pair++, right += PANEL) {
+    for (int64_t pair = 0; pair < pairs; pair++, right += PANEL) {
         ivec weights[VECTORS];
         UNROLLED(v, VECTORS) weights[v] = load_bits(right + v * LANES);
         UNROLLED(r, rows)
@@ -125,26 +102,21 @@ INLINE void multiply_block(const int rows, const Block *b) {
             store_first(output + r * p->columns + v * LANES, columns - v * LANES, sums[r][v]);
 }
 
-static void *multiply_rows(void *argument) {
-    const Rows *part = argument;
-    const Product *p = part->work;
-    Matrix left = left_of(p);
+static void multiply_rows(const void *work, int64_t first, int64_t end, int thread) {
+    const Product *p = work;
     const int32_t *right = p->scratch;
-    int32_t *group = (int32_t *)p->scratch + inner_blocks(p) * panels(p) * PANEL_SIZE + part->thread * GROUP_SIZE;
-    for (int64_t start = part->first; start < part->end; start += GROUP) {
-        int64_t rows = least(GROUP, part->end - start);
+    int32_t *group = (int32_t *)p->scratch + inner_blocks(p) * panels(p) * PANEL_SIZE + thread * GROUP_SIZE;
+    for (int64_t start = first; start < end; start += GROUP)
         for (int64_t inner = 0; inner < p->inner; inner += INNER) {
-            int64_t pairs = (least(INNER, p->inner - inner) + 1) / 2;
-            pack_group(&left, start, rows, inner, group);
+            int64_t rows = least(GROUP, end - start);
+            pack_group(p, start, rows, inner, group);
             for (int64_t panel = 0; panel < panels(p); panel++)
                 for (int64_t row = 0; row < rows; row += MOST_ROWS) {
                     const int32_t *weights = right + (inner / INNER * panels(p) + panel) * PANEL_SIZE;
-                    Block block = {p, group + row * ROW_SIZE, weights, start + row, panel * PANEL, pairs, inner == 0};
-                    WITH_CONSTANT_ROWS(least(MOST_ROWS, rows - row), multiply_block, &block)
+                    WITH_CONSTANT_ROWS(least(MOST_ROWS, rows - row), multiply_block, p, group + row * ROW_SIZE, weights,
+                                       start + row, panel * PANEL, inner)
                 }
         }
-    }
-    return NULL;
 }
 
 size_t product_scratch_size(const Product *p) {

@@ -5,13 +5,6 @@
 
 #include "vector.h"
 
-typedef struct {
-    int64_t classes;
-    float *logits;
-    const int64_t *labels;
-    float *nll, *log_prob_sums;
-} Softmax;
-
 INLINE vec load_logits(const float *row, int64_t count, float missing) {
     if (count >= LANES) return load_floats(row);
     return choose(first_lanes(count), load_first(row, count), splat(missing));
@@ -42,11 +35,10 @@ INLINE void scale_row(float *row, int64_t classes, float factor) {
         store_first(row + i, classes - i, load_first(row + i, classes - i) * factor);
 }
 
-static void *softmax_part(void *argument) {
-    const Rows *rows = argument;
-    const Softmax *softmax = rows->work;
-    int64_t classes = softmax->classes;
-    for (int64_t r = rows->first; r < rows->end; r++) {
+static void softmax_rows(const void *work, int64_t first, int64_t end, int thread) {
+    const LabelSoftmax *softmax = work;
+    int64_t classes = softmax->width;
+    for (int64_t r = first; r < end; r++) {
         float *row = softmax->logits + r * classes;
         float most = largest(row, classes), logit_sum, label = row[softmax->labels[r]] - most;
         float total = exponentials(row, classes, most, &logit_sum);
@@ -55,12 +47,6 @@ static void *softmax_part(void *argument) {
         softmax->nll[r] = logf(total) - label;
         softmax->log_prob_sums[r] = logit_sum - classes * logf(total);
     }
-    return NULL;
 }
 
-// logits (rows, classes) become probabilities; nll and log_prob_sums (rows) are -log p of the label and the sum of log p.
-void label_softmax(int64_t rows, int64_t classes, int threads, float *logits, const int64_t *labels, float *nll,
-                   float *log_prob_sums) {
-    Softmax softmax = {classes, logits, labels, nll, log_prob_sums};
-    run_rows(&softmax, rows, threads, softmax_part);
-}
+void label_softmax(const LabelSoftmax *softmax) { run_rows(softmax, softmax->rows, softmax->threads, softmax_rows); }

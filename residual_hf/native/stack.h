@@ -19,10 +19,6 @@ typedef struct {
     float *gated, *turns;          // (rows, ffn_width), and (rows, size of a head)
 } Buffers;
 
-static inline int round_up(int value, int multiple) { return (value + multiple - 1) / multiple * multiple; }
-static inline int most(int a, int b) { return a > b ? a : b; }
-static inline int least(int a, int b) { return a < b ? a : b; }
-
 static inline size_t element_size(const Stack *s) { return s->type == FLOAT32 ? sizeof(float) : sizeof(bf16); }
 
 void *take(char *base, size_t *used, size_t bytes);
@@ -38,13 +34,3 @@ void attend(const Stack *s, const Buffers *b, int rows, const AttentionLayer *of
 void feed_forward(const Stack *s, const Buffers *b, int rows, const Layer *layer);
 void run_program(const Program *program, int rows, float *registers, const float *branch, void *hidden, Type type,
                  float *work);
-void update_stream(const Stack *s, const Buffers *b, int rows, const Program *program);
-
-int wide_size(const Stack *s);
-void run_inner(const Stack *s, const Buffers *b, int rows, int width, const Program *program, int programs,
-               int vectors, void *output);
-void place_turns(const Stack *s, const Buffers *b, int rows, const int64_t *positions);
-void rotate(const Stack *s, const Buffers *b, int rows, void *states, int64_t width);
-void within_heads(const Stack *s, const Buffers *b, int rows, const Program *program);
-void attention_with_sums(const Stack *s, const Buffers *b, int rows, const AttentionLayer *of, const void *cache,
-                         const Table *table, float *sums, int is_first);

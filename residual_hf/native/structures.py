@@ -47,66 +47,15 @@ def fields_of(declarations: str) -> list[tuple[str, Any]]:
     return declared
 
 
-class Linear(Structure): ...
+for _name, _body in STRUCTURES.items():
+    TYPES[_name] = type(_name, (Structure,), {"_fields_": fields_of(_body)})
 
 
-class Norm(Structure): ...
-
-
-class Table(Structure): ...
-
-
-class Term(Structure): ...
-
-
-class Operation(Structure): ...
-
-
-class Program(Structure): ...
-
-
-class AttentionLayer(Structure): ...
-
-
-class Layer(Structure): ...
-
-
-class Stack(Structure): ...
-
-
-class Memory(Structure): ...
-
-
-class Source(Structure): ...
-
-
-class Step(Structure): ...
-
-
-class Tally(Structure): ...
-
-
-class DropoutNorm(Structure): ...
-
-
-class WeightedSums(Structure): ...
-
-
-class DepthAttention(Structure): ...
-
-
-class DotAttention(Structure): ...
-
-
-class Product(Structure): ...
-
-
-class Checksums(Structure): ...
-
-
-for _structure in (cls for cls in Structure.__subclasses__() if cls.__module__ == __name__):  # in their order above
-    _structure._fields_ = fields_of(STRUCTURES[_structure.__name__])
-    TYPES[_structure.__name__] = _structure
+def __getattr__(name: str) -> Any:
+    """Each structure of the header is a class of this module."""
+    if name in STRUCTURES:
+        return TYPES[name]
+    raise AttributeError(name)
 
 
 def interface_version() -> int:

@@ -69,6 +69,10 @@ typedef union {
     v4 part[LANES / 4];
 } Parts;
 
+static inline int64_t round_up(int64_t value, int64_t multiple) { return (value + multiple - 1) / multiple * multiple; }
+static inline int64_t most(int64_t a, int64_t b) { return a > b ? a : b; }
+static inline int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
+
 INLINE vec splat(float value) { return value - (vec){0}; }
 INLINE vec choose(ivec condition, vec a, vec b) { return (vec)((condition & (ivec)a) | (~condition & (ivec)b)); }
 INLINE vec only(ivec condition, vec x) { return (vec)(condition & (ivec)x); }
@@ -78,7 +82,7 @@ INLINE ivec first_lanes(int64_t count) {
     const int32_t numbers[] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
     ivec lanes;
     memcpy(&lanes, numbers, sizeof lanes);
-    return lanes < (int32_t)(count < LANES ? count : LANES);
+    return lanes < (int32_t)least(count, LANES);
 }
 
 // A vector from any address.
@@ -190,17 +194,10 @@ INLINE vec error_function(vec x) {
     return (vec)((ivec)result | ((ivec)x & (int32_t)0x80000000));
 }
 
-INLINE vec activate(vec x, Activation activation) {
-    switch (activation) {
-    case RELU:
-        return MAX(splat(0), x);
-    case GELU:
-        return (x * 0.5f) * (error_function(x * 0.70710678118654752f) + 1.0f);
-    case SILU:
-        return x / (exponential(-x) + 1.0f);
-    default:
-        return x;
-    }
+// GELU or SILU.
+INLINE vec curved(vec x, Activation activation) {
+    if (activation == GELU) return (x * 0.5f) * (error_function(x * 0.70710678118654752f) + 1.0f);
+    return x / (exponential(-x) + 1.0f);
 }
 
 // Of 16 sums, in the same order with every width of vectors.
@@ -210,34 +207,23 @@ INLINE float sum16(vec sums[16 / LANES]) {
     return sum(sums[0]);
 }
 
-INLINE float dot(const float *a, const float *b, int width) {
+// sum (a - shift) (b - shift)
+INLINE float products(const float *a, const float *b, int width, float shift) {
     vec sums[16 / LANES] = {{0}};
     for (int i = 0; i < width; i += 16)
         UNROLLED(v, 16 / LANES) {
             int at = i + v * LANES;
-            sums[v] += load_first(a + at, width - at) * load_first(b + at, width - at);
+            vec all = (load_first(a + at, width - at) - shift) * (load_first(b + at, width - at) - shift);
+            sums[v] += width - at < LANES ? only(first_lanes(width - at), all) : all;
         }
     return sum16(sums);
 }
 
+INLINE float dot(const float *a, const float *b, int width) { return products(a, b, width, 0); }
+
 // 1 / sqrt(variance + epsilon), with the variance from differences: from squares it would lose digits.
 INLINE float inverse_deviation(const float *values, int width, float mean, float epsilon) {
-    vec sums[16 / LANES] = {{0}};
-    for (int i = 0; i < width; i += 16)
-        UNROLLED(v, 16 / LANES) {
-            int at = i + v * LANES;
-            vec centered = load_first(values + at, width - at) - mean;
-            if (width - at < LANES) centered = only(first_lanes(width - at), centered);
-            sums[v] += centered * centered;
-        }
-    return 1 / sqrtf(sum16(sums) / width + epsilon);
-}
-
-// sum_i weights[i * stride] * vectors[i], of up to LANES values.
-INLINE vec combine(int members, const float *weights, int stride, const float *const *vectors, int64_t at, int count) {
-    vec total = {0};
-    for (int i = 0; i < members; i++) total += weights[i * stride] * load_first(vectors[i] + at, count);
-    return total;
+    return 1 / sqrtf(products(values, values, width, mean) / width + epsilon);
 }
 
 // LANES rows of LANES values of 32 bits become columns: each round brings together rows that are LANES / 2 apart.

@@ -20,9 +20,8 @@ from residual_hf.base.errors import InputError, InputSettings
 from residual_hf.base.files import expanded
 from residual_hf.base.yaml_reader import read_yaml
 from residual_hf.data.data_settings import SPLITS, CorpusSpec, DataSettings, TokenizerSettings
-from residual_hf.evaluation.error_rates import ERROR_RATES
 from residual_hf.evaluation.metrics import EvaluationSettings
-from residual_hf.evaluation.rouge import TYPES as ROUGE
+from residual_hf.evaluation.sentence_metrics import ERROR_RATES, ROUGE
 from residual_hf.generation.generation_settings import DecodingSettings
 from residual_hf.model.configuration_residual import ResidualConfig
 from residual_hf.model.options import check_fields, from_mapping, option, refusal, shortened, unknown_name

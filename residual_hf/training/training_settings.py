@@ -12,9 +12,8 @@ import torch
 
 from residual_hf.base.errors import InputSettings
 from residual_hf.data.batching import BATCH_ORDERS
-from residual_hf.evaluation.error_rates import ERROR_RATES
-from residual_hf.evaluation.rouge import TYPES as ROUGE
 from residual_hf.evaluation.scorer import FIGURES
+from residual_hf.evaluation.sentence_metrics import ERROR_RATES, ROUGE
 from residual_hf.losses.consistency import TwoPasses
 from residual_hf.losses.label_smoothing import SMOOTHING_FORMS, LossMeter
 from residual_hf.model.options import option

@@ -110,7 +110,7 @@ def test_only_empty_targets_of_xliff_1_change(tmp_path, monkeypatch):
     written = upper_cased(monkeypatch, tmp_path / "a.xlf").read_text()
     state = 'state="needs-review-translation" state-qualifier="mt-suggestion"'
     second = 'SEE <g id="1">TWO <x id="2"/> BIRDS</g> &amp; <ph id="3" equiv-text="{n}"/> CATS NOW</target>'
-    source = XLIFF_1.replace("file\n", "file ")
+    source = XLIFF_1.replace("file\n", "file ").replace('"en"', '"en" target-language="de"')
     expected = source.replace("now</source>\n    ", f"now</source>\n    <target {state}>{second}\n    ")
     expected = expected.replace('<target xml:lang="de"/>', f'<target xml:lang="de" {state}>NEW</target>')
     assert changed_lines(expected.partition("\n")[2], written.partition("\n")[2]) == []

@@ -8,7 +8,7 @@ import pytest
 pytest.importorskip("lxml", reason="the extra [documents] is not installed")
 pytest.importorskip("markdown_it", reason="the extra [documents] is not installed")
 
-from support.documents import upper_cased
+from support.documents import UpperCase, upper_cased
 
 from residual_hf.base.errors import InputError
 from residual_hf.documents import document, translation
@@ -169,6 +169,17 @@ def test_web_pages_keep_their_encoding(tmp_path, monkeypatch):
     ).encode("latin-1")
 
 
+def test_the_language_of_a_page_is_that_of_its_translation(tmp_path, monkeypatch):
+    page = (
+        '<!DOCTYPE html><html xml:lang="{0}-GB" lang=\'{0}\'><p title="set lang=en" LANG=fr>OUI <i lang={0}>A</i> '
+        '<code lang=en>x</code> <a hreflang="en">B</a></p><p translate=no lang=en>name</p></html>'
+    )
+    (tmp_path / "a.html").write_text(page.format("en"))
+    assert upper_cased(monkeypatch, tmp_path / "a.html").read_text() == page.format("de").replace("de-GB", "de")
+    monkeypatch.delattr(UpperCase.model.config, "source_lang")
+    assert upper_cased(monkeypatch, tmp_path / "a.html", overwrite=True).read_text() == page.format("en")
+
+
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
@@ -176,6 +187,8 @@ def test_web_pages_keep_their_encoding(tmp_path, monkeypatch):
         ("a.html", "<p>x</p><script>a<b</script>" + "<a b='" * 201, "that begins at character 29 has no end"),
         ("a.md", b"a\xff", "not UTF-8 at byte 2"),
         ("a.txt", "a\0b", "has NUL characters, must be text"),
+        ("a.html", "<p>text</p>".encode("utf-16-le"), "has NUL characters, must be text"),
+        ("a.html", b"<meta charset=hex><p>\xff", "not HEX at byte 22"),
         ("a.srt", "x" * 200, "has more than 0 MiB"),
         ("gone.md", None, "no such file: .*gone.md"),
     ],

@@ -12,7 +12,7 @@ from torch.nn.functional import gelu, linear, relu, silu
 
 from residual_hf.base.choices import DECODING_DTYPES
 from residual_hf.native import library
-from residual_hf.native.structures import Table, Tally
+from residual_hf.native.structures import Attention, Table, Tally
 from residual_hf.native.weights import HEAD_PADDING, Packer, pad_heads, pad_to, round_up
 
 pytestmark = [needs_kernels, pytest.mark.usefixtures("isa")]
@@ -110,12 +110,10 @@ def test_attention(dtype, heads, head_size, longest):
     cache = torch.cat([keys, values], dim=1)
     output = torch.full((rows, width), torch.nan, dtype=dtype)
     scratch = torch.empty(4 * round_up(longest, 16))
-    pointers = byref(Table(table.data_ptr(), longest, lines.data_ptr(), lengths.data_ptr()))
-    kind = TYPES.index(dtype)
-    library().attention(
-        rows, heads, padded_head, width, kind, query.data_ptr(), cache.data_ptr(), pointers, scale,
-        output.data_ptr(), scratch.data_ptr(),
-    )  # fmt: skip
+    pointers = {"queries": query.data_ptr(), "cache": cache.data_ptr(), "output": output.data_ptr()}
+    pointers |= {"table": Table(table.data_ptr(), longest, lines.data_ptr(), lengths.data_ptr())}
+    all_heads = Attention(heads, padded_head, width, scratch=scratch.data_ptr(), **pointers)
+    library().attention(byref(all_heads), rows, TYPES.index(dtype), scale)
 
     def split(states):
         return states[:, : heads * padded_head].double().view(-1, heads, padded_head).transpose(0, 1)
@@ -136,8 +134,9 @@ def test_attention_of_a_row_does_not_depend_on_the_others(dtype, length):
     lines, output = torch.zeros(5, dtype=torch.int32), torch.empty(5, 64, dtype=dtype)
     scratch = torch.empty(4 * round_up(length, 16))
     table = Table(entries.data_ptr(), length, lines.data_ptr(), lengths.data_ptr())
-    pointers = query.data_ptr(), cache.data_ptr(), byref(table)
-    library().attention(5, 1, 64, 64, TYPES.index(dtype), *pointers, 0.125, output.data_ptr(), scratch.data_ptr())
+    pointers = {"queries": query.data_ptr(), "cache": cache.data_ptr(), "output": output.data_ptr()}
+    one_head = Attention(1, 64, 64, table=table, scratch=scratch.data_ptr(), **pointers)
+    library().attention(byref(one_head), 5, TYPES.index(dtype), 0.125)
     assert torch.equal(output[:4], output[4:].repeat(4, 1))
 
 
@@ -145,8 +144,9 @@ def test_attention_to_nothing_is_zero():
     query, cache, output, scratch = torch.randn(1, 64), torch.randn(2, 128), torch.ones(1, 64), torch.empty(64)
     zero = torch.zeros(1, dtype=torch.int32)
     table = Table(zero.data_ptr(), 1, zero.data_ptr(), zero.data_ptr())
-    pointers = query.data_ptr(), cache.data_ptr(), byref(table)
-    library().attention(1, 1, 64, 64, 0, *pointers, 0.125, output.data_ptr(), scratch.data_ptr())
+    pointers = {"queries": query.data_ptr(), "cache": cache.data_ptr(), "output": output.data_ptr()}
+    one_head = Attention(1, 64, 64, table=table, scratch=scratch.data_ptr(), **pointers)
+    library().attention(byref(one_head), 1, 0, 0.125)
     assert not output.any()
 
 

@@ -112,7 +112,7 @@ def test_structures_and_functions_are_those_of_the_header():
     library = MagicMock()
     structures.declare_functions(library)
     assert library.decode_scratch_size.argtypes == [c_void_p, c_void_p, c_int, c_int]
-    assert (library.decode_scratch_size.restype, library.dropout.restype) == (c_size_t, None)
+    assert (library.decode_scratch_size.restype, library.dropout_norm.restype) == (c_size_t, None)
 
 
 @pytest.mark.skipif(importlib.util.find_spec("setuptools") is None, reason="setuptools is not installed")

@@ -62,7 +62,7 @@ def test_measured_values(name):
     sizes = {key: TINY[key] for key in figure.sizes}
     sizes |= {"updates": 10} if name == "reviewer-9" else {}  # its curve has a point every ten
     modes = figure.modes[:1] if name in REVIEWERS | {"b2t-1"} else figure.modes
-    points = list(drawing.measure_all(figure, modes, [1], sizes))
+    points = [point for mode in modes for point in figure.points(mode, 1, sizes)]
     if name in REVIEWERS:
         assert {point.panel for point in points} == {panel.name for panel in figure.panels}
         return
