@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from residual_hf.data.pair_formats import UNTRANSLATED, XLIFF_INLINE, read_po
 from residual_hf.generation.markup import Block
 
 from .document import Document, has_text, read_bytes
-from .literal_text import marked, read_marks, write_marks
+from .literal_text import marked, marked_block, read_marks, write_marks
 from .mixed_content import Dialect, read_mixed, write_mixed
 
 EMPTY_MESSAGE = re.compile(
@@ -73,7 +74,8 @@ class XLIFFFile(Document):
         super().__init__(path)
         self._tree = read_xml(read_bytes(path), str(path))
         sources = [(unit, _source(unit)) for unit in self._untranslated()]
-        found = [(unit, read_mixed(each, XLIFF_TEXT, keeps_space=_keeps_space(each))) for unit, each in sources]
+        read = partial(read_mixed, dialect=XLIFF_TEXT)
+        found = [(unit, marked_block(read(each, keeps_space=_keeps_space(each)))) for unit, each in sources]
         self._units = [unit for unit, block in found if has_text(block)]
         self.blocks = [block for _, block in found if has_text(block)]
 

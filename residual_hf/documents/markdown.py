@@ -24,9 +24,11 @@ FRONT_MATTER = re.compile(
 )
 """In YAML or TOML."""
 DIRECTIVE = re.compile(
-    r"^([ \t>]*)(?::{3,}.*|\[![\w-]+\][-+]?.*|\*\[[^\]]+\]:.*|\[{1,2}_?TOC_?\]{1,2})$", re.MULTILINE | re.IGNORECASE
+    r"^([ \t>]*)(?::{3,}.*|\{:[^{}\n]*\}|\[![\w-]+\][-+]?.*|\*\[[^\]]+\]:.*|\[{1,2}_?TOC_?\]{1,2})[ \t\r]*$",
+    re.MULTILINE | re.IGNORECASE,
 )
-"""Containers of Pandoc and Docusaurus, alerts of GitHub, abbreviations, tables of contents: lines of their own."""
+"""Lines of their own: containers of Pandoc and Docusaurus, attributes of kramdown, alerts of GitHub, abbreviations,
+tables of contents."""
 ADMONITION = re.compile(r"^([ \t]*)(?:!!!|\?\?\?\+?|===)[+ \t].*(?=\n\s*\n?\1 {4})", re.MULTILINE)
 """Of MkDocs, whose text is indented."""
 DEFINITION = re.compile(r"(?<=[^\s])(\r?\n(?:[ \t]*\r?\n)?[ ]{0,3}):(?=[ \t]+\S)")
@@ -146,7 +148,7 @@ def _parts(tokens: Sequence[Any], prefixes: Sequence[str]) -> Iterator[str | Mar
         elif token.type == "image":
             yield Mark(f"![{token.content}]({_target(token, 'src')})")
         elif token.type == "html_inline":
-            yield tag(token.content, "\n")
+            yield tag(token.content)
         elif token.nesting:
             yield Mark(token.markup, START if token.nesting > 0 else END, token.tag)
 

@@ -19,6 +19,7 @@ from residual_hf.generation.resumable_file import ResumableFile
 from residual_hf.generation.translator import Translator
 
 from .formats import read_document
+from .literal_text import LINE
 
 logger = logging.getLogger(__name__)
 
@@ -109,6 +110,8 @@ class NumberedDocument:
         self._document.write(path, found)
 
 
+LINES = ("\n", LINE)
+"""Characters before the start of a line."""
 AFTER_WORD = re.compile(r"(?:[^\W\d_][^\w\s]*|\d)\Z")
 NOTE = re.compile(r"[\d*†‡§,–-]{1,5}")
 """What an element has that the model does not read: a number directly after a word."""
@@ -142,7 +145,7 @@ def numbered(block: Block, contents: list[Content], *, at_start: bool = True) ->
         if NOTE.fullmatch(_text(piece)) and AFTER_WORD.search(_text(previous)) and not after.isalnum():
             piece = Inline(piece)
         empty = _text(piece) == ""
-        if at_start and not found:
+        if (at_start and not found) or before in LINES:
             before = " "
         follows_word = empty and before.strip() != "" and not after.isalnum()
         number = len(contents)
@@ -165,7 +168,7 @@ def restored(block: list[Any], contents: list[Content]) -> Block:
             space = ""
         number, pieces, keep = piece
         content, last = contents[number], found[-1] if found else ""
-        if isinstance(last, str) and (last.endswith(" ") or not found):
+        if isinstance(last, str) and last[-1:] in ("", " ", *LINES):
             moves = content.follows_word and bool(found)
             space = " " * ((content.is_word or moves) and following is not None)
             if moves:

@@ -155,6 +155,14 @@ def test_only_text_changes(tmp_path, monkeypatch, name, content, expected):
     assert upper_cased(monkeypatch, tmp_path / name).read_bytes().decode() == expected
 
 
+@pytest.mark.parametrize("end", ["\n", "\r\n"], ids=["LF", "CRLF"])
+def test_attributes_of_kramdown_stay(tmp_path, monkeypatch, end):
+    text = "text\n{: .note }\n\n* a list\n{:toc}\n\n> quote\n> {: #id }\n\n[TOC]\n".replace("\n", end)
+    (tmp_path / "a.md").write_bytes(text.encode())
+    expected = text.replace("text", "TEXT").replace("a list", "A LIST").replace("quote", "QUOTE")
+    assert upper_cased(monkeypatch, tmp_path / "a.md").read_bytes().decode() == expected
+
+
 def test_marks_of_tasks_are_no_text(tmp_path):
     (tmp_path / "a.md").write_text("- [ ] one [x] two\n- three\n")
     first, second = read_document(tmp_path / "a.md").blocks
