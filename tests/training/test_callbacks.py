@@ -61,6 +61,17 @@ def test_evaluation_names_the_best_so_far_and_draws_the_curve(learning_curves, t
     assert (tmp_path / "learning_curve.png").read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.mark.parametrize(("scores", "warned"), [([0.0, 0.01, 0.02], 1), ([0.0, 0.0, 0.3], 0)])
+def test_bleu_that_stays_zero_is_warned_about_once(scores, warned, caplog, tmp_path):
+    state = run_state(3000)
+    for metrics in [*({"eval_bleu": score} for score in scores[:3]), {"valid_nll": 1.0}, {"eval_bleu": 0.0}]:
+        state.log_history.append(metrics)
+        summary = EvaluationSummary(tmp_path / "curve.png", "nll")  # of a run that may have been resumed
+        summary.on_evaluate(None, state, None, metrics=metrics)
+    assert len(caplog.messages) == warned
+    assert not warned or "validation BLEU is still 0 at update 3000" in caplog.text
+
+
 @pytest.fixture
 def signals():
     numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
