@@ -63,7 +63,7 @@ def duration(seconds: float) -> str:
 
 
 class EvaluationSummary(TrainerCallback):
-    """Logs the best evaluation so far, draws the learning curve, and warns of a BLEU of 0.
+    """Logs the best evaluation so far, draws the learning curve, and warns of a BLEU of 0 and of long evaluations.
 
     Args:
         picture: file of the learning curve, which needs matplotlib; drawn at most once in `PICTURE_SECONDS`, and at
@@ -72,12 +72,17 @@ class EvaluationSummary(TrainerCallback):
     """
 
     PICTURE_SECONDS = 10.0
+    LARGEST_SHARE = 0.1
     WARN_AT, ZERO = 3, 0.05
     """The evaluation until which BLEU should be above zero."""
 
     def __init__(self, picture: Path, metric: str):
         self.picture, self.metric = picture, metric
-        self.last_picture = time.monotonic()
+        self.last_picture = self.last_update = self.last_evaluation = time.monotonic()
+        self.advised = False
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self.last_update = time.monotonic()
 
     def on_evaluate(
         self, args: Any, state: Any, control: Any, metrics: dict[str, float] | None = None, **kwargs: Any
@@ -99,6 +104,7 @@ class EvaluationSummary(TrainerCallback):
         logger.info("%s %.4g, best %.4g at update %d", self.metric, metrics[name], abs(best), step)
         if time.monotonic() - self.last_picture >= self.PICTURE_SECONDS:
             self._draw(state)
+        self._advise()
 
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         if state.is_world_process_zero:
@@ -108,6 +114,19 @@ class EvaluationSummary(TrainerCallback):
         if picture := learning_curve(state.log_history):
             write_atomically(self.picture, picture)
         self.last_picture = time.monotonic()
+
+    def _advise(self) -> None:
+        now = time.monotonic()
+        spent, total = now - self.last_update, now - self.last_evaluation
+        if not self.advised and spent > max(self.LARGEST_SHARE * total, 10):
+            logger.warning(
+                "evaluation took %s, %.0f%% of the time since the last one; to reduce it, raise training.eval_every "
+                "or lower eval_sentences or eval_beams",
+                duration(spent),
+                100 * spent / total,
+            )
+            self.advised = True
+        self.last_evaluation = now
 
 
 class ProgressBar(ProgressCallback):
