@@ -56,7 +56,7 @@ def write_points(
     folder.mkdir(parents=True, exist_ok=True)
     table = io.StringIO()
     csv.writer(table, lineterminator="\n").writerows([[f.name for f in fields(Point)], *map(astuple, points)])
-    contents = {"csv": table.getvalue(), **to_pictures(name, panels, points, caption)}
+    contents: dict[str, str | bytes] = {"csv": table.getvalue(), **to_pictures(name, panels, points, caption)}
     paths = {folder / f"{name}.{kind}": content for kind, content in contents.items()}
     for path, content in paths.items():
         write_atomically(path, content)

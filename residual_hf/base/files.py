@@ -52,16 +52,16 @@ def check_output_file(
         raise InputError(f"{field}: {path} given, must end in {suffix}")
     if not path.parent.is_dir():
         raise InputError(f"{field}: {path}: no folder {path.parent}")
-    if path.exists() and not path.is_file():
-        raise InputError(f"{field}: {path} is not a regular file")
     if path.exists():
+        if not path.is_file():
+            raise InputError(f"{field}: {path} is not a regular file")
         for given in (Path(given) for given in inputs if given is not None):
             if given.is_dir() and _contains(given, path):
                 raise InputError(f"{field}: {path} is a file of the input {given}; use another file")
             if given.exists() and path.samefile(given):
                 raise InputError(f"{field}: {path} is an input; use another file")
-    if path.exists() and not overwrite:
-        raise InputError(f"{field}: {path} exists; use --overwrite or another file")
+        if not overwrite:
+            raise InputError(f"{field}: {path} exists; use --overwrite or another file")
     check_space(path.parent, field=field)
 
 
@@ -212,16 +212,15 @@ def atomic_folder(folder: Path) -> Iterator[Path]:
         if is_empty:
             for path in new.iterdir():
                 os.replace(path, folder / path.name)
-            _delete_attempts(place, folder.name)
-            return
-        try:
-            if folder.exists():
-                os.replace(folder, old)
-            os.replace(new, folder)
-        except BaseException:
-            if old.exists() and not folder.exists():
-                os.replace(old, folder)
-            raise
+        else:
+            try:
+                if folder.exists():
+                    os.replace(folder, old)
+                os.replace(new, folder)
+            except BaseException:
+                if old.exists() and not folder.exists():
+                    os.replace(old, folder)
+                raise
         _delete_attempts(place, folder.name)
 
 

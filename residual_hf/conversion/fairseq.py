@@ -85,7 +85,7 @@ def split_parameter(name: str, tensor: Tensor, config: ResidualConfig) -> Iterat
         for projection, part in zip(("q_proj", "k_proj", "v_proj"), tensor.chunk(3, dim=0), strict=True):
             yield f"{fused[1]}.{projection}.{fused[2]}", part.clone()
     elif history:
-        yield from split_history(*history.groups(), tensor, config)
+        yield from split_history(tensor, config, *history.groups())
     elif name == "decoder.adaptive_softmax.head.weight":
         first = (config.adaptive_cutoffs or [len(tensor)])[0]
         yield "decoder.adaptive_softmax.head.word_proj.weight", tensor[:first].clone()
@@ -97,7 +97,7 @@ def split_parameter(name: str, tensor: Tensor, config: ResidualConfig) -> Iterat
 
 
 def split_history(
-    stack: str, number: str | None, part: str, tensor: Tensor, config: ResidualConfig
+    tensor: Tensor, config: ResidualConfig, stack: str, number: str | None, part: str
 ) -> Iterator[tuple[str, Tensor]]:
     """DLCL's weights (L+1, L+1, 1) of a stack as one row per layer, or the `part` of a norm under our name."""
     layers, top, depth = f"model.{stack}.layers", f"model.{stack}.boundary", config.stack_layers(stack)

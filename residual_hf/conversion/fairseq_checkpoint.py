@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -65,7 +66,22 @@ def read_fairseq_checkpoint(path: str | Path) -> tuple[dict[str, Any], dict[str,
         raise InputError(f"{path}: the weights under 'model' would take {size:,} bytes, the file has {stored:,}")
     check_finite(path, weights.items())
     plain = {name: to_plain(loaded.get(name)) for name in ("args", "cfg")}
-    return model_settings(plain), dict(weights)
+    return model_settings(plain), simplify_history(dict(weights))
+
+
+def simplify_history(weights: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Give weights of `simple_dlcl_transformer`, which have no third axis and number norms from 0, DLCL's layout."""
+    simple = {n.split(".")[0] for n, tensor in weights.items() if n.endswith(".history.weight") and tensor.ndim == 2}
+    renamed = {}
+    for name, tensor in weights.items():
+        part = re.fullmatch(r"(\w+)\.history\.(?:weight|layer_norms\.(\d{1,4})\.(\w+))", name)
+        if part and part[1] in simple:
+            if part[2] is None:
+                tensor = tensor.unsqueeze(-1)
+            else:
+                name = f"{part[1]}.history.layer_norms.{int(part[2]) + 1}.{part[3]}"
+        renamed[name] = tensor
+    return renamed
 
 
 def load_fairseq_model(path: str | Path) -> ResidualForConditionalGeneration | ResidualForCausalLM:

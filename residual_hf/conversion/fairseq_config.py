@@ -18,12 +18,12 @@ from .fairseq_settings import ACTIVATIONS, CLINIC
 
 SUPPORTED = (
     "transformer (Post- and Pre-LN, also of Admin, B2T and T-Fixup), transformer_iwslt_*, transformer_wmt_*, "
-    "transformer_vaswani_*, transformer_align, resi_dual, dlcl_transformer*, transformer_lm*"
+    "transformer_vaswani_*, transformer_align, resi_dual, dlcl_transformer*, simple_dlcl_transformer*, transformer_lm*"
 )
 LANGUAGE_MODEL = re.compile(r"transformer_lm(_\w+)?")
 ARCHITECTURES = re.compile(
     r"transformer(_(iwslt|wmt\d*|vaswani|align|tiny|toy|prenorm|postnorm|t2t|base|big|deep)(_\w+)?)?"
-    r"|resi_dual(_\w+)?|dlcl_transformer(_\w+)?"
+    r"|resi_dual(_\w+)?|(simple_)?dlcl_transformer(_\w+)?"
 )
 REFUSED = re.compile(
     r"adaptive_(softmax_cutoff|input)|char_inputs|cross_self_attention|no_cross_attention|layer_wise_attention"

@@ -9,6 +9,7 @@ source (`encoder`); of a decoder alone those of the text.
 from __future__ import annotations
 
 import copy
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -87,18 +88,11 @@ class TextGraph(GraphOfDecoder):
     The mask (batch, tokens so far) is 0 at padding before a text.
     """
 
-    def forward(self, input_ids: Tensor, attention_mask: Tensor, past: list[Tensor]) -> list[Tensor]:
+    def forward(self, input_ids: Tensor, attention_mask: Tensor, past: Sequence[Tensor] = ()) -> list[Tensor]:
         cache = DynamicCache([*zip(past[0::2], past[1::2], strict=True)])
         places = (attention_mask.cumsum(1) - 1).clamp(min=0)[:, attention_mask.shape[1] - input_ids.shape[1] :]
         logits = self.logits(input_ids, cache, attention_mask=attention_mask, position_ids=places)
         return [logits, *states_of(cache)]
-
-
-class TextStartGraph(TextGraph):
-    """As `TextGraph`, from the start of texts."""
-
-    def forward(self, input_ids: Tensor, attention_mask: Tensor) -> list[Tensor]:  # type: ignore[override]
-        return super().forward(input_ids, attention_mask, [])
 
 
 def trace(model: ResidualForConditionalGeneration | ResidualForCausalLM) -> dict[str, Graph]:
@@ -127,7 +121,7 @@ def text_plan(model: ResidualForCausalLM) -> Plan:
     present, names = ["logits", *(f"present.{name}" for name in kept)], ["input_ids", "attention_mask"]
     later_dims = ({0: batch}, {0: batch, 1: past + 1}, [{0: batch, 2: past} for _ in kept])
     return {
-        DECODER: (TextStartGraph(model), (ids, mask), ({0: batch, 1: text}, {0: batch, 1: text}), names, present),
+        DECODER: (TextGraph(model), (ids, mask), ({0: batch, 1: text}, {0: batch, 1: text}), names, present),
         DECODER_WITH_PAST: (
             TextGraph(model),
             (ids[:, :1], mask, pasts),

@@ -116,11 +116,6 @@ def from_transformers(
 def convert_transformers(name: str | os.PathLike, output_dir: str | os.PathLike, overwrite: bool = False) -> Path:
     """Convert a folder or Hub name with `from_transformers` and save the model with its tokenizer.
 
-    Args:
-        name: folder, or name on the Hub.
-        output_dir: folder to write.
-        overwrite: replace an output folder that exists.
-
     Raises:
         InputError: see `from_transformers`; also for a model or tokenizer that cannot be loaded, or an output folder
             that is not empty.

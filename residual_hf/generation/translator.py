@@ -327,7 +327,9 @@ class Translator:
         has_terms = all(any(occurs(target, text) for target in targets) for targets in terms for text in texts)
         if has_terms and all(token in text for token in tokens for text in texts):
             return []
-        phrases = [[[number]] for number in self._target_ids(tokens)]
+        rows = self.tokenizer(text_target=tokens, add_special_tokens=False)["input_ids"] if tokens else []
+        numbers = [number for row in rows for number in row]
+        phrases = [[[number]] for number in numbers if self.tokenizer.convert_ids_to_tokens(number) in tokens]
         for targets in terms:
             found = (form_of(target, text) for target in targets for text in texts)
             capital = (target[0].upper() + target[1:] for target in targets)
@@ -348,16 +350,6 @@ class Translator:
             return 0 if before in PLACEHOLDER_TOKENS else letters_after(before, both[len(before) :])
 
         return letters_added
-
-    def _target_ids(self, tokens: list[str]) -> list[int]:
-        """The ids of tokens of the target vocabulary."""
-        rows = self.tokenizer(text_target=tokens, add_special_tokens=False)["input_ids"] if tokens else []
-        return [
-            number
-            for token, row in zip(tokens, rows, strict=True)
-            for number in row
-            if self.tokenizer.convert_ids_to_tokens(number) == token
-        ]
 
     def encode(
         self, sentences: Sequence[str], source_lang: str | None = None, target_lang: str | None = None, **options: Any

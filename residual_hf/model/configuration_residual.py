@@ -16,7 +16,7 @@ from transformers import PreTrainedConfig
 
 from .branch_warmup import BranchWarmupSettings
 from .catalogue import ResiDual
-from .connections import LN_MODES, STACKS, SUBLAYERS, ResidualConnection, get_ln_mode, num_sublayers
+from .connections import STACKS, SUBLAYERS, ResidualConnection, get_ln_mode, is_registered, num_sublayers
 from .embeddings import POSITION_COUNTING, POSITION_EMBEDDINGS
 from .initialization import INIT_STYLES
 from .ln_modes import NormAtEnd
@@ -197,7 +197,7 @@ class ResidualConfig(PreTrainedConfig):
             self.is_encoder_decoder, self.decoder_start_token_id = False, None
         if self.decoder_vocab_size is None:
             self.decoder_vocab_size = self.vocab_size
-        if has_code and not all(self.stack_ln_mode(stack) in LN_MODES for stack in self.stacks):
+        if has_code and not all(is_registered(self.stack_ln_mode(stack)) for stack in self.stacks):
             self._awaits_mode = True
         else:
             if self.ln_mode is not None:

@@ -269,6 +269,11 @@ def register_ln_mode(name: str) -> Callable[[type[ResidualConnection]], type[Res
     return register
 
 
+def is_registered(name: Any) -> bool:
+    """Whether a mode has this name."""
+    return name in LN_MODES
+
+
 def get_ln_mode(name: Any) -> type[ResidualConnection]:
     """The class of a mode. Raises `ValueError` with the list of registered modes for any other name."""
     if name not in LN_MODES:

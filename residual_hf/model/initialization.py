@@ -22,7 +22,7 @@ Draw = Callable[[nn.Linear, float], None]
 
 
 class BareParameters(nn.Module):
-    """A module whose parameters start as its constructor sets them, also those that a checkpoint lacks."""
+    """A module whose parameters and buffers start as its constructor sets them, also if a checkpoint lacks them."""
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:
         module = super().__new__(cls)
@@ -31,10 +31,10 @@ class BareParameters(nn.Module):
 
     def init_parameters(self) -> None:
         """Set the initial values of bare parameters through `transformers.initialization`. Norms need nothing."""
-        if own := dict(self.named_parameters(recurse=False)):
+        if own := [*self.named_parameters(recurse=False), *self.named_buffers(recurse=False)]:
             fresh = self.__dict__["_build_anew"]()
-            for name, parameter in own.items():
-                init.copy_(parameter, fresh.get_parameter(name))
+            for name, values in own:
+                init.copy_(values, getattr(fresh, name))
 
 
 def xavier_uniform(scale: float = 1.0) -> Draw:

@@ -27,7 +27,7 @@ from transformers.dynamic_module_utils import get_relative_import_files, get_rel
 from transformers.utils import cached_file, logging
 
 from .checksums import CHECKSUMS
-from .connections import LN_MODES, ResidualConnection
+from .connections import ResidualConnection, get_ln_mode, is_registered
 
 if TYPE_CHECKING:
     from .configuration_residual import ResidualConfig
@@ -133,9 +133,9 @@ def import_saved_modes(name: str | os.PathLike, **hub_options: Any) -> None:
 
 def _may_be_saved(mode: Any) -> bool:
     """Whether the value of an `ln_mode` is not registered, or was by a checkpoint."""
-    if mode not in LN_MODES:
+    if not is_registered(mode):
         return mode is not None
-    package, _, stem = LN_MODES[mode].__module__.rpartition(".")
+    package, _, stem = get_ln_mode(mode).__module__.rpartition(".")
     return package == PACKAGE and not Path(__file__).with_name(f"{stem}.py").exists()
 
 

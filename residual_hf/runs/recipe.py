@@ -30,17 +30,14 @@ from residual_hf.training.training_settings import TrainingSettings
 TASKS = ("translation", "summarization", "language_modeling", "speech_recognition")
 
 ELSEWHERE = {
-    "layers": "encoder_layers",
     "num_layers": "encoder_layers",
-    "heads": "encoder_attention_heads",
     "num_heads": "encoder_attention_heads",
     "ff_size": "encoder_ffn_dim",
-    "ffn_dim": "encoder_ffn_dim",
     "intermediate_size": "encoder_ffn_dim",
     "arch": "preset",
     "architecture": "preset",
 }
-"""What other programs call fields of `model`."""
+"""What other programs call fields of `model`, where the field of the closest name is another."""
 OF_TEXT: dict[str, Any] = {"data.spec_augment": None, "data.features": None}
 OF_PAIRS: dict[str, Any] = {"evaluation.context_window": 0}
 OF_ONE_SIDE: dict[str, Any] = {"training.simcut": 0, "tokenizer.joint": True, "decoding.shortlist": False}

@@ -63,7 +63,7 @@ def duration(seconds: float) -> str:
 
 
 class EvaluationSummary(TrainerCallback):
-    """Logs the best evaluation so far and draws the learning curve.
+    """Logs the best evaluation so far, draws the learning curve, and warns of a BLEU of 0 and of long evaluations.
 
     Args:
         picture: file of the learning curve, which needs matplotlib; drawn at most once in `PICTURE_SECONDS`, and at
@@ -72,21 +72,39 @@ class EvaluationSummary(TrainerCallback):
     """
 
     PICTURE_SECONDS = 10.0
+    LARGEST_SHARE = 0.1
+    WARN_AT, ZERO = 3, 0.05
+    """The evaluation until which BLEU should be above zero."""
 
     def __init__(self, picture: Path, metric: str):
         self.picture, self.metric = picture, metric
-        self.last_picture = time.monotonic()
+        self.last_picture = self.last_update = self.last_evaluation = time.monotonic()
+        self.advised = False
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self.last_update = time.monotonic()
 
     def on_evaluate(
         self, args: Any, state: Any, control: Any, metrics: dict[str, float] | None = None, **kwargs: Any
     ) -> None:
         name = f"eval_{self.metric}"
-        if not state.is_world_process_zero or not metrics or name not in metrics:
+        if not state.is_world_process_zero or not metrics:
+            return
+        scores = [entry["eval_bleu"] for entry in state.log_history if "eval_bleu" in entry]
+        if "eval_bleu" in metrics and len(scores) == self.WARN_AT and max(scores) < self.ZERO:
+            logger.warning(
+                "validation BLEU is still 0 at update %d. If the NLL falls, check that source and target are aligned "
+                "line by line, that evaluation.tokenize fits the target language, and that the warm-up is over "
+                "(training.warmup_updates)",
+                state.global_step,
+            )
+        if name not in metrics:
             return
         step, best = min(evaluations(state.log_history, self.metric).items(), key=lambda entry: entry[1])
         logger.info("%s %.4g, best %.4g at update %d", self.metric, metrics[name], abs(best), step)
         if time.monotonic() - self.last_picture >= self.PICTURE_SECONDS:
             self._draw(state)
+        self._advise()
 
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         if state.is_world_process_zero:
@@ -96,6 +114,19 @@ class EvaluationSummary(TrainerCallback):
         if picture := learning_curve(state.log_history):
             write_atomically(self.picture, picture)
         self.last_picture = time.monotonic()
+
+    def _advise(self) -> None:
+        now = time.monotonic()
+        spent, total = now - self.last_update, now - self.last_evaluation
+        if not self.advised and spent > max(self.LARGEST_SHARE * total, 10):
+            logger.warning(
+                "evaluation took %s, %.0f%% of the time since the last one; to reduce it, raise training.eval_every "
+                "or lower eval_sentences or eval_beams",
+                duration(spent),
+                100 * spent / total,
+            )
+            self.advised = True
+        self.last_evaluation = now
 
 
 class ProgressBar(ProgressCallback):

@@ -14,7 +14,8 @@ from typing import Any
 
 import torch
 from accelerate import PartialState
-from safetensors import SafetensorError, safe_open
+from safetensors import SafetensorError
+from safetensors.torch import load_file
 from torch import Tensor
 from transformers import TrainerCallback, TrainerState
 
@@ -198,8 +199,7 @@ def read_weights(checkpoint: Path) -> dict[str, Tensor]:
     check_undamaged(checkpoint)
     for path in sorted(checkpoint.glob("model*.safetensors")):
         try:
-            with safe_open(path, framework="pt") as file:
-                weights |= {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  not a dict
+            weights |= load_file(path)
         except (SafetensorError, OSError) as error:
             raise InputError(f"{path}: not a readable safetensors file: {error}") from error
     if not weights:

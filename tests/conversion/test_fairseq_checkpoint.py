@@ -67,6 +67,7 @@ MODELS = {
     "t_fixup": ({"ln_mode": "t_fixup"}, {"dont_use_layernorm": True, "Tfixup": True}),
     "dlcl_post": ({"ln_mode": "dlcl_post"}, {"arch": "dlcl_transformer_postnorm_wmt_en_de", "weight_type": "scalar"}),
     "dlcl_pre": ({"ln_mode": "dlcl_pre"}, {"arch": "dlcl_transformer", "history_window_size": -1}),
+    "simple_dlcl": ({"ln_mode": "dlcl_post"}, {"arch": "simple_dlcl_transformer"}),
     "learned_positions": ({"ln_mode": "post_ln", "position_embedding_type": "learned"}, {}),
     "no_positions": ({"ln_mode": "post_ln", "position_embedding_type": "none", "scale_embedding": False}, {}),
     "embedding_norm": ({"ln_mode": "post_ln", "embedding_norm": True}, {"layernorm_embedding": True}),
@@ -93,7 +94,7 @@ def written(name, folder, form="args", zipped=True, **changes):
     """(our model, its checkpoint)"""
     fields, flags = MODELS[name]
     model = random_model(max_position_embeddings=32, **fields)
-    weights = dlcl_weights(model) if "dlcl" in name else fairseq_weights(model)
+    weights = dlcl_weights(model, name == "simple_dlcl") if "dlcl" in name else fairseq_weights(model)
     settings = settings_of(model.config, **{**flags, **changes})
     return model, write_checkpoint(folder / "checkpoint.pt", weights, settings, form, zipped)
 

@@ -62,7 +62,7 @@ def fairseq_weights(model: ResidualForConditionalGeneration) -> dict[str, torch.
     return weights
 
 
-def dlcl_weights(model: ResidualForConditionalGeneration) -> dict[str, torch.Tensor]:
+def dlcl_weights(model: ResidualForConditionalGeneration, simple: bool) -> dict[str, torch.Tensor]:
     """As the DLCL code writes them: a history per stack, norms of sub-layers in a list."""
     weights = {}
     for name, tensor in fairseq_weights(model).items():
@@ -72,16 +72,19 @@ def dlcl_weights(model: ResidualForConditionalGeneration) -> dict[str, torch.Ten
         row = int(parts[2]) if parts and parts[2] else depth
         post = model.config.stack_ln_mode(stack or "encoder") == "dlcl_post"
         if parts and parts[3].endswith("mix.weight"):
-            history = weights.setdefault(f"{stack}.history.weight", torch.zeros(depth + 1, depth + 1, 1))
-            history[row, : row + 1, 0] = tensor
+            history = weights.setdefault(f"{stack}.history.weight", torch.zeros(depth + 1, depth + 1))
+            history[row, : row + 1] = tensor
         elif parts and "mix_norm" in parts[3]:
-            weights[f"{stack}.history.layer_norms.{row}.{parts[3].split('.')[-1]}"] = tensor
+            weights[f"{stack}.history.layer_norms.{row - simple}.{parts[3].split('.')[-1]}"] = tensor
         elif parts and "output_norm" in parts[3]:
-            weights[f"{stack}.history.layer_norms.{row + 1}.{parts[3].split('.')[-1]}"] = tensor
+            weights[f"{stack}.history.layer_norms.{row + 1 - simple}.{parts[3].split('.')[-1]}"] = tensor
         elif post and parts and ".layer_norm." in f".{name}":
-            weights[f"{stack}.history.layer_norms.{depth}.{parts[3]}"] = tensor
+            weights[f"{stack}.history.layer_norms.{depth - simple}.{parts[3]}"] = tensor
         else:
             weights[name] = tensor
+    if not simple:
+        for stack in ("encoder", "decoder"):
+            weights[f"{stack}.history.weight"] = weights[f"{stack}.history.weight"].unsqueeze(-1)
     return weights
 
 

@@ -53,12 +53,39 @@ def test_evaluation_names_the_best_so_far_and_draws_the_curve(learning_curves, t
     pytest.importorskip("matplotlib", reason="the extra [card] is not installed")
     summary = EvaluationSummary(tmp_path / "learning_curve.png", "bleu")
     history = [{"step": 10, "eval_nll": 3.0, "eval_bleu": 20.0}, {"step": 20, "eval_nll": 2.0, "eval_bleu": 18.0}]
+    clock.now = 60.0
+    summary.on_step_end(None, run_state(20), None)
     clock.now = 63.0
     with caplog.at_level("INFO", logger="residual_hf"):
         summary.on_evaluate(None, run_state(20, history), None, {"eval_bleu": 18.0})
         summary.on_evaluate(None, run_state(20, history), None, {"test_bleu": 1.0})
     assert [record.message for record in caplog.records] == ["bleu 18, best 20 at update 10"]
     assert (tmp_path / "learning_curve.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_evaluations_that_take_long_are_reported_once(tmp_path, clock, caplog):
+    summary = EvaluationSummary(tmp_path / "learning_curve.png", "nll")
+    for updates_until, evaluated_at in ((60, 90), (150, 180)):
+        clock.now = updates_until
+        summary.on_step_end(None, run_state(20), None)
+        clock.now = evaluated_at
+        summary.on_evaluate(None, run_state(20, [{"step": 20, "eval_nll": 2.0}]), None, {"eval_nll": 2.0})
+    warnings = [record.message for record in caplog.records if record.levelname == "WARNING"]
+    assert warnings == [
+        "evaluation took 30 s, 33% of the time since the last one; to reduce it, raise training.eval_every "
+        "or lower eval_sentences or eval_beams"
+    ]
+
+
+@pytest.mark.parametrize(("scores", "warned"), [([0.0, 0.01, 0.02], 1), ([0.0, 0.0, 0.3], 0)])
+def test_bleu_that_stays_zero_is_warned_about_once(scores, warned, caplog, tmp_path):
+    state = run_state(3000)
+    for metrics in [*({"eval_bleu": score} for score in scores[:3]), {"valid_nll": 1.0}, {"eval_bleu": 0.0}]:
+        state.log_history.append(metrics)
+        summary = EvaluationSummary(tmp_path / "curve.png", "nll")  # of a run that may have been resumed
+        summary.on_evaluate(None, state, None, metrics=metrics)
+    assert len(caplog.messages) == warned
+    assert not warned or "validation BLEU is still 0 at update 3000" in caplog.text
 
 
 @pytest.fixture

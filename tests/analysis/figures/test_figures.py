@@ -16,7 +16,6 @@ from residual_hf.analysis.figures.own_model import OwnModel, draw_for_model
 from residual_hf.base.errors import InputError
 from residual_hf.checkpoint import save_checkpoint
 from residual_hf.cli import main
-from residual_hf.commands.analysis import REDUCED
 from residual_hf.probes import theory
 
 TINY = {"layers": 2, "decoder_layers": 1, "width": 32, "ffn": 32, "updates": 3, "tokens": 128, "depth": 14}
@@ -50,10 +49,6 @@ def test_names_are_those_of_the_papers():
     assert find_figures(["all"]) == list(FIGURES.values())
     with pytest.raises(InputError, match="unknown figure admin-99.*admin-3"):
         find_figures(["admin-99"])
-
-
-def test_help_names_the_figures_of_reduced_size():
-    assert set(REDUCED) == {figure.name for figure in FIGURES.values() if figure.full}
 
 
 @pytest.mark.parametrize("name", sorted(QUICK | REVIEWERS | OTHERS))
