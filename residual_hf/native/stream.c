@@ -3,7 +3,7 @@
 
 #include <math.h>
 
-#include "stack.h"
+#include "vector.h"
 
 enum { SINKHORN_ROUNDS = 20 };
 
