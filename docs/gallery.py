@@ -107,8 +107,7 @@ def properties(mode: type[ResidualConnection]) -> str:
     ]
     if mode.folds_into:
         rows.append(("folds exactly into", f"[`{mode.folds_into}`]({mode.folds_into}.md) (`conversion.fold`)"))
-    has_start = mode.starting_values is not ResidualConnection.starting_values
-    start = mode.starts_from or (mode.folds_into if has_start else None)
+    start = mode.starts_from or mode.folds_into
     if start:
         rows.append(("starts exactly from", f"a trained [`{start}`]({start}.md) (`conversion.change_ln_mode`)"))
     if mode.attention_implementations:

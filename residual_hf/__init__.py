@@ -18,43 +18,33 @@ if TYPE_CHECKING:
     from .model.configuration_residual import ResidualConfig
     from .model.connections import ResidualConnection, StreamBoundary, register_ln_mode
     from .model.modeling_image import ResidualForImageClassification, ResidualImageModel
-    from .model.modeling_residual import ResidualForConditionalGeneration, ResidualModel
+    from .model.modeling_residual import ResidualForConditionalGeneration, ResidualForSpeechSeq2Seq, ResidualModel
     from .model.modeling_single_stack import (
         ResidualForCausalLM,
         ResidualForMaskedLM,
         ResidualForSequenceClassification,
     )
-    from .model.modeling_speech import ResidualForSpeechSeq2Seq
     from .model.pipeline_translation import SummarizationPipeline, TranslationPipeline
     from .model.stacks import ResidualDecoder, ResidualEncoder, ResidualPreTrainedModel
     from .model.tokenization_residual import ResidualTokenizer
     from .training.callbacks import BranchWarmupCallback
     from .training.diagnostics import DiagnosticsCallback
 
-_MODULES = {
-    "BranchWarmupCallback": "training.callbacks",
-    "DiagnosticsCallback": "training.diagnostics",
-    "ResidualConfig": "model.configuration_residual",
-    "ResidualConnection": "model.connections",
-    "ResidualDecoder": "model.stacks",
-    "ResidualEncoder": "model.stacks",
-    "ResidualForCausalLM": "model.modeling_single_stack",
-    "ResidualForConditionalGeneration": "model.modeling_residual",
-    "ResidualForImageClassification": "model.modeling_image",
-    "ResidualForMaskedLM": "model.modeling_single_stack",
-    "ResidualForSequenceClassification": "model.modeling_single_stack",
-    "ResidualForSpeechSeq2Seq": "model.modeling_speech",
-    "ResidualImageConfig": "model.configuration_image",
-    "ResidualImageModel": "model.modeling_image",
-    "ResidualModel": "model.modeling_residual",
-    "ResidualPreTrainedModel": "model.stacks",
-    "ResidualTokenizer": "model.tokenization_residual",
-    "StreamBoundary": "model.connections",
-    "SummarizationPipeline": "model.pipeline_translation",
-    "TranslationPipeline": "model.pipeline_translation",
-    "Translator": "generation.translator",
-    "register_ln_mode": "model.connections",
+_NAMES = {
+    "generation.translator": ("Translator",),
+    "model.configuration_image": ("ResidualImageConfig",),
+    "model.configuration_residual": ("ResidualConfig",),
+    "model.connections": ("ResidualConnection", "StreamBoundary", "register_ln_mode"),
+    "model.modeling_image": ("ResidualForImageClassification", "ResidualImageModel"),
+    "model.modeling_residual": ("ResidualForConditionalGeneration", "ResidualForSpeechSeq2Seq", "ResidualModel"),
+    "model.modeling_single_stack": ("ResidualForCausalLM", "ResidualForMaskedLM", "ResidualForSequenceClassification"),
+    "model.pipeline_translation": ("SummarizationPipeline", "TranslationPipeline"),
+    "model.stacks": ("ResidualDecoder", "ResidualEncoder", "ResidualPreTrainedModel"),
+    "model.tokenization_residual": ("ResidualTokenizer",),
+    "training.callbacks": ("BranchWarmupCallback",),
+    "training.diagnostics": ("DiagnosticsCallback",),
 }
+_MODULES = {name: module for module, names in _NAMES.items() for name in names}
 
 __all__ = [
     "BranchWarmupCallback",

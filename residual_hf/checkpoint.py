@@ -29,13 +29,12 @@ from residual_hf.base.files import atomic_folder, check_output_folder, read_json
 from residual_hf.checkpoint_checks import UNREADABLE, WEIGHT_FILES
 from residual_hf.model.checksums import CHECKSUMS, write_checksums
 from residual_hf.model.configuration_residual import ResidualConfig
-from residual_hf.model.modeling_residual import ResidualForConditionalGeneration
+from residual_hf.model.modeling_residual import ResidualForConditionalGeneration, ResidualForSpeechSeq2Seq
 from residual_hf.model.modeling_single_stack import (
     ResidualForCausalLM,
     ResidualForMaskedLM,
     ResidualForSequenceClassification,
 )
-from residual_hf.model.modeling_speech import ResidualForSpeechSeq2Seq
 from residual_hf.model.self_contained import import_saved_modes
 
 SHORTLIST = "shortlist.safetensors"
@@ -149,35 +148,35 @@ def load_checkpoint(
         checks.check_token_ids(model.generation_config, model.config, f"{where}: generation config")
         checks.check_vocabulary(tokenizer, model.config, where)
         checks.check_undamaged(Path(name), model=False)  # `from_pretrained` has checked that
-    checks.check_generation_fields(model.generation_config, f"{where}: generation config")
+    checks.check_generation_fields(vars(model.generation_config), f"{where}: generation config")
     return model, tokenizer
 
 
 def validate_model_folder(folder: str | os.PathLike) -> list[str]:
-    """Check a model folder without building the model; returns the names of its files, without the model card.
+    """Check a model folder; returns the names of its files, without the model card.
 
-    Raises `InputError` naming the file and field that would keep the model from loading elsewhere: an unreadable
-    config, generation config or tokenizer; weights that are damaged, not finite or do not match the config; a
-    vocabulary larger than the model's; model code that is missing or differs from the installed one.
+    Raises `InputError` naming the file and field that would keep the model from loading elsewhere: what
+    `load_checkpoint` refuses, another family, or model code that is missing or differs from the installed one.
     """
     folder = Path(folder)
     path = folder / "config.json"
     values = read_json(path)
     if values.get("model_type") != ResidualConfig.model_type:
         raise InputError(f"{path}: model_type is {values.get('model_type')!r}, must be {ResidualConfig.model_type!r}")
+    read_json(folder / "generation_config.json")
     checks.check_fields(values, path)
     try:
         config = ResidualConfig.from_dict(values)
         config.validate_residual()
     except UNREADABLE as error:
         raise InputError(f"{path}: {error}") from error
-    checks.check_generation_config(folder, config)
-    weights = checks.check_weights(folder, saved_class(values)[0], config)
-    tokenizer_files = checks.check_tokenizer(folder, config)
     code = checks.check_code(folder, values, config)
+    _, tokenizer = load_checkpoint(folder, classes=[cls for cls, _ in SAVED.values()])
     checks.check_undamaged(folder)
-    optional = [name for name in (SHORTLIST, *PROCESSOR, CHECKSUMS) if (folder / name).is_file()]
-    return ["config.json", "generation_config.json", *weights, *tokenizer_files, *code, *optional]
+    weights, _ = checks.weight_shapes(folder)
+    of_tokenizer = dict.fromkeys([*checks.TOKENIZER_FILES, *tokenizer.vocab_files_names.values()])
+    optional = [name for name in (*of_tokenizer, SHORTLIST, *PROCESSOR, CHECKSUMS) if (folder / name).is_file()]
+    return ["config.json", "generation_config.json", *weights, *code, *optional]
 
 
 def saved_class(values: dict[str, Any]) -> tuple[type, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -107,8 +107,9 @@ def check_presence(name: str | Path, where: str) -> None:
     if not (folder / "tokenizer.json").exists() and not (folder / "tokenizer_config.json").exists():
         raise InputError(f"{where}: no tokenizer (tokenizer.json) in it; save one with tokenizer.save_pretrained")
     for file in ("config.json", "generation_config.json", "tokenizer_config.json"):
-        if (folder / file).exists():
-            read_json(folder / file)
+        values = read_json(folder / file) if (folder / file).exists() else {}
+        if file == "generation_config.json":
+            check_generation_fields(values, folder / file)
 
 
 def check_undamaged(folder: Path, *, model: bool = True) -> None:
@@ -154,20 +155,7 @@ def check_implementations(values: Any, where: object) -> None:
         check_implementations(value, where)
 
 
-def check_generation_config(folder: Path, config: ResidualConfig) -> None:
-    path = folder / "generation_config.json"
-    read_json(path)
-    try:
-        generation = GenerationConfig.from_pretrained(folder)
-        generation.validate()
-    except UNREADABLE as error:
-        raise InputError(f"{path}: {error}") from error
-    check_token_ids(generation, config, path)
-    check_generation_fields(generation, path)
-
-
-def check_generation_fields(generation: GenerationConfig, where: object) -> None:
-    values = vars(generation)
+def check_generation_fields(values: Mapping[str, Any], where: object) -> None:
     known = {f.name: values[f.name] for f in dataclasses.fields(GenerationFields) if f.name in values}
     from_mapping(GenerationFields, known, f"{where}: ")
 
@@ -190,30 +178,15 @@ def _flat(value: Any) -> Iterator[Any]:
 
 
 def check_shapes_before_loading(folder: Path, cls: type, values: dict[str, Any]) -> None:
-    """Compare the shapes of the weights with the config before memory for the model is allocated."""
-    _, shapes = _weight_shapes(folder)
-    if "quantization_config" in values or not any(name.startswith("model.") for name in shapes):
+    """Compare the names and shapes in the weight files with those of the model that a config describes, after its
+    depth and width: a model that is deeper or wider than the weights may not fit in memory."""
+    _, found = weight_shapes(folder)
+    if "quantization_config" in values or not any(name.startswith("model.") for name in found):
         return  # other weights than those of the plain model
     try:
         config = ResidualConfig.from_dict(values)
     except UNREADABLE:
         return  # invalid, or with a mode in the code of the checkpoint: for Transformers to decide
-    _check_shapes(folder, cls, config, shapes)
-
-
-def check_weights(folder: Path, cls: type, config: ResidualConfig) -> list[str]:
-    """The weight files, compared with the model that the config describes, one tensor in memory at a time."""
-    names, shapes = _weight_shapes(folder)
-    _check_shapes(folder, cls, config, shapes)
-    for path in (folder / name for name in names if name != INDEX):
-        with safe_open(path, "pt") as file:
-            check_finite(path, ((name, file.get_tensor(name)) for name in file.keys()))  # noqa: SIM118
-    return names
-
-
-def _check_shapes(folder: Path, cls: type, config: ResidualConfig, found: dict[str, tuple[int, ...]]) -> None:
-    """Compare the names and shapes in the weight files with those of the model that the config describes, after its
-    depth and width: a model that is deeper or wider than the weights may not fit in memory."""
     sizes = {"d_model": found.get(f"model.{config.token_stacks[0]}.embed_tokens.weight", (0, config.d_model))[-1]}
     for stack in config.stacks:
         layers = (re.match(rf"model\.{stack}\.layers\.(\d+)\.", name) for name in found)
@@ -236,7 +209,7 @@ def _check_shapes(folder: Path, cls: type, config: ResidualConfig, found: dict[s
     )
 
 
-def _weight_shapes(folder: Path) -> tuple[list[str], dict[str, tuple[int, ...]]]:
+def weight_shapes(folder: Path) -> tuple[list[str], dict[str, tuple[int, ...]]]:
     """The weight files of a folder and the shape of every tensor in them, from the headers of the files."""
     names = [WEIGHTS]
     if not (folder / WEIGHTS).is_file() and (folder / INDEX).is_file():
@@ -292,13 +265,6 @@ def load_tokenizer(name: str | Path, where: object, **options: Any) -> Any:
         if not isinstance(error, Exception) and not is_panic(error):
             raise
         raise InputError(f"{where}: the tokenizer cannot be loaded: {error}") from error
-
-
-def check_tokenizer(folder: Path, config: ResidualConfig) -> list[str]:
-    tokenizer = load_tokenizer(folder, folder)
-    check_vocabulary(tokenizer, config, folder)
-    names = dict.fromkeys([*TOKENIZER_FILES, *tokenizer.vocab_files_names.values()])
-    return [name for name in names if (folder / name).is_file()]
 
 
 def check_vocabulary(tokenizer: Any, config: ResidualConfig, where: object) -> None:

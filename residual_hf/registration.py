@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import re
 import warnings
 from importlib import import_module
 from typing import Any
@@ -76,7 +75,7 @@ def _register_tasks() -> None:
             del pipeline._registered_impl
         getattr(pipelines, "REMOVED_TASKS", {}).pop(task, None)  # since 5.19
     if not isinstance(registry.task_aliases, _TranslationAliases):
-        registry.task_aliases = _TranslationAliases(registry.task_aliases, TASK_PATTERN)
+        registry.task_aliases = _TranslationAliases(registry.task_aliases)
     for task, pipeline in (*tasks.items(), ("translation_de_to_en", TranslationPipeline)):
         _, found, _ = pipelines.check_task(task)
         if found["impl"] is not pipeline:
@@ -94,12 +93,8 @@ class _NoDefaultModel(dict):
 class _TranslationAliases(dict):
     """Task aliases, extended by `translation_xx_to_yy` for every pair of languages."""
 
-    def __init__(self, aliases: dict[str, str], pattern: re.Pattern[str]):
-        super().__init__(aliases)
-        self.pattern = pattern
-
     def __contains__(self, task: object) -> bool:
-        return super().__contains__(task) or (isinstance(task, str) and self.pattern.fullmatch(task) is not None)
+        return super().__contains__(task) or (isinstance(task, str) and TASK_PATTERN.fullmatch(task) is not None)
 
     def __missing__(self, task: str) -> str:
         if task in self:

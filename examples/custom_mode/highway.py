@@ -3,7 +3,6 @@
 
 import torch
 from torch import nn
-from transformers import initialization as init
 
 from residual_hf import ResidualConnection, register_ln_mode
 from residual_hf.model.norms import build_norm
@@ -20,9 +19,6 @@ class Highway(ResidualConnection):
         super().__init__(config, place)
         self.norm = build_norm(config, place.stack)
         self.gate = nn.Parameter(torch.zeros(config.d_model))
-
-    def init_parameters(self):
-        init.zeros_(self.gate)
 
     def forward(self, stream, sublayer):
         (x,) = stream

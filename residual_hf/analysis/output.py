@@ -45,7 +45,6 @@ class Panel:
 
 
 def check_matplotlib() -> None:
-    """Raise `InputError` if it is not installed."""
     if find_spec("matplotlib") is None:
         raise InputError("figures need matplotlib: pip install 'residual_hf[figures]'")
 
@@ -55,19 +54,13 @@ def write_points(
 ) -> list[Path]:
     """Write NAME.csv, NAME.svg and NAME.png; returns their paths."""
     folder.mkdir(parents=True, exist_ok=True)
-    contents = {"csv": to_csv(points), **to_pictures(name, panels, points, caption)}
+    table = io.StringIO()
+    csv.writer(table, lineterminator="\n").writerows([[f.name for f in fields(Point)], *map(astuple, points)])
+    contents: dict[str, str | bytes] = {"csv": table.getvalue(), **to_pictures(name, panels, points, caption)}
     paths = {folder / f"{name}.{kind}": content for kind, content in contents.items()}
     for path, content in paths.items():
         write_atomically(path, content)
     return list(paths)
-
-
-def to_csv(points: Sequence[Point]) -> bytes:
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(column.name for column in fields(Point))
-    writer.writerows(astuple(point) for point in points)
-    return text.getvalue().encode()
 
 
 def to_pictures(name: str, panels: Sequence[Panel], points: Sequence[Point], caption: str) -> dict[str, bytes]:

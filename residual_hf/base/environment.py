@@ -8,6 +8,7 @@ import shlex
 import subprocess
 import sys
 from datetime import datetime, timezone
+from importlib.metadata import version
 from pathlib import Path
 
 import torch
@@ -42,18 +43,8 @@ def commit() -> str | None:
 
 
 def versions() -> dict[str, str]:
-    import accelerate
-    import tokenizers
-    import transformers
-
-    return {
-        "residual_hf": __version__,
-        "torch": torch.__version__,
-        "transformers": transformers.__version__,
-        "accelerate": accelerate.__version__,
-        "tokenizers": tokenizers.__version__,
-        "python": platform.python_version(),
-    }
+    libraries = {name: version(name) for name in ("transformers", "accelerate", "tokenizers")}
+    return {"residual_hf": __version__, "torch": torch.__version__, **libraries, "python": platform.python_version()}
 
 
 def device_name() -> str:

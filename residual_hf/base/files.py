@@ -9,7 +9,7 @@ import os
 import secrets
 import shutil
 import tempfile
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -52,16 +52,16 @@ def check_output_file(
         raise InputError(f"{field}: {path} given, must end in {suffix}")
     if not path.parent.is_dir():
         raise InputError(f"{field}: {path}: no folder {path.parent}")
-    if path.exists() and not path.is_file():
-        raise InputError(f"{field}: {path} is not a regular file")
     if path.exists():
+        if not path.is_file():
+            raise InputError(f"{field}: {path} is not a regular file")
         for given in (Path(given) for given in inputs if given is not None):
             if given.is_dir() and _contains(given, path):
                 raise InputError(f"{field}: {path} is a file of the input {given}; use another file")
             if given.exists() and path.samefile(given):
                 raise InputError(f"{field}: {path} is an input; use another file")
-    if path.exists() and not overwrite:
-        raise InputError(f"{field}: {path} exists; use --overwrite or another file")
+        if not overwrite:
+            raise InputError(f"{field}: {path} exists; use --overwrite or another file")
     check_space(path.parent, field=field)
 
 
@@ -140,44 +140,38 @@ def _contains(folder: Path, path: Path) -> bool:
 
 
 @contextmanager
-def emptied_folder(folder: Path, keep: str) -> Iterator[Callable[[], None]]:
+def emptied_folder(folder: Path, keep: str) -> Iterator[None]:
     """Context in which an existing folder is empty except for the file `keep`.
 
-    Yields a function that deletes the former content. If an error ends the context before it was called, the former
-    content is put back in place of the new.
+    The former content is deleted by `delete_replaced`, at the end of the context if not before. If an error ends the
+    context before, it is put back in place of the new.
     """
     former = Path(tempfile.mkdtemp(prefix=REPLACED, dir=folder))
-    emptied = replaced = False
+    emptied = False
 
     def content() -> list[Path]:
         return [path for path in folder.iterdir() if path not in (former, folder / keep)]
-
-    def delete_former() -> None:
-        nonlocal replaced
-        replaced = True
-        delete_replaced(folder)
 
     try:
         for path in content():
             path.rename(former / path.name)
         emptied = True
-        yield delete_former
+        yield
     except BaseException:
-        if not replaced:
+        if former.exists():
             for path in content() if emptied else ():
                 shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
             for path in former.iterdir():
                 path.rename(folder / path.name)
             former.rmdir()
         raise
-    if not replaced:
-        delete_former()
+    delete_replaced(folder)
 
 
 def delete_replaced(folder: Path) -> None:
     """Delete the former content of a folder, also that which a killed process has left."""
     for former in folder.glob(f"{REPLACED}*"):
-        shutil.rmtree(former)
+        shutil.rmtree(former.rename(f"{former}~"))  # under another name, as a part of it must not be put back
 
 
 @contextmanager
@@ -218,16 +212,15 @@ def atomic_folder(folder: Path) -> Iterator[Path]:
         if is_empty:
             for path in new.iterdir():
                 os.replace(path, folder / path.name)
-            _delete_attempts(place, folder.name)
-            return
-        try:
-            if folder.exists():
-                os.replace(folder, old)
-            os.replace(new, folder)
-        except BaseException:
-            if old.exists() and not folder.exists():
-                os.replace(old, folder)
-            raise
+        else:
+            try:
+                if folder.exists():
+                    os.replace(folder, old)
+                os.replace(new, folder)
+            except BaseException:
+                if old.exists() and not folder.exists():
+                    os.replace(old, folder)
+                raise
         _delete_attempts(place, folder.name)
 
 
@@ -327,6 +320,17 @@ def read_text(path: Path) -> str:
         raise InputError(f"{path}: cannot be read: {error.strerror}") from error
     except UnicodeDecodeError as error:
         raise InputError(f"{path}: not a UTF-8 file: {error}") from error
+
+
+def leaves(value: Any, name: str = "") -> dict[str, Any]:
+    """The values in nested mappings and in lists of mappings by dotted name: `{"data.train[0].source": "a.en"}`."""
+    if isinstance(value, list) and any(isinstance(entry, dict) for entry in value):
+        parts = {f"{name}[{number}]": entry for number, entry in enumerate(value)}
+    elif isinstance(value, dict):
+        parts = {f"{name}.{key}".lstrip("."): entry for key, entry in value.items()}
+    else:
+        return {name: value}
+    return {inner: leaf for place, part in parts.items() for inner, leaf in leaves(part, place).items()}
 
 
 def _json_line(value: Any) -> str:

@@ -21,7 +21,7 @@ MOST_PARTS = 10_000
 def read_xml(content: bytes, where: str) -> Any:
     """The tree of an XML document. Raises `InputError`, which begins with `where`, if it cannot be read."""
     try:
-        tree = etree.fromstring(content, etree.XMLParser(**SAFE)).getroottree()
+        tree = etree.fromstring(content, etree.XMLParser(strip_cdata=False, **SAFE)).getroottree()
     except etree.LxmlError as error:
         raise InputError(f"{where}: not XML that can be read: {error}") from error
     _refuse_entities(tree, where)

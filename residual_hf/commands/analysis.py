@@ -15,12 +15,6 @@ from residual_hf.runs.stress_setting import StressSetting
 
 from .arguments import Verb, add_fields, add_overwrite, given_fields
 
-REDUCED = (
-    *("admin-1", "admin-5", "admin-8", "admin-10", "admin-table-1"),
-    *("b2t-1", "b2t-5", "b2t-9", "skip-3", "skip-cifar-3", "skip-cifar-4", "reviewer-7"),
-)
-"""Figures with `full` sizes, which `--help` names without loading them."""
-
 
 def add_modes(modes: argparse.ArgumentParser) -> None:
     modes.add_argument("names", nargs="*", metavar="name", help="name of a mode; several with --svg")
@@ -61,7 +55,7 @@ def add_figures(figures: argparse.ArgumentParser) -> None:
     figures.add_argument(
         "--full",
         action="store_true",
-        help=f"use the full sizes for {', '.join(REDUCED)}, which by default are smaller, to take minutes on a CPU",
+        help="use the full sizes, which captions name, where the default ones are smaller, to take minutes on a CPU",
     )
     figures.add_argument(
         "--model",

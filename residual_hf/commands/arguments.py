@@ -15,6 +15,7 @@ from types import NoneType
 from typing import Any, NamedTuple, get_args, get_origin
 
 from residual_hf.base.errors import InputError
+from residual_hf.base.tables import score_table
 from residual_hf.generation.generation_settings import DecodingSettings, StreamSettings
 from residual_hf.model.options import type_hints
 
@@ -49,8 +50,6 @@ def add_json(parser: argparse.ArgumentParser) -> None:
 def print_scores(report: Mapping[str, Any], options: argparse.Namespace) -> None:
     """Print a report as a table in a terminal, and for machines as JSON."""
     if sys.stdout.isatty() and not options.json:
-        from residual_hf.evaluation.score_table import score_table
-
         print(score_table(report))
         return
     print(json.dumps(report, indent=2, ensure_ascii=False))

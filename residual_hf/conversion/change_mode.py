@@ -145,14 +145,15 @@ def start(
     config: ResidualConfig = config_with_modes(model.config, dict.fromkeys(stacks, (ln_mode, options)))
     started = copy_into(model, config, separate=False)
     set_starting_values(started, stacks)
-    scales = {
-        name: [inverse(c.foldable_scales()) for c in connections(started.model.get_submodule(name))] for name in stacks
-    }
-    if scales_tables(config, scales):
+    inverse: dict[str, list[dict[str, Tensor | float]]] = {}
+    for name in stacks:
+        factors = [connection.foldable_scales() for connection in connections(started.model.get_submodule(name))]
+        inverse[name] = [{key: 1 / as_double(scale) for key, scale in own.items()} for own in factors]
+    if scales_tables(config, inverse):
         started = copy_into(model, config, separate=True)
         set_starting_values(started, stacks)
     for name in stacks:
-        move_scales(started.model.get_submodule(name), scales[name])
+        move_scales(started.model.get_submodule(name), inverse[name])
     return started
 
 
@@ -160,7 +161,3 @@ def set_starting_values(model: ResidualForConditionalGeneration, stacks: Sequenc
     for name in stacks:
         for parameter, value in starting_parameters(model, name):
             parameter.copy_(torch.as_tensor(value))
-
-
-def inverse(scales: dict[str, Tensor | float]) -> dict[str, Tensor | float]:
-    return {name: 1 / as_double(scale) for name, scale in scales.items()}

@@ -11,13 +11,12 @@ import random
 import warnings
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
 import sacrebleu
 import torch
-from torch import Tensor, nn
+from torch import nn
 from transformers import GenerationConfig
 
 from residual_hf._version import __version__
@@ -34,9 +33,8 @@ from residual_hf.generation.generation_settings import DecodingSettings
 from residual_hf.model.connections import get_ln_mode
 from residual_hf.model.modeling_residual import ResidualForConditionalGeneration
 from residual_hf.model.modeling_single_stack import ResidualForCausalLM
-from residual_hf.model.prepared_decoder import LayerDecoder, prepared_decoder
 
-from .exported_model import BATCH, Model, end_tokens, padded, translate_greedily
+from .exported_model import Model, end_tokens, translate_greedily
 from .to_ctranslate2 import CTranslate2Target
 from .to_onnx import OnnxTarget
 from .to_torch_export import TorchExportTarget
@@ -172,7 +170,7 @@ def export(
             exported = target.translate(model, tokenizer, folder, sources, limit)
             texts, exported_texts = to_text(tokenizer, own), to_text(tokenizer, exported)
             measure_loss(found, texts, exported_texts, reference_texts, tokenize)
-        if shortlist is not None:
+        if shortlist is not None and isinstance(target, CTranslate2Target):
             target.write_shortlist(shortlist, model, tokenizer, folder)
         tokenizer.save_pretrained(folder)
         write_json(folder / REPORT, {"residual_hf": __version__, **asdict(found)})
@@ -226,30 +224,13 @@ def read_sentences(
 
 
 def translate(model: Model, sources: Sequence[list[int]], limit: int) -> list[list[int]]:
-    """Greedy translations of at most `limit` tokens by the model itself, in float32 and without native kernels.
-
-    Of a decoder alone, what follows the sources.
-    """
-    if isinstance(model, ResidualForCausalLM):
-        return [ids for start in range(0, len(sources), BATCH) for ids in go_on(model, sources[start:][:BATCH], limit)]
-
-    def decoder(tokens: Tensor, mask: Tensor) -> LayerDecoder:
-        memory = model.get_encoder()(tokens, attention_mask=mask).last_hidden_state
-        return prepared_decoder(model).start(memory, mask, beams=1)
-
-    return translate_greedily(model.config, sources, limit, decoder)
-
-
-def go_on(model: ResidualForCausalLM, texts: Sequence[list[int]], limit: int) -> list[list[int]]:
-    """At most `limit` tokens that follow each of some texts, by Transformers' greedy search."""
-    tokens, mask = padded(model.config, texts)
-    special = {"eos_token_id": model.config.eos_token_id, "pad_token_id": model.config.pad_token_id}
-    greedy = GenerationConfig(max_new_tokens=limit, fast_decoding=False, do_sample=False, num_beams=1, **special)
-    before, model.generation_config = model.generation_config, greedy
-    rows = model.generate(tokens, attention_mask=mask)[:, tokens.shape[1] :].tolist()
+    """Greedy translations of at most `limit` tokens by the model itself; see `translate_greedily`."""
+    names = ("eos_token_id", "pad_token_id", "decoder_start_token_id")
+    special = {name: getattr(model.config, name) for name in names}
+    before, model.generation_config = model.generation_config, GenerationConfig(max_new_tokens=limit, **special)
+    found = translate_greedily(model.config, sources, model.generate)
     model.generation_config = before
-    ends = end_tokens(model.config)
-    return [list(takewhile(lambda token: token not in ends, row)) for row in rows]
+    return found
 
 
 def compare(

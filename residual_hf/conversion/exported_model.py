@@ -5,20 +5,20 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import takewhile
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
 from transformers import ForcedBOSTokenLogitsProcessor, GenerationConfig
 
-from residual_hf.data.shortlist import Shortlist
 from residual_hf.model.configuration_residual import ResidualConfig
 from residual_hf.model.modeling_residual import ResidualForConditionalGeneration
 from residual_hf.model.modeling_single_stack import ResidualForCausalLM
-from residual_hf.model.search import Array, Decoder, SearchSettings, beam_search, best_tokens, greedy_search
+from residual_hf.model.search import Array, Decoder, SearchSettings, beam_search, greedy_search
 
 from .graphs import DECODER, DECODER_WITH_PAST, ENCODER, Graph, trace
 
@@ -28,80 +28,39 @@ Model = ResidualForConditionalGeneration | ResidualForCausalLM
 GraphCall = Callable[..., Sequence[Tensor]]  # tensors in the order of the inputs of a graph
 
 
-class GraphSteps(ABC):
-    """What decoders of exported graphs have in common; `past` are the states of the rows after the first step."""
-
-    mask: Tensor
-    past: list[Tensor]
-
-    @abstractmethod
-    def step(self, tokens: Array) -> Tensor:
-        """See `residual_hf.model.search.Decoder`."""
-
-    def best(self, tokens: Array, count: int) -> tuple[Array, Array]:
-        return best_tokens(self.step(tokens), count)
-
-    def select(self, rows: Array) -> None:
-        self.mask = self.mask[rows]
-        self.past = [states[rows] for states in self.past]
-
-
 @dataclass
-class GraphDecoder(GraphSteps):
-    """Decodes translations with exported graphs, for `residual_hf.model.search`.
+class GraphDecoder(Decoder):
+    """Decodes with exported graphs, for `residual_hf.model.search`.
 
     Args:
         first, later: the graphs `decoder_model` and `decoder_with_past_model`.
-        memory: output of the encoder, (rows, length, d_model).
-        mask: which of its positions are tokens, (rows, length).
-        past: four tensors per layer: keys and values of the target, then of the source.
+        mask: which positions are tokens, (rows, length): of the source or, for a decoder alone, of the text so far.
+        memory: output of the encoder, (rows, length, d_model); None for a decoder alone.
+        past: keys and values of each layer after the first step: of the target and, with an encoder, of the source.
     """
 
     first: GraphCall
     later: GraphCall
-    memory: Tensor
     mask: Tensor
+    memory: Tensor | None = None
     past: list[Tensor] = field(default_factory=list)
 
     def step(self, tokens: Array) -> Tensor:
         newest = torch.from_numpy(tokens)[:, None]
-        if not self.past:
+        if self.memory is None:
+            self.mask = torch.cat((self.mask, torch.ones_like(newest)), dim=1)
+            call = self.later if self.past else self.first
+            logits, *self.past = call(newest, self.mask, *self.past)
+        elif not self.past:
             logits, *self.past = self.first(self.mask, newest, self.memory)
         else:
             logits, *target = self.later(self.mask, newest, *self.past)
             self.past[0::4], self.past[1::4] = target[0::2], target[1::2]
         return logits[:, -1]
 
-
-@dataclass
-class GraphTextDecoder(GraphSteps):
-    """Continues texts with the exported graphs of a decoder alone, for `residual_hf.model.search`.
-
-    Args:
-        first, later: the graphs `decoder_model` and `decoder_with_past_model`.
-        mask: which of the tokens so far are of the text, (rows, length).
-        past: keys and values of each layer.
-    """
-
-    first: GraphCall
-    later: GraphCall
-    mask: Tensor
-    past: list[Tensor] = field(default_factory=list)
-
-    def read(self, tokens: Tensor) -> GraphTextDecoder:
-        """The decoder after the first tokens (rows, length), to which the mask belongs."""
-        if tokens.shape[1]:
-            _, *self.past = self.first(tokens, self.mask)
-        return self
-
-    def step(self, tokens: Array) -> Tensor:
-        newest = torch.from_numpy(tokens)[:, None]
-        self.mask = torch.cat((self.mask, torch.ones_like(newest)), dim=1)
-        if self.past:
-            logits, *self.past = self.later(newest, self.mask, *self.past)
-        else:
-            logits, *self.past = self.first(newest, self.mask)
-        return logits[:, -1]
+    def select(self, rows: Array) -> None:
+        self.mask = self.mask[rows]
+        self.past = [states[rows] for states in self.past]
 
 
 @dataclass
@@ -119,12 +78,14 @@ class ExportedModel:
 
     def decoder(self, input_ids: Tensor, attention_mask: Tensor, num_beams: int = 1) -> Decoder:
         """A decoder with `num_beams` rows for each sentence, or text that it has read but for the last token."""
-        if self.encoder is None:
-            ids, mask = (states.repeat_interleave(num_beams, dim=0)[:, :-1] for states in (input_ids, attention_mask))
-            return GraphTextDecoder(self.first, self.later, mask).read(ids)
-        (memory,) = self.encoder(input_ids, attention_mask)
-        memory, mask = (states.repeat_interleave(num_beams, dim=0) for states in (memory, attention_mask))
-        return GraphDecoder(self.first, self.later, memory, mask)
+        ids, mask = (states.repeat_interleave(num_beams, dim=0) for states in (input_ids, attention_mask))
+        if self.encoder is not None:
+            (memory,) = self.encoder(input_ids, attention_mask)
+            return GraphDecoder(self.first, self.later, mask, memory.repeat_interleave(num_beams, dim=0))
+        decoder = GraphDecoder(self.first, self.later, mask[:, :-1])
+        if ids.shape[1] > 1:
+            _, *decoder.past = self.first(ids[:, :-1], decoder.mask)
+        return decoder
 
     @torch.no_grad()
     def generate(
@@ -162,7 +123,7 @@ class ExportedModel:
         return search(self.decoder(input_ids, attention_mask.long(), num_beams), prompt, settings).sequences
 
 
-class GraphTarget(Protocol):
+class GraphTarget(ABC):
     """A runtime that every model is exported to, as the three graphs of `graphs.py`."""
 
     requires: tuple[str, ...]
@@ -197,28 +158,22 @@ class GraphTarget(Protocol):
         model.config.to_json_file(folder / "config.json")
         model.generation_config.save_pretrained(folder)
 
-    def write_shortlist(self, shortlist: Shortlist, model: Model, tokenizer: Any, folder: Path) -> None:
-        """Graphs compute all tokens."""
-        return None
-
     def translate(self, model: Model, tokenizer: Any, folder: Path, sources: Sentences, limit: int) -> Sentences:
-        return translate_greedily(model.config, sources, limit, self.load(folder).decoder)
+        exported = replace(self.load(folder), generation_config=GenerationConfig())
+        return translate_greedily(model.config, sources, partial(exported.generate, max_new_tokens=limit))
 
 
 def translate_greedily(
-    config: ResidualConfig, sources: Sequence[list[int]], limit: int, decoder: Callable[[Tensor, Tensor], Decoder]
-) -> list[list[int]]:
-    """Greedy translations of at most `limit` tokens, by decoders made from source tokens and their mask.
+    config: ResidualConfig, sources: Sequence[list[int]], generate: Callable[..., Tensor]
+) -> Sentences:
+    """Translations by a function of batches of source tokens and their masks, as far as the token that ends them.
 
     Of a decoder alone, what follows the sources.
     """
-    found, is_alone = [], not config.is_encoder_decoder
+    found: Sentences = []
     for start in range(0, len(sources), BATCH):
         tokens, mask = padded(config, sources[start : start + BATCH])
-        prompt = prompt_of(config, tokens)
-        limits = torch.full((len(tokens),), limit + prompt.shape[1])
-        settings = SearchSettings(limits, end_tokens(config), config.pad_token_id, prompt_is_read=is_alone)
-        rows = greedy_search(decoder(tokens, mask), prompt, settings).sequences[:, prompt.shape[1] :]
+        rows = generate(tokens, attention_mask=mask)[:, prompt_of(config, tokens).shape[1] :]
         found += [list(takewhile(lambda token: token not in end_tokens(config), row)) for row in rows.tolist()]
     return found
 

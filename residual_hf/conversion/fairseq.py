@@ -4,16 +4,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from itertools import chain
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from residual_hf.model.configuration_residual import ResidualConfig
-from residual_hf.model.modeling_residual import ResidualForConditionalGeneration
+from residual_hf.model.modeling_residual import ResidualForConditionalGeneration, ResidualForSpeechSeq2Seq
 from residual_hf.model.modeling_single_stack import ResidualForCausalLM
-from residual_hf.model.modeling_speech import ResidualForSpeechSeq2Seq
 
 # version numbers, buffers, and the second copy of weights that fairseq 0.12 keeps for a fused inference kernel
 IGNORED = re.compile(
@@ -75,56 +75,42 @@ def rename_parameter(name: str) -> str | None:
     return None
 
 
-def split_fused_projections(state_dict: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Split `in_proj_weight` (3d, d) and `in_proj_bias` (3d,) into those of q, k and v, in this order."""
-    split = {}
-    for name, tensor in state_dict.items():
-        fused = re.match(r"^(.*)\.in_proj_(weight|bias)$", name)
-        if fused is None:
-            split[name] = tensor
-            continue
+def split_parameter(name: str, tensor: Tensor, config: ResidualConfig) -> Iterator[tuple[str, Tensor]]:
+    """A parameter of fairseq as those that have a place of their own here: q, k and v (in this order) of a fused
+    projection, the layers of DLCL's history, and tokens and bands of an adaptive softmax.
+    """
+    fused = re.fullmatch(r"(.*)\.in_proj_(weight|bias)", name)
+    history = re.fullmatch(r"(encoder|decoder)\.history\.(?:weight|layer_norms\.(\d+)\.(\w+))", name)
+    if fused:
         for projection, part in zip(("q_proj", "k_proj", "v_proj"), tensor.chunk(3, dim=0), strict=True):
-            split[f"{fused[1]}.{projection}.{fused[2]}"] = part.clone()
-    return split
+            yield f"{fused[1]}.{projection}.{fused[2]}", part.clone()
+    elif history:
+        yield from split_history(tensor, config, *history.groups())
+    elif name == "decoder.adaptive_softmax.head.weight":
+        first = (config.adaptive_cutoffs or [len(tensor)])[0]
+        yield "decoder.adaptive_softmax.head.word_proj.weight", tensor[:first].clone()
+        yield "decoder.adaptive_softmax.head.class_proj.weight", tensor[first:].clone()
+    elif re.fullmatch(r"decoder\.adaptive_softmax\.tail\.\d+\.0\.weight", name) and not config.tie_word_embeddings:
+        yield name, tensor.T.clone()
+    else:
+        yield name, tensor
 
 
-def split_history(state_dict: Mapping[str, Tensor], config: ResidualConfig) -> dict[str, Tensor]:
-    """Split DLCL's weights (L+1, L+1, 1) of a stack into one row per layer, and move its norms to their layers."""
-    split = {}
-    for name, tensor in state_dict.items():
-        history = re.fullmatch(r"(encoder|decoder)\.history\.(?:weight|layer_norms\.(\d+)\.(\w+))", name)
-        if history is None:
-            split[name] = tensor
-            continue
-        stack, number, part = history.groups()
-        layers, top = f"model.{stack}.layers", f"model.{stack}.boundary"
-        depth = config.stack_layers(stack)
-        if number is None:
-            for row in range(depth):
-                split[f"{layers}.{row}.self_attn_residual.mix.weight"] = tensor[row, : row + 1, 0].clone()
-            split[f"{top}.mix.weight"] = tensor[depth, :, 0].clone()
-        elif config.stack_ln_mode(stack) == "dlcl_pre":
-            split[f"{layers}.{int(number) - 1}.ffn_residual.output_norm.{part}"] = tensor
-        elif int(number) == depth:
-            split[f"{top}.norm.{part}"] = tensor
-        else:
-            split[f"{layers}.{number}.self_attn_residual.mix_norm.{part}"] = tensor
-    return split
-
-
-def split_adaptive_softmax(state_dict: Mapping[str, Tensor], config: ResidualConfig) -> dict[str, Tensor]:
-    """Split the first matrix of an adaptive softmax into tokens and bands, and transpose maps that are not tied."""
-    split = {}
-    for name, tensor in state_dict.items():
-        if name == "decoder.adaptive_softmax.head.weight":
-            first = (config.adaptive_cutoffs or [len(tensor)])[0]
-            split["decoder.adaptive_softmax.head.word_proj.weight"] = tensor[:first].clone()
-            split["decoder.adaptive_softmax.head.class_proj.weight"] = tensor[first:].clone()
-        elif re.fullmatch(r"decoder\.adaptive_softmax\.tail\.\d+\.0\.weight", name) and not config.tie_word_embeddings:
-            split[name] = tensor.T.clone()
-        else:
-            split[name] = tensor
-    return split
+def split_history(
+    tensor: Tensor, config: ResidualConfig, stack: str, number: str | None, part: str
+) -> Iterator[tuple[str, Tensor]]:
+    """DLCL's weights (L+1, L+1, 1) of a stack as one row per layer, or the `part` of a norm under our name."""
+    layers, top, depth = f"model.{stack}.layers", f"model.{stack}.boundary", config.stack_layers(stack)
+    if number is None:
+        for row in range(depth):
+            yield f"{layers}.{row}.self_attn_residual.mix.weight", tensor[row, : row + 1, 0].clone()
+        yield f"{top}.mix.weight", tensor[depth, :, 0].clone()
+    elif config.stack_ln_mode(stack) == "dlcl_pre":
+        yield f"{layers}.{int(number) - 1}.ffn_residual.output_norm.{part}", tensor
+    elif int(number) == depth:
+        yield f"{top}.norm.{part}", tensor
+    else:
+        yield f"{layers}.{number}.self_attn_residual.mix_norm.{part}", tensor
 
 
 def convert_fairseq_state_dict(state_dict: Mapping[str, Tensor], config: ResidualConfig) -> dict[str, Tensor]:
@@ -139,9 +125,8 @@ def convert_fairseq_state_dict(state_dict: Mapping[str, Tensor], config: Residua
     """
     converted: dict[str, Tensor] = {}
     unknown = []
-    named = {name: tensor for name, tensor in state_dict.items() if not IGNORED.search(name)}
-    separate = split_adaptive_softmax(split_history(split_fused_projections(named), config), config)
-    for name, tensor in separate.items():
+    kept = (item for item in state_dict.items() if not IGNORED.search(item[0]))
+    for name, tensor in chain.from_iterable(split_parameter(*item, config) for item in kept):
         ours = name if name.startswith("model.") else rename_parameter(name)
         stack = name.removeprefix("model.").partition(".")[0]
         unused = UNUSED.get(config.stack_ln_mode(stack)) if stack in config.stacks else None

@@ -101,14 +101,10 @@ def build_model(
         converted = convert_fairseq_state_dict(weights, config)
     except (ValueError, TypeError, IndexError, RuntimeError) as error:  # of tensors without some axes
         raise InputError(f"{path}: {error}") from error
-    if config.is_decoder_only:
-        language_model = ResidualForCausalLM(config)
-        language_model.load_state_dict(converted)
-        return language_model.eval()
-    model = ResidualForConditionalGeneration(config)
+    model = ResidualForCausalLM(config) if config.is_decoder_only else ResidualForConditionalGeneration(config)
     model.load_state_dict(converted)
-    generation = model.generation_config
-    generation.num_beams, generation.length_penalty, generation.early_stopping = 5, 1.0, True
+    if config.is_encoder_decoder:
+        model.generation_config.update(num_beams=5, length_penalty=1.0, early_stopping=True)
     return model.eval()
 
 

@@ -14,6 +14,8 @@ from residual_hf.base.errors import InputError
 from residual_hf.model.configuration_residual import ResidualConfig
 from residual_hf.model.options import shortened
 
+from .fairseq_settings import ACTIVATIONS, CLINIC
+
 SUPPORTED = (
     "transformer (Post- and Pre-LN, also of Admin, B2T and T-Fixup), transformer_iwslt_*, transformer_wmt_*, "
     "transformer_vaswani_*, transformer_align, resi_dual, dlcl_transformer*, simple_dlcl_transformer*, transformer_lm*"
@@ -36,25 +38,6 @@ HARMLESS = {  # values of refused settings that have no effect
     "encoder_history_type": "learnable_dense",
     "decoder_history_type": "learnable_dense",
 }
-ACTIVATIONS = {
-    "relu": "relu",
-    "gelu": "gelu",
-    "gelu_fast": "gelu_pytorch_tanh",
-    "gelu_accurate": "gelu_pytorch_tanh",
-    "tanh": "tanh",
-    "linear": "linear",
-    "swish": "silu",
-    "silu": "silu",
-}
-CLINIC = {  # --init-type of Transformer-Clinic
-    "default": None,
-    "looklinear": None,
-    "adaptive": "admin",
-    "adaptive-profiling": "admin",
-    "deepnet": "deep_norm",
-    "rezero": "rezero",
-    "rezero_postln": "rezero_post_ln",
-}
 DEFAULT_POSITIONS = 1024
 
 
@@ -68,7 +51,7 @@ def build_config(settings: Mapping[str, Any], weights: Mapping[str, Tensor]) -> 
     """
     architecture = settings["arch"]
     if LANGUAGE_MODEL.fullmatch(architecture):
-        return build_language_model_config(settings, weights)
+        return _language_model(settings, weights)
     if not ARCHITECTURES.fullmatch(architecture):
         raise InputError(f"arch: {shortened(repr(architecture))} in the checkpoint; supported are {SUPPORTED}")
     _refuse(settings)
@@ -91,12 +74,8 @@ def build_config(settings: Mapping[str, Any], weights: Mapping[str, Tensor]) -> 
     return _checked_config(fields)
 
 
-def build_language_model_config(settings: Mapping[str, Any], weights: Mapping[str, Tensor]) -> ResidualConfig:
-    """The configuration of a `transformer_lm`, a decoder without cross-attention.
-
-    Raises:
-        InputError: as `build_config`.
-    """
+def _language_model(settings: Mapping[str, Any], weights: Mapping[str, Tensor]) -> ResidualConfig:
+    """The configuration of a `transformer_lm`, a decoder without cross-attention."""
     width = settings["decoder_embed_dim"]
     own = ("character_embeddings", "decoder_input_dim", "decoder_output_dim")
     shared = {name: value for name, value in settings.items() if not str(name).startswith("adaptive_")}
@@ -253,17 +232,12 @@ def _embeddings(
 
 def _common(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Fields of translation and language models: rates, activation function and scale of the embeddings."""
-    activation = settings["activation_fn"]
-    if activation not in ACTIVATIONS:
-        raise InputError(
-            f"activation_fn: {shortened(repr(activation))} in the checkpoint; supported are {', '.join(ACTIVATIONS)}"
-        )
     names = ("dropout", "attention_dropout", "activation_dropout", "encoder_layerdrop", "decoder_layerdrop")
     rates = {name: settings[name] for name in names}
     rates["activation_dropout"] = rates["activation_dropout"] or settings["relu_dropout"] or 0.0
     return {
         **rates,
-        "activation_function": ACTIVATIONS[activation],
+        "activation_function": ACTIVATIONS[settings["activation_fn"]],
         "scale_embedding": not settings["no_scale_embedding"],
         "embedding_norm": bool(settings["layernorm_embedding"]),
     }
@@ -301,8 +275,6 @@ def _mode(architecture: str, stack: str, settings: Mapping[str, Any]) -> tuple[s
         _refuse_pre_norm(stack, pre_norm, "dont_use_layernorm (T-Fixup)")
         return "t_fixup", {}
     clinic = settings["init_type"] or "default"
-    if clinic not in CLINIC:
-        raise InputError(f"init_type: {shortened(repr(clinic))} in the checkpoint; supported are {', '.join(CLINIC)}")
     if mode := CLINIC[clinic]:
         _refuse_pre_norm(stack, pre_norm, f"init_type {clinic!r} (Transformer-Clinic)")
         return mode, {}

@@ -6,10 +6,10 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
-from residual_hf.base.errors import InputError
-from residual_hf.model.options import Settings, from_mapping, option
+from residual_hf.base.errors import InputError, InputSettings
+from residual_hf.model.options import from_mapping, option
 
 Flag = Literal[False, True, None]  # fairseq takes None, and the numbers that equal them, for these
 Cutoffs = str | tuple[int, ...] | None
@@ -17,12 +17,30 @@ Cutoffs = str | tuple[int, ...] | None
 # sections of TransformerConfig and the prefix of their settings on the command line
 NESTED = {"encoder": "encoder_", "decoder": "decoder_", "quant_noise": "quant_noise_"}
 
+ACTIVATIONS = {
+    "relu": "relu",
+    "gelu": "gelu",
+    "gelu_fast": "gelu_pytorch_tanh",
+    "gelu_accurate": "gelu_pytorch_tanh",
+    "tanh": "tanh",
+    "linear": "linear",
+    "swish": "silu",
+    "silu": "silu",
+}
+CLINIC = {  # --init-type of Transformer-Clinic
+    "default": None,
+    "looklinear": None,
+    "adaptive": "admin",
+    "adaptive-profiling": "admin",
+    "deepnet": "deep_norm",
+    "rezero": "rezero",
+    "rezero_postln": "rezero_post_ln",
+}
+
 
 @dataclass(frozen=True)
-class ModelSettings(Settings):
+class ModelSettings(InputSettings):
     """What is read of the settings, with the defaults of fairseq for those that are absent."""
-
-    error: ClassVar[type[ValueError]] = InputError
 
     arch: str
     task: str | None = None
@@ -41,7 +59,7 @@ class ModelSettings(Settings):
     max_source_positions: int | None = option(None, minimum=1)
     max_target_positions: int | None = option(None, minimum=1)
     tokens_per_sample: int | None = option(None, minimum=1)
-    activation_fn: str = "relu"
+    activation_fn: str = option("relu", choices=ACTIVATIONS)
     dropout: float = option(0.0, minimum=0, below=1)
     attention_dropout: float = option(0.0, minimum=0, below=1)
     activation_dropout: float = option(0.0, minimum=0, below=1)
@@ -75,7 +93,7 @@ class ModelSettings(Settings):
     residual_bottom_to_top: Flag = False
     no_layer_norm: Flag = False
     dont_use_layernorm: Flag = False
-    init_type: str | None = None
+    init_type: str | None = option(None, choices=CLINIC)
     scale_attn: Flag = False
     scale_fc: Flag = False
     scale_heads: Flag = False

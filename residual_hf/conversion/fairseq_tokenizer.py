@@ -115,8 +115,10 @@ def bpe_backend(
     """subword-nmt with the ids of a dictionary; symbols that it lacks have ids from `len(dictionary)` on."""
     vocab = {token: number for number, token in enumerate(SPECIAL_TOKENS)}
     for number, token in enumerate(dictionary[len(SPECIAL_TOKENS) :], start=len(SPECIAL_TOKENS)):
-        vocab[_symbol(token)] = number
-    vocab |= _shadowed(vocab, dictionary)
+        is_joined = token.endswith(JOINER) and token != JOINER  # `lo@@` is `lo` in the codes, `truck` is `truck</w>`
+        vocab[token.removesuffix(JOINER) if is_joined else token + END] = number
+    taken = set(vocab.values())  # the model has rows for overwritten tokens too, but no text maps to them
+    vocab |= {f"{dictionary[i]}\ufdd0{i}{END}": i for i in range(len(dictionary)) if i not in taken}
     for left, right in merges:
         for symbol in (left, right, left + right):
             vocab.setdefault(symbol, len(vocab))
@@ -130,19 +132,6 @@ def bpe_backend(
     tokenizer.decoder = decoders.Sequence(steps)
     tokenizer.post_processor = append_eos()
     return tokenizer
-
-
-def _symbol(token: str) -> str:
-    """A token of the dictionary in the notation of the codes: `lo@@` is `lo`, `truck` is `truck</w>`."""
-    if token.endswith(JOINER) and token != JOINER:
-        return token.removesuffix(JOINER)
-    return token + END
-
-
-def _shadowed(vocab: dict[str, int], dictionary: Sequence[str]) -> dict[str, int]:
-    """Names for the ids of overwritten tokens: the model has rows for them, but no text maps to them."""
-    taken = set(vocab.values())
-    return {f"{dictionary[i]}\ufdd0{i}{END}": i for i in range(len(dictionary)) if i not in taken}
 
 
 def shows_aggressive_hyphens(dictionary: Sequence[str]) -> bool:

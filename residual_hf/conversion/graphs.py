@@ -11,13 +11,14 @@ from __future__ import annotations
 import copy
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.export import Dim, ExportedProgram
+from transformers import DynamicCache, EncoderDecoderCache
+from transformers.cache_utils import Cache
 
-from residual_hf.model.embeddings import rotary_positions
 from residual_hf.model.modeling_residual import ResidualForConditionalGeneration
 from residual_hf.model.modeling_single_stack import ResidualForCausalLM
 
@@ -34,34 +35,9 @@ class Graph:
     outputs: list[str]
 
 
-class KeysAndValues(NamedTuple):
-    """Of the attention of one layer."""
-
-    keys: Tensor
-    values: Tensor
-
-
-class GraphKeys:
-    """Keys and values of attention by layer; `update` appends."""
-
-    def __init__(self, past: Sequence[KeysAndValues]):
-        self.layers = dict(enumerate(past))
-
-    def update(self, key: Tensor, value: Tensor, layer: int, **_: Any) -> KeysAndValues:
-        if layer in self.layers:
-            past = self.layers[layer]
-            key, value = torch.cat((past.keys, key), dim=2), torch.cat((past.values, value), dim=2)
-        self.layers[layer] = KeysAndValues(key, value)
-        return self.layers[layer]
-
-
-class GraphCache:
-    """What `ResidualAttention` sees as `past_key_values`, from tensors in the order of `KEPT`."""
-
-    def __init__(self, past: Sequence[Tensor] = ()):
-        states = [KeysAndValues(*pair) for pair in zip(past[0::2], past[1::2], strict=True)]
-        self.self_attention_cache, self.cross_attention_cache = GraphKeys(states[0::2]), GraphKeys(states[1::2])
-        self.is_updated = dict.fromkeys(self.cross_attention_cache.layers, True)
+def states_of(cache: DynamicCache) -> list[Tensor]:
+    """Keys and values of each layer."""
+    return [states for layer in cache.layers for states in (layer.keys, layer.values)]
 
 
 class EncoderGraph(nn.Module):
@@ -70,93 +46,53 @@ class EncoderGraph(nn.Module):
         self.encoder = model.get_encoder()
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
-        hidden_states = self.encoder.add_positions(self.encoder.embed(input_ids, None), attention_mask, 0)
-        hidden_states = hidden_states * attention_mask[:, :, None].to(hidden_states.dtype)
-        return self.encoder.run_layers(hidden_states, attention_mask=additive(attention_mask[:, None, None] > 0))
+        return self.encoder(input_ids, attention_mask).last_hidden_state
 
 
-class DecoderGraph(nn.Module):
-    """Logits of a target from its start, with all keys and values."""
-
-    def __init__(self, model: ResidualForConditionalGeneration):
+class GraphOfDecoder(nn.Module):
+    def __init__(self, model: ResidualForConditionalGeneration | ResidualForCausalLM):
         super().__init__()
         self.model, self.decoder = model, model.get_decoder()
+
+    def logits(self, input_ids: Tensor, cache: Cache, **inputs: Any) -> Tensor:
+        return self.model.lm_head(self.decoder(input_ids, past_key_values=cache, **inputs).last_hidden_state)
+
+
+class DecoderGraph(GraphOfDecoder):
+    """Logits of a target from its start, with all keys and values."""
 
     def forward(
         self, encoder_attention_mask: Tensor, input_ids: Tensor, encoder_hidden_states: Tensor
     ) -> list[Tensor]:
-        length, cache = input_ids.shape[1], GraphCache()
-        hidden_states = self.decoder.run_layers(
-            self.decoder.add_positions(self.decoder.embed(input_ids, None), None, 0),
-            encoder_hidden_states,
-            attention_mask=additive(torch.ones(1, 1, length, length, dtype=torch.bool).tril()),
-            encoder_attention_mask=additive(encoder_attention_mask[:, None, None] > 0),
-            past_key_values=cache,
-        )
-        target, source = cache.self_attention_cache.layers, cache.cross_attention_cache.layers
-        kept = [state for layer in target for state in (*target[layer], *source[layer])]
-        return [self.model.lm_head(hidden_states), *kept]
+        cache = EncoderDecoderCache(DynamicCache(), DynamicCache())
+        memory = {"encoder_hidden_states": encoder_hidden_states, "encoder_attention_mask": encoder_attention_mask}
+        logits = self.logits(input_ids, cache, **memory)
+        layers = zip(cache.self_attention_cache.layers, cache.cross_attention_cache.layers, strict=True)
+        kept = [states for own, source in layers for states in (own.keys, own.values, source.keys, source.values)]
+        return [logits, *kept]
 
 
-class DecoderWithPastGraph(nn.Module):
+class DecoderWithPastGraph(GraphOfDecoder):
     """Logits of the next token, with the keys and values of the target."""
 
-    def __init__(self, model: ResidualForConditionalGeneration):
-        super().__init__()
-        self.model, self.decoder = model, model.get_decoder()
-
     def forward(self, encoder_attention_mask: Tensor, input_ids: Tensor, past: list[Tensor]) -> list[Tensor]:
-        cache = GraphCache(past)
-        hidden_states = self.decoder.add_positions(self.decoder.embed(input_ids, None), None, past[0].shape[2])
-        hidden_states = self.decoder.run_layers(
-            hidden_states,
-            hidden_states,  # instead of the output of the encoder, whose keys and values are in the cache
-            encoder_attention_mask=additive(encoder_attention_mask[:, None, None] > 0),
-            past_key_values=cache,
-        )
-        kept = [state for states in cache.self_attention_cache.layers.values() for state in states]
-        return [self.model.lm_head(hidden_states), *kept]
+        cache = EncoderDecoderCache([tuple(past[place : place + 4]) for place in range(0, len(past), 4)])
+        of_length = past[2].transpose(1, 2).flatten(2)  # for the output of the encoder, which is not read any more
+        memory = {"encoder_hidden_states": of_length, "encoder_attention_mask": encoder_attention_mask}
+        return [self.logits(input_ids, cache, **memory), *states_of(cache.self_attention_cache)]
 
 
-class TextGraph(nn.Module):
+class TextGraph(GraphOfDecoder):
     """Logits of texts from a decoder alone, with the keys and values of all tokens so far.
 
     The mask (batch, tokens so far) is 0 at padding before a text.
     """
 
-    def __init__(self, model: ResidualForCausalLM):
-        super().__init__()
-        self.model, self.decoder = model, model.get_decoder()
-
-    def forward(self, input_ids: Tensor, attention_mask: Tensor, past: list[Tensor]) -> list[Tensor]:
-        cache = GraphKeys([KeysAndValues(*pair) for pair in zip(past[0::2], past[1::2], strict=True)])
-        length, total = input_ids.shape[1], attention_mask.shape[1]
-        places = (attention_mask.cumsum(1) - 1).clamp(min=0)[:, total - length :]
-        embeddings = self.decoder.embed(input_ids, None)
-        positions: dict[str, Any] = {}
-        if self.decoder.config.position_embedding_type == "rotary":
-            numbers = self.decoder.number(embeddings, None, 0, places)
-            positions["rotary"] = rotary_positions(self.decoder.config, numbers)
-        before = torch.ones(length, total, dtype=torch.bool).tril(total - length)
-        hidden_states = self.decoder.run_layers(
-            self.decoder.add_positions(embeddings, None, 0, places),
-            attention_mask=additive(before & (attention_mask[:, None, None] > 0)),
-            past_key_values=cache,
-            **positions,
-        )
-        return [self.model.lm_head(hidden_states), *(state for layer in cache.layers.values() for state in layer)]
-
-
-class TextStartGraph(TextGraph):
-    """As `TextGraph`, from the start of texts."""
-
-    def forward(self, input_ids: Tensor, attention_mask: Tensor) -> list[Tensor]:  # type: ignore[override]
-        return super().forward(input_ids, attention_mask, [])
-
-
-def additive(visible: Tensor) -> Tensor:
-    """0 where attention may look, a large negative number elsewhere."""
-    return torch.zeros_like(visible, dtype=torch.float32).masked_fill(~visible, torch.finfo(torch.float32).min)
+    def forward(self, input_ids: Tensor, attention_mask: Tensor, past: Sequence[Tensor] = ()) -> list[Tensor]:
+        cache = DynamicCache([*zip(past[0::2], past[1::2], strict=True)])
+        places = (attention_mask.cumsum(1) - 1).clamp(min=0)[:, attention_mask.shape[1] - input_ids.shape[1] :]
+        logits = self.logits(input_ids, cache, attention_mask=attention_mask, position_ids=places)
+        return [logits, *states_of(cache)]
 
 
 def trace(model: ResidualForConditionalGeneration | ResidualForCausalLM) -> dict[str, Graph]:
@@ -185,7 +121,7 @@ def text_plan(model: ResidualForCausalLM) -> Plan:
     present, names = ["logits", *(f"present.{name}" for name in kept)], ["input_ids", "attention_mask"]
     later_dims = ({0: batch}, {0: batch, 1: past + 1}, [{0: batch, 2: past} for _ in kept])
     return {
-        DECODER: (TextStartGraph(model), (ids, mask), ({0: batch, 1: text}, {0: batch, 1: text}), names, present),
+        DECODER: (TextGraph(model), (ids, mask), ({0: batch, 1: text}, {0: batch, 1: text}), names, present),
         DECODER_WITH_PAST: (
             TextGraph(model),
             (ids[:, :1], mask, pasts),

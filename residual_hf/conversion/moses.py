@@ -71,15 +71,7 @@ UNESCAPES += [("&quot;", '"'), ("&apos;", "'"), ("&amp;", "&")]
 
 @dataclass(frozen=True)
 class MosesRules:
-    """Moses' preprocessing of one language.
-
-    Args:
-        language: two-letter code.
-        normalize: normalize punctuation first.
-        hyphens: split off hyphens inside words as `@-@` (option `-a`).
-        escape: escape special characters (`&apos;`).
-        lowercase: lower-case the text last.
-    """
+    """Moses' preprocessing of one language, a two-letter code; other fields as in `MosesOptions`."""
 
     language: str
     normalize: bool = True

@@ -11,10 +11,14 @@ import pickletools
 from _compat_pickle import IMPORT_MAPPING, NAME_MAPPING
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from pathlib import Path
 from types import NoneType
 from typing import Any, BinaryIO
 
-MAX_OPCODES = 1_000_000
+from .placeholders import Placeholder, stand_in
+
+MAX_OPCODES, MAX_NAMES = 1_000_000, 1_000
+ENCODING = "latin1"  # by which protocol 2 writes bytes
 MAX_NUMBER = 1 << 2_048
 MAX_KEY = 1 << 60  # numbers below are their own hash
 VALUES = {"NONE": None, "NEWTRUE": True, "NEWFALSE": False}
@@ -28,32 +32,33 @@ MARK = object()
 
 
 class Machine(ABC):
-    """Executes pickles. A subclass says what stands for globals, calls, states of objects and storages."""
+    """Executes the pickles of a file. A subclass reads storages and adds the functions that make tensors of them."""
 
-    def __init__(self) -> None:
-        self.stack: list[Any] = []
-        self.memo: dict[int, Any] = {}
-        self.credit = 0
-
-    @abstractmethod
-    def find(self, name: str) -> Any:
-        """What stands for a global, from its full name."""
-
-    @abstractmethod
-    def call(self, function: Any, arguments: tuple) -> Any:
-        """The result of a function or class that was found."""
-
-    @abstractmethod
-    def make(self, cls: Any, arguments: tuple) -> Any:
-        """An object of a class that was found, without a call of its `__init__`."""
-
-    @abstractmethod
-    def build(self, value: Any, state: Any) -> None:
-        """Set the state of an object."""
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.found: dict[str, type] = {}
+        self.functions: dict[str, Callable[..., Any]] = {
+            "collections.OrderedDict": self._dict,
+            "collections.defaultdict": lambda *arguments: {},
+            "collections.Counter": self._dict,
+            "builtins.set": self._set_of,
+            "builtins.complex": complex,
+            "_codecs.encode": self._encode,
+        }
 
     @abstractmethod
     def load(self, identity: Any) -> Any:
         """The storage of a persistent id."""
+
+    def find(self, name: str) -> Any:
+        """What stands for a global, from its full name."""
+        if name in self.functions:
+            return self.functions[name]
+        if name not in self.found:
+            self.found[name] = stand_in(name, self.path)
+            if len(self.found) > MAX_NAMES:
+                raise ValueError(f"the pickle names more than {MAX_NAMES:,} classes, a checkpoint has fewer")
+        return self.found[name]
 
     def spend(self, values: int) -> None:
         """Account for the copy of some values or characters: a pickle needs one for each that it holds."""
@@ -61,13 +66,35 @@ class Machine(ABC):
         if self.credit < 0:
             raise ValueError("copies of a value that is used before")
 
+    def call(self, function: Any, arguments: Any, *, new: bool = False) -> Any:
+        """The result of a function or class that was found; `new`: an object without a call of its `__init__`."""
+        if not isinstance(arguments, tuple):
+            raise ValueError("arguments that are no tuple")
+        if not callable(function):
+            raise ValueError(f"a call of a {type(function).__name__}")
+        self.spend(len(arguments))
+        if new and isinstance(function, type):
+            return function.__new__(function, *arguments)
+        if refusal := getattr(function, "refusal", None):
+            raise refusal
+        return function(*arguments)
+
+    def build(self, value: Any, state: Any) -> None:
+        """Set the state of an object."""
+        if isinstance(value, Placeholder):
+            value.state = state
+        elif not isinstance(value, dict):  # whose attributes, such as `_metadata`, are left out
+            raise ValueError(f"a state of a {type(value).__name__}")
+
     def execute(self, file: BinaryIO) -> Any:
         """The object of the pickle that begins at the position of the file, which moves behind it.
 
         Raises:
-            ValueError: it is damaged or refused; and what the methods of the subclass raise.
+            ValueError: it is damaged or refused; `InputError` for a name that could run code.
         """
-        self.stack, self.memo, self.credit = [], {}, 0
+        self.stack: list[Any] = []
+        self.memo: dict[int, Any] = {}
+        self.credit = 0
         try:
             for count, (opcode, argument, _) in enumerate(pickletools.genops(file)):
                 if count == MAX_OPCODES:
@@ -104,10 +131,7 @@ class Machine(ABC):
             module, attribute = argument.split(" ", 1) if name == "GLOBAL" else self._taken(2)
             stack.append(self._global(module, attribute))
         elif name in ("REDUCE", "NEWOBJ"):
-            function, arguments = self._taken(2)
-            if not isinstance(arguments, tuple):
-                raise ValueError("arguments that are no tuple")
-            stack.append((self.make if name == "NEWOBJ" else self.call)(function, arguments))
+            stack.append(self.call(*self._taken(2), new=name == "NEWOBJ"))
         elif name == "BUILD":
             state = stack.pop()
             self.build(stack[-1], state)
@@ -157,6 +181,21 @@ class Machine(ABC):
             raise ValueError("a global whose name is no text")
         module, attribute = NAME_MAPPING.get((module, attribute), (module, attribute))  # of Python 2
         return self.find(f"{IMPORT_MAPPING.get(module, module)}.{attribute}")
+
+    def _dict(self, values: Any = ()) -> dict[Any, Any]:
+        self.spend(len(values))
+        pairs = values.items() if isinstance(values, dict) else values
+        return {checked_key(key): value for key, value in pairs}
+
+    def _set_of(self, values: Any = ()) -> set[Any]:
+        self.spend(len(values))
+        return set(map(checked_key, values))
+
+    def _encode(self, text: str, encoding: str = "") -> bytes:
+        if encoding != ENCODING:
+            raise ValueError(f"_codecs.encode with another encoding than {ENCODING}")
+        self.spend(len(text))
+        return text.encode(ENCODING)
 
 
 def checked_key(key: Any) -> Any:

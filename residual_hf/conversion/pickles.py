@@ -13,7 +13,7 @@ import math
 import pickle
 import re
 import zipfile
-from collections.abc import Callable
+from abc import abstractmethod
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -25,7 +25,6 @@ from residual_hf.base.files import expanded
 from residual_hf.model.options import shortened
 
 from .pickle_machine import Machine, checked_key
-from .placeholders import Placeholder, stand_in
 
 STORAGE = re.compile(r"torch\.(?:cuda\.)?(\w+)Storage|torch\.storage\.(\w+)Storage")
 DTYPE = re.compile(r"torch\.(bool|u?int\d+|b?float\d+)")
@@ -44,8 +43,6 @@ STORED = {
 }
 ZIP = b"PK\x03\x04"
 MAGIC, VERSION = 0x1950A86A20F9469CFC6C, 1001  # of the files of PyTorch before 1.6
-ENCODING = "latin1"  # by which protocol 2 writes bytes
-MAX_NAMES = 1_000
 MAX_DIMENSIONS = 64
 
 
@@ -81,62 +78,28 @@ class _Reader(Machine):
     """Executes the pickle of a checkpoint; a subclass knows where its storages are."""
 
     def __init__(self, path: Path, file: BinaryIO):
-        super().__init__()
-        self.path, self.file, self.size = path, file, path.stat().st_size
-        self.found: dict[str, Any] = {}
+        super().__init__(path)
+        self.file, self.size = file, path.stat().st_size
         self.storages: dict[str, Tensor] = {}
-        self.functions: dict[str, Callable[..., Any]] = {
-            "collections.OrderedDict": self._dict,
-            "collections.defaultdict": lambda *arguments: {},
-            "collections.Counter": self._dict,
-            "builtins.set": self._set_of,
-            "builtins.complex": complex,
-            "_codecs.encode": self._encode,
+        self.functions |= {
             "torch.Size": self._size,
             "torch.device": lambda name, *more: name,
-            "torch.nn.parameter.Parameter": self._parameter,
-            "torch._utils._rebuild_parameter": self._parameter,
+            "torch.nn.parameter.Parameter": lambda data, *more: data,
+            "torch._utils._rebuild_parameter": lambda data, *more: data,
             "torch._utils._rebuild_tensor": self._tensor,
             "torch._utils._rebuild_tensor_v2": self._tensor,
             "torch._utils._rebuild_tensor_v3": self._typed_tensor,
         }
 
+    @abstractmethod
     def storage(self, key: str, dtype: torch.dtype, size: int) -> bytearray:
         """The bytes of a storage, read now or later."""
-        raise NotImplementedError
 
     def find(self, name: str) -> Any:
-        if name in self.functions:
-            return self.functions[name]
         if (storage := STORAGE.fullmatch(name)) and (storage[1] or storage[2]) in STORED:
             return STORED[storage[1] or storage[2]]
-        if DTYPE.fullmatch(name) and isinstance(
-            dtype := getattr(torch, name.removeprefix("torch."), None), torch.dtype
-        ):
-            return dtype
-        if name not in self.found:
-            self.found[name] = stand_in(name, self.path)
-            if len(self.found) > MAX_NAMES:
-                raise ValueError(f"the pickle names more than {MAX_NAMES:,} classes, a checkpoint has fewer")
-        return self.found[name]
-
-    def call(self, function: Any, arguments: tuple) -> Any:
-        if not callable(function):
-            raise ValueError(f"a call of a {type(function).__name__}")
-        self.spend(len(arguments))
-        return function(*arguments)
-
-    def make(self, cls: Any, arguments: tuple) -> Any:
-        if not isinstance(cls, type):
-            return self.call(cls, arguments)
-        self.spend(len(arguments))
-        return cls.__new__(cls, *arguments)
-
-    def build(self, value: Any, state: Any) -> None:
-        if isinstance(value, Placeholder):
-            value.state = state
-        elif not isinstance(value, dict):  # whose attributes, such as `_metadata`, are left out
-            raise ValueError(f"a state of a {type(value).__name__}")
+        dtype = getattr(torch, name.removeprefix("torch."), None) if DTYPE.fullmatch(name) else None
+        return dtype if isinstance(dtype, torch.dtype) else super().find(name)
 
     def load(self, identity: Any) -> Any:
         kind, dtype, key, _, size, *view = identity
@@ -170,27 +133,9 @@ class _Reader(Machine):
             raise ValueError("a tensor without a type")
         return self._tensor(storage.view(dtype), offset, size, stride)
 
-    def _parameter(self, data: Tensor, *more: Any) -> Tensor:
-        return data
-
-    def _dict(self, values: Any = ()) -> dict[Any, Any]:
-        self.spend(len(values))
-        pairs = values.items() if isinstance(values, dict) else values
-        return {checked_key(key): value for key, value in pairs}
-
-    def _set_of(self, values: Any = ()) -> set[Any]:
-        self.spend(len(values))
-        return set(map(checked_key, values))
-
     def _size(self, values: Any = ()) -> tuple[Any, ...]:
         self.spend(len(values))
         return tuple(values)
-
-    def _encode(self, text: str, encoding: str = "") -> bytes:
-        if encoding != ENCODING:
-            raise ValueError(f"_codecs.encode with another encoding than {ENCODING}")
-        self.spend(len(text))
-        return text.encode(ENCODING)
 
 
 class _ZipReader(_Reader):

@@ -27,29 +27,21 @@ CHARACTERS = 100  # of a text in the settings, that count as a value
 
 
 class Placeholder:
-    """Replaces an object whose class is not loaded: the class's name `origin`, its arguments and its state."""
+    """Replaces an object whose class is not loaded: the class's name `origin`, its arguments and its state.
+
+    `refusal`: the error of a call of the class, if it is of an unknown package, of which objects may only be built.
+    """
 
     origin = ""
+    refusal: InputError | None = None
     arguments: tuple[Any, ...]
     state: Any
 
-    def __new__(cls, *args: Any, **kwargs: Any) -> Placeholder:
+    def __new__(cls, *args: Any) -> Placeholder:
         made = super().__new__(cls)
         made.arguments = args
         made.state = {}
         return made
-
-    def __setstate__(self, state: Any) -> None:
-        self.state = state
-
-
-class _Reference(type):
-    """Class of placeholders for unknown packages. A pickle may name them and build objects, but not call them."""
-
-    refusal: InputError
-
-    def __call__(cls, *args: Any, **kwargs: Any) -> Any:
-        raise cls.refusal
 
 
 def to_plain(value: Any) -> Any:
@@ -62,22 +54,19 @@ def to_plain(value: Any) -> Any:
     return _resolve(plain, plain)
 
 
-def _refusal(path: Path, name: str) -> InputError:
-    return InputError(
+def stand_in(name: str, path: Path) -> type:
+    """A class of placeholders. Raises `InputError` for what does not belong in a checkpoint."""
+    refusal = InputError(
         f"{path}: the pickle names {name}, which could run code or take all memory. It was refused and nothing was "
         "run. Supported are tensors, plain containers and configuration objects (argparse, OmegaConf, fairseq)"
     )
-
-
-def stand_in(name: str, path: Path) -> type:
-    """A class of placeholders. Raises `InputError` for what does not belong in a checkpoint."""
     package = name.partition(".")[0]
     is_plug_in = package not in ("torch", "numpy") and package not in sys.stdlib_module_names
     is_listed = STUBBED.fullmatch(name)
     if not (is_listed or is_plug_in):
-        raise _refusal(path, name)
-    make_class = type if is_listed else _Reference
-    return make_class(name.rpartition(".")[2], (Placeholder,), {"origin": name, "refusal": _refusal(path, name)})
+        raise refusal
+    fields = {"origin": name, "refusal": None if is_listed else refusal}
+    return type(name.rpartition(".")[2], (Placeholder,), fields)
 
 
 class _Settings:

@@ -84,7 +84,7 @@ class CTranslate2Target:
 
     def write_shortlist(self, shortlist: Shortlist, model: Model, tokenizer: Any, folder: Path) -> None:
         """Write a vocabulary mapping: lines of a source token, a tab and target tokens; no source token: of all."""
-        source, target = vocabularies(tokenizer, model.config.vocab_size, model.config.decoder_vocab_size)
+        source, target = vocabularies(tokenizer, model.config)
         lists = zip(["", *source], [shortlist.frequent, *shortlist.candidates], strict=True)
         lines = (f"{token}\t{' '.join(target[i] for i in ids if i >= 0)}\n" for token, ids in lists)
         write_atomically(folder / "vmap.txt", "".join(lines))
@@ -93,20 +93,16 @@ class CTranslate2Target:
         """Greedy translations of at most `limit` tokens by the exported model; a decoder alone continues texts."""
         import ctranslate2
 
+        source_tokens, target_tokens = vocabularies(tokenizer, model.config)
+        texts = [[source_tokens[i] for i in source] for source in sources]
         if not model.config.is_encoder_decoder:
-            tokens, _ = vocabularies(tokenizer, model.config.vocab_size, model.config.vocab_size)
             results = ctranslate2.Generator(str(folder), compute_type="default").generate_batch(
-                [[tokens[i] for i in source] for source in sources],
-                max_batch_size=32,
-                max_length=limit,
-                include_prompt_in_result=False,
+                texts, max_batch_size=32, max_length=limit, include_prompt_in_result=False
             )
             return [result.sequences_ids[0] for result in results]
-        sizes = model.config.vocab_size, model.config.decoder_vocab_size
-        source_tokens, target_tokens = vocabularies(tokenizer, *sizes)
         ids = {token: number for number, token in enumerate(target_tokens)}
         results = ctranslate2.Translator(str(folder), compute_type="default").translate_batch(
-            [[source_tokens[i] for i in source] for source in sources],
+            texts,
             beam_size=1,
             max_batch_size=32,
             min_decoding_length=0,
@@ -124,13 +120,20 @@ def save_spec(model: Model, tokenizer: Any, folder: Path, *, quantization: str |
     except ValueError as error:  # a scale of 0, or one that no norm can take
         raise InputError(str(error)) from error
     config, is_alone = model.config, not model.config.is_encoder_decoder
-    external = {"external_pre_post_encoder_layers": config.stack_ln_mode("decoder") in PRE_AND_POST}
-    options = options_alone(model) if is_alone else external
+    options: dict[str, Any] = {"external_pre_post_encoder_layers": config.stack_ln_mode("decoder") in PRE_AND_POST}
+    if is_alone:
+        options = {
+            "with_encoder_attention": False,
+            "ffn_glu": config.gated_ffn,
+            "no_final_norm": not config.final_norm,
+        }
+        if config.position_embedding_type == "rotary":
+            options |= {"rotary_dim": 0, "rotary_interleave": False, "rotary_base": config.rope_theta}
     decoder = stack_spec(model, "decoder", transformer_spec.TransformerDecoderSpec, **options)
     decoder.projection.weight = array(model.output_weight)
     if model.lm_head.bias is not None:
         decoder.projection.bias = array(model.lm_head.bias)
-    source_tokens, target_tokens = vocabularies(tokenizer, config.vocab_size, config.decoder_vocab_size)
+    source_tokens, target_tokens = vocabularies(tokenizer, config)
     if is_alone:
         spec: Any = transformer_spec.TransformerDecoderModelSpec(decoder)
         spec.register_vocabulary(target_tokens)
@@ -148,16 +151,6 @@ def save_spec(model: Model, tokenizer: Any, folder: Path, *, quantization: str |
     spec.validate()
     spec.optimize(quantization=quantization)
     spec.save(str(folder))
-
-
-def options_alone(model: Model) -> dict[str, Any]:
-    """Options of the specification of a decoder alone."""
-    config = model.config
-    options: dict[str, Any] = {"with_encoder_attention": False, "ffn_glu": config.gated_ffn}
-    options["no_final_norm"] = not config.final_norm
-    if config.position_embedding_type == "rotary":
-        options |= {"rotary_dim": 0, "rotary_interleave": False, "rotary_base": config.rope_theta}
-    return options
 
 
 def stack_spec(model: Model, name: str, make: Callable[..., Any], **options: Any) -> Any:
@@ -245,17 +238,19 @@ def array(tensor: Tensor) -> np.ndarray:
     return tensor.detach().float().cpu().contiguous().numpy().copy()
 
 
-def vocabularies(tokenizer: Any, source_size: int, target_size: int) -> tuple[list[str], list[str]]:
+def vocabularies(tokenizer: Any, config: ResidualConfig) -> tuple[list[str], list[str]]:
     """The tokens of source and target; rows of the embeddings without a token get a name that no text has."""
+    source: Sequence[str | None]
+    target: Sequence[str | None]
     if (target_ids := separate_target_vocabulary(tokenizer)) is not None:
         names = [{number: token for token, number in ids.items()} for ids in (tokenizer.encoder, target_ids)]
         source, target = ([found.get(row) for row in range(max(found) + 1)] for found in names)
-        return complete(source, source_size), complete(target, target_size)
-    own = {"use_source_tokenizer": True} if hasattr(tokenizer, "target_vocab_size") else {}
-    counts = len(tokenizer), getattr(tokenizer, "target_vocab_size", len(tokenizer))
-    source = tokenizer.convert_ids_to_tokens(list(range(counts[0])), **own)
-    target = tokenizer.convert_ids_to_tokens(list(range(counts[1])))
-    return complete(source, source_size), complete(target, target_size)
+    else:
+        own = {"use_source_tokenizer": True} if hasattr(tokenizer, "target_vocab_size") else {}
+        source = tokenizer.convert_ids_to_tokens(list(range(len(tokenizer))), **own)
+        count = getattr(tokenizer, "target_vocab_size", len(tokenizer))
+        target = tokenizer.convert_ids_to_tokens(list(range(count)))
+    return complete(source, config.vocab_size), complete(target, config.decoder_vocab_size)
 
 
 def complete(tokens: Sequence[str | None], size: int) -> list[str]:

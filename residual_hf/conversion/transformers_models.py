@@ -34,8 +34,7 @@ from residual_hf.hub.plain_card import save_with_card
 from residual_hf.model.configuration_residual import ResidualConfig
 from residual_hf.model.connections import STACKS
 from residual_hf.model.embeddings import SinusoidalPositions, build_positions
-from residual_hf.model.modeling_residual import ResidualForConditionalGeneration
-from residual_hf.model.modeling_speech import ResidualForSpeechSeq2Seq
+from residual_hf.model.modeling_residual import ResidualForConditionalGeneration, ResidualForSpeechSeq2Seq
 from residual_hf.model.translation_inputs import languages_of
 
 from .fairseq import convert_fairseq_state_dict
@@ -114,20 +113,8 @@ def from_transformers(
     return converted.to(model.device).train(model.training)
 
 
-def convert_transformers(
-    name: str | os.PathLike,
-    output_dir: str | os.PathLike,
-    overwrite: bool = False,
-    *,
-    decoder_start_token_id: int | None = None,
-) -> Path:
+def convert_transformers(name: str | os.PathLike, output_dir: str | os.PathLike, overwrite: bool = False) -> Path:
     """Convert a folder or Hub name with `from_transformers` and save the model with its tokenizer.
-
-    Args:
-        name: folder, or name on the Hub.
-        output_dir: folder to write.
-        overwrite: replace an output folder that exists.
-        decoder_start_token_id: see `from_transformers`.
 
     Raises:
         InputError: see `from_transformers`; also for a model or tokenizer that cannot be loaded, or an output folder
@@ -138,9 +125,7 @@ def convert_transformers(
     model = load_model(name)
     tokenizer = load(AutoTokenizer, name)
     source_lang, target_lang = languages_of(model.config, tokenizer)
-    converted = from_transformers(
-        model, source_lang=source_lang, target_lang=target_lang, decoder_start_token_id=decoder_start_token_id
-    )
+    converted = from_transformers(model, source_lang=source_lang, target_lang=target_lang)
     origin = f"The weights are converted from the {type(model).__name__} {name}."
     if converted.config.reads_speech:
         tokenizer = load(AutoProcessor, name)

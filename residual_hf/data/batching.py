@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from residual_hf.base.errors import InputError
+from residual_hf.base.errors import InputError, InputSettings
 from residual_hf.model.embeddings import shift_tokens_right
+from residual_hf.model.options import option
 
 from .encoding import IGNORED, EncodedCorpus, Lengths
 
@@ -160,8 +161,8 @@ def evaluation_batches(corpus: EncodedCorpus, max_tokens: int) -> list[list[int 
     return list(TokenBudgetSampler(corpus.source_lengths, corpus.target_lengths, budget, shuffle=False))
 
 
-@dataclass
-class Seq2SeqCollator:
+@dataclass(frozen=True)
+class Seq2SeqCollator(InputSettings):
     """Turns features `{"input_ids": [...], "labels": [...]}` into the tensors of a model.
 
     Returns int64 tensors, padded on the right to the longest row of the batch: `input_ids` and `attention_mask`
@@ -178,21 +179,13 @@ class Seq2SeqCollator:
         max_length: do not pad beyond this length, the positions of the model.
 
     Raises:
-        InputError: no features, or `labels` in some features only.
+        InputError: a number below its minimum, no features, or `labels` in some features only.
     """
 
-    pad_token_id: int
-    decoder_start_token_id: int | None
-    pad_to_multiple_of: int | None = None
+    pad_token_id: int = option(minimum=0)
+    decoder_start_token_id: int | None = option(minimum=0)
+    pad_to_multiple_of: int | None = option(None, minimum=1)
     max_length: int | None = None
-
-    def __post_init__(self) -> None:
-        ids = {"pad_token_id": self.pad_token_id, "decoder_start_token_id": self.decoder_start_token_id or 0}
-        for name, value in ids.items():
-            if value is None or value < 0:
-                raise InputError(f"{name}: {value} given, must be a token id of the vocabulary")
-        if self.pad_to_multiple_of is not None and self.pad_to_multiple_of < 1:
-            raise InputError(f"pad_to_multiple_of: {self.pad_to_multiple_of} given, must be at least 1")
 
     def __call__(self, features: Sequence[Mapping[str, Any]]) -> dict[str, torch.Tensor]:
         if not features:

@@ -41,11 +41,8 @@ class CleaningReport:
         if self.kept < self.pairs / 2:
             examples = ", ".join(f"{reason}: pair {numbers[0]}" for reason, numbers in self.examples.items())
             logger.warning(
-                "%s: more than half of the pairs were dropped by data.cleaning (%s; for example %s): check its "
-                "limits, and that the lines of both sides are aligned",
-                corpus,
-                self,
-                examples,
+                f"{corpus}: more than half of the pairs were dropped by data.cleaning ({self}; for example "
+                f"{examples}): check its limits, and that the lines of both sides are aligned"
             )
 
     def __str__(self) -> str:

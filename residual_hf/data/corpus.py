@@ -57,8 +57,7 @@ class ParallelCorpus(Sequence):
     def __getitem__(self, index: int | slice) -> Any:
         """A pair, or for a slice a `ParallelCorpus`."""
         if isinstance(index, slice):
-            raw = None if self.raw_targets is None else self.raw_targets[index]
-            return replace(self, sources=self.sources[index], targets=self.targets[index], raw_targets=raw)
+            return self.select(range(len(self))[index])
         return self.sources[index], self.targets[index]
 
     def __iter__(self) -> Iterator[Pair]:

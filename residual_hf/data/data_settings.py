@@ -27,6 +27,11 @@ SPEC_AUGMENT = {"lb": (1, 27, 1, 100), "ld": (2, 27, 2, 100)}
 TOKENIZER_KINDS = ("bpe", "byte_bpe", "unigram", "pretokenized")
 
 
+def movable(help: str) -> Any:
+    """A field for a file or folder that may be another one in a resumed run, if its content is the same."""
+    return option(None, may_change=True, help=help)
+
+
 @dataclass(frozen=True)
 class CorpusSpec(InputSettings):
     """Location and format of a corpus.
@@ -47,35 +52,23 @@ class CorpusSpec(InputSettings):
         **{name.removeprefix("."): "file" for name in PAIR_FILES if name not in (".tsv", ".jsonl")},
     }
 
-    text: str | Path | None = option(
-        None, may_change=True, help="language models: text file, in which a blank line ends a document"
-    )
+    text: str | Path | None = movable("language models: text file, in which a blank line ends a document")
     text_column: str | None = option(None, help="language models: key of the text in `jsonl` or `dataset`")
-    source: str | Path | None = option(None, may_change=True, help="text file with one sentence per line")
-    target: str | Path | None = option(
-        None, may_change=True, help="text file with the translation of each line of `source`"
+    source: str | Path | None = movable("text file with one sentence per line")
+    target: str | Path | None = movable("text file with the translation of each line of `source`")
+    file: str | Path | None = movable(
+        f"file of pairs in the format that its name ends in: {', '.join(PAIR_FILES)}; see below"
     )
-    file: str | Path | None = option(
-        None,
-        may_change=True,
-        help=f"file of pairs in the format that its name ends in: {', '.join(PAIR_FILES)}; see below",
+    tsv: str | Path | None = movable(
+        "tab-separated file with columns source and target; for more columns set `source_column`"
     )
-    tsv: str | Path | None = option(
-        None,
-        may_change=True,
-        help="tab-separated file with columns source and target; for more columns set `source_column`",
+    jsonl: str | Path | None = movable(
+        'one object per line: `{"en": ..., "de": ...}`, or these in `{"translation": ...}`, or with the keys '
+        "`source_column` and `target_column`"
     )
-    jsonl: str | Path | None = option(
-        None,
-        may_change=True,
-        help='one object per line: `{"en": ..., "de": ...}`, or these in `{"translation": ...}`, or with the keys '
-        "`source_column` and `target_column`",
-    )
-    audio_folder: str | Path | None = option(
-        None,
-        may_change=True,
-        help="speech recognition: folder of audio files with their texts, in LibriSpeech's `*.trans.txt`, or in "
-        "`x.txt` beside `x.wav`",
+    audio_folder: str | Path | None = movable(
+        "speech recognition: folder of audio files with their texts, in LibriSpeech's `*.trans.txt`, or in "
+        "`x.txt` beside `x.wav`"
     )
     dataset: str | Path | None = option(
         None, help="name on the Hub or local folder of a data set of the `datasets` library; columns as in `jsonl`"
@@ -99,9 +92,7 @@ class CorpusSpec(InputSettings):
     weight: float | None = option(
         None, above=0, help="relative share of the training pairs; set it for all training corpora or for none"
     )
-    raw_target: str | Path | None = option(
-        None, may_change=True, help="text file with the references before tokenization, for sacreBLEU"
-    )
+    raw_target: str | Path | None = movable("text file with the references before tokenization, for sacreBLEU")
 
     def check(self) -> None:
         single = ("tsv", "jsonl", "dataset", "text", "file", "audio_folder")
@@ -347,11 +338,9 @@ class DataSettings(InputSettings):
         help="speech recognition: mask random frequencies and times of training recordings by a policy of "
         "SpecAugment, as in fairseq: `lb` one band and one stretch, `ld` two of each",
     )
-    features: str | Path | None = option(
-        None,
-        may_change=True,
-        help="speech recognition: folder of the features that were computed, which runs can share; default: `cache` "
-        "in the folder of the run",
+    features: str | Path | None = movable(
+        "speech recognition: folder of the features that were computed, which runs can share; default: `cache` "
+        "in the folder of the run"
     )
 
     def check(self) -> None:

@@ -1,13 +1,87 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
-"""Names of languages, for people and of language detectors."""
+"""Names of languages, for people and of detectors, and the codes that NLLB, M2M100 and mBART add to a text."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Collection
 from functools import lru_cache
+from typing import Any
 
 from babel import Locale, UnknownLocaleError
+from babel.core import get_global
+
+from residual_hf.base.errors import InputError
+
+from .data_settings import DataSettings
+
+CODE = re.compile(r"[a-z]{2,3}_[A-Z][A-Za-z]{1,3}")
+"""Such as `deu_Latn` or `de_DE`."""
+
+
+def adds_codes(tokenizer: Any) -> bool:
+    """Whether a tokenizer adds the codes of `src_lang` and `tgt_lang` to texts."""
+    return hasattr(tokenizer, "_build_translation_inputs")
+
+
+def codes_of(tokenizer: Any) -> dict[str, int]:
+    """The ids of the languages of a tokenizer by their codes."""
+    named = getattr(tokenizer, "lang_code_to_token", None)  # `__de__` for `de` of M2M100
+    tokens = named or {token: token for token in tokenizer.get_vocab() if CODE.fullmatch(token)}
+    return {code: tokenizer.convert_tokens_to_ids(token) for code, token in tokens.items()}
+
+
+def set_languages(tokenizer: Any, data: DataSettings, where: str) -> None:
+    """Let a tokenizer that adds codes add those of the one pair of languages of a recipe, also when it is saved.
+
+    Raises `InputError` that begins with `where` for several pairs, tags, and a language that it does not have.
+    """
+    specs = [*data.train, *data.valid, *(data.test or ())]
+    pairs = sorted({(str(spec.source_lang), str(spec.target_lang)) for spec in specs})
+    given = {"data.bidirectional": data.bidirectional, "data.language_tags": data.language_tags}
+    given[f"the languages {', '.join(map(' to '.join, pairs))}"] = len(pairs) > 1
+    if wrong := [name for name, value in given.items() if value]:
+        raise InputError(
+            f"{where}: a {type(tokenizer).__name__}, which adds codes of languages, is only supported for one pair of "
+            f"languages without tags, not with {wrong[0]}"
+        )
+    known = list(codes_of(tokenizer))
+    for name, language in zip(("src_lang", "tgt_lang"), pairs[0], strict=True):
+        code = code_of(language, known)
+        if code is None:
+            near = [code for code in known if _parts(code)[0] == _parts(language)[0]] or known
+            raise InputError(f"{where}: no code for the language {language!r}; it has {', '.join(near)}")
+        setattr(tokenizer, name, code)
+
+
+def code_of(language: str, known: list[str]) -> str | None:
+    """The code for a language: the same, or the only one of that language in that or its usual script or region."""
+    if language in known:
+        return language
+    code, detail = _parts(language)
+    found = [other for other in known if _parts(other)[0] == code]
+    usual = get_global("likely_subtags").get(code, "").split("_")[1:]
+    for details in ([detail.title(), detail.upper()], *([part] for part in usual if not detail)):
+        fitting = [other for other in found if _parts(other)[1] in details]
+        if len(fitting) == 1:
+            return fitting[0]
+    return found[0] if len(found) == 1 and not detail else None
+
+
+def _parts(code: str) -> tuple[str, str]:
+    """Language by its shortest code, and script or region: `("de", "Latn")` for `deu_Latn`."""
+    language, _, detail = code.replace("-", "_").partition("_")
+    return get_global("language_aliases").get(language, language), detail
+
+
+def target_code(tokenizer: Any) -> int | None:
+    """The id of the code that is the first token of a translation; None for a tokenizer that adds none."""
+    return codes_of(tokenizer)[tokenizer.tgt_lang] if adds_codes(tokenizer) and tokenizer.tgt_lang else None
+
+
+def begins_with_code(tokenizer: Any) -> bool:
+    """Whether labels begin with the code of their language; else, as in mBART, the decoder starts with it."""
+    return tokenizer(text_target="a")["input_ids"][0] == target_code(tokenizer)
 
 
 def language_name(code: str) -> str:
@@ -42,3 +116,9 @@ def detected_as(code: str, labels: Collection[str]) -> str:
         return language if language in labels else Locale.parse(language).language
     except (UnknownLocaleError, ValueError):
         return language
+
+
+def language_tag(code: str) -> str:
+    """A code as documents name it (BCP 47): `de-DE` for `de_DE`, `zh-Hans` for `zho_Hans`, `en` for `en_XX`."""
+    language, *more = re.split("[-_]", code)
+    return "-".join([detected_as(language, ()), *(part for part in more if part not in ("Latn", "XX"))])

@@ -25,6 +25,7 @@ IN_NAME = re.compile(r"(?:^|[._-])([a-z]{2,3})[-_]([a-z]{2,3})$")
 HEADERS = ({"source", "src"}, {"target", "tgt"})
 """Names of columns besides the languages."""
 LARGEST_PO = 64 * 2**20  # bytes; polib reads a file as a whole
+OPEN_TEXT = re.compile(r'^[ \t]*(?:msg[\w\[\]]+[ \t]*)?"(?:[^"\\\r\n]|\\.)*$', re.MULTILINE)
 LARGEST_WORKBOOK = 256 * 2**20  # bytes, unpacked; openpyxl reads the texts of all cells
 UNTRANSLATED = ("new", "needs-translation", "initial")
 """States of XLIFF targets that are not translations."""
@@ -56,7 +57,7 @@ def languages_in(path: Path) -> Sequence[str]:
     """Source and target language that a file of pairs names in itself or in its name; all that it names if more."""
     spec = CorpusSpec(file=path)
     if spec.file_format == ".tmx":
-        found = [language for language, _ in next(_variants(path), ())]
+        found = list(dict.fromkeys(language for language, _ in next(_variants(path), ())))
     elif spec.file_format in (".xlf", ".xliff"):
         found = [language or "" for _, languages in islice(_units(path), 1) for language in languages]
     elif spec.file_format == ".po":
@@ -160,13 +161,8 @@ def _units(path: Path) -> Iterator[tuple[Any, tuple[str | None, str | None]]]:
     with open_binary(path) as file:
         for unit in xml_elements(file, str(path), ("trans-unit", "segment")):
             of_file, root = next(unit.iterancestors("{*}file"), unit), unit.getroottree().getroot()
-            yield (
-                unit,
-                (
-                    of_file.get("source-language") or root.get("srcLang"),
-                    of_file.get("target-language") or root.get("trgLang"),
-                ),
-            )
+            source = of_file.get("source-language") or root.get("srcLang")
+            yield unit, (source, of_file.get("target-language") or root.get("trgLang"))
 
 
 def _po(spec: CorpusSpec) -> Iterator[Pair]:
@@ -188,7 +184,10 @@ def read_po(path: Path) -> Any:
     if (size := path.stat().st_size) > LARGEST_PO:
         raise InputError(f"{path}: has {size:,} bytes, must have at most {LARGEST_PO:,}")
     try:
-        return polib.pofile(str(path))
+        catalogue = polib.pofile(str(path))
+        if open_text := OPEN_TEXT.search(path.read_text(catalogue.encoding)):  # whose last letter polib takes off
+            raise ValueError(f"a text without its end: {open_text[0][:80]}")
+        return catalogue
     except (OSError, ValueError, LookupError) as error:  # its own errors, UTF-8, an unknown encoding
         raise InputError(f"{path}: cannot be read as a PO file: {error}") from error
 
@@ -210,6 +209,11 @@ def _table(spec: CorpusSpec) -> Iterator[Pair]:
             raise InputError(
                 f"{spec.file}: row {number} has {len(row)} columns, but columns {source + 1} and {target + 1} are to "
                 "be read"
+            )
+        if spec.file_format == ".csv" and any(row[len(first) :]):
+            raise InputError(
+                f"{spec.file}: row {number} has {len(row)} columns, but the first row has {len(first)}; text with a "
+                "delimiter must be in double quotes"
             )
         if any(row):
             yield row[source], row[target]

@@ -159,20 +159,16 @@ class PairReader:
     def _rows_as_pairs(self) -> Iterator[Pair]:
         spec = self.spec
         if spec.source is not None:
-            yield from _aligned(*self._files)
-            return
+            return _aligned(*self._files)
         if spec.text is not None:
-            yield from ((line, line) for line in self._files[0])
-            return
+            return ((line, line) for line in self._files[0])
         if spec.audio_folder is not None:
-            yield from islice(folder_pairs(expanded(spec.audio_folder)), self._rows, None)
-            return
+            return islice(folder_pairs(expanded(spec.audio_folder)), self._rows, None)
         if spec.file is not None and not spec.is_jsonl:
-            yield from islice(pairs_of_file(spec), self._rows, None)
-            return
+            return islice(pairs_of_file(spec), self._rows, None)
         parse = tsv_pair if spec.tsv is not None else json_pair if spec.is_jsonl else record_pair
-        for row in self._files[0] if self._files else self._dataset_rows():
-            yield parse(row, spec, self.location(self._rows + 1))
+        rows = self._files[0] if self._files else self._dataset_rows()
+        return (parse(row, spec, self.location(self._rows + 1)) for row in rows)
 
     def _dataset_rows(self) -> Iterator[Any]:
         if self._dataset is None:
@@ -183,7 +179,8 @@ class PairReader:
         audio = [name for name, feature in (self._dataset.features or {}).items() if is_audio(feature)]
         try:
             for number, row in enumerate(rows, self._rows):
-                yield row | {name: _name_of_audio(row[name], number) for name in audio} if audio else row
+                names = {name: f"{number}:{Path(row[name]['path'] or '').name}" for name in audio if row[name]}
+                yield row | names if audio else row
         except (ValueError, OSError, RuntimeError) as error:  # of pyarrow, of the network
             raise InputError(f"{self.spec.title}: cannot be read past row {self._rows}: {error}") from error
 
@@ -196,12 +193,13 @@ class PairReader:
 
 
 def count_rows(spec: CorpusSpec, most: float = math.inf) -> float:
-    """The rows that a pass over a corpus reads, or a number above `most`; infinite for a data set."""
-    if not spec.files:
-        return math.inf
-    if spec.file is None or spec.is_jsonl:
-        return count_lines(spec.files[0], most)
-    return sum(1 for _ in islice(pairs_of_file(spec), None if most == math.inf else int(most) + 1))
+    """The rows that a pass over a corpus reads at most, or a number above `most`; infinite for a data set."""
+    rows = math.inf
+    if spec.files and (spec.file is None or spec.is_jsonl):
+        rows = count_lines(spec.files[0], most)
+    elif spec.files:
+        rows = sum(1 for _ in islice(pairs_of_file(spec), None if most == math.inf else int(most) + 1))
+    return min(rows, spec.limit or math.inf)
 
 
 def locate_pair(spec: CorpusSpec, index: int, side: int) -> str:
@@ -226,22 +224,8 @@ def is_audio(feature: Any) -> bool:
     return getattr(feature, "_type", "") == "Audio" or (isinstance(feature, dict) and {*feature} == {"bytes", "path"})
 
 
-def _name_of_audio(stored: dict[str, Any] | None, row: int) -> str | None:
-    """The row of a recording and the name of its file, if it has one."""
-    return None if stored is None else f"{row}:{Path(stored['path'] or '').name}"
-
-
 def load_dataset_of(spec: CorpusSpec, streaming: bool) -> Any:
     """The data set of a corpus, with recordings as they are stored, `{"bytes": ..., "path": ...}`."""
-    from datasets import Audio
-
-    data = _load_dataset(spec, streaming)
-    for name in (name for name, feature in (data.features or {}).items() if isinstance(feature, Audio)):
-        data = data.cast_column(name, Audio(decode=False))
-    return data
-
-
-def _load_dataset(spec: CorpusSpec, streaming: bool) -> Any:
     import datasets
 
     name, folder = str(spec.dataset), expanded(str(spec.dataset))
@@ -250,12 +234,15 @@ def _load_dataset(spec: CorpusSpec, streaming: bool) -> Any:
             data = datasets.load_from_disk(str(folder))
             if spec.split not in ("train", str(data.split)):  # "train" is the default
                 raise InputError(f"corpus.split: {spec.split!r} given, but {name} is a single saved data set")
-            return data
-        if (folder / "dataset_dict.json").is_file():
-            return datasets.load_from_disk(str(folder))[spec.split]
-        found = str(folder) if folder.is_dir() else name
-        return datasets.load_dataset(found, spec.dataset_config, split=spec.split, streaming=streaming)
+        elif (folder / "dataset_dict.json").is_file():
+            data = datasets.load_from_disk(str(folder))[spec.split]
+        else:
+            found = str(folder) if folder.is_dir() else name
+            data = datasets.load_dataset(found, spec.dataset_config, split=spec.split, streaming=streaming)
     except KeyError as error:
         raise InputError(f"corpus.split: {name} has no split {error}") from error
     except (ValueError, OSError, RuntimeError, datasets.exceptions.DatasetsError) as error:
         raise InputError(f"corpus.dataset: {spec.title} cannot be loaded: {error.__cause__ or error}") from error
+    for name in [name for name, feature in (data.features or {}).items() if isinstance(feature, datasets.Audio)]:
+        data = data.cast_column(name, datasets.Audio(decode=False))
+    return data

@@ -26,8 +26,8 @@ from .cleaning import CleaningReport, clean_corpus, pair_filter
 from .corpus import ParallelCorpus, numbered, read_parallel
 from .data_settings import CleaningSettings, DataSettings, TokenizerSettings
 from .encoding import EncodedCorpus, encode, encode_corpus
-from .language_codes import adds_codes, set_languages
 from .language_modeling import encode_chunks, encode_texts, pack
+from .language_names import adds_codes, set_languages
 from .marked_text import marked, marking_tokens, training_edits
 from .mixture import mixed_indices, mixing_probabilities
 from .multilingual import concatenate, directions, language_tag, tag_corpus, training_pairs
@@ -328,11 +328,8 @@ def mix(encoded: EncodedCorpus, sizes: Sequence[int], data: DataSettings, seed: 
     for spec, size, share in zip(data.train, sizes, shares, strict=True):
         if (used := round(share * sum(sizes))) < size:
             logger.warning(
-                "%s: only %d of %d training examples are used, the same in every epoch, because of weight or "
-                "temperature; with data.stream: true, all are read in turn",
-                spec.title,
-                used,
-                size,
+                f"{spec.title}: only {used} of {size} training examples are used, the same in every epoch, because of "
+                "weight or temperature; with data.stream: true, all are read in turn"
             )
     return encoded.select(mixed_indices(sizes, shares, seed))
 

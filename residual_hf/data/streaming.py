@@ -20,7 +20,7 @@ from .background import BackgroundCall
 from .batching import TokenBudgetSampler
 from .cleaning import CleaningReport, clean_corpus, pair_filter
 from .corpus import ParallelCorpus, numbered
-from .data_settings import MOVABLE, CorpusSpec, DataSettings
+from .data_settings import MOVABLE, DataSettings
 from .encoding import CHUNK, EncodedCorpus
 from .marked_text import training_edits
 from .mixture import mixing_probabilities
@@ -94,10 +94,10 @@ class StreamedBatches(IterableDataset):
         """The share of each corpus, and whether a block is one pass over all corpora."""
         corpora, temperature = self.data.train, self.data.temperature
         if len(corpora) == 1:
-            return [1.0], _lines(corpora[0], self._pairs) <= self._pairs
+            return [1.0], count_rows(corpora[0], self._pairs) <= self._pairs
         if weights := self.data.weights:
             return mixing_probabilities([1] * len(weights), weights), False
-        lines = [_lines(spec) for spec in corpora]
+        lines = list(map(count_rows, corpora))
         if math.inf in lines:
             unknown = corpora[lines.index(math.inf)]
             raise InputError(f"corpus.weight: missing for {unknown.title}, a data set of unknown size")
@@ -218,8 +218,3 @@ class StreamedBatches(IterableDataset):
                 yield training_pairs(chunk, self.data.bidirectional, self.data.language_tags, self._edited)
             self.dropped["empty"] += reader.skipped_empty
             reader.skipped_empty = 0
-
-
-def _lines(spec: CorpusSpec, most: float = math.inf) -> float:
-    """The lines that a pass over a corpus reads at most, or a number above `most`; infinite for a data set."""
-    return min(count_rows(spec, most), spec.limit or math.inf)

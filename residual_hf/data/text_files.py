@@ -165,13 +165,9 @@ def in_batches(texts: Iterable[str], characters: int = 1 << 20) -> Iterator[list
 def count_lines(path: Path, most: float = math.inf) -> int:
     """The number of lines of a text file, plain or compressed; stops reading soon after `most` of them."""
     lines, last = 0, b"\n"
-    with open(path, "rb") as raw:
-        file = _decompressed(raw, path)
-        try:
-            while lines <= most and (block := file.read(1 << 20)):
-                lines, last = lines + block.count(b"\n"), block[-1:]
-        except UNREADABLE as error:
-            raise _unreadable(path, error, f", cannot be read past line {lines}") from error
+    with open_binary(path) as file:
+        while lines <= most and (block := file.read(1 << 20)):
+            lines, last = lines + block.count(b"\n"), block[-1:]
     return lines + (last != b"\n")
 
 

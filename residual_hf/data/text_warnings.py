@@ -29,9 +29,8 @@ def warn_about_rare_placeholders(train: EncodedCorpus, tokenizer: PreTrainedToke
     found = int(np.isin(train.arrays["source_ids"], ids).sum())
     if found < FEW:
         logger.warning(
-            "data.placeholders: the training text has only %d placeholders, tags, addresses or numbers on both "
-            "sides: too few to learn that they come through unchanged",
-            found,
+            f"data.placeholders: the training text has only {found} placeholders, tags, addresses or numbers on both "
+            "sides: too few to learn that they come through unchanged"
         )
 
 
@@ -42,11 +41,8 @@ def warn_about_unknown_tokens(encoded: Mapping[str, EncodedCorpus], tokenizer: P
             share = float(np.mean(corpus.arrays[f"{side}_ids"] == tokenizer.unk_token_id))
             if share > MOST_UNKNOWN:
                 logger.warning(
-                    "data.%s: %.0f %% of the %s tokens are unknown to the tokenizer: the text must be segmented and "
-                    "normalized like the text that it was made from",
-                    name,
-                    100 * share,
-                    side,
+                    f"data.{name}: {100 * share:.0f} % of the {side} tokens are unknown to the tokenizer: the text "
+                    "must be segmented and normalized like the text that it was made from"
                 )
 
 
@@ -66,9 +62,6 @@ def warn_about_overlap(train: Iterable[ParallelCorpus], held_out: Mapping[str, S
     for split, own in pairs.items():
         if shared := len(own & found):
             logger.warning(
-                "data.%s: %d of %d pairs are also training pairs, which makes the scores too high: remove them from "
-                "the training corpora",
-                split,
-                shared,
-                len(own),
+                f"data.{split}: {shared} of {len(own)} pairs are also training pairs, which makes the scores too "
+                "high: remove them from the training corpora"
             )

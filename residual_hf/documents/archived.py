@@ -9,7 +9,7 @@ import zipfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from copy import copy
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from residual_hf.base.archives import open_archive, read_part
 from residual_hf.base.errors import InputError
@@ -22,14 +22,6 @@ from .office_open import paragraphs_of
 
 TEXT_NAMESPACE = "{urn:oasis:names:tc:opendocument:xmlns:text:1.0}"
 OPEN_DOCUMENT_TEXT = Dialect(("span", "a", "meta", "ruby", "ruby-base"), spaces=("s",), breaks=("tab", "line-break"))
-
-
-class Paragraph(Protocol):
-    """An element with the content of a block."""
-
-    block: Block
-
-    def write(self, block: Block) -> None: ...
 
 
 class OpenDocumentParagraph:
@@ -49,12 +41,12 @@ def open_document_paragraphs(tree: Any) -> Iterator[OpenDocumentParagraph]:
 WORD = r"word/(?:document|header|footer|footnotes|endnotes|comments|charts/chart|diagrams/data)\d*\.xml"
 SLIDES = r"ppt/(slides|notesSlides|charts|diagrams)/[^/]+\.xml"
 OPEN_DOCUMENT = r"(.+/)?(content|styles)\.xml"
-PARTS: dict[str, tuple[str, Callable[[Any], Iterable[Paragraph]]]] = {
+PARTS: dict[str, tuple[str, Callable[[Any], Iterable[Any]]]] = {
     ".docx": (WORD, paragraphs_of),
     ".pptx": (SLIDES, paragraphs_of),
     **dict.fromkeys((".odt", ".odp", ".ods"), (OPEN_DOCUMENT, open_document_paragraphs)),
 }
-"""By suffix: which files of the archive have text, and their paragraphs."""
+"""By suffix: which files of the archive have text, and their paragraphs, which have a `block` and can `write` one."""
 
 
 class ArchivedDocument(Document):

@@ -5,16 +5,18 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from residual_hf.base.errors import InputError
 from residual_hf.base.xml_reader import XML_SPACE, etree, local_name, read_xml
+from residual_hf.data.language_names import language_tag
 from residual_hf.data.pair_formats import UNTRANSLATED, XLIFF_INLINE, read_po
 from residual_hf.generation.markup import Block
 
 from .document import Document, has_text, read_bytes
-from .literal_text import marked, read_marks, write_marks
+from .literal_text import marked, marked_block, read_marks, write_marks
 from .mixed_content import Dialect, read_mixed, write_mixed
 
 EMPTY_MESSAGE = re.compile(
@@ -72,7 +74,8 @@ class XLIFFFile(Document):
         super().__init__(path)
         self._tree = read_xml(read_bytes(path), str(path))
         sources = [(unit, _source(unit)) for unit in self._untranslated()]
-        found = [(unit, read_mixed(each, XLIFF_TEXT, keeps_space=_keeps_space(each))) for unit, each in sources]
+        read = partial(read_mixed, dialect=XLIFF_TEXT)
+        found = [(unit, marked_block(read(each, keeps_space=_keeps_space(each)))) for unit, each in sources]
         self._units = [unit for unit, block in found if has_text(block)]
         self.blocks = [block for _, block in found if has_text(block)]
 
@@ -86,9 +89,11 @@ class XLIFFFile(Document):
                 yield unit
 
     def write(self, path: Path, blocks: Sequence[Block]) -> None:
-        root = self._tree.getroot()
-        if root.get("srcLang") and not root.get("trgLang") and self.target_lang and self._units:
-            root.set("trgLang", self.target_lang)  # without which targets are not allowed
+        root, target_lang = self._tree.getroot(), language_tag(self.target_lang or "")
+        for source, own in (("srcLang", "trgLang"), ("source-language", "target-language")):
+            for each in (root, *root.iter("{*}file")) if target_lang and self._units else ():
+                if each.get(source) and not each.get(own):
+                    each.set(own, target_lang)  # without which targets are not allowed in XLIFF 2
         for unit, block in zip(self._units, blocks, strict=True):
             source, target = _source(unit), unit.find("{*}target")
             if target is None:

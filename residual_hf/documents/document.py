@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from residual_hf.base.errors import InputError
+from residual_hf.data.language_names import language_tag
 from residual_hf.generation.checks import has_letters
 from residual_hf.generation.markup import Block
 
@@ -16,9 +17,10 @@ LARGEST_TEXT = 64 * 2**20
 
 
 class Document(ABC):
-    """A document that is read; `blocks` are to be translated. `target_lang`: what is written into it, if known."""
+    """A document that is read; `blocks` are to be translated. The languages are written into it if they are known."""
 
     blocks: Sequence[Block]
+    source_lang: str | None = None
     target_lang: str | None = None
 
     def __init__(self, path: Path):
@@ -27,6 +29,11 @@ class Document(ABC):
     @abstractmethod
     def write(self, path: Path, blocks: Sequence[Block]) -> None:
         """Write the document once, with translations in the places of `blocks`."""
+
+    def language(self, label: str) -> str:
+        """The tag of the target language for one of the source language; others stay."""
+        source, target, own = (language_tag(code or "") for code in (self.source_lang, self.target_lang, label))
+        return target if source and target and own.split("-")[0] == source.split("-")[0] else label
 
 
 def has_text(block: Block) -> bool:
@@ -51,13 +58,24 @@ def read_bytes(path: Path) -> bytes:
 
 
 def read_text(path: Path) -> str:
-    """A file of UTF-8, or UTF-16 with a byte order mark. Raises `InputError` for other bytes and like `read_bytes`."""
-    content = read_bytes(path)
+    """A file of text. Raises `InputError` like `decoded` and `read_bytes`."""
+    return decoded(read_bytes(path), str(path))[0]
+
+
+def decoded(content: bytes, where: str, named: str = "utf-8") -> tuple[str, str]:
+    """A text and its encoding: UTF-8, UTF-16 with a byte order mark, or the one that it names.
+
+    Raises `InputError` for other bytes and for NUL characters.
+    """
     encoding = "utf-16" if content[:2] in (b"\xff\xfe", b"\xfe\xff") else "utf-8"
     try:
         text = content.decode(encoding)
     except UnicodeDecodeError as error:
-        raise InputError(f"{path}: not {encoding.upper()} at byte {error.start + 1}") from error
+        encoding = named if encoding == "utf-8" else encoding
+        try:
+            text = content.decode(encoding)
+        except (UnicodeDecodeError, LookupError):
+            raise InputError(f"{where}: not {encoding.upper()} at byte {error.start + 1}") from error
     if "\0" in text:
-        raise InputError(f"{path}: has NUL characters, must be text")
-    return text
+        raise InputError(f"{where}: has NUL characters, must be text")
+    return text, encoding

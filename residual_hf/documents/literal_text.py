@@ -18,6 +18,13 @@ TAG = re.compile(rf"{placeholders.TAG.pattern}|<\d[\d:.]*>|\{{\\[^{{}}]*\}}")
 CODE = re.compile(f"({TAG.pattern}|{PLACEHOLDER.pattern})")
 DEEPEST = 100  # tags within each other; further ones are empty
 NAME = re.compile(r"</?([A-Za-z][\w:-]*)")
+ARGUMENT, MESSAGE, BRACES = "argument", "message", "braces"
+BRACE = re.compile(r"\{\s*[\w.-]+\s*,\s*(?:plural|select|selectordinal)\s*,|'[{}][^']*'|[{}#]")
+"""In messages of ICU: the start of a choice, quoted text, a brace, a number."""
+
+LINE = "\v"
+BETWEEN = f"{LINE}|{LINE}"
+"""What is read for the syntax between texts that are translated one by one."""
 
 
 class Mark(NamedTuple):
@@ -60,7 +67,7 @@ def read_marks(parts: Iterable[str | Mark]) -> Block:
 def write_marks(block: Block, encode: Callable[[str], str] = str) -> str:
     """A block that `read_marks` has read, as text; `encode` is how text is written."""
     return "".join(
-        encode(piece)
+        encode(piece.replace(LINE, ""))
         if isinstance(piece, str)
         else piece.content[0] + ("" if piece.keep else write_marks(piece.pieces, encode)) + piece.content[1]
         for piece in block
@@ -68,19 +75,100 @@ def write_marks(block: Block, encode: Callable[[str], str] = str) -> str:
 
 
 def marked(text: str, decode: Callable[[str], str] = str) -> Iterator[str | Mark]:
-    """The text, the tags and the placeholders of a message or a subtitle."""
-    for number, part in enumerate(CODE.split(text)):
-        if number % 2 == 0:
-            yield decode(part)
+    """The text, the tags and the placeholders of a message or a subtitle. Each text of a choice of ICU is a line."""
+    return _marked(text, decode, [] if _is_balanced([text]) else None)
+
+
+def marked_block(block: Block) -> Block:
+    """A block with the tags and the placeholders in its text as elements; a choice of ICU may go over elements."""
+    opened: list[str] | None = [] if _is_balanced(_texts(block)) else None
+
+    def read(pieces: Block) -> Block:
+        found: Block = []
+        for piece in pieces:
+            if isinstance(piece, str):
+                found += read_marks(_marked(piece, str, opened))
+            else:
+                found.append(piece if piece.keep else piece._replace(pieces=read(piece.pieces)))
+        return found
+
+    return read(block)
+
+
+def spelled(block: Block) -> Iterator[str | Inline]:
+    """The pieces of a block with its marks as text."""
+    for piece in block:
+        if isinstance(piece, str):
+            yield piece.replace(LINE, "")
+        elif not isinstance(piece.content, tuple):
+            yield piece
         else:
-            yield tag(part) if TAG.fullmatch(part) else Mark(part, text=part)
+            yield piece.content[0]
+            yield from () if piece.keep else spelled(piece.pieces)
+            yield piece.content[1]
 
 
-def tag(written: str, line_break: str = " ") -> Mark:
-    """A tag or a comment. `line_break`: how `<br>` is read."""
+def _texts(block: Block) -> Iterator[str]:
+    for piece in block:
+        if isinstance(piece, str):
+            yield piece
+        elif not piece.keep:
+            yield from _texts(piece.pieces)
+
+
+def _is_balanced(texts: Iterable[str]) -> bool:
+    opened: list[str] = []
+    for text in texts:
+        list(_choices(text, opened))
+    return not opened
+
+
+def _marked(text: str, decode: Callable[[str], str], opened: list[str] | None) -> Iterator[str | Mark]:
+    for part in [text] if opened is None else _choices(text, opened):
+        if isinstance(part, Mark):
+            yield part
+            continue
+        for number, piece in enumerate(CODE.split(part)):
+            if number % 2 == 0:
+                yield decode(piece)
+            else:
+                yield tag(piece) if TAG.fullmatch(piece) else Mark(piece, text=piece)
+
+
+def _choices(text: str, opened: list[str]) -> Iterator[str | Mark]:
+    """A text with the syntax of choices as marks; `opened`: what is open before it, and after it."""
+    start = 0
+    for found in BRACE.finditer(text):
+        within = opened[-1] if opened else ""
+        begins = ends = False  # syntax
+        if found[0] == "#":
+            if MESSAGE in opened and within != ARGUMENT:
+                yield text[start : found.start()]
+                yield Mark("#", text="#")
+                start = found.end()
+        elif found[0] == "{":
+            ends = within == ARGUMENT
+            opened.append(MESSAGE if ends else BRACES)
+        elif found[0] == "}" and opened:
+            begins, ends = opened.pop() == MESSAGE, within == ARGUMENT
+        elif found[0].endswith(","):
+            opened.append(ARGUMENT)
+            begins = True
+        if begins:
+            yield text[start : found.start()]
+            start = found.start()
+        elif ends:
+            yield Mark(text[start : found.end()], text=BETWEEN)
+            start = found.end()
+    rest = text[start:]
+    yield Mark(rest, text=BETWEEN) if opened[-1:] == [ARGUMENT] and rest else rest
+
+
+def tag(written: str) -> Mark:
+    """A tag or a comment."""
     name = NAME.match(written)
     if name is not None and name[1].lower() == "br":
-        return Mark(written, text=line_break)
+        return Mark(written, text=BETWEEN)
     if name is None or written.endswith("/>"):
         return Mark(written)
     return Mark(written, END if written.startswith("</") else START, name[1])

@@ -6,7 +6,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from residual_hf.base.errors import requires
 from residual_hf.generation.markup import Block
@@ -24,9 +24,11 @@ FRONT_MATTER = re.compile(
 )
 """In YAML or TOML."""
 DIRECTIVE = re.compile(
-    r"^([ \t>]*)(?::{3,}.*|\[![\w-]+\][-+]?.*|\*\[[^\]]+\]:.*|\[{1,2}_?TOC_?\]{1,2})$", re.MULTILINE | re.IGNORECASE
+    r"^([ \t>]*)(?::{3,}.*|\{:[^{}\n]*\}|\[![\w-]+\][-+]?.*|\*\[[^\]]+\]:.*|\[{1,2}_?TOC_?\]{1,2})[ \t\r]*$",
+    re.MULTILINE | re.IGNORECASE,
 )
-"""Containers of Pandoc and Docusaurus, alerts of GitHub, abbreviations, tables of contents: lines of their own."""
+"""Lines of their own: containers of Pandoc and Docusaurus, attributes of kramdown, alerts of GitHub, abbreviations,
+tables of contents."""
 ADMONITION = re.compile(r"^([ \t]*)(?:!!!|\?\?\?\+?|===)[+ \t].*(?=\n\s*\n?\1 {4})", re.MULTILINE)
 """Of MkDocs, whose text is indented."""
 DEFINITION = re.compile(r"(?<=[^\s])(\r?\n(?:[ \t]*\r?\n)?[ ]{0,3}):(?=[ \t]+\S)")
@@ -44,13 +46,8 @@ MATH = re.compile(r"\$\$[^$]{1,5000}\$\$|\$(?![\s$])(?:\\.|[^$\\]){1,1000}(?<!\s
 MATH_LINES = re.compile(r"^[ \t>]*\$\$(?:(?!\$\$|\n[ \t>]*\n).)*\$\$[ \t]*$", re.DOTALL | re.MULTILINE)
 
 
-class Span(NamedTuple):
-    """Where a text is: its first and last line, and its start and end in these."""
-
-    first: int
-    last: int
-    start: int
-    end: int
+Place = tuple[int, int]
+"""Line and column."""
 
 
 class MarkdownFile(Document):
@@ -67,7 +64,7 @@ class MarkdownFile(Document):
         parser.validateLink = lambda url: True  # type: ignore[method-assign]
         parser.inline.ruler.before("escape", "math", _math)
         ends = [0] * len(self._lines)  # of what is found in each line
-        self._spans: list[tuple[Span, bool]] = []
+        self._spans: list[tuple[Place, Place, bool]] = []  # start and end of each block, and whether it is in a table
         self.blocks: list[Block] = []
         in_table = False
         for token in parser.parse(text):
@@ -80,7 +77,7 @@ class MarkdownFile(Document):
             prefixes = [self._lines[row][:start] for row, start, _ in places]
             block = read_marks(_parts(token.children or [], prefixes))
             if has_text(block):
-                self._spans.append((Span(places[0][0], places[-1][0], places[0][1], places[-1][2]), in_table))
+                self._spans.append((places[0][:2], (places[-1][0], places[-1][2]), in_table))
                 self.blocks.append(block)
 
     def _places(self, content: Sequence[str], first: int, ends: list[int]) -> list[tuple[int, int, int]] | None:
@@ -98,18 +95,16 @@ class MarkdownFile(Document):
 
     def write(self, path: Path, blocks: Sequence[Block]) -> None:
         written: list[str] = []
-        row = column = 0
-        for (span, in_table), block in zip(self._spans, blocks, strict=True):
+        place = (0, 0)
+        for (start, end, in_table), block in zip(self._spans, blocks, strict=True):
             text = write_marks(block, _escaped)
             text = text.replace("|", "\\|") if in_table else AT_START.sub(_escaped_start, text, count=1)
-            written += self._between((row, column), (span.first, span.start))
-            written.append(text)
-            row, column = span.last, span.end
-        written += self._between((row, column), (len(self._lines), 0))
+            written += [*self._between(place, start), text]
+            place = end
+        written += self._between(place, (len(self._lines), 0))
         write_lines(path, written)
 
-    def _between(self, start: tuple[int, int], end: tuple[int, int]) -> list[str]:
-        """The text between two places, each a line and a column."""
+    def _between(self, start: Place, end: Place) -> list[str]:
         lines = self._lines[start[0] : end[0] + 1]
         if end[0] < len(self._lines):
             lines[-1] = lines[-1][: end[1]]
@@ -153,7 +148,7 @@ def _parts(tokens: Sequence[Any], prefixes: Sequence[str]) -> Iterator[str | Mar
         elif token.type == "image":
             yield Mark(f"![{token.content}]({_target(token, 'src')})")
         elif token.type == "html_inline":
-            yield tag(token.content, "\n")
+            yield tag(token.content)
         elif token.nesting:
             yield Mark(token.markup, START if token.nesting > 0 else END, token.tag)
 

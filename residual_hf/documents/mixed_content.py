@@ -12,6 +12,8 @@ from residual_hf.base.errors import InputError
 from residual_hf.base.xml_reader import etree, local_name
 from residual_hf.generation.markup import Block, Inline
 
+from .literal_text import spelled
+
 
 class Dialect(NamedTuple):
     """Local names of elements inside text.
@@ -58,7 +60,7 @@ def write_mixed(
     for child in list(element):
         element.remove(child)
     element.text = None
-    for piece in block:
+    for piece in spelled(block):
         if isinstance(piece, str):
             text = piece if keeps_space else piece.replace("\n", "")  # which stood for a break
             if len(element):

@@ -11,7 +11,7 @@ from itertools import chain, compress
 from operator import not_
 from typing import Any, NamedTuple
 
-from residual_hf.base.xml_reader import etree, local_name
+from residual_hf.base.xml_reader import XML_SPACE, etree, local_name
 from residual_hf.generation.markup import Block, Inline
 
 from .literal_text import DEEPEST
@@ -33,7 +33,6 @@ WITHOUT_LOOK = ("lang", "noProof", "bCs", "iCs", "szCs", "webHidden", "altLang",
 """Properties of runs that do not change how their text looks: elements of Word, attributes of PowerPoint."""
 SEEN_ON_SPACES = ("rStyle", "u", "strike", "dstrike", "highlight", "shd", "bdr", "hlinkClick")
 """Properties of runs that also change how spaces look, or what a click on them does."""
-XML_SPACE = "{http://www.w3.org/XML/1998/namespace}space"
 
 
 @dataclass
@@ -260,18 +259,14 @@ def _partners(atoms: Sequence[Atom]) -> dict[int, int]:
         while opened and atoms[opened[-1]].kind in crossed:
             opened.pop()
         last = atoms[opened[-1]] if opened else None
-        if last is not None and _ends(last, atom):
-            start = opened.pop()
-            if last.kind == START or len(opened) < DEEPEST:
-                found[start] = place
+        if last is None or (last.kind, atom.kind) not in ((START, END), ("begin", "end"), (FROM, UNTIL)):
+            continue
+        if last.kind == FROM and _range(last.element) != _range(atom.element):
+            continue
+        start = opened.pop()
+        if last.kind == START or len(opened) < DEEPEST:
+            found[start] = place
     return found
-
-
-def _ends(first: Atom, last: Atom) -> bool:
-    """Whether an atom ends what another one begins."""
-    if (first.kind, last.kind) == (FROM, UNTIL):
-        return _range(first.element) == _range(last.element)
-    return (first.kind, last.kind) in ((START, END), ("begin", "end"))
 
 
 def _range(element: Any) -> tuple[str, str]:

@@ -7,6 +7,7 @@ import html
 import re
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from itertools import zip_longest
 from pathlib import Path
 
@@ -41,8 +42,9 @@ class Subtitles(Document):
     def __init__(self, path: Path):
         super().__init__(path)
         text = read_text(path)
-        decode: Callable[[str], str] = html.unescape if path.suffix.lower() == ".vtt" else str
-        self._encode: Callable[[str], str] = _escaped if path.suffix.lower() == ".vtt" else str
+        is_html = path.suffix.lower() == ".vtt"
+        decode: Callable[[str], str] = html.unescape if is_html else str
+        self._encode: Callable[[str], str] = partial(html.escape, quote=False) if is_html else str
         self._end = "\r\n" if "\r\n" in text else "\n"
         self._parts: list[str | int] = []  # lines as they are, and the numbers of lines of texts
         self.blocks: list[Block] = []
@@ -102,10 +104,6 @@ def _balanced(text: str, lines: int) -> list[str]:
 
     widths = range(-(-length // lines), length + 1)
     return filled(widths[bisect_left(widths, True, key=lambda width: len(filled(width)) <= lines)])
-
-
-def _escaped(text: str) -> str:
-    return html.escape(text, quote=False)
 
 
 def lines_of(text: str) -> list[str]:

@@ -19,6 +19,7 @@ from residual_hf.generation.resumable_file import ResumableFile
 from residual_hf.generation.translator import Translator
 
 from .formats import read_document
+from .literal_text import LINE
 
 logger = logging.getLogger(__name__)
 
@@ -64,7 +65,7 @@ def translate_document(
     with file:
         done = len(document.blocks) - sum(1 for _ in file.remaining(map(json.dumps, document.blocks)))
         translator = load()
-        languages = settings.source_lang, settings.target_lang
+        languages = [settings.source_lang, settings.target_lang]
         translator.encode([""], *languages)  # refuses languages
         total = len(document.blocks)
         with tqdm(desc="translating", unit=" paragraphs", initial=done, total=total, disable=None) as bar:
@@ -75,8 +76,9 @@ def translate_document(
                 )
                 file.append([*map(json.dumps, window)], "".join(f"{json.dumps(block)}\n" for block in found))
                 bar.update(len(window))
-        target_lang = settings.target_lang or getattr(translator.model.config, "target_lang", None)
-        file.finish(lambda lines, path: document.write(path, map(json.loads, lines), target_lang))
+        known = (getattr(translator.model.config, name, None) for name in ("source_lang", "target_lang"))
+        languages = [chosen or named for chosen, named in zip(languages, known, strict=True)]
+        file.finish(lambda lines, path: document.write(path, map(json.loads, lines), *languages))
 
 
 class NumberedDocument:
@@ -99,15 +101,17 @@ class NumberedDocument:
     def text(self) -> str:
         return "\n".join("".join(map(_text, block)) for block in self.blocks)
 
-    def write(self, path: Path, blocks: Iterable[list[Any]], target_lang: str | None) -> None:
-        """Write the document with translations of `blocks`, whose elements may be lists, into a language, if known."""
+    def write(self, path: Path, blocks: Iterable[list[Any]], source_lang: str | None, target_lang: str | None) -> None:
+        """Write the document with translations of `blocks`, whose elements may be lists. Languages may be unknown."""
         found = [restored(block, contents) for block, contents in zip(blocks, self._contents, strict=True)]
         for number in self._kept:
             found[number] = list(self._document.blocks[number])
-        self._document.target_lang = target_lang
+        self._document.source_lang, self._document.target_lang = source_lang, target_lang
         self._document.write(path, found)
 
 
+LINES = ("\n", LINE)
+"""Characters before the start of a line."""
 AFTER_WORD = re.compile(r"(?:[^\W\d_][^\w\s]*|\d)\Z")
 NOTE = re.compile(r"[\d*†‡§,–-]{1,5}")
 """What an element has that the model does not read: a number directly after a word."""
@@ -141,7 +145,7 @@ def numbered(block: Block, contents: list[Content], *, at_start: bool = True) ->
         if NOTE.fullmatch(_text(piece)) and AFTER_WORD.search(_text(previous)) and not after.isalnum():
             piece = Inline(piece)
         empty = _text(piece) == ""
-        if at_start and not found:
+        if (at_start and not found) or before in LINES:
             before = " "
         follows_word = empty and before.strip() != "" and not after.isalnum()
         number = len(contents)
@@ -164,7 +168,7 @@ def restored(block: list[Any], contents: list[Content]) -> Block:
             space = ""
         number, pieces, keep = piece
         content, last = contents[number], found[-1] if found else ""
-        if isinstance(last, str) and (last.endswith(" ") or not found):
+        if isinstance(last, str) and last[-1:] in ("", " ", *LINES):
             moves = content.follows_word and bool(found)
             space = " " * ((content.is_word or moves) and following is not None)
             if moves:

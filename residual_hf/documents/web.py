@@ -10,12 +10,12 @@ from typing import Any
 
 from residual_hf.base.archives import open_archive, read_part
 from residual_hf.base.errors import InputError
-from residual_hf.base.xml_reader import etree, read_xml
+from residual_hf.base.xml_reader import XML_LANG, etree, read_xml
 from residual_hf.generation.html_text import HTMLText
 from residual_hf.generation.markup import Block
 
 from .archived import rewrite_archive
-from .document import Document, read_bytes
+from .document import Document, decoded, read_bytes
 from .mixed_content import Dialect, read_mixed, write_mixed
 
 CHARSET = re.compile(rb"<meta[^>]+charset=[\"']?([\w-]+)|<\?xml[^>]+encoding=[\"']([\w-]+)", re.IGNORECASE)
@@ -25,26 +25,23 @@ RAW = re.compile("<(script|style)", re.IGNORECASE)
 RAW_END = re.compile("</(script|style)", re.IGNORECASE)
 """Of elements whose content has no tags."""
 MOST_UNFINISHED = 100
+LANGUAGE = "{http://purl.org/dc/elements/1.1/}language"
 LABELS = Dialect(())
 """Of a table of contents."""
 
 
 class HTMLFile(Document):
-    """An HTML file in UTF-8 or the encoding that it names."""
-
     def __init__(self, path: Path):
         super().__init__(path)
-        self._text, self._encoding = decoded(read_bytes(path), str(path))
-        check_ends(self._text, str(path))
-        self._html = HTMLText(self._text)
+        self._html, self._encoding = read_page(read_bytes(path), str(path))
         self.blocks = self._html.blocks
 
     def write(self, path: Path, blocks: Sequence[Block]) -> None:
-        path.write_bytes(self._html.render(blocks).encode(self._encoding, "xmlcharrefreplace"))
+        path.write_bytes(self._html.render(blocks, self.language).encode(self._encoding, "xmlcharrefreplace"))
 
 
 class EPUB(Document):
-    """The pages of an e-book and the labels of its table of contents."""
+    """The pages of an e-book, the labels of its table of contents, and the languages that it names."""
 
     def __init__(self, path: Path):
         super().__init__(path)
@@ -54,10 +51,8 @@ class EPUB(Document):
         with open_archive(path) as archive:
             for name in archive.namelist():
                 if name.lower().endswith((".xhtml", ".html", ".htm")):
-                    text, encoding = decoded(read_part(archive, name), f"{path}: {name}")
-                    check_ends(text, f"{path}: {name}")
-                    self._pages[name] = HTMLText(text), encoding
-                elif name.lower().endswith(".ncx"):
+                    self._pages[name] = read_page(read_part(archive, name), f"{path}: {name}")
+                elif name.lower().endswith((".ncx", ".opf")):
                     tree = read_xml(read_part(archive, name), f"{path}: {name}")
                     self._contents[name] = tree, list(tree.iter("{*}text"))
         if not self._pages:
@@ -71,11 +66,16 @@ class EPUB(Document):
         following = iter(blocks)
         changed = {}
         for name, (page, encoding) in self._pages.items():
-            text = page.render([next(following) for _ in page.blocks])
+            text = page.render([next(following) for _ in page.blocks], self.language)
             changed[name] = text.encode(encoding, "xmlcharrefreplace")
         for name, (tree, labels) in self._contents.items():
             for label in labels:
                 write_mixed(label, next(following), LABELS)
+            for element in tree.iter("*"):
+                if label := element.get(XML_LANG):
+                    element.set(XML_LANG, self.language(label))
+                if element.tag == LANGUAGE and element.text:
+                    element.text = self.language(element.text.strip())
             changed[name] = etree.tostring(tree, xml_declaration=True, encoding="UTF-8")
         rewrite_archive(self.path, path, changed)
 
@@ -96,20 +96,9 @@ def check_ends(text: str, where: str) -> None:
             position = len(text) if end is None else end.start()
 
 
-def decoded(content: bytes, where: str) -> tuple[str, str]:
-    """A text and its encoding. Raises `InputError` for bytes of another one."""
+def read_page(content: bytes, where: str) -> tuple[HTMLText, str]:
+    """The text of a page in UTF-8 or the encoding that it names, and its encoding."""
     named = CHARSET.search(content[:2000])
-    encoding = "utf-8"
-    try:
-        return content.decode(encoding), encoding
-    except UnicodeDecodeError as error:
-        if content[:2] in (b"\xff\xfe", b"\xfe\xff"):
-            encoding = "utf-16"
-        elif named:
-            encoding = (named[1] or named[2]).decode()
-        try:
-            if encoding != "utf-8":
-                return content.decode(encoding), encoding
-        except (UnicodeDecodeError, LookupError):
-            pass
-        raise InputError(f"{where}: not {encoding.upper()} at byte {error.start + 1}") from error
+    text, encoding = decoded(content, where, (named[1] or named[2]).decode() if named else "utf-8")
+    check_ends(text, where)
+    return HTMLText(text), encoding

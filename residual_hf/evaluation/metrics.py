@@ -54,11 +54,8 @@ class EvaluationSettings(InputSettings):
 
     def tokenizer_for(self, language: str | None) -> str:
         """The tokenizer for translations into a language. Raises `InputError` if it is not installed."""
-        if self.tokenize is not None:
-            return self.tokenize
-        name = default_tokenizer(language)
-        if name != "13a":
-            sacrebleu_metrics(("bleu",), lowercase=False, tokenize=name)
+        name = self.tokenize or default_tokenizer(language)
+        sacrebleu_metrics(("bleu",), lowercase=False, tokenize=name)
         return name
 
 

@@ -21,6 +21,7 @@ from residual_hf.data.data_settings import CorpusSpec
 from residual_hf.data.encoding import EncodedCorpus
 from residual_hf.data.language_modeling import count_words, encode_texts, pack, predicted_tokens
 from residual_hf.losses.label_smoothing import LossMeter
+from residual_hf.probes.undisturbed import undisturbed
 
 from .test_sets import write_scores
 
@@ -96,14 +97,9 @@ def evaluate_text(
 def mean_nll(model: Any, blocks: EncodedCorpus, max_tokens: int, *, progress: bool = False) -> float:
     """Mean negative log-likelihood of the predicted tokens of blocks, in nats."""
     collator = Seq2SeqCollator(model.config.pad_token_id, None)
-    meter, criterion, training = LossMeter(0.0, "fairseq"), model.criterion, model.training
-    model.criterion = meter
-    model.eval()
-    try:
+    with undisturbed(model, training=False):
+        model.criterion = meter = LossMeter(0.0, "fairseq")
         for rows in tqdm(evaluation_batches(blocks, max_tokens), unit=" batches", disable=not progress):
             batch = collator([blocks[row] for row in rows])
             model(**{name: tensor.to(model.device) for name, tensor in batch.items()})
-    finally:
-        model.criterion = criterion
-        model.train(training)
     return meter.read()["nll"]

@@ -14,9 +14,9 @@ from residual_hf.data.corpus import ParallelCorpus, numbered
 from residual_hf.data.scripts import LETTER, WITHOUT_SPACES, share_of_script
 from residual_hf.data.tokenizer import join_subwords
 
-from .error_rates import ERROR_RATES, ErrorRate
 from .metrics import METRICS, EvaluationSettings, corpus_scores, detokenize, tokenized_bleu
-from .translation_metric import SentenceMetric, add_results, load_metric
+from .sentence_metrics import ERROR_RATES, ErrorRate, SentenceMetric
+from .translation_metric import add_results, load_metric
 
 logger = logging.getLogger(__name__)
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
 from numbers import Real
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 import datasets
 import evaluate
@@ -19,11 +19,8 @@ from residual_hf.base.errors import InputError
 from residual_hf.model.options import suggestion
 from residual_hf.model.translation_inputs import without_tag
 
-from .comet import Comet
-from .compound_bleu import CompoundBLEU
-from .error_rates import ERROR_RATES, ErrorRate
 from .metrics import METRICS, Lines, check_lines, corpus_scores, default_tokenizer
-from .rouge import Rouge
+from .sentence_metrics import ERROR_RATES, Comet, CompoundBLEU, ErrorRate, Rouge, SentenceMetric
 
 USAGE = """
 Args:
@@ -156,17 +153,6 @@ def load_metric(name: str) -> SentenceMetric:
     if unknown:
         raise InputError(f"evaluation.metrics: {name!r} needs {unknown}, must need predictions, references or sources")
     return LoadedMetric(metric, inputs)
-
-
-class SentenceMetric(Protocol):
-    """A metric that compares translations with references and sources.
-
-    One that `is_fast` is computed at every evaluation of a training run, not only of the final translations.
-    """
-
-    is_fast: ClassVar[bool]
-
-    def compute(self, predictions: Lines, references: Lines, sources: Lines) -> dict[str, float]: ...
 
 
 @dataclass(frozen=True)

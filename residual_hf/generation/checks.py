@@ -6,6 +6,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable
+from functools import partial
 from unicodedata import decimal
 
 import regex
@@ -48,41 +49,13 @@ def is_copy(translation: str, source: str) -> bool:
     return (ideographs or len(source.split()) >= 4) and letters != "" and letters == _letters(translation)
 
 
-def changes_numbers(translation: str, source: str) -> bool:
-    """Whether numbers differ. One digit may be written as a word, and thousands with another separator."""
-    return _differ(_numbers, translation, source)
-
-
-def changes_placeholders(translation: str, source: str) -> bool:
-    return _differ(PLACEHOLDER.findall, translation, source)
-
-
-def changes_tags(translation: str, source: str) -> bool:
-    return _differ(TAG.findall, translation, source)
-
-
 def has_other_length(translation: str, source: str) -> bool:
     shorter, longer = sorted(len(text) + 2 * len(DENSE.findall(text)) for text in (translation, source))
     return longer > LENGTH_RATIO * shorter + LENGTH_SLACK
 
 
-CHECKS: dict[str, Callable[[str, str], bool]] = {
-    "repetition": repeats,
-    "copy": is_copy,
-    "numbers": changes_numbers,
-    "placeholders": changes_placeholders,
-    "tags": changes_tags,
-    "length": has_other_length,
-}
-TERMS = "terms"
-FLAGS = (*CHECKS, TERMS)
-
-
-def has_letters(text: str) -> bool:
-    return any(character.isalpha() for character in text)
-
-
 def _numbers(text: str) -> list[str]:
+    """The numbers of a text but those of one digit, which may be words, without separators."""
     found = NUMBER.findall(PLACEHOLDER.sub(" ", TAG.sub(" ", text)))
     digits = ("".join(str(decimal(c)) for c in number if c.isdecimal()) for number in found)
     return [each.lstrip("0") for each in digits if len(each) > 1]
@@ -91,6 +64,22 @@ def _numbers(text: str) -> list[str]:
 def _differ(parts: Callable[[str], Iterable], *texts: str) -> bool:
     one, other = (Counter(parts(text)) for text in texts)
     return one != other
+
+
+CHECKS: dict[str, Callable[[str, str], bool]] = {
+    "repetition": repeats,
+    "copy": is_copy,
+    "numbers": partial(_differ, _numbers),
+    "placeholders": partial(_differ, PLACEHOLDER.findall),
+    "tags": partial(_differ, TAG.findall),
+    "length": has_other_length,
+}
+TERMS = "terms"
+FLAGS = (*CHECKS, TERMS)
+
+
+def has_letters(text: str) -> bool:
+    return any(character.isalpha() for character in text)
 
 
 def _letters(text: str) -> str:

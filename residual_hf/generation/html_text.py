@@ -6,7 +6,7 @@ from __future__ import annotations
 import html
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from html.parser import HTMLParser
 from itertools import groupby
@@ -15,8 +15,11 @@ from typing import Any, NamedTuple
 from .checks import has_letters
 from .markup import Block, Inline
 
-VERBATIM = ("code", "kbd", "pre", "samp", "script", "style", "svg", "math", "textarea", "var")
-UNREAD = ("script", "style", "svg", "math", "template", "noscript", "object", "video", "audio", "canvas", "iframe")
+VERBATIM = ("code", "kbd", "pre", "samp", "script", "style", "svg", "math", "textarea", "var", "rt", "rp")
+UNREAD = (
+    *("script", "style", "svg", "math", "template", "noscript", "object", "video", "audio", "canvas", "iframe"),
+    *("rt", "rp"),
+)
 """Elements whose text is no part of the sentence around them."""
 VOID = ("area", "base", "br", "col", "embed", "hr", "img", "input", "link", "meta", "source", "track", "wbr")
 """Elements without an end tag."""
@@ -27,7 +30,7 @@ BLOCKS = (
     *("menu", "nav", "ol", "p", "pre", "search", "section", "table", "ul"),
 )
 ENDED_BY = {"p": BLOCKS, "li": ("li",), "dt": ("dt", "dd"), "dd": ("dt", "dd"), "option": ("option", "optgroup")}
-ENDED_BY |= {"td": CELL, "th": CELL, "tr": CELL[2:]}
+ENDED_BY |= {"td": CELL, "th": CELL, "tr": CELL[2:], "rt": ("rt", "rp"), "rp": ("rt", "rp")}
 """Elements whose end tag may be left out, and the start tags that end them; so does the end of their parent."""
 BOUNDARIES = frozenset(
     (*BLOCKS, *CELL, "thead", "caption", "colgroup", "col", "html", "head", "body", "title", "link", "meta", "base")
@@ -50,6 +53,8 @@ DEEPEST = 100  # inline elements within each other; further ones are dropped
 LONGEST_KEPT = 100  # characters of code, for example, that are read as a part of a sentence
 COMMENT_END, ABRUPT_END = re.compile("--!?>"), re.compile("-?>")
 SPACE = re.compile(r"[ \t\n\f\r]+")
+LANGUAGE = re.compile(r"""((?<=[\s"'])(?:xml:)?lang\s*=\s*(["']?))([\w-]+)\2|"[^"]*"|'[^']*'""", re.IGNORECASE)
+"""In a start tag: the attribute of the language; values of others."""
 _escape = partial(html.escape, quote=False)
 
 
@@ -66,7 +71,8 @@ class HTMLText:
     """The blocks of a text in HTML.
 
     White space in sentences is as a browser shows it. Inline elements that are nested wrongly are closed and opened
-    again, and end tags without a start are dropped. Comments, code and elements with `translate="no"` are kept.
+    again, and end tags without a start are dropped. Comments, code, the reading of
+    ruby text, and elements with `translate="no"` or the class `notranslate` are kept.
 
     Attributes:
         blocks: those with something to translate.
@@ -74,28 +80,33 @@ class HTMLText:
 
     def __init__(self, text: str):
         self.blocks: list[Block] = []
-        self._layout: list[str | int] = []  # markup, and numbers of blocks
+        self._layout: list[Inline | int] = []  # what stays, and numbers of blocks
         tokens = _balanced(_tokens(text))
         start = 0
         for place in [*_boundaries(tokens), len(tokens)]:
             self._add(tokens[start:place])
-            self._layout += [token.raw for token in tokens[place : place + 1]]
+            self._layout += map(_stays, tokens[place : place + 1])
             start = place + 1
 
-    def render(self, blocks: Sequence[Block]) -> str:
-        """The text with other blocks in the places of `blocks`."""
-        return "".join(part if isinstance(part, str) else _written(blocks[part]) for part in self._layout)
+    def render(self, blocks: Sequence[Block], language: Callable[[str], str] = str) -> str:
+        """The text with other blocks in the places of `blocks`. `language` is called with each value of `lang`."""
+
+        def tag(raw: str) -> str:
+            return LANGUAGE.sub(lambda found: found[1] + language(found[3]) + found[2] if found[1] else found[0], raw)
+
+        return "".join(_written(blocks[part] if isinstance(part, int) else [part], tag) for part in self._layout)
 
     def _add(self, tokens: list[Token]) -> None:
         if not has_letters("".join(token.text for token in tokens if token.kind == "text")):
-            self._layout += [token.raw for token in tokens]
+            self._layout += map(_stays, tokens)
             return
         outside = []
         for place, edge in ((0, r"^[ \t\n\f\r]*"), (-1, r"[ \t\n\f\r]*$")):
             text = tokens[place].text if tokens[place].kind == "text" else ""
             outside.append(re.search(edge, text)[0])  # type: ignore[index]  # it matches any text
             tokens[place] = tokens[place]._replace(text=re.sub(edge, "", text) if text else tokens[place].text)
-        self._layout += [outside[0], len(self.blocks), outside[1]]
+        first, last = (_stays(Token("text", space)) for space in outside)
+        self._layout += [first, len(self.blocks), last]
         self.blocks.append(_read(tokens))
 
 
@@ -104,11 +115,17 @@ def visible_text(text: str) -> str:
     return " ".join(token.text for token in _tokens(text) if token.kind == "text")
 
 
-def _written(block: Block) -> str:
+def _stays(token: Token) -> Inline:
+    return Inline((token.raw, ""), [], keep=token.kind != "start")
+
+
+def _written(block: Block, tag: Callable[[str], str]) -> str:
     return "".join(
         _escape(piece)
         if isinstance(piece, str)
-        else piece.content[0] + ("" if piece.keep else _written(piece.pieces) + piece.content[1])
+        else piece.content[0]
+        if piece.keep
+        else tag(piece.content[0]) + _written(piece.pieces, tag) + piece.content[1]
         for piece in block
     )
 
@@ -116,7 +133,7 @@ def _written(block: Block) -> str:
 def _read(tokens: Sequence[Token]) -> Block:
     """The block of balanced tokens."""
     stack: list[tuple[Token | None, Block]] = [(None, [])]
-    after_space, follows_image = True, False
+    after_space = True
     for token in tokens:
         pieces: Any = stack[-1][1]
         if token.kind == "start":
@@ -129,15 +146,20 @@ def _read(tokens: Sequence[Token]) -> Block:
             text = SPACE.sub(" ", token.text)
             if after_space and text.startswith(" "):
                 text = text[1:]
-                if follows_image:  # two spaces with something between them
-                    pieces[-1] = Inline((pieces[-1].content[0] + " ", ""), keep=True)
-            follows_image = token.kind == "other" and token.tag in ("img", "input")
+                if pieces and _is_empty(pieces[-1]):  # two spaces with something between them
+                    (start, end), inner, keep = pieces[-1]
+                    pieces[-1] = Inline((start + " " * keep, end + " " * (not keep)), inner, keep)
             after_space = text.endswith(" ") if text else after_space
             if token.kind == "other":
                 pieces.append(Inline((token.raw, ""), [text] if text else [], keep=True))
             elif text:
                 pieces.append(text)
     return stack[0][1]
+
+
+def _is_empty(piece: str | Inline) -> bool:
+    """Whether a piece is an element without text, which may be seen; comments are not."""
+    return isinstance(piece, Inline) and not piece.content[0].startswith("<!") and all(map(_is_empty, piece.pieces))
 
 
 def _boundaries(tokens: Sequence[Token]) -> list[int]:
@@ -238,7 +260,8 @@ class _Parser(HTMLParser):
             self._verbatim.pop()
         if not self._verbatim:
             self.end_kept()
-        marked = any(name == "translate" and (value or "").lower() == "no" for name, value in attrs)
+        given = {name: (value or "").lower() for name, value in attrs}
+        marked = given.get("translate") == "no" or "notranslate" in given.get("class", "").split()
         if (self._verbatim or marked or tag in VERBATIM) and tag not in VOID:
             self._verbatim.append(tag)
         self._add(Token("other" if tag in VOID else "start", self.get_starttag_text() or "", tag))

@@ -19,7 +19,6 @@ PUNCTUATION = r"[\u3000-\u303f\uff01-\uff0f\uff1a-\uff20]"
 UNSPACED = regex.compile(rf"{letters_of(WITHOUT_SPACES).pattern}|{PUNCTUATION}")
 JOINED = regex.compile(rf"{letters_of('Han+Hiragana+Katakana').pattern}|{PUNCTUATION}")
 """Characters without a space between sentences; Thai, Lao, Khmer, Burmese and Tibetan have one."""
-LONGEST_END = 100  # characters of quotes and spaces after a sentence
 SENTENCE_END = re.compile(r"[.!?;…]['\"»”’)\]]*\s+|[。！？；]")
 
 
@@ -32,28 +31,15 @@ def split_text(text: str, fits: Callable[[str], bool]) -> Iterator[tuple[str, st
     if len(part) < 2 or fits(part):
         yield part, text[len(part) :]
         return
-    middle = len(part) // 2
-    cut = _end_nearest(SENTENCE_END, part, middle) or _end_nearest(SPACE, part, middle) or middle
+    cut = _middle_end(SENTENCE_END, part) or _middle_end(SPACE, part) or len(part) // 2
     yield from split_text(text[:cut], fits)
     yield from split_text(text[cut:], fits)
 
 
-def _end_nearest(pattern: re.Pattern[str], text: str, middle: int) -> int | None:
-    """Where a match within a text ends, the nearest to its middle, which is searched first."""
-    reach = 0
-    near: list[int] = []
-    while not near and reach < len(text):
-        reach = 2 * reach or 1000
-        near = [end for end in _ends(pattern, text, middle - reach, middle + reach) if end < len(text)]
-    return min(near, key=lambda end: abs(end - middle), default=None)
-
-
-def _ends(pattern: re.Pattern[str], text: str, first: int, last: int) -> Iterator[int]:
-    for match in pattern.finditer(text, max(0, first - LONGEST_END)):
-        if match.end() > last:
-            return
-        if match.end() >= first:
-            yield match.end()
+def _middle_end(pattern: re.Pattern[str], text: str) -> int | None:
+    """Where a match within a text ends, the nearest to its middle."""
+    ends = (match.end() for match in pattern.finditer(text))
+    return min((end for end in ends if end < len(text)), key=lambda end: abs(end - len(text) // 2), default=None)
 
 
 def space_between(source: str, space: str, before: str, after: str) -> str:

@@ -25,17 +25,23 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache
 from typing import Any, NamedTuple, TypeVar
 
+from sentencex import segment
+
 from residual_hf.model.alignment import Alignment
 from residual_hf.model.placeholders import PLACEHOLDER
 
-from .long_text import space_between
-from .projection import Node, SentencePair, project
-from .sentences import split_sentences
-from .translator import Translator
+from .checks import has_letters
+from .long_text import space_between, split_text
+from .projection import Node, Placeholder, SentencePair, project
+from .translator import Hypothesis, Translator
 
 KEPT = re.compile(f"({PLACEHOLDER.pattern})")
 MOST_PLACEHOLDERS = 1000  # in a block; they are placed together, in quadratic time
 LONGEST_SENTENCE = 200  # tokens; models of sentences lose quality beyond
+LINE_BREAKS = re.compile(r"([\r\n\v\f\x85\u2028\u2029]+)")
+MARKER = r"(?:[-*+•–—#>]+\s+)*"  # of lists, headings and quotations
+BEFORE_SENTENCE = re.compile(rf"\s*{MARKER}")
+UNUSUAL_SPACE = re.compile(r"[^\S ]")
 
 
 class Inline(NamedTuple):
@@ -44,10 +50,6 @@ class Inline(NamedTuple):
     content: Any
     pieces: list[str | Inline] = []  # never changed
     keep: bool = False
-
-
-class Placeholder(Inline):
-    """A placeholder within text, whose content is its text."""
 
 
 Block = list[str | Inline]
@@ -61,13 +63,11 @@ def translate_blocks(
     *,
     source_lang: str | None = None,
     target_lang: str | None = None,
-    progress: Callable[[int], Any] = lambda sentences: None,
 ) -> list[Block]:
     """The translation of blocks, see the module.
 
     Args:
         source_lang, target_lang: languages, required by models of several.
-        progress: called after each batch with the number of sentences in it.
     """
     document = document_for(translator, blocks, source_lang, target_lang)
     found: dict[int, Any] = {}
@@ -80,11 +80,33 @@ def translate_blocks(
             alignments=aligned,
             source_lang=source_lang,
             target_lang=target_lang,
-            progress=progress,
         )
         found |= {row: best for row, (best,) in zip(rows, hypotheses, strict=True)}
     ordered = [found[row] for row in range(len(found))]
     return document.join([best.text for best in ordered], [best.alignment for best in ordered])
+
+
+def paragraph_hypotheses(
+    translator: Translator, lines: Sequence[str], *, alignments: bool = False, **arguments: Any
+) -> list[list[Hypothesis]]:
+    """What `Translator.hypotheses` returns, for lines that are split into sentences.
+
+    The k-th translation of a line has the k-th of each sentence, and the mean of their scores. What is between the
+    sentences, such as numbers and the signs of lists, stays.
+    """
+    languages = arguments.get("source_lang"), arguments.get("target_lang")
+    document = document_for(translator, [[line] for line in lines], *languages)
+    found = translator.hypotheses(document.sentences, alignments=alignments, **arguments)
+    ranks = zip(*found, strict=True) if found else [()] * arguments.get("count", 1)
+    results: list[list[Hypothesis]] = [[] for _ in lines]
+    for rank in ranks:
+        texts = document.join([best.text for best in rank])
+        aligned = document.aligned_texts([best.text for best in rank], [best.alignment for best in rank])
+        for result, text, alignment, parts in zip(results, texts, aligned, document.by_block(rank), strict=True):
+            known = [best.score for best in parts if best.score is not None]
+            score = sum(known) / len(known) if known else None if parts else 0.0
+            result.append(Hypothesis("".join(map(str, text)), score, alignment if alignments else None))
+    return results
 
 
 def document_for(
@@ -139,6 +161,31 @@ class Document:
         return zip(self._blocks, self.by_block(pairs), strict=True)
 
 
+def split_sentences(text: str, language: str, fits: Callable[[str], bool]) -> Iterator[tuple[str, bool]]:
+    """The pieces of a text in order, without gaps, and whether each is a sentence or numbers, bullets, spaces between.
+
+    Args:
+        language: selects the rules of sentence ends.
+        fits: whether the model can read a sentence; longer ones are split at spaces.
+    """
+    for line in LINE_BREAKS.split(text):
+        for sentence in sentences_of(line, language) if has_letters(line) else [line]:
+            before = BEFORE_SENTENCE.match(sentence)[0]  # type: ignore[index]  # it matches any text
+            core = sentence[len(before) :].rstrip()
+            yield before, False
+            for part, space in split_text(core, fits):
+                yield part, has_letters(part)
+                yield space, False
+            yield sentence[len(before) + len(core) :], False
+
+
+def sentences_of(line: str, language: str) -> Iterator[str]:
+    """The sentences of a line with the spaces after them. sentencex panics at some spaces before a full stop."""
+    end = 0
+    for found in segment(language, UNUSUAL_SPACE.sub(" ", line)):
+        yield line[end : (end := end + len(found))]
+
+
 class _MarkedText:
     """One block: its text, the elements in it, and its sentences."""
 
@@ -170,7 +217,7 @@ class _MarkedText:
                     start = len(self.text)
                     self.text += part
                     if number % 2:
-                        parent.children.append(Node(Placeholder(part, [part], True), start, len(self.text)))
+                        parent.children.append(Node(Placeholder(part), start, len(self.text)))
             else:
                 node = Node(piece, len(self.text))
                 self._read(piece.pieces, node)
@@ -180,7 +227,7 @@ class _MarkedText:
         parent.end = len(self.text)
 
     def join(self, translations: Sequence[Translation]) -> Block:
-        return _joined(project(self.root, self.text, *self._pairs(translations)))
+        return project(self.root, self.text, *self._pairs(translations))
 
     def aligned(self, translations: Sequence[Translation]) -> Alignment:
         target, pairs = self._pairs(translations)
@@ -207,18 +254,3 @@ class _MarkedText:
             target += written
             start += len(piece)
         return target, pairs
-
-
-def _joined(block: Block) -> Block:
-    """A block whose placeholders are text."""
-    found: Block = []
-    for piece in block:
-        if isinstance(piece, Placeholder):
-            piece = piece.content
-        elif isinstance(piece, Inline) and not piece.keep:
-            piece = piece._replace(pieces=_joined(piece.pieces))
-        if isinstance(piece, str) and found and isinstance(found[-1], str):
-            found[-1] += piece
-        else:
-            found.append(piece)
-    return found

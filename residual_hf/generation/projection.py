@@ -9,8 +9,9 @@ within an element are within its range.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from heapq import heappop, heappush
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -23,12 +24,19 @@ LETTER = r"[\w\p{M}]"
 UNSPACED = letters_of(WITHOUT_SPACES).pattern
 JOINT = r"[^\s\w—–]"
 SPACED = rf"(?:(?!{UNSPACED}){LETTER})+"
-UNIT = regex.compile(rf"(?={UNSPACED})\X|{SPACED}(?:{JOINT}{SPACED})*|(?!\s)\X")
-"""A word, a character of a script without spaces, or a mark of punctuation."""
+UNIT, PART = (regex.compile(rf"(?={UNSPACED})\X|{SPACED}{more}|(?!\s)\X") for more in (f"(?:{JOINT}{SPACED})*", ""))
+"""A word, a character of a script without spaces, or a mark of punctuation; words may have marks inside, or not."""
 LEAST_SHARE = 0.1  # of the attention of a word that may be the only one of an element
 SAME = regex.compile(r"\d|\p{Lu}|\p{L}{5}")
 
 Range = tuple[int, int]
+
+
+class Placeholder(NamedTuple):
+    """A placeholder within text, an element that is written as text."""
+
+    text: str
+    keep: bool = True
 
 
 class Node:
@@ -166,6 +174,8 @@ class _Projection:
             is_empty = first == last
             start = self.units[first][0] if first < units[1] else text[1]
             end = start if is_empty else self.units[last - 1][1]
+            if last == units[1] and child.end == node.end and not child.element.keep:
+                end = text[1]  # with the space at the end
             before = self.target[place:start]
             place = end
             element = child.element
@@ -177,20 +187,22 @@ class _Projection:
                     shown != "" and first < units[1] and not glued and not self.target[:start].endswith(shown)
                 )
                 before += " " * (shown != "" and glued)
-                found += [before, element, after]
+                found += [before, element.text if isinstance(element, Placeholder) else element, after]
             else:
                 found += [before, element._replace(pieces=self.pieces(child, (first, last), (start, end)))]
         return _merged([*found, self.target[place : text[1]]])
 
 
 class _AlignedPair:
-    """A pair of texts with the units of both; those of the source end where an element begins or ends."""
+    """A pair of texts with the units of both; those of the source end where an element begins or ends.
+
+    If this is within a word, those of the translation end in the same places of the same word, and at marks in others.
+    """
 
     def __init__(self, pair: SentencePair, corners: Sequence[int]):
         self.pair, self.first = pair, 0
         self.source_start, self.target_start = pair.source_start, pair.target_start
         self.source_end = pair.source_start + len(pair.source)
-        self.target_units = [unit.span() for unit in UNIT.finditer(pair.target)]
         within = corners[bisect_right(corners, self.source_start) : bisect_left(corners, self.source_end)]
         inside = [corner - self.source_start for corner in within]
         self.source_units = [
@@ -198,6 +210,12 @@ class _AlignedPair:
             for start, end in zip([0, *inside], [*inside, len(pair.source)], strict=True)
             for unit in UNIT.finditer(pair.source, start, end)
         ]
+        divided: dict[str, list[int]] = {}
+        for unit in UNIT.finditer(pair.source) if inside else ():
+            start, end = unit.span()
+            if cuts := inside[bisect_right(inside, start) : bisect_left(inside, end)]:
+                divided[unit[0]] = [cut - start for cut in cuts]
+        self.target_units = [part for unit in UNIT.finditer(pair.target) for part in _parts(unit, divided)]
         self.weights = self._weights() if inside else None
 
     def _weights(self) -> Array:
@@ -252,6 +270,16 @@ class _AlignedPair:
             if weights.size and weights.max() > 0:
                 return int(weights.argmax()) + after
         return int(self.weights[:, following - 1].argmax()) + 1 if len(self.weights) else 0
+
+
+def _parts(unit: Any, divided: Mapping[str, Sequence[int]]) -> Iterator[Range]:
+    """The ranges of a word that is divided in the source, if any word is."""
+    start, end = unit.span()
+    places = [start, *(start + cut for cut in divided.get(unit[0], ())), end]
+    for place, following in pairwise(places) if divided else ():
+        yield from (part.span() for part in PART.finditer(unit.string, place, following))
+    if not divided:
+        yield start, end
 
 
 def _in_order(pair: SentencePair, sources: Sequence[Range], targets: Sequence[Range]) -> Array:

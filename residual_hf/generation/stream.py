@@ -11,7 +11,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import asdict, replace
 from functools import partial
+from heapq import nlargest
 from itertools import islice
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +30,6 @@ from .checks import suspicions
 from .generation_settings import StreamSettings
 from .long_text import LongLines
 from .resumable_file import ResumableFile
-from .review import Review
 from .translator import Hypothesis, Translator
 
 CHECKED_TOGETHER = 10_000  # lines
@@ -128,7 +129,7 @@ def translate_stream(
     hypotheses = translator.hypotheses
     if settings.split_sentences:
         with requires("documents"):
-            from .paragraphs import paragraph_hypotheses
+            from .markup import paragraph_hypotheses
         hypotheses = partial(paragraph_hypotheses, translator)
     options = {name: getattr(settings, name) for name in ("source_lang", "target_lang", "long")}
     options |= {"count": settings.num_return_sequences, **settings.generate_arguments}
@@ -230,3 +231,29 @@ def typed_lines() -> Iterator[str]:
     with suppress(EOFError):
         while True:
             yield input("> " if sys.stdout.isatty() else "")
+
+
+class Review:
+    """The `most` worst translations of a text: those with suspicions, then those with low scores."""
+
+    def __init__(self, most: int, glossary: Glossary | None = None):
+        self.most, self.glossary, self.lines, self.suspicious = most, glossary, 0, 0
+        self.worst: list[tuple[int, float, str]] = []
+        """Higher numbers for what needs a look more, and what is shown."""
+
+    def add(self, first: int, lines: Sequence[str], found: Sequence[Hypothesis]) -> None:
+        """Look at the translations of lines that follow each other from the number `first`."""
+        if not self.most:
+            return
+        self.lines += len(lines)
+        for number, (line, best) in enumerate(zip(lines, found, strict=True), start=first):
+            if line.strip():
+                flags, score = suspicions(line, best.text, self.glossary), best.score or 0.0
+                named = f"line {number}, score {score:.4f}{''.join(f', {flag}' for flag in flags)}"
+                self.suspicious += bool(flags)
+                self.worst.append((len(flags), -score, f"{named}\n  {line.strip()}\n  {best.text}"))
+        self.worst = nlargest(self.most, self.worst, key=itemgetter(0, 1))
+
+    def __str__(self) -> str:
+        found = f"{self.suspicious} of {self.lines} lines are suspicious"
+        return "\n".join([f"{found}; look first at" if self.worst else found, *(shown for *_, shown in self.worst)])

@@ -27,6 +27,9 @@ from residual_hf.model.translation_inputs import TranslationInputs
 from .decode import Candidate, check_shortlist_use, search, to_text
 from .generation_settings import DecodingSettings
 from .long_text import LONG_TEXT, space_between, split_text
+from .projection import Node, SentencePair, project
+
+SENTENCE_ENDS = ".!?…。！？ "
 
 
 class Hypothesis(NamedTuple):
@@ -35,6 +38,14 @@ class Hypothesis(NamedTuple):
     text: str
     score: float | None
     alignment: Alignment | None = None
+
+
+class TermPlace(NamedTuple):
+    """An element around the words of a translation, `pieces`, in whose place a term is to be."""
+
+    term: str
+    pieces: Sequence[str] = ()
+    keep: bool = False
 
 
 class SentencePart(NamedTuple):
@@ -268,8 +279,33 @@ class Translator:
             given = {"phrases": [phrases[row] for row in rows], "letters_added": self._letters_added, **arguments}
             again = search(self.model, [sources[row] for row in rows], settings, **given)
             for row, best in zip(rows, again, strict=True):
-                found[row] = best
+                forced = self._in_place(sources[row], sentences[row], found[row][0], best[0])
+                found[row] = [forced, *best[1:]]
         return found
+
+    def _in_place(self, ids: Sequence[int], sentence: str, free: Candidate, forced: Candidate) -> Candidate:
+        """A candidate with terms, which are in the place of words of the free one if they were only put behind it.
+
+        A model that never saw a term writes its sentence to the end before it.
+        """
+        before, after = to_text(self.tokenizer, [free.ids, forced.ids])
+        read = self.inputs.edited(sentence).text
+        root = Node(None, 0, len(read))
+        for term in self.glossary.find(read) if self.glossary and self.constrained else ():
+            if not any(occurs(target, before) for target in term.targets):
+                root.children.append(Node(TermPlace(term.targets[0]), term.start, term.end))
+        if not root.children or not after.startswith(before.rstrip(SENTENCE_ENDS)):
+            return forced
+        (alignment,) = align(self.model, self.tokenizer, [read], [before], [ids], [free.ids])
+        pieces = project(root, read, before, [SentencePair(read, 0, before, 0, alignment)])
+        if any(isinstance(piece, TermPlace) and not piece.pieces for piece in pieces):
+            return forced
+        written = "".join(piece.term if isinstance(piece, TermPlace) else piece for piece in pieces)
+        if before[:1].isupper() and written.partition(" ")[0].islower():
+            written = written[0].upper() + written[1:]
+        tag = [number for number in free.ids[:1] if to_text(self.tokenizer, [[number]]) == [""]]
+        (new,) = self.tokenizer(text_target=[written], add_special_tokens=False)["input_ids"]
+        return forced._replace(ids=[*tag, *new])
 
     @property
     def _keeps_placeholders(self) -> bool:
@@ -291,7 +327,9 @@ class Translator:
         has_terms = all(any(occurs(target, text) for target in targets) for targets in terms for text in texts)
         if has_terms and all(token in text for token in tokens for text in texts):
             return []
-        phrases = [[[number]] for number in self._target_ids(tokens)]
+        rows = self.tokenizer(text_target=tokens, add_special_tokens=False)["input_ids"] if tokens else []
+        numbers = [number for row in rows for number in row]
+        phrases = [[[number]] for number in numbers if self.tokenizer.convert_ids_to_tokens(number) in tokens]
         for targets in terms:
             found = (form_of(target, text) for target in targets for text in texts)
             capital = (target[0].upper() + target[1:] for target in targets)
@@ -312,16 +350,6 @@ class Translator:
             return 0 if before in PLACEHOLDER_TOKENS else letters_after(before, both[len(before) :])
 
         return letters_added
-
-    def _target_ids(self, tokens: list[str]) -> list[int]:
-        """The ids of tokens of the target vocabulary."""
-        rows = self.tokenizer(text_target=tokens, add_special_tokens=False)["input_ids"] if tokens else []
-        return [
-            number
-            for token, row in zip(tokens, rows, strict=True)
-            for number in row
-            if self.tokenizer.convert_ids_to_tokens(number) == token
-        ]
 
     def encode(
         self, sentences: Sequence[str], source_lang: str | None = None, target_lang: str | None = None, **options: Any

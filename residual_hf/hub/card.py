@@ -21,8 +21,8 @@ from residual_hf.base.files import check_output_file, write_atomically
 from residual_hf.checkpoint import SHORTLIST
 from residual_hf.data.data_settings import SPLITS
 from residual_hf.data.tokenizer import ends_text
-from residual_hf.evaluation.error_rates import ERROR_RATES
 from residual_hf.evaluation.metrics import METRICS, Comparison, paired_bootstrap, tokenizer_of
+from residual_hf.evaluation.sentence_metrics import ERROR_RATES
 from residual_hf.model import catalogue as _  # noqa: F401  registers the modes
 from residual_hf.model.connections import LN_MODES
 from residual_hf.records.learning_curve import learning_curve

@@ -134,6 +134,3 @@ def tied_weights(config: ResidualConfig) -> dict[str, str]:
         for part in ("table", "projection"):
             tied[f"lm_head.bands.{i - 1}.{part}.weight"] = f"{source}.{i}.{part}.weight"
     return tied
-
-
-__all__ = ["AdaptiveEmbedding", "AdaptiveSoftmax", "tied_weights"]

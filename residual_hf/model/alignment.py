@@ -236,6 +236,3 @@ def token_spans(tokenizer: Any, ids: list[int], text: str, in_target: bool = Fal
     ends = np.maximum.accumulate([min(len(prefix), len(decoded[-1])) for prefix in decoded])
     places = np.interp(ends, *np.array(corners).T).round().astype(int)
     return np.stack([places[:-1], places[1:]], axis=1)
-
-
-__all__ = ["AlignedTokens", "Alignment", "align", "of_originals"]

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
-from transformers import initialization as init
 
+from .initialization import BareParameters
 from .options import Settings, option
 
 SCHEDULES = {"linear": 1.0, "linear_square": 2.0, "linear_sqrt": 0.5, "equal": 1.0}  # the power of the progress
@@ -38,7 +38,7 @@ class BranchWarmupSettings(Settings):
     updates: int = option(1000, minimum=1, help="T, the number of updates in which the first layer warms up")
 
 
-class BranchWarmup(nn.Module):
+class BranchWarmup(BareParameters):
     """The factor on the branches of a layer.
 
     Source: Chen et al. 2026, Progressive Residual Warmup for Language Model Pretraining, equation 3 and table 1, here
@@ -56,9 +56,6 @@ class BranchWarmup(nn.Module):
         self.start = 0 if wait is None else settings.updates * layer
         self.duration = settings.updates * (1 if settings.schedule == "equal" else layer + 1)
         self.register_buffer("updates", torch.zeros((), dtype=torch.long))  # other types follow `model.to(dtype)`
-
-    def init_parameters(self) -> None:
-        init.zeros_(self.updates)
 
     def forward(self) -> Tensor:
         """The factor, a scalar in fp32."""

@@ -75,7 +75,6 @@ class ResidualImageConfig(ResidualConfig):
         return {"max_position_embeddings": patches + (self.classifier_pooling == "first")}
 
     def _record_defaults(self, field: str) -> None:
-        """As in the base class."""
         if not (self.is_resnet and field == "init_style"):
             super()._record_defaults(field)
 
@@ -94,7 +93,6 @@ class ResidualImageConfig(ResidualConfig):
         return config
 
     def validate_residual(self) -> None:
-        """As in the base class."""
         if not self.__dict__.get("_awaits_mode"):
             (self._validate_resnet if self.is_resnet else self._validate_vit)()
             for name, value in self._of_other_fields().items():
@@ -119,13 +117,9 @@ class ResidualImageConfig(ResidualConfig):
 
     @property
     def described(self) -> str:
-        """As in the base class."""
         if self.is_resnet:
             return f"a ResNet of depth {self.depth}"
         return f"a ViT of image_size {self.image_size} and patch_size {self.patch_size}"
 
     def _fields_of_absent_stack(self) -> list[str]:
         return [*super()._fields_of_absent_stack(), *OTHER_INPUTS, *(OF_TRANSFORMERS if self.is_resnet else ())]
-
-
-__all__ = ["ResidualImageConfig"]

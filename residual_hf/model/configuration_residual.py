@@ -9,7 +9,6 @@ import math
 import os
 from collections.abc import Iterable
 from dataclasses import Field, fields
-from functools import cache
 from typing import TYPE_CHECKING, Any, cast
 
 from huggingface_hub.dataclasses import strict
@@ -17,7 +16,7 @@ from transformers import PreTrainedConfig
 
 from .branch_warmup import BranchWarmupSettings
 from .catalogue import ResiDual
-from .connections import STACKS, SUBLAYERS, ResidualConnection, get_ln_mode, num_sublayers
+from .connections import STACKS, SUBLAYERS, ResidualConnection, get_ln_mode, is_registered, num_sublayers
 from .embeddings import POSITION_COUNTING, POSITION_EMBEDDINGS
 from .initialization import INIT_STYLES
 from .ln_modes import NormAtEnd
@@ -198,7 +197,7 @@ class ResidualConfig(PreTrainedConfig):
             self.is_encoder_decoder, self.decoder_start_token_id = False, None
         if self.decoder_vocab_size is None:
             self.decoder_vocab_size = self.vocab_size
-        if has_code and not self._has_registered_modes():
+        if has_code and not all(is_registered(self.stack_ln_mode(stack)) for stack in self.stacks):
             self._awaits_mode = True
         else:
             if self.ln_mode is not None:
@@ -206,12 +205,6 @@ class ResidualConfig(PreTrainedConfig):
                 self._record_defaults("init_style")
             self._refuse_misspelled(kwargs)
         super().__post_init__(**kwargs)
-
-    def _has_registered_modes(self) -> bool:
-        try:
-            return all(map(self.mode, self.stacks))
-        except ValueError:
-            return False
 
     def _refuse_misspelled(self, names: Iterable[str]) -> None:
         """Refuse misspelled fields and options of the modes, which Transformers would keep unused."""
@@ -358,8 +351,7 @@ class ResidualConfig(PreTrainedConfig):
         """
         if self.__dict__.pop("_awaits_mode", False):
             return
-        config_class: type = type(self)
-        for f in fields_with_range(config_class):
+        for f in fields(self):
             check_declared(f, getattr(self, f.name))
         if self.activation_function != "relu":
             from transformers.activations import ACT2FN  # takes as long to import as PyTorch
@@ -370,9 +362,8 @@ class ResidualConfig(PreTrainedConfig):
                 raise ValueError(f"{stack}_attention_heads must divide d_model, but {self.d_model} % {heads} is not 0")
         if self.position_embedding_type.startswith("sinusoidal") and self.d_model % 2:
             raise ValueError(f"d_model must be even for sinusoidal positions, not {self.d_model}")
-        for name in ("ln_mode", "encoder_ln_mode", "decoder_ln_mode"):
-            if name == "ln_mode" or getattr(self, name) is not None:
-                get_ln_mode(getattr(self, name))
+        for mode_name in (self.ln_mode, *map(self.stack_ln_mode, STACKS)):
+            get_ln_mode(mode_name)
         self._validate_stacks()
         self._validate_vocabularies()
         if self.ln_mode_options and self.ln_mode not in [self.stack_ln_mode(stack) for stack in self.stacks]:
@@ -473,12 +464,6 @@ class ResidualConfig(PreTrainedConfig):
                     raise ValueError(f"{name} {token} is outside the vocabulary of {size} tokens")
 
 
-@cache
-def fields_with_range(config_class: type) -> list[Field]:
-    """The fields that declare choices or bounds; a model of several parts is checked for each of them."""
-    return [f for f in fields(config_class) if f.metadata]
-
-
 def check_declared(f: Field, value: Any) -> None:
     """Raise `ValueError` unless the value of a field has the choices and bounds that its `option` declares."""
     if choices := f.metadata.get("choices"):
@@ -495,6 +480,3 @@ def check_declared(f: Field, value: Any) -> None:
 def check_choice(name: str, value: Any, choices: Iterable[Any]) -> None:
     if value not in choices:
         raise ValueError(f"{name} cannot be {value!r}. Allowed: {', '.join(sorted(map(str, choices)))}.")
-
-
-__all__ = ["ResidualConfig"]

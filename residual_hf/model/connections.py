@@ -23,17 +23,18 @@ stacks contain no code for individual modes. Each feature of a mode has one plac
 - the outputs of all layers or sub-layers (DLCL, attention residuals): each layer appends a member to the stream, and
   the first sub-layer of a layer and `boundary.end` combine them;
 - a parameter shared by the sub-layers of a layer (ReZero's gate): the first sub-layer appends it to the stream, since
-  a module reads only its own parameters; `share` passes the first connection to the others for conversions;
+  a module reads only its own parameters; conversions find it in `first_in_layer`;
 - the attention scores of the previous layer (RealFormer): `a, scores = sublayer.with_scores(z, previous)`, with the
   scores in the stream;
 - norms, scales or shifts inside a branch (NormFormer, sub-LN, HybridNorm, Fixup): `inner_modules` fills named slots;
   `linear_bias = False` removes the biases;
 - initialization (DeepNet, T-Fixup, B2T, sub-LN): `default_init_style`, `init_gain` for factors that depend on depth
-  and place, `embedding_gain`, and `init_parameters` for the parameters of the connection;
+  and place, and `embedding_gain`; parameters of the connection start as its constructor sets them, unless
+  `init_parameters` draws their values;
 - weight decay: `no_weight_decay` names the parameters that the paper exempts, on any module of the mode;
-- a simpler mode that it contains (Admin and ResiDual: Post-LN; LayerScale: Pre-LN): `folds_into` with
+- constants or weights on the shortcut or the branch (Keel's alpha): `factors`, or `joining_scales`, for probes;
+- a simpler mode that it contains (Admin and ResiDual: Post-LN; LayerScale: Pre-LN): `folds_into` with `factors` or
   `foldable_scales` to convert to it, `starts_from` with `starting_values` to convert from it, with equal outputs;
-- other constants or weights on the shortcut or the branch (Keel's alpha): `joining_scales`, for probes;
 - a shortcut that is not the first member of the stream (HybridNorm, SiameseNorm, DLCL): `shortcut_at`, for probes.
 
 Layers take and return only tensors, so gradient checkpointing, `torch.compile`, caches and beam reordering work for
@@ -45,11 +46,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from torch import Tensor, nn
 
 from .branch_warmup import BranchWarmupSettings
+from .initialization import BareParameters
 from .kernels import Kernel
 from .options import NoOptions, unknown_choice
 
@@ -105,7 +108,7 @@ def layer_places(config: ResidualConfig, stack: str, layer: int) -> list[Sublaye
     return [SublayerPlace(stack, layer, kind, i, len(kinds), depth) for i, kind in enumerate(kinds)]
 
 
-class StreamBoundary(nn.Module):
+class StreamBoundary(BareParameters):
     """Start and end of the stream of a stack. In this base class the stream is the hidden state alone."""
 
     no_weight_decay: ClassVar[tuple[str, ...]] = ()
@@ -121,9 +124,6 @@ class StreamBoundary(nn.Module):
     def end(self, stream: Stream) -> Tensor:
         """The output of the stack (batch, length, d_model), from the stream after the last layer."""
         return stream[0]
-
-    def init_parameters(self) -> None:
-        """Set the initial values of bare parameters through `transformers.initialization`. Norms need nothing."""
 
     def starting_values(self) -> dict[str, Tensor | float]:
         """Same as `ResidualConnection.starting_values`."""
@@ -166,7 +166,7 @@ class Sublayer:
         return self.dropout(self.warmed(output)), scores
 
 
-class ResidualConnection(nn.Module):
+class ResidualConnection(BareParameters):
     """How one sub-layer reads and updates the residual stream.
 
     To add a mode, subclass, implement `forward` and register the class with `register_ln_mode`.
@@ -192,6 +192,8 @@ class ResidualConnection(nn.Module):
     # parameters of this module that the paper or its code exempts from weight decay; any module may declare them
     no_weight_decay: ClassVar[tuple[str, ...]] = ()
 
+    # attributes that multiply the "shortcut" or the "branch" where they are added, or the "norm" before the branch
+    factors: ClassVar[dict[str, str]] = {}
     folds_into: ClassVar[str | None] = None  # the simpler mode that `conversion.fold` turns this one into
     # the mode that this one equals at `starting_values()` with `starting_options`, for `conversion.change_ln_mode`; a
     # mode that folds needs only `starting_values`, since its scales can be moved into the adjacent weights
@@ -199,6 +201,8 @@ class ResidualConnection(nn.Module):
     starting_options: ClassVar[dict[str, Any]] = {}
 
     kernel: Kernel | None = None  # of a run, see `kernels`
+    # the first connection of the layer, in the others; a tuple, so that its parameters are registered only there
+    first_in_layer: tuple[Any, ...] = ()
 
     def __init__(self, config: ResidualConfig, place: SublayerPlace):
         super().__init__()
@@ -208,23 +212,21 @@ class ResidualConnection(nn.Module):
     def forward(self, stream: Stream, sublayer: Sublayer) -> Stream:
         raise NotImplementedError(f"{type(self).__name__} must implement forward")
 
-    def share(self, first: ResidualConnection) -> None:
-        """Receive the first connection of the layer, whose parameters `foldable_scales` of later ones may need."""
-
-    def init_parameters(self) -> None:
-        """Set the initial values of bare parameters through `transformers.initialization`. Norms need nothing."""
-
     def foldable_scales(self) -> dict[str, Tensor | float]:
         """Factors that `folds_into` lacks: on the `shortcut`, on the `branch`, or on the `norm` before it."""
-        return {}
+        return self._factors() if self.folds_into else {}
 
     def joining_scales(self) -> dict[str, Tensor | float]:
         """Factors on the `shortcut` and on the `branch` where they are added, for probes."""
-        return self.foldable_scales()
+        return self.foldable_scales() or self._factors()
 
     def starting_values(self) -> dict[str, Tensor | float]:
         """Values of parameters, by name, at which this mode equals `starts_from` (or `folds_into`)."""
-        return {}
+        return {name: 1.0 for name in self.factors.values() if self.folds_into and name in self._parameters}
+
+    def _factors(self) -> dict[str, Tensor | float]:
+        values = {of: attrgetter(name)(self) for of, name in self.factors.items()}
+        return {of: value for of, value in values.items() if value is not None}
 
     @classmethod
     def init_gain(cls, config: ResidualConfig, place: SublayerPlace, role: str) -> float:
@@ -267,6 +269,11 @@ def register_ln_mode(name: str) -> Callable[[type[ResidualConnection]], type[Res
     return register
 
 
+def is_registered(name: Any) -> bool:
+    """Whether a mode has this name."""
+    return name in LN_MODES
+
+
 def get_ln_mode(name: Any) -> type[ResidualConnection]:
     """The class of a mode. Raises `ValueError` with the list of registered modes for any other name."""
     if name not in LN_MODES:
@@ -279,10 +286,10 @@ def get_ln_mode(name: Any) -> type[ResidualConnection]:
 
 def build_connections(config: ResidualConfig, stack: str, layer: int) -> list[ResidualConnection]:
     """The connections of one layer, in the order of its sub-layers."""
-    connections = [config.mode(place.stack)(config, place) for place in layer_places(config, stack, layer)]
-    for later in connections[1:]:
-        later.share(connections[0])
-    return connections
+    first, *others = (config.mode(place.stack)(config, place) for place in layer_places(config, stack, layer))
+    for connection in others:
+        connection.first_in_layer = (first,)
+    return [first, *others]
 
 
 def slot(modules: nn.ModuleDict, name: str, tensor: Tensor) -> Tensor:

@@ -19,9 +19,7 @@ from .search import (
     Array,
     BeamSearch,
     Decoder,
-    SearchResult,
     SearchSettings,
-    beam_search,
     is_any_of,
     processed_scores,
     top_k,
@@ -190,13 +188,6 @@ def shared(banks: Mapping[int, list[Candidate]], beams: int) -> list[Candidate]:
             if not left[lacking]:
                 del left[lacking]
     return sorted(chosen, reverse=True)
-
-
-def constrained_search(
-    decoder: Decoder, prompt: Tensor, settings: SearchSettings, progress: Sequence[Progress]
-) -> SearchResult:
-    """As `beam_search`, for hypotheses with the phrases of each sentence."""
-    return beam_search(decoder, prompt, settings, ConstrainedSearch(prompt, settings, progress))
 
 
 def first_progress(

@@ -20,7 +20,7 @@ from transformers.generation.utils import (
 )
 from transformers.modeling_outputs import BaseModelOutput
 
-from .constraints import LettersAdded, Phrase, constrained_search, first_progress
+from .constraints import ConstrainedSearch, LettersAdded, Phrase, first_progress
 from .fingerprint import submodules
 from .layers import SAME_ATTENTION, ResidualAttention, ResidualFeedForward
 from .length_limits import has_length_rule, length_limit
@@ -311,7 +311,8 @@ def decode(
     decoder = begin(model, prompt, settings, pack(), model_kwargs, token_lists)
     search = beam_search if beams > 1 else greedy_search
     if phrases is not None:
-        search = partial(constrained_search, progress=first_progress(phrases, len(prompt), letters_added))
+        progress = first_progress(phrases, len(prompt), letters_added)
+        search = partial(beam_search, search=ConstrainedSearch(prompt, settings, progress))
     result = search(decoder, prompt, settings)
     if not generation_config.return_dict_in_generate:
         return result.sequences

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 from transformers import initialization as init
 
+from .initialization import BareParameters
 from .norms import at_least_fp32
 
 if TYPE_CHECKING:
@@ -78,7 +79,7 @@ def drop_words(embeddings: Tensor, rate: float, keep_first: bool) -> Tensor:
     return embeddings * kept.unsqueeze(-1)
 
 
-class SinusoidalPositions(nn.Module):
+class SinusoidalPositions(BareParameters):
     """Fixed table [sin(p*w_k) | cos(p*w_k)] with w_k = 10000^(-k / (d/2 - 1)), as in tensor2tensor. Not saved."""
 
     table: Tensor
@@ -105,9 +106,6 @@ class SinusoidalPositions(nn.Module):
 
     def forward(self, position_ids: Tensor) -> Tensor:
         return nn.functional.embedding(position_ids, self.table)
-
-    def init_parameters(self) -> None:
-        init.copy_(self.table, self.make_table())
 
     def _load_from_state_dict(self, *args: Any) -> None:
         super()._load_from_state_dict(*args)

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 PLAIN = {bool, int, float, str, type(None), torch.dtype}
-OWN_PARTS = {"_modules", "training", "forward"} | {name for name in vars(nn.Module()) if "hook" in name}
+OWN_PARTS = {"_modules", "_build_anew", "training", "forward"} | {name for name in vars(nn.Module()) if "hook" in name}
 """Of a module, what needs no look: its modules have their turn, and `generate` itself asks for the others."""
 LANES = 1 << 14
 FACTOR, SHIFT = np.uint64(0x9E3779B185EBCA87), np.uint64(29)

@@ -10,12 +10,31 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 import torch
 from torch import nn
 from transformers import initialization as init
+from typing_extensions import Self
 
 Draw = Callable[[nn.Linear, float], None]
+
+
+class BareParameters(nn.Module):
+    """A module whose parameters and buffers start as its constructor sets them, also if a checkpoint lacks them."""
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> Self:
+        module = super().__new__(cls)
+        module.__dict__["_build_anew"] = partial(cls, *args, **kwargs)
+        return module
+
+    def init_parameters(self) -> None:
+        """Set the initial values of bare parameters through `transformers.initialization`. Norms need nothing."""
+        if own := [*self.named_parameters(recurse=False), *self.named_buffers(recurse=False)]:
+            fresh = self.__dict__["_build_anew"]()
+            for name, values in own:
+                init.copy_(values, getattr(fresh, name))
 
 
 def xavier_uniform(scale: float = 1.0) -> Draw:

@@ -193,28 +193,14 @@ def connect(connection: ResidualConnection, stream: Stream, sublayer: Sublayer) 
     return connection(stream, sublayer) if kernel is None else kernel(connection, stream, sublayer)
 
 
-class ResidualEncoderLayer(ResidualLayer):
-    """Self-attention and feed-forward, each with its residual connection."""
+class TransformerLayer(ResidualLayer):
+    """The branches of a layer, each with its residual connection."""
+
+    stack: str
 
     def __init__(self, config: ResidualConfig, layer_idx: int):
-        super().__init__(config, "encoder", layer_idx)
-        self.self_attn_residual, self.ffn_residual = build_connections(config, "encoder", layer_idx)
-        self.self_attn = ResidualAttention(config, self.self_attn_residual.place)
-        self.ffn = ResidualFeedForward(config, self.ffn_residual.place)
-
-    def forward(self, *stream: Tensor, attention_mask: Any = None, **kwargs: Any) -> tuple[Tensor, ...]:
-        self_attn = partial(self.self_attn, attention_mask=attention_mask, **kwargs)
-        sublayer = self.sublayer()
-        stream = connect(self.self_attn_residual, stream, sublayer(self_attn))
-        return connect(self.ffn_residual, stream, sublayer(self.ffn))
-
-
-class ResidualDecoderLayer(ResidualLayer):
-    """Causal self-attention, cross-attention (unless alone) and feed-forward, each with its residual connection."""
-
-    def __init__(self, config: ResidualConfig, layer_idx: int):
-        super().__init__(config, "decoder", layer_idx)
-        first, *cross, last = build_connections(config, "decoder", layer_idx)
+        super().__init__(config, self.stack, layer_idx)
+        first, *cross, last = build_connections(config, self.stack, layer_idx)
         self.self_attn_residual = first
         self.encoder_attn_residual: Any = cross[0] if cross else None
         self.ffn_residual = last
@@ -246,3 +232,15 @@ class ResidualDecoderLayer(ResidualLayer):
             )
             stream = connect(self.encoder_attn_residual, stream, sublayer(encoder_attn))
         return connect(self.ffn_residual, stream, sublayer(self.ffn))
+
+
+class ResidualEncoderLayer(TransformerLayer):
+    """Self-attention and feed-forward."""
+
+    stack = "encoder"
+
+
+class ResidualDecoderLayer(TransformerLayer):
+    """Causal self-attention, cross-attention (unless alone) and feed-forward."""
+
+    stack = "decoder"

@@ -27,7 +27,7 @@ class PostLN(ResidualConnection):
 
     equation = "x <- LN(x + a)"
     source = "Vaswani et al. 2017, Attention Is All You Need, section 3.1"
-    bibtex = "vaswani2017attention"
+    bibtex: ClassVar[str | tuple[str, ...]] = "vaswani2017attention"
     warmup = "needed"
 
     def __init__(self, config: ResidualConfig, place: SublayerPlace):

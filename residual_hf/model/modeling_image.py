@@ -114,5 +114,3 @@ class ResidualForImageClassification(OfImages, ResidualForSequenceClassification
 modeling_auto.MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING_NAMES.setdefault(
     ResidualImageConfig.model_type, ResidualForImageClassification.__name__
 )
-
-__all__ = ["ResidualForImageClassification", "ResidualImageModel"]

@@ -15,6 +15,7 @@ from typing import Any
 from torch import Tensor, nn
 from transformers.cache_utils import Cache
 from transformers.modeling_outputs import BaseModelOutput, Seq2SeqLMOutput, Seq2SeqModelOutput
+from transformers.models.auto import modeling_auto
 from transformers.utils import ModelOutput, TransformersKwargs, can_return_tuple
 from typing_extensions import Unpack
 
@@ -24,7 +25,7 @@ from .configuration_residual import ResidualConfig
 from .decoding import FastGenerationMixin
 from .embeddings import NormalizedLinear, shift_tokens_right, unit_vectors
 from .kernels import Projection
-from .speech_encoder import ResidualSpeechEncoder
+from .speech_encoder import ResidualSpeechEncoder, of_features
 from .stacks import ResidualDecoder, ResidualEncoder, ResidualPreTrainedModel, ResidualStack
 
 
@@ -289,24 +290,20 @@ class ResidualForConditionalGeneration(ResidualLanguageModel, FastGenerationMixi
             **kwargs,
         )
         loss, logits = self.loss_and_logits(outputs.last_hidden_state, labels, num_items, logits_to_keep)
-        return Seq2SeqLMOutput(
-            loss=loss,
-            logits=logits,
-            **{CACHE: getattr(outputs, CACHE)},
-            decoder_hidden_states=outputs.decoder_hidden_states,
-            decoder_attentions=outputs.decoder_attentions,
-            cross_attentions=outputs.cross_attentions,
-            encoder_last_hidden_state=outputs.encoder_last_hidden_state,
-            encoder_hidden_states=outputs.encoder_hidden_states,
-            encoder_attentions=outputs.encoder_attentions,
-        )
+        rest = {name: value for name, value in outputs.items() if name != "last_hidden_state"}
+        return Seq2SeqLMOutput(loss=loss, logits=logits, **rest)
 
 
-__all__ = [
-    "ResidualDecoder",
-    "ResidualEncoder",
-    "ResidualForConditionalGeneration",
-    "ResidualLanguageModel",
-    "ResidualModel",
-    "ResidualPreTrainedModel",
-]
+class ResidualForSpeechSeq2Seq(ResidualForConditionalGeneration, FastGenerationMixin):
+    """Speech encoder, decoder and output projection, for speech recognition and translation (`conv_channels`).
+
+    Inputs are `input_features` (batch, frames, bins), and `attention_mask` (batch, frames) marks real frames.
+    """
+
+    main_input_name = "input_features"
+    input_modalities = ("audio", "text")
+    forward = of_features(ResidualForConditionalGeneration.forward)
+
+
+# the table in which pipelines look up the name of a class
+modeling_auto.MODEL_FOR_SPEECH_SEQ_2_SEQ_MAPPING_NAMES.setdefault("residual", ResidualForSpeechSeq2Seq.__name__)

@@ -166,5 +166,3 @@ for task, model in {
     "SEQUENCE_CLASSIFICATION": ResidualForSequenceClassification,
 }.items():
     getattr(modeling_auto, f"MODEL_FOR_{task}_MAPPING_NAMES").setdefault("residual", model.__name__)
-
-__all__ = ["ResidualForCausalLM", "ResidualForMaskedLM", "ResidualForSequenceClassification"]

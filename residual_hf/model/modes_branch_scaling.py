@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
-from torch import Tensor, nn
-from transformers import initialization as init
+from torch import nn
 
 from .branch_warmup import BranchWarmupSettings
 from .connections import ResidualConnection, Stream, Sublayer, SublayerPlace, num_sublayers, register_ln_mode
@@ -31,14 +30,12 @@ class LNScaling(PreLN):
     source = "Sun et al. 2025, The Curse of Depth in Large Language Models"
     bibtex = "sun2025curse"
     default_norm_type = "rms_norm"
+    factors = {"norm": "factor"}
     folds_into = "pre_ln"
 
     def __init__(self, config: ResidualConfig, place: SublayerPlace):
         super().__init__(config, place)
         self.factor = (place.layer + 1) ** -0.5
-
-    def foldable_scales(self) -> dict[str, Tensor | float]:
-        return {"norm": self.factor}
 
     def forward(self, stream: Stream, sublayer: Sublayer) -> Stream:
         (x,) = stream
@@ -70,6 +67,7 @@ class ScaledBranch(PreLN):
         "CompleteP enables compute-efficient deep transformers"
     )
     bibtex = ("zhang2019stabilize", "dey2025completep")
+    factors = {"branch": "factor"}
     folds_into = "pre_ln"
 
     @dataclass(frozen=True)
@@ -82,9 +80,6 @@ class ScaledBranch(PreLN):
     def __init__(self, config: ResidualConfig, place: SublayerPlace):
         super().__init__(config, place)
         self.factor = self.options.tau * num_sublayers(config, place.stack) ** -self.options.exponent
-
-    def foldable_scales(self) -> dict[str, Tensor | float]:
-        return {"branch": self.factor}
 
     def forward(self, stream: Stream, sublayer: Sublayer) -> Stream:
         (x,) = stream
@@ -103,6 +98,7 @@ class LayerScale(PreLN):
     source = "Touvron et al. 2021, Going Deeper with Image Transformers (CaiT)"
     bibtex = "touvron2021going"
     no_weight_decay = ("scale",)
+    factors = {"branch": "scale"}
     folds_into = "pre_ln"
 
     @dataclass(frozen=True)
@@ -114,17 +110,7 @@ class LayerScale(PreLN):
     def __init__(self, config: ResidualConfig, place: SublayerPlace):
         super().__init__(config, place)
         by_depth = 0.1 if place.num_layers <= 18 else 1e-5 if place.num_layers <= 24 else 1e-6
-        self.initial_scale = self.options.initial_scale or by_depth
-        self.scale = nn.Parameter(torch.full((config.d_model,), self.initial_scale))
-
-    def init_parameters(self) -> None:
-        init.constant_(self.scale, self.initial_scale)
-
-    def foldable_scales(self) -> dict[str, Tensor | float]:
-        return {"branch": self.scale}
-
-    def starting_values(self) -> dict[str, Tensor | float]:
-        return {"scale": 1.0}
+        self.scale = nn.Parameter(torch.full((config.d_model,), self.options.initial_scale or by_depth))
 
     def forward(self, stream: Stream, sublayer: Sublayer) -> Stream:
         (x,) = stream
@@ -145,6 +131,7 @@ class SkipInit(ResidualConnection):
     )
     bibtex = "de2020batch"
     no_weight_decay = ("alpha",)
+    factors = {"branch": "alpha"}
     folds_into = "xskip"
 
     @dataclass(frozen=True)
@@ -154,15 +141,6 @@ class SkipInit(ResidualConnection):
     def __init__(self, config: ResidualConfig, place: SublayerPlace):
         super().__init__(config, place)
         self.alpha = nn.Parameter(torch.full((1,), self.options.initial_alpha))
-
-    def init_parameters(self) -> None:
-        init.constant_(self.alpha, self.options.initial_alpha)
-
-    def foldable_scales(self) -> dict[str, Tensor | float]:
-        return {"branch": self.alpha}
-
-    def starting_values(self) -> dict[str, Tensor | float]:
-        return {"alpha": 1.0}
 
     def forward(self, stream: Stream, sublayer: Sublayer) -> Stream:
         (x,) = stream

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from transformers import initialization as init
 
 from .connections import Stream, StreamBoundary, Sublayer, SublayerPlace, register_ln_mode
+from .initialization import BareParameters
 from .ln_modes import NormAtEnd, PostLN, PreLN
 from .modes_multi_stream import weighted_sum
 from .norms import RMSNorm, build_norm
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from .configuration_residual import ResidualConfig
 
 
-class LayerMix(nn.Module):
+class LayerMix(BareParameters):
     """sum_k w_k z_k over `size` members of a history, with learned w, initially the mean."""
 
     members = slice(None)
@@ -35,9 +36,6 @@ class LayerMix(nn.Module):
 
     def initial(self, size: int) -> Tensor:
         return torch.full((size,), 1.0 / size)
-
-    def init_parameters(self) -> None:
-        init.copy_(self.weight, self.initial(len(self.weight)))
 
     def forward(self, history: Stream) -> Tensor:
         history = history[self.members]
@@ -147,7 +145,7 @@ class DynamicAverage(DepthWeightedAverage):
         self.outer_weight = nn.Parameter(torch.zeros(size, size))
 
     def init_parameters(self) -> None:
-        super().init_parameters()
+        init.copy_(self.weight, self.initial(len(self.weight)))
         init.normal_(self.inner_weight, std=self.inner_weight.shape[1] ** -0.5)
         init.zeros_(self.outer_weight)
 

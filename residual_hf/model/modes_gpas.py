@@ -3,11 +3,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import torch
 from torch import Tensor, nn
-from transformers import initialization as init
 
 from .connections import ResidualConnection, Stream, Sublayer, SublayerPlace, register_ln_mode
 from .ln_modes import PreLN
@@ -36,26 +35,15 @@ class GPAS(ResidualConnection):
 
     def __init__(self, config: ResidualConfig, place: SublayerPlace):
         super().__init__(config, place)
-        self.owner: tuple[Any, ...] = (self,)  # of the gate; a tuple, so that it is registered only there
         if place.is_first_in_layer:
             self.gate = nn.Parameter(torch.zeros(1))
 
-    def share(self, first: ResidualConnection) -> None:
-        self.owner = (first,)
-
     def joining_scales(self) -> dict[str, Tensor | float]:
-        scales = super().foldable_scales()
+        scales = super().joining_scales()
         if self.scales_shortcut:
-            scales["shortcut"] = scales.get("shortcut", 1.0) * (1 - nn.functional.silu(self.owner[0].gate))
+            (owner,) = self.first_in_layer or (self,)
+            scales["shortcut"] = scales.get("shortcut", 1.0) * (1 - nn.functional.silu(owner.gate))
         return scales
-
-    def init_parameters(self) -> None:
-        super().init_parameters()
-        if self.place.is_first_in_layer:
-            init.zeros_(self.gate)
-
-    def foldable_scales(self) -> dict[str, Tensor | float]:
-        return {}
 
     def starting_values(self) -> dict[str, Tensor | float]:
         return {"gate": 0.0} if self.place.is_first_in_layer else {}

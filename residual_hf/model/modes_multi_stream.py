@@ -3,15 +3,14 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
-from transformers import initialization as init
 
 from .connections import Stream, StreamBoundary, Sublayer, SublayerPlace, register_ln_mode
+from .initialization import BareParameters
 from .kernels import Kernel
 from .ln_modes import NormAtEnd, PreLN
 from .norms import RMSNorm, at_least_fp32, build_norm
@@ -100,15 +99,6 @@ class HyperConnections(MultiStream):
             self.dynamic_weight = nn.Parameter(torch.zeros(n + 2, config.d_model))
             self.dynamic_scale = nn.Parameter(torch.full((2,), 0.01))  # of reading and mixing, of writing
 
-    def init_parameters(self) -> None:
-        n = self.options.streams
-        init.copy_(self.static_read, torch.eye(n)[self.place.index % n])
-        init.copy_(self.static_mix, torch.eye(n))
-        init.ones_(self.static_write)
-        if self.options.dynamic:
-            init.zeros_(self.dynamic_weight)
-            init.constant_(self.dynamic_scale, 0.01)
-
     def starting_values(self) -> dict[str, Tensor | float]:
         """Every stream holds x / n: the first sub-layer divides, later ones read n * h_k, and the sum of all is x."""
         n, index = self.options.streams, self.place.index
@@ -131,9 +121,7 @@ class HyperConnections(MultiStream):
         )
 
 
-# a namespace for each copy of this file: checkpoints have their own
-OPERATORS = re.sub(r"\W", "_", __name__)
-SINKHORN_STEPS = (0, 1) * 20  # the dimensions that are normalized in turn
+SINKHORN_ROUNDS = 20
 
 
 @torch.overrides.wrap_torch_function(lambda logits: (logits,))  # one operation in a trace
@@ -141,51 +129,13 @@ def sinkhorn(logits: Tensor) -> Tensor:
     """Doubly stochastic matrices from logits (..., n, n): exp, then normalize columns and rows in turn.
 
     Rows sum to 1, columns approximately. Convergence is slow, with an error of a few per cent, for matrices whose
-    entries differ by orders of magnitude. For `torch.compile` the steps are one operator, since as a graph they take
-    longer to compile than the rest of a model; an export contains them.
+    entries differ by orders of magnitude.
     """
     # entries of all matrices side by side: norms over contiguous dimensions of size n are slow
     logits = logits.to(at_least_fp32(logits.dtype)).movedim((-2, -1), (0, 1)).contiguous()
-    opaque = torch.compiler.is_dynamo_compiling() and not torch.compiler.is_exporting()
-    matrices = sinkhorn_operator(logits) if opaque else sinkhorn_steps(logits)[-1].exp()
-    return matrices.movedim((0, 1), (-2, -1))
-
-
-def sinkhorn_steps(logits: Tensor) -> list[Tensor]:
-    """The logarithm of the matrices (n, n, ...) after each step."""
-    steps = []
-    for dim in SINKHORN_STEPS:
-        logits = logits.log_softmax(dim)
-        steps.append(logits)
-    return steps
-
-
-@torch.library.custom_op(f"{OPERATORS}::sinkhorn", mutates_args=(), schema="(Tensor logits) -> Tensor")
-def sinkhorn_operator(logits: Tensor) -> Tensor:
-    return sinkhorn_steps(logits)[-1].exp().contiguous()
-
-
-@torch.library.custom_op(
-    f"{OPERATORS}::sinkhorn_backward", mutates_args=(), schema="(Tensor logits, Tensor gradient) -> Tensor"
-)
-def sinkhorn_backward(logits: Tensor, gradient: Tensor) -> Tensor:
-    steps = sinkhorn_steps(logits)
-    gradient = gradient * steps[-1].exp()
-    for dim, step in zip(reversed(SINKHORN_STEPS), reversed(steps), strict=True):
-        gradient = gradient - step.exp() * gradient.sum(dim, keepdim=True)
-    return gradient.contiguous()
-
-
-def contiguous_like(logits: Tensor, *others: Tensor) -> Tensor:
-    return torch.empty_like(logits, memory_format=torch.contiguous_format)
-
-
-sinkhorn_operator.register_fake(contiguous_like)
-sinkhorn_backward.register_fake(contiguous_like)
-sinkhorn_operator.register_autograd(
-    lambda ctx, gradient: sinkhorn_backward(ctx.saved_tensors[0], gradient),
-    setup_context=lambda ctx, inputs, output: ctx.save_for_backward(*inputs),
-)
+    for _ in range(SINKHORN_ROUNDS):
+        logits = logits.log_softmax(0).log_softmax(1)
+    return logits.exp().movedim((0, 1), (-2, -1))
 
 
 def kronecker(logits: Tensor, count: int) -> Tensor:
@@ -215,12 +165,6 @@ class WeightedEnd(CopiedStream):
             self.weights_norm = RMSNorm(n * config.d_model, eps=config.layer_norm_eps)
             self.dynamic_weight = nn.Parameter(torch.zeros(n, n * config.d_model))
             self.dynamic_scale = nn.Parameter(torch.full((1,), 0.01))
-
-    def init_parameters(self) -> None:
-        if self.options.learned_end:
-            init.zeros_(self.static_read)
-            init.zeros_(self.dynamic_weight)
-            init.constant_(self.dynamic_scale, 0.01)
 
     def end(self, stream: Stream) -> Tensor:
         if not self.options.learned_end:
@@ -274,28 +218,15 @@ class MHC(MultiStream):
     def __init__(self, config: ResidualConfig, place: SublayerPlace):
         super().__init__(config, place)
         n = self.options.streams
-        self.static_read = nn.Parameter(torch.zeros(n))
-        self.static_mix = nn.Parameter(torch.zeros(self.initial_mix().shape))
-        self.static_write = nn.Parameter(torch.zeros(n))
+        own, near_identity = 2 * torch.eye(n)[place.index % n] - 1, 8 * torch.eye(n) - 8
+        if self.options.mixing == "kronecker":
+            near_identity = torch.tensor([0.0, -8.0]).repeat(n.bit_length() - 1, 1)
+        self.static_read = nn.Parameter(own)
+        self.static_mix = nn.Parameter(near_identity)
+        self.static_write = nn.Parameter(own.clone())
         self.weights_norm = RMSNorm(n * config.d_model, eps=config.layer_norm_eps)
         self.dynamic_weight = nn.Parameter(torch.zeros(2 * n + self.static_mix.numel(), n * config.d_model))
         self.dynamic_scale = nn.Parameter(torch.full((3,), 0.01))  # of reading, writing and mixing
-
-    def initial_mix(self) -> Tensor:
-        """The logits of a mixing matrix near the identity."""
-        n = self.options.streams
-        if self.options.mixing == "kronecker":
-            return torch.tensor([0.0, -8.0]).repeat(n.bit_length() - 1, 1)
-        return 8 * torch.eye(n) - 8
-
-    def init_parameters(self) -> None:
-        n = self.options.streams
-        own = 2 * torch.eye(n)[self.place.index % n] - 1
-        init.copy_(self.static_read, own)
-        init.copy_(self.static_write, own)
-        init.copy_(self.static_mix, self.initial_mix())
-        init.zeros_(self.dynamic_weight)
-        init.constant_(self.dynamic_scale, 0.01)
 
     @torch.compiler.nested_compile_region  # compiled once and not for every sub-layer
     def weights(self, states: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -313,7 +244,7 @@ class MHC(MultiStream):
         )
 
 
-class DepthAttention(nn.Module):
+class DepthAttention(BareParameters):
     """Attention over the depth: sum_i p_i v_i with p = softmax_i(w . RMSNorm(v_i)) and learned w, initially 0."""
 
     kernel: Kernel | None = None
@@ -322,9 +253,6 @@ class DepthAttention(nn.Module):
         super().__init__()
         self.norm = RMSNorm(config.d_model, eps=config.layer_norm_eps)
         self.query = nn.Parameter(torch.zeros(config.d_model))
-
-    def init_parameters(self) -> None:
-        init.zeros_(self.query)
 
     def probabilities(self, members: Stream) -> Tensor:
         logits = torch.stack([(self.norm(v) * self.query).sum(-1) for v in members], dim=-1)

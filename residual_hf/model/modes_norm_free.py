@@ -4,11 +4,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import torch
 from torch import Tensor, nn
-from transformers import initialization as init
 
 from .connections import (
     ResidualConnection,
@@ -19,6 +18,7 @@ from .connections import (
     num_sublayers,
     register_ln_mode,
 )
+from .initialization import BareParameters
 from .norms import build_norm
 from .options import option
 
@@ -83,23 +83,14 @@ class ReZero(ResidualConnection):
     def __init__(self, config: ResidualConfig, place: SublayerPlace):
         super().__init__(config, place)
         self.is_shared = self.options.gate == "layer"
-        self.owner: tuple[Any, ...] = (self,)  # a tuple, so that a shared gate is registered only with its owner
         if place.is_first_in_layer or not self.is_shared:
             self.alpha = nn.Parameter(torch.zeros(1))
 
-    def share(self, first: ResidualConnection) -> None:
-        if self.is_shared:
-            self.owner = (first,)
-
-    def init_parameters(self) -> None:
-        if self.owner[0] is self:
-            init.zeros_(self.alpha)
-
     def foldable_scales(self) -> dict[str, Tensor | float]:
-        return {"branch": self.owner[0].alpha}
+        return {"branch": (self.first_in_layer[0] if self.is_shared and self.first_in_layer else self).alpha}
 
     def starting_values(self) -> dict[str, Tensor | float]:
-        return {"alpha": 1.0} if self.owner[0] is self else {}
+        return {"alpha": 1.0} if "alpha" in self._parameters else {}
 
     def join(self, x: Tensor, a: Tensor) -> Tensor:
         """The new state from the state and the output of the branch times its gate."""
@@ -129,29 +120,23 @@ class ReZeroPostLN(ReZero):
         return self.norm(x + a)
 
 
-class Shift(nn.Module):
+class Shift(BareParameters):
     """z - b with one learned scalar b, initially 0."""
 
     def __init__(self) -> None:
         super().__init__()
         self.bias = nn.Parameter(torch.zeros(1))
 
-    def init_parameters(self) -> None:
-        init.zeros_(self.bias)
-
     def forward(self, hidden_states: Tensor) -> Tensor:
         return hidden_states - self.bias
 
 
-class Scale(nn.Module):
+class Scale(BareParameters):
     """s * z with one learned scalar s, initially 1."""
 
     def __init__(self) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.ones(1))
-
-    def init_parameters(self) -> None:
-        init.ones_(self.weight)
 
     def forward(self, hidden_states: Tensor) -> Tensor:
         return hidden_states * self.weight
@@ -181,15 +166,13 @@ class Fixup(ResidualConnection):
     bibtex = "zhang2019fixup"
     default_init_style = "fairseq_legacy"
     Boundary = FixupBoundary
+    factors = {"branch": "scale.weight"}
     linear_bias = False
 
     def __init__(self, config: ResidualConfig, place: SublayerPlace):
         super().__init__(config, place)
         self.shift = Shift()
         self.scale = Scale()
-
-    def joining_scales(self) -> dict[str, Tensor | float]:
-        return {"branch": self.scale.weight}
 
     def forward(self, stream: Stream, sublayer: Sublayer) -> Stream:
         (x,) = stream

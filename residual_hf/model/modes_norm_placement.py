@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
-from transformers import initialization as init
 
 from .connections import ResidualConnection, Stream, StreamBoundary, Sublayer, SublayerPlace, register_ln_mode
 from .ln_modes import NormAtEnd, PreLN
@@ -167,6 +166,7 @@ class SiameseNorm(ResidualConnection):
     source = "Li et al. 2026, SiameseNorm: Breaking the Barrier to Reconciling Pre/Post-Norm"
     bibtex = "li2026siamesenorm"
     Boundary = SiameseBoundary
+    factors = {"branch": "branch_scale"}
 
     @dataclass(frozen=True)
     class Options:
@@ -187,9 +187,6 @@ class SiameseNorm(ResidualConnection):
         self.shortcut_at = "input" if self.is_hybrid_attention else "post_norm.output"
         self.branch_scale = (place.sublayers_per_layer * (place.layer + 1)) ** -0.5
 
-    def joining_scales(self) -> dict[str, Tensor | float]:
-        return {"branch": self.branch_scale}
-
     def forward(self, stream: Stream, sublayer: Sublayer) -> Stream:
         x, y = stream
         if self.is_hybrid_attention:
@@ -198,10 +195,6 @@ class SiameseNorm(ResidualConnection):
             x = self.post_norm(x)
             a = sublayer(self.input_norm(x + self.pre_norm(y)))
         return x + self.branch_scale * a, y + a
-
-    def init_parameters(self) -> None:
-        if self.is_hybrid_attention:
-            init.ones_(self.gain)
 
     @classmethod
     def inner_modules(cls, config: ResidualConfig, place: SublayerPlace) -> dict[str, nn.Module]:

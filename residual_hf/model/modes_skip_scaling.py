@@ -4,13 +4,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
-from torch import Tensor, nn
-from transformers import initialization as init
+from torch import nn
 
 from .connections import ResidualConnection, Stream, Sublayer, SublayerPlace, num_sublayers, register_ln_mode
 from .ln_modes import PostLN
@@ -34,29 +32,16 @@ class Admin(PostLN):
     bibtex = "liu2020understanding"
     warmup = "not needed"
     default_init_style = "fairseq_legacy"
+    factors = {"shortcut": "omega"}
     folds_into = "post_ln"
 
     def __init__(self, config: ResidualConfig, place: SublayerPlace):
         super().__init__(config, place)
-        self.omega = nn.Parameter(torch.ones(config.d_model))
-        self.initial_omega = profiled_omega(config, place)
-        self.observer: Callable[[Admin, Tensor, Tensor], None] | None = None
-
-    def init_parameters(self) -> None:
-        init.constant_(self.omega, self.initial_omega)
-
-    def foldable_scales(self) -> dict[str, Tensor | float]:
-        return {"shortcut": self.omega}
-
-    def starting_values(self) -> dict[str, Tensor | float]:
-        return {"omega": 1.0}
+        self.omega = nn.Parameter(torch.full((config.d_model,), profiled_omega(config, place)))
 
     def forward(self, stream: Stream, sublayer: Sublayer) -> Stream:
         (x,) = stream
-        a = sublayer(x)
-        if self.observer is not None:
-            self.observer(self, x, a)
-        return (self.norm(a + x * self.omega),)
+        return (self.norm(sublayer(x) + x * self.omega),)
 
 
 def profiled_omega(config: ResidualConfig, place: SublayerPlace) -> float:
@@ -68,7 +53,7 @@ def profiled_omega(config: ResidualConfig, place: SublayerPlace) -> float:
 
 
 @register_ln_mode("admin_torch")
-class AdminTorch(ResidualConnection):
+class AdminTorch(PostLN):
     """Admin with omega in closed form, equal for all n sub-layers of a stack, without profiling.
 
     omega is sqrt((n + 1) / ln(n + 1) - 1) for an output change of order log n, sqrt(n) for order 1, and 1 for order n.
@@ -78,6 +63,7 @@ class AdminTorch(ResidualConnection):
     source = "Microsoft 2022, admin-torch"
     bibtex = ("microsoft2022admin", "liu2020understanding")
     default_init_style = "fairseq_legacy"
+    factors = {"shortcut": "omega"}
     folds_into = "post_ln"
 
     @dataclass(frozen=True)
@@ -89,23 +75,11 @@ class AdminTorch(ResidualConnection):
 
     def __init__(self, config: ResidualConfig, place: SublayerPlace):
         super().__init__(config, place)
-        self.norm = build_norm(config, place.stack)
         n = place.sublayers_per_layer * place.num_layers
         targets = {"log": math.sqrt((n + 1) / math.log(n + 1) - 1), "constant": math.sqrt(n), "linear": 1.0}
-        self.initial_omega = targets[self.options.target]
-        self.omega: nn.Parameter | float = self.initial_omega
+        self.omega: nn.Parameter | float = targets[self.options.target]
         if self.options.learned:
-            self.omega = nn.Parameter(torch.full((config.d_model,), self.initial_omega))
-
-    def init_parameters(self) -> None:
-        if self.options.learned:
-            init.constant_(self.omega, self.initial_omega)
-
-    def foldable_scales(self) -> dict[str, Tensor | float]:
-        return {"shortcut": self.omega}
-
-    def starting_values(self) -> dict[str, Tensor | float]:
-        return {"omega": 1.0} if self.options.learned else {}
+            self.omega = nn.Parameter(torch.full((config.d_model,), self.omega))
 
     def forward(self, stream: Stream, sublayer: Sublayer) -> Stream:
         (x,) = stream
@@ -135,6 +109,7 @@ class DeepNorm(PostLN):
     source = "Wang et al. 2022, DeepNet: Scaling Transformers to 1,000 Layers"
     bibtex = "wang2022deepnet"
     default_init_style = "xavier_normal"
+    factors = {"shortcut": "alpha"}
     folds_into = "post_ln"
 
     @dataclass(frozen=True)
@@ -146,9 +121,6 @@ class DeepNorm(PostLN):
     def __init__(self, config: ResidualConfig, place: SublayerPlace):
         super().__init__(config, place)
         self.alpha, _ = deep_norm_constants(config, place.stack)
-
-    def foldable_scales(self) -> dict[str, Tensor | float]:
-        return {"shortcut": self.alpha}
 
     def forward(self, stream: Stream, sublayer: Sublayer) -> Stream:
         (x,) = stream
@@ -178,6 +150,7 @@ class Keel(ResidualConnection):
     source = "Chen & Wei 2026, Post-LayerNorm Is Back: Stable, ExpressivE, and Deep, equation 8"
     bibtex = "chen2026keel"
     default_norm_type = "rms_norm"
+    factors = {"shortcut": "alpha"}
 
     @dataclass(frozen=True)
     class Options:
@@ -192,9 +165,6 @@ class Keel(ResidualConnection):
         self.alpha = self.options.alpha or float(num_sublayers(config, place.stack))
         if place.layer == 0:
             self.alpha = 1.0
-
-    def joining_scales(self) -> dict[str, Tensor | float]:
-        return {"shortcut": self.alpha}
 
     def forward(self, stream: Stream, sublayer: Sublayer) -> Stream:
         (x,) = stream
@@ -211,16 +181,13 @@ class XSkipLN(PostLN):
     equation = "x <- LN(lambda * x + c * a)"
     source = "Liu et al. 2020, Rethinking Skip Connection with Layer Normalization"
     bibtex = "liu2020rethinking"
+    factors = {"shortcut": "options.skip_scale", "branch": "options.branch_scale"}
     folds_into = "post_ln"
 
     @dataclass(frozen=True)
     class Options:
         skip_scale: float = option(2.0, above=0.0, help="lambda, the weight of the shortcut")
         branch_scale: float = option(1.0, above=0.0, help="c, the weight of the branch")
-
-    def foldable_scales(self) -> dict[str, Tensor | float]:
-        branch = self.options.branch_scale
-        return {"shortcut": self.options.skip_scale} | ({} if branch == 1.0 else {"branch": branch})
 
     def forward(self, stream: Stream, sublayer: Sublayer) -> Stream:
         (x,) = stream
@@ -237,13 +204,11 @@ class XSkip(ResidualConnection):
     equation = "x <- lambda * x + a"
     source = "Liu et al. 2020, Rethinking Skip Connection with Layer Normalization"
     bibtex = "liu2020rethinking"
+    factors = {"shortcut": "options.skip_scale"}
 
     @dataclass(frozen=True)
     class Options:
         skip_scale: float = option(1.0, above=0.0, help="lambda, the weight of the shortcut")
-
-    def joining_scales(self) -> dict[str, Tensor | float]:
-        return {"shortcut": self.options.skip_scale}
 
     def forward(self, stream: Stream, sublayer: Sublayer) -> Stream:
         (x,) = stream
@@ -281,6 +246,7 @@ class WSkipLN(PostLN):
     equation = "x <- LN(w * x + a), w in R^d learned"
     source = "Liu et al. 2020, Rethinking Skip Connection with Layer Normalization"
     bibtex = "liu2020rethinking"
+    factors = {"shortcut": "w"}
     folds_into = "post_ln"
 
     @dataclass(frozen=True)
@@ -290,15 +256,6 @@ class WSkipLN(PostLN):
     def __init__(self, config: ResidualConfig, place: SublayerPlace):
         super().__init__(config, place)
         self.w = nn.Parameter(torch.full((config.d_model,), self.options.skip_init))
-
-    def init_parameters(self) -> None:
-        init.constant_(self.w, self.options.skip_init)
-
-    def foldable_scales(self) -> dict[str, Tensor | float]:
-        return {"shortcut": self.w}
-
-    def starting_values(self) -> dict[str, Tensor | float]:
-        return {"w": 1.0}
 
     def forward(self, stream: Stream, sublayer: Sublayer) -> Stream:
         (x,) = stream

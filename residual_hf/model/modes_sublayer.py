@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
-from transformers import initialization as init
 
 from .connections import Stream, Sublayer, SublayerPlace, register_ln_mode
+from .initialization import BareParameters
 from .ln_modes import PostLN, PreLN
 from .norms import build_norm
 from .options import option
@@ -20,16 +20,13 @@ if TYPE_CHECKING:
     from .configuration_residual import ResidualConfig
 
 
-class HeadScale(nn.Module):
+class HeadScale(BareParameters):
     """One learned factor per head on (batch, length, heads * head_dim), initially 1."""
 
     def __init__(self, heads: int, head_dim: int):
         super().__init__()
         self.head_dim = head_dim
         self.weight = nn.Parameter(torch.ones(heads))
-
-    def init_parameters(self) -> None:
-        init.ones_(self.weight)
 
     def forward(self, hidden_states: Tensor) -> Tensor:
         return hidden_states * self.weight[:, None].expand(-1, self.head_dim).flatten()
@@ -46,6 +43,7 @@ class NormFormer(PreLN):
     equation = "x <- x + LN(scale_heads(SA(LN(x))));  x <- x + W2 LN(act(W1 LN(x)))"
     source = "Shleifer et al. 2021, NormFormer: Improved Transformer Pretraining with Extra Normalization"
     bibtex = "shleifer2021normformer"
+    factors = {"shortcut": "w"}
 
     @dataclass(frozen=True)
     class Options:
@@ -63,13 +61,6 @@ class NormFormer(PreLN):
         self.w = None
         if place.kind == "feed_forward" and self.options.scale_residual:
             self.w = nn.Parameter(torch.ones(config.d_model))
-
-    def init_parameters(self) -> None:
-        if self.w is not None:
-            init.ones_(self.w)
-
-    def joining_scales(self) -> dict[str, Tensor | float]:
-        return {} if self.w is None else {"shortcut": self.w}
 
     def forward(self, stream: Stream, sublayer: Sublayer) -> Stream:
         (x,) = stream

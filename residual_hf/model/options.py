@@ -232,6 +232,14 @@ def _check_names(cls: type, values: Mapping[Any, Any]) -> None:
     for name in values:
         if name not in declared:
             raise ValueError(unknown_name(name, declared, _other_names(cls)))
+    for section, inner in values.items():
+        hint = type_hints(cls)[section]
+        if is_dataclass(hint) and isinstance(inner, Mapping):
+            known = {f.name for f in fields(hint)} | _other_names(hint).keys()
+            for name in (name for name in inner if name not in known):
+                place = f"{name}' beside '{section}" if name in declared else _other_names(cls).get(name)
+                if place:
+                    raise ValueError(f"{section}.{name}: unknown field; did you mean '{place}'?")
     for name, f in declared.items():
         if f.default is MISSING and f.default_factory is MISSING and name not in values:
             raise ValueError(refusal(name, None, allowed_values(type_hints(cls)[name], f.metadata)))

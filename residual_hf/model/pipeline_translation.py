@@ -16,6 +16,7 @@ from transformers import Pipeline
 from transformers.utils import logging
 
 from .alignment import align, of_originals
+from .decoding import given
 from .length_limits import has_length_rule, length_limit
 from .translation_inputs import TranslationInputs, without_tag
 
@@ -71,30 +72,20 @@ class TranslationPipeline(Pipeline):
         if not self.model.config.is_encoder_decoder or not self.model.can_generate():
             raise ValueError(f"{type(self.model).__name__} is not a generative encoder-decoder, as this task requires")
         self.texts = TranslationInputs(self.model.config, self.tokenizer, self.task)
-        given = (self._preprocess_params.get(name) for name in ("src_lang", "tgt_lang"))
-        self.texts.check(*self.texts.languages(*given))
+        languages = (self._preprocess_params.get(name) for name in ("src_lang", "tgt_lang"))
+        self.texts.check(*self.texts.languages(*languages))
 
-    def _sanitize_parameters(
-        self,
-        src_lang: str | None = None,
-        tgt_lang: str | None = None,
-        truncation: bool | str | None = None,
-        return_tensors: bool | None = None,
-        return_text: bool | None = None,
-        return_alignments: bool | None = None,
-        clean_up_tokenization_spaces: bool | None = None,
-        **generate_kwargs: Any,
-    ) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
-        languages = _given(src_lang=src_lang, tgt_lang=tgt_lang)
+    def _sanitize_parameters(self, **generate_kwargs: Any) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
+        def taken(*names: str) -> dict[str, Any]:
+            return given({name: generate_kwargs.pop(name, None) for name in names})
+
+        languages = taken("src_lang", "tgt_lang")
+        preprocess = languages | taken("truncation")
+        results = ("return_tensors", "return_text", "return_alignments", "clean_up_tokenization_spaces")
+        postprocess = taken(*results)
         if generate_kwargs.get("max_length") is not None:
             generate_kwargs.setdefault("max_new_tokens", None)  # overrides that of the constructor
-        postprocess = _given(
-            return_tensors=return_tensors,
-            return_text=return_text,
-            return_alignments=return_alignments,
-            clean_up_tokenization_spaces=clean_up_tokenization_spaces,
-        )
-        return {**languages, **_given(truncation=truncation)}, {**languages, **generate_kwargs}, postprocess
+        return preprocess, languages | generate_kwargs, postprocess
 
     def __call__(self, inputs: str | Iterable[str], **kwargs: Any) -> Any:
         """Translate one text (returns a list of translations), a sequence (a list) or a stream (an iterator)."""
@@ -204,14 +195,14 @@ class TranslationPipeline(Pipeline):
         self, generate_kwargs: dict[str, Any], task: dict[str, Any], source_length: int
     ) -> dict[str, Any]:
         """Arguments for `generate`, by precedence: caller, task, generation config of the model, defaults above."""
-        given = generate_kwargs.pop("generation_config", None)
-        caller = {**_given(**(given.to_dict() if given is not None else {})), **_given(**generate_kwargs)}
+        config = generate_kwargs.pop("generation_config", None)
+        caller = given({} if config is None else config.to_dict()) | given(generate_kwargs)
         added = {
             name: value
             for name, value in task.items()
             if name != "prefix" and name not in caller and not (name == "max_length" and "max_new_tokens" in caller)
         }
-        saved = _given(**self.model.generation_config.to_dict())
+        saved = given(self.model.generation_config.to_dict())
         if has_length_rule(self.model.generation_config):
             saved.pop("max_length", None)
         known = {**saved, **added, **caller}
@@ -227,9 +218,9 @@ class TranslationPipeline(Pipeline):
             added["num_beams"] = max(DEFAULT_BEAMS, known.get("num_return_sequences", 1))
         if "pad_token_id" not in known and self.tokenizer.pad_token_id is not None:
             added["pad_token_id"] = self.tokenizer.pad_token_id
-        if given is None:
+        if config is None:
             return {**generate_kwargs, **added}
-        merged = copy.deepcopy(given)
+        merged = copy.deepcopy(config)
         merged.update(**added)
         return {**generate_kwargs, "generation_config": merged}
 
@@ -274,16 +265,9 @@ def _only(text: str | list[str]) -> str:
     return text[0] if isinstance(text, list) else text
 
 
-def _given(**values: Any) -> dict[str, Any]:
-    return {name: value for name, value in values.items() if value is not None}
-
-
 def _check_text(text: Any, what: str) -> None:
     if not isinstance(text, str):
         raise TypeError(
             f"{what} is of type {type(text).__name__}, but the pipeline takes a text, or a list, generator "
             "or data set of texts (use dataset['de'] for a column of a data set)"
         )
-
-
-__all__ = ["SummarizationPipeline", "Text2TextGenerationPipeline", "TranslationPipeline"]

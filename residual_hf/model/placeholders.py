@@ -16,7 +16,9 @@ from typing import NamedTuple
 from zlib import crc32
 
 _BESIDE = r"\s<>\"“”„»«\u3000-\u303f\uff00-\uffef"  # around addresses
-_BRACES = r"[^{}]*(?:\{[^{}]*(?:\{[^{}]*\}[^{}]*)*\}[^{}]*)*"  # text with braces within braces
+_BRACES = r"[^{}]*"  # text with braces within braces
+for _ in range(8):
+    _BRACES = rf"[^{{}}]*(?:\{{{_BRACES}\}}[^{{}}]*)*"
 _KINDS = r"plural|select|selectordinal|number|date|time|spellout|ordinal|duration|choice"
 PLACEHOLDER = re.compile(
     rf"(?:(?:https?|ftp)://|(?<![A-Za-z0-9.-])www\.)(?:\([^(){_BESIDE}]*\)|[^(){_BESIDE}])*"
@@ -129,6 +131,3 @@ def restored(translation: str, source: EditedText) -> EditedText:
     spans = {edit.new: source.original[edit.start : edit.end] for edit in source.edits}
     edits = [Edit(match.start(), match.end(), spans.get(match[0], "")) for match in TOKEN.finditer(translation)]
     return EditedText(translation, edits)
-
-
-__all__ = ["EditedText", "masked", "masked_pair", "restored"]

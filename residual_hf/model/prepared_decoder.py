@@ -15,12 +15,11 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor, nn
 
-from .beam_cache import SourceCache, TargetCache
 from .connections import ResidualConnection, Sublayer, slot
 from .fingerprint import Fingerprint
 from .kernels import Projection
-from .layers import ResidualAttention, ResidualDecoderLayer, ResidualFeedForward, eager_attention_forward
-from .search import Array, best_tokens
+from .layers import ResidualAttention, ResidualFeedForward, eager_attention_forward
+from .search import Array, Decoder
 
 Map = Callable[[Tensor], Tensor]
 Branch = Callable[..., tuple[Tensor, ...]]
@@ -43,7 +42,10 @@ class PreparedDecoder:
     def __init__(self, model: Any):
         self.fingerprint = Fingerprint((model.get_decoder(), model.lm_head))
         self.decoder, self.logits = model.get_decoder(), linear(model.lm_head)
-        self.layers = [PreparedLayer(layer) for layer in self.decoder.layers]
+        self.branches = [
+            (PreparedAttention(layer.self_attn), PreparedAttention(layer.encoder_attn), PreparedFeedForward(layer.ffn))
+            for layer in self.decoder.layers
+        ]
 
     def start(self, memory: Tensor, memory_mask: Tensor | None, beams: int) -> LayerDecoder:
         """Begin to decode.
@@ -54,28 +56,6 @@ class PreparedDecoder:
             beams: rows per sentence.
         """
         return LayerDecoder(self, memory, memory_mask, beams)
-
-
-class PreparedLayer:
-    """The branches of a decoder layer and their residual connections."""
-
-    def __init__(self, layer: ResidualDecoderLayer):
-        self.connections = layer.self_attn_residual, layer.encoder_attn_residual, layer.ffn_residual
-        self.own, self.cross = PreparedAttention(layer.self_attn), PreparedAttention(layer.encoder_attn)
-        self.feed_forward = PreparedFeedForward(layer.ffn)
-        self.branch_factor = layer.branch_factor
-
-    def sublayers(
-        self, index: int, target: TargetCache, source: SourceCache
-    ) -> list[tuple[ResidualConnection, Sublayer]]:
-        """The connections of layer `index` and their branches, for a batch with these caches."""
-        branches: tuple[Branch, ...] = (
-            partial(self.own.attend_to_target, target, index),
-            partial(self.cross.attend_to_source, source, index),
-            self.feed_forward,
-        )
-        sublayers = (Sublayer(branch, no_dropout, self.branch_factor()) for branch in branches)
-        return list(zip(self.connections, sublayers, strict=True))
 
 
 class PreparedAttention:
@@ -139,20 +119,84 @@ class PreparedFeedForward:
         return (slot(self.inner, "output", self.fc2(slot(self.inner, "inner", hidden_states))),)
 
 
-class LayerDecoder:
-    """A batch that is being decoded in PyTorch; a `search.Decoder`."""
+class TargetCache:
+    """Keys and values of all layers in one tensor, (2, layers, rows, heads, tokens, head_dim), that grows in steps."""
+
+    GROWTH = 32
+
+    def __init__(self, states: Tensor):
+        """`states`: an empty tensor of that shape, with room for no token."""
+        self.length = 0
+        self._hold(states)
+
+    def _hold(self, states: Tensor) -> None:
+        self.states = states
+        self.layers = list(zip(*(part.unbind(0) for part in states.unbind(0)), strict=True))
+
+    def grow(self) -> None:
+        """Make room for a token."""
+        if self.length == self.states.shape[4]:
+            room = self.states.new_empty(*self.states.shape[:4], self.GROWTH, self.states.shape[5])
+            self._hold(torch.cat((self.states, room), dim=4))
+        self.length += 1
+
+    def append(self, layer: int, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+        """Write the newest token of each row, (rows, heads, 1, head_dim); returns all, (rows, heads, tokens, ...)."""
+        keys, values = self.layers[layer]
+        keys.narrow(2, self.length - 1, 1).copy_(key)
+        values.narrow(2, self.length - 1, 1).copy_(value)
+        return keys.narrow(2, 0, self.length), values.narrow(2, 0, self.length)
+
+    def select(self, rows: Tensor) -> None:
+        """Continue with these rows; rows that stay where they are are not copied."""
+        moved = (rows != torch.arange(len(rows))).nonzero()[:, 0]
+        if len(moved) > 0:
+            written = self.states.narrow(4, 0, self.length)
+            written.index_copy_(2, moved, written.index_select(2, rows[moved]))
+        if len(rows) < self.states.shape[2]:
+            self._hold(self.states[:, :, : len(rows)])
+
+
+class SourceCache:
+    """Keys and values of cross-attention and its mask.
+
+    Args:
+        layers: keys and values, (sentences, heads, source length, head_dim) each, of every layer.
+        mask: nonzero at source tokens, (sentences, source length), or None: there is no padding.
+    """
+
+    def __init__(self, layers: list[tuple[Tensor, Tensor]], mask: Tensor | None):
+        self.layers, self.mask = layers, None
+        if mask is not None and not mask.all():
+            scores = layers[0][0].new_zeros(mask.shape)
+            self.mask = scores.masked_fill(mask == 0, torch.finfo(scores.dtype).min)[:, None, None]
+
+    def select(self, sentences: Tensor) -> None:
+        """Continue with these sentences."""
+        self.layers = [(key[sentences], value[sentences]) for key, value in self.layers]
+        self.mask = None if self.mask is None else self.mask[sentences]
+
+
+class LayerDecoder(Decoder):
+    """A batch that is being decoded in PyTorch."""
 
     def __init__(self, prepared: PreparedDecoder, memory: Tensor, memory_mask: Tensor | None, beams: int):
         self.decoder, self.logits, self.beams = prepared.decoder, prepared.logits, beams
-        keys_and_values = [layer.cross.source(memory) for layer in prepared.layers]
+        keys_and_values = [cross.source(memory) for _, cross, _ in prepared.branches]
         heads, head_dim = keys_and_values[0][0].shape[1::2]
         self.source = SourceCache(keys_and_values, memory_mask)
-        self.target = TargetCache(memory.new_empty(2, len(prepared.layers), len(memory) * beams, heads, 0, head_dim))
-        self.sublayers = [
-            sublayer
-            for index, layer in enumerate(prepared.layers)
-            for sublayer in layer.sublayers(index, self.target, self.source)
-        ]
+        self.target = TargetCache(memory.new_empty(2, len(prepared.branches), len(memory) * beams, heads, 0, head_dim))
+        self.sublayers: list[tuple[ResidualConnection, Sublayer]] = []
+        layers = zip(self.decoder.layers, prepared.branches, strict=True)
+        for index, (layer, (own, cross, feed_forward)) in enumerate(layers):
+            connections = layer.self_attn_residual, layer.encoder_attn_residual, layer.ffn_residual
+            branches: tuple[Branch, ...] = (
+                partial(own.attend_to_target, self.target, index),
+                partial(cross.attend_to_source, self.source, index),
+                feed_forward,
+            )
+            sublayers = (Sublayer(branch, no_dropout, layer.branch_factor()) for branch in branches)
+            self.sublayers += zip(connections, sublayers, strict=True)
 
     def step(self, tokens: Array) -> Tensor:
         embeddings = self.decoder.embed(torch.from_numpy(tokens)[:, None], None)
@@ -162,9 +206,6 @@ class LayerDecoder:
         for connection, sublayer in self.sublayers:
             stream = connection(stream, sublayer)
         return self.logits(self.decoder.boundary.end(stream)).flatten(0, 1).float()
-
-    def best(self, tokens: Array, count: int) -> tuple[Array, Array]:
-        return best_tokens(self.step(tokens), count)
 
     def select(self, rows: Array) -> None:
         selected = torch.from_numpy(rows)

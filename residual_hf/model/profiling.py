@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping
 
 import torch
@@ -10,7 +11,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from .branch_warmup import finished_branch_warmup
-from .connections import num_sublayers
+from .connections import Stream, Sublayer, num_sublayers
 from .modes_skip_scaling import Admin, profiled_omega
 
 
@@ -55,19 +56,20 @@ def profile_admin(model: PreTrainedModel, batch: Mapping[str, Tensor]) -> list[f
     Raises `ValueError` if no stack has `ln_mode` "admin".
     Source: Liu et al. 2020, Transformer-Clinic (`--init-type adaptive-profiling`).
     """
-    connections = admin_connections(model)
-    if not connections:
+    if not admin_connections(model):
         raise ValueError("profile_admin requires ln_mode 'admin' in at least one stack")
     running = {"encoder": 1.0, "decoder": 1.0}
-    profile = {(c.place.stack, c.place.index): 1.0 for c in connections}
+    profile: dict[tuple[str, int], float] = {}
 
-    def observe(connection: Admin, x: Tensor, a: Tensor) -> None:
-        stack = connection.place.stack
+    def observe(connection: Admin, stream: Stream, sublayer: Sublayer) -> Stream:
+        (x,), stack = stream, connection.place.stack
+        a = sublayer(x)
         omega = running[stack]
         connection.omega.fill_(omega)
         profile[stack, connection.place.index] = omega
         variance = (omega * x).float().var(correction=0) + a.float().var(correction=0)
         running[stack] = variance.sqrt().item()
+        return connection(stream, lambda x: a)
 
     batch = dict(batch)
     if model.config.is_encoder_decoder:
@@ -77,23 +79,15 @@ def profile_admin(model: PreTrainedModel, batch: Mapping[str, Tensor]) -> list[f
         is_token = batch["decoder_input_ids"].ne(model.config.pad_token_id)
         is_token[:, 0] = True  # in Marian the decoder starts with the padding token
         batch.setdefault("decoder_attention_mask", is_token)
-    was_training = model.training
-    layerdrop = {stack: stack.layerdrop for stack in model.modules() if hasattr(stack, "layerdrop")}
-    for stack in layerdrop:
-        stack.layerdrop = 0.0  # a layer that is dropped has no variances
-    model.train()
-    for connection in connections:
-        connection.observer = observe
-    try:
-        with finished_branch_warmup(model):
-            model(**batch)
-    finally:
-        for connection in connections:
-            connection.observer = None
-        for stack, rate in layerdrop.items():
-            stack.layerdrop = rate
-        model.train(was_training)
+    observed = copy.deepcopy(model).train()
+    for module in observed.modules():
+        if hasattr(module, "layerdrop"):
+            module.layerdrop = 0.0  # a layer that is dropped has no variances
+    for connection in admin_connections(observed):
+        connection.kernel = observe
+    with finished_branch_warmup(observed):
+        observed(**batch)
     sublayers = [(stack, i) for stack in model.config.stacks for i in range(num_sublayers(model.config, stack))]
     values = [profile.get(place, 1.0) for place in sublayers]
-    model.config.admin_profile = values
+    set_profile(model, values)
     return values

@@ -33,6 +33,8 @@ class Decoder(Protocol):
 
     def best(self, tokens: Array, count: int) -> tuple[Array, Array]:
         """Feed one token per row; returns log-probabilities and ids of the best next ones, (rows, count) each."""
+        values, ids = top_k(torch.log_softmax(self.step(tokens), dim=-1), count)
+        return values.numpy(), ids.numpy()
 
     def select(self, rows: Array) -> None:
         """Continue with these rows: beams are reordered, finished sentences leave."""
@@ -367,12 +369,6 @@ def largest(values: Array, count: int) -> tuple[Array, Array]:
 def is_any_of(tokens: Array, ids: Sequence[int]) -> Array:
     """Which tokens are among `ids`."""
     return reduce(np.logical_or, [tokens == token for token in ids], np.zeros(tokens.shape, bool))
-
-
-def best_tokens(logits: Tensor, count: int) -> tuple[Array, Array]:
-    """Log-probabilities and ids of the best tokens of each row, from logits (rows, vocabulary)."""
-    values, ids = top_k(torch.log_softmax(logits, dim=-1), count)
-    return values.numpy(), ids.numpy()
 
 
 def top_k(scores: Tensor, count: int) -> tuple[Tensor, Tensor]:

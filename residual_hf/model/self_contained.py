@@ -27,7 +27,7 @@ from transformers.dynamic_module_utils import get_relative_import_files, get_rel
 from transformers.utils import cached_file, logging
 
 from .checksums import CHECKSUMS
-from .connections import ResidualConnection, get_ln_mode
+from .connections import ResidualConnection, get_ln_mode, is_registered
 
 if TYPE_CHECKING:
     from .configuration_residual import ResidualConfig
@@ -41,7 +41,7 @@ MODEL_CLASSES = {  # by the class of their config
     CONFIG_CLASS: {
         "AutoModel": "modeling_residual.ResidualModel",
         "AutoModelForSeq2SeqLM": "modeling_residual.ResidualForConditionalGeneration",
-        "AutoModelForSpeechSeq2Seq": "modeling_speech.ResidualForSpeechSeq2Seq",
+        "AutoModelForSpeechSeq2Seq": "modeling_residual.ResidualForSpeechSeq2Seq",
         "AutoModelForCausalLM": "modeling_single_stack.ResidualForCausalLM",
         "AutoModelForMaskedLM": "modeling_single_stack.ResidualForMaskedLM",
         "AutoModelForSequenceClassification": "modeling_single_stack.ResidualForSequenceClassification",
@@ -102,16 +102,10 @@ def model_code(config: ResidualConfig) -> dict[str, str]:
     files = dict(_model_files(Path(__file__).parent))
     modes = (config.mode(stack) for stack in config.stacks)
     for mode in {mode.__module__: mode for mode in modes}.values():  # importing a file registers all of its modes
-        folder, stem = _place(mode)
-        if folder != PACKAGE or f"{stem}.py" not in files:
+        package, _, stem = mode.__module__.rpartition(".")
+        if package != PACKAGE or f"{stem}.py" not in files:
             _add_mode(files, mode)
     return files
-
-
-def _place(mode: type[ResidualConnection]) -> tuple[str, str]:
-    """The package and the name of the module of a mode."""
-    package, _, stem = mode.__module__.rpartition(".")
-    return package, stem
 
 
 def import_saved_modes(name: str | os.PathLike, **hub_options: Any) -> None:
@@ -139,12 +133,9 @@ def import_saved_modes(name: str | os.PathLike, **hub_options: Any) -> None:
 
 def _may_be_saved(mode: Any) -> bool:
     """Whether the value of an `ln_mode` is not registered, or was by a checkpoint."""
-    if mode is None:
-        return False
-    try:
-        package, stem = _place(get_ln_mode(mode))
-    except ValueError:
-        return True
+    if not is_registered(mode):
+        return mode is not None
+    package, _, stem = get_ln_mode(mode).__module__.rpartition(".")
     return package == PACKAGE and not Path(__file__).with_name(f"{stem}.py").exists()
 
 
@@ -254,6 +245,3 @@ def _import_of(module: str, alias: ast.alias) -> str:
         raise ValueError(f"it imports {alias.name}, which is not part of the model code")
     renamed = f" as {alias.asname}" if alias.asname else ""
     return f"from .{module.rpartition('.')[2]} import {alias.name}{renamed}"
-
-
-__all__ = ["code_fields", "model_code", "write_model_code"]

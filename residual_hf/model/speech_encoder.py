@@ -81,6 +81,3 @@ class ResidualSpeechEncoder(ResidualEncoder):
         return attention_mask[:, :: 2 ** len(self.config.conv_kernel_sizes)]
 
     forward = of_features(ResidualEncoder.forward)
-
-
-__all__ = ["ResidualSpeechEncoder"]

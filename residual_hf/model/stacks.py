@@ -82,22 +82,17 @@ class ResidualPreTrainedModel(PreTrainedModel):
         return loaded
 
     def get_correct_attn_implementation(self, requested_attention: str | None, is_init_check: bool = False) -> str:
-        """For a mode that supports only some implementations, default to its first and refuse the others."""
-        if self.config.position_embedding_type == "relative" and requested_attention not in (None, "eager", "sdpa"):
-            raise ValueError(
-                "position_embedding_type 'relative' needs attn_implementation 'eager' or 'sdpa', not "
-                f"{requested_attention!r}"
-            )
-        for mode in {self.config.mode(stack) for stack in self.config.stacks}:
-            allowed = mode.attention_implementations
-            if allowed is None:
-                continue
-            requested_attention = requested_attention or allowed[0]
-            if requested_attention not in allowed:
-                raise ValueError(
-                    f"ln_mode {mode.name!r} needs attn_implementation {' or '.join(map(repr, allowed))}, "
-                    f"not {requested_attention!r}"
-                )
+        """For what supports only some implementations, default to the first of them and refuse the others."""
+        modes = map(self.config.mode, self.config.stacks)
+        limits = {f"ln_mode {mode.name!r}": mode.attention_implementations for mode in modes}
+        if self.config.position_embedding_type == "relative":
+            limits["position_embedding_type 'relative'"] = "sdpa", "eager"
+        for what, allowed in limits.items():
+            if allowed is not None:
+                requested_attention = requested_attention or allowed[0]
+                if requested_attention not in allowed:
+                    choices = " or ".join(map(repr, sorted(allowed)))
+                    raise ValueError(f"{what} needs attn_implementation {choices}, not {requested_attention!r}")
         return super().get_correct_attn_implementation(requested_attention, is_init_check)
 
     @property
@@ -404,6 +399,3 @@ class ResidualDecoder(ResidualStack):
             **kwargs,
         )
         return BaseModelOutputWithPastAndCrossAttentions(last_hidden_state=hidden_states, **{CACHE: past_key_values})
-
-
-__all__ = ["ResidualDecoder", "ResidualEncoder", "ResidualPreTrainedModel"]

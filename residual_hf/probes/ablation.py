@@ -3,8 +3,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+import copy
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -41,39 +41,33 @@ def layer_removal(model: Any, batches: Batches, score: Callable[[Any], float] | 
         mode = stack.config.mode(name) if isinstance(stack, ResidualStack) else None
         if mode is not None and not mode.supports_layerdrop:
             raise InputError(f"{mode.name}: its layers cannot be removed")
-    with undisturbed(model, training=False):
-        for name, stack in found.items():
-            first = 1 if rows else 0  # the first stack has measured all layers
-            layers = getattr(stack, layers_attribute(stack))
-            for number in range(first, len(layers) + 1):
-                if number > 0 and getattr(layers[number - 1], "stride", 1) > 1:
-                    continue
-                with without_layer(stack, number):
-                    figure = None if score is None else score(model)
-                    rows.append(LayerRemoval(name, number, mean_loss(model, batches), figure))
+    for name, stack in found.items():
+        layers = getattr(stack, layers_attribute(stack))
+        for number in range(1 if rows else 0, len(layers) + 1):  # the first stack has measured all layers
+            if number > 0 and getattr(layers[number - 1], "stride", 1) > 1:
+                continue
+            reduced = without_layer(model, name, number)
+            with undisturbed(reduced, training=False):
+                figure = None if score is None else score(reduced)
+                rows.append(LayerRemoval(name, number, mean_loss(reduced, batches), figure))
     return rows
 
 
-@contextmanager
-def without_layer(stack: nn.Module, number: int) -> Iterator[None]:
-    """Remove a layer, from 1; 0 removes none. The others are renumbered, since caches find their layers by number."""
-    attribute = layers_attribute(stack)
-    layers = getattr(stack, attribute)
-    kept = nn.ModuleList(layer for i, layer in enumerate(layers, start=1) if i != number)
-    setattr(stack, attribute, kept)
-    renumber(kept)
-    try:
-        yield
-    finally:
-        setattr(stack, attribute, layers)
-        renumber(layers)
+def without_layer(model: nn.Module, name: str, number: int) -> nn.Module:
+    """A copy of a model without a layer of a stack, from 1; 0 removes none.
 
-
-def renumber(layers: nn.ModuleList) -> None:
-    for number, layer in enumerate(layers):
+    The other layers are renumbered, since caches find their layers by number.
+    """
+    reduced = copy.deepcopy(model)
+    stack = stacks(reduced)[name]
+    layers = getattr(stack, layers_attribute(stack))
+    if number > 0:
+        del layers[number - 1]
+    for index, layer in enumerate(layers):
         for module in layer.modules():
             if hasattr(module, "layer_idx"):
-                module.layer_idx = number  # type: ignore[assignment]
+                module.layer_idx = index
+    return reduced
 
 
 @torch.no_grad()

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from residual_hf.base.errors import InputError
 from residual_hf.model.connections import STACKS
 
-from .representations import real_tokens, record
+from .representations import layer_outputs, real_tokens, record
 from .sites import sublayers
 from .undisturbed import Batch, Batches, as_list, undisturbed
 
@@ -114,22 +114,17 @@ def position_recall(model: nn.Module, batches: Batches, ridge: float = 1e-3) -> 
         batches: more tokens than 2 * d_model for a fit that means something.
         ridge: penalty relative to the mean square of the states.
     """
-    parts = sublayers(model)
-    last = {(part.stack, part.layer): part.sublayer for part in parts}
-    states = record(model, batches, "input", "output")
+    inputs = record(model, batches, "input")
+    states = {(s.stack, 0): x for s, x in inputs.items() if (s.layer, s.sublayer) == (1, "self_attention")}
+    states |= layer_outputs(model, batches)
+    found = [real_tokens(model, batch) for batch in as_list(batches)]
     positions: dict[str, Tensor] = {}
-    for stack in {part.stack for part in parts}:
-        found = [real_tokens(model, batch) for batch in as_list(batches)]
+    for stack in {stack for stack, _ in states}:
         if any(stack not in masks for masks in found):
             raise InputError("position_recall needs batches with attention_mask and labels, of text or speech")
         masks = [masks[stack] for masks in found]
         positions[stack] = torch.cat([(mask.cumsum(-1) - 1)[mask] for mask in masks]).double()
-    rows = []
-    for site, state in states.items():
-        is_first = site.layer == 1 and site.location == "input" and site.sublayer == "self_attention"
-        if is_first or (site.location == "output" and last[site.stack, site.layer] == site.sublayer):
-            layer = 0 if is_first else site.layer
-            rows.append(PositionRecall(site.stack, layer, fit(state.double(), positions[site.stack], ridge)))
+    rows = [PositionRecall(*at, fit(state.double(), positions[at[0]], ridge)) for at, state in states.items()]
     return sorted(rows, key=lambda row: (STACKS.index(row.stack), row.layer))
 
 

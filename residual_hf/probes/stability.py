@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -15,7 +16,7 @@ from residual_hf.base.errors import InputError
 from residual_hf.model.connections import STACKS
 
 from .representations import record
-from .undisturbed import Batch, backward, undisturbed, weights_restored
+from .undisturbed import Batch, backward, undisturbed
 
 EXEMPT = ("bias", "norm", "omega")
 
@@ -42,7 +43,7 @@ def output_change(
         perturbation: "random": signs of Gaussian noise; "update": against the gradient's signs, Adam's first step.
         size: default 1e-4 (random) and 1e-6 (update), as in the official code.
 
-    Biases and norms do not move. Dropout is off. The model keeps its weights.
+    Biases and norms do not move. Dropout is off. It is a copy of the model that moves.
 
     Raises:
         InputError: weights in half precision, which would round the move away.
@@ -51,17 +52,18 @@ def output_change(
         raise InputError(f"output_change: weights in {dtype} given, must be in fp32: model.float()")
     step = size if size is not None else {"random": 1e-4, "update": 1e-6}[perturbation]
     before = record(model, batch, "branch.input")
-    with undisturbed(model, training=False), weights_restored(model):
+    moved = copy.deepcopy(model)
+    with undisturbed(moved, training=False):
         torch.manual_seed(seed)
         if perturbation == "update":
-            backward(model, batch)
+            backward(moved, batch)
         with torch.no_grad():
-            for name, parameter in model.named_parameters():
+            for name, parameter in moved.named_parameters():
                 if not any(part in name for part in EXEMPT):
                     direction = torch.randn_like(parameter) if perturbation == "random" else parameter.grad
                     if direction is not None:
                         parameter.sub_(step * direction.sign())
-        after = record(model, batch, "branch.input")
+        after = record(moved, batch, "branch.input")
     rows = []
     for stack in STACKS:
         for k, site in enumerate(site for site in before if site.stack == stack):

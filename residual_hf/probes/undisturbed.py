@@ -46,18 +46,6 @@ def undisturbed(model: nn.Module, training: bool | None = None) -> Iterator[None
             setattr(owner, name, value)
 
 
-@contextmanager
-def weights_restored(model: nn.Module) -> Iterator[None]:
-    """Restore the values of all parameters."""
-    values = [(parameter, parameter.detach().clone()) for parameter in model.parameters()]
-    try:
-        yield
-    finally:
-        with torch.no_grad():
-            for parameter, value in values:
-                parameter.copy_(value)
-
-
 def backward(model: nn.Module, batches: Batches) -> float:
     """Accumulate the gradients of the mean loss per target token over the batches; return that loss."""
     batches = as_list(batches)

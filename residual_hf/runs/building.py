@@ -13,12 +13,11 @@ from torch import nn
 from transformers import GenerationConfig, PreTrainedTokenizerBase
 
 from residual_hf.base.errors import InputError
-from residual_hf.data.language_codes import adds_codes, begins_with_code, codes_of, target_code
+from residual_hf.data.language_names import adds_codes, begins_with_code, codes_of, target_code
 from residual_hf.generation.generation_settings import DecodingSettings
 from residual_hf.model.configuration_residual import ResidualConfig
-from residual_hf.model.modeling_residual import ResidualForConditionalGeneration
+from residual_hf.model.modeling_residual import ResidualForConditionalGeneration, ResidualForSpeechSeq2Seq
 from residual_hf.model.modeling_single_stack import ResidualForCausalLM
-from residual_hf.model.modeling_speech import ResidualForSpeechSeq2Seq
 from residual_hf.training.lora import add_lora, matching
 
 from .recipe import Recipe
@@ -94,13 +93,7 @@ def load_start_of(recipe: Recipe) -> Start | None:
 def build_model(
     recipe: Recipe, tokenizer: PreTrainedTokenizerBase, start: Start | None = None
 ) -> ResidualForConditionalGeneration | ResidualForCausalLM:
-    """The initial model, with the generation settings of the recipe.
-
-    Args:
-        recipe: of the run.
-        tokenizer: of the run.
-        start: the model of `recipe.model["from"]` and its tokenizer, see `load_start`.
-    """
+    """The initial model of a run, or the one to start from, with the generation settings of the recipe."""
     if start is None:
         model = model_class(recipe)(build_config(recipe, tokenizer))
     else:

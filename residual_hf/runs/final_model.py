@@ -21,9 +21,9 @@ from residual_hf.data.language_modeling import count_words, predicted_tokens
 from residual_hf.data.marked_text import unmarked
 from residual_hf.data.pipeline import PreparedData, encode_training, first_pairs
 from residual_hf.data.shortlist import Shortlist, build_shortlist
-from residual_hf.evaluation.error_rates import ERROR_RATES
 from residual_hf.evaluation.perplexity import word_perplexity
 from residual_hf.evaluation.scorer import full_report, make_scorers
+from residual_hf.evaluation.sentence_metrics import ERROR_RATES
 from residual_hf.generation.decode import check_shortlist_use, translate_corpus
 from residual_hf.hub.card import write_card
 from residual_hf.model.configuration_residual import ResidualConfig

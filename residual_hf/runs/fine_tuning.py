@@ -14,7 +14,7 @@ from residual_hf.base.errors import InputError
 from residual_hf.base.files import expanded
 from residual_hf.data.corpus import ParallelCorpus
 from residual_hf.data.data_settings import DataSettings
-from residual_hf.data.language_codes import adds_codes, set_languages
+from residual_hf.data.language_names import adds_codes, set_languages
 
 from .warm_start import Start, load_start
 

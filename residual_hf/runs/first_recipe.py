@@ -31,10 +31,10 @@ from residual_hf.model.modeling_residual import ResidualForConditionalGeneration
 from residual_hf.native import multiplies_bf16
 from residual_hf.training.callbacks import duration
 
+from .batch_size_finder import Trial, measure
 from .building import build_model
 from .fine_tuning import FineTuning, propose
 from .recipe import load_recipe
-from .trial import Trial, measure
 
 TEMPLATE = Path(__file__).with_name("first_recipe.yaml.jinja")
 SAMPLE = 20_000
@@ -189,7 +189,8 @@ def write_first_recipe(
     with atomic_folder(folder) as new:
         spec = replace(spec, source_lang=languages[0], target_lang=languages[1])
         split = split_corpus(spec, new, languages)
-        faults = faults_of_files(spec, split.pairs)
+        pairs = take_sample(PairReader(spec).one_pass(), split.pairs)
+        faults = sample_faults(ParallelCorpus.empty(spec).with_pairs(pairs), split.pairs)
         train = CorpusSpec(source=new / f"train.{languages[0]}", target=new / f"train.{languages[1]}")
         sample = ParallelCorpus.empty(train).with_pairs(PairReader(train).take(SAMPLE))
         unspaced = any(
@@ -266,12 +267,6 @@ def languages_of(spec: CorpusSpec, source_lang: str | None, target_lang: str | N
         language_of(spec.files[0], "--source-lang", source_lang or named[0]),
         language_of(spec.files[-1], "--target-lang", target_lang or named[1]),
     )
-
-
-def faults_of_files(spec: CorpusSpec, pairs: int) -> list[str]:
-    """What cannot be right about a corpus of so many pairs, see `faults_of`."""
-    sample = ParallelCorpus.empty(spec).with_pairs(take_sample(PairReader(spec).one_pass(), pairs))
-    return sample_faults(sample, pairs)
 
 
 def language_of(path: Path, flag: str, given: str | None = None) -> str:

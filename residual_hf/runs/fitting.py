@@ -1,21 +1,27 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
-"""The fourth stage of a run: updates of the model, from the last checkpoint of a resumed run."""
+"""The fourth stage of a run: updates of the model, from the last checkpoint of a resumed run, and evaluations."""
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from transformers import TrainerCallback
 
 from residual_hf.base.files import check_space, entries_until, number_of, write_json_lines
+from residual_hf.data.encoding import EncodedCorpus
+from residual_hf.data.marked_text import unmarked
 from residual_hf.data.pipeline import PreparedData
+from residual_hf.evaluation.scorer import make_scorers, mean_figures
+from residual_hf.generation.decode import translate_corpus
 from residual_hf.records.run_record import RunRecord
 from residual_hf.training.callbacks import (
-    AfterFirstUpdate,
+    DeleteReplaced,
     EvaluationSummary,
     InterruptCallback,
     RecordCallback,
@@ -25,15 +31,18 @@ from residual_hf.training.callbacks import (
 from residual_hf.training.checkpoints import KeepCheckpoints, complete_checkpoints
 from residual_hf.training.diagnostics import DiagnosticsCallback
 from residual_hf.training.divergence import TrainingDivergedError
+from residual_hf.training.launch import this_process
 from residual_hf.training.trainer import ResidualTrainer
 from residual_hf.training.training_settings import TrainingSettings
 
 from .preparation import training_data
 from .recipe import Recipe
 from .resuming import tokenizer_hashes
-from .validation import Validation
 
 logger = logging.getLogger(__name__)
+
+LONGEST_SAMPLE = 500
+"""Characters; an untrained model repeats itself up to the length limit."""
 
 
 class Interrupted(KeyboardInterrupt):
@@ -51,19 +60,52 @@ class RecordTime(TrainerCallback):
             RunRecord.update(self.folder, seconds=round(time.time() - self.started, 1))
 
 
+class Validation:
+    """Translates `eval_sentences` of the validation corpora with `eval_beams` and scores the translations.
+
+    The sentences are the same at every evaluation, and so are the `eval_samples` of them that it writes to the log.
+    """
+
+    def __init__(self, recipe: Recipe, data: PreparedData):
+        settings, corpora = recipe.training, data.references["valid"]
+        parts = spread_rows([len(corpus) for corpus in corpora], settings.eval_sentences)
+        chosen = [corpus.select(rows) for corpus, rows in zip(corpora, parts, strict=True)]
+        starts = np.cumsum([0, *map(len, corpora)])[:-1]
+        self.rows = np.concatenate([start + rows for start, rows in zip(starts, parts, strict=True)])
+        self.scorers = make_scorers(chosen, recipe.data.pretokenized, recipe.evaluation, speech=recipe.is_speech)
+        self.pairs = [pair for corpus in chosen for pair in corpus]
+        self.samples = spread_rows([len(self.pairs)], settings.eval_samples)[0]
+        self.decoding = replace(recipe.decoding, num_beams=settings.eval_beams, shortlist=False)
+        self.tokenizer, self.has_placeholders = data.tokenizer, recipe.data.placeholders
+
+    def figures(self, model: Any, valid: EncodedCorpus) -> dict[str, float]:
+        """Mean scores over the corpora, for logs and the choice of checkpoints."""
+        written = translate_corpus(model, self.tokenizer, valid.select(self.rows), self.decoding)
+        translations = unmarked(written, [source for source, _ in self.pairs], self.has_placeholders)
+        if this_process().is_main_process:
+            for row in self.samples:
+                texts = dict(zip(("source", "reference"), self.pairs[row], strict=True), translation=translations[row])
+                lines = [f"  {name + ':':<12} {text[:LONGEST_SAMPLE]}" for name, text in texts.items()]
+                logger.info("validation sentence %d\n%s", self.rows[row] + 1, "\n".join(lines))
+        return mean_figures(self.scorers, translations)
+
+
+def spread_rows(sizes: Sequence[int], limit: int | None) -> list[np.ndarray]:
+    """About `limit` rows of corpora of these sizes: evenly spaced, the same number from each; all rows for None."""
+    share = max(sizes) if limit is None else -(-limit // len(sizes))
+    return [np.linspace(0, size - 1, min(size, share)).round().astype(int) for size in sizes]
+
+
 def build_trainer(
     recipe: Recipe,
     settings: TrainingSettings,
     data: PreparedData,
     model: Any,
     folder: Path,
-    *,
-    progress: TrainerCallback | None = None,
-    ready: Callable[[], None] | None = None,
 ) -> ResidualTrainer:
     """The trainer of a run, with what it logs, keeps and watches.
 
-    `settings` are those of the recipe with numbers for the batch size; `progress` and `ready` as for `train_on`.
+    `settings` are those of the recipe with numbers for the batch size.
     """
     trainer = ResidualTrainer(
         model,
@@ -76,12 +118,12 @@ def build_trainer(
         callbacks=[
             RecordCallback(folder / "metrics.jsonl"),
             EvaluationSummary(folder / "learning_curve.png", settings.metric),
-            *([] if ready is None else [AfterFirstUpdate(ready)]),
+            DeleteReplaced(folder),
             KeepCheckpoints(folder / "checkpoints", settings.keep_last, settings.keep_best, settings.metric),
             StopWithoutImprovement(settings.patience, settings.metric),
         ],
     )
-    show_progress(trainer, progress)
+    show_progress(trainer)
     if settings.diagnostics is not None:
         trainer.add_callback(DiagnosticsCallback(folder, settings.diagnostics.every, log=trainer.log))
     log_model(model)

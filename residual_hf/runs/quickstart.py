@@ -3,16 +3,14 @@
 
 from __future__ import annotations
 
-import sys
+import logging
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import torch
-from tqdm import tqdm
-from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, TrainerCallback, pipeline
+from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, pipeline
 from transformers.utils import logging as transformers_logging
 
 from residual_hf.base.files import RECORD, check_output_folder, write_atomically
@@ -22,21 +20,15 @@ from residual_hf.data.synthetic import generate_corpus
 from residual_hf.generation.generation_settings import DecodingSettings
 from residual_hf.training.training_settings import TrainingSettings
 
-from .reading import run_folder
+from .reading import TerminalHandler, log_to, run_folder
 from .recipe import Recipe
 from .run import train_on
+
+logger = logging.getLogger(__name__)
 
 SIZES = {"train": 60000, "valid": 200, "test": 500}
 SAMPLES = 5
 REQUIRED_BLEU = 90.0
-STAGES = {  # with their shares of the time in percent
-    "generating the corpus": 3,
-    "training the tokenizer": 5,
-    "training the model": 84,
-    "scoring": 4,
-    "reloading the model": 3,
-    "translating": 1,
-}
 
 
 def quickstart_recipe(folder: Path) -> Recipe:
@@ -78,37 +70,6 @@ def quickstart_recipe(folder: Path) -> Recipe:
     )
 
 
-class Progress(TrainerCallback):
-    """The stage that is running: one bar for all stages on a terminal, otherwise a line for each."""
-
-    def __init__(self) -> None:
-        layout = "{desc:<22} {percentage:3.0f}%|{bar}| {elapsed}<{remaining}{postfix}"
-        self.bar = tqdm(total=100, file=sys.stdout, bar_format=layout, disable=not sys.stdout.isatty())
-        self.updates = 1
-
-    def begin(self, stage: str) -> None:
-        if self.bar.disable:
-            print(stage, flush=True)
-        self.bar.n = sum(list(STAGES.values())[: list(STAGES).index(stage)])
-        self.bar.set_description_str(stage)
-
-    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        self.updates = state.max_steps
-        self.begin("training the model")
-
-    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        self.bar.update(STAGES["training the model"] / self.updates)
-
-    def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, Any] | None = None, **kwargs: Any) -> None:
-        if logs and "nll" in logs:
-            if self.bar.disable:
-                print(f"  update {state.global_step} of {self.updates}: loss {logs['nll']:.3f}", flush=True)
-            self.bar.set_postfix_str(f"loss {logs['nll']:.3f}", refresh=False)
-
-    def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        self.begin("scoring")
-
-
 def quickstart(folder: str | Path = "residual_hf_quickstart", *, overwrite: bool = False) -> bool:
     """Train on generated English-German pairs, save, reload by `AutoModelForSeq2SeqLM` and translate.
 
@@ -121,27 +82,24 @@ def quickstart(folder: str | Path = "residual_hf_quickstart", *, overwrite: bool
     folder = Path(folder)
     check_output_folder(folder, overwrite=overwrite, holds=[RECORD])
     recipe = quickstart_recipe(folder)
-    progress = Progress()
     transformers_logging.disable_progress_bar()  # those of single files
-    with run_folder(folder) as ready, one_thread(), progress.bar:
-        progress.begin("generating the corpus")
+    with log_to(TerminalHandler()), run_folder(folder), one_thread():
+        logger.info("generating the corpus")
         texts = {}
         for name, pairs in generate_corpus(SIZES).items():
             sources, targets = map(list, zip(*pairs, strict=True))
             texts[name] = [ParallelCorpus(sources, targets, name, "en", "de")]
             for language, lines in (("en", sources), ("de", targets)):
                 write_atomically(folder / f"{name}.{language}", "\n".join(lines) + "\n")
-        progress.begin("training the tokenizer")
-        metrics = train_on(recipe, texts, folder, progress=progress, ready=ready)
-        progress.begin("reloading the model")
+        metrics = train_on(recipe, texts, folder)
+        logger.info("reloading the model")
         model = AutoModelForSeq2SeqLM.from_pretrained(folder / "model")
         tokenizer = AutoTokenizer.from_pretrained(folder / "model")
         translate = pipeline("translation", model=model, tokenizer=tokenizer)
-        progress.begin("translating")
+        logger.info("translating")
         test = texts["test"][0]
         chosen = range(0, len(test), len(test) // SAMPLES)
         translations = [result["translation_text"] for result in translate([test.sources[i] for i in chosen])]
-        progress.bar.n = 100
 
     print(f"\n{SAMPLES} held-out sentences, translated by the saved model:\n")
     for i, german in zip(chosen, translations, strict=True):

@@ -1,19 +1,20 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
-"""The first stage of a run: check the input and the output folder before any long work, and read the corpora."""
+"""The first stage of a run: its input and its output folder are checked before any long work, and its log begins."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator
+import sys
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, nullcontext
-from functools import partial
 from pathlib import Path
+
+from tqdm.auto import tqdm
 
 from residual_hf.base.files import (
     RECORD,
     check_output_folder,
     check_space,
-    delete_replaced,
     emptied_folder,
     expanded,
 )
@@ -23,12 +24,11 @@ from residual_hf.checkpoint import WEIGHT_FILES
 from residual_hf.data.glossary import Glossary
 from residual_hf.data.pair_reader import check_files
 from residual_hf.data.pipeline import given_tokenizer
-from residual_hf.evaluation.error_rates import ERROR_RATES
+from residual_hf.evaluation.sentence_metrics import ERROR_RATES
 from residual_hf.evaluation.translation_metric import load_metric
 from residual_hf.training.launch import check_launch
 
 from .building import load_start_of
-from .logs import log_to
 from .recipe import Recipe
 from .resuming import check_run_folder
 from .warm_start import Start
@@ -76,17 +76,39 @@ def check_folder(recipe: Recipe, *, overwrite: bool, resume: bool, inputs: Itera
 
 
 @contextmanager
-def run_folder(folder: Path, *, resume: bool = False) -> Iterator[Callable[[], None]]:
+def run_folder(folder: Path, *, resume: bool = False) -> Iterator[None]:
     """Context in which this process has a run folder for itself and logs to it.
 
-    Unless `resume`, the folder is empty. The context yields a function that deletes what was in it, see
-    `emptied_folder`.
+    Unless `resume`, the folder is empty; what was in it is kept until the first update, see `emptied_folder`.
     """
-    emptied = nullcontext(partial(delete_replaced, folder)) if resume else emptied_folder(folder, keep=LOCK)
     with (
         signals_interrupt(),
         Lock(folder / LOCK, f"output_dir: {folder}"),
-        emptied as delete_former,
+        nullcontext() if resume else emptied_folder(folder, keep=LOCK),
         log_to(logging.FileHandler(folder / "train.log", encoding="utf-8")),
     ):
-        yield delete_former
+        yield
+
+
+class TerminalHandler(logging.Handler):
+    """Writes to standard error without breaking a progress bar."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            tqdm.write(self.format(record), file=sys.stderr)
+        except OSError:  # the terminal was closed
+            self.handleError(record)
+
+
+@contextmanager
+def log_to(handler: logging.Handler) -> Iterator[None]:
+    """Context in which the messages of this package also go to `handler`, with their time."""
+    package = logging.getLogger("residual_hf")
+    package.setLevel(logging.INFO)
+    handler.setFormatter(logging.Formatter("%(asctime)s %(message)s", "%Y-%m-%d %H:%M:%S"))
+    package.addHandler(handler)
+    try:
+        yield
+    finally:
+        package.removeHandler(handler)
+        handler.close()

@@ -20,9 +20,8 @@ from residual_hf.base.errors import InputError, InputSettings
 from residual_hf.base.files import expanded
 from residual_hf.base.yaml_reader import read_yaml
 from residual_hf.data.data_settings import SPLITS, CorpusSpec, DataSettings, TokenizerSettings
-from residual_hf.evaluation.error_rates import ERROR_RATES
 from residual_hf.evaluation.metrics import EvaluationSettings
-from residual_hf.evaluation.rouge import TYPES as ROUGE
+from residual_hf.evaluation.sentence_metrics import ERROR_RATES, ROUGE
 from residual_hf.generation.generation_settings import DecodingSettings
 from residual_hf.model.configuration_residual import ResidualConfig
 from residual_hf.model.options import check_fields, from_mapping, option, refusal, shortened, unknown_name
@@ -31,17 +30,14 @@ from residual_hf.training.training_settings import TrainingSettings
 TASKS = ("translation", "summarization", "language_modeling", "speech_recognition")
 
 ELSEWHERE = {
-    "layers": "encoder_layers",
     "num_layers": "encoder_layers",
-    "heads": "encoder_attention_heads",
     "num_heads": "encoder_attention_heads",
     "ff_size": "encoder_ffn_dim",
-    "ffn_dim": "encoder_ffn_dim",
     "intermediate_size": "encoder_ffn_dim",
     "arch": "preset",
     "architecture": "preset",
 }
-"""What other programs call fields of `model`."""
+"""What other programs call fields of `model`, where the field of the closest name is another."""
 OF_TEXT: dict[str, Any] = {"data.spec_augment": None, "data.features": None}
 OF_PAIRS: dict[str, Any] = {"evaluation.context_window": 0}
 OF_ONE_SIDE: dict[str, Any] = {"training.simcut": 0, "tokenizer.joint": True, "decoding.shortlist": False}

@@ -4,14 +4,13 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 from residual_hf.base.environment import device_name, versions
 from residual_hf.base.errors import InputError
-from residual_hf.base.files import RECORD, expanded
+from residual_hf.base.files import RECORD, expanded, leaves
 from residual_hf.checkpoint import WEIGHT_FILES
 from residual_hf.data.data_settings import MOVABLE
 from residual_hf.data.pipeline import Corpora
@@ -54,8 +53,10 @@ def check_same_run(recipe: Recipe, texts: Corpora, folder: Path) -> None:
     differences = [f"data.{split}: other text" for split in other_text(recipe, texts, record)]
     for split in ("train", "valid"):
         for values in () if split == "train" and recipe.data.stream else (before, now):
-            values["data"][split] = _without_names(values["data"][split])
-    old, new = dict(_leaves(before)), dict(_leaves(now))
+            specs = values["data"][split]
+            specs = specs if isinstance(specs, list) else [specs]
+            values["data"][split] = [{n: v for n, v in spec.items() if n not in MOVABLE} for spec in specs]
+    old, new = leaves(before), leaves(now)
     differences += [
         f"{name}: {old.get(name)!r}, now {new.get(name)!r}"
         for name in sorted(old.keys() | new.keys())
@@ -138,21 +139,3 @@ def _fingerprints(data: DataRecord, split: str, streamed: bool) -> list[list[Any
     if not streamed:
         return [list(corpus.sha256.values()) for corpus in corpora]
     return [[*corpus.bytes.values(), *corpus.sampled_sha256.values()] for corpus in corpora]
-
-
-def _without_names(specs: Any) -> list[dict[str, Any]]:
-    specs = specs if isinstance(specs, list) else [specs]
-    return [{name: value for name, value in spec.items() if name not in MOVABLE} for spec in specs]
-
-
-def _leaves(value: Any, name: str = "") -> Iterator[tuple[str, Any]]:
-    """The values of nested sections and lists, by dotted name."""
-    if isinstance(value, dict):
-        items: Iterable[tuple[Any, Any]] = ((f"{name}.{key}" if name else key, part) for key, part in value.items())
-    elif isinstance(value, list):
-        items = ((f"{name}[{i}]", part) for i, part in enumerate(value))
-    else:
-        yield name, value
-        return
-    for inner, part in items:
-        yield from _leaves(part, inner)

@@ -5,13 +5,13 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import yaml
-from transformers import TrainerCallback, set_seed
+from transformers import set_seed
 
 from residual_hf.base.files import read_json, write_atomically
 from residual_hf.data.pipeline import Corpora, read_corpora
@@ -23,9 +23,8 @@ from .batch_size_finder import resolve_batch_size
 from .building import build_model
 from .final_model import finish
 from .fitting import build_trainer, fit
-from .logs import TerminalHandler, log_to
 from .preparation import prepare_data
-from .reading import check_folder, check_input, run_folder
+from .reading import TerminalHandler, check_folder, check_input, log_to, run_folder
 from .recipe import Recipe
 from .resuming import check_same_run, has_finished, warn_about_rounding
 from .warm_start import Start
@@ -72,10 +71,10 @@ def train(
                 return read_json(folder / "metrics.json")
             warn_about_rounding(folder)
         processes.wait_for_everyone()  # all have checked the folder before the first one writes to it
-        with run_folder(folder, resume=resume) if processes.is_main_process else nullcontext() as ready:
+        with run_folder(folder, resume=resume) if processes.is_main_process else nullcontext():
             processes.wait_for_everyone()
             with disk_errors(folder):
-                return train_on(recipe, texts, folder, start=start, resume=resume, ready=ready)
+                return train_on(recipe, texts, folder, start=start, resume=resume)
 
 
 def train_on(
@@ -85,20 +84,8 @@ def train_on(
     *,
     start: Start | None = None,
     resume: bool = False,
-    progress: TrainerCallback | None = None,
-    ready: Callable[[], None] | None = None,
 ) -> dict[str, Any]:
-    """Run a recipe on corpora that are already in memory (`train`, `valid` and optionally `test`).
-
-    Args:
-        recipe: of the run.
-        texts: the corpora.
-        folder: of the run, see `train`.
-        start: the model to start from; None for a freshly initialized one.
-        resume: continue from the last checkpoint in the folder.
-        progress: replaces the progress bar.
-        ready: called after the first update.
-    """
+    """Run a recipe on corpora that are already in memory (`train`, `valid` and optionally `test`), see `train`."""
     started = time.time() - (RunRecord.read(folder).seconds or 0.0 if resume else 0.0)
     keep_freed_memory()
     set_seed(recipe.training.seed)
@@ -107,13 +94,12 @@ def train_on(
     data = prepare_data(recipe, texts, folder, start)
     model = build_model(recipe, data.tokenizer, start)
     settings = resolve_batch_size(recipe, model, data.longest, folder)
-    trainer = build_trainer(recipe, settings, data, model, folder, progress=progress, ready=ready)
+    trainer = build_trainer(recipe, settings, data, model, folder)
     fit(trainer, folder, started, resume=resume)
     return finish(trainer, recipe, data, folder, started)
 
 
 def record_start(recipe: Recipe, texts: Corpora, folder: Path) -> None:
-    """Write `run.json` and `recipe.yaml`."""
     data = describe_data(recipe.data, texts)
     RunRecord.begin(folder, recipe.training.seed, this_process().num_processes, data)
     write_atomically(folder / "recipe.yaml", yaml.safe_dump(recipe.as_dict(), sort_keys=False))

@@ -66,7 +66,6 @@ class Survival:
 
 
 def stress_run(mode: str, layers: int, seed: int, setting: StressSetting, corpus: ShortCorpus) -> StressRun:
-    """Train one model while the learning rate rises."""
     model = new_model(mode, layers, setting.width, ffn=2 * setting.width, seed=seed, **corpus.fields)
     losses = train(model, corpus.train(seed), setting.lr, setting.updates)
     return StressRun(mode, layers, seed, losses, corpus.unigram_entropy, commit())

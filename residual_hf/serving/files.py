@@ -133,7 +133,7 @@ def file_routes(
             found += json.loads(result.texts[0])
             os.utime(folder)
         output = folder / f"{TRANSLATED}{path.name}"
-        await asyncio.to_thread(document.write, output, found, fields["target"])
+        await asyncio.to_thread(document.write, output, found, source, fields["target"])
         path.unlink()
         return output
 

@@ -8,7 +8,7 @@ import math
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from transformers import PrinterCallback, ProgressCallback, Trainer, TrainerCall
 from transformers.trainer_callback import ExportableState
 
 from residual_hf.base.errors import InputError
-from residual_hf.base.files import append_json_lines, write_atomically
+from residual_hf.base.files import append_json_lines, delete_replaced, write_atomically
 from residual_hf.base.interrupts import SIGNALS
 from residual_hf.model.branch_warmup import advance_branch_warmup
 from residual_hf.records.learning_curve import learning_curve
@@ -139,10 +139,10 @@ class ProgressBar(ProgressCallback):
             self.training_bar.set_postfix({name: f"{logs[name]:.3g}" for name in self.SHOWN if name in logs})
 
 
-def show_progress(trainer: Trainer, progress: TrainerCallback | None = None) -> None:
-    """Replace the output of Transformers by `progress`; default: a progress bar, unless bars are disabled."""
-    if trainer.pop_callback(ProgressCallback) is not None or progress is not None:
-        trainer.add_callback(progress or ProgressBar)
+def show_progress(trainer: Trainer) -> None:
+    """Replace the output of Transformers by a progress bar, unless bars are disabled."""
+    if trainer.pop_callback(ProgressCallback) is not None:
+        trainer.add_callback(ProgressBar)
     trainer.remove_callback(PrinterCallback)
 
 
@@ -174,16 +174,16 @@ class StreamPosition(TrainerCallback, ExportableState):
         return {"args": {}, "attributes": {"position": self.position}}
 
 
-class AfterFirstUpdate(TrainerCallback):
-    """Calls a function after the first update of this process."""
+class DeleteReplaced(TrainerCallback):
+    """Deletes what a run replaces, see `emptied_folder`, after the first update of this process."""
 
-    def __init__(self, action: Callable[[], None]):
-        self.action: Callable[[], None] | None = action
+    def __init__(self, folder: Path):
+        self.folder, self.is_first = folder, True
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        if self.action is not None:
-            self.action()
-            self.action = None
+        if self.is_first and state.is_world_process_zero:
+            delete_replaced(self.folder)
+        self.is_first = False
 
 
 class BranchWarmupCallback(TrainerCallback):

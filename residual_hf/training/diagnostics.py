@@ -27,7 +27,7 @@ from typing import Any
 import numpy as np
 import torch
 from accelerate.state import AcceleratorState, GradientState
-from accelerate.utils import DistributedType
+from accelerate.utils import DistributedType, send_to_device
 from torch import Tensor, nn
 from torch.autograd import Variable
 from torch.distributed.tensor import DTensor
@@ -43,7 +43,7 @@ from residual_hf.base.files import (
     write_json,
     write_json_lines,
 )
-from residual_hf.probes.site_statistics import SiteStatistics, SiteSums
+from residual_hf.probes.representations import SiteStatistics, SiteSums
 from residual_hf.probes.sites import Place, sublayers, watch
 
 from .spikes import THRESHOLD, WINDOW, first_mover, spike_scores
@@ -340,21 +340,17 @@ class DiagnosticsCallback(TrainerCallback):
         self.last_spike = step
         if not is_new:
             return None
-        first, found = None, first_mover(np.array(self.gradients))
-        if found is not None:
+        first = None
+        if (found := first_mover(np.array(self.gradients))) is not None:
             back, row, score = found
-            part = self.parts[row][0]
-            first = {"stack": part.stack, "layer": part.layer, "sublayer": part.sublayer, "step": step - back}
-            first["score"] = score
+            stack, layer, sublayer = self.parts[row][0].place
+            first = {"stack": stack, "layer": layer, "sublayer": sublayer, "step": step - back, "score": score}
         return Alert(step, loss_score, total_score, first)
 
     def _dump(self, alert: Alert, update: _Update, rank: int) -> Path:
         folder = self.folder / SPIKES / f"update-{alert.step}"
         folder.mkdir(parents=True, exist_ok=True)
-        batches = [
-            {name: value.cpu() if isinstance(value, Tensor) else value for name, value in batch.items()}
-            for batch in update.batches
-        ]
+        batches = send_to_device(update.batches, "cpu")
         with atomic_file(folder / f"batch-{rank}.pt") as path:
             torch.save({"batches": batches, "random_states": update.random_states}, path)
         if rank == 0:

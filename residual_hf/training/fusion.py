@@ -30,7 +30,6 @@ class JoinedConnection:
         self.run: Callable[..., Stream] | None = None  # None: the kernels have no part in the connection
 
     def __call__(self, connection: ResidualConnection, stream: Stream, sublayer: Sublayer) -> Stream:
-        """The stream after a sub-layer."""
         if not self.is_traced:
             self.trace(connection, len(stream), sublayer.factor is not None)
         if self.run is None or not self.fits(connection, stream, sublayer):
@@ -40,7 +39,7 @@ class JoinedConnection:
     def trace(self, connection: ResidualConnection, size: int, is_warming: bool) -> None:
         self.is_traced, self.size, self.is_warming = True, size, is_warming
         self.attributes, self.children = attributes(connection), list(connection.children())
-        if any(callable(value) for value in self.attributes.values()):  # an observer
+        if any(callable(value) for value in self.attributes.values()):  # which may do more than compute
             return
         try:
             graph = trace(connection, size, is_warming=is_warming)
@@ -165,7 +164,6 @@ def is_sum(node: fx.Node, a: fx.Node) -> bool:
 
 
 def other_of(node: fx.Node, a: fx.Node) -> Any:
-    """The other one of two arguments."""
     return next((value for value in node.args if value is not a), None) if len(node.args) == 2 else None
 
 
@@ -177,7 +175,6 @@ def norm_after(node: fx.Node, connection: nn.Module) -> fx.Node | None:
 
 
 def is_served(norm: Any) -> bool:
-    """Whether kernels compute a norm."""
     return type(norm) in (nn.LayerNorm, RMSNorm) and norm.weight is not None and norm.eps is not None
 
 

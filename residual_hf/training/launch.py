@@ -43,10 +43,9 @@ def check_launch(settings: TrainingSettings) -> None:
 
 def refuse_average(settings: TrainingSettings, is_sharded: bool) -> None:
     """Raise `InputError` for an average or adapters of weights that are sharded."""
-    if settings.lora is not None and is_sharded:
-        raise InputError("training.lora: not supported with FSDP or DeepSpeed, which shard the weights")
-    if settings.ema_decay and is_sharded:
-        raise InputError("training.ema_decay: not supported with FSDP or DeepSpeed, which shard the weights")
+    for name in ("lora", "ema_decay") if is_sharded else ():
+        if getattr(settings, name):
+            raise InputError(f"training.{name}: not supported with FSDP or DeepSpeed, which shard the weights")
 
 
 def this_process() -> PartialState:

@@ -28,15 +28,11 @@ def _fused_adamw(groups: list[dict[str, Any]], **numbers: Any) -> AdamW:
     return AdamW(groups, fused=on_known_device, **numbers)
 
 
-def _plain_sgd(groups: list[dict[str, Any]], lr: float, weight_decay: float, **numbers: Any) -> SGD:
-    return SGD(groups, lr=lr, weight_decay=weight_decay)
-
-
 OPTIMIZERS: dict[str, Callable[..., Optimizer]] = {
     "fairseq_adam": FairseqAdam,
     "radam": RAdam,
     "adamw": _fused_adamw,
-    "sgd": _plain_sgd,
+    "sgd": lambda groups, lr, weight_decay, **_: SGD(groups, lr=lr, weight_decay=weight_decay),
 }
 
 

@@ -1,5 +1,5 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
-"""Learning rate schedules: fairseq's, and those of Transformers by name."""
+"""Learning rate schedules: those of Transformers after the warm-up of fairseq."""
 
 from __future__ import annotations
 
@@ -25,7 +25,6 @@ TRANSFORMERS_SCHEDULES = (
     "warmup_stable_decay",
 )
 SCHEDULES = ("inverse_sqrt", "linear", "constant", *TRANSFORMERS_SCHEDULES)
-TRANSFORMERS_TIMESCALE = 10_000
 
 
 @dataclass(frozen=True)
@@ -80,7 +79,7 @@ def build_schedule(settings: ScheduleSettings, optimizer: Optimizer, total_updat
         (n - t) / (n - w)         linear
         1                         constant
 
-    or what `transformers.get_scheduler` computes with `schedule_options`.
+    or another schedule of `transformers.get_scheduler`, which computes all of them, with `schedule_options`.
     """
     warmup, start = settings.warmup_updates, settings.warmup_init_lr / settings.lr
     decay = decay_of(settings, total_updates)
@@ -89,14 +88,9 @@ def build_schedule(settings: ScheduleSettings, optimizer: Optimizer, total_updat
 
 def decay_of(settings: ScheduleSettings, total_updates: int) -> Callable[[int], float]:
     """The factor of the learning rate after `t` updates, from the end of the warm-up on."""
-    warmup = settings.warmup_updates
-    if settings.schedule == "constant":
-        return lambda t: 1.0
-    if settings.schedule == "linear":
-        return lambda t: max(0.0, (total_updates - t) / max(1, total_updates - warmup))
-    if settings.schedule == "inverse_sqrt":
-        scale = settings.timescale or warmup or TRANSFORMERS_TIMESCALE
-        return lambda t: math.sqrt(scale / (t - warmup + scale))
     placeholder = SGD([torch.nn.Parameter(torch.zeros(1))], lr=settings.lr)
-    schedule: Any = get_scheduler(settings.schedule, placeholder, warmup, total_updates, settings.schedule_options)
+    options = settings.schedule_options if settings.timescale is None else {"timescale": settings.timescale}
+    schedule: Any = get_scheduler(
+        settings.schedule, placeholder, settings.warmup_updates, total_updates, scheduler_specific_kwargs=options
+    )
     return schedule.lr_lambdas[0]

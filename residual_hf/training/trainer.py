@@ -123,7 +123,6 @@ class ResidualTrainer(ShardedTrainer):
                 return TrainOutput(self.state.global_step, math.nan, {})
         elif wants_profile(self.model):
             self._profile_admin()
-        self.first_epoch = self.state.epoch or 0.0 if resume_from_checkpoint else 0.0
         self.meter.reset()
         with accelerated(self.model, self.precision) if self.is_native else nullcontext():
             return super().train(resume_from_checkpoint, *args, **kwargs)
@@ -185,14 +184,8 @@ class ResidualTrainer(ShardedTrainer):
         return (loss, outputs) if return_outputs else loss
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
-        """Add `nll`, `ppl`, `tokens_per_second` and, with fp16, `loss_scale` to the entries of training.
-
-        At its end, `train_samples_per_second` are training examples, of which Transformers does not know how many are
-        in a batch; not of a stream, where they are not counted.
-        """
-        if logs.pop("train_samples_per_second", None) and not isinstance(self.train_dataset, StreamedBatches):
-            seen = ((self.state.epoch or 0.0) - self.first_epoch) * len(self.train_dataset)
-            logs["train_samples_per_second"] = round(seen / logs["train_runtime"], 3)
+        """Add `nll`, `ppl`, `tokens_per_second` and, with fp16, `loss_scale` to the entries of training."""
+        logs.pop("train_samples_per_second", None)  # Transformers does not know how many are in a batch
         if "loss" in logs:
             figures = self.meter.read()
             digits = {"nll": 4, "ppl": 4, "tokens_per_second": 1}
@@ -211,7 +204,6 @@ class ResidualTrainer(ShardedTrainer):
             save_trained(self.model, folder)
 
     def load_weights(self, checkpoint: Path) -> None:
-        """Load the weights of a checkpoint."""
         if self.settings.lora is None:
             load_average(self.model, [checkpoint])
         else:
@@ -275,7 +267,6 @@ class ResidualTrainer(ShardedTrainer):
 
 
 def train_sampler(corpus: EncodedCorpus, settings: TrainingSettings, processes: int) -> TokenBudgetSampler:
-    """The batches of an epoch."""
     sampler = TokenBudgetSampler(
         corpus.source_lengths,
         corpus.target_lengths,

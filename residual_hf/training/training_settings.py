@@ -12,9 +12,8 @@ import torch
 
 from residual_hf.base.errors import InputSettings
 from residual_hf.data.batching import BATCH_ORDERS
-from residual_hf.evaluation.error_rates import ERROR_RATES
-from residual_hf.evaluation.rouge import TYPES as ROUGE
 from residual_hf.evaluation.scorer import FIGURES
+from residual_hf.evaluation.sentence_metrics import ERROR_RATES, ROUGE
 from residual_hf.losses.consistency import TwoPasses
 from residual_hf.losses.label_smoothing import SMOOTHING_FORMS, LossMeter
 from residual_hf.model.options import option
@@ -29,26 +28,15 @@ METRICS = {**dict.fromkeys((*LOSSES, *ERROR_RATES), False), **dict.fromkeys((*FI
 
 ELSEWHERE = {  # Transformers, fairseq, JoeyNMT, OpenNMT
     "learning_rate": "lr",
-    "lr_scheduler": "schedule",
-    "lr_scheduler_type": "schedule",
-    "scheduling": "schedule",
-    "warmup_steps": "warmup_updates",
-    "warmup_ratio": "warmup_updates",
     "learning_rate_warmup": "warmup_updates",
     "max_steps": "max_updates",
-    "max_update": "max_updates",
     "train_steps": "max_updates",
-    "updates": "max_updates",
-    "num_train_epochs": "max_epochs",
-    "epochs": "max_epochs",
     "batch_size": "max_tokens",
     "per_device_train_batch_size": "max_tokens",
     "gradient_accumulation_steps": "update_freq",
     "batch_multiplier": "update_freq",
-    "max_grad_norm": "clip_norm",
     "clip_grad_norm": "clip_norm",
     "label_smoothing_factor": "label_smoothing",
-    "eval_steps": "eval_every",
     "validation_freq": "eval_every",
     "valid_steps": "eval_every",
     "save_steps": "eval_every",
@@ -57,12 +45,9 @@ ELSEWHERE = {  # Transformers, fairseq, JoeyNMT, OpenNMT
     "metric_for_best_model": "metric",
     "early_stopping": "patience",
     "early_stopping_patience": "patience",
-    "fp16": "precision",
     "bf16": "precision",
-    "optim": "optimizer",
-    "torch_compile": "compile",
 }
-"""What other programs call fields of `TrainingSettings`."""
+"""What other programs call fields of `TrainingSettings`, where the field of the closest name is another."""
 
 
 @dataclass(frozen=True)
@@ -80,9 +65,6 @@ class LoraSettings(InputSettings):
 
     also_called = {  # PEFT
         "rank": "r",
-        "lora_alpha": "alpha",
-        "lora_dropout": "dropout",
-        "target_modules": "targets",
         "modules_to_save": "also",
     }
 

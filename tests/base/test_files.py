@@ -16,6 +16,7 @@ from residual_hf.base.files import (
     atomic_folder,
     check_output_file,
     check_output_folder,
+    delete_replaced,
     emptied_folder,
     entries_until,
     read_json,
@@ -223,9 +224,9 @@ def test_a_folder_is_emptied_when_its_new_content_is_accepted(output):
         raise RuntimeError
     assert (output / "deep" / "text").read_text() == "mine" and not (output / "deep" / "new").exists()
     assert sorted(path.name for path in output.iterdir()) == ["deep", "lock", "run.json"]
-    with pytest.raises(RuntimeError), emptied_folder(output, keep="lock") as delete_former:
+    with pytest.raises(RuntimeError), emptied_folder(output, keep="lock"):
         (output / "new").touch()
-        delete_former()
+        delete_replaced(output)
         raise RuntimeError
     assert sorted(path.name for path in output.iterdir()) == ["lock", "new"]
 

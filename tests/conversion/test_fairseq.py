@@ -5,8 +5,9 @@ import pytest
 import torch
 from support.reference import Fixture
 
+from residual_hf import ResidualConfig
 from residual_hf.conversion import convert_fairseq_state_dict
-from residual_hf.conversion.fairseq import split_fused_projections
+from residual_hf.conversion.fairseq import split_parameter
 
 
 def fuse(state_dict):
@@ -34,9 +35,8 @@ def test_fused_projections_give_the_same_weights():
 
 
 def test_split_keeps_the_order_query_key_value():
-    fused = {"encoder.layers.0.self_attn.in_proj_bias": torch.arange(6.0)}
-    split = split_fused_projections(fused)
-    assert {k.split(".")[-2]: v.tolist() for k, v in split.items()} == {
+    split = split_parameter("encoder.layers.0.self_attn.in_proj_bias", torch.arange(6.0), ResidualConfig())
+    assert {k.split(".")[-2]: v.tolist() for k, v in split} == {
         "q_proj": [0, 1],
         "k_proj": [2, 3],
         "v_proj": [4, 5],

@@ -208,7 +208,7 @@ def test_collator_without_labels_gives_the_source_alone():
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: Seq2SeqCollator(None, 2), "pad_token_id: None given"),
+        (lambda: Seq2SeqCollator(None, 2), "pad_token_id: missing, must be an integer >= 0"),
         (lambda: Seq2SeqCollator(1, -1), "decoder_start_token_id: -1 given"),
         (lambda: Seq2SeqCollator(1, 2, pad_to_multiple_of=0), "pad_to_multiple_of: 0 given"),
         (lambda: Seq2SeqCollator(1, 2)([]), "features: empty"),

@@ -185,8 +185,14 @@ def test_a_header_is_known_by_the_columns_that_are_read(tmp_path):
         ("a.xlf", XLIFF_1.replace('"de-DE"', '"fr"'), "is from en to fr, must be of en and de"),
         ("a.po", PO.replace("Language: de", "Language: fr"), "is from None to fr, must be of en and de"),
         ("a.po", "message one", r"a\.po: cannot be read as a PO file"),
+        ("a.po", 'msgid ""\n"Hello\nmsgstr "b"\n', 'a text without its end: "Hello'),
         ("a.po", 'msgid "a\0"\nmsgstr "b"\n', "pair 1 has a NUL character"),
         ("a.csv", "", "empty, must have at least one sentence pair"),
+        (
+            "a.csv",
+            "en,de\nyes, please,ja\n",
+            "row 2 has 3 columns, but the first row has 2; text with a delimiter must be",
+        ),
         ("a.csv", f'"{"x" * 200_000}\n', "not CSV: field larger than field limit"),
         ("a.xlsx", "PK", "cannot be read as a zip archive"),
         ("a.parquet", "PAR1", "cannot be read as a parquet file"),
@@ -253,3 +259,4 @@ def test_languages_are_what_a_file_names(name, found, tmp_path):
     assert languages_in(table(tmp_path / "a.csv", [("id", "French", "note", "Thai")])) == ["fr", "th"]
     three = TMX.replace("</tu>", '<tuv xml:lang="fr"><seg>x</seg></tuv></tu>', 1)
     assert languages_in(text(tmp_path / "a.tmx", three)) == ["en-US", "de-DE", "fr"]
+    assert languages_in(text(tmp_path / "a.tmx", three.replace('"fr"', '"de-DE"'))) == ["en-US", "de-DE"]

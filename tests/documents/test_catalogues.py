@@ -88,6 +88,44 @@ def test_an_empty_message_may_have_several_lines(tmp_path, monkeypatch):
     assert written == 'msgid "a"\nmsgstr "A"\n\nmsgid "b"\nmsgstr ""\n""\n"done"\n'
 
 
+CHOICES = [
+    "{n, plural, =0 {No files} one {# <b>file</b>} other {{n} files}} in {name}, it''s '{'x'}'.",
+    "You: {g, select, male {{n, plural, one {{m, number} of {x}} other {two}}} other {They: {d, date, short}}}",
+    "No choice: {n, plural, one {",
+]
+
+
+def test_texts_of_choices_are_translated(tmp_path, monkeypatch):
+    expected = [
+        "{n, plural, =0 {NO FILES} one {# <b>FILE</b>} other {{n} FILES}} IN {name}, IT''S '{'x'}'.",
+        "YOU: {g, select, male {{n, plural, one {{m, number} OF {x}} other {TWO}}} other {THEY: {d, date, short}}}",
+        "NO CHOICE: {N, PLURAL, ONE {",
+    ]
+    text = "".join(f'msgid "{text}"\nmsgstr ""\n\n' for text in CHOICES)
+    (tmp_path / "a.po").write_text(text)
+    written = upper_cased(monkeypatch, tmp_path / "a.po").read_text()
+    assert written == "".join(f'msgid "{old}"\nmsgstr "{new}"\n\n' for old, new in zip(CHOICES, expected, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("source", "expected"),
+    [
+        (
+            '{N, plural, =0 {now} =1 {a <g id="1">day</g> ago} other {<x id="2"/> days ago}}',
+            '{N, plural, =0 {NOW} =1 {A <g id="1">DAY</g> AGO} other {<x id="2"/> DAYS AGO}}',
+        ),
+        ("See &lt;b&gt;our %s&lt;/b&gt; &lt;br/&gt; {a}", "SEE &lt;b&gt;OUR %s&lt;/b&gt; &lt;br/&gt; {a}"),
+        ("<![CDATA[See <a href='x y'>our</a> {a}]]>", "SEE &lt;a href='x y'&gt;OUR&lt;/a&gt; {a}"),
+    ],
+)
+def test_tags_and_choices_in_the_text_of_xliff(tmp_path, monkeypatch, source, expected):
+    start = '<xliff version="1.2"><file><trans-unit id="1"><source>'
+    (tmp_path / "a.xlf").write_text(f"{start}{source}</source></trans-unit></file></xliff>")
+    written = upper_cased(monkeypatch, tmp_path / "a.xlf").read_text()
+    assert re.search("<target[^>]*>(.*)</target>", written)[1] == expected
+    assert f"{start}{source}</source>" in written
+
+
 XLIFF_1 = """<?xml version="1.0"?>
 <!-- by hand --><xliff xmlns="urn:oasis:names:tc:xliff:document:1.2" xmlns:x="urn:x" version="1.2"><file
 source-language="en"><body>
@@ -110,7 +148,7 @@ def test_only_empty_targets_of_xliff_1_change(tmp_path, monkeypatch):
     written = upper_cased(monkeypatch, tmp_path / "a.xlf").read_text()
     state = 'state="needs-review-translation" state-qualifier="mt-suggestion"'
     second = 'SEE <g id="1">TWO <x id="2"/> BIRDS</g> &amp; <ph id="3" equiv-text="{n}"/> CATS NOW</target>'
-    source = XLIFF_1.replace("file\n", "file ")
+    source = XLIFF_1.replace("file\n", "file ").replace('"en"', '"en" target-language="de"')
     expected = source.replace("now</source>\n    ", f"now</source>\n    <target {state}>{second}\n    ")
     expected = expected.replace('<target xml:lang="de"/>', f'<target xml:lang="de" {state}>NEW</target>')
     assert changed_lines(expected.partition("\n")[2], written.partition("\n")[2]) == []

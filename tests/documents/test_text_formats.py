@@ -8,7 +8,7 @@ import pytest
 pytest.importorskip("lxml", reason="the extra [documents] is not installed")
 pytest.importorskip("markdown_it", reason="the extra [documents] is not installed")
 
-from support.documents import upper_cased
+from support.documents import UpperCase, upper_cased
 
 from residual_hf.base.errors import InputError
 from residual_hf.documents import document, translation
@@ -155,6 +155,14 @@ def test_only_text_changes(tmp_path, monkeypatch, name, content, expected):
     assert upper_cased(monkeypatch, tmp_path / name).read_bytes().decode() == expected
 
 
+@pytest.mark.parametrize("end", ["\n", "\r\n"], ids=["LF", "CRLF"])
+def test_attributes_of_kramdown_stay(tmp_path, monkeypatch, end):
+    text = "text\n{: .note }\n\n* a list\n{:toc}\n\n> quote\n> {: #id }\n\n[TOC]\n".replace("\n", end)
+    (tmp_path / "a.md").write_bytes(text.encode())
+    expected = text.replace("text", "TEXT").replace("a list", "A LIST").replace("quote", "QUOTE")
+    assert upper_cased(monkeypatch, tmp_path / "a.md").read_bytes().decode() == expected
+
+
 def test_marks_of_tasks_are_no_text(tmp_path):
     (tmp_path / "a.md").write_text("- [ ] one [x] two\n- three\n")
     first, second = read_document(tmp_path / "a.md").blocks
@@ -169,6 +177,17 @@ def test_web_pages_keep_their_encoding(tmp_path, monkeypatch):
     ).encode("latin-1")
 
 
+def test_the_language_of_a_page_is_that_of_its_translation(tmp_path, monkeypatch):
+    page = (
+        '<!DOCTYPE html><html xml:lang="{0}-GB" lang=\'{0}\'><p title="set lang=en" LANG=fr>OUI <i lang={0}>A</i> '
+        '<code lang=en>x</code> <a hreflang="en">B</a></p><p translate=no lang=en>name</p></html>'
+    )
+    (tmp_path / "a.html").write_text(page.format("en"))
+    assert upper_cased(monkeypatch, tmp_path / "a.html").read_text() == page.format("de").replace("de-GB", "de")
+    monkeypatch.delattr(UpperCase.model.config, "source_lang")
+    assert upper_cased(monkeypatch, tmp_path / "a.html", overwrite=True).read_text() == page.format("en")
+
+
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
@@ -176,6 +195,8 @@ def test_web_pages_keep_their_encoding(tmp_path, monkeypatch):
         ("a.html", "<p>x</p><script>a<b</script>" + "<a b='" * 201, "that begins at character 29 has no end"),
         ("a.md", b"a\xff", "not UTF-8 at byte 2"),
         ("a.txt", "a\0b", "has NUL characters, must be text"),
+        ("a.html", "<p>text</p>".encode("utf-16-le"), "has NUL characters, must be text"),
+        ("a.html", b"<meta charset=hex><p>\xff", "not HEX at byte 22"),
         ("a.srt", "x" * 200, "has more than 0 MiB"),
         ("gone.md", None, "no such file: .*gone.md"),
     ],

@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from residual_hf.base.errors import InputError
-from residual_hf.evaluation.comet import Comet
+from residual_hf.evaluation.sentence_metrics import Comet
 from residual_hf.evaluation.translation_metric import load_metric
 
 PROGRAM = """#!{python}

@@ -7,9 +7,9 @@ import pytest
 
 from residual_hf.base.errors import InputError
 from residual_hf.data.corpus import ParallelCorpus
-from residual_hf.evaluation.error_rates import ErrorRate, normalized
 from residual_hf.evaluation.metrics import EvaluationSettings
 from residual_hf.evaluation.scorer import full_report, make_scorers, mean_figures
+from residual_hf.evaluation.sentence_metrics import ErrorRate, normalized
 from residual_hf.evaluation.translation_metric import load_metric
 
 REFERENCES = ["The cat's mat.", "ONE two", "a b c d"]

@@ -94,6 +94,8 @@ def test_elements_without_an_end_tag_end_nothing():
         ("<div translate=no><p>a b<p>c d</div>The rest", ["The rest"]),
         ("<li translate=no>a<ul><li>b c</li></ul></li>The rest", ["The rest"]),
         ("<tr><td translate=no>a b<tr><td>c d", ["c d"]),
+        ("<i class='x notranslate'>a b</i><p class=notranslate>c d</p>The rest", ["The rest"]),
+        ("<ruby>a b<rp>(<rt>c d<rp>)</ruby> e f", ["a b e f"]),
         ("If a < b then c is small.", ["If a < b then c is small."]),
     ],
 )
@@ -182,6 +184,9 @@ def translated(source, *translations):
             "0-1 1-2 2-0",
             "<!-- n -->there a <img src=a> picture",
         ),
+        ("Drück <kbd>Strg</kbd>+<kbd>C</kbd>.", "press Strg+C.", "0-0 1-1", "press <kbd>Strg</kbd>+<kbd>C</kbd>."),
+        ("Nimm {a}_{b}, x{a}", "x{a} {a}_{b}", "", "x{a} {a}_{b}"),
+        ("Ein <b>rot</b>-blau H<sub>2</sub>O", "H2O red-blue", "1-1 2-0", "H<sub>2</sub>O <b>red</b>-blue"),
         ("Er <b>rief</b> mich <b>an</b>.", "he called me.", "0-0 1-1 2-2", "he <b>called</b> <b></b>me."),
         ("<b>我们</b>今天去", "today we go", "0-0", None),
         ("<p>Hund &lt;<b>R&amp;D</b>&gt;</p>", "<R&D> dog", "0-1 1-0", "<p>&lt;<b>R&amp;D</b>&gt; dog</p>"),
@@ -200,6 +205,22 @@ def test_a_block_is_a_unit_and_its_white_space_means_nothing():
     one_line = "<p>\n  Ein Satz <b>mit Um-</b> bruch. Noch\u00a0einer. </p>\n<ul><li>a b<li>c d<br>e f</ul>"
     assert found.join(found.sentences) == one_line
     assert document("<a><div>a b</div> c</a> d", markup=True).sentences == ["a b", "c", "d"]
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "Text <a href=x><img src=y></a> mehr <span><b><img></b></span> da",
+        "Bild <picture><source srcset=a><img src=b></picture> hier",
+        "Klick <svg><path/></svg> los <i class=icon></i> da",
+        "<math><mi>x</mi></math> ist da",
+        f"Nimm <code>{'x' * 101}</code> oft",
+        "<label>Name <input></label>",
+    ],
+)
+def test_elements_without_text_and_the_spaces_around_them_stay(source):
+    found = document(source, markup=True)
+    assert found.join(found.sentences) == source
 
 
 def test_an_element_may_go_over_sentences():
@@ -235,7 +256,7 @@ class OpenTags(HTMLParser):
             self.wrong.append(tag)
 
 
-PARTS = [*("ein ", "Hund\n", "12. ", "ja", "&amp;", "<img src=q>", "<!-- c -->", "<br>", "<p>", "</div>", "<![x", "<")]
+PARTS = ["ein ", "Hund\n", "12. ", " ja ", "&amp;", "<img src=q>", "<!-- c -->", "<br>", "<p>", "</div>", "<![x", "<"]
 INLINE = ["b", "i", "a href='x'", "span class=y", "code", "em translate=no"]
 
 

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from residual_hf.generation.review import Review
+from residual_hf.generation.stream import Review
 from residual_hf.generation.translator import Hypothesis
 
 

@@ -5,15 +5,19 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 from support.tiny_translator import SENTENCES
 
 from residual_hf.base.errors import InputError
 from residual_hf.data.glossary import Glossary
+from residual_hf.generation import translator as translator_module
+from residual_hf.generation.decode import Candidate
 from residual_hf.generation.generation_settings import DecodingSettings
 from residual_hf.generation.translator import Translator, check_glossary_use
 from residual_hf.model import decoding
+from residual_hf.model.alignment import AlignedTokens, Alignment, word_spans
 from residual_hf.model.constraints import Progress, beams_for
 from residual_hf.model.decoding import without_kernels
 
@@ -107,6 +111,33 @@ def test_a_translator_has_the_translations_of_the_glossary(tokenizer, model, bea
     assert found[2] == Translator(model, tokenizer, settings).translate("im Park")
     best = translator.translate(SENTENCES[0], num_return_sequences=2)
     assert len(set(best)) == 2 and all("dog" in text for text in best)
+
+
+@pytest.mark.parametrize(
+    ("forced", "links", "expected"),
+    [
+        ("a cat in park dog", 1, "a dog in park"),
+        ("a cat in park dog", 0, "dog cat in park"),
+        ("a dog in park", 1, "a dog in park"),
+        ("a cat in park dog", None, "a cat in park dog"),
+    ],
+)
+def test_a_term_behind_a_sentence_is_put_in_the_place_of_its_words(
+    tokenizer, model, monkeypatch, forced, links, expected
+):
+    source, free = "zwei Katzen schlafen", "a cat in park"
+    weights = np.zeros((4, 3))
+    if links is not None:
+        weights[links, 1] = 1
+    read, written = (word_spans(text, bare=True) for text in (source, free))
+    alignment = Alignment(source, free, (AlignedTokens(read, written, weights, np.zeros(4)),))
+    found = iter(
+        [[[Candidate(row)]] for row in tokenizer(text_target=[free, forced], add_special_tokens=False)["input_ids"]]
+    )
+    monkeypatch.setattr(translator_module, "search", lambda *args, **options: next(found))
+    monkeypatch.setattr(translator_module, "align", lambda *args: [alignment])
+    terms = Glossary([("Katzen", "dog"), ("zwei", "a")])
+    assert Translator(model, tokenizer, glossary=terms).translate(source) == expected
 
 
 def test_a_model_that_reads_terms_gets_them_in_its_source(tokenizer, model, monkeypatch):

@@ -13,7 +13,7 @@ import pytest
 import torch
 from support.reference import FIXTURES, Fixture
 
-from residual_hf.conversion.fairseq import rename_parameter, split_fused_projections, split_history
+from residual_hf.conversion.fairseq import rename_parameter, split_parameter
 from residual_hf.losses.label_smoothing import smoothed_cross_entropy
 from residual_hf.model.configuration_residual import ResidualConfig
 from residual_hf.model.modeling_residual import ResidualForConditionalGeneration
@@ -80,7 +80,7 @@ def close(fixture, ours, theirs):
 
 def our_names(name, tensor, config):
     """The parameters of ours that one official parameter became."""
-    parts = split_history(split_fused_projections({name: tensor}), config)
+    parts = (part for part, _ in split_parameter(name, tensor, config))
     return [part if part.startswith("model.") else rename_parameter(part) for part in parts]
 
 

@@ -51,6 +51,7 @@ def test_spans_become_tokens_and_come_back(text, read):
     "span",
     [
         "{n, plural, offset:1 =0 {none of {x}} one {# file} other {# files}}",
+        "{n, plural, one {{m, plural, one {{s, select, a {of {x}} other {}}} other {}}} other {}}",
         "{when, date, short}",
         "{{ user.name | upper }}",
         "{{#if is_new}}",

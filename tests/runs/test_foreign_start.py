@@ -13,7 +13,7 @@ from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
 from residual_hf.base.errors import InputError
 from residual_hf.data.data_settings import TokenizerSettings
-from residual_hf.data.language_codes import code_of
+from residual_hf.data.language_names import code_of
 from residual_hf.generation.translator import Translator
 from residual_hf.runs.run import train
 from residual_hf.runs.warm_start import load_start

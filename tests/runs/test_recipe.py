@@ -155,6 +155,8 @@ def test_a_recipe_made_in_python_is_plain_values(tmp_path):
         (changed(seed=1), "seed: unknown field; did you mean 'training.seed'"),
         (changed(learning_rat=1), r"learning_rat: unknown field; did you mean 'training\.lr'"),
         (changed(training={"save_steps": 1}), "training.save_steps: unknown field; did you mean 'eval_every'"),
+        (changed(training={"data": {}}), "training.data: unknown field; did you mean 'data' beside 'training'"),
+        (changed(tokenizer={"seed": 1}), r"tokenizer\.seed: unknown field; did you mean 'training\.seed'"),
         (changed(training={"lora": {"rank": 1}}), "training.lora.rank: unknown field; did you mean 'r'"),
         (changed(training={"optimizer": "adam"}), r"'adam' given, must be one of [^;]*$"),
         (changed(training={"learning_rate": 1}), "training.learning_rate: unknown field; did you mean 'lr'"),
@@ -165,6 +167,10 @@ def test_a_recipe_made_in_python_is_plain_values(tmp_path):
         (changed(model={"ln_mode": "resi_daul"}), "unknown ln_mode 'resi_daul'.*; did you mean 'resi_dual'"),
         (changed(tokenizer={"kind": "unigramm"}), "'pretokenized'; did you mean 'unigram'"),
         (changed(data={"train": {"xlsx": "a"}, "valid": {}}), r"data.train.xlsx: unknown field; did you mean .file"),
+        (
+            changed(data={"source_lang": "en"}),
+            "data.source_lang: unknown field; did you mean 'source_lang' beside 'data'",
+        ),
         (
             changed(target_lang=False),
             'target_lang: false given, must be text or null; quote it if it is text, as in "no"',

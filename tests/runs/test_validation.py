@@ -8,8 +8,8 @@ from support.recipes import changed, make_recipe
 
 from residual_hf.data.corpus import ParallelCorpus
 from residual_hf.data.encoding import EncodedCorpus
-from residual_hf.runs import validation
-from residual_hf.runs.validation import Validation, spread_rows
+from residual_hf.runs import fitting
+from residual_hf.runs.fitting import Validation, spread_rows
 
 
 @pytest.mark.parametrize(
@@ -41,7 +41,7 @@ def test_a_part_of_each_corpus_is_translated_with_the_beams_of_evaluations(tmp_p
         seen.append(([int(corpus[i]["input_ids"][0]) for i in range(len(corpus))], settings.num_beams))
         return [f"ref a{i}" for i in (0, 4, "<ph1>")] + ["other words here"] * 3
 
-    monkeypatch.setattr(validation, "translate_corpus", translate)
+    monkeypatch.setattr(fitting, "translate_corpus", translate)
     recipe = changed(make_recipe(tmp_path, eval_sentences=6, eval_samples=2, eval_beams=3), "data", placeholders=True)
     data = SimpleNamespace(tokenizer=None, references={"valid": corpora}, encoded={"valid": encoded})
     with caplog.at_level("INFO", logger="residual_hf"):

@@ -14,7 +14,7 @@ from residual_hf.generation.markup import Document
 class UpperCase:
     """What `translate_document` needs of a translator."""
 
-    model = SimpleNamespace(config=SimpleNamespace(target_lang="de"))
+    model = SimpleNamespace(config=SimpleNamespace(source_lang="eng_Latn", target_lang="deu_Latn"))
 
     def encode(self, sentences: Any, *languages: Any) -> None:
         pass

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from residual_hf.runs.logs import TerminalHandler
+from residual_hf.runs.reading import TerminalHandler
 from residual_hf.training import callbacks
 from residual_hf.training.callbacks import (
     EvaluationSummary,

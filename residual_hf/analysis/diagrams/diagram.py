@@ -8,7 +8,6 @@ are translucent.
 from __future__ import annotations
 
 import copy
-import importlib
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -16,10 +15,13 @@ from html import escape
 from itertools import count
 from typing import Any
 
-from residual_hf.base.errors import InputError
+from residual_hf.base.errors import InputError, requires
 
 from .segments import Node, Segment
 from .wiring import Block, Wiring, trace_stack
+
+with requires("diagrams"):
+    import graphviz
 
 GREEK = {"alpha": "α", "beta": "β", "gamma": "γ", "omega": "ω", "lambda": "λ"}
 HEADS = ("query", "key", "value")
@@ -67,7 +69,6 @@ def draw(*wirings: Wiring) -> str:
 
 def render(source: str, title: str) -> str:
     """An SVG file of a graph in the language of Graphviz, which the file contains."""
-    graphviz = graphviz_package()
     try:
         svg = graphviz.Source(source).pipe(format="svg", encoding="utf-8")
     except graphviz.ExecutableNotFound as error:
@@ -78,16 +79,9 @@ def render(source: str, title: str) -> str:
     return re.sub(r"<svg ([^>]*)>", lambda m: f'<svg class="wiring" role="img" {m[1]}>{head}', drawn, count=1)
 
 
-def graphviz_package() -> Any:
-    try:
-        return importlib.import_module("graphviz")
-    except ImportError as error:
-        raise InputError("diagrams need the package graphviz: pip install residual_hf[diagrams]") from error
-
-
 def dot_source(*wirings: Wiring) -> str:
     """The graph of stacks in the language of Graphviz."""
-    graph = graphviz_package().Digraph(graph_attr=GRAPH, node_attr=BOX, edge_attr={"arrowsize": "0.6"})
+    graph = graphviz.Digraph(graph_attr=GRAPH, node_attr=BOX, edge_attr={"arrowsize": "0.6"})
     graph.attr(bgcolor="transparent")
     for i, wiring in enumerate(wirings):
         with graph.subgraph(name=f"cluster{i}") as part:

@@ -6,7 +6,6 @@ from __future__ import annotations
 import ast
 import inspect
 import textwrap
-from collections.abc import Iterator
 from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any
 
@@ -43,13 +42,6 @@ class Wiring:
     blocks: list[Block]
     end: Segment
     note: str = ""
-
-    @property
-    def segments(self) -> Iterator[Segment]:
-        yield self.begin
-        for block in self.blocks:
-            yield from block.segments
-        yield self.end
 
 
 def stream_names(mode: type[ResidualConnection], size: int) -> list[str]:

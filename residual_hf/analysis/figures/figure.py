@@ -3,8 +3,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,6 @@ Probe = Callable[[Any, Batch, str, int], Iterable[Point]]
 
 
 def panels_of(names: Iterable[str], x: str, y: str, **options: bool) -> tuple[Panel, ...]:
-    """Panels with the same axes."""
     return tuple(Panel(name, x, y, **options) for name in names)
 
 
@@ -95,22 +95,15 @@ def draw_figure(
         raise InputError(f"{figure.name}: {', '.join(modes)} given, but it shows {' and '.join(figure.modes)} only")
     check_matplotlib()
     sizes = {**figure.sizes, **(figure.full if full else {})}
-    points = list(measure_all(figure, list(dict.fromkeys([*figure.modes, *modes])), seeds, sizes))
+    models = list(product(dict.fromkeys([*figure.modes, *modes]), seeds))
+    points: list[Point] = []
+    for mode, seed in tqdm(models, desc=figure.name, unit="model", disable=None):
+        points += figure.points(mode, seed, sizes)
     caption = f"{figure.source}. {figure.models} {figure.protocol} Sizes: {describe(sizes)}. "
     caption += f"Seeds: {', '.join(map(str, seeds))}."
     if figure.full and not full:
         caption += f" Reduced: --full has {describe(figure.full)}."
     return write_points(output_dir, figure.name, figure.panels, points, caption)
-
-
-def measure_all(figure: Figure, modes: Sequence[str], seeds: Sequence[int], sizes: dict[str, int]) -> Iterator[Point]:
-    """The points of all modes and seeds, with a progress bar."""
-    with tqdm(total=len(modes) * len(seeds), desc=figure.name, unit="model", disable=None) as bar:
-        for mode in modes:
-            for seed in seeds:
-                bar.set_postfix_str(mode)
-                yield from figure.points(mode, seed, sizes)
-                bar.update()
 
 
 def describe(sizes: dict[str, int]) -> str:

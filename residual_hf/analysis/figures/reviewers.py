@@ -101,7 +101,6 @@ def starts_of_the_dual_stream(mode: str, seed: int, sizes: dict[str, int]) -> It
 
 
 def figure(number: int, title: str, protocol: str, panels: tuple[Panel, ...], **fields: Any) -> Figure:
-    """The figure for a question."""
     source = f"Question {number} of the reviewers of ResiDual (ICLR 2024): {title}"
     fields = {"sizes": {"layers": 6, **SHORT}, "models": TRAINED, **fields}
     return Figure(f"reviewer-{number}", source, protocol, panels, **fields)

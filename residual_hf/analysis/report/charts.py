@@ -3,14 +3,13 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping, Sequence
 from html import escape
 
 WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 440, 250, 52, 18, 8, 32
 """Pixels."""
-MOST_POINTS, MOST_COLUMNS = 300, 60
+MOST_POINTS, MOST_DOTS, MOST_COLUMNS = 300, 40, 60
 VIRIDIS = ("#440154", "#472d7b", "#3b528b", "#2c728e", "#21918c", "#28ae80", "#5ec962", "#addc30", "#fde725")
 
 Points = Mapping[float, float]
@@ -71,19 +70,15 @@ def line_chart(title: str, x_label: str, series: Mapping[int, Points], log: bool
         shapes.append(label(LEFT - 5, y(tick) + 3.5, short(tick), "end"))
     shapes += [label(x(tick), HEIGHT - BOTTOM + 14, short(tick)) for tick in x.ticks()]
     for key, points in series.items():
-        places = [(x(at), y(value)) for at, value in points.items()]
-        path = "M" + "L".join(f"{a:.1f} {b:.1f}" for a, b in places)
+        path = "M" + "L".join(f"{x(at):.1f} {y(value):.1f}" for at, value in points.items())
         shapes.append(f'<path class="line run{key} c{key % 8}" d="{path}"/>')
-        if len(places) <= 40:
-            shapes += [f'<circle class="run{key} c{key % 8}" cx="{a:.1f}" cy="{b:.1f}" r="2.2"/>' for a, b in places]
-    shapes.append(f'<path class="cursor" d="M0 {TOP}V{HEIGHT - BOTTOM}"/>')
+        mark = f'class="run{key} c{key % 8}" r="2.2"' if len(points) <= MOST_DOTS else f'class="run{key} hidden" r="4"'
+        shapes += [
+            f'<circle {mark} cx="{x(at):.1f}" cy="{y(value):.1f}"><title>{tip(x_label, at, value)}</title></circle>'
+            for at, value in points.items()
+        ]
     shapes.append(label((LEFT + WIDTH - RIGHT) / 2, HEIGHT - 3, x_label))
-    data = {key: [[at, value, round(x(at), 1)] for at, value in points.items()] for key, points in series.items()}
-    drawing = svg(title, shapes, HEIGHT)
-    return (
-        f'<figure class="chart" data-points="{escape(json.dumps(data))}"><figcaption>{escape(title)}</figcaption>'
-        f'{drawing}<p class="readout" aria-hidden="true">&nbsp;</p></figure>'
-    )
+    return figure(title, shapes, HEIGHT)
 
 
 def heat_map(
@@ -108,10 +103,10 @@ def heat_map(
         top = TOP + cell * (len(rows) - 1 - number)
         for column, x in enumerate(columns):
             if x in points:
-                tip = f"{name}, {x_label} {short(x)}: {short(points[x])}"
                 shapes.append(
                     f'<rect x="{LEFT + wide * column:.2f}" y="{top:.2f}" width="{wide + 0.3:.2f}" '
-                    f'height="{cell + 0.3:.2f}" fill="{viridis(color(points[x]))}"><title>{escape(tip)}</title></rect>'
+                    f'height="{cell + 0.3:.2f}" fill="{viridis(color(points[x]))}">'
+                    f"<title>{tip(f'{name}, {x_label}', x, points[x])}</title></rect>"
                 )
         if number % math.ceil(11 / cell) == 0:  # names are 11 pixels high
             shapes.append(label(LEFT - 4, top + cell / 2 + 3.5, name, "end"))
@@ -121,7 +116,7 @@ def heat_map(
         shapes.append(label(LEFT + wide * (column + 0.5), bottom + 13, short(places[column])))
     shapes.append(label(LEFT, height - 6, x_label, "start"))
     shapes += scale(color, height - 14)
-    return f'<figure class="chart"><figcaption>{escape(title)}</figcaption>{svg(title, shapes, height)}</figure>'
+    return figure(title, shapes, height)
 
 
 def scale(color: Axis, top: float) -> list[str]:
@@ -159,9 +154,17 @@ def short(value: float) -> str:
     return f"{value:,.0f}" if 1000 <= abs(value) < 1e6 and value == round(value) else f"{value:.3g}"
 
 
-def svg(title: str, shapes: Sequence[str], height: float) -> str:
-    content = "".join(shapes)
-    return f'<svg viewBox="0 0 {WIDTH} {height:g}" role="img" aria-label="{escape(title)}">{content}</svg>'
+def tip(what: str, at: float, value: float) -> str:
+    """The text at the pointer over a value."""
+    return escape(f"{what} {short(at)}: {short(value)}")
+
+
+def figure(title: str, shapes: Sequence[str], height: float) -> str:
+    caption, content = escape(title), "".join(shapes)
+    return (
+        f'<figure class="chart"><figcaption>{caption}</figcaption>'
+        f'<svg viewBox="0 0 {WIDTH} {height:g}" role="img" aria-label="{caption}">{content}</svg></figure>'
+    )
 
 
 def label(x: float, y: float, text: str, anchor: str = "middle") -> str:

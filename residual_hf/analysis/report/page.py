@@ -5,14 +5,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from jinja2 import Environment
 
 from residual_hf.base.errors import InputError
-from residual_hf.base.files import check_output_file, write_atomically
+from residual_hf.base.files import check_output_file, leaves, write_atomically
 from residual_hf.evaluation.metrics import METRICS, Comparison
 from residual_hf.hub.card import LABELS, compare, score_tables
 from residual_hf.records.learning_curve import series
@@ -45,13 +45,12 @@ CURVES = {
 
 @dataclass(frozen=True)
 class Cell:
-    """A score: its value, 95% interval, difference from the first run with its p-value, and whether it is the best."""
+    """A score: its value, 95% interval, and difference from the first run with its p-value."""
 
     value: float
     interval: tuple[float, float] | None = None
     difference: float | None = None
     p_value: float | None = None
-    best: bool = False
 
     @property
     def significant(self) -> bool:
@@ -60,11 +59,12 @@ class Cell:
 
 @dataclass(frozen=True)
 class Scores:
-    """The scores of all runs on one corpus; a row has None where a run has no such score."""
+    """The scores of all runs on one corpus, and the best by metric; a row has None where a run has no such score."""
 
     title: str
     metrics: list[str]
     rows: list[list[Cell | None]]
+    best: list[float | None]
 
 
 def write_report(folders: Sequence[str | Path], output: str | Path, *, overwrite: bool = False) -> Path:
@@ -170,7 +170,9 @@ def score_sections(runs: Sequence[Run], names: Sequence[str], notes: list[str]) 
         if len({text_of(runs[number], split) for number in figures}) == 1:
             marked = [name for name in metrics if one_signature(figures.values(), name)]
             marked += ["word_ppl", *(PER_TOKEN if one_vocabulary else ())]
-        sections.append(Scores(public(title), metrics, mark_best(metrics, rows, marked)))
+        columns = zip(metrics, zip(*rows, strict=True), strict=True)
+        best = [best_of(name, column) if name in marked else None for name, column in columns]
+        sections.append(Scores(public(title), metrics, rows, best))
     return sections
 
 
@@ -218,17 +220,11 @@ def cell(value: float | None, pair: Comparison | None, is_other: bool) -> Cell |
     return Cell(value, pair.b_interval, *((pair.b - pair.a, pair.p_value) if is_other else ()))
 
 
-def mark_best(metrics: Sequence[str], rows: list[list[Cell | None]], marked: Sequence[str]) -> list[list[Cell | None]]:
-    """The rows with the best score of each metric in `marked`, if there is more than one."""
-    best = []
-    for name, column in zip(metrics, zip(*rows, strict=True), strict=True):
-        values = [found.value for found in column if found is not None]
-        better = min if name in LOWER_IS_BETTER else max
-        best.append(better(values) if len(values) > 1 and name in marked else None)
-    return [
-        [found and replace(found, best=found.value == top) for found, top in zip(row, best, strict=True)]
-        for row in rows
-    ]
+def best_of(name: str, column: Sequence[Cell | None]) -> float | None:
+    """The best score of several runs by a metric."""
+    values = [cell.value for cell in column if cell is not None]
+    better = min if name in LOWER_IS_BETTER else max
+    return better(values) if len(values) > 1 else None
 
 
 def samples(runs: Sequence[Run]) -> list[Sample]:
@@ -248,7 +244,8 @@ def samples(runs: Sequence[Run]) -> list[Sample]:
 
 def settings(runs: Sequence[Run]) -> tuple[dict[str, list[str]], dict[str, str]]:
     """Recipe and machine of the runs by field: the values of all runs where they differ, and the others once."""
-    columns = [flat(public({**run.recipe, "output_dir": None, "run": machine(run)})) for run in runs]
+    found = [leaves(public({**run.recipe, "output_dir": None, "run": machine(run)})) for run in runs]
+    columns = [{name: str(value) for name, value in each.items() if value is not None} for each in found]
     names = dict.fromkeys(name for column in columns for name in column)
     values = {name: [column.get(name, "") for column in columns] for name in names}
     differing = {name: row for name, row in values.items() if len(set(row)) > 1}
@@ -259,13 +256,3 @@ def machine(run: Run) -> dict[str, Any]:
     record = run.record
     names = ("command", "commit", "device", "processes", "parameters", "max_tokens_found", "tokens_per_update")
     return {name: getattr(record, name) for name in names} | {"versions": record.versions}
-
-
-def flat(value: Any, name: str = "") -> dict[str, str]:
-    """{"training": {"lr": 1}} to {"training.lr": "1"}."""
-    if isinstance(value, list) and any(isinstance(entry, dict) for entry in value):
-        value = dict(enumerate(value, start=1))
-    if not isinstance(value, dict):
-        return {} if value is None else {name: str(value)}
-    parts = (flat(entry, f"{name}.{part}".lstrip(".")) for part, entry in value.items())
-    return {key: text for part in parts for key, text in part.items()}

@@ -245,7 +245,7 @@ def test_mode_of_a_user_is_drawn(own_modes):
         ("scale", "× 1 - keep"),
         ("add", ""),
     ]
-    check_drawing(draw(wiring), list(wiring.segments))
+    check_drawing(draw(wiring), [wiring.begin, *(s for block in wiring.blocks for s in block.segments), wiring.end])
 
 
 @needs_dot
@@ -265,7 +265,7 @@ def test_detours_of_a_tangled_mode_keep_clear_of_its_nodes(own_modes, stack):
     wiring = trace_stack("tangled", stack)
     labels = [node.label for node in wiring.blocks[0].segments[0].nodes]
     assert {"1 -", "/ 2", "mean", "sigmoid", "×", "LN", "Linear"} <= set(labels)
-    check_drawing(draw(wiring), list(wiring.segments))
+    check_drawing(draw(wiring), [wiring.begin, *(s for block in wiring.blocks for s in block.segments), wiring.end])
 
 
 def test_mode_that_looks_at_values_is_refused(own_modes):
@@ -303,5 +303,6 @@ def test_without_graphviz_the_message_names_it(monkeypatch, tmp_path, capsys):
     assert main(["modes", "post_ln", "--svg", str(tmp_path / "modes.svg")]) == 2
     assert "apt-get install graphviz" in capsys.readouterr().err
     monkeypatch.setitem(sys.modules, "graphviz", None)
+    monkeypatch.delitem(sys.modules, "residual_hf.analysis.diagrams.diagram")
     assert main(["modes", "post_ln", "--svg", str(tmp_path / "modes.svg")]) == 2
-    assert "pip install residual_hf[diagrams]" in capsys.readouterr().err
+    assert "graphviz is not installed: pip install 'residual_hf[diagrams]'" in capsys.readouterr().err

@@ -16,7 +16,6 @@ from residual_hf.analysis.figures.own_model import OwnModel, draw_for_model
 from residual_hf.base.errors import InputError
 from residual_hf.checkpoint import save_checkpoint
 from residual_hf.cli import main
-from residual_hf.commands.analysis import REDUCED
 from residual_hf.probes import theory
 
 TINY = {"layers": 2, "decoder_layers": 1, "width": 32, "ffn": 32, "updates": 3, "tokens": 128, "depth": 14}
@@ -52,17 +51,13 @@ def test_names_are_those_of_the_papers():
         find_figures(["admin-99"])
 
 
-def test_help_names_the_figures_of_reduced_size():
-    assert set(REDUCED) == {figure.name for figure in FIGURES.values() if figure.full}
-
-
 @pytest.mark.parametrize("name", sorted(QUICK | REVIEWERS | OTHERS))
 def test_measured_values(name):
     figure = FIGURES[name]
     sizes = {key: TINY[key] for key in figure.sizes}
     sizes |= {"updates": 10} if name == "reviewer-9" else {}  # its curve has a point every ten
     modes = figure.modes[:1] if name in REVIEWERS | {"b2t-1"} else figure.modes
-    points = list(drawing.measure_all(figure, modes, [1], sizes))
+    points = [point for mode in modes for point in figure.points(mode, 1, sizes)]
     if name in REVIEWERS:
         assert {point.panel for point in points} == {panel.name for panel in figure.panels}
         return
