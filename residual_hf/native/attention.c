@@ -3,8 +3,6 @@
 //
 // Beams share what they have in common: a reordered beam is another line of the table, and nothing is copied.
 
-#include <math.h>
-
 #include "vector.h"
 
 enum { PAIR = 2 * LANES, MOST_PAIRS = 4 * HEAD_PADDING / PAIR };
@@ -147,7 +145,7 @@ INLINE Line line_of(const Table *table, int row) {
 }
 
 // Adds to the sums of the scores of all layers before, and attends to the new sums.
-static void add_sums(int queries, const Attention *a, int64_t row, int head, int length) {
+static __attribute__((noinline)) void add_sums(int queries, const Attention *a, int64_t row, int head, int length) {
     for (int q = 0; q < queries; q++) {
         float *sums = a->sums + ((row + q) * a->heads + head) * a->longest;
         for (int j = 0; j < length; j++) {

@@ -1,8 +1,6 @@
 // Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 // Training: weighted sums of several streams or earlier outputs, the members of a row, forward and backward.
 
-#include <math.h>
-
 #include "vector.h"
 
 // sum_k weights[k * stride] * members[k], up to LANES values from `at`.

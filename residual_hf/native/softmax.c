@@ -1,8 +1,6 @@
 // Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 // Training: negative log-likelihood of labels, and probabilities in place of the logits, a row at a time.
 
-#include <math.h>
-
 #include "vector.h"
 
 INLINE vec load_logits(const float *row, int64_t count, float missing) {
@@ -26,10 +24,11 @@ static void softmax_rows(const void *work, int64_t first, int64_t end, int threa
             store_first(row + i, classes - i, values);
         }
         float logit_sum = sum(all), normalizer = isnan(logit_sum) ? NAN : sum(total);  // exponentials may pass over NaN
-        for (int64_t i = 0; i < classes; i += LANES)
-            store_first(row + i, classes - i, load_first(row + i, classes - i) * (1 / normalizer));
         softmax->nll[r] = logf(normalizer) - label;
         softmax->log_prob_sums[r] = logit_sum - classes * logf(normalizer);
+        float factor = 1 / normalizer;
+        for (int64_t i = 0; i < classes; i += LANES)
+            store_first(row + i, classes - i, load_first(row + i, classes - i) * factor);
     }
 }
 

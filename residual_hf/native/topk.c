@@ -1,8 +1,6 @@
 // Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 // The best candidates of each row and their log probabilities, from logits that come in parts of the vocabulary.
 
-#include <math.h>
-
 #include "vector.h"
 
 enum { GROUP = 64, VECTORS = GROUP / LANES };  // columns are a multiple of a group: logits of the padding are -infinity
