@@ -39,6 +39,8 @@ class Supervisor(Multiprocess):
 
     def keep_subprocess_alive(self) -> None:
         before = {process.pid for process in self.processes}
+        for process in self.processes:
+            process.child_conn.close()  # of the worker alone, so that its end interrupts a health check
         super().keep_subprocess_alive()
         for pid in before - {process.pid for process in self.processes}:
             mark_process_dead(pid)

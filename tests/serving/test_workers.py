@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import multiprocessing
 import os
 import re
 import signal
@@ -13,6 +14,7 @@ import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from unittest.mock import Mock
 
 import pytest
 from support.processes import descendants
@@ -20,7 +22,11 @@ from support.tiny_translator import SENTENCES, tiny_model, tiny_tokenizer
 
 pytest.importorskip("fastapi", reason="needs the extra 'serve'")
 
+import uvicorn
+from uvicorn.supervisors import multiprocess
+
 from residual_hf.checkpoint import save_checkpoint
+from residual_hf.serving.workers import Supervisor
 
 LONG = {"q": [" ".join(SENTENCES)] * 40, "source": "de", "target": "en"}
 SHORT = LONG | {"q": SENTENCES[0]}
@@ -62,6 +68,22 @@ class Workers:
         while not condition():
             assert time.monotonic() < deadline and self.process.poll() is None, self.log
             time.sleep(0.05)
+
+
+def test_a_worker_that_ends_during_a_health_check_is_found_at_once(tmp_path, monkeypatch):
+    monkeypatch.setattr(multiprocess, "SIGNALS", {})
+    monkeypatch.setenv("PROMETHEUS_MULTIPROC_DIR", str(tmp_path))
+    config = uvicorn.Config("no:app", timeout_worker_healthcheck=20)
+    process = multiprocess.Process(config, [])
+    unanswered = process.child_conn.recv  # reads the request of the health check, and ends
+    process.process = multiprocessing.get_context("spawn").Process(target=unanswered)
+    process.start()
+    supervisor = Supervisor(config, [])
+    supervisor.processes = [process]
+    monkeypatch.setattr(multiprocess, "Process", Mock())
+    start = time.monotonic()
+    supervisor.keep_subprocess_alive()
+    assert supervisor.processes == [multiprocess.Process()] and time.monotonic() - start < 15
 
 
 @pytest.mark.slow  # starts four processes that import PyTorch
