@@ -45,9 +45,11 @@ class GenerationFields(InputSettings):
     max_new_tokens: int | None = option(None, minimum=1)
     min_length: int | None = option(None, minimum=0)
     min_new_tokens: int | None = option(None, minimum=0)
+    max_time: float | None = option(None, above=0)
     max_length_a: float | None = option(None, minimum=0)
     max_length_b: float | None = option(None, minimum=0)
     num_beams: int | None = option(None, minimum=1)
+    num_beam_groups: int | None = option(None, minimum=1)
     num_return_sequences: int | None = option(None, minimum=1)
     length_penalty: float | None = None
     early_stopping: bool | Literal["never"] | None = None
