@@ -234,7 +234,7 @@ def _check_names(cls: type, values: Mapping[Any, Any]) -> None:
             raise ValueError(unknown_name(name, declared, _other_names(cls)))
     for section, inner in values.items():
         hint: Any = type_hints(cls)[section]
-        if is_dataclass(hint) and isinstance(inner, Mapping):
+        if isinstance(hint, type) and is_dataclass(hint) and isinstance(inner, Mapping):
             known = {f.name for f in fields(hint)} | _other_names(hint).keys()
             for name in (name for name in inner if name not in known):
                 place = f"{name}' beside '{section}" if name in declared else _other_names(cls).get(name)

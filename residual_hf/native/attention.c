@@ -3,8 +3,6 @@
 //
 // Beams share what they have in common: a reordered beam is another line of the table, and nothing is copied.
 
-#include <math.h>
-
 #include "vector.h"
 
 enum { PAIR = 2 * LANES, MOST_PAIRS = 4 * HEAD_PADDING / PAIR };
@@ -91,11 +89,6 @@ INLINE void score_keys(const int queries, const int pairs, const Type type, cons
     }
 }
 
-// The largest score of each row, in every lane of that row: lanes are (keys, queries) like scores.
-INLINE vec largest_of_rows(const int queries, vec x) {
-    return queries == 1 ? splat(largest_lane(x)) : REPEAT4(largest4(x));
-}
-
 // The sum of each row's weights, as four floats, from `count` weights and zeros up to a multiple of 16. Whatever
 // `queries` is, it adds every fourth key first: a row has the same result in any company.
 INLINE v4 sum_of_rows(const int queries, const float *weights, int count) {
@@ -115,7 +108,7 @@ INLINE v4 softmax(const int queries, float *scores, int length) {
     for (int j = count; j < end; j++) scores[j] = -INFINITY;
     vec largest = splat(-INFINITY);
     for (int j = 0; j < end; j += LANES) largest = MAX(largest, load_floats(scores + j));
-    largest = largest_of_rows(queries, largest);
+    largest = queries == 1 ? splat(largest_lane(largest)) : REPEAT4(largest4(largest));  // lanes are (keys, queries)
     for (int j = 0; j < end; j += LANES) store_floats(scores + j, exponential(load_floats(scores + j) - largest));
     for (int j = count; j < end; j++) scores[j] = 0;
     return sum_of_rows(queries, scores, count);
@@ -152,7 +145,7 @@ INLINE Line line_of(const Table *table, int row) {
 }
 
 // Adds to the sums of the scores of all layers before, and attends to the new sums.
-static void add_sums(int queries, const Attention *a, int64_t row, int head, int length) {
+static __attribute__((noinline)) void add_sums(int queries, const Attention *a, int64_t row, int head, int length) {
     for (int q = 0; q < queries; q++) {
         float *sums = a->sums + ((row + q) * a->heads + head) * a->longest;
         for (int j = 0; j < length; j++) {

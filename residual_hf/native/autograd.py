@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from . import loaded_library, threads_for
-from .structures import DepthAttention, DropoutNorm, LabelSoftmax, WeightedSums
+from .structures import DropoutNorm, LabelSoftmax, WeightedSums
 
 SEEDS = 2**62
 VALUES_PER_THREAD = 1 << 16  # fewer are not worth a thread
@@ -133,64 +133,50 @@ def pointer(tensor: Tensor) -> int:
 
 def weighted_sums(weights: Tensor, members: Sequence[Tensor]) -> tuple[Tensor, ...]:
     """sum_k w_jk v_k for all j, with weights (..., m, n) or (m, n) and n members v, each (..., width)."""
-    weights = weights.expand(*members[0].shape[:-1], *weights.shape[-2:])
-    return _WeightedSums.apply(weights, *members)
-
-
-class _WeightedSums(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, weights: Tensor, *members: Tensor) -> tuple[Tensor, ...]:
-        weights, members = weights.contiguous(), tuple(member.contiguous() for member in members)
-        outputs = tuple(torch.empty_like(members[0]) for _ in range(weights.shape[-2]))
-        fields = {"outputs": len(outputs), "weights": weights, "output": outputs}
-        run_members("weighted_sums", WeightedSums, members, **fields)
-        ctx.save_for_backward(weights, *members)
-        return outputs
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, ...]:
-        weights, *members = ctx.saved_tensors
-        gradients = tuple(gradient.contiguous() for gradient in gradients)
-        grad_weights, grad_members = torch.empty_like(weights), [torch.empty_like(member) for member in members]
-        inputs = {"outputs": len(gradients), "weights": weights, "grad_output": gradients}
-        outputs = {"grad_member": grad_members, "grad_weights": grad_weights}
-        run_members("weighted_sums", WeightedSums, members, **inputs, **outputs)
-        return grad_weights, *grad_members
+    return _WeightedSums.apply(weights.expand(*members[0].shape[:-1], *weights.shape[-2:]), None, 0.0, *members)
 
 
 def depth_attention(members: Sequence[Tensor], query: Tensor, epsilon: float) -> Tensor:
     """sum_k p_k v_k with p = softmax_k(query . v_k / sqrt(mean(v_k^2) + epsilon)) of members v, each (..., width)."""
-    return _DepthAttention.apply(query, epsilon, *members)
+    return _WeightedSums.apply(None, query, epsilon, *members)[0]
 
 
-class _DepthAttention(torch.autograd.Function):
+class _WeightedSums(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, query: Tensor, epsilon: float, *members: Tensor) -> Tensor:
-        query, members = query.contiguous(), tuple(member.contiguous() for member in members)
-        output = torch.empty_like(members[0])
-        reads = output.new_empty(*output.shape[:-1], len(members), 3)
-        ctx.epsilon = epsilon
-        ctx.save_for_backward(query, reads, *members)
-        tensors = {"query": query, "reads": reads, "output": output}
-        run_members("depth_attention", DepthAttention, members, epsilon=epsilon, **tensors)
-        return output
+    def forward(
+        ctx: Any, weights: Tensor | None, query: Tensor | None, epsilon: float, *members: Tensor
+    ) -> tuple[Tensor, ...]:
+        members = tuple(member.contiguous() for member in members)
+        rows, reads = members[0].shape[:-1], None
+        if query is not None:
+            query, reads = query.contiguous(), query.new_empty(*rows, len(members), 2)
+        weights = members[0].new_empty(*rows, 1, len(members)) if weights is None else weights.contiguous()
+        outputs = tuple(torch.empty_like(members[0]) for _ in range(weights.shape[-2]))
+        tensors = {"weights": weights, "query": query, "reads": reads, "member": members, "output": outputs}
+        run_sums(tensors, epsilon=epsilon)
+        ctx.save_for_backward(weights, query, reads, *members)
+        return outputs
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        query, reads, *members = ctx.saved_tensors
-        gradient, width = gradient.contiguous(), len(query)
-        grad_members = [torch.empty_like(member) for member in members]
-        grad_query = query.new_zeros(_threads(members[0]), -(-width // 16) * 16)
-        inputs = {"query": query, "reads": reads, "grad_output": gradient}
-        outputs = {"grad_member": grad_members, "grad_query": grad_query}
-        run_members("depth_attention", DepthAttention, members, epsilon=ctx.epsilon, **inputs, **outputs)
-        return grad_query.sum(0)[:width], None, *grad_members
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        weights, query, reads, *members = ctx.saved_tensors
+        gradients = tuple(gradient.contiguous() for gradient in gradients)
+        grad_weights, grad_members = torch.empty_like(weights), [torch.empty_like(member) for member in members]
+        tensors = {"weights": weights, "query": query, "reads": reads, "member": members, "grad_output": gradients}
+        tensors |= {"grad_weights": grad_weights, "grad_member": grad_members}
+        if query is None:
+            run_sums(tensors)
+            return grad_weights, None, None, *grad_members
+        grad_query = query.new_zeros(_threads(members[0]), -(-len(query) // 16) * 16)
+        run_sums({**tensors, "grad_query": grad_query})
+        return None, grad_query.sum(0)[: len(query)], None, *grad_members
 
 
-def run_members(kernel: str, kind: type[Structure], members: Sequence[Tensor], **fields: Any) -> None:
-    run(kernel, kind, members[0], members=len(members), member=members, **fields)
+def run_sums(tensors: dict[str, Any], epsilon: float = 0.0) -> None:
+    members, (outputs, _) = tensors["member"], tensors["weights"].shape[-2:]
+    sizes = {"members": len(members), "outputs": outputs}
+    run("weighted_sums", WeightedSums, members[0], epsilon=epsilon, **sizes, **tensors)
 
 
 def run(kernel: str, kind: type[Structure], rows: Tensor, **fields: Any) -> None:

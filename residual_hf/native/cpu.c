@@ -47,16 +47,12 @@ int can_run(InstructionSet set) {
 #else
 #if defined(__linux__)
 #include <sys/auxv.h>
-
-static int has_dotprod(void) {
-    enum { ASIMDDP = 1 << 20 };
-    return (getauxval(AT_HWCAP) & ASIMDDP) != 0;
-}
+#define HAS_DOTPROD ((getauxval(AT_HWCAP) & 1 << 20) != 0)
 #elif defined(__APPLE__)
-static int has_dotprod(void) { return 1; }
+#define HAS_DOTPROD 1
 #else
-static int has_dotprod(void) { return 0; }
+#define HAS_DOTPROD 0
 #endif
 
-int can_run(InstructionSet set) { return set == NEON || (set == NEON_DOTPROD && has_dotprod()); }
+int can_run(InstructionSet set) { return set == NEON || (set == NEON_DOTPROD && HAS_DOTPROD); }
 #endif

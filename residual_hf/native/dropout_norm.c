@@ -87,7 +87,7 @@ INLINE void backward_row(const DropoutNorm *join, const Dropout *dropout, int64_
 }
 
 static void join_rows(const void *work, int64_t first, int64_t end, int thread) {
-    const DropoutNorm *join = work;
+    const DropoutNorm copy = *(const DropoutNorm *)work, *join = &copy;  // no store changes it: it stays in registers
     const float *inputs[] = {join->branch, join->stream, join->dual, join->grad_output, join->grad_dual};
     const float *outputs[] = {join->sum, join->output, join->dual_output, join->grad_branch, join->grad_stream};
     Dropout dropout = make_dropout(join->seed, join->rate);

@@ -50,11 +50,6 @@ enum { BF16_STEPS = 1 };
 enum { BF16_STEPS = 2 };  // of inputs that are widened
 #endif
 
-INLINE size_t input_size(const Type type) {
-    return type == INT8 ? sizeof(Byte) : type == BFLOAT16 && BF16_STEPS == 1 ? sizeof(bf16) : sizeof(float);
-}
-
-void gemm(const Linear *linear, int rows, const void *input, const Output *output);
 void gemm_amx(const Linear *linear, int rows, const void *input, const Output *output);
 
 // Outputs from a block of sums, (rows, PANEL): integers for INT8 where its instructions give them, else floats.
@@ -81,10 +76,6 @@ void finish_block(const Linear *linear, const Output *output, int row, int rows,
     case 6: block(6, __VA_ARGS__); break; \
     default: block(MOST_ROWS, __VA_ARGS__); \
     }
-
-// Where block `block` of rows begins: all have about the same size.
-static inline int block_count(int rows) { return (rows + MOST_ROWS - 1) / MOST_ROWS; }
-static inline int block_start(int rows, int block) { return (int)((int64_t)rows * block / block_count(rows)); }
 
 // Of the weights of one output.
 static inline size_t weight_bytes(const Linear *linear) {

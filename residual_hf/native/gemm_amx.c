@@ -15,17 +15,16 @@ typedef struct {
     uint8_t rows[16];
 } TileConfiguration;
 
-static void configure_tiles(void) {
-    TileConfiguration tiles = {.palette = 1};
-    for (int i = 0; i < 8; i++) {
-        tiles.row_bytes[i] = TILE_BYTES;
-        tiles.rows[i] = TILE_ROWS;
+static const TileConfiguration TILES = {
+    .palette = 1, .row_bytes = {[0 ... 7] = TILE_BYTES}, .rows = {[0 ... 7] = TILE_ROWS}};
+
+#define MULTIPLY(sums, inputs, weights) { \
+        if (type == INT8) { _tile_dpbusd(sums, inputs, weights); } \
+        else { _tile_dpbf16ps(sums, inputs, weights); } \
     }
-    _tile_loadconfig(&tiles);
-}
 
 // Tiles 0 to 3 are the sums (upper left, upper right, lower left, lower right), 4 and 5 inputs, 6 and 7 weights.
-INLINE void multiply_tiles(const Type type, const int both, const char *input, size_t stride, const char *weights,
+INLINE void multiply_tiles(const Type type, int both, const char *input, size_t stride, const char *weights,
                                int fetch, ivec sums[ROW_PADDING][VECTORS]) {
     _tile_zero(0);
     _tile_zero(1);
@@ -38,17 +37,10 @@ INLINE void multiply_tiles(const Type type, const int both, const char *input, s
         _tile_loadd(6, weights, 128);
         _tile_loadd(7, weights + TILE_BYTES, 128);
         if (both) _tile_loadd(5, input + TILE_ROWS * stride + byte, stride);
-        if (type == INT8) {
-            _tile_dpbusd(0, 4, 6);
-            _tile_dpbusd(1, 4, 7);
-            if (both) _tile_dpbusd(2, 5, 6);
-            if (both) _tile_dpbusd(3, 5, 7);
-        } else {
-            _tile_dpbf16ps(0, 4, 6);
-            _tile_dpbf16ps(1, 4, 7);
-            if (both) _tile_dpbf16ps(2, 5, 6);
-            if (both) _tile_dpbf16ps(3, 5, 7);
-        }
+        MULTIPLY(0, 4, 6);
+        MULTIPLY(1, 4, 7);
+        if (both) MULTIPLY(2, 5, 6);
+        if (both) MULTIPLY(3, 5, 7);
     }
     _tile_stored(0, &sums[0][0], PANEL * 4);
     _tile_stored(1, &sums[0][1], PANEL * 4);
@@ -64,17 +56,14 @@ INLINE void multiply(const Type type, const Linear *linear, int rows, const char
         for (int row = 0; row < rows; row += ROW_PADDING) {
             int count = rows - row < ROW_PADDING ? rows - row : ROW_PADDING;
             int fetch = row == 0 && rows > TILE_ROWS;  // with fewer rows loads of tiles follow each other fast enough
-            if (count > TILE_ROWS)
-                multiply_tiles(type, 1, input + row * stride, stride, weights, fetch, sums);
-            else
-                multiply_tiles(type, 0, input + row * stride, stride, weights, fetch, sums);
+            multiply_tiles(type, count > TILE_ROWS, input + row * stride, stride, weights, fetch, sums);
             finish_block(linear, output, row, count, column, sums);
         }
     }
 }
 
 void gemm_amx(const Linear *linear, int rows, const void *input, const Output *output) {
-    configure_tiles();
+    _tile_loadconfig(&TILES);
     if (linear->type == BFLOAT16)
         multiply(BFLOAT16, linear, rows, input, output);
     else

@@ -152,31 +152,22 @@ typedef struct {
     float *grad_gain, *grad_bias;          // (threads, width up to a multiple of 16), zeros
 } DropoutNorm;
 
-// Of training: output[j] = sum_k weights[j][k] * member[k] with weights of each row. Tensors are (rows, width).
+// Of training: output[j] = sum_k weights[j][k] * member[k] with weights of each row. With a query, these are those of
+// attention over the depth, and there is one output, see members.c. Tensors are (rows, width).
 typedef struct {
     int64_t rows;
     int32_t width, members, outputs, threads;
-    const float *weights;  // (rows, outputs, members)
+    float epsilon;
+    float *weights;      // (rows, outputs, members)
+    const float *query;  // (width), times the gain of the norm, or NULL
+    float *reads;        // (rows, members, 2), for backward
     const float *const *member;
     float *const *output;
     const float *const *grad_output;
     float *const *grad_member;
     float *grad_weights;
-} WeightedSums;
-
-// Of training, see depth_attention.c. Tensors are (rows, width).
-typedef struct {
-    int64_t rows;
-    int32_t width, members, threads;
-    float epsilon;
-    const float *query;  // (width), times the gain of the norm
-    const float *const *member;
-    float *output;
-    float *reads;  // (rows, members, 3), for backward
-    const float *grad_output;
-    float *const *grad_member;
     float *grad_query;  // (threads, width up to a multiple of 16), zeros
-} DepthAttention;
+} WeightedSums;
 
 // Of training, see dot_attention.c. Heads are a part of the width of (sentences, rows, heads, size), where no strides
 // are given; strides are of sentences, heads and rows.
@@ -263,20 +254,29 @@ typedef struct {
 
 void attention(const Attention *attention, int rows, Type type, float scale);
 
+void run_program(const Program *program, int rows, float *registers, const float *branch, void *hidden, Type type,
+                 float *work);
+
 // Of a row: the largest logit, the sum of exp(logit - largest), and how many candidates there are.
 typedef struct {
     float largest, total;
     int32_t found;
 } Tally;
 
-void start_candidates(int rows, int count, float *log_probs, int64_t *ids, Tally *tallies);
-void add_candidates(int rows, int columns, int64_t first_id, const float *logits, int count, float *log_probs,
-                    int64_t *ids, Tally *tallies);
-void finish_candidates(int rows, int count, float *log_probs, const Tally *tallies);
+// The best tokens of rows, in descending order; of equal ones the one of the smaller id first.
+typedef struct {
+    int32_t rows, count;
+    float *log_probs;  // (rows, count), logits until all are known
+    int64_t *ids;
+    Tally *tallies;  // (rows)
+} Candidates;
+
+void start_candidates(const Candidates *best);
+void add_candidates(const Candidates *best, int columns, int64_t first_id, const float *logits);
+void finish_candidates(const Candidates *best);
 
 void dropout_norm(const DropoutNorm *join);
 void weighted_sums(const WeightedSums *sums);
-void depth_attention(const DepthAttention *attention);
 size_t dot_attention_scratch_size(const DotAttention *all);
 void dot_attention(const DotAttention *all);
 size_t product_scratch_size(const Product *product);

@@ -1,9 +1,7 @@
 // Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 // The residual stream: what happens to it between two sub-layers, one row after another.
 
-#include <math.h>
-
-#include "stack.h"
+#include "vector.h"
 
 enum { SINKHORN_ROUNDS = 20 };
 

@@ -76,7 +76,6 @@ static inline int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 INLINE vec splat(float value) { return value - (vec){0}; }
 INLINE vec choose(ivec condition, vec a, vec b) { return (vec)((condition & (ivec)a) | (~condition & (ivec)b)); }
 INLINE vec only(ivec condition, vec x) { return (vec)(condition & (ivec)x); }
-INLINE vec magnitude(vec x) { return (vec)((ivec)x & 0x7fffffff); }
 
 INLINE ivec first_lanes(int64_t count) {
     const int32_t numbers[] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
@@ -185,7 +184,7 @@ INLINE vec exponential(vec x) {
 
 // erf(x) with an absolute error of 1.5e-7: Abramowitz & Stegun 7.1.26.
 INLINE vec error_function(vec x) {
-    vec t = 1.0f / (magnitude(x) * 0.3275911f + 1.0f);
+    vec t = 1.0f / ((vec)((ivec)x & 0x7fffffff) * 0.3275911f + 1.0f);
     vec p = 1.061405429f * t - 1.453152027f;
     p = p * t + 1.421413741f;
     p = p * t - 0.284496736f;

@@ -24,6 +24,7 @@ TESTS = {
     "test_products.py": "",
     "test_decoder.py": "test_low_precision and odd or test_sizes and odd or change_sublayers and (hybrid or real)",
     "test_decoder_alone.py": "variants and modern",
+    "test_programs.py": "a_mode_of_a_user",
 }
 """Which of a module's tests."""
 

@@ -12,7 +12,7 @@ from torch.nn.functional import gelu, linear, relu, silu
 
 from residual_hf.base.choices import DECODING_DTYPES
 from residual_hf.native import library
-from residual_hf.native.structures import Attention, Table, Tally
+from residual_hf.native.structures import Attention, Candidates, Table, Tally
 from residual_hf.native.weights import HEAD_PADDING, Packer, pad_heads, pad_to, round_up
 
 pytestmark = [needs_kernels, pytest.mark.usefixtures("isa")]
@@ -154,13 +154,13 @@ def top_candidates(logits, count, parts=1):
     rows = len(logits)
     log_probs, ids = torch.empty(rows, count), torch.empty(rows, count, dtype=torch.long)
     tallies = (Tally * rows)()
-    library().start_candidates(rows, count, log_probs.data_ptr(), ids.data_ptr(), tallies)
+    best = Candidates(rows, count, log_probs.data_ptr(), ids.data_ptr(), tallies)
+    library().start_candidates(byref(best))
     first = 0
     for part in [part.contiguous() for part in logits.chunk(parts, dim=1)]:
-        pointers = part.data_ptr(), count, log_probs.data_ptr(), ids.data_ptr(), tallies
-        library().add_candidates(rows, part.shape[1], first, *pointers)
+        library().add_candidates(byref(best), part.shape[1], first, part.data_ptr())
         first += part.shape[1]
-    library().finish_candidates(rows, count, log_probs.data_ptr(), tallies)
+    library().finish_candidates(byref(best))
     return log_probs, ids
 
 

@@ -77,8 +77,11 @@ def test_the_sanitizer_sees_a_buffer_that_is_too_small(name, tmp_path):
         "import ctypes, os\n"
         "kernels, malloc = ctypes.CDLL(os.environ['RESIDUAL_HF_NATIVE']), ctypes.CDLL(None).malloc\n"
         "malloc.restype = ctypes.c_void_p\n"
-        "log_probs, ids, tallies = (ctypes.c_void_p(malloc(size)) for size in (4 * 5 * 4 - 1, 4 * 5 * 8, 4 * 12))\n"
-        "kernels.start_candidates(4, 5, log_probs, ids, tallies)"
+        "class Candidates(ctypes.Structure):\n"
+        "    _fields_ = [(name, ctypes.c_int32) for name in ('rows', 'count')]\n"
+        "    _fields_ += [(name, ctypes.c_void_p) for name in ('log_probs', 'ids', 'tallies')]\n"
+        "log_probs, ids, tallies = (malloc(size) for size in (4 * 5 * 4 - 1, 4 * 5 * 8, 4 * 12))\n"
+        "kernels.start_candidates(ctypes.byref(Candidates(4, 5, log_probs, ids, tallies)))"
     )
     library = checked_library(name, tmp_path / "kernels.so", "topk.c")  # all files take a quarter of a minute
     finished = run(library, "-c", script)

@@ -85,6 +85,7 @@ class Memory:
             "operation": "operations",
             "term": "terms",
             "layer": "layers",
+            "tallies": "rows",
         }
         counts |= {"member": "members", "grad_member": "members", "output": "outputs", "grad_output": "outputs"}
         pointer = getattr(owner, name)
