@@ -152,12 +152,12 @@ void linear(const Linear *linear, int rows, const void *input, Activation activa
 #if defined(__AMX_TILE__)
     if (linear->type != FLOAT32) return gemm_amx(linear, rows, input, &result);
 #endif
-    if (linear->type == INT8)
-        multiply(INT8, linear, rows, input, &result);
+    if (linear->type == FLOAT32)  // first: GCC makes the product of bfloat16 for AVX2 a third slower behind INT8
+        multiply(FLOAT32, linear, rows, input, &result);
     else if (linear->type == BFLOAT16)
         multiply(BFLOAT16, linear, rows, input, &result);
     else
-        multiply(FLOAT32, linear, rows, input, &result);
+        multiply(INT8, linear, rows, input, &result);
 }
 
 // How many outputs `weights.py` puts together.
