@@ -45,9 +45,11 @@ class GenerationFields(InputSettings):
     max_new_tokens: int | None = option(None, minimum=1)
     min_length: int | None = option(None, minimum=0)
     min_new_tokens: int | None = option(None, minimum=0)
+    max_time: float | None = option(None, above=0)
     max_length_a: float | None = option(None, minimum=0)
     max_length_b: float | None = option(None, minimum=0)
     num_beams: int | None = option(None, minimum=1)
+    num_beam_groups: int | None = option(None, minimum=1)
     num_return_sequences: int | None = option(None, minimum=1)
     length_penalty: float | None = None
     early_stopping: bool | Literal["never"] | None = None
@@ -269,8 +271,7 @@ def load_tokenizer(name: str | Path, where: object, **options: Any) -> Any:
 
 def check_vocabulary(tokenizer: Any, config: ResidualConfig, where: object) -> None:
     check_vocabulary_size(tokenizer, config.vocab_size, config.decoder_vocab_size, where)
-    if not isinstance(tokenizer.model_max_length, (int, float)):
-        raise InputError(f"{where}: tokenizer_config.json: model_max_length is {tokenizer.model_max_length!r}")
+    check_longest(tokenizer, where)
     ids = tokenizer("")["input_ids"]
     if getattr(tokenizer, "known_tokens", None) is None:  # beyond these, tokens are unknown
         ids = [*ids, *tokenizer.get_vocab().values()]
@@ -281,6 +282,11 @@ def check_vocabulary(tokenizer: Any, config: ResidualConfig, where: object) -> N
         expected, found = getattr(config, name), getattr(tokenizer, name)
         if found is not None and found not in (expected if isinstance(expected, list) else [expected]):
             raise InputError(f"{where}: {name} is {found} in the tokenizer, {expected} in config.json")
+
+
+def check_longest(tokenizer: Any, where: object) -> None:
+    if not isinstance(tokenizer.model_max_length, (int, float)):
+        raise InputError(f"{where}: tokenizer_config.json: model_max_length is {tokenizer.model_max_length!r}")
 
 
 def check_vocabulary_size(tokenizer: Any, source_rows: int, target_rows: int, where: object) -> None:

@@ -212,6 +212,8 @@ OF_GENERATION = [
     *({"num_beams": value} for value in (0, "5", 1.5, True, [4], 10**400)),
     *({"max_length": value} for value in (0, "x", [], {})),
     {"max_length_a": "2"},
+    {"max_time": "5"},
+    {"num_beam_groups": "x"},
     {"length_penalty": "x"},
     {"early_stopping": "sometimes"},
     {"bad_words_ids": 5},

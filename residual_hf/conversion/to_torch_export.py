@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from io import BytesIO
 from pathlib import Path
 
 import torch
@@ -20,7 +21,8 @@ class TorchExportTarget(GraphTarget):
     suffix: str = ".pt2"
 
     def write_graph(self, graph: Graph, path: Path) -> None:
-        torch.export.save(graph.program, path)
+        torch.export.save(graph.program, content := BytesIO())  # which aborts if it cannot write to a file
+        path.write_bytes(content.getbuffer())
 
     def load_graph(self, path: Path) -> GraphCall:
         module = torch.export.load(path).module()

@@ -29,7 +29,7 @@ from residual_hf.base.errors import InputError
 from residual_hf.base.files import check_output_folder
 from residual_hf.base.names import check_repository
 from residual_hf.checkpoint import WEIGHT_FILES
-from residual_hf.checkpoint_checks import check_implementations
+from residual_hf.checkpoint_checks import check_implementations, check_longest
 from residual_hf.hub.plain_card import save_with_card
 from residual_hf.model.configuration_residual import ResidualConfig
 from residual_hf.model.connections import STACKS
@@ -124,6 +124,7 @@ def convert_transformers(name: str | os.PathLike, output_dir: str | os.PathLike,
     check_output_folder(output_dir, overwrite=overwrite, holds=WEIGHT_FILES, inputs=[os.fspath(name)])
     model = load_model(name)
     tokenizer = load(AutoTokenizer, name)
+    check_longest(tokenizer, name)
     source_lang, target_lang = languages_of(model.config, tokenizer)
     converted = from_transformers(model, source_lang=source_lang, target_lang=target_lang)
     origin = f"The weights are converted from the {type(model).__name__} {name}."

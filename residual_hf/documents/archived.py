@@ -21,6 +21,7 @@ from .mixed_content import Dialect, read_mixed, write_mixed
 from .office_open import paragraphs_of
 
 TEXT_NAMESPACE = "{urn:oasis:names:tc:opendocument:xmlns:text:1.0}"
+OFFICE_NAMESPACE = "{urn:oasis:names:tc:opendocument:xmlns:office:1.0}"
 OPEN_DOCUMENT_TEXT = Dialect(("span", "a", "meta", "ruby", "ruby-base"), spaces=("s",), breaks=("tab", "line-break"))
 
 
@@ -32,10 +33,14 @@ class OpenDocumentParagraph:
 
     def write(self, block: Block) -> None:
         write_mixed(self.element, block, OPEN_DOCUMENT_TEXT)
+        self.element.getparent().attrib.pop(f"{OFFICE_NAMESPACE}string-value", None)  # shown instead in a cell
 
 
 def open_document_paragraphs(tree: Any) -> Iterator[OpenDocumentParagraph]:
-    return map(OpenDocumentParagraph, tree.iter(f"{TEXT_NAMESPACE}p", f"{TEXT_NAMESPACE}h"))
+    """Without those that show the number, date or truth value of a cell, which are made from its attributes."""
+    for element in tree.getroot().iterdescendants(f"{TEXT_NAMESPACE}p", f"{TEXT_NAMESPACE}h"):
+        if element.getparent().get(f"{OFFICE_NAMESPACE}value-type", "string") == "string":
+            yield OpenDocumentParagraph(element)
 
 
 WORD = r"word/(?:document|header|footer|footnotes|endnotes|comments|charts/chart|diagrams/data)\d*\.xml"

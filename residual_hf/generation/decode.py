@@ -183,6 +183,8 @@ def search_batch(
 ) -> list[list[Candidate]]:
     """As `search`, for one batch in this process."""
     config, generation = model.config, model.generation_config
+    if (eos := generation.eos_token_id) is None:
+        raise InputError("generation config: eos_token_id: missing, so that no translation would end")
     collate = Seq2SeqCollator(config.pad_token_id, generation.decoder_start_token_id)
     batch = collate([{model.main_input_name: source} for source in sources])
     inputs = {name: values.to(model.device) for name, values in batch.items()}
@@ -205,7 +207,6 @@ def search_batch(
         output = model.generate(**inputs, **arguments, return_dict_in_generate=True, synced_gpus=False)
     except ValueError as error:  # an argument, or a value of the generation config
         raise InputError(f"generate: {error}") from error
-    eos: int | list[int] = generation.eos_token_id
     ends = torch.tensor([config.pad_token_id, *(eos if isinstance(eos, list) else [eos])], device=model.device)
     ended = torch.isin(output.sequences[:, 1:], ends)
     most = torch.tensor(limits, device=model.device).repeat_interleave(count).clamp(max=ended.shape[1])

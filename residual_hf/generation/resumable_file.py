@@ -125,10 +125,12 @@ class ResumableFile:
         write_json(self.record, asdict(Progress(self.made_with, self.lines, self.size, self.digest.hexdigest())))
 
     def _read_record(self) -> None:
+        complete = f"; {self.path} is complete, --overwrite replaces it" if self.path.exists() else ""
         if not self.record.exists():
-            complete = f"; {self.path} is complete, --overwrite replaces it" if self.path.exists() else ""
             raise InputError(f"--resume: nothing to continue, no {self.record}{complete}")
         record = from_mapping(Progress, read_json(self.record), f"--resume: {self.record}: ")
+        if record.bytes and complete and not self.partial.exists():  # ended before the record was deleted
+            raise InputError(f"--resume: nothing to continue, no {self.partial}{complete}")
         if (self.partial.stat().st_size if self.partial.exists() else 0) < record.bytes:
             raise InputError(f"--resume: {self.partial} is shorter than its record {self.record}; use --overwrite")
         before, now = record.made_with, self.made_with

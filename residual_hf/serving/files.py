@@ -102,8 +102,22 @@ def file_routes(
         translated: the results of a request.
     """
     router = APIRouter()
+    too_many = HTTPException(429, "Too many documents are being translated", headers={"Retry-After": "10"})
     reading = asyncio.Lock()  # one document at a time is taken apart
     documents = 0
+    uploads: list[asyncio.Task[tuple[Path, dict[str, str]]]] = []  # the oldest first
+
+    async def uploaded(folder: Path, request: Request) -> tuple[Path, dict[str, str]]:
+        """What a client sends, unless another client takes the place of one that is slow."""
+        uploads.append(upload := asyncio.create_task(received(request, folder, check_key)))
+        try:
+            await asyncio.wait({upload})
+        finally:
+            upload.cancel()
+            uploads.remove(upload)
+        if upload.cancelled():
+            raise too_many
+        return upload.result()
 
     async def patiently(job: TranslationRequest, request: Request) -> Sequence[Any]:
         while True:
@@ -116,7 +130,7 @@ def file_routes(
 
     async def translate(folder: Path, request: Request) -> Path:
         """The translation of the document that a client sends."""
-        path, fields = await received(request, folder, check_key)
+        path, fields = await uploaded(folder, request)
         try:
             async with reading:
                 document = await asyncio.to_thread(read, path, settings)
@@ -141,7 +155,9 @@ def file_routes(
     async def translate_file(request: Request) -> FileAnswer:
         nonlocal documents
         if documents >= MOST_DOCUMENTS:
-            raise HTTPException(429, "Too many documents are being translated", headers={"Retry-After": "10"})
+            if not uploads:
+                raise too_many
+            uploads[0].cancel()
         documents += 1
         folder = kept.new()
         try:

@@ -39,6 +39,8 @@ class Supervisor(Multiprocess):
 
     def keep_subprocess_alive(self) -> None:
         before = {process.pid for process in self.processes}
+        for process in self.processes:
+            process.child_conn.close()  # of the worker alone, so that its end interrupts a health check
         super().keep_subprocess_alive()
         for pid in before - {process.pid for process in self.processes}:
             mark_process_dead(pid)
@@ -82,8 +84,11 @@ def worker_app(make_app: bytes, workers: int) -> FastAPI:
     threading.Thread(target=end_with_supervisor, daemon=True).start()
     if "OMP_NUM_THREADS" not in os.environ:
         torch.set_num_threads(max(1, torch.get_num_threads() // workers))
+    logging.disable(logging.WARNING)  # of libraries about themselves, as in other verbs
+    make = pickle.loads(make_app)
+    logging.disable(logging.NOTSET)
     try:
-        return pickle.loads(make_app)()
+        return make()
     except InputError as error:
         print(f"residual-hf serve: {error}", file=sys.stderr)
         sys.exit(STARTUP_FAILURE)

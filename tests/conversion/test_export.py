@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import json
+import resource
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from residual_hf.checkpoint import load_checkpoint, save_checkpoint
 from residual_hf.cli import main
 from residual_hf.conversion import export as exporting
 from residual_hf.conversion.export import TARGETS, ExportDiffersError, export, targets_of
+from residual_hf.conversion.graphs import Graph
 from residual_hf.conversion.to_onnx import load_onnx
 from residual_hf.conversion.to_torch_export import load_torch_export
 from residual_hf.data.shortlist import Shortlist
@@ -203,6 +205,18 @@ def test_ctranslate2_names_what_it_cannot_represent(fields, message, tmp_path):
     with pytest.raises(InputError, match=message):
         export(saved(tmp_path / "model", **fields), "ctranslate2", tmp_path / "exported")
     assert not (tmp_path / "exported").exists()
+
+
+def test_a_graph_that_does_not_fit_on_the_disk_is_an_error(tmp_path):
+    layer = torch.nn.Linear(100, 100)
+    graph = Graph(torch.export.export(layer, (torch.ones(1, 100),)), [], [])
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, before[1]))  # writing more to a file is an error
+    try:
+        with pytest.raises(OSError, match="too large"):
+            TARGETS["torch"].write_graph(graph, tmp_path / "graph.pt2")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
 def test_arguments_are_checked_before_the_model_is_loaded(tmp_path, monkeypatch):

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 import torch
 from support.tiny_translator import SENTENCES, tiny_tokenizer
@@ -230,6 +232,12 @@ def test_a_folder_is_converted_with_its_tokenizer(tmp_path):
     original.save_pretrained(tmp_path / "bart")
     tokenizer.save_pretrained(tmp_path / "bart")
     folder = convert_transformers(tmp_path / "bart", tmp_path / "converted")
+    settings = tmp_path / "bart" / "tokenizer_config.json"
+    before = settings.read_text()
+    settings.write_text(json.dumps(json.loads(before) | {"model_max_length": {}}))
+    with pytest.raises(InputError, match="bart: tokenizer_config.json: model_max_length is {}"):
+        convert_transformers(tmp_path / "bart", tmp_path / "damaged")
+    settings.write_text(before)
     with pytest.raises(InputError, match="output_dir: .* exists and is not empty"):
         convert_transformers(tmp_path / "bart", tmp_path / "converted")
     convert_transformers(tmp_path / "bart", tmp_path / "converted", overwrite=True)

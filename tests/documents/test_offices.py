@@ -202,6 +202,18 @@ def test_open_document(tmp_path, monkeypatch):
     )
 
 
+def test_cells_of_a_spreadsheet(tmp_path, monkeypatch):
+    """A program shows a date from its attribute, and a text with an attribute from that, not from its paragraph."""
+    cells = '<a o:value-type="{}"{}><text:p>may 1</text:p></a>'
+    date, named = cells.format("date", ' o:date-value="2026-05-01"'), cells.format("string", ' o:string-value="may 1"')
+    names = {"o": "office", "text": "text"}
+    spaces = " ".join(f'xmlns:{n}="urn:oasis:names:tc:opendocument:xmlns:{value}:1.0"' for n, value in names.items())
+    sheet = f"<o:doc {spaces}>{date}{named}</o:doc>"
+    written = upper_cased(monkeypatch, archive(tmp_path / "a.ods", mimetype="x", **{"content.xml": sheet}))
+    upper = '<a o:value-type="string"><text:p>MAY 1</text:p></a>'
+    assert content(written, "content.xml").endswith(f"{date}{upper}</o:doc>")
+
+
 def test_an_e_book(tmp_path, monkeypatch):
     page = '<?xml version="1.0"?>\n<html xmlns="x"><body><p class="a">two <b>cats</b><br/>sleep</p></body></html>'
     contents = '<ncx><docTitle><text>my book</text></docTitle><content src="a.xhtml"/></ncx>'

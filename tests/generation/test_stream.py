@@ -155,6 +155,9 @@ def test_output_grows_and_an_interrupted_one_is_continued(translate, source, exp
     assert sorted(path.name for path in tmp_path.iterdir()) == ["changed", "in", "out"]
     code, _, error = translate(*arguments, "--resume")
     assert code == 2 and "nothing to continue" in error and "out is complete, --overwrite replaces it" in error
+    record.write_text(recorded)  # as a run leaves it that is killed once the output has its name
+    code, _, error = translate(*arguments, "--resume")
+    assert code == 2 and "out is complete, --overwrite replaces it" in error
     assert translate("--input", source, "--resume")[0] == 2
 
 

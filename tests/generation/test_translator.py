@@ -70,6 +70,12 @@ def test_sentences_may_be_any_iterable_of_strings_and_nothing_else(plain):
             plain.translate("a dog", num_return_sequences=count)
 
 
+def test_a_model_without_an_end_token_is_refused(plain, monkeypatch):
+    monkeypatch.setattr(plain.model.generation_config, "eos_token_id", None)
+    with pytest.raises(InputError, match="eos_token_id: missing"):
+        plain.translate(SENTENCES[0])
+
+
 def test_pipeline_and_translator_agree_on_empty_lines(plain):
     pipe = TranslationPipeline(plain.model, tokenizer=plain.tokenizer, device="cpu")
     lines = ["", SENTENCES[0], "  "]

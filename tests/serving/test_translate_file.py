@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import time
 import zipfile
 from io import BytesIO
@@ -113,6 +114,19 @@ def test_documents_are_limited_in_number_and_time(server, monkeypatch):
     monkeypatch.setattr(files, "MOST_DOCUMENTS", 0)
     assert send(server, "a.txt", b"zwei")[0] == 429
     assert server.request("translate_file", b"", "application/json")[0] == 429
+
+
+def test_clients_that_are_slow_to_send_a_document_do_not_keep_others_out(server, monkeypatch):
+    monkeypatch.setattr(files, "MOST_DOCUMENTS", 2)
+    head = b"POST /translate_file HTTP/1.1\r\nHost: x\r\nContent-Type: multipart/form-data; boundary=x\r\n"
+    slow = [socket.create_connection(("127.0.0.1", server.port), timeout=30) for _ in range(3)]
+    for client in slow:
+        client.sendall(head + b"Content-Length: 1000\r\n\r\n--x\r\n")
+    assert slow[0].recv(100).startswith(b"HTTP/1.1 429")
+    assert send(server, "a.txt", b"zwei")[0] == 200
+    assert slow[1].recv(100).startswith(b"HTTP/1.1 429")
+    for client in slow:
+        client.close()
 
 
 def test_processes_share_a_folder_of_documents(tmp_path):

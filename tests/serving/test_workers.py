@@ -5,7 +5,10 @@ from __future__ import annotations
 
 import http.client
 import json
+import logging
+import multiprocessing
 import os
+import pickle
 import re
 import signal
 import subprocess
@@ -13,6 +16,8 @@ import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from unittest.mock import Mock
 
 import pytest
 from support.processes import descendants
@@ -20,7 +25,11 @@ from support.tiny_translator import SENTENCES, tiny_model, tiny_tokenizer
 
 pytest.importorskip("fastapi", reason="needs the extra 'serve'")
 
+import uvicorn
+from uvicorn.supervisors import multiprocess
+
 from residual_hf.checkpoint import save_checkpoint
+from residual_hf.serving import workers
 
 LONG = {"q": [" ".join(SENTENCES)] * 40, "source": "de", "target": "en"}
 SHORT = LONG | {"q": SENTENCES[0]}
@@ -64,35 +73,70 @@ class Workers:
             time.sleep(0.05)
 
 
+def test_a_worker_that_ends_during_a_health_check_is_found_at_once(tmp_path, monkeypatch):
+    monkeypatch.setattr(multiprocess, "SIGNALS", {})
+    monkeypatch.setenv("PROMETHEUS_MULTIPROC_DIR", str(tmp_path))
+    config = uvicorn.Config("no:app", timeout_worker_healthcheck=20)
+    process = multiprocess.Process(config, [])
+    unanswered = process.child_conn.recv  # reads the request of the health check, and ends
+    process.process = multiprocessing.get_context("spawn").Process(target=unanswered)
+    process.start()
+    supervisor = workers.Supervisor(config, [])
+    supervisor.processes = [process]
+    monkeypatch.setattr(multiprocess, "Process", Mock())
+    start = time.monotonic()
+    supervisor.keep_subprocess_alive()
+    assert supervisor.processes == [multiprocess.Process()] and time.monotonic() - start < 15
+
+
+class Noisy:
+    """Logs a warning when it is imported."""
+
+    def __reduce__(self):
+        return imported, ()
+
+
+def imported():
+    logging.getLogger("a library").warning("an extension does not load")
+    return partial(str, "app")
+
+
+def test_what_libraries_log_on_import_is_not_shown(monkeypatch, caplog):
+    monkeypatch.setattr(workers, "end_with_supervisor", lambda: None)
+    assert workers.worker_app(pickle.dumps(Noisy()), 2) == "app" and not caplog.records
+    logging.getLogger("a library").warning("shown")
+    assert len(caplog.records) == 1
+
+
 @pytest.mark.slow  # starts four processes that import PyTorch
 @pytest.mark.skipif(os.name != "posix", reason="needs SIGKILL")
 def test_a_killed_worker_is_replaced_and_the_others_answer(tmp_path):
     tokenizer = tiny_tokenizer()
     save_checkpoint(tiny_model(tokenizer, source_lang="de", target_lang="en"), tokenizer, tmp_path / "model")
-    workers = Workers(tmp_path / "model")
+    server = Workers(tmp_path / "model")
     translated = 'requests_total{path="/translate",status="200"}'
     try:
         with ThreadPoolExecutor(8) as pool:
-            answers = list(pool.map(lambda _: workers.request("/translate", SHORT), range(24)))
-            assert len(set(answers)) == 1 and answers[0][0] == 200, workers.log
-            workers.wait_for(lambda: workers.metric(translated) == 24)
-            workers.wait_for(lambda: len(workers.processes()) == 2)
-            before = workers.processes()
-            running = [pool.submit(workers.request, "/translate", LONG) for _ in range(8)]
-            workers.wait_for(lambda: workers.metric("waiting_requests") > 4)
+            answers = list(pool.map(lambda _: server.request("/translate", SHORT), range(24)))
+            assert len(set(answers)) == 1 and answers[0][0] == 200, server.log
+            server.wait_for(lambda: server.metric(translated) == 24)
+            server.wait_for(lambda: len(server.processes()) == 2)
+            before = server.processes()
+            running = [pool.submit(server.request, "/translate", LONG) for _ in range(8)]
+            server.wait_for(lambda: server.metric("waiting_requests") > 4)
             os.kill(min(before), signal.SIGKILL)
             answers = [future.result() for future in running]
             assert all(status == 200 or isinstance(error, ConnectionError) for status, error in answers)
             done = 24 + sum(status == 200 for status, _ in answers)
-            workers.wait_for(lambda: len(workers.processes() - before) == 1)
-            assert workers.request("/translate", SHORT)[0] == 200
-            workers.wait_for(lambda: workers.metric("waiting_requests") == 0)
-            workers.wait_for(lambda: workers.metric(translated) == done + 1)
-            accepted = pool.submit(workers.request, "/translate", LONG)
-            workers.wait_for(lambda: workers.metric("waiting_requests") == 1)
-            workers.process.send_signal(signal.SIGTERM)
+            server.wait_for(lambda: len(server.processes() - before) == 1)
+            assert server.request("/translate", SHORT)[0] == 200
+            server.wait_for(lambda: server.metric("waiting_requests") == 0)
+            server.wait_for(lambda: server.metric(translated) == done + 1)
+            accepted = pool.submit(server.request, "/translate", LONG)
+            server.wait_for(lambda: server.metric("waiting_requests") == 1)
+            server.process.send_signal(signal.SIGTERM)
             assert accepted.result()[0] == 200
-        assert workers.process.wait(60) == 0
-        assert "Traceback" not in "".join(workers.log)
+        assert server.process.wait(60) == 0
+        assert "Traceback" not in "".join(server.log)
     finally:
-        workers.process.kill()
+        server.process.kill()
