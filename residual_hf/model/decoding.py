@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import GenerationConfig, GenerationMixin
+from transformers import GenerationConfig, GenerationMixin, StoppingCriteria, StoppingCriteriaList
 from transformers.generation import logits_process
 from transformers.generation.utils import (
     GenerateBeamDecoderOnlyOutput,
@@ -102,11 +102,10 @@ class FastGenerationMixin(GenerationMixin):
 
         With `return_dict_in_generate` the output has no cache, unless `use_cache=True` is given. Without a length, a
         translation has at most `max_length_a * source length + max_length_b` new tokens, if the generation config of
-        the model has these; where Transformers' loop runs, that is the limit of the longest source for all.
+        the model has these.
 
         Args:
-            length_limits: maximum number of new tokens of each sentence, (sentences,). Ignored where Transformers'
-                loop runs (sampling, hooks, GPU): set `max_new_tokens` too.
+            length_limits: maximum number of new tokens of each sentence, (sentences,).
             decoding_dtype: "float32" (the same hypotheses), "bfloat16" or "int8" (faster, nearly the same) in the
                 native kernels; ignored where Transformers' loop runs. Default: `generation_config.decoding_dtype`.
             hypothesis_scores: with `return_dict_in_generate`, beam search gives `sequences_scores` also without
@@ -147,6 +146,9 @@ class FastGenerationMixin(GenerationMixin):
         if phrases is not None and (is_alone or not is_ours or request.get("num_beams") in (None, 1)):
             raise ValueError(NO_PHRASES)
         if not is_ours or (is_alone and (not self._is_prompt(tokens, kwargs.get("attention_mask")) or pack() is None)):
+            if length_limits is not None and len(length_limits) > 1:
+                criteria = [*(kwargs.get("stopping_criteria") or ()), OwnLength(length_limits)]
+                kwargs["stopping_criteria"] = StoppingCriteriaList(criteria)
             return super().generate(**kwargs)
         encoded = {} if is_alone else self._encode(tokens, kwargs, pack)
         if kwargs.get("encoder_outputs") is not None:  # Transformers repeats its states for the beams in place
@@ -198,6 +200,20 @@ class FastGenerationMixin(GenerationMixin):
             and not nn.modules.module._has_any_global_hook()  # as in `FlopCounterMode`
             and not any(module.training or is_changed(module) for module in submodules(self))
         )
+
+
+class OwnLength(StoppingCriteria):
+    """Ends the hypotheses of each sentence at a limit of its own, new tokens in `limits`, in Transformers' loop."""
+
+    def __init__(self, limits: Tensor):
+        self.limits = limits
+        self.prompt: int | None = None
+
+    def __call__(self, input_ids: Tensor, scores: Any, **kwargs: Any) -> Any:
+        length = input_ids.shape[1]
+        self.prompt = length - 1 if self.prompt is None else self.prompt
+        limits = self.limits.to(input_ids.device).repeat_interleave(len(input_ids) // len(self.limits))
+        return length - self.prompt >= limits
 
 
 def given(values: Mapping[str, Any]) -> dict[str, Any]:

@@ -314,15 +314,26 @@ def endless():
     return model, {"input_ids": sources, "attention_mask": sources.ne(1)}
 
 
-@pytest.mark.parametrize("search", [{}, {"num_beams": 3}, {"do_sample": True}, {"fast_decoding": False}])
+SEARCHES = [
+    {},
+    {"num_beams": 3},
+    {"do_sample": True},
+    {"fast_decoding": False},
+    {"num_beams": 3, "use_cache": False},
+    {"num_beams": 3, "num_return_sequences": 2, "fast_decoding": False},
+]
+
+
+@pytest.mark.parametrize("search", SEARCHES)
 def test_a_translation_without_a_length_has_that_of_the_model(endless, search):
     model, batch = endless
+    search = dict(search)
     model.generation_config.fast_decoding = search.pop("fast_decoding", True)
     model.generation_config.max_length = 20  # as `Seq2SeqTrainer` leaves it
     found = model.generate(**batch, **search)
     assert found.shape[1] == 1 + 1.5 * 12 + 30
-    if model.generation_config.fast_decoding and "do_sample" not in search:
-        assert found.ne(1).sum(1).tolist() == [1 + 48, 1 + 36]  # whatever else is in the batch
+    first, *_, last = found.ne(1).sum(1).tolist()
+    assert (first, last) == (1 + 48, 1 + 36)  # whatever else is in the batch
     encoded = model.get_encoder()(**batch)
     assert model.generate(encoder_outputs=encoded, attention_mask=batch["attention_mask"]).shape[1] == 1 + 48
     model.generation_config.max_length_b = 100
