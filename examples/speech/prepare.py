@@ -24,9 +24,12 @@ options.output.mkdir(parents=True)
 
 def rows(split: str) -> list[tuple[str, str]]:
     """Ids and texts, after unpacking the recordings to `SPLIT/ID.flac`."""
-    with tarfile.open(options.folder / f"{split}_audio.tar") as archive:
-        archive.extractall(options.output, filter="data")
     ids, texts = (list(iter_lines(options.folder / f"{split}.{kind}.gz")) for kind in ("ids", "txt"))
+    (options.output / split).mkdir()
+    with tarfile.open(options.folder / f"{split}_audio.tar") as archive:
+        for number in ids:
+            with archive.extractfile(f"{split}/{number}.flac") as recording:
+                (options.output / split / f"{number}.flac").write_bytes(recording.read())
     return list(zip(ids, texts, strict=True))
 
 
