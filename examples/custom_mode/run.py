@@ -51,8 +51,8 @@ corpora = generate_corpus({"train": options.pairs, "valid": 100, "test": 100})
 texts = {
     name: [ParallelCorpus(*map(list, zip(*pairs, strict=True)), name, "en", "de")] for name, pairs in corpora.items()
 }
-with run_folder(folder) as ready:
-    metrics = train_on(recipe, texts, folder, ready=ready)
+with run_folder(folder):
+    metrics = train_on(recipe, texts, folder)
 print(f"BLEU after {options.updates} updates: {metrics['test']['bleu']['value']:.1f}")
 
 code = ["-c", ELSEWHERE, str((folder / "model").resolve()), texts["test"][0].sources[0]]
