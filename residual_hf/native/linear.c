@@ -48,7 +48,7 @@ INLINE void finish(const Linear *linear, const Output *output, int row, int rows
     UNROLLED(v, VECTORS) {
         int at = column + v * LANES;
         vec bias = load_floats(linear->bias + at), scales = type == INT8 ? load_floats(linear->scales + at) : bias;
-        ivec offsets = type == INT8 && INT8_OFFSET ? load_bits(linear->offsets + at) : (ivec){0};
+        ivec offsets = type == INT8 && INT8_OFFSET != 0 ? load_bits(linear->offsets + at) : (ivec){0};
         for (int r = 0; r < rows; r++) {
             vec values = (vec)sums[r][v];
             if (type == INT8) {
