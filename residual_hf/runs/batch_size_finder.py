@@ -1,14 +1,13 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
-"""The largest batch, in tokens, that fits into memory (`max_tokens: auto`), and the speed of training."""
+"""The largest batch, in tokens, that fits into memory (`max_tokens: auto`)."""
 
 from __future__ import annotations
 
 import gc
 import logging
-import time
 from collections.abc import Callable
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -22,11 +21,7 @@ from torch import Tensor
 from residual_hf.base.errors import InputError
 from residual_hf.data.encoding import Lengths
 from residual_hf.data.subword_regularization import GROWTH
-from residual_hf.model.modeling_residual import ResidualForConditionalGeneration
 from residual_hf.records.run_record import RunRecord
-from residual_hf.training.acceleration import accelerated
-from residual_hf.training.launch import keep_freed_memory
-from residual_hf.training.optimization import build_optimizer
 from residual_hf.training.training_settings import TrainingSettings
 
 from .recipe import Recipe
@@ -39,10 +34,6 @@ PROBE = 2048
 """Tokens of the batch measured on a CPU."""
 RESERVE = 0.1
 """Share of a GPU's memory to leave free."""
-TRIAL_TOKENS = {"cpu": 1024, "cuda": 8192}
-"""Batch size of a trial."""
-TRIAL_UPDATES = 2
-"""The fewest after the first one, which also allocates memory."""
 
 
 def tokens_that_fit(
@@ -223,53 +214,3 @@ def find_max_tokens(recipe: Recipe, model: Any, lengths: Lengths) -> int:
     fitting = min(gather_object([tokens_that_fit(model.to(device), lengths, ceiling=ceiling, autocast=autocast)]))
     growth = 1.0 if recipe.data.subword_regularization is None else GROWTH
     return int(fitting / growth / (2 if settings.r_drop or settings.simcut else 1))
-
-
-@dataclass(frozen=True)
-class Trial:
-    """`tokens_per_second` counts tokens of the longer side; `memory` is in bytes, None for a GPU, which is filled."""
-
-    tokens_per_second: float
-    memory: int | None
-    seconds: float
-
-
-def measure(recipe: Recipe, model: ResidualForConditionalGeneration, width: int, seconds: float) -> Trial:
-    """Train the model of a recipe on pairs of `width` random tokens for about this many seconds."""
-    keep_freed_memory()
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    started, resident = time.perf_counter(), psutil.Process().memory_info().rss
-    settings = recipe.training
-    model.to(device).train()
-    model.criterion = settings.loss_meter()
-    optimizer = build_optimizer(model, settings)
-    rows = max(1, TRIAL_TOKENS[device.type] // width)
-    batch = random_batch(model.config, rows, width, device)
-    on_gpu = device.type == "cuda"
-    autocast = torch.autocast("cuda", torch.bfloat16) if on_gpu and settings.precision == "bf16" else nullcontext()
-
-    def backward() -> None:
-        with autocast:
-            loss = model(**batch).loss
-        loss.backward()
-
-    def update() -> float:
-        backward()
-        optimizer.step()
-        optimizer.zero_grad()
-        if on_gpu:
-            torch.cuda.synchronize()
-        return time.perf_counter()
-
-    with accelerated(model, settings.precision):
-        kept = bytes_kept_for_backward(backward) / (rows * width)
-        begun = now = update()
-        updates = 0
-        while updates < TRIAL_UPDATES or now - started < seconds:
-            now = update()
-            updates += 1
-    memory = None
-    if settings.max_tokens != "auto":  # weights, gradients and two moments; twice what is kept for the backward pass
-        parameters = sum(p.numel() * (16 if p.requires_grad else 4) for p in model.parameters())
-        memory = resident + parameters + round(2 * kept * settings.max_tokens)
-    return Trial(updates * rows * width / (now - begun), memory, seconds=now - started)

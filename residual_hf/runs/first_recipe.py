@@ -31,10 +31,10 @@ from residual_hf.model.modeling_residual import ResidualForConditionalGeneration
 from residual_hf.native import multiplies_bf16
 from residual_hf.training.callbacks import duration
 
-from .batch_size_finder import Trial, measure
 from .building import build_model
 from .fine_tuning import FineTuning, propose
 from .recipe import load_recipe
+from .trial import Trial, measure
 
 TEMPLATE = Path(__file__).with_name("first_recipe.yaml.jinja")
 SAMPLE = 20_000

@@ -13,10 +13,10 @@ from residual_hf.base.errors import InputError
 from residual_hf.cli import main
 from residual_hf.data.synthetic import generate_corpus
 from residual_hf.runs import first_recipe
-from residual_hf.runs.batch_size_finder import Trial
 from residual_hf.runs.first_recipe import choose_size, language_of, write_first_recipe
 from residual_hf.runs.recipe import load_recipe
 from residual_hf.runs.run import train
+from residual_hf.runs.trial import Trial
 
 
 def write(folder, name, lines):
