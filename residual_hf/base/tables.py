@@ -3,11 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
-
-WITHOUT = ("runtime", "samples_per_second", "steps_per_second", "epoch")
-"""Figures of the Trainer that are no scores."""
+from collections.abc import Sequence
 
 
 def as_table(rows: Sequence[Sequence[str]]) -> str:
@@ -21,46 +17,3 @@ def as_markdown(rows: Sequence[Sequence[str]]) -> str:
     """The same as a Markdown table."""
     head, *body = rows
     return "\n".join(f"| {' | '.join(row)} |" for row in (head, ["---"] * len(head), *body))
-
-
-def score_table(report: Mapping[str, Any]) -> str:
-    """A report of scores as a table with a row for each figure and a column for each corpus, and the signatures."""
-    columns = dict(_columns(report))
-    signatures: dict[str, None] = {}
-    figures = {name: dict(_figures(scores, signatures)) for name, scores in columns.items()}
-    names = dict.fromkeys(figure for column in figures.values() for figure in column)
-    shown = {name: column for name, column in figures.items() if column}
-    rows = [["", *shown], *([name, *(column.get(name, "") for column in shown.values())] for name in names)]
-    return "\n".join([as_table(rows).lstrip("\n"), *signatures])
-
-
-def _columns(report: Mapping[str, Any], name: str = "") -> Iterator[tuple[str, dict[str, Any]]]:
-    """The scores of a report, and those of the splits and corpora inside it, by their names."""
-    inside = {key: part for key, part in report.items() if isinstance(part, Mapping) and "value" not in part}
-    inside.pop("metrics", None)
-    corpora = dict(inside.pop("corpora", {}))
-    yield name or ("mean" if corpora else ""), {key: part for key, part in report.items() if key not in inside}
-    for key, part in (corpora | inside).items():
-        yield from _columns(part, f"{name} {key}".strip())
-
-
-def _figures(scores: Mapping[str, Any], signatures: dict[str, None]) -> Iterator[tuple[str, str]]:
-    for name, score in scores.items():
-        if isinstance(score, Mapping) and "value" in score:
-            yield name, _shown(score["value"])
-            for other in ("baseline", "p_value"):
-                if other in score:
-                    yield f"{name} {other}", _shown(score[other])
-            if "signature" in score:
-                signatures[f"{name}: {score['signature']}"] = None
-        elif isinstance(score, Mapping) and name == "metrics":
-            for metric, values in score.items():
-                yield from ((f"{metric} {key}", _shown(value)) for key, value in values.items())
-        elif isinstance(score, (int, float, str)) and name not in WITHOUT:
-            yield name, _shown(score)
-
-
-def _shown(value: Any) -> str:
-    if isinstance(value, float):
-        return f"{value:.2f}" if abs(value) >= 10 else f"{value:.3f}"
-    return f"{value:,}" if isinstance(value, int) else str(value)

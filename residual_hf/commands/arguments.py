@@ -15,7 +15,7 @@ from types import NoneType
 from typing import Any, NamedTuple, get_args, get_origin
 
 from residual_hf.base.errors import InputError
-from residual_hf.base.tables import score_table
+from residual_hf.evaluation.score_table import score_table
 from residual_hf.generation.generation_settings import DecodingSettings, StreamSettings
 from residual_hf.model.options import type_hints
 
