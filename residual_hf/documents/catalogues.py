@@ -26,12 +26,16 @@ HEADER = re.compile(r'^msgid[ \t]*""[ \t]*\r?\n\Z', re.MULTILINE)
 """What is before the message of a header: an empty name in one line."""
 FILLED = re.compile(r"(?<=\S)\n(?=[a-z])")
 """A line break within a sentence."""
+CHARSET = re.compile(r"(Content-Type:.+? charset=)[\w:.-]+")
 ESCAPES = str.maketrans({"\\": "\\\\", '"': '\\"', "\n": "\\n", "\t": "\\t", "\r": "\\r"})
 XLIFF_TEXT = Dialect(XLIFF_INLINE, shown=("equiv-text", "equiv", "disp"))
 
 
 class POFile(Document):
-    """A message catalogue of gettext. Of plural forms, the first is translated from the singular."""
+    """A message catalogue of gettext. Of plural forms, the first is translated from the singular.
+
+    It becomes one in UTF-8 if its encoding lacks letters of the translation.
+    """
 
     def __init__(self, path: Path):
         super().__init__(path)
@@ -61,7 +65,11 @@ class POFile(Document):
         for place, block in zip(self._places, blocks, strict=True):
             written += self._text[end : place.start()] + f'{place[1]}"{write_marks(block).translate(ESCAPES)}"'
             end = place.end()
-        path.write_bytes((written + self._text[end:]).encode(self._encoding))
+        written += self._text[end:]
+        try:
+            path.write_bytes(written.encode(self._encoding))
+        except UnicodeEncodeError:  # the other language has other letters
+            path.write_bytes(CHARSET.sub(r"\1UTF-8", written, count=1).encode())
 
 
 class XLIFFFile(Document):

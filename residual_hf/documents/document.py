@@ -74,7 +74,9 @@ def decoded(content: bytes, where: str, named: str = "utf-8") -> tuple[str, str]
         encoding = named if encoding == "utf-8" else encoding
         try:
             text = content.decode(encoding)
-        except (UnicodeDecodeError, LookupError):
+        except LookupError:
+            raise InputError(f"{where}: names the unknown encoding {encoding}, and is not UTF-8") from error
+        except UnicodeError:
             raise InputError(f"{where}: not {encoding.upper()} at byte {error.start + 1}") from error
     if "\0" in text:
         raise InputError(f"{where}: has NUL characters, must be text")

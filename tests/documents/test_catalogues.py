@@ -80,6 +80,13 @@ def test_a_catalogue_keeps_its_encoding(tmp_path, monkeypatch):
     content = 'msgid ""\nmsgstr "Content-Type: text/plain; charset=ISO-8859-1\\n"\n\nmsgid "über"\nmsgstr ""\n'
     (tmp_path / "a.po").write_bytes(content.encode("latin-1"))
     assert 'msgstr "ÜBER"'.encode("latin-1") in upper_cased(monkeypatch, tmp_path / "a.po").read_bytes()
+    document = read_document(tmp_path / "a.po")
+    document.write(tmp_path / "greek.po", [["υπέρ"]])  # letters that the encoding does not have
+    expected = content.replace("ISO-8859-1", "UTF-8").replace('über"\nmsgstr ""', 'über"\nmsgstr "υπέρ"')
+    assert (tmp_path / "greek.po").read_text(encoding="utf-8") == expected
+    (tmp_path / "a.po").write_bytes(content.replace("ISO-8859-1", "klingon").encode("latin-1"))
+    with pytest.raises(InputError, match=r"a\.po: cannot be read as a PO file: 'utf-8' .*; its charset is klingon$"):
+        read_document(tmp_path / "a.po")
 
 
 def test_an_empty_message_may_have_several_lines(tmp_path, monkeypatch):
