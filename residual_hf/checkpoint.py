@@ -144,11 +144,11 @@ def load_checkpoint(
         where, report["missing_keys"], report["unexpected_keys"] if ours else (), report["mismatched_keys"]
     )
     checks.check_finite(where, model.named_parameters())
+    checks.check_generation_fields(vars(model.generation_config), f"{where}: generation config")
     if ours:
         checks.check_token_ids(model.generation_config, model.config, f"{where}: generation config")
         checks.check_vocabulary(tokenizer, model.config, where)
         checks.check_undamaged(Path(name), model=False)  # `from_pretrained` has checked that
-    checks.check_generation_fields(vars(model.generation_config), f"{where}: generation config")
     return model, tokenizer
 
 

@@ -38,6 +38,17 @@ SHOWN = 5  # weights in an error message
 
 
 @dataclass(frozen=True)
+class Watermark(InputSettings):
+    """The fields of `watermarking_config`."""
+
+    greenlist_ratio: float = option(0.25, minimum=0, maximum=1)
+    bias: float = 2.0
+    hashing_key: int = 15485863
+    seeding_scheme: Literal["lefthash", "selfhash"] = "lefthash"
+    context_width: int = option(1, minimum=1)
+
+
+@dataclass(frozen=True)
 class GenerationFields(InputSettings):
     """The fields of a generation config that a search reads."""
 
@@ -60,20 +71,26 @@ class GenerationFields(InputSettings):
     min_p: float | None = option(None, minimum=0, maximum=1)
     typical_p: float | None = option(None, minimum=0, maximum=1)
     repetition_penalty: float | None = option(None, above=0)
+    encoder_repetition_penalty: float | None = option(None, above=0)
     no_repeat_ngram_size: int | None = option(None, minimum=0)
     encoder_no_repeat_ngram_size: int | None = option(None, minimum=0)
     exponential_decay_length_penalty: tuple[int, float] | None = None
     prompt_lookup_num_tokens: int | None = option(None, minimum=1)
     assistant_early_exit: int | None = option(None, minimum=1)
+    is_assistant: Literal[False] | None = None
+    assistant_ensemble_weight: float | None = option(None, above=0, below=1)
+    prefill_chunk_size: int | None = option(None, minimum=1)
     pad_token_id: int | None = None
     bos_token_id: int | None = None
     decoder_start_token_id: int | None = None
     forced_bos_token_id: int | None = None
     eos_token_id: int | list[int] | None = None
     forced_eos_token_id: int | list[int] | None = None
-    suppress_tokens: list | None = None
-    begin_suppress_tokens: list | None = None
-    bad_words_ids: list | None = None
+    suppress_tokens: list[int] | None = None
+    begin_suppress_tokens: list[int] | None = None
+    bad_words_ids: list[list[int]] | None = None
+    sequence_bias: list[tuple[list[int], float]] | None = None
+    watermarking_config: Watermark | None = None
     remove_invalid_values: bool | None = None
     renormalize_logits: bool | None = None
     return_dict_in_generate: bool | None = None
@@ -158,14 +175,16 @@ def check_implementations(values: Any, where: object) -> None:
 
 
 def check_generation_fields(values: Mapping[str, Any], where: object) -> None:
-    known = {f.name: values[f.name] for f in dataclasses.fields(GenerationFields) if f.name in values}
+    names = [field.name for field in dataclasses.fields(GenerationFields) if field.name in values]
+    known = {name: getattr(values[name], "__dict__", values[name]) for name in names}  # of a `WatermarkingConfig`
     from_mapping(GenerationFields, known, f"{where}: ")
 
 
 def check_token_ids(generation: GenerationConfig, config: ResidualConfig, where: object) -> None:
     names = [f"{name}_token_id" for name in ("pad", "bos", "eos", "decoder_start", "forced_bos", "forced_eos")]
-    for name in (*names, "suppress_tokens", "begin_suppress_tokens", "bad_words_ids"):
-        for token in _flat(getattr(generation, name)):
+    biased = [ids for ids, _ in generation.sequence_bias or ()]
+    for name in (*names, "suppress_tokens", "begin_suppress_tokens", "bad_words_ids", "sequence_bias"):
+        for token in _flat(biased if name == "sequence_bias" else getattr(generation, name)):
             if token is not None and not (isinstance(token, int) and 0 <= token < config.decoder_vocab_size):
                 limit = config.decoder_vocab_size
                 raise InputError(f"{where}: {name} is {token!r}, must be below {limit} target tokens")

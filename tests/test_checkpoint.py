@@ -224,6 +224,13 @@ OF_GENERATION = [
     {"decoder_start_token_id": [1]},
     {"eos_token_id": [[1]]},
     {"output_hidden_states": ["a"]},
+    *({name: value} for name in ("suppress_tokens", "begin_suppress_tokens") for value in (5, [True], [None], [[1]])),
+    *({"bad_words_ids": value} for value in ([5], [[True]], [[None]])),
+    *({"sequence_bias": value} for value in (5, {}, [1], [[]], [[[1]]], [[[1], "x"]], [[[94], 1.0]], [[["x"], 1.0]])),
+    *({"watermarking_config": value} for value in (5, [], {"bias": "x"}, {"a": 1}, {"context_width": 0})),
+    {"encoder_repetition_penalty": 0},
+    {"is_assistant": True},
+    {"prefill_chunk_size": "x"},
 ]
 
 
@@ -243,6 +250,9 @@ def test_fields_of_a_wrong_type_or_range_are_named(folder):
             load_checkpoint(folder)
         (folder / "generation_config.json").write_text(before)
         write_checksums(folder, ["generation_config.json"])
+    structured = {"sequence_bias": [[[5, 6], -2.0]], "watermarking_config": {"bias": 1.5}, "eos_token_id": [2, 3]}
+    set_fields("generation_config.json", **structured)(folder)
+    load_checkpoint(folder)
     set_fields("generation_config.json", num_beams="5")(folder)
     with pytest.raises(InputError, match="generation_config.json: num_beams: '5' given, must be an integer >= 1"):
         load_checkpoint(folder)

@@ -168,7 +168,8 @@ def allowed_values(hint: Any, declared: Mapping[str, Any]) -> str:
     if kind in (tuple, list):
         entry = allowed_values(parts[0], declared)
         fixed = kind is tuple and parts[-1] is not ...
-        return f"a list of {len(parts)}, each {entry}" if fixed else f"{entry} or a list of these"
+        several = f"{entry} or a list of these" if kind is tuple else f"a list, each {entry}"
+        return f"a list of {len(parts)}, each {entry}" if fixed else several
     if is_dataclass(hint):
         return "a mapping of fields"
     if declared.get("choices") and hint is not NoneType:
@@ -292,7 +293,9 @@ def _convert(value: Any, hint: Any, declared: Mapping[str, Any], name: str) -> A
 
 
 def _convert_entries(value: Any, kind: type, parts: tuple[Any, ...], declared: Mapping[str, Any], name: str) -> Any:
-    """A tuple or list of converted entries; one value is a list of one."""
+    """A tuple or list of converted entries; one value is a tuple of one."""
+    if kind is list and not isinstance(value, (list, tuple)):
+        return MISSING
     values = list(value) if isinstance(value, (list, tuple)) else [value]
     types = parts if kind is tuple and parts[-1] is not ... else [parts[0]] * len(values)
     if len(types) != len(values):
