@@ -7,13 +7,14 @@ import argparse
 import os
 import re
 import sys
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
 from ._version import __version__
 from .base.errors import BAD_INPUT, BROKEN_PIPE, FAILED, INTERRUPTED, InputError, is_panic
-from .base.files import expanded
+from .base.files import NO_SPACE, expanded
 from .base.interrupts import signals_interrupt
 from .commands import analysis, load_package, sharing, training, using
 from .model.options import suggestion
@@ -60,7 +61,9 @@ def run_verb(options: argparse.Namespace) -> int:
     except BaseException as error:
         in_rust = is_panic(error) or "(os error " in str(error)  # a tokenizer that gives up, a full disk
         if isinstance(error, OSError) or in_rust:
-            print(f"residual-hf {options.verb}: {error}", file=sys.stderr)
+            is_unnamed = getattr(error, "errno", None) in NO_SPACE and not getattr(error, "filename", None)
+            where = f" (standard output, or the folder of temporary files {tempfile.gettempdir()})" * is_unnamed
+            print(f"residual-hf {options.verb}: {error}{where}", file=sys.stderr)
             return FAILED
         if signals or isinstance(error, KeyboardInterrupt):
             print(f"residual-hf {options.verb}: interrupted", file=sys.stderr)

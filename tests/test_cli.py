@@ -2,7 +2,9 @@
 from __future__ import annotations
 
 import argparse
+import errno
 import gc
+import io
 import json
 import logging
 import os
@@ -451,6 +453,17 @@ def test_a_closed_stream_is_an_empty_one(model_folder, name, monkeypatch, capsys
     monkeypatch.setattr(sys, name, None)
     assert main(["translate", str(model_folder)]) == 0
     assert len(capsys.readouterr().out.splitlines()) == (name == "stderr")
+
+
+def test_an_output_to_a_full_disk_is_named(monkeypatch, capsys):
+    class Full(io.StringIO):
+        def write(self, text):
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(sys, "stdout", Full())
+    assert main(["modes"]) == 1
+    error = capsys.readouterr().err
+    assert error.startswith("residual-hf modes: [Errno 28] No space left on device (standard output, or the folder of")
 
 
 def test_a_disk_that_is_full_is_one_line_also_from_a_library_in_rust(monkeypatch, capsys):

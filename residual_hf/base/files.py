@@ -3,13 +3,15 @@
 
 from __future__ import annotations
 
+import errno
 import glob
 import json
 import os
+import re
 import secrets
 import shutil
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -26,6 +28,39 @@ ATTEMPT = "lock"
 """The file, in a folder that is being written, which is locked until then."""
 RESERVE = 32 * 2**20
 """Bytes that must be free on the disk of an output."""
+NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+WRITE_ERROR = re.compile(r"PytorchStreamWriter failed|iostream error|unexpected pos|I/O error|os error \d+")
+"""In messages of libraries in C++ and Rust."""
+
+
+class WriteError(OSError):
+    """A file that could not be written, as when the disk is full."""
+
+    def __init__(self, path: Path, reason: str):
+        parent = next(each for each in path.absolute().parents if each.exists())
+        free = shutil.disk_usage(parent).free / 2**20
+        super().__init__(f"{path}: a file could not be written, the disk has {free:.0f} MiB free{reason}")
+        self.reason = reason
+
+
+@contextmanager
+def writing(path: Path, advice: Callable[[], str] = str) -> Iterator[None]:
+    """Context in which an error of a full disk, of any library, is a `WriteError` that names `path`.
+
+    `advice` is added to the message.
+    """
+    try:
+        yield
+    except InputError:
+        raise
+    except Exception as error:
+        if isinstance(error, WriteError):  # of a part of it
+            reason = error.reason
+        elif getattr(error, "errno", None) in NO_SPACE or WRITE_ERROR.search(str(error)):
+            reason = f" ({getattr(error, 'strerror', None) or error})"
+        else:
+            raise
+        raise WriteError(path, reason + advice()) from error
 
 
 def expanded(path: str | Path) -> Path:
@@ -181,14 +216,15 @@ def atomic_file(path: Path) -> Iterator[Path]:
     The temporary file is new, so that no link is followed, and keeps the file mode of the user's umask.
     """
     temporary = path.with_name(f".{secrets.token_hex(8)}.tmp")
-    temporary.open("xb").close()
-    mode = temporary.stat().st_mode
-    try:
-        yield temporary
-        temporary.chmod(mode)
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    with writing(path):
+        temporary.open("xb").close()
+        mode = temporary.stat().st_mode
+        try:
+            yield temporary
+            temporary.chmod(mode)
+            os.replace(temporary, path)
+        finally:
+            temporary.unlink(missing_ok=True)
 
 
 @contextmanager
@@ -202,6 +238,7 @@ def atomic_folder(folder: Path) -> Iterator[Path]:
     is_empty = folder.is_dir() and not _content(folder)
     place = folder if is_empty else folder.parent
     with (
+        writing(folder),
         tempfile.TemporaryDirectory(prefix=f".{folder.name}.", dir=place) as workplace,
         FileLock(Path(workplace, ATTEMPT)),
     ):
@@ -306,7 +343,7 @@ def write_json_lines(path: Path, values: Iterable[Any]) -> None:
 
 def append_json_lines(path: Path, *values: Any) -> None:
     """Append one line per value to such a file, which need not exist."""
-    with path.open("a", encoding="utf-8") as file:
+    with writing(path), path.open("a", encoding="utf-8") as file:
         file.writelines(map(_json_line, values))
 
 

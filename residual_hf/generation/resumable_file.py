@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from residual_hf.base.errors import InputError, InputSettings
-from residual_hf.base.files import atomic_file, check_output_file, read_json, write_atomically, write_json
+from residual_hf.base.files import atomic_file, check_output_file, read_json, write_atomically, write_json, writing
 from residual_hf.base.lock import Lock
 from residual_hf.model.options import from_mapping, option
 
@@ -95,7 +95,7 @@ class ResumableFile:
         if not self.size:
             self._write_record()  # so that what a failure leaves is known to be partial
             self.partial.unlink(missing_ok=True)  # of a former run; a link is not followed
-        with open(self.partial, "r+b" if self.size else "xb") as file:
+        with writing(self.partial), open(self.partial, "r+b" if self.size else "xb") as file:
             file.seek(self.size)
             file.truncate()
             file.write(content)

@@ -17,6 +17,7 @@ from residual_hf.base.files import (
     check_space,
     emptied_folder,
     expanded,
+    writing,
 )
 from residual_hf.base.interrupts import signals_interrupt
 from residual_hf.base.lock import Lock
@@ -82,12 +83,20 @@ def run_folder(folder: Path, *, resume: bool = False) -> Iterator[None]:
     Unless `resume`, the folder is empty; what was in it is kept until the first update, see `emptied_folder`.
     """
     with (
+        writing(folder),
         signals_interrupt(),
         Lock(folder / LOCK, f"output_dir: {folder}"),
         nullcontext() if resume else emptied_folder(folder, keep=LOCK),
-        log_to(logging.FileHandler(folder / "train.log", encoding="utf-8")),
+        log_to(LogFile(folder / "train.log", encoding="utf-8")),
     ):
         yield
+
+
+class LogFile(logging.FileHandler):
+    """A file of messages. What a full disk does not take is written with the next message, or an error at the end."""
+
+    def handleError(self, record: logging.LogRecord) -> None:
+        pass
 
 
 class TerminalHandler(logging.Handler):

@@ -13,10 +13,10 @@ from typing import Any
 import yaml
 from transformers import set_seed
 
-from residual_hf.base.files import read_json, write_atomically
+from residual_hf.base.files import read_json, write_atomically, writing
 from residual_hf.data.pipeline import Corpora, read_corpora
 from residual_hf.records.run_record import RunRecord, describe_data
-from residual_hf.training.checkpoints import disk_errors
+from residual_hf.training.checkpoints import STATE
 from residual_hf.training.launch import keep_freed_memory, this_process
 
 from .batch_size_finder import resolve_batch_size
@@ -73,7 +73,7 @@ def train(
         processes.wait_for_everyone()  # all have checked the folder before the first one writes to it
         with run_folder(folder, resume=resume) if processes.is_main_process else nullcontext():
             processes.wait_for_everyone()
-            with disk_errors(folder):
+            with writing(folder, lambda: "; continue with --resume" * any(folder.glob(f"checkpoints/*/{STATE}"))):
                 return train_on(recipe, texts, folder, start=start, resume=resume)
 
 

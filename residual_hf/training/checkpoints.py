@@ -4,10 +4,8 @@
 from __future__ import annotations
 
 import logging
-import re
 import shutil
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -38,7 +36,6 @@ STATE_TYPES: dict[str, Any] = {
     "epoch": (int, float, type(None)),
     "best_model_checkpoint": (str, type(None)),
 }
-WRITE_ERROR = re.compile(r"PytorchStreamWriter failed|iostream error|unexpected pos|I/O error|os error \d+")
 
 
 def read_state(checkpoint: Path) -> dict[str, Any]:
@@ -112,19 +109,6 @@ def best_checkpoints(checkpoints: Sequence[Path], metric: str) -> list[Path]:
     """The evaluated checkpoints from best to worst by `metric`."""
     ranks = {step: rank for rank, step in enumerate(updates_from_best(checkpoints, metric))}
     return sorted((c for c in checkpoints if number_of(c) in ranks), key=lambda c: ranks[number_of(c)])
-
-
-@contextmanager
-def disk_errors(folder: Path) -> Iterator[None]:
-    """Context that raises `OSError` where torch or safetensors could not write to the disk of a run folder."""
-    try:
-        yield
-    except (RuntimeError, SafetensorError) as error:
-        if not WRITE_ERROR.search(str(error)):
-            raise
-        free = shutil.disk_usage(folder).free / 2**20
-        more = "; continue with --resume" if any(folder.glob(f"checkpoints/*/{STATE}")) else ""
-        raise OSError(f"{folder}: a file could not be written, the disk has {free:.0f} MiB free{more}") from error
 
 
 def check_intact(checkpoint: Path) -> None:

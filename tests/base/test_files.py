@@ -1,6 +1,7 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 from __future__ import annotations
 
+import errno
 import math
 import os
 import shutil
@@ -12,6 +13,8 @@ import pytest
 from residual_hf.base import files
 from residual_hf.base.errors import InputError
 from residual_hf.base.files import (
+    WriteError,
+    append_json_lines,
     atomic_file,
     atomic_folder,
     check_output_file,
@@ -46,6 +49,36 @@ def test_files_and_folders_get_the_mode_of_the_umask(tmp_path, umask):
         (new / "weights").touch(mode=0o600)
     assert [mode(tmp_path / name) for name in ("text", "array", "folder/weights")] == [0o640] * 3
     assert mode(tmp_path / "folder") == 0o750
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        OSError(errno.ENOSPC, "No space left on device"),
+        OSError(errno.EFBIG, "File too large", "part"),
+        RuntimeError("PytorchStreamWriter failed writing file data/0: file write failed"),
+        Exception("No space left on device (os error 28)"),  # as tokenizers does
+    ],
+)
+def test_a_full_disk_is_named_by_the_file_or_folder_that_was_to_be_written(tmp_path, error):
+    def names(path):
+        return pytest.raises(WriteError, match=rf"^{path}: a file could not be written, the disk has \d+ MiB free \(")
+
+    with names(tmp_path / "text"), atomic_file(tmp_path / "text"):
+        raise error
+    with names(tmp_path / "deep" / "folder"), atomic_folder(tmp_path / "deep" / "folder") as new:
+        write_atomically(new / "first", "one")
+        with atomic_file(new / "second"):
+            raise error
+    assert [path.name for path in tmp_path.rglob("*")] == ["deep"]
+    with pytest.raises(FileNotFoundError), atomic_file(tmp_path / "text"):
+        (tmp_path / "input").read_text()
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="Linux has a device that is full")
+def test_a_full_disk_is_named_by_the_file_that_grows():
+    with pytest.raises(WriteError, match=r"^/dev/full: a file could not be written, .* \(No space left on device\)$"):
+        append_json_lines(Path("/dev/full"), {"step": 1})
 
 
 def test_an_empty_folder_is_filled_because_mounts_cannot_be_replaced(tmp_path, monkeypatch):

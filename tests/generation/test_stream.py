@@ -170,6 +170,7 @@ def test_a_first_window_that_could_not_be_written_is_continued(translate, source
         patch.setattr(resumable_file, "open", fail, raising=False)
         code, _, error = translate(*arguments)
     assert code == 1 and "No space left on device" in error
+    assert f"{tmp_path / 'out.partial'}: a file could not be written" in error
     assert translate(*arguments, "--resume") == (0, [], "")
     assert (tmp_path / "out").read_text().splitlines() == expected
 
