@@ -114,7 +114,8 @@ def file_routes(
             await asyncio.wait({upload})
         finally:
             upload.cancel()
-            uploads.remove(upload)
+            with suppress(ValueError):  # another client has its place
+                uploads.remove(upload)
         if upload.cancelled():
             raise too_many
         return upload.result()
@@ -157,7 +158,7 @@ def file_routes(
         if documents >= MOST_DOCUMENTS:
             if not uploads:
                 raise too_many
-            uploads[0].cancel()
+            uploads.pop(0).cancel()
         documents += 1
         folder = kept.new()
         try:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import socket
 import time
@@ -16,6 +17,7 @@ from support.tiny_translator import SENTENCES, tiny_model, tiny_tokenizer
 pytest.importorskip("fastapi", reason="the extra [serve] is not installed")
 pytest.importorskip("lxml", reason="the extra [documents] is not installed")
 
+from fastapi import HTTPException
 from support.server import Server
 
 from residual_hf.documents.translation import translate_document
@@ -127,6 +129,32 @@ def test_clients_that_are_slow_to_send_a_document_do_not_keep_others_out(server,
     assert slow[1].recv(100).startswith(b"HTTP/1.1 429")
     for client in slow:
         client.close()
+
+
+def test_documents_that_arrive_at_once_replace_different_slow_ones(german, tmp_path, monkeypatch):
+    active, most = [], []
+
+    async def receive(request, folder, check_key):
+        active.append(request)
+        most.append(len(active))
+        try:
+            await asyncio.sleep(5 if request == "slow" else 0)
+            raise HTTPException(400, "read")
+        finally:
+            active.remove(request)
+
+    async def answers():
+        slow = [asyncio.create_task(post("slow")) for _ in range(2)]
+        await asyncio.sleep(0.1)
+        return await asyncio.gather(*slow, post("fast"), post("fast"), return_exceptions=True)
+
+    monkeypatch.setattr(files, "received", receive)
+    monkeypatch.setattr(files, "MOST_DOCUMENTS", 2)
+    unused = dict.fromkeys(("check_key", "choose", "translated"))
+    languages, kept = Languages({"german": german}), files.DocumentFolder(tmp_path)
+    post = files.file_routes(languages, None, kept, **unused).routes[0].endpoint
+    assert [answer.status_code for answer in asyncio.run(answers())] == [429, 429, 400, 400]
+    assert max(most) == 2
 
 
 def test_processes_share_a_folder_of_documents(tmp_path):
