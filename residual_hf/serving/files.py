@@ -25,6 +25,7 @@ from starlette.requests import ClientDisconnect
 
 from residual_hf.base.archives import open_archive
 from residual_hf.base.errors import InputError, requires
+from residual_hf.base.files import NO_SPACE
 from residual_hf.documents import ARCHIVES, DOCUMENTS
 
 from .batcher import Request as TranslationRequest
@@ -160,13 +161,17 @@ def file_routes(
                 raise too_many
             uploads.pop(0).cancel()
         documents += 1
-        folder = kept.new()
+        folder = None
         try:
+            folder = kept.new()
             output = await translate(folder, request)
         except BaseException as error:
-            shutil.rmtree(folder)
+            if folder is not None:
+                shutil.rmtree(folder, ignore_errors=True)
             if isinstance(error, ClientDisconnect):
                 raise HTTPException(499, "The client has disconnected") from None
+            if isinstance(error, OSError) and error.errno in NO_SPACE:
+                raise HTTPException(507, "The disk of the server is full") from None
             raise
         finally:
             documents -= 1

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import socket
 import time
@@ -116,6 +117,18 @@ def test_documents_are_limited_in_number_and_time(server, monkeypatch):
     monkeypatch.setattr(files, "MOST_DOCUMENTS", 0)
     assert send(server, "a.txt", b"zwei")[0] == 429
     assert server.request("translate_file", b"", "application/json")[0] == 429
+
+
+def test_a_full_disk_is_an_answer_and_takes_no_place(server, monkeypatch):
+    def fail(*arguments):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(files, "MOST_DOCUMENTS", 1)
+    for place, name in ((files, "received"), (files.DocumentFolder, "new")) * 2:
+        with monkeypatch.context() as patch:
+            patch.setattr(place, name, fail)
+            assert send(server, "a.txt", b"zwei") == (507, {"error": "The disk of the server is full"})
+    assert send(server, "a.txt", b"zwei")[0] == 200
 
 
 def test_clients_that_are_slow_to_send_a_document_do_not_keep_others_out(server, monkeypatch):
