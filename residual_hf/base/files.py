@@ -264,7 +264,7 @@ def atomic_folder(folder: Path) -> Iterator[Path]:
 def _attempts(place: Path, name: str) -> list[Path]:
     """The folders in which processes write, or were killed while they wrote, the content of a folder `name`."""
     found = place.glob(f".{glob.escape(name)}.{'[a-z0-9_]' * 8}")  # as `tempfile` names them
-    return [path for path in found if {"new"} <= {part.name for part in path.iterdir()} <= {"new", "old", ATTEMPT}]
+    return [path for path in found if {part.name for part in path.iterdir()} <= {"new", "old", ATTEMPT}]
 
 
 def _content(folder: Path) -> list[Path]:

@@ -113,9 +113,11 @@ def push_run(
             if not trust_remote_code:
                 raise
             _check_same_results(model)
+        if is_recorded := (model / CHECKSUMS).exists():
+            write_checksums(model, (), forget=different.code)  # so that none is wrong if this is interrupted
         for name, text in different.code.items():
             write_atomically(model / name, text)
-        if (model / CHECKSUMS).exists():
+        if is_recorded:
             write_checksums(model, different.code)
         names = validate_model_folder(model)
     readme = _find_card(Path(folder), model, repo_id)

@@ -23,14 +23,15 @@ def file_hash(path: Path) -> str:
     return digest.hexdigest()
 
 
-def write_checksums(folder: Path, names: Iterable[str] | None = None) -> None:
-    """Record all files of a folder, at any depth, or add `names` to its record.
+def write_checksums(folder: Path, names: Iterable[str] | None = None, forget: Iterable[str] = ()) -> None:
+    """Record all files of a folder, at any depth, or add `names` to its record, and take `forget` out.
 
     Cards are left out: people edit them.
     """
     files = _files(folder)
     sums = {} if names is None else _recorded(folder) or {}
     sums |= {name: file_hash(files[name]) for name in (files if names is None else names)}
+    sums = {name: sums[name] for name in sorted(sums.keys() - set(forget))}
     temporary = folder / f".{CHECKSUMS}"
     temporary.write_text(json.dumps(sums, indent=2) + "\n", encoding="utf-8")
     os.replace(temporary, folder / CHECKSUMS)

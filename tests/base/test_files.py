@@ -303,6 +303,8 @@ def test_what_a_killed_process_left_of_a_folder_is_deleted(tmp_path, existing):
         (new / "weights").touch()
         shutil.copytree(new.parent, left := new.parent.with_name(".model[1].killed_0"))
         raise KeyboardInterrupt
+    (left.parent / ".model[1].killed_1" / "old").mkdir(parents=True)  # while it was deleted
+    (left.parent / ".model[1].killed_2").mkdir()  # before anything was written
     (mine := tmp_path / ".model[1].backup_1" / "new").mkdir(parents=True)
     (mine.parent / "notes").touch()
     assert left.is_dir()

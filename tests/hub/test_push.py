@@ -13,8 +13,9 @@ from huggingface_hub import HfApi
 from huggingface_hub.errors import OfflineModeIsEnabled
 from support.tiny_translator import tiny_model, tiny_tokenizer
 
+from residual_hf.base import files
 from residual_hf.base.errors import InputError
-from residual_hf.checkpoint import save_checkpoint, validate_model_folder
+from residual_hf.checkpoint import load_checkpoint, save_checkpoint, validate_model_folder
 from residual_hf.cli import main
 from residual_hf.hub import push
 from residual_hf.hub.plain_card import save_with_card
@@ -155,6 +156,20 @@ def test_the_installed_code_replaces_that_of_another_version_which_computes_the_
             push_run(run, "somebody/a", dry_run=True)
     push_run(run, "somebody/a", dry_run=True, trust_remote_code=not change.startswith("#"))
     assert {path.name: path.read_bytes() for path in model.iterdir()} == installed
+
+
+def test_an_interrupted_replacement_of_code_is_no_damage(run, monkeypatch):
+    def interrupt(path, text):
+        files.write_atomically(path, text)
+        raise KeyboardInterrupt
+
+    for name in ("layers.py", "norms.py"):
+        insert(run / "model" / name, "# a comment\n")
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(push, "write_atomically", interrupt)
+        push_run(run, "somebody/a", dry_run=True)
+    load_checkpoint(run / "model")
+    assert "norms.py" in push_run(run, "somebody/a", dry_run=True).files
 
 
 def test_files_that_an_older_version_did_not_have_are_added(run, monkeypatch):
