@@ -17,7 +17,7 @@ TAG = re.compile(rf"{placeholders.TAG.pattern}|<\d[\d:.]*>|\{{\\[^{{}}]*\}}")
 """Tags in messages and subtitles: of HTML, times of WebVTT, commands of SubStation Alpha."""
 CODE = re.compile(f"({TAG.pattern}|{PLACEHOLDER.pattern})")
 DEEPEST = 100  # tags within each other; further ones are empty
-NAME = re.compile(r"</?([A-Za-z][\w:-]*)")
+NAME = re.compile(r"</?([A-Za-z][\w:-]*|\d+(?= ?/?>))")
 ARGUMENT, MESSAGE, BRACES = "argument", "message", "braces"
 BRACE = re.compile(r"\{\s*[\w.-]+\s*,\s*(?:plural|select|selectordinal)\s*,|'[{}][^']*'|[{}#]")
 """In messages of ICU: the start of a choice, quoted text, a brace, a number."""

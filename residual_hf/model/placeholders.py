@@ -26,10 +26,11 @@ PLACEHOLDER = re.compile(
     r"|(?<![\w.+-])[\w.+-]+@[\w-]+(?:\.[\w-]+)+"
     rf"|\{{\s*[\w.-]+\s*,\s*(?:{_KINDS})\b{_BRACES}\}}"  # messages of ICU, as they are
     r"|\{{2,3}[^{}]*\}{2,3}|\{[%#][^{}]*[%#]\}|<%[^<>]*%>"  # Mustache, Jinja, ERB
-    r"|[$#%@]?\{[^\s{}]*\}"
-    r"|%(?:\d+\$|\(\w+\))?[-+#0]*\d*(?:\.\d+)?(?:hh?|ll?|[zjtL])?[sdifxXucgoeEGp@](?!\w)|%\w+%|%%"
+    r"|@(?:\.\w+)?:(?:\{[^{}]*\}|\([^()]*\)|[\w-]+(?:\.[\w-]+)*)|\$t\([^()]*\)"  # links of Vue I18n and i18next
+    r"|[$#%@]?\{ ?[^\s{}]* ?\}|(?<![A-Za-z0-9_:]):[a-z]\w+(?![\w:])"
+    r"|%(?:\d+\$|\(\w+\))?[-+#0,']*\d*(?:\.\d+)?(?:hh?|ll?|[zjtL])?[sdifxXucgoeEGp@](?!\w)|%\w+%|%%"
 )
-TAG = re.compile(r"</?[A-Za-z][^<>]*>")
+TAG = re.compile(r"</?(?:[A-Za-z][^<>]*|\d+ ?/?)>")
 SPAN = re.compile(rf"{PLACEHOLDER.pattern}|{TAG.pattern}|\d\d+")
 PLACEHOLDER_TOKENS = tuple(f"<ph{number}>" for number in range(1, 11))
 TOKEN = re.compile("|".join(PLACEHOLDER_TOKENS))

@@ -17,6 +17,8 @@ from support.documents import upper_cased
 from residual_hf.base.errors import InputError
 from residual_hf.base.xml_reader import read_xml
 from residual_hf.documents.formats import read_document
+from residual_hf.documents.literal_text import marked_block
+from residual_hf.generation.markup import Inline
 
 PO = r"""# translators
 msgid ""
@@ -74,6 +76,12 @@ def test_only_empty_messages_of_a_catalogue_change(tmp_path, monkeypatch, end):
     expected = [line for pair in FILLED.items() for line in (f"- {pair[0]}", f"+ {pair[1]}")]
     assert sorted(changed_lines(content, written)) == sorted(expected)
     assert [entry.msgstr for entry in polib.pofile(written)][2].startswith("OPEN <b>%s</b>")
+
+
+def test_numbered_tags_are_elements():
+    inner = Inline(("<1>", "</1>"), ["me"])
+    expected = [Inline(("<0>", "</0>"), ["Read ", inner]), " ", Inline(("<2/>", ""), [], keep=True), " now"]
+    assert marked_block(["<0>Read <1>me</1></0> <2/> now"]) == expected
 
 
 def test_a_catalogue_keeps_its_encoding(tmp_path, monkeypatch):

@@ -60,6 +60,14 @@ def test_spans_become_tokens_and_come_back(text, read):
         "{# a remark #}",
         "<%= @name %>",
         "%{count}",
+        "{ $user }",
+        "%'d",
+        "%1$'.10d",
+        "%,.2f",
+        ":count",
+        "$t(menu:open, {'count': 2})",
+        "@:message.hello",
+        "@.lower:{'a b'}",
         "%5.2lf",
         "%%",
         "https://de.wikipedia.org/wiki/Köln_(Stadt)",
@@ -71,9 +79,13 @@ def test_a_span_is_found_whole(span):
         assert PLACEHOLDER.findall(text) == [span]
 
 
-@pytest.mark.parametrize("text", ["{Hello, world}", "100 %", "see {that one} now", "(www)", "a}} b {{"])
+@pytest.mark.parametrize("text", ["{Hello, world}", "100 %", "see {that one} now", "(www)", "a}} b {{", "a:b :) 1:name :smile:"])
 def test_other_text_is_none(text):
     assert not PLACEHOLDER.findall(text)
+
+
+def test_numbered_tags_are_spans():
+    assert masked("<0>text</0> <1/> < 2> <3").text == "<ph1>text<ph2> <ph3> < 2> <3"
 
 
 def test_they_come_back_in_any_order_without_tokens_of_the_model():
