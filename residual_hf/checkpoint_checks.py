@@ -175,18 +175,15 @@ def check_implementations(values: Any, where: object) -> None:
 
 
 def check_generation_fields(values: Mapping[str, Any], where: object) -> None:
-    names = [field.name for field in dataclasses.fields(GenerationFields) if field.name in values]
-    known = {name: getattr(values[name], "__dict__", values[name]) for name in names}  # of a `WatermarkingConfig`
+    known = {n: getattr(v, "__dict__", v) for n, v in values.items() if n in GenerationFields.__dataclass_fields__}
     from_mapping(GenerationFields, known, f"{where}: ")
 
 
 def check_token_ids(generation: GenerationConfig, config: ResidualConfig, where: object) -> None:
     names = [f"{name}_token_id" for name in ("pad", "bos", "eos", "decoder_start", "forced_bos", "forced_eos")]
-    biased = [ids for ids, _ in generation.sequence_bias or ()]
     for name in (*names, "suppress_tokens", "begin_suppress_tokens", "bad_words_ids", "sequence_bias"):
-        for token in _flat(biased if name == "sequence_bias" else getattr(generation, name)):
-            if token is not None and not (isinstance(token, int) and 0 <= token < config.decoder_vocab_size):
-                limit = config.decoder_vocab_size
+        for token in _flat(getattr(generation, name)):
+            if isinstance(token, int) and not 0 <= token < (limit := config.decoder_vocab_size):
                 raise InputError(f"{where}: {name} is {token!r}, must be below {limit} target tokens")
 
 

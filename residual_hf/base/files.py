@@ -37,30 +37,22 @@ class WriteError(OSError):
     """A file that could not be written, as when the disk is full."""
 
     def __init__(self, path: Path, reason: str):
-        parent = next(each for each in path.absolute().parents if each.exists())
-        free = shutil.disk_usage(parent).free / 2**20
+        free = shutil.disk_usage(next(each for each in path.absolute().parents if each.exists())).free / 2**20
         super().__init__(f"{path}: a file could not be written, the disk has {free:.0f} MiB free{reason}")
-        self.reason = reason
+        self.unwritten = reason
 
 
 @contextmanager
 def writing(path: Path, advice: Callable[[], str] = str) -> Iterator[None]:
-    """Context in which an error of a full disk, of any library, is a `WriteError` that names `path`.
-
-    `advice` is added to the message.
-    """
+    """Context in which an error of a full disk, of any library, is a `WriteError` with the path and `advice`."""
     try:
         yield
-    except InputError:
-        raise
     except Exception as error:
-        if isinstance(error, WriteError):  # of a part of it
-            reason = error.reason
-        elif getattr(error, "errno", None) in NO_SPACE or WRITE_ERROR.search(str(error)):
-            reason = f" ({getattr(error, 'strerror', None) or error})"
-        else:
+        is_full = getattr(error, "errno", None) in NO_SPACE or WRITE_ERROR.search(str(error))
+        if isinstance(error, InputError) or not (is_full or isinstance(error, WriteError)):
             raise
-        raise WriteError(path, reason + advice()) from error
+        reason = f" ({getattr(error, 'strerror', None) or error})"
+        raise WriteError(path, getattr(error, "unwritten", reason) + advice()) from error
 
 
 def expanded(path: str | Path) -> Path:

@@ -26,7 +26,7 @@ HEADERS = ({"source", "src"}, {"target", "tgt"})
 """Names of columns besides the languages."""
 LARGEST_PO = 64 * 2**20  # bytes; polib reads a file as a whole
 OPEN_TEXT = re.compile(r'^[ \t]*(?:msg[\w\[\]]+[ \t]*)?"(?:[^"\\\r\n]|\\.)*$', re.MULTILINE)
-PO_CHARSET = re.compile(rb"Content-Type:.+? charset=([\w:.-]+)")
+PO_CHARSET = re.compile(rb"(Content-Type:.+? charset=)([\w:.-]+)")
 LARGEST_WORKBOOK = 256 * 2**20  # bytes, unpacked; openpyxl reads the texts of all cells
 UNTRANSLATED = ("new", "needs-translation", "initial")
 """States of XLIFF targets that are not translations."""
@@ -191,7 +191,7 @@ def read_po(path: Path) -> Any:
         return catalogue
     except (OSError, ValueError, LookupError) as error:  # its own errors, UTF-8, an unknown encoding
         named = PO_CHARSET.search(path.read_bytes()) if isinstance(error, UnicodeError) else None
-        charset = f"; its charset is {named[1].decode()}" if named else ""
+        charset = f"; its charset is {named[2].decode()}" if named else ""
         raise InputError(f"{path}: cannot be read as a PO file: {error}{charset}") from error
 
 

@@ -12,7 +12,7 @@ from typing import Any
 from residual_hf.base.errors import InputError
 from residual_hf.base.xml_reader import XML_SPACE, etree, local_name, read_xml
 from residual_hf.data.language_names import language_tag
-from residual_hf.data.pair_formats import UNTRANSLATED, XLIFF_INLINE, read_po
+from residual_hf.data.pair_formats import PO_CHARSET, UNTRANSLATED, XLIFF_INLINE, read_po
 from residual_hf.generation.markup import Block
 
 from .document import Document, has_text, read_bytes
@@ -26,16 +26,12 @@ HEADER = re.compile(r'^msgid[ \t]*""[ \t]*\r?\n\Z', re.MULTILINE)
 """What is before the message of a header: an empty name in one line."""
 FILLED = re.compile(r"(?<=\S)\n(?=[a-z])")
 """A line break within a sentence."""
-CHARSET = re.compile(r"(Content-Type:.+? charset=)[\w:.-]+")
 ESCAPES = str.maketrans({"\\": "\\\\", '"': '\\"', "\n": "\\n", "\t": "\\t", "\r": "\\r"})
 XLIFF_TEXT = Dialect(XLIFF_INLINE, shown=("equiv-text", "equiv", "disp"))
 
 
 class POFile(Document):
-    """A message catalogue of gettext. Of plural forms, the first is translated from the singular.
-
-    It becomes one in UTF-8 if its encoding lacks letters of the translation.
-    """
+    """A message catalogue of gettext. Of plural forms, the first is translated from the singular."""
 
     def __init__(self, path: Path):
         super().__init__(path)
@@ -69,7 +65,7 @@ class POFile(Document):
         try:
             path.write_bytes(written.encode(self._encoding))
         except UnicodeEncodeError:  # the other language has other letters
-            path.write_bytes(CHARSET.sub(r"\1UTF-8", written, count=1).encode())
+            path.write_bytes(PO_CHARSET.sub(rb"\1UTF-8", written.encode(), count=1))
 
 
 class XLIFFFile(Document):

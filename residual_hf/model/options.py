@@ -294,11 +294,10 @@ def _convert(value: Any, hint: Any, declared: Mapping[str, Any], name: str) -> A
 
 def _convert_entries(value: Any, kind: type, parts: tuple[Any, ...], declared: Mapping[str, Any], name: str) -> Any:
     """A tuple or list of converted entries; one value is a tuple of one."""
-    if kind is list and not isinstance(value, (list, tuple)):
-        return MISSING
-    values = list(value) if isinstance(value, (list, tuple)) else [value]
+    several = isinstance(value, (list, tuple))
+    values = list(value) if several else [value]
     types = parts if kind is tuple and parts[-1] is not ... else [parts[0]] * len(values)
-    if len(types) != len(values):
+    if len(types) != len(values) or (kind is list and not several):
         return MISSING
     names = [name] if len(values) == 1 else [f"{name}[{i}]" for i in range(len(values))]
     entries = [_convert(v, part, declared, n) for v, part, n in zip(values, types, names, strict=True)]

@@ -93,10 +93,8 @@ def run_folder(folder: Path, *, resume: bool = False) -> Iterator[None]:
 
 
 class LogFile(logging.FileHandler):
-    """A file of messages. What a full disk does not take is written with the next message, or an error at the end."""
-
     def handleError(self, record: logging.LogRecord) -> None:
-        pass
+        """What a full disk does not take is written with the next message, or an error at the end."""
 
 
 class TerminalHandler(logging.Handler):

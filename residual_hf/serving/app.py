@@ -53,8 +53,8 @@ CONTENT_TYPES = ("application/json", "application/x-www-form-urlencoded", "multi
 
 
 def integral(value: Any) -> Any:
-    """JSON has one type of number: 2.0 is an integer."""
-    return int(value) if isinstance(value, float) and value.is_integer() else value
+    """JSON has one type of number, and LibreTranslate reads text too: 2.0 and "2" are integers."""
+    return int(value) if str(value).removesuffix(".0" * isinstance(value, float)).isdecimal() else value
 
 
 class RequestBody(BaseModel):

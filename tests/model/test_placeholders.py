@@ -79,7 +79,9 @@ def test_a_span_is_found_whole(span):
         assert PLACEHOLDER.findall(text) == [span]
 
 
-@pytest.mark.parametrize("text", ["{Hello, world}", "100 %", "see {that one} now", "(www)", "a}} b {{", "a:b :) 1:name :smile:"])
+@pytest.mark.parametrize(
+    "text", ["{Hello, world}", "100 %", "see {that one} now", "(www)", "a}} b {{", "a:b :) 1:name :smile:"]
+)
 def test_other_text_is_none(text):
     assert not PLACEHOLDER.findall(text)
 

@@ -95,6 +95,7 @@ def test_lists_alternatives_and_layout(server, german):
     assert answer["translatedText"] == [f"- {first}\n\n* {second}", "12"]
     assert answer["alternatives"][1] == []
     assert all(len(s) == 1 + len(a) for s, a in zip(answer["scores"], answer["alternatives"], strict=True))
+    assert all(len(server.translate(SENTENCES[0], alternatives=one)[2]["scores"]) == 2 for one in (1, 1.0, "1"))
     assert answer["flags"] == [[], []] and "detectedLanguage" not in answer
     assert server.translate([])[2] == {"translatedText": [], "flags": []}
 
