@@ -76,15 +76,14 @@ class ExportedModel:
     first: GraphCall
     later: GraphCall
 
-    def decoder(self, input_ids: Tensor, attention_mask: Tensor, num_beams: int = 1) -> Decoder:
-        """A decoder with `num_beams` rows for each sentence, or text that it has read but for the last token."""
-        ids, mask = (states.repeat_interleave(num_beams, dim=0) for states in (input_ids, attention_mask))
+    def decoder(self, input_ids: Tensor, attention_mask: Tensor) -> Decoder:
+        """A decoder of sentences, or of text that it has read but for the last token."""
         if self.encoder is not None:
             (memory,) = self.encoder(input_ids, attention_mask)
-            return GraphDecoder(self.first, self.later, mask, memory.repeat_interleave(num_beams, dim=0))
-        decoder = GraphDecoder(self.first, self.later, mask[:, :-1])
-        if ids.shape[1] > 1:
-            _, *decoder.past = self.first(ids[:, :-1], decoder.mask)
+            return GraphDecoder(self.first, self.later, attention_mask, memory)
+        decoder = GraphDecoder(self.first, self.later, attention_mask[:, :-1])
+        if input_ids.shape[1] > 1:
+            _, *decoder.past = self.first(input_ids[:, :-1], decoder.mask)
         return decoder
 
     @torch.no_grad()
@@ -120,7 +119,7 @@ class ExportedModel:
             prompt_is_read=self.encoder is None,
         )
         search = beam_search if num_beams > 1 else greedy_search
-        return search(self.decoder(input_ids, attention_mask.long(), num_beams), prompt, settings).sequences
+        return search(self.decoder(input_ids, attention_mask.long()), prompt, settings).sequences
 
 
 class GraphTarget(ABC):

@@ -53,7 +53,7 @@ class PreparedDecoder:
         Args:
             memory: output of the encoder, (sentences, length, d_model).
             memory_mask: nonzero at its tokens, (sentences, length), or None: there is no padding.
-            beams: rows per sentence.
+            beams: rows per sentence that are selected; at first there is one.
         """
         return LayerDecoder(self, memory, memory_mask, beams)
 
@@ -149,6 +149,8 @@ class TargetCache:
 
     def select(self, rows: Tensor) -> None:
         """Continue with these rows; rows that stay where they are are not copied."""
+        if len(rows) > self.states.shape[2]:
+            return self._hold(self.states.index_select(2, rows))
         moved = (rows != torch.arange(len(rows))).nonzero()[:, 0]
         if len(moved) > 0:
             written = self.states.narrow(4, 0, self.length)
@@ -171,6 +173,10 @@ class SourceCache:
             scores = layers[0][0].new_zeros(mask.shape)
             self.mask = scores.masked_fill(mask == 0, torch.finfo(scores.dtype).min)[:, None, None]
 
+    @property
+    def sentences(self) -> int:
+        return len(self.layers[0][0])
+
     def select(self, sentences: Tensor) -> None:
         """Continue with these sentences."""
         self.layers = [(key[sentences], value[sentences]) for key, value in self.layers]
@@ -185,7 +191,7 @@ class LayerDecoder(Decoder):
         keys_and_values = [cross.source(memory) for _, cross, _ in prepared.branches]
         heads, head_dim = keys_and_values[0][0].shape[1::2]
         self.source = SourceCache(keys_and_values, memory_mask)
-        self.target = TargetCache(memory.new_empty(2, len(prepared.branches), len(memory) * beams, heads, 0, head_dim))
+        self.target = TargetCache(memory.new_empty(2, len(prepared.branches), len(memory), heads, 0, head_dim))
         self.sublayers: list[tuple[ResidualConnection, Sublayer]] = []
         layers = zip(self.decoder.layers, prepared.branches, strict=True)
         for index, (layer, (own, cross, feed_forward)) in enumerate(layers):
@@ -202,15 +208,15 @@ class LayerDecoder(Decoder):
         embeddings = self.decoder.embed(torch.from_numpy(tokens)[:, None], None)
         hidden_states = self.decoder.add_positions(embeddings, None, self.target.length)
         self.target.grow()
-        stream = self.decoder.boundary.begin(hidden_states.view(-1, self.beams, hidden_states.shape[-1]))
+        stream = self.decoder.boundary.begin(hidden_states.view(self.source.sentences, -1, hidden_states.shape[-1]))
         for connection, sublayer in self.sublayers:
             stream = connection(stream, sublayer)
         return self.logits(self.decoder.boundary.end(stream)).flatten(0, 1).float()
 
     def select(self, rows: Array) -> None:
         selected = torch.from_numpy(rows)
-        sentences = selected[:: self.beams] // self.beams
-        if len(sentences) < len(self.source.layers[0][0]):
+        sentences = selected[:: self.beams] // (self.target.states.shape[2] // self.source.sentences)
+        if len(sentences) < self.source.sentences:
             self.source.select(sentences)
         self.target.select(selected)
 

@@ -23,9 +23,10 @@ Processor = Callable[[Tensor, Tensor], Tensor]
 
 
 class Decoder(Protocol):
-    """Decodes one token per row and step. Rows are the beams of the first sentence, of the second, and so forth.
+    """Decodes one token per row and step.
 
-    What a search sees of each step is small, and NumPy takes a fraction of PyTorch's time for small arrays.
+    At first each sentence has a row; rows that are selected are the beams of the first sentence, of the second, and so
+    forth. What a search sees of each step is small, and NumPy takes a fraction of PyTorch's time for small arrays.
     """
 
     def step(self, tokens: Array) -> Tensor:
@@ -149,9 +150,10 @@ def beam_search(
     search, closed_hypotheses = search or BeamSearch(prompt, settings), []
     recorded: list[Tensor] = []
     for token in () if settings.prompt_is_read else prompt.numpy().T[:-1]:
-        decoder.step(token.repeat(settings.num_beams))
+        decoder.step(token)
+    beams: Decoder = EqualBeams(decoder, settings.num_beams)
     while True:
-        values, tokens = search.next_tokens(decoder, recorded)
+        values, tokens = search.next_tokens(beams, recorded)
         rows = search.step(values, tokens)
         is_open = search.beams.is_open
         if not is_open.all():
@@ -161,12 +163,31 @@ def beam_search(
                 closed_hypotheses.append(search.hypotheses.take(~is_open))
                 rows = rows[is_open]
                 search.keep(is_open)
-        decoder.select(rows.reshape(-1))
+        beams.select(rows.reshape(-1))
+        beams = decoder
     found = Hypotheses.join([*closed_hypotheses, search.hypotheses])
     best = found.take(found.sentence.argsort()).best(settings.num_return_sequences)
     prompt_length, length = prompt.shape[1], prompt.shape[1] + int(best.lengths.max())
     sequences, origins = torch.from_numpy(best.paths)[:, :, :length].unbind(1)
     return SearchResult(sequences, torch.from_numpy(best.scores), origins[:, prompt_length:], scores=recorded)
+
+
+@dataclass
+class EqualBeams(Decoder):
+    """The first step of a beam search, in which a row of the decoder is all `count` beams of its sentence."""
+
+    decoder: Decoder
+    count: int
+
+    def step(self, tokens: Array) -> Tensor:
+        return self.decoder.step(tokens[:: self.count]).repeat_interleave(self.count, dim=0)
+
+    def best(self, tokens: Array, count: int) -> tuple[Array, Array]:
+        values, ids = self.decoder.best(tokens[:: self.count], count)
+        return values.repeat(self.count, axis=0), ids.repeat(self.count, axis=0)
+
+    def select(self, rows: Array) -> None:
+        self.decoder.select(rows // self.count)
 
 
 def next_tokens(

@@ -6,7 +6,7 @@
 #include "vector.h"
 
 enum { PAIR = 2 * LANES, MOST_PAIRS = 4 * HEAD_PADDING / PAIR };
-enum { AVERAGED = LANES == 8 ? 2 : QUERIES };  // rows whose averages stay in registers
+enum { AVERAGED = LANES == 8 ? 2 : QUERIES };  // rows whose averages stay in registers, or QUERIES pairs of a row
 
 // Of bfloat16 the even values and the odd ones, which are quicker to widen than the two halves.
 typedef struct {
@@ -114,24 +114,26 @@ INLINE v4 softmax(const int queries, float *scores, int length) {
     return sum_of_rows(queries, scores, count);
 }
 
-// Averages of a pair for each row. Keys take turns with two sums: twice as many independent additions.
-INLINE void average_values(const int queries, const Type type, const void *values, int64_t stride,
+// Averages of `pairs` pairs for each row.
+INLINE void average_values(const int queries, const int pairs, const Type type, const void *values, int64_t stride,
                            const Line *line, const Line *next, const float *weights, const int weights_stride,
                            const float *totals, void *output, int64_t output_stride) {
-    const int32_t *entries = line->entries;
-    int length = line->length;
-    Pair sums[QUERIES][2];
-    UNROLLED(i, queries) sums[i][0] = sums[i][1] = (Pair){{0}, {0}};
-    for (int j = 0; j < length; j += 2)
-        UNROLLED(k, 2) {  // the weights of a key after the last one are 0
-            Pair pair = load_pair(values, entries[j + k < length ? j + k : j] * stride, type);
-            fetch(values, next, j + k, stride, 1, type);
-            UNROLLED(i, queries)
-                sums[i][k] = add_scaled(sums[i][k], pair, weights[(j + k) * weights_stride + i]);
+    Pair sums[QUERIES][QUERIES];
+    UNROLLED(i, queries)
+        UNROLLED(p, pairs)
+            sums[i][p] = (Pair){{0}, {0}};
+    for (int j = 0; j < line->length; j++) {
+        int64_t place = line->entries[j] * stride;
+        fetch(values, next, j, stride, pairs, type);
+        UNROLLED(p, pairs) {
+            Pair pair = load_pair(values, place + PAIR * p, type);
+            UNROLLED(i, queries) sums[i][p] = add_scaled(sums[i][p], pair, weights[j * weights_stride + i]);
         }
+    }
     UNROLLED(i, queries) {
-        Pair sum = add_scaled(sums[i][0], sums[i][1], 1);
-        store_pair(output, i * output_stride, type, scaled(sum, length ? 1 / totals[i] : 0));
+        float factor = line->length ? 1 / totals[i] : 0;
+        UNROLLED(p, pairs)
+            store_pair(output, i * output_stride + PAIR * p, type, scaled(sums[i][p], factor));
     }
 }
 
@@ -169,12 +171,14 @@ INLINE void attend(const int queries, const int pairs, const Type type, const At
         float totals[4];
         v4 found = softmax(queries, a->scratch, line.length);
         memcpy(totals, &found, sizeof found);
-        const int averaged = queries < AVERAGED ? queries : AVERAGED;
-        for (int64_t i = 0; i < size; i += PAIR)
+        const int averaged = queries < AVERAGED ? queries : AVERAGED, together = QUERIES / averaged;
+        UNROLLED(p, (pairs + together - 1) / together) {
+            const int first = p * together, some = pairs - first < together ? pairs - first : together;
             for (int q = 0; q < queries; q += averaged)
-                average_values(averaged, type, offset(a->cache, width + head * size + i, type), stride, &line, next,
-                               a->scratch + q, queries, totals + q,
-                               (void *)offset(a->output, place + q * width + i, type), width);
+                average_values(averaged, some, type, offset(a->cache, width + head * size + PAIR * first, type), stride,
+                               &line, next, a->scratch + q, queries, totals + q,
+                               (void *)offset(a->output, place + q * width + PAIR * first, type), width);
+        }
     }
     for (int i = 0; i < queries; i++)  // a linear map reads the padding, too
         for (int64_t j = size * a->heads; j < width; j += PAIR)

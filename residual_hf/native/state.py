@@ -25,13 +25,14 @@ FIRST_STEPS = 64  # for which the cache has room from the start
 
 
 class DecoderState:
-    """What the decoder remembers of a batch; a `model.search.Decoder`. Rows are sentences x beams, sentence-major.
+    """What the decoder remembers of a batch; a `model.search.Decoder`.
 
     Keys and values stay where they were written; `ancestors` names the entries of each row, and `sources` its
     sentence, so that reordering beams and dropping sentences moves indices only.
 
     Args:
         sentences: the sources, or of a decoder alone the tokens that it has read.
+        beams: rows per sentence at most.
         cross_cache: keys and values of the sources, (layers, source tokens, 2 * attention_width), if there are any.
         read: for each layer keys and values of tokens that were read, (tokens, 2 * attention_width); None: of none.
         listed: the only tokens that may follow; None: all may.
@@ -50,17 +51,18 @@ class DecoderState:
         self.decoder, self.stack, config = decoder, decoder.decoder, decoder.config
         self.vocabulary = config.decoder_vocab_size
         self.first_position = first_position(positions_padding(config))
-        self.slots, self.max_length = len(sentences.lengths) * beams, max_length
-        self.sources = np.arange(len(sentences.lengths), dtype=np.int32).repeat(beams)
-        self.ancestors = np.zeros((self.slots, max_length), np.int32)
-        self.lengths = np.zeros(self.slots, np.int32)  # ancestors of each row
+        count = len(sentences.lengths)
+        self.slots, self.max_length = count * beams, max_length
+        self.sources = np.arange(count, dtype=np.int32)
+        self.ancestors = np.zeros((count, max_length), np.int32)
+        self.lengths = np.zeros(count, np.int32)  # ancestors of each row
         self.entries = 0  # of the cache that are in use
         empty = torch.empty(0, 2 * self.stack.attention_width, dtype=decoder.dtype)
         self.self_cache = [empty] * self.stack.layers
         if read is not None:
             self.self_cache, self.entries = read, len(read[0])
-            self.lengths = sentences.lengths.numpy().repeat(beams)
-            self.ancestors[:, : sentences.longest] = sentences.entries.numpy().repeat(beams, axis=0)
+            self.lengths = sentences.lengths.numpy().copy()
+            self.ancestors[:, : sentences.longest] = sentences.entries.numpy()
         self.source = cross_cache, sentences.entries, sentences.lengths
         self.addresses = torch.zeros(self.stack.layers, dtype=torch.int64)
         self._make_room(self.slots * min(max_length, FIRST_STEPS))

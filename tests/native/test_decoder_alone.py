@@ -40,11 +40,12 @@ def error(model, decoder):
     positions = (mask.cumsum(1) - 1).clamp(min=0)  # as in `generate`
     expected = model(ids, attention_mask=mask.long(), position_ids=positions).logits
     state = decoder.read(ids[:, :PROMPT], mask[:, :PROMPT], BEAMS, END)
-    text, worst = torch.arange(len(ids)).repeat_interleave(BEAMS), 0.0
+    text, worst = torch.arange(len(ids)), 0.0
     for column in range(PROMPT - 1, END):
         found, wanted = state.step(ids[text, column].numpy()), expected[text, column]
         worst = max(worst, float((found - wanted).norm() / wanted.norm()))
-        rows = torch.arange(len(text)).view(-1, BEAMS).flip(1)[1 if column == PROMPT else 0 :].flatten()
+        rows = torch.arange(len(text)).repeat_interleave(BEAMS if column == PROMPT - 1 else 1)
+        rows = rows.view(-1, BEAMS).flip(1)[1 if column == PROMPT else 0 :].flatten()
         state.select(rows.numpy())
         text = text[rows]
     return worst
