@@ -29,7 +29,7 @@ ATTEMPT = "lock"
 RESERVE = 32 * 2**20
 """Bytes that must be free on the disk of an output."""
 NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-WRITE_ERROR = re.compile(r"PytorchStreamWriter failed|iostream error|unexpected pos|I/O error|os error \d+")
+WRITE_ERROR = re.compile(r"PytorchStreamWriter failed|iostream error|unexpected pos|os error (5|27|28|122)\b")
 """In messages of libraries in C++ and Rust."""
 
 
@@ -256,7 +256,7 @@ def atomic_folder(folder: Path) -> Iterator[Path]:
 def _attempts(place: Path, name: str) -> list[Path]:
     """The folders in which processes write, or were killed while they wrote, the content of a folder `name`."""
     found = place.glob(f".{glob.escape(name)}.{'[a-z0-9_]' * 8}")  # as `tempfile` names them
-    return [path for path in found if {part.name for part in path.iterdir()} <= {"new", "old", ATTEMPT}]
+    return [path for path in found if path.is_dir() and {p.name for p in path.iterdir()} <= {"new", "old", ATTEMPT}]
 
 
 def _content(folder: Path) -> list[Path]:

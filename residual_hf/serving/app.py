@@ -197,7 +197,7 @@ def create_app(languages: Languages, settings: ServerSettings, documents: Path |
 
     app.include_router(
         file_routes(languages, settings, kept, check_key=check_key, choose=choose, translated=translated),
-        responses=ERRORS,
+        responses=ERRORS | {507: {"model": Error}},
     )
 
     @app.post("/translate", response_model_exclude_none=True, **documented(TranslateBody, languages, settings))
