@@ -38,8 +38,11 @@ SPECIAL = re.compile(
 )
 """Characters that would not be text."""
 AT_START = re.compile(r"\A([-+#>](?=\s)|\d+(?=[.)]\s))")
-KEPT = re.compile(rf"(\[\^[^\]\s]+\]|{PLACEHOLDER.pattern})")
-"""Marks of notes, bare addresses and the placeholders of templates."""
+KEPT = re.compile(
+    r"(\[\^[^\]\s]+\]|\{:? ?(?:[#.][\w-]|[\w-]+=)[^{}]*\}|(?<![\w:]):[a-z][\w+-]*:(?![\w:])|:[+-]1:"
+    rf"|{PLACEHOLDER.pattern})"
+)
+"""Marks of notes, attributes, names of emoji, bare addresses and the placeholders of templates."""
 TASK = re.compile(r"\[[ xX]\]\s+(?=\S)")
 MATH = re.compile(r"\$\$[^$]{1,5000}\$\$|\$(?![\s$])(?:\\.|[^$\\]){1,1000}(?<!\s)\$(?!\d)")
 """As in Pandoc, so that prices are text."""

@@ -136,6 +136,11 @@ first
             "1:00 --> 2:00\n<v A>ONE</v>\n<v B>TWO\xa0X</v>\n",
         ),
         ("b.html", "<p>to {{ name }}, %s</p>", "<p>TO {{ name }}, %s</p>"),
+        (
+            "h.md",
+            '# a {#b .c}\n\n[d](e){:target="_blank" rel="f"} [g]{.h i=1} :a_b: :+1: at 1:20:3 a: b: c {j k}\n',
+            '# A {#b .c}\n\n[D](e){:target="_blank" rel="f"} [G]{.h i=1} :a_b: :+1: AT 1:20:3 A: B: C {J K}\n',
+        ),
         ("e.md", "- {{ n }}, www.a.b[^1] end\n", "- {{ n }}, www.a.b[^1] END\n"),
         (
             "b.srt",  # no empty line between the cues
