@@ -33,6 +33,8 @@ ADMONITION = re.compile(r"^([ \t]*)(?:!!!|\?\?\?\+?|===)[+ \t].*(?=\n\s*\n?\1 {4
 """Of MkDocs, whose text is indented."""
 DEFINITION = re.compile(r"(?<=[^\s])(\r?\n(?:[ \t]*\r?\n)?[ ]{0,3}):(?=[ \t]+\S)")
 """A line below a term, read as the item of a list."""
+NOTE = re.compile(r"^( {0,3})\[\^[^\]\s]+\]:(?=[ \t])", re.MULTILINE)
+"""The begin of a note, whose other paragraphs are indented as those of an item."""
 SPECIAL = re.compile(
     r"\\(?=[!-/:-@\[-`{-~])|`|\*(?=\S)|(?<=\S)\*|(?<!\w)_(?=\S)|(?<=\S)_(?!\w)|<(?=[A-Za-z/!?])|\](?=[(\[])|&(?=#?\w+;)"
 )
@@ -60,7 +62,8 @@ class MarkdownFile(Document):
         self._lines = lines_of(text)
         for kept in (FRONT_MATTER, MATH_LINES):  # blank lines in their place keep the numbers
             text = kept.sub(lambda found: "\n" * found[0].count("\n"), text)
-        for pattern, read in ((DIRECTIVE, r"\1"), (ADMONITION, r"\1-   <!---->"), (DEFINITION, r"\1-")):
+        items = ((pattern, r"\1-") for pattern in (DEFINITION, NOTE))
+        for pattern, read in ((DIRECTIVE, r"\1"), (ADMONITION, r"\1-   <!---->"), *items):
             text = pattern.sub(read, text)
         parser = MarkdownIt("commonmark").enable(["table", "strikethrough"])
         parser.normalizeLink = lambda url: url  # type: ignore[method-assign]  # links stay as they are written

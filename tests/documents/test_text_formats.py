@@ -141,6 +141,11 @@ first
             '# a {#b .c}\n\n[d](e){:target="_blank" rel="f"} [g]{.h i=1} :a_b: :+1: at 1:20:3 a: b: c {j k}\n',
             '# A {#b .c}\n\n[D](e){:target="_blank" rel="f"} [G]{.h i=1} :a_b: :+1: AT 1:20:3 A: B: C {J K}\n',
         ),
+        (
+            "i.md",
+            "a[^1]\n\n[^1]: b\n\n    c\n\n    - d\n\n            code\n[^2]: e\n[^3]: f\n\ng\n",
+            "A[^1]\n\n[^1]: B\n\n    C\n\n    - D\n\n            code\n[^2]: E\n[^3]: F\n\nG\n",
+        ),
         ("e.md", "- {{ n }}, www.a.b[^1] end\n", "- {{ n }}, www.a.b[^1] END\n"),
         (
             "b.srt",  # no empty line between the cues
