@@ -103,7 +103,7 @@ class MarkdownFile(Document):
         written: list[str] = []
         place = (0, 0)
         for (start, end, in_table), block in zip(self._spans, blocks, strict=True):
-            text = write_marks(block, _escaped)
+            text = write_marks(_without_empty(block), _escaped)
             text = text.replace("|", "\\|") if in_table else AT_START.sub(_escaped_start, text, count=1)
             written += [*self._between(place, start), text]
             place = end
@@ -175,6 +175,15 @@ def _target(token: Any, name: str) -> str:
     address, title = str(token.attrs.get(name, "")), token.attrs.get("title")
     address = f"<{address}>" if re.search("[ ()]", address) or not address else address
     return address if title is None else f'{address} "{title.replace(chr(34), chr(92) + chr(34))}"'
+
+
+def _without_empty(block: Block) -> Block:
+    """A block without the emphasis of no words, whose marks would be text."""
+    inner = [
+        each if isinstance(each, str) or each.keep else each._replace(pieces=_without_empty(each.pieces))
+        for each in block
+    ]
+    return [each for each in inner if isinstance(each, str) or any(each.pieces) or each.content[0] != each.content[1]]
 
 
 def _escaped(text: str) -> str:

@@ -165,6 +165,19 @@ def test_only_text_changes(tmp_path, monkeypatch, name, content, expected):
     assert upper_cased(monkeypatch, tmp_path / name).read_bytes().decode() == expected
 
 
+def test_emphasis_without_words_leaves_no_marks(tmp_path):
+    path = tmp_path / "a.md"
+    path.write_text("er **rief** mich **an _jetzt_** [so](b)\n")
+    opened = read_document(path)
+    empty = [each if isinstance(each, str) else each._replace(pieces=[]) for each in opened.blocks[0]]
+    nested = [
+        each if isinstance(each, str) else each._replace(pieces=["", each._replace(pieces=[])]) for each in empty
+    ]
+    for block in (empty, nested):
+        opened.write(path, [block])
+        assert "*" not in path.read_text() and "](b)" in path.read_text()
+
+
 @pytest.mark.parametrize("end", ["\n", "\r\n"], ids=["LF", "CRLF"])
 def test_attributes_of_kramdown_stay(tmp_path, monkeypatch, end):
     text = "text\n{: .note }\n\n* a list\n{:toc}\n\n> quote\n> {: #id }\n\n[TOC]\n".replace("\n", end)
