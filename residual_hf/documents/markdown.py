@@ -33,13 +33,18 @@ ADMONITION = re.compile(r"^([ \t]*)(?:!!!|\?\?\?\+?|===)[+ \t].*(?=\n\s*\n?\1 {4
 """Of MkDocs, whose text is indented."""
 DEFINITION = re.compile(r"(?<=[^\s])(\r?\n(?:[ \t]*\r?\n)?[ ]{0,3}):(?=[ \t]+\S)")
 """A line below a term, read as the item of a list."""
+NOTE = re.compile(r"^( {0,3})\[\^[^\]\s]+\]:(?=[ \t])", re.MULTILINE)
+"""The begin of a note, whose other paragraphs are indented as those of an item."""
 SPECIAL = re.compile(
     r"\\(?=[!-/:-@\[-`{-~])|`|\*(?=\S)|(?<=\S)\*|(?<!\w)_(?=\S)|(?<=\S)_(?!\w)|<(?=[A-Za-z/!?])|\](?=[(\[])|&(?=#?\w+;)"
 )
 """Characters that would not be text."""
 AT_START = re.compile(r"\A([-+#>](?=\s)|\d+(?=[.)]\s))")
-KEPT = re.compile(rf"(\[\^[^\]\s]+\]|{PLACEHOLDER.pattern})")
-"""Marks of notes, bare addresses and the placeholders of templates."""
+KEPT = re.compile(
+    r"(\[\^[^\]\s]+\]|\{:? ?(?:[#.][\w-]|[\w-]+=)[^{}]*\}|(?<![\w:]):[a-z][\w+-]*:(?![\w:])|:[+-]1:"
+    rf"|{PLACEHOLDER.pattern})"
+)
+"""Marks of notes, attributes, names of emoji, bare addresses and the placeholders of templates."""
 TASK = re.compile(r"\[[ xX]\]\s+(?=\S)")
 MATH = re.compile(r"\$\$[^$]{1,5000}\$\$|\$(?![\s$])(?:\\.|[^$\\]){1,1000}(?<!\s)\$(?!\d)")
 """As in Pandoc, so that prices are text."""
@@ -57,7 +62,8 @@ class MarkdownFile(Document):
         self._lines = lines_of(text)
         for kept in (FRONT_MATTER, MATH_LINES):  # blank lines in their place keep the numbers
             text = kept.sub(lambda found: "\n" * found[0].count("\n"), text)
-        for pattern, read in ((DIRECTIVE, r"\1"), (ADMONITION, r"\1-   <!---->"), (DEFINITION, r"\1-")):
+        items = ((pattern, r"\1-") for pattern in (DEFINITION, NOTE))
+        for pattern, read in ((DIRECTIVE, r"\1"), (ADMONITION, r"\1-   <!---->"), *items):
             text = pattern.sub(read, text)
         parser = MarkdownIt("commonmark").enable(["table", "strikethrough"])
         parser.normalizeLink = lambda url: url  # type: ignore[method-assign]  # links stay as they are written
@@ -97,7 +103,7 @@ class MarkdownFile(Document):
         written: list[str] = []
         place = (0, 0)
         for (start, end, in_table), block in zip(self._spans, blocks, strict=True):
-            text = write_marks(block, _escaped)
+            text = write_marks(_without_empty(block), _escaped)
             text = text.replace("|", "\\|") if in_table else AT_START.sub(_escaped_start, text, count=1)
             written += [*self._between(place, start), text]
             place = end
@@ -169,6 +175,15 @@ def _target(token: Any, name: str) -> str:
     address, title = str(token.attrs.get(name, "")), token.attrs.get("title")
     address = f"<{address}>" if re.search("[ ()]", address) or not address else address
     return address if title is None else f'{address} "{title.replace(chr(34), chr(92) + chr(34))}"'
+
+
+def _without_empty(block: Block) -> Block:
+    """A block without the emphasis of no words, whose marks would be text."""
+    inner = [
+        each if isinstance(each, str) or each.keep else each._replace(pieces=_without_empty(each.pieces))
+        for each in block
+    ]
+    return [each for each in inner if isinstance(each, str) or any(each.pieces) or each.content[0] != each.content[1]]
 
 
 def _escaped(text: str) -> str:

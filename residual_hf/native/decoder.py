@@ -167,6 +167,11 @@ class NativeDecoder:
         cross_cache = self.project_sources(sentences.pack(encoder_hidden_states))
         listed = None
         if token_lists is not None:
+            given, wanted, tokens = len(token_lists), len(encoder_hidden_states), len(self.output[0])
+            if given != wanted:
+                raise ValueError(f"token_lists: {given} given for {wanted} sentences")
+            if not all(len(own) and own.min() >= 0 and own.max() < tokens for own in map(np.asarray, token_lists)):
+                raise ValueError(f"token_lists: each must have one id at least, all of them from 0 to {tokens - 1}")
             if self.output_rows is None:
                 self.output_rows = self.packer.rounded(*self.output)
             listed = ListedTokens(token_lists, self.output_rows, self.packer.dtype)

@@ -136,6 +136,16 @@ first
             "1:00 --> 2:00\n<v A>ONE</v>\n<v B>TWO\xa0X</v>\n",
         ),
         ("b.html", "<p>to {{ name }}, %s</p>", "<p>TO {{ name }}, %s</p>"),
+        (
+            "h.md",
+            '# a {#b .c}\n\n[d](e){:target="_blank" rel="f"} [g]{.h i=1} :a_b: :+1: at 1:20:3 a: b: c {j k}\n',
+            '# A {#b .c}\n\n[D](e){:target="_blank" rel="f"} [G]{.h i=1} :a_b: :+1: AT 1:20:3 A: B: C {J K}\n',
+        ),
+        (
+            "i.md",
+            "a[^1]\n\n[^1]: b\n\n    c\n\n    - d\n\n            code\n[^2]: e\n[^3]: f\n\ng\n",
+            "A[^1]\n\n[^1]: B\n\n    C\n\n    - D\n\n            code\n[^2]: E\n[^3]: F\n\nG\n",
+        ),
         ("e.md", "- {{ n }}, www.a.b[^1] end\n", "- {{ n }}, www.a.b[^1] END\n"),
         (
             "b.srt",  # no empty line between the cues
@@ -153,6 +163,19 @@ first
 def test_only_text_changes(tmp_path, monkeypatch, name, content, expected):
     (tmp_path / name).write_bytes(content.encode())
     assert upper_cased(monkeypatch, tmp_path / name).read_bytes().decode() == expected
+
+
+def test_emphasis_without_words_leaves_no_marks(tmp_path):
+    path = tmp_path / "a.md"
+    path.write_text("er **rief** mich **an _jetzt_** [so](b)\n")
+    opened = read_document(path)
+    empty = [each if isinstance(each, str) else each._replace(pieces=[]) for each in opened.blocks[0]]
+    nested = [
+        each if isinstance(each, str) else each._replace(pieces=["", each._replace(pieces=[])]) for each in empty
+    ]
+    for block in (empty, nested):
+        opened.write(path, [block])
+        assert "*" not in path.read_text() and "](b)" in path.read_text()
 
 
 @pytest.mark.parametrize("end", ["\n", "\r\n"], ids=["LF", "CRLF"])

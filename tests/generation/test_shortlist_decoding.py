@@ -114,6 +114,21 @@ def test_what_cannot_keep_to_a_list_is_refused(model, sources):
 
 
 @needs_kernels
+@pytest.mark.parametrize(
+    ("lists", "message"),
+    [
+        ([[2, 7]], "token_lists: 1 given for 2 sentences"),
+        ([[2, 7], []], "one id at least"),
+        ([[2, 7], [2, VOCABULARY]], "from 0 to 1299"),
+        ([[2, 7], [-1, 2]], "from 0 to 1299"),
+    ],
+)
+def test_each_sentence_has_a_list_of_tokens_of_the_model(lists, message, model):
+    with pytest.raises(ValueError, match=message):
+        model.generate(torch.tensor([[5, 2], [6, 2]]), token_lists=[np.array(own, np.int32) for own in lists])
+
+
+@needs_kernels
 def test_translator_reads_the_shortlist_of_a_model_folder(tmp_path, monkeypatch):
     tokenizer = tiny_tokenizer()
     folder = save_checkpoint(tiny_model(tokenizer), tokenizer, tmp_path / "model")
