@@ -81,7 +81,7 @@ def compare_steps(model, decoder, side="right", beams=BEAMS):
         inputs = {"encoder_outputs": (memory[sentence],), "attention_mask": mask[sentence]}
         expected = model(**inputs, decoder_input_ids=history).logits[:, -1]
         actual = state.step(history[:, -1].numpy())
-        assert actual.shape == expected.shape
+        assert actual.shape == expected.shape and expected.isfinite().all() and actual.isfinite().all()
         worst = max(worst, float((actual - expected).norm() / expected.norm()))
         rows = torch.arange(len(sentence)).repeat_interleave(1 if step else beams)
         if step:

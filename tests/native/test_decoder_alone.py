@@ -43,6 +43,7 @@ def error(model, decoder):
     text, worst = torch.arange(len(ids)), 0.0
     for column in range(PROMPT - 1, END):
         found, wanted = state.step(ids[text, column].numpy()), expected[text, column]
+        assert found.isfinite().all() and wanted.isfinite().all()
         worst = max(worst, float((found - wanted).norm() / wanted.norm()))
         rows = torch.arange(len(text)).repeat_interleave(BEAMS if column == PROMPT - 1 else 1)
         rows = rows.view(-1, BEAMS).flip(1)[1 if column == PROMPT else 0 :].flatten()

@@ -54,7 +54,7 @@ def gated(self, stream, sublayer):
 def exponential(self, stream, sublayer):
     (x,) = stream
     a = sublayer(x)
-    return (torch.sub(self.vector, -x, alpha=0.5) + a * torch.exp((0.1 * a * self.vector).sum(-1, keepdim=True)),)
+    return (torch.sub(self.vector, -x, alpha=0.5) + a * torch.exp((0.01 * a * self.vector).sum(-1, keepdim=True)),)
 
 
 def in_both_streams(self, stream, sublayer):
