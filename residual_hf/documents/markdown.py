@@ -62,8 +62,8 @@ class MarkdownFile(Document):
         self._lines = lines_of(text)
         for kept in (FRONT_MATTER, MATH_LINES):  # blank lines in their place keep the numbers
             text = kept.sub(lambda found: "\n" * found[0].count("\n"), text)
-        items = ((pattern, r"\1-") for pattern in (DEFINITION, NOTE))
-        for pattern, read in ((DIRECTIVE, r"\1"), (ADMONITION, r"\1-   <!---->"), *items):
+        readings = ((DIRECTIVE, r"\1"), (ADMONITION, r"\1-   <!---->"), (DEFINITION, r"\1-"), (NOTE, r"\1-"))
+        for pattern, read in readings:
             text = pattern.sub(read, text)
         parser = MarkdownIt("commonmark").enable(["table", "strikethrough"])
         parser.normalizeLink = lambda url: url  # type: ignore[method-assign]  # links stay as they are written

@@ -54,7 +54,8 @@ CONTENT_TYPES = ("application/json", "application/x-www-form-urlencoded", "multi
 
 def integral(value: Any) -> Any:
     """JSON has one type of number, and LibreTranslate reads text too: 2.0 and "2" are integers."""
-    return int(value) if str(value).removesuffix(".0" * isinstance(value, float)).isdecimal() else value
+    is_integral = value.is_integer() if isinstance(value, float) else isinstance(value, str) and value.isdecimal()
+    return int(value) if is_integral else value
 
 
 class RequestBody(BaseModel):
