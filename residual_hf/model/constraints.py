@@ -130,7 +130,7 @@ class ConstrainedSearch(BeamSearch):
 
     def step(self, values: Array, tokens: Array) -> Array:
         rows = super().step(values, tokens)
-        parents = rows - self.sentence * self.settings.num_beams
+        parents = rows % self.settings.num_beams
         newest = self.beams.paths[:, :, 0, -1]
         for number, before in enumerate(self.progress):
             chosen = zip(parents[number].tolist(), newest[number].tolist(), strict=True)
@@ -152,7 +152,8 @@ class ConstrainedSearch(BeamSearch):
         filled = [[(*own, *[NOTHING] * (beams - len(own))) for own in side] for side in sides]
         columns = np.concatenate([np.array(side, dtype=object) for side in filled], axis=1)
         best, parents, chosen = (columns[:, :, field] for field in range(3))
-        return parents.astype(np.int64), chosen.astype(np.int64), best.astype(np.float32)
+        rows = parents.astype(np.int64) + beams * np.arange(len(parents))[:, None]
+        return rows, chosen.astype(np.int64), best.astype(np.float32)
 
     def _allocated(self, sentence: int, totals: Array, ids: Array) -> tuple[list[Candidate], list[Candidate]]:
         """The candidates of a sentence that end and those that go on, best first, at most `num_beams` each."""

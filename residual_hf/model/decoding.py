@@ -21,7 +21,7 @@ from transformers.generation.utils import (
 from transformers.modeling_outputs import BaseModelOutput
 
 from .constraints import ConstrainedSearch, LettersAdded, Phrase, first_progress
-from .fingerprint import submodules
+from .fingerprint import holds, submodules
 from .layers import SAME_ATTENTION, ResidualAttention, ResidualFeedForward
 from .length_limits import has_length_rule, length_limit
 from .prepared_decoder import prepared_decoder
@@ -155,7 +155,10 @@ class FastGenerationMixin(GenerationMixin):
             encoded = {"encoder_outputs": copy.copy(kwargs["encoder_outputs"])}
         own: dict[str, Any] = {"length_limits": length_limits, "token_lists": token_lists, "phrases": phrases}
         own |= {"letters_added": letters_added, "hypothesis_scores": hypothesis_scores}
-        loop = partial(decode, pack=pack, **own)
+
+        def loop(*arguments: Any, **prepared: Any) -> Any:  # Transformers reads its signature, which costs time
+            return decode(*arguments, **prepared, pack=pack, **own)
+
         return super().generate(**{**kwargs, **encoded, **without_cache(generation_config), "custom_generate": loop})
 
     def _own_limits(self, kwargs: dict[str, Any], config: dict[str, Any]) -> Tensor | None:
@@ -195,10 +198,9 @@ class FastGenerationMixin(GenerationMixin):
         """Whether nothing but the classes and weights of the model decides what it computes, on a CPU."""
         return (
             self.device.type == "cpu"
-            and not computes_otherwise(self)
             and self.config._attn_implementation in SAME_ATTENTION
             and not nn.modules.module._has_any_global_hook()  # as in `FlopCounterMode`
-            and not any(module.training or is_changed(module) for module in submodules(self))
+            and holds(self, "computes as defined", lambda: computes_as_defined(self))
         )
 
 
@@ -256,15 +258,18 @@ def wants_cache(arguments: dict[str, Any], request: dict[str, Any]) -> bool:
     return bool(asked and request.get("return_dict_in_generate"))
 
 
-def computes_otherwise(model: FastGenerationMixin) -> bool:
-    """Whether the model has biases of positions, which the search does not compute; or a subclass, an adapter or a
-    module of another class its own `forward`, inputs of a step or loop."""
-    if model.config.position_embedding_type == "relative":
-        return True
+def computes_as_defined(model: FastGenerationMixin) -> bool:
+    """Whether the search computes what the model does: no biases of positions, and no subclass, adapter, hook or
+    module of another class has its own `forward`, inputs of a step or loop."""
     own = next(cls for cls in type(model).__mro__ if FastGenerationMixin in cls.__bases__)
     names = ("forward", "prepare_inputs_for_generation", "_sample", "_beam_search", "_get_logits_processor")
-    replaced = any(getattr(type(model), name) is not getattr(own, name) for name in names)
-    return replaced or "prepare_inputs_for_generation" in vars(model) or has_other_branches(model.get_decoder())
+    return (
+        model.config.position_embedding_type != "relative"
+        and all(getattr(type(model), name) is getattr(own, name) for name in names)
+        and "prepare_inputs_for_generation" not in vars(model)
+        and not has_other_branches(model.get_decoder())
+        and not any(module.training or is_changed(module) for module in submodules(model))
+    )
 
 
 def has_other_branches(stack: Any) -> bool:

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
-from weakref import WeakKeyDictionary, WeakSet
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
@@ -40,19 +40,30 @@ def checksum(tensors: Sequence[Tensor]) -> Hashable:
     return lanes.tobytes()
 
 
-_unchanged: WeakKeyDictionary[nn.Module, WeakSet[Fingerprint]] = WeakKeyDictionary()
+_unchanged: WeakKeyDictionary[nn.Module, set[Hashable]] = WeakKeyDictionary()  # with what was found true of them
 
 
 @contextmanager
 def unchanged(model: nn.Module) -> Iterator[None]:
-    """Context in which nothing changes a model, so that what was prepared from it is compared with it only once."""
+    """Context in which nothing changes a model, so that it is compared only once with what was prepared from it."""
     outer = _unchanged.get(model)
-    _unchanged[model] = WeakSet() if outer is None else outer
+    _unchanged[model] = set() if outer is None else outer
     try:
         yield
     finally:
         if outer is None:
             _unchanged.pop(model, None)
+
+
+def holds(model: nn.Module, fact: Hashable, look: Callable[[], bool]) -> bool:
+    """Whether `look` finds a fact about a model true; in `unchanged`, it need not look again at what was true."""
+    known = _unchanged.get(model)
+    if known is not None and fact in known:
+        return True
+    found = look()
+    if known is not None and found:
+        known.add(fact)
+    return found
 
 
 class Fingerprint:
@@ -71,14 +82,11 @@ class Fingerprint:
 
     def matches(self, model: nn.Module) -> bool:
         """Whether `model`, which the parts belong to, is unchanged."""
-        compared = _unchanged.get(model, ())
-        if self in compared:
-            return True
+        return holds(model, self, self._is_same)
+
+    def _is_same(self) -> bool:
         contents, checked = self._look()
-        same = contents.notes == self.contents.notes and checked == self.checked
-        if same and isinstance(compared, WeakSet):
-            compared.add(self)
-        return same
+        return contents.notes == self.contents.notes and checked == self.checked
 
     def _look(self) -> tuple[Contents, Hashable]:
         contents = Contents(self.parts)

@@ -302,8 +302,8 @@ class BeamSearch:
         paths[:, :, 0] = settings.fill_token_id
         paths[:, :, 0, : self.length] = prompt.numpy()[:, None]
         scores, lengths = np.full((sentences, beams), IMPOSSIBLE, np.float32), np.zeros((sentences, beams), np.int64)
-        self.sentence = np.arange(sentences)[:, None]
-        self.hypotheses = Hypotheses(self.sentence[:, 0], paths, scores, lengths, lengths.astype(bool))
+        self.hypotheses = Hypotheses(np.arange(sentences), paths, scores, lengths, lengths.astype(bool))
+        self.rows_before = np.zeros((sentences, 1), np.int64)  # of finished sentences that have left the batch
         running = scores.copy()
         running[:, 0] = 0.0  # all beams begin alike, so only the first is extended
         is_open, limits = np.ones(sentences, bool), settings.limits.numpy()
@@ -320,7 +320,8 @@ class BeamSearch:
 
     def keep(self, sentences: Array) -> None:
         self.beams, self.hypotheses = self.beams.take(sentences), self.hypotheses.take(sentences)
-        self.sentence = np.arange(len(self.hypotheses.sentence))[:, None]
+        sentence = self.hypotheses.sentence
+        self.rows_before = self.settings.num_beams * (sentence - np.arange(len(sentence)))[:, None]
 
     def step(self, values: Array, tokens: Array) -> Array:
         """Extend the hypotheses by one token, from the best log-probabilities and tokens of each row, (rows, best).
@@ -328,35 +329,34 @@ class BeamSearch:
         Returns the rows that the new beams continue, best first, (sentences, beams).
         """
         beams = self.beams
-        parents, tokens, totals = self._best_continuations(values, tokens)
+        rows, tokens, totals = self._best_continuations(values, tokens)
         self.length += 1
-        ends = is_any_of(tokens, self.settings.eos_token_ids) | (self.length >= beams.limits)[:, None]
-        if ends.any():
-            self._finish(parents, tokens, totals, ends)
-            totals = np.where(ends, totals + IMPOSSIBLE, totals)
-            totals, order = largest(totals, self.settings.num_beams)
-            parents, tokens = parents[self.sentence, order], tokens[self.sentence, order]
-        scores, parents, tokens = (best[:, : self.settings.num_beams] for best in (totals, parents, tokens))
-        is_open = beams.is_open & (self._best_possible(scores[:, 0]) > beams.goal) & (self.length < beams.limits)
-        self.beams = Beams(self._extended(parents, tokens), scores, beams.limits, beams.goal, is_open)
-        return self.sentence * self.settings.num_beams + parents
+        is_last = self.length >= beams.limits
+        ends = is_any_of(tokens, self.settings.eos_token_ids) | is_last[:, None]
+        if np.count_nonzero(ends):  # in a tenth of the time of `any`
+            self._finish(rows, tokens, totals, ends)
+            totals, order = largest(np.where(ends, totals + IMPOSSIBLE, totals), self.settings.num_beams)
+            rows, tokens = rows.take(order), tokens.take(order)
+        scores, rows, tokens = (best[:, : self.settings.num_beams] for best in (totals, rows, tokens))
+        is_open = beams.is_open & (self._best_possible(scores[:, 0]) > beams.goal) & ~is_last
+        self.beams = Beams(self._extended(rows, tokens), scores, beams.limits, beams.goal, is_open)
+        return rows
 
     def _best_continuations(self, values: Array, tokens: Array) -> tuple[Array, Array, Array]:
-        """Beam, token and total score of the best continuations, best first, each (sentences, candidates)."""
-        sentences, per_beam = len(self.sentence), values.shape[1]
-        totals = values.reshape(sentences, -1, per_beam) + self.beams.scores[:, :, None]
-        totals, order = largest(totals.reshape(sentences, -1), self.settings.candidates)
-        return order // per_beam, tokens.reshape(sentences, -1)[self.sentence, order], totals
+        """Row, token and total score of the best continuations, best first, each (sentences, candidates)."""
+        totals = values + self.beams.scores.reshape(-1, 1)
+        totals, places = largest(totals.reshape(len(self.beams.scores), -1), self.settings.candidates)
+        return places // values.shape[1], tokens.take(places), totals
 
-    def _extended(self, parents: Array, tokens: Array) -> Array:
-        """Paths of the continuations of beams `parents` by `tokens`."""
-        paths = np.empty((*parents.shape, 2, self.length), np.int64)
-        paths[..., :-1] = self.beams.paths[self.sentence, parents]
+    def _extended(self, rows: Array, tokens: Array) -> Array:
+        """Paths of the continuations of `rows` by `tokens`."""
+        paths = np.empty((*rows.shape, 2, self.length), np.int64)
+        paths[..., :-1] = self.beams.paths.reshape(-1, 2, self.length - 1).take(rows, axis=0)
         paths[:, :, 0, -1] = tokens
-        paths[:, :, 1, -1] = self.hypotheses.sentence[:, None] * self.settings.num_beams + parents
+        paths[:, :, 1, -1] = rows + self.rows_before
         return paths
 
-    def _finish(self, parents: Array, tokens: Array, totals: Array, ends: Array) -> None:
+    def _finish(self, rows: Array, tokens: Array, totals: Array, ends: Array) -> None:
         """Enter candidates that end, if they are among the best `num_beams`, into the finished hypotheses."""
         found, beams, generated = self.hypotheses, self.settings.num_beams, self.length - self.prompt_length
         enters = ends[:, :beams] & self.beams.is_open[:, None]
@@ -364,11 +364,11 @@ class BeamSearch:
         scores = np.concatenate((found.scores, np.where(enters, scores, IMPOSSIBLE)), axis=1)
         scores, best = largest(scores, beams)
         paths = np.concatenate((found.paths, found.paths), axis=1)
-        paths[:, beams:, :, : self.length] = self._extended(parents[:, :beams], tokens[:, :beams])
+        paths[:, beams:, :, : self.length] = self._extended(rows[:, :beams], tokens[:, :beams])
         lengths = np.concatenate((found.lengths, np.full_like(found.lengths, generated)), axis=1)
         done = np.concatenate((found.done, enters), axis=1)
-        rest = (values[self.sentence, best] for values in (lengths, done))
-        self.hypotheses = found = Hypotheses(found.sentence, paths[self.sentence, best], scores, *rest)
+        chosen = paths.reshape(-1, *paths.shape[2:]).take(best, axis=0)
+        self.hypotheses = found = Hypotheses(found.sentence, chosen, scores, lengths.take(best), done.take(best))
         self.beams.goal = np.where(found.done, scores, IMPOSSIBLE).min(axis=1)
         if self.settings.early_stopping is True:
             self.beams.goal[found.done.all(axis=1)] = np.inf
@@ -382,14 +382,16 @@ class BeamSearch:
 
 
 def largest(values: Array, count: int) -> tuple[Array, Array]:
-    """The `count` largest of each row, in descending order, and their places."""
-    places = (-values).argsort(axis=1, kind="stable")[:, :count]
-    return values[np.arange(len(values))[:, None], places], places
+    """The `count` largest of each row, in descending order, and their places in the flat array, for `take`."""
+    rows, columns = values.shape
+    places = (-values).argsort(axis=1, kind="stable")[:, :count] + np.arange(0, rows * columns, columns)[:, None]
+    return values.take(places), places
 
 
 def is_any_of(tokens: Array, ids: Sequence[int]) -> Array:
     """Which tokens are among `ids`."""
-    return reduce(np.logical_or, [tokens == token for token in ids], np.zeros(tokens.shape, bool))
+    found = [tokens == token for token in ids] or [np.zeros(tokens.shape, bool)]
+    return reduce(np.logical_or, found)
 
 
 def top_k(scores: Tensor, count: int) -> tuple[Tensor, Tensor]:

@@ -222,11 +222,14 @@ def test_a_model_that_its_owner_leaves_unchanged_is_looked_at_once(native_kernel
     looks = []
     look = Fingerprint._look
     monkeypatch.setattr(Fingerprint, "_look", lambda self: looks.append(self) or look(self))
+    modules = []
+    computes = decoding.computes_as_defined
+    monkeypatch.setattr(decoding, "computes_as_defined", lambda model: modules.append(model) or computes(model))
     with unchanged(model):
         for _ in range(3):
             model.generate(sources, max_new_tokens=10)
             with unchanged(model):
                 model.generate(sources, max_new_tokens=10)
-    assert len(looks) == 1
+    assert len(looks) == 1 and len(modules) == 1
     model.lm_head.bias.data[9] = 100.0
     assert not torch.equal(model.generate(sources, max_new_tokens=10), before)
