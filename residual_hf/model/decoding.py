@@ -155,9 +155,12 @@ class FastGenerationMixin(GenerationMixin):
             encoded = {"encoder_outputs": copy.copy(kwargs["encoder_outputs"])}
         own: dict[str, Any] = {"length_limits": length_limits, "token_lists": token_lists, "phrases": phrases}
         own |= {"letters_added": letters_added, "hypothesis_scores": hypothesis_scores}
+        search = partial(decode, pack=pack, **own)
 
-        def loop(*arguments: Any, **prepared: Any) -> Any:  # Transformers reads its signature, which costs time
-            return decode(*arguments, **prepared, pack=pack, **own)
+        def loop(
+            *arguments: Any, **prepared: Any
+        ) -> Any:  # Transformers reads signatures: that of a partial in 0.1 ms
+            return search(*arguments, **prepared)
 
         return super().generate(**{**kwargs, **encoded, **without_cache(generation_config), "custom_generate": loop})
 
