@@ -159,7 +159,7 @@ class FastGenerationMixin(GenerationMixin):
 
         def loop(
             *arguments: Any, **prepared: Any
-        ) -> Any:  # Transformers reads signatures: that of a partial in 0.1 ms
+        ) -> Any:  # whose signature Transformers reads fast
             return search(*arguments, **prepared)
 
         return super().generate(**{**kwargs, **encoded, **without_cache(generation_config), "custom_generate": loop})
