@@ -17,13 +17,11 @@ from residual_hf.base.errors import InputError, requires
 from .audio_folder import AUDIO_FILES
 from .data_settings import TABLES, CorpusSpec
 from .language_names import code_named, names_of
-from .pair_rows import Pair, read_record, record_pair
+from .pair_rows import HEADERS, Pair, read_record, record_pair
 from .text_files import LineReader, open_binary, single_spaced, uncompressed_name
 
 LANGUAGE = re.compile(r"[a-z]{2,3}([_-]\w+)*", re.IGNORECASE)
 IN_NAME = re.compile(r"(?:^|[._-])([a-z]{2,3})[-_]([a-z]{2,3})$")
-HEADERS = ({"source", "src"}, {"target", "tgt"})
-"""Names of columns besides the languages."""
 LARGEST_PO = 64 * 2**20  # bytes; polib reads a file as a whole
 OPEN_TEXT = re.compile(r'^[ \t]*(?:msg[\w\[\]]+[ \t]*)?"(?:[^"\\\r\n]|\\.)*$', re.MULTILINE)
 PO_CHARSET = re.compile(rb"(Content-Type:.+? charset=)([\w:.-]+)")
@@ -190,8 +188,10 @@ def read_po(path: Path) -> Any:
             raise ValueError(f"a text without its end: {open_text[0][:80]}")
         return catalogue
     except (OSError, ValueError, LookupError) as error:  # its own errors, UTF-8, an unknown encoding
-        named = PO_CHARSET.search(path.read_bytes()) if isinstance(error, UnicodeError) else None
+        content = path.read_bytes() if isinstance(error, UnicodeError) else b""
+        named = PO_CHARSET.search(content)
         charset = f"; its charset is {named[2].decode()}" if named else ""
+        charset = "; it looks like UTF-16, which gettext does not read" if b"\0" in content else charset
         raise InputError(f"{path}: cannot be read as a PO file: {error}{charset}") from error
 
 
@@ -231,6 +231,9 @@ def _columns(first: list[str], spec: CorpusSpec) -> tuple[int, int, bool]:
             return *named, True  # type: ignore[return-value]
         if len(names) == 2:
             return 0, 1, False
+        if len(names) == 1:
+            separator = "a tab" if spec.file_format == ".tsv" else "a comma, semicolon, tab or |"
+            raise InputError(f"{spec.file}: its first row {first[0][:80]!r} has no second column after {separator}")
         raise InputError(
             f"{spec.file}: has {len(names)} columns, whose names are not those of the languages; set source_column "
             "and target_column to their numbers or names"
@@ -256,13 +259,15 @@ def _rows(spec: CorpusSpec) -> Iterator[list[str]]:
         yield from _excel(path)
         return
     lines = iter(LineReader(path))
-    if spec.file_format == ".tsv":
-        yield from (line.split("\t") for line in lines)
-        return
     first = next(lines, None)
     if first is None:
         return
-    delimiter = max(",;\t", key=QUOTED.sub("", first).count)
+    if "\r" in first:
+        raise InputError(f"{path}: line 1 has a carriage return; lines must end with a line feed")
+    if spec.file_format == ".tsv":
+        yield from (line.split("\t") for line in chain([first], lines))
+        return
+    delimiter = max(",;\t|", key=QUOTED.sub("", first).count)
     try:
         yield from csv.reader((f"{line}\n" for line in chain([first], lines)), delimiter=delimiter, strict=True)
     except csv.Error as error:

@@ -12,6 +12,8 @@ from .data_settings import CorpusSpec
 from .text_files import one_line
 
 Pair = tuple[str, str]
+HEADERS = ({"source", "src"}, {"target", "tgt"})
+"""Names of columns and keys besides the languages."""
 
 
 def tsv_pair(line: str, spec: CorpusSpec, where: str) -> Pair:
@@ -26,7 +28,7 @@ def tsv_pair(line: str, spec: CorpusSpec, where: str) -> Pair:
 
 
 def json_pair(line: str, spec: CorpusSpec, where: str) -> Pair:
-    return record_pair(read_record(line, where), spec, where)
+    return record_pair(read_record(line, where), spec, where) if line.strip() else ("", "")
 
 
 def read_record(line: str, where: str) -> Any:
@@ -46,8 +48,13 @@ def record_pair(record: Any, spec: CorpusSpec, where: str) -> Pair:
     keys: tuple[object, object] = (spec.source_column, spec.target_column)
     if spec.source_column is None:
         keys = (spec.source_lang, spec.target_lang)
-        if not (isinstance(record, dict) and (keys[0] in record or keys[1] in record)):
-            record, where = _value(record, "translation", where), f"{where}, `translation`"
+        given = record.keys() if isinstance(record, dict) else set()
+        if not given & {*keys}:
+            others = [sorted(names & given) for names in HEADERS]
+            if all(len(found) == 1 for found in others):
+                keys = others[0][0], others[1][0]
+            else:
+                record, where = _value(record, "translation", where), f"{where}, `translation`"
     return _text(record, keys[0], where), _text(record, keys[1], where)
 
 

@@ -58,8 +58,9 @@ def read_bytes(path: Path) -> bytes:
 
 
 def read_text(path: Path) -> str:
-    """A file of text. Raises `InputError` like `decoded` and `read_bytes`."""
-    return decoded(read_bytes(path), str(path))[0]
+    """A file of text, whose lines have line feeds. Raises `InputError` like `decoded` and `read_bytes`."""
+    text = decoded(read_bytes(path), str(path))[0]
+    return text if "\n" in text else text.replace("\r", "\n")
 
 
 def decoded(content: bytes, where: str, named: str = "utf-8") -> tuple[str, str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -49,7 +50,8 @@ TASK = re.compile(r"\[[ xX]\]\s+(?=\S)")
 MATH = re.compile(r"\$\$[^$]{1,5000}\$\$|\$(?![\s$])(?:\\.|[^$\\]){1,1000}(?<!\s)\$(?!\d)")
 """As in Pandoc, so that prices are text."""
 MATH_LINES = re.compile(r"^[ \t>]*\$\$(?:(?!\$\$|\n[ \t>]*\n).)*\$\$[ \t]*$", re.DOTALL | re.MULTILINE)
-
+WIKI_LINK = re.compile(r"!?\[\[([^\[\]|\n]+)(?:\|([^\[\]|\n]+))?\]\]")
+"""Of a page, with a text of its own if there is one; after `!` the page itself is shown."""
 
 Place = tuple[int, int]
 """Line and column."""
@@ -68,7 +70,8 @@ class MarkdownFile(Document):
         parser = MarkdownIt("commonmark").enable(["table", "strikethrough"])
         parser.normalizeLink = lambda url: url  # type: ignore[method-assign]  # links stay as they are written
         parser.validateLink = lambda url: True  # type: ignore[method-assign]
-        parser.inline.ruler.before("escape", "math", _math)
+        for name, pattern in (("math", MATH), ("wiki_link", WIKI_LINK)):
+            parser.inline.ruler.before("escape", name, partial(_token, name, pattern))
         ends = [0] * len(self._lines)  # of what is found in each line
         self._spans: list[tuple[Place, Place, bool]] = []  # start and end of each block, and whether it is in a table
         self.blocks: list[Block] = []
@@ -139,6 +142,12 @@ def _parts(tokens: Sequence[Any], prefixes: Sequence[str]) -> Iterator[str | Mar
             line += len(written) - 1
             lines = zip(prefixes[line - len(written) + 2 : line + 1], written[1:], strict=True)
             yield Mark(written[0] + "".join(f"\n{prefix}{part}" for prefix, part in lines), text=token.content)
+        elif token.type == "wiki_link":
+            page, text = WIKI_LINK.fullmatch(token.content).groups()  # type: ignore[union-attr]
+            if text and token.content[0] != "!":
+                yield from (Mark(f"[[{page}|", START, "a"), text, Mark("]]", END, "a"))
+            else:
+                yield Mark(token.content, text=page)
         elif token.type == "code_inline":
             space = " " * (token.content[:1] == "`" or token.content[-1:] == "`")
             yield Mark(f"{token.markup}{space}{token.content}{space}{token.markup}", text=token.content)
@@ -159,13 +168,13 @@ def _parts(tokens: Sequence[Any], prefixes: Sequence[str]) -> Iterator[str | Mar
             yield Mark(token.markup, START if token.nesting > 0 else END, token.tag)
 
 
-def _math(state: Any, silent: bool) -> bool:
-    """A rule of the parser for formulas in text."""
-    found = MATH.match(state.src, state.pos)
+def _token(name: str, pattern: re.Pattern[str], state: Any, silent: bool) -> bool:
+    """A rule of the parser for what a pattern describes."""
+    found = pattern.match(state.src, state.pos)
     if found is None:
         return False
     if not silent:
-        state.push("math", "", 0).content = found[0]
+        state.push(name, "", 0).content = found[0]
     state.pos = found.end()
     return True
 

@@ -11,6 +11,7 @@ from functools import partial
 from itertools import zip_longest
 from pathlib import Path
 
+from residual_hf.base.errors import InputError
 from residual_hf.generation.markup import Block
 
 from .document import Document, read_text
@@ -21,6 +22,7 @@ SPEAKER = re.compile(r"\s*(<[^>]*>)*\s*[-–—♪]")
 VOICE = re.compile(r"\s*<v[ .]", re.IGNORECASE)
 WORD = re.compile(f"(?:{TAG.pattern}|[^ ])+")
 TIME = re.compile(r"\s*[\d:.,]+\s*-->\s*\d")
+NO_CUES = re.compile(r"\ufeff?(WEBVTT.*)?\s*")
 
 
 class TextFile(Document):
@@ -55,6 +57,8 @@ class Subtitles(Document):
                 several = len(part) > 1 and any((*map(SPEAKER.match, part), *map(VOICE.match, part[1:])))
                 self._parts.append(0 if several else len(part))
                 self.blocks.append(read_marks(marked(("\n" if several else " ").join(part), decode)))
+        if "-->" not in text and not NO_CUES.fullmatch(text):
+            raise InputError(f"{path}: no line has the times of a subtitle, such as 00:01:02,500 --> 00:01:04,000")
 
     def write(self, path: Path, blocks: Sequence[Block]) -> None:
         following = iter(blocks)

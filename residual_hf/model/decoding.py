@@ -81,7 +81,7 @@ class FastGenerationMixin(GenerationMixin):
 
     Greedy and beam search with the arguments and fields of `KNOWN` run in `search.py`. Everything else - streamers,
     processors and stopping criteria of the user, attention outputs, hooks, a replaced `forward`, other devices - runs
-    in Transformers, and so does every request with `generation_config.fast_decoding = False`. Sampling runs there from
+    in Transformers, and so does every request with `fast_decoding=False`. Sampling runs there from
     an encoder-decoder; a decoder alone samples in `search.py`, and its requests go there where it has native kernels.
     """
 
@@ -92,6 +92,7 @@ class FastGenerationMixin(GenerationMixin):
         *,
         length_limits: Tensor | None = None,
         decoding_dtype: str | None = None,
+        fast_decoding: bool | None = None,
         hypothesis_scores: bool = False,
         token_lists: Sequence[Array] | None = None,
         phrases: Sequence[Sequence[Phrase]] | None = None,
@@ -108,6 +109,7 @@ class FastGenerationMixin(GenerationMixin):
             length_limits: maximum number of new tokens of each sentence, (sentences,).
             decoding_dtype: "float32" (the same hypotheses), "bfloat16" or "int8" (faster, nearly the same) in the
                 native kernels; ignored where Transformers' loop runs. Default: `generation_config.decoding_dtype`.
+            fast_decoding: False: Transformers' loop runs. Default: `generation_config.fast_decoding`.
             hypothesis_scores: with `return_dict_in_generate`, beam search gives `sequences_scores` also without
                 `output_scores`, and greedy search `log_probs`; ignored where Transformers' loop runs.
             token_lists: for each sentence the ids of the only tokens that its translation may have, which includes
@@ -136,7 +138,8 @@ class FastGenerationMixin(GenerationMixin):
             if limits is not None:
                 length_limits = limits if length_limits is None else length_limits
                 kwargs["max_new_tokens"] = int(length_limits.max())
-        request = {**vars(self.generation_config), **given(config), **given(kwargs)}
+        fast = {"fast_decoding": fast_decoding}
+        request = {**vars(self.generation_config), **given(config), **given(fast), **given(kwargs)}
         known = is_known(request, KNOWN | SAMPLING if is_alone and samples(request) else KNOWN)
         dtype = decoding_dtype or request.get("decoding_dtype")
         pack = cache(lambda: pack_for_kernels(self, dtype))
@@ -157,9 +160,7 @@ class FastGenerationMixin(GenerationMixin):
         own |= {"letters_added": letters_added, "hypothesis_scores": hypothesis_scores}
         search = partial(decode, pack=pack, **own)
 
-        def loop(
-            *arguments: Any, **prepared: Any
-        ) -> Any:  # whose signature Transformers reads fast
+        def loop(*arguments: Any, **prepared: Any) -> Any:  # whose signature Transformers reads fast
             return search(*arguments, **prepared)
 
         return super().generate(**{**kwargs, **encoded, **without_cache(generation_config), "custom_generate": loop})
@@ -175,7 +176,7 @@ class FastGenerationMixin(GenerationMixin):
             lengths = torch.full(states[0].shape[:1], states[0].shape[1])
         else:
             return None
-        own = {**vars(self.generation_config), **given(config)}
+        own = {**vars(self.generation_config), **given(config), **given(kwargs)}
         rule = position_limit(self.config), own["max_length_a"], own["max_length_b"]
         prompt = kwargs.get("decoder_input_ids")
         given_tokens = 1 if prompt is None else prompt.shape[1]

@@ -177,7 +177,7 @@ def test_bad_tsv(tmp_path, text, columns, message):
     ("second_line", "message"),
     [
         ('{"translation": {"en": "a"', r"is not JSON: .* at character \d+"),
-        ("", r"is not JSON"),
+        ("", r"has an empty source; remove the pair, or set skip_empty"),
         ('{"text": "a", "label": 1}', r"no key `translation`; the keys are 'text', 'label'"),
         ('{"translation": {"en": "a", "fr": "x"}}', r"`translation`: no key `de`; the keys are 'en', 'fr'"),
         ('{"translation": ["a", "x"]}', r"\['a', 'x'\] is not an object with the key `en`"),

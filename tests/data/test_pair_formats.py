@@ -149,6 +149,19 @@ def test_delimiters_in_quotes_are_text(tmp_path):
     assert pairs == [('so, "well", yes', "ja"), ("no", "nein, nein")]
 
 
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("a.csv", "en|de\none|eins\n"),
+        ("a.jsonl", '{"source": "one", "target": "eins"}\n'),
+        ("a.jsonl", '{"tgt": "eins", "src": "one", "id": 1}\n\n'),
+    ],
+)
+def test_other_names_and_delimiters(tmp_path, name, content):
+    spec = CorpusSpec(file=text(tmp_path / name, content), source_lang="en", target_lang="de", skip_empty=True)
+    assert PairReader(spec).take() == [("one", "eins")]
+
+
 def test_columns_are_chosen_by_name_or_number(tmp_path):
     file = table(tmp_path / "a.csv", [("id", "English text", "Deutsch"), *((1, *pair) for pair in PAIRS)])
     with pytest.raises(InputError, match="has 3 columns, whose names are not those of the languages; set "):
@@ -186,6 +199,7 @@ def test_a_header_is_known_by_the_columns_that_are_read(tmp_path):
         ("a.po", PO.replace("Language: de", "Language: fr"), "is from None to fr, must be of en and de"),
         ("a.po", "message one", r"a\.po: cannot be read as a PO file"),
         ("a.po", 'msgid ""\n"Hello\nmsgstr "b"\n', 'a text without its end: "Hello'),
+        ("a.po", PO.encode("utf-16"), "it looks like UTF-16, which gettext does not read"),
         ("a.po", 'msgid "a\0"\nmsgstr "b"\n', "pair 1 has a NUL character"),
         ("a.csv", "", "empty, must have at least one sentence pair"),
         (
@@ -194,6 +208,8 @@ def test_a_header_is_known_by_the_columns_that_are_read(tmp_path):
             "row 2 has 3 columns, but the first row has 2; text with a delimiter must be",
         ),
         ("a.csv", f'"{"x" * 200_000}\n', "not CSV: field larger than field limit"),
+        ("a.csv", "en,de\rone,eins\r", "line 1 has a carriage return; lines must end with a line feed"),
+        ("a.tsv", "one;eins\n", "its first row 'one;eins' has no second column after a tab"),
         ("a.xlsx", "PK", "cannot be read as a zip archive"),
         ("a.parquet", "PAR1", "cannot be read as a parquet file"),
         ("a.jsonl", '{"en": "x"}\n', "line 1: no key `de`|no key `translation`"),
@@ -203,7 +219,7 @@ def test_a_header_is_known_by_the_columns_that_are_read(tmp_path):
 def test_what_cannot_be_read_is_named(tmp_path, monkeypatch, name, content, message):
     monkeypatch.setattr(xml_reader, "MOST_PARTS", 50)
     path = tmp_path / name
-    path.write_bytes(content.encode())
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
     with pytest.raises(InputError, match=message):
         PairReader(CorpusSpec(file=path, source_lang="en", target_lang="de")).take()
 

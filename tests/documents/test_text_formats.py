@@ -152,6 +152,14 @@ first
             "1\n00:00:01,000 --> 00:00:02,000\none\n2\n00:00:02,000 --> 00:00:03,000\ntwo -->\n",
             "1\n00:00:01,000 --> 00:00:02,000\nONE\n2\n00:00:02,000 --> 00:00:03,000\nTWO -->\n",
         ),
+        ("d.srt", "1\r1 --> 2\rone\rtwo\r\r", "1\n1 --> 2\nONE\nTWO\n\n"),
+        ("a.txt", "one\rtwo\r", "ONE\nTWO\n"),
+        ("c.vtt", "WEBVTT - title\n\n", "WEBVTT - title\n\n"),
+        (
+            "j.md",
+            "see [[Page one]], [[Page one#b|the page]] and ![[a.png|300]] or \\[[x]\n",
+            "SEE [[Page one]], [[Page one#b|THE PAGE]] AND ![[a.png|300]] OR [[X]\n",
+        ),
         ("a.vtt", CAPTIONS, CAPTIONS.replace("you", "YOU").replace("me\n", "ME\n")),
         (
             "a.html",
@@ -224,6 +232,8 @@ def test_the_language_of_a_page_is_that_of_its_translation(tmp_path, monkeypatch
         ("a.xhtml", b"<?xml version='1.0' encoding='x-user'?><p>\xff", "names the unknown encoding x-user"),
         ("a.html", b"<meta charset=undefined><p>\xff", "not UNDEFINED at byte 28"),
         ("a.srt", "x" * 200, "has more than 0 MiB"),
+        ("b.srt", "some text\n", "b.srt: no line has the times of a subtitle, such as 00:01:02,500 --> "),
+        ("a.vtt", "WEBVTT\n\nsome text\n", "a.vtt: no line has the times of a subtitle"),
         ("gone.md", None, "no such file: .*gone.md"),
     ],
 )

@@ -199,8 +199,10 @@ def test_hooks_and_a_switch_in_the_generation_config_leave_it_to_transformers(se
     model = ResidualForConditionalGeneration.from_pretrained(tmp_path)
     model.generate(sources, max_new_tokens=4)
     assert served == []
-    model.generation_config.fast_decoding = True
-    model.generate(sources, max_new_tokens=4)
+    model.generate(sources, max_new_tokens=4, fast_decoding=True)
+    assert served == ["greedy_search"]
+    model.generation_config.fast_decoding = None
+    model.generate(sources, max_new_tokens=4, fast_decoding=False)
     assert served == ["greedy_search"]
 
 

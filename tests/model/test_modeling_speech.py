@@ -143,6 +143,7 @@ def test_length_of_the_search_counts_states(inputs):
     assert states.tolist() == [11, 8, 3]
     rows = model.generate(**inputs)
     assert [int(row.ne(1).sum()) - 1 for row in rows] == [7, 6, 3]
+    assert model.generate(**inputs, max_length_a=0.0).shape == (3, 3), "arguments win"
     assert model.generate(inputs["input_features"]).shape == (3, 8)
 
 
