@@ -282,7 +282,12 @@ def load_tokenizer(name: str | Path, where: object, **options: Any) -> Any:
     except BaseException as error:  # the tokenizers library raises nothing narrower, and panics
         if not isinstance(error, Exception) and not is_panic(error):
             raise
-        raise InputError(f"{where}: the tokenizer cannot be loaded: {error}") from error
+        missing = (
+            ", tokenizer.json is missing" if Path(name).is_dir() and not Path(name, "tokenizer.json").exists() else ""
+        )
+        raise InputError(
+            f"{where}: the tokenizer cannot be loaded{missing}: {' '.join(str(error).split())}"
+        ) from error
 
 
 def check_vocabulary(tokenizer: Any, config: ResidualConfig, where: object) -> None:

@@ -10,7 +10,7 @@ import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from ._version import __version__
 from .base.errors import BAD_INPUT, BROKEN_PIPE, FAILED, INTERRUPTED, InputError, is_panic
@@ -79,6 +79,14 @@ class Parser(argparse.ArgumentParser):
             close = suggestion(choice[1], re.findall(r"[\w.+-]+", choice[2]))
             message += f"; {close}" if close else ""
         super().error(message)
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """Refuses unknown options here, where those of the verb are known."""
+        options, unknown = super().parse_known_args(args, namespace)
+        if wrong := [word for word in unknown if word.startswith("-")]:
+            close = suggestion(wrong[0].partition("=")[0], [*self._option_string_actions])
+            self.error(f"unrecognized arguments: {' '.join(unknown)}{f'; {close}' if close else ''}")
+        return options, unknown
 
 
 def build_parser() -> argparse.ArgumentParser:

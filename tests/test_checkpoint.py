@@ -97,7 +97,10 @@ EVERYWHERE = {
         "layer_norm_eps must be above 0 and finite, not inf",
     ),
     "another mode": (set_fields(ln_mode="post_ln"), "unknown: .*boundary.norm"),
-    "future mode": (set_fields(ln_mode="quantum_ln"), r"unknown ln_mode 'quantum_ln'. Known: .*resi_dual"),
+    "future mode": (
+        set_fields(ln_mode="quantum_ln"),
+        r"unknown ln_mode 'quantum_ln'; did you mean 'output_ln'\? Known: .*resi_dual",
+    ),
     "future option": (set_fields(ln_mode_options={"warp": 2}), "warp: unknown field; known: dual_scale"),
     "future field": (set_fields(hyper_drive=9), "config.json: residual_hf .* does not know the fields hyper_drive"),
     "wrong type": (set_fields(dropout="much"), "dropout"),

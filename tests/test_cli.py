@@ -216,6 +216,15 @@ def without(folder, tmp_path, *names):
             lambda f, t: ["translate", without(f, t, "tokenizer.json", "tokenizer_config.json")],
             "no tokenizer (tokenizer.json) in it",
         ),
+        (lambda f, t: ["translate", without(f, t, "tokenizer.json")], "cannot be loaded, tokenizer.json is missing: "),
+        (
+            lambda f, t: ["translate", __file__, str(f)],
+            "is a file, must be a folder or a name on the Hub, before the text",
+        ),
+        (
+            lambda f, t: ["train", "a.yaml", "--set", "training.freeze=*"],
+            "put text with special characters into quotes",
+        ),
         (lambda f, t: ["translate", str(f), "--num-beams", "0"], "num_beams: 0 given"),
         (lambda f, t: ["translate", str(f), "--num-beams", "99999"], "num_beams: 99999 given"),
         (lambda f, t: ["translate", ""], "model: '' given, must be a folder or a name on the Hub"),
@@ -280,9 +289,14 @@ def test_home_is_known_by_its_short_name(model_folder, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "meant"), [(["evalute"], "evaluate"), (["translate", "run", "--long", "trunkate"], "truncate")]
+    ("arguments", "meant"),
+    [
+        (["evalute"], "evaluate"),
+        (["translate", "run", "--long", "trunkate"], "truncate"),
+        (["translate", "run", "text", "--sourc-lang=de"], "--source-lang"),
+    ],
 )
-def test_a_mistyped_verb_or_choice_is_recognized(capsys, arguments, meant):
+def test_a_mistyped_verb_option_or_choice_is_recognized(capsys, arguments, meant):
     with pytest.raises(SystemExit):
         main(arguments)
     assert f"did you mean '{meant}'?" in capsys.readouterr().err

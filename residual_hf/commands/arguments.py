@@ -77,7 +77,7 @@ def parse_overrides(assignments: Sequence[str]) -> dict[str, Any]:
         try:
             overrides[name] = load_yaml(value)
         except InputError as error:
-            raise InputError(f"--set {assignment}: {error}") from error
+            raise InputError(f"--set {assignment}: {error}; put text with special characters into quotes") from error
     return overrides
 
 

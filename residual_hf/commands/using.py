@@ -71,6 +71,8 @@ def run_translate(options: argparse.Namespace) -> int:
     if options.file is not None and options.input is not None:
         raise InputError(f"--input: {options.input} given, must be absent with the file {options.file}")
     source = options.input if options.file is None else options.file
+    if Path(options.model).is_file():
+        raise InputError(f"model: {options.model} is a file, must be a folder or a name on the Hub, before the text")
     translate: Callable[..., None] = translate_file
     if source is not None and source.suffix.lower() in DOCUMENTS:
         if options.devices > 1:

@@ -219,7 +219,8 @@ def encode_training(
             f"data.max_length, training.max_tokens: no training pair has at most {longest} tokens on both sides"
         )
     if dropped := len(encoded) - len(kept):
-        logger.info("dropped %d of %d training pairs, longer than %d tokens", dropped, len(encoded), longest)
+        level = logging.WARNING if dropped > len(kept) else logging.INFO
+        logger.log(level, "dropped %d of %d training pairs, longer than %d tokens", dropped, len(encoded), longest)
     return kept
 
 

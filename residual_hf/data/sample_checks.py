@@ -138,7 +138,7 @@ def correlation(sources: np.ndarray, targets: np.ndarray, by: int = 0) -> float:
 
 def marked(sample: ParallelCorpus, kind: str) -> Iterator[str]:
     """Which marks of processing too many lines have."""
-    advice = "; if Moses tokenized it, set pretokenized to moses" if kind == "moses" else ""
+    advice = "; if Moses tokenized it, set pretokenized to moses, else replace the marks" if kind == "moses" else ""
     sides = {"source": sample.sources, "target": sample.targets}
     for name, mark in MARKS[kind].items():
         counts = {side: sum(map(bool, map(mark.search, lines))) for side, lines in sides.items()}

@@ -154,7 +154,8 @@ def prepare_speech(
                 raise InputError(f"data.{name}: {given}, must have at most {limit} and {positions}")
             if long.any():
                 counts = long.sum(), len(long), limit, positions
-                logger.info("dropped %d of %d training recordings, longer than %d frames or %d tokens", *counts)
+                level = logging.WARNING if 2 * counts[0] > len(long) else logging.INFO
+                logger.log(level, "dropped %d of %d training recordings, longer than %d frames or %d tokens", *counts)
             encoded[name] = corpus.select(np.flatnonzero(~long))
     warn_about_unknown_tokens(encoded, tokenizer)
     longest = np.maximum(encoded["train"].source_lengths, encoded["train"].target_lengths)

@@ -16,7 +16,7 @@ import difflib
 import math
 import operator
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import MISSING, Field, dataclass, field, fields, is_dataclass
+from dataclasses import MISSING, Field, asdict, dataclass, field, fields, is_dataclass
 from datetime import date
 from functools import cache
 from numbers import Integral, Real
@@ -185,7 +185,14 @@ def refusal(name: str, value: Any, allowed: str) -> str:
     if isinstance(value, (bool, date)):
         shown = str(value).lower()
     else:
-        shown = shortened(repr(str(value) if isinstance(value, Path) else value))
+        plain: Any = (
+            asdict(value)
+            if is_dataclass(value) and not isinstance(value, type)
+            else list(value)
+            if isinstance(value, tuple)
+            else value
+        )
+        shown = shortened(repr(str(value) if isinstance(value, Path) else plain))
     return f"{name}: {shown} given, must be {allowed}"
 
 
@@ -210,7 +217,7 @@ def unknown_choice(what: str, name: Any, known: Iterable[str]) -> str:
     """The message for a name that is not among those known, with all of them."""
     known = sorted(known)
     close = suggestion(name, known)
-    return f"unknown {what} {name!r}. Known: {', '.join(known)}{f'; {close}' if close else '.'}"
+    return f"unknown {what} {name!r}{f'; {close}' if close else '.'} Known: {', '.join(known)}"
 
 
 def shortened(text: str, length: int = 100) -> str:

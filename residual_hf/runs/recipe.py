@@ -6,6 +6,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -27,6 +28,8 @@ from residual_hf.model.configuration_residual import ResidualConfig
 from residual_hf.model.options import check_fields, from_mapping, option, refusal, shortened, unknown_name
 from residual_hf.training.training_settings import TrainingSettings
 
+WRONG_TYPE = re.compile(r"Field '(\w+)' with value (.*) doesn't match any type in \((.*?)\)", re.DOTALL)
+"""What huggingface_hub says of a value that is of none of the types of a field."""
 TASKS = ("translation", "summarization", "language_modeling", "speech_recognition")
 
 ELSEWHERE = {
@@ -284,7 +287,11 @@ def checked_config(make: Callable[..., ResidualConfig], fields: Mapping[str, Any
     try:
         return make(**fields)
     except (StrictDataclassError, ValueError, TypeError) as error:
-        raise InputError(f"model: {shortened(str(error.__cause__ or error), 1000)}") from error
+        message = str(error.__cause__ or error)
+        if wrong_type := WRONG_TYPE.match(message):
+            allowed = " or ".join(re.findall(r"'(\w+)'", wrong_type[3])).replace("NoneType", "null")
+            message = f"{wrong_type[1]}: {wrong_type[2]} given, must be {allowed.replace('str', 'text')}"
+        raise InputError(f"model: {shortened(message, 1000)}") from error
 
 
 def check_memory(config: ResidualConfig) -> None:

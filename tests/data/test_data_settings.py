@@ -83,7 +83,7 @@ BAD_SETTINGS = [
         "character_coverage: 0.9 given, must be 1 for",
     ),
     (TokenizerSettings, {"character_coverage": 0}, "character_coverage: 0 given, must be a number > 0 and <= 1"),
-    (DataSettings, {"train": []}, "train: () given, must be a corpus or a list of corpora"),
+    (DataSettings, {"train": []}, "train: [] given, must be a corpus or a list of corpora"),
     (DataSettings, {"train": [WEIGHTED, FILES]}, "train[1].weight: missing, must be given for all"),
     (DataSettings, {"test": {**FILES, "tag": "<BT>"}}, "test[0].tag: '<BT>' given, must be null outside of train"),
     (DataSettings, {"valid": {**FILES, "weight": 2}}, "valid[0].weight: 2.0 given, must be null outside of train"),

@@ -268,7 +268,7 @@ def test_schedules_resume():
         ),
         (
             lambda: settings(betas=(0.9, 1.0)),
-            r"betas: \(0.9, 1.0\) given, must be a list of 2, each a number >= 0 and < 1",
+            r"betas: \[0.9, 1.0\] given, must be a list of 2, each a number >= 0 and < 1",
         ),
         (lambda: settings(lr=-1), "lr: -1 given, must be a number > 0"),
         (lambda: settings(warmup_init_lr=1.0), r"warmup_init_lr: 1.0 given, must be <= lr \(0.005\)"),
@@ -280,9 +280,17 @@ def test_schedules_resume():
             lambda: settings(schedule="cosine", schedule_options={"cycles": 2}),
             "schedule_options: {'cycles': 2} given, must be arguments of schedule 'cosine' .*'cycles'",
         ),
+        (
+            lambda: settings(schedule="polynomial", schedule_options={"power": float("nan")}),
+            "schedule_options: {'power': nan} given, must be without numbers that are negative or not finite",
+        ),
+        (
+            lambda: settings(schedule="cosine_with_min_lr", schedule_options={"min_lr": 5}),
+            "schedule_options: {'min_lr': 5} given, .*a min_lr of at most lr",
+        ),
         (lambda: settings(schedule="warmup_stable_decay"), "schedule_options: {} given, .*num_decay_steps"),
         (lambda: FairseqAdam([nn.Parameter(torch.zeros(1))], lr=0.0), "lr: 0.0 given"),
-        (lambda: FairseqAdam([nn.Parameter(torch.zeros(1))], betas=(0.9, 1.0)), r"betas: \(0.9, 1.0\) given"),
+        (lambda: FairseqAdam([nn.Parameter(torch.zeros(1))], betas=(0.9, 1.0)), r"betas: \[0.9, 1.0\] given"),
         (lambda: FairseqAdam([nn.Parameter(torch.zeros(1))], eps=-1.0), "eps: -1.0 given"),
         (lambda: build_optimizer(Model().requires_grad_(False), settings()), "model: no parameter requires"),
         (lambda: build_optimizer(Model().bfloat16(), settings()), "type torch.bfloat16"),
