@@ -282,12 +282,9 @@ def load_tokenizer(name: str | Path, where: object, **options: Any) -> Any:
     except BaseException as error:  # the tokenizers library raises nothing narrower, and panics
         if not isinstance(error, Exception) and not is_panic(error):
             raise
-        missing = (
-            ", tokenizer.json is missing" if Path(name).is_dir() and not Path(name, "tokenizer.json").exists() else ""
-        )
-        raise InputError(
-            f"{where}: the tokenizer cannot be loaded{missing}: {' '.join(str(error).split())}"
-        ) from error
+        is_missing = Path(name).is_dir() and not Path(name, "tokenizer.json").exists()
+        reason = "tokenizer.json is missing: " * is_missing + " ".join(str(error).split())
+        raise InputError(f"{where}: the tokenizer cannot be loaded: {reason}") from error
 
 
 def check_vocabulary(tokenizer: Any, config: ResidualConfig, where: object) -> None:

@@ -216,7 +216,7 @@ def without(folder, tmp_path, *names):
             lambda f, t: ["translate", without(f, t, "tokenizer.json", "tokenizer_config.json")],
             "no tokenizer (tokenizer.json) in it",
         ),
-        (lambda f, t: ["translate", without(f, t, "tokenizer.json")], "cannot be loaded, tokenizer.json is missing: "),
+        (lambda f, t: ["translate", without(f, t, "tokenizer.json")], "cannot be loaded: tokenizer.json is missing: "),
         (
             lambda f, t: ["translate", __file__, str(f)],
             "is a file, must be a folder or a name on the Hub, before the text",

@@ -258,18 +258,19 @@ def _rows(spec: CorpusSpec) -> Iterator[list[str]]:
     if spec.file_format == ".xlsx":
         yield from _excel(path)
         return
-    lines = iter(LineReader(path))
-    first = next(lines, None)
-    if first is None:
+    following = iter(LineReader(path))
+    start = list(islice(following, 2))
+    if not start:
         return
-    if "\r" in first:
-        raise InputError(f"{path}: line 1 has a carriage return; lines must end with a line feed")
+    if len(start) == 1 and "\r" in start[0]:
+        raise InputError(f"{path}: its lines end with carriage returns, must end with line feeds")
+    lines = chain(start, following)
     if spec.file_format == ".tsv":
-        yield from (line.split("\t") for line in chain([first], lines))
+        yield from (line.split("\t") for line in lines)
         return
-    delimiter = max(",;\t|", key=QUOTED.sub("", first).count)
+    delimiter = max(",;\t|", key=QUOTED.sub("", start[0]).count)
     try:
-        yield from csv.reader((f"{line}\n" for line in chain([first], lines)), delimiter=delimiter, strict=True)
+        yield from csv.reader((f"{line}\n" for line in lines), delimiter=delimiter, strict=True)
     except csv.Error as error:
         raise InputError(f"{path}: not CSV: {error}") from error
 

@@ -182,18 +182,17 @@ def refusal(name: str, value: Any, allowed: str) -> str:
     """The message for a value that is not allowed."""
     if value is None:
         return f"{name}: missing, must be {allowed}"
-    if isinstance(value, (bool, date)):
-        shown = str(value).lower()
-    else:
-        plain: Any = (
-            asdict(value)
-            if is_dataclass(value) and not isinstance(value, type)
-            else list(value)
-            if isinstance(value, tuple)
-            else value
-        )
-        shown = shortened(repr(str(value) if isinstance(value, Path) else plain))
+    shown = str(value).lower() if isinstance(value, (bool, date)) else shortened(repr(_as_written(value)))
     return f"{name}: {shown} given, must be {allowed}"
+
+
+def _as_written(value: Any) -> Any:
+    """A value as a recipe has it."""
+    if isinstance(value, Path):
+        return str(value)
+    if isinstance(value, tuple):
+        return list(value)
+    return asdict(value) if is_dataclass(value) and not isinstance(value, type) else value
 
 
 def unknown_name(name: Any, known: Iterable[str], elsewhere: Mapping[str, str] = MappingProxyType({})) -> str:

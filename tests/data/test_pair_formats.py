@@ -208,7 +208,7 @@ def test_a_header_is_known_by_the_columns_that_are_read(tmp_path):
             "row 2 has 3 columns, but the first row has 2; text with a delimiter must be",
         ),
         ("a.csv", f'"{"x" * 200_000}\n', "not CSV: field larger than field limit"),
-        ("a.csv", "en,de\rone,eins\r", "line 1 has a carriage return; lines must end with a line feed"),
+        ("a.csv", "en,de\rone,eins\r", "its lines end with carriage returns, must end with line feeds"),
         ("a.tsv", "one;eins\n", "its first row 'one;eins' has no second column after a tab"),
         ("a.xlsx", "PK", "cannot be read as a zip archive"),
         ("a.parquet", "PAR1", "cannot be read as a parquet file"),

@@ -59,6 +59,14 @@ def test_the_splits_become_ids_and_the_tokenizer_is_saved(tmp_path, corpora):
     assert again.tokenizer.get_vocab() == data.tokenizer.get_vocab()
 
 
+def test_a_warning_if_most_pairs_are_too_long(tmp_path, corpora, caplog):
+    with caplog.at_level("INFO"):
+        prepared(tmp_path / "some", corpora, max_length=9)
+        prepared(tmp_path / "most", corpora, max_length=7)
+    levels = [record.levelname for record in caplog.records if "training pairs, longer than" in record.getMessage()]
+    assert levels == ["INFO", "WARNING"]
+
+
 def test_corpora_of_the_same_name_are_reported_apart(tmp_path, corpora):
     twice = {**corpora, "train": [{**corpora["train"], "limit": limit} for limit in (20, 40)]}
     prepared(tmp_path, twice, cleaning={"max_words": 9})
