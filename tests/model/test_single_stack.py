@@ -42,9 +42,10 @@ def test_every_mode_trains_saves_reloads_and_decodes_with_a_cache(mode, tmp_path
         full = loaded(ids, attention_mask=mask).logits
         assert torch.equal(full, model(ids, attention_mask=mask).logits)
         real = mask.bool()
-        assert torch.allclose(logits_by_steps(loaded, ids, mask)[real], full[real], rtol=1e-5, atol=1e-5)
+        rounding = max(1e-5, 1e-6 * float(full.abs().max()))  # of logits that no norm bounds, as those of xskip
+        assert torch.allclose(logits_by_steps(loaded, ids, mask)[real], full[real], rtol=1e-5, atol=rounding)
         without_padding = loaded(ids[:1, 3:]).logits
-        assert torch.allclose(full[:1, 3:], without_padding, rtol=1e-5, atol=1e-5)
+        assert torch.allclose(full[:1, 3:], without_padding, rtol=1e-5, atol=rounding)
     options = {"attention_mask": mask, "max_new_tokens": 4, "eos_token_id": None, "do_sample": False}
     greedy = loaded.generate(ids, **options)
     assert torch.equal(greedy, loaded.generate(ids, use_cache=False, **options))
