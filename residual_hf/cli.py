@@ -72,20 +72,21 @@ def run_verb(options: argparse.Namespace) -> int:
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser whose message for an unknown verb or choice has the closest known one."""
+    """A parser whose message for an unknown verb, option or choice has the closest known one."""
 
     def error(self, message: str) -> NoReturn:
-        if choice := re.search(r"invalid choice: '(.*)' \(choose from (.*)\)$", message):
-            close = suggestion(choice[1], re.findall(r"[\w.+-]+", choice[2]))
+        choice = re.search(r"invalid choice: '(.*)' \(choose from (.*)\)$", message)
+        known = re.findall(r"[\w.+-]+", choice[2]) if choice else [*self._option_string_actions]
+        if found := choice or re.match(r"unrecognized arguments: (?:.* )?(-[^ =]*)", message):
+            close = suggestion(found[1], known)
             message += f"; {close}" if close else ""
         super().error(message)
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         """Refuses unknown options here, where those of the verb are known."""
         options, unknown = super().parse_known_args(args, namespace)
-        if wrong := [word for word in unknown if word.startswith("-")]:
-            close = suggestion(wrong[0].partition("=")[0], [*self._option_string_actions])
-            self.error(f"unrecognized arguments: {' '.join(unknown)}{f'; {close}' if close else ''}")
+        if any(word.startswith("-") for word in unknown):
+            self.error(f"unrecognized arguments: {' '.join(unknown)}")
         return options, unknown
 
 

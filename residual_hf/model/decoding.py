@@ -138,8 +138,8 @@ class FastGenerationMixin(GenerationMixin):
             if limits is not None:
                 length_limits = limits if length_limits is None else length_limits
                 kwargs["max_new_tokens"] = int(length_limits.max())
-        fast = {"fast_decoding": fast_decoding}
-        request = {**vars(self.generation_config), **given(config), **given(fast), **given(kwargs)}
+        asked = given({**kwargs, "fast_decoding": fast_decoding})
+        request = {**vars(self.generation_config), **given(config), **asked}
         known = is_known(request, KNOWN | SAMPLING if is_alone and samples(request) else KNOWN)
         dtype = decoding_dtype or request.get("decoding_dtype")
         pack = cache(lambda: pack_for_kernels(self, dtype))

@@ -25,7 +25,7 @@ from residual_hf.evaluation.metrics import EvaluationSettings
 from residual_hf.evaluation.sentence_metrics import ERROR_RATES, ROUGE
 from residual_hf.generation.generation_settings import DecodingSettings
 from residual_hf.model.configuration_residual import ResidualConfig
-from residual_hf.model.options import check_fields, from_mapping, option, refusal, shortened, unknown_name
+from residual_hf.model.options import TYPE_NAMES, check_fields, from_mapping, option, refusal, shortened, unknown_name
 from residual_hf.training.training_settings import TrainingSettings
 
 WRONG_TYPE = re.compile(r"Field '(\w+)' with value (.*) doesn't match any type in \((.*?)\)", re.DOTALL)
@@ -289,8 +289,9 @@ def checked_config(make: Callable[..., ResidualConfig], fields: Mapping[str, Any
     except (StrictDataclassError, ValueError, TypeError) as error:
         message = str(error.__cause__ or error)
         if wrong_type := WRONG_TYPE.match(message):
-            allowed = " or ".join(re.findall(r"'(\w+)'", wrong_type[3])).replace("NoneType", "null")
-            message = f"{wrong_type[1]}: {wrong_type[2]} given, must be {allowed.replace('str', 'text')}"
+            words = {kind.__name__: name for kind, name in TYPE_NAMES.items()}
+            allowed = " or ".join(words.get(kind, kind) for kind in re.findall(r"'(\w+)'", wrong_type[3]))
+            message = f"{wrong_type[1]}: {wrong_type[2]} given, must be {allowed}"
         raise InputError(f"model: {shortened(message, 1000)}") from error
 
 
