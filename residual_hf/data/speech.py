@@ -94,7 +94,7 @@ def features_file(found: Sequence[Recording], bins: int, folder: Path, name: str
 
 
 def compute_features(found: Sequence[Recording], bins: int, path: Path) -> None:
-    """Write the features of recordings, (frames, bins) each, to `path`, and their lengths beside it, in `.npy`."""
+    """Write features, (frames, bins) per recording, to `path`, and their lengths to a `.npy` file next to it."""
     logger.info("computing features: %d recordings, %s", len(found), path.name)
     lengths = []
     with atomic_file(path) as temporary, open(temporary, "wb") as file:
