@@ -6,6 +6,7 @@ import signal
 import sys
 
 os.environ["TQDM_DISABLE"] = "1"  # before tqdm is imported; as the command line does where no terminal shows bars
+os.environ["HF_HUB_OFFLINE"] = "1"  # before huggingface_hub is imported: it tries a host that does not answer for long
 os.environ["OMP_NUM_THREADS"] = "1"  # before torch is imported: the tensors are tiny, and tests run side by side
 
 import pytest
