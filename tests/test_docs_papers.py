@@ -122,7 +122,9 @@ def test_pytest_commands_of_a_paper_select_tests(paper, request):
     collected = [item.nodeid.lower() for item in request.session.items]
     for item in paper["items"]:
         for words in map(shlex.split, PAGE["command_lines"](item)):
-            own = [[node for node in collected if node.startswith(word)] for word in words if word.startswith("tests/")]
+            own = [
+                [node for node in collected if node.startswith(word)] for word in words if word.startswith("tests/")
+            ]
             names = " ".join(option(words, "-k")).split(" or ")
             if words[0] == "pytest" and all(own):
                 assert any(name in node for nodes in own for node in nodes for name in names), words

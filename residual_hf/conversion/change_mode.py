@@ -115,10 +115,10 @@ def check_options(mode: Mode, wanted: Mapping[str, Any]) -> None:
     needed = vars(mode.Options()) if base_of(mode) == mode.name else mode.starting_options
     wrong = {name: value for name, value in needed.items() if wanted[name] != value}
     if wrong:
-        given = ", ".join(f"{name}={wanted[name]!r}" for name in wrong)
+        present = ", ".join(f"{name}={wanted[name]!r}" for name in wrong)
         allowed = ", ".join(f"{name}={value!r}" for name, value in wrong.items())
         raise InputError(
-            f"options: {given} given, but ln_mode {mode.name!r} ({mode.equation}) keeps the logits only with {allowed}"
+            f"options: ln_mode {mode.name!r} ({mode.equation}) keeps the logits with {allowed}, not with {present}"
         )
 
 

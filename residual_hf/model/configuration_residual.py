@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from huggingface_hub.dataclasses import strict
 from transformers import PreTrainedConfig
+from transformers.utils import logging
 
 from .branch_warmup import BranchWarmupSettings
 from .catalogue import ResiDual
@@ -24,6 +25,8 @@ from .norms import TEXT_NORM_TYPES
 from .options import BOUNDS, from_mapping, option, unknown_choice, unknown_name
 from .presets import PRESETS
 from .self_contained import write_model_code
+
+logger = logging.get_logger(__name__)
 
 if TYPE_CHECKING:
     Required = Any  # `validate_residual` and `__post_init__` leave no None
@@ -143,7 +146,7 @@ class ResidualConfig(PreTrainedConfig):
     init_style: str | None = option(None, choices=(None, *INIT_STYLES))
     encoder_init_style: str | None = option(None, choices=(None, *INIT_STYLES))
     decoder_init_style: str | None = option(None, choices=(None, *INIT_STYLES))
-    layer_norm_eps: float = option(1e-5, above=0, below=math.inf)
+    layer_norm_eps: float | int = option(1e-5, above=0, below=math.inf)
     activation_function: str = "relu"
     dropout: float | int = option(0.1, minimum=0, below=1, may_change=True)
     attention_dropout: float | int = option(0.0, minimum=0, below=1, may_change=True)
@@ -205,6 +208,16 @@ class ResidualConfig(PreTrainedConfig):
                 self._record_defaults("init_style")
             self._refuse_misspelled(kwargs)
         super().__post_init__(**kwargs)
+
+    @classmethod
+    def from_dict(cls, config_dict: dict[str, Any], **kwargs: Any) -> Any:
+        """As `PreTrainedConfig.from_dict`; warns where an argument gives a saved model another mode."""
+        for name in [name for name in kwargs if name.endswith("ln_mode") and kwargs[name] != config_dict.get(name)]:
+            logger.warning(
+                f"{name}: {kwargs[name]!r} given, but the saved config has {config_dict.get(name)!r}: trained weights "
+                "give other outputs with another mode; `residual_hf.conversion.change_ln_mode` keeps them"
+            )
+        return super().from_dict(config_dict, **kwargs)
 
     def _refuse_misspelled(self, names: Iterable[str]) -> None:
         """Refuse misspelled fields and options of the modes, which Transformers would keep unused."""

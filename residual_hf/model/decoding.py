@@ -121,13 +121,10 @@ class FastGenerationMixin(GenerationMixin):
         """
         kwargs = {"inputs": inputs, "generation_config": generation_config, **kwargs}
         tokens, is_alone = kwargs.get(self.main_input_name, inputs), not self.config.is_encoder_decoder
-        if (
-            not is_alone
-            and tokens is not None
-            and kwargs.get("attention_mask") is None
-            and kwargs.get("encoder_outputs") is None
-        ):
-            kwargs["attention_mask"] = self.get_encoder().inputs_mask(tokens)
+        if not is_alone and tokens is not None and kwargs.get("encoder_outputs") is None:
+            check_source(self.main_input_name, tokens, kwargs.get("attention_mask"))
+            if kwargs.get("attention_mask") is None:
+                kwargs["attention_mask"] = self.get_encoder().inputs_mask(tokens)
         if isinstance(kwargs.get("encoder_outputs"), (tuple, list)):
             kwargs["encoder_outputs"] = BaseModelOutput(*kwargs["encoder_outputs"])
         if length_limits is not None and (length_limits < 1).any():
@@ -140,13 +137,16 @@ class FastGenerationMixin(GenerationMixin):
                 kwargs["max_new_tokens"] = int(length_limits.max())
         asked = given({**kwargs, "fast_decoding": fast_decoding})
         request = {**vars(self.generation_config), **given(config), **asked}
+        beams = request.get("num_beams")
+        if beams is not None and beams < 1:
+            raise ValueError(f"num_beams: {beams} given, must be at least 1")
         known = is_known(request, KNOWN | SAMPLING if is_alone and samples(request) else KNOWN)
         dtype = decoding_dtype or request.get("decoding_dtype")
         pack = cache(lambda: pack_for_kernels(self, dtype))
         is_ours = known and not wants_cache(kwargs, request) and self._computes_as_defined()
         if token_lists is not None and (is_alone or not is_ours or pack() is None):
             raise ValueError(NO_LISTS)
-        if phrases is not None and (is_alone or not is_ours or request.get("num_beams") in (None, 1)):
+        if phrases is not None and (is_alone or not is_ours or beams in (None, 1)):
             raise ValueError(NO_PHRASES)
         if not is_ours or (is_alone and (not self._is_prompt(tokens, kwargs.get("attention_mask")) or pack() is None)):
             if length_limits is not None and len(length_limits) > 1:
@@ -220,6 +220,18 @@ class OwnLength(StoppingCriteria):
         self.prompt = length - 1 if self.prompt is None else self.prompt
         limits = self.limits.to(input_ids.device).repeat_interleave(len(input_ids) // len(self.limits))
         return length - self.prompt >= limits
+
+
+def check_source(name: str, source: Tensor, mask: Tensor | None) -> None:
+    """Raises `ValueError` for a source that is not (sentences, tokens) or (recordings, frames, features), is empty or
+    has another shape than its mask."""
+    axes = ("sentences", "tokens") if name == "input_ids" else ("recordings", "frames", "features")
+    if source.ndim != len(axes) or not source.numel():
+        raise ValueError(f"{name}: shape {tuple(source.shape)} given, must be ({', '.join(axes)}), none of them 0")
+    if name == "input_ids" and source.is_floating_point():
+        raise ValueError(f"{name}: {source.dtype} given, must be integers")
+    if mask is not None and mask.shape != source.shape[:2]:
+        raise ValueError(f"attention_mask: shape {tuple(mask.shape)} given, but {name} has {tuple(source.shape)}")
 
 
 def given(values: Mapping[str, Any]) -> dict[str, Any]:

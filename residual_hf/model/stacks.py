@@ -13,12 +13,13 @@ from transformers import initialization as init
 from transformers.cache_utils import Cache, DynamicCache, EncoderDecoderCache
 from transformers.masking_utils import create_bidirectional_mask, create_causal_mask
 from transformers.modeling_outputs import BaseModelOutput, BaseModelOutputWithPastAndCrossAttentions
-from transformers.utils import TransformersKwargs
+from transformers.utils import TransformersKwargs, logging
 from transformers.utils.generic import merge_with_config_defaults
 from transformers.utils.output_capturing import OutputRecorder, capture_outputs
 from typing_extensions import Unpack
 
 from .adaptive import AdaptiveEmbedding
+from .branch_warmup import branch_warmups
 from .caches import CACHE, accepts_cache, self_attention_cache
 from .checksums import of_model, refuse_damage
 from .configuration_residual import ResidualConfig
@@ -39,6 +40,7 @@ from .norms import build_norm
 from .profiling import profile_admin
 from .self_contained import import_saved_modes
 
+logger = logging.get_logger(__name__)
 HUB_OPTIONS = ("cache_dir", "force_download", "local_files_only", "proxies", "revision", "subfolder", "token")
 
 
@@ -80,6 +82,12 @@ class ResidualPreTrainedModel(PreTrainedModel):
         if name is not None:
             refuse_damage(name, of_model)
         return loaded
+
+    def save_pretrained(self, *args: Any, **kwargs: Any) -> Any:
+        """As in Transformers; warns of a branch warm-up whose updates nobody has counted."""
+        if any(not warmup.updates for warmup in branch_warmups(self)):
+            logger.warning("branch_warmup: no update was counted; a trainer needs `BranchWarmupCallback`")
+        return super().save_pretrained(*args, **kwargs)
 
     def get_correct_attn_implementation(self, requested_attention: str | None, is_init_check: bool = False) -> str:
         """For what supports only some implementations, default to the first of them and refuse the others."""

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 from transformers.utils import logging
 
+from residual_hf.base.choices import DECODING_DTYPES
 from residual_hf.base.errors import InputError
 from residual_hf.model.embeddings import first_position, position_ids_from_mask, positions_padding
 from residual_hf.model.fingerprint import Fingerprint
@@ -49,6 +50,8 @@ def packed_model(model: ResidualLanguageModel, dtype: str | None) -> NativeDecod
             try:
                 found = _packed[model][chosen] = NativeDecoder(model, chosen)
             except InputError as reason:
+                if chosen not in DECODING_DTYPES:
+                    raise
                 if chosen != "float32":
                     logger.warning_once(f"decoding_dtype: {dtype} is not used: {reason}")
                 return None

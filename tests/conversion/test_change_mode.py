@@ -217,7 +217,7 @@ def test_a_mode_that_computes_something_else_is_refused(new):
         ("post_ln", ("resi_duel",), "unknown ln_mode 'resi_duel'; did you mean 'resi_dual'\\? Known: admin, "),
         ("post_ln", ("resi_dual", {"scale": 1}), "options of ln_mode 'resi_dual': scale: unknown field"),
         ("post_ln", ("resi_dual", {"main_scale": 0.5}), "options: main_scale=0.5 given, .* only with main_scale=1.0"),
-        ("pre_ln", ("mix_ln",), "options: fraction=0.25 given, .* only with fraction=0.0"),
+        ("pre_ln", ("mix_ln",), "options: ln_mode .* keeps the logits with fraction=0.0, not with fraction=0.25"),
         ("t_fixup", ("xskip", {"skip_scale": 0.5}), "options: skip_scale=0.5 given, .* only with skip_scale=1.0"),
         (
             "pre_ln",

@@ -163,6 +163,14 @@ def test_the_count_is_saved_and_keeps_its_digits_in_any_dtype(tmp_path):
     assert loaded.model.encoder.layers[1].branch_warmup().item() == pytest.approx(12_345 / 200_000)
 
 
+def test_updates_that_nobody_counts_are_warned_of(tmp_path, caplog):
+    model = make("resi_dual", branch_warmup={"updates": 10})
+    advance(model, 1).save_pretrained(tmp_path / "counted")
+    assert caplog.text == ""
+    make("resi_dual", branch_warmup={"updates": 10}).save_pretrained(tmp_path / "new")
+    assert "branch_warmup: no update was counted; a trainer needs `BranchWarmupCallback`" in caplog.text
+
+
 def test_a_model_saved_without_warm_up_can_begin_one(tmp_path):
     make("post_ln").save_pretrained(tmp_path)
     model = ResidualForConditionalGeneration.from_pretrained(tmp_path, branch_warmup={"updates": 10})

@@ -43,6 +43,15 @@ def test_config_survives_a_folder(fields, tmp_path):
     assert json.loads(config.to_json_string(use_diff=False))["ln_mode"] == config.ln_mode
 
 
+def test_another_mode_for_a_saved_model_is_warned_of(tmp_path, caplog):
+    ResidualConfig(ln_mode="pre_ln", layer_norm_eps=1).save_pretrained(tmp_path)
+    ResidualConfig.from_pretrained(tmp_path, ln_mode="pre_ln")
+    assert caplog.text == ""
+    assert ResidualConfig.from_pretrained(tmp_path, ln_mode="b2t", decoder_ln_mode="keel").decoder_ln_mode == "keel"
+    assert "ln_mode: 'b2t' given, but the saved config has 'pre_ln'" in caplog.text
+    assert "decoder_ln_mode: 'keel' given, but the saved config has None" in caplog.text
+
+
 @pytest.mark.parametrize("mode", OURS)
 def test_every_mode_fills_in_its_defaults(mode):
     config = ResidualConfig(ln_mode=mode)

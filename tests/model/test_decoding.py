@@ -292,6 +292,23 @@ def test_outputs_are_those_of_transformers(beams, served):
     assert len(served) == 4
 
 
+@pytest.mark.parametrize(
+    ("request_", "message"),
+    [
+        ({"input_ids": torch.tensor([5, 6])}, r"input_ids: shape \(2,\) given, must be \(sentences, tokens\)"),
+        ({"input_ids": torch.ones(0, 3, dtype=torch.long)}, r"shape \(0, 3\) given, .* none of them 0"),
+        ({"input_ids": torch.ones(2, 3)}, "input_ids: torch.float32 given, must be integers"),
+        ({"attention_mask": torch.ones(2, 3)}, r"attention_mask: shape \(2, 3\) given, but input_ids has \(2, 4\)"),
+        ({"attention_mask": torch.ones(3, 4)}, r"attention_mask: shape \(3, 4\) given, but input_ids has \(2, 4\)"),
+        ({"num_beams": 0}, "num_beams: 0 given, must be at least 1"),
+        pytest.param({"decoding_dtype": "int4"}, "dtype: 'int4' given, allowed are float32", marks=needs_kernels),
+    ],
+)
+def test_a_source_or_setting_that_cannot_be_is_named(request_, message):
+    with pytest.raises(ValueError, match=message):
+        make_model("pre_ln").generate(**{"input_ids": torch.full((2, 4), 5), "max_new_tokens": 2} | request_)
+
+
 @pytest.mark.parametrize("attention", ["eager", "sdpa"])
 @pytest.mark.parametrize("beams", [1, 3])
 def test_a_source_of_padding_alone_is_left_to_transformers(beams, attention, served):
