@@ -136,9 +136,14 @@ def test_comparison_trains_what_is_missing_and_prints_the_tables(tmp_path, monke
     assert (tmp_path / "runs" / "post_ln_d_model_32_1l_s1").is_dir()
     rates = as_module("comparison/rates.py", monkeypatch)
     monkeypatch.setattr(rates, "FILE", tmp_path / "rates.csv")
-    rates.FILE.write_text("mode,layers,lr,seed,nll,commit\npre_ln,6,0.001,1,,1234567\n")
+    rates.FILE.write_text("mode,layers,lr,seed,nll,test_nll,commit\npre_ln,6,0.001,1,,,1234567\n")
     rates.add(tmp_path / "runs")
-    assert {run.seed: run.nll for run in rates.read() if run.layers == 1}[2] == round(scores[1], 4)
+    added = {run.seed: run for run in rates.read() if run.layers == 1}
+    assert (added[2].nll, added[2].test_nll) == (round(scores[1], 4), math.inf)
+    tested = shutil.copytree(tmp_path / "runs" / "post_ln_1l_s2", tmp_path / "tested" / "post_ln_1l_s2")
+    (tested / "metrics.json").write_text(json.dumps({"valid": {"nll": scores[1]}, "test": {"nll": 3.21}}))
+    rates.add(tested.parent)
+    assert [run.test_nll for run in rates.read() if (run.layers, run.seed) == (1, 2)] == [3.21]
     assert {path.suffix for path in (tmp_path / "runs").glob("curves.*")} == {".svg", ".png", ".csv"}
 
     finished = tmp_path / "runs" / "post_ln_1l_s1"

@@ -5,8 +5,9 @@
     python examples/comparison/rates.py --picture docs/images/rates.png
     python examples/comparison/rates.py --add runs/rates         # adds the runs of a study to rates.csv
 
-`nll` is the validation NLL after the last update and empty for a run that diverged. The folders of the runs at other
-commits than 9f35b41 no longer exist: their figures have two decimals, as they were recorded.
+`nll` is the validation NLL after the last update, `test_nll` that of the test set; they are empty for a run that
+diverged or had no test set. A run that is added replaces that of the same mode, depth, rate and seed. Figures with two
+decimals are as they were recorded: the folders of those runs no longer exist.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import argparse
 import csv
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from statistics import fmean
 
@@ -29,26 +30,27 @@ FILE = Path(__file__).with_suffix(".csv")
 LAYERS, RATES = (6, 18), (1e-3, 3e-3, 1e-2)
 
 
-@dataclass(frozen=True, order=True)
+@dataclass(frozen=True)
 class Run:
     mode: str
     layers: int
     lr: float
     seed: int
-    nll: float
+    nll: float  # infinite if there is none
+    test_nll: float
     commit: str
 
     def row(self) -> list[str]:
-        nll = "" if math.isinf(self.nll) else repr(self.nll)
-        return [self.mode, str(self.layers), f"{self.lr:g}", str(self.seed), nll, self.commit]
+        measured = ("" if math.isinf(nll) else repr(nll) for nll in (self.nll, self.test_nll))
+        return [self.mode, str(self.layers), f"{self.lr:g}", str(self.seed), *measured, self.commit]
 
 
 def read() -> list[Run]:
     with open(FILE, newline="", encoding="utf-8") as file:
         rows = list(csv.reader(file))[1:]
     return [
-        Run(mode, int(layers), float(lr), int(seed), float(nll or "inf"), commit)
-        for mode, layers, lr, seed, nll, commit in rows
+        Run(mode, int(layers), float(lr), int(seed), float(nll or "inf"), float(test_nll or "inf"), commit)
+        for mode, layers, lr, seed, nll, test_nll, commit in rows
     ]
 
 
@@ -57,24 +59,25 @@ def run_of(folder: Path) -> Run | None:
     record, metrics = RunRecord.read(folder), folder / "metrics.json"
     if not record.diverged and not metrics.exists():
         return None
-    nll = math.inf if record.diverged else round(read_json(metrics)["valid"]["nll"], 4)
+    scores = {} if record.diverged else read_json(metrics)
+    nll, test_nll = (round(scores.get(split, {}).get("nll", math.inf), 4) for split in ("valid", "test"))
     recipe = load_recipe(folder / "recipe.yaml")
     training, model = recipe.training, recipe.model
     commit = (record.commits or ["unknown"])[-1][:7]
-    return Run(model["ln_mode"], model["encoder_layers"], training.lr, training.seed, nll, commit)
+    return Run(model["ln_mode"], model["encoder_layers"], training.lr, training.seed, nll, test_nll, commit)
 
 
 def add(folder: Path) -> None:
     runs = {(run.mode, run.layers, run.lr, run.seed): run for run in read()}
     for record in folder.glob(f"*/{RECORD}"):
         if (run := run_of(record.parent)) is not None:
-            runs.setdefault((run.mode, run.layers, run.lr, run.seed), run)
-    rows = [["mode", "layers", "lr", "seed", "nll", "commit"], *(run.row() for run in sorted(runs.values()))]
+            runs[run.mode, run.layers, run.lr, run.seed] = run
+    rows = [[field.name for field in fields(Run)], *(runs[key].row() for key in sorted(runs))]
     write_atomically(FILE, "".join(f"{','.join(row)}\n" for row in rows))
 
 
-def shown(run: Run) -> str:
-    return "diverged" if math.isinf(run.nll) else f"{run.nll:.2f}"
+def shown(nll: float, otherwise: str = "diverged") -> str:
+    return otherwise if math.isinf(nll) else f"{nll:.2f}"
 
 
 def at_each_rate(runs: Sequence[Run], mode: str, layers: int) -> list[list[Run]]:
@@ -93,15 +96,20 @@ def modes(runs: Sequence[Run]) -> list[str]:
 
 
 def table(runs: Sequence[Run]) -> str:
-    """All modes with seed 1, the lowest NLL of each depth in bold."""
-    rows = []
+    """All modes with seed 1: the lowest validation NLL of each depth in bold, and the test NLL of that run."""
+    tested = {run.layers for run in runs if run.test_nll < math.inf}
+    columns = [(layers, of) for layers in LAYERS for of in (*RATES, *(["test"] if layers in tested else []))]
+    rows = [["`ln_mode`", *(f"{layers}+{layers}, {of}" for layers, of in columns)]]
     for mode in modes(runs):
         rows.append([f"`{mode}`"])
         for layers in LAYERS:
             first = [at_rate[0] for at_rate in at_each_rate(runs, mode, layers)]
-            lowest = min(run.nll for run in first)
-            rows[-1] += [f"**{shown(run)}**" if run.nll == lowest < math.inf else shown(run) for run in first]
-    return as_markdown([["`ln_mode`", *(f"{n}+{n}, {lr:g}" for n in LAYERS for lr in RATES)], *rows])
+            best = min(first, key=lambda run: run.nll)
+            cells = [shown(run.nll) for run in first]
+            if best.nll < math.inf:
+                cells[first.index(best)] = f"**{shown(best.nll)}**"
+            rows[-1] += cells + ([shown(best.test_nll, "")] if layers in tested else [])
+    return as_markdown(rows)
 
 
 def table_of_seeds(runs: Sequence[Run]) -> str:
@@ -111,7 +119,8 @@ def table_of_seeds(runs: Sequence[Run]) -> str:
         repeated = [[each for each in at_each_rate(runs, mode, layers) if len(each) > 1] for layers in LAYERS]
         if all(repeated):
             chosen = [min(rates, key=lambda each: fmean(run.nll for run in each)) for rates in repeated]
-            rows.append([f"`{mode}`", *(f"{', '.join(map(shown, each))} at {each[0].lr:g}" for each in chosen)])
+            cells = (f"{', '.join(shown(run.nll) for run in each)} at {each[0].lr:g}" for each in chosen)
+            rows.append([f"`{mode}`", *cells])
     return as_markdown([["`ln_mode`", *(f"{n}+{n}, seeds 1, 2, 3" for n in LAYERS)], *rows])
 
 
