@@ -68,9 +68,13 @@ def test_items_of_a_paper_have_different_names(paper):
 
 def test_commands_of_a_paper_exist(paper, monkeypatch):
     monkeypatch.chdir(ROOT)
-    for item in paper["items"]:
-        for line in PAGE["command_lines"](item):
-            check_command(tuple(shlex.split(line)))
+    for words in commands(paper):
+        check_command(words)
+
+
+def commands(paper):
+    """The commands of a paper, as words."""
+    return [tuple(shlex.split(line)) for item in paper["items"] for line in PAGE["command_lines"](item)]
 
 
 parser = cache(cli.build_parser)
@@ -106,28 +110,24 @@ def check_command(words):
 def test_runs_of_different_commands_have_different_folders():
     """`train` refuses a folder that has a run, and `study.py` one that has a run of another recipe."""
     folders = {}
-    for item in (item for paper in PAPERS.values() for item in paper["items"]):
-        for line in PAGE["command_lines"](item):
-            words = tuple(shlex.split(line))
-            if "train" in words[:2]:
-                own = option(words, "--output-dir") or [str(load_recipe(ROOT / words[2]).output_dir)]
-                folders.setdefault(own[0], set()).add(line)
-            elif words[1:2] == ("examples/comparison/study.py",):
-                folders.setdefault(*option(words, "--output-dir"), set()).add((words[2], *option(words, "--set")))
+    for words in (words for paper in PAPERS.values() for words in commands(paper)):
+        if "train" in words[:2]:
+            own = option(words, "--output-dir") or [str(load_recipe(ROOT / words[2]).output_dir)]
+            folders.setdefault(own[0], set()).add(words)
+        elif words[1:2] == ("examples/comparison/study.py",):
+            folders.setdefault(*option(words, "--output-dir"), set()).add((words[2], *option(words, "--set")))
     assert {folder: runs for folder, runs in folders.items() if len(runs) > 1} == {}
 
 
 def test_pytest_commands_of_a_paper_select_tests(paper, request):
     """Those among the tests of this process: none is slow or misspelt."""
     collected = [item.nodeid.lower() for item in request.session.items]
-    for item in paper["items"]:
-        for words in map(shlex.split, PAGE["command_lines"](item)):
-            own = [
-                [node for node in collected if node.startswith(word)] for word in words if word.startswith("tests/")
-            ]
-            names = " ".join(option(words, "-k")).split(" or ")
-            if words[0] == "pytest" and all(own):
-                assert any(name in node for nodes in own for node in nodes for name in names), words
+    for words in commands(paper):
+        files = [word for word in words if word.startswith("tests/")]
+        own = [[node for node in collected if node.startswith(file)] for file in files]
+        names = " ".join(option(words, "-k")).split(" or ")
+        if words[0] == "pytest" and all(own):
+            assert any(name in node for nodes in own for node in nodes for name in names), words
 
 
 def option(words, name):
