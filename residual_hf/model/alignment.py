@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from .placeholders import EditedText
 
@@ -203,8 +204,7 @@ def alignment_weights(attentions: Sequence[Tensor]) -> Tensor:
 
 
 def padded(rows: Sequence[list[int]], pad: int) -> Tensor:
-    length = max(map(len, rows))
-    return torch.tensor([row + [pad] * (length - len(row)) for row in rows])
+    return pad_sequence([torch.tensor(row) for row in rows], batch_first=True, padding_value=pad)
 
 
 @contextmanager

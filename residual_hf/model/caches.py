@@ -38,6 +38,4 @@ def accepts_cache(forward: Method) -> Method:
 
 def self_attention_cache(past_key_values: Cache) -> Cache:
     """The cache of self-attention: a part of the cache, or all of it without cross-attention."""
-    return (
-        past_key_values.self_attention_cache if hasattr(past_key_values, "self_attention_cache") else past_key_values
-    )
+    return getattr(past_key_values, "self_attention_cache", past_key_values)

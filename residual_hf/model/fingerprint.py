@@ -46,12 +46,13 @@ _unchanged: WeakKeyDictionary[nn.Module, set[Hashable]] = WeakKeyDictionary()  #
 @contextmanager
 def unchanged(model: nn.Module) -> Iterator[None]:
     """Context in which nothing changes a model, so that it is compared only once with what was prepared from it."""
-    outer = _unchanged.get(model)
-    _unchanged[model] = set() if outer is None else outer
+    is_outermost = model not in _unchanged
+    if is_outermost:
+        _unchanged[model] = set()
     try:
         yield
     finally:
-        if outer is None:
+        if is_outermost:
             _unchanged.pop(model, None)
 
 

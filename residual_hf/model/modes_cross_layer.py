@@ -38,11 +38,7 @@ class LayerMix(BareParameters):
         return torch.full((size,), 1.0 / size)
 
     def forward(self, history: Stream) -> Tensor:
-        history = history[self.members]
-        mixed = self.weight[0] * history[0]
-        for i, z in zip(range(1, len(self.weight)), history[1:], strict=True):  # torch.export cannot save empty slices
-            mixed = mixed + self.weight[i] * z
-        return mixed
+        return weighted_sum(self.weight, history[self.members])
 
 
 class History(StreamBoundary):

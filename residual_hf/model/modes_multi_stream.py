@@ -310,10 +310,11 @@ class AttentionResiduals(PreLN):
         self.depth_attention: Any = DepthAttention(config) if place.index > 0 else None
 
     def forward(self, stream: Stream, sublayer: Sublayer) -> Stream:
-        is_complete = self.place.index % self.options.block_size == 0  # the block of the newest member
+        # of the newest member, the block: LayerDrop may have left no output but the embeddings
+        is_complete = len(stream) == 1 or self.place.index % self.options.block_size == 0
         h = stream[0] if self.depth_attention is None else self.read(stream, is_complete)
         a = sublayer(self.norm(h))
-        if len(stream) == 1 or is_complete:
+        if is_complete:
             return a, *stream
         return stream[0] + a, *stream[1:]
 

@@ -211,7 +211,7 @@ def _with_relative_imports(text: str, neighbours: set[str], files: Collection[st
     `neighbours` that are not installed. `files` are those of the model code.
     """
     package = PACKAGE.partition(".")[0]
-    lines = text.splitlines()
+    lines = re.split(r"\r\n?|\n", text)  # as `ast` counts them, unlike `splitlines`
     for node in ast.walk(ast.parse(text)):
         if not isinstance(node, (ast.Import, ast.ImportFrom)):
             continue
@@ -235,7 +235,7 @@ def _with_relative_imports(text: str, neighbours: set[str], files: Collection[st
             imports = [_import_of(node.module, alias) for alias in node.names]
             end = node.end_lineno or node.lineno
             lines[node.lineno - 1 : end] = ["\n".join(indent + line for line in imports), *[""] * (end - node.lineno)]
-    return "\n".join(lines) + "\n"
+    return "\n".join(lines)
 
 
 def _import_of(module: str, alias: ast.alias) -> str:

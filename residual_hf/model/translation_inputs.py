@@ -52,20 +52,16 @@ class TranslationInputs:
 
     Args:
         task: name of a task such as `"translation_de_to_en"`, whose languages are the default, or of `ONE_LANGUAGE`.
-        terms: gives the edits of a text that say how to translate its terms.
+
+    `terms` gives the edits of a text that say how to translate its terms.
 
     Raises:
         ValueError: in all methods, for languages that the model does not support.
     """
 
-    def __init__(
-        self,
-        config: Any,
-        tokenizer: Any,
-        task: str | None = None,
-        terms: Callable[[str], Sequence[Edit]] = lambda text: (),
-    ):
-        self.config, self.tokenizer, self.task, self.terms = config, tokenizer, task, terms
+    def __init__(self, config: Any, tokenizer: Any, task: str | None = None):
+        self.config, self.tokenizer, self.task = config, tokenizer, task
+        self.terms: Callable[[str], Sequence[Edit]] = lambda text: ()
         self.positions = position_limit(config)
         self.codes = [getattr(tokenizer, name, None) for name in ("src_lang", "tgt_lang")]
 

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from residual_hf.base.errors import InputError
 from residual_hf.model.connections import ResidualConnection
-from residual_hf.model.norms import AdaNorm, RMSNorm
+from residual_hf.model.norms import AdaNorm, BatchNorm, RMSNorm
 
 from .representations import record
 from .sites import Sublayer, stacks, sublayers
@@ -78,8 +78,8 @@ def normalizes_sum(part: Sublayer) -> bool:
 
 def gain(norm: nn.Module, total: Tensor) -> Tensor:
     """What a norm multiplies a sum (tokens, d_model) by, apart from its mean."""
-    if isinstance(norm, AdaNorm):
-        raise InputError("norm_type: the dependency matrix is not defined for 'ada_norm'")
+    if isinstance(norm, (AdaNorm, BatchNorm)):
+        raise InputError("norm_type: the dependency matrix is not defined for 'ada_norm' and 'batch_norm'")
     size = total.norm(dim=-1, keepdim=True)
     if isinstance(norm, nn.LayerNorm):
         size = total.std(dim=-1, keepdim=True, correction=0)

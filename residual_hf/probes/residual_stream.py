@@ -42,7 +42,7 @@ def rotation_change(model: nn.Module, batch: Batch, seed: int = 0) -> float:
         raise InputError(f"rotation_change: {given} given, must be pre_ln with layer_norm or rms_norm")
     width = config.d_model
     noise = torch.randn(width, width, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
-    rotation = torch.linalg.qr(noise)[0]
+    rotation = torch.linalg.qr(noise)[0].to(model.device)
     with undisturbed(model, training=False):
         plain = copy.deepcopy(model).double().eval()
         expected = last_states(plain, batch)
@@ -132,6 +132,6 @@ def fit(states: Tensor, values: Tensor, ridge: float) -> float:
     """R^2 on the odd rows of a ridge regression on the even ones."""
     states = torch.cat([states, states.new_ones(len(states), 1)], dim=-1)
     x, y = states[::2], values[::2]
-    penalty = ridge * x.square().mean() * len(x) * torch.eye(x.shape[1], dtype=x.dtype)
+    penalty = ridge * x.square().mean() * len(x) * torch.eye(x.shape[1], dtype=x.dtype, device=x.device)
     residual = values[1::2] - states[1::2] @ torch.linalg.solve(x.T @ x + penalty, x.T @ y)
     return float(1 - residual.square().sum() / (values[1::2] - values[1::2].mean()).square().sum())

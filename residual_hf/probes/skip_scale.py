@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,7 +31,7 @@ def effective_scale(model: nn.Module, batches: Batches) -> list[EffectiveScale]:
 
     rSkip adds the shortcut again after each norm: 1 + sum_i prod_(j<=i) sigma_j / w_j over all its norms but the last,
     for lambda = 2 the sigma / w + 1 of appendix A. sigma is the mean deviation of what a norm receives, and w the mean
-    of its absolute gain. Learned scales are means of absolute values.
+    of its absolute gain. Learned scales are means of absolute values; the scale is infinite while a branch is off.
 
     Raises:
         InputError: rSkip with other norms than layer norm and batch norm.
@@ -40,7 +41,8 @@ def effective_scale(model: nn.Module, batches: Batches) -> list[EffectiveScale]:
     inputs = record(model, batches, *names)
     rows = []
     for part in parts:
-        scale, product = mean_size(part.factor("shortcut")) / mean_size(part.factor("branch")), 1.0
+        branch, product = mean_size(part.factor("branch")), 1.0
+        scale = mean_size(part.factor("shortcut")) / branch if branch else math.inf
         for j, norm in enumerate(inner_norms(part)):
             product *= deviation(norm, inputs[part.site(f"norms.{j}.input")]) / mean_size(norm.weight)
             scale += product

@@ -122,8 +122,10 @@ class Check:
     def train(self, model: Any, rates: Sequence[float]) -> list[float]:
         warmups = branch_warmups(model)  # which end here with the warm-up of the learning rate
         longest = max((warmup.duration for warmup in warmups), default=1)
+        share = min(1.0, len(rates) / (3 * longest))
         for warmup in warmups:
-            warmup.duration = min(warmup.duration, max(1, warmup.duration * len(rates) // (3 * longest)))
+            warmup.start = int(warmup.start * share)
+            warmup.duration = max(warmup.start + 1, int(warmup.duration * share))
 
         def clipped(update: int) -> None:
             torch.nn.utils.clip_grad_norm_(model.parameters(), self.settings.clip_norm or math.inf)

@@ -71,6 +71,13 @@ def test_layers_can_be_dropped_in_training_or_the_config_says_no(mode):
     model(SOURCE, attention_mask=SOURCE.ne(1), labels=LABELS).loss.backward()
 
 
+def test_attention_over_blocks_without_the_first_layer():
+    options = {"delta": True, "block_size": 4}
+    model = make("attention_residuals", ln_mode_options=options, encoder_layers=4, encoder_layerdrop=0.5).train()
+    losses = {model(SOURCE, attention_mask=SOURCE.ne(1), labels=LABELS).loss.item() for _ in range(16)}
+    assert len(losses) > 1
+
+
 @every_mode
 def test_decoder_sees_the_past_only(mode, models):
     target = TARGET.clone()

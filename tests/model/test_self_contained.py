@@ -165,7 +165,7 @@ def test_mode_of_a_user_travels(user_mode, tokenizer, tmp_path, monkeypatch):
     (tmp_path / "residual_hf").mkdir()  # beside a clone of the package that is not installed
     (tmp_path / "residual_hf" / "__init__.py").touch()
     monkeypatch.setattr(self_contained, "packages_distributions", dict)
-    user_mode("my_minus", MODE.format(name="my_minus", cls="Minus"))
+    user_mode("my_minus", "\f\n" + MODE.format(name="my_minus", cls="Minus"))
     model = tiny_model(tokenizer, ln_mode="my_minus", source_lang="de", target_lang="en")
     translations = pipeline("translation", model=model, tokenizer=tokenizer, device="cpu")(SENTENCES, max_new_tokens=8)
     saved = save_checkpoint(model, tokenizer, tmp_path / "minus")

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 
@@ -69,6 +71,10 @@ def test_layers_that_reduce_images_stay():
 def test_what_needs_states_of_one_size_says_so():
     with pytest.raises(InputError, match="those of a ResNet change between stages"):
         dependency.dependency_matrix(resnet(), BATCH)
+    sizes = {"image_size": 8, "d_model": 16, "encoder_layers": 1}
+    config = ResidualImageConfig(architecture="vit", ln_mode="post_ln", norm_type="batch_norm", **sizes)
+    with pytest.raises(InputError, match="not defined for .*batch_norm"):
+        dependency.dependency_matrix(ResidualForImageClassification(config), BATCH)
     with pytest.raises(InputError, match="position_recall needs batches with attention_mask and labels"):
         position_recall(resnet(), BATCH)
     with pytest.raises(ValueError, match="ResidualForImageClassification cannot be folded: only models of text"):
@@ -84,6 +90,7 @@ def test_effective_scale_of_constants_and_learned_weights():
     assert effective_scale(learned, BATCH)[2].scale == 1.5
     assert [row.scale for row in effective_scale(resnet("xskip"), BATCH)] == [1.0] * 6
     assert effective_scale(resnet("attention_residuals"), BATCH) == []
+    assert {row.scale for row in effective_scale(resnet("rezero"), BATCH)} == {math.inf}
 
 
 @pytest.mark.parametrize("norm_type", ["layer_norm", "batch_norm"])

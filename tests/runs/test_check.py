@@ -128,7 +128,8 @@ def test_other_modes_do_not_have_the_options_of_a_preset():
     assert [config.stack_ln_mode(stack) for stack in config.stacks] == ["keel", "keel"]
 
 
-def test_branches_are_measured_without_their_warm_up_and_warm_up_within_the_check():
+@pytest.mark.parametrize("schedule", ["linear", "stagewise_0"])
+def test_branches_are_measured_without_their_warm_up_and_warm_up_within_the_check(schedule):
     ids = torch.arange(4, 20).view(2, 8)
     corpus = SimpleNamespace(device="cpu", train=lambda seed: itertools.repeat({"input_ids": ids, "labels": ids}))
     sizes = {"d_model": 16, "encoder_layers": 3, "decoder_layers": 3, "ln_mode": "post_ln"}
@@ -140,7 +141,7 @@ def test_branches_are_measured_without_their_warm_up_and_warm_up_within_the_chec
         recipe = from_mapping(Recipe, {**values, "model": {**sizes, **model}, "training": training})
         return check.Check(recipe, tiny_tokenizer(), corpus)
 
-    plain, warmed = checked(), checked(branch_warmup={"schedule": "linear", "updates": 1000})
+    plain, warmed = checked(), checked(branch_warmup={"schedule": schedule, "updates": 1000})
     expected, found = (each.measure(None, "post_ln", 9) for each in (plain, warmed))
     assert (found.gradient_ratio, found.fp16_headroom) == (expected.gradient_ratio, expected.fp16_headroom)
     assert found.losses[0] != expected.losses[0]

@@ -70,7 +70,7 @@ def layer_gradients(model: Any, batch: Batch, series: str, seed: int) -> Iterato
 def norm_by_norm(model: Any, batch: Batch, series: str, seed: int) -> Iterator[Point]:
     rows = [row for row in gradients.gradient_norms(model, batch) if row.stack == "decoder"]
     last = max(row.layer for row in rows)
-    shown = dict(zip((1, (last + 1) // 2, last), DECODER_LAYERS, strict=True))
+    shown = dict(zip((last, (last + 1) // 2, 1), reversed(DECODER_LAYERS), strict=True))
     points = [(kind, f"norm.{side}") for kind in SUBLAYERS["decoder"] for side in ("input", "output")]
     for row in rows:
         place = (row.sublayer, row.location)

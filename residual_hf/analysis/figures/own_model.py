@@ -88,7 +88,8 @@ class OwnModel:
         for name in OF_A_MODE:
             values |= {name: None, f"encoder_{name}": None, f"decoder_{name}": None}
         values = {key: value for key, value in values.items() if hasattr(ResidualConfig, key)}
-        model = ResidualForConditionalGeneration(ResidualConfig(**{**values, "ln_mode": mode, "admin_profile": None}))
+        values |= {"ln_mode": mode, "admin_profile": None, "encoder_layerdrop": 0.0, "decoder_layerdrop": 0.0}
+        model = ResidualForConditionalGeneration(ResidualConfig(**values))
         return profiled(model, self.batch(seed))
 
 

@@ -158,10 +158,11 @@ def learning_curves(mode: str, seed: int, sizes: dict[str, int]) -> Iterator[Poi
 
     def measure(update: int) -> None:
         if update % (sizes["updates"] // 5 or 1) == 0:
-            nll = min(mean_loss(model, corpus.valid()), DIVERGED)
-            found.append(Point("validation NLL", mode, seed, update, nll))
+            found.append(Point("validation NLL", mode, seed, update, bounded(mean_loss(model, corpus.valid()))))
 
     losses = train(model, corpus.train(seed), warmed_up(sizes), sizes["updates"], after_update=measure)
+    if len(losses) < sizes["updates"]:
+        found.append(Point("validation NLL", mode, seed, len(losses) + 1, DIVERGED))
     yield from (*found, *training_curve(mode, seed, losses, sizes))
 
 
@@ -183,6 +184,10 @@ def final_nll(
     model, corpus = untrained(mode, seed, sizes)
     losses = train(model, corpus.train(seed), lr, sizes["updates"], betas=betas)
     nll = mean_loss(model.eval(), corpus.valid()) if len(losses) == sizes["updates"] else math.inf
+    return bounded(nll)
+
+
+def bounded(nll: float) -> float:
     return min(nll, DIVERGED) if math.isfinite(nll) else DIVERGED
 
 
