@@ -87,5 +87,5 @@ if __name__ == "__main__":
     setup(
         ext_modules=libraries(),
         cmdclass={"build_ext": BuildKernels},
-        options={"bdist_wheel": {"py_limited_api": "cp310"}},
+        options={} if sysconfig.get_config_var("Py_GIL_DISABLED") else {"bdist_wheel": {"py_limited_api": "cp310"}},
     )

@@ -38,7 +38,7 @@ def library() -> ctypes.CDLL | None:
 
 
 def loaded_library() -> ctypes.CDLL:
-    """The library of a `NativeDecoder`, which exists only where the library loads."""
+    """The library, for callers that run only where it loads."""
     loaded = library()
     assert loaded is not None
     return loaded

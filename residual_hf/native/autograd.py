@@ -1,5 +1,5 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
-"""Operations of training on a CPU, with their gradients: dropout and residual connections.
+"""Operations of training on a CPU, with their gradients: residual connections with dropout, weighted sums, the loss.
 
 Each equals an expression of PyTorch, given the same mask. Inputs are fp32. Masks have 16 random bits per value and
 depend on a seed that is drawn from PyTorch's generator, so that `torch.manual_seed`, gradient checkpointing and
@@ -133,6 +133,9 @@ def pointer(tensor: Tensor) -> int:
 
 def weighted_sums(weights: Tensor, members: Sequence[Tensor]) -> tuple[Tensor, ...]:
     """sum_k w_jk v_k for all j, with weights (..., m, n) or (m, n) and n members v, each (..., width)."""
+    shapes = [tuple(member.shape) for member in members]
+    if weights.shape[-1] != len(shapes) or len({*shapes}) > 1:
+        raise RuntimeError(f"weighted_sums: weights {tuple(weights.shape)} for {len(shapes)} members {shapes}")
     return _WeightedSums.apply(weights.expand(*members[0].shape[:-1], *weights.shape[-2:]), None, 0.0, *members)
 
 

@@ -42,7 +42,9 @@ def packed_model(model: ResidualLanguageModel, dtype: str | None) -> NativeDecod
         dtype: as for `NativeDecoder`; "float32" and None: PyTorch decodes with models that are not of fp32.
     """
     chosen = dtype or "float32"
-    if torch.is_autocast_enabled("cpu") or (chosen == "float32" and model.dtype != torch.float32):
+    if torch.is_autocast_enabled("cpu") or torch.get_default_device().type != "cpu":
+        return None
+    if chosen == "float32" and model.dtype != torch.float32:
         return None
     with _packing:
         found = _packed.setdefault(model, {}).get(chosen)
@@ -59,7 +61,7 @@ def packed_model(model: ResidualLanguageModel, dtype: str | None) -> NativeDecod
 
 
 def checksum(tensors: Sequence[Tensor]) -> bytes:
-    """Same as `model.fingerprint.checksum`, as fast as memory is read."""
+    """In place of `model.fingerprint.checksum`, with other values: as fast as memory is read."""
     data = (c_void_p * len(tensors))(*(tensor.data_ptr() for tensor in tensors))
     sizes, found = np.array([tensor.nbytes for tensor in tensors], np.int64), np.empty(len(tensors), np.uint64)
     threads = threads_for(int(sizes.sum()), BYTES_PER_THREAD)
@@ -175,6 +177,7 @@ class NativeDecoder:
                 raise ValueError(f"token_lists: {given} given for {wanted} sentences")
             if not all(len(own) and own.min() >= 0 and own.max() < tokens for own in map(np.asarray, token_lists)):
                 raise ValueError(f"token_lists: each must have one id at least, all of them from 0 to {tokens - 1}")
+            token_lists = [np.unique(own) for own in token_lists]
             if self.output_rows is None:
                 self.output_rows = self.packer.rounded(*self.output)
             listed = ListedTokens(token_lists, self.output_rows, self.packer.dtype)

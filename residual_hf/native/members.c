@@ -21,7 +21,7 @@ INLINE void attend(const WeightedSums *s, int64_t start, float *weights, Read *r
     float largest = -INFINITY, total = 0;
     for (int k = 0; k < s->members; k++) {
         const float *member = s->member[k] + start;
-        reads[k].scale = 1 / sqrtf(dot(member, member, s->width) / s->width + s->epsilon);
+        reads[k].scale = inverse_deviation(member, s->width, 0, s->epsilon);
         reads[k].logit = reads[k].scale * dot(s->query, member, s->width);
         largest = fmaxf(largest, reads[k].logit);
     }

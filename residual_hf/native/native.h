@@ -122,7 +122,7 @@ typedef struct {
     Table table;                        // the entries of each token's sentence
     int32_t longest;                    // length of a sentence
     void *const *cache;                 // for each layer (rows, 2 * attention_width), maybe the same for all
-    void *output;                       // (rows up to a multiple of ROW_PADDING, stride)
+    void *output;                       // (rows + ROW_PADDING, stride): tiles of a part reach beyond its end
 } Source;
 
 // One step of all rows: with candidates their log probabilities and ids (rows, candidates), else logits.

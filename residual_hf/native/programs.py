@@ -148,7 +148,8 @@ def remove_unused(programs: list[list[Operation]]) -> None:
         for operation in reversed(program):
             made = vectors if operation.function == "sum" else numbers
             operation.sum = operation.sum if operation.sum in vectors else NOWHERE
-            operation.output = operation.output if operation.output in made else NOWHERE
+            own = range(operation.output, operation.output + operation.outputs)
+            operation.output = NOWHERE if made.isdisjoint(own) else operation.output
             if has_result(operation):
                 vectors.update(source for (source, _), _ in operation.terms)
                 numbers.update(number for (_, number), _ in operation.terms)

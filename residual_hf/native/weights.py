@@ -124,7 +124,7 @@ class Packer:
         outputs, inputs = rows.weight.shape
         packed = Linear(ENUMS["Type"].index(self.dtype), inputs, outputs)
         packed.bias, packed.scales, packed.offsets = (self.address(values) for values in rows[1:])
-        words = rows.weight.view(torch.int32)  # of one to four inputs
+        words = rows.weight.contiguous().view(torch.int32)  # of one to four inputs
         panels = words.view(-1, loaded_library().panel_width(), words.shape[1])
         packed.weights = self.address(copy(panels.transpose(1, 2)))
         return packed

@@ -48,7 +48,7 @@ def accelerated(model: Any, precision: str = "fp32") -> Iterator[None]:
         precision: "fp32", or "bf16" for matrix products with AMX or AVX512_BF16. Without these, it is fp32 and a line
             is logged.
     """
-    on_cpu = model.device.type == "cpu"
+    on_cpu = {model.device.type, torch.get_default_device().type} == {"cpu"}
     bf16 = on_cpu and cpu_precision(precision) == "bf16"
     if library() is None or not on_cpu:
         yield

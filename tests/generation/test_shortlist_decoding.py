@@ -114,6 +114,15 @@ def test_what_cannot_keep_to_a_list_is_refused(model, sources):
 
 
 @needs_kernels
+def test_a_token_that_a_list_repeats_counts_once(model):
+    once, twice = (
+        model.generate(torch.tensor([[5, 2]]), token_lists=[np.array(own)], num_beams=2, num_return_sequences=2)
+        for own in ([2, 7, 9], [9, 7, 7, 2, 9])
+    )
+    assert torch.equal(once, twice)
+
+
+@needs_kernels
 @pytest.mark.parametrize(
     ("lists", "message"),
     [

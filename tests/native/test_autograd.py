@@ -95,6 +95,12 @@ def test_weighted_sums(rows, outputs, members, width):
     assert_same(autograd.weighted_sums(weights, vectors), expected, (weights, *vectors))
 
 
+@pytest.mark.parametrize("widths", [[8, 8, 8], [8, 9]])
+def test_sums_of_other_members_than_there_are_weights(widths):
+    with pytest.raises(RuntimeError, match=r"weighted_sums: weights \(2, 2\) for . members \[\(3, 8\)"):
+        autograd.weighted_sums(torch.ones(2, 2), [torch.ones(3, width) for width in widths])
+
+
 @pytest.mark.parametrize("width", WIDTHS)
 @pytest.mark.parametrize("members", [1, 4])
 def test_depth_attention(members, width):

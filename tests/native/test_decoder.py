@@ -29,6 +29,7 @@ MODES = ["post_ln", "pre_ln", "resi_dual"]
 INSIDE = ["hybrid_norm", "mhc", "normformer", "realformer", "sub_ln"]  # modes that change sub-layers or join streams
 SIZES = {
     "heads of 4": {},
+    "heads of 16": {"d_model": 64},
     "odd": {"d_model": 78, "encoder_attention_heads": 3, "decoder_attention_heads": 2, "decoder_ffn_dim": 50},
     "heads of 128": {"d_model": 128, "encoder_attention_heads": 1, "decoder_attention_heads": 1},
 }
@@ -171,6 +172,12 @@ def test_modes_that_change_sublayers_in_other_sizes_and_precisions(mode):
         decoder = NativeDecoder(model, dtype)
         assert compare_encoder(model, decoder) < factor * encoder_error
         assert compare_steps(model, decoder) < factor * decoder_error
+
+
+def test_a_matrix_whose_first_number_nothing_reads(monkeypatch):
+    monkeypatch.setattr(LN_MODES["mhc"].Boundary, "end", lambda self, stream: self.norm(stream[1]))
+    model = model_of("mhc")
+    assert compare_steps(model, NativeDecoder(model)) < 1e-5
 
 
 def test_an_encoder_without_kernels_is_left_to_the_model():
