@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from residual_hf.base.tables import as_markdown
-from residual_hf.base.yaml_reader import read_yaml
+from residual_hf.base.yaml_files import read_yaml
 
 DOCS = Path(__file__).parent
 ORDER = ("residual", "b2t", "rethinking_skip", "residual_stream", "admin")

@@ -34,7 +34,7 @@ from support.documentation import (
 
 import residual_hf
 from residual_hf import cli
-from residual_hf.base.yaml_reader import load_yaml
+from residual_hf.base.yaml_files import load_yaml
 from residual_hf.cli import main
 from residual_hf.commands.arguments import parse_overrides
 from residual_hf.model.connections import LN_MODES

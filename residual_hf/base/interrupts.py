@@ -9,7 +9,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+SIGHUP = getattr(signal, "SIGHUP", None)  # Windows has none
+SIGNALS = (signal.SIGINT, signal.SIGTERM, *([] if SIGHUP is None else [SIGHUP]))
 
 
 @contextmanager

@@ -67,7 +67,7 @@ def add_overrides(parser: argparse.ArgumentParser) -> None:
 
 def parse_overrides(assignments: Sequence[str]) -> dict[str, Any]:
     """["training.seed=2"] to {"training.seed": 2}; values are YAML."""
-    from residual_hf.base.yaml_reader import load_yaml
+    from residual_hf.base.yaml_files import load_yaml
 
     overrides = {}
     for assignment in assignments:

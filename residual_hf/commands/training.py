@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 from residual_hf.base.errors import DIVERGED, FAILED, INTERRUPTED, InputError
-from residual_hf.base.yaml_reader import read_yaml
+from residual_hf.base.yaml_files import read_yaml
 from residual_hf.data.data_settings import PAIR_FILES
 from residual_hf.data.pair_reader import check_paths
 from residual_hf.generation.generation_settings import StreamSettings

@@ -39,7 +39,7 @@ class CorpusSpec(InputSettings):
     Set `source` and `target`, or one of `file`, `tsv`, `jsonl` and `dataset`. For a language model, set `text`, or
     `jsonl` or `dataset` with `text_column`. For speech recognition, sources are audio files, whose paths start from
     the folder of the manifest, or the `Audio` column of a data set; or set `audio_folder`. All files but PO, Excel,
-    parquet and audio may be compressed: gzip, bzip2, xz.
+    parquet and audio may be compressed: gzip, bzip2, xz, Zstandard.
     """
 
     also_called = {

@@ -118,7 +118,7 @@ def detected_as(code: str, labels: Collection[str]) -> str:
         return language
 
 
-def language_tag(code: str) -> str:
+def bcp47(code: str) -> str:
     """A code as documents name it (BCP 47): `de-DE` for `de_DE`, `zh-Hans` for `zho_Hans`, `en` for `en_XX`."""
     language, *more = re.split("[-_]", code)
     return "-".join([detected_as(language, ()), *(part for part in more if part not in ("Latn", "XX"))])

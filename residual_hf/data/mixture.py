@@ -8,8 +8,6 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from residual_hf.base.errors import InputError
-
 
 def mixing_probabilities(
     sizes: Sequence[float], weights: Sequence[float] | None = None, temperature: float = 1.0
@@ -17,12 +15,8 @@ def mixing_probabilities(
     """The share of each corpus among the training pairs: n_i^(1/T) / sum_j n_j^(1/T), or the normalized `weights`.
 
     T = 1 keeps the proportions; higher temperatures draw small corpora more often, up to equal shares (Arivazhagan et
-    al. 2019).
-    Raises `InputError` for a size below 1.
+    al. 2019). Sizes are above 0.
     """
-    for index, size in enumerate(sizes):
-        if not size >= 1:
-            raise InputError(f"sizes[{index}]: {size} given, must be at least 1")
     if weights is None:
         largest = max(sizes)
         weights = [(size / largest) ** (1 / temperature) for size in sizes]

@@ -12,8 +12,6 @@ from residual_hf.base.errors import InputError
 from residual_hf.model.translation_inputs import language_tags
 
 from .corpus import ParallelCorpus
-from .data_settings import TABLES, CorpusSpec
-from .pair_formats import table_columns
 
 
 def language_tag(language: str) -> str:
@@ -23,25 +21,15 @@ def language_tag(language: str) -> str:
 
 def directions(corpus: ParallelCorpus, bidirectional: bool) -> list[ParallelCorpus]:
     """The corpus and, if `bidirectional`, its reverse."""
-    back = replace(corpus, **_exchanged(corpus, "s", "_lang"), raw_targets=None)
+    back = replace(
+        corpus,
+        sources=corpus.targets,
+        targets=corpus.sources,
+        source_lang=corpus.target_lang,
+        target_lang=corpus.source_lang,
+        raw_targets=None,
+    )
     return [corpus, back] if bidirectional else [corpus]
-
-
-def reverse_spec(spec: CorpusSpec) -> CorpusSpec:
-    """The location of a corpus, read from target to source."""
-    exchanged = _exchanged(spec, "", "_lang", "_column")
-    if spec.tsv is not None and spec.source_column is None:
-        exchanged |= {"source_column": 2, "target_column": 1}
-    if spec.file_format in TABLES and spec.source_column is None:
-        target, source = table_columns(spec)
-        exchanged |= {"source_column": source, "target_column": target}
-    return replace(spec, **exchanged, raw_target=None)
-
-
-def _exchanged(item: Any, *endings: str) -> dict[str, Any]:
-    """The fields `source...` and `target...` with these endings, exchanged."""
-    sides = (("source", "target"), ("target", "source"))
-    return {f"{side}{end}": getattr(item, f"{other}{end}") for end in endings for side, other in sides}
 
 
 def check_tagged(lines: Iterable[str], tokenizer: Any, subject: str) -> None:

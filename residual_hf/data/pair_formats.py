@@ -15,7 +15,7 @@ from residual_hf.base.archives import open_archive
 from residual_hf.base.errors import InputError, requires
 
 from .audio_folder import AUDIO_FILES
-from .data_settings import TABLES, CorpusSpec
+from .data_settings import CorpusSpec
 from .language_names import code_named, names_of
 from .pair_rows import HEADERS, Pair, read_record, record_pair
 from .text_files import LineReader, open_binary, single_spaced, uncompressed_name
@@ -55,23 +55,23 @@ def pairs_of_file(spec: CorpusSpec) -> Iterator[Pair]:
 def languages_in(path: Path) -> Sequence[str]:
     """Source and target language that a file of pairs names in itself or in its name; all that it names if more."""
     spec = CorpusSpec(file=path)
-    if spec.file_format == ".tmx":
+    in_records = spec.is_jsonl or spec.file_format == ".parquet"
+    if in_records:
+        found = _keys(spec)
+    elif spec.file_format == ".tmx":
         found = list(dict.fromkeys(language for language, _ in next(_variants(path), ())))
     elif spec.file_format in (".xlf", ".xliff"):
         found = [language or "" for _, languages in islice(_units(path), 1) for language in languages]
     elif spec.file_format == ".po":
         found = []
-    elif spec.file_format in TABLES:
-        found = next(_rows(spec), [])
     else:
-        found = _keys(spec)
-    if spec.file_format in TABLES:
+        found = next(_rows(spec), [])
         named = [code_named(name) for name in found]
         found = [code or name for code, name in zip(named, found, strict=True) if code or len(found) == 2]
     other_names = set().union(*HEADERS)
     known = [name for name in found if LANGUAGE.fullmatch(name) and name.lower() not in other_names]
-    if len(known) == len(found) == 2:
-        return found
+    if len(known) == len(found) == 2:  # keys are found only as they are
+        return found if in_records else [f"{name[:3].lower()}{name[3:]}" for name in found]
     stem = uncompressed_name(path.name.lower())
     in_name = IN_NAME.search(stem.removesuffix(spec.file_format))
     return in_name.groups() if in_name else known if len(known) > 2 else ()
@@ -193,12 +193,6 @@ def read_po(path: Path) -> Any:
         charset = f"; its charset is {named[2].decode()}" if named else ""
         charset = "; it looks like UTF-16, which gettext does not read" if b"\0" in content else charset
         raise InputError(f"{path}: cannot be read as a PO file: {error}{charset}") from error
-
-
-def table_columns(spec: CorpusSpec) -> tuple[int, int]:
-    """The numbers of the two columns of a table that are read, from 1."""
-    source, target, _ = _columns(next(_rows(spec), []), spec)
-    return source + 1, target + 1
 
 
 def _table(spec: CorpusSpec) -> Iterator[Pair]:

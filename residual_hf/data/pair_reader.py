@@ -87,7 +87,7 @@ class PairReader:
     and `limit` counts the others. `skipped_empty` counts the pairs dropped by this reader.
 
     Args:
-        cursor: where to start: the `cursor` of another reader. Text files are sought, gzip files decompressed up to
+        cursor: where to start: the `cursor` of another reader. Text files are sought, compressed files read up to
             there; data sets and other files skip rows.
         streaming: for a data set, read it without downloading and converting all of it first.
 

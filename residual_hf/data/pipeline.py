@@ -20,6 +20,7 @@ from residual_hf.base.errors import InputError
 from residual_hf.base.files import atomic_folder, write_json
 from residual_hf.base.names import check_repository
 from residual_hf.checkpoint import model_folder
+from residual_hf.checkpoint_checks import load_tokenizer
 from residual_hf.model.tokenization_residual import ResidualTokenizer
 
 from .cleaning import CleaningReport, clean_corpus, pair_filter
@@ -307,14 +308,13 @@ def given_tokenizer(path: str | Path, kind: str, data: DataSettings | None = Non
 
     Raises `InputError` for one that cannot be loaded, and see `set_languages`.
     """
-    if kind != "pretokenized":
-        check_repository(str(path), f"tokenizer.path: {path} cannot be loaded")
-    try:
-        if kind == "pretokenized":
+    if kind == "pretokenized":
+        try:
             return pretokenized_tokenizer(path)
-        tokenizer = AutoTokenizer.from_pretrained(model_folder(path))
-    except Exception as error:  # the tokenizers library raises nothing narrower
-        raise InputError(f"tokenizer.path: {path} cannot be loaded: {error}") from error
+        except Exception as error:
+            raise InputError(f"tokenizer.path: {path} cannot be loaded: {error}") from error
+    check_repository(str(path), f"tokenizer.path: {path} cannot be loaded")
+    tokenizer = load_tokenizer(model_folder(path), f"tokenizer.path: {path}")
     if data is not None and adds_codes(tokenizer):
         set_languages(tokenizer, data, f"tokenizer.path: {path}")
     return tokenizer

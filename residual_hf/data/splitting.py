@@ -3,9 +3,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
 from typing import IO
@@ -49,8 +49,10 @@ def held_out_sizes(pairs: int) -> tuple[int, int]:
     return max(1, min(1000, pairs // 20)), max(1, min(2000, pairs // 20))
 
 
-def split_corpus(spec: CorpusSpec, folder: Path, languages: tuple[str, str], seed: int = 1) -> SplitReport:
+def split_corpus(spec: CorpusSpec, folder: Path, seed: int = 1) -> SplitReport:
     """Write `train`, `valid` and `test` of a corpus to a folder, each as text files such as `train.en` and `train.de`.
+
+    `spec`: with its languages and with `skip_empty`.
 
     Sentences are compared without case, punctuation and spaces, on both sides. Held-out pairs are drawn at random from
     those whose sentences occur only once, as far as there are enough; training pairs with a sentence of a held-out
@@ -59,7 +61,6 @@ def split_corpus(spec: CorpusSpec, folder: Path, languages: tuple[str, str], see
     Raises:
         InputError: files that cannot be read or have different numbers of lines, or less than 10 different pairs.
     """
-    spec = replace(spec, skip_empty=True)
     reader = PairReader(spec)
     hashes = (tuple(hash(sentence_key(text)) for text in pair) for pair in reader.one_pass())
     keys = np.fromiter(hashes, dtype=np.dtype((np.int64, 2))).T
@@ -71,7 +72,7 @@ def split_corpus(spec: CorpusSpec, folder: Path, languages: tuple[str, str], see
     for side in keys:
         shared |= np.isin(side, side[split > 0])
     split[shared & (split == 0)] = -1
-    write_splits(PairReader(spec).one_pass(), split, folder, languages)
+    write_splits(PairReader(spec).one_pass(), split, folder, (spec.source_lang, spec.target_lang))
     shared_pairs, train, valid, test = (int((split == number).sum()) for number in range(-1, 3))
     return SplitReport(train, valid, test, reader.skipped_empty, shared_pairs)
 
@@ -99,7 +100,7 @@ def sentence_key(text: str) -> str:
     return regex.sub(r"[^\p{L}\p{M}\p{N}]+", "", text.casefold()) or text
 
 
-def write_splits(pairs: Iterator[Pair], split: np.ndarray, folder: Path, languages: tuple[str, str]) -> None:
+def write_splits(pairs: Iterator[Pair], split: np.ndarray, folder: Path, languages: Sequence[str | None]) -> None:
     with ExitStack() as stack:
         files: dict[tuple[int, int], IO[str]] = {}
         for number, side in product(range(len(SPLITS)), range(2)):

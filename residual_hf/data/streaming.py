@@ -172,7 +172,9 @@ class StreamedBatches(IterableDataset):
             | {"name": spec.title, "bytes": [f.stat().st_size for f in spec.files]}
             for spec in self.data.train
         ]
-        reading = {key: value for key, value in asdict(self.data).items() if key not in ("train", "valid", "test")}
+        reading = {
+            key: value for key, value in asdict(self.data).items() if key not in ("train", "valid", "test", "glossary")
+        }
         shares = {"probabilities": self.probabilities, "max_length": self.max_length}
         return {"corpora": corpora} | reading | shares | self.sampling
 

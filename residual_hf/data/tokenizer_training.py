@@ -22,7 +22,6 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain
-from pathlib import Path
 
 import sentencepiece
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
@@ -33,7 +32,6 @@ from residual_hf.model.options import refusal
 
 from .background import interruptible
 from .data_settings import TokenizerSettings
-from .text_files import iter_lines
 from .tokenizer import SPECIAL_TOKENS, append_eos, wrap_tokenizer
 
 logger = logging.getLogger(__name__)
@@ -46,7 +44,7 @@ _BYTES = tuple(f"<0x{byte:02X}>" for byte in range(256))
 
 
 def train_tokenizer(
-    texts: Iterable[str | Path],
+    texts: Iterable[str],
     settings: TokenizerSettings | None = None,
     *,
     language_tags: Sequence[str] = (),
@@ -58,7 +56,7 @@ def train_tokenizer(
     them with `ResidualTokenizer.from_pair`. Training is deterministic.
 
     Args:
-        texts: sentences; a `pathlib.Path` means the lines of a text file (plain or gzip).
+        texts: sentences.
         settings: the kind of model, trained by `tokenizers` (BPE) or SentencePiece (unigram), the vocabulary size and
             limits of entries. A small text may yield fewer entries, which is logged. Lines are cut to `LONGEST`.
         language_tags: tokens such as `<2de>`; their ids follow the special tokens. They are found in text and are not
@@ -103,14 +101,13 @@ def _reserved_entries(settings: TokenizerSettings, language_tags: Sequence[str])
     return (*SPECIAL_TOKENS, *language_tags, *(() if settings.kind == "byte_bpe" else _BYTES))
 
 
-def _sentences(texts: Iterable[str | Path]) -> Iterator[str]:
-    if isinstance(texts, (str, Path)):
-        raise InputError(refusal("texts", texts, "a sequence of texts or paths"))
+def _sentences(texts: Iterable[str]) -> Iterator[str]:
+    if isinstance(texts, str):
+        raise InputError(refusal("texts", texts, "a sequence of texts"))
     empty = True
     for text in texts:
-        for line in iter_lines(text) if isinstance(text, Path) else [text]:
-            empty = empty and not line.strip()
-            yield line[:LONGEST]
+        empty = empty and not text.strip()
+        yield text[:LONGEST]
     if empty:
         raise InputError("texts: no text to train a tokenizer on")
 

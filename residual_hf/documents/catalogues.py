@@ -11,7 +11,7 @@ from typing import Any
 
 from residual_hf.base.errors import InputError
 from residual_hf.base.xml_reader import XML_SPACE, etree, local_name, read_xml
-from residual_hf.data.language_names import language_tag
+from residual_hf.data.language_names import bcp47
 from residual_hf.data.pair_formats import PO_CHARSET, UNTRANSLATED, XLIFF_INLINE, read_po
 from residual_hf.generation.markup import Block
 
@@ -93,7 +93,7 @@ class XLIFFFile(Document):
                 yield unit
 
     def write(self, path: Path, blocks: Sequence[Block]) -> None:
-        root, target_lang = self._tree.getroot(), language_tag(self.target_lang or "")
+        root, target_lang = self._tree.getroot(), bcp47(self.target_lang or "")
         for source, own in (("srcLang", "trgLang"), ("source-language", "target-language")):
             for each in (root, *root.iter("{*}file")) if target_lang and self._units else ():
                 if each.get(source) and not each.get(own):

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from residual_hf.base.errors import InputError
-from residual_hf.data.language_names import language_tag
+from residual_hf.data.language_names import bcp47
 from residual_hf.generation.checks import has_letters
 from residual_hf.generation.markup import Block
 
@@ -32,7 +32,7 @@ class Document(ABC):
 
     def language(self, label: str) -> str:
         """The tag of the target language for one of the source language; others stay."""
-        source, target, own = (language_tag(code or "") for code in (self.source_lang, self.target_lang, label))
+        source, target, own = (bcp47(code or "") for code in (self.source_lang, self.target_lang, label))
         return target if source and target and own.split("-")[0] == source.split("-")[0] else label
 
 

@@ -11,13 +11,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import yaml
 from huggingface_hub import EvalResult, ModelCardData
 from huggingface_hub.errors import HFValidationError
 from huggingface_hub.utils import validate_repo_id
 
 from residual_hf.base.errors import InputError
 from residual_hf.base.files import check_output_file, write_atomically
+from residual_hf.base.yaml_files import dump_yaml
 from residual_hf.checkpoint import SHORTLIST
 from residual_hf.data.data_settings import SPLITS
 from residual_hf.data.tokenizer import ends_text
@@ -127,7 +127,7 @@ def write_card(
             start=run.starts_from,
             connections=[describe_mode(mode) for mode in run.ln_modes],
             hashes=_hashes(run),
-            hyperparameters=yaml.safe_dump(public(_without_empty(recipe)), sort_keys=False, allow_unicode=True),
+            hyperparameters=dump_yaml(public(_without_empty(recipe))),
             labels=LABELS,
             scores=tables,
             samples=sample_translations(run, samples),

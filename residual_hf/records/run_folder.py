@@ -14,7 +14,7 @@ from jinja2 import TemplateError
 
 from residual_hf.base.errors import InputError
 from residual_hf.base.files import RECORD, read_json, undamaged_entries
-from residual_hf.base.yaml_reader import read_yaml
+from residual_hf.base.yaml_files import read_yaml
 from residual_hf.data.text_files import iter_lines
 from residual_hf.evaluation.metrics import detokenize
 from residual_hf.model.connections import STACKS

@@ -10,10 +10,11 @@ from typing import Any
 
 from residual_hf.base.environment import command, commit, device_name, now, versions
 from residual_hf.base.errors import InputSettings
-from residual_hf.base.files import RECORD, read_json, write_json
+from residual_hf.base.files import RECORD, expanded, read_json, write_json
 from residual_hf.data.corpus import ParallelCorpus
 from residual_hf.data.data_settings import DataSettings
 from residual_hf.data.text_files import sample_hash
+from residual_hf.model.checksums import file_hash
 from residual_hf.model.options import from_mapping
 
 THEN = ", then "
@@ -39,11 +40,12 @@ class CorpusRecord(InputSettings):
 
 @dataclass(frozen=True)
 class DataRecord(InputSettings):
-    """The corpora of each split."""
+    """The corpora of each split, and the hash of the glossary."""
 
     train: tuple[CorpusRecord, ...] = ()
     valid: tuple[CorpusRecord, ...] = ()
     test: tuple[CorpusRecord, ...] = ()
+    glossary: str | None = None
 
 
 @dataclass(frozen=True)
@@ -61,9 +63,8 @@ class RunRecord(InputSettings):
     """The content of `run.json`. Fields that are None are not known, or not known yet.
 
     `resumed` lists the later starts of a run. `commit`, `device` and `precision` are those of all starts: "fp32, then
-    bf16".
-    A commit ends in `+` if the source files had uncommitted changes; the precision is the one that was used: if the
-    recipe has bf16, a CPU without products in bf16 trains in fp32. `tokenizer` maps the files of the tokenizer to
+    bf16". A commit ends in `+` if the source files had uncommitted changes; the precision is the one that was used: if
+    the recipe has bf16, a CPU without products in bf16 trains in fp32. `tokenizer` maps the files of the tokenizer to
     their hashes. `max_tokens_found` is the batch size that the search found, `max_tokens` the one that was used.
     `tokens_per_second` is the median over all starts, and `seconds` their sum: of a killed one, until its last
     checkpoint; `emissions` cover the last.
@@ -160,7 +161,7 @@ def describe_data(data: DataSettings, texts: Mapping[str, Sequence[ParallelCorpu
             )
             for s in data.train
         )
-    return DataRecord(**described)
+    return DataRecord(**described, glossary=None if data.glossary is None else file_hash(expanded(data.glossary)))
 
 
 def measured_emissions(callbacks: Iterable[Any]) -> Emissions | None:

@@ -13,14 +13,13 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from residual_hf.base.errors import InputError
 from residual_hf.base.files import check_output_folder, read_json, write_atomically, write_json
+from residual_hf.base.yaml_files import dump_yaml
 from residual_hf.data.cleaning import CleaningReport, clean_corpus, pair_filter
 from residual_hf.data.corpus import ParallelCorpus, read_parallel
 from residual_hf.data.data_settings import CorpusSpec
-from residual_hf.data.multilingual import directions, reverse_spec
+from residual_hf.data.multilingual import directions
 from residual_hf.data.pair_reader import check_files
 from residual_hf.data.pipeline import given_tokenizer
 from residual_hf.data.text_files import iter_lines, one_line
@@ -50,10 +49,11 @@ def distill(
 ) -> Path:
     """Translate the training sources of a recipe, and write the recipe of a student that is trained on the result.
 
-    `folder` receives `trainN.source` and `trainN.target` for each training corpus and direction, and `recipe.yaml`:
-    the given recipe with these corpora and the student's layers. Corpora with a `tag` have genuine targets and are
-    used as they are. Where loss or NLL select the checkpoint, BLEU does instead: the NLL of the validation references
-    rises while a student that learns translations still improves.
+    `folder` receives `trainN.source` and `trainN.target` for each training corpus and direction, the held-out corpora
+    of a bidirectional recipe from target to source, and `recipe.yaml`: the given recipe with these corpora and the
+    student's layers. Corpora with a `tag` have genuine targets and are used as they are. Where loss or NLL select the
+    checkpoint, BLEU does instead: the NLL of the validation references rises while a student that learns translations
+    still improves.
 
     Args:
         recipe: that of the teacher, or of another student; its training corpora are cleaned as it says.
@@ -112,8 +112,10 @@ def distill(
         corpora.append({**files, "source_lang": corpus.source_lang, "target_lang": corpus.target_lang})
     values["data"] |= {"train": corpora, "bidirectional": False, "stream": False}
     for split in ("valid", "test") if both else ():
-        specs = getattr(recipe.data, split) or ()
-        values["data"][split] = [plain(each) for spec in specs for each in (spec, reverse_spec(spec))] or None
+        both_ways = []
+        for number, spec in enumerate(getattr(recipe.data, split) or (), start=1):
+            both_ways += [plain(spec), write_reverse(read_parallel(spec), folder / f"{split}{number}")]
+        values["data"][split] = both_ways or None
     if cleaning := values["data"]["cleaning"]:
         if cleaning["duplicates"] is not None:
             cleaning["duplicates"] = "pair"  # translations of a sentence may be several
@@ -130,7 +132,7 @@ def distill(
         except InputError as error:
             logger.warning("the student gets a tokenizer of its own: %s", error)
     path = folder / "recipe.yaml"
-    write_atomically(path, yaml.safe_dump(values, sort_keys=False, allow_unicode=True))
+    write_atomically(path, dump_yaml(values))
     return path
 
 
@@ -160,6 +162,16 @@ def training_text(recipe: Recipe) -> Iterator[tuple[CorpusSpec, ParallelCorpus]]
             corpus = clean_corpus(corpus, pair_filter(recipe.data.cleaning), CleaningReport())
         for direction in directions(corpus, recipe.data.bidirectional):
             yield spec, direction
+
+
+def write_reverse(corpus: ParallelCorpus, name: Path) -> dict[str, Any]:
+    """Write a corpus from target to source to `name.source` and `name.target`; the entry of a recipe for these."""
+    _, back = directions(corpus, True)
+    files = {side: name.with_name(f"{name.name}.{side}") for side in ("source", "target")}
+    for path, lines in zip(files.values(), (back.sources, back.targets), strict=True):
+        write_atomically(path, "".join(f"{one_line(line)}\n" for line in lines))
+    languages = {"source_lang": back.source_lang, "target_lang": back.target_lang}
+    return {**{side: str(path) for side, path in files.items()}, **languages}
 
 
 def write_targets(

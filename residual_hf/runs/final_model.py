@@ -49,7 +49,7 @@ def finish(
         save_checkpoint(trainer.model, data.tokenizer, folder / "model", overwrite=True, complete=complete)
     metrics = {"updates": trainer.state.global_step, "minutes": round((time.time() - started) / 60, 2)}
     if recipe.data.is_text:
-        metrics |= perplexities(trainer, recipe, data, folder)
+        metrics |= perplexities(trainer, recipe, data)
     else:
         metrics |= final_scores(trainer, recipe, data, folder, shortlist)
     if trainer.is_world_process_zero():
@@ -93,7 +93,7 @@ def training_shortlist(recipe: Recipe, data: PreparedData, config: ResidualConfi
     return build_shortlist(corpus, config.vocab_size, always=always, joint=config.share_encoder_decoder_embeddings)
 
 
-def perplexities(trainer: ResidualTrainer, recipe: Recipe, data: PreparedData, folder: Path) -> dict[str, Any]:
+def perplexities(trainer: ResidualTrainer, recipe: Recipe, data: PreparedData) -> dict[str, Any]:
     """Loss and perplexities of the final language model on `valid` and `test`, the same in every process."""
     metrics: dict[str, Any] = {}
     for split, corpora in data.references.items():

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import math
-import re
 import shlex
 import shutil
 from collections.abc import Sequence
@@ -20,7 +19,7 @@ from residual_hf.base.errors import InputError
 from residual_hf.base.files import atomic_folder, check_output_folder, write_atomically
 from residual_hf.data.corpus import ParallelCorpus
 from residual_hf.data.data_settings import PAIR_FILES, CorpusSpec, DataSettings, TokenizerSettings
-from residual_hf.data.pair_formats import languages_in
+from residual_hf.data.pair_formats import LANGUAGE, languages_in, same_language
 from residual_hf.data.pair_reader import PairReader, check_files
 from residual_hf.data.sample_checks import sample_faults, take_sample
 from residual_hf.data.scripts import WITHOUT_SPACES, share_of_script
@@ -39,7 +38,6 @@ from .trial import Trial, measure
 TEMPLATE = Path(__file__).with_name("first_recipe.yaml.jinja")
 SAMPLE = 20_000
 """Pairs to train a tokenizer on, which measures the length of sentences in tokens."""
-LANGUAGE = re.compile(r"[a-z]{2,3}([_-]\w+)?")
 MOST_EPOCHS = 60
 FEW = 10_000
 """Training pairs; with less, a model does not generalize to other sentences."""
@@ -188,7 +186,7 @@ def write_first_recipe(
     device = "cuda" if torch.cuda.is_available() else "cpu"
     with atomic_folder(folder) as new:
         spec = replace(spec, source_lang=languages[0], target_lang=languages[1])
-        split = split_corpus(spec, new, languages)
+        split = split_corpus(spec, new)
         pairs = take_sample(PairReader(spec).one_pass(), split.pairs)
         faults = sample_faults(ParallelCorpus.empty(spec).with_pairs(pairs), split.pairs)
         train = CorpusSpec(source=new / f"train.{languages[0]}", target=new / f"train.{languages[1]}")
@@ -256,13 +254,15 @@ def write_first_recipe(
 
 def languages_of(spec: CorpusSpec, source_lang: str | None, target_lang: str | None) -> tuple[str, str]:
     """The languages that are given, or those that the files of a corpus name."""
-    named: Sequence[str | None] = (None, None)
-    if spec.file is not None and (source_lang is None or target_lang is None):
+    named: Sequence[str | None] = (source_lang, target_lang)
+    if spec.file is not None and None in named:
         found = languages_in(spec.files[0])
         if len(found) > 2:
             flag = "--source-lang" if source_lang is None else "--target-lang"
             raise InputError(f"{flag}: missing, {spec.file} has {', '.join(found)}")
-        named = found or named
+        crossed = zip(found, named[::-1], strict=False)
+        is_back = any(given is not None and same_language(own, given) for own, given in crossed)
+        named = found[::-1] if is_back else found or named
     return (
         language_of(spec.files[0], "--source-lang", source_lang or named[0]),
         language_of(spec.files[-1], "--target-lang", target_lang or named[1]),
@@ -276,7 +276,7 @@ def language_of(path: Path, flag: str, given: str | None = None) -> str:
             raise InputError(f"{flag}: {given!r} given, must be a language code such as de or pt_BR")
         return given
     suffix = uncompressed_name(path.name).rpartition(".")[2]
-    if not LANGUAGE.fullmatch(suffix) or f".{suffix}" in (".txt", *PAIR_FILES):
+    if not LANGUAGE.fullmatch(suffix) or f".{suffix.lower()}" in (".txt", *PAIR_FILES):
         raise InputError(f"{flag}: missing, {path} does not end in a language code such as .de")
     return suffix
 

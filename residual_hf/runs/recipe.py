@@ -19,7 +19,7 @@ from huggingface_hub.errors import StrictDataclassError
 
 from residual_hf.base.errors import InputError, InputSettings
 from residual_hf.base.files import expanded
-from residual_hf.base.yaml_reader import read_yaml
+from residual_hf.base.yaml_files import read_yaml
 from residual_hf.data.data_settings import SPLITS, CorpusSpec, DataSettings, TokenizerSettings
 from residual_hf.evaluation.metrics import EvaluationSettings
 from residual_hf.evaluation.sentence_metrics import ERROR_RATES, ROUGE

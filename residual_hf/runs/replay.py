@@ -16,7 +16,14 @@ import numpy as np
 from transformers import TrainerCallback, set_seed
 
 from residual_hf.base.errors import InputError
-from residual_hf.base.files import RECORD, number_of, read_json_lines, undamaged_entries, write_json_lines
+from residual_hf.base.files import (
+    RECORD,
+    entries_until,
+    number_of,
+    read_json_lines,
+    undamaged_entries,
+    write_json_lines,
+)
 from residual_hf.base.tables import as_table
 from residual_hf.data.pipeline import read_corpora
 from residual_hf.records.run_record import RunRecord
@@ -157,7 +164,7 @@ def replay(run: Path, at: int | None = None) -> Replay:
     folder = run / "replays" / f"update-{at}"
     if this_process().is_main_process:
         folder.mkdir(parents=True, exist_ok=True)
-        write_json_lines(folder / FILE, [line for line in earlier if line["step"] <= start])
+        write_json_lines(folder / FILE, entries_until(start, run / FILE))
     this_process().wait_for_everyone()
     logger.info("replaying updates %d to %d", start + 1, at)
     with tempfile.TemporaryDirectory() as work:
@@ -188,14 +195,12 @@ def make_trainer(recipe: Recipe, record: RunRecord, run: Path, work: Path) -> Re
     set_seed(recipe.training.seed)  # after the start, as in training: a change of its mode draws random numbers
     data = prepare_data(recipe, texts, work, start)
     model = build_model(recipe, data.tokenizer, start)
-    never = 10**9
     settings = replace(
         recipe.training,
         max_tokens=record.max_tokens,
         update_freq=record.tokens_per_update // (record.max_tokens * record.processes),
         tokens_per_update=None,
-        eval_every=never,
-        log_every=never,
+        log_every=10**9,
         divergence_factor=0.0,
         patience=None,
         ema_decay=0.0,
@@ -206,6 +211,7 @@ def make_trainer(recipe: Recipe, record: RunRecord, run: Path, work: Path) -> Re
         model, settings, str(work / "checkpoints"), train, data.encoded["valid"], processing_class=data.tokenizer
     )
     trainer.args.load_best_model_at_end = False
+    trainer.args.eval_strategy = trainer.args.save_strategy = "no"
     show_progress(trainer)
     return trainer
 

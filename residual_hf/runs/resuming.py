@@ -37,22 +37,22 @@ def check_run_folder(folder: Path) -> None:
 def check_same_run(recipe: Recipe, texts: Corpora, folder: Path) -> None:
     """Raise `InputError` listing how recipe, text and tokenizer differ from those that a run was started with.
 
-    Fields declared with `may_change` are not compared, nor are the paths of a tokenizer and a starting model that were
-    moved: the run has a copy of the tokenizer. Text is compared by its hash, because files may have been moved; the
-    files of a stream by their names, sizes and samples. Another number of processes is refused, unless
+    Fields declared with `may_change` are not compared, nor are the paths of a tokenizer, a starting model and a
+    glossary that were moved: the run has a copy of the tokenizer. Text is compared by its hash, because files may have
+    been moved; the files of a stream by their sizes and samples. Another number of processes is refused, unless
     `tokens_per_update` gives updates the same batches.
     """
     record, now, before = RunRecord.read(folder), recipe.as_dict(), read_recipe(folder)
     for section, settings in (("", recipe), ("data", recipe.data), ("training", recipe.training)):
         old, new = (before.setdefault(section, {}), now[section]) if section else (before, now)
         old |= {field.name: new[field.name] for field in fields(settings) if field.metadata["may_change"]}
-    for section, name in (("tokenizer", "path"), ("model", "from")):
+    for section, name in (("tokenizer", "path"), ("model", "from"), ("data", "glossary")):
         if _has_moved(before.get(section, {}).get(name), now[section].get(name)):
             before[section][name] = now[section][name]
     before = from_mapping(Recipe, before, f"{folder / 'recipe.yaml'}: ").as_dict()
     differences = [f"data.{split}: other text" for split in other_text(recipe, texts, record)]
     for split in ("train", "valid"):
-        for values in () if split == "train" and recipe.data.stream else (before, now):
+        for values in (before, now):
             specs = values["data"][split]
             specs = specs if isinstance(specs, list) else [specs]
             values["data"][split] = [{n: v for n, v in spec.items() if n not in MOVABLE} for spec in specs]
@@ -79,20 +79,22 @@ def _other_way(folder: Path) -> str:
 def other_tokenizer(folder: Path, record: RunRecord) -> list[str]:
     """What is missing or different in the tokenizer of a run, if its files were recorded."""
     found = tokenizer_hashes(folder)
-    if missing := sorted((record.tokenizer or {}).keys() - found.keys()):
+    if missing := sorted(record.tokenizer.keys() - found.keys()):
         return [f"{folder / 'tokenizer'} has no {', '.join(missing)}"]
     other = f"{folder / 'tokenizer'}: other files than those that the run was trained with"
     return [other] if record.tokenizer and found != record.tokenizer else []
 
 
 def other_text(recipe: Recipe, texts: Corpora, record: RunRecord) -> list[str]:
-    """Those of `train` and `valid` whose text is not the recorded one."""
+    """Those of `train`, `valid` and `glossary` whose text is not the recorded one."""
     found, other = describe_data(recipe.data, texts), []
     for split in ("train", "valid"):
         streamed = split == "train" and recipe.data.stream
         recorded, present = (_fingerprints(data, split, streamed) for data in (record.data, found))
         if any(recorded) and recorded != present:
             other.append(split)
+    if record.data.glossary not in (None, found.glossary):
+        other.append("glossary")
     return other
 
 

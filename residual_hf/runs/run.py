@@ -10,10 +10,10 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
-import yaml
 from transformers import set_seed
 
 from residual_hf.base.files import read_json, write_atomically, writing
+from residual_hf.base.yaml_files import dump_yaml
 from residual_hf.data.pipeline import Corpora, read_corpora
 from residual_hf.records.run_record import RunRecord, describe_data
 from residual_hf.training.checkpoints import STATE
@@ -102,4 +102,4 @@ def train_on(
 def record_start(recipe: Recipe, texts: Corpora, folder: Path) -> None:
     data = describe_data(recipe.data, texts)
     RunRecord.begin(folder, recipe.training.seed, this_process().num_processes, data)
-    write_atomically(folder / "recipe.yaml", yaml.safe_dump(recipe.as_dict(), sort_keys=False))
+    write_atomically(folder / "recipe.yaml", dump_yaml(recipe.as_dict()))

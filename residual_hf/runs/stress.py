@@ -87,6 +87,7 @@ def corpus_of(recipe: Recipe, folder: Path, max_tokens: int) -> tuple[str, Short
     code = hashlib.sha256(json.dumps(values, default=str).encode()).hexdigest()[:8]
     name = f"{' + '.join(corpus.name for corpus in texts['train'])} ({code})"
     positions = recipe.build_config().max_position_embeddings
+    (folder / code).mkdir(parents=True, exist_ok=True)
     data = prepare_data(recipe, texts, folder / code)
     fields = {**tokenizer_fields(recipe, data.tokenizer), "max_position_embeddings": positions}
     return name, ShortCorpus(data.encoded, data.tokenizer, fields, max_tokens)
@@ -173,7 +174,7 @@ def spike(loss: Sequence[float]) -> int | None:
     if not loss:
         return None
     limit = min(loss) + max(MARGIN, 0.25 * (loss[0] - min(loss)))
-    return None if loss[-1] <= limit else max(i for i, value in enumerate(loss) if value <= limit)
+    return None if loss[-1] <= limit else max(i for i, value in enumerate(loss, start=1) if value <= limit)
 
 
 def slow_down(loss: Sequence[float], others: Sequence[Sequence[float]]) -> int | None:

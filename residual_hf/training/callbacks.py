@@ -18,7 +18,7 @@ from transformers.trainer_callback import ExportableState
 
 from residual_hf.base.errors import InputError
 from residual_hf.base.files import append_json_lines, delete_replaced, write_atomically
-from residual_hf.base.interrupts import SIGNALS
+from residual_hf.base.interrupts import SIGHUP, SIGNALS
 from residual_hf.model.branch_warmup import advance_branch_warmup
 from residual_hf.records.learning_curve import learning_curve
 
@@ -244,7 +244,7 @@ class InterruptCallback(TrainerCallback):
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         if threading.current_thread() is threading.main_thread():
             for number in SIGNALS:
-                if number != signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:
+                if number != SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:
                     self._previous[number] = signal.signal(number, self._note)
 
     def _note(self, number: int, frame: Any) -> None:

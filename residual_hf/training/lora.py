@@ -17,7 +17,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from residual_hf.base.errors import InputError
+from residual_hf.base.errors import InputError, requires
 from residual_hf.base.files import atomic_file
 
 from .checkpoints import read_weights
@@ -33,7 +33,8 @@ def add_lora(model: nn.Module, settings: LoraSettings) -> None:
 
     Raises `InputError` for a name or pattern that matches nothing.
     """
-    from peft import LoraConfig, inject_adapter_in_model
+    with requires("lora"):
+        from peft import LoraConfig, inject_adapter_in_model
 
     layers = [name for name, part in model.named_modules() if isinstance(part, nn.Linear) and ".layers." in name]
     parameters = dict(model.named_parameters())
@@ -91,9 +92,9 @@ def save_trained(model: nn.Module, checkpoint: Path) -> None:
 def load_trained(model: nn.Module, checkpoint: Path) -> None:
     """Load what `save_trained` wrote. Raises `InputError` for other weights, also where they are not trained."""
     path, own = checkpoint / FILE, _trained(model)
-    if own and not path.exists():
+    if not path.exists():
         raise InputError(f"{path}: no such file")
-    saved = load_file(path) if path.exists() else {}
+    saved = load_file(path)
     if {n: t.shape for n, t in saved.items()} != {n: p.shape for n, p in own.items()}:
         raise InputError(f"{path}: not the adapters of this model")
     for name, parameter in own.items():

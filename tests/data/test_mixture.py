@@ -8,7 +8,6 @@ import math
 import numpy as np
 import pytest
 
-from residual_hf.base.errors import InputError
 from residual_hf.data.mixture import mixed_indices, mixing_probabilities
 
 
@@ -24,11 +23,6 @@ from residual_hf.data.mixture import mixed_indices, mixing_probabilities
 )
 def test_probabilities(options, expected):
     assert mixing_probabilities([10**7, 99 * 10**7], **options) == pytest.approx(expected, rel=1e-12)
-
-
-def test_an_empty_corpus_is_refused():
-    with pytest.raises(InputError, match=r"sizes\[1\]: 0 given, must be at least 1"):
-        mixing_probabilities([3, 0])
 
 
 @pytest.mark.parametrize("sizes", [[7, 100, 1], [1000, 10], [5]])

@@ -6,9 +6,8 @@ from dataclasses import replace
 import pytest
 
 from residual_hf.base.errors import InputError
-from residual_hf.data.corpus import ParallelCorpus, read_parallel
-from residual_hf.data.data_settings import CorpusSpec
-from residual_hf.data.multilingual import concatenate, directions, reverse_spec, tag_corpus, training_pairs
+from residual_hf.data.corpus import ParallelCorpus
+from residual_hf.data.multilingual import concatenate, directions, tag_corpus, training_pairs
 
 CORPUS = ParallelCorpus(["a dog", "a cat"], ["ein Hund", "eine Katze"], "pairs", "en", "de")
 SYNTHETIC = replace(CORPUS, tag="<BT>")
@@ -20,23 +19,6 @@ def test_the_reverse_of_a_corpus_has_no_raw_targets():
     assert list(back) == [("ein Hund", "a dog"), ("eine Katze", "a cat")]
     assert (back.source_lang, back.target_lang) == ("de", "en")
     assert directions(CORPUS, False) == [CORPUS]
-
-
-@pytest.mark.parametrize(
-    ("name", "content", "fields"),
-    [
-        ("pairs.tsv", "one\teins\n", {}),
-        ("pairs.tsv", "x\tone\teins\n", {"source_column": 2, "target_column": 3}),
-        ("pairs.jsonl", '{"translation": {"en": "one", "de": "eins"}}\n', {}),
-        ("pairs.jsonl", '{"a": "one", "b": "eins"}\n', {"source_column": "a", "target_column": "b"}),
-    ],
-)
-def test_a_corpus_read_from_target_to_source(tmp_path, name, content, fields):
-    (tmp_path / name).write_text(content)
-    spec = CorpusSpec(**{name.partition(".")[2]: tmp_path / name}, source_lang="en", target_lang="de", **fields)
-    corpus = read_parallel(reverse_spec(spec))
-    assert list(corpus) == [("eins", "one")] and (corpus.source_lang, corpus.target_lang) == ("de", "en")
-    assert reverse_spec(reverse_spec(spec)).files == spec.files
 
 
 @pytest.mark.parametrize(

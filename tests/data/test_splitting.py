@@ -9,12 +9,14 @@ from residual_hf.base.errors import InputError
 from residual_hf.data.data_settings import CorpusSpec
 from residual_hf.data.splitting import SPLITS, held_out_sizes, sentence_key, split_corpus
 
+READ = {"source_lang": "en", "target_lang": "de", "skip_empty": True}
+
 
 def write(folder, pairs):
     paths = folder / "corpus.en", folder / "corpus.de"
     for path, lines in zip(paths, zip(*pairs, strict=True), strict=True):
         path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
-    return CorpusSpec(source=paths[0], target=paths[1])
+    return CorpusSpec(source=paths[0], target=paths[1], **READ)
 
 
 def read(folder, split):
@@ -27,7 +29,7 @@ def test_splits_cover_the_corpus_and_share_no_sentence(tmp_path):
     pairs += (
         [("Yes.", f"Ja {i}") for i in range(40)] + [(f"Maybe {i}!", "Vielleicht") for i in range(40)] + [("", "leer")]
     )
-    report = split_corpus(write(tmp_path, pairs), tmp_path, ("en", "de"))
+    report = split_corpus(write(tmp_path, pairs), tmp_path)
     splits = {name: read(tmp_path, name) for name in SPLITS}
     assert [len(splits[name]) for name in SPLITS] == [report.train, report.valid, report.test]
     assert (report.empty, report.shared) == (1, 0)
@@ -40,7 +42,7 @@ def test_splits_cover_the_corpus_and_share_no_sentence(tmp_path):
 def test_training_pairs_with_a_held_out_sentence_are_left_out(tmp_path):
     pairs = [(f"Word {i}", f"Wort {i}") for i in range(60)]
     pairs += [(f"word {i}!", f"Vokabel {i}") for i in range(60)]
-    report = split_corpus(write(tmp_path, pairs), tmp_path, ("en", "de"))
+    report = split_corpus(write(tmp_path, pairs), tmp_path)
     held_out = {sentence_key(source) for name in ("valid", "test") for source, _ in read(tmp_path, name)}
     assert len(held_out) == report.valid + report.test == report.shared > 0
     assert not held_out & {sentence_key(source) for source, _ in read(tmp_path, "train")}
@@ -53,7 +55,7 @@ def test_the_same_seed_gives_the_same_splits_of_a_gzip_file(tmp_path):
     found = []
     for number, (path, seed) in enumerate(((source, 1), (packed, 1), (source, 2))):
         (tmp_path / str(number)).mkdir()
-        split_corpus(CorpusSpec(source=path, target=target), tmp_path / str(number), ("en", "de"), seed)
+        split_corpus(CorpusSpec(source=path, target=target, **READ), tmp_path / str(number), seed)
         found.append(read(tmp_path / str(number), "test"))
     assert found[0] == found[1] != found[2]
 
@@ -65,7 +67,7 @@ def test_sizes(pairs, sizes):
 
 def test_too_few_different_pairs_are_refused(tmp_path):
     with pytest.raises(InputError, match="1 different sentence pairs, must be at least 10"):
-        split_corpus(write(tmp_path, [("a", "b")] * 50), tmp_path, ("en", "de"))
+        split_corpus(write(tmp_path, [("a", "b")] * 50), tmp_path)
 
 
 def test_sentences_that_differ_in_vowel_signs_are_different():

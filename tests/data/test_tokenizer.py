@@ -171,15 +171,15 @@ def test_training_again_in_another_process_gives_the_same(tmp_path):
         "from residual_hf.data.tokenizer_training import train_tokenizer\n"
         f"for kind in {KINDS}:\n"
         "    settings = TokenizerSettings(kind=kind, vocab_size=330)\n"
-        "    tokenizer = train_tokenizer([Path(sys.argv[1])], settings)\n"
+        "    tokenizer = train_tokenizer(Path(sys.argv[1]).read_text().splitlines(), settings)\n"
         "    print(hashlib.sha256(tokenizer.backend_tokenizer.to_str().encode()).hexdigest())\n"
     )
-    corpus = tmp_path / "corpus.gz"
-    lines = TEXTS["de"] + fuzz(TEXTS["de"])
-    corpus.write_bytes(gzip.compress("".join(line.replace("\n", " ") + "\n" for line in lines).encode()))
+    corpus = tmp_path / "corpus"
+    lines = [" ".join(line.split()) for line in TEXTS["de"] + fuzz(TEXTS["de"])]
+    corpus.write_text("\n".join(lines))
     run = run_forked("-c", program, corpus)
     settings = [TokenizerSettings(kind=kind, vocab_size=330) for kind in KINDS]
-    here = [train_tokenizer([corpus], one).backend_tokenizer.to_str() for one in settings]
+    here = [train_tokenizer(lines, one).backend_tokenizer.to_str() for one in settings]
     assert run.stdout.split() == [hashlib.sha256(text.encode()).hexdigest() for text in here]
     assert "%" not in run.stderr  # no progress bar without a terminal
 
@@ -230,8 +230,6 @@ def test_frequency_and_length_limits():
         ({}, {"texts": "one text"}, "texts: 'one text' given, must be a sequence"),
         ({}, {"texts": []}, "texts: no text to train"),
         ({"kind": "unigram"}, {"texts": ["", " "]}, "texts: no text to train"),
-        ({}, {"texts": [Path("missing.txt")]}, "no such file: missing.txt"),
-        ({"kind": "unigram"}, {"texts": [Path("missing.txt")]}, "no such file: missing.txt"),
     ],
 )
 def test_what_cannot_be_trained_is_refused(settings, arguments, message):

@@ -11,7 +11,6 @@ from support.tiny_translator import tiny_model, tiny_tokenizer
 
 from residual_hf.base.errors import InputError
 from residual_hf.data.corpus import read_parallel
-from residual_hf.data.multilingual import directions
 from residual_hf.data.tokenizer import pretokenized_tokenizer
 from residual_hf.generation.decode import search
 from residual_hf.generation.generation_settings import DecodingSettings, StreamSettings
@@ -118,15 +117,15 @@ def test_both_directions_of_a_teacher(tmp_path, recipe):
     tokenizer = tiny_tokenizer("<2de>", "<2en>")
     decoding = DecodingSettings(num_beams=1, max_length_b=6, max_length_a=0.0)
     both = Translator(tiny_model(tokenizer, language_tags="source"), tokenizer, decoding)
-    values = recipe.as_dict()
-    values["data"] |= {"bidirectional": True, "language_tags": "source", "test": None}
+    values, valid = recipe.as_dict(), tmp_path / "valid.jsonl"
+    valid.write_text('{"source": "a dog", "target": "ein Hund"}\n{"source": "a cat", "target": "eine Katze"}\n')
+    values["data"] |= {"bidirectional": True, "language_tags": "source", "test": None, "valid": {"jsonl": str(valid)}}
     recipe = from_mapping(Recipe, values)
     student = load_recipe(distill(recipe, lambda: both, tmp_path / "distilled"))
     assert [(c.source_lang, c.target_lang) for c in student.data.train[1:]] == [("en", "de"), ("de", "en")]
-    (valid,) = recipe.data.valid
-    assert [list(read_parallel(c)) for c in student.data.valid] == [
-        list(c) for c in directions(read_parallel(valid), True)
-    ]
+    pairs = [("a dog", "ein Hund"), ("a cat", "eine Katze")]
+    assert [list(read_parallel(c)) for c in student.data.valid] == [pairs, [pair[::-1] for pair in pairs]]
+    assert [(c.source_lang, c.target_lang) for c in student.data.valid] == [("en", "de"), ("de", "en")]
     assert student.data.test is None
 
 

@@ -136,6 +136,20 @@ def test_file_name_without_a_language(name):
         language_of(Path(name), "--source-lang")
 
 
+@pytest.mark.parametrize(
+    ("options", "languages"),
+    [({}, ("en-US", "de")), ({"source_lang": "de"}, ("de", "en-US")), ({"target_lang": "en"}, ("de", "en"))],
+)
+def test_languages_that_a_table_names_in_any_case(tmp_path, options, languages):
+    rows = ["EN-US,DE", *(f"one {i},eins {i}" for i in range(40))]
+    write(tmp_path, "memory.csv", rows)
+    plan = write_first_recipe(tmp_path / "memory.csv", folder=tmp_path / "out", trial_seconds=0, **options)
+    recipe = load_recipe(plan.recipe)
+    assert (recipe.source_lang, recipe.target_lang) == languages
+    first = "eins" if languages[0] == "de" else "one"
+    assert (tmp_path / "out" / f"train.{languages[0]}").read_text().startswith(first)
+
+
 def test_days_on_a_cpu_are_warned_about(corpus):
     plan = write_first_recipe(*corpus, trial_seconds=0)
     slow = replace(plan, device="cpu", trial=Trial(10.0, 10**9, 5.0), free=0, disk=10**9)

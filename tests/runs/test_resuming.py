@@ -119,6 +119,30 @@ def test_a_streamed_corpus_in_another_order_is_refused(tmp_path):
         check(recipe, tmp_path / "run")
 
 
+def test_a_streamed_corpus_may_be_elsewhere(tmp_path):
+    recipe = changed(make_recipe(tmp_path / "a", **SMALL), "data", stream=True)
+    shutil.copytree(tmp_path / "a", tmp_path / "b")
+    folder = tmp_path / "run"
+    folder.mkdir()
+    run_module.record_start(recipe, read_corpora(recipe.data), folder)
+    shutil.rmtree(tmp_path / "a")
+    check(replace(changed(make_recipe(tmp_path / "b", **SMALL), "data", stream=True), output_dir=str(folder)), folder)
+
+
+def test_a_glossary_may_be_elsewhere_and_is_the_same(tmp_path):
+    glossary, folder = tmp_path / "terms.tsv", tmp_path / "run"
+    glossary.write_text("dog\tHund\n")
+    recipe = changed(make_recipe(tmp_path, **SMALL), "data", glossary=str(glossary))
+    folder.mkdir()
+    run_module.record_start(recipe, read_corpora(recipe.data), folder)
+    moved = glossary.rename(tmp_path / "moved.tsv")
+    recipe = changed(recipe, "data", glossary=str(moved))
+    check(recipe, folder)
+    moved.write_text("dog\tKöter\n")
+    with pytest.raises(InputError, match="data.glossary: other text"):
+        check(recipe, folder)
+
+
 def test_another_number_of_processes_is_refused_unless_updates_stay_the_same(run):
     recipe, folder = run
     RunRecord.update(folder, processes=2)

@@ -16,7 +16,7 @@ from residual_hf.data.encoding import EncodedCorpus
 from residual_hf.data.synthetic import generate_corpus
 from residual_hf.model.options import from_mapping
 from residual_hf.runs.recipe import Recipe
-from residual_hf.runs.stress import StressRun, corpus_of, ranked, survival, table
+from residual_hf.runs.stress import StressRun, corpus_of, ranked, spike, survival, table
 from residual_hf.runs.stress_setting import StressSetting
 
 SETTING = StressSetting(updates=200, max_lr=0.2)  # the rate at update t is t / 1000
@@ -50,6 +50,10 @@ def test_loss_that_is_not_finite():
 
 def test_loss_that_left_its_range_before_it_was_not_finite():
     assert judge(HEALTHY[:80] + [20.0] * 100).largest_lr == pytest.approx(0.08, abs=0.005)
+
+
+def test_the_last_update_in_range_is_the_last_that_survives():
+    assert spike([5.0, 4.0, 3.0, 9.0]) == 3
 
 
 def test_stagnation():
@@ -109,6 +113,7 @@ def test_corpus_of_a_recipe(tmp_path, capsys):
             (tmp_path / f"{split}.{language}").write_text("\n".join(lines) + "\n")
     data = {s: {"source": str(tmp_path / f"{s}.en"), "target": str(tmp_path / f"{s}.de")} for s in pairs}
     recipe = {"output_dir": "unused", "source_lang": "en", "target_lang": "de", "data": data}
+    data["cleaning"] = {"duplicates": "pair"}
     recipe["tokenizer"] = {"vocab_size": 400, "joint": False}
     (tmp_path / "recipe.yaml").write_text(yaml.safe_dump(recipe))
     arguments = ["stress", "--output-dir", str(tmp_path / "out"), "--modes", "pre_ln", "--layers", "1"]

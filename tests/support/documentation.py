@@ -13,7 +13,7 @@ from pathlib import Path
 import yaml
 from transformers import MarianConfig, MarianMTModel
 
-from residual_hf.base.yaml_reader import load_yaml
+from residual_hf.base.yaml_files import load_yaml
 from residual_hf.data.synthetic import generate_corpus
 from residual_hf.model.options import from_mapping
 from residual_hf.runs.recipe import Recipe, load_recipe

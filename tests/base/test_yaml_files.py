@@ -6,7 +6,7 @@ import re
 import pytest
 
 from residual_hf.base.errors import InputError
-from residual_hf.base.yaml_reader import MAX_DEPTH, MAX_VALUES, load_yaml, read_yaml
+from residual_hf.base.yaml_files import MAX_DEPTH, MAX_VALUES, dump_yaml, load_yaml, read_yaml
 
 TEN_TIMES = [f"x{i}: &x{i} [{', '.join([f'*x{i - 1}'] * 10)}]" for i in range(1, 10)]
 MERGED = [f"x{i}: &x{i} {{<<: [{', '.join([f'*x{i - 1}'] * 10)}]}}" for i in range(1, 10)]
@@ -17,6 +17,11 @@ def test_anchors_aliases_and_merge_keys_are_read():
     corpus = {"source": "a.de", "target": "a.en"}
     assert load_yaml(text) == {"a": corpus, "b": {"source": "a.de", "target": "b.en"}, "c": [corpus]}
     assert load_yaml("[1e-5, 5E3, 1e5x, 1.0e2, .5e1, 1.e3]") == [1e-5, 5e3, "1e5x", 100.0, 5.0, 1000.0]
+
+
+def test_text_that_looks_like_a_number_is_written_as_text():
+    values = {"output_dir": "3e-4", "name": "1e6", "lr": 3e-4, "title": "zwölf", "epochs": None}
+    assert load_yaml(dump_yaml(values)) == values and [*load_yaml(dump_yaml(values))] == [*values]
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,5 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
-"""Reads YAML files as plain values. Refuses duplicate keys, unbounded aliases and deep nesting."""
+"""Reads and writes YAML files of plain values. Refuses duplicate keys, unbounded aliases and deep nesting."""
 
 from __future__ import annotations
 
@@ -86,7 +86,17 @@ class _Loader(yaml.SafeLoader):
         return value
 
 
-_Loader.add_implicit_resolver("tag:yaml.org,2002:float", EXPONENT, list("-+.0123456789"))
+class _Dumper(yaml.SafeDumper):
+    """Puts text that `_Loader` would read as a number in quotes."""
+
+
+for kind in (_Loader, _Dumper):
+    kind.add_implicit_resolver("tag:yaml.org,2002:float", EXPONENT, list("-+.0123456789"))
+
+
+def dump_yaml(values: Any) -> str:
+    """YAML that `load_yaml` reads as the same values."""
+    return yaml.dump(values, Dumper=_Dumper, sort_keys=False, allow_unicode=True)
 
 
 def _refuse(problem: str, place: yaml.Node | yaml.Event) -> NoReturn:
