@@ -16,7 +16,7 @@ LARGEST_PART = 64 * 2**20
 LARGEST_ARCHIVE = 2**30
 """Bytes of all files in an archive, unpacked."""
 MOST_FILES = 10_000
-DAMAGED = (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError)
+DAMAGED = (zipfile.BadZipFile, zlib.error, EOFError, RuntimeError)
 """Errors of archives that are damaged, encrypted or compressed by an unknown method."""
 
 

@@ -38,7 +38,17 @@ from .arguments import (
 )
 
 LANGUAGES = ("source_lang", "target_lang")
-OF_TRANSLATIONS = ("baseline", "metric", "pretokenized", "tokenize", "lowercase", "long", *LANGUAGES, *SEARCH)
+OF_TRANSLATIONS = (
+    "baseline",
+    "metric",
+    "pretokenized",
+    "tokenize",
+    "lowercase",
+    "long",
+    "glossary",
+    *LANGUAGES,
+    *SEARCH,
+)
 OF_TEXT = ("block_size", "sample_break_mode", "context_window")
 """Options of `evaluate` that only one kind of model has."""
 

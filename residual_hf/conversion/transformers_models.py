@@ -134,6 +134,7 @@ def convert_transformers(name: str | os.PathLike, output_dir: str | os.PathLike,
 
 
 def load_model(name: str | os.PathLike) -> PreTrainedModel:
+    check_repository(os.fspath(name), os.fspath(name))
     try:
         reads_speech = PreTrainedConfig.get_config_dict(name)[0].get("model_type") == Speech2TextConfig.model_type
     except OSError:  # `load` says why
@@ -142,7 +143,6 @@ def load_model(name: str | os.PathLike) -> PreTrainedModel:
 
 
 def load(auto_class: Any, name: str | os.PathLike) -> Any:
-    check_repository(os.fspath(name), os.fspath(name))
     try:
         check_implementations(PreTrainedConfig.get_config_dict(name)[0], name)
         return auto_class.from_pretrained(name)

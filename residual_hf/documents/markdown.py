@@ -15,24 +15,27 @@ from residual_hf.model.placeholders import PLACEHOLDER
 
 from .document import Document, has_text, read_text
 from .literal_text import END, START, Mark, read_marks, tag, write_marks
-from .plain import lines_of, write_lines
+from .plain import write_lines
 
 with requires("documents"):
     from markdown_it import MarkdownIt
 
+LINE = re.compile(r"[^\r\n]*(?:\r\n?|\n)|[^\r\n]+")
+ANY_END = re.compile(r"\r\n?")
+"""Lines end as they do for CommonMark."""
 FRONT_MATTER = re.compile(
-    r"\A\ufeff?(?:---[ \t]*\r?\n.*?^(?:---|\.\.\.)|\+\+\+[ \t]*\r?\n.*?^\+\+\+)[ \t]*\r?$", re.DOTALL | re.MULTILINE
+    r"\A(?:---[ \t]*\n.*?^(?:---|\.\.\.)|\+\+\+[ \t]*\n.*?^\+\+\+)[ \t]*$", re.DOTALL | re.MULTILINE
 )
 """In YAML or TOML."""
 DIRECTIVE = re.compile(
-    r"^([ \t>]*)(?::{3,}.*|\{:[^{}\n]*\}|\[![\w-]+\][-+]?.*|\*\[[^\]]+\]:.*|\[{1,2}_?TOC_?\]{1,2})[ \t\r]*$",
+    r"^([ \t>]*)(?::{3,}.*|\{:[^{}\n]*\}|\[![\w-]+\][-+]?.*|\*\[[^\]]+\]:.*|\[{1,2}_?TOC_?\]{1,2})[ \t]*$",
     re.MULTILINE | re.IGNORECASE,
 )
 """Lines of their own: containers of Pandoc and Docusaurus, attributes of kramdown, alerts of GitHub, abbreviations,
 tables of contents."""
 ADMONITION = re.compile(r"^([ \t]*)(?:!!!|\?\?\?\+?|===)[+ \t].*(?=\n\s*\n?\1 {4})", re.MULTILINE)
 """Of MkDocs, whose text is indented."""
-DEFINITION = re.compile(r"(?<=[^\s])(\r?\n(?:[ \t]*\r?\n)?[ ]{0,3}):(?=[ \t]+\S)")
+DEFINITION = re.compile(r"(?<=[^\s])(\n(?:[ \t]*\n)?[ ]{0,3}):(?=[ \t]+\S)")
 """A line below a term, read as the item of a list."""
 NOTE = re.compile(r"^( {0,3})\[\^[^\]\s]+\]:(?=[ \t])", re.MULTILINE)
 """The begin of a note, whose other paragraphs are indented as those of an item."""
@@ -61,7 +64,8 @@ class MarkdownFile(Document):
     def __init__(self, path: Path):
         super().__init__(path)
         text = read_text(path)
-        self._lines = lines_of(text)
+        self._lines = LINE.findall(text)
+        text = ANY_END.sub("\n", text.removeprefix("\ufeff"))
         for kept in (FRONT_MATTER, MATH_LINES):  # blank lines in their place keep the numbers
             text = kept.sub(lambda found: "\n" * found[0].count("\n"), text)
         readings = ((DIRECTIVE, r"\1"), (ADMONITION, r"\1-   <!---->"), (DEFINITION, r"\1-"), (NOTE, r"\1-"))

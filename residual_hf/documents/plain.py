@@ -30,7 +30,7 @@ class TextFile(Document):
 
     def __init__(self, path: Path):
         super().__init__(path)
-        self._lines = lines_of(read_text(path))
+        self._lines = lines_of(read_text(path).removeprefix("\ufeff"))
         self.blocks = [[line.rstrip("\r\n")] for line in self._lines]
 
     def write(self, path: Path, blocks: Sequence[Block]) -> None:

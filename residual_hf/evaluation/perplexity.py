@@ -14,6 +14,7 @@ import torch
 from tqdm.auto import tqdm
 
 from residual_hf.base.errors import InputError
+from residual_hf.base.files import atomic_folder
 from residual_hf.checkpoint import move_to
 from residual_hf.data.batching import Seq2SeqCollator, evaluation_batches
 from residual_hf.data.corpus import numbered, read_parallel
@@ -89,7 +90,8 @@ def evaluate_text(
         }
     report = reports if len(reports) > 1 else next(iter(reports.values()))
     if output_dir is not None:
-        write_scores(output_dir, report, corpora, block_size=block_size or positions, sample_break_mode=break_mode)
+        with atomic_folder(output_dir) as new:
+            write_scores(new, report, corpora, block_size=block_size or positions, sample_break_mode=break_mode)
     return report
 
 

@@ -120,7 +120,6 @@ def evaluate_model(
 
 def write_scores(folder: Path, report: dict[str, Any], corpora: Sequence[ParallelCorpus], **settings: Any) -> None:
     """Write `scores.json`: a report, the settings that it depends on, and how it was made."""
-    folder.mkdir(parents=True, exist_ok=True)
     record = {
         "command": command(),
         "finished": now(),

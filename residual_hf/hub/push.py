@@ -221,7 +221,8 @@ def loading_from(repo_id: str, readme: Path) -> str:
     if name := ModelCard(card).data.get("model_name"):
         for call in ("from_pretrained(", "model="):
             card = card.replace(call + literal(name), call + literal(repo_id))
-        card = card.replace(f"residual-hf evaluate {name}", f"residual-hf evaluate {repo_id}")
+        for verb in ("evaluate", "transcribe"):
+            card = card.replace(f"residual-hf {verb} {name}", f"residual-hf {verb} {repo_id}")
     return card
 
 

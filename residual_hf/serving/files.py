@@ -40,6 +40,7 @@ UNPACKED = 10  # times the allowed size that archives may have unpacked; files o
 SAMPLE = 10_000  # characters whose language is detected
 KEPT_FILES, KEPT_SECONDS = 100, 3600
 TRANSLATED = "translated "
+LONGEST_NAME = 60  # characters, of up to four bytes: file systems allow 255 bytes
 
 
 class FileAnswer(BaseModel):
@@ -60,6 +61,7 @@ class DocumentFolder:
     def new(self) -> Path:
         """An empty folder for one document."""
         self.folder = self.folder or Path(mkdtemp(prefix="residual_hf_"))
+        self.folder.mkdir(mode=0o700, exist_ok=True)  # a cleaner of temporary files may have deleted it
         times = []
         for folder in self.folder.iterdir():
             with suppress(FileNotFoundError):  # another process has deleted it
@@ -83,7 +85,7 @@ class DocumentFolder:
 
     def close(self) -> None:
         if self.folder is not None and not self.shared:
-            shutil.rmtree(self.folder)
+            shutil.rmtree(self.folder, ignore_errors=True)
 
 
 def file_routes(
@@ -199,7 +201,9 @@ async def received(request: Request, folder: Path, check_key: Callable[[str], No
         upload = form.get("file")
         if not isinstance(upload, UploadFile):
             raise HTTPException(400, "file: missing")
-        name = re.sub(r"[^\w.() -]", "_", (upload.filename or "").replace("\\", "/").rpartition("/")[2])[-100:]
+        name = re.sub(r"[^\w.() -]", "_", (upload.filename or "").replace("\\", "/").rpartition("/")[2])[
+            -LONGEST_NAME:
+        ]
         if not name.lower().endswith(FORMATS):
             raise HTTPException(400, f"file: {name!r} given, must end in one of {', '.join(FORMATS)}")
         path = folder / name

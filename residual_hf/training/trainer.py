@@ -51,7 +51,7 @@ class ResidualTrainer(ShardedTrainer):
         kwargs: further arguments of `Seq2SeqTrainer`, such as `callbacks` and `processing_class`.
 
     Raises:
-        InputError: `ema_decay` with FSDP or DeepSpeed.
+        InputError: `ema_decay` or `lora` with FSDP or DeepSpeed.
     """
 
     optimizer: torch.optim.Optimizer | None
@@ -120,6 +120,7 @@ class ResidualTrainer(ShardedTrainer):
                 best = checkpoint.with_name(best.name)  # the run may have been moved or copied
                 self.state.best_model_checkpoint = str(best)
                 self.load_weights(best)
+                self.model.to(self.args.device)  # FSDP and DeepSpeed would move it at the first update
                 return TrainOutput(self.state.global_step, math.nan, {})
         elif wants_profile(self.model):
             self._profile_admin()
@@ -134,8 +135,9 @@ class ResidualTrainer(ShardedTrainer):
         else:
             sampler = train_sampler(data, self.settings, self.args.world_size)
             features = [data[row] for row in next(iter(sampler))]
+        batch = {name: tensor.to(self.model.device) for name, tensor in self.data_collator(features).items()}
         with self.compute_loss_context_manager():
-            profile = [profile_admin(self.model, self._prepare_inputs(self.data_collator(features)))]
+            profile = [profile_admin(self.model, batch)]
         set_profile(self.model, broadcast_object_list(profile)[0])
 
     def get_train_dataloader(self) -> DataLoader:

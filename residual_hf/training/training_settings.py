@@ -266,7 +266,7 @@ class TrainingSettings(ScheduleSettings):
             learning_rate=self.lr,
             max_grad_norm=self.clip_norm,
             bf16=self.precision == "bf16" and (torch.accelerator.is_available() or self.compile),
-            fp16=self.precision == "fp16",
+            fp16=self.precision == "fp16" and torch.accelerator.is_available(),
             use_cpu=not torch.accelerator.is_available(),
             seed=self.seed,
             eval_strategy="steps",

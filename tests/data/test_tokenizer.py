@@ -184,12 +184,6 @@ def test_training_again_in_another_process_gives_the_same(tmp_path):
     assert "%" not in run.stderr  # no progress bar without a terminal
 
 
-def test_texts_and_files_can_be_mixed(tmp_path):
-    (tmp_path / "part.txt").write_text("\n".join(TEXTS["de"][1:]) + "\n", encoding="utf-8")
-    mixed = train_tokenizer([TEXTS["de"][0], tmp_path / "part.txt"], TokenizerSettings(vocab_size=320))
-    assert mixed.get_vocab() == train_tokenizer(TEXTS["de"], TokenizerSettings(vocab_size=320)).get_vocab()
-
-
 def test_megabytes_without_a_space_are_cut():
     data = "".join(random.Random(1).choices("abcdef", k=2_000_000))  # hours if all of it were one word
     settings = TokenizerSettings(vocab_size=300)

@@ -160,6 +160,10 @@ first
             "see [[Page one]], [[Page one#b|the page]] and ![[a.png|300]] or \\[[x]\n",
             "SEE [[Page one]], [[Page one#b|THE PAGE]] AND ![[a.png|300]] OR [[X]\n",
         ),
+        ("k.md", "a\r\n\r\n$$\r\na\r\n- b\r\n$$\r\n", "A\r\n\r\n$$\r\na\r\n- b\r\n$$\r\n"),
+        ("l.md", "# a\r\r\n\r\r\nb\rc\r\n", "# A\r\r\n\r\r\nB C\r\n"),
+        ("m.md", "\ufeff# a *b*\n", "\ufeff# A *B*\n"),
+        ("b.txt", "\ufeffone\n", "ONE\n"),
         ("a.vtt", CAPTIONS, CAPTIONS.replace("you", "YOU").replace("me\n", "ME\n")),
         (
             "a.html",

@@ -206,7 +206,10 @@ def test_a_model_without_records_gets_a_card_that_says_where_it_is_from(tmp_path
     ):
         assert shown in card, shown
     (folder / "README.md").write_text(re.sub("^# .*", "# A better title", card, flags=re.MULTILINE))
+    with (folder / "README.md").open("a") as file:
+        file.write("residual-hf transcribe my [model] a.wav\n")
     uploaded = push.loading_from("somebody/a", folder / "README.md")
+    assert "residual-hf transcribe somebody/a a.wav" in uploaded
     assert '"my [model]"' in card and '"my [model]"' not in uploaded
     assert 'model="somebody/a"' in uploaded and 'from_pretrained("somebody/a"' in uploaded
 

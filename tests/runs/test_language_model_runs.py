@@ -18,6 +18,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, pipeline
 from residual_hf.base.errors import InputError
 from residual_hf.cli import main
 from residual_hf.model.options import from_mapping
+from residual_hf.records.run_record import RunRecord
 from residual_hf.runs import fitting
 from residual_hf.runs.fitting import Interrupted
 from residual_hf.runs.recipe import Recipe
@@ -108,7 +109,8 @@ def test_run_learns_and_its_folder_is_complete(finished):
         "| layers | 1 |",
     ):
         assert part in card.content, part
-    described = card.content.partition("## Citation")[0].lower()
+    command = RunRecord.read(run).command  # of the tests, which names files of theirs
+    described = card.content.partition("## Citation")[0].replace(command, "").lower()
     assert "translat" not in described and "encoder" not in described
 
 
@@ -158,6 +160,19 @@ def test_files_of_the_same_name_are_scored_both(finished, tmp_path, capsys):
     )
     report = json.loads(capsys.readouterr().out)
     assert list(report) == ["test", "test (2)"] and report["test"]["nll"] != report["test (2)"]["nll"]
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "scores.json").write_text("{}")
+    (tmp_path / "out" / "old.translations.txt").touch()
+    arguments = [
+        "evaluate",
+        str(folder / "run"),
+        "--text",
+        str(folder / "test"),
+        "--output-dir",
+        str(tmp_path / "out"),
+    ]
+    assert main([*arguments, "--overwrite"]) == 0
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["scores.json"]
 
 
 @pytest.mark.parametrize("data", [{}, {"stream": True, "shuffle_buffer": 40}], ids=["in memory", "stream"])
@@ -271,6 +286,7 @@ def test_evaluate_names_what_does_not_fit(finished, tmp_path, capsys):
         (["--text", text, "--source", text, "--reference", text], "--text: must be given for a language model, --sou"),
         ([], "--text: must be given for a language model, --source and"),
         (["--text", text, "--metric", "rouge"], "--metric: given with --text, which is scored by perplexity"),
+        (["--text", text, "--glossary", text], "--glossary: given with --text"),
         (["--text", text, "--long", "skip"], "--long: given with --text"),
         (["--text", text, "--dtype", "int8"], "--dtype: given with --text"),
         (["--source", text, "--reference", text, "--block-size", "9"], "--block-size: only with --text"),

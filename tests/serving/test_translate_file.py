@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
+import shutil
 import socket
 import time
 import zipfile
@@ -74,6 +75,8 @@ def test_a_document_is_translated_and_fetched(server, german, tmp_path):
         assert found.read().decode() == (tmp_path / "out.html").read_text()
         assert found.headers["Content-Disposition"] == "attachment; filename*=UTF-8''my%20page%20%C3%A9.HTML"
         assert found.headers["Content-Type"] == "application/octet-stream"
+    status, _ = send(server, f"{'文' * 90}.txt", b"zwei")
+    assert status == 200
     assert server.request("download_file/x.html")[0] == 404
     settings = server.request("frontend/settings")[2]
     assert settings["filesTranslation"] is True and {".docx", ".txt"} <= {*settings["supportedFilesFormat"]}
@@ -112,6 +115,8 @@ def test_documents_are_limited_in_number_and_time(server, monkeypatch):
     os.utime(folders[2], (0, 0))
     newest = kept.new()
     assert newest.exists() and not folders[2].exists()
+    shutil.rmtree(kept.folder)  # as cleaners of temporary files do
+    assert kept.new().exists()
     kept.close()
     assert not kept.folder.exists()
     monkeypatch.setattr(files, "MOST_DOCUMENTS", 0)
