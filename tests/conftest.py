@@ -14,7 +14,9 @@ import pytest
 gc.disable()  # while tests are collected: what the libraries load stays
 
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background inherits that it is ignored
-if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:  # under nohup; the commands, which leave it ignored, must see it
+if (
+    hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+):  # under nohup; the commands, which leave it ignored, must see it
     signal.signal(signal.SIGHUP, lambda *_: None)
 
 

@@ -19,6 +19,7 @@ from support.processes import run_forked
 from support.tiny_translator import SENTENCES, stdin, tiny_model, tiny_tokenizer
 
 from residual_hf.base.errors import InputError, InputSettings
+from residual_hf.base.interrupts import SIGNALS
 from residual_hf.checkpoint import save_checkpoint
 from residual_hf.cli import GROUPS, main
 from residual_hf.commands import imports, training
@@ -422,7 +423,7 @@ def test_file_that_cannot_be_imported_is_named(name, text, message, tmp_path, ca
     assert sys.modules.get(name) is not None or name == "own_bad"
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize("number", SIGNALS)
 def test_a_signal_ends_every_command_in_order(number, tmp_path, monkeypatch, capsys):
     """Temporary files and folders are deleted, which the default action of SIGTERM would leave."""
     left, handler = tmp_path / "temporary", signal.getsignal(number)

@@ -43,6 +43,11 @@ def cells(output, mode):
 
 
 @pytest.mark.slow
+def test_the_image_of_the_server_has_all_packages():
+    copied = (ROOT / "examples" / "serve" / "Dockerfile").read_text()
+    assert all(f"COPY {path.parent.name} /source/" in copied for path in ROOT.glob("residual_hf*/__init__.py"))
+
+
 def test_custom_mode_trains_and_comes_back_through_remote_code(tmp_path, monkeypatch):
     run_programs_forked(monkeypatch)
     try:
@@ -157,6 +162,13 @@ def test_comparison_trains_what_is_missing_and_prints_the_tables(tmp_path, monke
     assert "| `copied` | 4.10 | 4.00 to 4.20 | 2 |" in run(
         "comparison/differences.py", *compared[0], *compared[1], "--metric", "nll"
     )
+    assert "| `copied` - `post_ln_1l` | 0.00 | " in run(
+        "comparison/differences.py", *compared[0], *compared[1], "--metric", "wer:raw"
+    )
+    wrong = run_here(
+        ROOT / "examples" / "comparison" / "differences.py", *compared[0], *compared[1], "--metric", "rouge"
+    )
+    assert wrong.returncode == 2 and "--metric: 'rouge' given, must be one of rouge1, rouge2, rougeL" in wrong.stderr
     alone = run_here(ROOT / "examples" / "comparison" / "differences.py", *compared[0], compared[1][0])
     assert alone.returncode == 2 and "one run only: post_ln_1l; a mode needs two seeds" in alone.stderr
 

@@ -133,7 +133,9 @@ def test_rows_of_a_table_train_once_each(tmp_path, monkeypatch):
         values = dict(zip(command[2::2], command[3::2], strict=False))
         trained.append(values)
         error = 10.0 * len(trained)
-        (Path(values["--output"]) / "result.json").write_text(json.dumps({"error": error, "epochs": 4}))
+        (Path(values["--output"]) / "result.json").write_text(
+            json.dumps({"error": error, "epochs": 4, "data": "cifar", "bf16": False})
+        )
         return SimpleNamespace(returncode=0)
 
     monkeypatch.setattr(subprocess, "run", train)
@@ -146,7 +148,9 @@ def test_rows_of_a_table_train_once_each(tmp_path, monkeypatch):
     assert "| LN(x + 2F) | 24.98 | 50.00 | 30.00 70.00 |" in table.splitlines()
     assert table.strip() == (tmp_path / "table3.md").read_text().strip()
     stopped = run_here(ROOT / "examples/images/tables.py", *options[:-1], 5, "--seeds", 1).returncode
-    assert stopped.endswith("result.json: of 4 epochs, not 5: use another --output")
+    assert stopped.endswith("result.json: epochs 4, not 5: use another --output")
+    stopped = run_here(ROOT / "examples/images/tables.py", *options, "--seeds", 1, "--bf16").returncode
+    assert stopped.endswith("result.json: bf16 False, not True: use another --output")
 
 
 def test_a_row_that_fails_is_named(tmp_path, monkeypatch):

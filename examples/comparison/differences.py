@@ -30,6 +30,7 @@ from tqdm.auto import tqdm
 from residual_hf.base.errors import InputError
 from residual_hf.base.tables import as_markdown
 from residual_hf.evaluation.metrics import METRICS, corpus_scores, tokenizer_of
+from residual_hf.evaluation.sentence_metrics import ROUGE
 from residual_hf.evaluation.translation_metric import load_metric
 from residual_hf.records.run_folder import FinishedRun
 
@@ -106,7 +107,10 @@ def scores(run: FinishedRun, metric: str, hypotheses: Sequence[str], references:
         if metric in METRICS:
             tokenizer = tokenizer_of(run.metrics[run.split]["bleu"]["signature"])
             return corpus_scores(*texts, [metric], tokenizer)[metric]["value"]
-        return load_metric(metric).compute(*texts, [])[metric]
+        found = load_metric("rouge" if metric in ROUGE else metric).compute(*texts, [])
+        if metric not in found and len(found) > 1:
+            raise InputError(f"--metric: {metric!r} given, must be one of {', '.join(found)}")
+        return found.get(metric, *found.values()) if len(found) == 1 else found[metric]
 
     lines = np.arange(len(references))
     without = (np.setdiff1d(lines, part) for part in np.array_split(lines, PARTS))
@@ -120,6 +124,8 @@ def modes_of(groups: Mapping[str, Sequence[FinishedRun]], metric: str) -> list[M
         values = {name: np.array([run.metrics["valid"]["nll"] for run in runs]) for name, runs in groups.items()}
         return [Mode(name, found, np.zeros(PARTS)) for name, found in values.items()]
     texts = {run.folder: run.scored_text(run.split) for runs in groups.values() for run in runs}
+    if several := [run.folder for runs in groups.values() for run in runs if "corpora" in run.metrics[run.split]]:
+        raise InputError(f"{several[0]} has several test sets, must be one")
     references = next(iter(texts.values()))[1]
     if any(others != references for _, others in texts.values()):
         raise InputError("the runs have different test sets")

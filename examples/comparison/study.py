@@ -33,7 +33,7 @@ from residual_hf.base.files import RECORD
 from residual_hf.base.modes import import_modes
 from residual_hf.base.tables import as_markdown
 from residual_hf.commands.arguments import parse_overrides
-from residual_hf.evaluation.metrics import paired_bootstrap
+from residual_hf.evaluation.metrics import paired_bootstrap, tokenizer_of
 from residual_hf.model.connections import LN_MODES
 from residual_hf.records.run_folder import FinishedRun
 from residual_hf.records.run_record import RunRecord
@@ -142,10 +142,12 @@ def value(run: FinishedRun, figure: str) -> float | None:
 
 
 def differ(run: FinishedRun | None, other: FinishedRun | None) -> bool:
-    if run is None or other is None:
+    """Whether two runs have different BLEU. Of several test sets, the table has the mean, which is not tested."""
+    if run is None or other is None or "corpora" in run.metrics[run.split]:
         return False
     texts, references = zip(*(one.scored_text(one.split) for one in (run, other)), strict=True)
-    return paired_bootstrap(*texts, references[0], metrics=("bleu",))["bleu"].p_value < 0.05
+    tokenizer = tokenizer_of(run.metrics[run.split]["bleu"]["signature"])
+    return paired_bootstrap(*texts, references[0], metrics=("bleu",), tokenize=tokenizer)["bleu"].p_value < 0.05
 
 
 def cell(runs: Sequence[FinishedRun | None], baseline: Sequence[FinishedRun | None], figure: str) -> str:
@@ -172,7 +174,13 @@ def columns_of(results: Results) -> list[Column]:
 def table(results: Results, modes: Sequence[str], figure: str) -> str:
     columns = columns_of(results)
     rows = [
-        [f"`{mode}`", *(cell(of(results, mode, c), of(results, modes[0], c), figure) for c in columns)]
+        [
+            f"`{mode}`",
+            *(
+                cell(of(results, mode, c), of(results, modes[0], c) if mode != modes[0] else [], figure)
+                for c in columns
+            ),
+        ]
         for mode in modes
     ]
     return as_markdown([["`ln_mode`", *(column.title or "score" for column in columns)], *rows])

@@ -41,10 +41,12 @@ def main() -> None:
     batch = test.__getitems__(list(range(0, len(test), step)))
     points: dict[str, list[Point]] = {figure.name: [] for figure in FIGURES}
     scales = []
-    for run in runs:
-        result = json.loads((run / "result.json").read_text())
-        values = [f"{value:g}" for value in result["ln_mode_options"].values()]
-        series = " ".join(filter(None, [result["ln_mode"], *values, result["norm_type"]]))
+    results = [json.loads((run / "result.json").read_text()) for run in runs]
+    several = len({result["depth"] for result in results}) > 1
+    for run, result in zip(runs, results, strict=True):
+        values = map(str, result["ln_mode_options"].values())
+        depth = f"depth {result['depth']}" if several else None
+        series = " ".join(filter(None, [result["ln_mode"], *values, result["norm_type"], depth]))
         model = ResidualForImageClassification.from_pretrained(run)
         found = list(middle_stage(model, batch, series, result["seed"]))
         points["skip-cifar-3"] += found

@@ -78,13 +78,14 @@ def folder(row: Row, seed: int, options: argparse.Namespace) -> Path:
 
 
 def error_of(row: Row, seed: int, options: argparse.Namespace) -> float | None:
-    """The test error in % of a finished network. Exits if it was trained for another number of epochs."""
+    """The test error in % of a finished network. Exits if it was trained in another way."""
     path = folder(row, seed, options) / "result.json"
     if not path.exists():
         return None
     result = json.loads(path.read_text())
-    if result["epochs"] != options.epochs:
-        sys.exit(f"{path}: of {result['epochs']} epochs, not {options.epochs}: use another --output")
+    for name in ("epochs", "data", "bf16"):
+        if result[name] != getattr(options, name):
+            sys.exit(f"{path}: {name} {result[name]}, not {getattr(options, name)}: use another --output")
     return float(result["error"])
 
 
@@ -135,6 +136,8 @@ def main() -> None:
     parser.add_argument("--parallel", type=int, default=1, help="networks that train at the same time")
     parser.add_argument("--bf16", action="store_true")
     options = parser.parse_args()
+    if options.table == "6" and options.depth:
+        parser.error(f"--depth: {options.depth} given, but table 6 is of several depths")
     jobs = [(row, seed, options) for seed in options.seeds for row in TABLES[options.table]]
     with ThreadPoolExecutor(options.parallel) as pool:
         list(pool.map(lambda job: train(*job), jobs))

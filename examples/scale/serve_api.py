@@ -6,6 +6,8 @@ serve run examples.scale.serve_api:app models=runs/en_de/model,runs/de_en/model 
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from fastapi import FastAPI
 from pydantic import BaseModel
 from ray import serve
@@ -38,6 +40,10 @@ def make_app(arguments: Arguments) -> FastAPI:
 
 def app(arguments: Arguments) -> Application:
     """What `serve run` deploys. A replica has 32 requests at a time, which it translates in common batches."""
+    models = [str(Path(name).resolve()) if Path(name).exists() else name for name in arguments.models.split(",")]
+    arguments = arguments.model_copy(
+        update={"models": ",".join(models)}
+    )  # for replicas with another working directory
 
     def of_replica() -> FastAPI:
         return make_app(arguments)

@@ -50,8 +50,8 @@ def shards_of(source: Path, size: int) -> list[dict[str, Any]]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("model", help="folder that all machines see")
-    parser.add_argument("--input", type=Path, required=True, help="text file that all machines see, not compressed")
+    parser.add_argument("model", help="folder that all machines see, or name on the Hub")
+    parser.add_argument("--input", type=Path, required=True, help="text file that all machines see")
     parser.add_argument("--output", type=Path, required=True, help="shards are collected in OUTPUT.shards")
     parser.add_argument("--workers", type=int, default=2, help="most processes in the cluster")
     parser.add_argument("--cpus", type=float, default=1, help="of each worker")
@@ -61,11 +61,12 @@ def main() -> None:
     options = parser.parse_args()
 
     source, output = options.input.resolve(), options.output.resolve()
+    model = str(Path(options.model).resolve()) if Path(options.model).exists() else options.model  # for other machines
     check_output_file(output, overwrite=False, inputs=[source])
     folder = output.with_name(f"{output.name}.shards")
     folder.mkdir(exist_ok=True)
     made_with = {"source": sample_hash(source), "bytes": source.stat().st_size, "long": options.long}
-    made_with |= {"shard_lines": options.shard_lines} | identity(options.model)
+    made_with |= {"shard_lines": options.shard_lines} | identity(model)
     record = folder / "made_with.json"
     if record.exists() and read_json(record) != made_with:
         raise InputError(f"{folder} is from another model, text or size of shards; delete it, or use another --output")
@@ -77,7 +78,7 @@ def main() -> None:
     if missing:
         translated = ray.data.from_items(missing, override_num_blocks=len(missing)).map(
             Worker,
-            fn_constructor_args=[options.model, source, folder, {"long": options.long}],
+            fn_constructor_args=[model, source, folder, {"long": options.long}],
             compute=ray.data.ActorPoolStrategy(min_size=1, max_size=options.workers),
             num_cpus=options.cpus,
             num_gpus=options.gpus,

@@ -8,7 +8,8 @@ import random
 import pytest
 import torch
 from support.models import OURS, every_mode
-from support.own_search import VOCABULARY, make_model, make_sources, needs_kernels, transformers_loop
+from support.native_library import needs_kernels
+from support.own_search import VOCABULARY, make_model, make_sources, transformers_loop
 from support.tiny_translator import SENTENCES
 from torch.utils.flop_counter import FlopCounterMode
 from transformers import CompileConfig, GenerationConfig, LogitsProcessor, LogitsProcessorList

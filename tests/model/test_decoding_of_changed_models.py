@@ -8,7 +8,8 @@ import random
 
 import pytest
 import torch
-from support.own_search import make_model, make_sources, needs_kernels, transformers_loop
+from support.native_library import needs_kernels
+from support.own_search import make_model, make_sources, transformers_loop
 
 from residual_hf.model import decoding
 from residual_hf.model.fingerprint import Fingerprint, unchanged

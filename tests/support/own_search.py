@@ -5,10 +5,9 @@ from __future__ import annotations
 
 import random
 
-import pytest
 import torch
 
-from residual_hf import ResidualConfig, ResidualForConditionalGeneration, native
+from residual_hf import ResidualConfig, ResidualForConditionalGeneration
 
 VOCABULARY = 200
 
@@ -41,9 +40,6 @@ def make_sources(generator: random.Random, sentences: int, left_padded: bool) ->
         row[-length:] = words if left_padded else row[-length:]
         row[:length] = row[:length] if left_padded else words
     return sources
-
-
-needs_kernels = pytest.mark.skipif(native.library() is None, reason="no native kernels on this machine")
 
 
 def transformers_loop(model, input_ids, generation_config, **kwargs):

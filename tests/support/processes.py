@@ -87,6 +87,8 @@ def run_forked(
 
     Sets have another order there than here. Several `processes` find each other as those that `torchrun` starts.
     """
+    if not hasattr(os, "fork") and processes == 1:
+        return run_python(*arguments, cwd=cwd, check=check, **environment)
     environments = [with_paths(environment)]
     if processes > 1:
         world = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port(), "WORLD_SIZE": str(processes)}
