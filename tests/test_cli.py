@@ -13,6 +13,7 @@ import signal
 import subprocess
 import sys
 from dataclasses import dataclass
+from types import SimpleNamespace
 
 import pytest
 from support.processes import run_forked
@@ -20,9 +21,10 @@ from support.tiny_translator import SENTENCES, stdin, tiny_model, tiny_tokenizer
 
 from residual_hf.base.errors import InputError, InputSettings
 from residual_hf.base.interrupts import SIGNALS
+from residual_hf.base.lock import Lock
 from residual_hf.checkpoint import save_checkpoint
 from residual_hf.cli import GROUPS, main
-from residual_hf.commands import imports, training
+from residual_hf.commands import imports, training, using
 from residual_hf.commands.arguments import add_field, add_fields, given_fields, print_scores
 from residual_hf.model import connections
 from residual_hf.model.options import option
@@ -439,6 +441,26 @@ def test_a_signal_ends_every_command_in_order(number, tmp_path, monkeypatch, cap
     assert main(["convert", str(tmp_path), "--output-dir", str(tmp_path / "out")]) == 130
     assert capsys.readouterr().err == "residual-hf convert: interrupted\n"
     assert not left.exists() and signal.getsignal(number) is handler
+
+
+def test_two_evaluations_do_not_share_a_folder(model_folder, tmp_path, capsys):
+    (tmp_path / "text").write_text("a\n")
+    files = ["--source", str(tmp_path / "text"), "--reference", str(tmp_path / "text")]
+    with Lock(tmp_path / ".scores.lock", "scores"):
+        assert main(["evaluate", str(model_folder), *files, "--output-dir", str(tmp_path / "scores")]) == 2
+    assert "scores is in use by" in capsys.readouterr().err
+
+
+def test_a_worker_of_the_server_knows_the_modes_of_the_user(tmp_path, monkeypatch):
+    (tmp_path / "served.py").write_text(OWN.replace("own_plus", "served_mode"))
+    monkeypatch.setattr(connections, "LN_MODES", dict(connections.LN_MODES))
+    monkeypatch.setattr(using, "load_translator", lambda options, model: connections.get_ln_mode(model))
+    monkeypatch.setattr("residual_hf.serving.languages.Languages", lambda translators, *languages: translators)
+    options = SimpleNamespace(
+        models=["served_mode"], imports=[tmp_path / "served.py"], source_lang="a", target_lang="b"
+    )
+    assert using.load_languages(options)["served_mode"].name == "served_mode"
+    sys.modules.pop("served")
 
 
 def test_ctrl_c_in_the_training_of_quickstart(tmp_path, monkeypatch, capsys):

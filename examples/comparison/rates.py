@@ -5,9 +5,9 @@
     python examples/comparison/rates.py --picture docs/images/rates.png
     python examples/comparison/rates.py --add runs/rates         # adds the runs of a study to rates.csv
 
-`nll` is the validation NLL after the last update, `test_nll` that of the test set; they are empty for a run that
-diverged or had no test set. A run that is added replaces that of the same mode, depth, rate and seed. Figures with two
-decimals are as they were recorded: the folders of those runs no longer exist.
+`nll` is the validation NLL of the final model (the checkpoint with the lowest), `test_nll` that of the test set; they
+are empty for a run that diverged or had no test set. A run that is added replaces that of the same mode, depth, rate
+and seed. Figures with two decimals are as they were recorded: the folders of those runs no longer exist.
 """
 
 from __future__ import annotations

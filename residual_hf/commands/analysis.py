@@ -69,6 +69,7 @@ def run_figures(options: argparse.Namespace) -> int:
     from residual_hf.analysis.figures.figure import draw_figure
     from residual_hf.analysis.figures.gallery import find_figures
     from residual_hf.analysis.figures.own_model import OwnModel, draw_for_model
+    from residual_hf.base.files import check_space
 
     figures, draw = find_figures(options.names), partial[list[Path]](draw_figure, full=options.full)
     if options.model is not None:
@@ -77,6 +78,8 @@ def run_figures(options: argparse.Namespace) -> int:
         draw = partial(draw_for_model, own=OwnModel.load(options.model, options.source, options.reference))
     elif options.source is not None or options.reference is not None:
         raise InputError("--source, --reference: given without --model")
+    folder = options.output_dir.absolute()
+    check_space(next(path for path in (folder, *folder.parents) if path.exists()), field="--output-dir")
     drawn = False
     for figure in figures:
         try:
@@ -100,11 +103,13 @@ def add_stress(stress: argparse.ArgumentParser) -> None:
 
 
 def run_stress(options: argparse.Namespace) -> None:
+    from residual_hf.analysis.output import check_matplotlib
     from residual_hf.base.modes import check_modes
     from residual_hf.runs.recipe import load_recipe
     from residual_hf.runs.stress import corpus_of, stress, write_results
 
     check_modes(options.modes)
+    check_matplotlib()
     if min(options.layers) < 1:
         raise InputError(f"--layers: {options.layers} given, must be at least 1")
     setting, corpus = given_fields(StressSetting, options), None

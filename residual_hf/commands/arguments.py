@@ -155,7 +155,7 @@ def made_with(options: argparse.Namespace, model: str) -> dict[str, Any]:
     from residual_hf.data.glossary import Glossary
     from residual_hf.model.checksums import file_hash
 
-    found = {name: getattr(options, name) for name in SEARCH} | identity(model)
+    found = {name: getattr(options, name) for name in SEARCH} | identity(model) | {"glossary": None}
     if options.glossary is not None:
         Glossary.read(options.glossary)
         found["glossary"] = file_hash(options.glossary)

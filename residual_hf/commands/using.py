@@ -100,7 +100,7 @@ def run_translate(options: argparse.Namespace) -> int:
         made_with=made_with(options, options.model),
         resume=options.resume,
         overwrite=options.overwrite,
-        inputs=[model_folder(options.model)],
+        inputs=[model_folder(options.model), *filter(None, [options.glossary])],
     )
     return 0
 
@@ -148,9 +148,12 @@ def run_serve(options: argparse.Namespace) -> None:
 
 
 def load_languages(options: argparse.Namespace) -> Any:
+    from residual_hf.base.modes import import_modes
     from residual_hf.serving.languages import Languages
 
-    load_package()  # in a worker
+    load_package()  # in a worker, where the modes of --import are not known yet
+    for path in options.imports:
+        import_modes(path)
     translators = {model: load_translator(options, model) for model in options.models}
     return Languages(translators, options.source_lang, options.target_lang)
 
@@ -195,8 +198,8 @@ def add_evaluate(evaluate: argparse.ArgumentParser) -> None:
 
 def run_evaluate(options: argparse.Namespace) -> None:
     from residual_hf.base.files import check_output_folder
-    from residual_hf.evaluation.test_sets import SCORES, evaluate_model, read_baseline, read_test_sets
-    from residual_hf.evaluation.translation_metric import load_metric
+    from residual_hf.base.lock import Lock
+    from residual_hf.evaluation.test_sets import SCORES
 
     pairs = [*options.source, *options.reference]
     if bool(options.text) == bool(pairs):
@@ -206,9 +209,21 @@ def run_evaluate(options: argparse.Namespace) -> None:
             options.output_dir,
             overwrite=options.overwrite,
             holds=[SCORES],
-            inputs=[*pairs, *options.text, options.model, options.baseline],
+            inputs=[*pairs, *options.text, options.model, options.baseline, options.glossary],
             field="--output-dir",
         )
+        lock = options.output_dir.with_name(f".{options.output_dir.name}.lock")
+        with Lock(lock, f"--output-dir: {options.output_dir}"):
+            score(options)
+    else:
+        score(options)
+
+
+def score(options: argparse.Namespace) -> None:
+    from residual_hf.base.files import expanded
+    from residual_hf.evaluation.test_sets import evaluate_model, read_baseline, read_test_sets
+    from residual_hf.evaluation.translation_metric import load_metric
+
     if options.text:
         run_evaluate_text(options)
         return
@@ -219,8 +234,8 @@ def run_evaluate(options: argparse.Namespace) -> None:
     for name in settings.metrics:
         load_metric(name)
     test_sets = read_test_sets(options.source, options.reference)
-    if options.baseline is not None and Path(options.baseline).is_file():
-        options.baseline = read_baseline(Path(options.baseline), test_sets)
+    if options.baseline is not None and expanded(options.baseline).is_file():
+        options.baseline = read_baseline(expanded(options.baseline), test_sets)
     translator = load_translator(options, options.model)
     if isinstance(options.baseline, str):
         options.baseline = load_translator(options, options.baseline)

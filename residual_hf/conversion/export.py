@@ -210,14 +210,14 @@ def read_sentences(
         raise InputError(f"--reference: {references} has {len(texts)} lines, {path} has {len(lines)}")
     if config.language_tags == "source":
         check_tagged(filter(str.strip, lines), tokenizer, f"--verify-with: {path} has a line")
-    encoded = tokenizer(lines, return_attention_mask=False)["input_ids"] if lines else []
-    if is_alone:
-        encoded = [ids[:-1] if ids[-1:] and ids[-1] in ends else ids for ids in encoded]
-    chosen = [
-        (ids, text)
-        for ids, line, text in zip(encoded, lines, texts or lines, strict=True)
-        if line.strip() and 0 < len(ids) <= most
-    ][:SENTENCES]
+    chosen: list[tuple[list[int], str]] = []
+    for line, text in zip(lines, texts or lines, strict=True):
+        ids = tokenizer(line)["input_ids"]
+        ids = ids[:-1] if is_alone and ids[-1:] and ids[-1] in ends else ids
+        if line.strip() and 0 < len(ids) <= most:
+            chosen.append((ids, text))
+        if len(chosen) == SENTENCES:
+            break
     if not chosen:
         raise InputError(f"--verify-with: {path} has no sentence that the model can read")
     return [ids for ids, _ in chosen], None if texts is None else [text for _, text in chosen]

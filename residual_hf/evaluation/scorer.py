@@ -41,7 +41,8 @@ class Scorer:
         name: in reports of several corpora.
 
     Raises:
-        InputError: tokenized text without a target language, or an unknown `pretokenized`.
+        InputError: tokenized text without a target language or the library to detokenize it, or an unknown
+            `pretokenized`.
     """
 
     corpus: ParallelCorpus
@@ -56,6 +57,7 @@ class Scorer:
             raise InputError(f"pretokenized: {self.pretokenized!r} given, must be 'moses' or null")
         if self.pretokenized and self.corpus.target_lang is None:
             raise InputError("target_lang: missing, required to detokenize text")
+        self._plain([], self.corpus.target_lang)  # needs a library
         self.tokenizer = EvaluationSettings(tokenize=self.tokenize).tokenizer_for(self.corpus.target_lang)
 
     @cached_property
@@ -77,6 +79,8 @@ class Scorer:
     def report(self, hypotheses: Sequence[str], *, baseline: Sequence[str] | None = None) -> dict[str, Any]:
         """All scores with their signatures, for JSON; the results of further metrics are below `metrics`.
 
+        A further metric that fails is left out and logged.
+
         `baseline`: translations of another system, to compare with by paired bootstrap.
         """
         scores: dict[str, Any] = self._compute(hypotheses, METRICS, baseline)
@@ -85,7 +89,12 @@ class Scorer:
             scores["tokenized_bleu"] = {**asdict(result), "line": str(result)}
             scores["references"] = "detokenized" if self.corpus.raw_targets is None else "raw"
         if self.metrics:
-            scores["metrics"] = {name: self._further(metric, hypotheses) for name, metric in self.metrics.items()}
+            scores["metrics"] = {}
+            for name, metric in self.metrics.items():
+                try:
+                    scores["metrics"][name] = self._further(metric, hypotheses)
+                except InputError as error:  # the translations may have taken hours
+                    logger.error("%s is left out: %s", name, error)
         return scores
 
     def _further(self, metric: SentenceMetric, hypotheses: Sequence[str]) -> dict[str, float]:

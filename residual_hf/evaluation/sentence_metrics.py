@@ -18,6 +18,7 @@ from typing import ClassVar, Protocol
 import torch
 
 from residual_hf.base.errors import InputError, requires
+from residual_hf.base.files import expanded
 from residual_hf.data.text_files import one_line
 
 from .metrics import Lines, check_lines, language_code, tokenized_bleu
@@ -171,12 +172,14 @@ class Comet:
                 f"evaluation.metrics: comet needs the program {PROGRAM}, which is not on the PATH: "
                 "pipx install unbabel-comet (in its own environment, because it requires Transformers 4)"
             )
+        if self.model.endswith(".ckpt") and not expanded(self.model).is_file():
+            raise InputError(f"evaluation.metrics: comet:{self.model}: no such file")
 
     def compute(self, predictions: Lines, references: Lines, sources: Lines) -> dict[str, float]:
         """The mean score of the sentences, by the name of the model."""
         with tempfile.TemporaryDirectory() as folder:
             result = Path(folder) / "scores.json"
-            options = ["--model", self.model, "--gpus", str(int(torch.cuda.is_available()))]
+            options = ["--model", os.path.expanduser(self.model), "--gpus", str(int(torch.cuda.is_available()))]
             texts = {"sources": sources, "translations": predictions, "references": references}
             for name, lines in texts.items():
                 file = Path(folder) / name

@@ -16,6 +16,7 @@ from torch import Tensor
 from transformers.modeling_outputs import BaseModelOutput
 
 from residual_hf.base.errors import InputError
+from residual_hf.checkpoint import move_to
 from residual_hf.data.batching import Seq2SeqCollator, TokenBudgetSampler
 from residual_hf.data.encoding import EncodedCorpus
 from residual_hf.data.shortlist import Shortlist
@@ -132,6 +133,21 @@ def search(
     for part in gather_object([found]) if shared else []:
         found |= part
     return [found[row] for row in range(len(sources))]
+
+
+def move_in_precision(model: Any, device: str | None, dtype: str, *, requested: bool) -> None:
+    """Move a model to a device, see `move_to`, in the precision in which it decodes there.
+
+    On a CPU, models of this package stay in fp32, and `generate` decodes in `dtype`. int8 is for these: elsewhere it
+    is an `InputError` if it was `requested`, and fp32 if only the model names it.
+    """
+    move_to(model, device)
+    is_fast = model.device.type == "cpu" and isinstance(model, FastGenerationMixin)
+    if is_fast or (dtype == "int8" and not requested):
+        dtype = "float32"
+    elif dtype == "int8":
+        raise InputError("dtype: int8 given, only supported for models of this package on a CPU")
+    move_to(model, device, getattr(torch, dtype))
 
 
 def check_shortlist_use(model: Any) -> None:

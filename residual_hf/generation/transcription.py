@@ -10,11 +10,11 @@ from typing import Any, NamedTuple
 from transformers import AutoFeatureExtractor
 
 from residual_hf.base.errors import InputError, for_all
-from residual_hf.checkpoint import load_checkpoint, model_folder, move_to
+from residual_hf.checkpoint import load_checkpoint, model_folder
 from residual_hf.data.audio import FRAMES, RATE, Recording, cut_at_pauses, features, is_silent, recording
 from residual_hf.model.modeling_residual import ResidualForSpeechSeq2Seq
 
-from .decode import search, to_text
+from .decode import move_in_precision, search, to_text
 from .generation_settings import DecodingSettings
 
 LONGEST = 30.0
@@ -52,13 +52,16 @@ def transcribe(
     """
     if not longest >= 1:
         raise InputError(f"longest: {longest} given, must be at least 1")
+    DecodingSettings(**{key: value for key, value in settings.items() if value is not None})  # checked first
     recordings = for_all(recording, map(Path, files))
     for_all(Recording.check, recordings)
     options: dict[str, Any] = {"trust_remote_code": trust_remote_code, "classes": (ResidualForSpeechSeq2Seq,)}
     model, tokenizer = load_checkpoint(name, **options)
-    move_to(model.eval(), device)
-    extract = AutoFeatureExtractor.from_pretrained(model_folder(name))
+    if not isinstance(model, ResidualForSpeechSeq2Seq):
+        raise InputError(f"{name}: a {type(model).__name__}, must be a {ResidualForSpeechSeq2Seq.__name__}")
     decoding = DecodingSettings.of_model(model, settings)
+    move_in_precision(model.eval(), device, decoding.dtype, requested=settings.get("dtype") is not None)
+    extract = AutoFeatureExtractor.from_pretrained(model_folder(name))
     longest = min(longest, model.config.max_source_positions / FRAMES)
     for each in recordings:
         samples = each.samples()

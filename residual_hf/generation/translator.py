@@ -9,11 +9,10 @@ from functools import cache, cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import torch
 from tqdm import tqdm
 
 from residual_hf.base.errors import InputError
-from residual_hf.checkpoint import SHORTLIST, load_checkpoint, move_to
+from residual_hf.checkpoint import SHORTLIST, load_checkpoint
 from residual_hf.data.glossary import Glossary, form_of, letters_after, occurs
 from residual_hf.data.shortlist import Shortlist, load_shortlist
 from residual_hf.data.text_files import in_batches
@@ -24,7 +23,7 @@ from residual_hf.model.options import refusal
 from residual_hf.model.placeholders import PLACEHOLDER_TOKENS
 from residual_hf.model.translation_inputs import TranslationInputs
 
-from .decode import Candidate, check_shortlist_use, search, to_text
+from .decode import Candidate, check_shortlist_use, move_in_precision, search, to_text
 from .generation_settings import DecodingSettings
 from .long_text import LONG_TEXT, space_between, split_text
 from .projection import Node, SentencePair, project
@@ -106,10 +105,11 @@ class Translator:
                 config is of a newer version; or the device does not exist or does not support the precision; or with
                 `shortlist` there is none, or nothing that can use it; or the glossary cannot be read or used.
         """
+        DecodingSettings(**{key: value for key, value in settings.items() if value is not None})  # checked first
         terms = None if glossary is None else Glossary.read(glossary)
         model, tokenizer = load_checkpoint(name, trust_remote_code=trust_remote_code)
         decoding = DecodingSettings.of_model(model, settings)
-        move_to(model, device)
+        move_in_precision(model, device, decoding.dtype, requested=settings.get("dtype") is not None)
         shortlist = None
         if decoding.shortlist:
             check_shortlist_use(model)
@@ -119,12 +119,6 @@ class Translator:
                     f"shortlist: {name} has no {SHORTLIST}; to make one, set decoding.shortlist: true in the recipe "
                     "of its run, and run residual-hf train --resume"
                 )
-        dtype, is_fast = decoding.dtype, model.device.type == "cpu" and isinstance(model, FastGenerationMixin)
-        if is_fast or (dtype == "int8" and settings.get("dtype") is None):
-            dtype = "float32"  # `generate` decodes in `decoding.dtype`; a model names its precision on a CPU
-        elif dtype == "int8":
-            raise InputError("dtype: int8 given, only supported for models of this package on a CPU")
-        move_to(model, device, getattr(torch, dtype))
         if terms is not None:
             check_glossary_use(model)
         return cls(model, tokenizer, decoding, shortlist, terms)

@@ -105,7 +105,10 @@ def push_run(
         raise InputError(f"repo_id: {error}") from error
     model = _find_model(Path(folder))
     if trust_remote_code:
-        import_saved_modes(model)
+        try:
+            import_saved_modes(model)
+        except ValueError as error:
+            raise InputError(f"{model}: {error}") from error
     try:
         names = validate_model_folder(model)
     except DifferentCodeError as different:

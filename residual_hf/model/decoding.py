@@ -120,6 +120,7 @@ class FastGenerationMixin(GenerationMixin):
                 endings of two letters at most.
         """
         kwargs = {"inputs": inputs, "generation_config": generation_config, **kwargs}
+        kwargs.pop("labels", None)  # of `Seq2SeqTrainer`, and never read
         tokens, is_alone = kwargs.get(self.main_input_name, inputs), not self.config.is_encoder_decoder
         if not is_alone and tokens is not None and kwargs.get("encoder_outputs") is None:
             check_source(self.main_input_name, tokens, kwargs.get("attention_mask"))
@@ -129,12 +130,21 @@ class FastGenerationMixin(GenerationMixin):
             kwargs["encoder_outputs"] = BaseModelOutput(*kwargs["encoder_outputs"])
         if length_limits is not None and (length_limits < 1).any():
             raise ValueError(f"length_limits: {int(length_limits.min())} given, must be at least 1")
+        if own_rule := has_length_rule(self.generation_config):
+            self.generation_config.max_length = None  # the default of Transformers, which `Seq2SeqTrainer` enters
         config = vars(generation_config) if generation_config is not None else {}
-        if not is_alone and not {"max_length", "max_new_tokens"} & {*given(config), *given(kwargs)}:
+        if generation_config is not None and has_length_rule(generation_config):
+            config = {**config, "max_length": None}
+        if own_rule and not is_alone and not {"max_length", "max_new_tokens"} & {*given(config), *given(kwargs)}:
             limits = self._own_limits(kwargs, config)
             if limits is not None:
                 length_limits = limits if length_limits is None else length_limits
-                kwargs["max_new_tokens"] = int(length_limits.max())
+                length = {"max_new_tokens": int(length_limits.max())}
+                if generation_config is None:
+                    kwargs |= length
+                else:
+                    kwargs["generation_config"] = generation_config = copy.deepcopy(generation_config)
+                    vars(generation_config).update(length, max_length=None)
         asked = given({**kwargs, "fast_decoding": fast_decoding})
         request = {**vars(self.generation_config), **given(config), **asked}
         beams = request.get("num_beams")
@@ -149,7 +159,7 @@ class FastGenerationMixin(GenerationMixin):
         if phrases is not None and (is_alone or not is_ours or beams in (None, 1)):
             raise ValueError(NO_PHRASES)
         if not is_ours or (is_alone and (not self._is_prompt(tokens, kwargs.get("attention_mask")) or pack() is None)):
-            if length_limits is not None and len(length_limits) > 1:
+            if length_limits is not None:
                 criteria = [*(kwargs.get("stopping_criteria") or ()), OwnLength(length_limits)]
                 kwargs["stopping_criteria"] = StoppingCriteriaList(criteria)
             return super().generate(**kwargs)
@@ -166,14 +176,13 @@ class FastGenerationMixin(GenerationMixin):
         return super().generate(**{**kwargs, **encoded, **without_cache(generation_config), "custom_generate": loop})
 
     def _own_limits(self, kwargs: dict[str, Any], config: dict[str, Any]) -> Tensor | None:
-        """New tokens of each sentence at most by the rule of the generation config, if it has one and no other."""
+        """New tokens of each sentence at most by the rule of the generation config; None without a source."""
         states, mask = kwargs.get("encoder_outputs"), kwargs.get("attention_mask")
-        if not has_length_rule(self.generation_config):
-            return None
+        embeddings = kwargs.get("inputs_embeds") if states is None else states[0]
         if mask is not None:
             lengths = self.get_encoder().states_mask(mask).sum(1)
-        elif states is not None:
-            lengths = torch.full(states[0].shape[:1], states[0].shape[1])
+        elif embeddings is not None:
+            lengths = torch.full(embeddings.shape[:1], embeddings.shape[1])
         else:
             return None
         own = {**vars(self.generation_config), **given(config), **given(kwargs)}

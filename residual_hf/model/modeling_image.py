@@ -40,7 +40,7 @@ class PatchEmbedding(nn.Module):
         if pixel_values.shape[-2:] != (self.image_size, self.image_size):
             height, width = pixel_values.shape[-2:]
             raise ValueError(f"images of {height} x {width} given, must be {self.image_size} x {self.image_size}")
-        patches = self.projection(pixel_values).flatten(2).transpose(1, 2)
+        patches = self.projection(pixel_values.to(self.projection.weight.dtype)).flatten(2).transpose(1, 2)
         if self.token is None:
             return patches
         return torch.cat([self.token.to(patches.dtype).expand(len(patches), 1, -1), patches], dim=1)

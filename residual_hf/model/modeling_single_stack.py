@@ -122,6 +122,7 @@ class ResidualForSequenceClassification(ResidualPreTrainedModel):
         """The mean of the states of real tokens, or the state of the first one, (batch, d_model)."""
         if mask is None:
             mask = hidden_states.new_ones(hidden_states.shape[:2])
+        mask = mask.to(hidden_states.device)  # of the last layer, which may be on another one
         if self.config.classifier_pooling == "first":
             first = mask.long().argmax(dim=1)
             return hidden_states[torch.arange(len(first), device=first.device), first]

@@ -58,7 +58,8 @@ class Stem(nn.Module):
         self.projection = Convolution(config.num_channels, config.of_stage(0).d_model)
 
     def forward(self, pixel_values: Tensor) -> Tensor:
-        return as_stream(self.projection(pixel_values.contiguous(memory_format=torch.channels_last)))
+        images = pixel_values.to(self.projection.weight.dtype, memory_format=torch.channels_last)
+        return as_stream(self.projection(images))
 
 
 class ResNetBranch(nn.Module):

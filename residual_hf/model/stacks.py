@@ -36,6 +36,7 @@ from .embeddings import (
 from .initialization import INIT_STYLES, init_embedding
 from .kernels import Dropout
 from .layers import ResidualAttention, ResidualDecoderLayer, ResidualEncoderLayer
+from .length_limits import has_length_rule
 from .norms import build_norm
 from .profiling import profile_admin
 from .self_contained import import_saved_modes
@@ -84,7 +85,10 @@ class ResidualPreTrainedModel(PreTrainedModel):
         return loaded
 
     def save_pretrained(self, *args: Any, **kwargs: Any) -> Any:
-        """As in Transformers; warns of a branch warm-up whose updates nobody has counted."""
+        """As in Transformers; warns of a branch warm-up whose updates nobody has counted, and saves no `max_length`
+        that is only the default of Transformers."""
+        if self.can_generate() and has_length_rule(self.generation_config):
+            self.generation_config.max_length = None
         if any(not warmup.updates for warmup in branch_warmups(self)):
             logger.warning("branch_warmup: no update was counted; a trainer needs `BranchWarmupCallback`")
         return super().save_pretrained(*args, **kwargs)
@@ -252,7 +256,7 @@ class ResidualStack(ResidualPreTrainedModel):
                     "(max_new_tokens)"
                 )
             numbers = self.number(embeddings, mask, past_length, position_ids)
-            embeddings = embeddings + self.embed_positions(numbers).to(embeddings.dtype)
+            embeddings = embeddings + self.embed_positions(numbers).to(embeddings)
         return self.dropout(self.embed_norm(embeddings))
 
     def has_positions(self, position_ids: Tensor | None) -> bool:

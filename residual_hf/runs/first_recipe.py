@@ -17,6 +17,8 @@ from jinja2 import Environment, StrictUndefined
 
 from residual_hf.base.errors import InputError
 from residual_hf.base.files import atomic_folder, check_output_folder, write_atomically
+from residual_hf.checkpoint import model_folder
+from residual_hf.checkpoint_checks import check_presence
 from residual_hf.data.corpus import ParallelCorpus
 from residual_hf.data.data_settings import PAIR_FILES, CorpusSpec, DataSettings, TokenizerSettings
 from residual_hf.data.pair_formats import LANGUAGE, languages_in, same_language
@@ -182,7 +184,9 @@ def write_first_recipe(
     if languages[0] == languages[1]:
         raise InputError(f"--target-lang: {languages[1]!r} given, must differ from the source language")
     folder = folder or Path("-".join(languages))
-    check_output_folder(folder, overwrite=overwrite, holds=["recipe.yaml"], inputs=spec.files)
+    check_output_folder(folder, overwrite=overwrite, holds=["recipe.yaml"], inputs=[*spec.files, start])
+    if start is not None:
+        check_presence(model_folder(start), f"--from: {start}")
     device = "cuda" if torch.cuda.is_available() else "cpu"
     with atomic_folder(folder) as new:
         spec = replace(spec, source_lang=languages[0], target_lang=languages[1])

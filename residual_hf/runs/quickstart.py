@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import logging
+import shlex
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -108,7 +109,8 @@ def quickstart(folder: str | Path = "residual_hf_quickstart", *, overwrite: bool
     bleu, signature = metrics["test"]["bleu"]["value"], metrics["test"]["bleu"]["signature"]
     print(f"BLEU {bleu:.2f} on {len(test)} held-out sentences ({signature})")
     print(f"{(time.time() - started) / 60:.1f} minutes; model in {folder / 'model'}")
-    print(f'Try it: echo "The bear says that the owl found three hats." | residual-hf translate {folder / "model"}')
+    model_folder = shlex.quote(str(folder / "model"))
+    print(f'Try it: echo "The bear says that the owl found three hats." | residual-hf translate {model_folder}')
     if bleu < REQUIRED_BLEU:
         print(f"\nFAILED: BLEU {bleu:.2f} is below {REQUIRED_BLEU}: the installation does not train correctly.")
     return bleu >= REQUIRED_BLEU

@@ -25,6 +25,7 @@ from residual_hf.checkpoint import WEIGHT_FILES
 from residual_hf.data.glossary import Glossary
 from residual_hf.data.pair_reader import check_files
 from residual_hf.data.pipeline import given_tokenizer
+from residual_hf.evaluation.metrics import detokenize
 from residual_hf.evaluation.sentence_metrics import ERROR_RATES
 from residual_hf.evaluation.translation_metric import load_metric
 from residual_hf.training.launch import check_launch
@@ -47,6 +48,8 @@ def check_input(recipe: Recipe, *, resume: bool) -> Start | None:
     check_launch(recipe.training)
     for name in (*recipe.evaluation.metrics, *(ERROR_RATES if recipe.is_speech else ())):
         load_metric(name)
+    if recipe.data.pretokenized is not None:
+        detokenize([], None)
     check_files(recipe.corpora)
     if recipe.data.glossary is not None:
         Glossary.read(recipe.data.glossary)

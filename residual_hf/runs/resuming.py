@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -12,12 +13,12 @@ from residual_hf.base.environment import device_name, versions
 from residual_hf.base.errors import InputError
 from residual_hf.base.files import RECORD, expanded, leaves
 from residual_hf.checkpoint import WEIGHT_FILES
-from residual_hf.data.data_settings import MOVABLE
+from residual_hf.data.data_settings import MOVABLE, SPLITS
 from residual_hf.data.pipeline import Corpora
 from residual_hf.model.checksums import file_hash, find_damage
 from residual_hf.model.options import from_mapping
 from residual_hf.records.run_folder import read_recipe
-from residual_hf.records.run_record import THEN, DataRecord, RunRecord, describe_corpora, describe_data
+from residual_hf.records.run_record import THEN, DataRecord, RunRecord, describe_data
 from residual_hf.training.checkpoints import complete_checkpoints
 from residual_hf.training.launch import this_process
 
@@ -51,12 +52,7 @@ def check_same_run(recipe: Recipe, texts: Corpora, folder: Path) -> None:
             before[section][name] = now[section][name]
     before = from_mapping(Recipe, before, f"{folder / 'recipe.yaml'}: ").as_dict()
     differences = [f"data.{split}: other text" for split in other_text(recipe, texts, record)]
-    for split in ("train", "valid"):
-        for values in (before, now):
-            specs = values["data"][split]
-            specs = specs if isinstance(specs, list) else [specs]
-            values["data"][split] = [{n: v for n, v in spec.items() if n not in MOVABLE} for spec in specs]
-    old, new = leaves(before), leaves(now)
+    old, new = leaves(_without_places(before)), leaves(_without_places(now))
     differences += [
         f"{name}: {old.get(name)!r}, now {new.get(name)!r}"
         for name in sorted(old.keys() | new.keys())
@@ -115,9 +111,10 @@ def warn_about_rounding(folder: Path) -> None:
 def has_finished(recipe: Recipe, texts: Corpora, folder: Path) -> bool:
     """Whether a run has its final model, scores and card, and was made with exactly this recipe and test text."""
     record = RunRecord.read(folder)
-    if record.finished is None or read_recipe(folder) != recipe.as_dict():
+    if record.finished is None or _without_places(read_recipe(folder)) != _without_places(recipe.as_dict()):
         return False
-    if record.data.test != describe_corpora(texts.get("test", ())):
+    tested, given = ([[*c.sha256.values()] for c in each] for each in (record.data.test, texts.get("test", ())))
+    if tested != given:
         return False
     written = all((folder / name).is_file() for name in ("metrics.json", "model/README.md"))
     if damage := find_damage(folder / "model"):
@@ -134,6 +131,17 @@ def tokenizer_hashes(folder: Path) -> dict[str, str]:
 def _has_moved(before: str | None, now: str | None) -> bool:
     """Whether a path of the recipe was given up for another one."""
     return before is not None and now is not None and not expanded(before).exists() and expanded(now).exists()
+
+
+def _without_places(values: Mapping[str, Any]) -> dict[str, Any]:
+    """A recipe without the folder of the run and the places of its corpora."""
+    values = {name: value for name, value in values.items() if name != "output_dir"}
+    values["data"] = dict(values["data"])
+    for split in SPLITS:
+        specs = values["data"].get(split) or []
+        specs = specs if isinstance(specs, list) else [specs]
+        values["data"][split] = [{n: v for n, v in spec.items() if n not in MOVABLE} for spec in specs]
+    return values
 
 
 def _fingerprints(data: DataRecord, split: str, streamed: bool) -> list[list[Any]]:

@@ -233,12 +233,15 @@ class DiagnosticsCallback(TrainerCallback):
 
     @torch.no_grad()
     def _sampled_weights(self) -> list[Tensor]:
-        """Per sub-layer, evenly spaced entries of its weights."""
+        """Per sub-layer, evenly spaced entries of its weights, times the root of how many each stands for."""
         sampled = []
         for _, rows in self.parts:
-            entries = [_local(self.parameters[row]).flatten() for row in rows]
-            empty = torch.zeros(1, device=self.parameters[0].device)
-            sampled.append(torch.cat([empty, *(e[:: max(1, len(e) // SAMPLE)].float() for e in entries)]))
+            chosen = [torch.zeros(1, device=self.parameters[0].device)]
+            for row in rows:
+                entries = _local(self.parameters[row]).flatten()
+                step = max(1, len(entries) // SAMPLE)
+                chosen.append(entries[::step].float() * step**0.5)
+            sampled.append(torch.cat(chosen))
         return sampled
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:

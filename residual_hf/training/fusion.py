@@ -42,7 +42,8 @@ class JoinedConnection:
         if any(callable(value) for value in self.attributes.values()):  # which may do more than compute
             return
         try:
-            graph = trace(connection, size, is_warming=is_warming)
+            with torch.random.fork_rng(devices=[]):  # which its code may use
+                graph = trace(connection, size, is_warming=is_warming)
         except Untraceable:
             return
         if join_kernels(graph, connection, is_warming):

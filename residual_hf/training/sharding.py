@@ -30,7 +30,7 @@ class ShardedTrainer(Seq2SeqTrainer):
             return super()._prepare_for_training(*args, **kwargs)
 
     def compute_loss_context_manager(self) -> Any:
-        return self.accelerator.autocast() if self.is_fsdp_enabled else super().compute_loss_context_manager()
+        return self.accelerator.autocast()  # also before accelerate has prepared the model, and around `generate`
 
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
         if is_sharded(self.model):

@@ -51,6 +51,8 @@ def test_a_model_can_be_chosen_and_its_failure_is_named(program):
     assert load_metric("comet:Unbabel/XCOMET-XL") == Comet("Unbabel/XCOMET-XL")
     with pytest.raises(InputError, match="comet-score --model broken failed: no such model"):
         load_metric("comet:broken").compute(["a"], ["a"], ["a"])
+    with pytest.raises(InputError, match="comet:~/no.ckpt: no such file"):
+        load_metric("comet:~/no.ckpt")
 
 
 def test_without_the_program_the_error_says_how_to_install_it(monkeypatch, tmp_path):

@@ -1,6 +1,7 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 from __future__ import annotations
 
+import sys
 from types import SimpleNamespace
 
 import pytest
@@ -127,6 +128,22 @@ def test_a_tokenizer_that_finds_no_words_is_warned_about(caplog):
 def test_segmented_references_are_warned_about(caplog):
     make_scorers([corpus(["a@@ b c"])], None, EvaluationSettings())
     assert "the references are segmented (@@)" in caplog.text
+
+
+def test_a_metric_that_fails_leaves_the_other_scores(caplog):
+    def fail(*arguments):
+        raise InputError("no memory")
+
+    metrics = {"heavy": SimpleNamespace(is_fast=False, compute=fail)}
+    report = Scorer(corpus(RAW), metrics=metrics).report(RAW)
+    assert report["bleu"]["value"] == pytest.approx(100) and report["metrics"] == {}
+    assert "heavy is left out: no memory" in caplog.text
+
+
+def test_the_library_that_joins_tokens_is_asked_for_before_the_work(monkeypatch):
+    monkeypatch.setitem(sys.modules, "sacremoses", None)
+    with pytest.raises(InputError, match=r"sacremoses is not installed: pip install 'residual_hf\[moses\]'"):
+        Scorer(corpus(MOSES), pretokenized="moses")
 
 
 def test_bad_options_are_named():

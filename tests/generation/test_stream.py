@@ -140,6 +140,9 @@ def test_output_grows_and_an_interrupted_one_is_continued(translate, source, exp
     code, _, error = translate(*arguments, "--resume")
     assert code == 2 and "out.partial is shorter than its record" in error
     partial.write_bytes(content)
+    record.write_text(recorded.replace('"glossary": null', '"glossary": "0f"'))
+    code, _, error = translate(*arguments, "--resume")
+    assert code == 2 and "was made with glossary '0f', now None" in error
     for damaged, message in (
         ("{}", "made_with: missing"),
         (recorded.replace(": 8", ": -8"), "lines: -8 given"),

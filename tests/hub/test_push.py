@@ -292,3 +292,8 @@ def test_a_mode_in_the_code_of_the_model_is_run_if_trusted(tmp_path, monkeypatch
         push_run(folder, "somebody/a", dry_run=True)
     with pytest.raises(InputError, match=r"README\.md|card"):
         push_run(folder, "somebody/a", dry_run=True, trust_remote_code=True)
+    del connections.LN_MODES["pushed_unknown"]
+    path = folder / "pushed_unknown.py"
+    path.write_text(f"import nothing_of_this_name\n{path.read_text()}")
+    with pytest.raises(InputError, match=r"model: .*pushed_unknown\.py"):
+        push_run(folder, "somebody/a", dry_run=True, trust_remote_code=True)

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import copy
+import json
 import random
 
 import pytest
@@ -13,6 +15,7 @@ from support.own_search import VOCABULARY, make_model, make_sources, transformer
 from support.tiny_translator import SENTENCES
 from torch.utils.flop_counter import FlopCounterMode
 from transformers import CompileConfig, GenerationConfig, LogitsProcessor, LogitsProcessorList
+from transformers.generation import utils as transformers_generate
 from transformers.modeling_outputs import BaseModelOutputWithPooling
 
 from residual_hf import ResidualForConditionalGeneration
@@ -358,6 +361,36 @@ def test_a_translation_without_a_length_has_that_of_the_model(endless, search):
     assert model.generate(encoder_outputs=encoded, attention_mask=batch["attention_mask"]).shape[1] == 1 + 48
     model.generation_config.max_length_b = 100
     assert model.generate(**batch, **search).shape[1] == model.config.max_position_embeddings
+
+
+def test_the_default_length_of_seq2seq_trainer_is_no_length(endless, tmp_path, monkeypatch):
+    warnings = []
+    monkeypatch.setattr(transformers_generate.logger, "warning", lambda message, *_: warnings.append(message))
+    model, batch = endless
+    model.generation_config.max_length = 20
+    assert model.generate(**batch, max_new_tokens=5).shape[1] == 1 + 5
+    own = copy.deepcopy(model.generation_config)
+    own.num_beams = 2
+    assert model.generate(**batch, generation_config=own).shape[1] == 1 + 48 and own.max_new_tokens is None
+    model.generate(**batch)
+    assert warnings == []
+    model.save_pretrained(tmp_path)
+    assert "max_length" not in json.loads((tmp_path / "generation_config.json").read_text())
+    embeddings = model.get_encoder().embed_tokens(batch["input_ids"][:1])
+    assert model.generate(inputs_embeds=embeddings).shape[1] == 1 + 48
+
+
+def test_the_labels_that_seq2seq_trainer_passes_change_nothing(endless, served):
+    model, batch = endless
+    model.generate(**batch, labels=batch["input_ids"], max_new_tokens=3)
+    assert len(served) == 1
+
+
+def test_one_sentence_has_its_limit_in_the_loop_of_transformers(endless):
+    model, batch = endless
+    first = {name: tensor[:1] for name, tensor in batch.items()}
+    limits = {"max_new_tokens": 30, "length_limits": torch.tensor([3])}
+    assert model.generate(**first, **limits, fast_decoding=False).shape[1] == 1 + 3
 
 
 @pytest.mark.parametrize(

@@ -191,6 +191,12 @@ def test_vision_transformer(mode, pooling, tmp_path):
         model(images(8, 12))
 
 
+@pytest.mark.parametrize("fields", [{"depth": 8}, {**VIT, "image_size": 8}], ids=["resnet", "vit"])
+def test_images_in_fp32_are_read_in_half_precision(fields):
+    model = ResidualForImageClassification(ResidualImageConfig(**fields)).bfloat16().eval()
+    assert model(images(8, 8)).logits.dtype == torch.bfloat16
+
+
 def test_pre_ln_is_the_vit_of_transformers():
     sizes = {"image_size": 8, "patch_size": 4, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2}
     theirs = disturbed(ViTForImageClassification(ViTConfig(**sizes, intermediate_size=32, num_labels=5)))

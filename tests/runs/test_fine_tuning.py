@@ -16,7 +16,7 @@ from residual_hf.cli import main
 from residual_hf.data.data_settings import TokenizerSettings
 from residual_hf.data.synthetic import generate_corpus
 from residual_hf.data.tokenizer_training import train_tokenizer
-from residual_hf.runs import fine_tuning
+from residual_hf.runs import fine_tuning, first_recipe
 from residual_hf.runs.first_recipe import write_first_recipe
 from residual_hf.runs.recipe import load_recipe
 from residual_hf.runs.run import train
@@ -52,6 +52,13 @@ def test_a_model_of_these_languages_keeps_its_vocabulary_and_learns_slowly(base,
     base = str(Path("base").resolve())  # the folder of the recipe can be moved
     assert recipe.model == {"from": base, "dropout": 0.1} and recipe.tokenizer.path == base
     assert train(recipe)["updates"] == 2
+
+
+def test_a_start_that_is_no_model_is_refused_before_the_corpus_is_split(base, monkeypatch):
+    monkeypatch.setattr(first_recipe, "split_corpus", None)
+    Path("empty").mkdir()
+    with pytest.raises(InputError, match="--from: empty: not a saved model"):
+        proposed("empty")
 
 
 def test_another_language_and_a_vocabulary_that_does_not_fit_are_learned_fast(base):

@@ -285,6 +285,8 @@ def test_a_finished_run_stays_as_it_is_unless_something_has_changed(run, caplog)
     metrics = train(changed(recipe, "decoding", num_beams=1), resume=True)
     assert content(folder) == before and metrics == read_json(folder / "metrics.json")
     assert "has finished, and the recipe is the same" in caplog.text
+    elsewhere = make_recipe(shutil.copytree(folder.parent, folder.parents[1] / "elsewhere"), **SMALL)
+    assert has_finished(changed(elsewhere, "decoding", num_beams=1), read_corpora(elsewhere.data), folder)
     weights = folder / "model" / "model.safetensors"
     flip(weights)
     assert not has_finished(changed(recipe, "decoding", num_beams=1), read_corpora(recipe.data), folder)

@@ -123,6 +123,8 @@ def test_transcribe(run, tmp_path, capsys):
     assert "none.wav: no such file" in capsys.readouterr().err
     with pytest.raises(InputError, match="longest: 0.5 given"):
         next(transcribe(model, [files[0]], longest=0.5))
+    with pytest.raises(InputError, match="num_beams: 0 given"):
+        next(transcribe("nowhere", ["none.wav"], num_beams=0))
 
 
 def test_verbs_for_text_say_so(run, manifest, tmp_path, capsys):

@@ -28,6 +28,7 @@ from residual_hf.probes.representations import activation_ranges, branch_share
 from residual_hf.probes.sites import sublayers
 from residual_hf.runs.replay import Replay, replay
 from residual_hf.runs.run import train
+from residual_hf.training import diagnostics
 from residual_hf.training import spikes as spikes_module
 from residual_hf.training.diagnostics import spikes
 from residual_hf.training.divergence import TrainingDivergedError
@@ -103,6 +104,19 @@ def test_activations_and_update_ratio(tmp_path):
         assert row["update_ratio"] == pytest.approx(((new - old).norm() / old.norm()).item(), rel=1e-3)
         share = row["branch_share"]
         assert row["bf16_bits"] == pytest.approx(8 + math.log2(share / (1 - share)), abs=1e-3)
+
+
+def test_the_update_ratio_of_a_sample_is_near_that_of_all_weights(tmp_path, monkeypatch):
+    """Also where entries of a bias are 16 times as frequent in the sample as those of a matrix."""
+    ratios = []
+    for sample in (10**6, 64):
+        monkeypatch.setattr(diagnostics, "SAMPLE", sample)
+        trainer = make_trainer(tmp_path, make_model(d_model=32), max_updates=1, warmup_updates=0, lr=1e-2)
+        trainer.add_callback(DiagnosticsCallback(tmp_path / str(sample)))
+        trainer.train()
+        (line,) = measured(read_json_lines(tmp_path / str(sample) / "diagnostics.jsonl")).values()
+        ratios.append([row["update_ratio"] for row in line["sublayers"]])
+    assert ratios[1] == pytest.approx(ratios[0], rel=0.1)
 
 
 def test_training_is_not_changed(tmp_path):

@@ -46,6 +46,14 @@ def test_evaluation_leaves_dropout_off_and_the_mode_as_it_was(tmp_path):
     assert trainer.model.training
 
 
+def test_evaluation_has_the_autocast_of_training_before_it_too(tmp_path):
+    """As where a finished run is scored again."""
+    trainer = make_trainer(tmp_path, make_model())
+    trainer.accelerator.state._mixed_precision, trainer.accelerator.native_amp = "bf16", True
+    with trainer.inference():
+        assert torch.is_autocast_enabled("cpu") and torch.get_autocast_dtype("cpu") == torch.bfloat16
+
+
 def test_accumulated_batches_give_the_update_of_the_whole(tmp_path):
     """One update over two batches equals the update from the sum of their losses over all their tokens."""
     model = make_model()
