@@ -42,12 +42,12 @@ def cells(output, mode):
     return [cell.strip() for cell in line.strip("|").split("|")][1:]
 
 
-@pytest.mark.slow
 def test_the_image_of_the_server_has_all_packages():
     copied = (ROOT / "examples" / "serve" / "Dockerfile").read_text()
     assert all(f"COPY {path.parent.name} /source/" in copied for path in ROOT.glob("residual_hf*/__init__.py"))
 
 
+@pytest.mark.slow
 def test_custom_mode_trains_and_comes_back_through_remote_code(tmp_path, monkeypatch):
     run_programs_forked(monkeypatch)
     try:

@@ -4,8 +4,10 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import fields
 from functools import partial
 from pathlib import Path
@@ -198,7 +200,6 @@ def add_evaluate(evaluate: argparse.ArgumentParser) -> None:
 
 def run_evaluate(options: argparse.Namespace) -> None:
     from residual_hf.base.files import check_output_folder
-    from residual_hf.base.lock import Lock
     from residual_hf.evaluation.test_sets import SCORES
 
     pairs = [*options.source, *options.reference]
@@ -212,11 +213,19 @@ def run_evaluate(options: argparse.Namespace) -> None:
             inputs=[*pairs, *options.text, options.model, options.baseline, options.glossary],
             field="--output-dir",
         )
-        lock = options.output_dir.with_name(f".{options.output_dir.name}.lock")
-        with Lock(lock, f"--output-dir: {options.output_dir}"):
-            score(options)
-    else:
+    with nullcontext() if options.output_dir is None else lock_of(options.output_dir):
         score(options)
+
+
+def lock_of(folder: Path) -> Any:
+    """A lock beside an output folder; none where it cannot be, such as that of a mount."""
+    from residual_hf.base.lock import Lock
+
+    place = folder.resolve()
+    parent = next(path for path in place.parents if path.exists())
+    if not os.access(parent, os.W_OK):
+        return nullcontext()
+    return Lock(place.with_name(f".{place.name}.lock"), f"--output-dir: {folder}")
 
 
 def score(options: argparse.Namespace) -> None:

@@ -105,6 +105,7 @@ def build_model(
     model.load_state_dict(converted)
     if config.is_encoder_decoder:
         model.generation_config.update(num_beams=5, length_penalty=1.0, early_stopping=True)
+        model.generation_config.max_length_a, model.generation_config.max_length_b = 0.0, 200
     return model.eval()
 
 
@@ -151,6 +152,8 @@ def convert_fairseq_checkpoint(
                 f"{name}: {len(tokens)} tokens in {path}, including special tokens, but the checkpoint has {rows}; "
                 "use the dict.txt of the binarised training data"
             )
+    if config.share_encoder_decoder_embeddings and dictionaries["source_dict"] != dictionaries["target_dict"]:
+        raise InputError("source_dict, target_dict: differ, but the model has one table for both: give one file twice")
     rules = moses_rules(moses, config, dictionaries)
     tokenizer = fairseq_tokenizer(source_dict, target_dict, bpe_codes=bpe_codes, sentencepiece=sentencepiece, **rules)
     tokenizer.model_max_length = config.max_position_embeddings

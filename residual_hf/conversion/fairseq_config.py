@@ -30,6 +30,7 @@ REFUSED = re.compile(
     r"|quant_noise_(pq|scalar)|base_layers|moe_freq|((en|de)coder_)?xformers_att_config|plot_stability"
     r"|normalize_(embed|learned_weight)|history_window_size|weight_type|multihead_attention_dropout"
     r"|no_inner_layer_norm|decay_inner_residual|subln|deepnorm|add_bos_token"
+    r"|represent_length_by_(lrpe|ldpe)|merge_src_tgt_embed"
     r"|(en|de)coder_(layers_to_keep|history_type|langtok)"
 )
 HARMLESS = {  # values of refused settings that have no effect

@@ -23,6 +23,7 @@ from residual_hf.model.configuration_residual import ResidualConfig
 from residual_hf.model.connections import LN_MODES, ResidualConnection, SublayerPlace
 from residual_hf.model.embeddings import SinusoidalPositions
 from residual_hf.model.layers import BRANCHES
+from residual_hf.model.speech_encoder import SpeechFrontEnd
 from residual_hf.model.stacks import ResidualPreTrainedModel, ResidualStack
 
 Model = TypeVar("Model", bound=ResidualPreTrainedModel)  # with an output: of an encoder-decoder, or of a stack alone
@@ -192,7 +193,14 @@ def scale_shortcut(
     if norm is not None:
         scale_norm(norm, scale)
     else:
-        stack.embed_tokens.weight.mul_(scale)
+        if isinstance(
+            stack.embed_tokens, SpeechFrontEnd
+        ):  # the first half of the last convolution is linear in its GLU
+            last: Any = stack.embed_tokens.convs[-1]
+            last.weight[: last.out_channels // 2].mul_(scale.view(-1, 1, 1))
+            last.bias[: last.out_channels // 2].mul_(scale)
+        else:
+            stack.embed_tokens.weight.mul_(scale)
         if stack.embed_positions is not None:
             stack.embed_positions.get_parameter("weight").mul_(scale)
     for name in READERS[place.kind]:

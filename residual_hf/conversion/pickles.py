@@ -69,7 +69,14 @@ def load_pickle(path: str | Path) -> Any:
         raise InputError(f"{path}: cannot be read: {error.strerror or error}") from error
     except InputError:
         raise
-    except (ValueError, TypeError, RuntimeError, EOFError, zipfile.BadZipFile) as error:  # also of PyTorch and zipfile
+    except (
+        ValueError,
+        TypeError,
+        RuntimeError,
+        EOFError,
+        MemoryError,
+        zipfile.BadZipFile,
+    ) as error:  # also of PyTorch and zipfile
         where = "damaged" if isinstance(error, zipfile.BadZipFile) else "damaged pickle"
         raise InputError(f"{path}: {where}: {shortened(str(error), 300)}") from error
 

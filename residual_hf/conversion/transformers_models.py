@@ -108,7 +108,8 @@ def from_transformers(
     converted = cls._from_config(config, dtype=model.dtype)
     converted.load_state_dict(convert_weights(model, architecture, config))
     converted.generation_config = copy.deepcopy(model.generation_config)
-    converted.generation_config.decoder_start_token_id = config.decoder_start_token_id
+    if decoder_start_token_id is not None or converted.generation_config.decoder_start_token_id is None:
+        converted.generation_config.decoder_start_token_id = config.decoder_start_token_id
     converted.generation_config._from_model_config = False  # with it, fields of this package are lost at loading
     return converted.to(model.device).train(model.training)
 
@@ -145,7 +146,7 @@ def load_model(name: str | os.PathLike) -> PreTrainedModel:
 def load(auto_class: Any, name: str | os.PathLike) -> Any:
     try:
         check_implementations(PreTrainedConfig.get_config_dict(name)[0], name)
-        return auto_class.from_pretrained(name)
+        return auto_class.from_pretrained(name, trust_remote_code=False)
     except InputError:
         raise
     except Exception as error:  # of any model and tokenizer

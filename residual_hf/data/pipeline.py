@@ -314,7 +314,7 @@ def given_tokenizer(path: str | Path, kind: str, data: DataSettings | None = Non
         except Exception as error:
             raise InputError(f"tokenizer.path: {path} cannot be loaded: {error}") from error
     check_repository(str(path), f"tokenizer.path: {path} cannot be loaded")
-    tokenizer = load_tokenizer(model_folder(path), f"tokenizer.path: {path}")
+    tokenizer = load_tokenizer(model_folder(path), f"tokenizer.path: {path}", trust_remote_code=False)
     if data is not None and adds_codes(tokenizer):
         set_languages(tokenizer, data, f"tokenizer.path: {path}")
     return tokenizer

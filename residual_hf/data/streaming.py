@@ -153,7 +153,10 @@ class StreamedBatches(IterableDataset):
         """
         if missing := [key for key in (*self._begin, "settings") if key not in state]:
             raise InputError(f"state: no key {missing[0]!r}, must be the result of StreamedBatches.state")
+        nameless = [{**corpus, "name": None} for corpus in state["settings"].get("corpora", ())]  # of older versions
         for key, value in self._settings().items():
+            if key == "corpora" and value == nameless:
+                continue
             if (before := state["settings"].get(key)) != value and (before or value):  # a field may be new
                 raise InputError(f"{key}: {value} given, but the stream to continue has {before}")
         self._begin_with({key: state[key] for key in self._begin})
@@ -167,9 +170,7 @@ class StreamedBatches(IterableDataset):
     def _settings(self) -> dict[str, Any]:
         """Everything that determines the batches, except for the text and `encode`."""
         corpora = [
-            asdict(spec)
-            | dict.fromkeys((*MOVABLE, "dataset"))
-            | {"name": spec.title, "bytes": [f.stat().st_size for f in spec.files]}
+            asdict(spec) | dict.fromkeys((*MOVABLE, "dataset")) | {"bytes": [f.stat().st_size for f in spec.files]}
             for spec in self.data.train
         ]
         reading = {

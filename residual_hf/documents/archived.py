@@ -43,7 +43,7 @@ def open_document_paragraphs(tree: Any) -> Iterator[OpenDocumentParagraph]:
             yield OpenDocumentParagraph(element)
 
 
-WORD = r"word/(?:document|header|footer|footnotes|endnotes|comments|charts/chart|diagrams/data)\d*\.xml"
+WORD = r"word/(?:document|header|footer|footnotes|endnotes|comments|charts/chart|diagrams/(?:data|drawing))\d*\.xml"
 SLIDES = r"ppt/(slides|notesSlides|charts|diagrams)/[^/]+\.xml"
 OPEN_DOCUMENT = r"(.+/)?(content|styles)\.xml"
 PARTS: dict[str, tuple[str, Callable[[Any], Iterable[Any]]]] = {

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
+from residual_hf.generation.html_text import VERBATIM
 from residual_hf.generation.markup import Block, Inline
 from residual_hf.model import placeholders
 from residual_hf.model.placeholders import PLACEHOLDER
@@ -54,7 +55,8 @@ def read_marks(parts: Iterable[str | Mark]) -> Block:
                 is_open[mark.name] -= 1
                 outside = stack[-1][1] if stack else root
                 if mark.name == part.name:
-                    outside.append(Inline((mark.written, part.written), pieces))
+                    keep = mark.name.lower() in VERBATIM
+                    outside.append(Inline((mark.written, part.written), pieces, keep))
                     break
                 outside += [_empty(mark), *pieces]
         else:
@@ -69,7 +71,7 @@ def write_marks(block: Block, encode: Callable[[str], str] = str) -> str:
     return "".join(
         encode(piece.replace(LINE, ""))
         if isinstance(piece, str)
-        else piece.content[0] + ("" if piece.keep else write_marks(piece.pieces, encode)) + piece.content[1]
+        else piece.content[0] + ("" if _is_empty(piece) else write_marks(piece.pieces, encode)) + piece.content[1]
         for piece in block
     )
 
@@ -104,8 +106,13 @@ def spelled(block: Block) -> Iterator[str | Inline]:
             yield piece
         else:
             yield piece.content[0]
-            yield from () if piece.keep else spelled(piece.pieces)
+            yield from () if _is_empty(piece) else spelled(piece.pieces)
             yield piece.content[1]
+
+
+def _is_empty(piece: Inline) -> bool:
+    """Whether a kept element is written by its tag alone; its pieces are what is read for it."""
+    return piece.keep and not piece.content[1]
 
 
 def _texts(block: Block) -> Iterator[str]:
@@ -142,7 +149,7 @@ def _choices(text: str, opened: list[str]) -> Iterator[str | Mark]:
         within = opened[-1] if opened else ""
         begins = ends = False  # syntax
         if found[0] == "#":
-            if MESSAGE in opened and within != ARGUMENT:
+            if MESSAGE in opened[-DEEPEST:] and within != ARGUMENT:
                 yield text[start : found.start()]
                 yield Mark("#", text="#")
                 start = found.end()

@@ -28,7 +28,7 @@ FRONT_MATTER = re.compile(
 )
 """In YAML or TOML."""
 DIRECTIVE = re.compile(
-    r"^([ \t>]*)(?::{3,}.*|\{:[^{}\n]*\}|\[![\w-]+\][-+]?.*|\*\[[^\]]+\]:.*|\[{1,2}_?TOC_?\]{1,2})[ \t]*$",
+    r"^([ \t>]*)(?::{3,}.*|\{:[^{}\n]*\}|\[![\w-]+\][-+]?.*|\*\[[^\]\n]+\]:.*|\[{1,2}_?TOC_?\]{1,2})[ \t]*$",
     re.MULTILINE | re.IGNORECASE,
 )
 """Lines of their own: containers of Pandoc and Docusaurus, attributes of kramdown, alerts of GitHub, abbreviations,
@@ -45,7 +45,7 @@ SPECIAL = re.compile(
 """Characters that would not be text."""
 AT_START = re.compile(r"\A([-+#>](?=\s)|\d+(?=[.)]\s))")
 KEPT = re.compile(
-    r"(\[\^[^\]\s]+\]|\{:? ?(?:[#.][\w-]|[\w-]+=)[^{}]*\}|(?<![\w:]):[a-z][\w+-]*:(?![\w:])|:[+-]1:"
+    r"(\[\^[^\[\]\s]+\]|\{:? ?(?:[#.][\w-]|[\w-]+=)[^{}]*\}|(?<![\w:]):[a-z][\w+-]*:(?![\w:])|:[+-]1:"
     rf"|{PLACEHOLDER.pattern})"
 )
 """Marks of notes, attributes, names of emoji, bare addresses and the placeholders of templates."""
@@ -73,6 +73,7 @@ class MarkdownFile(Document):
             text = pattern.sub(read, text)
         parser = MarkdownIt("commonmark").enable(["table", "strikethrough"])
         parser.normalizeLink = lambda url: url  # type: ignore[method-assign]  # links stay as they are written
+        parser.normalizeLinkText = lambda link: link  # type: ignore[method-assign]
         parser.validateLink = lambda url: True  # type: ignore[method-assign]
         for name, pattern in (("math", MATH), ("wiki_link", WIKI_LINK)):
             parser.inline.ruler.before("escape", name, partial(_token, name, pattern))
@@ -97,7 +98,7 @@ class MarkdownFile(Document):
         """Line, start and end of each line of a content; None if the file has it in another form."""
         places = []
         for row, part in enumerate(content, start=first):
-            line, end = self._lines[row], ends[row]
+            line, end, part = self._lines[row], ends[row], part.lstrip()  # a tab before it may have become spaces
             found = [(line.find(written, end), len(written)) for written in (part, part.replace("|", "\\|"))]
             start, length = max(found)
             if start < 0:
@@ -145,7 +146,9 @@ def _parts(tokens: Sequence[Any], prefixes: Sequence[str]) -> Iterator[str | Mar
             written = token.content.split("\n")
             line += len(written) - 1
             lines = zip(prefixes[line - len(written) + 2 : line + 1], written[1:], strict=True)
-            yield Mark(written[0] + "".join(f"\n{prefix}{part}" for prefix, part in lines), text=token.content)
+            yield Mark(
+                written[0] + "".join(f"\n{prefix}{part.lstrip()}" for prefix, part in lines), text=token.content
+            )
         elif token.type == "wiki_link":
             page, text = WIKI_LINK.fullmatch(token.content).groups()  # type: ignore[union-attr]
             if text and token.content[0] != "!":

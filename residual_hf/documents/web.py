@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,13 @@ RAW = re.compile("<(script|style)", re.IGNORECASE)
 RAW_END = re.compile("</(script|style)", re.IGNORECASE)
 """Of elements whose content has no tags."""
 MOST_UNFINISHED = 100
+AS_BROWSERS_READ = {
+    "iso-8859-1": "cp1252",
+    "latin1": "cp1252",
+    "gb2312": "gb18030",
+    "shift_jis": "cp932",
+    "euc-kr": "cp949",
+}
 LANGUAGE = "{http://purl.org/dc/elements/1.1/}language"
 LABELS = Dialect(())
 """Of a table of contents."""
@@ -99,6 +107,11 @@ def check_ends(text: str, where: str) -> None:
 def read_page(content: bytes, where: str) -> tuple[HTMLText, str]:
     """The text of a page in UTF-8 or the encoding that it names, and its encoding."""
     named = CHARSET.search(content[:2000])
-    text, encoding = decoded(content, where, (named[1] or named[2]).decode() if named else "utf-8")
+    label = (named[1] or named[2]).decode().lower() if named else "utf-8"
+    label = AS_BROWSERS_READ.get(label, label)
+    text, encoding = decoded(content, where, label)
+    if text.isascii():  # also what is written is in the encoding that it names
+        with suppress(LookupError, UnicodeError):
+            encoding = label if text.encode(label) == content else encoding
     check_ends(text, where)
     return HTMLText(text), encoding

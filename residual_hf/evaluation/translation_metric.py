@@ -164,11 +164,17 @@ class LoadedMetric:
     is_fast: ClassVar[bool] = False
 
     def compute(self, predictions: Lines, references: Lines, sources: Lines) -> dict[str, float]:
-        """The numbers that the metric returns; lists, such as one score per sentence, are omitted."""
+        """The numbers that the metric returns; lists, such as one score per sentence, are omitted.
+
+        Raises `InputError` for a metric that fails.
+        """
         given: dict[str, Any] = {"predictions": predictions, "references": references, "sources": sources}
         if not isinstance(self.inputs.get("references"), datasets.Value):
             given["references"] = [[reference] for reference in references]
-        result = self.metric.compute(**{name: given[name] for name in self.inputs})
+        try:
+            result = self.metric.compute(**{name: given[name] for name in self.inputs})
+        except Exception as error:  # of any library
+            raise InputError(f"evaluation.metrics: {self.metric.name}: {type(error).__name__}: {error}") from error
         return {name: float(value) for name, value in result.items() if isinstance(value, Real)}
 
 

@@ -189,7 +189,7 @@ def written(line: str, hypothesis: Hypothesis, settings: StreamSettings, glossar
         words = hypothesis.alignment.word_scores if hypothesis.alignment else []
         columns.append(" ".join(f"{probability:.4f}" for probability in words))
     if settings.flags:
-        columns.append(" ".join(suspicions(line, hypothesis.text, glossary)) if hypothesis.text else "")
+        columns.append(" ".join(suspicions(line, hypothesis.text, glossary)))
     text = one_line(hypothesis.text)
     return score + "\t".join([text.replace("\t", " ") if columns else text, *columns]) + "\n"
 

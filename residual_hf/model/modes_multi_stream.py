@@ -310,7 +310,7 @@ class AttentionResiduals(PreLN):
         self.depth_attention: Any = DepthAttention(config) if place.index > 0 else None
 
     def forward(self, stream: Stream, sublayer: Sublayer) -> Stream:
-        # of the newest member, the block: LayerDrop may have left no output but the embeddings
+        # whether the block of the newest member is complete; LayerDrop may have left only the embeddings
         is_complete = len(stream) == 1 or self.place.index % self.options.block_size == 0
         h = stream[0] if self.depth_attention is None else self.read(stream, is_complete)
         a = sublayer(self.norm(h))

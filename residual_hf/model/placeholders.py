@@ -15,7 +15,9 @@ from itertools import islice
 from typing import NamedTuple
 from zlib import crc32
 
-_BESIDE = r"\s<>\"“”„»«\u3000-\u303f\uff00-\uffef"  # around addresses
+_UNSPACED = r"\u2e80-\ud7ff\uf900-\uffef"  # scripts of East Asia, whose words stand beside an address
+_WORD = rf"[^\W\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff{_UNSPACED}]"  # of scripts with spaces between words
+_BESIDE = rf"\s<>\"“”„»«{_UNSPACED}"  # around addresses
 _BRACES = r"[^{}]*"  # text with braces within braces
 for _ in range(8):
     _BRACES = rf"[^{{}}]*(?:\{{{_BRACES}\}}[^{{}}]*)*"
@@ -23,12 +25,14 @@ _KINDS = r"plural|select|selectordinal|number|date|time|spellout|ordinal|duratio
 PLACEHOLDER = re.compile(
     rf"(?:(?:https?|ftp)://|(?<![A-Za-z0-9.-])www\.)(?:\([^(){_BESIDE}]*\)|[^(){_BESIDE}])*"
     rf"(?:\([^(){_BESIDE}]*\)|[^().,;:!?'’\]{_BESIDE}])"
-    r"|(?<![\w.+-])[\w.+-]+@[\w-]+(?:\.[\w-]+)+"
+    rf"|(?<!{_WORD})(?<![.+-])(?:{_WORD}|[.+-])+@(?:{_WORD}|-)+(?:\.(?:{_WORD}|-)+)+"
     rf"|\{{\s*[\w.-]+\s*,\s*(?:{_KINDS})\b{_BRACES}\}}"  # messages of ICU, as they are
     r"|\{{2,3}[^{}]*\}{2,3}|\{[%#][^{}]*[%#]\}|<%[^<>]*%>"  # Mustache, Jinja, ERB
-    r"|@(?:\.\w+)?:(?:\{[^{}]*\}|\([^()]*\)|[\w-]+(?:\.[\w-]+)*)|\$t\([^()]*\)"  # links of Vue I18n and i18next
-    r"|[$#%@]?\{ ?[^\s{}]* ?\}|(?<![A-Za-z0-9_:]):[a-z]\w+(?![\w:])"
-    r"|%(?:\d+\$|\(\w+\))?[-+#0,']*\d*(?:\.\d+)?(?:hh?|ll?|[zjtL])?[sdifxXucgoeEGp@](?!\w)|%\w+%|%%"
+    rf"|@(?:\.\w+)?:(?:\{{[^{{}}]*\}}|\([^()]*\)|(?:{_WORD}|-)+(?:\.(?:{_WORD}|-)+)*)"  # links of Vue I18n
+    r"|\$t\([^()]*\)|[$#%@]?\{ ?[^\s{}]* ?\}"
+    rf"|(?<![A-Za-z0-9_:]):[a-z]{_WORD}+(?!{_WORD}|:)"
+    rf"|%(?:\d+\$|\(\w+\)|<\w+>)?[-+#0,']*\d*(?:\.\d+)?(?:hh?|ll?|[zjtL])?[sdifxXucgoeEGp@](?!{_WORD})"
+    rf"|%{_WORD}+%|%%"
 )
 TAG = re.compile(r"</?(?:[A-Za-z][^<>]*|\d+ ?/?)>")
 SPAN = re.compile(rf"{PLACEHOLDER.pattern}|{TAG.pattern}|\d\d+")

@@ -60,7 +60,8 @@ class SpeechFrontEnd(nn.Module):
         if (frames := input_features.shape[1]) > self.most:
             limit = f"max_source_positions is {self.most}"
             raise ValueError(f"the encoder received {frames} frames, but {limit}: cut the recording")
-        states = input_features.to(self.convs.get_parameter("0.weight").dtype).transpose(1, 2)
+        first: StridedConv = self.convs[0]  # type: ignore[assignment]
+        states = input_features.to(first.weight.dtype).transpose(1, 2)
         for conv in self.convs:
             states = nn.functional.glu(conv(states), dim=1)
         return states.transpose(1, 2).contiguous() * self.scale

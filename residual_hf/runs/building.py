@@ -49,7 +49,7 @@ def tokenizer_fields(recipe: Recipe, tokenizer: PreTrainedTokenizerBase) -> dict
         first = first if begins_with_code(tokenizer) else code
     vocabulary: dict[str, Any] = {"vocab_size": size, "decoder_vocab_size": size}
     target_size = getattr(tokenizer, "target_vocab_size", None)
-    if target_size is not None:
+    if target_size is not None and tokenizer.get_vocab() != tokenizer.target_tokenizer.get_vocab():
         vocabulary |= {"decoder_vocab_size": target_size, "share_encoder_decoder_embeddings": False}
     several = recipe.data.language_tags is not None
     return vocabulary | {

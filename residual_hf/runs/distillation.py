@@ -88,6 +88,8 @@ def distill(
     layers = {"encoder_layers": int(found[1]), "decoder_layers": int(found[2])}
     replace(recipe, model={**recipe.model, **layers}).build_config()  # refuses layers
     check_files(recipe.data.train)
+    splits = ("valid", "test") if recipe.data.bidirectional else ()
+    held_out = {split: [read_parallel(spec) for spec in getattr(recipe.data, split) or ()] for split in splits}
     segmented = recipe.tokenizer.kind == "pretokenized"
     values, load_teacher = recipe.as_dict(), cache(partial(with_subwords, load_teacher))
     made_with = {**asdict(settings), **(made_with or {}), "closest": closest, "data": values["data"]}
@@ -111,10 +113,10 @@ def distill(
         files = {"source": str(source), "target": str(target), "weight": weight}
         corpora.append({**files, "source_lang": corpus.source_lang, "target_lang": corpus.target_lang})
     values["data"] |= {"train": corpora, "bidirectional": False, "stream": False}
-    for split in ("valid", "test") if both else ():
+    for split, read in held_out.items():
         both_ways = []
-        for number, spec in enumerate(getattr(recipe.data, split) or (), start=1):
-            both_ways += [plain(spec), write_reverse(read_parallel(spec), folder / f"{split}{number}")]
+        for number, (spec, corpus) in enumerate(zip(getattr(recipe.data, split) or (), read, strict=True), start=1):
+            both_ways += [plain(spec), write_reverse(corpus, folder / f"{split}{number}")]
         values["data"][split] = both_ways or None
     if cleaning := values["data"]["cleaning"]:
         if cleaning["duplicates"] is not None:

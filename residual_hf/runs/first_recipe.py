@@ -282,7 +282,7 @@ def language_of(path: Path, flag: str, given: str | None = None) -> str:
     suffix = uncompressed_name(path.name).rpartition(".")[2]
     if not LANGUAGE.fullmatch(suffix) or f".{suffix.lower()}" in (".txt", *PAIR_FILES):
         raise InputError(f"{flag}: missing, {path} does not end in a language code such as .de")
-    return suffix
+    return f"{suffix[:3].lower()}{suffix[3:]}"
 
 
 def choose_size(pairs: int, device: str) -> Size:

@@ -25,6 +25,7 @@ from residual_hf.base.files import (
     write_json_lines,
 )
 from residual_hf.base.tables import as_table
+from residual_hf.data.glossary import Glossary
 from residual_hf.data.pipeline import read_corpora
 from residual_hf.records.run_record import RunRecord
 from residual_hf.training.callbacks import show_progress
@@ -186,6 +187,8 @@ def make_trainer(recipe: Recipe, record: RunRecord, run: Path, work: Path) -> Re
         if (run / name).exists():
             (work / name).symlink_to((run / name).resolve())
     texts = read_corpora(recipe.data)
+    if recipe.data.glossary is not None:
+        Glossary.read(recipe.data.glossary)
     for split in other_text(recipe, texts, record):
         raise InputError(f"data.{split} of {run}: other text than that of the run")
     if record.max_tokens is None or record.tokens_per_update is None:

@@ -11,10 +11,11 @@ from typing import Any
 
 from residual_hf.base.environment import device_name, versions
 from residual_hf.base.errors import InputError
-from residual_hf.base.files import RECORD, expanded, leaves
+from residual_hf.base.files import RECORD, expanded, leaves, read_json
 from residual_hf.checkpoint import WEIGHT_FILES
 from residual_hf.data.data_settings import MOVABLE, SPLITS
 from residual_hf.data.pipeline import Corpora
+from residual_hf.evaluation.sentence_metrics import ERROR_RATES
 from residual_hf.model.checksums import file_hash, find_damage
 from residual_hf.model.options import from_mapping
 from residual_hf.records.run_folder import read_recipe
@@ -111,16 +112,31 @@ def warn_about_rounding(folder: Path) -> None:
 def has_finished(recipe: Recipe, texts: Corpora, folder: Path) -> bool:
     """Whether a run has its final model, scores and card, and was made with exactly this recipe and test text."""
     record = RunRecord.read(folder)
-    if record.finished is None or _without_places(read_recipe(folder)) != _without_places(recipe.as_dict()):
+    before, now = (_without_places(values, names=True) for values in (read_recipe(folder), recipe.as_dict()))
+    if record.finished is None or before != now:
         return False
-    tested, given = ([[*c.sha256.values()] for c in each] for each in (record.data.test, texts.get("test", ())))
+    tested, given = (
+        [(c.name, *c.sha256.values()) for c in each] for each in (record.data.test, texts.get("test", ()))
+    )
     if tested != given:
         return False
     written = all((folder / name).is_file() for name in ("metrics.json", "model/README.md"))
+    if written and lacks_metrics(read_json(folder / "metrics.json"), recipe):
+        return False
     if damage := find_damage(folder / "model"):
         logger.warning("%s; the model is made again from the checkpoints", damage)
         return False
     return written and any((folder / "model" / name).is_file() for name in WEIGHT_FILES)
+
+
+def lacks_metrics(metrics: Mapping[str, Any], recipe: Recipe) -> bool:
+    """Whether a metric of the recipe is missing in scores, because it failed."""
+    wanted = (
+        set() if recipe.data.is_text else {*recipe.evaluation.metrics} - {*(ERROR_RATES if recipe.is_speech else ())}
+    )
+    reports = [metrics[split] for split in ("valid", "test") if split in metrics]
+    each = [one for report in reports for one in report.get("corpora", {"": report}).values()]
+    return any(wanted - report.get("metrics", {}).keys() for report in each)
 
 
 def tokenizer_hashes(folder: Path) -> dict[str, str]:
@@ -133,14 +149,15 @@ def _has_moved(before: str | None, now: str | None) -> bool:
     return before is not None and now is not None and not expanded(before).exists() and expanded(now).exists()
 
 
-def _without_places(values: Mapping[str, Any]) -> dict[str, Any]:
-    """A recipe without the folder of the run and the places of its corpora."""
+def _without_places(values: Mapping[str, Any], *, names: bool = False) -> dict[str, Any]:
+    """A recipe without the folder of the run and the places of its corpora, with or without their names."""
+    places = {*MOVABLE} - ({"name"} if names else set())
     values = {name: value for name, value in values.items() if name != "output_dir"}
     values["data"] = dict(values["data"])
     for split in SPLITS:
         specs = values["data"].get(split) or []
         specs = specs if isinstance(specs, list) else [specs]
-        values["data"][split] = [{n: v for n, v in spec.items() if n not in MOVABLE} for spec in specs]
+        values["data"][split] = [{n: v for n, v in spec.items() if n not in places} for spec in specs]
     return values
 
 

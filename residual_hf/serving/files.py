@@ -9,7 +9,7 @@ import os
 import re
 import shutil
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from secrets import token_urlsafe
@@ -144,10 +144,9 @@ def file_routes(
             raise HTTPException(400, f"file: {length} characters given, must be at most {settings.file_char_limit}")
         _, source = await choose(fields["source"], fields["target"], document.text[:SAMPLE])
         found: list[Any] = []
-        for start in range(0, len(document.blocks), SHARE):
-            blocks = document.blocks[start : start + SHARE]
+        for blocks in shares(document.blocks, settings.char_limit):
             job = TranslationRequest([], source, fields["target"], blocks=blocks)
-            (result,) = await (patiently if start else translated)(job, request)
+            (result,) = await (patiently if found else translated)(job, request)
             found += json.loads(result.texts[0])
             os.utime(folder)
         output = folder / f"{TRANSLATED}{path.name}"
@@ -210,6 +209,21 @@ async def received(request: Request, folder: Path, check_key: Callable[[str], No
         with path.open("xb") as file:
             await asyncio.to_thread(shutil.copyfileobj, upload.file, file)
     return path, fields
+
+
+def shares(blocks: Sequence[Any], characters: int) -> Iterator[list[Any]]:
+    """Parts of a document: at most `SHARE` blocks, and so many characters unless it is one block."""
+    share: list[Any] = []
+    size = 0
+    for block in blocks:
+        length = len(json.dumps(block, ensure_ascii=False))
+        if share and (len(share) == SHARE or size + length > characters):
+            yield share
+            share, size = [], 0
+        share.append(block)
+        size += length
+    if share:
+        yield share
 
 
 def read(path: Path, settings: ServerSettings) -> Any:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 import socket
 import time
 from contextlib import suppress
@@ -22,6 +23,7 @@ from .server_settings import ServerSettings
 OVERHEAD = 65_536  # bytes of a request besides its text
 BYTES_PER_CHARACTER = 12  # of a character in JSON, a form or a query, escaped: \\uXXXX\\uXXXX or %XX%XX%XX%XX
 BYTES_PER_LINE = 16  # of a request of the most bytes, at least; above the lines of a text of the most characters
+CHUNK, LAST_CHUNK = re.compile(rb"^[0-9A-Fa-f]+[;\r]", re.MULTILINE), re.compile(rb"^0+[;\r]", re.MULTILINE)
 RECEIVED = (h11.DONE, h11.MUST_CLOSE, h11.MIGHT_SWITCH_PROTOCOL)  # states of a client whose request is complete
 
 
@@ -94,6 +96,7 @@ class LimitedProtocol(H11Protocol):
     deadline: asyncio.TimerHandle | None = None
     waits_since = 0.0
     lines = 0
+    has_ended = False  # the body, perhaps: trailers follow
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -109,7 +112,11 @@ class LimitedProtocol(H11Protocol):
     def data_received(self, data: bytes) -> None:
         in_body = self.conn.their_state is h11.SEND_BODY
         if not in_body or b"transfer-encoding" in dict(self.headers):
-            self.lines += data.count(b"\r\n" if in_body else b"\n")
+            self.has_ended = in_body and (self.has_ended or LAST_CHUNK.search(data) is not None)
+            if self.has_ended:
+                self.lines += data.count(b"\r\n")
+            else:
+                self.lines += len(CHUNK.findall(data)) if in_body else data.partition(b"\r\n\r\n")[0].count(b"\n")
             if self.lines > (self.config.h11_max_incomplete_event_size or 0) // BYTES_PER_LINE:
                 self.drop()
                 return

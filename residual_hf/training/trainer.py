@@ -262,7 +262,7 @@ class ResidualTrainer(ShardedTrainer):
         model.eval()
         try:
             averaged = nullcontext() if self.ema is None else self.ema.applied()
-            with torch.no_grad(), self.compute_loss_context_manager(), averaged, merged(model):
+            with torch.no_grad(), averaged, merged(model), self.compute_loss_context_manager():
                 yield model
         finally:
             model.train(was_training)

@@ -300,6 +300,18 @@ def test_separate_dictionaries(tmp_path):
     assert torch.equal(logits(AutoModelForSeq2SeqLM.from_pretrained(folder)), logits(model))
 
 
+def test_one_table_has_one_dictionary(files, tmp_path):
+    other = write_dictionary(tmp_path / "other.txt", WORDS[::-1])
+    with pytest.raises(InputError, match="source_dict, target_dict: differ, but the model has one table for both"):
+        convert_fairseq_checkpoint(
+            files["checkpoint"],
+            tmp_path / "out",
+            source_dict=files["dict"],
+            target_dict=other,
+            bpe_codes=files["codes"],
+        )
+
+
 @pytest.mark.parametrize(
     ("more", "message"),
     [

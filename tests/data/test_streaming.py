@@ -396,6 +396,17 @@ def test_states_of_other_streams_and_other_places_are_refused(two):
         stream_of(two).start_from(state)
 
 
+def test_corpora_may_have_other_names_when_a_stream_goes_on(two):
+    stream = stream_of(two)
+    next(iter(stream))
+    state = stream.state(1)
+    renamed = [replace(spec, name=f"other {number}") for number, spec in enumerate(two)]
+    stream_of(renamed).start_from(state)
+    for corpus in state["settings"]["corpora"]:
+        corpus["name"] = "as older versions wrote it"
+    stream_of(renamed).start_from(state)
+
+
 def test_closing_ends_the_thread(two):
     before = threading.active_count()
     iterator = iter(stream_of(two))

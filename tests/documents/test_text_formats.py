@@ -161,6 +161,8 @@ first
             "SEE [[Page one]], [[Page one#b|THE PAGE]] AND ![[a.png|300]] OR [[X]\n",
         ),
         ("k.md", "a\r\n\r\n$$\r\na\r\n- b\r\n$$\r\n", "A\r\n\r\n$$\r\na\r\n- b\r\n$$\r\n"),
+        ("n.md", "- a\n\tb <https://x.de/a%20b>\n", "- A B <https://x.de/a%20b>\n"),
+        ("o.md", "run <code>ls -l</code> now\n", "RUN <code>ls -l</code> NOW\n"),
         ("l.md", "# a\r\r\n\r\r\nb\rc\r\n", "# A\r\r\n\r\r\nB C\r\n"),
         ("m.md", "\ufeff# a *b*\n", "\ufeff# A *B*\n"),
         ("b.txt", "\ufeffone\n", "ONE\n"),
@@ -210,6 +212,13 @@ def test_web_pages_keep_their_encoding(tmp_path, monkeypatch):
     assert upper_cased(monkeypatch, tmp_path / "a.html").read_bytes() == page.format("X").replace(
         "\u00fcber", "\u00dcBER"
     ).encode("latin-1")
+
+
+def test_pages_of_ascii_are_written_in_the_encoding_that_they_name(tmp_path, monkeypatch):
+    page = '<meta charset="iso-8859-1"><p>a &uuml; &lArr;</p>'
+    (tmp_path / "a.html").write_text(page)
+    written = upper_cased(monkeypatch, tmp_path / "a.html").read_bytes()
+    assert written == '<meta charset="iso-8859-1"><p>A \u00dc &#8656;</p>'.encode("cp1252")
 
 
 def test_the_language_of_a_page_is_that_of_its_translation(tmp_path, monkeypatch):

@@ -27,6 +27,7 @@ from transformers import (
 
 from residual_hf import ResidualConfig, ResidualForConditionalGeneration, ResidualForSpeechSeq2Seq
 from residual_hf.cli import main
+from residual_hf.conversion import fold
 from residual_hf.conversion.transformers_models import from_transformers
 from residual_hf.generation.transcription import transcribe
 from residual_hf.model import decoding
@@ -145,6 +146,15 @@ def test_length_of_the_search_counts_states(inputs):
     assert [int(row.ne(1).sum()) - 1 for row in rows] == [7, 6, 3]
     assert model.generate(**inputs, max_length_a=0.0).shape == (3, 3), "arguments win"
     assert model.generate(inputs["input_features"]).shape == (3, 8)
+
+
+def test_scales_of_the_first_shortcut_go_into_the_front_end(inputs, targets):
+    model = speech_model("deep_norm")
+    folded = fold(model)
+    assert folded.config.ln_mode == "post_ln"
+    with torch.no_grad():
+        found, expected = (each(**inputs, decoder_input_ids=targets).logits for each in (folded, model))
+    torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-4)
 
 
 def test_padding_is_not_read(inputs, targets):

@@ -79,6 +79,12 @@ def test_a_span_is_found_whole(span):
         assert PLACEHOLDER.findall(text) == [span]
 
 
+@pytest.mark.parametrize("span", ["support@example.com", "https://a.org", ":count", "%d", "%<name>s", "@:a.b"])
+def test_a_span_ends_where_a_word_without_spaces_begins(span):
+    for text in (f"请联系{span}获取帮助", f"お{span}まで", f"메일{span}으로"):
+        assert PLACEHOLDER.findall(text) == [span]
+
+
 @pytest.mark.parametrize(
     "text", ["{Hello, world}", "100 %", "see {that one} now", "(www)", "a}} b {{", "a:b :) 1:name :smile:"]
 )

@@ -105,6 +105,12 @@ def test_what_cannot_be_translated_is_refused(server, name, content, fields, sta
     assert (found, answer["error"][: len(message)]) == (status, message)
 
 
+def test_shares_of_a_document_are_limited_in_blocks_and_characters():
+    short, long = [["a"]] * 120, [["x" * 90], ["y" * 90], ["z" * 900]]
+    assert [len(share) for share in files.shares(short, 5000)] == [50, 50, 20]
+    assert [len(share) for share in files.shares(long, 200)] == [2, 1]
+
+
 def test_documents_are_limited_in_number_and_time(server, monkeypatch):
     kept = files.DocumentFolder()
     monkeypatch.setattr(files, "KEPT_FILES", 3)

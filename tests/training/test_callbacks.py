@@ -8,6 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from residual_hf.base.interrupts import SIGNALS
 from residual_hf.runs.reading import TerminalHandler
 from residual_hf.training import callbacks
 from residual_hf.training.callbacks import (
@@ -90,9 +91,8 @@ def test_bleu_that_stays_zero_is_warned_about_once(scores, warned, caplog, tmp_p
 
 @pytest.fixture
 def signals():
-    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-    before = {number: signal.signal(number, signal.SIG_DFL) for number in numbers}
-    yield numbers
+    before = {number: signal.signal(number, signal.SIG_DFL) for number in SIGNALS}
+    yield SIGNALS
     for number, handler in before.items():
         signal.signal(number, handler)
 
@@ -107,6 +107,7 @@ def test_each_signal_stops_after_a_checkpoint(signals):
         assert signal.getsignal(number) == signal.SIG_DFL  # the second one stops immediately
 
 
+@pytest.mark.skipif(not hasattr(signal, "SIGHUP"), reason="Windows has no SIGHUP")
 def test_a_signal_that_is_ignored_stays_ignored(signals):
     signal.signal(signal.SIGHUP, signal.SIG_IGN)  # as nohup does
     interrupt = InterruptCallback()

@@ -51,7 +51,8 @@ def test_evaluation_has_the_autocast_of_training_before_it_too(tmp_path):
     trainer = make_trainer(tmp_path, make_model())
     trainer.accelerator.state._mixed_precision, trainer.accelerator.native_amp = "bf16", True
     with trainer.inference():
-        assert torch.is_autocast_enabled("cpu") and torch.get_autocast_dtype("cpu") == torch.bfloat16
+        kind = trainer.accelerator.device.type
+        assert torch.is_autocast_enabled(kind) and torch.get_autocast_dtype(kind) == torch.bfloat16
 
 
 def test_accumulated_batches_give_the_update_of_the_whole(tmp_path):

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,7 +14,6 @@ import torch
 from residual_hf.analysis.output import Point, check_matplotlib, write_points
 from residual_hf.analysis.short_training import profiled
 from residual_hf.base.errors import InputError
-from residual_hf.base.files import expanded
 from residual_hf.base.modes import check_modes
 from residual_hf.checkpoint import load_checkpoint
 from residual_hf.data.multilingual import check_tagged
@@ -53,7 +53,7 @@ class OwnModel:
             InputError: no text, files of different length, text without the language tags of the model or with many
                 unknown tokens, or a model that cannot be loaded.
         """
-        name = str(expanded(name))
+        name = os.path.expanduser(name)
         given = [path for path in (source, reference) if path is not None]
         of_run = [[Path(name, file) for file in files] for files in TEXTS]
         files = given or next((files for files in of_run if all(file.is_file() for file in files)), [])
