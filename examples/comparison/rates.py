@@ -86,29 +86,32 @@ def at_each_rate(runs: Sequence[Run], mode: str, layers: int) -> list[list[Run]]
     return [sorted((run for run in own if run.lr == lr), key=lambda run: run.seed) for lr in RATES]
 
 
+def best(runs: Sequence[Run], mode: str, layers: int) -> Run:
+    """The run with seed 1 that has the lowest NLL."""
+    return min((at_rate[0] for at_rate in at_each_rate(runs, mode, layers)), key=lambda run: run.nll)
+
+
 def modes(runs: Sequence[Run]) -> list[str]:
     """All modes, sorted by the NLL of seed 1 at the best learning rate with the fewest layers."""
-
-    def lowest(mode: str) -> float:
-        return min(round(at_rate[0].nll, 2) for at_rate in at_each_rate(runs, mode, LAYERS[0]))
-
-    return sorted({run.mode for run in runs}, key=lambda mode: (lowest(mode), mode))
+    return sorted({run.mode for run in runs}, key=lambda mode: (round(best(runs, mode, LAYERS[0]).nll, 2), mode))
 
 
 def table(runs: Sequence[Run]) -> str:
-    """All modes with seed 1: the lowest validation NLL of each depth in bold, and the test NLL of that run."""
-    tested = {run.layers for run in runs if run.test_nll < math.inf}
+    """All modes with seed 1: the lowest validation NLL of each depth in bold, and the test NLL of that run, where all
+    have one."""
+    chosen = {(mode, layers): best(runs, mode, layers) for mode in modes(runs) for layers in LAYERS}
+    tested = {*LAYERS} - {run.layers for run in chosen.values() if run.nll < run.test_nll == math.inf}
     columns = [(layers, of) for layers in LAYERS for of in (*RATES, *(["test"] if layers in tested else []))]
     rows = [["`ln_mode`", *(f"{layers}+{layers}, {of}" for layers, of in columns)]]
     for mode in modes(runs):
         rows.append([f"`{mode}`"])
         for layers in LAYERS:
             first = [at_rate[0] for at_rate in at_each_rate(runs, mode, layers)]
-            best = min(first, key=lambda run: run.nll)
+            lowest = chosen[mode, layers]
             cells = [shown(run.nll) for run in first]
-            if best.nll < math.inf:
-                cells[first.index(best)] = f"**{shown(best.nll)}**"
-            rows[-1] += cells + ([shown(best.test_nll, "")] if layers in tested else [])
+            if lowest.nll < math.inf:
+                cells[first.index(lowest)] = f"**{shown(lowest.nll)}**"
+            rows[-1] += cells + ([shown(lowest.test_nll, "")] if layers in tested else [])
     return as_markdown(rows)
 
 
