@@ -17,6 +17,7 @@ from residual_hf.generation.generation_settings import StreamSettings
 from residual_hf.generation.markup import Block, Inline, translate_blocks
 from residual_hf.generation.resumable_file import ResumableFile
 from residual_hf.generation.translator import Translator
+from residual_hf.model.translation_inputs import languages_of
 
 from .formats import read_document
 from .literal_text import LINE
@@ -76,7 +77,7 @@ def translate_document(
                 )
                 file.append([*map(json.dumps, window)], "".join(f"{json.dumps(block)}\n" for block in found))
                 bar.update(len(window))
-        known = (getattr(translator.model.config, name, None) for name in ("source_lang", "target_lang"))
+        known = languages_of(translator.model.config, translator.tokenizer)
         languages = [chosen or named for chosen, named in zip(languages, known, strict=True)]
         file.finish(lambda lines, path: document.write(path, map(json.loads, lines), *languages))
 

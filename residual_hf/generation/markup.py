@@ -27,8 +27,10 @@ from typing import Any, NamedTuple, TypeVar
 
 from sentencex import segment
 
+from residual_hf.data.language_names import detected_as
 from residual_hf.model.alignment import Alignment
 from residual_hf.model.placeholders import PLACEHOLDER
+from residual_hf.model.translation_inputs import languages_of
 
 from .checks import has_letters
 from .long_text import space_between, split_text
@@ -119,7 +121,7 @@ def document_for(
         (ids,), _ = translator.encode([sentence], source_lang, target_lang)
         return len(ids) <= min(LONGEST_SENTENCE, translator.inputs.positions or LONGEST_SENTENCE)
 
-    language = source_lang or getattr(translator.model.config, "source_lang", None) or "en"
+    language = source_lang or languages_of(translator.model.config, translator.tokenizer)[0] or "en"
     return Document(blocks, language, fits)
 
 
@@ -136,7 +138,8 @@ class Document:
     """
 
     def __init__(self, blocks: Iterable[Block], language: str, fits: Callable[[str], bool]):
-        self._blocks = [_MarkedText(block, language, fits) for block in blocks]
+        rules = detected_as(language, ())  # of `de` for `de_DE` and `deu_Latn`
+        self._blocks = [_MarkedText(block, rules, fits) for block in blocks]
         found = [sentence for block in self._blocks for sentence in block.sentences]
         self.sentences = [text for text, _ in found]
         self.aligned = [aligned for _, aligned in found]

@@ -321,3 +321,9 @@ def test_blocks_of_any_format_are_translated_as_units(monkeypatch):
     text = "".join(piece if isinstance(piece, str) else "".join(piece.pieces) for piece in found[0])
     assert text == first and [piece.content for piece in found[0] if isinstance(piece, Inline)] == [run]
     assert found[1:] == [[second], [], ["12 ", Inline("img")]]
+
+
+@pytest.mark.parametrize("language", ["de", "de_DE", "deu_Latn", "de-AT"])
+def test_sentences_end_by_the_rules_of_their_language(language):
+    document = Document([["Das gilt auch hier, vgl. Abschnitt 3. Und mehr."]], language, lambda sentence: True)
+    assert document.sentences == ["Das gilt auch hier, vgl. Abschnitt 3.", "Und mehr."]

@@ -15,6 +15,7 @@ class UpperCase:
     """What `translate_document` needs of a translator."""
 
     model = SimpleNamespace(config=SimpleNamespace(source_lang="eng_Latn", target_lang="deu_Latn"))
+    tokenizer = None
 
     def encode(self, sentences: Any, *languages: Any) -> None:
         pass
