@@ -110,7 +110,7 @@ def scores(run: FinishedRun, metric: str, hypotheses: Sequence[str], references:
         found = load_metric("rouge" if metric in ROUGE else metric).compute(*texts, [])
         if metric not in found and len(found) > 1:
             raise InputError(f"--metric: {metric!r} given, must be one of {', '.join(found)}")
-        return found.get(metric, *found.values()) if len(found) == 1 else found[metric]
+        return found[metric] if metric in found else next(iter(found.values()))
 
     lines = np.arange(len(references))
     without = (np.setdiff1d(lines, part) for part in np.array_split(lines, PARTS))

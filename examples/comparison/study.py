@@ -173,16 +173,11 @@ def columns_of(results: Results) -> list[Column]:
 
 def table(results: Results, modes: Sequence[str], figure: str) -> str:
     columns = columns_of(results)
-    rows = [
-        [
-            f"`{mode}`",
-            *(
-                cell(of(results, mode, c), of(results, modes[0], c) if mode != modes[0] else [], figure)
-                for c in columns
-            ),
-        ]
-        for mode in modes
-    ]
+    rows = []
+    for mode in modes:
+        baselines = [[] if mode == modes[0] else of(results, modes[0], column) for column in columns]
+        pairs = zip(columns, baselines, strict=True)
+        rows.append([f"`{mode}`", *(cell(of(results, mode, column), other, figure) for column, other in pairs)])
     return as_markdown([["`ln_mode`", *(column.title or "score" for column in columns)], *rows])
 
 

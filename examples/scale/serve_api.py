@@ -40,10 +40,9 @@ def make_app(arguments: Arguments) -> FastAPI:
 
 def app(arguments: Arguments) -> Application:
     """What `serve run` deploys. A replica has 32 requests at a time, which it translates in common batches."""
+    # for replicas with another working directory
     models = [str(Path(name).resolve()) if Path(name).exists() else name for name in arguments.models.split(",")]
-    arguments = arguments.model_copy(
-        update={"models": ",".join(models)}
-    )  # for replicas with another working directory
+    arguments = arguments.model_copy(update={"models": ",".join(models)})
 
     def of_replica() -> FastAPI:
         return make_app(arguments)

@@ -200,9 +200,8 @@ async def received(request: Request, folder: Path, check_key: Callable[[str], No
         upload = form.get("file")
         if not isinstance(upload, UploadFile):
             raise HTTPException(400, "file: missing")
-        name = re.sub(r"[^\w.() -]", "_", (upload.filename or "").replace("\\", "/").rpartition("/")[2])[
-            -LONGEST_NAME:
-        ]
+        given = (upload.filename or "").replace("\\", "/").rpartition("/")[2]
+        name = re.sub(r"[^\w.() -]", "_", given)[-LONGEST_NAME:]
         if not name.lower().endswith(FORMATS):
             raise HTTPException(400, f"file: {name!r} given, must end in one of {', '.join(FORMATS)}")
         path = folder / name
