@@ -71,10 +71,15 @@ def languages_in(path: Path) -> Sequence[str]:
     other_names = set().union(*HEADERS)
     known = [name for name in found if LANGUAGE.fullmatch(name) and name.lower() not in other_names]
     if len(known) == len(found) == 2:  # keys are found only as they are
-        return found if in_records else [f"{name[:3].lower()}{name[3:]}" for name in found]
+        return found if in_records else [*map(with_lower_language, found)]
     stem = uncompressed_name(path.name.lower())
     in_name = IN_NAME.search(stem.removesuffix(spec.file_format))
     return in_name.groups() if in_name else known if len(known) > 2 else ()
+
+
+def with_lower_language(code: str) -> str:
+    """`en-US` for `EN-US`."""
+    return f"{code[:3].lower()}{code[3:]}"
 
 
 @lru_cache

@@ -21,7 +21,7 @@ from residual_hf.checkpoint import model_folder
 from residual_hf.checkpoint_checks import check_presence
 from residual_hf.data.corpus import ParallelCorpus
 from residual_hf.data.data_settings import PAIR_FILES, CorpusSpec, DataSettings, TokenizerSettings
-from residual_hf.data.pair_formats import LANGUAGE, languages_in, same_language
+from residual_hf.data.pair_formats import LANGUAGE, languages_in, same_language, with_lower_language
 from residual_hf.data.pair_reader import PairReader, check_files
 from residual_hf.data.sample_checks import sample_faults, take_sample
 from residual_hf.data.scripts import WITHOUT_SPACES, share_of_script
@@ -282,7 +282,7 @@ def language_of(path: Path, flag: str, given: str | None = None) -> str:
     suffix = uncompressed_name(path.name).rpartition(".")[2]
     if not LANGUAGE.fullmatch(suffix) or f".{suffix.lower()}" in (".txt", *PAIR_FILES):
         raise InputError(f"{flag}: missing, {path} does not end in a language code such as .de")
-    return f"{suffix[:3].lower()}{suffix[3:]}"
+    return with_lower_language(suffix)
 
 
 def choose_size(pairs: int, device: str) -> Size:
