@@ -9,6 +9,7 @@ import random
 import re
 from functools import cache
 from pathlib import Path
+from types import SimpleNamespace
 
 import datasets
 import pytest
@@ -115,6 +116,10 @@ class Vocabulary:
     def __init__(self, recipe):
         self.size = recipe.tokenizer.vocab_size
         self.target_vocab_size = None if recipe.tokenizer.joint else self.size
+        self.target_tokenizer = SimpleNamespace(get_vocab=lambda: {"target": 0})
+
+    def get_vocab(self):
+        return {"source": 0}
 
     def __len__(self):
         return self.size
