@@ -22,7 +22,13 @@ from .office_open import paragraphs_of
 
 TEXT_NAMESPACE = "{urn:oasis:names:tc:opendocument:xmlns:text:1.0}"
 OFFICE_NAMESPACE = "{urn:oasis:names:tc:opendocument:xmlns:office:1.0}"
-OPEN_DOCUMENT_TEXT = Dialect(("span", "a", "meta", "ruby", "ruby-base"), spaces=("s",), breaks=("tab", "line-break"))
+RANGES = ("bookmark", "reference-mark", "toc-mark", "alphabetical-index-mark", "user-index-mark", "change")
+OPEN_DOCUMENT_TEXT = Dialect(
+    ("span", "a", "meta", "ruby", "ruby-base"),
+    spaces=("s",),
+    breaks=("tab", "line-break"),
+    spans={**{f"{name}-start": f"{name}-end" for name in RANGES}, "annotation": "annotation-end"},
+)
 
 
 class OpenDocumentParagraph:

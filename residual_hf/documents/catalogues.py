@@ -27,7 +27,11 @@ HEADER = re.compile(r'^msgid[ \t]*""[ \t]*\r?\n\Z', re.MULTILINE)
 FILLED = re.compile(r"(?<=\S)\n(?=[a-z])")
 """A line break within a sentence."""
 ESCAPES = str.maketrans({"\\": "\\\\", '"': '\\"', "\n": "\\n", "\t": "\\t", "\r": "\\r"})
-XLIFF_TEXT = Dialect(XLIFF_INLINE, shown=("equiv-text", "equiv", "disp"))
+XLIFF_TEXT = Dialect(
+    XLIFF_INLINE,
+    shown=("equiv-text", "equiv", "disp"),
+    spans={"bpt": "ept", "bx": "ex", "sc": "ec", "sm": "em"},  # of version 1.2, then of 2
+)
 
 
 class POFile(Document):

@@ -5,14 +5,16 @@ from __future__ import annotations
 
 import copy
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from residual_hf.base.errors import InputError
 from residual_hf.base.xml_reader import etree, local_name
 from residual_hf.generation.markup import Block, Inline
 
-from .literal_text import spelled
+from .literal_text import DEEPEST, spelled
 
 
 class Dialect(NamedTuple):
@@ -23,12 +25,22 @@ class Dialect(NamedTuple):
         spaces: which stand for a space, or for more after a space.
         breaks: which end a line.
         shown: attributes with the text that others stand for, which is read with the sentence.
+        spans: which begin a part of the text, and which end it.
     """
 
     paired: Collection[str]
     spaces: Collection[str] = ()
     breaks: Collection[str] = ()
     shown: Collection[str] = ()
+    spans: Mapping[str, str] = MappingProxyType({})
+
+
+@dataclass(frozen=True)
+class Span:
+    """Two empty elements around a part of the text, such as the start and the end of a bookmark."""
+
+    first: Any
+    last: Any
 
 
 def read_mixed(element: Any, dialect: Dialect, *, keeps_space: bool = False) -> Block:
@@ -50,7 +62,7 @@ def read_mixed(element: Any, dialect: Dialect, *, keeps_space: bool = False) -> 
             text = next((child.get(name) for name in dialect.shown if child.get(name)), "")
             block.append(Inline(child, [text] if text else [], keep=text != ""))
         block.append(as_text(child.tail or ""))
-    return [piece for piece in block if piece != ""]
+    return _with_spans([piece for piece in block if piece != ""], dialect.spans)
 
 
 def write_mixed(
@@ -60,6 +72,10 @@ def write_mixed(
     for child in list(element):
         element.remove(child)
     element.text = None
+    _append(element, block, dialect, copied, keeps_space)
+
+
+def _append(element: Any, block: Block, dialect: Dialect, copied: bool, keeps_space: bool) -> None:
     for piece in spelled(block):
         if isinstance(piece, str):
             text = piece if keeps_space else piece.replace("\n", "")  # which stood for a break
@@ -67,13 +83,42 @@ def write_mixed(
                 element[-1].tail = (element[-1].tail or "") + text
             else:
                 element.text = (element.text or "") + text
+        elif isinstance(piece.content, Span):
+            around = [Inline(piece.content.first), *piece.pieces, Inline(piece.content.last)]
+            _append(element, around, dialect, copied, keeps_space)
         elif local_name(piece.content) in dialect.paired and not piece.keep:
             inside = etree.SubElement(element, piece.content.tag, piece.content.attrib, piece.content.nsmap)
-            write_mixed(inside, piece.pieces, dialect, copied=copied, keeps_space=keeps_space)
+            _append(inside, piece.pieces, dialect, copied, keeps_space)
         else:
             child = copy.deepcopy(piece.content) if copied else piece.content
             child.tail = None
             element.append(child)
+
+
+def _with_spans(block: Block, spans: Mapping[str, str]) -> Block:
+    """A block with spans as elements; of two that cross, the ends of the one that begins later stay apart."""
+    found: Block = []
+    opened: list[tuple[tuple[str, str], int, Any]] = []
+    for piece in block:
+        if isinstance(piece, Inline):
+            name = local_name(piece.content)
+            key = spans.get(name, name), _identifier(piece.content)
+            if name in spans and len(opened) < DEEPEST:
+                opened.append((key, len(found), piece.content))
+            elif any(key == begun for begun, *_ in opened):
+                while opened[-1][0] != key:
+                    opened.pop()
+                _, place, first = opened.pop()
+                found[place:] = [Inline(Span(first, piece.content), found[place + 1 :])]
+                continue
+        found.append(piece)
+    return found
+
+
+def _identifier(element: Any) -> str:
+    """What the elements at the start and at the end of a span have in common."""
+    own = {key.rpartition("}")[2]: value for key, value in element.attrib.items()}
+    return next((own[key] for key in ("startRef", "rid", "name", "change-id", "id") if own.get(key)), "")
 
 
 def _is_protected(element: Any) -> bool:

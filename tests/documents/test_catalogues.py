@@ -213,6 +213,28 @@ def test_copies_of_the_source_are_translated(tmp_path, monkeypatch, unit):
     assert written.count(">ONE</target>") == written.count(">two</target>") == 1
 
 
+@pytest.mark.parametrize(
+    ("source", "expected"),
+    [
+        ('a <bpt id="1">[</bpt>b<ept id="1">]</ept>', '<bpt id="1">[</bpt>b<ept id="1">]</ept>a '),
+        ('a <bx rid="1" id="1"/>b<ex rid="1" id="2"/>', '<bx rid="1" id="1"/>b<ex rid="1" id="2"/>a '),
+        ('a <sc id="1"/>b <ph id="2"/><ec startRef="1"/>', '<sc id="1"/>b <ph id="2"/><ec startRef="1"/>a '),
+        (
+            'a <sm id="1"/><sc id="2"/>b<em startRef="1"/>c<ec startRef="2"/>',
+            '<ec startRef="2"/>c<sm id="1"/><sc id="2"/>b<em startRef="1"/>a ',
+        ),
+        ('a <ec startRef="1"/><sc id="1"/>b', 'b<sc id="1"/><ec startRef="1"/>a '),
+    ],
+    ids=["two tags", "two placeholders", "with a placeholder", "crossed", "of other segments"],
+)
+def test_the_start_and_the_end_of_a_span_stay_around_its_text(tmp_path, source, expected):
+    path = tmp_path / "a.xlf"
+    path.write_text(f"<xliff><trans-unit><source>{source}</source></trans-unit></xliff>")
+    document = read_document(path)
+    document.write(path, [document.blocks[0][::-1]])  # as a translation with another order
+    assert f">{expected}</target>" in path.read_text()
+
+
 @pytest.mark.parametrize("mark", ['translate="no"', 'mtype="protected"'])
 def test_text_that_xliff_protects_stays(tmp_path, monkeypatch, mark):
     source = f'by <mrk {mark}>Brand <pc id="1">name</pc></mrk> now'

@@ -202,6 +202,15 @@ def test_open_document(tmp_path, monkeypatch):
     )
 
 
+def test_a_bookmark_of_open_document_stays_around_its_text(tmp_path):
+    bookmark = '<text:bookmark-start text:name="m" xml:id="i"/>b<text:bookmark-end text:name="m"/>'
+    text = f"<text:p>a {bookmark}</text:p>"
+    file = f'<o:doc xmlns:o="urn:o" xmlns:text="urn:oasis:names:tc:opendocument:xmlns:text:1.0">{text}</o:doc>'
+    document = read_document(archive(tmp_path / "a.odt", mimetype="x", **{"content.xml": file}))
+    document.write(tmp_path / "b.odt", [document.blocks[0][::-1]])  # as a translation with another order
+    assert f"<text:p>{bookmark}a </text:p>" in content(tmp_path / "b.odt", "content.xml")
+
+
 def test_cells_of_a_spreadsheet(tmp_path, monkeypatch):
     """A program shows a date from its attribute, and a text with an attribute from that, not from its paragraph."""
     cells = '<a o:value-type="{}"{}><text:p>may 1</text:p></a>'
