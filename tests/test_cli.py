@@ -2,14 +2,11 @@
 from __future__ import annotations
 
 import argparse
-import errno
 import gc
-import io
 import json
 import logging
 import os
 import re
-import signal
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -20,7 +17,6 @@ from support.processes import run_forked
 from support.tiny_translator import SENTENCES, stdin, tiny_model, tiny_tokenizer
 
 from residual_hf.base.errors import InputError, InputSettings
-from residual_hf.base.interrupts import SIGNALS
 from residual_hf.base.lock import Lock
 from residual_hf.checkpoint import save_checkpoint
 from residual_hf.cli import GROUPS, main
@@ -28,7 +24,6 @@ from residual_hf.commands import imports, training, using
 from residual_hf.commands.arguments import add_field, add_fields, given_fields, print_scores
 from residual_hf.model import connections
 from residual_hf.model.options import option
-from residual_hf.runs.fitting import Interrupted
 
 
 @pytest.fixture(scope="module")
@@ -425,24 +420,6 @@ def test_file_that_cannot_be_imported_is_named(name, text, message, tmp_path, ca
     assert sys.modules.get(name) is not None or name == "own_bad"
 
 
-@pytest.mark.parametrize("number", SIGNALS)
-def test_a_signal_ends_every_command_in_order(number, tmp_path, monkeypatch, capsys):
-    """Temporary files and folders are deleted, which the default action of SIGTERM would leave."""
-    left, handler = tmp_path / "temporary", signal.getsignal(number)
-
-    def convert(*arguments):
-        left.touch()
-        try:
-            signal.raise_signal(number)
-        finally:
-            left.unlink()
-
-    monkeypatch.setattr("residual_hf.conversion.convert_transformers", convert)
-    assert main(["convert", str(tmp_path), "--output-dir", str(tmp_path / "out")]) == 130
-    assert capsys.readouterr().err == "residual-hf convert: interrupted\n"
-    assert not left.exists() and signal.getsignal(number) is handler
-
-
 def test_two_evaluations_do_not_share_a_folder(model_folder, tmp_path, capsys):
     (tmp_path / "text").write_text("a\n")
     files = ["--source", str(tmp_path / "text"), "--reference", str(tmp_path / "text")]
@@ -461,52 +438,3 @@ def test_a_worker_of_the_server_knows_the_modes_of_the_user(tmp_path, monkeypatc
     )
     assert using.load_languages(options)["served_mode"].name == "served_mode"
     sys.modules.pop("served")
-
-
-def test_ctrl_c_in_the_training_of_quickstart(tmp_path, monkeypatch, capsys):
-    def interrupted(*arguments, **options):
-        raise Interrupted("stopped at update 4; use --resume to continue")
-
-    monkeypatch.setattr("residual_hf.runs.quickstart.quickstart", interrupted)
-    assert main(["quickstart", "--output-dir", str(tmp_path / "out")]) == 130
-    assert capsys.readouterr().err == "residual-hf quickstart: interrupted\n"
-
-
-def test_ctrl_c_that_an_import_turns_into_another_error(tmp_path, monkeypatch, capsys):
-    def convert(*arguments):
-        try:
-            signal.raise_signal(signal.SIGINT)
-        except KeyboardInterrupt:
-            raise SystemError("initialization of _C raised an unreported exception") from None
-
-    monkeypatch.setattr("residual_hf.conversion.convert_transformers", convert)
-    assert main(["convert", str(tmp_path), "--output-dir", str(tmp_path / "out")]) == 130
-    assert capsys.readouterr().err == "residual-hf convert: interrupted\n"
-
-
-@pytest.mark.parametrize("name", ["stdin", "stdout", "stderr"])
-def test_a_closed_stream_is_an_empty_one(model_folder, name, monkeypatch, capsys):
-    monkeypatch.setattr(sys, "stdin", stdin(b"zwei Katzen\n"))
-    monkeypatch.setattr(sys, name, None)
-    assert main(["translate", str(model_folder)]) == 0
-    assert len(capsys.readouterr().out.splitlines()) == (name == "stderr")
-
-
-def test_an_output_to_a_full_disk_is_named(monkeypatch, capsys):
-    class Full(io.StringIO):
-        def write(self, text):
-            raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr(sys, "stdout", Full())
-    assert main(["modes"]) == 1
-    error = capsys.readouterr().err
-    assert error.startswith("residual-hf modes: [Errno 28] No space left on device (standard output, or the folder of")
-
-
-def test_a_disk_that_is_full_is_one_line_also_from_a_library_in_rust(monkeypatch, capsys):
-    def table():
-        raise Exception("No space left on device (os error 28)")  # as tokenizers does
-
-    monkeypatch.setattr("residual_hf.analysis.mode_list.modes_table", table)
-    assert main(["modes"]) == 1
-    assert capsys.readouterr().err == "residual-hf modes: No space left on device (os error 28)\n"
