@@ -77,7 +77,9 @@ def to_pictures(name: str, panels: Sequence[Panel], points: Sequence[Point], cap
     columns = 2 if len(cells) == 4 else min(3, len(cells))
     rows = -(-len(cells) // columns)
     height = max(3.4, *(0.17 * len({p.series for p in points}) for panel in panels if panel.rows), 0)
-    colors = {name: f"C{i}" for i, name in enumerate(dict.fromkeys(p.series for p in points))}  # in all panels
+    names = dict.fromkeys(p.series for p in points)
+    palette = matplotlib.colormaps["tab10" if len(names) <= 10 else "tab20"]
+    colors = {name: palette(i % palette.N) for i, name in enumerate(names)}  # in all panels
     with matplotlib.rc_context({"svg.hashsalt": name, "font.size": 9}):
         canvas = Canvas(figsize=(4.4 * columns, height * rows + 0.9), dpi=150, layout="constrained")
         axes = list(canvas.subplots(rows, columns, squeeze=False).flat)
@@ -101,7 +103,7 @@ def to_pictures(name: str, panels: Sequence[Panel], points: Sequence[Point], cap
     return pictures
 
 
-def draw_lines(axis: Any, panel: Panel, points: Sequence[Point], colors: Mapping[str, str]) -> None:
+def draw_lines(axis: Any, panel: Panel, points: Sequence[Point], colors: Mapping[str, Any]) -> None:
     """One line per series in its colour: the mean over seeds, with the range as a band."""
     groups: dict[str, dict[float, list[float]]] = defaultdict(lambda: defaultdict(list))
     for point in points:

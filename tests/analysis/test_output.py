@@ -28,6 +28,12 @@ def test_a_series_has_one_colour_in_all_panels():
     assert lines[:3] == [lines[4], lines[5], lines[3]] and len({*lines}) == 3 and len(lines) == 6
 
 
+def test_twelve_series_have_twelve_colours():
+    points = [Point("first", name, 1, x, x) for name in "abcdefghijkl" for x in (1, 2)]
+    svg = to_pictures("lines", [Panel("first", "x", "y")], points, "caption")["svg"].decode()
+    assert len({*re.findall(r"stroke: (#\w+); stroke-width: 1.2", svg)}) == 12
+
+
 @pytest.mark.parametrize("rows", [False, True])
 def test_one_value_is_the_only_tick_of_its_axis(rows):
     points = [Point("rates", mode, 1, 6, 0.0) for mode in ("pre_ln", "b2t")]

@@ -16,13 +16,17 @@ from residual_hf.analysis.output import Panel, Point, check_matplotlib, write_po
 from residual_hf.analysis.short_training import new_model, profiled
 from residual_hf.base.errors import InputError
 from residual_hf.base.modes import check_modes
+from residual_hf.model.connections import ResidualConnection, get_ln_mode
 from residual_hf.probes.undisturbed import Batch
 
 BASELINES = ("post_ln", "pre_ln", "resi_dual")
 INITIAL = "Fresh models without dropout, 16 sentences of 20 random tokens, mean cross-entropy of random targets."
 VOCABULARY = 1000
 
-Measure = Callable[[str, int, dict[str, int]], Iterable[Point]]
+LEGACY = {"init_style": "fairseq_legacy"}
+"""The initial weights of the code of Admin, in all modes that have none of their own."""
+
+Measure = Callable[[str, int, dict[str, Any]], Iterable[Point]]
 """(mode, seed, sizes) to points."""
 Probe = Callable[[Any, Batch, str, int], Iterable[Point]]
 """(model, batch, name of the series, seed) to points."""
@@ -32,10 +36,17 @@ def panels_of(names: Iterable[str], x: str, y: str, **options: bool) -> tuple[Pa
     return tuple(Panel(name, x, y, **options) for name in names)
 
 
-def fresh_model(mode: str, seed: int, sizes: dict[str, int]) -> tuple[Any, Batch]:
+def model_of_sizes(mode: str, seed: int, sizes: dict[str, Any], **fields: Any) -> Any:
+    """A fresh model; `init_style` of the sizes is for modes that have no initialization of their own."""
+    if get_ln_mode(mode).default_init_style == ResidualConnection.default_init_style:
+        fields.setdefault("init_style", sizes.get("init_style"))
+    return new_model(mode, sizes["layers"], sizes["width"], ffn=sizes["ffn"], seed=seed, **fields)
+
+
+def fresh_model(mode: str, seed: int, sizes: dict[str, Any]) -> tuple[Any, Batch]:
     """A model at initialization and a random batch, of the sizes that ResiDual's figure 2 uses; Admin is profiled."""
     fields = {"vocab_size": VOCABULARY, "decoder_layers": sizes.get("decoder_layers", sizes["layers"])}
-    model = new_model(mode, sizes["layers"], sizes["width"], ffn=sizes["ffn"], seed=seed, **fields)
+    model = model_of_sizes(mode, seed, sizes, **fields)
     source, target = torch.randint(4, VOCABULARY, (2, 16, 20), generator=torch.Generator().manual_seed(seed))
     batch = {"input_ids": source, "attention_mask": torch.ones_like(source), "labels": target}
     return profiled(model, batch), batch
@@ -59,15 +70,15 @@ class Figure:
     source: str
     protocol: str
     panels: tuple[Panel, ...]
-    sizes: dict[str, int] = field(default_factory=lambda: {"layers": 18, "width": 512, "ffn": 2048})
-    full: dict[str, int] = field(default_factory=dict)
+    sizes: dict[str, Any] = field(default_factory=lambda: {"layers": 18, "width": 512, "ffn": 2048})
+    full: dict[str, Any] = field(default_factory=dict)
     modes: tuple[str, ...] = BASELINES
     any_mode: bool = True
     models: str = INITIAL
     probe: Probe | None = None
     measure: Measure | None = None
 
-    def points(self, mode: str, seed: int, sizes: dict[str, int]) -> Iterable[Point]:
+    def points(self, mode: str, seed: int, sizes: dict[str, Any]) -> Iterable[Point]:
         if self.measure is not None:
             return self.measure(mode, seed, sizes)
         assert self.probe is not None
@@ -106,5 +117,5 @@ def draw_figure(
     return write_points(output_dir, figure.name, figure.panels, points, caption)
 
 
-def describe(sizes: dict[str, int]) -> str:
+def describe(sizes: dict[str, Any]) -> str:
     return ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in sizes.items()) or "none"

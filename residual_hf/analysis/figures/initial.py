@@ -13,7 +13,7 @@ from residual_hf.model.connections import STACKS, SUBLAYERS
 from residual_hf.probes import adam, dependency, gradients, representations, stability, theory
 from residual_hf.probes.undisturbed import Batch
 
-from .figure import BASELINES, Figure, fresh_model, panels_of
+from .figure import BASELINES, LEGACY, Figure, fresh_model, panels_of
 
 STEPS = (1, 2, 3, 5, 7, 10, 15, 20, 25, 30, 35, 40)
 DECODER_LAYERS = ("first decoder layer", "middle decoder layer", "last decoder layer")
@@ -39,7 +39,7 @@ def split_gradients(model: Any, batch: Batch, series: str, seed: int) -> Iterato
             yield Point(f"{PLACES[row.stack, row.sublayer]}: |dL/dw|", f"{series}, {name}", seed, row.layer, norm)
 
 
-def conditioning(mode: str, seed: int, sizes: dict[str, int]) -> Iterator[Point]:
+def conditioning(mode: str, seed: int, sizes: dict[str, Any]) -> Iterator[Point]:
     if mode == BASELINES[0]:
         for sigma in SIGMAS:
             for step, kappa in zip(STEPS, adam.condition_numbers(sigma, STEPS, seed=seed), strict=True):
@@ -94,7 +94,7 @@ def output_changes(model: Any, batch: Batch, series: str, seed: int) -> Iterator
             yield Point(f"{kind} perturbation", series, seed, row.k + 1, row.change)
 
 
-def two_depths(mode: str, seed: int, sizes: dict[str, int]) -> Iterator[Point]:
+def two_depths(mode: str, seed: int, sizes: dict[str, Any]) -> Iterator[Point]:
     for point in dependencies(*fresh_model(mode, seed, {**sizes, "layers": 6}), mode, seed):
         yield replace(point, panel="6 layers")
     yield from dependencies(*fresh_model(mode, seed, sizes), mode, seed)
@@ -106,7 +106,7 @@ def dependencies(model: Any, batch: Batch, series: str, seed: int) -> Iterator[P
             yield Point("all layers", series, seed, row.j, row.i, row.beta)
 
 
-def theorems(mode: str, seed: int, sizes: dict[str, int]) -> Iterator[Point]:
+def theorems(mode: str, seed: int, sizes: dict[str, Any]) -> Iterator[Point]:
     """What the theorem says, what its toy model does, and what the network does, for Post-LN and Pre-LN."""
     post, depth = mode == "post_ln", 2 * sizes["layers"]
     theorem = "3.6" if post else "3.3"
@@ -129,20 +129,18 @@ def theorems(mode: str, seed: int, sizes: dict[str, int]) -> Iterator[Point]:
             yield Point("corollary 3.7", "lower bound, sigma 1", seed, n, theory.post_ln_change(1.0))
             yield Point("corollary 3.7", "simulation of ResiDual, sigma 1", seed, n, change)
     panel = f"theorem 3.1, {mode}"
-    for name, every in (("simulation", 0), ("simulation with cross-attention", 3)):
+    for stack, every in (("encoder", 0), ("decoder", 3)):
         blocks = (3 if every else 2) * sizes["layers"]
         norms = theory.simulated_gradients(post, blocks, every, sigma_squared=0.5, seed=seed)
-        yield from (Point(panel, name, seed, (k + 1) / blocks, norm) for k, norm in enumerate(norms))
-    for distance in range(depth):
-        if post:
-            yield Point(panel, "theorem", seed, 1 - distance / depth, theory.post_ln_gradient(distance))
-        elif distance > 1:
-            stated, proved = (
-                value / theory.pre_ln_gradient(2, depth)[i]
-                for i, value in enumerate(theory.pre_ln_gradient(distance, depth))
-            )
-            yield Point(panel, "theorem", seed, 1 - distance / depth, stated)
-            yield Point(panel, "end of the proof", seed, 1 - distance / depth, proved)
+        yield from (Point(panel, f"simulation, {stack}", seed, (k + 1) / blocks, norm) for k, norm in enumerate(norms))
+        for distance in range(0 if post else 2, blocks):
+            if post:
+                values = {"theorem": theory.post_ln_gradient(distance)}
+            else:
+                (stated, proved), (first, last) = (theory.pre_ln_gradient(d, blocks) for d in (distance, 2))
+                values = {"theorem": stated / first, "end of the proof": proved / last}
+            for name, value in values.items():
+                yield Point(panel, f"{name}, {stack}", seed, 1 - distance / blocks, value)
     rows = gradients.gradient_norms(model, batch)
     for stack in STACKS:
         norms = [r.norm for r in rows if (r.stack, r.sublayer, r.location) == (stack, "feed_forward", "weights")]
@@ -226,6 +224,7 @@ FIGURES = (
         "Admin (Liu et al. 2020), figure 3",
         "Gradient norm of the output of each sub-layer, relative to the largest in the model.",
         panels_of(PLACES.values(), "layer", "relative gradient norm", log_y=True),
+        {"layers": 18, "width": 512, "ffn": 2048, **LEGACY},
         modes=("post_ln", "pre_ln", "admin"),
         probe=relative_gradients,
     ),
@@ -234,8 +233,8 @@ FIGURES = (
         "Admin (Liu et al. 2020), figure 4",
         "Squared change of the input of each sub-layer of an encoder, divided by its deviation, when all "
         "weights but biases and norms move by 1e-4 in random directions, or by 1e-6 against the sign of the gradient.",
-        panels_of(("random perturbation", "update perturbation"), "sub-layers", "change"),
-        {"layers": 100, "decoder_layers": 1, "width": 512, "ffn": 2048},
+        panels_of(("random perturbation", "update perturbation"), "sub-layers", "squared change"),
+        {"layers": 100, "decoder_layers": 1, "width": 512, "ffn": 2048, **LEGACY},
         modes=("post_ln", "pre_ln", "admin"),
         probe=output_changes,
     ),
@@ -244,7 +243,7 @@ FIGURES = (
         "Admin (Liu et al. 2020), figures 7 and 8",
         "Share of branch j in the input of sub-layer i + 1 of the encoder.",
         panels_of(("6 layers", "all layers"), "branch j", "sub-layer i", heat=True),
-        {"layers": 18, "decoder_layers": 1, "width": 512, "ffn": 2048},
+        {"layers": 18, "decoder_layers": 1, "width": 512, "ffn": 2048, **LEGACY},
         modes=("post_ln", "pre_ln", "admin"),
         probe=dependencies,
         measure=two_depths,
@@ -264,7 +263,10 @@ FIGURES = (
             Panel("corollary 3.7", "N", "change of the output"),
             *panels_of(("theorem 3.1, post_ln", "theorem 3.1, pre_ln"), "depth", "gradient norm", log_y=True),
             Panel("Admin's theorem 1", "depth", "variance of the gradient", log_y=True),
-            *(Panel(f"Admin's theorem 2, {m}", "sub-layers", "relative change") for m in ("post_ln", "pre_ln")),
+            *(
+                Panel(f"Admin's theorem 2, {m}", "sub-layers", "relative squared change")
+                for m in ("post_ln", "pre_ln")
+            ),
         ),
         {"layers": 36, "width": 256, "ffn": 1024},
         modes=("post_ln", "pre_ln"),

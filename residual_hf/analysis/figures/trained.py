@@ -10,12 +10,12 @@ from dataclasses import replace
 from typing import Any
 
 from residual_hf.analysis.output import Panel, Point
-from residual_hf.analysis.short_training import ShortCorpus, new_model, train
+from residual_hf.analysis.short_training import ShortCorpus, train
 from residual_hf.probes import gradients, representations
 from residual_hf.probes.ablation import mean_loss
 from residual_hf.probes.undisturbed import Batch
 
-from .figure import Figure, panels_of
+from .figure import LEGACY, Figure, model_of_sizes, panels_of
 from .initial import dependencies
 
 PROJECTIONS = {"q_proj": "W^Q", "k_proj": "W^K", "v_proj": "W^V", "out_proj": "W^O"}
@@ -31,14 +31,14 @@ TRAINED = (
 )
 
 
-def untrained(mode: str, seed: int, sizes: dict[str, int], **fields: Any) -> tuple[Any, ShortCorpus]:
+def untrained(mode: str, seed: int, sizes: dict[str, Any], **fields: Any) -> tuple[Any, ShortCorpus]:
     """A model for the generated corpus, and the corpus."""
     corpus = ShortCorpus.generated(sizes.get("tokens", 1024))
     fields |= corpus.fields
-    return new_model(mode, sizes["layers"], sizes["width"], ffn=sizes["ffn"], seed=seed, **fields), corpus
+    return model_of_sizes(mode, seed, sizes, **fields), corpus
 
 
-def warmed_up(sizes: dict[str, int], lr: float = 1e-3, share: float = 0.2) -> Callable[[int], float]:
+def warmed_up(sizes: dict[str, Any], lr: float = 1e-3, share: float = 0.2) -> Callable[[int], float]:
     """A constant rate after a linear warm-up over a share of the updates."""
     return lambda update: lr * min(1.0, update / max(share * sizes["updates"], 1.0))
 
@@ -48,13 +48,13 @@ def similarity(model: Any, batch: Batch, series: str, seed: int) -> Iterator[Poi
         yield Point(row.stack, series, seed, row.layer, row.other, row.cosine)
 
 
-def similarity_after_training(mode: str, seed: int, sizes: dict[str, int]) -> Iterator[Point]:
+def similarity_after_training(mode: str, seed: int, sizes: dict[str, Any]) -> Iterator[Point]:
     model, corpus = untrained(mode, seed, sizes)
     train(model, corpus.train(seed), warmed_up(sizes), sizes["updates"])
     yield from similarity(model, next(corpus.valid()), mode, seed)
 
 
-def gradients_over_time(mode: str, seed: int, sizes: dict[str, int]) -> Iterator[Point]:
+def gradients_over_time(mode: str, seed: int, sizes: dict[str, Any]) -> Iterator[Point]:
     """Relative gradient norm, and relative update since the last point, of the projections of the encoder."""
     model, corpus = untrained(mode, seed, sizes)
     every = max(1, sizes["updates"] // 20)
@@ -85,21 +85,21 @@ def gradients_over_time(mode: str, seed: int, sizes: dict[str, int]) -> Iterator
                 yield Point(f"relative {quantity} of {role}", f"{mode}, layer {layer}", seed, update, value / largest)
 
 
-def curves_of_two_depths(mode: str, seed: int, sizes: dict[str, int]) -> Iterator[Point]:
+def curves_of_two_depths(mode: str, seed: int, sizes: dict[str, Any]) -> Iterator[Point]:
     for panel, layers in DEPTHS.items():
         for point in learning_curves(mode, seed, {**sizes, "layers": layers or sizes["layers"]}):
             if point.panel == "validation NLL":
                 yield replace(point, panel=panel)
 
 
-def dependencies_after_training(mode: str, seed: int, sizes: dict[str, int]) -> Iterator[Point]:
+def dependencies_after_training(mode: str, seed: int, sizes: dict[str, Any]) -> Iterator[Point]:
     for panel, layers in DEPTHS.items():
         model, corpus = untrained(mode, seed, {**sizes, "layers": layers or sizes["layers"]}, decoder_layers=1)
         train(model, corpus.train(seed), warmed_up(sizes), sizes["updates"])
         yield from (replace(p, panel=panel) for p in dependencies(model, next(corpus.valid()), mode, seed))
 
 
-def mixed_stacks(mode: str, seed: int, sizes: dict[str, int]) -> Iterator[Point]:
+def mixed_stacks(mode: str, seed: int, sizes: dict[str, Any]) -> Iterator[Point]:
     """Relative gradients of the layers of the decoder at the start, and the loss of a training."""
     for encoder in ("post_ln",) if mode == "post_ln" else ("post_ln", "pre_ln"):
         series = f"{encoder} / {mode}"
@@ -111,7 +111,7 @@ def mixed_stacks(mode: str, seed: int, sizes: dict[str, int]) -> Iterator[Point]
         yield from training_curve(series, seed, losses, sizes)
 
 
-def learning_rates_and_betas(mode: str, seed: int, sizes: dict[str, int]) -> Iterator[Point]:
+def learning_rates_and_betas(mode: str, seed: int, sizes: dict[str, Any]) -> Iterator[Point]:
     """NLL at the end of a training without warm-up at each learning rate and beta_2; diverged runs have `DIVERGED`."""
     for x, lr in enumerate(LRS, start=1):
         for y, beta2 in enumerate(BETAS2, start=1):
@@ -129,7 +129,7 @@ def scaled(mode: str) -> Iterator[tuple[str, dict[str, int]]]:
         yield f"{mode}, {scale}", {option: scale}
 
 
-def skip_scales(mode: str, seed: int, sizes: dict[str, int]) -> Iterator[Point]:
+def skip_scales(mode: str, seed: int, sizes: dict[str, Any]) -> Iterator[Point]:
     """Gradient of each layer's output, and the NLL after a training, for shortcuts scaled by 1, 2 and 3."""
     for series, options in scaled(mode):
         model, corpus = untrained(mode, seed, sizes, ln_mode_options=options)
@@ -141,7 +141,7 @@ def skip_scales(mode: str, seed: int, sizes: dict[str, int]) -> Iterator[Point]:
         yield from training_curve(series, seed, losses, sizes)
 
 
-def training_curve(series: str, seed: int, losses: list[float], sizes: dict[str, int]) -> Iterator[Point]:
+def training_curve(series: str, seed: int, losses: list[float], sizes: dict[str, Any]) -> Iterator[Point]:
     """Means over a tenth of the updates each; a run that diverged ends with `DIVERGED`."""
     every = max(1, sizes["updates"] // 10)
     for start in range(0, len(losses), every):
@@ -151,7 +151,7 @@ def training_curve(series: str, seed: int, losses: list[float], sizes: dict[str,
         yield Point("training loss", series, seed, len(losses) + 1, DIVERGED)
 
 
-def learning_curves(mode: str, seed: int, sizes: dict[str, int]) -> Iterator[Point]:
+def learning_curves(mode: str, seed: int, sizes: dict[str, Any]) -> Iterator[Point]:
     """Loss of the training, and NLL of the validation set at every fifth of the updates."""
     model, corpus = untrained(mode, seed, sizes)
     found: list[Point] = []
@@ -166,7 +166,7 @@ def learning_curves(mode: str, seed: int, sizes: dict[str, int]) -> Iterator[Poi
     yield from (*found, *training_curve(mode, seed, losses, sizes))
 
 
-def depths(mode: str, seed: int, sizes: dict[str, int], among: tuple[int, ...] = (6, 12, 18, 36)) -> Iterator[Point]:
+def depths(mode: str, seed: int, sizes: dict[str, Any], among: tuple[int, ...] = (6, 12, 18, 36)) -> Iterator[Point]:
     """NLL after a training over the number of layers: that of `sizes`, and those of `among` that are smaller."""
     for layers in (*(n for n in among if n < sizes["layers"]), sizes["layers"]):
         nll = final_nll(mode, seed, {**sizes, "layers": layers}, warmed_up(sizes))
@@ -176,7 +176,7 @@ def depths(mode: str, seed: int, sizes: dict[str, int], among: tuple[int, ...] =
 def final_nll(
     mode: str,
     seed: int,
-    sizes: dict[str, int],
+    sizes: dict[str, Any],
     lr: Callable[[int], float],
     betas: tuple[float, float] = (0.9, 0.98),
 ) -> float:
@@ -197,7 +197,7 @@ FIGURES = (
         "Admin (Liu et al. 2020), figures 1 and 9",
         "Validation NLL in nats per token over updates.",
         panels_of(DEPTHS, "update", "nats per token"),
-        {**DEEP, "tokens": 512},
+        {**DEEP, "tokens": 512, **LEGACY},
         {**OF_PAPER, "tokens": 4096},
         modes=("post_ln", "pre_ln", "admin"),
         models="Trained on the generated corpus, Adam at 1e-3 after a warm-up of a fifth of the updates.",
@@ -212,7 +212,7 @@ FIGURES = (
             Panel("decoder: relative gradient", "layer", "relative gradient norm", log_y=True),
             Panel("training loss", "update", "loss"),
         ),
-        {**DEEP, "tokens": 512},
+        {**DEEP, "tokens": 512, **LEGACY},
         {**OF_PAPER, "tokens": 4096},
         modes=("post_ln", "pre_ln"),
         any_mode=False,
@@ -224,7 +224,7 @@ FIGURES = (
         "Admin (Liu et al. 2020), figures 7 and 8, after a training",
         "Share of branch j in the input of sub-layer i + 1 of the encoder.",
         panels_of(DEPTHS, "branch j", "sub-layer i", heat=True),
-        {**DEEP, "tokens": 512},
+        {**DEEP, "tokens": 512, **LEGACY},
         {**OF_PAPER, "tokens": 4096},
         modes=("post_ln", "pre_ln", "admin"),
         models="Trained on the generated corpus with one decoder layer, Adam at 1e-3 after a warm-up of a fifth.",
@@ -274,7 +274,7 @@ FIGURES = (
             for quantity in ("gradient", "update")
             for role in PROJECTIONS.values()
         ),
-        {"layers": 18, **SMALL},
+        {"layers": 18, **SMALL, **LEGACY},
         OF_PAPER,
         modes=("pre_ln",),
         models=TRAINED,
@@ -285,8 +285,8 @@ FIGURES = (
         "Admin (Liu et al. 2020), figure 10",
         f"Validation NLL in nats per token, {DIVERGED:g} if the run diverged. "
         f"Columns: learning rates {', '.join(f'{lr:g}' for lr in LRS)}. Rows: beta_2 {', '.join(map(str, BETAS2))}.",
-        (Panel("NLL", "learning rate", "beta_2", heat=True),),
-        {"layers": 6, "width": 64, "ffn": 128, "updates": 60, "tokens": 512},
+        (Panel("NLL", "learning rate, see below", "beta_2, see below", heat=True),),
+        {"layers": 6, **SMALL, "updates": 60, "tokens": 512, **LEGACY},
         {"width": 512, "ffn": 2048, "updates": 20000, "tokens": 4096},
         modes=("post_ln", "pre_ln", "admin"),
         models="Trained on the generated corpus without warm-up at a constant learning rate.",

@@ -38,6 +38,10 @@ REVIEWERS = {f"reviewer-{number}" for number in (1, 2, 4, 5, 6, 7, 9)}
 pytestmark = pytest.mark.usefixtures("small_generated_corpus")
 
 
+def tiny_sizes(figure):
+    return {key: TINY.get(key, value) for key, value in figure.sizes.items()}
+
+
 @pytest.fixture
 def no_pictures(monkeypatch):
     """Drawing one takes half a second; the tables are written."""
@@ -54,7 +58,7 @@ def test_names_are_those_of_the_papers():
 @pytest.mark.parametrize("name", sorted(QUICK | REVIEWERS | OTHERS))
 def test_measured_values(name):
     figure = FIGURES[name]
-    sizes = {key: TINY[key] for key in figure.sizes}
+    sizes = tiny_sizes(figure)
     sizes |= {"updates": 10} if name == "reviewer-9" else {}  # its curve has a point every ten
     modes = figure.modes[:1] if name in REVIEWERS | {"b2t-1"} else figure.modes
     points = [point for mode in modes for point in figure.points(mode, 1, sizes)]
@@ -67,11 +71,20 @@ def test_measured_values(name):
         assert any(mode in point.series or mode in point.panel for point in points)
 
 
+@pytest.mark.parametrize("name", [name for name in sorted(FIGURES) if name.startswith("admin-")])
+def test_models_of_admin_have_the_initial_weights_of_its_code(name, monkeypatch):
+    made = []
+    monkeypatch.setattr(drawing, "new_model", lambda mode, *sizes, **fields: made.append(fields) or 1 / 0)
+    styles = {"post_ln": "fairseq_legacy", "admin": None, "t_fixup": None}
+    for mode in styles:
+        with pytest.raises(ZeroDivisionError):
+            list(FIGURES[name].points(mode, 1, tiny_sizes(FIGURES[name])))
+    assert [fields.get("init_style") for fields in made] == list(styles.values())
+
+
 def test_both_curves_of_a_run_that_diverged_end_with_the_largest_value(monkeypatch):
     monkeypatch.setattr(trained, "train", lambda *arguments, **options: [5.0] * 3)
-    points = [
-        *FIGURES["b2t-1"].points("post_ln", 1, {key: TINY[key] for key in FIGURES["b2t-1"].sizes} | {"updates": 9})
-    ]
+    points = list(FIGURES["b2t-1"].points("post_ln", 1, tiny_sizes(FIGURES["b2t-1"]) | {"updates": 9}))
     ends = {point.panel: (point.x, point.y) for point in points}
     assert ends == {"training loss": (4, trained.DIVERGED), "validation NLL": (4, trained.DIVERGED)}
 
@@ -79,7 +92,7 @@ def test_both_curves_of_a_run_that_diverged_end_with_the_largest_value(monkeypat
 def test_pictures_and_table(tmp_path):
     name = "admin-3"
     figure = FIGURES[name]
-    figure = dataclasses.replace(figure, sizes={key: TINY[key] for key in figure.sizes})
+    figure = dataclasses.replace(figure, sizes=tiny_sizes(figure))
     paths = drawing.draw_figure(figure, tmp_path / "figures", seeds=(1,))
     assert [path.name for path in paths] == [f"{name}.{kind}" for kind in ("csv", "svg", "png")]
     assert {row["panel"] for row in csv.DictReader(paths[0].open())} == {panel.name for panel in figure.panels}
