@@ -83,6 +83,8 @@ def train(options: argparse.Namespace) -> None:
         report_to="none",
         seed=options.seed,
     )
+    assert arguments.device  # which counts the GPUs
+    arguments._n_gpu = 1  # not all visible ones, which would train on as many batches of 128 at once
     updates = options.epochs * -(-len(train) // arguments.train_batch_size)
     warm_up = min(400, updates // 100) if (config.depth or 0) >= 110 else 0
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, weight_decay=2e-4)

@@ -23,8 +23,10 @@ RATE = 16_000
 """Samples per second of the filter bank in `Speech2TextFeatureExtractor`."""
 FRAMES = 100
 """Frames per second."""
-SHORTEST = 400
-"""Samples of one frame."""
+WINDOW, STEP = 400, RATE // FRAMES
+"""Samples of a frame, and between the starts of two."""
+SHORTEST = WINDOW + STEP
+"""Samples of two frames: over fewer, features cannot be divided by their deviation."""
 SILENCE = 1e-4
 """Range of samples, three steps of 16 bits, below which nothing was recorded."""
 
@@ -66,9 +68,9 @@ class Recording:
             raise self.error("is silent")
         return samples
 
-    def check(self) -> None:
-        """Raise `InputError` as `samples` does."""
-        self.samples()
+    def frames(self) -> int:
+        """The number of its frames. Raises `InputError` as `samples` does."""
+        return 1 + (len(self.samples()) - WINDOW) // STEP
 
     def error(self, what: str) -> InputError:
         return InputError(f"{self.where}: {what}")

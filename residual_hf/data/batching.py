@@ -177,6 +177,7 @@ class Seq2SeqCollator(InputSettings):
             alone.
         pad_to_multiple_of: round lengths up to a multiple of this number.
         max_length: do not pad beyond this length, the positions of the model.
+        max_frames: the same for `input_features`.
 
     Raises:
         InputError: a number below its minimum, no features, or `labels` in some features only.
@@ -186,6 +187,7 @@ class Seq2SeqCollator(InputSettings):
     decoder_start_token_id: int | None = option(minimum=0)
     pad_to_multiple_of: int | None = option(None, minimum=1)
     max_length: int | None = None
+    max_frames: int | None = None
 
     def __call__(self, features: Sequence[Mapping[str, Any]]) -> dict[str, torch.Tensor]:
         if not features:
@@ -193,11 +195,13 @@ class Seq2SeqCollator(InputSettings):
         labelled = sum("labels" in feature for feature in features)
         if labelled not in (0, len(features)):
             raise InputError(f"labels: in {labelled} of {len(features)} features, must be in all of them or in none")
-        name, fill = ("input_ids", self.pad_token_id) if "input_ids" in features[0] else ("input_features", 0)
-        source, is_token = self._pad([feature[name] for feature in features], fill)
+        name, fill, most = "input_ids", self.pad_token_id, self.max_length
+        if name not in features[0]:
+            name, fill, most = "input_features", 0, self.max_frames
+        source, is_token = self._pad([feature[name] for feature in features], fill, most)
         batch = {name: source, "attention_mask": is_token.long()}
         if labelled:
-            batch["labels"], _ = self._pad([feature["labels"] for feature in features], IGNORED)
+            batch["labels"], _ = self._pad([feature["labels"] for feature in features], IGNORED, self.max_length)
             if self.decoder_start_token_id is None:
                 batch["labels"][:, 0] = IGNORED
             else:
@@ -206,13 +210,13 @@ class Seq2SeqCollator(InputSettings):
                 )
         return batch
 
-    def _pad(self, rows: Sequence[Sequence[int]], fill: int) -> tuple[torch.Tensor, torch.Tensor]:
+    def _pad(self, rows: Sequence[Sequence[int]], fill: int, most: int | None) -> tuple[torch.Tensor, torch.Tensor]:
         """Rows as a tensor [rows, longest] and a mask of its tokens."""
         lengths = np.array([len(row) for row in rows])
         width = int(lengths.max())
         if self.pad_to_multiple_of is not None:
             rounded = width + -width % self.pad_to_multiple_of
-            width = max(width, rounded if self.max_length is None else min(rounded, self.max_length))
+            width = max(width, rounded if most is None else min(rounded, most))
         is_token = np.arange(width) < lengths[:, None]
         arrays = [np.asarray(row) for row in rows]
         dtype = np.float32 if arrays[0].ndim == 2 else np.int64

@@ -7,6 +7,7 @@ import json
 from typing import Any
 
 from residual_hf.base.errors import InputError
+from residual_hf.model.options import shortened
 
 from .data_settings import CorpusSpec
 from .text_files import one_line
@@ -61,7 +62,7 @@ def record_pair(record: Any, spec: CorpusSpec, where: str) -> Pair:
 def _text(record: Any, key: object, where: str) -> str:
     text = _value(record, key, where)
     if not isinstance(text, str):
-        raise InputError(f"{where}: `{key}` is {text!r}, must be a string")
+        raise InputError(f"{where}: `{key}` is {shortened(repr(text))}, must be a string")
     try:
         text.encode()
     except UnicodeEncodeError as error:

@@ -119,11 +119,6 @@ def prepare(
                 before_cleaning = texts.get("train") or sample
                 warn_about_faults({"train": before_cleaning, **held_out}, expected_in(data, tokenizer_settings))
         tokenizer = get_tokenizer(tokenizer_settings, data, sample, tags, positions, folder / "tokenizer")
-        if not data.is_text and not ends_text(tokenizer, "text_target"):
-            raise InputError(
-                f"tokenizer.path: {tokenizer_settings.path} does not end a text with {tokenizer.eos_token}, from "
-                "which a model learns where translations end"
-            )
         encoded = {}
         for name, corpora in references.items():
             if data.is_text:
@@ -297,6 +292,9 @@ def get_tokenizer(
     for tag in missing:
         if tokenizer.convert_tokens_to_ids(tag) == tokenizer.unk_token_id:
             raise InputError(f"tokenizer.path: {settings.path} has no entry {tag}, and none can be added")
+    if not data.is_text and not ends_text(tokenizer, "text_target"):
+        given = f"{settings.path} does not end a text with {tokenizer.eos_token}"
+        raise InputError(f"tokenizer.path: {given}, from which a model learns where its texts end")
     tokenizer.model_max_length = min(tokenizer.model_max_length, positions)
     with atomic_folder(folder) as temporary:
         tokenizer.save_pretrained(temporary)

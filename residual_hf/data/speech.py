@@ -7,7 +7,7 @@ import hashlib
 import logging
 from collections.abc import Sequence
 from dataclasses import replace
-from itertools import chain
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
@@ -32,11 +32,27 @@ logger = logging.getLogger(__name__)
 BAR: dict[str, Any] = {"leave": False, "disable": None}
 
 
+class FeatureFile:
+    """The frames (frames, bins) of a file, which is mapped when they are first read; workers get its path only."""
+
+    def __init__(self, path: Path, bins: int):
+        self.path, self.bins = path, bins
+        self.mapped: np.ndarray | None = None
+
+    def __getitem__(self, rows: slice) -> np.ndarray:
+        if self.mapped is None:
+            self.mapped = np.memmap(self.path, np.float32, "r").reshape(-1, self.bins)
+        return self.mapped[rows]
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "mapped": None}
+
+
 class SpeechCorpus(EncodedCorpus):
     """Frames and token ids, `{"input_features": (frames, bins), "labels": [...]}`.
 
     Args:
-        frames: the features of all recordings, (frames, bins), in memory or mapped from disk.
+        frames: the features of all recordings, (frames, bins), in memory or on disk.
         starts, lengths: first frame and number of frames of each recording.
         texts: `target_ids` and `target_offsets`, see `EncodedCorpus`.
         policy: of SpecAugment; masks depend on `seed`, the epoch and the row only.
@@ -44,7 +60,7 @@ class SpeechCorpus(EncodedCorpus):
 
     def __init__(
         self,
-        frames: np.ndarray,
+        frames: np.ndarray | FeatureFile,
         starts: np.ndarray,
         lengths: np.ndarray,
         texts: dict[str, np.ndarray],
@@ -100,6 +116,8 @@ def compute_features(found: Sequence[Recording], bins: int, path: Path) -> None:
     with atomic_file(path) as temporary, open(temporary, "wb") as file:
         for each in tqdm(found, "features", **BAR):
             frames = features(each.samples(), extractor(bins))
+            if not np.isfinite(frames).all():
+                raise each.error("has the same features in every frame")
             frames.tofile(file)
             lengths.append(len(frames))
     with atomic_file(path.with_suffix(".npy")) as temporary, open(temporary, "wb") as file:
@@ -135,17 +153,17 @@ def prepare_speech(
         tokenizer = get_tokenizer(tokenizer_settings, data, transcripts, (), positions, folder / "tokenizer")
         files = {name: features_file(found[name], bins, store, name) for name in names}
         missing = [name for name, path in files.items() if not (path.exists() and path.with_suffix(".npy").exists())]
-        for_all(Recording.check, tqdm([each for name in missing for each in found[name]], "recordings", **BAR))
-        for name in missing:
-            compute_features(found[name], bins, files[name])
+        every = [each for name in missing for each in found[name]]
+        counted = iter(for_all(Recording.frames, tqdm(every, "recordings", **BAR)))
         encoded: dict[str, EncodedCorpus] = {}
         for name, path in files.items():
-            lengths = np.load(path.with_suffix(".npy"))
-            frames = np.memmap(path, np.float32, "r", shape=(int(lengths.sum()), bins))
+            is_new, table = name in missing, path.with_suffix(".npy")
+            lengths = np.array([*islice(counted, len(found[name]))]) if is_new else np.load(table)
             text = concatenate(texts[name], name)
             ids = encode_corpus(text, tokenizer, name=name, cache_dir=folder / "cache", sides=("target",)).arrays
             policy = data.spec_augment if name == "train" else None
-            corpus = SpeechCorpus(frames, np.cumsum(lengths) - lengths, lengths, ids, policy=policy, seed=seed)
+            places = np.cumsum(lengths) - lengths, lengths
+            corpus = SpeechCorpus(FeatureFile(path, bins), *places, ids, policy=policy, seed=seed)
             limit = min(most, max_tokens or most) if name == "train" else config.max_source_positions
             long = (lengths > limit) | (corpus.target_lengths > positions)
             if long.any() and (name != "train" or long.all()):
@@ -157,6 +175,8 @@ def prepare_speech(
                 level = logging.WARNING if 2 * counts[0] > len(long) else logging.INFO
                 logger.log(level, "dropped %d of %d training recordings, longer than %d frames or %d tokens", *counts)
             encoded[name] = corpus.select(np.flatnonzero(~long))
+        for name in missing:
+            compute_features(found[name], bins, files[name])
     warn_about_unknown_tokens(encoded, tokenizer)
     longest = np.maximum(encoded["train"].source_lengths, encoded["train"].target_lengths)
     return PreparedData(tokenizer, encoded, held_out, longest)

@@ -10,7 +10,9 @@ import re
 import shutil
 import subprocess
 import tempfile
+import unicodedata
 from dataclasses import dataclass
+from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 from typing import ClassVar, Protocol
@@ -27,7 +29,6 @@ logger = logging.getLogger(__name__)
 
 ERROR_RATES = ("wer", "cer")
 ROUGE = ("rouge1", "rouge2", "rougeL")
-OTHERS = re.compile(r"[^\w\s']|_")
 HYPHEN = re.compile(r"(\S)-(\S)")
 PROGRAM = "comet-score"
 
@@ -47,8 +48,9 @@ class SentenceMetric(Protocol):
 class ErrorRate:
     """Substitutions, deletions and insertions per 100 words (`"wer"`) or characters (`"cer"`) of the references.
 
-    Text is normalized before: lower case; characters other than letters, digits, apostrophes and spaces become spaces;
-    spaces are single. The variant `"raw"` compares text as it is. Spaces between words count as characters.
+    Text is normalized before: NFC; lower case; characters other than letters with their marks, digits and apostrophes
+    become spaces; spaces are single. The variant `"raw"` compares text as it is. Spaces between words count as
+    characters.
 
     Raises:
         InputError: another variant, or jiwer is not installed.
@@ -68,7 +70,7 @@ class ErrorRate:
     @property
     def signature(self) -> str:
         """What the value depends on, like a signature of sacreBLEU."""
-        text = "raw" if self.variant else "lower.letters-digits-apostrophes"
+        text = "raw" if self.variant else "nfc.lower.letters-marks-digits-apostrophes"
         return f"text:{text}|version:jiwer-{version('jiwer')}"
 
     def compute(self, predictions: Lines, references: Lines, sources: Lines = ()) -> dict[str, float]:
@@ -84,7 +86,14 @@ class ErrorRate:
 
 def normalized(text: str) -> str:
     """Lower case, without punctuation but apostrophes, with single spaces."""
-    return " ".join(OTHERS.sub(" ", text.lower()).split())
+    text = unicodedata.normalize("NFC", text.lower())
+    return " ".join("".join(character if is_spoken(character) else " " for character in text).split())
+
+
+@cache
+def is_spoken(character: str) -> bool:
+    """Whether a character is a letter, a mark on one, such as a vowel of Hindi, a digit or an apostrophe."""
+    return character == "'" or unicodedata.category(character)[0] in "LMN"
 
 
 @dataclass(frozen=True)

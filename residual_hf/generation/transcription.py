@@ -54,7 +54,7 @@ def transcribe(
         raise InputError(f"longest: {longest} given, must be at least 1")
     DecodingSettings(**{key: value for key, value in settings.items() if value is not None})  # checked first
     recordings = for_all(recording, map(Path, files))
-    for_all(Recording.check, recordings)
+    for_all(Recording.frames, recordings)
     options: dict[str, Any] = {"trust_remote_code": trust_remote_code, "classes": (ResidualForSpeechSeq2Seq,)}
     model, tokenizer = load_checkpoint(name, **options)
     if not isinstance(model, ResidualForSpeechSeq2Seq):

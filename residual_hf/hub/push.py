@@ -185,9 +185,15 @@ def _check_same_results(folder: Path) -> None:
         classes: list[Any] = [ours, _class_in(folder, reference)]
         for cls in classes:
             model = cls.from_pretrained(folder).eval()
-            tokens = torch.arange(TOKENS).view(2, -1) % min(model.config.vocab_size, model.config.decoder_vocab_size)
-            inputs = {"decoder_input_ids": tokens} if model.config.is_encoder_decoder else {}
-            logits.append(model(input_ids=tokens, **inputs).logits)
+            config = model.config
+            tokens = torch.arange(TOKENS).view(2, -1) % min(config.vocab_size, config.decoder_vocab_size)
+            inputs = {"decoder_input_ids": tokens} if config.is_encoder_decoder else {}
+            if config.reads_speech:
+                frames = torch.linspace(-2, 2, 2 * TOKENS * config.num_mel_bins).sin()
+                inputs["input_features"] = frames.view(2, -1, config.num_mel_bins)
+            else:
+                inputs["input_ids"] = tokens
+            logits.append(model(**inputs).logits)
         torch.testing.assert_close(*logits)
     except Exception as error:  # of any code
         raise InputError(

@@ -82,6 +82,7 @@ class ResidualTrainer(ShardedTrainer):
                 model.config.decoder_start_token_id,
                 pad_to_multiple_of=settings.pad_to_multiple_of,
                 max_length=position_limit(model.config),
+                max_frames=model.config.max_source_positions,
             ),
             **kwargs,
         )

@@ -197,6 +197,10 @@ def test_collator_rounds_lengths_up():
         for longest in (2, 6, 9)
     ]
     assert shapes == [(2, 4), (2, 6), (2, 8)]
+    frames = [{"input_features": np.zeros((length, 3)), "labels": [5, 2]} for length in (9, 11)]
+    limits = {"pad_to_multiple_of": 8, "max_length": 6}
+    rounded = [Seq2SeqCollator(1, 2, **limits, max_frames=most)(frames)["input_features"] for most in (None, 12)]
+    assert [tuple(each.shape) for each in rounded] == [(2, 16, 3), (2, 12, 3)]
     assert (batch["labels"] != -100).sum().item() == 6
 
 

@@ -1,6 +1,7 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 from __future__ import annotations
 
+import pickle
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -115,11 +116,12 @@ def test_collator_pads_frames_with_zeros(data):
     {
         "missing": (lambda path: None, "no such file"),
         "damaged": (lambda path: path.write_bytes(b"RIFF no sound"), "cannot be read as audio"),
-        "empty": (lambda path: soundfile.write(path, np.zeros(0), RATE), "has 0 samples, must have at least 400"),
+        "empty": (lambda path: soundfile.write(path, np.zeros(0), RATE), "has 0 samples, must have at least 560"),
+        "of one frame": (lambda path: soundfile.write(path, tones("low")[:559], RATE), "has 559 samples, must have"),
         "silent": (lambda path: soundfile.write(path, np.zeros(RATE), RATE), "is silent"),
         "another rate": (lambda path: soundfile.write(path, tones("low", 8000), 8000), "has 8,000 samples per second"),
     }.values(),
-    ids=["missing", "damaged", "empty", "silent", "another rate"],
+    ids=["missing", "damaged", "empty", "of one frame", "silent", "another rate"],
 )
 def test_bad_recordings_are_named(write, message, tmp_path):
     write(tmp_path / "bad.wav")
@@ -150,9 +152,14 @@ def test_all_bad_recordings_are_named_at_once(manifest, tmp_path, monkeypatch):
     assert others == [*(f"{tmp_path / name}: is silent" for name in names[:9]), "and 3 more"]
 
 
-def test_long_recordings(manifest, tmp_path):
+def test_the_shortest_recording_has_features():
+    assert np.isfinite(features(tones("low")[:560], extractor(80))).all()
+
+
+def test_long_recordings(manifest, tmp_path, monkeypatch):
     spec = CorpusSpec(tsv=manifest)
     assert len(prepared(spec, tmp_path / "dropped", max_length=50).encoded["train"]) == 4
+    monkeypatch.setattr("residual_hf.data.speech.features", None)  # before any features are computed
     with pytest.raises(InputError, match=r"data\.train: .*0\.wav has \d+ frames and \d+ tokens, must have .* 10 "):
         prepared(spec, tmp_path / "none", max_length=10)
     soundfile.write(tmp_path / "long.wav", tones("low high " * 5), RATE)
@@ -167,7 +174,7 @@ def test_long_recordings(manifest, tmp_path):
 def test_without_soundfile(manifest, monkeypatch):
     monkeypatch.setitem(sys.modules, "soundfile", None)
     with pytest.raises(InputError, match=r"^soundfile is not installed: pip install 'residual_hf\[speech\]'$"):
-        for_all(Recording.check, [recording(manifest.with_name(f"{number}.wav")) for number in (1, 2)])
+        for_all(Recording.frames, [recording(manifest.with_name(f"{number}.wav")) for number in (1, 2)])
 
 
 def test_channels_are_averaged(tmp_path):
@@ -246,6 +253,13 @@ def test_cuts_are_in_pauses():
     first, second = (end for _, end in spans[:2])
     assert RATE < first < 2 * RATE and 2.5 * RATE < second < 3.5 * RATE  # in the two pauses
     assert list(cut_at_pauses(samples, 60)) == [(0, len(samples))]
+
+
+def test_workers_get_the_path_of_the_features(data):
+    train = data.encoded["train"]
+    packed = pickle.dumps(train)
+    assert len(packed) < train.source_lengths.sum() * 80
+    assert np.array_equal(pickle.loads(packed)[3]["input_features"], train[3]["input_features"])
 
 
 def test_corpus_in_memory():

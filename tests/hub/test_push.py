@@ -13,6 +13,7 @@ from huggingface_hub import HfApi
 from huggingface_hub.errors import OfflineModeIsEnabled
 from support.tiny_translator import tiny_model, tiny_tokenizer
 
+from residual_hf import ResidualConfig, ResidualForSpeechSeq2Seq
 from residual_hf.base import files
 from residual_hf.base.errors import InputError
 from residual_hf.checkpoint import load_checkpoint, save_checkpoint, validate_model_folder
@@ -190,6 +191,20 @@ def test_code_that_computes_something_else_is_refused_and_kept(run, code, messag
     with pytest.raises(InputError, match=f"does not give the results of the installed residual_hf .*: {message}"):
         push_run(run, "somebody/a", dry_run=True, trust_remote_code=True)
     assert (run / "model" / "norms.py").read_bytes() == changed
+
+
+def test_code_of_a_speech_model_is_compared_on_features(tmp_path):
+    sizes = {"d_model": 8, "encoder_attention_heads": 2, "decoder_attention_heads": 2, "vocab_size": 23}
+    layers = {"encoder_layers": 1, "decoder_layers": 1, "encoder_ffn_dim": 12, "decoder_ffn_dim": 12}
+    folder = tmp_path / "model"
+    ResidualForSpeechSeq2Seq(ResidualConfig(conv_channels=8, num_mel_bins=6, **sizes, **layers)).save_pretrained(
+        folder
+    )
+    insert(folder / "norms.py", "a = 1\n")
+    push._check_same_results(folder)
+    insert(folder / "norms.py", OTHER_NORM)
+    with pytest.raises(InputError, match="Tensor-likes are not close"):
+        push._check_same_results(folder)
 
 
 def test_a_model_without_records_gets_a_card_that_says_where_it_is_from(tmp_path):
