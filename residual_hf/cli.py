@@ -36,7 +36,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if "RANK" in os.environ:
         from .training.launch import shutdown_process_group
 
-        shutdown_process_group()
+        shutdown_process_group(code)
     return code
 
 

@@ -24,6 +24,7 @@ from transformers.trainer_utils import get_last_checkpoint
 
 from residual_hf import ResidualForImageClassification, ResidualImageConfig
 from residual_hf.base.errors import InputError, requires
+from residual_hf.training.launch import use_one_gpu
 
 CONNECTIONS = ("ln_mode", "ln_mode_options", "norm_type")
 
@@ -83,8 +84,7 @@ def train(options: argparse.Namespace) -> None:
         report_to="none",
         seed=options.seed,
     )
-    assert arguments.device  # which counts the GPUs
-    arguments._n_gpu = 1  # not all visible ones, which would train on as many batches of 128 at once
+    use_one_gpu(arguments)  # several would train on as many batches of 128 at once
     updates = options.epochs * -(-len(train) // arguments.train_batch_size)
     warm_up = min(400, updates // 100) if (config.depth or 0) >= 110 else 0
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, weight_decay=2e-4)

@@ -146,8 +146,8 @@ def add_replay(replay: argparse.ArgumentParser) -> None:
 
 
 def run_replay(options: argparse.Namespace) -> None:
+    from residual_hf.base.processes import this_process
     from residual_hf.runs.replay import replay
-    from residual_hf.training.launch import this_process
 
     found = replay(options.folder, options.at)
     if this_process().is_main_process:

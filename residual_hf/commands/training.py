@@ -49,11 +49,11 @@ def run_train(options: argparse.Namespace) -> int:
     if os.environ.get("RANK", "0") == "0":
         print(f"residual-hf train: {options.recipe}: loading PyTorch and Transformers", file=sys.stderr, flush=True)
     load_package()
+    from residual_hf.base.processes import this_process
     from residual_hf.runs.fitting import Interrupted
     from residual_hf.runs.recipe import load_recipe
     from residual_hf.runs.run import train
     from residual_hf.training.divergence import TrainingDivergedError
-    from residual_hf.training.launch import this_process
 
     if options.output_dir is not None:
         overrides["output_dir"] = options.output_dir

@@ -28,7 +28,7 @@ from typing import Any, NamedTuple, TypeVar
 from sentencex import segment
 
 from residual_hf.data.language_names import detected_as
-from residual_hf.model.alignment import Alignment
+from residual_hf.model.alignment import Alignment, rewritten
 from residual_hf.model.placeholders import PLACEHOLDER
 from residual_hf.model.translation_inputs import languages_of
 
@@ -72,20 +72,21 @@ def translate_blocks(
         source_lang, target_lang: languages, required by models of several.
     """
     document = document_for(translator, blocks, source_lang, target_lang)
-    found: dict[int, Any] = {}
+    languages: dict[str, Any] = {"source_lang": source_lang, "target_lang": target_lang}
+    found = [best for (best,) in sentence_hypotheses(translator, document, scores=False, **languages)]
+    return document.join([best.text for best in found], [best.alignment for best in found])
+
+
+def sentence_hypotheses(
+    translator: Translator, document: Document, *, alignments: bool = False, **arguments: Any
+) -> list[list[Hypothesis]]:
+    """What `Translator.hypotheses` returns for the sentences of a document, with the alignments that `join` needs."""
+    found: dict[int, list[Hypothesis]] = {}
     for aligned in (False, True):
-        rows = [row for row, wanted in enumerate(document.aligned) if wanted == aligned]
+        rows = [row for row, needed in enumerate(document.aligned) if (needed or alignments) == aligned]
         texts = [document.sentences[row] for row in rows]
-        hypotheses = translator.hypotheses(
-            texts,
-            scores=False,
-            alignments=aligned,
-            source_lang=source_lang,
-            target_lang=target_lang,
-        )
-        found |= {row: best for row, (best,) in zip(rows, hypotheses, strict=True)}
-    ordered = [found[row] for row in range(len(found))]
-    return document.join([best.text for best in ordered], [best.alignment for best in ordered])
+        found |= zip(rows, translator.hypotheses(texts, alignments=aligned, **arguments), strict=True)
+    return [found[row] for row in range(len(found))]
 
 
 def paragraph_hypotheses(
@@ -98,17 +99,22 @@ def paragraph_hypotheses(
     """
     languages = arguments.get("source_lang"), arguments.get("target_lang")
     document = document_for(translator, [[line] for line in lines], *languages)
-    found = translator.hypotheses(document.sentences, alignments=alignments, **arguments)
+    found = sentence_hypotheses(translator, document, alignments=alignments, **arguments)
     ranks = zip(*found, strict=True) if found else [()] * arguments.get("count", 1)
     results: list[list[Hypothesis]] = [[] for _ in lines]
     for rank in ranks:
-        texts = document.join([best.text for best in rank])
-        aligned = document.aligned_texts([best.text for best in rank], [best.alignment for best in rank])
+        given = [best.text for best in rank], [best.alignment for best in rank]
+        texts = document.join(*given)
+        aligned = document.aligned_texts(*given) if alignments else [None] * len(texts)
         for result, text, alignment, parts in zip(results, texts, aligned, document.by_block(rank), strict=True):
             known = [best.score for best in parts if best.score is not None]
             score = sum(known) / len(known) if known else None if parts else 0.0
-            result.append(Hypothesis("".join(map(str, text)), score, alignment if alignments else None))
+            result.append(Hypothesis(plain_text(text), score, alignment))
     return results
+
+
+def plain_text(block: Block) -> str:
+    return "".join(piece if isinstance(piece, str) else plain_text(piece.pieces) for piece in block)
 
 
 def document_for(
@@ -236,7 +242,8 @@ class _MarkedText:
         target, pairs = self._pairs(translations)
         places = ((pair, part) for pair in pairs if pair.alignment for part in pair.alignment.parts)
         parts = (part.shifted(pair.source_start, pair.target_start) for pair, part in places)
-        return Alignment(self.text, target, tuple(parts))
+        found = Alignment(self.text, target, tuple(parts))
+        return rewritten(found, plain_text(project(self.root, self.text, target, pairs)))
 
     def _pairs(self, translations: Sequence[Translation]) -> tuple[str, list[SentencePair]]:
         """The text of the translation, and the pieces of the source and of it."""

@@ -23,6 +23,7 @@ from accelerate.utils import broadcast_object_list
 from tqdm import tqdm
 
 from residual_hf.base.errors import InputError, requires
+from residual_hf.base.processes import this_process
 from residual_hf.data.glossary import Glossary
 from residual_hf.data.text_files import iter_lines, one_line
 
@@ -119,7 +120,7 @@ def translate_stream(
         total: number of lines with those that are done, if it is known.
         recover: report a line that cannot be translated, and continue.
     """
-    process = PartialState(cpu=not torch.accelerator.is_available())  # else one process on a CPU is alone
+    process = this_process()
     long = LongLines(translator.inputs.positions, settings.long)
     start: list[Any] = [done, recover]
     broadcast_object_list(start)  # only the first process knows them, and the seeds of all depend on `done`

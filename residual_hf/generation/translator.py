@@ -21,7 +21,7 @@ from residual_hf.model.constraints import LettersAdded, beams_for
 from residual_hf.model.decoding import FastGenerationMixin
 from residual_hf.model.options import refusal
 from residual_hf.model.placeholders import PLACEHOLDER_TOKENS
-from residual_hf.model.translation_inputs import TranslationInputs
+from residual_hf.model.translation_inputs import TAG_PATTERN, TranslationInputs
 
 from .decode import Candidate, check_shortlist_use, move_in_precision, search, to_text
 from .generation_settings import DecodingSettings
@@ -283,6 +283,8 @@ class Translator:
         A model that never saw a term writes its sentence to the end before it.
         """
         before, after = to_text(self.tokenizer, [free.ids, forced.ids])
+        if self._missing(sentence, after) >= self._missing(sentence, before):
+            return free
         read = self.inputs.edited(sentence).text
         root = Node(None, 0, len(read))
         for term in self.glossary.find(read) if self.glossary and self.constrained else ():
@@ -297,9 +299,19 @@ class Translator:
         written = "".join(piece.term if isinstance(piece, TermPlace) else piece for piece in pieces)
         if before[:1].isupper() and written.partition(" ")[0].islower():
             written = written[0].upper() + written[1:]
-        tag = [number for number in free.ids[:1] if to_text(self.tokenizer, [[number]]) == [""]]
+        tag = [each for each in free.ids[:1] if TAG_PATTERN.fullmatch(self.tokenizer.convert_ids_to_tokens(each))]
         (new,) = self.tokenizer(text_target=[written], add_special_tokens=False)["input_ids"]
         return forced._replace(ids=[*tag, *new])
+
+    def _missing(self, sentence: str, written: str) -> int:
+        """The number of placeholders and terms of a sentence that its translation, as the model writes it, has not."""
+        terms = self.glossary.without_translation(sentence, written) if self.glossary and self.constrained else ()
+        return len(terms) + sum(token not in written for token in self._placeholders(sentence))
+
+    def _placeholders(self, sentence: str) -> list[str]:
+        """The tokens of placeholders that a translation of a sentence is to have."""
+        edits = self.inputs.edited(sentence).edits if self._keeps_placeholders else ()
+        return [token for token in PLACEHOLDER_TOKENS if any(edit.new == token for edit in edits)]
 
     @property
     def _keeps_placeholders(self) -> bool:
@@ -315,8 +327,7 @@ class Translator:
         """
         found_terms = self.glossary.find(sentence) if self.glossary is not None and self.constrained else ()
         terms = dict.fromkeys(term.targets for term in found_terms)
-        edits = self.inputs.edited(sentence).edits if self._keeps_placeholders else ()
-        tokens = [token for token in PLACEHOLDER_TOKENS if any(edit.new == token for edit in edits)]
+        tokens = self._placeholders(sentence)
         texts = to_text(self.tokenizer, [candidate.ids for candidate in candidates]) if terms or tokens else []
         has_terms = all(any(occurs(target, text) for target in targets) for targets in terms for text in texts)
         if has_terms and all(token in text for token in tokens for text in texts):
@@ -328,11 +339,20 @@ class Translator:
             found = (form_of(target, text) for target in targets for text in texts)
             capital = (target[0].upper() + target[1:] for target in targets)
             forms = list(dict.fromkeys([*targets, *capital, *filter(None, found)]))
-            ids = self.tokenizer(text_target=forms, add_special_tokens=False, verbose=False)["input_ids"]
-            known = [row for row in ids if row and self.tokenizer.unk_token_id not in row]
+            known = [row for row in self._spellings(forms) if row and self.tokenizer.unk_token_id not in row]
             if known:
                 phrases.append(known)
         return phrases
+
+    def _spellings(self, forms: Sequence[str]) -> list[list[int]]:
+        """The tokens of words at the beginning of a text, after another word and after a sentence without a space."""
+        options = {"add_special_tokens": False, "verbose": False}
+        found = self.tokenizer(text_target=list(forms), **options)["input_ids"]
+        for before in ("a ", "。"):
+            (start,) = self.tokenizer(text_target=[before.strip()], **options)["input_ids"]
+            rows = self.tokenizer(text_target=[before + form for form in forms], **options)["input_ids"]
+            found += [row[len(start) :] for row in rows if row[: len(start)] == start]
+        return [list(row) for row in dict.fromkeys(map(tuple, found))]
 
     @cached_property
     def _letters_added(self) -> LettersAdded:

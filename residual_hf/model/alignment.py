@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from .placeholders import EditedText
+from .placeholders import Edit, EditedText
 
 ROUNDS, NO_WORD = 2, 0.03
 """Of the algorithm of Sinkhorn and Knopp, by which words compete for those of the source, and what these keep."""
@@ -171,6 +171,13 @@ def of_originals(found: Alignment, source: EditedText, target: EditedText) -> Al
         for part in found.parts
     ]
     return Alignment(source.original, target.text, tuple(parts))
+
+
+def rewritten(found: Alignment, target: str) -> Alignment:
+    """The alignment of a translation that was edited afterwards."""
+    opcodes = SequenceMatcher(None, found.target, target, autojunk=False).get_opcodes()
+    edits = [Edit(start, end, target[first:last]) for kind, start, end, first, last in opcodes if kind != "equal"]
+    return of_originals(found, EditedText(found.source), EditedText(found.target, edits)) if edits else found
 
 
 @torch.no_grad()

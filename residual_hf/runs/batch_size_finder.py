@@ -37,18 +37,24 @@ RESERVE = 0.1
 
 
 def tokens_that_fit(
-    model: Any, lengths: Lengths, *, ceiling: int = CEILING, autocast: Callable[[], Any] = nullcontext
+    model: Any,
+    lengths: Lengths,
+    *,
+    ceiling: int = CEILING,
+    autocast: Callable[[], Any] = nullcontext,
+    copies: int = 0,
 ) -> int:
     """The largest `max_tokens` up to `ceiling`, in steps of 256, with which an update fits in memory.
 
-    Measures forward and backward passes on sentences of maximum and of median length, with space for two moments of
-    each parameter. On a GPU, it tries sizes until the memory is full. A CPU would swap instead: there it counts the
+    Measures forward and backward passes on sentences of maximum and of median length, with space for two moments
+    of each parameter. On a GPU, it tries sizes until the memory is full. A CPU would swap instead: there it counts the
     tensors saved for the backward pass of a small batch, and allows twice their size to fill half of the free memory.
 
     Args:
         model: on its device, in the precision of training.
         lengths: tokens of the longer side of each training pair.
         autocast: makes the context of mixed precision.
+        copies: what else a GPU holds, as often as it does the parameters.
 
     Raises:
         InputError: the longest sentence does not fit.
@@ -70,7 +76,7 @@ def tokens_that_fit(
     else:
         parameters = sum(p.numel() * p.element_size() for p in model.parameters())
         total = torch.cuda.get_device_properties(device).total_memory
-        held = torch.empty(int(2 * parameters + RESERVE * total), dtype=torch.uint8, device=device)
+        held = torch.empty(int((2 + copies) * parameters + RESERVE * total), dtype=torch.uint8, device=device)
         found = largest(lambda tokens: all(fits(partial(step, tokens, w)) for w in widths), widths[-1], ceiling)
         del held
         torch.cuda.empty_cache()
@@ -211,6 +217,9 @@ def find_max_tokens(recipe: Recipe, model: Any, lengths: Lengths) -> int:
     if settings.tokens_per_update is not None:
         ceiling = min(ceiling, settings.tokens_per_update // processes.num_processes)
     autocast = nullcontext if dtype is None or device.type == "cpu" else partial(torch.autocast, device.type, dtype)
-    fitting = min(gather_object([tokens_that_fit(model.to(device), lengths, ceiling=ceiling, autocast=autocast)]))
+    accumulates = settings.update_freq > 1 or settings.tokens_per_update is not None
+    copies = accumulates + (processes.num_processes > 1) + (settings.ema_decay > 0)  # gradients, DDP's buckets, EMA
+    options = {"ceiling": ceiling, "autocast": autocast, "copies": copies}
+    fitting = min(gather_object([tokens_that_fit(model.to(device), lengths, **options)]))
     growth = 1.0 if recipe.data.subword_regularization is None else GROWTH
     return int(fitting / growth / (2 if settings.r_drop or settings.simcut else 1))

@@ -108,7 +108,8 @@ def distill(
             own = settings
             if several:
                 own = replace(settings, source_lang=corpus.source_lang, target_lang=corpus.target_lang)
-            write_targets(corpus, load_teacher, source, target, own, closest)
+            tokenize = recipe.evaluation.tokenizer_for(corpus.target_lang) if closest else None
+            write_targets(corpus, load_teacher, source, target, own, tokenize)
         weight = spec.weight and spec.weight / (1 + both)  # that of one direction
         files = {"source": str(source), "target": str(target), "weight": weight}
         corpora.append({**files, "source_lang": corpus.source_lang, "target_lang": corpus.target_lang})
@@ -182,9 +183,12 @@ def write_targets(
     source: Path,
     target: Path,
     settings: StreamSettings,
-    closest: bool,
+    tokenize: str | None,
 ) -> None:
-    """Write the sources of a corpus and their translations, pair by pair; the target is written last."""
+    """Write the sources of a corpus and their translations, pair by pair; the target is written last.
+
+    `tokenize`: of sacreBLEU, to keep the translation with the highest sentence BLEU only.
+    """
     count = settings.num_return_sequences
     lines, found = source.with_name(f"{source.name}.lines"), target.with_name(f"{target.name}.found")
     if not found.exists():
@@ -195,8 +199,8 @@ def write_targets(
     sources, targets = [], []
     for text, reference in corpus:
         best = list(dict.fromkeys(islice(translations, count)))
-        if closest:
-            best = [closest_to(reference, best)]
+        if tokenize is not None:
+            best = [closest_to(reference, best, tokenize)]
         kept = [line for line in best if line.strip()]
         sources += [one_line(text)] * len(kept)
         targets += kept
@@ -207,9 +211,9 @@ def write_targets(
     lines.unlink()
 
 
-def closest_to(reference: str, translations: list[str]) -> str:
-    """The translation with the highest sentence BLEU, the first of equal ones."""
+def closest_to(reference: str, translations: list[str], tokenize: str) -> str:
+    """The translation with the highest sentence BLEU, of a tokenizer of sacreBLEU, the first of equal ones."""
     from sacrebleu.metrics import BLEU
 
-    bleu = BLEU(effective_order=True)
+    bleu = BLEU(effective_order=True, tokenize=tokenize)
     return max(translations, key=lambda line: bleu.sentence_score(line, [reference]).score)

@@ -14,6 +14,7 @@ import numpy as np
 from transformers import TrainerCallback
 
 from residual_hf.base.files import check_space, entries_until, number_of, write_json_lines
+from residual_hf.base.processes import this_process
 from residual_hf.data.encoding import EncodedCorpus
 from residual_hf.data.marked_text import unmarked
 from residual_hf.data.pipeline import PreparedData
@@ -31,7 +32,6 @@ from residual_hf.training.callbacks import (
 from residual_hf.training.checkpoints import KeepCheckpoints, complete_checkpoints
 from residual_hf.training.diagnostics import DiagnosticsCallback
 from residual_hf.training.divergence import TrainingDivergedError
-from residual_hf.training.launch import this_process
 from residual_hf.training.trainer import ResidualTrainer
 from residual_hf.training.training_settings import TrainingSettings
 

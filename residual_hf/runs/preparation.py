@@ -7,13 +7,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from residual_hf.base.processes import this_process
 from residual_hf.data.corpus import ParallelCorpus, read_parallel
 from residual_hf.data.encoding import EncodedCorpus
 from residual_hf.data.pair_reader import PairReader
 from residual_hf.data.pipeline import Corpora, PreparedData, open_stream, prepare
 from residual_hf.data.speech import prepare_speech
 from residual_hf.data.streaming import StreamedBatches
-from residual_hf.training.launch import this_process
 from residual_hf.training.training_settings import TrainingSettings
 
 from .recipe import Recipe

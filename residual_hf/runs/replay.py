@@ -24,6 +24,7 @@ from residual_hf.base.files import (
     undamaged_entries,
     write_json_lines,
 )
+from residual_hf.base.processes import this_process
 from residual_hf.base.tables import as_table
 from residual_hf.data.glossary import Glossary
 from residual_hf.data.pipeline import read_corpora
@@ -31,7 +32,7 @@ from residual_hf.records.run_record import RunRecord
 from residual_hf.training.callbacks import show_progress
 from residual_hf.training.checkpoints import complete_checkpoints
 from residual_hf.training.diagnostics import FILE, DiagnosticsCallback, spikes
-from residual_hf.training.launch import keep_freed_memory, this_process
+from residual_hf.training.launch import keep_freed_memory
 from residual_hf.training.spikes import spike_scores
 from residual_hf.training.trainer import ResidualTrainer
 

@@ -12,6 +12,7 @@ from typing import Any
 from residual_hf.base.environment import device_name, versions
 from residual_hf.base.errors import InputError
 from residual_hf.base.files import RECORD, expanded, leaves, read_json
+from residual_hf.base.processes import this_process
 from residual_hf.checkpoint import WEIGHT_FILES
 from residual_hf.data.data_settings import MOVABLE, SPLITS
 from residual_hf.data.pipeline import Corpora
@@ -21,7 +22,6 @@ from residual_hf.model.options import from_mapping
 from residual_hf.records.run_folder import read_recipe
 from residual_hf.records.run_record import THEN, DataRecord, RunRecord, describe_data
 from residual_hf.training.checkpoints import complete_checkpoints
-from residual_hf.training.launch import this_process
 
 from .recipe import Recipe
 

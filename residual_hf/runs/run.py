@@ -13,11 +13,12 @@ from typing import Any
 from transformers import set_seed
 
 from residual_hf.base.files import read_json, write_atomically, writing
+from residual_hf.base.processes import this_process
 from residual_hf.base.yaml_files import dump_yaml
 from residual_hf.data.pipeline import Corpora, read_corpora
 from residual_hf.records.run_record import RunRecord, describe_data
 from residual_hf.training.checkpoints import STATE
-from residual_hf.training.launch import keep_freed_memory, this_process
+from residual_hf.training.launch import keep_freed_memory
 
 from .batch_size_finder import resolve_batch_size
 from .building import build_model

@@ -6,20 +6,21 @@ from __future__ import annotations
 import ctypes
 import gc
 import importlib.util
+import logging
 import os
-from datetime import timedelta
+import sys
+from typing import Any
 
 import torch
 import torch.distributed.nn.functional
-from accelerate import PartialState
-from accelerate.utils import parse_flag_from_env
+from accelerate.utils import disable_fsdp_ram_efficient_loading, parse_flag_from_env
 
 from residual_hf.base.errors import InputError
 
 from .training_settings import TrainingSettings
 
-PREPARATION = timedelta(hours=12)
-"""How long processes wait for the first one, which tokenizes or computes features; NCCL gives up after ten minutes."""
+logger = logging.getLogger(__name__)
+
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # from glibc's malloc.h
 LARGEST = 2**31 - 1
 
@@ -28,6 +29,8 @@ def check_launch(settings: TrainingSettings) -> None:
     """Raise `InputError` for a library that is missing, and for unsupported options of `accelerate launch`."""
     settings.check_libraries()
     fsdp, deepspeed = map(parse_flag_from_env, ("ACCELERATE_USE_FSDP", "ACCELERATE_USE_DEEPSPEED"))
+    if fsdp:
+        disable_fsdp_ram_efficient_loading()  # which takes buffers for sharded weights; every process has full weights
     if fsdp and os.environ.get("FSDP_VERSION", "1") != "2":
         raise InputError("fsdp_config.fsdp_version: 1 given to accelerate launch, must be 2")
     if deepspeed and importlib.util.find_spec("deepspeed") is None:
@@ -48,13 +51,19 @@ def refuse_average(settings: TrainingSettings, is_sharded: bool) -> None:
             raise InputError(f"training.{name}: not supported with FSDP or DeepSpeed, which shard the weights")
 
 
-def this_process() -> PartialState:
-    """The state of this process, also under `torchrun` or `accelerate launch`."""
-    return PartialState(cpu=not torch.accelerator.is_available(), timeout=PREPARATION)
+def use_one_gpu(arguments: Any) -> None:
+    """Keep `Trainer` from `DataParallel`, whose copies of the model in one process share what sums the loss."""
+    if arguments.n_gpu > 1:
+        count = arguments.n_gpu
+        logger.warning("%d GPUs are visible, one is used: torchrun --nproc-per-node %d uses them all", count, count)
+        arguments._n_gpu = 1
 
 
-def shutdown_process_group() -> None:
+def shutdown_process_group(code: int = 0) -> None:
     """Destroy the process group, if there is one. Call it when nothing refers to the trainer any more.
+
+    With an exit `code` of an error under NCCL, end the process instead: the other processes may wait for this one in
+    the middle of something, while it would wait for them to destroy the group.
 
     gloo's threads need the interpreter's lock to release the tensors of the last collective. A process whose
     interpreter exits while they still run hangs or aborts. Destroying the group joins them, but only if nothing else
@@ -62,6 +71,10 @@ def shutdown_process_group() -> None:
     that module is first imported (by DDP) when the group exists.
     """
     if torch.distributed.is_initialized():
+        if code and torch.distributed.get_backend() == "nccl":
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(code)
         gc.collect()
         torch.distributed.destroy_process_group()
 

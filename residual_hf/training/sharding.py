@@ -77,6 +77,7 @@ def is_sharded(model: Any) -> bool:
 @torch.no_grad()
 def gather_full_model(model: Any) -> Any:
     """A plain model with the full weights of a sharded one, in every process; all processes must call it."""
+    model = getattr(model, "_orig_mod", model)  # of torch.compile
     kind: Any = next(kind for kind in type(model).__mro__ if not issubclass(kind, FSDPModule))
     with torch.random.fork_rng(devices=[]):
         copy = kind(model.config)

@@ -28,7 +28,7 @@ from .callbacks import BranchWarmupCallback, StepsOfTheSettings, StreamPosition,
 from .checkpoints import RecordChecksums, check_intact, complete_checkpoints, load_average, read_state
 from .divergence import DivergenceGuard
 from .ema import EMACallback
-from .launch import refuse_average, set_matmul_precision
+from .launch import refuse_average, set_matmul_precision, use_one_gpu
 from .lora import load_trained, merged, save_trained
 from .optimization import build_optimizer
 from .schedules import build_schedule
@@ -72,9 +72,13 @@ class ResidualTrainer(ShardedTrainer):
         streamed = isinstance(train, StreamedBatches)
         drops_layers = any(getattr(model.config, f"{stack}_layerdrop") for stack in model.config.stacks)
         set_matmul_precision(settings.precision)
+        arguments = settings.to_arguments(
+            output_dir, ignore_data_skip=streamed, ddp_find_unused_parameters=drops_layers
+        )
+        use_one_gpu(arguments)
         super().__init__(
             model=model,
-            args=settings.to_arguments(output_dir, ignore_data_skip=streamed, ddp_find_unused_parameters=drops_layers),
+            args=arguments,
             train_dataset=train,
             eval_dataset=valid,
             data_collator=Seq2SeqCollator(

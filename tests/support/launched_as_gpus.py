@@ -15,9 +15,9 @@ import transformers
 from accelerate.state import PartialState
 from accelerate.utils import DistributedType
 
+from residual_hf.base import processes
 from residual_hf.cli import main
 from residual_hf.runs import preparation, run
-from residual_hf.training import launch
 
 
 class Arguments(transformers.Seq2SeqTrainingArguments):
@@ -28,7 +28,7 @@ class Arguments(transformers.Seq2SeqTrainingArguments):
 PartialState._prepare_backend = lambda *args, **kwargs: ("gloo", DistributedType.MULTI_GPU)
 PartialState.set_device = lambda self: setattr(self, "device", torch.device("cpu"))
 transformers.Seq2SeqTrainingArguments = Arguments
-launch.this_process = preparation.this_process = run.this_process = PartialState
+processes.this_process = preparation.this_process = run.this_process = PartialState
 
 if __name__ == "__main__":
     code = main()

@@ -106,6 +106,7 @@ def accelerate(config, folder, command, **environment):
     """`residual-hf train` of the small recipe by a file of examples/launch, in two processes."""
     diagnostics = None if "deepspeed" in config else {"every": 4}
     recipe = make_recipe(folder, max_updates=12, eval_every=6, diagnostics=diagnostics)
+    recipe.model["branch_warmup"] = {"schedule": "linear", "updates": 8}  # which counts in a buffer
     (folder / "recipe.yaml").write_text(yaml.safe_dump(recipe.as_dict()))
     config_file = str(REPOSITORY / "examples/launch" / config)
     launcher = ["accelerate.commands.launch", "--config_file", config_file, "--num_processes", "2"]

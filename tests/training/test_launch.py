@@ -9,11 +9,13 @@ from datetime import timedelta
 import pytest
 import torch
 
+from residual_hf.base import processes
 from residual_hf.base.errors import InputError
 from residual_hf.training import launch
-from residual_hf.training.launch import check_launch, set_matmul_precision
+from residual_hf.training.launch import check_launch, set_matmul_precision, use_one_gpu
 from residual_hf.training.training_settings import TrainingSettings
 
+EFFICIENT = "FSDP_CPU_RAM_EFFICIENT_LOADING"
 MISSING = importlib.util.find_spec("deepspeed") is None
 
 
@@ -61,5 +63,30 @@ def test_tf32_is_a_matter_of_matrix_products():
 
 
 def test_processes_wait_for_the_features_of_long_corpora(monkeypatch):
-    monkeypatch.setattr(launch, "PartialState", lambda **options: options)
-    assert launch.this_process()["timeout"] >= timedelta(hours=2)
+    monkeypatch.setattr(processes, "PartialState", lambda **options: options)
+    assert processes.this_process()["timeout"] >= timedelta(hours=2)
+
+
+def test_one_process_trains_on_one_gpu(tmp_path, caplog):
+    arguments = TrainingSettings(max_updates=1).to_arguments(str(tmp_path))
+    arguments._n_gpu = 2 * (arguments.device is not None)
+    use_one_gpu(arguments)
+    assert arguments.n_gpu == 1 and "torchrun --nproc-per-node 2" in caplog.text
+
+
+@pytest.mark.parametrize(("code", "backend"), [(1, "nccl"), (0, "nccl"), (1, "gloo")])
+def test_an_error_does_not_wait_for_other_processes(code, backend, monkeypatch):
+    done = []
+    monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.distributed, "get_backend", lambda: backend)
+    monkeypatch.setattr(torch.distributed, "destroy_process_group", lambda: done.append("destroyed"))
+    monkeypatch.setattr(launch.os, "_exit", lambda code: done.append(code))
+    launch.shutdown_process_group(code)
+    assert done[0] == (1 if (code, backend) == (1, "nccl") else "destroyed")
+
+
+def test_every_process_has_the_weights_that_fsdp_shards(monkeypatch):
+    for name, value in {"ACCELERATE_USE_FSDP": "true", "FSDP_VERSION": "2", EFFICIENT: "true"}.items():
+        monkeypatch.setenv(name, value)
+    check_launch(TrainingSettings(max_updates=1))
+    assert launch.os.environ[EFFICIENT] == "False"
