@@ -14,8 +14,8 @@ pytest.importorskip("sentencex", reason="needs the extra 'serve'")
 from residual_hf.generation import markup
 from residual_hf.generation.generation_settings import DecodingSettings
 from residual_hf.generation.html_text import BOUNDARIES, DEEPEST, VOID, HTMLText, visible_text
-from residual_hf.generation.markup import Document, Inline, translate_blocks
-from residual_hf.generation.translator import Translator
+from residual_hf.generation.markup import Document, Inline, paragraph_hypotheses, translate_blocks
+from residual_hf.generation.translator import Hypothesis, Translator
 from residual_hf.model.alignment import AlignedTokens, Alignment, word_spans
 
 LAYOUT = "# Title\n\n  - Hello Dr. Smith.  How are you? \r\n  - Fine!\n\n----\n\t3.14 \n"
@@ -321,6 +321,32 @@ def test_blocks_of_any_format_are_translated_as_units(monkeypatch):
     text = "".join(piece if isinstance(piece, str) else "".join(piece.pieces) for piece in found[0])
     assert text == first and [piece.content for piece in found[0] if isinstance(piece, Inline)] == [run]
     assert found[1:] == [[second], [], ["12 ", Inline("img")]]
+
+
+class Writer:
+    """What `paragraph_hypotheses` needs of a translator, which writes an address wrong."""
+
+    written = {"Mail an a@b.de jetzt.": ("Now mail c@d.org", "0-1 2-2 3-0"), "Danke.": ("Thanks.", "0-0")}
+
+    def hypotheses(self, sentences, *, alignments, **options):
+        pairs = [(sentence, *self.written[sentence]) for sentence in sentences]
+        return [
+            [Hypothesis(text, 0.0, aligned(old, text, links) if alignments else None)] for old, text, links in pairs
+        ]
+
+
+@pytest.mark.parametrize("alignments", [False, True])
+def test_an_address_in_a_line_takes_the_place_of_its_translation(monkeypatch, alignments):
+    monkeypatch.setattr(
+        markup, "document_for", lambda translator, blocks, *languages: Document(blocks, "de", lambda sentence: True)
+    )
+    ((found,),) = paragraph_hypotheses(Writer(), ["Mail an a@b.de jetzt. Danke."], alignments=alignments)
+    assert found.text == "Now mail a@b.de Thanks."
+    if alignments:
+        assert found.alignment.target == found.text and len(found.alignment.word_scores) == 4
+        assert str(found.alignment) == "0-1 2-2 3-0 4-3"
+    else:
+        assert found.alignment is None
 
 
 @pytest.mark.parametrize("language", ["de", "de_DE", "deu_Latn", "de-AT"])

@@ -11,7 +11,9 @@ import torch
 from support.tiny_translator import SENTENCES
 
 from residual_hf.base.errors import InputError
+from residual_hf.data.data_settings import TokenizerSettings
 from residual_hf.data.glossary import Glossary
+from residual_hf.data.tokenizer_training import train_tokenizer
 from residual_hf.generation import translator as translator_module
 from residual_hf.generation.decode import Candidate
 from residual_hf.generation.generation_settings import DecodingSettings
@@ -138,6 +140,25 @@ def test_a_term_behind_a_sentence_is_put_in_the_place_of_its_words(
     monkeypatch.setattr(translator_module, "align", lambda *args: [alignment])
     terms = Glossary([("Katzen", "dog"), ("zwei", "a")])
     assert Translator(model, tokenizer, glossary=terms).translate(source) == expected
+
+
+def test_a_search_that_finds_no_term_leaves_the_translation_as_it_was(tokenizer, model, monkeypatch):
+    rows = tokenizer(text_target=["a cat in park", "park park"], add_special_tokens=False)["input_ids"]
+    found = iter([[[Candidate(row)]] for row in rows])
+    monkeypatch.setattr(translator_module, "search", lambda *args, **options: next(found))
+    translator = Translator(model, tokenizer, glossary=Glossary([("Katzen", "dog")]))
+    assert translator.translate("zwei Katzen schlafen") == "a cat in park"
+
+
+@pytest.mark.parametrize("kind", ["bpe", "byte_bpe", "unigram"])
+def test_a_term_is_spelled_as_within_a_text(model, kind):
+    text = ["a small dog", "the dog sees a small house 。狗 小狗"] * 9
+    tokenizer = train_tokenizer(text, TokenizerSettings(kind=kind, vocab_size=340))
+    spellings = Translator(model, tokenizer)._spellings(["dog", "狗"])
+    for text, term in (("the dog sees", "dog"), ("dog", "dog"), ("a small 。狗", "狗")):
+        ids = tokenizer(text, add_special_tokens=False)["input_ids"]
+        used = [row for row in spellings if contains(ids, [row])]
+        assert term in {tokenizer.decode(row).strip() for row in used}, text
 
 
 def test_a_model_that_reads_terms_gets_them_in_its_source(tokenizer, model, monkeypatch):

@@ -16,7 +16,7 @@ from residual_hf.generation.decode import search
 from residual_hf.generation.generation_settings import DecodingSettings, StreamSettings
 from residual_hf.generation.translator import Translator
 from residual_hf.model.options import from_mapping
-from residual_hf.runs.distillation import distill
+from residual_hf.runs.distillation import closest_to, distill
 from residual_hf.runs.recipe import Recipe, load_recipe
 
 
@@ -151,6 +151,11 @@ def test_several_translations_are_pairs_of_their_own_or_the_closest_is_chosen(tm
     assert len(every) > len(chosen) == len(set(chosen)) and set(every) == set(chosen)
     pairs = set(zip(every, lines(tmp_path / "all" / "train1.target"), strict=True))
     assert set(zip(chosen, lines(tmp_path / "one" / "train1.target"), strict=True)) <= pairs
+
+
+def test_the_closest_chinese_translation_is_the_one_with_its_characters():
+    candidates = ["一只猫在睡觉。", "两只狗在公园里跑步。", "两只狗在公园里走路。"]
+    assert closest_to("两只狗在公园里散步。", [candidates[0], candidates[2]], "zh") == candidates[2]
 
 
 def test_targets_may_be_sampled(tmp_path, recipe, teacher):
