@@ -33,7 +33,8 @@ INTRO = """\
 The tables, figures, theorems, equations and claims of the papers behind this package: the command that repeats each,
 what it needs, what was measured here, and whether that agrees. **partly**: a part of the claim was seen, or the whole
 with a qualification. **open**: not measured, or a claim about complete trainings of which only short ones of small
-models were run, from which nothing follows. Recipes and `--full` need the corpora and GPUs of the papers.
+models were run, from which nothing follows. Recipes need the corpora and GPUs of the papers; `--full` has their width
+and number of updates, on the generated corpus.
 Diagrams of architectures have no line of their own. Not covered, because their figures were not at hand: Tables 4 and
 9 of B2T, and the single years in Tables 6 and 7 of ResiDual.
 `python docs/papers.py` writes this page from the files in `docs/papers/`.

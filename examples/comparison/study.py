@@ -141,13 +141,17 @@ def value(run: FinishedRun, figure: str) -> float | None:
     return found["value"] if isinstance(found, dict) else found
 
 
-def differ(run: FinishedRun | None, other: FinishedRun | None) -> bool:
-    """Whether two runs have different BLEU. Of several test sets, the table has the mean, which is not tested."""
+def sign(run: FinishedRun | None, other: FinishedRun | None) -> int:
+    """1 where a run has more BLEU than another one, -1 where it has less, 0 where that may be chance.
+
+    Of several test sets, the table has the mean, which is not tested.
+    """
     if run is None or other is None or "corpora" in run.metrics[run.split]:
-        return False
+        return 0
     texts, references = zip(*(one.scored_text(one.split) for one in (run, other)), strict=True)
     tokenizer = tokenizer_of(run.metrics[run.split]["bleu"]["signature"])
-    return paired_bootstrap(*texts, references[0], metrics=("bleu",), tokenize=tokenizer)["bleu"].p_value < 0.05
+    chance = paired_bootstrap(*texts, references[0], metrics=("bleu",), tokenize=tokenizer)["bleu"].p_value >= 0.05
+    return 0 if chance else 1 if value(run, "bleu") > value(other, "bleu") else -1
 
 
 def cell(runs: Sequence[FinishedRun | None], baseline: Sequence[FinishedRun | None], figure: str) -> str:
@@ -156,7 +160,8 @@ def cell(runs: Sequence[FinishedRun | None], baseline: Sequence[FinishedRun | No
     if not values:
         return "diverged"
     spread = f" ({min(values):.2f}-{max(values):.2f})" if len(values) > 1 else ""
-    star = "*" if figure == "bleu" and baseline and all(map(differ, runs, baseline)) else ""
+    differs = figure == "bleu" and baseline and {*map(sign, runs, baseline)} in ({1}, {-1})
+    star = "*" if differs else ""
     return f"{sum(values) / len(values):.2f}{star}{spread}{diverged}"
 
 

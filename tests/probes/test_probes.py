@@ -3,6 +3,7 @@
 
 import math
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -42,6 +43,16 @@ def random_batch(sentences=16, length=20, seed=0):
 @pytest.mark.parametrize("sigma", KAPPA)
 def test_condition_number_of_adam(sigma):
     assert adam.condition_numbers(sigma, (1, 2, 5, 10, 20, 30, 40)) == pytest.approx(KAPPA[sigma], rel=5e-3)
+
+
+def test_printed_equations_of_the_condition_number_differ():
+    """Equation (3) lacks a square, and equation (6) has a plus for the minus."""
+    g = np.abs(np.random.default_rng(0).normal(0.0, 1e-7, 1024))
+    direct, through = 1e-4 / (g + 1e-6), 1e-4 * g / (g + 1e-6) ** 2
+    assert np.linalg.norm(direct - through) == pytest.approx(adam.condition_numbers(1e-7, [1])[0], rel=1e-9)
+    assert np.linalg.norm(direct - through) == pytest.approx(2795, rel=5e-3)
+    assert np.linalg.norm(direct + through) == pytest.approx(3177, rel=5e-3)
+    assert 1e-4 * math.sqrt(1024 / 1e-6) == pytest.approx(3.2)
 
 
 def test_gradient_norms_are_those_of_autograd():

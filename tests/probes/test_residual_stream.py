@@ -42,6 +42,8 @@ def test_positions_survive_where_they_were_added(kind):
     ]
     encoder = [row.r_squared for row in rows if row.stack == "encoder"]
     assert min(encoder) > 0.95 if kind == "sinusoidal" else max(encoder) < 0.1
+    best = max(row.r_squared for row in rows if row.stack == "decoder")
+    assert best > 0.95 if kind == "sinusoidal" else 0.5 < best < 0.65, best
 
 
 def test_dependency_is_the_variance_of_the_branch_in_that_of_the_sum():
