@@ -84,7 +84,7 @@ def test_depth_study_goes_on_where_it_stopped(tmp_path):
     )
 
 
-def test_verdicts_of_the_check_are_held_against_the_depth_study(tmp_path):
+def test_verdicts_of_the_check_are_held_against_the_depth_study(tmp_path, small_generated_corpus):
     setting = {"width": 16, "updates": 3, "lr": 1e-3, "clip_norm": 0.0, "max_tokens": 512}
     trained = {"mode": "post_ln", "depth": 1, "warmup": 0, "seed": 1, "unigram_entropy": 5.0, "setting": setting}
     runs, verdicts = tmp_path / "runs.jsonl", tmp_path / "verdicts.jsonl"

@@ -67,11 +67,6 @@ def test_help_of_the_console_script_needs_neither_torch_nor_transformers():
     assert all(f"usage: residual-hf {verb} " in done.stdout for members in GROUPS.values() for verb in members)
 
 
-def test_threads_of_a_command_block_where_they_wait():
-    done = run_python("-c", "import residual_hf_cli, torch", OMP_DISPLAY_ENV="TRUE", RESIDUAL_HF_NATIVE="0")
-    assert "OMP_WAIT_POLICY = 'PASSIVE'" in done.stderr
-
-
 def test_launchers_start_the_console_script_as_a_module():
     assert run_python("-m", "residual_hf_cli", "--version").stdout == f"residual-hf {residual_hf.__version__}\n"
 

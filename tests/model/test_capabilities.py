@@ -11,7 +11,7 @@ import accelerate
 import peft
 import pytest
 import torch
-from support.models import LABELS, SOURCE, TARGET, every_mode, every_shape, logits_of, make, randomise
+from support.models import LABELS, SHAPES, SOURCE, TARGET, every_mode, every_shape, logits_of, make, randomise
 from support.single_stacks import causal
 from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.utils import TransformersKwargs
@@ -36,7 +36,7 @@ def gradients(model):
     return {name: None if p.grad is None else p.grad.clone() for name, p in model.named_parameters()}
 
 
-@every_mode
+@every_shape
 def test_gradient_checkpointing_changes_no_gradient(mode):
     model = randomise(make(mode, None, dropout=0.1)).double().train()
     plain, runs = gradients(model), []
@@ -57,7 +57,8 @@ def test_gradient_checkpointing_changes_no_gradient(mode):
 def test_half_precision_stays_near_full_precision(mode):
     model = make(mode, None)
     full = logits_of(model)
-    for dtype, limit in ((torch.bfloat16, 0.05), (torch.float16, 0.01)):
+    limits = {torch.bfloat16: 0.05} | ({torch.float16: 0.01} if mode in SHAPES else {})  # fp16 is slow on CPUs
+    for dtype, limit in limits.items():
         half = logits_of(copy.deepcopy(model).to(dtype))
         assert half.dtype == dtype
         assert (half.float() - full).norm() / full.norm() < limit, dtype
@@ -97,7 +98,7 @@ class Branch(torch.nn.Module):
         return ((x if encoder_hidden_states is None else x + encoder_hidden_states).tanh(),)
 
 
-@every_mode
+@every_shape
 def test_layers_of_a_mode_are_one_graph(mode):
     """The layers and the boundary of the stream: the rest of a model is the same for all modes.
 

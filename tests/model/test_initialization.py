@@ -70,9 +70,9 @@ def test_the_same_seed_gives_the_same_weights(mode):
     assert all(torch.equal(a, b) for a, b in zip(first.parameters(), second.parameters(), strict=True))
 
 
-@every_mode
+@pytest.mark.parametrize("mode", ["post_ln", "admin", "b2t", "b2t_no_ln", "deep_norm", "sub_ln", "t_fixup", "fixup"])
 def test_initial_weights_do_not_grow_from_one_call_to_the_next(mode):
-    """A law is set, not multiplied onto what is there."""
+    """A law is set, not multiplied onto what is there. One mode for each style and kind of gain."""
     model = make(mode, None, encoder_layers=1, decoder_layers=2, **WIDE)
     before = {name: parameter.detach().std(correction=0) for name, parameter in model.named_parameters()}
     for parameter in model.parameters():
@@ -82,7 +82,7 @@ def test_initial_weights_do_not_grow_from_one_call_to_the_next(mode):
     model.init_weights()
     for name, parameter in model.named_parameters():
         torch.testing.assert_close(
-            parameter.detach().std(correction=0), before[name], rtol=0.5, atol=1e-6, msg=lambda t, name=name: name + t
+            parameter.detach().std(correction=0), before[name], rtol=0.25, atol=1e-6, msg=lambda t, name=name: name + t
         )
 
 

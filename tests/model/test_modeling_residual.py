@@ -160,7 +160,7 @@ def test_attention_modules_carry_what_the_implementations_read(models):
     assert [layer.encoder_attn.layer_idx for layer in model.decoder.layers] == [0, 1, 2]
 
 
-@every_mode
+@every_shape
 def test_recorded_states_have_the_depth_of_their_stack(mode, models):
     model = models(mode, "eager")
     with torch.no_grad():
@@ -247,7 +247,7 @@ def test_decoder_alone_needs_the_encoder(models):
         models("resi_dual").get_decoder()(TARGET)
 
 
-@every_mode
+@every_shape
 def test_saved_model_is_the_same_bit_by_bit(mode, models, tmp_path):
     model = models(mode)
     model.save_pretrained(tmp_path)

@@ -50,10 +50,14 @@ OFFICIAL_MODELS = [
 load = cache(Fixture)
 
 
-@cache
+built = cache(lambda fixture: fixture.model("sdpa"))
+
+
 def model_of(fixture, attention="sdpa"):
     """The model of a fixture; tests only read it."""
-    return fixture.model(attention)
+    model = built(fixture)
+    model.set_attn_implementation(attention)
+    return model
 
 
 @pytest.fixture(params=OFFICIAL_MODELS)
