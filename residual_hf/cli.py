@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from ._version import __version__
-from .base.errors import BAD_INPUT, BROKEN_PIPE, FAILED, INTERRUPTED, InputError, is_panic
+from .base.errors import BAD_INPUT, BROKEN_PIPE, DIVERGED, FAILED, INTERRUPTED, InputError, is_panic
 from .base.files import NO_SPACE, expanded
 from .base.interrupts import signals_interrupt
 from .commands import analysis, load_package, sharing, training, using
@@ -36,7 +36,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if "RANK" in os.environ:
         from .training.launch import shutdown_process_group
 
-        shutdown_process_group(code)
+        shutdown_process_group(0 if code in (DIVERGED, INTERRUPTED) else code)  # in which all processes end
     return code
 
 

@@ -6,9 +6,9 @@
 Every run is `residual-hf train` with `--set`, in its own folder. Run the command again to continue: finished runs are
 not repeated, unfinished ones are resumed. Scores are those of the test set, or of the validation set if the recipe has
 no test set. A cell shows the mean and the range over the seeds, and a star if the score differs from that of the first
-mode with p < 0.05 in every seed (paired bootstrap over the sentences, Koehn 2004). With several learning rates,
-another table shows each mode at the rate with its lowest validation NLL. `curves.svg`, `.png` and `.csv`
-in the output folder show the validation NLL over updates and over learning rates.
+mode with p < 0.05 and in the same direction in every seed (paired bootstrap over the sentences, Koehn 2004). With
+several learning rates, another table shows each mode at the rate with its lowest validation NLL. `curves.svg`, `.png`
+and `.csv` in the output folder show the validation NLL over updates and over learning rates.
 """
 
 from __future__ import annotations

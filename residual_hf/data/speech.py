@@ -109,19 +109,19 @@ def features_file(found: Sequence[Recording], bins: int, folder: Path, name: str
     return folder / f"{name}-{digest}.f32"
 
 
-def compute_features(found: Sequence[Recording], bins: int, path: Path) -> None:
+def compute_features(found: Sequence[Recording], lengths: np.ndarray, bins: int, path: Path) -> None:
     """Write features, (frames, bins) per recording, to `path`, and their lengths to a `.npy` file next to it."""
     logger.info("computing features: %d recordings, %s", len(found), path.name)
-    lengths = []
     with atomic_file(path) as temporary, open(temporary, "wb") as file:
-        for each in tqdm(found, "features", **BAR):
+        for each, length in zip(tqdm(found, "features", **BAR), lengths, strict=True):
             frames = features(each.samples(), extractor(bins))
+            if len(frames) != length:
+                raise each.error("has changed since it was checked")
             if not np.isfinite(frames).all():
                 raise each.error("has the same features in every frame")
             frames.tofile(file)
-            lengths.append(len(frames))
     with atomic_file(path.with_suffix(".npy")) as temporary, open(temporary, "wb") as file:
-        np.save(file, np.array(lengths, np.int64))
+        np.save(file, lengths)
 
 
 def prepare_speech(
@@ -136,7 +136,8 @@ def prepare_speech(
 ) -> PreparedData:
     """As `prepare`, for recordings and their transcripts. `config`: of the model, with its limits and `num_mel_bins`.
 
-    Raises `InputError` naming the recordings that cannot be used, before any features are computed.
+    Raises `InputError` naming the recordings that cannot be used; only those whose frames are all alike are found
+    while features are computed.
     """
     positions, bins = config.max_position_embeddings, config.num_mel_bins
     most = min(data.max_length or config.max_source_positions, config.max_source_positions)
@@ -156,9 +157,13 @@ def prepare_speech(
         every = [each for name in missing for each in found[name]]
         counted = iter(for_all(Recording.frames, tqdm(every, "recordings", **BAR)))
         encoded: dict[str, EncodedCorpus] = {}
+        frames: dict[str, np.ndarray] = {}
         for name, path in files.items():
             is_new, table = name in missing, path.with_suffix(".npy")
-            lengths = np.array([*islice(counted, len(found[name]))]) if is_new else np.load(table)
+            lengths = np.fromiter(islice(counted, len(found[name])), np.int64) if is_new else np.load(table)
+            if (lengths < 2).any():
+                raise InputError(f"data.{name}: {path} has recordings of one frame: delete it")
+            frames[name] = lengths
             text = concatenate(texts[name], name)
             ids = encode_corpus(text, tokenizer, name=name, cache_dir=folder / "cache", sides=("target",)).arrays
             policy = data.spec_augment if name == "train" else None
@@ -176,7 +181,7 @@ def prepare_speech(
                 logger.log(level, "dropped %d of %d training recordings, longer than %d frames or %d tokens", *counts)
             encoded[name] = corpus.select(np.flatnonzero(~long))
         for name in missing:
-            compute_features(found[name], bins, files[name])
+            compute_features(found[name], frames[name], bins, files[name])
     warn_about_unknown_tokens(encoded, tokenizer)
     longest = np.maximum(encoded["train"].source_lengths, encoded["train"].target_lengths)
     return PreparedData(tokenizer, encoded, held_out, longest)

@@ -14,7 +14,9 @@ from residual_hf.base.errors import InputError
 from residual_hf.base.xml_reader import etree, local_name
 from residual_hf.generation.markup import Block, Inline
 
-from .literal_text import DEEPEST, spelled
+from .literal_text import spelled
+
+MOST_SPANS = 8  # within each other in an element; elements may be within each other too
 
 
 class Dialect(NamedTuple):
@@ -25,7 +27,7 @@ class Dialect(NamedTuple):
         spaces: which stand for a space, or for more after a space.
         breaks: which end a line.
         shown: attributes with the text that others stand for, which is read with the sentence.
-        spans: which begin a part of the text, and which end it.
+        spans: which begin a part of the text, and which end it; what these stand for is not read.
     """
 
     paired: Collection[str]
@@ -103,7 +105,7 @@ def _with_spans(block: Block, spans: Mapping[str, str]) -> Block:
         if isinstance(piece, Inline):
             name = local_name(piece.content)
             key = spans.get(name, name), _identifier(piece.content)
-            if name in spans and len(opened) < DEEPEST:
+            if name in spans and len(opened) < MOST_SPANS:
                 opened.append((key, len(found), piece.content))
             elif any(key == begun for begun, *_ in opened):
                 while opened[-1][0] != key:

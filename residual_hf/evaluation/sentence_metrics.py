@@ -12,11 +12,11 @@ import subprocess
 import tempfile
 import unicodedata
 from dataclasses import dataclass
-from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 from typing import ClassVar, Protocol
 
+import regex
 import torch
 
 from residual_hf.base.errors import InputError, requires
@@ -29,6 +29,8 @@ logger = logging.getLogger(__name__)
 
 ERROR_RATES = ("wer", "cer")
 ROUGE = ("rouge1", "rouge2", "rougeL")
+SPOKEN = regex.compile(r"([\p{L}\p{N}]\p{M}*|')|.", regex.DOTALL)
+"""Letters and digits with their marks, such as vowels of Hindi, and apostrophes; else other characters."""
 HYPHEN = re.compile(r"(\S)-(\S)")
 PROGRAM = "comet-score"
 
@@ -87,13 +89,7 @@ class ErrorRate:
 def normalized(text: str) -> str:
     """Lower case, without punctuation but apostrophes, with single spaces."""
     text = unicodedata.normalize("NFC", text.lower())
-    return " ".join("".join(character if is_spoken(character) else " " for character in text).split())
-
-
-@cache
-def is_spoken(character: str) -> bool:
-    """Whether a character is a letter, a mark on one, such as a vowel of Hindi, a digit or an apostrophe."""
-    return character == "'" or unicodedata.category(character)[0] in "LMN"
+    return " ".join(SPOKEN.sub(lambda found: found[1] or " ", text).split())
 
 
 @dataclass(frozen=True)

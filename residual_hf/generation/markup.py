@@ -104,12 +104,12 @@ def paragraph_hypotheses(
     results: list[list[Hypothesis]] = [[] for _ in lines]
     for rank in ranks:
         given = [best.text for best in rank], [best.alignment for best in rank]
-        texts = document.join(*given)
-        aligned = document.aligned_texts(*given) if alignments else [None] * len(texts)
-        for result, text, alignment, parts in zip(results, texts, aligned, document.by_block(rank), strict=True):
+        aligned: list[Any] = document.aligned_texts(*given) if alignments else []
+        texts = [found.target for found in aligned] or map(plain_text, document.join(*given))
+        for result, text, parts in zip(results, texts, document.by_block(rank), strict=True):
             known = [best.score for best in parts if best.score is not None]
             score = sum(known) / len(known) if known else None if parts else 0.0
-            result.append(Hypothesis(plain_text(text), score, alignment))
+            result.append(Hypothesis(text, score, aligned.pop(0) if aligned else None))
     return results
 
 

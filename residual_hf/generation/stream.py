@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from accelerate import PartialState
 from accelerate.utils import broadcast_object_list
 from tqdm import tqdm
 
@@ -198,7 +197,7 @@ def written(line: str, hypothesis: Hypothesis, settings: StreamSettings, glossar
 def shared_windows(lines: Iterator[str], size: int) -> Iterator[list[str]]:
     """Lists of `size` lines that the first process reads, in all processes."""
     while True:
-        window = [list(islice(lines, size)) if PartialState().is_main_process else []]
+        window = [list(islice(lines, size)) if this_process().is_main_process else []]
         broadcast_object_list(window)
         if not window[0]:
             return

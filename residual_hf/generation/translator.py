@@ -14,6 +14,7 @@ from tqdm import tqdm
 from residual_hf.base.errors import InputError
 from residual_hf.checkpoint import SHORTLIST, load_checkpoint
 from residual_hf.data.glossary import Glossary, form_of, letters_after, occurs
+from residual_hf.data.scripts import UNSPACED
 from residual_hf.data.shortlist import Shortlist, load_shortlist
 from residual_hf.data.text_files import in_batches
 from residual_hf.model.alignment import AlignedTokens, Alignment, align, of_originals
@@ -273,8 +274,9 @@ class Translator:
             given = {"phrases": [phrases[row] for row in rows], "letters_added": self._letters_added, **arguments}
             again = search(self.model, [sources[row] for row in rows], settings, **given)
             for row, best in zip(rows, again, strict=True):
-                forced = self._in_place(sources[row], sentences[row], found[row][0], best[0])
-                found[row] = [forced, *best[1:]]
+                lacks, lacked = (self._missing(sentences[row], each[0]) for each in (best, found[row]))
+                if lacks == 0 or lacks < lacked:  # else the search has found none of them
+                    found[row] = [self._in_place(sources[row], sentences[row], found[row][0], best[0]), *best[1:]]
         return found
 
     def _in_place(self, ids: Sequence[int], sentence: str, free: Candidate, forced: Candidate) -> Candidate:
@@ -283,8 +285,6 @@ class Translator:
         A model that never saw a term writes its sentence to the end before it.
         """
         before, after = to_text(self.tokenizer, [free.ids, forced.ids])
-        if self._missing(sentence, after) >= self._missing(sentence, before):
-            return free
         read = self.inputs.edited(sentence).text
         root = Node(None, 0, len(read))
         for term in self.glossary.find(read) if self.glossary and self.constrained else ():
@@ -299,12 +299,18 @@ class Translator:
         written = "".join(piece.term if isinstance(piece, TermPlace) else piece for piece in pieces)
         if before[:1].isupper() and written.partition(" ")[0].islower():
             written = written[0].upper() + written[1:]
-        tag = [each for each in free.ids[:1] if TAG_PATTERN.fullmatch(self.tokenizer.convert_ids_to_tokens(each))]
+        tag = [each for each in free.ids[:1] if self._is_code(each)]
         (new,) = self.tokenizer(text_target=[written], add_special_tokens=False)["input_ids"]
         return forced._replace(ids=[*tag, *new])
 
-    def _missing(self, sentence: str, written: str) -> int:
-        """The number of placeholders and terms of a sentence that its translation, as the model writes it, has not."""
+    def _is_code(self, number: int) -> bool:
+        """Whether a token is the tag or the code of a language."""
+        token = self.tokenizer.convert_ids_to_tokens(number)
+        return number in self.tokenizer.all_special_ids or TAG_PATTERN.fullmatch(str(token)) is not None
+
+    def _missing(self, sentence: str, candidate: Candidate) -> int:
+        """The number of placeholders and terms of a sentence that a candidate has not."""
+        (written,) = to_text(self.tokenizer, [candidate.ids])
         terms = self.glossary.without_translation(sentence, written) if self.glossary and self.constrained else ()
         return len(terms) + sum(token not in written for token in self._placeholders(sentence))
 
@@ -345,12 +351,13 @@ class Translator:
         return phrases
 
     def _spellings(self, forms: Sequence[str]) -> list[list[int]]:
-        """The tokens of words at the beginning of a text, after another word and after a sentence without a space."""
+        """The tokens of words at the beginning of a text and within one, in some scripts without a space before."""
         options = {"add_special_tokens": False, "verbose": False}
         found = self.tokenizer(text_target=list(forms), **options)["input_ids"]
-        for before in ("a ", "。"):
+        unspaced = [form for form in forms if UNSPACED.match(form)]
+        for before, own in (("a ", forms), ("。", unspaced)):
             (start,) = self.tokenizer(text_target=[before.strip()], **options)["input_ids"]
-            rows = self.tokenizer(text_target=[before + form for form in forms], **options)["input_ids"]
+            rows = self.tokenizer(text_target=[before + form for form in own], **options)["input_ids"] if own else []
             found += [row[len(start) :] for row in rows if row[: len(start)] == start]
         return [list(row) for row in dict.fromkeys(map(tuple, found))]
 

@@ -175,9 +175,11 @@ def of_originals(found: Alignment, source: EditedText, target: EditedText) -> Al
 
 def rewritten(found: Alignment, target: str) -> Alignment:
     """The alignment of a translation that was edited afterwards."""
+    if found.target == target:
+        return found
     opcodes = SequenceMatcher(None, found.target, target, autojunk=False).get_opcodes()
     edits = [Edit(start, end, target[first:last]) for kind, start, end, first, last in opcodes if kind != "equal"]
-    return of_originals(found, EditedText(found.source), EditedText(found.target, edits)) if edits else found
+    return of_originals(found, EditedText(found.source), EditedText(found.target, edits))
 
 
 @torch.no_grad()

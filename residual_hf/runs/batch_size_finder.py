@@ -54,7 +54,7 @@ def tokens_that_fit(
         model: on its device, in the precision of training.
         lengths: tokens of the longer side of each training pair.
         autocast: makes the context of mixed precision.
-        copies: what else a GPU holds, as often as it does the parameters.
+        copies: further tensors that a GPU holds, each as large as all trained weights.
 
     Raises:
         InputError: the longest sentence does not fit.
@@ -74,9 +74,9 @@ def tokens_that_fit(
         kept = max(bytes_kept_for_backward(partial(step, probe, width)) for width in widths) / probe
         found = int(0.5 * psutil.virtual_memory().available / (2 * kept))
     else:
-        parameters = sum(p.numel() * p.element_size() for p in model.parameters())
+        trained = sum(p.numel() * p.element_size() for p in model.parameters() if p.requires_grad)
         total = torch.cuda.get_device_properties(device).total_memory
-        held = torch.empty(int((2 + copies) * parameters + RESERVE * total), dtype=torch.uint8, device=device)
+        held = torch.empty(int((2 + copies) * trained + RESERVE * total), dtype=torch.uint8, device=device)
         found = largest(lambda tokens: all(fits(partial(step, tokens, w)) for w in widths), widths[-1], ceiling)
         del held
         torch.cuda.empty_cache()

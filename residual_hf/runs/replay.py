@@ -32,7 +32,7 @@ from residual_hf.records.run_record import RunRecord
 from residual_hf.training.callbacks import show_progress
 from residual_hf.training.checkpoints import complete_checkpoints
 from residual_hf.training.diagnostics import FILE, DiagnosticsCallback, spikes
-from residual_hf.training.launch import keep_freed_memory
+from residual_hf.training.launch import check_launch, keep_freed_memory
 from residual_hf.training.spikes import spike_scores
 from residual_hf.training.trainer import ResidualTrainer
 
@@ -149,6 +149,7 @@ def replay(run: Path, at: int | None = None) -> Replay:
     if not (run / RECORD).is_file():
         raise InputError(f"{run} has no {RECORD}, must be the folder of a run")
     record, recipe = RunRecord.read(run), load_recipe(run / "recipe.yaml")
+    check_launch(replace(recipe.training, report_to=()))
     if at is None:
         found = spikes(run)
         if not found:

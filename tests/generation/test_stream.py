@@ -327,8 +327,7 @@ def test_every_process_continues_the_samples_of_an_interrupted_run(monkeypatch):
     monkeypatch.setattr(
         stream, "broadcast_object_list", lambda values: values.__setitem__(slice(None), next(messages))
     )
-    for name in ("PartialState", "this_process"):
-        monkeypatch.setattr(stream, name, lambda: SimpleNamespace(is_main_process=False, process_index=1))
+    monkeypatch.setattr(stream, "this_process", lambda: SimpleNamespace(is_main_process=False, process_index=1))
     monkeypatch.setattr(stream.torch, "manual_seed", seeds.append)
     translator = SimpleNamespace(
         inputs=SimpleNamespace(positions=8), hypotheses=lambda *args, **options: None, glossary=None

@@ -144,10 +144,12 @@ def test_a_term_behind_a_sentence_is_put_in_the_place_of_its_words(
 
 def test_a_search_that_finds_no_term_leaves_the_translation_as_it_was(tokenizer, model, monkeypatch):
     rows = tokenizer(text_target=["a cat in park", "park park"], add_special_tokens=False)["input_ids"]
-    found = iter([[[Candidate(row)]] for row in rows])
+    first, second = ([Candidate(row, 0.0), Candidate(row[::-1], 0.0)] for row in rows)
+    found = iter([[first], [second]])
     monkeypatch.setattr(translator_module, "search", lambda *args, **options: next(found))
     translator = Translator(model, tokenizer, glossary=Glossary([("Katzen", "dog")]))
-    assert translator.translate("zwei Katzen schlafen") == "a cat in park"
+    assert translator.hypotheses(["zwei Katzen schlafen"], 2)[0][0].text == "a cat in park"
+    assert next(found, None) is None
 
 
 @pytest.mark.parametrize("kind", ["bpe", "byte_bpe", "unigram"])

@@ -69,7 +69,8 @@ def test_processes_wait_for_the_features_of_long_corpora(monkeypatch):
 
 def test_one_process_trains_on_one_gpu(tmp_path, caplog):
     arguments = TrainingSettings(max_updates=1).to_arguments(str(tmp_path))
-    arguments._n_gpu = 2 * (arguments.device is not None)
+    assert arguments.device is not None  # counts the GPUs
+    arguments._n_gpu = 2
     use_one_gpu(arguments)
     assert arguments.n_gpu == 1 and "torchrun --nproc-per-node 2" in caplog.text
 

@@ -39,7 +39,7 @@ def panels_of(names: Iterable[str], x: str, y: str, **options: bool) -> tuple[Pa
 def model_of_sizes(mode: str, seed: int, sizes: dict[str, Any], **fields: Any) -> Any:
     """A fresh model; `init_style` of the sizes is for modes that have no initialization of their own."""
     if get_ln_mode(mode).default_init_style == ResidualConnection.default_init_style:
-        fields.setdefault("init_style", sizes.get("init_style"))
+        fields["init_style"] = sizes.get("init_style")
     return new_model(mode, sizes["layers"], sizes["width"], ffn=sizes["ffn"], seed=seed, **fields)
 
 
