@@ -9,7 +9,7 @@ from typing import Any
 
 from residual_hf.base.choices import DECODING_DTYPES
 from residual_hf.base.errors import InputSettings
-from residual_hf.model.length_limits import has_length_rule, length_limit
+from residual_hf.model.length_limits import has_length_rule, length_limit, own_length
 from residual_hf.model.options import option
 
 from .long_text import LONG_TEXT
@@ -58,6 +58,8 @@ class DecodingSettings(InputSettings):
         generation = model.generation_config
         saved = {key: getattr(generation, key, None) for key in ("length_penalty", "max_length_a", "max_length_b")}
         saved |= {"num_beams": generation.num_beams or 1, "dtype": getattr(generation, "decoding_dtype", None)}
+        if (longest := own_length(generation)) is not None:
+            saved |= {"max_length_a": 0.0, "max_length_b": longest}
         if generation.early_stopping is not None or not has_length_rule(generation):  # else of this package
             saved["early_stopping"] = generation.early_stopping is True  # "never" is closest to False
         chosen = saved | {key: value for key, value in settings.items() if value is not None}

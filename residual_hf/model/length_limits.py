@@ -14,11 +14,18 @@ def length_limit(source_length: int, positions: int | None, a: float, b: float, 
     return max(1, limit if positions is None else min(limit, positions - prompt))
 
 
+def own_length(generation_config: Any) -> int | None:
+    """New tokens of a translation at most, by the `max_new_tokens` or `max_length` of a model; None without them."""
+    if generation_config.max_new_tokens is not None:
+        return int(generation_config.max_new_tokens)
+    longest = generation_config.max_length
+    return None if longest in (None, DEFAULT_MAX_LENGTH) else max(1, longest - 1)  # without the token it begins with
+
+
 def has_length_rule(generation_config: Any) -> bool:
     """Whether a model limits translations by `max_length_a` and `max_length_b`, and not by a length of its own.
 
     `Seq2SeqTrainer` enters the default `max_length` of Transformers into the generation config of models without one.
     """
     rule = (getattr(generation_config, name, None) for name in ("max_length_a", "max_length_b"))
-    unset = generation_config.max_length in (None, DEFAULT_MAX_LENGTH) and generation_config.max_new_tokens is None
-    return unset and None not in rule
+    return own_length(generation_config) is None and None not in rule

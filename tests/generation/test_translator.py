@@ -304,9 +304,12 @@ def test_other_families_translate_as_generate_does(family, tmp_path):
     tokenizer.save_pretrained(tmp_path)
     loaded = Translator.from_pretrained(tmp_path, num_beams=2, max_length_b=9, max_length_a=0)
     inputs = tokenizer(SENTENCES, return_tensors="pt", padding=True)
-    search = {"num_beams": 2, "early_stopping": True, "max_new_tokens": 9}
-    rows = model.generate(**inputs, **search)
+    rows = model.generate(**inputs, num_beams=2, max_new_tokens=9)
     assert loaded.translate(SENTENCES) == tokenizer.batch_decode(rows, skip_special_tokens=True)
+    model.generation_config.update(num_beams=3, max_length=8)
+    model.save_pretrained(tmp_path)
+    expected = tokenizer.batch_decode(model.generate(**inputs), skip_special_tokens=True)
+    assert Translator.from_pretrained(tmp_path).translate(SENTENCES) == expected
     assert [len(best) for best in loaded.hypotheses(SENTENCES, 2)] == [2] * len(SENTENCES)
     ((best,),) = loaded.hypotheses(SENTENCES[:1], alignments=True)
     assert {target for _, target in best.alignment.links} == set(range(len(best.text.split())))
