@@ -87,8 +87,8 @@ def at_each_rate(runs: Sequence[Run], mode: str, layers: int) -> list[list[Run]]
 
 
 def best(runs: Sequence[Run], mode: str, layers: int) -> Run:
-    """The run with seed 1 that has the lowest NLL."""
-    return min((at_rate[0] for at_rate in at_each_rate(runs, mode, layers)), key=lambda run: run.nll)
+    """The run with seed 1 that has the lowest NLL, at any rate."""
+    return min((run for run in runs if (run.mode, run.layers, run.seed) == (mode, layers, 1)), key=lambda run: run.nll)
 
 
 def modes(runs: Sequence[Run]) -> list[str]:
@@ -97,21 +97,17 @@ def modes(runs: Sequence[Run]) -> list[str]:
 
 
 def table(runs: Sequence[Run]) -> str:
-    """All modes with seed 1: the lowest validation NLL of each depth in bold, and the test NLL of that run, where all
-    have one."""
-    chosen = {(mode, layers): best(runs, mode, layers) for mode in modes(runs) for layers in LAYERS}
-    tested = {*LAYERS} - {run.layers for run in chosen.values() if run.nll < run.test_nll == math.inf}
-    columns = [(layers, of) for layers in LAYERS for of in (*RATES, *(["test"] if layers in tested else []))]
+    """All modes with seed 1: the lowest validation NLL of each depth in bold, and the test NLL of that run, with its
+    rate if it is another one."""
+    columns = [(layers, of) for layers in LAYERS for of in (*RATES, "test")]
     rows = [["`ln_mode`", *(f"{layers}+{layers}, {of}" for layers, of in columns)]]
     for mode in modes(runs):
         rows.append([f"`{mode}`"])
         for layers in LAYERS:
-            first = [at_rate[0] for at_rate in at_each_rate(runs, mode, layers)]
-            lowest = chosen[mode, layers]
-            cells = [shown(run.nll) for run in first]
-            if lowest.nll < math.inf:
-                cells[first.index(lowest)] = f"**{shown(lowest.nll)}**"
-            rows[-1] += cells + ([shown(lowest.test_nll, "")] if layers in tested else [])
+            lowest = best(runs, mode, layers)
+            for run, *_ in at_each_rate(runs, mode, layers):
+                rows[-1].append(f"**{shown(run.nll)}**" if run == lowest and run.nll < math.inf else shown(run.nll))
+            rows[-1].append(shown(lowest.test_nll, "") + ("" if lowest.lr in RATES else f" at {lowest.lr:g}"))
     return as_markdown(rows)
 
 
