@@ -156,14 +156,12 @@ def prepare_speech(
         missing = [name for name, path in files.items() if not (path.exists() and path.with_suffix(".npy").exists())]
         every = [each for name in missing for each in found[name]]
         counted = iter(for_all(Recording.frames, tqdm(every, "recordings", **BAR)))
+        new = {name: np.fromiter(islice(counted, len(found[name])), np.int64) for name in missing}
         encoded: dict[str, EncodedCorpus] = {}
-        frames: dict[str, np.ndarray] = {}
         for name, path in files.items():
-            is_new, table = name in missing, path.with_suffix(".npy")
-            lengths = np.fromiter(islice(counted, len(found[name])), np.int64) if is_new else np.load(table)
+            lengths = new[name] if name in new else np.load(path.with_suffix(".npy"))
             if (lengths < 2).any():
                 raise InputError(f"data.{name}: {path} has recordings of one frame: delete it")
-            frames[name] = lengths
             text = concatenate(texts[name], name)
             ids = encode_corpus(text, tokenizer, name=name, cache_dir=folder / "cache", sides=("target",)).arrays
             policy = data.spec_augment if name == "train" else None
@@ -180,8 +178,8 @@ def prepare_speech(
                 level = logging.WARNING if 2 * counts[0] > len(long) else logging.INFO
                 logger.log(level, "dropped %d of %d training recordings, longer than %d frames or %d tokens", *counts)
             encoded[name] = corpus.select(np.flatnonzero(~long))
-        for name in missing:
-            compute_features(found[name], frames[name], bins, files[name])
+        for name, lengths in new.items():
+            compute_features(found[name], lengths, bins, files[name])
     warn_about_unknown_tokens(encoded, tokenizer)
     longest = np.maximum(encoded["train"].source_lengths, encoded["train"].target_lengths)
     return PreparedData(tokenizer, encoded, held_out, longest)

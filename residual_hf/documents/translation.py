@@ -14,7 +14,7 @@ from tqdm import tqdm
 
 from residual_hf.base.errors import InputError
 from residual_hf.generation.generation_settings import StreamSettings
-from residual_hf.generation.markup import Block, Inline, translate_blocks
+from residual_hf.generation.markup import Block, Inline, plain_text, translate_blocks
 from residual_hf.generation.resumable_file import ResumableFile
 from residual_hf.generation.translator import Translator
 from residual_hf.model.translation_inputs import languages_of
@@ -100,7 +100,7 @@ class NumberedDocument:
 
     @property
     def text(self) -> str:
-        return "\n".join("".join(map(_text, block)) for block in self.blocks)
+        return "\n".join(map(plain_text, self.blocks))
 
     def write(self, path: Path, blocks: Iterable[list[Any]], source_lang: str | None, target_lang: str | None) -> None:
         """Write the document with translations of `blocks`, whose elements may be lists. Languages may be unknown."""
@@ -142,10 +142,10 @@ def numbered(block: Block, contents: list[Content], *, at_start: bool = True) ->
             is_word = isinstance(last, Inline) and contents[last.content].is_word
             found.append(piece[1:] if is_word else piece)
             continue
-        before, after = _text(previous)[-1:], _text(following)[:1]
-        if NOTE.fullmatch(_text(piece)) and AFTER_WORD.search(_text(previous)) and not after.isalnum():
+        before, after = plain_text([previous])[-1:], plain_text([following])[:1]
+        if NOTE.fullmatch(plain_text([piece])) and AFTER_WORD.search(plain_text([previous])) and not after.isalnum():
             piece = Inline(piece)
-        empty = _text(piece) == ""
+        empty = plain_text([piece]) == ""
         if (at_start and not found) or before in LINES:
             before = " "
         follows_word = empty and before.strip() != "" and not after.isalnum()
@@ -179,7 +179,3 @@ def restored(block: list[Any], contents: list[Content]) -> Block:
         is_note = isinstance(content.value, Inline)
         found.append(content.value if is_note else Inline(content.value, restored(pieces, contents), keep))
     return found
-
-
-def _text(piece: str | Inline) -> str:
-    return piece if isinstance(piece, str) else "".join(map(_text, piece.pieces))

@@ -114,6 +114,7 @@ def paragraph_hypotheses(
 
 
 def plain_text(block: Block) -> str:
+    """The text of a block, with that of its elements."""
     return "".join(piece if isinstance(piece, str) else plain_text(piece.pieces) for piece in block)
 
 
