@@ -40,6 +40,12 @@ class Hypothesis(NamedTuple):
     alignment: Alignment | None = None
 
 
+def lacking(terms: Sequence[Sequence[str]], tokens: Sequence[str], text: str) -> int:
+    """How many terms, each by any of its translations, and tokens a text has not."""
+    missing = (not any(occurs(target, text) for target in targets) for targets in terms)
+    return sum(missing) + sum(token not in text for token in tokens)
+
+
 class TermPlace(NamedTuple):
     """An element around the words of a translation, `pieces`, in whose place a term is to be."""
 
@@ -311,13 +317,14 @@ class Translator:
     def _missing(self, sentence: str, candidate: Candidate) -> int:
         """The number of placeholders and terms of a sentence that a candidate has not."""
         (written,) = to_text(self.tokenizer, [candidate.ids])
-        terms = self.glossary.without_translation(sentence, written) if self.glossary and self.constrained else ()
-        return len(terms) + sum(token not in written for token in self._placeholders(sentence))
+        return lacking(*self._wanted(sentence), written)
 
-    def _placeholders(self, sentence: str) -> list[str]:
-        """The tokens of placeholders that a translation of a sentence is to have."""
+    def _wanted(self, sentence: str) -> tuple[list[tuple[str, ...]], list[str]]:
+        """What a translation of a sentence is to have: translations of each term, and tokens of placeholders."""
+        terms = self.glossary.find(sentence) if self.glossary is not None and self.constrained else ()
         edits = self.inputs.edited(sentence).edits if self._keeps_placeholders else ()
-        return [token for token in PLACEHOLDER_TOKENS if any(edit.new == token for edit in edits)]
+        tokens = [token for token in PLACEHOLDER_TOKENS if any(edit.new == token for edit in edits)]
+        return list(dict.fromkeys(term.targets for term in terms)), tokens
 
     @property
     def _keeps_placeholders(self) -> bool:
@@ -331,12 +338,9 @@ class Translator:
         A translation may begin with a capital, as at the beginning of a sentence, or have the ending that it has in a
         candidate.
         """
-        found_terms = self.glossary.find(sentence) if self.glossary is not None and self.constrained else ()
-        terms = dict.fromkeys(term.targets for term in found_terms)
-        tokens = self._placeholders(sentence)
+        terms, tokens = self._wanted(sentence)
         texts = to_text(self.tokenizer, [candidate.ids for candidate in candidates]) if terms or tokens else []
-        has_terms = all(any(occurs(target, text) for target in targets) for targets in terms for text in texts)
-        if has_terms and all(token in text for token in tokens for text in texts):
+        if not any(lacking(terms, tokens, text) for text in texts):
             return []
         rows = self.tokenizer(text_target=tokens, add_special_tokens=False)["input_ids"] if tokens else []
         numbers = [number for row in rows for number in row]
