@@ -63,11 +63,15 @@ def tokens_that_fit(
     widths = sorted({int(lengths[-1]), int(lengths[len(lengths) // 2])})
     device = next(model.parameters()).device
 
-    def step(tokens: int, width: int) -> None:
-        with autocast():
-            loss = model(**random_batch(model.config, max(1, tokens // width), width, device)).loss
-        loss.backward()
-        model.zero_grad(set_to_none=True)
+    def step(tokens: int, width: int, reserved: int = 0) -> None:
+        held = torch.empty(reserved, dtype=torch.uint8, device=device)
+        try:
+            with autocast():
+                loss = model(**random_batch(model.config, max(1, tokens // width), width, device)).loss
+            loss.backward()
+        finally:
+            model.zero_grad(set_to_none=True)
+        del held
 
     if device.type == "cpu":
         probe = max(PROBE, widths[-1])
@@ -76,10 +80,12 @@ def tokens_that_fit(
     else:
         trained = sum(p.numel() * p.element_size() for p in model.parameters() if p.requires_grad)
         total = torch.cuda.get_device_properties(device).total_memory
-        held = torch.empty(int((2 + copies) * trained + RESERVE * total), dtype=torch.uint8, device=device)
-        found = largest(lambda tokens: all(fits(partial(step, tokens, w)) for w in widths), widths[-1], ceiling)
-        del held
-        torch.cuda.empty_cache()
+        reserved = int((2 + copies) * trained + RESERVE * total)
+
+        def holds(tokens: int) -> bool:
+            return all(fits(partial(step, tokens, width, reserved)) for width in widths)
+
+        found = largest(holds, widths[-1], ceiling)
     if found < widths[-1]:
         raise InputError(
             f"training.max_tokens: auto, but a sentence of {widths[-1]} tokens does not fit into the memory of "

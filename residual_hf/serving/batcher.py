@@ -20,7 +20,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from residual_hf.generation.checks import suspicions
 from residual_hf.generation.html_text import HTMLText
-from residual_hf.generation.markup import LONGEST_SENTENCE, Block, Document
+from residual_hf.generation.markup import LONGEST_SENTENCE, Block, Document, plain_text
 from residual_hf.generation.translator import Hypothesis, Translator
 from residual_hf.model.alignment import Alignment
 from residual_hf.model.fingerprint import unchanged
@@ -219,7 +219,7 @@ class Batcher:
         layouts: list[tuple[Sequence[Block], Callable[[list[Block]], str]]] = []
         for text in request.texts:
             layout = HTMLText(text) if request.markup else None
-            layouts.append(([[text]], _plain) if layout is None else (layout.blocks, layout.render))
+            layouts.append(([[text]], _text) if layout is None else (layout.blocks, layout.render))
         if request.blocks:
             layouts.append((request.blocks, json.dumps))
         for blocks, render in layouts:
@@ -291,9 +291,16 @@ class Batcher:
 
 def _finish(request: Request) -> None:
     """Give a request its result, if all of its sentences are translated."""
-    done = all(sentence.hypotheses for *_, sentences in request.documents for sentence in sentences)
-    if done and request.future.set_running_or_notify_cancel():
-        request.future.set_result([_joined(request, *found) for found in request.documents])
+    if not all(sentence.hypotheses for *_, sentences in request.documents for sentence in sentences):
+        return
+    try:
+        result = [_joined(request, *found) for found in request.documents]
+    except BaseException as error:
+        logger.exception("the translations of a request could not be joined")
+        _fail(request, error)
+    else:
+        if request.future.set_running_or_notify_cancel():
+            request.future.set_result(result)
 
 
 def _fail(request: Request, error: BaseException) -> None:
@@ -301,8 +308,8 @@ def _fail(request: Request, error: BaseException) -> None:
         request.future.set_exception(error)
 
 
-def _plain(blocks: list[Block]) -> str:
-    return "".join(map(str, blocks[0]))
+def _text(blocks: list[Block]) -> str:
+    return plain_text(blocks[0])
 
 
 def _joined(

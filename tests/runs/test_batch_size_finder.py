@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import json
 from collections import namedtuple
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -46,6 +47,31 @@ def test_on_a_cpu_the_budget_grows_with_the_free_memory(monkeypatch):
     assert with_memory(2**45) == batch_size_finder.CEILING
     with pytest.raises(InputError, match="a sentence of 20 tokens does not fit into the memory of cpu"):
         with_memory(2**10)
+
+
+def test_another_device_is_tried_until_it_is_full(monkeypatch):
+    model = make_model().to("meta")  # no GPU, but neither is it counted like a CPU
+    weights = sum(4 * parameter.numel() for parameter in model.parameters())
+    empty, free = torch.empty, 2**23 + 3 * weights
+
+    def allocate(*sizes, **options):
+        if options.get("dtype") is torch.uint8 and sizes[0] > free:
+            raise torch.OutOfMemoryError
+        return empty(*sizes, **options)
+
+    def run(labels, **inputs):
+        if labels.numel() > 3000:
+            raise torch.OutOfMemoryError
+        return SimpleNamespace(loss=next(model.parameters()).sum())
+
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: SimpleNamespace(total_memory=2**24))
+    monkeypatch.setattr(batch_size_finder, "RESERVE", 0.5)
+    monkeypatch.setattr(torch, "empty", allocate)
+    monkeypatch.setattr(model, "forward", run)
+    assert 2816 - 256 <= tokens_that_fit(model, [5, 9, 20], copies=1) <= 2816
+    assert all(parameter.grad is None for parameter in model.parameters())
+    with pytest.raises(InputError, match="a sentence of 20 tokens does not fit into the memory of meta"):
+        tokens_that_fit(model, [5, 9, 20], copies=2)
 
 
 def test_a_vocabulary_may_end_with_padding():

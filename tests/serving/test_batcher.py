@@ -12,6 +12,7 @@ from support.tiny_translator import SENTENCES, tiny_model, tiny_tokenizer
 pytest.importorskip("prometheus_client", reason="needs the extra 'serve'")
 
 from residual_hf.generation.generation_settings import DecodingSettings
+from residual_hf.generation.html_text import HTMLText
 from residual_hf.generation.translator import Hypothesis, Translator
 from residual_hf.serving.batcher import Batcher, ClosingError, Metrics, Request
 
@@ -114,6 +115,14 @@ def test_an_error_fails_the_batch_only(make):
     batcher = make(Dictionary())
     with pytest.raises(RuntimeError, match="out of memory"):
         batcher.submit(ask("crash")).result(5)
+    assert batcher.submit(ask("gut")).result(5)[0].texts == ["en:GUT"]
+
+
+def test_translations_that_cannot_be_joined_fail_their_request_only(make, monkeypatch):
+    batcher = make(Dictionary())
+    with monkeypatch.context() as patch, pytest.raises(ZeroDivisionError):
+        patch.setattr(HTMLText, "render", lambda layout, blocks: 1 / 0)
+        batcher.submit(ask("<b>gut</b>", markup=True)).result(5)
     assert batcher.submit(ask("gut")).result(5)[0].texts == ["en:GUT"]
 
 
