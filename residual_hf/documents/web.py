@@ -3,11 +3,13 @@
 
 from __future__ import annotations
 
+import posixpath
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 from residual_hf.base.archives import open_archive, read_part
 from residual_hf.base.errors import InputError
@@ -57,12 +59,15 @@ class EPUB(Document):
         self._contents: dict[str, tuple[Any, list[Any]]] = {}
         self.blocks: list[Block] = []
         with open_archive(path) as archive:
-            for name in archive.namelist():
-                if name.lower().endswith((".xhtml", ".html", ".htm")):
-                    self._pages[name] = read_page(read_part(archive, name), f"{path}: {name}")
-                elif name.lower().endswith((".ncx", ".opf")):
+            names = archive.namelist()
+            pages = {name for name in names if name.lower().endswith((".xhtml", ".html", ".htm"))}
+            for name in names:
+                if name.lower().endswith((".ncx", ".opf")):
                     tree = read_xml(read_part(archive, name), f"{path}: {name}")
                     self._contents[name] = tree, list(tree.iter("{*}text"))
+                    pages |= set(listed_pages(tree, name))
+            for name in filter(pages.__contains__, names):
+                self._pages[name] = read_page(read_part(archive, name), f"{path}: {name}")
         if not self._pages:
             raise InputError(f"{path}: no pages found, must be an .epub e-book")
         for page, _ in self._pages.values():
@@ -86,6 +91,12 @@ class EPUB(Document):
                     element.text = self.language(element.text.strip())
             changed[name] = etree.tostring(tree, xml_declaration=True, encoding="UTF-8")
         rewrite_archive(self.path, path, changed)
+
+
+def listed_pages(tree: Any, name: str) -> Iterator[str]:
+    """Names in the archive of the pages that a package document lists, whatever their extensions."""
+    for item in tree.iterfind(".//{*}manifest/{*}item[@media-type='application/xhtml+xml']"):
+        yield posixpath.normpath(posixpath.join(posixpath.dirname(name), unquote(item.get("href", ""))))
 
 
 def check_ends(text: str, where: str) -> None:

@@ -227,13 +227,15 @@ def test_an_e_book(tmp_path, monkeypatch):
     page = '<?xml version="1.0"?>\n<html xmlns="x"><body><p class="a">two <b>cats</b><br/>sleep</p></body></html>'
     contents = '<ncx><docTitle><text>my book</text></docTitle><content src="a.xhtml"/></ncx>'
     metadata = (
-        '<p><m xmlns:dc="http://purl.org/dc/elements/1.1/"><dc:title>a</dc:title><dc:language>{}</dc:language></m></p>'
+        '<p><m xmlns:dc="http://purl.org/dc/elements/1.1/"><dc:title>a</dc:title><dc:language>{}</dc:language></m>'
+        '<manifest><item href="t/b%20c.xml" media-type="application/xhtml+xml"/><item href="a.css"/></manifest></p>'
     )
     files = {"mimetype": "application/epub+zip", "o/a.xhtml": page, "o/toc.ncx": contents, "o/a.css": "p {}"}
     files["o/a.opf"] = metadata.format("en-US")
+    files["o/t/b c.xml"] = page
     written = upper_cased(monkeypatch, archive(tmp_path / "a.epub", **files))
     expected = page.replace("two", "TWO").replace("cats", "CATS").replace("sleep", "SLEEP")
-    assert content(written, "o/a.xhtml") == expected
+    assert content(written, "o/a.xhtml") == content(written, "o/t/b c.xml") == expected
     assert content(written, "o/toc.ncx").endswith(contents.replace("my book", "MY BOOK"))
     assert content(written, "o/a.opf").endswith(metadata.format("de"))
     with zipfile.ZipFile(written) as packed:
