@@ -18,6 +18,9 @@ from typing import Any
 from residual_hf.base.errors import InputError
 from residual_hf.base.files import write_atomically
 
+MOST_LABELS = 9
+"""On an axis of a heat map."""
+
 
 @dataclass(frozen=True)
 class Point:
@@ -84,14 +87,16 @@ def to_pictures(name: str, panels: Sequence[Panel], points: Sequence[Point], cap
         canvas = Canvas(figsize=(4.4 * columns, height * rows + 0.9), dpi=150, layout="constrained")
         axes = list(canvas.subplots(rows, columns, squeeze=False).flat)
         for axis, (panel, series) in zip(axes, cells, strict=False):
-            chosen = [p for p in points if p.panel == panel.name and series in (None, p.series)]
-            if panel.heat or panel.rows:
-                (draw_map if panel.heat else draw_rows)(axis, panel, chosen)
+            chosen = [p for p in points if p.panel == panel.name]
+            if panel.heat:
+                draw_map(axis, panel, series, chosen)
+                continue
+            if panel.rows:
+                draw_rows(axis, panel, chosen)
             else:
                 draw_lines(axis, panel, chosen, colors)
-            if not panel.heat:
-                axis.grid(alpha=0.25, linewidth=0.6)
-                axis.spines[["top", "right"]].set_visible(False)
+            axis.grid(alpha=0.25, linewidth=0.6)
+            axis.spines[["top", "right"]].set_visible(False)
         for axis in axes[len(cells) :]:
             axis.axis("off")
         canvas.supxlabel(textwrap.fill(caption, 72 * columns), fontsize=7, ha="left", x=0.02)
@@ -145,14 +150,19 @@ def draw_rows(axis: Any, panel: Panel, points: Sequence[Point]) -> None:
     axis.legend(title=panel.x, frameon=False, fontsize=7, title_fontsize=7)
 
 
-def draw_map(axis: Any, panel: Panel, points: Sequence[Point]) -> None:
-    """Mean over seeds of z at each (x, y)."""
-    cells: dict[tuple[float, float], list[float]] = defaultdict(list)
+def draw_map(axis: Any, panel: Panel, series: str, points: Sequence[Point]) -> None:
+    """Mean over seeds of z at each (x, y) of a series, in the colours that all series of the panel share."""
+    cells: dict[tuple[str, float, float], list[float]] = defaultdict(list)
     for point in points:
-        cells[point.x, point.y].append(point.z or 0.0)
-    xs, ys = (sorted(set(axis)) for axis in zip(*cells, strict=True))
-    grid = [[fmean(cells.get((x, y), [math.nan])) for x in xs] for y in ys]
-    extent = (xs[0] - 0.5, xs[-1] + 0.5, ys[-1] + 0.5, ys[0] - 0.5)
-    image = axis.imshow(grid, cmap="viridis", extent=extent, aspect="auto", interpolation="nearest")
+        cells[point.series, point.x, point.y].append(point.z or 0.0)
+    means = {cell: fmean(values) for cell, values in cells.items()}
+    _, *coordinates = zip(*(cell for cell in means if cell[0] == series), strict=True)
+    xs, ys = (sorted(set(values)) for values in coordinates)
+    grid = [[means.get((series, x, y), math.nan) for x in xs] for y in ys]
+    scale = {"vmin": min(means.values()), "vmax": max(means.values())}
+    image = axis.imshow(grid, cmap="viridis", aspect="auto", interpolation="nearest", **scale)
+    for line, values in ((axis.xaxis, xs), (axis.yaxis, ys)):
+        step = -(-len(values) // MOST_LABELS)
+        line.set_ticks(range(0, len(values), step), [f"{value:g}" for value in values[::step]])
     axis.figure.colorbar(image, ax=axis, shrink=0.8)
-    axis.set(title=f"{points[0].series}: {panel.name}", xlabel=panel.x, ylabel=panel.y)
+    axis.set(title=f"{series}: {panel.name}", xlabel=panel.x, ylabel=panel.y)

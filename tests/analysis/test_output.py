@@ -2,8 +2,9 @@
 import re
 
 import pytest
+from matplotlib.figure import Figure
 
-from residual_hf.analysis.output import Panel, Point, to_pictures
+from residual_hf.analysis.output import Panel, Point, draw_map, to_pictures
 
 
 def test_rows_of_dots_keep_their_order():
@@ -43,3 +44,21 @@ def test_one_value_is_the_only_tick_of_its_axis(rows):
     assert horizontal == (["0", "rate"] if rows else ["6", "layers"])
     if not rows:
         assert re.findall(r"<!-- (\S*) -->", svg[middle:])[:2] == ["0", "rate"]
+
+
+def test_maps_of_a_panel_share_their_colours_and_name_what_was_measured():
+    points = [Point("NLL", mode, 1, lr, 0.99, z) for mode, z in (("a", 1.0), ("b", 3.0)) for lr in (3e-4, 1e-2)]
+    axes = Figure().subplots(1, 2)
+    for axis, mode in zip(axes, "ab", strict=True):
+        draw_map(axis, Panel("NLL", "rate", "beta", heat=True), mode, points)
+    assert [axis.images[0].get_clim() for axis in axes] == [(1.0, 3.0)] * 2
+    assert [axis.images[0].get_array().tolist() for axis in axes] == [[[1.0, 1.0]], [[3.0, 3.0]]]
+    assert [label.get_text() for label in axes[0].get_xticklabels()] == ["0.0003", "0.01"]
+    assert axes[1].get_title() == "b: NLL"
+
+
+def test_maps_of_many_layers_label_some():
+    points = [Point("encoder", "a", 1, layer, layer, 1.0) for layer in range(1, 19)]
+    axis = Figure().subplots()
+    draw_map(axis, Panel("encoder", "j", "i", heat=True), "a", points)
+    assert [label.get_text() for label in axis.get_yticklabels()] == ["1", "3", "5", "7", "9", "11", "13", "15", "17"]

@@ -7,6 +7,7 @@ import math
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from itertools import product
 from typing import Any
 
 from residual_hf.analysis.output import Panel, Point
@@ -113,10 +114,9 @@ def mixed_stacks(mode: str, seed: int, sizes: dict[str, Any]) -> Iterator[Point]
 
 def learning_rates_and_betas(mode: str, seed: int, sizes: dict[str, Any]) -> Iterator[Point]:
     """NLL at the end of a training without warm-up at each learning rate and beta_2; diverged runs have `DIVERGED`."""
-    for x, lr in enumerate(LRS, start=1):
-        for y, beta2 in enumerate(BETAS2, start=1):
-            nll = final_nll(mode, seed, sizes, warmed_up(sizes, lr, share=0), (0.9, beta2))
-            yield Point("NLL", mode, seed, x, y, nll)
+    for lr, beta2 in product(LRS, BETAS2):
+        nll = final_nll(mode, seed, sizes, warmed_up(sizes, lr, share=0), (0.9, beta2))
+        yield Point("NLL", mode, seed, lr, beta2, nll)
 
 
 def scaled(mode: str) -> Iterator[tuple[str, dict[str, int]]]:
@@ -283,9 +283,8 @@ FIGURES = (
     Figure(
         "admin-10",
         "Admin (Liu et al. 2020), figure 10",
-        f"Validation NLL in nats per token, {DIVERGED:g} if the run diverged. "
-        f"Columns: learning rates {', '.join(f'{lr:g}' for lr in LRS)}. Rows: beta_2 {', '.join(map(str, BETAS2))}.",
-        (Panel("NLL", "learning rate, see below", "beta_2, see below", heat=True),),
+        f"Validation NLL in nats per token, {DIVERGED:g} if the run diverged.",
+        (Panel("NLL", "learning rate", "beta_2", heat=True),),
         {"layers": 6, **SMALL, "updates": 60, "tokens": 512, **LEGACY},
         {"width": 512, "ffn": 2048, "updates": 20000, "tokens": 4096},
         modes=("post_ln", "pre_ln", "admin"),
