@@ -31,6 +31,7 @@ from support.documentation import (
     pages,
     read_blocks,
 )
+from support.models import OURS
 
 import residual_hf
 from residual_hf import cli
@@ -203,6 +204,12 @@ def test_links_and_paths_lead_somewhere(page):
         assert "://" in link or (ROOT / page).parent.joinpath(link).exists(), f"{page}: {link}"
     for path in re.findall(r"`((?:examples|tests|docs|model_cards)/[\w./-]+)`", text):
         assert (ROOT / path).exists(), f"{page}: {path}"
+
+
+def test_front_pages_count_the_modes():
+    for page in ("README.md", "docs/index.md"):
+        counts = re.findall(r"(\d+) residual connection designs|all (\d+) modes", (ROOT / page).read_text())
+        assert {int(first or second) for first, second in counts} == {len(OURS)}, page
 
 
 def test_recipe_reference_is_what_the_declarations_say():

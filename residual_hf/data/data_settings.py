@@ -57,7 +57,7 @@ class CorpusSpec(InputSettings):
     source: str | Path | None = movable("text file with one sentence per line")
     target: str | Path | None = movable("text file with the translation of each line of `source`")
     file: str | Path | None = movable(
-        f"file of pairs in the format that its name ends in: {', '.join(PAIR_FILES)}; see below"
+        f"file of pairs in the format that its name ends in: {', '.join(PAIR_FILES)}; see above"
     )
     tsv: str | Path | None = movable(
         "tab-separated file with columns source and target; for more columns set `source_column`"
