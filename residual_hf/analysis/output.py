@@ -75,7 +75,7 @@ def to_pictures(name: str, panels: Sequence[Panel], points: Sequence[Point], cap
         (panel, series)
         for panel in panels
         if (found := dict.fromkeys(p.series for p in points if p.panel == panel.name))
-        for series in (found if panel.heat else [None])
+        for series in (found if panel.heat else [""])
     ]
     columns = 2 if len(cells) == 4 else min(3, len(cells))
     rows = -(-len(cells) // columns)

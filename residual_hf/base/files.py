@@ -10,6 +10,7 @@ import os
 import re
 import secrets
 import shutil
+import signal
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
@@ -19,6 +20,7 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 from .errors import InputError
+from .interrupts import signals_handled
 
 RECORD = "run.json"
 """The record of a run, in its folder."""
@@ -185,12 +187,13 @@ def emptied_folder(folder: Path, keep: str) -> Iterator[None]:
         emptied = True
         yield
     except BaseException:
-        if former.exists():
-            for path in content() if emptied else ():
-                shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
-            for path in former.iterdir():
-                path.rename(folder / path.name)
-            former.rmdir()
+        with signals_handled(signal.SIG_IGN):  # nor is a second Ctrl-C to leave the former content hidden
+            if former.exists():
+                for path in content() if emptied else ():
+                    shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
+                for path in former.iterdir():
+                    path.rename(folder / path.name)
+                former.rmdir()
         raise
     delete_replaced(folder)
 

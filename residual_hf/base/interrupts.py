@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 
@@ -14,12 +14,25 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM, *([] if SIGHUP is None else [SIGHUP]))
 
 
 @contextmanager
+def signals_handled(handler: Callable[[int, FrameType | None], None] | signal.Handlers) -> Iterator[None]:
+    """Context in which Ctrl-C, SIGTERM and SIGHUP call `handler`. A signal that the process ignores stays ignored."""
+    numbers = SIGNALS if threading.current_thread() is threading.main_thread() else ()
+    before = {number: former for number in numbers if (former := signal.getsignal(number)) is not signal.SIG_IGN}
+    for number in before:
+        signal.signal(number, handler)
+    try:
+        yield
+    finally:
+        for number, former in before.items():
+            signal.signal(number, former)
+
+
+@contextmanager
 def signals_interrupt() -> Iterator[list[int]]:
     """Context in which SIGTERM and SIGHUP raise `KeyboardInterrupt` like Ctrl-C, so that contexts are left in order.
 
-    A signal that the process ignores stays ignored, as under `nohup`. Yields a list that receives the numbers of the
-    signals: code that runs in the meantime, such as an import of PyTorch, may turn `KeyboardInterrupt` into another
-    error.
+    Yields a list that receives the numbers of the signals: code that runs in the meantime, such as an import of
+    PyTorch, may turn `KeyboardInterrupt` into another error.
     """
     received: list[int] = []
 
@@ -27,12 +40,5 @@ def signals_interrupt() -> Iterator[list[int]]:
         received.append(number)
         raise KeyboardInterrupt
 
-    numbers = SIGNALS if threading.current_thread() is threading.main_thread() else ()
-    before = {number: handler for number in numbers if (handler := signal.getsignal(number)) is not signal.SIG_IGN}
-    for number in before:
-        signal.signal(number, interrupt)
-    try:
+    with signals_handled(interrupt):
         yield received
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

@@ -104,6 +104,7 @@ def add_stress(stress: argparse.ArgumentParser) -> None:
 
 def run_stress(options: argparse.Namespace) -> None:
     from residual_hf.analysis.output import check_matplotlib
+    from residual_hf.base.lock import Lock
     from residual_hf.base.modes import check_modes
     from residual_hf.runs.recipe import load_recipe
     from residual_hf.runs.stress import corpus_of, stress, write_results
@@ -112,13 +113,13 @@ def run_stress(options: argparse.Namespace) -> None:
     check_matplotlib()
     if min(options.layers) < 1:
         raise InputError(f"--layers: {options.layers} given, must be at least 1")
-    setting, corpus = given_fields(StressSetting, options), None
-    if options.recipe is not None:
-        name, corpus = corpus_of(load_recipe(options.recipe), options.output_dir / "corpora", setting.max_tokens)
-        setting = replace(setting, corpus=name)
-    file = options.output_dir / "runs.jsonl"
-    results = stress(file, options.modes, options.layers, options.seeds, setting, corpus)
-    paths = write_results(results, setting, options.output_dir)
+    setting, corpus, folder = given_fields(StressSetting, options), None, options.output_dir
+    with Lock(folder / "stress.lock", f"--output-dir: {folder}"):
+        if options.recipe is not None:
+            name, corpus = corpus_of(load_recipe(options.recipe), folder / "corpora", setting.max_tokens)
+            setting = replace(setting, corpus=name)
+        results = stress(folder / "runs.jsonl", options.modes, options.layers, options.seeds, setting, corpus)
+        paths = write_results(results, setting, folder)
     print(paths[0].read_text(encoding="utf-8"))
 
 

@@ -100,7 +100,8 @@ def random_batch(config: Any, rows: int, width: int, device: torch.device) -> di
     """Sentence pairs, or the text of a decoder alone, of random tokens, all of the same length; of speech `width`
     frames, with a token for every fourth."""
     if config.reads_speech:
-        labels = torch.randint(4, config.vocab_size, (rows, -(-width // 4)), device=device)
+        length = min(-(-width // 4), config.max_position_embeddings)
+        labels = torch.randint(4, config.vocab_size, (rows, length), device=device)
         features = torch.randn(rows, width, config.num_mel_bins, device=device)
         return {"input_features": features, "labels": labels}
     source = torch.randint(4, config.vocab_size, (rows, width), device=device)

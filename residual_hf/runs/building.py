@@ -9,17 +9,20 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
+import torch
 from torch import nn
 from transformers import GenerationConfig, PreTrainedTokenizerBase
 
 from residual_hf.base.errors import InputError
+from residual_hf.base.processes import this_process
 from residual_hf.data.language_names import adds_codes, begins_with_code, codes_of, target_code
 from residual_hf.generation.generation_settings import DecodingSettings
 from residual_hf.model.configuration_residual import ResidualConfig
 from residual_hf.model.modeling_residual import ResidualForConditionalGeneration, ResidualForSpeechSeq2Seq
 from residual_hf.model.modeling_single_stack import ResidualForCausalLM
-from residual_hf.training.lora import add_lora, matching
+from residual_hf.training.lora import add_lora, layers_and_weights, matching
 
+from .batch_size_finder import split_update
 from .recipe import Recipe
 from .warm_start import RATES, Start, load_start, start_config, with_vocabulary
 
@@ -90,6 +93,30 @@ def load_start_of(recipe: Recipe) -> Start | None:
     return start
 
 
+def check_training(recipe: Recipe, start: Start | None) -> None:
+    """Raise `InputError` for settings of training that do not fit the model, before its vocabulary is known."""
+    settings = recipe.training
+    with torch.device("meta"):
+        if start is None:
+            model = model_class(recipe)(recipe.build_config())
+        else:
+            config = type(start.model.config)(**start.model.config.to_dict() | rates_of(recipe))
+            model = type(start.model)(config)
+    settings.loss_meter(model)
+    for pattern in settings.freeze:
+        matching(pattern, dict(model.named_parameters()), "training.freeze")
+    if settings.lora is not None:
+        layers_and_weights(model, settings.lora)
+    if settings.max_tokens != "auto":
+        processes = this_process().num_processes
+        split_update(settings.tokens_per_update, settings.max_tokens, settings.update_freq, processes)
+
+
+def rates_of(recipe: Recipe) -> dict[str, Any]:
+    """The rates of dropout that a recipe gives to the model that it starts from."""
+    return {name: recipe.model[name] for name in RATES if name in recipe.model}
+
+
 def build_model(
     recipe: Recipe, tokenizer: PreTrainedTokenizerBase, start: Start | None = None
 ) -> ResidualForConditionalGeneration | ResidualForCausalLM:
@@ -104,8 +131,7 @@ def build_model(
         for field, own in (("placeholders", "placeholders"), ("term_tags", "glossary")):
             if getattr(start.model.config, field) and not getattr(recipe.data, own):
                 logger.warning("data.%s: missing, but the model of model.from was trained with it", own)
-        rates = {name: recipe.model[name] for name in RATES if name in recipe.model}
-        config = start_config(start, tokenizer, rates | tokenizer_fields(recipe, tokenizer))
+        config = start_config(start, tokenizer, rates_of(recipe) | tokenizer_fields(recipe, tokenizer))
         model = with_vocabulary(start, tokenizer, scaled_for(recipe, config))
     if recipe.training.lora is not None:
         add_lora(model, recipe.training.lora)
@@ -128,6 +154,7 @@ def set_search(model: Any, decoding: DecodingSettings) -> None:
     generation.num_beams = decoding.num_beams
     generation.decoding_dtype = decoding.dtype
     generation.max_length_a, generation.max_length_b = decoding.max_length_a, decoding.max_length_b
+    generation.max_length = generation.max_new_tokens = None  # of the model to start from
     of_beams = decoding if generation.num_beams > 1 else GenerationConfig()
     generation.length_penalty, generation.early_stopping = of_beams.length_penalty, of_beams.early_stopping
 

@@ -62,13 +62,15 @@ def check(recipe: Recipe, seconds: float = 60.0, modes: Sequence[str] = ()) -> C
 
     Raises:
         InputError: input that cannot be read, an unknown mode, `seconds` that are not above 0 and finite,
-            `model.from`, or another `task`.
+            `model.from`, `optimizer: sgd`, or another `task`.
     """
     check_modes(modes)
     if not 0 < seconds < math.inf:
         raise InputError(f"seconds: {seconds!r} given, must be more than 0 and finite")
     if recipe.task != "translation":
         raise InputError(f"task: {recipe.task!r} given, but the check is for 'translation'")
+    if recipe.training.optimizer == "sgd":
+        raise InputError("training.optimizer: 'sgd' given, but the check trains with Adam at the rate of the recipe")
     if recipe.starts_from is not None:
         raise InputError("model.from: given, but the check is for models that start from random weights")
     keep_freed_memory()

@@ -64,7 +64,8 @@ def choose_final_weights(trainer: ResidualTrainer, checkpoints: Path) -> int | N
     """
     model, settings, averaged = trainer.gather_model(), trainer.settings, None
     if trainer.ema is not None:
-        trainer.ema.load(Path(trainer.state.best_model_checkpoint))
+        if trainer.state.best_model_checkpoint is not None:  # it may have been deleted, then the last weights remain
+            trainer.ema.load(Path(trainer.state.best_model_checkpoint))
         trainer.ema.apply()
         trainer.ema = None
     merge(model)

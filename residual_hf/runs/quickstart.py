@@ -84,7 +84,7 @@ def quickstart(folder: str | Path = "residual_hf_quickstart", *, overwrite: bool
     check_output_folder(folder, overwrite=overwrite, holds=[RECORD])
     recipe = quickstart_recipe(folder)
     transformers_logging.disable_progress_bar()  # those of single files
-    with log_to(TerminalHandler()), run_folder(folder), one_thread():
+    with log_to(TerminalHandler()), run_folder(folder, overwrite=overwrite), one_thread():
         logger.info("generating the corpus")
         texts = {}
         for name, pairs in generate_corpus(SIZES).items():

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from tqdm.auto import tqdm
 
+from residual_hf.base.errors import InputError
 from residual_hf.base.files import (
     RECORD,
     check_output_folder,
@@ -30,7 +31,7 @@ from residual_hf.evaluation.sentence_metrics import ERROR_RATES
 from residual_hf.evaluation.translation_metric import load_metric
 from residual_hf.training.launch import check_launch
 
-from .building import load_start_of
+from .building import check_training, load_start_of
 from .recipe import Recipe
 from .resuming import check_run_folder
 from .warm_start import Start
@@ -54,6 +55,7 @@ def check_input(recipe: Recipe, *, resume: bool) -> Start | None:
     if recipe.data.glossary is not None:
         Glossary.read(recipe.data.glossary)
     start = load_start_of(recipe)
+    check_training(recipe, start)
     of_run = expanded(recipe.output_dir) / "tokenizer"
     if recipe.tokenizer.path is not None and not (resume and of_run.exists()):
         given_tokenizer(recipe.tokenizer.path, recipe.tokenizer.kind, recipe.data)
@@ -80,19 +82,21 @@ def check_folder(recipe: Recipe, *, overwrite: bool, resume: bool, inputs: Itera
 
 
 @contextmanager
-def run_folder(folder: Path, *, resume: bool = False) -> Iterator[None]:
+def run_folder(folder: Path, *, resume: bool = False, overwrite: bool = False) -> Iterator[None]:
     """Context in which this process has a run folder for itself and logs to it.
 
     Unless `resume`, the folder is empty; what was in it is kept until the first update, see `emptied_folder`.
+
+    Raises `InputError` if, without `resume` or `overwrite`, another process has run in it since it was checked.
     """
-    with (
-        writing(folder),
-        signals_interrupt(),
-        Lock(folder / LOCK, f"output_dir: {folder}"),
-        nullcontext() if resume else emptied_folder(folder, keep=LOCK),
-        log_to(LogFile(folder / "train.log", encoding="utf-8")),
-    ):
-        yield
+    with writing(folder), signals_interrupt(), Lock(folder / LOCK, f"output_dir: {folder}"):
+        if not (resume or overwrite) and (folder / RECORD).exists():
+            raise InputError(f"output_dir: another process has meanwhile written {folder}; use another folder")
+        with (
+            nullcontext() if resume else emptied_folder(folder, keep=LOCK),
+            log_to(LogFile(folder / "train.log", encoding="utf-8")),
+        ):
+            yield
 
 
 class LogFile(logging.FileHandler):

@@ -22,6 +22,7 @@ from residual_hf.model.options import from_mapping
 from residual_hf.records.run_folder import read_recipe
 from residual_hf.records.run_record import THEN, DataRecord, RunRecord, describe_data
 from residual_hf.training.checkpoints import complete_checkpoints
+from residual_hf.training.training_settings import LOSSES
 
 from .recipe import Recipe
 
@@ -106,6 +107,20 @@ def warn_about_rounding(folder: Path) -> None:
             "the weights will differ in their last digits from those of an uninterrupted run, as sums are rounded in "
             "another order (%s)",
             "; ".join(changes),
+        )
+
+
+def warn_about_scores(recipe: Recipe, folder: Path) -> None:
+    """Warn if the metric that chooses checkpoints is measured otherwise than before."""
+    if recipe.training.metric in LOSSES:
+        return
+    before, now = read_recipe(folder)["training"], recipe.as_dict()["training"]
+    names = [name for name in ("eval_sentences", "eval_beams") if before.get(name, now[name]) != now[name]]
+    if names:
+        logger.warning(
+            "%s: the %s of earlier checkpoints was measured otherwise, and still decides which is the best",
+            ", ".join(f"training.{name}: {before[name]}, now {now[name]}" for name in names),
+            recipe.training.metric,
         )
 
 

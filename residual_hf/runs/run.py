@@ -27,7 +27,7 @@ from .fitting import build_trainer, fit
 from .preparation import prepare_data
 from .reading import TerminalHandler, check_folder, check_input, log_to, run_folder
 from .recipe import Recipe
-from .resuming import check_same_run, has_finished, warn_about_rounding
+from .resuming import check_same_run, has_finished, warn_about_rounding, warn_about_scores
 from .warm_start import Start
 
 logger = logging.getLogger(__name__)
@@ -71,8 +71,9 @@ def train(
                 logger.info("%s has finished, and the recipe is the same: nothing to do", folder)
                 return read_json(folder / "metrics.json")
             warn_about_rounding(folder)
+            warn_about_scores(recipe, folder)
         processes.wait_for_everyone()  # all have checked the folder before the first one writes to it
-        with run_folder(folder, resume=resume) if processes.is_main_process else nullcontext():
+        with run_folder(folder, resume=resume, overwrite=overwrite) if processes.is_main_process else nullcontext():
             processes.wait_for_everyone()
             with writing(folder, lambda: "; continue with --resume" * any(folder.glob(f"checkpoints/*/{STATE}"))):
                 return train_on(recipe, texts, folder, start=start, resume=resume)

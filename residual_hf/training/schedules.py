@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,6 +17,8 @@ from transformers import get_scheduler
 from residual_hf.model.options import option
 
 from .optimization import OptimizerSettings
+
+logger = logging.getLogger(__name__)
 
 TRANSFORMERS_SCHEDULES = (
     "cosine",
@@ -69,6 +72,15 @@ class ScheduleSettings(OptimizerSettings):
             decay_of(self, max_updates or self.warmup_updates + 1)
         except (TypeError, ValueError) as error:
             self.require(False, "schedule_options", f"arguments of {kind} of Transformers: {error}")
+
+    def warn_about_warmup(self, updates: int) -> None:
+        """Warn if a run ends within its warm-up, which `check_schedule` cannot know of a run of epochs."""
+        if self.warmup_updates >= updates:
+            logger.warning(
+                "training.warmup_updates: %d given, but the run has %d updates: lr is not reached",
+                self.warmup_updates,
+                updates,
+            )
 
 
 def build_schedule(settings: ScheduleSettings, optimizer: Optimizer, total_updates: int) -> LambdaLR:

@@ -91,8 +91,9 @@ class ResidualTrainer(ShardedTrainer):
             **kwargs,
         )
         self.settings = settings
-        self.is_native = self.args.device.type == "cpu" and not settings.compile
-        self.precision = cpu_precision(settings.precision) if self.is_native else settings.precision
+        on_cpu, autocasts = self.args.device.type == "cpu", settings.compile and settings.precision == "bf16"
+        self.is_native = on_cpu and not settings.compile
+        self.precision = cpu_precision(settings.precision) if on_cpu and not autocasts else settings.precision
         self.score = score
         self.meter = model.criterion = settings.loss_meter(model)
         self.ema = EMACallback(model, settings.ema_decay) if settings.ema_decay else None
@@ -180,6 +181,7 @@ class ResidualTrainer(ShardedTrainer):
     def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> Any:
         if self.lr_scheduler is None:
             optimizer = self.optimizer if optimizer is None else optimizer
+            self.settings.warn_about_warmup(num_training_steps)
             self.lr_scheduler = build_schedule(self.settings, optimizer, num_training_steps)
         return self.lr_scheduler
 

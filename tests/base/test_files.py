@@ -5,6 +5,7 @@ import errno
 import math
 import os
 import shutil
+import signal
 import stat
 from pathlib import Path
 
@@ -262,6 +263,19 @@ def test_a_folder_is_emptied_when_its_new_content_is_accepted(output):
         delete_replaced(output)
         raise RuntimeError
     assert sorted(path.name for path in output.iterdir()) == ["lock", "new"]
+
+
+def test_a_second_ctrl_c_waits_until_the_old_content_is_back(output, monkeypatch):
+    rename, content = Path.rename, sorted(output.rglob("*"))
+
+    def rename_slowly(self, target):
+        signal.raise_signal(signal.SIGINT)
+        return rename(self, target)
+
+    with pytest.raises(KeyboardInterrupt), emptied_folder(output, keep="lock"):
+        monkeypatch.setattr(Path, "rename", rename_slowly)
+        raise KeyboardInterrupt
+    assert sorted(output.rglob("*")) == content
 
 
 def test_an_output_that_cannot_be_written_is_refused(output, tmp_path, monkeypatch):

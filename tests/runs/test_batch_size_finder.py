@@ -11,6 +11,7 @@ from support.recipes import changed, make_recipe
 from support.trainers import make_model
 
 from residual_hf.base.errors import InputError
+from residual_hf.model.configuration_residual import ResidualConfig
 from residual_hf.runs import batch_size_finder
 from residual_hf.runs.batch_size_finder import (
     find_max_tokens,
@@ -78,6 +79,12 @@ def test_a_vocabulary_may_end_with_padding():
     config = make_model().config
     config.pad_token_id = config.vocab_size - 1  # as in Marian
     assert random_batch(config, 2, 5, torch.device("cpu"))["input_ids"].shape == (2, 5)
+
+
+def test_a_transcript_is_as_long_as_the_model_can_write():
+    config = ResidualConfig(conv_channels=8, max_position_embeddings=16)
+    batch = random_batch(config, 2, 100, torch.device("cpu"))
+    assert batch["input_features"].shape == (2, 100, config.num_mel_bins) and batch["labels"].shape == (2, 16)
 
 
 def test_a_larger_model_gets_fewer_tokens(monkeypatch):

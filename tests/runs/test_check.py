@@ -9,8 +9,10 @@ from types import SimpleNamespace
 import pytest
 import torch
 import yaml
+from support.recipes import make_recipe
 from support.tiny_translator import tiny_tokenizer
 
+from residual_hf.base.errors import InputError
 from residual_hf.cli import main
 from residual_hf.data.synthetic import generate_corpus
 from residual_hf.model.options import from_mapping
@@ -115,6 +117,12 @@ def test_command(tmp_path, capsys, monkeypatch):
     assert "seconds: 0.0 given, must be more than 0" in capsys.readouterr().err
     assert main([*arguments[:2], "--seconds", "inf"]) == 2
     assert "seconds: inf given" in capsys.readouterr().err
+
+
+def test_another_optimizer_is_refused(tmp_path):
+    recipe = make_recipe(tmp_path, optimizer="sgd")
+    with pytest.raises(InputError, match="training.optimizer: 'sgd' given, but the check trains with Adam"):
+        check.check(recipe)
 
 
 def test_other_modes_do_not_have_the_options_of_a_preset():

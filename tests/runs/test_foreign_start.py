@@ -9,12 +9,14 @@ import pytest
 import torch
 from support.foreign_models import FAMILIES, foreign_model, foreign_tokenizer
 from support.recipes import changed, make_recipe
-from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
+from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, GenerationConfig
 
 from residual_hf.base.errors import InputError
 from residual_hf.data.data_settings import TokenizerSettings
 from residual_hf.data.language_names import code_of
+from residual_hf.generation.generation_settings import DecodingSettings
 from residual_hf.generation.translator import Translator
+from residual_hf.runs.building import build_model
 from residual_hf.runs.run import train
 from residual_hf.runs.warm_start import load_start
 
@@ -57,6 +59,17 @@ def test_it_is_trained_validated_and_translates_with_the_codes_of_its_languages(
     assert written.index(code) == int(is_first)
     assert arguments == ({"forced_bos_token_id": code} if is_first else {})
     assert model.prepare_decoder_input_ids_from_labels(torch.tensor([labels]))[0, 0] == written[0]
+
+
+def test_the_length_limit_is_that_of_the_recipe(tmp_path):
+    base = foreign_model("marian", tmp_path / "base")
+    generation = GenerationConfig.from_pretrained(base)
+    generation.max_length = 30
+    generation.save_pretrained(base)
+    recipe = changed(recipe_from(tmp_path, base), "decoding", max_length_a=2.0, max_length_b=40)
+    model = build_model(recipe, AutoTokenizer.from_pretrained(base), load_start(str(base), {}))
+    settings = DecodingSettings.of_model(model, {})
+    assert (settings.max_length_a, settings.max_length_b) == (2.0, 40)
 
 
 def test_rows_of_codes_are_kept_and_those_that_no_token_has_are_dropped(tmp_path):

@@ -17,7 +17,7 @@ from support.recipes import SMALL, changed, make_recipe
 from transformers import AutoTokenizer, TrainerState
 
 from residual_hf.base.errors import InputError
-from residual_hf.base.files import read_json, read_json_lines, write_atomically
+from residual_hf.base.files import number_of, read_json, read_json_lines, write_atomically
 from residual_hf.data.pipeline import read_corpora
 from residual_hf.data.shortlist import load_shortlist
 from residual_hf.model.checksums import write_checksums
@@ -29,7 +29,7 @@ from residual_hf.runs import final_model
 from residual_hf.runs import run as run_module
 from residual_hf.runs.average import average_run
 from residual_hf.runs.recipe import Recipe
-from residual_hf.runs.resuming import check_same_run, has_finished
+from residual_hf.runs.resuming import check_same_run, has_finished, warn_about_scores
 from residual_hf.runs.run import train
 from residual_hf.runs.warm_start import load_start
 from residual_hf.training.callbacks import is_out_of_patience
@@ -182,6 +182,30 @@ def test_a_folder_to_resume_must_be_a_run(tmp_path):
     with pytest.raises(InputError, match=r"run has no run\.json, must be the folder of a run"):
         train(recipe, resume=True)
     assert not any((tmp_path / "run").iterdir())
+
+
+def test_scores_that_cannot_be_compared_are_named(run, caplog):
+    recipe, folder = run
+    warn_about_scores(changed(recipe, "training", eval_beams=3), folder)  # of NLL, which has no search
+    assert not caplog.text
+    bleu = changed(recipe, "training", metric="bleu", eval_bleu=True)
+    write_atomically(folder / "recipe.yaml", yaml.safe_dump(bleu.as_dict()))
+    warn_about_scores(bleu, folder)
+    assert not caplog.text
+    warn_about_scores(changed(bleu, "training", eval_beams=3), folder)
+    assert "training.eval_beams: 1, now 3: the bleu of earlier checkpoints was measured otherwise" in caplog.text
+
+
+def test_a_missing_best_checkpoint_is_named_and_the_last_weights_remain(tmp_path, caplog):
+    settings = SMALL | {"ema_decay": 0.5, "lr": 1e-30, "warmup_init_lr": 0.0, "keep_last": 1}
+    recipe = make_recipe(tmp_path, **settings)
+    train(recipe)
+    best, last = sorted((tmp_path / "run" / "checkpoints").iterdir())
+    assert read_json(last / "trainer_state.json")["best_global_step"] == number_of(best)
+    shutil.rmtree(best)
+    train(changed(recipe, "training", max_updates=6), resume=True)
+    assert f"{best}: the best checkpoint is missing" in caplog.text
+    assert (tmp_path / "run" / "model" / "model.safetensors").exists()
 
 
 def test_a_run_stopped_by_patience_goes_on_with_more(tmp_path):

@@ -16,6 +16,8 @@ from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, pipeline
 
 import residual_hf
 from residual_hf.base.errors import InputError
+from residual_hf.base.files import write_atomically
+from residual_hf.runs.reading import run_folder
 from residual_hf.runs.run import train
 
 
@@ -178,6 +180,32 @@ def test_bad_corpora_are_refused_before_training(tmp_path, damage, message):
     with pytest.raises(InputError, match=message):
         train(recipe)
     assert not (tmp_path / "run" / "checkpoints").exists()
+
+
+@pytest.mark.parametrize(
+    ("training", "model", "message"),
+    [
+        ({"max_tokens": 300, "tokens_per_update": 1000}, {}, "training.tokens_per_update: 1000 given, must be a mult"),
+        ({"freeze": ["model.encodr.*"]}, {}, "training.freeze: 'model.encodr.*' matches nothing"),
+        ({"r_drop": 5.0}, {"dropout": 0.0}, "training.r_drop: the model has no dropout"),
+    ],
+)
+def test_training_that_does_not_fit_the_model_is_refused_before_the_text_is_read(tmp_path, training, model, message):
+    recipe = make_recipe(tmp_path, **training)
+    recipe.model.update(model)
+    (tmp_path / "train.en").write_bytes(b"caf\xe9\n")
+    with pytest.raises(InputError, match=re.escape(message)):
+        train(recipe)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_run_of_another_process_is_not_replaced(tmp_path):
+    write_atomically(tmp_path / "run.json", "{}")
+    with pytest.raises(InputError, match="another process has meanwhile written"), run_folder(tmp_path):
+        pass
+    assert [path.name for path in tmp_path.iterdir()] == ["run.json"]
+    with run_folder(tmp_path, overwrite=True):
+        assert not (tmp_path / "run.json").exists()
 
 
 def test_training_corpus_is_cleaned_and_the_report_written(tmp_path):

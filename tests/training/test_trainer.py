@@ -105,6 +105,21 @@ def test_learning_rates_are_fairseqs(tmp_path):
     assert any(rate == pytest.approx(0.3 * (3 / 5) ** 0.5) for rate in rates)
 
 
+def test_a_run_within_its_warm_up_is_named(tmp_path, caplog):
+    trainer = make_trainer(tmp_path, make_model(), max_updates=None, max_epochs=1, warmup_updates=4000)
+    trainer.create_optimizer_and_scheduler(7)
+    assert "training.warmup_updates: 4000 given, but the run has 7 updates: lr is not reached" in caplog.text
+    caplog.clear()
+    trainer = make_trainer(tmp_path, make_model(), max_updates=None, max_epochs=1, warmup_updates=6)
+    trainer.create_optimizer_and_scheduler(7)
+    assert not caplog.text
+
+
+@pytest.mark.parametrize(("precision", "expected"), [("tf32", "fp32"), ("fp16", "fp32"), ("bf16", "bf16")])
+def test_a_compiled_training_on_a_cpu_records_the_precision_that_it_has(tmp_path, precision, expected):
+    assert make_trainer(tmp_path, make_model(), compile=True, precision=precision).precision == expected
+
+
 def test_scores_of_translations_are_reported(tmp_path):
     valid = make_corpus(6, seed=2)
     references = [" ".join(map(str, valid[n]["labels"][:-1])) for n in range(6)]
