@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -81,11 +82,13 @@ class Fingerprint:
         self.parts, self.checksum = parts, checksum
         self.contents, self.checked = self._look()
 
-    def matches(self, model: nn.Module) -> bool:
-        """Whether `model`, which the parts belong to, is unchanged."""
-        return holds(model, self, self._is_same)
+    def matches(self, model: nn.Module, parts: Sequence[nn.Module]) -> bool:
+        """Whether `parts`, those that `model` has now, are the same modules and unchanged."""
+        return holds(model, self, partial(self._is_same, parts))
 
-    def _is_same(self) -> bool:
+    def _is_same(self, parts: Sequence[nn.Module]) -> bool:
+        if [*map(id, parts)] != [*map(id, self.parts)]:
+            return False
         contents, checked = self._look()
         return contents.notes == self.contents.notes and checked == self.checked
 

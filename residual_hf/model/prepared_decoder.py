@@ -30,9 +30,13 @@ _prepared: WeakKeyDictionary[nn.Module, PreparedDecoder] = WeakKeyDictionary()
 def prepared_decoder(model: Any) -> PreparedDecoder:
     """The decoder of a model, prepared at first use and after a change of its weights."""
     found = _prepared.get(model)
-    if found is None or not found.fingerprint.matches(model):
+    if found is None or not found.fingerprint.matches(model, parts_of(model)):
         found = _prepared[model] = PreparedDecoder(model)
     return found
+
+
+def parts_of(model: Any) -> tuple[nn.Module, nn.Module]:
+    return model.get_decoder(), model.lm_head
 
 
 class PreparedDecoder:
@@ -40,7 +44,7 @@ class PreparedDecoder:
 
     @torch.no_grad()
     def __init__(self, model: Any):
-        self.fingerprint = Fingerprint((model.get_decoder(), model.lm_head))
+        self.fingerprint = Fingerprint(parts_of(model))
         self.decoder, self.logits = model.get_decoder(), linear(model.lm_head)
         self.branches = [
             (PreparedAttention(layer.self_attn), PreparedAttention(layer.encoder_attn), PreparedFeedForward(layer.ffn))

@@ -102,7 +102,7 @@ class SearchResult:
 def greedy_search(decoder: Decoder, prompt: Tensor, settings: SearchSettings) -> SearchResult:
     """The most probable token at each step, or one that is drawn, from a prompt (sentences, length)."""
     length = prompt.shape[1]
-    found = np.full((len(prompt), int(settings.limits.max())), settings.fill_token_id)
+    found = np.full((len(prompt), int(settings.limits.max())), settings.fill_token_id, np.int64)
     found[:, :length] = prompt
     sentence = np.arange(len(prompt))
     limits, sequences, ended = settings.limits.numpy(), found.copy(), np.zeros(len(prompt), bool)
@@ -298,7 +298,7 @@ class BeamSearch:
         sentences, beams = len(prompt), settings.num_beams
         self.settings = settings
         self.prompt_length = self.length = prompt.shape[1]
-        paths = np.full((sentences, beams, 2, int(settings.limits.max())), -1)
+        paths = np.full((sentences, beams, 2, int(settings.limits.max())), -1, np.int64)
         paths[:, :, 0] = settings.fill_token_id
         paths[:, :, 0, : self.length] = prompt.numpy()[:, None]
         scores, lengths = np.full((sentences, beams), IMPOSSIBLE, np.float32), np.zeros((sentences, beams), np.int64)

@@ -31,6 +31,13 @@ def _threads(tensor: Tensor) -> int:
     return threads_for(tensor.numel(), VALUES_PER_THREAD)
 
 
+def check_shapes(shape: torch.Size, **tensors: Tensor | None) -> None:
+    """Raise `ValueError` for a tensor of another shape, beyond which the kernels would read."""
+    for name, tensor in tensors.items():
+        if tensor is not None and tensor.shape != shape:
+            raise ValueError(f"{name}: shape {tuple(tensor.shape)} given, must be {tuple(shape)}")
+
+
 def dropout(values: Tensor, rate: float) -> Tensor:
     """`F.dropout(values, rate)` for `0 <= rate < 1`."""
     return _DropoutAdd.apply(values, None, rate, draw_seed(rate)) if rate else values
@@ -38,6 +45,7 @@ def dropout(values: Tensor, rate: float) -> Tensor:
 
 def dropout_add(branch: Tensor, stream: Tensor, rate: float) -> Tensor:
     """`stream + F.dropout(branch, rate)`, each (..., width)."""
+    check_shapes(stream.shape, branch=branch)
     return _DropoutAdd.apply(branch, stream, rate, draw_seed(rate))
 
 
@@ -79,6 +87,8 @@ def dropout_add_norm(
         branch, stream, dual: (..., width).
         gain, bias: (width,), of a LayerNorm, or of an RMSNorm if not `centered`.
     """
+    check_shapes(stream.shape, branch=branch, dual=dual)
+    check_shapes(stream.shape[-1:], gain=gain, bias=bias)
     settings = {"rate": rate, "seed": draw_seed(rate), "dual_scale": dual_scale, "epsilon": epsilon}
     return _DropoutAddNorm.apply(branch, stream, dual, gain, bias, {**settings, "centered": centered})
 

@@ -10,7 +10,7 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from transformers.utils import logging
 
 from residual_hf.base.choices import DECODING_DTYPES
@@ -48,7 +48,7 @@ def packed_model(model: ResidualLanguageModel, dtype: str | None) -> NativeDecod
         return None
     with _packing:
         found = _packed.setdefault(model, {}).get(chosen)
-        if found is None or not found.fingerprint.matches(model):
+        if found is None or not found.fingerprint.matches(model, found.parts_of(model)):
             try:
                 found = _packed[model][chosen] = NativeDecoder(model, chosen)
             except InputError as reason:
@@ -92,7 +92,8 @@ class NativeDecoder:
         stacks = {name: model.model.get_submodule(name) for name in reversed(self.config.stacks)}
         if "encoder" in stacks and unsupported_stack(stacks["encoder"]) is not None:
             del stacks["encoder"]
-        self.fingerprint = Fingerprint((*stacks.values(), model.lm_head), checksum)
+        self.stacks = tuple(stacks)
+        self.fingerprint = Fingerprint(self.parts_of(model), checksum)
         self.dtype = torch.float32 if dtype == "float32" else torch.bfloat16
         self.packer = Packer(dtype)
         self.positions = {stack: last_position(model.model.get_submodule(stack)) for stack in self.config.stacks}
@@ -102,6 +103,10 @@ class NativeDecoder:
             self.decoder.logits = self.packer.linear(*self.output, padding_bias=-torch.inf)
             self.encoder = self.packer.stack(stacks["encoder"]) if "encoder" in stacks else None
         self.output_rows: RoundedRows | None = None  # of lists, at their first use
+
+    def parts_of(self, model: ResidualLanguageModel) -> list[nn.Module]:
+        """The modules of a model that are packed here."""
+        return [*map(model.model.get_submodule, self.stacks), model.lm_head]
 
     def encode(self, input_ids: Tensor, attention_mask: Tensor | None = None) -> Tensor | None:
         """Encoder states (batch, length, d_model) in fp32, zero at padding, from source tokens (batch, length).
@@ -166,15 +171,20 @@ class NativeDecoder:
             max_length: steps at most.
             token_lists: for each sentence the ids of the only tokens that its rows may have; None: all may.
         """
-        if encoder_mask is None:
-            encoder_mask = torch.ones(encoder_hidden_states.shape[:2])
+        shape = encoder_hidden_states.shape[:2]
+        encoder_mask = torch.ones(shape) if encoder_mask is None else encoder_mask
+        if encoder_mask.shape != shape:
+            given = tuple(encoder_mask.shape)
+            raise ValueError(
+                f"attention_mask: shape {given} given, must be that of the encoder states, {tuple(shape)}"
+            )
         sentences = Sentences(encoder_mask)
         cross_cache = self.project_sources(sentences.pack(encoder_hidden_states))
         listed = None
         if token_lists is not None:
-            given, wanted, tokens = len(token_lists), len(encoder_hidden_states), len(self.output[0])
-            if given != wanted:
-                raise ValueError(f"token_lists: {given} given for {wanted} sentences")
+            tokens = len(self.output[0])
+            if len(token_lists) != shape[0]:
+                raise ValueError(f"token_lists: {len(token_lists)} given for {shape[0]} sentences")
             if not all(len(own) and own.min() >= 0 and own.max() < tokens for own in map(np.asarray, token_lists)):
                 raise ValueError(f"token_lists: each must have one id at least, all of them from 0 to {tokens - 1}")
             token_lists = [np.unique(own) for own in token_lists]

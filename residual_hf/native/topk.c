@@ -1,6 +1,8 @@
 // Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 // The best candidates of each row and their log probabilities, from logits that come in parts of the vocabulary.
 
+#include <float.h>
+
 #include "vector.h"
 
 enum { GROUP = 64, VECTORS = GROUP / LANES };  // columns are a multiple of a group: logits of the padding are -infinity
@@ -56,7 +58,7 @@ INLINE void add_row(int columns, int64_t first_id, const float *logits, int coun
 }
 
 void start_candidates(const Candidates *best) {
-    for (int r = 0; r < best->rows; r++) best->tallies[r] = (Tally){.largest = -INFINITY};
+    for (int r = 0; r < best->rows; r++) best->tallies[r] = (Tally){.largest = -FLT_MAX};  // not infinity: the first logits may be
     for (int i = 0; i < best->rows * best->count; i++) {  // what stays if logits are not numbers
         best->log_probs[i] = -INFINITY;
         best->ids[i] = 0;

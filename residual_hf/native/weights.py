@@ -255,7 +255,7 @@ def map_of(
     linear: nn.Linear, *, before: InnerProgram | None = None, after: InnerProgram | None = None
 ) -> tuple[Tensor, Tensor]:
     """Weight and bias of a linear map, with the factors and shifts before and after it."""
-    weight, bias = linear.weight, bias_of(linear)
+    weight, bias = linear.weight.float(), bias_of(linear).float()  # as factors and shifts are
     if before is not None and is_affine(before):
         factor, shift = (spread(values, weight.shape[1]) for values in (before.factor, before.shift))
         weight, bias = weight * factor, bias + weight @ shift

@@ -83,6 +83,9 @@ def test_prompts_without_a_mask_and_one_that_is_alone(served):
     limited = model.generate(**given, max_new_tokens=12, length_limits=torch.tensor([1, 2, 3, 4, 12]))
     assert limited[0, 8:].eq(1).all() and torch.equal(limited[0, :8], batch[0, :8])
     assert len(served) == 8
+    sampled = {"do_sample": True, "num_return_sequences": 2, "length_limits": torch.tensor([1, 2, 3, 4, 12])}
+    drawn = model.generate(**given, max_new_tokens=12, **sampled)
+    assert drawn[:2, 8:].eq(1).all() and len(drawn) == 10 and len(served) == 9
 
 
 class Collect(BaseStreamer):

@@ -174,9 +174,38 @@ def class_of_the_projections(model):
         layer.ffn.fc1.__class__ = DoubledLinear
 
 
-CHANGES = [embedding_of_one_token, one_element_through_data, numpy_view, step_of_fused_adamw, other_parameter]
+def of_opposite_sign(module):
+    other = copy.deepcopy(module)
+    with torch.no_grad():
+        for parameter in other.parameters():
+            parameter.neg_()
+    return other
 
+
+def other_head(model):
+    model.lm_head = of_opposite_sign(model.lm_head)
+
+
+def other_decoder(model):
+    model.model.decoder = of_opposite_sign(model.model.decoder)
+
+
+def other_encoder(model):
+    model.model.encoder = of_opposite_sign(model.model.encoder)
+
+
+def other_stacks(model):
+    model.model = of_opposite_sign(model.model)
+
+
+def adapter_of_the_head(model):
+    peft = pytest.importorskip("peft", reason="needs the extra 'lora'")
+    peft.get_peft_model(model, peft.LoraConfig(target_modules=["lm_head"], init_lora_weights=False)).eval()
+
+
+CHANGES = [embedding_of_one_token, one_element_through_data, numpy_view, step_of_fused_adamw, other_parameter]
 CHANGES += [rows_in_another_order, scaling, epsilon, scale_of_the_embeddings, class_of_the_projections]
+CHANGES += [other_head, other_decoder, other_encoder, other_stacks, adapter_of_the_head]
 
 
 @pytest.mark.parametrize("dtype", ["float32", pytest.param("bfloat16", marks=needs_kernels)])

@@ -42,6 +42,18 @@ def with_mask(operation, shape, rate):
     return result, autograd.dropout_add(torch.ones(shape), torch.zeros(shape), rate)
 
 
+def test_tensors_of_other_shapes_are_refused():
+    stream, other, gain = torch.ones(2, 3, 8), torch.ones(2, 1, 8), torch.ones(8)
+    with pytest.raises(ValueError, match=r"branch: shape \(2, 1, 8\) given, must be \(2, 3, 8\)"):
+        autograd.dropout_add(other, stream, 0.0)
+    for tensors, name in (((other, stream, gain), "branch"), ((stream, stream, gain[1:]), "gain")):
+        branch, residual, weight = tensors
+        with pytest.raises(ValueError, match=f"{name}: shape"):
+            autograd.dropout_add_norm(branch, residual, 0.0, weight, None, 1e-5)
+    with pytest.raises(ValueError, match="dual: shape"):
+        autograd.dropout_add_norm(stream, stream, 0.0, gain, None, 1e-5, dual=other)
+
+
 @pytest.mark.parametrize("rate", RATES)
 @pytest.mark.parametrize("width", WIDTHS)
 @pytest.mark.parametrize("norm", ["layer_norm", "rms_norm"])

@@ -243,15 +243,42 @@ def test_candidates_are_the_best_of_the_logits():
         torch.testing.assert_close(log_probs, expected.gather(1, found))
 
 
+@torch.no_grad()
+@pytest.mark.parametrize(("mode", "options"), [("fixup", None), ("normformer", {"head_scale_position": "pre_out"})])
+@pytest.mark.parametrize("dtype", ["bfloat16", "int8"])
+def test_models_that_are_rounded_themselves(mode, options, dtype):
+    model = model_of(mode, ln_mode_options=options)
+    ids, mask = sources()
+    states = []
+    for precision in (torch.float32, torch.bfloat16):
+        decoder = NativeDecoder(model.to(precision), dtype)
+        states.append(decoder.start(decoder.encode(ids, mask), mask, 1, STEPS).step(np.full(4, 2)))
+    torch.testing.assert_close(*states, rtol=0.2, atol=0.2 * states[0].abs().max().item())
+
+
+@torch.no_grad()
+def test_tokens_that_are_forbidden_have_no_share_also_where_they_are_the_first():
+    model = model_of("post_ln", vocab_size=1500, output_bias=True)
+    model.lm_head.bias[:600] = -torch.inf
+    ids, mask = sources()
+    decoder = NativeDecoder(model)
+    states = [decoder.start(decoder.encode(ids, mask), mask, 1, STEPS) for _ in range(2)]
+    tokens = np.arange(3, 7)
+    log_probs, found = map(torch.from_numpy, states[0].best(tokens, 5))
+    expected = states[1].step(tokens).log_softmax(dim=-1)
+    torch.testing.assert_close(log_probs, expected.topk(5).values)
+    assert found.min() >= 600
+
+
 @pytest.mark.parametrize("fused", [True, False])
 def test_changed_weights_are_noticed(fused):
     model = model_of("post_ln")
     decoder = NativeDecoder(model)
-    assert decoder.fingerprint.matches(model)
+    assert decoder.fingerprint.matches(model, decoder.parts_of(model))
     optimizer = torch.optim.AdamW(model.parameters(), fused=fused)  # a fused one leaves `_version` as it is
     model(input_ids=sources()[0], labels=sources()[0]).loss.backward()
     optimizer.step()
-    assert not decoder.fingerprint.matches(model)
+    assert not decoder.fingerprint.matches(model, decoder.parts_of(model))
 
 
 @pytest.mark.parametrize("name", ["model.decoder.layers.1.ffn_residual.norm.eps", "model.encoder.embed_tokens.scale"])
@@ -260,7 +287,7 @@ def test_changed_numbers_are_noticed(name):
     decoder = NativeDecoder(model)
     module, _, attribute = name.rpartition(".")
     setattr(model.get_submodule(module), attribute, 0.3)
-    assert not decoder.fingerprint.matches(model)
+    assert not decoder.fingerprint.matches(model, decoder.parts_of(model))
 
 
 @pytest.mark.parametrize("fields", [{"fix_norm": True}, {"ln_mode_options": {"dual_scale": 2.0}}])
@@ -268,7 +295,7 @@ def test_changed_fields_of_the_config_are_noticed(fields):
     model = model_of("resi_dual")
     decoder = NativeDecoder(model)
     vars(model.config).update(fields)
-    assert not decoder.fingerprint.matches(model)
+    assert not decoder.fingerprint.matches(model, decoder.parts_of(model))
 
 
 @pytest.mark.parametrize("checksum", [native_checksum, plain_checksum], ids=["native", "NumPy"])
@@ -418,6 +445,8 @@ def test_bad_calls():
         decoder.encode(ids + 25, mask)
     with pytest.raises(ValueError, match="the encoder received 9 tokens"):
         decoder.encode(torch.full((1, 9), 5))
+    with pytest.raises(ValueError, match=r"attention_mask: shape \(4, 6\) given, must be that of the .*, \(4, 7\)"):
+        decoder.start(decoder.encode(ids, mask), mask[:, 1:], 1, 2)
     model.config.max_position_embeddings = 4000  # the table still ends at 8
     with pytest.raises(ValueError, match="the encoder received 9 tokens, but max_position_embeddings is 8"):
         NativeDecoder(model).encode(torch.full((1, 9), 5))

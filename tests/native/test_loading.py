@@ -51,6 +51,17 @@ def use_cpu(monkeypatch, *runs):
 
 
 @needs_kernels
+def test_kernels_that_the_compiler_could_not_build_are_named(monkeypatch, caplog):
+    use_cpu(monkeypatch, "neon", "avx2")
+    built = native._built
+    monkeypatch.setattr(native, "_built", lambda name: None if "_kernels_" in name else built(name))
+    native.logger.warning_once.cache_clear()
+    monkeypatch.setattr(native.logger, "propagate", True)
+    assert load()[0] is None
+    assert "Native kernels were not built, which needs Clang or GCC 9 or newer" in caplog.text
+
+
+@needs_kernels
 def test_the_library_of_the_next_lower_instruction_set_is_used(monkeypatch):
     use_cpu(monkeypatch, "neon", "avx2", "avx512", "avx512_bf16")
     monkeypatch.setattr(native, "_built", lambda name, built=native._built: None if "avx512" in name else built(name))
