@@ -50,8 +50,10 @@ def test_the_image_of_the_server_has_all_packages():
 @pytest.mark.slow
 def test_custom_mode_trains_and_comes_back_through_remote_code(tmp_path, monkeypatch):
     run_programs_forked(monkeypatch)
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "run.json").write_text("{}")  # of an earlier run
     try:
-        output = run("custom_mode/run.py", tmp_path / "run", "--updates", 5, "--pairs", 500)
+        output = run("custom_mode/run.py", tmp_path / "run", "--updates", 5, "--pairs", 500, "--overwrite")
     finally:
         del LN_MODES["highway"], sys.modules["highway"]
     assert "ln_mode: highway" in output

@@ -51,7 +51,7 @@ corpora = generate_corpus({"train": options.pairs, "valid": 100, "test": 100})
 texts = {
     name: [ParallelCorpus(*map(list, zip(*pairs, strict=True)), name, "en", "de")] for name, pairs in corpora.items()
 }
-with run_folder(folder):
+with run_folder(folder, overwrite=options.overwrite):
     metrics = train_on(recipe, texts, folder)
 print(f"BLEU after {options.updates} updates: {metrics['test']['bleu']['value']:.1f}")
 

@@ -159,7 +159,8 @@ def draw_map(axis: Any, panel: Panel, series: str, points: Sequence[Point]) -> N
     _, *coordinates = zip(*(cell for cell in means if cell[0] == series), strict=True)
     xs, ys = (sorted(set(values)) for values in coordinates)
     grid = [[means.get((series, x, y), math.nan) for x in xs] for y in ys]
-    scale = {"vmin": min(means.values()), "vmax": max(means.values())}
+    finite = [*filter(math.isfinite, means.values())] or [0.0]
+    scale = {"vmin": min(finite), "vmax": max(finite)}
     image = axis.imshow(grid, cmap="viridis", aspect="auto", interpolation="nearest", **scale)
     for line, values in ((axis.xaxis, xs), (axis.yaxis, ys)):
         step = -(-len(values) // MOST_LABELS)

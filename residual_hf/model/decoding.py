@@ -411,7 +411,7 @@ def search_settings(
     config = generation_config
     limits = torch.full((len(prompt),), config.max_length, device=prompt.device)
     if length_limits is not None:
-        samples = len(prompt) // len(length_limits)
+        samples = config.num_return_sequences if config.num_beams == 1 else 1
         limits = limits.minimum(prompt.shape[1] + length_limits.to(limits).repeat_interleave(samples))
     eos, pad = config._eos_token_tensor, config._pad_token_tensor
     eos_ids = [] if eos is None else eos.flatten().tolist()

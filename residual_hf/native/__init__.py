@@ -109,7 +109,7 @@ def _find(most: str) -> tuple[Path | None, list[str]]:
         if path is not None or runs:
             skipped.append(f"{name}: " + ("not built" if path is None else "this CPU or system lacks it"))
     if any(reason.endswith("not built") for reason in skipped):
-        _unused(f"Native kernels were not built, which needs Clang or GCC 9 or newer ({'; '.join(skipped)}).")
+        _unused(f"Native kernels were not built: this needs Clang or GCC 9 ({'; '.join(skipped)}).")
     return None, skipped
 
 

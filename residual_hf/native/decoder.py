@@ -175,9 +175,7 @@ class NativeDecoder:
         encoder_mask = torch.ones(shape) if encoder_mask is None else encoder_mask
         if encoder_mask.shape != shape:
             given = tuple(encoder_mask.shape)
-            raise ValueError(
-                f"attention_mask: shape {given} given, must be that of the encoder states, {tuple(shape)}"
-            )
+            raise ValueError(f"attention_mask: for {given} states given, encoder_outputs has {tuple(shape)}")
         sentences = Sentences(encoder_mask)
         cross_cache = self.project_sources(sentences.pack(encoder_hidden_states))
         listed = None

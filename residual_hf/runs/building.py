@@ -20,7 +20,8 @@ from residual_hf.generation.generation_settings import DecodingSettings
 from residual_hf.model.configuration_residual import ResidualConfig
 from residual_hf.model.modeling_residual import ResidualForConditionalGeneration, ResidualForSpeechSeq2Seq
 from residual_hf.model.modeling_single_stack import ResidualForCausalLM
-from residual_hf.training.lora import add_lora, layers_and_weights, matching
+from residual_hf.training.lora import add_lora, matching
+from residual_hf.training.training_settings import TrainingSettings
 
 from .batch_size_finder import split_update
 from .recipe import Recipe
@@ -103,10 +104,7 @@ def check_training(recipe: Recipe, start: Start | None) -> None:
             config = type(start.model.config)(**start.model.config.to_dict() | rates_of(recipe))
             model = type(start.model)(config)
     settings.loss_meter(model)
-    for pattern in settings.freeze:
-        matching(pattern, dict(model.named_parameters()), "training.freeze")
-    if settings.lora is not None:
-        layers_and_weights(model, settings.lora)
+    choose_weights(model, settings)
     if settings.max_tokens != "auto":
         processes = this_process().num_processes
         split_update(settings.tokens_per_update, settings.max_tokens, settings.update_freq, processes)
@@ -114,7 +112,7 @@ def check_training(recipe: Recipe, start: Start | None) -> None:
 
 def rates_of(recipe: Recipe) -> dict[str, Any]:
     """The rates of dropout that a recipe gives to the model that it starts from."""
-    return {name: recipe.model[name] for name in RATES if name in recipe.model}
+    return {name: recipe.model[name] for name in RATES if recipe.model.get(name) is not None}
 
 
 def build_model(
@@ -133,9 +131,10 @@ def build_model(
                 logger.warning("data.%s: missing, but the model of model.from was trained with it", own)
         config = start_config(start, tokenizer, rates_of(recipe) | tokenizer_fields(recipe, tokenizer))
         model = with_vocabulary(start, tokenizer, scaled_for(recipe, config))
-    if recipe.training.lora is not None:
-        add_lora(model, recipe.training.lora)
-    freeze(model, recipe.training.freeze)
+    choose_weights(model, recipe.training)
+    trained, total = model.num_parameters(only_trainable=True), model.num_parameters()
+    if trained < total:
+        logger.info("training %d of %d parameters, the others are frozen", trained, total)
     if recipe.training.gradient_checkpointing:
         model.gradient_checkpointing_enable()
     set_search(model, recipe.decoding)
@@ -159,21 +158,24 @@ def set_search(model: Any, decoding: DecodingSettings) -> None:
     generation.length_penalty, generation.early_stopping = of_beams.length_penalty, of_beams.early_stopping
 
 
+def choose_weights(model: nn.Module, settings: TrainingSettings) -> None:
+    """Add the adapters of `lora`, and exclude the parameters of `freeze` from training."""
+    if settings.lora is not None:
+        add_lora(model, settings.lora)
+    freeze(model, settings.freeze)
+
+
 def freeze(model: nn.Module, patterns: Sequence[str]) -> None:
     """Exclude parameters from training by patterns of their names, such as `model.encoder.*`.
 
     Raises `InputError` for a pattern that no name matches, or if nothing is left to train.
     """
-    named = dict(model.named_parameters())
+    named = dict(model.named_parameters(remove_duplicate=False))  # both names of a table that stacks share
     for pattern in patterns:
         for name in matching(pattern, named, "training.freeze"):
             named[name].requires_grad = False
-    if patterns or any(not parameter.requires_grad for parameter in named.values()):
-        trained = sum(p.numel() for p in named.values() if p.requires_grad)
-        if not trained:
-            raise InputError(f"training.freeze: {', '.join(patterns)} matches all parameters, so that none is trained")
-        total = sum(p.numel() for p in named.values())
-        logger.info("training %d of %d parameters, the others are frozen", trained, total)
+    if not any(parameter.requires_grad for parameter in named.values()):
+        raise InputError(f"training.freeze: {', '.join(patterns)} matches all parameters, so that none is trained")
 
 
 def scale_dual_stream(config: ResidualConfig) -> ResidualConfig:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from transformers import TrainerCallback
 
-from residual_hf.base.files import check_space, entries_until, number_of, read_json, write_json_lines
+from residual_hf.base.files import check_space, entries_until, number_of, write_json_lines
 from residual_hf.base.processes import this_process
 from residual_hf.data.encoding import EncodedCorpus
 from residual_hf.data.marked_text import unmarked
@@ -29,7 +29,7 @@ from residual_hf.training.callbacks import (
     StopWithoutImprovement,
     show_progress,
 )
-from residual_hf.training.checkpoints import STATE, KeepCheckpoints, complete_checkpoints
+from residual_hf.training.checkpoints import KeepCheckpoints, complete_checkpoints
 from residual_hf.training.diagnostics import DiagnosticsCallback
 from residual_hf.training.divergence import TrainingDivergedError
 from residual_hf.training.trainer import ResidualTrainer
@@ -136,8 +136,6 @@ def fit(trainer: ResidualTrainer, folder: Path, started: float, *, resume: bool 
     Raises `Interrupted` after Ctrl-C, and `TrainingDivergedError`.
     """
     checkpoints = complete_checkpoints(folder / "checkpoints") if resume else []
-    if checkpoints:
-        warn_without_best(checkpoints[-1])
     if trainer.is_world_process_zero():
         begin_log(folder / "metrics.jsonl", number_of(checkpoints[-1]) if checkpoints else 0)
         check_space(folder, bytes_to_write(trainer.model, trainer.settings, folder / "checkpoints"))
@@ -156,15 +154,6 @@ def fit(trainer: ResidualTrainer, folder: Path, started: float, *, resume: bool 
         interrupt.restore()
     if interrupt.interrupted:
         raise Interrupted(f"stopped at update {trainer.state.global_step}; use --resume to continue")
-
-
-def warn_without_best(checkpoint: Path) -> None:
-    """Warn if the best checkpoint up to a checkpoint has been deleted."""
-    best = read_json(checkpoint / STATE).get("best_global_step")
-    if best and not (path := checkpoint.with_name(f"checkpoint-{best}")).is_dir():
-        logger.warning(
-            "%s: the best checkpoint is missing: unless a later one is better, the last weights become the model", path
-        )
 
 
 def bytes_to_write(model: Any, settings: TrainingSettings, checkpoints: Path) -> int:

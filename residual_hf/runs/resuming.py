@@ -29,6 +29,13 @@ from .recipe import Recipe
 logger = logging.getLogger(__name__)
 
 
+SCORED_BY = (
+    *("training.eval_sentences", "training.eval_beams", "evaluation.tokenize"),
+    *(f"decoding.{name}" for name in ("length_penalty", "early_stopping", "max_length_a", "max_length_b", "dtype")),
+)
+"""What changes the score of an evaluation during training."""
+
+
 def check_run_folder(folder: Path) -> None:
     """Raise `InputError` unless `folder` is the folder of a run."""
     if not folder.is_dir():
@@ -114,12 +121,12 @@ def warn_about_scores(recipe: Recipe, folder: Path) -> None:
     """Warn if the metric that chooses checkpoints is measured otherwise than before."""
     if recipe.training.metric in LOSSES:
         return
-    before, now = read_recipe(folder)["training"], recipe.as_dict()["training"]
-    names = [name for name in ("eval_sentences", "eval_beams") if before.get(name, now[name]) != now[name]]
+    before, now = leaves(read_recipe(folder)), leaves(recipe.as_dict())
+    names = [name for name in SCORED_BY if before.get(name, now.get(name)) != now.get(name)]
     if names:
         logger.warning(
             "%s: the %s of earlier checkpoints was measured otherwise, and still decides which is the best",
-            ", ".join(f"training.{name}: {before[name]}, now {now[name]}" for name in names),
+            ", ".join(f"{name}: {before[name]}, now {now[name]}" for name in names),
             recipe.training.metric,
         )
 

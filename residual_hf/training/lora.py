@@ -36,21 +36,14 @@ def add_lora(model: nn.Module, settings: LoraSettings) -> None:
     with requires("lora"):
         from peft import LoraConfig, inject_adapter_in_model
 
-    targets, also = layers_and_weights(model, settings)
-    parameters = dict(model.named_parameters())
-    numbers: dict[str, Any] = {"r": settings.r, "lora_alpha": settings.alpha, "lora_dropout": settings.dropout}
-    inject_adapter_in_model(LoraConfig(target_modules=sorted(targets), **numbers), model, ADAPTER)
-    for name in also:
-        parameters[name].requires_grad = True
-
-
-def layers_and_weights(model: nn.Module, settings: LoraSettings) -> tuple[set[str], set[str]]:
-    """The names of the linear layers that receive adapters, and of the parameters in `settings.also`."""
     layers = [name for name, part in model.named_modules() if isinstance(part, nn.Linear) and ".layers." in name]
     parameters = dict(model.named_parameters())
     targets = {name for pattern in settings.targets for name in matching(pattern, layers, "training.lora.targets")}
     also = {name for pattern in settings.also for name in matching(pattern, parameters, "training.lora.also")}
-    return targets, also
+    numbers: dict[str, Any] = {"r": settings.r, "lora_alpha": settings.alpha, "lora_dropout": settings.dropout}
+    inject_adapter_in_model(LoraConfig(target_modules=sorted(targets), **numbers), model, ADAPTER)
+    for name in also:
+        parameters[name].requires_grad = True
 
 
 def matching(pattern: str, names: Iterable[str], field: str) -> list[str]:

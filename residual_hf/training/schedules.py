@@ -74,7 +74,7 @@ class ScheduleSettings(OptimizerSettings):
             self.require(False, "schedule_options", f"arguments of {kind} of Transformers: {error}")
 
     def warn_about_warmup(self, updates: int) -> None:
-        """Warn if a run ends within its warm-up, which `check_schedule` cannot know of a run of epochs."""
+        """Warn if a run of so many updates ends within its warm-up."""
         if self.warmup_updates >= updates:
             logger.warning(
                 "training.warmup_updates: %d given, but the run has %d updates: lr is not reached",

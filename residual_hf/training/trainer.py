@@ -124,6 +124,9 @@ class ResidualTrainer(ShardedTrainer):
             if finished:
                 best = Path(self.state.best_model_checkpoint or checkpoint)
                 best = checkpoint.with_name(best.name)  # the run may have been moved or copied
+                if not best.is_dir():
+                    logger.warning("%s, the best checkpoint, is missing: the last one takes its place", best)
+                    best = checkpoint
                 self.state.best_model_checkpoint = str(best)
                 self.load_weights(best)
                 self.model.to(self.args.device)  # FSDP and DeepSpeed would move it at the first update

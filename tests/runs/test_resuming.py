@@ -17,7 +17,7 @@ from support.recipes import SMALL, changed, make_recipe
 from transformers import AutoTokenizer, TrainerState
 
 from residual_hf.base.errors import InputError
-from residual_hf.base.files import number_of, read_json, read_json_lines, write_atomically
+from residual_hf.base.files import read_json, read_json_lines, write_atomically
 from residual_hf.data.pipeline import read_corpora
 from residual_hf.data.shortlist import load_shortlist
 from residual_hf.model.checksums import write_checksums
@@ -193,19 +193,9 @@ def test_scores_that_cannot_be_compared_are_named(run, caplog):
     warn_about_scores(bleu, folder)
     assert not caplog.text
     warn_about_scores(changed(bleu, "training", eval_beams=3), folder)
-    assert "training.eval_beams: 1, now 3: the bleu of earlier checkpoints was measured otherwise" in caplog.text
-
-
-def test_a_missing_best_checkpoint_is_named_and_the_last_weights_remain(tmp_path, caplog):
-    settings = SMALL | {"ema_decay": 0.5, "lr": 1e-30, "warmup_init_lr": 0.0, "keep_last": 1}
-    recipe = make_recipe(tmp_path, **settings)
-    train(recipe)
-    best, last = sorted((tmp_path / "run" / "checkpoints").iterdir())
-    assert read_json(last / "trainer_state.json")["best_global_step"] == number_of(best)
-    shutil.rmtree(best)
-    train(changed(recipe, "training", max_updates=6), resume=True)
-    assert f"{best}: the best checkpoint is missing" in caplog.text
-    assert (tmp_path / "run" / "model" / "model.safetensors").exists()
+    warn_about_scores(changed(bleu, "decoding", length_penalty=3.0), folder)
+    for change in ("training.eval_beams: 1, now 3", "decoding.length_penalty: 1.0, now 3.0"):
+        assert f"{change}: the bleu of earlier checkpoints was measured otherwise" in caplog.text
 
 
 def test_a_run_stopped_by_patience_goes_on_with_more(tmp_path):
@@ -321,17 +311,41 @@ def test_a_finished_run_stays_as_it_is_unless_something_has_changed(run, caplog)
     assert weights.read_bytes() == before["model/model.safetensors"]
 
 
+def remember_as_best(folder, **state):
+    for path in folder.glob("checkpoints/*/trainer_state.json"):
+        write_atomically(path, json.dumps(read_json(path) | state))
+        write_checksums(path.parent)
+
+
 def test_a_run_that_was_moved_keeps_its_best_checkpoint(run):
     recipe, folder = run
-    for state in folder.glob("checkpoints/*/trainer_state.json"):
-        elsewhere = {"best_model_checkpoint": "/nowhere/run/checkpoints/checkpoint-2", "best_global_step": 2}
-        write_atomically(state, json.dumps(read_json(state) | elsewhere))
-        write_checksums(state.parent)
+    remember_as_best(folder, best_model_checkpoint="/nowhere/run/checkpoints/checkpoint-2", best_global_step=2)
     train(changed(recipe, "decoding", num_beams=1), resume=True)  # scores again
     kept, final = (folder / name / "model.safetensors" for name in ("checkpoints/checkpoint-2", "model"))
     assert final.read_bytes() != (folder / "checkpoints/checkpoint-4/model.safetensors").read_bytes()
     assert load_file(final).keys() == load_file(kept).keys()
     assert all(torch.equal(weight, load_file(kept)[name]) for name, weight in load_file(final).items())
+
+
+def test_the_last_checkpoint_takes_the_place_of_a_missing_best_one(run, caplog):
+    recipe, folder = run
+    remember_as_best(folder, best_model_checkpoint=str(folder / "checkpoints" / "checkpoint-3"), best_global_step=3)
+    train(changed(recipe, "decoding", num_beams=1), resume=True)  # scores again
+    assert "checkpoint-3, the best checkpoint, is missing: the last one takes its place" in caplog.text
+    last, final = (load_file(folder / n / "model.safetensors") for n in ("checkpoints/checkpoint-4", "model"))
+    assert all(torch.equal(weight, last[name]) for name, weight in final.items())
+
+
+def test_the_last_average_takes_the_place_of_a_missing_best_one(tmp_path):
+    recipe, folder = make_recipe(tmp_path, ema_decay=0.5, **SMALL), tmp_path / "run"
+    train(recipe)
+    missing = {"best_model_checkpoint": str(folder / "checkpoints" / "checkpoint-3"), "best_global_step": 3}
+    remember_as_best(folder, best_metric=0.0, **missing)  # no NLL will be better
+    train(changed(recipe, "training", max_updates=6), resume=True)
+    last, final = (
+        load_file(folder / n) for n in ("checkpoints/checkpoint-6/ema.safetensors", "model/model.safetensors")
+    )
+    assert all(torch.equal(weight, last[name]) for name, weight in final.items())
 
 
 @pytest.mark.parametrize("stream", [False, True])

@@ -11,6 +11,7 @@ import yaml
 from residual_hf.analysis.short_training import ShortCorpus
 from residual_hf.base.environment import commit
 from residual_hf.base.errors import InputError
+from residual_hf.base.lock import Lock
 from residual_hf.cli import main
 from residual_hf.data.encoding import EncodedCorpus
 from residual_hf.data.synthetic import generate_corpus
@@ -90,6 +91,12 @@ def test_modes_are_ranked_by_rate_and_then_by_loss():
 def test_numbers_are_checked(options, message, tmp_path, capsys):
     assert main(["stress", "--output-dir", str(tmp_path / "out"), *options]) == 2
     assert message in capsys.readouterr().err and not (tmp_path / "out").exists()
+
+
+def test_two_commands_do_not_write_one_folder(tmp_path, capsys):
+    with Lock(tmp_path / "stress.lock", "output"):
+        assert main(["stress", "--output-dir", str(tmp_path)]) == 2
+    assert f"--output-dir: {tmp_path} is in use by" in capsys.readouterr().err
 
 
 def test_command_continues_its_runs(tmp_path, small_generated_corpus, capsys):

@@ -19,7 +19,7 @@ from residual_hf.data.tokenizer_training import train_tokenizer
 from residual_hf.model.configuration_residual import ResidualConfig
 from residual_hf.model.modeling_single_stack import ResidualForCausalLM
 from residual_hf.model.options import from_mapping
-from residual_hf.runs.building import build_model, freeze, load_start_of
+from residual_hf.runs.building import build_model, check_training, freeze, load_start_of
 from residual_hf.runs.recipe import Recipe
 from residual_hf.runs.run import train
 from residual_hf.runs.warm_start import Start, load_start
@@ -217,6 +217,29 @@ def test_frozen_parameters_do_not_change_and_the_card_names_the_start(tmp_path, 
 def test_a_pattern_that_matches_nothing_is_refused():
     with pytest.raises(InputError, match=r"training.freeze: 'encoder.\*' matches nothing; there are model\.enc"):
         freeze(tiny_model(tiny_tokenizer()), ["encoder.*"])
+
+
+@pytest.mark.parametrize("pattern", ["model.decoder.embed_tokens.weight", "*decoder.embed*"])
+@pytest.mark.parametrize("joint", [True, False])
+def test_the_table_of_the_decoder_can_be_frozen_also_where_stacks_share_it(tmp_path, pattern, joint):
+    recipe = changed(
+        make_recipe(tmp_path, freeze=[pattern], max_updates=1, eval_every=1, eval_bleu=False), "tokenizer", joint=joint
+    )
+    check_training(recipe, None)
+    train(recipe)
+
+
+def test_freezing_and_adapters_are_checked_as_they_will_be(tmp_path):
+    pytest.importorskip("peft", reason="needs the extra 'lora'")
+    start = Start(tiny_model(tiny_tokenizer()), tiny_tokenizer())
+    values = make_recipe(tmp_path, freeze=["*lora_A*"]).as_dict() | {"model": {"from": "x"}}
+    values["training"]["lora"] = {"r": 2}
+    recipe = from_mapping(Recipe, values)
+    check_training(recipe, start)
+    with pytest.raises(InputError, match="'.*q_proj.weight' matches nothing"):
+        check_training(changed(recipe, "training", freeze=["*.q_proj.weight"]), start)
+    with pytest.raises(InputError, match="matches all parameters"):
+        check_training(changed(recipe, "training", freeze=["*"]), start)
 
 
 def test_tokenizer_of_a_recipe_without_a_section(tmp_path):
