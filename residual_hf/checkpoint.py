@@ -144,9 +144,11 @@ def load_checkpoint(
         where, report["missing_keys"], report["unexpected_keys"] if ours else (), report["mismatched_keys"]
     )
     checks.check_finite(where, model.named_parameters())
-    checks.check_generation_fields(vars(model.generation_config), f"{where}: generation config")
+    if model.can_generate():
+        checks.check_generation_fields(vars(model.generation_config), f"{where}: generation config")
     if ours:
-        checks.check_token_ids(model.generation_config, model.config, f"{where}: generation config")
+        if model.can_generate():
+            checks.check_token_ids(model.generation_config, model.config, f"{where}: generation config")
         checks.check_vocabulary(tokenizer, model.config, where)
         checks.check_undamaged(Path(name), model=False)  # `from_pretrained` has checked that
     return model, tokenizer
@@ -163,7 +165,9 @@ def validate_model_folder(folder: str | os.PathLike) -> list[str]:
     values = read_json(path)
     if values.get("model_type") != ResidualConfig.model_type:
         raise InputError(f"{path}: model_type is {values.get('model_type')!r}, must be {ResidualConfig.model_type!r}")
-    read_json(folder / "generation_config.json")
+    generation = [] if values.get("is_encoder_only") else ["generation_config.json"]
+    for name in generation:
+        read_json(folder / name)
     checks.check_fields(values, path)
     try:
         config = ResidualConfig.from_dict(values)
@@ -176,7 +180,7 @@ def validate_model_folder(folder: str | os.PathLike) -> list[str]:
     weights, _ = checks.weight_shapes(folder)
     of_tokenizer = dict.fromkeys([*checks.TOKENIZER_FILES, *tokenizer.vocab_files_names.values()])
     optional = [name for name in (*of_tokenizer, SHORTLIST, *PROCESSOR, CHECKSUMS) if (folder / name).is_file()]
-    return ["config.json", "generation_config.json", *weights, *code, *optional]
+    return ["config.json", *generation, *weights, *code, *optional]
 
 
 def saved_class(values: dict[str, Any]) -> tuple[type, Any]:

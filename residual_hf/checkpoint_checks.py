@@ -252,7 +252,8 @@ def weight_shapes(folder: Path) -> tuple[list[str], dict[str, tuple[int, ...]]]:
 
 
 def check_finite(where: object, weights: Iterable[tuple[str, torch.Tensor]]) -> None:
-    broken = [name for name, w in weights if not (w.float() if w.itemsize == 1 else w).isfinite().all()]  # float8
+    plain = ((name, w) for name, w in weights if type(w.data) is torch.Tensor)  # else quantized
+    broken = [name for name, w in plain if not (w.float() if w.itemsize == 1 else w).isfinite().all()]  # float8
     if broken:
         raise InputError(f"{where}: not finite (NaN or infinite): {_shortened(broken)}; use an earlier checkpoint")
 

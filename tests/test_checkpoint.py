@@ -19,6 +19,8 @@ from residual_hf.conversion.transformers_models import from_transformers
 from residual_hf.generation.translator import Translator
 from residual_hf.hub.push import push_run
 from residual_hf.model.checksums import CHECKSUMS, write_checksums
+from residual_hf.model.configuration_residual import ResidualConfig
+from residual_hf.model.modeling_single_stack import ResidualForMaskedLM, ResidualForSequenceClassification
 from residual_hf.model.tokenization_residual import ResidualTokenizer
 
 CARD = "---\nlibrary_name: transformers\npipeline_tag: translation\ntags: [translation]\n---\n# German to English\n"
@@ -366,9 +368,22 @@ def test_tied_and_separate_tables(tmp_path):
         assert WEIGHTS in validate_model_folder(folder)
 
 
+@pytest.mark.parametrize("cls", [ResidualForSequenceClassification, ResidualForMaskedLM])
+def test_models_that_do_not_generate(tmp_path, cls):
+    tokenizer, fields = tiny_tokenizer(), {"d_model": 16, "encoder_layers": 1, "is_encoder_only": True}
+    model = cls(ResidualConfig(vocab_size=len(tokenizer), max_position_embeddings=64, **fields))
+    folder = save_checkpoint(model, tokenizer, tmp_path / "model")
+    assert sorted(validate_model_folder(folder)) == sorted(path.name for path in folder.iterdir())
+    assert type(load_checkpoint(folder, classes=(cls,))[0]) is cls
+
+
 def test_two_vocabularies(tmp_path):
     source, target = tiny_tokenizer(), tiny_tokenizer("<2en>")
+    source.padding_side = source.truncation_side = "left"
     tokenizer = ResidualTokenizer.from_pair(source, target)
+    again = tokenizer.train_new_from_iterator(["a small dog"], 300)
+    assert {each.padding_side for each in (tokenizer, again)} == {"left"}
+    assert {each.truncation_side for each in (tokenizer, again)} == {"left"}
     vocabularies = {"decoder_vocab_size": tokenizer.target_vocab_size, "share_encoder_decoder_embeddings": False}
     folder = save_checkpoint(tiny_model(tokenizer, **vocabularies), tokenizer, tmp_path / "model")
     names = validate_model_folder(folder)

@@ -12,6 +12,8 @@ from support.tiny_translator import SENTENCES, tiny_model, tiny_tokenizer
 from torch import nn
 from transformers import AutoModelForSeq2SeqLM, BitsAndBytesConfig, TorchAoConfig
 
+from residual_hf.checkpoint import load_checkpoint
+
 ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "docs" / "compatibility.md").read_text(encoding="utf-8")
 ROWS = [line for line in PAGE.splitlines() if line.startswith("| ") and not line.endswith("| test |")]
@@ -59,6 +61,8 @@ def test_torchao_quantizes_linear_layers(saved, tmp_path):
     check(model, batch, expected, 0.03)
     model.save_pretrained(tmp_path)
     assert torch.equal(logits(AutoModelForSeq2SeqLM.from_pretrained(tmp_path), batch), logits(model, batch))
+    tiny_tokenizer().save_pretrained(tmp_path)
+    assert torch.equal(logits(load_checkpoint(tmp_path)[0].eval(), batch), logits(model, batch))
 
 
 @pytest.mark.parametrize("bits", [8, 4])

@@ -10,7 +10,7 @@ import pytest
 import torch
 from support.example_scripts import ENGLISH, GERMAN, run
 from support.tiny_translator import tiny_model, tiny_tokenizer
-from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, MarianConfig, MarianMTModel, pipeline
+from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, GenerationConfig, MarianConfig, MarianMTModel, pipeline
 
 from residual_hf.checkpoint import save_checkpoint
 
@@ -95,6 +95,15 @@ def test_a_model_is_tuned_and_after_a_change_of_mode_goes_on_from_equal_loss(tmp
     model = AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "resi_dual")
     assert model.config.ln_options("encoder").dual_scale == 0.5
     assert all(stack.boundary.norm.weight.any() for stack in (model.model.encoder, model.model.decoder))
+
+
+def test_new_weights_keep_the_search_of_the_model(tmp_path, text):
+    model = base(tmp_path / "base")
+    GenerationConfig(num_beams=2, max_length_a=1.5, max_length_b=7).save_pretrained(model)
+    arguments = ("--train", *text, "--valid", *text, *STEPS, "--from-scratch")
+    run("translation/finetune.py", "--model", model, "--output-dir", tmp_path / "out", *arguments)
+    saved = GenerationConfig.from_pretrained(tmp_path / "out")
+    assert (saved.num_beams, saved.max_length_a, saved.max_length_b) == (2, 1.5, 7)
 
 
 def test_a_marian_model_goes_on_as_resi_dual(tmp_path, text):

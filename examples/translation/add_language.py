@@ -29,6 +29,8 @@ def main() -> None:
     tokenizer.add_tokens([AddedToken(tag, normalized=True) for tag in tags.values()])
     if len(tokenizer) > model.config.vocab_size:
         model.resize_token_embeddings(len(tokenizer))  # new rows are drawn around the mean of the old ones
+    if not model.config.share_encoder_decoder_embeddings:
+        model.resize_decoder_token_embeddings(tokenizer.target_vocab_size)
     model.config.source_lang = model.config.target_lang = None  # the tags say it now
     model.config.language_tags = "source"
 

@@ -97,7 +97,8 @@ def main() -> None:
     tokenizer = AutoTokenizer.from_pretrained(options.model)
     model = AutoModelForSeq2SeqLM.from_pretrained(options.model)
     if options.from_scratch:
-        model = residual_hf.ResidualForConditionalGeneration(model.config)
+        search, model = model.generation_config, residual_hf.ResidualForConditionalGeneration(model.config)
+        model.generation_config = search
     trainer = build_trainer(model, tokenizer, read(*options.train), read(*options.valid), options)
     trainer.train()
     print(trainer.evaluate())

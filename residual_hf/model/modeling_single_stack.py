@@ -122,6 +122,8 @@ class ResidualForSequenceClassification(ResidualPreTrainedModel):
         """The mean of the states of real tokens, or the state of the first one, (batch, d_model)."""
         if mask is None:
             mask = hidden_states.new_ones(hidden_states.shape[:2])
+        if mask.shape != hidden_states.shape[:2]:
+            raise ValueError(f"attention_mask must be of shape {tuple(hidden_states.shape[:2])} to classify texts")
         mask = mask.to(hidden_states.device)  # of the last layer, which may be on another one
         if self.config.classifier_pooling == "first":
             first = mask.long().argmax(dim=1)

@@ -6,6 +6,7 @@ Transformers 4.
 from __future__ import annotations
 
 import copy
+import io
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import takewhile
 from typing import Any
@@ -203,10 +204,11 @@ class TranslationPipeline(Pipeline):
             if name != "prefix" and name not in caller and not (name == "max_length" and "max_new_tokens" in caller)
         }
         saved = given(self.model.generation_config.to_dict())
+        used = self.model.generation_config if config is None else config  # its rule is for each text of a batch
         if has_length_rule(self.model.generation_config):
             saved.pop("max_length", None)
         known = {**saved, **added, **caller}
-        if "max_length" not in known and "max_new_tokens" not in known:
+        if "max_length" not in known and "max_new_tokens" not in known and not has_length_rule(used):
             rule = known.get("max_length_a", 2), known.get("max_length_b", 50)
             added["max_new_tokens"] = length_limit(source_length, self.texts.positions, *rule)
         elif source_length > 0.9 * known.get("max_length", float("inf")):
@@ -257,7 +259,8 @@ class _Stream(IterableDataset):
         self.texts = texts
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self.texts)
+        of_file = isinstance(self.texts, io.TextIOBase)
+        return (text.removesuffix("\n") if of_file else text for text in self.texts)
 
 
 def _only(text: str | list[str]) -> str:

@@ -86,6 +86,8 @@ class ResidualTokenizer(PreTrainedTokenizerFast):
             target_tokenizer_object=target.backend_tokenizer,
             known_tokens=known_tokens,
             model_max_length=source.model_max_length,
+            padding_side=source.padding_side,
+            truncation_side=source.truncation_side,
             clean_up_tokenization_spaces=source.clean_up_tokenization_spaces,
             split_special_tokens=source.split_special_tokens,
             **source.special_tokens_map,
@@ -151,6 +153,8 @@ class ResidualTokenizer(PreTrainedTokenizerFast):
             PreTrainedTokenizerFast(
                 tokenizer_object=tokenizer,
                 model_max_length=self.model_max_length,
+                padding_side=self.padding_side,
+                truncation_side=self.truncation_side,
                 clean_up_tokenization_spaces=self.clean_up_tokenization_spaces,
                 split_special_tokens=self.split_special_tokens,
                 **self.special_tokens_map,

@@ -113,7 +113,9 @@ class TranslationInputs:
         if self.has_own_codes:
             inputs = self._with_own_codes(text, src_lang, tgt_lang, options)
         elif self.tags_targets:
-            forced = self.tokenizer.convert_tokens_to_ids(self._target_tag(src_lang, tgt_lang))
+            target = getattr(self.tokenizer, "target_tokenizer", None)
+            of_token = self.tokenizer.convert_tokens_to_ids if target is None else target.token_to_id
+            forced = of_token(self._target_tag(src_lang, tgt_lang))
             inputs = {**self.tokenizer(text, verbose=False, **options), "forced_bos_token_id": forced}
         else:
             texts = [text] if isinstance(text, str) else text

@@ -1,12 +1,15 @@
 # Copyright 2026 The residual_hf authors. Licensed under the Apache License, Version 2.0.
 from __future__ import annotations
 
+import io
+
 import datasets
 import pytest
 import torch
 from support.tiny_translator import SENTENCES, tiny_model, tiny_tokenizer
 from torch.utils.data import Dataset
 from transformers import (
+    AddedToken,
     BartConfig,
     BartForConditionalGeneration,
     BertConfig,
@@ -18,6 +21,7 @@ from transformers import (
 )
 
 from residual_hf.model.pipeline_translation import TranslationPipeline
+from residual_hf.model.tokenization_residual import ResidualTokenizer
 
 
 @pytest.fixture
@@ -91,6 +95,9 @@ def test_generators_and_datasets_are_streamed(translate):
     assert list(translate(iter(SENTENCES), max_new_tokens=5)) == expected
     assert list(translate(Lines(), batch_size=2, max_new_tokens=5)) == expected
     assert list(translate(line for line in [])) == []
+    whole = [[result] for result in translate(SENTENCES, max_new_tokens=5, return_alignments=True)]
+    file = io.StringIO("".join(f"{sentence}\n" for sentence in SENTENCES))
+    assert list(translate(file, max_new_tokens=5, return_alignments=True)) == whole
 
 
 def test_column_of_a_data_set(translate):
@@ -141,6 +148,11 @@ def test_length_without_a_setting(translate, tokenizer, monkeypatch):
     for name, value in {"max_length_a": 1.5, "max_length_b": 3}.items():  # those of a recipe
         monkeypatch.setattr(translate.model.generation_config, name, value, raising=False)
     assert new_tokens("a") == int(1.5 * len(tokenizer("a")["input_ids"]) + 3)
+    endless = {"suppress_tokens": [2], "return_tensors": True}
+    pad, lengths = tokenizer.pad_token_id, [int(1.5 * len(tokenizer(text)["input_ids"]) + 3) for text in SENTENCES]
+    together = translate(SENTENCES, batch_size=len(SENTENCES), **endless)
+    assert [int(each["translation_token_ids"].ne(pad).sum()) - 1 for each in together] == lengths
+    assert len({*lengths}) > 1
 
 
 def test_model_settings_win_over_defaults(model, tokenizer, generated, monkeypatch):
@@ -236,6 +248,17 @@ def test_language_tags():
         translate(SENTENCES[0], tgt_lang="fr")
     model.config.target_lang = "de"
     assert texts(translate(SENTENCES[0])) == german
+
+
+def test_a_tag_of_the_target_is_looked_up_among_its_tokens():
+    tokenizer = ResidualTokenizer.from_pair(tiny_tokenizer(), tiny_tokenizer("<2en>"))
+    tokenizer.add_tokens([AddedToken("<2de>", normalized=True)])
+    ids = tokenizer.convert_tokens_to_ids("<2de>"), tokenizer.target_tokenizer.token_to_id("<2de>")
+    assert ids[0] != ids[1]
+    sizes = {"decoder_vocab_size": tokenizer.target_vocab_size, "share_encoder_decoder_embeddings": False}
+    model = tiny_model(tokenizer, **sizes, language_tags="target", target_lang="de")
+    (result,) = TranslationPipeline(model, tokenizer=tokenizer, device="cpu")(SENTENCES[0], return_tensors=True)
+    assert result["translation_token_ids"][1] == ids[1]
 
 
 def tiny_t5(tokenizer, **settings):
