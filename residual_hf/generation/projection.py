@@ -180,13 +180,19 @@ class _Projection:
             place = end
             element = child.element
             if element.keep:
-                shown = self.source[child.start : child.end].strip() if is_empty else ""
-                at_end = first == units[1] or not self._is_word(first)
-                glued = at_end and self.target[max(0, start - 1) : start].strip() != ""
-                after = " " * (
-                    shown != "" and first < units[1] and not glued and not self.target[:start].endswith(shown)
-                )
-                before += " " * (shown != "" and glued)
+                shown = self.source[child.start : child.end].strip()
+                glued = shown != "" and self.target[max(0, start - 1) : start].strip() != ""
+                if is_empty:
+                    apart = first == units[1] or not self._is_word(first)
+                    follows = first < units[1] and not (apart and glued) and not self.target[:start].endswith(shown)
+                    after = " " * (shown != "" and follows)
+                    glued = glued and apart
+                else:  # in the place of other text, such as a comma
+                    around = self.source[max(0, child.start - 1) : child.start], self.source[child.end : child.end + 1]
+                    replaces = self.target[start:end] != shown
+                    glued = glued and replaces and not around[0].strip()
+                    after = " " * (replaces and not around[1].strip() and self.target[end : end + 1].isalnum())
+                before += " " * glued
                 found += [before, element.text if isinstance(element, Placeholder) else element, after]
             else:
                 found += [before, element._replace(pieces=self.pieces(child, (first, last), (start, end)))]

@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import random
+import re
 import time
 from html.parser import HTMLParser
 
@@ -195,6 +196,20 @@ def translated(source, *translations):
 def test_tags_are_around_the_words_that_belong_to_theirs(source, translation, links, expected):
     found = translated(source, (translation, links))
     assert found == expected if expected else visible_text(found).split() == translation.split()
+
+
+@pytest.mark.parametrize(
+    ("source", "target", "spans", "expected"),
+    [
+        ("Nimm {a} oft", "take, often", [(0, 4), (4, 5), (6, 11)], "take {a} often"),
+        ("Nimm {a} oft", "take—often", [(0, 4), (4, 5), (5, 10)], "take {a} often"),
+        ("Nimm x{a} oft", "take x{a} often", [(0, 4), (6, 9), (10, 15)], "take x{a} often"),
+    ],
+)
+def test_a_placeholder_in_the_place_of_a_comma_stands_apart(source, target, spans, expected):
+    words = [found.span() for found in re.finditer(r"{a}|\w+(?!{)", source)]
+    links = AlignedTokens(np.array(words), np.array(spans), np.eye(3), np.zeros(3))
+    assert document(source).join([target], [Alignment(source, target, (links,))]) == expected
 
 
 def test_a_block_is_a_unit_and_its_white_space_means_nothing():
