@@ -15,7 +15,7 @@ from typing import Any
 
 from residual_hf.base.errors import InputError, requires
 from residual_hf.data.data_settings import DataSettings
-from residual_hf.documents import DOCUMENTS
+from residual_hf.documents import ARCHIVES, DOCUMENTS
 from residual_hf.evaluation.metrics import EvaluationSettings
 from residual_hf.generation.generation_settings import DecodingSettings, StreamSettings
 from residual_hf.serving.server_settings import ServerSettings
@@ -40,6 +40,9 @@ from .arguments import (
 )
 
 LANGUAGES = ("source_lang", "target_lang")
+BINARY = (".pdf", ".doc", ".rtf", ".xls", ".xlsx", ".ppt", ".zip")
+TABLES = (".csv", ".json", ".jsonl", ".xml")
+"""Ends of the names of files that are not lines of text either."""
 OF_TRANSLATIONS = (
     "baseline",
     "metric",
@@ -92,6 +95,8 @@ def run_translate(options: argparse.Namespace) -> int:
         with requires("documents"):
             from residual_hf.documents.translation import translate_document
         translate = translate_document
+    else:
+        check_text_files(source, options.output)
     if options.devices > 1 and not in_group():
         return run_on_devices(options.devices, options.arguments)
     translate(
@@ -105,6 +110,14 @@ def run_translate(options: argparse.Namespace) -> int:
         inputs=[model_folder(options.model), *filter(None, [options.glossary])],
     )
     return 0
+
+
+def check_text_files(source: Path | None, output: Path | None) -> None:
+    """Raise `InputError` for names of files that hold something else than lines of text."""
+    if source is not None and source.suffix.lower() in (*BINARY, *TABLES):
+        raise InputError(f"{source}: is no text file, and none of {', '.join(DOCUMENTS)}: convert it to these")
+    if output is not None and output.suffix.lower() in (*BINARY, *ARCHIVES):
+        raise InputError(f"--output: {output} given, must be a text file, as the input is")
 
 
 def add_transcribe(transcribe: argparse.ArgumentParser) -> None:

@@ -85,7 +85,8 @@ class Verification:
             text += f", {self.tied} after a tie"
         if self.bleu_loss is not None:
             against = f"the {outputs} of the model" if self.bleu is None else "the references"
-            text += f"; int8 loses {self.bleu_loss:.2f} BLEU against {against}"
+            change = "loses" if self.bleu_loss >= 0 else "gains"
+            text += f"; int8 {change} {abs(self.bleu_loss):.2f} BLEU against {against}"
         return text
 
 

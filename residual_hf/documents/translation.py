@@ -55,7 +55,8 @@ def translate_document(
         InputError: the document cannot be read, the output exists or has another format, or cannot be continued.
     """
     for name, default in OF_LINES.items():
-        settings.require(getattr(settings, name) == default, name, f"{default!r} for a document".lower())
+        if getattr(settings, name) != default:
+            raise InputError(f"--{name.replace('_', '-')}: is for lines of text, not for the document {source}")
     if output is None:
         raise InputError(f"--output: missing, required to translate the document {source}")
     if output.suffix.lower() != source.suffix.lower():

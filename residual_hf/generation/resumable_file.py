@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
@@ -15,6 +16,8 @@ from residual_hf.base.errors import InputError, InputSettings
 from residual_hf.base.files import atomic_file, check_output_file, read_json, write_atomically, write_json, writing
 from residual_hf.base.lock import Lock
 from residual_hf.model.options import from_mapping, option
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -76,6 +79,8 @@ class ResumableFile:
         return self
 
     def __exit__(self, *exception: Any) -> None:
+        if self.lines and self.record.exists():
+            logger.warning("%s has the output for %d lines; --resume continues", self.partial, self.lines)
         self.lock.__exit__(*exception)
 
     def remaining(self, source: Iterator[str]) -> Iterator[str]:

@@ -67,7 +67,7 @@ class RunRecord(InputSettings):
     the recipe has bf16, a CPU without products in bf16 trains in fp32. `tokenizer` maps the files of the tokenizer to
     their hashes. `max_tokens_found` is the batch size that the search found, `max_tokens` the one that was used.
     `tokens_per_second` is the median over all starts, and `seconds` their sum: of a killed one, until its last
-    checkpoint; `emissions` cover the last.
+    checkpoint; `emissions` cover the last. `card` is the hash of the card that the run wrote.
     """
 
     command: str | None = None
@@ -92,6 +92,7 @@ class RunRecord(InputSettings):
     seconds: float | None = None
     tokens_per_second: float | None = None
     emissions: Emissions | None = None
+    card: str | None = None
 
     @classmethod
     def begin(cls, folder: Path, seed: int, processes: int, data: DataRecord) -> None:

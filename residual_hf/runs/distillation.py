@@ -28,7 +28,7 @@ from residual_hf.generation.generation_settings import StreamSettings
 from residual_hf.generation.stream import translate_file
 from residual_hf.generation.translator import Translator
 
-from .recipe import Recipe, plain
+from .recipe import Recipe, placed_in, plain
 
 logger = logging.getLogger(__name__)
 
@@ -135,7 +135,7 @@ def distill(
         except InputError as error:
             logger.warning("the student gets a tokenizer of its own: %s", error)
     path = folder / "recipe.yaml"
-    write_atomically(path, dump_yaml(values))
+    write_atomically(path, dump_yaml(placed_in(Path.cwd(), values, Recipe)))  # usable from any folder
     return path
 
 

@@ -26,6 +26,7 @@ from residual_hf.evaluation.scorer import full_report, make_scorers
 from residual_hf.evaluation.sentence_metrics import ERROR_RATES
 from residual_hf.generation.decode import check_shortlist_use, translate_corpus
 from residual_hf.hub.card import write_card
+from residual_hf.model.checksums import file_hash
 from residual_hf.model.configuration_residual import ResidualConfig
 from residual_hf.records.run_record import RunRecord, measured_emissions
 from residual_hf.training.checkpoints import choose_checkpoints, load_average
@@ -46,6 +47,7 @@ def finish(
     if trainer.is_world_process_zero():
         RunRecord.update(folder, averaged=averaged)
         complete = None if shortlist is None else shortlist.save
+        keep_changed_card(folder)
         save_checkpoint(trainer.model, data.tokenizer, folder / "model", overwrite=True, complete=complete)
     metrics = {"updates": trainer.state.global_step, "minutes": round((time.time() - started) / 60, 2)}
     if recipe.data.is_text:
@@ -55,6 +57,15 @@ def finish(
     if trainer.is_world_process_zero():
         record_end(recipe, trainer, metrics, folder, time.time() - started)
     return metrics
+
+
+def keep_changed_card(folder: Path) -> None:
+    """Copy a card that somebody has changed, or made by `residual-hf card`, before the model folder is replaced."""
+    card = folder / "model" / "README.md"
+    if card.is_file() and (found := file_hash(card)) != RunRecord.read(folder).card:
+        kept = folder / f"README.{found[:8]}.md"
+        write_atomically(kept, card.read_bytes())
+        logger.warning("%s is not as the run wrote it: it is kept as %s, a new one replaces it", card, kept)
 
 
 def choose_final_weights(trainer: ResidualTrainer, checkpoints: Path) -> int | None:
@@ -168,7 +179,7 @@ def record_end(
         train = tuple(replace(corpus, sha256=sha) for corpus, sha in zip(data.train, hashes, strict=True))
         RunRecord.update(folder, data=replace(data, train=train))
     try:
-        write_card(folder, overwrite=True)
+        RunRecord.update(folder, card=file_hash(write_card(folder, overwrite=True)))
     except InputError as error:
         logger.warning("the model has no card: %s", error)
     logger.info("%s", summary(metrics, folder))

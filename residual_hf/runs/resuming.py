@@ -11,7 +11,7 @@ from typing import Any
 
 from residual_hf.base.environment import device_name, versions
 from residual_hf.base.errors import InputError
-from residual_hf.base.files import RECORD, expanded, leaves, read_json
+from residual_hf.base.files import RECORD, expanded, leaves, number_of, read_json
 from residual_hf.base.processes import this_process
 from residual_hf.checkpoint import WEIGHT_FILES
 from residual_hf.data.data_settings import MOVABLE, SPLITS
@@ -71,6 +71,9 @@ def check_same_run(recipe: Recipe, texts: Corpora, folder: Path) -> None:
     if record.processes != processes and (now["training"]["max_tokens"] == "auto" or not same_updates):
         differences.append(f"processes: {record.processes}, now {processes}")
     differences += other_tokenizer(folder, record)
+    made, most = complete_checkpoints(folder / "checkpoints")[-1:], recipe.training.max_updates
+    if made and most is not None and number_of(made[0]) > most:
+        differences.append(f"training.max_updates: {most} given, but {number_of(made[0])} updates are made")
     if differences:
         raise InputError(f"--resume: {folder} was started differently: {'; '.join(differences)}{_other_way(folder)}")
 

@@ -44,7 +44,9 @@ def test_a_document_is_translated_by_the_command(model, tmp_path, capsys):
         ([str(source), "--output", str(output)], "out.html exists; use --overwrite"),
         ([str(source), "--output", "x.pdf"], "--output: x.pdf given, must end in .HTML, as the input does"),
         ([str(source), "--input", "b"], "--input: b given, must be absent with the file"),
-        ([str(source), "--output", "x.html", "--scores"], "scores: true given, must be false for a document"),
+        ([str(source), "--output", "x.html", "--scores"], "--scores: is for lines of text, not for the document"),
+        ([str(source.with_name("a.pdf")), "--output", "x.txt"], "a.pdf: is no text file, and none of .html"),
+        ([str(source.with_name("a.txt")), "--output", "x.docx"], "--output: x.docx given, must be a text file"),
         ([str(source), "--output", "x.html", "--devices", "2"], "--devices: 2 given, must be 1 for a document"),
         (["gone.docx", "--output", "x.docx"], "no such file: gone.docx"),
     ):
@@ -52,7 +54,7 @@ def test_a_document_is_translated_by_the_command(model, tmp_path, capsys):
         assert message in capsys.readouterr().err
 
 
-def test_an_interrupted_document_is_continued(tmp_path, monkeypatch):
+def test_an_interrupted_document_is_continued(tmp_path, monkeypatch, caplog):
     source, output = tmp_path / "a.md", tmp_path / "b.md"
     source.write_text("".join(f"line *{number}* here\n\n" for number in range(7)))
     seen = []
@@ -68,6 +70,7 @@ def test_an_interrupted_document_is_continued(tmp_path, monkeypatch):
     with pytest.raises(KeyboardInterrupt):
         translate_document(UpperCase, settings, source, output)
     assert not output.exists() and (tmp_path / "b.md.partial").exists()
+    assert "b.md.partial has the output for 4 lines; --resume continues" in caplog.text
     resume = True
     with pytest.raises(InputError, match="is from an interrupted run; use --resume or --overwrite"):
         translate_document(UpperCase, settings, source, output)

@@ -81,6 +81,13 @@ def test_a_recipe_made_in_python_has_paths(tmp_path, recipe, teacher):
     assert student.data.train[0] == synthetic
 
 
+def test_the_recipe_of_a_student_can_be_used_from_any_folder(tmp_path, recipe, teacher, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    student = load_recipe(distill(recipe, lambda: teacher, Path("distilled")))
+    assert Path(student.output_dir) == tmp_path / "distilled" / "student"
+    assert {Path(path).parent for path in student.data.train[-1].files} == {tmp_path / "distilled"}
+
+
 def test_segmented_text_has_segmented_translations(tmp_path, recipe):
     entries = ["tiger", "ti@@", "ger", *(f"w@@{i}" for i in range(20)), *"abcdefghij"]
     (tmp_path / "dict.txt").write_text("".join(f"{entry} 1\n" for entry in entries))

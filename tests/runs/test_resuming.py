@@ -174,6 +174,24 @@ def test_entries_after_the_last_checkpoint_are_logged_once(run):
     assert not any(entry.get("loss") == 9.0 for entry in entries)
 
 
+def test_a_card_that_somebody_has_changed_is_kept(run, caplog):
+    recipe, folder = run
+    train(changed(recipe, "decoding", num_beams=1), resume=True)
+    assert "is not as the run wrote it" not in caplog.text
+    card = folder / "model" / "README.md"
+    card.write_text(f"{card.read_text()}\n## Contact\n")
+    train(changed(recipe, "decoding", num_beams=3), resume=True)
+    (kept,) = folder.glob("README.*.md")
+    assert kept.read_text().endswith("## Contact\n") and "Contact" not in card.read_text()
+    assert f"it is kept as {kept}" in caplog.text
+
+
+def test_fewer_updates_than_were_made_are_refused(run):
+    recipe, folder = run
+    with pytest.raises(InputError, match="training.max_updates: 3 given, but 4 updates are made"):
+        check(changed(recipe, "training", max_updates=3), folder)
+
+
 def test_a_folder_to_resume_must_be_a_run(tmp_path):
     recipe = make_recipe(tmp_path, **SMALL)
     with pytest.raises(InputError, match="--resume: .*run: no such folder; start the run without --resume"):
