@@ -43,7 +43,7 @@ def test_refused(monkeypatch, environment, settings, named):
 
 @pytest.mark.parametrize("setting", [{"report_to": ("nowhere",)}, {"deepspeed": "missing.json"}], ids=str)
 def test_what_is_missing_here_is_refused_where_a_run_starts(setting):
-    with pytest.raises(InputError, match=f"{next(iter(setting))}: .* given, must be"):
+    with pytest.raises(InputError, match=rf"^training\.{next(iter(setting))}: .* given, must be"):
         check_launch(TrainingSettings(max_updates=1, **setting))
 
 
