@@ -58,7 +58,8 @@ INLINE void add_row(int columns, int64_t first_id, const float *logits, int coun
 }
 
 void start_candidates(const Candidates *best) {
-    for (int r = 0; r < best->rows; r++) best->tallies[r] = (Tally){.largest = -FLT_MAX};  // not infinity: the first logits may be
+    // the first logits of a row may all be minus infinity: a difference to that would not be a number
+    for (int r = 0; r < best->rows; r++) best->tallies[r] = (Tally){.largest = -FLT_MAX};
     for (int i = 0; i < best->rows * best->count; i++) {  // what stays if logits are not numbers
         best->log_probs[i] = -INFINITY;
         best->ids[i] = 0;
