@@ -146,9 +146,9 @@ def load_checkpoint(
     checks.check_finite(where, model.named_parameters())
     if model.can_generate():
         checks.check_generation_fields(vars(model.generation_config), f"{where}: generation config")
-    if ours:
-        if model.can_generate():
+        if ours:
             checks.check_token_ids(model.generation_config, model.config, f"{where}: generation config")
+    if ours:
         checks.check_vocabulary(tokenizer, model.config, where)
         checks.check_undamaged(Path(name), model=False)  # `from_pretrained` has checked that
     return model, tokenizer

@@ -180,23 +180,27 @@ class _Projection:
             place = end
             element = child.element
             if element.keep:
-                shown = self.source[child.start : child.end].strip()
-                glued = shown != "" and self.target[max(0, start - 1) : start].strip() != ""
-                if is_empty:
-                    apart = first == units[1] or not self._is_word(first)
-                    follows = first < units[1] and not (apart and glued) and not self.target[:start].endswith(shown)
-                    after = " " * (shown != "" and follows)
-                    glued = glued and apart
-                else:  # in the place of other text, such as a comma
-                    around = self.source[max(0, child.start - 1) : child.start], self.source[child.end : child.end + 1]
-                    replaces = self.target[start:end] != shown
-                    glued = glued and replaces and not around[0].strip()
-                    after = " " * (replaces and not around[1].strip() and self.target[end : end + 1].isalnum())
-                before += " " * glued
-                found += [before, element.text if isinstance(element, Placeholder) else element, after]
+                left, right = self._spaces(child, first, (start, end), units[1])
+                written = element.text if isinstance(element, Placeholder) else element
+                found += [before, " " * left, written, " " * right]
             else:
                 found += [before, element._replace(pieces=self.pieces(child, (first, last), (start, end)))]
         return _merged([*found, self.target[place : text[1]]])
+
+    def _spaces(self, child: Node, first: int, text: Range, last: int) -> tuple[bool, bool]:
+        """Whether a kept element needs a space before it, and one behind it, in the place of a range of the target.
+
+        `first` is the unit at its beginning, of those before `last`.
+        """
+        shown, (start, end) = self.source[child.start : child.end].strip(), text
+        glued = self.target[max(0, start - 1) : start].strip() != ""
+        if not shown or self.target[start:end] == shown:
+            return False, False
+        if start == end:
+            before = glued and (first == last or not self._is_word(first))
+            return before, first < last and not before and not self.target[:start].endswith(shown)
+        left, right = self.source[max(0, child.start - 1) : child.start], self.source[child.end : child.end + 1]
+        return glued and not left.strip(), self.target[end : end + 1].isalnum() and not right.strip()
 
 
 class _AlignedPair:

@@ -18,6 +18,16 @@ from transformers import AddedToken, BatchEncoding, PreTrainedTokenizerFast
 
 IN_TARGET: ContextVar[bool] = ContextVar("in_target", default=False)  # the vocabulary that this thread uses
 
+SETTINGS = (
+    *("model_max_length", "padding_side", "truncation_side"),
+    *("clean_up_tokenization_spaces", "split_special_tokens"),
+)
+
+
+def settings_of(tokenizer: PreTrainedTokenizerFast) -> dict[str, Any]:
+    """The settings of a tokenizer that one made from it keeps, with its special tokens."""
+    return {name: getattr(tokenizer, name) for name in SETTINGS} | tokenizer.special_tokens_map
+
 
 class ResidualTokenizer(PreTrainedTokenizerFast):
     """Encodes source text and decodes target ids.
@@ -85,12 +95,7 @@ class ResidualTokenizer(PreTrainedTokenizerFast):
             tokenizer_object=source.backend_tokenizer,
             target_tokenizer_object=target.backend_tokenizer,
             known_tokens=known_tokens,
-            model_max_length=source.model_max_length,
-            padding_side=source.padding_side,
-            truncation_side=source.truncation_side,
-            clean_up_tokenization_spaces=source.clean_up_tokenization_spaces,
-            split_special_tokens=source.split_special_tokens,
-            **source.special_tokens_map,
+            **settings_of(source),
         )
 
     @classmethod
@@ -150,15 +155,7 @@ class ResidualTokenizer(PreTrainedTokenizerFast):
         Other arguments as in Transformers.
         """
         source, target = (
-            PreTrainedTokenizerFast(
-                tokenizer_object=tokenizer,
-                model_max_length=self.model_max_length,
-                padding_side=self.padding_side,
-                truncation_side=self.truncation_side,
-                clean_up_tokenization_spaces=self.clean_up_tokenization_spaces,
-                split_special_tokens=self.split_special_tokens,
-                **self.special_tokens_map,
-            )
+            PreTrainedTokenizerFast(tokenizer_object=tokenizer, **settings_of(self))
             for tokenizer in (self._source_tokenizer, self.target_tokenizer)
         )
         source = source.train_new_from_iterator(text_iterator, *args, **kwargs)

@@ -6,8 +6,6 @@ from matplotlib.figure import Figure
 
 from residual_hf.analysis.output import Panel, Point, draw_map, to_pictures
 
-NAN_FIRST = ((1, float("nan")), (2, 2.0), (3, 5.0))
-
 
 def test_rows_of_dots_keep_their_order():
     nll = {"post_ln": (7.0, 6.0), "pre_ln": (4.0, 5.0), "b2t": (4.5, 9.0)}
@@ -60,8 +58,9 @@ def test_maps_of_a_panel_share_their_colours_and_name_what_was_measured():
 
 
 def test_a_value_that_is_no_number_leaves_the_colours_of_the_others():
+    points = [Point("cosine", "a", 1, x, 1, z) for x, z in enumerate((float("nan"), 2.0, 5.0))]
     axis = Figure().subplots()
-    draw_map(axis, Panel("cosine", "j", "i", heat=True), "a", [Point("cosine", "a", 1, x, 1, z) for x, z in NAN_FIRST])
+    draw_map(axis, Panel("cosine", "j", "i", heat=True), "a", points)
     assert axis.images[0].get_clim() == (2.0, 5.0)
 
 
