@@ -35,8 +35,7 @@ what it needs, what was measured here, and whether that agrees. **partly**: a pa
 with a qualification. **open**: not measured, or a claim about complete trainings of which only short ones of small
 models were run, from which nothing follows. Recipes need the corpora and GPUs of the papers; `--full` has their width
 and number of updates, on the generated corpus.
-Diagrams of architectures have no line of their own. Not covered, because their figures were not at hand: Tables 4 and
-9 of B2T, and the single years in Tables 6 and 7 of ResiDual.
+Diagrams of architectures have no line of their own. {counts}
 `python docs/papers.py` writes this page from the files in `docs/papers/`.
 """
 
@@ -47,7 +46,9 @@ def read_papers(folder: Path = DOCS / "papers") -> dict[str, dict[str, Any]]:
 
 
 def render(papers: dict[str, dict[str, Any]]) -> str:
-    return "\n".join([INTRO, *(section(paper) for paper in papers.values())])
+    answers = [item["agrees"] for paper in papers.values() for item in paper["items"]]
+    intro = INTRO.format(counts=f"Of {len(answers)} items, {answers.count('open')} are open.")
+    return "\n".join([intro, *(section(paper) for paper in papers.values())])
 
 
 def section(paper: dict[str, Any]) -> str:

@@ -8,6 +8,7 @@ import torch
 from support.models import LABELS, SOURCE, make, randomise
 
 from residual_hf.base.errors import InputError
+from residual_hf.model.ln_modes import PreLN
 from residual_hf.probes import representations
 from residual_hf.probes.residual_stream import position_recall, rotation_change
 
@@ -44,6 +45,22 @@ def test_positions_survive_where_they_were_added(kind):
     assert min(encoder) > 0.95 if kind == "sinusoidal" else max(encoder) < 0.1
     best = max(row.r_squared for row in rows if row.stack == "decoder")
     assert best > 0.95 if kind == "sinusoidal" else 0.5 < best < 0.65, best
+
+
+@pytest.mark.parametrize("shortcut", [True, False])
+def test_only_a_shortcut_carries_positions_through_a_deep_stack(shortcut, monkeypatch):
+    """A claim of docs/papers.md, with more words than the width and a control without shortcuts."""
+    if not shortcut:
+        monkeypatch.setattr(PreLN, "forward", lambda self, stream, sublayer: (sublayer(self.norm(stream[0])),))
+    torch.manual_seed(0)
+    deep = {"vocab_size": 500, "encoder_layers": 6, "decoder_layers": 6}
+    model = make("pre_ln", d_model=64, max_position_embeddings=32, **deep)
+    source, target = torch.randint(4, 500, (2, 48, 20), generator=torch.Generator().manual_seed(0))
+    batch = {"input_ids": source, "attention_mask": torch.ones_like(source), "labels": target}
+    rows = position_recall(model, batch)
+    later = [row.r_squared for row in rows if row.layer > 0]
+    assert min(row.r_squared for row in rows if row.layer == 0) > 0.5
+    assert min(later) > 0.5 if shortcut else max(later) < 0.1, later
 
 
 def test_dependency_is_the_variance_of_the_branch_in_that_of_the_sum():
